@@ -1,0 +1,22 @@
+/* What this processor can do, as the tiers that kernels are written for. */
+#ifndef SL_BASE_CPU_H
+#define SL_BASE_CPU_H
+
+/* In rising order; each contains the ones before it. */
+typedef enum sl_isa {
+    SL_ISA_PLAIN,  /* portable C */
+    SL_ISA_AVX2,   /* AVX2, FMA, F16C */
+    SL_ISA_AVX512, /* AVX-512 F BW DQ VL, VNNI, BF16 */
+    SL_ISA_COUNT
+} sl_isa;
+
+/* The best tier of this machine, found once. */
+sl_isa sl_cpu_isa(void);
+/* "plain", "avx2", "avx512". */
+const char *sl_isa_name(sl_isa isa);
+/* -1 for no such name. */
+int sl_isa_parse(const char *name);
+/* Processors this process may run on; at least 1. */
+int sl_cpu_count(void);
+
+#endif
