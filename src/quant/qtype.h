@@ -1,0 +1,42 @@
+/* Weight types: names, block geometry, and the reference encode and decode of each. */
+#ifndef SL_QUANT_QTYPE_H
+#define SL_QUANT_QTYPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum sl_qtype {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes) SL_QTYPE_##ID,
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+    SL_QTYPE_COUNT
+} sl_qtype;
+
+typedef struct sl_qtype_info {
+    const char *name;        /* lower case, as the command line takes it: "q4_k" */
+    uint32_t gguf_type;      /* the number in a GGUF file (ggml_type) */
+    uint32_t block_elements; /* elements that share one block; a row holds whole blocks */
+    uint32_t block_bytes;
+    /* `count` is a multiple of block_elements. Blocks need not be aligned. */
+    void (*decode)(const void *blocks, float *values, uint64_t count);
+    void (*encode)(const float *values, void *blocks, uint64_t count);
+} sl_qtype_info;
+
+/* Never NULL for a valid type. */
+const sl_qtype_info *sl_qtype_get(sl_qtype type);
+/* -1 when unknown. Names compare without regard to case. */
+int sl_qtype_parse(const char *name);
+int sl_qtype_from_gguf(uint32_t gguf_type);
+/* The name llama.cpp gives a GGUF type number, also of those that are not supported here; NULL when there is none. */
+const char *sl_gguf_type_name(uint32_t gguf_type);
+/* Bytes of `elements` consecutive elements; false when they are no whole number of blocks or the product overflows. */
+bool sl_qtype_bytes(sl_qtype type, uint64_t elements, uint64_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
