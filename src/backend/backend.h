@@ -1,0 +1,213 @@
+/* What a backend is to the rest: a list of kernels to choose from, and an executor that owns the pools and
+ * runs buckets of a plan. src/plan decides everything (which kernel, where each value lies, how much of what)
+ * and writes it into an sl_deployment; a backend only carries it out. This header is all that the CUDA
+ * module, loaded at run time, shares with the library. */
+#ifndef SL_BACKEND_BACKEND_H
+#define SL_BACKEND_BACKEND_H
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "program/program.h"
+#include "program/step.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SL_BACKEND_ABI = 1 }; /* raised with every change of this header or those it includes */
+
+typedef struct sl_backend sl_backend;
+typedef struct sl_executor sl_executor;
+typedef struct sl_kernel sl_kernel;
+
+/* ---- kernels
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* What a kernel is asked to do when the plan looks for one. */
+typedef struct sl_kernel_query {
+    const sl_backend *backend;
+    const sl_program *program;
+    const sl_value *values; /* of the lowered list */
+    const sl_op *op;        /* a LINEAR's segments all have one weight type here */
+    const int32_t *rows;    /* [SL_ROWS_COUNT], of the bucket */
+    const sl_limits *limits;
+    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE and ATTENTION */
+} sl_kernel_query;
+
+/* One way to compute one kind of op. A backend embeds this as the first member of its own row, beside the
+ * function to call. Rows of one numeric class give the same bits; a plan takes one class per op in every
+ * bucket unless told otherwise. */
+struct sl_kernel {
+    const char *name; /* "linear/q4_k/avx512", shown by `explain` and counted under this name */
+    sl_op_kind op;
+    const char *numeric_class;
+    sl_value_type
+        activation;  /* LINEAR: the format of x it reads; the plan inserts a QUANTIZE when it is not F32 */
+    float tolerance; /* against the plain kernel: largest |difference| over the root mean square of the plain
+                        result */
+    bool batched;    /* handles many rows in one pass over the weights or keys */
+    /* NULL when it can do it, else why not, as the end of "<name>: ..."; a static string. */
+    const char *(*declines)(const sl_kernel *kernel, const sl_kernel_query *query);
+    /* The weight layout it reads: bytes of a packed copy, and the packing of rows [first, first + count) of
+     * every expert's matrix. NULL: it reads the file's own bytes. Kernels with the same pack function share
+     * one copy. */
+    uint64_t (*packed_bytes)(const sl_weight *weight);
+    void (*pack)(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+    /* Scratch it needs for a query, in bytes; NULL: none. */
+    uint64_t (*workspace)(const sl_kernel *kernel, const sl_kernel_query *query);
+};
+
+/* ---- what a plan hands over
+ * ----------------------------------------------------------------------------------------- */
+
+/* One bucket: the op list for up to `rows[]` rows. Values are the program's followed by those that lowering
+ * added. */
+typedef struct sl_lowered {
+    int32_t rows[SL_ROWS_COUNT];
+    sl_value *values;
+    uint64_t *value_offsets; /* of each value in the workspace pool; UINT64_MAX for a value that no op of this
+                                bucket uses */
+    int32_t value_count;
+    sl_op *ops;
+    const sl_kernel **kernels; /* per op */
+    uint64_t *scratch_offsets; /* per op, in the workspace pool */
+    int32_t op_count;
+} sl_lowered;
+
+/* A weight in one layout. */
+typedef struct sl_weight_use {
+    int32_t weight;
+    const sl_kernel *layout; /* whose pack function; NULL: as in the file */
+    uint64_t bytes;
+} sl_weight_use;
+
+typedef struct sl_cache_layout {
+    sl_qtype type;                           /* F32, F16, BF16 or Q8_0 */
+    int32_t pages;                           /* in the pool */
+    uint64_t page_bytes;                     /* all layers of the group, see sl_cache_group */
+    uint64_t row_key_bytes, row_value_bytes; /* one head's key and value */
+    uint64_t layer_bytes;                    /* of one layer within a page */
+} sl_cache_layout;
+
+/* The pools of a deployment. */
+typedef enum sl_pool_kind {
+    SL_POOL_WEIGHTS,   /* packed or uploaded copies; mapped files are not counted */
+    SL_POOL_CACHE,     /* pages of all groups, group after group */
+    SL_POOL_STATE,     /* state slots */
+    SL_POOL_WORKSPACE, /* values and kernels' scratch */
+    SL_POOL_TABLES,    /* page tables [group][slot][sl_table_width], last tokens [slot], work lists */
+    SL_POOL_STAGING,   /* the step block and, on a device, host copies of outputs */
+    SL_POOL_COUNT
+} sl_pool_kind;
+
+/* Borrowed by an executor for its whole life. */
+typedef struct sl_deployment {
+    const sl_program *program;
+    sl_limits limits;
+    sl_step_layout step;
+    sl_cache_layout caches[SL_CACHE_GROUPS];
+    uint64_t cache_offsets[SL_CACHE_GROUPS]; /* of each group's first page in the cache pool */
+    int32_t state_slots;
+    sl_lowered *buckets; /* rising by rows */
+    int32_t bucket_count;
+    sl_weight_use *weights;
+    int32_t weight_count;
+    uint64_t pool_bytes[SL_POOL_COUNT];
+} sl_deployment;
+
+/* Called during loading with 0 <= done <= total bytes; returns false to stop (SL_ERR_CANCELLED). */
+typedef struct sl_progress {
+    bool (*report)(void *context, uint64_t done, uint64_t total);
+    void *context;
+} sl_progress;
+
+/* Since the executor was made. A test of batching reads the kernels' counts; a steady step leaves allocations
+ * and synchronisations as they were. */
+typedef struct sl_kernel_count {
+    const sl_kernel *kernel;
+    uint64_t calls, rows; /* rows handled, over all calls */
+} sl_kernel_count;
+
+typedef struct sl_counters {
+    uint64_t steps, eager_steps, replayed_steps;
+    uint64_t device_allocations;
+    uint64_t synchronisations; /* inside steps; the wait for a step's outputs is not one */
+    uint64_t captured_buckets, failed_captures;
+    const sl_kernel_count *kernels; /* one per kernel that a bucket uses; borrowed, live */
+    int32_t kernel_count;
+} sl_counters;
+
+/* ---- the backend
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef struct sl_backend_options {
+    int32_t device;     /* of several GPUs */
+    int32_t threads;    /* CPU: 0 = all processors */
+    sl_isa isa;         /* CPU: the best tier allowed */
+    bool no_graphs;     /* CUDA: run eagerly */
+    bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
+} sl_backend_options;
+
+typedef struct sl_backend_functions {
+    /* All kernels, the preferred first; the plan takes the first that does not decline. */
+    const sl_kernel *const *(*kernels)(const sl_backend *backend, int32_t *count);
+    /* Makes the pools, loads and packs the weights (with progress; may be NULL), captures what it captures at
+     * start-up. On failure nothing is left allocated. */
+    int (*deploy)(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
+                  sl_executor **executor, sl_error *error);
+    void (*destroy_executor)(sl_executor *executor);
+    /* The block to fill for the next step: host memory, laid out as deployment->step. Valid until submit. */
+    void *(*step_block)(sl_executor *executor);
+    /* Starts the step in the block on the bucket with that index. Allocates nothing. One step at a time. */
+    int (*submit)(sl_executor *executor, int32_t bucket, sl_error *error);
+    /* Waits for it. A device fault is SL_ERR_DEVICE, also in every later call. After any error no sequence's
+     * old cache or state content below its length is changed. */
+    int (*wait)(sl_executor *executor, sl_error *error);
+    /* Host views of the last step's results, valid until the next submit: [outputs][vocabulary] (only if
+     * want_logits) and [outputs]. */
+    const float *(*logits)(sl_executor *executor);
+    const int32_t *(*tokens)(sl_executor *executor);
+    /* For tests: bytes of a pool. Not while a step runs. */
+    int (*read)(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
+                sl_error *error);
+    int (*write)(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data, uint64_t bytes,
+                 sl_error *error);
+    void (*counters)(const sl_executor *executor, sl_counters *counters);
+    /* Bytes free for pools now, for planning. */
+    uint64_t (*memory_available)(const sl_backend *backend);
+    void (*destroy)(sl_backend *backend);
+} sl_backend_functions;
+
+/* A backend embeds this as its first member. */
+struct sl_backend {
+    const sl_backend_functions *functions;
+    const char *name;        /* "cpu", "cuda" */
+    const char *description; /* of the device, for people; lives as long as the backend */
+    bool maps_weights;       /* weights in the file's layout are read where they are mapped */
+    bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
+                           bucket serves all row counts */
+    sl_backend_options options; /* as resolved */
+};
+
+int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error);
+
+/* "cpu", "cuda", "cuda:N" or "auto" (CUDA if the module loads and a GPU is there, else the CPU; which one is
+ * logged). The module libsluice-cuda.so is looked for beside the library and the program, and by the loader's
+ * own rules. */
+int sl_backend_open(const char *device, const sl_backend_options *options, sl_backend **backend,
+                    sl_error *error);
+void sl_backend_close(sl_backend *backend);
+
+/* What the CUDA module exports, under SL_CUDA_ENTRY_NAME. `abi` must equal SL_BACKEND_ABI, else
+ * SL_ERR_UNSUPPORTED. */
+#define SL_CUDA_ENTRY_NAME "sl_cuda_backend_create"
+typedef int (*sl_cuda_entry)(int abi, const sl_backend_options *options, sl_backend **backend,
+                             sl_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,65 @@
+/* A plan: a program made ready for a backend and limits. It fixes the op order, every buffer, the kernel of
+ * every op in every bucket, and the bytes of every pool, before anything is loaded; a step then only runs it.
+ */
+#ifndef SL_PLAN_PLAN_H
+#define SL_PLAN_PLAN_H
+
+#include "backend/backend.h"
+
+typedef struct sl_plan_options {
+    int32_t chunk;         /* rows of a step; 0: 512 */
+    int32_t sequences;     /* slots; 0: 8 */
+    int32_t context;       /* positions of one sequence; 0: 4096 (the caller caps it by the model's own) */
+    int32_t outputs;       /* rows with outputs in one step; 0: `sequences`; at least that */
+    int32_t history;       /* penalty tokens of one output; 0: 64 */
+    sl_qtype cache_type;   /* F16 is the usual one; F32, BF16, Q8_0 */
+    uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context, shrunk to what
+                              memory allows */
+    int32_t state_slots;   /* 0: 2 per sequence plus 16 for snapshots */
+    uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free */
+} sl_plan_options;
+
+/* One line of the memory table. */
+typedef struct sl_memory_row {
+    char name[64];
+    sl_pool_kind pool;
+    uint64_t bytes;
+    char detail[96]; /* "512 pages of 64 tokens" */
+} sl_memory_row;
+
+/* Why a kernel that comes before the chosen one was not taken. */
+typedef struct sl_declined {
+    int32_t bucket, op;
+    const sl_kernel *kernel;
+    const char *reason;
+} sl_declined;
+
+typedef struct sl_plan {
+    sl_arena arena;
+    sl_backend *backend;     /* borrowed */
+    sl_plan_options options; /* as resolved */
+    sl_deployment deployment;
+    sl_memory_row *memory;
+    int32_t memory_count;
+    uint64_t mapped_bytes; /* weights read where the file is mapped */
+    sl_declined *declined;
+    int32_t declined_count;
+} sl_plan;
+
+/* `program` and `backend` must outlive the plan. SL_ERR_UNSUPPORTED names an op that no kernel takes;
+ * SL_ERR_LIMIT a plan that does not fit memory (the message holds the sum and the limit). */
+int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                   sl_plan **plan, sl_error *error);
+void sl_plan_destroy(sl_plan *plan);
+
+/* The smallest bucket with room for that many rows and outputs; -1 when there is none. */
+int32_t sl_plan_bucket(const sl_plan *plan, int32_t rows, int32_t outputs);
+
+/* Text for people, appended to `out`. */
+void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out);
+void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out);
+/* The kernel of every op in every bucket (equal lines folded), and for each better one why it was declined.
+ */
+void sl_plan_explain(const sl_plan *plan, sl_buffer *out);
+
+#endif

@@ -1,0 +1,326 @@
+/* A program: what a model computes in one step, as a flat list of ops over values, weights, cache groups and
+ * state. It is data and knows no device; src/plan lowers it, src/backend runs it, `sluice plan --ops` prints
+ * it.
+ *
+ * A step carries rows: any mix of prompt chunks and single tokens from any number of sequences. Decode is a
+ * step in which each sequence has one row; nothing in a program tells the two apart. */
+#ifndef SL_PROGRAM_PROGRAM_H
+#define SL_PROGRAM_PROGRAM_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "quant/qtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- values: the activations of a step
+ * ---------------------------------------------------------------------------- */
+
+/* How many rows a value has. */
+typedef enum sl_rows {
+    SL_ROWS_STEP,   /* one per row of the step */
+    SL_ROWS_EXPERT, /* one per row and chosen expert: row * experts_used + rank */
+    SL_ROWS_OUTPUT, /* one per output asked for */
+    SL_ROWS_COUNT
+} sl_rows;
+
+typedef enum sl_value_type {
+    SL_VALUE_F32,
+    SL_VALUE_I32,
+    SL_VALUE_BF16,
+    SL_VALUE_Q8_32, /* int8 with a scale and a sum per 32: quant/activation.h */
+    SL_VALUE_TYPE_COUNT
+} sl_value_type;
+
+typedef struct sl_value {
+    const char *name;
+    sl_value_type type;
+    sl_rows rows;
+    int32_t width; /* elements per row */
+    int32_t fixed; /* elements in front of the rows (a schedule's offsets); 0 otherwise */
+} sl_value;
+
+enum { SL_NONE = -1 };
+
+/* Columns [column, column + what the op's parameters say) of a value; value is SL_NONE for an absent operand.
+ */
+typedef struct sl_operand {
+    int32_t value;
+    int32_t column;
+} sl_operand;
+
+/* ---- weights
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* A matrix [experts][rows][columns], columns innermost and contracted (y = x W^T), or a vector (rows 1).
+ * Vectors, convolution kernels and constants are always F32. The data is borrowed from the model. */
+typedef struct sl_weight {
+    const char *name;
+    sl_qtype type;
+    int32_t experts; /* 1 for an ordinary matrix */
+    int32_t rows, columns;
+    const void *data;
+    uint64_t bytes;
+} sl_weight;
+
+/* ---- cache and state
+ * ----------------------------------------------------------------------------------------------- */
+
+enum {
+    SL_PAGE_TOKENS = 64, /* tokens of one sequence in one page; also the key tile of every attention kernel */
+    SL_CACHE_GROUPS = 4, /* at most this many geometries in a model */
+};
+
+/* Layers whose keys and values have one geometry; they share page tables and lengths. Within a page, for each
+ * layer in turn: keys [kv_heads][SL_PAGE_TOKENS][key_size], then values
+ * [kv_heads][SL_PAGE_TOKENS][value_size], in the cache's type. */
+typedef struct sl_cache_group {
+    const char *name;
+    int32_t layers;
+    int32_t kv_heads, key_size, value_size;
+    int32_t window; /* keys a row may see, itself included; 0: all */
+} sl_cache_group;
+
+/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then delta
+ * [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
+typedef struct sl_state_layer {
+    int32_t channels, taps;
+    int32_t heads, key_size, value_size;
+    uint64_t conv_offset, delta_offset;
+} sl_state_layer;
+
+/* ---- ops
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+typedef enum sl_op_kind {
+#define SL_OP(ID, name, inputs, outputs, text) SL_OP_##ID,
+#include "program/ops.def"
+#undef SL_OP
+    SL_OP_COUNT
+} sl_op_kind;
+
+enum { SL_OP_INPUTS = 5, SL_OP_OUTPUTS = 3, SL_LINEAR_SEGMENTS = 4 };
+
+typedef struct sl_op_embed {
+    int32_t weight; /* [vocab][width] */
+    float scale;
+} sl_op_embed;
+
+typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFTER } sl_residual;
+
+/* For each group g: columns [column + g * stride, + width). y has the same strides as x unless y is another
+ * value, in which case its groups are `width` apart. gate, if any, is laid out like x's groups at stride
+ * gate_stride. */
+typedef struct sl_op_rmsnorm {
+    int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
+    float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
+    float epsilon;
+    int32_t groups, width, stride;
+    int32_t gate_stride;
+    sl_residual residual;
+} sl_op_rmsnorm;
+
+typedef struct sl_op_quantize {
+    int32_t width;
+} sl_op_quantize;
+
+/* Segment s writes columns [y.column + column, + its weight's rows). */
+typedef struct sl_linear_segment {
+    int32_t weight;
+    int32_t bias; /* [rows] F32, or SL_NONE */
+    int32_t column;
+} sl_linear_segment;
+
+typedef struct sl_op_linear {
+    int32_t segment_count;
+    sl_linear_segment segments[SL_LINEAR_SEGMENTS];
+} sl_op_linear;
+
+typedef enum sl_rope_layout {
+    SL_ROPE_HALVES, /* element i pairs with i + dims / 2 (Hugging Face, "neox") */
+    SL_ROPE_PAIRS,  /* element 2 i pairs with 2 i + 1 (GGUF's llama) */
+} sl_rope_layout;
+
+/* `heads` heads, `stride` apart, of which the first `dims` elements rotate. */
+typedef struct sl_op_rope {
+    int32_t frequencies; /* weight [dims / 2]: radians per position, scaling included */
+    int32_t heads, stride, dims;
+    sl_rope_layout layout;
+    float magnitude; /* multiplies sine and cosine (YaRN); 1 otherwise */
+} sl_op_rope;
+
+/* Where keys and values live: layer `layer` of group `group`. */
+typedef struct sl_cache_place {
+    int32_t group, layer;
+} sl_cache_place;
+
+/* k: [kv_heads][key_size], v: [kv_heads][value_size], heads adjacent. */
+typedef struct sl_op_cache_write {
+    sl_cache_place place;
+} sl_op_cache_write;
+
+/* q: head h at columns [q.column + h * q_stride, + key_size); gate likewise with value_size. y:
+ * [heads][value_size] adjacent. Query head h reads key head h / (heads / kv_heads). */
+typedef struct sl_op_attention {
+    sl_cache_place place;
+    int32_t heads, q_stride, gate_stride;
+    float scale;
+    float softcap; /* 0: none */
+    int32_t sinks; /* weight [heads], or SL_NONE */
+} sl_op_attention;
+
+typedef enum sl_router_kind { SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID } sl_router_kind;
+
+/* Probabilities over all experts, the top `used` by probability (+ bias, which only chooses; lower index wins
+ * a tie), renormalised to sum 1 when `normalise`, times scale. */
+typedef struct sl_op_router {
+    sl_router_kind kind;
+    int32_t experts, used;
+    bool normalise;
+    int32_t bias; /* weight [experts], or SL_NONE */
+    float scale;
+} sl_op_router;
+
+typedef struct sl_op_combine {
+    int32_t used, width;
+} sl_op_combine;
+
+typedef enum sl_activation { SL_ACTIVATION_SILU, SL_ACTIVATION_GELU_TANH } sl_activation;
+
+typedef struct sl_op_activate {
+    sl_activation function;
+    int32_t width;
+} sl_op_activate;
+
+typedef struct sl_op_delta_conv {
+    int32_t weight; /* [channels][taps], F32 */
+    int32_t state;  /* index into the program's state layers */
+} sl_op_delta_conv;
+
+/* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head
+ * h / (value_heads / key_heads). q and k are L2-normalised per head (epsilon 1e-6), q scaled by
+ * key_size^-1/2; decay = exp(-exp(a_log[h]) * softplus(a + dt_bias[h])), beta = sigmoid(b); S = decay * S; S
+ * += k (beta * (v - S^T k))^T; y = S^T q. y: [value_heads][value_size]. */
+typedef struct sl_op_delta_scan {
+    int32_t a_log, dt_bias; /* weights [value_heads] */
+    int32_t key_heads, value_heads;
+    int32_t state;
+    bool decay_is_negated; /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
+} sl_op_delta_scan;
+
+typedef struct sl_op_gather {
+    int32_t width;
+} sl_op_gather;
+
+typedef struct sl_op_softcap {
+    float cap;
+    int32_t width;
+} sl_op_softcap;
+
+typedef struct sl_op_sample {
+    int32_t vocabulary;
+} sl_op_sample;
+
+typedef struct sl_op {
+    sl_op_kind kind;
+    int32_t layer; /* of the model; SL_NONE before and after the layers */
+    /* In the order of the roles in ops.def; absent ones have value SL_NONE. */
+    sl_operand in[SL_OP_INPUTS];
+    sl_operand out[SL_OP_OUTPUTS];
+    union {
+        sl_op_embed embed;
+        sl_op_rmsnorm rmsnorm;
+        sl_op_quantize quantize;
+        sl_op_linear linear;
+        sl_op_rope rope;
+        sl_op_cache_write cache_write;
+        sl_op_attention attention;
+        sl_op_router router;
+        sl_op_combine combine;
+        sl_op_activate activate;
+        sl_op_delta_conv delta_conv;
+        sl_op_delta_scan delta_scan;
+        sl_op_gather gather;
+        sl_op_softcap softcap;
+        sl_op_sample sample;
+    } u;
+} sl_op;
+
+/* ---- the program
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Arrays live in `arena`; weight data does not. Zero-initialise, fill with the sl_program_ functions, free
+ * with sl_program_free. */
+typedef struct sl_program {
+    sl_arena arena;
+    const char *name; /* the family, for dumps */
+    sl_value *values;
+    int32_t value_count, value_capacity;
+    sl_weight *weights;
+    int32_t weight_count, weight_capacity;
+    sl_op *ops;
+    int32_t op_count, op_capacity;
+    sl_cache_group groups[SL_CACHE_GROUPS];
+    int32_t group_count;
+    sl_state_layer *states;
+    int32_t state_count, state_capacity;
+    uint64_t state_bytes; /* of one slot */
+    int32_t width, vocabulary;
+    int32_t experts, experts_used; /* 0 when there are none */
+    int32_t logits, tokens;        /* values: [outputs][vocabulary] F32 and [outputs][1] I32 */
+    bool failed;                   /* an append ran out of memory: sl_program_check reports it */
+} sl_program;
+
+/* Appends return the new index; when memory runs out they set program->failed and return SL_NONE, so that a
+ * builder checks once. */
+int32_t sl_program_value(sl_program *program, const char *name, sl_rows rows, int32_t width);
+int32_t sl_program_typed_value(sl_program *program, const sl_value *value);
+int32_t sl_program_weight(sl_program *program, const sl_weight *weight);
+int32_t sl_program_state(sl_program *program, const sl_state_layer *shape); /* offsets are filled in here */
+int32_t sl_program_group(sl_program *program, const sl_cache_group *group);
+/* Returns the op to fill, operands absent and parameters zero; NULL when memory ran out. */
+sl_op *sl_program_op(sl_program *program, sl_op_kind kind, int32_t layer);
+/* Verifies every op: operands present and inside their values, shapes agree with weights, groups and states
+ * exist, no value read before it is written. Names the op and the rule it breaks. */
+int sl_program_check(const sl_program *program, sl_error *error);
+void sl_program_free(sl_program *program);
+
+const char *sl_op_name(sl_op_kind kind);
+const char *sl_op_text(sl_op_kind kind);
+/* The name of operand `index` among the inputs (or outputs) of a kind, "?" included; an empty view when there
+ * is none. */
+sl_view sl_op_role(sl_op_kind kind, bool output, int index);
+const char *sl_value_type_name(sl_value_type type);
+const char *sl_rows_name(sl_rows rows);
+
+/* Bytes of one row of `width` elements (Q8_32: see quant/activation.h), and of a whole value with that many
+ * rows of each kind. */
+uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);
+/* rows[kind]: how many rows of each kind, indexed by sl_rows. */
+uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]);
+
+/* Work of an op for that many rows: floating-point operations, bytes of weights read, bytes of values moved.
+ * Attention counts `context` keys per row. */
+typedef struct sl_cost {
+    double operations, weight_bytes, value_bytes;
+} sl_cost;
+sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                   int32_t context);
+
+/* One op as one line, without a newline: `12 linear q_k_v = attn_norm . [blk.0.attn_q.weight q4_k 64x64,
+ * ...]`. `values` and weights are the program's or a lowered list's. */
+void sl_op_print(const sl_program *program, const sl_value *values, const sl_op *op, sl_buffer *out);
+/* Groups, states, values and the op list; the golden text of a family. */
+void sl_program_print(const sl_program *program, sl_buffer *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,124 @@
+/* The step block: all that varies from step to step, in one piece of memory that reaches a backend in one
+ * copy. Device kernels read it in place, so it holds only int32, uint32 and float, and its layout is fixed by
+ * the limits of the plan. */
+#ifndef SL_PROGRAM_STEP_H
+#define SL_PROGRAM_STEP_H
+
+#include "program/program.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one step may hold at most. */
+typedef struct sl_limits {
+    int32_t rows;      /* rows of a step (the prefill chunk) */
+    int32_t outputs;   /* rows of a step that may have outputs */
+    int32_t sequences; /* sequence slots: page tables on the device, and spans of a step */
+    int32_t context;   /* positions of one sequence; a page-table row has sl_table_width(context) entries */
+    int32_t history;   /* tokens for repetition penalties, all outputs together */
+} sl_limits;
+
+typedef struct sl_step_header {
+    int32_t rows, outputs, spans;
+    int32_t table_changes, page_copies;
+    int32_t want_logits; /* 1: the caller reads logits after this step */
+    int32_t reserved[2];
+} sl_step_header;
+
+typedef enum sl_row_source {
+    SL_ROW_TOKEN,      /* `token` is the id */
+    SL_ROW_LAST_TOKEN, /* the token sampled last for this row's sequence, which is on the device */
+} sl_row_source;
+
+typedef struct sl_step_row {
+    int32_t source; /* sl_row_source */
+    int32_t token;
+    int32_t position; /* logical: rotary embedding */
+    int32_t span;
+} sl_step_row;
+
+/* The rows of one sequence: adjacent, in order of position. */
+typedef struct sl_step_span {
+    int32_t slot; /* row of the page tables */
+    int32_t first_row, row_count;
+    int32_t state_read;  /* state slot to start from; SL_NONE: zeros */
+    int32_t state_write; /* state slot to leave the new state in; never equal to state_read; SL_NONE without
+                            recurrent layers */
+    /* Per cache group: tokens this sequence has in the cache before the step, counted in the table's
+     * (physical) order. Row i of the span is stored at index length + i: page table[index / SL_PAGE_TOKENS],
+     * and sees indices (index - window, index]. Pages that a window has left behind may be SL_NONE in the
+     * table. */
+    int32_t length[SL_CACHE_GROUPS];
+} sl_step_span;
+
+/* table[group][slot][index] = page, applied before anything reads it. */
+typedef struct sl_table_change {
+    int32_t group, slot, index, page;
+} sl_table_change;
+
+/* A whole page of all layers of a group, copied before the step's own writes (a shared page is about to be
+ * written). */
+typedef struct sl_page_copy {
+    int32_t group, source, target;
+} sl_page_copy;
+
+/* temperature 0: the likeliest token, the lowest id in a tie. Otherwise, in this order: repetition penalty
+ * (divide positive, multiply negative logits of tokens in the history), temperature, top-k (0: all), top-p
+ * (>= 1: all), min-p (0: all), draw. The draw uses a counter-based generator over (seed, counter), so that it
+ * does not depend on what else is in the step. */
+typedef struct sl_sampler {
+    float temperature, top_p, min_p, repetition_penalty;
+    int32_t top_k;
+    uint32_t seed_low, seed_high;
+    uint32_t counter;
+} sl_sampler;
+
+typedef struct sl_step_output {
+    int32_t row;                          /* of the step */
+    int32_t slot;                         /* whose last token the sampled one becomes */
+    int32_t history_first, history_count; /* in the history array */
+    sl_sampler sampler;
+} sl_step_output;
+
+/* Byte offsets of the arrays in a block, for given limits. */
+typedef struct sl_step_layout {
+    sl_limits limits;
+    int32_t max_table_changes, max_page_copies;
+    uint64_t rows, spans, table_changes, page_copies, outputs, history;
+    uint64_t bytes;
+} sl_step_layout;
+
+void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_t group_count);
+
+/* Entries of one sequence's page-table row in each group. */
+static inline int32_t sl_table_width(int32_t context) {
+    return (context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+}
+
+#define SL_STEP_ARRAY(type, name)                                                                            \
+    static inline type *sl_step_##name(const sl_step_layout *layout, void *block) {                          \
+        return (type *)(void *)((unsigned char *)block + layout->name);                                      \
+    }
+SL_STEP_ARRAY(sl_step_row, rows)
+SL_STEP_ARRAY(sl_step_span, spans)
+SL_STEP_ARRAY(sl_table_change, table_changes)
+SL_STEP_ARRAY(sl_page_copy, page_copies)
+SL_STEP_ARRAY(sl_step_output, outputs)
+SL_STEP_ARRAY(int32_t, history)
+#undef SL_STEP_ARRAY
+
+static inline sl_step_header *sl_step_head(void *block) {
+    return (sl_step_header *)block;
+}
+
+/* Verifies a block against its layout and program: counts, slots, pages, row order. For tests and debug
+ * builds of a backend. */
+int sl_step_check(const sl_step_layout *layout, const sl_program *program, void *block, sl_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
