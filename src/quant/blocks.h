@@ -1,0 +1,94 @@
+/* Blocks of every weight type as they lie in a GGUF file, shared by C and CUDA.
+ *
+ * A tensor's row is width / block_elements blocks, one after the other; all numbers are little-endian. The
+ * structs are packed, so that a pointer into a mapped file may be used as it is; device code that knows a
+ * stronger alignment loads words itself. Nibble n of byte b below means (b >> 4 * n) & 15.
+ *
+ * Source of the layouts: ggml (block structs in ggml-common.h, dequantize_row_* in ggml-quants.c). */
+#ifndef SL_QUANT_BLOCKS_H
+#define SL_QUANT_BLOCKS_H
+
+#include "quant/convert.h"
+
+#include <assert.h>
+#include <stdint.h>
+
+#define SL_PACKED __attribute__((packed))
+
+/* SL_Q4_K_ELEMENTS, SL_Q4_K_BYTES: one block's elements and bytes. */
+enum sl_block_geometry {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    SL_##ID##_ELEMENTS = block_elements, SL_##ID##_BYTES = block_bytes,
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+};
+
+typedef struct SL_PACKED sl_block_f32 {
+    float value;
+} sl_block_f32;
+
+typedef struct SL_PACKED sl_block_f16 {
+    uint16_t value;
+} sl_block_f16;
+
+typedef struct SL_PACKED sl_block_bf16 {
+    uint16_t value;
+} sl_block_bf16;
+
+/* value[i] = scale * quants[i], i in 0..31 */
+typedef struct SL_PACKED sl_block_q8_0 {
+    uint16_t scale; /* f16 */
+    int8_t quants[32];
+} sl_block_q8_0;
+
+/* value[i] = scale * (q[i] - 8): q[i] for i in 0..15 is nibble 0 of quants[i], for i in 16..31 nibble 1 of
+ * quants[i - 16] */
+typedef struct SL_PACKED sl_block_q4_0 {
+    uint16_t scale; /* f16 */
+    uint8_t quants[16];
+} sl_block_q4_0;
+
+/* 8 groups of 32: with g = i / 32, value[i] = (scale * group_scale[g]) * q[i] - (min_scale * group_min[g]).
+ *
+ * q[i] in 0..15: two groups share 32 bytes, the even one in nibble 0, the odd one in nibble 1:
+ *     q[i] = nibble (g % 2) of quants[32 * (g / 2) + i % 32]
+ * group_scale and group_min, 0..63, in 12 bytes:
+ *     bytes 0..3    bits 0-5 group_scale[0..3]     bits 6-7 the upper two bits of group_scale[4..7]
+ *     bytes 4..7    bits 0-5 group_min[0..3]       bits 6-7 the upper two bits of group_min[4..7]
+ *     bytes 8..11   bits 0-3 the lower four bits of group_scale[4..7], bits 4-7 of group_min[4..7] */
+typedef struct SL_PACKED sl_block_q4_k {
+    uint16_t scale;     /* f16, of the group scales */
+    uint16_t min_scale; /* f16, of the group minima */
+    uint8_t scales[12];
+    uint8_t quants[128];
+} sl_block_q4_k;
+
+/* 16 groups of 16: value[i] = (scale * scales[i / 16]) * (q[i] - 32), q[i] in 0..63.
+ *
+ * The block is two halves of 128 elements; half h has low[64 * h ..] and high[32 * h ..]. Inside a half,
+ * element i = 32 * r + c (r in 0..3, c in 0..31) has its lower four bits in nibble (r / 2) of low[32 * (r %
+ * 2) + c] and its upper two in bits 2r and 2r + 1 of high[c]. */
+typedef struct SL_PACKED sl_block_q6_k {
+    uint8_t low[128];
+    uint8_t high[64];
+    int8_t scales[16];
+    uint16_t scale; /* f16, of the group scales */
+} sl_block_q6_k;
+
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    static_assert(sizeof(sl_block_##name) == (block_bytes), "block of " #name);
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+
+/* group_scale[group] and group_min[group] of Q4_K's 12 bytes `scales`. */
+SL_INLINE void sl_q4_k_group(const uint8_t *scales, uint32_t group, uint8_t *scale, uint8_t *min) {
+    if (group < 4) {
+        *scale = scales[group] & 63;
+        *min = scales[group + 4] & 63;
+    } else {
+        *scale = (uint8_t)((scales[group + 4] & 15) | (scales[group - 4] >> 6 << 4));
+        *min = (uint8_t)((scales[group + 4] >> 4) | (scales[group] >> 6 << 4));
+    }
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* Types without blocks: f32, f16, bf16. */
+#include "quant/blocks.h"
+#include "quant/codec.h"
+
+#include <string.h>
+
+void sl_decode_f32(const void *blocks, float *values, uint64_t count) {
+    memcpy(values, blocks, count * sizeof(float));
+}
+
+void sl_encode_f32(const float *values, void *blocks, uint64_t count) {
+    memcpy(blocks, values, count * sizeof(float));
+}
+
+void sl_decode_f16(const void *blocks, float *values, uint64_t count) {
+    const sl_block_f16 *halves = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = sl_f16_to_f32(halves[i].value);
+    }
+}
+
+void sl_encode_f16(const float *values, void *blocks, uint64_t count) {
+    sl_block_f16 *halves = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        halves[i].value = sl_f32_to_f16(values[i]);
+    }
+}
+
+void sl_decode_bf16(const void *blocks, float *values, uint64_t count) {
+    const sl_block_bf16 *halves = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = sl_bf16_to_f32(halves[i].value);
+    }
+}
+
+void sl_encode_bf16(const float *values, void *blocks, uint64_t count) {
+    sl_block_bf16 *halves = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        halves[i].value = sl_f32_to_bf16(values[i]);
+    }
+}

@@ -1,0 +1,68 @@
+#include "quant/qtype.h"
+
+#include "base/checked.h"
+#include "quant/codec.h"
+
+#include <stddef.h>
+
+static const sl_qtype_info types[SL_QTYPE_COUNT] = {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    [SL_QTYPE_##ID] = {#name, gguf_type, block_elements, block_bytes, sl_decode_##name, sl_encode_##name},
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+};
+
+/* ggml_type_name() by the numbers of enum ggml_type; the gaps are types that were removed. */
+static const char *const gguf_names[] = {
+    [0] = "f32",     [1] = "f16",    [2] = "q4_0",     [3] = "q4_1",    [6] = "q5_0",     [7] = "q5_1",
+    [8] = "q8_0",    [9] = "q8_1",   [10] = "q2_K",    [11] = "q3_K",   [12] = "q4_K",    [13] = "q5_K",
+    [14] = "q6_K",   [15] = "q8_K",  [16] = "iq2_xxs", [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s",
+    [20] = "iq4_nl", [21] = "iq3_s", [22] = "iq2_s",   [23] = "iq4_xs", [24] = "i8",      [25] = "i16",
+    [26] = "i32",    [27] = "i64",   [28] = "f64",     [29] = "iq1_m",  [30] = "bf16",    [34] = "tq1_0",
+    [35] = "tq2_0",  [39] = "mxfp4", [40] = "nvfp4",   [41] = "q1_0",   [42] = "q2_0",
+};
+
+const sl_qtype_info *sl_qtype_get(sl_qtype type) {
+    return (unsigned)type < SL_QTYPE_COUNT ? &types[type] : NULL;
+}
+
+/* Names are ASCII; a locale must not change what a command line means. */
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static bool same_name(const char *a, const char *b) {
+    while (*a != '\0' && lower(*a) == lower(*b)) {
+        a++;
+        b++;
+    }
+    return lower(*a) == lower(*b);
+}
+
+int sl_qtype_parse(const char *name) {
+    for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+        if (same_name(types[type].name, name)) {
+            return type;
+        }
+    }
+    return -1;
+}
+
+int sl_qtype_from_gguf(uint32_t gguf_type) {
+    for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+        if (types[type].gguf_type == gguf_type) {
+            return type;
+        }
+    }
+    return -1;
+}
+
+const char *sl_gguf_type_name(uint32_t gguf_type) {
+    return gguf_type < sizeof gguf_names / sizeof gguf_names[0] ? gguf_names[gguf_type] : NULL;
+}
+
+bool sl_qtype_bytes(sl_qtype type, uint64_t elements, uint64_t *bytes) {
+    const sl_qtype_info *info = sl_qtype_get(type);
+    return info != NULL && elements % info->block_elements == 0 &&
+           sl_mul_u64(elements / info->block_elements, info->block_bytes, bytes);
+}
