@@ -276,16 +276,18 @@ typedef struct sl_program {
     int32_t experts, experts_used; /* 0 when there are none */
     int32_t logits, tokens;        /* values: [outputs][vocabulary] F32 and [outputs][1] I32 */
     bool failed;                   /* an append ran out of memory: sl_program_check reports it */
+    bool too_many_groups;          /* more than SL_CACHE_GROUPS were appended: likewise */
 } sl_program;
 
 /* Appends return the new index; when memory runs out they set program->failed and return SL_NONE, so that a
- * builder checks once. */
+ * builder checks once. Names are copied. */
 int32_t sl_program_value(sl_program *program, const char *name, sl_rows rows, int32_t width);
 int32_t sl_program_typed_value(sl_program *program, const sl_value *value);
 int32_t sl_program_weight(sl_program *program, const sl_weight *weight);
 int32_t sl_program_state(sl_program *program, const sl_state_layer *shape); /* offsets are filled in here */
 int32_t sl_program_group(sl_program *program, const sl_cache_group *group);
-/* Returns the op to fill, operands absent and parameters zero; NULL when memory ran out. */
+/* Returns the op to fill, operands absent and parameters zero, valid until the next op is appended; NULL when memory
+ * ran out. */
 sl_op *sl_program_op(sl_program *program, sl_op_kind kind, int32_t layer);
 /* Verifies every op: operands present and inside their values, shapes agree with weights, groups and states
  * exist, no value read before it is written. Names the op and the rule it breaks. */

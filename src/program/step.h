@@ -83,7 +83,9 @@ typedef struct sl_step_output {
     sl_sampler sampler;
 } sl_step_output;
 
-/* Byte offsets of the arrays in a block, for given limits. */
+/* Byte offsets of the arrays in a block, for given limits; each is a multiple of 64. There is room to change every
+ * entry of every page table once, and to copy one page per group and sequence. The table changes come last, so that
+ * what a step uses of a block is a short prefix (sl_step_used_bytes). */
 typedef struct sl_step_layout {
     sl_limits limits;
     int32_t max_table_changes, max_page_copies;
@@ -112,6 +114,11 @@ SL_STEP_ARRAY(int32_t, history)
 
 static inline sl_step_header *sl_step_head(void *block) {
     return (sl_step_header *)block;
+}
+
+/* Bytes from the start of a block that hold all that its header counts. */
+static inline uint64_t sl_step_used_bytes(const sl_step_layout *layout, void *block) {
+    return layout->table_changes + (uint64_t)sl_step_head(block)->table_changes * sizeof(sl_table_change);
 }
 
 /* Verifies a block against its layout and program: counts, slots, pages, row order. For tests and debug
