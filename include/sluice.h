@@ -1,0 +1,312 @@
+/* sluice: an LLM inference engine. This is the whole interface of libsluice.
+ *
+ * Four objects. A *model* is an opened file or folder: immutable, reference-counted, shared by engines. An
+ * *engine* owns a plan of the model for a device, the memory pools and one thread that steps. A *sequence* is
+ * one timeline of tokens with its cached state; it can be forked and rolled back. A *request* is work given
+ * to a sequence: tokens to append and how many to generate.
+ *
+ * Functions that can fail return 0 or a negative code (sluice_status) and, when `error` is not NULL, one line
+ * that names file, field and rule. Out-parameters are set to NULL (or left alone, for plain values) on
+ * failure, and nothing is left to free.
+ *
+ * Option structs: zero-initialise, set `size` to sizeof the struct, then only what you need; zero means the
+ * documented default. Passing NULL for options means all defaults. A later library accepts the smaller struct
+ * of an earlier header.
+ *
+ * Threads: models, engines and requests may be used from any thread. Calls on one sequence must not overlap
+ * each other. */
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SLUICE_API __attribute__((visibility("default")))
+#else
+#define SLUICE_API
+#endif
+
+/* ---- errors and log
+ * ------------------------------------------------------------------------------------------------- */
+
+typedef enum sluice_status {
+    SLUICE_OK = 0,
+    SLUICE_ERR_NOMEM = -1,
+    SLUICE_ERR_IO = -2,
+    SLUICE_ERR_FORMAT = -3,      /* a file breaks a rule of its format */
+    SLUICE_ERR_UNSUPPORTED = -4, /* well formed, but not something this build runs */
+    SLUICE_ERR_INVALID = -5,     /* an argument */
+    SLUICE_ERR_LIMIT = -6,       /* does not fit a limit, memory included */
+    SLUICE_ERR_NOT_FOUND = -7,
+    SLUICE_ERR_CANCELLED = -8,
+    SLUICE_ERR_BUSY = -9,
+    SLUICE_ERR_DEVICE = -10, /* the device failed; the engine has ended */
+    SLUICE_ERR_INTERNAL = -11,
+} sluice_status;
+
+typedef struct sluice_error {
+    int code;
+    char message[512];
+} sluice_error;
+
+/* "FORMAT", "NOMEM", ...; never NULL. */
+SLUICE_API const char *sluice_status_name(int code);
+SLUICE_API const char *sluice_version(void);
+
+typedef enum sluice_log_level {
+    SLUICE_LOG_ERROR,
+    SLUICE_LOG_WARNING,
+    SLUICE_LOG_INFO,
+    SLUICE_LOG_DEBUG
+} sluice_log_level;
+/* One callback for the process; NULL (the default) is silence. Set it before engines run; it may be called
+ * from any thread. */
+SLUICE_API void sluice_log_set(void (*function)(void *context, sluice_log_level level, const char *line),
+                               void *context);
+
+/* Frees text and arrays that functions below return as owned by the caller. NULL is fine. */
+SLUICE_API void sluice_free(void *memory);
+
+/* done of total units (bytes when loading or writing); return false to stop with SLUICE_ERR_CANCELLED. */
+typedef bool (*sluice_progress)(void *context, uint64_t done, uint64_t total);
+
+/* ---- model
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct sluice_model sluice_model;
+
+typedef struct sluice_model_info {
+    size_t size;
+    const char
+        *name; /* as the file calls itself; "" when it does not. Borrowed from the model, as all text here */
+    const char *family; /* "llama", "qwen3moe", ... */
+    uint64_t parameters;
+    uint64_t bytes; /* of all weights, in the file */
+    int32_t layers, width, vocabulary, context;
+    int32_t bos, eos; /* token ids; -1 when there are none */
+    bool has_tokenizer;
+    const char *chat_template; /* NULL when there is none */
+} sluice_model_info;
+
+/* `path`: a GGUF file, or a Hugging Face folder. Weights stay in the mapped file, which must not change while
+ * the model lives. */
+SLUICE_API int sluice_model_open(const char *path, sluice_model **model, sluice_error *error);
+/* One more reference / one less; the last one closes the file. Engines hold a reference of their own. */
+SLUICE_API sluice_model *sluice_model_retain(sluice_model *model);
+SLUICE_API void sluice_model_release(sluice_model *model);
+/* `info->size` must be set. */
+SLUICE_API void sluice_model_get_info(const sluice_model *model, sluice_model_info *info);
+
+typedef enum sluice_text_format { SLUICE_TEXT, SLUICE_JSON } sluice_text_format;
+/* Hyper-parameters, types and tensors, for people or programs. *text is owned by the caller (sluice_free). */
+SLUICE_API int sluice_model_describe(const sluice_model *model, sluice_text_format format, char **text,
+                                     sluice_error *error);
+
+/* ---- text and tokens
+ * ------------------------------------------------------------------------------------------------ */
+
+enum {
+    SLUICE_TOKENIZE_SPECIAL =
+        1, /* special tokens written out in the text become those tokens; otherwise they stay text */
+    SLUICE_TOKENIZE_BOS = 2, /* the beginning-of-text token comes first, if the model wants one */
+};
+/* *tokens is owned by the caller (sluice_free). Any bytes are accepted. */
+SLUICE_API int sluice_tokenize(const sluice_model *model, const char *text, size_t length, unsigned flags,
+                               int32_t **tokens, size_t *count, sluice_error *error);
+/* *text is owned by the caller and NUL-terminated; *length does not count the NUL. Special tokens are written
+ * out only with SLUICE_TOKENIZE_SPECIAL. */
+SLUICE_API int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t count,
+                                 unsigned flags, char **text, size_t *length, sluice_error *error);
+/* Renders a conversation with the model's template (ChatML when it has none). `messages` is a JSON array of
+ * {"role", "content"}; `options` is a JSON object of further template variables ("tools", "enable_thinking",
+ * "add_generation_prompt": true by default), or NULL. *text is owned by the caller; tokenize it with
+ * SLUICE_TOKENIZE_SPECIAL. */
+SLUICE_API int sluice_chat_render(const sluice_model *model, const char *messages, const char *options,
+                                  char **text, sluice_error *error);
+
+/* ---- engine
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct sluice_engine sluice_engine;
+
+typedef struct sluice_engine_options {
+    size_t size;
+    const char *device; /* "auto" (default), "cpu", "cuda", "cuda:N" */
+    const char *isa;   /* CPU: "plain", "avx2", "avx512": the best tier allowed; NULL: what the machine has */
+    int32_t threads;   /* CPU; 0: all processors */
+    int32_t chunk;     /* rows of a step; 0: 512 */
+    int32_t sequences; /* that run at once; 0: 8 */
+    int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
+    int32_t outputs;   /* rows of a step whose logits can be asked for; 0: `sequences` */
+    const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0" */
+    uint64_t cache_tokens; /* tokens in all cache pages; 0: sequences * context, less when memory is short */
+    uint64_t memory_limit; /* bytes; 0: what the device has */
+    int32_t state_slots;   /* recurrent models: 0: 2 per sequence and 16 for snapshots */
+    bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
+    bool no_graphs;        /* CUDA: run steps eagerly */
+    bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
+    sluice_progress progress; /* of loading; NULL: none */
+    void *progress_context;
+} sluice_engine_options;
+
+/* Plans, loads and starts. Holds its own reference to the model. */
+SLUICE_API int sluice_engine_create(sluice_model *model, const sluice_engine_options *options,
+                                    sluice_engine **engine, sluice_error *error);
+/* Cancels what runs, waits for the step in flight and frees all. Its sequences and requests must have been
+ * released. */
+SLUICE_API void sluice_engine_destroy(sluice_engine *engine);
+
+typedef enum sluice_plan_view {
+    SLUICE_PLAN_MEMORY,  /* bytes per pool */
+    SLUICE_PLAN_OPS,     /* the op list of the largest bucket */
+    SLUICE_PLAN_EXPLAIN, /* the kernel of every op and bucket, and why not a faster one */
+} sluice_plan_view;
+/* What an engine with these options would do, without loading anything. *text is owned by the caller. */
+SLUICE_API int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *options,
+                                    sluice_plan_view view, sluice_text_format format, char **text,
+                                    sluice_error *error);
+
+typedef struct sluice_counters {
+    size_t size;
+    uint64_t steps, rows;   /* done so far */
+    uint64_t outputs;       /* logits rows computed */
+    uint64_t reused_tokens; /* taken from the prefix index instead of being computed */
+    uint64_t preemptions;   /* sequences that gave up their pages and were resumed */
+    uint64_t eager_steps, replayed_steps, captured_buckets, failed_captures; /* CUDA graphs */
+    uint64_t device_allocations, synchronisations; /* since start; steady steps add none */
+    double step_seconds;                           /* time spent in steps */
+    uint64_t batched_calls,
+        batched_rows; /* calls of linear kernels that take many rows in one pass, and the rows they took */
+} sluice_counters;
+SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
+/* "cpu: ..., avx512, 2 threads"; borrowed from the engine. */
+SLUICE_API const char *sluice_engine_device(const sluice_engine *engine);
+
+/* ---- sequence
+ * ------------------------------------------------------------------------------------------------------- */
+
+typedef struct sluice_sequence sluice_sequence;
+
+/* An empty timeline. There may be more sequences than the engine runs at once: they wait, or take turns. */
+SLUICE_API int sluice_sequence_create(sluice_engine *engine, sluice_sequence **sequence, sluice_error *error);
+/* A second timeline with the same tokens; cached pages and state are shared, not copied. SLUICE_ERR_BUSY
+ * while a request runs. */
+SLUICE_API int sluice_sequence_fork(sluice_sequence *sequence, sluice_sequence **fork, sluice_error *error);
+/* Forgets all tokens from `length` on. SLUICE_ERR_BUSY while a request runs. What the cache can no longer
+ * give back (windows, recurrent state) is recomputed with the next request, with the same result. */
+SLUICE_API int sluice_sequence_rollback(sluice_sequence *sequence, size_t length, sluice_error *error);
+SLUICE_API size_t sluice_sequence_length(const sluice_sequence *sequence);
+/* The tokens so far; borrowed until the next call on this sequence or the next step of its request. */
+SLUICE_API const int32_t *sluice_sequence_tokens(const sluice_sequence *sequence);
+/* Cancels its request, if one runs. */
+SLUICE_API void sluice_sequence_release(sluice_sequence *sequence);
+
+/* ---- request
+ * -------------------------------------------------------------------------------------------------------- */
+
+typedef struct sluice_request sluice_request;
+
+typedef enum sluice_logits {
+    SLUICE_LOGITS_NONE,
+    SLUICE_LOGITS_LAST, /* of each row that a token is sampled from */
+    SLUICE_LOGITS_ALL,  /* of every row of the appended tokens too */
+} sluice_logits;
+
+typedef struct sluice_request_options {
+    size_t size;
+    const int32_t *tokens; /* appended to the sequence; copied */
+    size_t token_count;
+    size_t generate;          /* tokens to generate at most; 0: only read the tokens */
+    float temperature;        /* 0: greedy */
+    int32_t top_k;            /* 0: all */
+    float top_p;              /* 0 or 1: all */
+    float min_p;              /* 0: all */
+    float repetition_penalty; /* over the last 64 tokens; 0 or 1: none */
+    uint64_t seed;            /* the draw depends on it and on the position only */
+    const char *const *stops; /* generation ends before any of these texts; copied */
+    size_t stop_count;
+    bool ignore_eos; /* do not stop at end-of-text tokens */
+    bool no_text;    /* tokens only: no detokenizing */
+    sluice_logits logits;
+} sluice_request_options;
+
+/* SLUICE_ERR_BUSY when the sequence has an unfinished request. On success the request is released with
+ * sluice_request_release. */
+SLUICE_API int sluice_submit(sluice_sequence *sequence, const sluice_request_options *options,
+                             sluice_request **request, sluice_error *error);
+
+typedef enum sluice_event_kind {
+    SLUICE_EVENT_NONE,   /* nothing within the time given */
+    SLUICE_EVENT_TOKEN,  /* one generated token */
+    SLUICE_EVENT_LOGITS, /* logits rows; the sequence steps on only at the next poll */
+    SLUICE_EVENT_DONE,   /* the last event of a request, `finish` says why */
+} sluice_event_kind;
+
+typedef enum sluice_finish {
+    SLUICE_FINISH_LENGTH,  /* `generate` tokens, or the tokens were read */
+    SLUICE_FINISH_EOS,     /* an end-of-text token, which is not part of the text */
+    SLUICE_FINISH_STOP,    /* a stop text */
+    SLUICE_FINISH_CONTEXT, /* the sequence is full */
+    SLUICE_FINISH_CANCELLED,
+    SLUICE_FINISH_ERROR, /* event->error */
+} sluice_finish;
+
+/* Borrowed contents live until the next poll of the same request. */
+typedef struct sluice_event {
+    size_t size;
+    sluice_event_kind kind;
+    int32_t token;    /* TOKEN */
+    const char *text; /* TOKEN, DONE: text that is complete now: whole UTF-8 characters, no part of a stop
+                         text; may be "" */
+    size_t text_length;
+    const float *logits; /* LOGITS: [rows][vocabulary], of sequence positions first_position onwards */
+    size_t rows, first_position;
+    sluice_finish finish;                                  /* DONE */
+    sluice_error error;                                    /* DONE with SLUICE_FINISH_ERROR */
+    size_t prompt_tokens, generated_tokens, reused_tokens; /* DONE */
+    double prompt_seconds, generate_seconds;               /* DONE: to the first token; from then on */
+} sluice_event;
+
+/* The next event of a request. timeout in milliseconds; 0: do not wait, negative: without limit. Returns 0
+ * also for SLUICE_EVENT_NONE. One thread at a time may poll a request. `event->size` must be set. */
+SLUICE_API int sluice_poll(sluice_request *request, int timeout, sluice_event *event, sluice_error *error);
+/* Ends the request between steps; its last event is DONE with SLUICE_FINISH_CANCELLED. Safe from any thread.
+ */
+SLUICE_API void sluice_cancel(sluice_request *request);
+/* Cancels if unfinished. Logits borrowed from it end here. */
+SLUICE_API void sluice_request_release(sluice_request *request);
+
+/* ---- files
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Writes a GGUF copy of a model with its matrices in another weight type ("q8_0", ...; norms stay F32).
+ * Nothing is left behind on failure. */
+SLUICE_API int sluice_quantize(const char *input, const char *output, const char *type,
+                               sluice_progress progress, void *context, sluice_error *error);
+
+typedef struct sluice_synth_options {
+    size_t size;
+    const char *preset; /* "qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", or a family with its default small sizes
+                           ("qwen3", "gemma3", ...) */
+    const char *type;   /* weight type of the matrices; NULL: "q8_0" */
+    uint64_t seed;
+    int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
+        expert_width; /* 0: the preset's */
+} sluice_synth_options;
+/* A model of true shape with random blocks, for measuring; any GGUF engine reads it. */
+SLUICE_API int sluice_synth(const char *output, const sluice_synth_options *options, sluice_progress progress,
+                            void *context, sluice_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
