@@ -18,7 +18,7 @@
  *     else                                            scale = m / 127, values[i] = nearest_even(x[i] * (127 /
  * m)) in f32 with each operation rounded to nearest even by itself. The small groups that count as zero keep
  * 127 / m from overflowing and scales from being subnormal, so that flush-to-zero modes change nothing. A
- * step errs by at most scale / 2 (and the rounding of the three float operations, below 2^-16 of a scale). */
+ * step errs by at most scale / 2 (and the rounding of the three float operations, below 2^-15 of a scale). */
 #ifndef SL_QUANT_ACTIVATION_H
 #define SL_QUANT_ACTIVATION_H
 
