@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Makes the logits oracles under tests/logits/fixtures: python3 tests/logits/make_fixtures.py OUTDIR [CASE ...]
 
-Needs torch and transformers (made with torch 2.11 and transformers 5.17). README.md beside this file says what the files
-hold. Each case is a tiny model with random weights; it is saved, loaded again from the folder in float32, and what is
-written down comes from the loaded one, so that the logits belong to the bytes on disk.
+Needs torch and transformers (made with torch 2.11 and transformers 5.17). README.md beside this file says what the
+files hold. Each case is a tiny model with random weights; it is saved, loaded again from the folder in float32, and
+what is written down comes from the loaded one, so that the logits belong to the bytes on disk.
 
-A case is kept only when the network is worth comparing with: logits spread out, the last logits depend on early tokens, no
-greedy choice and no expert choice is near a tie; otherwise the next seed is tried. Mutants (the same folder under a config,
-or with weights, that a wrong model builder would amount to) must then give visibly other logits, or the script fails.
+A case is kept only when the network is worth comparing with: logits spread out, the last logits depend on early
+tokens, no greedy choice and no expert choice is near a tie; otherwise the next seed is tried. Mutants (the same folder
+under a config, or with weights, that a wrong model builder would amount to) must then give visibly other logits, or
+the script fails.
 """
 import copy
 import json
@@ -45,9 +46,11 @@ LLAMA3 = rope(10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, or
 LLAMA3["rope_type"] = "llama3"
 GEMMA_FULL = {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0}
 GEMMA_ROPE = {"full_attention": GEMMA_FULL, "sliding_attention": rope(10000.0)}
-QWEN35_ROPE = rope(10000000.0, partial_rotary_factor=0.25)
-MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, head_dim=16,
-           rope_parameters=rope(1000000.0))
+# text ids sit at the same place on all three axes, so the sections say nothing here; published folders have them
+MROPE = dict(mrope_interleaved=True, mrope_section=[2, 1, 1])
+QWEN35_ROPE = rope(10000000.0, partial_rotary_factor=0.25, **MROPE)
+MOE = dict(moe_intermediate_size=32, decoder_sparse_step=1, rope_parameters=rope(1000000.0))
+EPS = {"eps": dict(rms_norm_eps=1e-6)}
 GEMMA_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
 QWEN3 = dict(head_dim=32, rope_parameters=rope(1000000.0))
 
@@ -59,10 +62,12 @@ def zero(*parts):
 
 # name: family, config class, config arguments, mutants (label: config arguments, or zero(...))
 CASES = {
-    "llama": ("llama", "LlamaConfig", dict(tie_word_embeddings=False, rope_parameters=rope(10000.0)), {
+    "llama": ("llama", "LlamaConfig", dict(
+        tie_word_embeddings=False, rms_norm_eps=1e-5, rope_parameters=rope(10000.0)), {
         "theta": dict(rope_parameters=rope(500000.0))}),
-    "llama-scaled": ("llama", "LlamaConfig", dict(tie_word_embeddings=True, rope_parameters=LLAMA3), {
-        "unscaled": dict(rope_parameters=rope(10000.0)),
+    "llama-scaled": ("llama", "LlamaConfig", dict(
+        tie_word_embeddings=True, rms_norm_eps=1e-4, rope_parameters=LLAMA3), {
+        **EPS, "unscaled": dict(rope_parameters=rope(10000.0)),
         "linear": dict(rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0})}),
     "mistral": ("mistral", "MistralConfig", dict(
         tie_word_embeddings=False, head_dim=32, sliding_window=None, rope_parameters=rope(1000000.0)), {
@@ -72,31 +77,37 @@ CASES = {
         "no q bias": zero("q_proj.bias"), "no k bias": zero("k_proj.bias"), "no v bias": zero("v_proj.bias")}),
     "qwen3": ("qwen3", "Qwen3Config", dict(tie_word_embeddings=False, **QWEN3), {
         "unit q norm": zero("q_norm"), "unit k norm": zero("k_norm")}),
-    "qwen3-tied": ("qwen3", "Qwen3Config", dict(tie_word_embeddings=True, **QWEN3), {
-        "theta": dict(rope_parameters=rope(10000.0))}),
+    "qwen3-tied": ("qwen3", "Qwen3Config", dict(tie_word_embeddings=True, rms_norm_eps=1e-4, **QWEN3), {
+        "theta": dict(rope_parameters=rope(10000.0)), **EPS}),
     "qwen3-bf16": ("qwen3", "Qwen3Config", dict(tie_word_embeddings=False, **QWEN3), {
         "unit norms": zero("layernorm")}),
-    "qwen3moe": ("qwen3moe", "Qwen3MoeConfig", dict(tie_word_embeddings=False, norm_topk_prob=True, **MOE), {
+    "qwen3moe": ("qwen3moe", "Qwen3MoeConfig", dict(
+        tie_word_embeddings=False, norm_topk_prob=True, num_experts=8, num_experts_per_tok=2, head_dim=16, **MOE), {
         "not normalised": dict(norm_topk_prob=False), "one expert": dict(num_experts_per_tok=1)}),
-    "qwen3moe-nonorm": ("qwen3moe", "Qwen3MoeConfig", dict(tie_word_embeddings=True, norm_topk_prob=False, **MOE), {
-        "normalised": dict(norm_topk_prob=True)}),
+    "qwen3moe-nonorm": ("qwen3moe", "Qwen3MoeConfig", dict(
+        tie_word_embeddings=True, norm_topk_prob=False, num_experts=6, num_experts_per_tok=3, head_dim=32,
+        rms_norm_eps=1e-4, **MOE), {
+        "normalised": dict(norm_topk_prob=True), **EPS}),
     "gemma3": ("gemma3", "Gemma3TextConfig", dict(
         num_hidden_layers=4, head_dim=32, query_pre_attn_scalar=20, sliding_window=48, layer_types=GEMMA_LAYERS,
         final_logit_softcapping=None, attn_logit_softcapping=None, tie_word_embeddings=True, pad_token_id=0,
-        rope_parameters=GEMMA_ROPE), {
+        rms_norm_eps=1e-3, rope_parameters=GEMMA_ROPE), {
+        **EPS,
         "window one less": dict(sliding_window=47), "window one more": dict(sliding_window=49),
         "scale": dict(query_pre_attn_scalar=32),
         "one theta": dict(rope_parameters={"full_attention": GEMMA_FULL, "sliding_attention": rope(1000000.0)}),
         "local scaled": dict(rope_parameters={"full_attention": GEMMA_FULL,
                                               "sliding_attention": {**GEMMA_FULL, "rope_theta": 10000.0}}),
-        "full unscaled": dict(rope_parameters={"full_attention": rope(1000000.0), "sliding_attention": rope(10000.0)}),
+        "full unscaled": dict(rope_parameters={"full_attention": rope(1000000.0),
+                                               "sliding_attention": rope(10000.0)}),
         "all sliding": dict(layer_types=["sliding_attention"] * 4),
         "silu": dict(hidden_activation="silu"), "erf gelu": dict(hidden_activation="gelu"),
         "unit norms": zero("layernorm"), "unit q norm": zero("q_norm")}),
     "qwen3_5": ("qwen3_5", "Qwen3_5TextConfig", dict(
         num_hidden_layers=4, head_dim=32, tie_word_embeddings=False, rope_parameters=QWEN35_ROPE,
         layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
-        linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4), {
+        linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4, rms_norm_eps=1e-4), {
+        **EPS,
         "whole rope": dict(rope_parameters=rope(10000000.0, partial_rotary_factor=1.0)),
         "unit norms": zero("layernorm"), "unit gated norm": zero("linear_attn.norm"), "no dt bias": zero("dt_bias"),
         "no A": zero("A_log"), "no z": zero("in_proj_z"), "no a": zero("in_proj_a"), "no b": zero("in_proj_b")}),
@@ -181,7 +192,7 @@ def mutate(case, folder, what):
 
 
 def expert_margin(model, tokens):
-    """Smallest gap of the router's logits between the last expert taken and the first one left, over rows and layers."""
+    """Smallest gap of the router's logits between the last expert taken and the first one left out."""
     gaps, handles = [], []
     k = getattr(model.config, "num_experts_per_tok", 0)
     for name, module in model.named_modules():
@@ -246,7 +257,8 @@ def examine(case, seed, folder):
     need(END_OF_TEXT not in new and len(set(new)) >= 8, "greedy text ends or repeats")
     need(greedy_cached(model, tokens[:PROMPT]) == new, "cached decoding differs")
 
-    report = {"std": std, "expert_margin": margin, "greedy_margin": greedy_margin, "distinct": len(set(new)), "far": {}}
+    report = {"std": std, "expert_margin": margin, "greedy_margin": greedy_margin, "distinct": len(set(new)),
+              "far": {}}
     for where in (0, 20, 100):
         other = list(tokens)
         other[where] = (other[where] + 101) % 250
@@ -312,6 +324,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     outdir = sys.argv[1]
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(4)
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.makedirs(outdir, exist_ok=True)
