@@ -31,9 +31,11 @@ const sl_qtype_info *sl_qtype_get(sl_qtype type);
 /* -1 when unknown. Names compare without regard to case. */
 int sl_qtype_parse(const char *name);
 int sl_qtype_from_gguf(uint32_t gguf_type);
-/* The name llama.cpp gives a GGUF type number, also of those that are not supported here; NULL when there is none. */
+/* The name llama.cpp gives a GGUF type number ("q4_K"), also of those that are not supported here; NULL when
+ * there is none. */
 const char *sl_gguf_type_name(uint32_t gguf_type);
-/* Bytes of `elements` consecutive elements; false when they are no whole number of blocks or the product overflows. */
+/* Bytes of `elements` consecutive elements; false when they are no whole number of blocks or the product
+ * overflows. */
 bool sl_qtype_bytes(sl_qtype type, uint64_t elements, uint64_t *bytes);
 
 #ifdef __cplusplus
