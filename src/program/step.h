@@ -25,7 +25,8 @@ typedef struct sl_step_header {
     int32_t rows, outputs, spans;
     int32_t table_changes, page_copies;
     int32_t want_logits; /* 1: the caller reads logits after this step */
-    int32_t reserved[2];
+    int32_t history; /* tokens in the history array */
+    int32_t reserved;
 } sl_step_header;
 
 typedef enum sl_row_source {

@@ -1,0 +1,67 @@
+/* Who owns which cache page and state slot. Pages and slots are counted references: timelines share them
+ * after a fork or a prefix match, and the prefix index holds those of finished pages, so that a sequence
+ * which begins alike starts from them. Nothing here touches the memory itself: changes reach the backend
+ * through the step block.
+ *
+ * Not thread-safe: the scheduler calls it under its lock. Nothing here allocates after creation. */
+#ifndef SL_KV_CACHE_H
+#define SL_KV_CACHE_H
+
+#include "backend/backend.h"
+
+typedef struct sl_cache sl_cache;
+
+/* `deployment` must outlive the cache. Without `reuse` the index stays empty. */
+int sl_cache_create(const sl_deployment *deployment, bool reuse, sl_cache **cache, sl_error *error);
+void sl_cache_destroy(sl_cache *cache);
+/* Pages of a group / state slots that could be taken now, those that only the index holds included. */
+int32_t sl_cache_available_pages(const sl_cache *cache, int32_t group);
+int32_t sl_cache_available_states(const sl_cache *cache);
+/* Drops everything that the index holds. */
+void sl_cache_clear_index(sl_cache *cache);
+
+/* A sequence's part of the cache: which pages hold its first `cached` tokens, and the state after them. */
+typedef struct sl_timeline {
+    int32_t *pages[SL_CACHE_GROUPS]; /* [table width]; SL_NONE for pages that a window has left behind */
+    int32_t page_count[SL_CACHE_GROUPS];
+    int32_t dirty_from[SL_CACHE_GROUPS]; /* table entries from here on are not on the device yet */
+    int32_t cached;                      /* tokens */
+    int32_t previous; /* `cached` before the last step; a rollback to there or later needs no recomputing */
+    int32_t state, previous_state; /* slots; SL_NONE: zeros / nothing kept */
+    int32_t write_state;           /* slot of the step in flight */
+    bool copied;                   /* a page copy is part of the step in flight */
+} sl_timeline;
+
+int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error);
+/* Drops all references; the timeline is as after init, and usable. */
+void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline);
+void sl_timeline_free(sl_cache *cache, sl_timeline *timeline);
+/* `fork` must be fresh. */
+void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork);
+
+/* For a timeline with nothing cached: takes over the longest indexed beginning of tokens[0, count), at most
+ * `limit` tokens of it. Returns how many tokens that gave. */
+int32_t sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t limit);
+
+/* Makes [cached, cached + rows) writable: takes pages, and replaces shared ones, appending page copies to
+ * `copies` (at most `copy_room`, *copy_count so far). With recurrent layers takes the slot to write.
+ * SL_ERR_LIMIT when pages, slots or copies ran out; pages taken until then stay with the timeline for the
+ * next try. */
+typedef struct sl_copy_list {
+    sl_page_copy *copies;
+    int32_t count, room;
+} sl_copy_list;
+int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies);
+
+/* After a step that stored `rows` more: tokens[0, cached + rows) are the sequence's. Full pages go into the
+ * index. */
+void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows);
+/* After a step that failed: as before it (or emptied, when a page copy was part of it: its tokens are
+ * recomputed). */
+void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline);
+
+/* Forgets tokens from `length` on. `cached` becomes `length` or, when the cache can't give that back,
+ * something smaller. */
+void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length);
+
+#endif

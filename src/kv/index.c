@@ -1,0 +1,163 @@
+#include "kv/index.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+struct sl_index {
+    sl_index_node *nodes; /* [count] */
+    int32_t *buckets;     /* [bucket_count], heads of hash chains */
+    int32_t *path;        /* [count] */
+    int32_t count, bucket_count;
+    int32_t unused; /* head of the free list, linked through chain */
+    int32_t oldest, newest;
+};
+
+sl_index *sl_index_create(int32_t nodes) {
+    sl_index *index = sl_alloc_zero(1, sizeof *index);
+    if (!index) {
+        return NULL;
+    }
+    index->count = nodes;
+    index->bucket_count = 16;
+    while (index->bucket_count < nodes) {
+        index->bucket_count *= 2;
+    }
+    index->nodes = sl_alloc_zero((size_t)nodes, sizeof *index->nodes);
+    index->buckets = sl_alloc((size_t)index->bucket_count * sizeof *index->buckets);
+    index->path = sl_alloc((size_t)nodes * sizeof *index->path);
+    if (!index->nodes || !index->buckets || !index->path) {
+        sl_index_destroy(index);
+        return NULL;
+    }
+    for (int32_t i = 0; i < index->bucket_count; i++) {
+        index->buckets[i] = SL_NONE;
+    }
+    for (int32_t i = 0; i < nodes; i++) {
+        index->nodes[i].chain = i + 1 < nodes ? i + 1 : SL_NONE;
+    }
+    index->unused = 0;
+    index->oldest = index->newest = SL_NONE;
+    return index;
+}
+
+void sl_index_destroy(sl_index *index) {
+    if (index) {
+        sl_free(index->nodes);
+        sl_free(index->buckets);
+        sl_free(index->path);
+        sl_free(index);
+    }
+}
+
+sl_index_node *sl_index_get(const sl_index *index, int32_t node) {
+    return &index->nodes[node];
+}
+
+static uint64_t hash_page(const sl_index *index, int32_t parent, const int32_t *tokens) {
+    uint64_t seed = parent == SL_NONE ? 0 : index->nodes[parent].hash;
+    return sl_hash64(tokens, SL_PAGE_TOKENS * sizeof *tokens, seed);
+}
+
+static int32_t *bucket_of(const sl_index *index, uint64_t hash) {
+    return &index->buckets[hash & (uint64_t)(index->bucket_count - 1)];
+}
+
+int32_t sl_index_find(const sl_index *index, int32_t parent, const int32_t *tokens) {
+    uint64_t hash = hash_page(index, parent, tokens);
+    for (int32_t i = *bucket_of(index, hash); i != SL_NONE; i = index->nodes[i].chain) {
+        const sl_index_node *node = &index->nodes[i];
+        if (node->hash == hash && node->parent == parent &&
+            memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
+            return i;
+        }
+    }
+    return SL_NONE;
+}
+
+bool sl_index_full(const sl_index *index) {
+    return index->unused == SL_NONE;
+}
+
+static void link_newest(sl_index *index, int32_t node) {
+    sl_index_node *n = &index->nodes[node];
+    n->older = index->newest;
+    n->newer = SL_NONE;
+    if (index->newest != SL_NONE) {
+        index->nodes[index->newest].newer = node;
+    } else {
+        index->oldest = node;
+    }
+    index->newest = node;
+}
+
+static void unlink_use(sl_index *index, int32_t node) {
+    sl_index_node *n = &index->nodes[node];
+    if (n->older != SL_NONE) {
+        index->nodes[n->older].newer = n->newer;
+    } else {
+        index->oldest = n->newer;
+    }
+    if (n->newer != SL_NONE) {
+        index->nodes[n->newer].older = n->older;
+    } else {
+        index->newest = n->older;
+    }
+}
+
+int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
+    int32_t node = index->unused;
+    sl_index_node *n = &index->nodes[node];
+    index->unused = n->chain;
+    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+        n->pages[g] = SL_NONE;
+    }
+    n->state = SL_NONE;
+    n->children = 0;
+    n->parent = parent;
+    n->hash = hash_page(index, parent, tokens);
+    memcpy(n->tokens, tokens, sizeof n->tokens);
+    int32_t *bucket = bucket_of(index, n->hash);
+    n->chain = *bucket;
+    *bucket = node;
+    if (parent != SL_NONE) {
+        index->nodes[parent].children++;
+    }
+    link_newest(index, node);
+    sl_index_touch(index, node);
+    return node;
+}
+
+void sl_index_remove(sl_index *index, int32_t node) {
+    sl_index_node *n = &index->nodes[node];
+    int32_t *link = bucket_of(index, n->hash);
+    while (*link != node) {
+        link = &index->nodes[*link].chain;
+    }
+    *link = n->chain;
+    if (n->parent != SL_NONE) {
+        index->nodes[n->parent].children--;
+    }
+    unlink_use(index, node);
+    n->chain = index->unused;
+    index->unused = node;
+}
+
+void sl_index_touch(sl_index *index, int32_t node) {
+    for (; node != SL_NONE; node = index->nodes[node].parent) {
+        unlink_use(index, node);
+        link_newest(index, node);
+    }
+}
+
+int32_t sl_index_oldest(const sl_index *index) {
+    return index->oldest;
+}
+
+int32_t sl_index_newer(const sl_index *index, int32_t node) {
+    return index->nodes[node].newer;
+}
+
+int32_t *sl_index_path(sl_index *index) {
+    return index->path;
+}

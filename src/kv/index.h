@@ -1,0 +1,42 @@
+/* The prefix index: a tree whose nodes are full pages of tokens, found by parent and content, in order of
+ * use. It only remembers; whoever adds a node takes the references that it stands for. Never allocates after
+ * creation. Not thread-safe. */
+#ifndef SL_KV_INDEX_H
+#define SL_KV_INDEX_H
+
+#include "program/program.h"
+
+typedef struct sl_index sl_index;
+
+typedef struct sl_index_node {
+    int32_t pages[SL_CACHE_GROUPS]; /* SL_NONE: not kept */
+    int32_t state;                  /* slot with the recurrent state after this page; SL_NONE: not kept */
+    int32_t children;
+    int32_t parent;       /* SL_NONE at the root level */
+    int32_t older, newer; /* order of use */
+    int32_t chain;        /* next in its hash bucket */
+    uint64_t hash;        /* of all tokens up to the end of this page */
+    int32_t tokens[SL_PAGE_TOKENS];
+} sl_index_node;
+
+/* NULL when memory ran out. */
+sl_index *sl_index_create(int32_t nodes);
+void sl_index_destroy(sl_index *index);
+sl_index_node *sl_index_get(const sl_index *index, int32_t node);
+/* tokens: [SL_PAGE_TOKENS]. parent SL_NONE: the first page. SL_NONE when there is none. */
+int32_t sl_index_find(const sl_index *index, int32_t parent, const int32_t *tokens);
+bool sl_index_full(const sl_index *index);
+/* Needs room. The new node keeps nothing yet and counts as just used. */
+int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens);
+/* The node must have no children. */
+void sl_index_remove(sl_index *index, int32_t node);
+/* Marks a node and its ancestors as used. Ancestors count as used after their descendants, so that the oldest
+ * node is always a leaf. */
+void sl_index_touch(sl_index *index, int32_t node);
+/* From the least recently used on; SL_NONE at the end. */
+int32_t sl_index_oldest(const sl_index *index);
+int32_t sl_index_newer(const sl_index *index, int32_t node);
+/* Scratch for a path of nodes from the root: room for all nodes. */
+int32_t *sl_index_path(sl_index *index);
+
+#endif

@@ -1,0 +1,95 @@
+/* Sequences to steps. A sequence is a list of tokens of which the first so many are in the cache; the rest is
+ * pending. A step takes pending tokens of any sequences, whole prompts, chunks or single ones alike, and when
+ * the last pending token of a sequence has gone through, the token sampled from it becomes the next pending
+ * one. There is no other state: a preempted or rolled back sequence merely has more pending.
+ *
+ * Not thread-safe: the engine holds its lock for every call. Between sl_scheduler_build and
+ * sl_scheduler_commit it may let go of the lock; what is in the step then (sequence->in_step) must not be
+ * changed by others. */
+#ifndef SL_SCHED_SCHEDULER_H
+#define SL_SCHED_SCHEDULER_H
+
+#include "kv/cache.h"
+#include "plan/plan.h"
+
+typedef struct sl_scheduler sl_scheduler;
+typedef struct sl_work sl_work;
+
+typedef struct sl_sequence {
+    int32_t *tokens; /* [limits.context] */
+    int32_t count;
+    sl_timeline timeline;
+    int32_t slot; /* page-table row on the device; SL_NONE when it has none */
+    bool in_step;
+    sl_work *work;                     /* the request it works for, or NULL */
+    uint64_t last_used;                /* step number, for choosing whom to preempt */
+    struct sl_sequence *older, *newer; /* all sequences of the scheduler */
+} sl_sequence;
+
+typedef enum sl_finish {
+    SL_FINISH_LENGTH,
+    SL_FINISH_EOS,
+    SL_FINISH_STOP,
+    SL_FINISH_CONTEXT,
+    SL_FINISH_CANCELLED,
+    SL_FINISH_ERROR,
+} sl_finish;
+
+typedef enum sl_logits_wanted { SL_LOGITS_NONE, SL_LOGITS_LAST, SL_LOGITS_ALL } sl_logits_wanted;
+
+/* What a sequence has to do. The owner fills the first part; callbacks run inside sl_scheduler_commit (or
+ * _build, for on_done). */
+struct sl_work {
+    sl_sequence *sequence;
+    int32_t generate;   /* tokens still to sample; counted down */
+    sl_sampler sampler; /* counter is set per output */
+    sl_logits_wanted logits;
+    int32_t logits_from; /* with SL_LOGITS_ALL: the first position whose logits are wanted */
+    /* A sampled token, already appended to the sequence. Returns SL_FINISH_LENGTH to go on, another value to
+     * end there. */
+    sl_finish (*on_token)(sl_work *work, int32_t token);
+    /* Rows [rows][vocabulary] of adjacent positions; the work is then `blocked` until the owner clears that.
+     */
+    void (*on_logits)(sl_work *work, const float *logits, int32_t rows, int32_t first_position);
+    void (*on_done)(sl_work *work, sl_finish finish, const sl_error *error);
+    /* The scheduler's part; zero at the start. */
+    bool blocked;
+    bool cancelled;                                     /* set by the owner; takes effect between steps */
+    int32_t reused;                                     /* tokens that came from the prefix index */
+    int32_t step_rows, step_first_output, step_outputs; /* in the step in flight */
+    struct sl_work *previous, *next;
+};
+
+typedef struct sl_scheduler_counters {
+    uint64_t steps, rows, outputs, reused_tokens, preemptions;
+} sl_scheduler_counters;
+
+/* `plan` and `executor` must outlive the scheduler. */
+int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, bool reuse, sl_scheduler **scheduler,
+                        sl_error *error);
+/* All works must have ended and all sequences be destroyed. */
+void sl_scheduler_destroy(sl_scheduler *scheduler);
+const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *scheduler);
+
+int sl_sequence_create(sl_scheduler *scheduler, sl_sequence **sequence, sl_error *error);
+/* It must have no work and not be in a step. */
+void sl_sequence_destroy(sl_scheduler *scheduler, sl_sequence *sequence);
+int sl_sequence_fork(sl_scheduler *scheduler, const sl_sequence *sequence, sl_sequence **fork,
+                     sl_error *error);
+void sl_sequence_rollback(sl_scheduler *scheduler, sl_sequence *sequence, int32_t length);
+
+/* Appends tokens and queues the work. SL_ERR_BUSY, SL_ERR_LIMIT (context), SL_ERR_INVALID (token ids, nothing
+ * to do); on failure nothing has changed. */
+int sl_scheduler_submit(sl_scheduler *scheduler, sl_work *work, const int32_t *tokens, size_t count,
+                        sl_error *error);
+
+/* Fills the executor's step block. Returns the rows in it (0: nothing can run now) and the bucket to submit.
+ */
+int32_t sl_scheduler_build(sl_scheduler *scheduler, int32_t *bucket);
+/* After the step: `status` 0 or the error it failed with. Sequences of a failed step are as they were before
+ * it, and their works end with the error. */
+void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *error);
+/* Ends all works with an error (the device is gone). */
+void sl_scheduler_fail_all(sl_scheduler *scheduler, const sl_error *error);
+
+#endif
