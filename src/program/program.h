@@ -117,7 +117,7 @@ typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFT
 
 /* For each group g: columns [column + g * stride, + width). y has the same strides as x unless y is another
  * value, in which case its groups are `width` apart. gate, if any, is laid out like x's groups at stride
- * gate_stride. */
+ * gate_stride; a residual and the sum like x (before the norm), a residual added after it like y. */
 typedef struct sl_op_rmsnorm {
     int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
     float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
@@ -131,10 +131,12 @@ typedef struct sl_op_quantize {
     int32_t width;
 } sl_op_quantize;
 
-/* Segment s writes columns [y.column + column, + its weight's rows). */
+/* Segment s writes columns [y.column + column, + its weight's rows), and adds the same columns from
+ * residual.column on. With ids, x has STEP rows (each read by all of its experts) or EXPERT rows, and y has
+ * EXPERT rows; a bias then is [experts][1][rows]. */
 typedef struct sl_linear_segment {
     int32_t weight;
-    int32_t bias; /* [rows] F32, or SL_NONE */
+    int32_t bias; /* vector of the weight's rows, or SL_NONE */
     int32_t column;
 } sl_linear_segment;
 
@@ -178,8 +180,9 @@ typedef struct sl_op_attention {
 
 typedef enum sl_router_kind { SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID } sl_router_kind;
 
-/* Probabilities over all experts, the top `used` by probability (+ bias, which only chooses; lower index wins
- * a tie), renormalised to sum 1 when `normalise`, times scale. */
+/* ids and weights: [rows][used]; schedule: EXPERT rows of width 1 behind `fixed` = experts + 1. Probabilities
+ * over all experts, the top `used` by probability (+ bias, which only chooses; lower index wins a tie),
+ * renormalised to sum 1 when `normalise`, times scale. */
 typedef struct sl_op_router {
     sl_router_kind kind;
     int32_t experts, used;
@@ -286,12 +289,16 @@ int32_t sl_program_typed_value(sl_program *program, const sl_value *value);
 int32_t sl_program_weight(sl_program *program, const sl_weight *weight);
 int32_t sl_program_state(sl_program *program, const sl_state_layer *shape); /* offsets are filled in here */
 int32_t sl_program_group(sl_program *program, const sl_cache_group *group);
-/* Returns the op to fill, operands absent and parameters zero, valid until the next op is appended; NULL when memory
- * ran out. */
+/* Returns the op to fill, operands absent and parameters zero, valid until the next op is appended; NULL when
+ * memory ran out. */
 sl_op *sl_program_op(sl_program *program, sl_op_kind kind, int32_t layer);
 /* Verifies every op: operands present and inside their values, shapes agree with weights, groups and states
- * exist, no value read before it is written. Names the op and the rule it breaks. */
+ * exist, no value read before it is written. Names the op and the rule it breaks; SL_ERR_INVALID, or
+ * SL_ERR_NOMEM for an append that failed. */
 int sl_program_check(const sl_program *program, sl_error *error);
+/* The same for the ops alone; values and ops are the program's or a lowered list's. */
+int sl_ops_check(const sl_program *program, const sl_value *values, int32_t value_count, const sl_op *ops,
+                 int32_t op_count, sl_error *error);
 void sl_program_free(sl_program *program);
 
 const char *sl_op_name(sl_op_kind kind);
@@ -302,6 +309,10 @@ sl_view sl_op_role(sl_op_kind kind, bool output, int index);
 const char *sl_value_type_name(sl_value_type type);
 const char *sl_rows_name(sl_rows rows);
 
+/* Columns that an op reads or writes of an operand, counted from the operand's own column and with strides'
+ * gaps included; 0 when it is absent. The op's weights, groups and states must exist. */
+int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output, int index);
+
 /* Bytes of one row of `width` elements (Q8_32: see quant/activation.h), and of a whole value with that many
  * rows of each kind. */
 uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);
@@ -309,15 +320,16 @@ uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);
 uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]);
 
 /* Work of an op for that many rows: floating-point operations, bytes of weights read, bytes of values moved.
- * Attention counts `context` keys per row. */
+ * Attention counts `context` keys per row (fewer in a window), each at two bytes per element. An expert's
+ * weights count once if there are rows enough to reach it. */
 typedef struct sl_cost {
     double operations, weight_bytes, value_bytes;
 } sl_cost;
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                    int32_t context);
 
-/* One op as one line, without a newline: `12 linear q_k_v = attn_norm . [blk.0.attn_q.weight q4_k 64x64,
- * ...]`. `values` and weights are the program's or a lowered list's. */
+/* One op as one line, without number, layer and newline: `linear q_k_v = attn_norm . [blk.0.attn_q.weight
+ * q4_k 64x64, ...]`. `values` are the program's or a lowered list's. */
 void sl_op_print(const sl_program *program, const sl_value *values, const sl_op *op, sl_buffer *out);
 /* Groups, states, values and the op list; the golden text of a family. */
 void sl_program_print(const sl_program *program, sl_buffer *out);

@@ -1,4 +1,4 @@
-/* The step block: its layout for given limits. */
+/* The step block: its layout for given limits, and the check of one. */
 #include "program/step.h"
 
 /* Offset of an array of `count` elements at `*end`, which moves behind it to the next multiple of 64. The
@@ -29,4 +29,185 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
     layout->page_copies = place(&end, (uint64_t)layout->max_page_copies, sizeof(sl_page_copy));
     layout->table_changes = place(&end, (uint64_t)layout->max_table_changes, sizeof(sl_table_change));
     layout->bytes = end;
+}
+
+/* ---- checking ---- */
+
+typedef struct step_view {
+    const sl_step_layout *layout;
+    const sl_program *program;
+    const sl_step_header *head;
+    const sl_step_row *rows;
+    const sl_step_span *spans;
+    sl_error *error;
+} step_view;
+
+#define REQUIRE(view, condition, ...)                                                                        \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            return sl_fail((view)->error, SL_ERR_INVALID, "step: " __VA_ARGS__);                             \
+        }                                                                                                    \
+    } while (0)
+
+static bool within(int32_t value, int32_t limit) {
+    return value >= 0 && value < limit;
+}
+
+static int check_counts(const step_view *v) {
+    const sl_limits *limits = &v->layout->limits;
+    const struct {
+        const char *name;
+        int32_t count, least, most;
+    } counts[] = {
+        {"rows", v->head->rows, 1, limits->rows},
+        {"outputs", v->head->outputs, 0, limits->outputs},
+        {"spans", v->head->spans, 1, limits->sequences},
+        {"table changes", v->head->table_changes, 0, v->layout->max_table_changes},
+        {"page copies", v->head->page_copies, 0, v->layout->max_page_copies},
+        {"want_logits", v->head->want_logits, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        REQUIRE(v, counts[i].count >= counts[i].least && counts[i].count <= counts[i].most,
+                "%s: %d is not in %d to %d", counts[i].name, counts[i].count, counts[i].least,
+                counts[i].most);
+    }
+    return 0;
+}
+
+static int check_span_state(const step_view *v, int32_t s) {
+    const sl_step_span *span = &v->spans[s];
+    if (v->program->state_count == 0) {
+        REQUIRE(v, span->state_read == SL_NONE && span->state_write == SL_NONE,
+                "span %d: state slots in a program without recurrent layers", s);
+        return 0;
+    }
+    REQUIRE(v, span->state_read >= SL_NONE, "span %d: state slot %d does not exist", s, span->state_read);
+    REQUIRE(v, span->state_write >= 0, "span %d: no state slot to write", s);
+    for (int32_t other = 0; other < v->head->spans; other++) {
+        REQUIRE(v, v->spans[other].state_read != span->state_write,
+                "span %d: writes state slot %d, which span %d reads", s, span->state_write, other);
+        REQUIRE(v, other == s || v->spans[other].state_write != span->state_write,
+                "spans %d and %d write the same state slot", s, other);
+    }
+    return 0;
+}
+
+static int check_spans(const step_view *v) {
+    const sl_limits *limits = &v->layout->limits;
+    const int64_t capacity = (int64_t)sl_table_width(limits->context) * SL_PAGE_TOKENS;
+    int64_t next = 0;
+    for (int32_t s = 0; s < v->head->spans; s++) {
+        const sl_step_span *span = &v->spans[s];
+        REQUIRE(v, within(span->slot, limits->sequences), "span %d: slot %d does not exist", s, span->slot);
+        for (int32_t other = 0; other < s; other++) {
+            REQUIRE(v, v->spans[other].slot != span->slot, "spans %d and %d have the same slot", other, s);
+        }
+        REQUIRE(v, span->first_row == next && span->row_count >= 1,
+                "span %d: rows %d and %d more do not follow the span before", s, span->first_row,
+                span->row_count);
+        next += span->row_count;
+        REQUIRE(v, next <= v->head->rows, "span %d: ends after the last row", s);
+        for (int32_t g = 0; g < v->program->group_count; g++) {
+            REQUIRE(v, span->length[g] >= 0 && span->length[g] + (int64_t)span->row_count <= capacity,
+                    "span %d: length %d and %d rows exceed the page table of group %s", s, span->length[g],
+                    span->row_count, v->program->groups[g].name);
+        }
+        if (check_span_state(v, s)) {
+            return SL_ERR_INVALID;
+        }
+    }
+    REQUIRE(v, next == v->head->rows, "spans hold %lld of %d rows", (long long)next, v->head->rows);
+    return 0;
+}
+
+static int check_rows(const step_view *v) {
+    for (int32_t s = 0; s < v->head->spans; s++) {
+        const int32_t first = v->spans[s].first_row;
+        for (int32_t r = first; r < first + v->spans[s].row_count; r++) {
+            const sl_step_row *row = &v->rows[r];
+            REQUIRE(v, row->span == s, "row %d: span %d, expected %d", r, row->span, s);
+            REQUIRE(v, within(row->position, v->layout->limits.context),
+                    "row %d: position %d is outside the context", r, row->position);
+            REQUIRE(v, r == first || row->position > row[-1].position,
+                    "row %d: positions must rise within a span", r);
+            REQUIRE(v, row->source == SL_ROW_TOKEN || row->source == SL_ROW_LAST_TOKEN,
+                    "row %d: unknown source %d", r, row->source);
+            REQUIRE(v, row->source != SL_ROW_TOKEN || within(row->token, v->program->vocabulary),
+                    "row %d: token %d is outside the vocabulary", r, row->token);
+        }
+    }
+    return 0;
+}
+
+static int check_pages(const step_view *v, void *block) {
+    const sl_table_change *changes = sl_step_table_changes(v->layout, block);
+    const int32_t table_width = sl_table_width(v->layout->limits.context);
+    for (int32_t i = 0; i < v->head->table_changes; i++) {
+        const sl_table_change *change = &changes[i];
+        REQUIRE(v, within(change->group, v->program->group_count), "table change %d: group %d does not exist",
+                i, change->group);
+        REQUIRE(v, within(change->slot, v->layout->limits.sequences),
+                "table change %d: slot %d does not exist", i, change->slot);
+        REQUIRE(v, within(change->index, table_width), "table change %d: index %d is outside the table", i,
+                change->index);
+        REQUIRE(v, change->page >= SL_NONE, "table change %d: page %d does not exist", i, change->page);
+    }
+    const sl_page_copy *copies = sl_step_page_copies(v->layout, block);
+    for (int32_t i = 0; i < v->head->page_copies; i++) {
+        const sl_page_copy *copy = &copies[i];
+        REQUIRE(v, within(copy->group, v->program->group_count), "page copy %d: group %d does not exist", i,
+                copy->group);
+        REQUIRE(v, copy->source >= 0 && copy->target >= 0, "page copy %d: from %d to %d", i, copy->source,
+                copy->target);
+        for (int32_t other = 0; other < v->head->page_copies; other++) {
+            REQUIRE(v, copies[other].group != copy->group || copies[other].source != copy->target,
+                    "page copy %d: page %d is also a source", i, copy->target);
+            REQUIRE(v,
+                    other == i || copies[other].group != copy->group || copies[other].target != copy->target,
+                    "page copies %d and %d have the same target", i, other);
+        }
+    }
+    return 0;
+}
+
+static int check_outputs(const step_view *v, void *block) {
+    const sl_step_output *outputs = sl_step_outputs(v->layout, block);
+    const int32_t *history = sl_step_history(v->layout, block);
+    for (int32_t i = 0; i < v->head->outputs; i++) {
+        const sl_step_output *output = &outputs[i];
+        const sl_sampler *sampler = &output->sampler;
+        REQUIRE(v, within(output->row, v->head->rows), "output %d: row %d does not exist", i, output->row);
+        REQUIRE(v, output->slot == v->spans[v->rows[output->row].span].slot,
+                "output %d: slot %d is not the one of its row", i, output->slot);
+        REQUIRE(v,
+                output->history_first >= 0 && output->history_count >= 0 &&
+                    (int64_t)output->history_first + output->history_count <= v->layout->limits.history,
+                "output %d: history %d and %d more are outside the array", i, output->history_first,
+                output->history_count);
+        for (int32_t h = 0; h < output->history_count; h++) {
+            REQUIRE(v, within(history[output->history_first + h], v->program->vocabulary),
+                    "output %d: token %d of the history is outside the vocabulary", i,
+                    history[output->history_first + h]);
+        }
+        /* written so that a NaN is refused too */
+        REQUIRE(v,
+                sampler->temperature >= 0 && sampler->top_p >= 0 && sampler->min_p >= 0 &&
+                    sampler->top_k >= 0 && (output->history_count == 0 || sampler->repetition_penalty > 0),
+                "output %d: a sampler setting is out of range", i);
+    }
+    return 0;
+}
+
+int sl_step_check(const sl_step_layout *layout, const sl_program *program, void *block, sl_error *error) {
+    const step_view view = {.layout = layout,
+                            .program = program,
+                            .head = sl_step_head(block),
+                            .rows = sl_step_rows(layout, block),
+                            .spans = sl_step_spans(layout, block),
+                            .error = error};
+    int code = check_counts(&view);
+    code = code ? code : check_spans(&view);
+    code = code ? code : check_rows(&view);
+    code = code ? code : check_pages(&view, block);
+    return code ? code : check_outputs(&view, block);
 }

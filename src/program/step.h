@@ -25,7 +25,7 @@ typedef struct sl_step_header {
     int32_t rows, outputs, spans;
     int32_t table_changes, page_copies;
     int32_t want_logits; /* 1: the caller reads logits after this step */
-    int32_t history; /* tokens in the history array */
+    int32_t history;     /* tokens in the history array */
     int32_t reserved;
 } sl_step_header;
 
@@ -84,9 +84,9 @@ typedef struct sl_step_output {
     sl_sampler sampler;
 } sl_step_output;
 
-/* Byte offsets of the arrays in a block, for given limits; each is a multiple of 64. There is room to change every
- * entry of every page table once, and to copy one page per group and sequence. The table changes come last, so that
- * what a step uses of a block is a short prefix (sl_step_used_bytes). */
+/* Byte offsets of the arrays in a block, for given limits; each is a multiple of 64. There is room to change
+ * every entry of every page table once, and to copy one page per group and sequence. The table changes come
+ * last, so that what a step uses of a block is a short prefix (sl_step_used_bytes). */
 typedef struct sl_step_layout {
     sl_limits limits;
     int32_t max_table_changes, max_page_copies;

@@ -1,0 +1,95 @@
+/* The work of an op, for percent-of-peak figures and cost models; none of it steers correctness. */
+#include "program/program.h"
+
+static double weight_bytes(const sl_program *program, int32_t index) {
+    return index < 0 ? 0 : (double)program->weights[index].bytes;
+}
+
+static double operand_bytes(const sl_program *program, const sl_op *op, const int32_t *rows, bool output,
+                            int i) {
+    const int32_t index = output ? op->out[i].value : op->in[i].value;
+    if (index < 0) {
+        return 0;
+    }
+    const sl_value *value = &program->values[index];
+    const int64_t width = sl_operand_width(program, op, output, i);
+    return (double)sl_value_row_bytes(value->type, (int32_t)width) * rows[value->rows] +
+           (double)sl_value_row_bytes(value->type, value->fixed);
+}
+
+static void linear_cost(const sl_program *program, const sl_op *op, const int32_t *rows, sl_cost *cost) {
+    const double count = rows[program->values[op->out[0].value].rows];
+    for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+        const sl_linear_segment *segment = &op->u.linear.segments[s];
+        const sl_weight *weight = &program->weights[segment->weight];
+        const double reached = count < weight->experts ? count : weight->experts;
+        cost->operations += 2.0 * count * weight->rows * weight->columns;
+        cost->weight_bytes += (double)weight->bytes / weight->experts * reached;
+        cost->weight_bytes += weight_bytes(program, segment->bias) / weight->experts * reached;
+    }
+}
+
+sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                   int32_t context) {
+    sl_cost cost = {0};
+    const double step = rows[SL_ROWS_STEP];
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        cost.value_bytes += operand_bytes(program, op, rows, false, i);
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+        cost.value_bytes += operand_bytes(program, op, rows, true, i);
+    }
+    switch (op->kind) {
+    case SL_OP_EMBED: {
+        const sl_weight *weight = &program->weights[op->u.embed.weight];
+        cost.weight_bytes = (double)weight->bytes / weight->rows * step;
+        break;
+    }
+    case SL_OP_RMSNORM:
+        cost.operations =
+            4.0 * op->u.rmsnorm.groups * op->u.rmsnorm.width * rows[program->values[op->in[0].value].rows];
+        cost.weight_bytes = weight_bytes(program, op->u.rmsnorm.weight);
+        break;
+    case SL_OP_LINEAR:
+        linear_cost(program, op, rows, &cost);
+        break;
+    case SL_OP_ROPE:
+        cost.operations = 3.0 * op->u.rope.heads * op->u.rope.dims * step;
+        cost.weight_bytes = weight_bytes(program, op->u.rope.frequencies);
+        break;
+    case SL_OP_CACHE_WRITE: {
+        const sl_cache_group *group = &program->groups[op->u.cache_write.place.group];
+        cost.value_bytes += 2.0 * group->kv_heads * (group->key_size + group->value_size) * step;
+        break;
+    }
+    case SL_OP_ATTENTION: {
+        const sl_cache_group *group = &program->groups[op->u.attention.place.group];
+        const double keys = group->window > 0 && group->window < context ? group->window : context;
+        cost.operations = 2.0 * op->u.attention.heads * (group->key_size + group->value_size) * keys * step;
+        cost.value_bytes += 2.0 * group->kv_heads * (group->key_size + group->value_size) * keys * step;
+        cost.weight_bytes = weight_bytes(program, op->u.attention.sinks);
+        break;
+    }
+    case SL_OP_COMBINE:
+        cost.operations = 2.0 * op->u.combine.used * op->u.combine.width * step;
+        break;
+    case SL_OP_ACTIVATE:
+        cost.operations = 2.0 * op->u.activate.width * rows[program->values[op->in[0].value].rows];
+        break;
+    case SL_OP_DELTA_CONV: {
+        const sl_state_layer *state = &program->states[op->u.delta_conv.state];
+        cost.operations = 2.0 * state->channels * state->taps * step;
+        cost.weight_bytes = weight_bytes(program, op->u.delta_conv.weight);
+        break;
+    }
+    case SL_OP_DELTA_SCAN: {
+        const sl_state_layer *state = &program->states[op->u.delta_scan.state];
+        /* per row and head, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
+        cost.operations = 7.0 * state->heads * state->key_size * state->value_size * step;
+        break;
+    }
+    default: /* moves values, nothing else to speak of */
+        break;
+    }
+    return cost;
+}

@@ -1,0 +1,230 @@
+/* Programs as text. The text of a family's program is its golden test, so it holds nothing that varies by
+ * machine. */
+#include "program/program.h"
+
+static void print_operand(const sl_program *program, const sl_value *values, const sl_op *op, bool output,
+                          int i, sl_buffer *out) {
+    const sl_operand *operand = output ? &op->out[i] : &op->in[i];
+    const sl_value *value = &values[operand->value];
+    const int64_t width = sl_operand_width(program, op, output, i);
+    sl_buffer_text(out, value->name);
+    if (operand->column != 0 || width != value->width) {
+        sl_buffer_printf(out, "[%d:%lld]", operand->column, (long long)(operand->column + width));
+    }
+}
+
+static void print_operands(const sl_program *program, const sl_value *values, const sl_op *op, bool output,
+                           sl_buffer *out) {
+    const int count = output ? SL_OP_OUTPUTS : SL_OP_INPUTS;
+    const char *separator = output ? "" : " = ";
+    for (int i = 0; i < count; i++) {
+        if ((output ? op->out[i].value : op->in[i].value) < 0) {
+            continue;
+        }
+        const sl_view role = sl_op_role(op->kind, output, i);
+        sl_buffer_text(out, separator);
+        if (role.length > 0 && role.data[role.length - 1] == '?') {
+            sl_buffer_append(out, role.data, role.length - 1);
+            sl_buffer_text(out, " ");
+        }
+        print_operand(program, values, op, output, i, out);
+        separator = ", ";
+    }
+}
+
+static void print_weight(const sl_program *program, int32_t index, sl_buffer *out) {
+    const sl_weight *weight = &program->weights[index];
+    sl_buffer_printf(out, "%s %s ", weight->name, sl_qtype_get(weight->type)->name);
+    if (weight->experts != 1) {
+        sl_buffer_printf(out, "%dx", weight->experts);
+    }
+    sl_buffer_printf(out, "%dx%d", weight->rows, weight->columns);
+}
+
+/* A vector's name is enough: its shape follows from the op. */
+static void print_vector(const sl_program *program, const char *label, int32_t index, sl_buffer *out) {
+    if (index != SL_NONE) {
+        sl_buffer_printf(out, ", %s%s", label, program->weights[index].name);
+    }
+}
+
+static void print_linear(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    int32_t next = 0;
+    sl_buffer_text(out, " . [");
+    for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+        const sl_linear_segment *segment = &op->u.linear.segments[s];
+        sl_buffer_text(out, s ? ", " : "");
+        print_weight(program, segment->weight, out);
+        if (segment->bias != SL_NONE) {
+            sl_buffer_printf(out, " + %s", program->weights[segment->bias].name);
+        }
+        if (segment->column != next) {
+            sl_buffer_printf(out, " at %d", segment->column);
+        }
+        next = segment->column + program->weights[segment->weight].rows;
+    }
+    sl_buffer_text(out, "]");
+}
+
+static void print_rmsnorm(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_rmsnorm *norm = &op->u.rmsnorm;
+    if (norm->residual != SL_RESIDUAL_NONE) {
+        sl_buffer_printf(out, " %s", norm->residual == SL_RESIDUAL_BEFORE ? "before" : "after");
+    }
+    print_vector(program, "", norm->weight, out);
+    if (norm->weight_offset != 0) {
+        sl_buffer_printf(out, " + %g", (double)norm->weight_offset);
+    }
+    if (norm->groups != 1) {
+        sl_buffer_printf(out, ", %d groups of %d", norm->groups, norm->width);
+        if (norm->stride != norm->width) {
+            sl_buffer_printf(out, " every %d", norm->stride);
+        }
+    }
+    if (op->in[2].value != SL_NONE && norm->groups != 1 && norm->gate_stride != norm->width) {
+        sl_buffer_printf(out, ", gate every %d", norm->gate_stride);
+    }
+    sl_buffer_printf(out, ", epsilon %g", (double)norm->epsilon);
+}
+
+static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_rope *rope = &op->u.rope;
+    print_vector(program, "", rope->frequencies, out);
+    sl_buffer_printf(out, ", %d heads of %d every %d, %s", rope->heads, rope->dims, rope->stride,
+                     rope->layout == SL_ROPE_HALVES ? "halves" : "pairs");
+    if (rope->magnitude != 1) {
+        sl_buffer_printf(out, ", magnitude %g", (double)rope->magnitude);
+    }
+}
+
+static void print_attention(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_attention *attention = &op->u.attention;
+    const sl_cache_group *group = &program->groups[attention->place.group];
+    sl_buffer_printf(out, ", %s %d, %d heads", group->name, attention->place.layer, attention->heads);
+    if (attention->q_stride != group->key_size) {
+        sl_buffer_printf(out, " every %d", attention->q_stride);
+    }
+    if (op->in[1].value != SL_NONE && attention->gate_stride != group->value_size) {
+        sl_buffer_printf(out, ", gate every %d", attention->gate_stride);
+    }
+    sl_buffer_printf(out, ", scale %g", (double)attention->scale);
+    if (attention->softcap != 0) {
+        sl_buffer_printf(out, ", softcap %g", (double)attention->softcap);
+    }
+    print_vector(program, "sinks ", attention->sinks, out);
+}
+
+static void print_router(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_router *router = &op->u.router;
+    sl_buffer_printf(out, ", %s, %d of %d", router->kind == SL_ROUTER_SOFTMAX ? "softmax" : "sigmoid",
+                     router->used, router->experts);
+    print_vector(program, "bias ", router->bias, out);
+    sl_buffer_printf(out, "%s, scale %g", router->normalise ? ", normalised" : "", (double)router->scale);
+}
+
+static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    switch (op->kind) {
+    case SL_OP_EMBED:
+        sl_buffer_text(out, " = ");
+        print_weight(program, op->u.embed.weight, out);
+        if (op->u.embed.scale != 1) {
+            sl_buffer_printf(out, ", scale %g", (double)op->u.embed.scale);
+        }
+        break;
+    case SL_OP_RMSNORM:
+        print_rmsnorm(program, op, out);
+        break;
+    case SL_OP_LINEAR:
+        print_linear(program, op, out);
+        break;
+    case SL_OP_ROPE:
+        print_rope(program, op, out);
+        break;
+    case SL_OP_CACHE_WRITE:
+        sl_buffer_printf(out, ", %s %d", program->groups[op->u.cache_write.place.group].name,
+                         op->u.cache_write.place.layer);
+        break;
+    case SL_OP_ATTENTION:
+        print_attention(program, op, out);
+        break;
+    case SL_OP_ROUTER:
+        print_router(program, op, out);
+        break;
+    case SL_OP_ACTIVATE:
+        sl_buffer_text(out, op->u.activate.function == SL_ACTIVATION_SILU ? ", silu" : ", gelu_tanh");
+        break;
+    case SL_OP_DELTA_CONV:
+        print_vector(program, "", op->u.delta_conv.weight, out);
+        sl_buffer_printf(out, ", state %d", op->u.delta_conv.state);
+        break;
+    case SL_OP_DELTA_SCAN:
+        print_vector(program, op->u.delta_scan.decay_is_negated ? "-exp(a_log) " : "a_log ",
+                     op->u.delta_scan.a_log, out);
+        print_vector(program, "dt_bias ", op->u.delta_scan.dt_bias, out);
+        sl_buffer_printf(out, ", %d key heads, %d value heads, state %d", op->u.delta_scan.key_heads,
+                         op->u.delta_scan.value_heads, op->u.delta_scan.state);
+        break;
+    case SL_OP_SOFTCAP:
+        sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);
+        break;
+    default: /* all is in the operands */
+        break;
+    }
+}
+
+void sl_op_print(const sl_program *program, const sl_value *values, const sl_op *op, sl_buffer *out) {
+    bool operands = false;
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        operands |= op->in[i].value != SL_NONE;
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+        operands |= op->out[i].value != SL_NONE;
+    }
+    sl_buffer_printf(out, operands ? "%-11s " : "%s", sl_op_name(op->kind));
+    print_operands(program, values, op, true, out);
+    print_operands(program, values, op, false, out);
+    print_parameters(program, op, out);
+}
+
+void sl_program_print(const sl_program *program, sl_buffer *out) {
+    sl_buffer_printf(out, "program %s: width %d, vocabulary %d", program->name ? program->name : "?",
+                     program->width, program->vocabulary);
+    if (program->experts > 0) {
+        sl_buffer_printf(out, ", %d of %d experts", program->experts_used, program->experts);
+    }
+    sl_buffer_text(out, "\n");
+    for (int32_t g = 0; g < program->group_count; g++) {
+        const sl_cache_group *group = &program->groups[g];
+        sl_buffer_printf(out, "group %d %s: %d layers, %d heads, keys of %d, values of %d", g, group->name,
+                         group->layers, group->kv_heads, group->key_size, group->value_size);
+        if (group->window > 0) {
+            sl_buffer_printf(out, ", window %d", group->window);
+        }
+        sl_buffer_text(out, "\n");
+    }
+    for (int32_t s = 0; s < program->state_count; s++) {
+        const sl_state_layer *state = &program->states[s];
+        sl_buffer_printf(out, "state %d: conv %d taps of %d channels, delta %d heads of %dx%d\n", s,
+                         state->taps, state->channels, state->heads, state->key_size, state->value_size);
+    }
+    for (int32_t v = 0; v < program->value_count; v++) {
+        const sl_value *value = &program->values[v];
+        sl_buffer_printf(out, "value %-3d %-16s %-5s %-6s rows of %d", v, value->name,
+                         sl_value_type_name(value->type), sl_rows_name(value->rows), value->width);
+        if (value->fixed > 0) {
+            sl_buffer_printf(out, " after %d", value->fixed);
+        }
+        sl_buffer_text(out, v == program->logits ? ", logits\n" : v == program->tokens ? ", tokens\n" : "\n");
+    }
+    for (int32_t i = 0; i < program->op_count; i++) {
+        const sl_op *op = &program->ops[i];
+        sl_buffer_printf(out, "%4d ", i);
+        if (op->layer >= 0) {
+            sl_buffer_printf(out, "%3d  ", op->layer);
+        } else {
+            sl_buffer_text(out, "  .  ");
+        }
+        sl_op_print(program, program->values, op, out);
+        sl_buffer_text(out, "\n");
+    }
+}
