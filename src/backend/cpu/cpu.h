@@ -28,6 +28,7 @@ typedef void (*sl_cpu_run)(const sl_cpu_context *context, const sl_cpu_op *op, i
 typedef struct sl_cpu_kernel {
     sl_kernel kernel; /* first: the registry hands out pointers to it */
     sl_isa isa;
+    sl_qtype weight_type; /* LINEAR: the one it takes */
     sl_cpu_run run;
 } sl_cpu_kernel;
 
@@ -90,6 +91,7 @@ struct sl_cpu_op {
 };
 
 struct sl_cpu_context {
+    const sl_backend *backend;
     const sl_deployment *deployment;
     const sl_program *program;
     sl_pool *pool; /* for sl_pool_barrier inside a kernel: all threads run it */

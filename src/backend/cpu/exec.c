@@ -1,0 +1,614 @@
+/* The CPU backend: makes the pools of a deployment, resolves its ops to {function, pointers}, and runs steps.
+ */
+#include "backend/cpu/cpu.h"
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct cpu_backend {
+    sl_backend base; /* first */
+    const sl_kernel *kernels[SL_CPU_KERNELS_MAX];
+    int32_t kernel_count;
+    char description[128];
+} cpu_backend;
+
+typedef struct bucket {
+    sl_cpu_op *ops;
+    int32_t op_count;
+    _Atomic int32_t *cursors; /* [op_count][2] */
+} bucket;
+
+struct sl_executor {
+    const sl_deployment *deployment;
+    sl_arena arena;
+    sl_pool *threads;
+    unsigned char *pools[SL_POOL_COUNT];
+    const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
+    bucket *buckets;
+    int32_t running; /* bucket of the last step */
+    sl_cpu_context context;
+    sl_kernel_count *counts;
+    int32_t count_count;
+    uint64_t steps;
+};
+
+/* ---- resolving
+ * ---------------------------------------------------------------------------------------------- */
+
+static const uint32_t element_bytes[SL_VALUE_TYPE_COUNT] = {
+    [SL_VALUE_F32] = 4, [SL_VALUE_I32] = 4, [SL_VALUE_BF16] = 2, [SL_VALUE_Q8_32] = 1};
+
+static int resolve_operand(const sl_executor *executor, const sl_lowered *lowered, const sl_operand *operand,
+                           sl_cpu_operand *result, sl_error *error) {
+    memset(result, 0, sizeof *result);
+    if (operand->value == SL_NONE) {
+        return SL_OK;
+    }
+    const sl_value *value = &lowered->values[operand->value];
+    const uint64_t offset = lowered->value_offsets[operand->value];
+    const uint64_t bytes = sl_value_bytes(value, lowered->rows);
+    if (offset == UINT64_MAX ||
+        !sl_range_inside(offset, bytes, executor->deployment->pool_bytes[SL_POOL_WORKSPACE])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: value %s lies outside the workspace", value->name);
+    }
+    unsigned char *start = executor->pools[SL_POOL_WORKSPACE] + offset;
+    result->head = value->fixed > 0 ? (int32_t *)(void *)start : NULL;
+    result->data = start + (uint64_t)value->fixed * element_bytes[value->type];
+    result->row_bytes = sl_value_row_bytes(value->type, value->width);
+    result->width = value->width;
+    result->column = operand->column;
+    result->type = value->type;
+    result->rows = value->rows;
+    return SL_OK;
+}
+
+/* The copy of a weight that a kernel reads: one that its own pack function made, or the file's bytes. */
+static int resolve_weight(const sl_executor *executor, int32_t index, const sl_kernel *kernel,
+                          sl_cpu_weight *result, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_weight *weight = &deployment->program->weights[index];
+    uint64_t bytes = weight->bytes;
+    result->type = weight->type;
+    result->experts = weight->experts;
+    result->rows = weight->rows;
+    result->columns = weight->columns;
+    result->data = weight->data;
+    if (!sl_qtype_bytes(weight->type, (uint64_t)weight->columns, &result->row_bytes)) {
+        return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
+    }
+    for (int32_t u = 0; kernel && kernel->pack && u < deployment->weight_count; u++) {
+        const sl_weight_use *use = &deployment->weights[u];
+        if (use->weight == index && use->layout && use->layout->pack == kernel->pack) {
+            result->data = executor->weights[u];
+            result->expert_bytes = use->bytes / (uint64_t)weight->experts;
+            return SL_OK;
+        }
+    }
+    if (kernel && kernel->pack) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s has no copy for %s", weight->name,
+                       kernel->name);
+    }
+    result->expert_bytes = bytes / (uint64_t)weight->experts;
+    return SL_OK;
+}
+
+/* The weights of an op that is not LINEAR, in the order that sl_cpu_op documents. */
+static int32_t op_weights(const sl_op *op, int32_t indices[2]) {
+    indices[0] = indices[1] = SL_NONE;
+    switch (op->kind) {
+    case SL_OP_EMBED:
+        indices[0] = op->u.embed.weight;
+        return 1;
+    case SL_OP_RMSNORM:
+        indices[0] = op->u.rmsnorm.weight;
+        return 1;
+    case SL_OP_ROPE:
+        indices[0] = op->u.rope.frequencies;
+        return 1;
+    case SL_OP_ATTENTION:
+        indices[0] = op->u.attention.sinks;
+        return 1;
+    case SL_OP_ROUTER:
+        indices[0] = op->u.router.bias;
+        return 1;
+    case SL_OP_DELTA_CONV:
+        indices[0] = op->u.delta_conv.weight;
+        return 1;
+    case SL_OP_DELTA_SCAN:
+        indices[0] = op->u.delta_scan.a_log;
+        indices[1] = op->u.delta_scan.dt_bias;
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+static int resolve_weights(const sl_executor *executor, const sl_op *op, const sl_kernel *kernel,
+                           sl_cpu_op *result, sl_error *error) {
+    int status = SL_OK;
+    if (op->kind == SL_OP_LINEAR) {
+        result->weight_count = op->u.linear.segment_count;
+        for (int32_t s = 0; s < result->weight_count && !status; s++) {
+            const sl_linear_segment *segment = &op->u.linear.segments[s];
+            status = resolve_weight(executor, segment->weight, kernel, &result->weights[s], error);
+            result->weights[s].column = segment->column;
+            if (segment->bias != SL_NONE) {
+                result->weights[s].bias = executor->deployment->program->weights[segment->bias].data;
+            }
+        }
+        return status;
+    }
+    int32_t indices[2];
+    result->weight_count = op_weights(op, indices);
+    for (int32_t i = 0; i < result->weight_count && !status; i++) {
+        if (indices[i] != SL_NONE) {
+            status = resolve_weight(executor, indices[i], NULL, &result->weights[i], error);
+        }
+    }
+    return status;
+}
+
+/* One count per kernel that any bucket uses; `counts` has room for all ops. */
+static sl_kernel_count *count_of(sl_executor *executor, const sl_kernel *kernel) {
+    for (int32_t i = 0; i < executor->count_count; i++) {
+        if (executor->counts[i].kernel == kernel) {
+            return &executor->counts[i];
+        }
+    }
+    executor->counts[executor->count_count].kernel = kernel;
+    return &executor->counts[executor->count_count++];
+}
+
+static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cpu_op *result,
+                      sl_error *error) {
+    const sl_op *op = &lowered->ops[index];
+    const uint64_t scratch = lowered->scratch_offsets[index];
+    const uint64_t workspace = executor->deployment->pool_bytes[SL_POOL_WORKSPACE];
+    int status = SL_OK;
+    result->op = op;
+    result->kernel = (const sl_cpu_kernel *)(const void *)lowered->kernels[index];
+    result->run = result->kernel->run;
+    result->counted = SL_ROWS_STEP;
+    for (int i = 0; i < SL_OP_INPUTS && !status; i++) {
+        status = resolve_operand(executor, lowered, &op->in[i], &result->in[i], error);
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS && !status; i++) {
+        status = resolve_operand(executor, lowered, &op->out[i], &result->out[i], error);
+    }
+    if (!status) {
+        status = resolve_weights(executor, op, lowered->kernels[index], result, error);
+    }
+    if (status) {
+        return status;
+    }
+    if (op->out[0].value != SL_NONE) {
+        result->counted = result->out[0].rows;
+    }
+    if (result->kernel->kernel.workspace) {
+        sl_kernel_query query = {.backend = executor->context.backend,
+                                 .program = executor->deployment->program,
+                                 .values = lowered->values,
+                                 .op = op,
+                                 .rows = lowered->rows,
+                                 .limits = &executor->deployment->limits};
+        if (op->kind == SL_OP_ATTENTION) {
+            query.cache_type = executor->deployment->caches[op->u.attention.place.group].type;
+        } else if (op->kind == SL_OP_CACHE_WRITE) {
+            query.cache_type = executor->deployment->caches[op->u.cache_write.place.group].type;
+        }
+        result->scratch_bytes = result->kernel->kernel.workspace(&result->kernel->kernel, &query);
+        if (!sl_range_inside(scratch, result->scratch_bytes, workspace)) {
+            return sl_fail(error, SL_ERR_INTERNAL, "plan: the scratch of %s lies outside the workspace",
+                           result->kernel->kernel.name);
+        }
+        result->scratch = executor->pools[SL_POOL_WORKSPACE] + scratch;
+    }
+    result->count = count_of(executor, &result->kernel->kernel);
+    return SL_OK;
+}
+
+static int resolve_buckets(sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    uint64_t ops = 0;
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        ops += (uint64_t)deployment->buckets[b].op_count;
+    }
+    executor->buckets = sl_arena_alloc(&executor->arena, (size_t)deployment->bucket_count, sizeof(bucket));
+    executor->counts = sl_arena_alloc(&executor->arena, (size_t)ops, sizeof(sl_kernel_count));
+    if (!executor->buckets || !executor->counts) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the op list");
+    }
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        const sl_lowered *lowered = &deployment->buckets[b];
+        bucket *bucket = &executor->buckets[b];
+        bucket->op_count = lowered->op_count;
+        bucket->ops = sl_arena_alloc(&executor->arena, (size_t)lowered->op_count, sizeof(sl_cpu_op));
+        bucket->cursors = sl_arena_alloc(&executor->arena, (size_t)lowered->op_count, 2 * sizeof(int32_t));
+        if (!bucket->ops || !bucket->cursors) {
+            return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the op list");
+        }
+        for (int32_t i = 0; i < lowered->op_count; i++) {
+            bucket->ops[i].cursors = bucket->cursors + 2 * (int64_t)i;
+            const int status = resolve_op(executor, lowered, i, &bucket->ops[i], error);
+            if (status) {
+                return status;
+            }
+        }
+    }
+    return SL_OK;
+}
+
+/* ---- pools and weights
+ * -------------------------------------------------------------------------------------- */
+
+static int make_pools(sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
+        executor->pools[pool] = sl_alloc((size_t)deployment->pool_bytes[pool]);
+        if (!executor->pools[pool]) {
+            return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for a pool of %llu bytes",
+                           (unsigned long long)deployment->pool_bytes[pool]);
+        }
+    }
+    /* The cache, the state and the weights are written before they are read. */
+    memset(executor->pools[SL_POOL_WORKSPACE], 0, deployment->pool_bytes[SL_POOL_WORKSPACE]);
+    memset(executor->pools[SL_POOL_TABLES], 0, deployment->pool_bytes[SL_POOL_TABLES]);
+    memset(executor->pools[SL_POOL_STAGING], 0, deployment->pool_bytes[SL_POOL_STAGING]);
+    return SL_OK;
+}
+
+/* Page tables [group][slot][width], all without pages, then the last tokens [slot]. */
+static int make_context(sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_program *program = deployment->program;
+    sl_cpu_context *context = &executor->context;
+    unsigned char *block = executor->pools[SL_POOL_STAGING];
+    const uint64_t sequences = (uint64_t)deployment->limits.sequences;
+    const uint64_t entries = sequences * (uint64_t)sl_table_width(deployment->limits.context);
+    const uint64_t tables = entries * (uint64_t)program->group_count;
+    if ((tables + sequences) * sizeof(int32_t) > deployment->pool_bytes[SL_POOL_TABLES] ||
+        deployment->step.bytes > deployment->pool_bytes[SL_POOL_STAGING] ||
+        (uint64_t)deployment->state_slots * program->state_bytes > deployment->pool_bytes[SL_POOL_STATE]) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: the pool of tables, state or staging is too small");
+    }
+    context->deployment = deployment;
+    context->program = program;
+    context->pool = executor->threads;
+    context->header = sl_step_head(block);
+    context->rows = sl_step_rows(&deployment->step, block);
+    context->spans = sl_step_spans(&deployment->step, block);
+    context->table_changes = sl_step_table_changes(&deployment->step, block);
+    context->page_copies = sl_step_page_copies(&deployment->step, block);
+    context->outputs = sl_step_outputs(&deployment->step, block);
+    context->history = sl_step_history(&deployment->step, block);
+    context->table_width = sl_table_width(deployment->limits.context);
+    int32_t *table = (int32_t *)(void *)executor->pools[SL_POOL_TABLES];
+    for (int32_t g = 0; g < program->group_count; g++) {
+        const sl_cache_layout *cache = &deployment->caches[g];
+        context->tables[g] = table + (uint64_t)g * entries;
+        context->caches[g] = executor->pools[SL_POOL_CACHE] + deployment->cache_offsets[g];
+        if (!sl_range_inside(deployment->cache_offsets[g], (uint64_t)cache->pages * cache->page_bytes,
+                             deployment->pool_bytes[SL_POOL_CACHE])) {
+            return sl_fail(error, SL_ERR_INTERNAL, "plan: the pages of group %s lie outside the cache",
+                           program->groups[g].name);
+        }
+    }
+    for (uint64_t i = 0; i < tables; i++) {
+        table[i] = SL_NONE;
+    }
+    context->last_tokens = table + tables;
+    context->state = executor->pools[SL_POOL_STATE];
+    return SL_OK;
+}
+
+typedef struct packing {
+    const sl_weight *weight;
+    const sl_kernel *layout;
+    unsigned char *packed;
+    _Atomic int32_t next;
+} packing;
+
+static void pack_part(void *context, int thread, int threads) {
+    packing *packing = context;
+    const int32_t rows = packing->weight->rows;
+    (void)thread, (void)threads;
+    for (;;) {
+        const int32_t first =
+            atomic_fetch_add_explicit(&packing->next, SL_CPU_PACK_ROWS, memory_order_relaxed);
+        if (first >= rows) {
+            return;
+        }
+        packing->layout->pack(packing->weight, packing->packed, first,
+                              rows - first < SL_CPU_PACK_ROWS ? rows - first : SL_CPU_PACK_ROWS);
+    }
+}
+
+/* Copies lie one after the other at multiples of 64. */
+static int load_weights(sl_executor *executor, const sl_progress *progress, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    uint64_t total = 0, done = 0, offset = 0;
+    executor->weights =
+        sl_arena_alloc(&executor->arena, (size_t)deployment->weight_count, sizeof *executor->weights);
+    if (!executor->weights) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the list of weights");
+    }
+    for (int32_t u = 0; u < deployment->weight_count; u++) {
+        total += deployment->weights[u].layout ? deployment->weights[u].bytes : 0;
+    }
+    for (int32_t u = 0; u < deployment->weight_count; u++) {
+        const sl_weight_use *use = &deployment->weights[u];
+        const sl_weight *weight = &deployment->program->weights[use->weight];
+        executor->weights[u] = weight->data;
+        if (!use->layout || !use->layout->pack) {
+            continue;
+        }
+        packing packing = {
+            .weight = weight, .layout = use->layout, .packed = executor->pools[SL_POOL_WEIGHTS] + offset};
+        if (!sl_range_inside(offset, use->bytes, deployment->pool_bytes[SL_POOL_WEIGHTS])) {
+            return sl_fail(error, SL_ERR_INTERNAL, "plan: the copy of %s lies outside the pool",
+                           weight->name);
+        }
+        if (progress && progress->report && !progress->report(progress->context, done, total)) {
+            return sl_fail(error, SL_ERR_CANCELLED, "loading was stopped");
+        }
+        sl_pool_run(executor->threads, pack_part, &packing);
+        executor->weights[u] = packing.packed;
+        done += use->bytes;
+        offset = (offset + use->bytes + 63) & ~(uint64_t)63;
+    }
+    if (progress && progress->report && !progress->report(progress->context, total, total)) {
+        return sl_fail(error, SL_ERR_CANCELLED, "loading was stopped");
+    }
+    return SL_OK;
+}
+
+static void destroy_executor(sl_executor *executor) {
+    if (!executor) {
+        return;
+    }
+    sl_pool_destroy(executor->threads);
+    for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
+        sl_free(executor->pools[pool]);
+    }
+    sl_arena_free(&executor->arena);
+    sl_free(executor);
+}
+
+static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
+                  sl_executor **result, sl_error *error) {
+    sl_executor *executor = sl_alloc_zero(1, sizeof *executor);
+    if (!executor) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for an executor");
+    }
+    executor->deployment = deployment;
+    executor->context.backend = backend;
+    int status = sl_pool_create(backend->options.threads, &executor->threads, error);
+    if (!status) {
+        status = make_pools(executor, error);
+    }
+    if (!status) {
+        status = make_context(executor, error);
+    }
+    if (!status) {
+        status = load_weights(executor, progress, error);
+    }
+    if (!status) {
+        status = resolve_buckets(executor, error);
+    }
+    if (status) {
+        destroy_executor(executor);
+        return status;
+    }
+    *result = executor;
+    return SL_OK;
+}
+
+/* ---- steps
+ * -------------------------------------------------------------------------------------------------- */
+
+static void *step_block(sl_executor *executor) {
+    return executor->pools[SL_POOL_STAGING];
+}
+
+static void run_ops(void *argument, int thread, int threads) {
+    const sl_executor *executor = argument;
+    const bucket *bucket = &executor->buckets[executor->running];
+    for (int32_t i = 0; i < bucket->op_count; i++) {
+        if (i > 0) {
+            sl_pool_barrier(executor->threads);
+        }
+        bucket->ops[i].run(&executor->context, &bucket->ops[i], thread, threads);
+    }
+}
+
+static int submit(sl_executor *executor, int32_t index, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_step_header *header = executor->context.header;
+    if (index < 0 || index >= deployment->bucket_count) {
+        return sl_fail(error, SL_ERR_INVALID, "step: there is no bucket %d", (int)index);
+    }
+    const sl_lowered *lowered = &deployment->buckets[index];
+    if (header->rows < 0 || header->rows > lowered->rows[SL_ROWS_STEP] || header->outputs < 0 ||
+        header->outputs > lowered->rows[SL_ROWS_OUTPUT] || header->spans < 0 ||
+        header->spans > deployment->limits.sequences) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "step: %d rows, %d outputs and %d sequences do not fit bucket %d", (int)header->rows,
+                       (int)header->outputs, (int)header->spans, (int)index);
+    }
+#ifndef NDEBUG
+    const int status =
+        sl_step_check(&deployment->step, deployment->program, executor->pools[SL_POOL_STAGING], error);
+    if (status) {
+        return status;
+    }
+#endif
+    bucket *bucket = &executor->buckets[index];
+    executor->running = index;
+    executor->context.counts[SL_ROWS_STEP] = header->rows;
+    executor->context.counts[SL_ROWS_EXPERT] = header->rows * deployment->program->experts_used;
+    executor->context.counts[SL_ROWS_OUTPUT] = header->outputs;
+    for (int32_t i = 0; i < 2 * bucket->op_count; i++) {
+        atomic_store_explicit(&bucket->cursors[i], 0, memory_order_relaxed);
+    }
+    sl_pool_run(executor->threads, run_ops, executor);
+    for (int32_t i = 0; i < bucket->op_count; i++) {
+        bucket->ops[i].count->calls++;
+        bucket->ops[i].count->rows += (uint64_t)executor->context.counts[bucket->ops[i].counted];
+    }
+    executor->steps++;
+    return SL_OK;
+}
+
+/* submit has run the step already. */
+static int wait_for_step(sl_executor *executor, sl_error *error) {
+    (void)executor, (void)error;
+    return SL_OK;
+}
+
+static const void *result_of(const sl_executor *executor, int32_t value) {
+    const sl_lowered *lowered = &executor->deployment->buckets[executor->running];
+    if (value == SL_NONE || lowered->value_offsets[value] == UINT64_MAX) {
+        return NULL;
+    }
+    return executor->pools[SL_POOL_WORKSPACE] + lowered->value_offsets[value];
+}
+
+static const float *logits(sl_executor *executor) {
+    return result_of(executor, executor->deployment->program->logits);
+}
+
+static const int32_t *tokens(sl_executor *executor) {
+    return result_of(executor, executor->deployment->program->tokens);
+}
+
+static int check_range(const sl_executor *executor, sl_pool_kind pool, uint64_t offset, uint64_t bytes,
+                       sl_error *error) {
+    if ((unsigned)pool >= SL_POOL_COUNT ||
+        !sl_range_inside(offset, bytes, executor->deployment->pool_bytes[pool])) {
+        return sl_fail(error, SL_ERR_INVALID, "%llu bytes at %llu lie outside pool %d",
+                       (unsigned long long)bytes, (unsigned long long)offset, (int)pool);
+    }
+    return SL_OK;
+}
+
+static int read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
+                     sl_error *error) {
+    const int status = check_range(executor, pool, offset, bytes, error);
+    if (!status) {
+        memcpy(data, executor->pools[pool] + offset, bytes);
+    }
+    return status;
+}
+
+static int write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,
+                      uint64_t bytes, sl_error *error) {
+    const int status = check_range(executor, pool, offset, bytes, error);
+    if (!status) {
+        memcpy(executor->pools[pool] + offset, data, bytes);
+    }
+    return status;
+}
+
+static void counters(const sl_executor *executor, sl_counters *result) {
+    memset(result, 0, sizeof *result);
+    result->steps = executor->steps;
+    result->eager_steps = executor->steps;
+    result->kernels = executor->counts;
+    result->kernel_count = executor->count_count;
+}
+
+/* ---- the backend
+ * -------------------------------------------------------------------------------------------- */
+
+static const sl_kernel *const *kernels(const sl_backend *backend, int32_t *count) {
+    const cpu_backend *cpu = (const cpu_backend *)(const void *)backend;
+    *count = cpu->kernel_count;
+    return cpu->kernels;
+}
+
+/* A number in a small file of the system's, after `key` when that is not empty; UINT64_MAX when it is not
+ * there. */
+static uint64_t system_number(const char *path, const char *key) {
+    char line[256];
+    unsigned long long value;
+    uint64_t result = UINT64_MAX;
+    FILE *file = fopen(path, "r");
+    while (file && result == UINT64_MAX && fgets(line, sizeof line, file)) {
+        const size_t length = strlen(key);
+        if (strncmp(line, key, length) == 0 && sscanf(line + length, "%llu", &value) == 1) {
+            result = value;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return result;
+}
+
+/* What the system says is available, and what the control group of a container still allows. */
+static uint64_t memory_available(const sl_backend *backend) {
+    (void)backend;
+    const uint64_t kib = system_number("/proc/meminfo", "MemAvailable:");
+    const uint64_t limit = system_number("/sys/fs/cgroup/memory.max", "");
+    const uint64_t used = system_number("/sys/fs/cgroup/memory.current", "");
+    const uint64_t cached = system_number("/sys/fs/cgroup/memory.stat", "file ");
+    uint64_t available =
+        kib != UINT64_MAX ? kib * 1024 : (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+    if (limit != UINT64_MAX && used != UINT64_MAX) {
+        const uint64_t held = cached != UINT64_MAX && cached < used ? used - cached : used;
+        const uint64_t left = held < limit ? limit - held : 0;
+        available = left < available ? left : available;
+    }
+    return available;
+}
+
+static void destroy(sl_backend *backend) {
+    sl_free(backend);
+}
+
+static const sl_backend_functions functions = {
+    .kernels = kernels,
+    .deploy = deploy,
+    .destroy_executor = destroy_executor,
+    .step_block = step_block,
+    .submit = submit,
+    .wait = wait_for_step,
+    .logits = logits,
+    .tokens = tokens,
+    .read = read_pool,
+    .write = write_pool,
+    .counters = counters,
+    .memory_available = memory_available,
+    .destroy = destroy,
+};
+
+int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
+    cpu_backend *cpu = sl_alloc_zero(1, sizeof *cpu);
+    if (!cpu) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the backend");
+    }
+    if (options->threads < 0 || options->threads > 1024 || (unsigned)options->isa >= SL_ISA_COUNT) {
+        const int threads = (int)options->threads, isa = (int)options->isa;
+        sl_free(cpu);
+        return sl_fail(error, SL_ERR_INVALID,
+                       "cpu: %d threads (0 to 1024) or instruction set %d is not valid", threads, isa);
+    }
+    cpu->base.functions = &functions;
+    cpu->base.name = "cpu";
+    cpu->base.maps_weights = true;
+    cpu->base.fixed_buckets = false;
+    cpu->base.options = *options;
+    cpu->base.options.threads = options->threads > 0 ? options->threads : sl_cpu_count();
+    cpu->base.options.isa = options->isa < sl_cpu_isa() ? options->isa : sl_cpu_isa();
+    cpu->base.options.deterministic = true;
+    cpu->kernel_count = sl_cpu_registry(cpu->kernels);
+    snprintf(cpu->description, sizeof cpu->description, "%s, %d thread%s", sl_isa_name(cpu->base.options.isa),
+             (int)cpu->base.options.threads, cpu->base.options.threads == 1 ? "" : "s");
+    cpu->base.description = cpu->description;
+    *backend = &cpu->base;
+    return SL_OK;
+}

@@ -1,0 +1,244 @@
+/* Matrix products. A weight row is decoded once per step and then multiplied with every row of its batch, so
+ * that weights are read once however many rows there are.
+ *
+ * Class "f32x16": weights decoded to f32, activations f32 (or bf16 taken as f32), summed as sl_plain_dot
+ * does.
+ *
+ * Class "q8_32": activations int8 with a scale and a sum per group of 32 (quant/activation.h). Per group of
+ * 32 columns a weight row has integers q, a scale and a minimum in f32, and an integer factor for each half
+ * of the group: dot = factor0 * sum(q[0..15] * x[0..15]) + factor1 * sum(q[16..31] * x[16..31])    exact,
+ * below 2^24 y  += (scale * dot - minimum * sum(x)) * x_scale                                   group after
+ * group, each operation rounded by itself q8_0  q signed, scale = d q4_0  q - 8, scale = d q4_k  q 0..15,
+ * scale = d * group_scale, minimum = dmin * group_min (both rounded to f32) q6_k  q - 32, scale = d, factors
+ * = the two int8 scales and no minimum, and factors 1, where none are named. Another tier may regroup the
+ * float part and call it another class; the integer part is the same everywhere. At the end bias, then
+ * residual are added. */
+#include "backend/cpu/plain/plain.h"
+#include "quant/blocks.h"
+
+#include <string.h>
+
+enum { CHUNK = 16 }; /* weight rows in a unit of work */
+
+const char *sl_plain_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cpu_kernel *row = (const sl_cpu_kernel *)(const void *)kernel;
+    const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
+    return weight->type == row->weight_type ? NULL : "is for another weight type";
+}
+
+/* A unit of work: some rows of one segment's weight, for one batch. */
+typedef struct part {
+    sl_cpu_batch batch;
+    const sl_cpu_weight *weight;
+    int32_t first, last;
+} part;
+
+static int32_t chunks_of(const sl_cpu_weight *weight) {
+    return (weight->rows + CHUNK - 1) / CHUNK;
+}
+
+/* The next unit for this thread; false when none is left. */
+static bool next_part(const sl_cpu_context *context, const sl_cpu_op *op, part *part) {
+    int32_t chunks = 0;
+    for (int32_t s = 0; s < op->weight_count; s++) {
+        chunks += chunks_of(&op->weights[s]);
+    }
+    const int32_t unit = sl_cpu_take(op, 0, 1);
+    if (unit >= chunks * sl_cpu_batch_count(op)) {
+        return false;
+    }
+    int32_t chunk = unit % chunks;
+    part->batch = sl_cpu_batch_at(context, op, unit / chunks);
+    part->weight = op->weights;
+    while (chunk >= chunks_of(part->weight)) {
+        chunk -= chunks_of(part->weight++);
+    }
+    part->first = chunk * CHUNK;
+    part->last = part->first + CHUNK < part->weight->rows ? part->first + CHUNK : part->weight->rows;
+    return true;
+}
+
+static const unsigned char *weight_row(const part *part, int32_t row) {
+    return part->weight->data + (uint64_t)part->batch.expert * part->weight->expert_bytes +
+           (uint64_t)row * part->weight->row_bytes;
+}
+
+static void store(const sl_cpu_op *op, const part *part, int32_t row, int32_t output, float value) {
+    const sl_cpu_weight *weight = part->weight;
+    if (weight->bias) {
+        value += weight->bias[(int64_t)part->batch.expert * weight->rows + output];
+    }
+    if (op->in[3].data) {
+        value += sl_cpu_f32(&op->in[3], row)[weight->column + output];
+    }
+    sl_cpu_f32(&op->out[0], row)[weight->column + output] = value;
+}
+
+/* ---- float weights ---- */
+
+static int32_t largest_columns(const sl_kernel_query *query) {
+    int32_t columns = 0;
+    for (int32_t s = 0; s < query->op->u.linear.segment_count; s++) {
+        const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[s].weight];
+        columns = weight->columns > columns ? weight->columns : columns;
+    }
+    return columns;
+}
+
+/* A decoded weight row, and a row of x when that is bf16. */
+uint64_t sl_plain_linear_float_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    return sl_cpu_scratch_bytes(query, (uint64_t)largest_columns(query) * 2 * sizeof(float));
+}
+
+void sl_plain_linear_float(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    float *decoded = sl_cpu_scratch(op, thread, threads);
+    part part;
+    while (next_part(context, op, &part)) {
+        const int32_t columns = part.weight->columns;
+        for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
+            sl_qtype_get(part.weight->type)->decode(weight_row(&part, output), decoded, (uint64_t)columns);
+            for (int32_t i = 0; i < part.batch.count; i++) {
+                const int32_t row = sl_cpu_batch_row(&part.batch, i);
+                const float *x = sl_cpu_f32(&op->in[0], sl_cpu_source_row(context, op, row));
+                store(op, &part, row, output, sl_plain_dot(decoded, x, columns));
+            }
+        }
+    }
+}
+
+void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    float *decoded = sl_cpu_scratch(op, thread, threads);
+    part part;
+    while (next_part(context, op, &part)) {
+        const int32_t columns = part.weight->columns;
+        float *x = decoded + columns;
+        for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
+            sl_qtype_get(part.weight->type)->decode(weight_row(&part, output), decoded, (uint64_t)columns);
+            for (int32_t i = 0; i < part.batch.count; i++) {
+                const int32_t row = sl_cpu_batch_row(&part.batch, i);
+                const uint16_t *half = sl_cpu_bf16(&op->in[0], sl_cpu_source_row(context, op, row));
+                for (int32_t k = 0; k < columns; k++) {
+                    x[k] = sl_bf16_to_f32(half[k]);
+                }
+                store(op, &part, row, output, sl_plain_dot(decoded, x, columns));
+            }
+        }
+    }
+}
+
+/* ---- quantised weights ---- */
+
+/* A weight row as class "q8_32" describes it. */
+typedef struct unpacked {
+    float *scales, *minima;   /* [columns / 32] */
+    int8_t *values, *factors; /* [columns], [columns / 16] */
+} unpacked;
+
+static unpacked unpacked_at(void *scratch, int32_t columns) {
+    unpacked row;
+    row.scales = scratch;
+    row.minima = row.scales + columns / 32;
+    row.values = (int8_t *)(void *)(row.minima + columns / 32);
+    row.factors = row.values + columns;
+    return row;
+}
+
+uint64_t sl_plain_linear_q8_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const uint64_t columns = (uint64_t)largest_columns(query);
+    return sl_cpu_scratch_bytes(query, columns / 32 * 2 * sizeof(float) + columns + columns / 16);
+}
+
+static void unpack_q8_0(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q8_0 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        memcpy(row.values + 32 * g, blocks[g].quants, 32);
+    }
+}
+
+static void unpack_q4_0(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q4_0 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        for (int32_t i = 0; i < 16; i++) {
+            row.values[32 * g + i] = (int8_t)((blocks[g].quants[i] & 15) - 8);
+            row.values[32 * g + 16 + i] = (int8_t)((blocks[g].quants[i] >> 4) - 8);
+        }
+    }
+}
+
+static void unpack_q4_k(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q4_k *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_q4_k *block = &blocks[g / 8];
+        uint8_t scale, min;
+        sl_q4_k_group(block->scales, (uint32_t)g % 8, &scale, &min);
+        row.scales[g] = sl_f16_to_f32(block->scale) * (float)scale;
+        row.minima[g] = sl_f16_to_f32(block->min_scale) * (float)min;
+        for (int32_t i = 0; i < 32; i++) {
+            row.values[32 * g + i] = (int8_t)((block->quants[32 * (g % 8 / 2) + i] >> 4 * (g % 2)) & 15);
+        }
+    }
+}
+
+static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q6_k *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_q6_k *block = &blocks[g / 8];
+        const int32_t half = g % 8 / 4, r = g % 4;
+        const uint8_t *low = block->low + 64 * half + 32 * (r % 2), *high = block->high + 32 * half;
+        row.scales[g] = sl_f16_to_f32(block->scale);
+        row.factors[2 * g] = block->scales[2 * (g % 8)];
+        row.factors[2 * g + 1] = block->scales[2 * (g % 8) + 1];
+        for (int32_t i = 0; i < 32; i++) {
+            const int32_t value = ((low[i] >> 4 * (r / 2)) & 15) | ((high[i] >> 2 * r) & 3) << 4;
+            row.values[32 * g + i] = (int8_t)(value - 32);
+        }
+    }
+}
+
+typedef void (*unpack_function)(const void *data, int32_t columns, unpacked row);
+static const unpack_function unpackers[SL_QTYPE_COUNT] = {
+    [SL_QTYPE_Q8_0] = unpack_q8_0,
+    [SL_QTYPE_Q4_0] = unpack_q4_0,
+    [SL_QTYPE_Q4_K] = unpack_q4_k,
+    [SL_QTYPE_Q6_K] = unpack_q6_k,
+};
+
+static int32_t dot16(const int8_t *a, const int8_t *b) {
+    int32_t sum = 0;
+    for (int32_t i = 0; i < 16; i++) {
+        sum += a[i] * b[i];
+    }
+    return sum;
+}
+
+static float dot_q8(unpacked w, sl_q8_32 x, int32_t columns) {
+    float y = 0;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const int32_t dot = w.factors[2 * g] * dot16(w.values + 32 * g, x.values + 32 * g) +
+                            w.factors[2 * g + 1] * dot16(w.values + 32 * g + 16, x.values + 32 * g + 16);
+        y += (w.scales[g] * (float)dot - w.minima[g] * (float)x.sums[g]) * x.scales[g];
+    }
+    return y;
+}
+
+void sl_plain_linear_q8(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    part part;
+    while (next_part(context, op, &part)) {
+        const int32_t columns = part.weight->columns;
+        const unpacked w = unpacked_at(sl_cpu_scratch(op, thread, threads), columns);
+        memset(w.minima, 0, (size_t)(columns / 32) * sizeof *w.minima);
+        memset(w.factors, 1, (size_t)(columns / 16));
+        for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
+            unpackers[part.weight->type](weight_row(&part, output), columns, w);
+            for (int32_t i = 0; i < part.batch.count; i++) {
+                const int32_t row = sl_cpu_batch_row(&part.batch, i);
+                const sl_q8_32 x = sl_cpu_q8_32(&op->in[0], sl_cpu_source_row(context, op, row));
+                store(op, &part, row, output, dot_q8(w, x, columns));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+/* Ops that treat each row by itself: threads share the rows. */
+#include "backend/cpu/plain/plain.h"
+#include "quant/convert.h"
+
+#include <math.h>
+#include <string.h>
+
+static float sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static float silu(float x) {
+    return x / (1.0f + expf(-x));
+}
+
+/* Hugging Face's gelu_pytorch_tanh. */
+static float gelu_tanh(float x) {
+    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+/* A token outside the table gives zeros: the step's maker checks ids, and nothing is read outside in any
+ * case. */
+void sl_plain_embed(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_cpu_weight *table = &op->weights[0];
+    const sl_qtype_info *type = sl_qtype_get(table->type);
+    int32_t first, last;
+    sl_cpu_share(context->counts[SL_ROWS_STEP], thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const sl_step_row *source = &context->rows[row];
+        float *y = sl_cpu_f32(&op->out[0], row);
+        const int32_t token = source->source == SL_ROW_LAST_TOKEN
+                                  ? context->last_tokens[context->spans[source->span].slot]
+                                  : source->token;
+        if (token < 0 || token >= table->rows) {
+            memset(y, 0, (size_t)table->columns * sizeof *y);
+            continue;
+        }
+        type->decode(table->data + (uint64_t)token * table->row_bytes, y, (uint64_t)table->columns);
+        for (int32_t i = 0; i < table->columns; i++) {
+            y[i] *= op->op->u.embed.scale;
+        }
+    }
+}
+
+/* Class "f32x16": see sl_plain_dot. x, y, residual and sum may be the same memory, so the row with its
+ * residual added is kept in `values`. */
+static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
+    const sl_op_rmsnorm *norm = &op->op->u.rmsnorm;
+    const float *weight = (const float *)(const void *)op->weights[0].data;
+    const bool in_place = op->op->in[0].value == op->op->out[0].value;
+    const int32_t y_stride = in_place ? norm->stride : norm->width;
+    for (int32_t g = 0; g < norm->groups; g++) {
+        const int32_t at = g * norm->stride;
+        const float *x = sl_cpu_f32(&op->in[0], row) + at;
+        const float *residual = norm->residual != SL_RESIDUAL_NONE ? sl_cpu_f32(&op->in[1], row) + at : NULL;
+        const float *gate = op->in[2].data ? sl_cpu_f32(&op->in[2], row) + g * norm->gate_stride : NULL;
+        float *y = sl_cpu_f32(&op->out[0], row) + g * y_stride;
+        float *sum = op->out[1].data ? sl_cpu_f32(&op->out[1], row) + at : NULL;
+        const float *before = norm->residual == SL_RESIDUAL_BEFORE ? residual : NULL;
+        const float *after = norm->residual == SL_RESIDUAL_AFTER ? residual : NULL;
+        for (int32_t i = 0; i < norm->width; i++) {
+            values[i] = before ? x[i] + before[i] : x[i];
+        }
+        const float mean = sl_plain_dot(values, values, norm->width) / (float)norm->width;
+        const float factor = 1.0f / sqrtf(mean + norm->epsilon);
+        for (int32_t i = 0; i < norm->width; i++) {
+            float result = values[i] * factor;
+            if (weight) {
+                result *= weight[i] + norm->weight_offset;
+            }
+            if (gate) {
+                result *= silu(gate[i]);
+            }
+            if (after) {
+                result += after[i];
+            }
+            if (sum) {
+                sum[i] = after ? result : values[i];
+            }
+            y[i] = result;
+        }
+    }
+}
+
+uint64_t sl_plain_rmsnorm_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    return sl_cpu_scratch_bytes(query, (uint64_t)query->op->u.rmsnorm.width * sizeof(float));
+}
+
+void sl_plain_rmsnorm(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        rmsnorm_row(op, row, sl_cpu_scratch(op, thread, threads));
+    }
+}
+
+void sl_plain_quantize(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const int32_t width = op->op->u.quantize.width;
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const float *x = sl_cpu_f32(&op->in[0], row);
+        if (op->out[0].type == SL_VALUE_Q8_32) {
+            sl_q8_32_encode(x, sl_cpu_q8_32(&op->out[0], row), (uint64_t)width);
+            continue;
+        }
+        uint16_t *y = sl_cpu_bf16(&op->out[0], row);
+        for (int32_t i = 0; i < width; i++) {
+            y[i] = sl_f32_to_bf16(x[i]);
+        }
+    }
+}
+
+/* Class "f32": angle = position * frequency rounded to f32, then sine and cosine of that. */
+void sl_plain_rope(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_op_rope *rope = &op->op->u.rope;
+    const float *frequencies = (const float *)(const void *)op->weights[0].data;
+    const int32_t pairs = rope->dims / 2;
+    const int32_t apart = rope->layout == SL_ROPE_HALVES ? pairs : 1;
+    const int32_t step = rope->layout == SL_ROPE_HALVES ? 1 : 2;
+    int32_t first, last;
+    sl_cpu_share(context->counts[SL_ROWS_STEP], thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        float *x = sl_cpu_f32(&op->out[0], row);
+        for (int32_t i = 0; i < pairs; i++) {
+            const float angle = (float)context->rows[row].position * frequencies[i];
+            const float cosine = cosf(angle) * rope->magnitude;
+            const float sine = sinf(angle) * rope->magnitude;
+            for (int32_t head = 0; head < rope->heads; head++) {
+                float *pair = x + head * rope->stride + i * step;
+                const float a = pair[0], b = pair[apart];
+                pair[0] = a * cosine - b * sine;
+                pair[apart] = a * sine + b * cosine;
+            }
+        }
+    }
+}
+
+void sl_plain_combine(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_op_combine *combine = &op->op->u.combine;
+    const float *weights = sl_cpu_f32(&op->in[1], 0);
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const float *residual = op->in[2].data ? sl_cpu_f32(&op->in[2], row) : NULL;
+        const float *shared = op->in[3].data ? sl_cpu_f32(&op->in[3], row) : NULL;
+        const float shared_weight = op->in[4].data ? sigmoid(*sl_cpu_f32(&op->in[4], row)) : 1.0f;
+        float *y = sl_cpu_f32(&op->out[0], row);
+        for (int32_t i = 0; i < combine->width; i++) {
+            float sum = 0;
+            for (int32_t rank = 0; rank < combine->used; rank++) {
+                const int32_t expert_row = row * combine->used + rank;
+                sum += weights[expert_row] * sl_cpu_f32(&op->in[0], expert_row)[i];
+            }
+            if (shared) {
+                sum += shared[i] * shared_weight;
+            }
+            y[i] = residual ? sum + residual[i] : sum;
+        }
+    }
+}
+
+void sl_plain_activate(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_op_activate *activate = &op->op->u.activate;
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const float *gate = sl_cpu_f32(&op->in[0], row);
+        const float *up = sl_cpu_f32(&op->in[1], row);
+        float *y = sl_cpu_f32(&op->out[0], row);
+        for (int32_t i = 0; i < activate->width; i++) {
+            y[i] = (activate->function == SL_ACTIVATION_SILU ? silu(gate[i]) : gelu_tanh(gate[i])) * up[i];
+        }
+    }
+}
+
+void sl_plain_gather(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    int32_t first, last;
+    sl_cpu_share(context->counts[SL_ROWS_OUTPUT], thread, threads, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        memcpy(sl_cpu_f32(&op->out[0], i), sl_cpu_f32(&op->in[0], context->outputs[i].row),
+               (size_t)op->op->u.gather.width * sizeof(float));
+    }
+}
+
+void sl_plain_softcap(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_op_softcap *softcap = &op->op->u.softcap;
+    const int32_t rows = sl_cpu_rows(context, &op->out[0]);
+    /* By columns as well as rows: the head has few rows and many columns. */
+    const int32_t chunk = 4096, chunks = (softcap->width + chunk - 1) / chunk;
+    int32_t first, last;
+    sl_cpu_share(rows * chunks, thread, threads, &first, &last);
+    for (int32_t unit = first; unit < last; unit++) {
+        float *x = sl_cpu_f32(&op->out[0], unit / chunks);
+        const int32_t from = unit % chunks * chunk;
+        const int32_t to = from + chunk < softcap->width ? from + chunk : softcap->width;
+        for (int32_t i = from; i < to; i++) {
+            x[i] = softcap->cap * tanhf(x[i] / softcap->cap);
+        }
+    }
+}

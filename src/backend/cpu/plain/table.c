@@ -1,0 +1,63 @@
+/* The kernels of the plain tier. Tolerances are 0: this is what the others are compared with. */
+#include "backend/cpu/plain/plain.h"
+
+#define SIMPLE(ID, op_name, class_name)                                                                      \
+    {                                                                                                        \
+        .kernel = {.name = #op_name "/plain",                                                                \
+                   .op = SL_OP_##ID,                                                                         \
+                   .numeric_class = class_name,                                                              \
+                   .batched = true},                                                                         \
+        .run = sl_plain_##op_name                                                                            \
+    }
+#define WITH_WORKSPACE(ID, op_name, class_name, bytes)                                                       \
+    {                                                                                                        \
+        .kernel = {.name = #op_name "/plain",                                                                \
+                   .op = SL_OP_##ID,                                                                         \
+                   .numeric_class = class_name,                                                              \
+                   .batched = true,                                                                          \
+                   .workspace = bytes},                                                                      \
+        .run = sl_plain_##op_name                                                                            \
+    }
+#define LINEAR(ID, kernel_name, format, class_name, function, bytes)                                         \
+    {                                                                                                        \
+        .kernel = {.name = kernel_name,                                                                      \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = class_name,                                                              \
+                   .activation = SL_VALUE_##format,                                                          \
+                   .batched = true,                                                                          \
+                   .declines = sl_plain_linear_declines,                                                     \
+                   .workspace = bytes},                                                                      \
+        .weight_type = SL_QTYPE_##ID, .run = function                                                        \
+    }
+#define LINEAR_FLOAT(ID, name)                                                                               \
+    LINEAR(ID, "linear/" name "/plain", F32, "f32x16", sl_plain_linear_float, sl_plain_linear_float_workspace)
+#define LINEAR_Q8(ID, name)                                                                                  \
+    LINEAR(ID, "linear/" name "/plain", Q8_32, "q8_32", sl_plain_linear_q8, sl_plain_linear_q8_workspace)
+
+const sl_cpu_kernel sl_cpu_kernels_plain[] = {
+    SIMPLE(BEGIN, begin, "exact"),
+    SIMPLE(EMBED, embed, "exact"),
+    WITH_WORKSPACE(RMSNORM, rmsnorm, "f32x16", sl_plain_rmsnorm_workspace),
+    SIMPLE(QUANTIZE, quantize, "exact"),
+    LINEAR_FLOAT(F32, "f32"),
+    LINEAR_FLOAT(F16, "f16"),
+    LINEAR_FLOAT(BF16, "bf16"),
+    LINEAR_Q8(Q8_0, "q8_0"),
+    LINEAR_Q8(Q4_0, "q4_0"),
+    LINEAR_Q8(Q4_K, "q4_k"),
+    LINEAR_Q8(Q6_K, "q6_k"),
+    LINEAR(BF16, "linear/bf16.bf16/plain", BF16, "bf16/f32x16", sl_plain_linear_bf16,
+           sl_plain_linear_float_workspace),
+    SIMPLE(ROPE, rope, "f32"),
+    SIMPLE(CACHE_WRITE, cache_write, "exact"),
+    WITH_WORKSPACE(ATTENTION, attention, "tile64/f32", sl_plain_attention_workspace),
+    WITH_WORKSPACE(ROUTER, router, "f32", sl_plain_router_workspace),
+    SIMPLE(COMBINE, combine, "f32"),
+    SIMPLE(ACTIVATE, activate, "f32"),
+    SIMPLE(DELTA_CONV, delta_conv, "f32"),
+    WITH_WORKSPACE(DELTA_SCAN, delta_scan, "f32", sl_plain_delta_workspace),
+    SIMPLE(GATHER, gather, "exact"),
+    SIMPLE(SOFTCAP, softcap, "f32"),
+    WITH_WORKSPACE(SAMPLE, sample, "f32", sl_plain_sample_workspace),
+    {.kernel = {.name = NULL}},
+};
