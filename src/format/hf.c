@@ -114,7 +114,8 @@ static int read_weight_map(sl_hf *hf, const char *path, json_t *map, sl_error *e
     json_object_foreach(map, name, value) {
         const char *shard = json_string_value(value);
         if (sl_name_bad_byte(name, strlen(name), false) < strlen(name)) {
-            return sl_fail(error, SL_ERR_FORMAT, "%s: 'weight_map': a tensor's name holds a control character", path);
+            return sl_fail(error, SL_ERR_FORMAT,
+                           "%s: 'weight_map': a tensor's name holds a control character", path);
         }
         if (!shard || !is_plain_file_name(shard)) {
             return sl_fail(error, SL_ERR_FORMAT,

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 /* Parses a whole text, refusing duplicate keys. *json is a new reference on success, else NULL; `name` stands
- * for the file in messages (one line, with the line of the mistake). SL_ERR_FORMAT, or SL_ERR_NOMEM (except that jansson
- * calls a string for which it found no memory bad syntax). */
+ * for the file in messages (one line, with the line of the mistake). SL_ERR_FORMAT, or SL_ERR_NOMEM (except
+ * that jansson calls a string for which it found no memory bad syntax). */
 int sl_json_parse(const void *data, size_t size, const char *name, json_t **json, sl_error *error);
 /* The same for a file; SL_ERR_LIMIT above `most` bytes. */
 int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error);

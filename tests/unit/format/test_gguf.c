@@ -76,7 +76,8 @@ static void put_every_type(bytes *b) {
 
 enum { EVERY_TYPE = 19 };
 
-static void put_tensor(bytes *b, const char *name, uint32_t type, uint64_t offset, int dims, uint64_t d0, uint64_t d1) {
+static void put_tensor(bytes *b, const char *name, uint32_t type, uint64_t offset, int dims, uint64_t d0,
+                       uint64_t d1) {
     put_text(b, name);
     put_u32(b, (uint64_t)dims);
     for (int i = 0; i < dims; i++) {
@@ -108,9 +109,12 @@ static void check_scalars(const sl_gguf *gguf) {
         int u64, i64; /* codes of the two look-ups */
         int64_t value;
     } rows[] = {
-        {"a.u8", 0, 0, 200},           {"a.i8", SL_ERR_FORMAT, 0, -3},
-        {"a.u16", 0, 0, 60000},        {"a.i16", SL_ERR_FORMAT, 0, -2},
-        {"a.u32", 0, 0, 4000000000},   {"a.i32", SL_ERR_FORMAT, 0, -1},
+        {"a.u8", 0, 0, 200},
+        {"a.i8", SL_ERR_FORMAT, 0, -3},
+        {"a.u16", 0, 0, 60000},
+        {"a.i16", SL_ERR_FORMAT, 0, -2},
+        {"a.u32", 0, 0, 4000000000},
+        {"a.i32", SL_ERR_FORMAT, 0, -1},
         {"a.i64", SL_ERR_FORMAT, 0, INT64_MIN},
         {"a.u64", 0, SL_ERR_FORMAT, (int64_t)0x8000000000000001u},
     };
@@ -138,7 +142,8 @@ static void check_scalars(const sl_gguf *gguf) {
     assert_string_equal(error.message, "test.gguf: metadata key 'a.f32' is f32, integer >= 0 wanted");
     assert_int_equal(sl_gguf_bool(gguf, "a.u8", &flag, &error), SL_ERR_FORMAT);
     assert_int_equal(sl_gguf_string(gguf, "b.strings", &text, &error), SL_ERR_FORMAT);
-    assert_string_equal(error.message, "test.gguf: metadata key 'b.strings' is array of string, string wanted");
+    assert_string_equal(error.message,
+                        "test.gguf: metadata key 'b.strings' is array of string, string wanted");
     assert_int_equal(sl_gguf_f64(gguf, "a.gone", &f, &error), SL_ERR_NOT_FOUND);
     assert_string_equal(error.message, "test.gguf: metadata key 'a.gone' is missing (f32 or f64 wanted)");
     assert_int_equal(sl_gguf_u64(gguf, "a.gone", &u, NULL), SL_ERR_NOT_FOUND);
@@ -168,7 +173,8 @@ static void check_arrays(const sl_gguf *gguf) {
     assert_int_equal(entry->count, 3);
     assert_int_equal(entry->bytes, 3 * 12 + 3);
     assert_int_equal(sl_gguf_array(gguf, "b.f32s", SL_GGUF_I32, &entry, &error), SL_ERR_FORMAT);
-    assert_string_equal(error.message, "test.gguf: metadata key 'b.f32s' is array of f32, array of i32 wanted");
+    assert_string_equal(error.message,
+                        "test.gguf: metadata key 'b.f32s' is array of f32, array of i32 wanted");
 }
 
 static void every_value_type_is_read(void **state) {
@@ -247,7 +253,8 @@ static void real_files_open(void **state) {
     }
 }
 
-/* ---- broken files ---------------------------------------------------------------------------------------------- */
+/* ---- broken files
+ * ---------------------------------------------------------------------------------------------- */
 
 static void every_prefix_is_refused(void **state) {
     (void)state;
@@ -440,7 +447,8 @@ static void bad_tensors_are_refused(void **state) {
         {0, 0, 2, (uint64_t)1 << 62, 4, SL_ERR_FORMAT, "elements overflows"},
         {0, 0, 2, (uint64_t)1 << 32, (uint64_t)1 << 32, SL_ERR_FORMAT, "elements overflows"},
         {0, 0, 1, (uint64_t)1 << 62, 0, SL_ERR_FORMAT, "size in bytes overflows"},
-        {1, 0, 1, ((uint64_t)1 << 63) - 1, 0, SL_ERR_FORMAT, "beyond the file's end"}, /* padded: wraps to 0 */
+        {1, 0, 1, ((uint64_t)1 << 63) - 1, 0, SL_ERR_FORMAT,
+         "beyond the file's end"}, /* padded: wraps to 0 */
         {0, 0, 5, 1, 1, SL_ERR_FORMAT, "has 5 dimensions"},
         {0, 0, 0x7fffffff, 1, 1, SL_ERR_FORMAT, "dimensions"},
         {8, 0, 2, 16, 2, SL_ERR_FORMAT, "no whole number of q8_0 blocks"},
@@ -561,11 +569,16 @@ static void sorting_orders_any_length(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_value_type_is_read),        cmocka_unit_test(real_files_open),
-        cmocka_unit_test(every_prefix_is_refused),         cmocka_unit_test(flipped_bits_never_crash),
-        cmocka_unit_test(bad_headers_are_refused),         cmocka_unit_test(bad_metadata_is_refused),
-        cmocka_unit_test(alignment_follows_the_specification), cmocka_unit_test(bad_tensors_are_refused),
-        cmocka_unit_test(many_keys_take_linear_time),      cmocka_unit_test(memory_that_runs_out_is_an_error),
+        cmocka_unit_test(every_value_type_is_read),
+        cmocka_unit_test(real_files_open),
+        cmocka_unit_test(every_prefix_is_refused),
+        cmocka_unit_test(flipped_bits_never_crash),
+        cmocka_unit_test(bad_headers_are_refused),
+        cmocka_unit_test(bad_metadata_is_refused),
+        cmocka_unit_test(alignment_follows_the_specification),
+        cmocka_unit_test(bad_tensors_are_refused),
+        cmocka_unit_test(many_keys_take_linear_time),
+        cmocka_unit_test(memory_that_runs_out_is_an_error),
         cmocka_unit_test(sorting_orders_any_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

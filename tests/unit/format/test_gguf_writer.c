@@ -58,7 +58,8 @@ static bytes expected_file(void) {
     put_key(&b, "a.i32", 9), put_u32(&b, 5), put_u64(&b, 2), put_u32(&b, 0xffffffff), put_u32(&b, 2);
     put_key(&b, "a.f32", 9), put_u32(&b, 6), put_u64(&b, 1), put_u32(&b, 0x3f800000);
     put_key(&b, "a.none", 9), put_u32(&b, 10), put_u64(&b, 0);
-    put_key(&b, "a.nested", 9), put_u32(&b, 9), put_u64(&b, 1), put_u32(&b, 8), put_u64(&b, 1), put_text(&b, "x");
+    put_key(&b, "a.nested", 9), put_u32(&b, 9), put_u64(&b, 1), put_u32(&b, 8), put_u64(&b, 1),
+        put_text(&b, "x");
     put_text(&b, "one"), put_u32(&b, 2), put_u64(&b, 3), put_u64(&b, 3), put_u32(&b, 0), put_u64(&b, 0);
     put_text(&b, "two"), put_u32(&b, 1), put_u64(&b, 32), put_u32(&b, 2), put_u64(&b, 64);
     put_text(&b, "three"), put_u32(&b, 4), put_u64(&b, 4), put_u64(&b, 2), put_u64(&b, 1), put_u64(&b, 2);
@@ -80,8 +81,10 @@ static int declare(sl_gguf_writer *w, const sl_gguf *nested, sl_error *error) {
     static const sl_view texts[] = {{NULL, 0}, {"b", 1}};
     static const int32_t integers[] = {-1, 2};
     static const float floats[] = {1.0f};
-    const sl_gguf_items arrays[] = {
-        {SL_GGUF_STRING, texts, 2}, {SL_GGUF_I32, integers, 2}, {SL_GGUF_F32, floats, 1}, {SL_GGUF_U64, NULL, 0}};
+    const sl_gguf_items arrays[] = {{SL_GGUF_STRING, texts, 2},
+                                    {SL_GGUF_I32, integers, 2},
+                                    {SL_GGUF_F32, floats, 1},
+                                    {SL_GGUF_U64, NULL, 0}};
     static const sl_gguf_shape shapes[] = {
         {SL_QTYPE_F32, 2, {3, 3}}, {SL_QTYPE_Q4_0, 1, {32}}, {SL_QTYPE_BF16, 4, {4, 2, 1, 2}}};
     int codes[] = {
@@ -195,7 +198,8 @@ static void copies_keep_every_entry(void **state) {
     }
     assert_int_equal(sl_gguf_alignment(back), 64);
     assert_memory_equal(sl_gguf_tensor(back, "u")->data, "ABCD", 4);
-    assert_int_equal((const char *)sl_gguf_tensor(back, "u")->data - (const char *)sl_gguf_tensor(back, "t")->data, 64);
+    assert_int_equal(
+        (const char *)sl_gguf_tensor(back, "u")->data - (const char *)sl_gguf_tensor(back, "t")->data, 64);
     sl_gguf_close(back);
     sl_gguf_close(from);
     free(b.data);
@@ -278,25 +282,51 @@ static void misuse_is_refused(void **state) {
     for (int i = 0; i < CASES; i++) {
         sl_error error = {0};
         sl_gguf_writer *w;
-        sl_gguf_shape good = {SL_QTYPE_F32, 1, {2}}, zero = {SL_QTYPE_F32, 2, {2, 0}}, blocks = {SL_QTYPE_Q8_0, 1, {33}};
-        sl_gguf_shape huge = {SL_QTYPE_F32, 2, {(uint64_t)1 << 40, (uint64_t)1 << 40}}, many = {SL_QTYPE_F32, 5, {1}};
+        sl_gguf_shape good = {SL_QTYPE_F32, 1, {2}}, zero = {SL_QTYPE_F32, 2, {2, 0}},
+                      blocks = {SL_QTYPE_Q8_0, 1, {33}};
+        sl_gguf_shape huge = {SL_QTYPE_F32, 2, {(uint64_t)1 << 40, (uint64_t)1 << 40}},
+                      many = {SL_QTYPE_F32, 5, {1}};
         sl_gguf_shape unknown = {SL_QTYPE_COUNT, 1, {1}};
         sl_gguf_items nested = {SL_GGUF_ARRAY, NULL, 1};
         assert_int_equal(sl_gguf_writer_create(PATH, &w, &error), 0);
         int result = 0;
         switch (i) {
-        case 0: result = sl_gguf_writer_unsigned(w, "k", SL_GGUF_U8, 256, &error); break;
-        case 1: result = sl_gguf_writer_signed(w, "k", SL_GGUF_I16, -32769, &error); break;
-        case 2: result = sl_gguf_writer_float(w, "k", SL_GGUF_U8, 1, &error); break;
-        case 3: result = sl_gguf_writer_unsigned(w, "k", SL_GGUF_F32, 1, &error); break;
-        case 4: result = sl_gguf_writer_bool(w, "", true, &error); break;
-        case 5: result = sl_gguf_writer_array(w, "k", &nested, &error); break;
-        case 6: result = sl_gguf_writer_tensor(w, "t", &zero, &error); break;
-        case 7: result = sl_gguf_writer_tensor(w, "t", &blocks, &error); break;
-        case 8: result = sl_gguf_writer_tensor(w, "t", &huge, &error); break;
-        case 9: result = sl_gguf_writer_tensor(w, "t", &many, &error); break;
-        case 10: result = sl_gguf_writer_tensor(w, "t", &unknown, &error); break;
-        case 11: result = sl_gguf_writer_unsigned(w, "general.alignment", SL_GGUF_U32, 12, &error); break;
+        case 0:
+            result = sl_gguf_writer_unsigned(w, "k", SL_GGUF_U8, 256, &error);
+            break;
+        case 1:
+            result = sl_gguf_writer_signed(w, "k", SL_GGUF_I16, -32769, &error);
+            break;
+        case 2:
+            result = sl_gguf_writer_float(w, "k", SL_GGUF_U8, 1, &error);
+            break;
+        case 3:
+            result = sl_gguf_writer_unsigned(w, "k", SL_GGUF_F32, 1, &error);
+            break;
+        case 4:
+            result = sl_gguf_writer_bool(w, "", true, &error);
+            break;
+        case 5:
+            result = sl_gguf_writer_array(w, "k", &nested, &error);
+            break;
+        case 6:
+            result = sl_gguf_writer_tensor(w, "t", &zero, &error);
+            break;
+        case 7:
+            result = sl_gguf_writer_tensor(w, "t", &blocks, &error);
+            break;
+        case 8:
+            result = sl_gguf_writer_tensor(w, "t", &huge, &error);
+            break;
+        case 9:
+            result = sl_gguf_writer_tensor(w, "t", &many, &error);
+            break;
+        case 10:
+            result = sl_gguf_writer_tensor(w, "t", &unknown, &error);
+            break;
+        case 11:
+            result = sl_gguf_writer_unsigned(w, "general.alignment", SL_GGUF_U32, 12, &error);
+            break;
         case 12:
             sl_gguf_writer_bool(w, "k", true, &error);
             sl_gguf_writer_bool(w, "k", false, &error);

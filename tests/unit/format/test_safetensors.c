@@ -106,7 +106,8 @@ static void every_prefix_is_refused(void **state) {
         unsigned char *copy = exact_copy(b.data, size);
         sl_safetensors *file;
         sl_error error = {0};
-        assert_int_equal(sl_safetensors_open_memory(copy, size, "test.safetensors", &file, &error), SL_ERR_FORMAT);
+        assert_int_equal(sl_safetensors_open_memory(copy, size, "test.safetensors", &file, &error),
+                         SL_ERR_FORMAT);
         assert_memory_equal(error.message, "test.safetensors: ", 18);
         assert_null(file);
         free(copy);
@@ -165,13 +166,17 @@ static void broken_headers_are_refused(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "the tensors end at byte 4"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}", "must ascend within 8 bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "must ascend within 8 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "span 8 bytes, but 'shape' has 3 elements"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}",
+         "span 8 bytes, but 'shape' has 3 elements"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[15],\"data_offsets\":[0,8]}}", "15 elements of 4 bits"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "'shape' item 0 must be an integer >= 0"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "'shape' item 0 must be an integer"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}",
+         "'shape' item 0 must be an integer >= 0"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}",
+         "'shape' item 0 must be an integer"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}",
          "elements overflows at 'shape' item 1"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,8]}}", "span 8 bytes"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,8]}}",
+         "span 8 bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]}}", "not JSON"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "'shape' must be an array"},
         {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", "'shape' must be an array"},
@@ -181,7 +186,8 @@ static void broken_headers_are_refused(void **state) {
         {"{\"a\":{\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]}}", "a 'dtype' of"},
         {"{\"a\":{\"dtype\":\"F\\n2\",\"shape\":[2],\"data_offsets\":[0,8]}}", "a 'dtype' of"},
         {"{\"a\":[]}", "a 'dtype' of"},
-        {"{\"\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "is empty or holds a control character"},
+        {"{\"\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+         "is empty or holds a control character"},
         {"{\"a\\nb\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "holds a control character"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -261,9 +267,12 @@ static void memory_that_runs_out_is_an_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_views),        cmocka_unit_test(an_empty_file_of_no_tensors_opens),
-        cmocka_unit_test(every_prefix_is_refused),  cmocka_unit_test(flipped_bits_never_crash),
-        cmocka_unit_test(broken_headers_are_refused), cmocka_unit_test(declared_lengths_are_not_believed),
+        cmocka_unit_test(tensors_are_views),
+        cmocka_unit_test(an_empty_file_of_no_tensors_opens),
+        cmocka_unit_test(every_prefix_is_refused),
+        cmocka_unit_test(flipped_bits_never_crash),
+        cmocka_unit_test(broken_headers_are_refused),
+        cmocka_unit_test(declared_lengths_are_not_believed),
         cmocka_unit_test(memory_that_runs_out_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

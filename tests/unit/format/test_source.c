@@ -16,7 +16,7 @@
 #define FOLDER SLUICE_BINARY_DIR "/test_source"
 
 static const char *const names[] = {
-    "config.json",    "tokenizer.json", "tokenizer_config.json",        "model.safetensors",
+    "config.json",     "tokenizer.json",  "tokenizer_config.json",        "model.safetensors",
     "one.safetensors", "two.safetensors", "model.safetensors.index.json", "model.gguf"};
 
 static int clean(void **state) {
@@ -51,18 +51,19 @@ static void write_shard(const char *file, const char *first, const char *second)
     free(b.data);
 }
 
-static const char config[] = "{\"hidden_size\": 64, \"eps\": 1e-6, \"theta\": 10000, \"tie\": true, \"type\": \"llama\","
-                             " \"low\": -1, \"gone\": null,"
-                             " \"text_config\": {\"layers\": 5, \"rope_parameters\": {\"factor\": 2.5}}}";
+static const char config[] =
+    "{\"hidden_size\": 64, \"eps\": 1e-6, \"theta\": 10000, \"tie\": true, \"type\": \"llama\","
+    " \"low\": -1, \"gone\": null,"
+    " \"text_config\": {\"layers\": 5, \"rope_parameters\": {\"factor\": 2.5}}}";
 
 static void write_folder(void) {
     write_text("config.json", config);
     write_text("tokenizer.json", "{}");
     write_shard("one.safetensors", "a", "b");
     write_shard("two.safetensors", "c", "d");
-    write_text("model.safetensors.index.json",
-               "{\"metadata\":{\"total_size\":16},\"weight_map\":{\"d\":\"two.safetensors\",\"a\":\"one.safetensors\","
-               "\"c\":\"two.safetensors\",\"b\":\"one.safetensors\"}}");
+    write_text("model.safetensors.index.json", "{\"metadata\":{\"total_size\":16},\"weight_map\":{\"d\":"
+                                               "\"two.safetensors\",\"a\":\"one.safetensors\","
+                                               "\"c\":\"two.safetensors\",\"b\":\"one.safetensors\"}}");
 }
 
 static void shards_are_one_folder(void **state) {
@@ -143,22 +144,28 @@ static void broken_folders_are_refused(void **state) {
         {"config.json", "{\"a\": 1,\n}", SL_ERR_FORMAT, "config.json: not JSON: line 2"},
         {"config.json", "", SL_ERR_FORMAT, "config.json: not JSON"},
         {"model.safetensors.index.json", "{}", SL_ERR_FORMAT, "'weight_map' must be an object"},
-        {"model.safetensors.index.json", "{\"weight_map\":{}}", SL_ERR_FORMAT, "'weight_map' must be an object"},
-        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}", SL_ERR_FORMAT, "must be a plain file name"},
+        {"model.safetensors.index.json", "{\"weight_map\":{}}", SL_ERR_FORMAT,
+         "'weight_map' must be an object"},
+        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}", SL_ERR_FORMAT,
+         "must be a plain file name"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", SL_ERR_FORMAT,
          "the file of tensor 'a' must be a plain file name"},
-        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../one.safetensors\"}}", SL_ERR_FORMAT, "plain"},
+        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../one.safetensors\"}}", SL_ERR_FORMAT,
+         "plain"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"..\"}}", SL_ERR_FORMAT, "plain"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\".\"}}", SL_ERR_FORMAT, "plain"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"\"}}", SL_ERR_FORMAT, "plain"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"x\\ny\"}}", SL_ERR_FORMAT, "plain"},
-        {"model.safetensors.index.json", "{\"weight_map\":{\"a\\nb\":\"x\"}}", SL_ERR_FORMAT, "control character"},
+        {"model.safetensors.index.json", "{\"weight_map\":{\"a\\nb\":\"x\"}}", SL_ERR_FORMAT,
+         "control character"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"three.safetensors\"}}", SL_ERR_IO,
          "/three.safetensors: cannot open"},
-        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"one.safetensors\",\"d\":\"one.safetensors\"}}",
-         SL_ERR_FORMAT, "one.safetensors: tensor 'd' is missing"},
         {"model.safetensors.index.json",
-         "{\"weight_map\":{\"a\":\"one.safetensors\",\"a\":\"one.safetensors\"}}", SL_ERR_FORMAT, "duplicate"},
+         "{\"weight_map\":{\"a\":\"one.safetensors\",\"d\":\"one.safetensors\"}}", SL_ERR_FORMAT,
+         "one.safetensors: tensor 'd' is missing"},
+        {"model.safetensors.index.json",
+         "{\"weight_map\":{\"a\":\"one.safetensors\",\"a\":\"one.safetensors\"}}", SL_ERR_FORMAT,
+         "duplicate"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"config.json\"}}", SL_ERR_FORMAT,
          "config.json: the header's length"},
         {"two.safetensors", "short", SL_ERR_FORMAT, "two.safetensors: the header's length"},
@@ -195,7 +202,8 @@ static void sources_are_what_their_path_is(void **state) {
     assert_non_null(strstr(error.message, "expected a GGUF file, a .safetensors file, or a folder"));
     assert_int_equal(sl_source_open(FOLDER "/gone", &source, &error), SL_ERR_IO);
     assert_null(source);
-    static const char *const paths[] = {FOLDER, FOLDER "/one.safetensors", FOLDER "/model.safetensors.index.json"};
+    static const char *const paths[] = {FOLDER, FOLDER "/one.safetensors",
+                                        FOLDER "/model.safetensors.index.json"};
     write_folder();
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(sl_source_open(paths[i], &source, &error), 0);
