@@ -13,9 +13,10 @@ typedef struct sl_plan_options {
     int32_t outputs;       /* rows with outputs in one step; 0: `sequences`; at least that */
     int32_t history;       /* penalty tokens of one output; 0: 64 */
     sl_qtype cache_type;   /* F16 is the usual one; F32, BF16, Q8_0 */
-    uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context, shrunk to what
-                              memory allows */
-    int32_t state_slots;   /* 0: 2 per sequence plus 16 for snapshots */
+    uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
+                              shrunk to what memory allows */
+    int32_t
+        state_slots; /* 0: 2 per sequence plus 16 for snapshots; without recurrent layers there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free */
 } sl_plan_options;
 
@@ -43,11 +44,13 @@ typedef struct sl_plan {
     int32_t memory_count;
     uint64_t mapped_bytes; /* weights read where the file is mapped */
     sl_declined *declined;
-    int32_t declined_count;
+    int32_t declined_count, declined_capacity;
 } sl_plan;
 
-/* `program` and `backend` must outlive the plan. SL_ERR_UNSUPPORTED names an op that no kernel takes;
- * SL_ERR_LIMIT a plan that does not fit memory (the message holds the sum and the limit). */
+/* `program` and `backend` must outlive the plan; `options` may be NULL. The weights pool holds
+ * deployment.weights in that order, each from a multiple of 64 on; those with 0 bytes are read where the file
+ * is mapped. SL_ERR_UNSUPPORTED names an op that no kernel takes; SL_ERR_LIMIT a plan that does not fit
+ * memory (the message holds the sum and the limit). */
 int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
                    sl_plan **plan, sl_error *error);
 void sl_plan_destroy(sl_plan *plan);

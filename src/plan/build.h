@@ -1,0 +1,34 @@
+/* What the files of src/plan share; nobody else includes it. */
+#ifndef SL_PLAN_BUILD_H
+#define SL_PLAN_BUILD_H
+
+#include "plan/plan.h"
+
+/* The numeric class that the first lowered bucket chose, per program op and part of a split LINEAR; NULL
+ * where it chose none. */
+typedef struct sl_classes {
+    const char **op, **quantize; /* [program ops * SL_LINEAR_SEGMENTS] */
+    const char *reason; /* why a kernel of another class is declined; NULL: classes are not required */
+} sl_classes;
+
+/* Fills deployment.buckets[bucket], whose rows are set: values, ops and kernels, and appends to
+ * plan->declined. Memory is the plan's arena. `record`: write the classes chosen into `classes`, else require
+ * those in it. */
+int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
+
+/* Fills value_offsets and scratch_offsets of a lowered bucket; *bytes: what the workspace needs for it. Every
+ * value and scratch begins at a multiple of 64, with at least 64 bytes of nothing before and behind it. */
+int sl_place(sl_plan *plan, int32_t bucket, uint64_t *bytes, sl_error *error);
+
+static inline sl_kernel_query sl_plan_query(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op) {
+    const sl_kernel_query query = {.backend = plan->backend,
+                                   .program = plan->deployment.program,
+                                   .values = lowered->values,
+                                   .op = op,
+                                   .rows = lowered->rows,
+                                   .limits = &plan->deployment.limits,
+                                   .cache_type = plan->options.cache_type};
+    return query;
+}
+
+#endif

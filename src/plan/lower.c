@@ -1,0 +1,286 @@
+/* Lowering: a program's ops with a kernel each, for one bucket. A LINEAR is split by weight type, and a
+ * QUANTIZE goes before the first linear that reads an input in another format. */
+#include "plan/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A quantised copy that still equals its source. */
+typedef struct copy {
+    sl_operand source;
+    int64_t width;
+    int32_t value;
+} copy;
+
+typedef struct lowering {
+    sl_plan *plan;
+    sl_lowered *lowered;
+    int32_t bucket;
+    const sl_program *program;
+    sl_classes *classes;
+    bool record;
+    copy *copies;
+    int32_t copy_count;
+    sl_error *error;
+} lowering;
+
+static int out_of_memory(sl_error *error) {
+    return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
+}
+
+/* ---- kernels ---- */
+
+static int note_declined(lowering *l, int32_t op, const sl_kernel *kernel, const char *reason) {
+    sl_plan *plan = l->plan;
+    if (plan->declined_count == plan->declined_capacity) {
+        if (plan->declined_capacity > INT32_MAX / 2) {
+            return out_of_memory(l->error);
+        }
+        const int32_t larger = plan->declined_capacity ? plan->declined_capacity * 2 : 64;
+        sl_declined *grown = sl_arena_alloc(&plan->arena, (size_t)larger, sizeof *grown);
+        if (!grown) {
+            return out_of_memory(l->error);
+        }
+        if (plan->declined_count > 0) {
+            memcpy(grown, plan->declined, (size_t)plan->declined_count * sizeof *grown);
+        }
+        plan->declined = grown;
+        plan->declined_capacity = larger;
+    }
+    plan->declined[plan->declined_count++] = (sl_declined){l->bucket, op, kernel, reason};
+    return 0;
+}
+
+static bool same_class(const sl_kernel *kernel, const char *numeric_class) {
+    return kernel->numeric_class && strcmp(kernel->numeric_class, numeric_class) == 0;
+}
+
+static const char *reason_against(const lowering *l, const sl_kernel *kernel, const sl_kernel_query *query,
+                                  const char *required) {
+    if (query->op->kind == SL_OP_LINEAR) {
+        const sl_value_type x = query->values[query->op->in[0].value].type;
+        if (x != SL_VALUE_F32 && x != kernel->activation) {
+            return "x is in another format already";
+        }
+        if (kernel->activation == SL_VALUE_Q8_32 &&
+            (sl_operand_width(l->program, query->op, false, 0) % 32 != 0 ||
+             query->op->in[0].column % 32 != 0)) {
+            return "x is no whole number of groups of 32";
+        }
+    }
+    if (required && !same_class(kernel, required)) {
+        return l->classes->reason;
+    }
+    return kernel->declines ? kernel->declines(kernel, query) : NULL;
+}
+
+static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
+    char text[400];
+    size_t used = 0;
+    const int32_t end = l->plan->declined_count;
+    text[0] = '\0';
+    for (int32_t i = first_declined; i < end && used < sizeof text - 1; i++) {
+        const sl_declined *declined = &l->plan->declined[i];
+        const int written =
+            snprintf(text + used, sizeof text - used, "%s%s: %s", i > first_declined ? "; " : "",
+                     declined->kernel->name, declined->reason);
+        used += written > 0 ? (size_t)written : 0;
+    }
+    char place[160];
+    if (op->kind == SL_OP_LINEAR || op->kind == SL_OP_EMBED) {
+        const sl_weight *weight =
+            &l->program
+                 ->weights[op->kind == SL_OP_EMBED ? op->u.embed.weight : op->u.linear.segments[0].weight];
+        snprintf(place, sizeof place, "%s, layer %d, weight %s of type %s", sl_op_name(op->kind), op->layer,
+                 weight->name, sl_qtype_get(weight->type)->name);
+    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_ATTENTION) {
+        snprintf(place, sizeof place, "%s, layer %d, cache of type %s", sl_op_name(op->kind), op->layer,
+                 sl_qtype_get(l->plan->options.cache_type)->name);
+    } else {
+        snprintf(place, sizeof place, "%s, layer %d", sl_op_name(op->kind), op->layer);
+    }
+    return sl_fail(l->error, SL_ERR_UNSUPPORTED, "%s: no kernel of backend %s takes it: %s", place,
+                   l->plan->backend->name, used ? text : "it has none of this kind");
+}
+
+/* The kernel of an op that will be at index `at` of the lowered list. *numeric_class: the class to require or
+ * record. */
+static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric_class,
+                  const sl_kernel **chosen) {
+    const sl_kernel_query query = sl_plan_query(l->plan, l->lowered, op);
+    const char *required = l->record || !l->classes->reason ? NULL : *numeric_class;
+    const int32_t first_declined = l->plan->declined_count;
+    int32_t count = 0;
+    const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
+    for (int32_t k = 0; k < count; k++) {
+        if (kernels[k]->op != op->kind) {
+            continue;
+        }
+        const char *reason = reason_against(l, kernels[k], &query, required);
+        if (!reason) {
+            *chosen = kernels[k];
+            if (l->record) {
+                *numeric_class = kernels[k]->numeric_class;
+            }
+            return 0;
+        }
+        const int code = note_declined(l, at, kernels[k], reason);
+        if (code) {
+            return code;
+        }
+    }
+    return refuse(l, op, first_declined);
+}
+
+/* ---- the list ---- */
+
+static void append(lowering *l, const sl_op *op, const sl_kernel *kernel) {
+    sl_lowered *lowered = l->lowered;
+    lowered->ops[lowered->op_count] = *op;
+    lowered->kernels[lowered->op_count++] = kernel;
+    /* Copies of what it overwrites are stale. */
+    for (int o = 0; o < SL_OP_OUTPUTS; o++) {
+        const sl_operand out = op->out[o];
+        if (out.value == SL_NONE) {
+            continue;
+        }
+        const int64_t end = out.column + sl_operand_width(l->program, op, true, o);
+        for (int32_t i = 0; i < l->copy_count; i++) {
+            const copy *c = &l->copies[i];
+            if (c->source.value == out.value && c->source.column < end &&
+                out.column < c->source.column + c->width) {
+                l->copies[i--] = l->copies[--l->copy_count];
+            }
+        }
+    }
+}
+
+/* Makes *x an operand of that format, with a QUANTIZE where there is no copy yet. */
+static int convert(lowering *l, const sl_op *linear, sl_value_type format, const char **numeric_class,
+                   sl_operand *x) {
+    sl_lowered *lowered = l->lowered;
+    const int64_t width = sl_operand_width(l->program, linear, false, 0);
+    for (int32_t i = 0; i < l->copy_count; i++) {
+        const copy *c = &l->copies[i];
+        if (c->source.value == x->value && c->source.column == x->column && c->width == width &&
+            lowered->values[c->value].type == format) {
+            *x = (sl_operand){c->value, 0};
+            return 0;
+        }
+    }
+    const sl_value *source = &lowered->values[x->value];
+    const char *name = sl_arena_printf(&l->plan->arena, "%s.%s", source->name, sl_value_type_name(format));
+    if (!name) {
+        return out_of_memory(l->error);
+    }
+    const int32_t value = lowered->value_count++;
+    lowered->values[value] =
+        (sl_value){.name = name, .type = format, .rows = source->rows, .width = (int32_t)width};
+    sl_op op = {.kind = SL_OP_QUANTIZE, .layer = linear->layer, .u.quantize.width = (int32_t)width};
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        op.in[i].value = SL_NONE;
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+        op.out[i].value = SL_NONE;
+    }
+    op.in[0] = *x;
+    op.out[0] = (sl_operand){value, 0};
+    const sl_kernel *kernel;
+    const int code = choose(l, &op, lowered->op_count, numeric_class, &kernel);
+    if (code) {
+        return code;
+    }
+    append(l, &op, kernel);
+    l->copies[l->copy_count++] = (copy){*x, width, value};
+    *x = op.out[0];
+    return 0;
+}
+
+static int lower_part(lowering *l, const sl_op *op, int32_t slot) {
+    const sl_kernel *kernel;
+    const int32_t first_declined = l->plan->declined_count;
+    sl_op lowered = *op;
+    int code = choose(l, op, l->lowered->op_count, &l->classes->op[slot], &kernel);
+    if (code) {
+        return code;
+    }
+    if (op->kind == SL_OP_LINEAR && kernel->activation != SL_VALUE_F32 &&
+        l->lowered->values[op->in[0].value].type == SL_VALUE_F32) {
+        const int32_t end_declined = l->plan->declined_count, at = l->lowered->op_count;
+        code = convert(l, op, kernel->activation, &l->classes->quantize[slot], &lowered.in[0]);
+        if (code) {
+            return code;
+        }
+        /* The linear moved behind its QUANTIZE. */
+        for (int32_t i = first_declined; l->lowered->op_count > at && i < end_declined; i++) {
+            l->plan->declined[i].op = l->lowered->op_count;
+        }
+    }
+    append(l, &lowered, kernel);
+    return 0;
+}
+
+/* One LINEAR per weight type, in the order in which the types appear. */
+static int lower_linear(lowering *l, const sl_op *op, int32_t slot) {
+    bool done[SL_LINEAR_SEGMENTS] = {false};
+    for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+        if (done[s]) {
+            continue;
+        }
+        const sl_qtype type = l->program->weights[op->u.linear.segments[s].weight].type;
+        sl_op part = *op;
+        memset(&part.u.linear, 0, sizeof part.u.linear);
+        for (int32_t other = s; other < op->u.linear.segment_count; other++) {
+            if (l->program->weights[op->u.linear.segments[other].weight].type == type) {
+                part.u.linear.segments[part.u.linear.segment_count++] = op->u.linear.segments[other];
+                done[other] = true;
+            }
+        }
+        const int code = lower_part(l, &part, slot++);
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error) {
+    const sl_program *program = plan->deployment.program;
+    sl_lowered *lowered = &plan->deployment.buckets[bucket];
+    uint64_t ops = (uint64_t)program->op_count, values = (uint64_t)program->value_count;
+    for (int32_t i = 0; i < program->op_count; i++) {
+        if (program->ops[i].kind == SL_OP_LINEAR) {
+            ops += 2 * (uint64_t)program->ops[i].u.linear.segment_count - 1;
+            values += (uint64_t)program->ops[i].u.linear.segment_count;
+        }
+    }
+    lowering l = {.plan = plan,
+                  .lowered = lowered,
+                  .bucket = bucket,
+                  .program = program,
+                  .classes = classes,
+                  .record = record,
+                  .error = error};
+    sl_arena scratch = {0};
+    lowered->values = sl_arena_alloc(&plan->arena, values, sizeof *lowered->values);
+    lowered->value_offsets = sl_arena_alloc(&plan->arena, values, sizeof *lowered->value_offsets);
+    lowered->ops = sl_arena_alloc(&plan->arena, ops, sizeof *lowered->ops);
+    lowered->kernels = sl_arena_alloc(&plan->arena, ops, sizeof *lowered->kernels);
+    lowered->scratch_offsets = sl_arena_alloc(&plan->arena, ops, sizeof *lowered->scratch_offsets);
+    l.copies = sl_arena_alloc(&scratch, values, sizeof *l.copies);
+    int code = 0;
+    if (!lowered->values || !lowered->value_offsets || !lowered->ops || !lowered->kernels ||
+        !lowered->scratch_offsets || !l.copies) {
+        code = out_of_memory(error);
+    } else {
+        memcpy(lowered->values, program->values, (size_t)program->value_count * sizeof *lowered->values);
+        lowered->value_count = program->value_count;
+    }
+    for (int32_t i = 0; code == 0 && i < program->op_count; i++) {
+        const sl_op *op = &program->ops[i];
+        const int32_t slot = i * SL_LINEAR_SEGMENTS;
+        code = op->kind == SL_OP_LINEAR ? lower_linear(&l, op, slot) : lower_part(&l, op, slot);
+    }
+    sl_arena_free(&scratch);
+    return code;
+}

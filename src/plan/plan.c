@@ -1,0 +1,539 @@
+/* Making a plan: options, buckets, weights, cache and the bytes of every pool. */
+#include "plan/plan.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "plan/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { POOL_ALIGNMENT = 64 };
+
+/* Bounds that keep every product below inside 64 bits; far above what any machine has. */
+enum { MOST_ROWS = 1 << 20, MOST_SEQUENCES = 1 << 16, MOST_CONTEXT = 1 << 28 };
+
+static int out_of_memory(sl_error *error) {
+    return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
+}
+
+/* ---- options ---- */
+
+static int resolve_one(int32_t *option, const char *name, int32_t otherwise, int32_t most, sl_error *error) {
+    *option = *option == 0 ? otherwise : *option;
+    if (*option < 1 || *option > most) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: %s %d is not in 1 to %d", name, *option, most);
+    }
+    return 0;
+}
+
+static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
+    const sl_program *program = plan->deployment.program;
+    sl_plan_options *options = &plan->options;
+    if (given) {
+        *options = *given;
+    } else {
+        memset(options, 0, sizeof *options);
+        options->cache_type = SL_QTYPE_F16;
+    }
+    int code = resolve_one(&options->chunk, "chunk", 512, MOST_ROWS, error);
+    code = code ? code : resolve_one(&options->sequences, "sequences", 8, MOST_SEQUENCES, error);
+    code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
+    code = code ? code : resolve_one(&options->outputs, "outputs", options->sequences, MOST_ROWS, error);
+    code = code ? code : resolve_one(&options->history, "history", 64, MOST_ROWS, error);
+    if (code) {
+        return code;
+    }
+    options->outputs = options->outputs < options->sequences ? options->sequences : options->outputs;
+    if ((int64_t)options->history * options->outputs > INT32_MAX) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: history %d for each of %d outputs is too much",
+                       options->history, options->outputs);
+    }
+    if ((int64_t)options->chunk * program->experts_used > INT32_MAX) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
+                       options->chunk, program->experts_used);
+    }
+    const sl_qtype type = options->cache_type;
+    if (type != SL_QTYPE_F32 && type != SL_QTYPE_F16 && type != SL_QTYPE_BF16 && type != SL_QTYPE_Q8_0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "plan: cache type %s; f32, f16, bf16 and q8_0 are supported",
+                       (unsigned)type < SL_QTYPE_COUNT ? sl_qtype_get(type)->name : "?");
+    }
+    if (program->state_count == 0) {
+        options->state_slots = 0;
+    } else {
+        code =
+            resolve_one(&options->state_slots, "state_slots", 2 * options->sequences + 16, MOST_ROWS, error);
+        if (code == 0 && options->state_slots < 2) {
+            code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
+        }
+    }
+    plan->deployment.limits = (sl_limits){.rows = options->chunk,
+                                          .outputs = options->outputs,
+                                          .sequences = options->sequences,
+                                          .context = options->context,
+                                          .history = options->history * options->outputs};
+    return code;
+}
+
+/* ---- buckets ---- */
+
+static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs) {
+    sl_lowered *bucket = &plan->deployment.buckets[plan->deployment.bucket_count++];
+    bucket->rows[SL_ROWS_STEP] = rows;
+    bucket->rows[SL_ROWS_EXPERT] = rows * plan->deployment.program->experts_used;
+    bucket->rows[SL_ROWS_OUTPUT] = outputs;
+}
+
+static int make_buckets(sl_plan *plan, sl_error *error) {
+    const sl_plan_options *options = &plan->options;
+    enum { MOST_BUCKETS = 2 * 32 };
+    plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
+    if (!plan->deployment.buckets) {
+        return out_of_memory(error);
+    }
+    if (!plan->backend->fixed_buckets) {
+        add_bucket(plan, options->chunk, options->outputs);
+        return 0;
+    }
+    for (int32_t rows = 1;; rows = rows > options->chunk / 2 ? options->chunk : rows * 2) {
+        const int32_t usual = rows < options->sequences ? rows : options->sequences;
+        const int32_t most = rows < options->outputs ? rows : options->outputs;
+        add_bucket(plan, rows, usual);
+        if (most > usual) {
+            add_bucket(plan, rows, most);
+        }
+        if (rows == options->chunk) {
+            return 0;
+        }
+    }
+}
+
+int32_t sl_plan_bucket(const sl_plan *plan, int32_t rows, int32_t outputs) {
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        const sl_lowered *bucket = &plan->deployment.buckets[b];
+        if (bucket->rows[SL_ROWS_STEP] >= rows && bucket->rows[SL_ROWS_OUTPUT] >= outputs) {
+            return b;
+        }
+    }
+    return -1;
+}
+
+/* Lowers all buckets, the largest first: it says which numeric classes the others must take. */
+static int lower_buckets(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const int32_t largest = deployment->bucket_count - 1;
+    sl_classes classes = {0};
+    const size_t slots = (size_t)deployment->program->op_count * SL_LINEAR_SEGMENTS;
+    classes.op = sl_arena_alloc(&plan->arena, slots, sizeof *classes.op);
+    classes.quantize = sl_arena_alloc(&plan->arena, slots, sizeof *classes.quantize);
+    if (!classes.op || !classes.quantize) {
+        return out_of_memory(error);
+    }
+    if (plan->backend->options.deterministic || !plan->backend->fixed_buckets) {
+        classes.reason = sl_arena_printf(&plan->arena, "another numeric class than the bucket of %d rows",
+                                         deployment->buckets[largest].rows[SL_ROWS_STEP]);
+        if (!classes.reason) {
+            return out_of_memory(error);
+        }
+    }
+    uint64_t workspace = 0;
+    for (int32_t b = largest; b >= 0; b--) {
+        uint64_t bytes;
+        int code = sl_lower(plan, b, &classes, b == largest, error);
+        code = code ? code : sl_place(plan, b, &bytes, error);
+        if (code) {
+            return code;
+        }
+        workspace = bytes > workspace ? bytes : workspace;
+    }
+    deployment->pool_bytes[SL_POOL_WORKSPACE] = workspace;
+    return 0;
+}
+
+/* ---- weights ---- */
+
+enum { OP_WEIGHTS = 2 * SL_LINEAR_SEGMENTS };
+
+/* The weights that an op reads, SL_NONE among them; the first segment_count of a LINEAR are its matrices. */
+static int32_t op_weights(const sl_op *op, int32_t weights[OP_WEIGHTS]) {
+    int32_t count = 0;
+    switch (op->kind) {
+    case SL_OP_EMBED:
+        weights[count++] = op->u.embed.weight;
+        break;
+    case SL_OP_RMSNORM:
+        weights[count++] = op->u.rmsnorm.weight;
+        break;
+    case SL_OP_LINEAR:
+        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+            weights[count++] = op->u.linear.segments[s].weight;
+        }
+        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+            weights[count++] = op->u.linear.segments[s].bias;
+        }
+        break;
+    case SL_OP_ROPE:
+        weights[count++] = op->u.rope.frequencies;
+        break;
+    case SL_OP_ATTENTION:
+        weights[count++] = op->u.attention.sinks;
+        break;
+    case SL_OP_ROUTER:
+        weights[count++] = op->u.router.bias;
+        break;
+    case SL_OP_DELTA_CONV:
+        weights[count++] = op->u.delta_conv.weight;
+        break;
+    case SL_OP_DELTA_SCAN:
+        weights[count++] = op->u.delta_scan.a_log;
+        weights[count++] = op->u.delta_scan.dt_bias;
+        break;
+    default:
+        break;
+    }
+    return count;
+}
+
+/* Uses of one weight are chained, so that finding one takes no search through all. */
+typedef struct use_list {
+    sl_weight_use *uses;
+    int32_t count, capacity;
+    int32_t *heads; /* per weight: its last use, or SL_NONE */
+    int32_t *next;  /* per use */
+} use_list;
+
+static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kernel *layout, sl_error *error) {
+    for (int32_t u = list->heads[weight]; u != SL_NONE; u = list->next[u]) {
+        const sl_kernel *other = list->uses[u].layout;
+        if ((other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
+            return 0;
+        }
+    }
+    if (list->count == list->capacity) {
+        const int32_t larger = list->capacity ? list->capacity * 2 : 64;
+        sl_weight_use *uses = sl_arena_alloc(&plan->arena, (size_t)larger, sizeof *uses);
+        int32_t *next = sl_arena_alloc(&plan->arena, (size_t)larger, sizeof *next);
+        if (!uses || !next) {
+            return out_of_memory(error);
+        }
+        if (list->count > 0) {
+            memcpy(uses, list->uses, (size_t)list->count * sizeof *uses);
+            memcpy(next, list->next, (size_t)list->count * sizeof *next);
+        }
+        list->uses = uses;
+        list->next = next;
+        list->capacity = larger;
+    }
+    const sl_weight *data = &plan->deployment.program->weights[weight];
+    uint64_t bytes = layout                        ? layout->packed_bytes(data)
+                     : plan->backend->maps_weights ? 0
+                                                   : data->bytes,
+             aligned;
+    if (!layout && plan->backend->maps_weights) {
+        plan->mapped_bytes += data->bytes;
+    }
+    uint64_t *pool = &plan->deployment.pool_bytes[SL_POOL_WEIGHTS];
+    if (!sl_align_u64(bytes, POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
+        return sl_fail(error, SL_ERR_LIMIT, "plan: the weights exceed 64 bits");
+    }
+    list->next[list->count] = list->heads[weight];
+    list->heads[weight] = list->count;
+    list->uses[list->count++] = (sl_weight_use){weight, layout, bytes};
+    return 0;
+}
+
+static int list_weights(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const int32_t weight_count = deployment->program->weight_count;
+    use_list list = {.heads = sl_arena_alloc(&plan->arena, (size_t)weight_count, sizeof *list.heads)};
+    if (!list.heads) {
+        return out_of_memory(error);
+    }
+    for (int32_t w = 0; w < weight_count; w++) {
+        list.heads[w] = SL_NONE;
+    }
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        const sl_lowered *bucket = &deployment->buckets[b];
+        for (int32_t i = 0; i < bucket->op_count; i++) {
+            const sl_op *op = &bucket->ops[i];
+            int32_t weights[OP_WEIGHTS];
+            const int32_t count = op_weights(op, weights);
+            const int32_t matrices = op->kind == SL_OP_LINEAR ? op->u.linear.segment_count : 0;
+            for (int32_t w = 0; w < count; w++) {
+                const bool packed = w < matrices && bucket->kernels[i]->pack;
+                const int code = weights[w] == SL_NONE ? 0
+                                                       : add_use(plan, &list, weights[w],
+                                                                 packed ? bucket->kernels[i] : NULL, error);
+                if (code) {
+                    return code;
+                }
+            }
+        }
+    }
+    deployment->weights = list.uses;
+    deployment->weight_count = list.count;
+    return 0;
+}
+
+/* ---- cache, and whether all fits ---- */
+
+static int cache_geometry(sl_plan *plan, sl_error *error) {
+    const sl_program *program = plan->deployment.program;
+    for (int32_t g = 0; g < program->group_count; g++) {
+        const sl_cache_group *group = &program->groups[g];
+        sl_cache_layout *layout = &plan->deployment.caches[g];
+        layout->type = plan->options.cache_type;
+        const char *type = sl_qtype_get(layout->type)->name;
+        if (!sl_qtype_bytes(layout->type, (uint64_t)group->key_size, &layout->row_key_bytes) ||
+            !sl_qtype_bytes(layout->type, (uint64_t)group->value_size, &layout->row_value_bytes)) {
+            return sl_fail(
+                error, SL_ERR_UNSUPPORTED,
+                "plan: cache type %s needs head sizes that are multiples of %u; group %s has keys of %d and "
+                "values of %d",
+                type, sl_qtype_get(layout->type)->block_elements, group->name, group->key_size,
+                group->value_size);
+        }
+        if (!sl_mul_u64((uint64_t)group->kv_heads * SL_PAGE_TOKENS,
+                        layout->row_key_bytes + layout->row_value_bytes, &layout->layer_bytes) ||
+            !sl_mul_u64(layout->layer_bytes, (uint64_t)group->layers, &layout->page_bytes)) {
+            return sl_fail(error, SL_ERR_LIMIT, "plan: a page of group %s exceeds 64 bits", group->name);
+        }
+    }
+    return 0;
+}
+
+/* Sets the pages of all groups for `full` pages in a full group, and the cache pool; false when they pass 64
+ * bits. A window's pages are those of all sequences in the middle of a chunk, and a quarter more for prefix
+ * reuse; it never needs more than a full group. */
+static bool set_pages(sl_plan *plan, uint64_t full) {
+    sl_deployment *deployment = &plan->deployment;
+    const sl_plan_options *options = &plan->options;
+    uint64_t *pool = &deployment->pool_bytes[SL_POOL_CACHE];
+    *pool = 0;
+    for (int32_t g = 0; g < deployment->program->group_count; g++) {
+        const int32_t window = deployment->program->groups[g].window;
+        uint64_t pages = full, bytes;
+        if (window > 0) {
+            const uint64_t span =
+                ((uint64_t)window + (uint64_t)options->chunk + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
+            const uint64_t held = (uint64_t)options->sequences * span;
+            pages = held + (held + 3) / 4 < full ? held + (held + 3) / 4 : full;
+        }
+        if (pages > INT32_MAX || !sl_mul_u64(pages, deployment->caches[g].page_bytes, &bytes)) {
+            return false;
+        }
+        deployment->caches[g].pages = (int32_t)pages;
+        deployment->cache_offsets[g] = *pool;
+        if (!sl_add_u64(*pool, bytes, pool)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* false when the sum passes 64 bits */
+static bool pool_sum(const sl_plan *plan, uint64_t *sum) {
+    *sum = 0;
+    for (int p = 0; p < SL_POOL_COUNT; p++) {
+        if (!sl_add_u64(*sum, plan->deployment.pool_bytes[p], sum)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool fits(sl_plan *plan, uint64_t full, uint64_t limit, uint64_t *sum) {
+    return set_pages(plan, full) && pool_sum(plan, sum) && *sum <= limit;
+}
+
+static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error *error) {
+    const uint64_t *bytes = plan->deployment.pool_bytes;
+    return sl_fail(
+        error, SL_ERR_LIMIT,
+        "plan: needs %llu bytes (weights %llu, cache %llu, state %llu, workspace %llu, tables %llu, staging "
+        "%llu), the limit is %llu",
+        (unsigned long long)sum, (unsigned long long)bytes[SL_POOL_WEIGHTS],
+        (unsigned long long)bytes[SL_POOL_CACHE], (unsigned long long)bytes[SL_POOL_STATE],
+        (unsigned long long)bytes[SL_POOL_WORKSPACE], (unsigned long long)bytes[SL_POOL_TABLES],
+        (unsigned long long)bytes[SL_POOL_STAGING], (unsigned long long)limit);
+}
+
+/* The other pools are known. Chooses the pages: as asked for, or as many as fit, at least one whole context.
+ */
+static int fit_cache(sl_plan *plan, sl_error *error) {
+    sl_plan_options *options = &plan->options;
+    if (options->memory_limit == 0) {
+        options->memory_limit = plan->backend->functions->memory_available(plan->backend);
+    }
+    const uint64_t limit = options->memory_limit, least = (uint64_t)sl_table_width(options->context);
+    const bool asked = options->cache_tokens != 0;
+    uint64_t full =
+        asked ? options->cache_tokens / SL_PAGE_TOKENS + (options->cache_tokens % SL_PAGE_TOKENS != 0)
+              : least * (uint64_t)options->sequences;
+    full = !asked && full > INT32_MAX ? INT32_MAX : full;
+    uint64_t sum = 0;
+    if (!fits(plan, full, limit, &sum)) {
+        const uint64_t smallest = asked ? full : least;
+        if (!fits(plan, smallest, limit, &sum)) {
+            if (!set_pages(plan, smallest) || !pool_sum(plan, &sum)) {
+                return sl_fail(error, SL_ERR_LIMIT, "plan: a cache of %llu pages is more than can be counted",
+                               (unsigned long long)smallest);
+            }
+            return too_large(plan, sum, limit, error);
+        }
+        uint64_t fitting = least, too_many = full;
+        while (too_many - fitting > 1) {
+            const uint64_t middle = fitting + (too_many - fitting) / 2;
+            if (fits(plan, middle, limit, &sum)) {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        full = fitting;
+        fits(plan, full, limit, &sum);
+    }
+    options->cache_tokens = full * SL_PAGE_TOKENS;
+    return 0;
+}
+
+static int size_pools(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const sl_program *program = deployment->program;
+    const sl_limits *limits = &deployment->limits;
+    sl_step_layout_init(&deployment->step, limits, program->group_count);
+    deployment->state_slots = plan->options.state_slots;
+    if (!sl_mul_u64((uint64_t)deployment->state_slots, program->state_bytes,
+                    &deployment->pool_bytes[SL_POOL_STATE])) {
+        return sl_fail(error, SL_ERR_LIMIT, "plan: %d state slots exceed 64 bits", deployment->state_slots);
+    }
+    deployment->pool_bytes[SL_POOL_TABLES] = (uint64_t)program->group_count * (uint64_t)limits->sequences *
+                                                 (uint64_t)sl_table_width(limits->context) * 4 +
+                                             (uint64_t)limits->sequences * 4;
+    deployment->pool_bytes[SL_POOL_STAGING] = deployment->step.bytes;
+    if (!plan->backend->maps_weights) {
+        deployment->pool_bytes[SL_POOL_STAGING] +=
+            (uint64_t)limits->outputs * ((uint64_t)program->vocabulary * 4 + 4);
+    }
+    return fit_cache(plan, error);
+}
+
+/* ---- the memory table ---- */
+
+static void memory_row(sl_plan *plan, sl_pool_kind pool, uint64_t bytes, const char *name,
+                       const char *detail) {
+    sl_memory_row *row = &plan->memory[plan->memory_count++];
+    row->pool = pool;
+    row->bytes = bytes;
+    snprintf(row->name, sizeof row->name, "%s", name);
+    snprintf(row->detail, sizeof row->detail, "%s", detail);
+}
+
+/* One row per layout of the weights. */
+static void weight_rows(sl_plan *plan) {
+    const sl_deployment *deployment = &plan->deployment;
+    for (int32_t first = 0; first < deployment->weight_count; first++) {
+        const sl_kernel *layout = deployment->weights[first].layout;
+        uint64_t bytes = 0;
+        int32_t count = 0, earlier = 0;
+        for (int32_t u = 0; u < deployment->weight_count; u++) {
+            const sl_kernel *other = deployment->weights[u].layout;
+            if ((other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
+                earlier += u < first;
+                count++;
+                bytes +=
+                    (deployment->weights[u].bytes + POOL_ALIGNMENT - 1) & ~(uint64_t)(POOL_ALIGNMENT - 1);
+            }
+            if (earlier) {
+                break;
+            }
+        }
+        if (!earlier && bytes > 0) {
+            char detail[96];
+            snprintf(detail, sizeof detail, "%d tensors, %s%s", count,
+                     layout ? "packed for " : "in the file's layout", layout ? layout->name : "");
+            memory_row(plan, SL_POOL_WEIGHTS, bytes, "weights", detail);
+        }
+    }
+}
+
+static int make_memory_table(sl_plan *plan, sl_error *error) {
+    const sl_deployment *deployment = &plan->deployment;
+    const sl_program *program = deployment->program;
+    int32_t layouts = 1, kernel_count = 0;
+    plan->backend->functions->kernels(plan->backend, &kernel_count);
+    layouts += kernel_count;
+    plan->memory =
+        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 5), sizeof *plan->memory);
+    if (!plan->memory) {
+        return out_of_memory(error);
+    }
+    char name[64], detail[96];
+    weight_rows(plan);
+    for (int32_t g = 0; g < program->group_count; g++) {
+        const sl_cache_layout *layout = &deployment->caches[g];
+        snprintf(name, sizeof name, "cache %s", program->groups[g].name);
+        snprintf(detail, sizeof detail, "%d pages of %d tokens, %s", layout->pages, SL_PAGE_TOKENS,
+                 sl_qtype_get(layout->type)->name);
+        memory_row(plan, SL_POOL_CACHE, (uint64_t)layout->pages * layout->page_bytes, name, detail);
+    }
+    if (program->state_count > 0) {
+        snprintf(detail, sizeof detail, "%d slots", deployment->state_slots);
+        memory_row(plan, SL_POOL_STATE, deployment->pool_bytes[SL_POOL_STATE], "state", detail);
+    }
+    snprintf(detail, sizeof detail, "largest of %d bucket%s", deployment->bucket_count,
+             deployment->bucket_count == 1 ? "" : "s");
+    memory_row(plan, SL_POOL_WORKSPACE, deployment->pool_bytes[SL_POOL_WORKSPACE], "workspace", detail);
+    snprintf(detail, sizeof detail, "%d group%s of %d sequences of %d pages", program->group_count,
+             program->group_count == 1 ? "" : "s", deployment->limits.sequences,
+             sl_table_width(deployment->limits.context));
+    memory_row(plan, SL_POOL_TABLES, deployment->pool_bytes[SL_POOL_TABLES], "page tables", detail);
+    snprintf(detail, sizeof detail, "%d rows, %d outputs", deployment->limits.rows,
+             deployment->limits.outputs);
+    memory_row(plan, SL_POOL_STAGING, deployment->step.bytes, "step block", detail);
+    if (deployment->pool_bytes[SL_POOL_STAGING] > deployment->step.bytes) {
+        snprintf(detail, sizeof detail, "%d outputs of %d", deployment->limits.outputs, program->vocabulary);
+        memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - deployment->step.bytes,
+                   "host outputs", detail);
+    }
+    return 0;
+}
+
+/* ---- create ---- */
+
+static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error) {
+    int code = sl_program_check(plan->deployment.program, error);
+    code = code ? code : resolve_options(plan, options, error);
+    code = code ? code : make_buckets(plan, error);
+    code = code ? code : cache_geometry(plan, error);
+    code = code ? code : lower_buckets(plan, error);
+    code = code ? code : list_weights(plan, error);
+    code = code ? code : size_pools(plan, error);
+    return code ? code : make_memory_table(plan, error);
+}
+
+int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                   sl_plan **plan, sl_error *error) {
+    *plan = NULL;
+    sl_plan *made = sl_alloc_zero(1, sizeof *made);
+    if (!made) {
+        return out_of_memory(error);
+    }
+    made->backend = backend;
+    made->deployment.program = program;
+    const int code = create(made, options, error);
+    if (code) {
+        sl_plan_destroy(made);
+        return code;
+    }
+    *plan = made;
+    return 0;
+}
+
+void sl_plan_destroy(sl_plan *plan) {
+    if (plan) {
+        sl_arena_free(&plan->arena);
+        sl_free(plan);
+    }
+}
