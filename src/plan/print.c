@@ -1,0 +1,213 @@
+/* Plans as text, for people. */
+#include "plan/plan.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- memory ---- */
+
+/* "1.5 GiB"; exact below a KiB. */
+static void human(uint64_t bytes, char *text, size_t size) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void memory_line(const char *name, uint64_t bytes, const char *detail, sl_buffer *out) {
+    char text[32];
+    human(bytes, text, sizeof text);
+    sl_buffer_printf(out, "%-24s %16" PRIu64 " %11s%s%s\n", name, bytes, text, *detail ? "  " : "", detail);
+}
+
+void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
+    uint64_t total = 0;
+    for (int32_t i = 0; i < plan->memory_count; i++) {
+        memory_line(plan->memory[i].name, plan->memory[i].bytes, plan->memory[i].detail, out);
+    }
+    for (int p = 0; p < SL_POOL_COUNT; p++) {
+        total += plan->deployment.pool_bytes[p];
+    }
+    char detail[64], limit[32];
+    human(plan->options.memory_limit, limit, sizeof limit);
+    snprintf(detail, sizeof detail, "of %s", limit);
+    memory_line("total", total, plan->options.memory_limit == UINT64_MAX ? "" : detail, out);
+    if (plan->mapped_bytes > 0) {
+        memory_line("mapped weights", plan->mapped_bytes, "read in the file, not in the total", out);
+    }
+}
+
+/* ---- ops ---- */
+
+void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
+    if (bucket < 0 || bucket >= plan->deployment.bucket_count) {
+        return;
+    }
+    const sl_lowered *lowered = &plan->deployment.buckets[bucket];
+    sl_buffer_printf(out, "bucket %d: %d rows, %d outputs\n", bucket, lowered->rows[SL_ROWS_STEP],
+                     lowered->rows[SL_ROWS_OUTPUT]);
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const sl_op *op = &lowered->ops[i];
+        sl_buffer_printf(out, "%4d ", i);
+        if (op->layer >= 0) {
+            sl_buffer_printf(out, "%3d  ", op->layer);
+        } else {
+            sl_buffer_text(out, "  .  ");
+        }
+        sl_op_print(plan->deployment.program, lowered->values, op, out);
+        sl_buffer_printf(out, " | %s", lowered->kernels[i]->name);
+        for (int o = 0; o < SL_OP_OUTPUTS; o++) {
+            if (op->out[o].value != SL_NONE) {
+                sl_buffer_printf(out, " %s@%" PRIu64, lowered->values[op->out[o].value].name,
+                                 lowered->value_offsets[op->out[o].value]);
+            }
+        }
+        if (lowered->scratch_offsets[i] > 0) {
+            sl_buffer_printf(out, " scratch@%" PRIu64, lowered->scratch_offsets[i]);
+        }
+        sl_buffer_text(out, "\n");
+    }
+}
+
+/* ---- explain ---- */
+
+/* What kernels choose by: kind and shape, without names and layers. */
+static void print_shape(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op, sl_buffer *out) {
+    const sl_program *program = plan->deployment.program;
+    sl_buffer_text(out, sl_op_name(op->kind));
+    if (op->kind == SL_OP_LINEAR) {
+        const sl_linear_segment *segments = op->u.linear.segments;
+        const sl_weight *first = &program->weights[segments[0].weight];
+        sl_buffer_printf(out, " %s ", sl_qtype_get(first->type)->name);
+        if (first->experts > 1) {
+            sl_buffer_printf(out, "%dx", first->experts);
+        }
+        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+            sl_buffer_printf(out, "%s%d", s ? "+" : "", program->weights[segments[s].weight].rows);
+        }
+        sl_buffer_printf(out, "x%d", first->columns);
+    } else if (op->kind == SL_OP_EMBED) {
+        const sl_weight *table = &program->weights[op->u.embed.weight];
+        sl_buffer_printf(out, " %s %dx%d", sl_qtype_get(table->type)->name, table->rows, table->columns);
+    } else if (op->kind == SL_OP_ATTENTION) {
+        const sl_cache_group *group = &program->groups[op->u.attention.place.group];
+        sl_buffer_printf(out, " %s, %d heads on %d of %d and %d, %s", group->name, op->u.attention.heads,
+                         group->kv_heads, group->key_size, group->value_size,
+                         sl_qtype_get(plan->options.cache_type)->name);
+    } else if (op->in[0].value != SL_NONE) {
+        sl_buffer_printf(out, " %lld", (long long)sl_operand_width(program, op, false, 0));
+    }
+    if (op->kind == SL_OP_LINEAR || op->kind == SL_OP_QUANTIZE) {
+        const int32_t value = op->kind == SL_OP_LINEAR ? op->in[0].value : op->out[0].value;
+        sl_buffer_printf(out, " %s %s", op->kind == SL_OP_LINEAR ? "from" : "to",
+                         sl_value_type_name(lowered->values[value].type));
+    }
+}
+
+/* A line of the explanation and how many ops it stands for. */
+typedef struct line {
+    sl_buffer text;
+    uint64_t hash;
+    int32_t count;
+} line;
+
+static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, int32_t first, int32_t end,
+                         sl_buffer *out) {
+    const sl_lowered *lowered = &plan->deployment.buckets[bucket];
+    print_shape(plan, lowered, &lowered->ops[op], out);
+    sl_buffer_printf(out, ": %s (%s)\n", lowered->kernels[op]->name,
+                     lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class");
+    for (int32_t d = first; d < end; d++) {
+        const sl_declined *declined = &plan->declined[d];
+        if (declined->bucket == bucket && declined->op == op) {
+            sl_buffer_printf(out, "          not %s: %s\n", declined->kernel->name, declined->reason);
+        }
+    }
+}
+
+static void explain_bucket(const sl_plan *plan, int32_t bucket, line *lines, sl_buffer *out) {
+    const sl_lowered *lowered = &plan->deployment.buckets[bucket];
+    int32_t count = 0, first = 0, end;
+    while (first < plan->declined_count && plan->declined[first].bucket != bucket) {
+        first++;
+    }
+    for (end = first; end < plan->declined_count && plan->declined[end].bucket == bucket;) {
+        end++;
+    }
+    for (int32_t op = 0; op < lowered->op_count; op++) {
+        /* Reasons lie in the order of the ops, a QUANTIZE's behind those of the linear that it is for. */
+        line *next = &lines[count];
+        sl_buffer_clear(&next->text);
+        while (first < end && plan->declined[first].op < op) {
+            first++;
+        }
+        int32_t last = first;
+        while (last < end && plan->declined[last].op <= op + 1) {
+            last++;
+        }
+        print_choice(plan, bucket, op, first, last, &next->text);
+        if (next->text.failed) {
+            out->failed = true;
+            return;
+        }
+        next->hash = sl_hash64(next->text.data, next->text.length, 0);
+        next->count = 1;
+        int32_t same = 0;
+        while (same < count &&
+               (lines[same].hash != next->hash || lines[same].text.length != next->text.length)) {
+            same++;
+        }
+        if (same < count) {
+            lines[same].count++;
+        } else {
+            count++;
+        }
+    }
+    for (int32_t i = 0; i < count; i++) {
+        char times[16];
+        snprintf(times, sizeof times, "x%d", lines[i].count);
+        sl_buffer_printf(out, "%6s  %s", times, lines[i].text.data);
+    }
+}
+
+void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
+    sl_buffer previous = {0}, text = {0};
+    int32_t most = 0;
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        most = plan->deployment.buckets[b].op_count > most ? plan->deployment.buckets[b].op_count : most;
+    }
+    line *lines = sl_alloc_zero((size_t)most + 1, sizeof *lines);
+    if (!lines) {
+        out->failed = true;
+        return;
+    }
+    sl_buffer_printf(out, "backend %s: %s\n", plan->backend->name, plan->backend->description);
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        const sl_lowered *lowered = &plan->deployment.buckets[b];
+        sl_buffer_clear(&text);
+        explain_bucket(plan, b, lines, &text);
+        const bool same = b > 0 && text.length == previous.length && text.length > 0 &&
+                          memcmp(text.data, previous.data, text.length) == 0;
+        sl_buffer_printf(out, "bucket %d: %d rows, %d outputs%s\n", b, lowered->rows[SL_ROWS_STEP],
+                         lowered->rows[SL_ROWS_OUTPUT], same ? ": as the one before" : "");
+        if (!same) {
+            sl_buffer_append(out, text.data, text.length);
+        }
+        out->failed |= text.failed;
+        const sl_buffer swap = previous;
+        previous = text;
+        text = swap;
+    }
+    for (int32_t i = 0; i <= most; i++) {
+        sl_buffer_free(&lines[i].text);
+    }
+    sl_free(lines);
+    sl_buffer_free(&previous);
+    sl_buffer_free(&text);
+}
