@@ -1,0 +1,249 @@
+/* What the files of this layer share; nobody else includes it. */
+#ifndef SL_TOKEN_INTERNAL_H
+#define SL_TOKEN_INTERNAL_H
+
+#include "base/arena.h"
+#include "token/tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#define SL_NO_RANK UINT32_MAX
+/* U+2581, which SentencePiece vocabularies write for a space. */
+#define SL_SPM_SPACE "\xe2\x96\x81"
+
+/* ---- tables (table.c)
+ * --------------------------------------------------------------------------------------------- Open
+ * addressing. A file chooses its own keys, so a table never trusts its hash to spread them: while it is built
+ * it is seeded anew whenever a chain would get longer than SL_TABLE_CHAIN, and a look-up therefore never
+ * takes more steps. */
+enum { SL_TABLE_CHAIN = 192, SL_TABLE_SEEDS = 16 };
+
+/* A token as a file describes it. */
+typedef struct sl_token {
+    sl_view text;  /* as the vocabulary spells it */
+    sl_view bytes; /* what it stands for */
+    uint32_t rank; /* score vocabularies: place of the score, a lower rank is merged first */
+    uint8_t type;  /* sl_token_type */
+    bool eog;
+} sl_token;
+
+/* text -> id; the key is one of a token's two views */
+typedef struct sl_text_table {
+    size_t field;   /* offsetof(sl_token, text) or (sl_token, bytes) */
+    int32_t *slots; /* [mask + 1]: id or -1 */
+    uint32_t *tags; /* [mask + 1]: the hash's upper half */
+    uint64_t mask, seed;
+} sl_text_table;
+
+void sl_text_table_free(sl_text_table *table);
+typedef bool (*sl_token_filter)(const sl_token *token);
+/* Indexes the tokens that pass the filter. Of two tokens with one key the first stays, and *twice (which may
+ * be NULL) gets the second's id; -1 when there is none. SL_ERR_NOMEM, SL_ERR_LIMIT. */
+int sl_text_table_build(sl_text_table *table, size_t field, const sl_token *tokens, size_t count,
+                        sl_token_filter filter, int32_t *twice);
+int32_t sl_text_table_find(const sl_text_table *table, const sl_token *tokens, sl_view text);
+
+typedef struct sl_merge {
+    uint32_t left, right;  /* ids; left is UINT32_MAX in an empty slot */
+    uint32_t rank, result; /* lower ranks first; the id that the pair becomes */
+} sl_merge;
+
+/* (left id, right id) -> merge */
+typedef struct sl_pair_table {
+    sl_merge *slots; /* [mask + 1] */
+    uint64_t mask, seed;
+} sl_pair_table;
+
+/* Builds the table from a list; of equal pairs the first counts. SL_ERR_NOMEM, SL_ERR_LIMIT. */
+int sl_pair_table_build(sl_pair_table *table, const sl_merge *merges, size_t count);
+void sl_pair_table_free(sl_pair_table *table);
+const sl_merge *sl_pair_table_find(const sl_pair_table *table, uint32_t left, uint32_t right);
+
+/* Tokens to be found in text: a trie over bytes. */
+typedef struct sl_trie_node {
+    uint32_t child, sibling; /* 0: none */
+    int32_t entry;           /* index of an added token, or -1 */
+    unsigned char byte;
+} sl_trie_node;
+
+typedef struct sl_trie {
+    sl_trie_node *nodes; /* node 0 is the root; its children are in first[] */
+    uint32_t count, capacity;
+    uint32_t first[256];
+} sl_trie;
+
+int sl_trie_insert(sl_trie *trie, sl_view text, int32_t entry);
+void sl_trie_free(sl_trie *trie);
+
+/* ---- the pipeline
+ * -------------------------------------------------------------------------------------------------- */
+
+typedef enum sl_text_step_kind {
+    SL_STEP_NFC,
+    SL_STEP_REPLACE,         /* every `from` becomes `to` */
+    SL_STEP_PREPEND,         /* `to` before a text that is not empty */
+    SL_STEP_PREPEND_MISSING, /* the same unless it begins with `from` */
+    SL_STEP_PREPEND_FIRST,   /* the same, and only at the very start of the input */
+} sl_text_step_kind;
+
+typedef struct sl_text_step {
+    sl_text_step_kind kind;
+    sl_view from, to;
+} sl_text_step;
+
+/* What becomes of a match when a text is split at it (Hugging Face's SplitDelimiterBehavior). */
+typedef enum sl_split_behavior {
+    SL_SPLIT_ISOLATED, /* a piece of its own; so is what lies between */
+    SL_SPLIT_REMOVED,
+    SL_SPLIT_WITH_PREVIOUS,
+    SL_SPLIT_WITH_NEXT,
+} sl_split_behavior;
+
+typedef struct sl_split {
+    pcre2_code *code;
+    sl_split_behavior behavior;
+} sl_split;
+
+typedef struct sl_added_token {
+    int32_t id;
+    bool special, single_word, strip_left, strip_right;
+} sl_added_token;
+
+typedef enum sl_token_model {
+    SL_MODEL_BYTE_LEVEL, /* symbols are bytes, merges by rank */
+    SL_MODEL_CHARACTER,  /* symbols are characters, merges by rank */
+    SL_MODEL_SCORE,      /* symbols are characters, merges into any token by its score */
+} sl_token_model;
+
+typedef struct sl_named_template {
+    const char *name;
+    sl_view text;
+} sl_named_template;
+
+struct sl_tokenizer {
+    sl_arena arena; /* every text below */
+    sl_token_model model;
+    sl_token *tokens; /* [count] */
+    size_t count, capacity;
+    size_t max_length;     /* of the texts of tokens that merges or a whole piece can give */
+    sl_text_table by_text; /* all tokens */
+    sl_text_table whole;   /* with whole_piece: plain tokens by what a piece would be */
+    sl_pair_table merges;
+    int32_t byte_id[256]; /* the token of a byte, or -1 */
+    bool byte_fallback;   /* character models: byte_id for characters without a token */
+    bool fuse_unknown;
+    bool whole_piece; /* a piece that is a token is that token, whatever the merges say (HF: ignore_merges) */
+    bool whole_newlines; /* the same for pieces of newlines only */
+
+    sl_added_token *added; /* [added_count] */
+    size_t added_count, added_capacity;
+    sl_trie raw, normalized; /* added tokens looked for before and after the normaliser */
+
+    sl_text_step normalizer[SL_TOKENIZER_MAX_STAGES]; /* then the normalized trie, then: */
+    size_t normalizer_count;
+    sl_text_step prepare[SL_TOKENIZER_MAX_STAGES];
+    size_t prepare_count;
+    sl_split splits[SL_TOKENIZER_MAX_STAGES];
+    size_t split_count;
+    pcre2_general_context *regex_context;
+
+    int32_t bos, eos, unk, pad;
+    bool add_bos;
+    bool strip_start; /* decoding drops one space at the start */
+
+    sl_named_template *templates; /* in the arena */
+    size_t template_count;
+};
+
+/* ---- vocabulary.c: what both loaders use
+ * ----------------------------------------------------------------------------- */
+
+sl_tokenizer *sl_tokenizer_new(void);
+/* Grows tokens[] to hold ids below `count`; new ones are holes. */
+int sl_vocabulary_reserve(sl_tokenizer *tokenizer, size_t count, sl_error *error);
+/* Sets a token's text (copied) and type. SL_ERR_FORMAT when the id is taken. */
+int sl_vocabulary_set(sl_tokenizer *tokenizer, int32_t id, sl_view text, sl_token_type type, sl_error *error);
+/* Indexes all texts: SL_ERR_FORMAT when two ids have the same one. */
+int sl_vocabulary_index(sl_tokenizer *tokenizer, sl_error *error);
+/* Puts an added token into the raw or the normalized trie. `content` is what is looked for. */
+int sl_vocabulary_add(sl_tokenizer *tokenizer, const sl_added_token *added, sl_view content, bool normalized,
+                      sl_error *error);
+/* The last step: what each token stands for, byte tokens, tokens that end a turn. */
+int sl_vocabulary_finish(sl_tokenizer *tokenizer, bool spaces_in_added, sl_error *error);
+int sl_vocabulary_set_merges(sl_tokenizer *tokenizer, const sl_merge *merges, size_t count, sl_error *error);
+/* Merge `index` names two texts: fills *merge, or refuses what the vocabulary has not. `*skip`: its result is
+ * no token that text may become (a control token). */
+int sl_vocabulary_merge(const sl_tokenizer *tokenizer, size_t index, sl_view left, sl_view right,
+                        sl_merge *merge, bool *skip, sl_error *error);
+/* Can text become this token by merging? Never a special one: that needs SL_TOKENIZE_SPECIAL. */
+bool sl_token_is_plain(const sl_token *token);
+/* Marks the tokens known to end a turn by their texts. any_type: whatever type the file gave them, and they
+ * become control tokens (GGUF, as llama.cpp does); otherwise only added tokens. Comes before
+ * sl_vocabulary_finish. */
+void sl_vocabulary_mark_eog(sl_tokenizer *tokenizer, bool any_type);
+/* Copies of a text in the tokenizer's arena; data is NULL when memory ran out. */
+sl_view sl_tokenizer_keep(sl_tokenizer *tokenizer, sl_view text);
+int sl_tokenizer_add_template(sl_tokenizer *tokenizer, sl_view name, sl_view text, sl_error *error);
+
+/* GPT-2's alphabet: the code point that stands for a byte, and back (-1: none). */
+uint32_t sl_byte_to_code_point(unsigned char byte);
+int sl_code_point_to_byte(uint32_t code_point);
+
+/* ---- normalize.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Applies steps to `text`; *result is either `text` or in one of the two buffers, and lives as long as they
+ * are left alone. SL_ERR_NOMEM; SL_ERR_LIMIT when a step makes its text more than about 16 times longer. */
+int sl_text_steps_run(const sl_text_step *steps, size_t count, sl_view text, bool at_start,
+                      sl_buffer buffers[2], sl_view *result);
+
+/* ---- split.c
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* openai/gpt-2, encoder.py; also what Hugging Face's ByteLevel splits by. */
+#define SL_PATTERN_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* Adds a split stage. The pattern is Oniguruma's as Hugging Face uses it; what means something else in PCRE2
+ * is translated or refused by name. */
+int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior behavior, sl_error *error);
+/* Is this character white space / part of a word? */
+bool sl_is_space(uint32_t code_point);
+bool sl_is_word(uint32_t code_point);
+
+typedef int (*sl_piece_function)(void *context, sl_view piece);
+typedef struct sl_splitter {
+    const sl_tokenizer *tokenizer;
+    pcre2_match_context *limits;
+    pcre2_match_data *matches[SL_TOKENIZER_MAX_STAGES];
+} sl_splitter;
+/* Runs all stages over `text` and hands on the pieces in order; stops at the first non-zero result and
+ * returns it. */
+int sl_split_run(sl_splitter *splitter, sl_view text, sl_piece_function function, void *context,
+                 sl_error *error);
+void sl_splitter_free(sl_splitter *splitter);
+
+/* ---- merge.c
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+/* A symbol begins at a byte of the piece; the array is indexed by that byte. */
+typedef struct sl_symbol {
+    uint32_t previous, next; /* the neighbours' first bytes; UINT32_MAX: none */
+    int32_t id;              /* -1: no token has this text */
+    uint32_t rank;           /* of merging with `next`; SL_NO_RANK: no merge */
+    uint32_t result;         /* the id that gives */
+} sl_symbol;
+
+/* Scratch of merging, reused from piece to piece. Zero-initialise. */
+typedef struct sl_merger {
+    sl_symbol *symbols;
+    uint64_t *heap; /* rank << 32 | first byte: the least is merged first, of equals the leftmost */
+    size_t symbol_capacity, heap_capacity, heap_count;
+} sl_merger;
+
+/* Appends the ids of one piece. SL_ERR_NOMEM; SL_ERR_LIMIT for a piece of 4 GiB. */
+int sl_merge_piece(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view piece, sl_tokens *out);
+void sl_merger_free(sl_merger *merger);
+
+#endif

@@ -1,0 +1,359 @@
+/* Tokenizers from GGUF metadata, as specified in ggml's docs/gguf.md; defaults and the splits behind the
+ * names of tokenizer.ggml.pre are those that llama.cpp's src/llama-vocab.cpp and the models' own
+ * tokenizer.json files have. */
+#include "token/internal.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+
+/* ---- pre-tokenizers
+ * -------------------------------------------------------------------------------------------------- */
+
+#define PUNCTUATION(extra) "[\\p{P}$+<=>^~|" extra "]+"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define TAIL "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define OTHERS " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL
+#define WORDS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+/* A word begins at a capital that follows small letters. */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(tail)                                                                                          \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" tail "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" tail "|"
+#define CASED_OTHERS " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" TAIL
+
+enum { PRE_WHOLE_PIECE = 1, PRE_BOS = 2 };
+
+typedef struct pre_tokenizer {
+    const char *names; /* separated by spaces */
+    unsigned flags;    /* what the name implies unless the file says otherwise */
+    const char *splits[4];
+} pre_tokenizer;
+
+static const pre_tokenizer pre_tokenizers[] = {
+    {"default", 0, {PUNCTUATION(""), SL_PATTERN_GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {"gpt-2 phi-2 mpt olmo jais exaone4 mellum trillion granite-docling modern-bert", 0, {SL_PATTERN_GPT2}},
+    {"falcon", 0, {PUNCTUATION("`"), SL_PATTERN_GPT2, "[0-9][0-9][0-9]"}},
+    {"starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", 0, {"\\p{N}", SL_PATTERN_GPT2}},
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2",
+     PRE_WHOLE_PIECE | PRE_BOS,
+     {CONTRACTIONS "|" WORDS "\\p{N}{1,3}|" OTHERS}},
+    {"dbrx smaug-bpe glm4 chatglm-bpe", 0, {CONTRACTIONS "|" WORDS "\\p{N}{1,3}|" OTHERS}},
+    {"qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan grok-2", 0, {CONTRACTIONS "|" WORDS "\\p{N}|" OTHERS}},
+    {"qwen35",
+     0,
+     {CONTRACTIONS
+      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" TAIL}},
+    {"gpt-4o llama4", 0, {CASED(CONTRACTIONS "?") "\\p{N}{1,3}|" CASED_OTHERS}},
+    {"tekken", PRE_WHOLE_PIECE | PRE_BOS, {CASED("") "\\p{N}|" CASED_OTHERS}},
+    {"gemma4", PRE_BOS, {"[^\\n]+|[\\n]+"}},
+};
+
+static bool names_contain(const char *names, sl_view name) {
+    while (*names) {
+        size_t length = strcspn(names, " ");
+        if (sl_view_equal((sl_view){names, length}, name)) {
+            return true;
+        }
+        names += length + (names[length] == ' ');
+    }
+    return false;
+}
+
+static int set_pre_tokenizer(sl_tokenizer *tokenizer, sl_view name, unsigned *flags, sl_error *error) {
+    for (size_t i = 0; i < sizeof pre_tokenizers / sizeof *pre_tokenizers; i++) {
+        const pre_tokenizer *row = &pre_tokenizers[i];
+        if (!names_contain(row->names, name)) {
+            continue;
+        }
+        *flags = row->flags;
+        for (size_t j = 0; j < 4 && row->splits[j]; j++) {
+            int code = sl_split_add(tokenizer, sl_view_of(row->splits[j]), SL_SPLIT_ISOLATED, error);
+            if (code) {
+                return code;
+            }
+        }
+        return 0;
+    }
+    return sl_fail(error, SL_ERR_UNSUPPORTED, "tokenizer.ggml.pre: pre-tokenizer '%.*s' is not supported",
+                   (int)(name.length < 100 ? name.length : 100), name.data);
+}
+
+/* ---- optional keys
+ * --------------------------------------------------------------------------------------------------- */
+
+static int get_id(const sl_tokenizer *tokenizer, const sl_gguf *gguf, const char *key, int32_t *id,
+                  sl_error *error) {
+    uint64_t value;
+    int code = sl_gguf_u64(gguf, key, &value, error);
+    if (code == SL_ERR_NOT_FOUND) {
+        if (*id >= 0 && (size_t)*id >= tokenizer->count) {
+            *id = -1; /* a default that this vocabulary is too small for */
+        }
+        return 0;
+    }
+    if (code) {
+        return code;
+    }
+    if (value >= tokenizer->count) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s is %llu, but the vocabulary has %zu tokens", key,
+                       (unsigned long long)value, tokenizer->count);
+    }
+    *id = (int32_t)value;
+    return 0;
+}
+
+static int get_bool(const sl_gguf *gguf, const char *key, bool *value, sl_error *error) {
+    bool found;
+    int code = sl_gguf_bool(gguf, key, &found, error);
+    if (code == 0) {
+        *value = found;
+    }
+    return code == SL_ERR_NOT_FOUND ? 0 : code;
+}
+
+/* An array that goes with the tokens, one element each; *entry is NULL when it is absent. */
+static int get_beside(const sl_gguf *gguf, const char *key, sl_gguf_type type, uint64_t count,
+                      const sl_gguf_entry **entry, sl_error *error) {
+    *entry = NULL;
+    int code = sl_gguf_array(gguf, key, type, entry, error);
+    if (code == SL_ERR_NOT_FOUND) {
+        *entry = NULL;
+        return 0;
+    }
+    if (code == 0 && (*entry)->count != count) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s has %llu elements, but there are %llu tokens", key,
+                       (unsigned long long)(*entry)->count, (unsigned long long)count);
+    }
+    return code;
+}
+
+/* ---- tokens and merges
+ * ----------------------------------------------------------------------------------------------- */
+
+/* Scores in the order of merging: the highest score gets the lowest rank. A float's bits, the sign's meaning
+ * undone, order as the float does. Never SL_NO_RANK for a finite score. */
+static uint32_t rank_of_score(float score) {
+    uint32_t bits;
+    score += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &score, sizeof bits);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return ~bits;
+}
+
+static int load_tokens(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    const sl_gguf_entry *texts, *scores, *types;
+    int code = sl_gguf_array(gguf, "tokenizer.ggml.tokens", SL_GGUF_STRING, &texts, error);
+    if (code == 0 && texts->count == 0) {
+        code = sl_fail(error, SL_ERR_FORMAT, "tokenizer.ggml.tokens is empty");
+    }
+    if (code ||
+        (code = get_beside(gguf, "tokenizer.ggml.scores", SL_GGUF_F32, texts->count, &scores, error)) != 0 ||
+        (code = get_beside(gguf, "tokenizer.ggml.token_type", SL_GGUF_I32, texts->count, &types, error)) !=
+            0 ||
+        (code = sl_vocabulary_reserve(tokenizer, texts->count, error)) != 0) {
+        return code;
+    }
+    if (tokenizer->model == SL_MODEL_SCORE && !scores) {
+        return sl_fail(error, SL_ERR_FORMAT, "tokenizer.ggml.scores is missing; model 'llama' merges by it");
+    }
+    const unsigned char *cursor = texts->data;
+    for (uint64_t i = 0; i < texts->count; i++) {
+        int64_t type = types ? sl_gguf_item_i64(types, i) : SL_TOKEN_NORMAL;
+        if (type < SL_TOKEN_UNDEFINED || type > SL_TOKEN_BYTE) {
+            return sl_fail(error, SL_ERR_FORMAT,
+                           "tokenizer.ggml.token_type of token %llu is %lld; 0 to 6 are known",
+                           (unsigned long long)i, (long long)type);
+        }
+        code = sl_vocabulary_set(tokenizer, (int32_t)i, sl_gguf_next_string(&cursor), (sl_token_type)type,
+                                 error);
+        if (code) {
+            return code;
+        }
+        double score = scores ? sl_gguf_item_f64(scores, i) : 0;
+        if (!isfinite(score)) {
+            return sl_fail(error, SL_ERR_FORMAT, "tokenizer.ggml.scores of token %llu is not finite",
+                           (unsigned long long)i);
+        }
+        tokenizer->tokens[i].rank = rank_of_score((float)score);
+    }
+    return sl_vocabulary_index(tokenizer, error);
+}
+
+static int load_merges(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    const sl_gguf_entry *entry;
+    int code = sl_gguf_array(gguf, "tokenizer.ggml.merges", SL_GGUF_STRING, &entry, error);
+    if (code) {
+        return code;
+    }
+    if (entry->count > SIZE_MAX / sizeof(sl_merge) / 2) {
+        return sl_fail(error, SL_ERR_LIMIT, "tokenizer.ggml.merges: too many");
+    }
+    sl_merge *merges = sl_alloc((size_t)entry->count * sizeof *merges);
+    if (!merges) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for %llu merges",
+                       (unsigned long long)entry->count);
+    }
+    const unsigned char *cursor = entry->data;
+    size_t count = 0;
+    for (uint64_t i = 0; i < entry->count && code == 0; i++) {
+        sl_view text = sl_gguf_next_string(&cursor);
+        /* The first part is never empty, so a space in front belongs to it. */
+        const char *space = text.length > 2 ? memchr(text.data + 1, ' ', text.length - 1) : NULL;
+        size_t at = space ? (size_t)(space - text.data) : 0;
+        bool skip = true;
+        if (!space) {
+            code = sl_fail(error, SL_ERR_FORMAT,
+                           "tokenizer.ggml.merges: merge %llu ('%.*s') is not two texts and a space",
+                           (unsigned long long)i, (int)(text.length < 60 ? text.length : 60), text.data);
+        } else {
+            code = sl_vocabulary_merge(tokenizer, (size_t)i, (sl_view){text.data, at},
+                                       (sl_view){text.data + at + 1, text.length - at - 1}, &merges[count],
+                                       &skip, error);
+        }
+        count += !skip;
+    }
+    if (code == 0) {
+        code = sl_vocabulary_set_merges(tokenizer, merges, count, error);
+    }
+    sl_free(merges);
+    return code;
+}
+
+static int load_special(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    struct {
+        const char *key;
+        int32_t *id, value;
+    } ids[] = {
+        {"tokenizer.ggml.bos_token_id", &tokenizer->bos, 0},
+        {"tokenizer.ggml.eos_token_id", &tokenizer->eos, 0},
+        {"tokenizer.ggml.unknown_token_id", &tokenizer->unk, 0},
+        {"tokenizer.ggml.padding_token_id", &tokenizer->pad, 0},
+        {"tokenizer.ggml.eot_token_id", NULL, -1},
+        {"tokenizer.ggml.eom_token_id", NULL, -1},
+    };
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        int32_t *id = ids[i].id ? ids[i].id : &ids[i].value;
+        int code = get_id(tokenizer, gguf, ids[i].key, id, error);
+        if (code) {
+            return code;
+        }
+        if (!ids[i].id && *id >= 0) {
+            tokenizer->tokens[*id].eog = true;
+        }
+    }
+    sl_vocabulary_mark_eog(tokenizer, true);
+    for (size_t id = 0; id < tokenizer->count; id++) {
+        const sl_token *token = &tokenizer->tokens[id];
+        sl_added_token added = {
+            .id = (int32_t)id, .special = token->type == SL_TOKEN_CONTROL || token->type == SL_TOKEN_UNKNOWN};
+        if (token->text.length > 0 && (added.special || token->type == SL_TOKEN_USER_DEFINED)) {
+            int code = sl_vocabulary_add(tokenizer, &added, token->text, false, error);
+            if (code) {
+                return code;
+            }
+        }
+    }
+    return 0;
+}
+
+static int load_templates(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    static const char prefix[] = "tokenizer.chat_template";
+    const size_t length = sizeof prefix - 1;
+    for (uint64_t i = 0; i < sl_gguf_entry_count(gguf); i++) {
+        const char *key = sl_gguf_entry_at(gguf, i)->key;
+        if (strncmp(key, prefix, length) != 0 || (key[length] && key[length] != '.')) {
+            continue;
+        }
+        sl_view text;
+        int code = sl_gguf_string(gguf, key, &text, error);
+        if (code == 0) {
+            code = sl_tokenizer_add_template(
+                tokenizer, sl_view_of(key[length] ? key + length + 1 : "default"), text, error);
+        }
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+/* ---- the whole
+ * ------------------------------------------------------------------------------------------------------- */
+
+static int load_model(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    sl_view model, pre = sl_view_of("default");
+    int code = sl_gguf_string(gguf, "tokenizer.ggml.model", &model, error);
+    if (code == 0 && (code = sl_gguf_string(gguf, "tokenizer.ggml.pre", &pre, error)) == SL_ERR_NOT_FOUND) {
+        code = 0;
+    }
+    if (code) {
+        return code;
+    }
+    unsigned flags = 0;
+    bool add_space = false;
+    const sl_text_step escape = {SL_STEP_REPLACE, sl_view_of(" "), sl_view_of(SL_SPM_SPACE)};
+    if (sl_view_is(model, "gpt2")) {
+        if (sl_view_is(pre, "gemma4")) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED,
+                           "tokenizer.ggml.pre: 'gemma4' goes with model 'gemma4', not 'gpt2'");
+        }
+        tokenizer->model = SL_MODEL_BYTE_LEVEL;
+    } else if (sl_view_is(model, "gemma4")) {
+        tokenizer->model = SL_MODEL_CHARACTER;
+        tokenizer->byte_fallback = tokenizer->whole_newlines = true;
+        pre = model;
+        tokenizer->normalizer[tokenizer->normalizer_count++] = escape;
+    } else if (sl_view_is(model, "llama")) {
+        tokenizer->model = SL_MODEL_SCORE;
+        tokenizer->byte_fallback = true;
+        tokenizer->bos = 1;
+        tokenizer->eos = 2;
+        tokenizer->unk = 0;
+        flags = PRE_BOS;
+        add_space = true;
+        if ((code = get_bool(gguf, "tokenizer.ggml.add_space_prefix", &add_space, error)) != 0) {
+            return code;
+        }
+        if (add_space) {
+            tokenizer->normalizer[tokenizer->normalizer_count++] =
+                (sl_text_step){SL_STEP_PREPEND, {0}, sl_view_of(" ")};
+        }
+        tokenizer->normalizer[tokenizer->normalizer_count++] = escape;
+    } else {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "tokenizer.ggml.model: '%.*s' is not supported",
+                       (int)(model.length < 100 ? model.length : 100), model.data);
+    }
+    if (tokenizer->model != SL_MODEL_SCORE &&
+        (code = set_pre_tokenizer(tokenizer, pre, &flags, error)) != 0) {
+        return code;
+    }
+    tokenizer->whole_piece = flags & PRE_WHOLE_PIECE;
+    tokenizer->add_bos = flags & PRE_BOS;
+    tokenizer->strip_start = add_space;
+    return get_bool(gguf, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, error);
+}
+
+int sl_tokenizer_from_gguf(const sl_gguf *gguf, sl_tokenizer **out, sl_error *error) {
+    *out = NULL;
+    sl_tokenizer *tokenizer = sl_tokenizer_new();
+    if (!tokenizer) {
+        return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", sl_gguf_path(gguf));
+    }
+    int code;
+    if ((code = load_model(tokenizer, gguf, error)) != 0 ||
+        (code = load_tokens(tokenizer, gguf, error)) != 0 ||
+        (code = load_special(tokenizer, gguf, error)) != 0 ||
+        (tokenizer->model != SL_MODEL_SCORE && (code = load_merges(tokenizer, gguf, error)) != 0) ||
+        (code = load_templates(tokenizer, gguf, error)) != 0 ||
+        (code = sl_vocabulary_finish(tokenizer, false, error)) != 0) {
+        sl_tokenizer_destroy(tokenizer);
+        /* The format layer names the file itself. */
+        size_t length = strlen(sl_gguf_path(gguf));
+        return error && strncmp(error->message, sl_gguf_path(gguf), length) == 0
+                   ? code
+                   : (sl_fail_prefix(error, sl_gguf_path(gguf)), code);
+    }
+    *out = tokenizer;
+    return 0;
+}

@@ -1,0 +1,731 @@
+/* Tokenizers from Hugging Face files: tokenizer.json (the `tokenizers` library's own format, read as its
+ * deserialisers read it) and tokenizer_config.json. What is not understood is refused by name, never ignored.
+ */
+#include "token/internal.h"
+
+#include "base/alloc.h"
+#include "base/map.h"
+#include "format/json.h"
+
+/* ---- reading
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static const char *type_name(const json_t *value) {
+    static const char *const names[] = {"an object", "an array", "a string", "an integer",
+                                        "a number",  "true",     "false",    "null"};
+    return value ? names[json_typeof(value)] : "nothing";
+}
+
+static int wrong_type(const char *field, const char *wanted, const json_t *value, sl_error *error) {
+    return sl_fail(error, SL_ERR_FORMAT, "%s: wanted %s, found %s", field, wanted, type_name(value));
+}
+
+static sl_view view_of(const json_t *string) {
+    return (sl_view){json_string_value(string), json_string_length(string)};
+}
+
+static bool is_absent(const json_t *value) {
+    return !value || json_is_null(value);
+}
+
+/* A boolean field; absent or null leaves *value as it is. */
+static int get_bool(const json_t *object, const char *key, bool *value, sl_error *error) {
+    const json_t *found = json_object_get(object, key);
+    if (is_absent(found)) {
+        return 0;
+    }
+    if (!json_is_boolean(found)) {
+        return wrong_type(key, "true or false", found, error);
+    }
+    *value = json_is_true(found);
+    return 0;
+}
+
+/* A string field that must be there. */
+static int get_string(const json_t *object, const char *key, sl_view *value, sl_error *error) {
+    *value = (sl_view){"", 0};
+    const json_t *found = json_object_get(object, key);
+    if (!json_is_string(found)) {
+        return wrong_type(key, "a string", found, error);
+    }
+    *value = view_of(found);
+    return 0;
+}
+
+static int get_type(const json_t *object, const char *field, sl_view *type, sl_error *error) {
+    *type = (sl_view){"", 0};
+    if (!json_is_object(object)) {
+        return wrong_type(field, "an object", object, error);
+    }
+    return get_string(object, "type", type, error);
+}
+
+static int unsupported(const char *field, sl_view what, sl_error *error) {
+    return sl_fail(error, SL_ERR_UNSUPPORTED, "%s: '%.*s' is not supported", field,
+                   (int)(what.length < 100 ? what.length : 100), what.data ? what.data : "");
+}
+
+/* Calls `function` for an object, or for each element of the Sequence it is; null is nothing at all. */
+typedef int (*element_function)(sl_tokenizer *tokenizer, const json_t *element, sl_view type,
+                                sl_error *error);
+static int for_each(sl_tokenizer *tokenizer, const json_t *value, const char *field, const char *list_key,
+                    int depth, element_function function, sl_error *error) {
+    if (is_absent(value)) {
+        return 0;
+    }
+    sl_view type;
+    int code = get_type(value, field, &type, error);
+    if (code || !sl_view_is(type, "Sequence")) {
+        return code ? code : function(tokenizer, value, type, error);
+    }
+    const json_t *list = json_object_get(value, list_key);
+    if (!json_is_array(list)) {
+        return wrong_type(list_key, "an array", list, error);
+    }
+    if (depth == 0) {
+        return sl_fail(error, SL_ERR_LIMIT, "%s: Sequences are nested too deeply", field);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        code = for_each(tokenizer, json_array_get(list, i), field, list_key, depth - 1, function, error);
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+/* ---- vocabulary
+ * -------------------------------------------------------------------------------------------------------- */
+
+static int get_id(const json_t *value, const char *field, size_t limit, int32_t *id, sl_error *error) {
+    *id = 0;
+    if (!json_is_integer(value)) {
+        return wrong_type(field, "an integer", value, error);
+    }
+    json_int_t number = json_integer_value(value);
+    if (number < 0 || (uint64_t)number >= limit) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s: id %lld is outside 0 to %zu", field, (long long)number,
+                       limit - 1);
+    }
+    *id = (int32_t)number;
+    return 0;
+}
+
+static int set_token(sl_tokenizer *tokenizer, const char *field, const json_t *id_value, size_t limit,
+                     sl_view text, sl_token_type type, sl_error *error) {
+    int32_t id;
+    int code = get_id(id_value, field, limit, &id, error);
+    if (code || (code = sl_vocabulary_reserve(tokenizer, (size_t)id + 1, error)) != 0) {
+        return code;
+    }
+    return sl_vocabulary_set(tokenizer, id, text, type, error);
+}
+
+static bool is_byte_text(sl_view text) {
+    return text.length == 6 && memcmp(text.data, "<0x", 3) == 0 && text.data[5] == '>' &&
+           strspn(text.data + 3, "0123456789ABCDEF") == 2;
+}
+
+/* Ids may have holes, but not so that a small file asks for a large table. */
+static size_t id_limit(size_t entries) {
+    size_t limit = entries + 65536;
+    return limit < SL_TOKENIZER_MAX_TOKENS ? limit : SL_TOKENIZER_MAX_TOKENS;
+}
+
+static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const json_t *added,
+                           sl_error *error) {
+    if (!json_is_object(vocabulary)) {
+        return wrong_type("model.vocab", "an object", vocabulary, error);
+    }
+    if (!is_absent(added) && !json_is_array(added)) {
+        return wrong_type("added_tokens", "an array", added, error);
+    }
+    size_t limit = id_limit(json_object_size(vocabulary) + json_array_size(added));
+    int code = sl_vocabulary_reserve(tokenizer, json_object_size(vocabulary), error);
+    const char *key;
+    json_t *value;
+    json_object_foreach(vocabulary, key, value) {
+        sl_view text = sl_view_of(key);
+        sl_token_type type = tokenizer->byte_fallback && is_byte_text(text) ? SL_TOKEN_BYTE : SL_TOKEN_NORMAL;
+        if (code || (code = set_token(tokenizer, "model.vocab", value, limit, text, type, error)) != 0) {
+            return code;
+        }
+    }
+    for (size_t i = 0; i < json_array_size(added) && code == 0; i++) {
+        const json_t *entry = json_array_get(added, i), *id_value = json_object_get(entry, "id");
+        sl_view content;
+        int32_t id;
+        bool special = false;
+        if (!json_is_object(entry)) {
+            return wrong_type("added_tokens", "objects", entry, error);
+        }
+        if ((code = get_string(entry, "content", &content, error)) != 0 ||
+            (code = get_bool(entry, "special", &special, error)) != 0 ||
+            (code = get_id(id_value, "added_tokens", limit, &id, error)) != 0) {
+            return code;
+        }
+        sl_token_type type = special ? SL_TOKEN_CONTROL : SL_TOKEN_USER_DEFINED;
+        if ((size_t)id < tokenizer->count && sl_view_equal(tokenizer->tokens[id].text, content) &&
+            content.length > 0) {
+            tokenizer->tokens[id].type = (uint8_t)type;
+        } else {
+            code = set_token(tokenizer, "added_tokens", id_value, limit, content, type, error);
+        }
+    }
+    if (code == 0 && tokenizer->count == 0) {
+        code = sl_fail(error, SL_ERR_FORMAT, "model.vocab is empty");
+    }
+    return code ? code : sl_vocabulary_index(tokenizer, error);
+}
+
+/* "a b" or ["a", "b"]. */
+static bool split_merge(const json_t *value, sl_view *left, sl_view *right) {
+    if (json_is_array(value) && json_array_size(value) == 2) {
+        const json_t *first = json_array_get(value, 0), *second = json_array_get(value, 1);
+        if (!json_is_string(first) || !json_is_string(second)) {
+            return false;
+        }
+        *left = view_of(first);
+        *right = view_of(second);
+        return true;
+    }
+    if (!json_is_string(value)) {
+        return false;
+    }
+    sl_view text = view_of(value);
+    const char *space = memchr(text.data, ' ', text.length);
+    if (!space) {
+        return false;
+    }
+    *left = (sl_view){text.data, (size_t)(space - text.data)};
+    *right = (sl_view){space + 1, text.length - left->length - 1};
+    return !memchr(right->data, ' ', right->length);
+}
+
+static int load_merges(sl_tokenizer *tokenizer, const json_t *list, sl_error *error) {
+    if (!json_is_array(list)) {
+        return wrong_type("model.merges", "an array", list, error);
+    }
+    size_t total = json_array_size(list), count = 0;
+    sl_merge *merges = sl_alloc_zero(total, sizeof *merges);
+    if (!merges) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for %zu merges", total);
+    }
+    int code = 0;
+    for (size_t i = 0; i < total && code == 0; i++) {
+        const json_t *value = json_array_get(list, i);
+        sl_view left, right;
+        bool skip = true;
+        if (!split_merge(value, &left, &right)) {
+            code =
+                sl_fail(error, SL_ERR_FORMAT, "model.merges: merge %zu is neither 'a b' nor ['a', 'b']", i);
+        } else {
+            code = sl_vocabulary_merge(tokenizer, i, left, right, &merges[count], &skip, error);
+        }
+        count += !skip;
+    }
+    if (code == 0) {
+        code = sl_vocabulary_set_merges(tokenizer, merges, count, error);
+    }
+    sl_free(merges);
+    return code;
+}
+
+/* Options of the BPE model that change what it does and are not implemented: they must be off. */
+static int refuse_options(const json_t *model, sl_error *error) {
+    static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *value = json_object_get(model, texts[i]);
+        if (!is_absent(value) && !(json_is_string(value) && json_string_length(value) == 0)) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED, "model.%s is not supported", texts[i]);
+        }
+    }
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (!is_absent(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "model.dropout is not supported");
+    }
+    return 0;
+}
+
+static int load_model(sl_tokenizer *tokenizer, const json_t *root, sl_error *error) {
+    const json_t *model = json_object_get(root, "model");
+    if (!json_is_object(model)) {
+        return wrong_type("model", "an object", model, error);
+    }
+    const json_t *type = json_object_get(model, "type"), *unknown = json_object_get(model, "unk_token");
+    if (!is_absent(type)) {
+        if (!json_is_string(type)) {
+            return wrong_type("model.type", "a string", type, error);
+        }
+        if (!sl_view_is(view_of(type), "BPE")) {
+            return unsupported("model.type", view_of(type), error);
+        }
+    }
+    int code = refuse_options(model, error);
+    if (code || (code = get_bool(model, "byte_fallback", &tokenizer->byte_fallback, error)) != 0 ||
+        (code = get_bool(model, "fuse_unk", &tokenizer->fuse_unknown, error)) != 0 ||
+        (code = get_bool(model, "ignore_merges", &tokenizer->whole_piece, error)) != 0 ||
+        (code = load_vocabulary(tokenizer, json_object_get(model, "vocab"),
+                                json_object_get(root, "added_tokens"), error)) != 0) {
+        return code;
+    }
+    if (!is_absent(unknown)) {
+        if (!json_is_string(unknown)) {
+            return wrong_type("model.unk_token", "a string", unknown, error);
+        }
+        tokenizer->unk = sl_tokenizer_find(tokenizer, view_of(unknown));
+        if (tokenizer->unk < 0) {
+            return sl_fail(error, SL_ERR_FORMAT, "model.unk_token '%.60s' is not in the vocabulary",
+                           json_string_value(unknown));
+        }
+    }
+    return load_merges(tokenizer, json_object_get(model, "merges"), error);
+}
+
+/* ---- normaliser
+ * -------------------------------------------------------------------------------------------------------- */
+
+enum { LONGEST_REPLACEMENT = 64 };
+
+static int add_step(sl_tokenizer *tokenizer, sl_text_step *steps, size_t *count, sl_text_step_kind kind,
+                    sl_view from, sl_view to, sl_error *error) {
+    if (*count == SL_TOKENIZER_MAX_STAGES) {
+        return sl_fail(error, SL_ERR_LIMIT, "normalizer: more than %d steps", SL_TOKENIZER_MAX_STAGES);
+    }
+    if (to.length > LONGEST_REPLACEMENT || from.length > LONGEST_REPLACEMENT) {
+        return sl_fail(error, SL_ERR_LIMIT, "normalizer: a text of more than %d bytes", LONGEST_REPLACEMENT);
+    }
+    sl_text_step step = {kind, sl_tokenizer_keep(tokenizer, from), sl_tokenizer_keep(tokenizer, to)};
+    if (!step.from.data || !step.to.data) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the normalizer");
+    }
+    steps[(*count)++] = step;
+    return 0;
+}
+
+/* {"pattern": {"String": "x"}, "content": "y"} */
+static int get_replace(const json_t *element, const char *field, sl_view *from, sl_view *to,
+                       sl_error *error) {
+    const json_t *pattern = json_object_get(element, "pattern"), *string = json_object_get(pattern, "String");
+    if (!json_is_object(pattern)) {
+        return wrong_type("pattern", "an object", pattern, error);
+    }
+    if (!json_is_string(string) || json_string_length(string) == 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "%s: Replace by anything but a plain, non-empty String is not supported", field);
+    }
+    *from = view_of(string);
+    return get_string(element, "content", to, error);
+}
+
+static int add_normalizer(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
+    sl_view from = {"", 0}, to = {"", 0};
+    sl_text_step_kind kind;
+    int code = 0;
+    if (sl_view_is(type, "NFC")) {
+        kind = SL_STEP_NFC;
+    } else if (sl_view_is(type, "Prepend")) {
+        kind = SL_STEP_PREPEND;
+        code = get_string(element, "prepend", &to, error);
+    } else if (sl_view_is(type, "Replace")) {
+        kind = SL_STEP_REPLACE;
+        code = get_replace(element, "normalizer", &from, &to, error);
+    } else {
+        return unsupported("normalizer", type, error);
+    }
+    return code ? code
+                : add_step(tokenizer, tokenizer->normalizer, &tokenizer->normalizer_count, kind, from, to,
+                           error);
+}
+
+/* ---- pre-tokenizer
+ * ------------------------------------------------------------------------------------------------------- */
+
+static int get_behavior(const json_t *element, sl_split_behavior *behavior, sl_error *error) {
+    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext"};
+    sl_view name;
+    int code = get_string(element, "behavior", &name, error);
+    if (code) {
+        return code;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        if (sl_view_is(name, names[i])) {
+            *behavior = (sl_split_behavior)i; /* in the enum's order */
+            return 0;
+        }
+    }
+    return unsupported("pre_tokenizer: behavior", name, error);
+}
+
+static int add_plain_split(sl_tokenizer *tokenizer, sl_view string, sl_split_behavior behavior,
+                           sl_error *error) {
+    sl_buffer pattern = {0};
+    for (size_t i = 0; i < string.length; i++) {
+        if (strchr("\\^$.[]|()?*+{}#&-", string.data[i])) {
+            sl_buffer_text(&pattern, "\\");
+        }
+        sl_buffer_append(&pattern, string.data + i, 1);
+    }
+    int code = pattern.failed || !pattern.data
+                   ? sl_fail(error, string.length ? SL_ERR_NOMEM : SL_ERR_FORMAT,
+                             "pre_tokenizer: Split by '%.60s'", string.data)
+                   : sl_split_add(tokenizer, (sl_view){pattern.data, pattern.length}, behavior, error);
+    sl_buffer_free(&pattern);
+    return code;
+}
+
+static int add_split(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    const json_t *pattern = json_object_get(element, "pattern");
+    const json_t *regex = json_object_get(pattern, "Regex"), *string = json_object_get(pattern, "String");
+    sl_split_behavior behavior = SL_SPLIT_ISOLATED;
+    bool invert = false;
+    int code = get_bool(element, "invert", &invert, error);
+    if (code || (code = get_behavior(element, &behavior, error)) != 0) {
+        return code;
+    }
+    if (invert) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "pre_tokenizer: an inverted Split is not supported");
+    }
+    if (json_is_string(regex)) {
+        return sl_split_add(tokenizer, view_of(regex), behavior, error);
+    }
+    if (json_is_string(string)) {
+        return add_plain_split(tokenizer, view_of(string), behavior, error);
+    }
+    return wrong_type("pre_tokenizer: Split: pattern", "a Regex or a String", pattern, error);
+}
+
+static int add_byte_level(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    bool prefix = true, split = true;
+    int code = get_bool(element, "add_prefix_space", &prefix, error);
+    if (code || (code = get_bool(element, "use_regex", &split, error)) != 0) {
+        return code;
+    }
+    if (prefix) {
+        if (tokenizer->split_count > 0) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED,
+                           "pre_tokenizer: ByteLevel with add_prefix_space after another split is "
+                           "not supported");
+        }
+        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, SL_STEP_PREPEND_MISSING,
+                        sl_view_of(" "), sl_view_of(" "), error);
+    }
+    tokenizer->model = SL_MODEL_BYTE_LEVEL;
+    return code || !split ? code
+                          : sl_split_add(tokenizer, sl_view_of(SL_PATTERN_GPT2), SL_SPLIT_ISOLATED, error);
+}
+
+/* Which texts Metaspace begins with a space: *kind, or none (returns false in *any). */
+static int metaspace_prefix(const json_t *element, sl_text_step_kind *kind, bool *any, sl_error *error) {
+    bool prefix = true;
+    const json_t *scheme = json_object_get(element, "prepend_scheme");
+    int code = get_bool(element, "add_prefix_space", &prefix, error);
+    *kind = SL_STEP_PREPEND_MISSING;
+    *any = prefix;
+    if (code || is_absent(scheme)) {
+        return code;
+    }
+    sl_view name = view_of(scheme);
+    if (json_is_string(scheme) && sl_view_is(name, "first")) {
+        *kind = SL_STEP_PREPEND_FIRST;
+    } else if (json_is_string(scheme) && sl_view_is(name, "never")) {
+        *any = false;
+    } else if (!json_is_string(scheme) || !sl_view_is(name, "always")) {
+        return unsupported("Metaspace: prepend_scheme",
+                           json_is_string(scheme) ? name : sl_view_of(type_name(scheme)), error);
+    }
+    return 0;
+}
+
+static int add_metaspace(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    sl_view replacement;
+    sl_text_step_kind kind;
+    bool prefix, split = true;
+    int code = get_string(element, "replacement", &replacement, error);
+    if (code || (code = get_bool(element, "split", &split, error)) != 0 ||
+        (code = metaspace_prefix(element, &kind, &prefix, error)) != 0) {
+        return code;
+    }
+    if (!sl_view_is(replacement, SL_SPM_SPACE) || tokenizer->split_count > 0) {
+        return unsupported("pre_tokenizer: Metaspace",
+                           sl_view_of(tokenizer->split_count ? "after another split" : "another replacement"),
+                           error);
+    }
+    code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, SL_STEP_REPLACE,
+                    sl_view_of(" "), replacement, error);
+    if (code == 0 && prefix) {
+        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, kind, replacement,
+                        replacement, error);
+    }
+    return code || !split ? code : add_plain_split(tokenizer, replacement, SL_SPLIT_WITH_NEXT, error);
+}
+
+static int add_pre_tokenizer(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
+    if (tokenizer->model == SL_MODEL_BYTE_LEVEL) {
+        /* It would see GPT-2's alphabet instead of the text. */
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "pre_tokenizer: '%.60s' after ByteLevel is not supported",
+                       type.data);
+    }
+    if (sl_view_is(type, "Split")) {
+        return add_split(tokenizer, element, error);
+    }
+    if (sl_view_is(type, "ByteLevel")) {
+        return add_byte_level(tokenizer, element, error);
+    }
+    if (sl_view_is(type, "Metaspace")) {
+        return add_metaspace(tokenizer, element, error);
+    }
+    if (sl_view_is(type, "Digits")) {
+        bool each = false;
+        int code = get_bool(element, "individual_digits", &each, error);
+        return code ? code
+                    : sl_split_add(tokenizer, sl_view_of(each ? "\\p{N}" : "\\p{N}+"), SL_SPLIT_ISOLATED,
+                                   error);
+    }
+    return unsupported("pre_tokenizer", type, error);
+}
+
+/* ---- post-processor and decoder
+ * ------------------------------------------------------------------------------------------ */
+
+/* TemplateProcessing: a special token before the text is bos. */
+static int add_post_processor(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
+    if (sl_view_is(type, "ByteLevel")) {
+        return 0; /* changes offsets only */
+    }
+    if (!sl_view_is(type, "TemplateProcessing")) {
+        return unsupported("post_processor", type, error);
+    }
+    const json_t *single = json_object_get(element, "single");
+    if (!json_is_array(single)) {
+        return wrong_type("post_processor: single", "an array", single, error);
+    }
+    const json_t *special = json_object_get(json_array_get(single, 0), "SpecialToken");
+    if (special) {
+        sl_view text;
+        int code = get_string(special, "id", &text, error);
+        if (code) {
+            return code;
+        }
+        tokenizer->bos = sl_tokenizer_find(tokenizer, text);
+        if (tokenizer->bos < 0) {
+            return sl_fail(error, SL_ERR_FORMAT, "post_processor: token '%.60s' is not in the vocabulary",
+                           text.data);
+        }
+        tokenizer->add_bos = true;
+    }
+    return 0;
+}
+
+static int add_decoder(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
+    sl_view from, to;
+    int code = 0;
+    if (sl_view_is(type, "Replace")) {
+        code = get_replace(element, "decoder", &from, &to, error);
+        if (code == 0 && !(sl_view_is(from, SL_SPM_SPACE) && sl_view_is(to, " "))) {
+            code = unsupported("decoder: Replace", from, error);
+        }
+    } else if (sl_view_is(type, "Strip")) {
+        const json_t *start = json_object_get(element, "start"), *stop = json_object_get(element, "stop");
+        if ((code = get_string(element, "content", &to, error)) != 0) {
+            return code;
+        }
+        if (!sl_view_is(to, " ") || !json_is_integer(start) || json_integer_value(start) > 1 ||
+            !json_is_integer(stop) || json_integer_value(stop) != 0) {
+            return unsupported("decoder: Strip", sl_view_of("anything but one space at the start"), error);
+        }
+        tokenizer->strip_start = json_integer_value(start) == 1;
+    } else if (sl_view_is(type, "Metaspace")) {
+        sl_text_step_kind kind;
+        code = metaspace_prefix(element, &kind, &tokenizer->strip_start, error);
+    } else if (!sl_view_is(type, "ByteLevel") && !sl_view_is(type, "ByteFallback") &&
+               !sl_view_is(type, "Fuse")) {
+        code = unsupported("decoder", type, error);
+    }
+    return code;
+}
+
+/* ---- added tokens
+ * -------------------------------------------------------------------------------------------------------- */
+
+static int load_added(sl_tokenizer *tokenizer, const json_t *list, sl_error *error) {
+    sl_buffer buffers[2] = {0};
+    int code = 0;
+    for (size_t i = 0; i < json_array_size(list) && code == 0; i++) {
+        const json_t *entry = json_array_get(list, i);
+        sl_added_token added = {.id = (int32_t)json_integer_value(json_object_get(entry, "id"))};
+        bool normalized = false;
+        added.special = tokenizer->tokens[added.id].type == SL_TOKEN_CONTROL;
+        if ((code = get_bool(entry, "single_word", &added.single_word, error)) != 0 ||
+            (code = get_bool(entry, "lstrip", &added.strip_left, error)) != 0 ||
+            (code = get_bool(entry, "rstrip", &added.strip_right, error)) != 0 ||
+            (code = get_bool(entry, "normalized", &normalized, error)) != 0) {
+            break;
+        }
+        sl_view content = tokenizer->tokens[added.id].text;
+        if (normalized) {
+            code = sl_text_steps_run(tokenizer->normalizer, tokenizer->normalizer_count, content, true,
+                                     buffers, &content);
+            if (code) {
+                sl_fail(error, code, "added_tokens: token %d cannot be normalized", added.id);
+                break;
+            }
+        }
+        code = sl_vocabulary_add(tokenizer, &added, content, normalized, error);
+    }
+    sl_buffer_free(&buffers[0]);
+    sl_buffer_free(&buffers[1]);
+    return code;
+}
+
+/* ---- tokenizer_config.json
+ * ----------------------------------------------------------------------------------------------- */
+
+/* "bos_token": a string, or an object with "content"; *text.data is NULL when there is none. */
+static int config_token(const json_t *config, const char *key, sl_view *text, sl_error *error) {
+    const json_t *value = json_object_get(config, key);
+    *text = (sl_view){0};
+    if (is_absent(value)) {
+        return 0;
+    }
+    if (json_is_object(value)) {
+        value = json_object_get(value, "content");
+    }
+    if (!json_is_string(value)) {
+        return wrong_type(key, "a string or an object with a string 'content'", value, error);
+    }
+    *text = view_of(value);
+    return 0;
+}
+
+static int load_config_tokens(sl_tokenizer *tokenizer, const json_t *config, sl_error *error) {
+    const struct {
+        const char *key;
+        int32_t *id;
+        bool must_exist; /* padding is often a token that a trainer meant to add */
+    } rows[] = {
+        {"bos_token", &tokenizer->bos, true},
+        {"eos_token", &tokenizer->eos, true},
+        {"unk_token", &tokenizer->unk, false},
+        {"pad_token", &tokenizer->pad, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        sl_view text;
+        int code = config_token(config, rows[i].key, &text, error);
+        if (code) {
+            return code;
+        }
+        if (!text.data || text.length == 0) {
+            continue;
+        }
+        int32_t id = sl_tokenizer_find(tokenizer, text);
+        if (id < 0 && rows[i].must_exist) {
+            return sl_fail(error, SL_ERR_FORMAT, "tokenizer_config: %s '%.60s' is not in the vocabulary",
+                           rows[i].key, text.data);
+        }
+        if (id >= 0) {
+            *rows[i].id = id;
+        }
+    }
+    return get_bool(config, "add_bos_token", &tokenizer->add_bos, error);
+}
+
+static int load_config(sl_tokenizer *tokenizer, const json_t *config, sl_error *error) {
+    if (!json_is_object(config)) {
+        return wrong_type("tokenizer_config", "an object", config, error);
+    }
+    int code = load_config_tokens(tokenizer, config, error);
+    const json_t *value = json_object_get(config, "chat_template");
+    if (code || is_absent(value)) {
+        return code;
+    }
+    if (json_is_string(value)) {
+        return sl_tokenizer_add_template(tokenizer, sl_view_of("default"), view_of(value), error);
+    }
+    if (!json_is_array(value)) {
+        return wrong_type("tokenizer_config: chat_template", "a string or an array", value, error);
+    }
+    for (size_t i = 0; i < json_array_size(value) && code == 0; i++) {
+        const json_t *entry = json_array_get(value, i);
+        sl_view name, text;
+        if ((code = get_string(entry, "name", &name, error)) == 0 &&
+            (code = get_string(entry, "template", &text, error)) == 0) {
+            code = sl_tokenizer_add_template(tokenizer, name, text, error);
+        }
+    }
+    return code;
+}
+
+/* ---- the whole
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static int load_root(sl_tokenizer *tokenizer, const json_t *root, sl_error *error) {
+    int code;
+    if (!json_is_object(root)) {
+        return wrong_type("the document", "an object", root, error);
+    }
+    enum { DEPTH = 4 };
+    tokenizer->model = SL_MODEL_CHARACTER;
+    if ((code = for_each(tokenizer, json_object_get(root, "normalizer"), "normalizer", "normalizers", DEPTH,
+                         add_normalizer, error)) != 0 ||
+        (code = for_each(tokenizer, json_object_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
+                         DEPTH, add_pre_tokenizer, error)) != 0 ||
+        (code = load_model(tokenizer, root, error)) != 0 ||
+        (code = for_each(tokenizer, json_object_get(root, "post_processor"), "post_processor", "processors",
+                         DEPTH, add_post_processor, error)) != 0 ||
+        (code = for_each(tokenizer, json_object_get(root, "decoder"), "decoder", "decoders", DEPTH,
+                         add_decoder, error)) != 0) {
+        return code;
+    }
+    return load_added(tokenizer, json_object_get(root, "added_tokens"), error);
+}
+
+int sl_tokenizer_from_json_memory(sl_view json, sl_view config, const char *name, sl_tokenizer **out,
+                                  sl_error *error) {
+    *out = NULL;
+    json_t *root = NULL, *settings = NULL;
+    sl_tokenizer *tokenizer = sl_tokenizer_new();
+    int code = tokenizer ? sl_json_parse(json.data, json.length, "tokenizer.json", &root, error)
+                         : sl_fail(error, SL_ERR_NOMEM, "out of memory");
+    if (code == 0) {
+        code = load_root(tokenizer, root, error);
+    }
+    json_decref(root);
+    if (code == 0 && config.data) {
+        code = sl_json_parse(config.data, config.length, "tokenizer_config.json", &settings, error);
+        if (code == 0) {
+            code = load_config(tokenizer, settings, error);
+        }
+        json_decref(settings);
+    }
+    if (code == 0) {
+        sl_vocabulary_mark_eog(tokenizer, false);
+        code = sl_vocabulary_finish(tokenizer, true, error);
+    }
+    if (code) {
+        sl_tokenizer_destroy(tokenizer);
+        sl_fail_prefix(error, name);
+        return code;
+    }
+    *out = tokenizer;
+    return 0;
+}
+
+int sl_tokenizer_from_json(const char *path, const char *config_path, sl_tokenizer **out, sl_error *error) {
+    sl_map json = {0}, config = {0};
+    *out = NULL;
+    int code = sl_map_open(&json, path, error);
+    if (code == 0 && config_path) {
+        code = sl_map_open(&config, config_path, error);
+    }
+    if (code == 0) {
+        sl_view view = {(const char *)config.data, config.size};
+        code = sl_tokenizer_from_json_memory((sl_view){(const char *)json.data, json.size}, view, path, out,
+                                             error);
+    }
+    sl_map_close(&json);
+    sl_map_close(&config);
+    return code;
+}
