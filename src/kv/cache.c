@@ -184,6 +184,9 @@ int32_t sl_cache_available_states(const sl_cache *cache) {
 int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error) {
     memset(timeline, 0, sizeof *timeline);
     timeline->state = timeline->previous_state = timeline->write_state = SL_NONE;
+    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+        timeline->copied_from[g] = SL_NONE;
+    }
     int32_t groups = cache->program->group_count;
     for (int32_t g = 0; g < groups; g++) {
         timeline->pages[g] = sl_alloc((size_t)cache->table_width * sizeof *timeline->pages[g]);
@@ -217,7 +220,29 @@ static void drop_state(sl_cache *cache, int32_t *slot) {
     *slot = SL_NONE;
 }
 
+/* The sources of page copies are done with. */
+static void drop_sources(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        pool_drop(&cache->pages[g], timeline->copied_from[g]);
+        timeline->copied_from[g] = SL_NONE;
+    }
+}
+
+/* Puts the shared pages back where their copies were to be; the page being written is the one that holds
+ * index `cached`. */
+static void undo_copies(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        if (timeline->copied_from[g] != SL_NONE) {
+            int32_t *entry = &timeline->pages[g][timeline->cached / SL_PAGE_TOKENS];
+            pool_drop(&cache->pages[g], *entry);
+            *entry = timeline->copied_from[g];
+            timeline->copied_from[g] = SL_NONE;
+        }
+    }
+}
+
 void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
+    drop_sources(cache, timeline);
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         drop_pages_from(cache, timeline, g, 0);
     }
@@ -225,7 +250,6 @@ void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
     drop_state(cache, &timeline->previous_state);
     drop_state(cache, &timeline->write_state);
     timeline->cached = timeline->previous = 0;
-    timeline->copied = false;
 }
 
 void sl_timeline_free(sl_cache *cache, sl_timeline *timeline) {
@@ -238,7 +262,7 @@ void sl_timeline_free(sl_cache *cache, sl_timeline *timeline) {
 
 void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        int32_t count = timeline->page_count[g];
+        int32_t count = (timeline->cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
         memcpy(fork->pages[g], timeline->pages[g], (size_t)count * sizeof *fork->pages[g]);
         for (int32_t i = 0; i < count; i++) {
             pool_hold(&cache->pages[g], fork->pages[g][i]);
@@ -330,8 +354,7 @@ static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32
             return SL_ERR_LIMIT;
         }
         copies->copies[copies->count++] = (sl_page_copy){group, *entry, page};
-        timeline->copied = true;
-        pool_drop(pool, *entry);
+        timeline->copied_from[group] = *entry;
         *entry = page;
     } else {
         int32_t page = take_page(cache, group);
@@ -347,7 +370,7 @@ static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32
     return 0;
 }
 
-int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
     int32_t last = (timeline->cached + rows - 1) / SL_PAGE_TOKENS;
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i <= last; i++) {
@@ -359,11 +382,20 @@ int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl
     }
     if (cache->program->state_count) {
         drop_state(cache, &timeline->previous_state);
-        if (timeline->write_state == SL_NONE && (timeline->write_state = take_state(cache)) == SL_NONE) {
-            return SL_ERR_LIMIT;
-        }
+        timeline->write_state = take_state(cache);
+        return timeline->write_state == SL_NONE ? SL_ERR_LIMIT : 0;
     }
     return 0;
+}
+
+int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+    int32_t copies_before = copies->count;
+    int result = reserve_all(cache, timeline, rows, copies);
+    if (result) {
+        copies->count = copies_before;
+        undo_copies(cache, timeline);
+    }
+    return result;
 }
 
 /* Lets the index hold what it lacks of the full pages of tokens[0, cached). */
@@ -402,7 +434,7 @@ static void index_full_pages(sl_cache *cache, sl_timeline *timeline, const int32
 }
 
 void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows) {
-    timeline->copied = false;
+    drop_sources(cache, timeline);
     timeline->previous = timeline->cached;
     int32_t full_before = timeline->cached / SL_PAGE_TOKENS;
     timeline->cached += rows;
@@ -426,9 +458,7 @@ void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *
 
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
     drop_state(cache, &timeline->write_state);
-    if (timeline->copied) {
-        sl_timeline_reset(cache, timeline);
-    }
+    undo_copies(cache, timeline);
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         timeline->dirty_from[g] = 0;
     }

@@ -27,9 +27,9 @@ typedef struct sl_timeline {
     int32_t dirty_from[SL_CACHE_GROUPS]; /* table entries from here on are not on the device yet */
     int32_t cached;                      /* tokens */
     int32_t previous; /* `cached` before the last step; a rollback to there or later needs no recomputing */
-    int32_t state, previous_state; /* slots; SL_NONE: zeros / nothing kept */
-    int32_t write_state;           /* slot of the step in flight */
-    bool copied;                   /* a page copy is part of the step in flight */
+    int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
+    int32_t write_state;                  /* slot of the step in flight */
+    int32_t copied_from[SL_CACHE_GROUPS]; /* the shared page that the step in flight copies; SL_NONE: none */
 } sl_timeline;
 
 int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error);
@@ -43,10 +43,10 @@ void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline 
  * `limit` tokens of it. Returns how many tokens that gave. */
 int32_t sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t limit);
 
-/* Makes [cached, cached + rows) writable: takes pages, and replaces shared ones, appending page copies to
- * `copies` (at most `copy_room`, *copy_count so far). With recurrent layers takes the slot to write.
- * SL_ERR_LIMIT when pages, slots or copies ran out; pages taken until then stay with the timeline for the
- * next try. */
+/* Makes [cached, cached + rows) writable: takes pages and replaces a shared one, appending a page copy to
+ * `copies`. With recurrent layers takes the slot to write. SL_ERR_LIMIT when pages, slots or copies ran out:
+ * then nothing is replaced, and pages taken until then stay with the timeline for the next try. Sources of
+ * copies stay held until advance or revert, so that no other copy of the step writes them. */
 typedef struct sl_copy_list {
     sl_page_copy *copies;
     int32_t count, room;
@@ -56,8 +56,7 @@ int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl
 /* After a step that stored `rows` more: tokens[0, cached + rows) are the sequence's. Full pages go into the
  * index. */
 void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows);
-/* After a step that failed: as before it (or emptied, when a page copy was part of it: its tokens are
- * recomputed). */
+/* After a step that failed, or when a reserved step is not taken: as before sl_timeline_reserve. */
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline);
 
 /* Forgets tokens from `length` on. `cached` becomes `length` or, when the cache can't give that back,

@@ -159,6 +159,10 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
         /* The next token follows from the last one, whose hidden state is gone: run it once more. */
         sl_timeline_truncate(s->cache, &sequence->timeline, sequence->count - 1);
     }
+    if (work->logits_from > sequence->count - 1) {
+        work->logits_from =
+            sequence->count - 1; /* what is generated follows from the last token in any case */
+    }
     sequence->work = work;
     work->previous = s->last;
     work->next = NULL;
@@ -371,11 +375,15 @@ static bool add_work(sl_scheduler *s, sl_work *work, step_room *room) {
     int failed;
     while ((failed = sl_timeline_reserve(s->cache, t, rows, &copies)) != 0 && preempt_one(s, work)) {
     }
-    head->page_copies = copies.count;
-    if (failed || count_table_changes(s, sequence) > room->table_changes) {
+    if (failed) {
         s->memory_short = true;
         return false;
     }
+    if (count_table_changes(s, sequence) > room->table_changes) {
+        sl_timeline_revert(s->cache, t);
+        return false;
+    }
+    head->page_copies = copies.count;
     room->table_changes -= count_table_changes(s, sequence);
     write_span(s, work, rows, outputs);
     room->rows -= rows;

@@ -1,0 +1,528 @@
+/* The scheduler and the cache's book-keeping against a backend that remembers tokens instead of computing: a
+ * page holds the ids of the tokens stored in it, a state slot the hash of all tokens before it. Every row
+ * then checks that it sees exactly its sequence's own past, through page tables, copies, forks, windows,
+ * snapshots and preemption; the "sampled" token is a function of that past, so that any mistake changes what
+ * is generated. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "sched/scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    VOCABULARY = 1000,
+    CONTEXT = 1024,
+    SLOTS = 3,
+    CHUNK = 96,
+    OUTPUTS = 8,
+    HISTORY = 16,
+    TABLE = CONTEXT / SL_PAGE_TOKENS
+};
+
+/* ---- the backend that remembers
+ * ------------------------------------------------------------------------------------- */
+
+struct sl_executor {
+    const sl_deployment *deployment;
+    unsigned char *block;
+    int32_t *pages[SL_CACHE_GROUPS]; /* [page][SL_PAGE_TOKENS] */
+    int32_t tables[SL_CACHE_GROUPS][SLOTS][TABLE];
+    uint64_t *states;
+    float logits[OUTPUTS][VOCABULARY];
+    int32_t tokens[OUTPUTS];
+    int fail_in; /* steps until one fails; 0: never */
+    uint64_t max_rows, steps;
+};
+
+static int32_t next_token(const int32_t *tokens, int32_t count, int32_t window) {
+    int32_t first = window && count > window ? count - window : 0;
+    uint64_t hash = sl_hash64(tokens + first, (size_t)(count - first) * sizeof *tokens, 7);
+    return (int32_t)(hash % VOCABULARY);
+}
+
+static uint64_t next_state(uint64_t state, int32_t token) {
+    return sl_hash64(&token, sizeof token, state + 1);
+}
+
+static void *fake_block(sl_executor *e) {
+    return e->block;
+}
+
+static void apply_changes(sl_executor *e) {
+    const sl_step_layout *layout = &e->deployment->step;
+    const sl_step_header *head = sl_step_head(e->block);
+    const size_t page = SL_PAGE_TOKENS * sizeof(int32_t);
+    for (int32_t i = 0; i < head->page_copies; i++) {
+        sl_page_copy c = sl_step_page_copies(layout, e->block)[i];
+        memcpy(e->pages[c.group] + c.target * SL_PAGE_TOKENS, e->pages[c.group] + c.source * SL_PAGE_TOKENS,
+               page);
+    }
+    for (int32_t i = 0; i < head->table_changes; i++) {
+        sl_table_change c = sl_step_table_changes(layout, e->block)[i];
+        e->tables[c.group][c.slot][c.index] = c.page;
+    }
+}
+
+/* The tokens that a row at `index` sees in one group, oldest first. */
+static int32_t gather(sl_executor *e, int32_t group, const sl_step_span *span, int32_t index, int32_t *seen) {
+    int32_t window = e->deployment->program->groups[group].window, count = 0;
+    for (int32_t i = window && index >= window ? index - window + 1 : 0; i <= index; i++) {
+        int32_t page = e->tables[group][span->slot][i / SL_PAGE_TOKENS];
+        assert_in_range(page, 0, e->deployment->caches[group].pages - 1);
+        seen[count++] = e->pages[group][page * SL_PAGE_TOKENS + i % SL_PAGE_TOKENS];
+    }
+    return count;
+}
+
+static void run_span(sl_executor *e, const sl_step_span *span, const sl_step_row *rows, int32_t *sampled) {
+    const sl_program *program = e->deployment->program;
+    uint64_t state = span->state_read == SL_NONE ? 0 : e->states[span->state_read];
+    for (int32_t r = span->first_row; r < span->first_row + span->row_count; r++) {
+        assert_int_equal(rows[r].source, SL_ROW_TOKEN);
+        int32_t seen[CONTEXT], results[SL_CACHE_GROUPS] = {0};
+        for (int32_t g = 0; g < program->group_count; g++) {
+            int32_t index = span->length[g] + r - span->first_row;
+            int32_t page = e->tables[g][span->slot][index / SL_PAGE_TOKENS];
+            assert_in_range(page, 0, e->deployment->caches[g].pages - 1);
+            e->pages[g][page * SL_PAGE_TOKENS + index % SL_PAGE_TOKENS] = rows[r].token;
+            int32_t count = gather(e, g, span, index, seen);
+            results[g] = next_token(seen, count, 0);
+        }
+        state = next_state(state, rows[r].token);
+        uint64_t all = program->state_count ? state : 0;
+        for (int32_t g = 0; g < program->group_count; g++) {
+            all = all * 31 + (uint64_t)results[g];
+        }
+        sampled[r] = (int32_t)(all % VOCABULARY);
+    }
+    if (program->state_count) {
+        assert_int_not_equal(span->state_write, SL_NONE);
+        assert_int_not_equal(span->state_write, span->state_read);
+        e->states[span->state_write] = state;
+    }
+}
+
+static int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
+    assert_int_equal(bucket, 0);
+    const sl_step_layout *layout = &e->deployment->step;
+    sl_error check;
+    if (sl_step_check(layout, e->deployment->program, e->block, &check)) {
+        fail_msg("step block: %s", check.message);
+    }
+    const sl_step_header *head = sl_step_head(e->block);
+    e->max_rows = (uint64_t)head->rows > e->max_rows ? (uint64_t)head->rows : e->max_rows;
+    e->steps++;
+    if (e->fail_in && --e->fail_in == 0) {
+        return sl_fail(error, SL_ERR_INTERNAL, "this step fails");
+    }
+    apply_changes(e);
+    int32_t sampled[CHUNK];
+    for (int32_t i = 0; i < head->spans; i++) {
+        run_span(e, &sl_step_spans(layout, e->block)[i], sl_step_rows(layout, e->block), sampled);
+    }
+    for (int32_t i = 0; i < head->outputs; i++) {
+        e->tokens[i] = sampled[sl_step_outputs(layout, e->block)[i].row];
+        e->logits[i][0] = (float)e->tokens[i];
+    }
+    return 0;
+}
+
+static int fake_wait(sl_executor *e, sl_error *error) {
+    (void)e;
+    (void)error;
+    return 0;
+}
+
+static const float *fake_logits(sl_executor *e) {
+    return e->logits[0];
+}
+
+static const int32_t *fake_tokens(sl_executor *e) {
+    return e->tokens;
+}
+
+static const sl_backend_functions fake_functions = {.step_block = fake_block,
+                                                    .submit = fake_submit,
+                                                    .wait = fake_wait,
+                                                    .logits = fake_logits,
+                                                    .tokens = fake_tokens};
+
+/* ---- a rig
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct rig {
+    sl_backend backend;
+    sl_program program;
+    sl_plan plan;
+    sl_lowered bucket;
+    sl_executor *executor;
+    sl_scheduler *scheduler;
+} rig;
+
+typedef struct shape {
+    int32_t pages;  /* of the full group; 0: there is none */
+    int32_t window; /* of a second group; 0: there is none */
+    int32_t window_pages;
+    int32_t state_slots; /* 0: no recurrent layers */
+    bool reuse;
+} shape;
+
+static rig *rig_create(const shape *s) {
+    rig *r = calloc(1, sizeof *r);
+    sl_program *p = &r->program;
+    p->vocabulary = VOCABULARY;
+    sl_deployment *d = &r->plan.deployment;
+    if (s->pages) {
+        d->caches[p->group_count].pages = s->pages;
+        sl_program_group(p, &(sl_cache_group){"full", 1, 1, 32, 32, 0});
+    }
+    if (s->window) {
+        d->caches[p->group_count].pages = s->window_pages;
+        sl_program_group(p, &(sl_cache_group){"window", 1, 1, 32, 32, s->window});
+    }
+    if (s->state_slots) {
+        sl_program_state(
+            p, &(sl_state_layer){.channels = 4, .taps = 4, .heads = 1, .key_size = 4, .value_size = 4});
+    }
+    r->backend.functions = &fake_functions;
+    r->plan.backend = &r->backend;
+    r->plan.options.history = HISTORY;
+    d->program = p;
+    d->limits = (sl_limits){CHUNK, OUTPUTS, SLOTS, CONTEXT, HISTORY * OUTPUTS};
+    d->state_slots = s->state_slots;
+    r->bucket.rows[SL_ROWS_STEP] = CHUNK;
+    r->bucket.rows[SL_ROWS_OUTPUT] = OUTPUTS;
+    d->buckets = &r->bucket;
+    d->bucket_count = 1;
+    sl_step_layout_init(&d->step, &d->limits, p->group_count);
+    sl_executor *e = r->executor = calloc(1, sizeof *e);
+    e->deployment = d;
+    e->block = calloc(1, d->step.bytes);
+    for (int32_t g = 0; g < p->group_count; g++) {
+        e->pages[g] = calloc((size_t)d->caches[g].pages * SL_PAGE_TOKENS, sizeof(int32_t));
+        memset(e->tables[g], 0xff, sizeof e->tables[g]);
+    }
+    e->states = calloc((size_t)s->state_slots + 1, sizeof *e->states);
+    sl_error error;
+    assert_int_equal(sl_scheduler_create(&r->plan, e, s->reuse, &r->scheduler, &error), 0);
+    return r;
+}
+
+static void rig_destroy(rig *r) {
+    sl_scheduler_destroy(r->scheduler);
+    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+        free(r->executor->pages[g]);
+    }
+    free(r->executor->states);
+    free(r->executor->block);
+    free(r->executor);
+    sl_program_free(&r->program);
+    free(r);
+}
+
+static bool rig_step(rig *r) {
+    int32_t bucket;
+    if (sl_scheduler_build(r->scheduler, &bucket) == 0) {
+        return false;
+    }
+    sl_error error = {0};
+    int status = fake_submit(r->executor, bucket, &error);
+    sl_scheduler_commit(r->scheduler, status, &error);
+    return true;
+}
+
+/* What the fake model says after tokens[0, count). */
+static int32_t expected_token(const sl_program *p, const int32_t *tokens, int32_t count) {
+    uint64_t state = 0;
+    for (int32_t i = 0; i < count; i++) {
+        state = next_state(state, tokens[i]);
+    }
+    uint64_t all = p->state_count ? state : 0;
+    for (int32_t g = 0; g < p->group_count; g++) {
+        all = all * 31 + (uint64_t)next_token(tokens, count, p->groups[g].window);
+    }
+    return (int32_t)(all % VOCABULARY);
+}
+
+/* A work, and the timeline that it must produce. */
+typedef struct job {
+    sl_work work;
+    const sl_program *program;
+    int32_t model[CONTEXT + 64]; /* the tokens that the sequence should have */
+    int32_t count;
+    bool done;
+    sl_finish finish;
+    int32_t logits_next, logits_seen;
+} job;
+
+static sl_finish job_token(sl_work *work, int32_t token) {
+    job *j = (job *)work;
+    assert_int_equal(token, expected_token(j->program, j->model, j->count));
+    j->model[j->count++] = token;
+    return SL_FINISH_LENGTH;
+}
+
+static void job_logits(sl_work *work, const float *logits, int32_t rows, int32_t first) {
+    job *j = (job *)work;
+    if (work->logits == SL_LOGITS_ALL) {
+        assert_int_equal(first, j->logits_next);
+    }
+    for (int32_t i = 0; i < rows; i++) {
+        assert_int_equal((int32_t)logits[(size_t)i * VOCABULARY],
+                         expected_token(j->program, j->model, first + i + 1));
+    }
+    j->logits_next = first + rows;
+    j->logits_seen += rows;
+    work->blocked = false;
+}
+
+static void job_done(sl_work *work, sl_finish finish, const sl_error *error) {
+    job *j = (job *)work;
+    (void)error;
+    j->done = true;
+    j->finish = finish;
+}
+
+static int job_submit(rig *r, job *j, const int32_t *tokens, int32_t count, int32_t generate,
+                      sl_logits_wanted logits) {
+    sl_sequence *sequence = j->work.sequence;
+    j->work = (sl_work){.sequence = sequence,
+                        .generate = generate,
+                        .logits = logits,
+                        .logits_from = j->count,
+                        .on_token = job_token,
+                        .on_logits = job_logits,
+                        .on_done = job_done};
+    j->program = &r->program;
+    j->done = false;
+    j->logits_seen = 0;
+    j->logits_next = count ? j->count : j->count - 1;
+    sl_error error;
+    int result = sl_scheduler_submit(r->scheduler, &j->work, tokens, (size_t)count, &error);
+    if (result == 0) {
+        memcpy(j->model + j->count, tokens, (size_t)count * sizeof *tokens);
+        j->count += count;
+    }
+    return result;
+}
+
+static void job_check(const job *j) {
+    assert_int_equal(j->work.sequence->count, j->count);
+    assert_memory_equal(j->work.sequence->tokens, j->model, (size_t)j->count * sizeof *j->model);
+}
+
+/* ---- tests
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static const shape shapes[] = {
+    {64, 0, 0, 0, true},  {64, 0, 0, 0, false}, {40, 100, 14, 0, true}, {0, 0, 0, 10, true},
+    {40, 0, 0, 12, true}, {40, 0, 0, 7, false}, {24, 48, 12, 9, true},  {20, 0, 0, 0, true},
+};
+
+static void prompts_are_cut_into_chunks_and_generate(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        rig *r = rig_create(&shapes[i]);
+        job j = {0};
+        sl_error error;
+        assert_int_equal(sl_sequence_create(r->scheduler, &j.work.sequence, &error), 0);
+        int32_t tokens[300];
+        for (int32_t t = 0; t < 300; t++) {
+            tokens[t] = t * 7 % VOCABULARY;
+        }
+        assert_int_equal(job_submit(r, &j, tokens, 300, 20, SL_LOGITS_ALL), 0);
+        job again = j;
+        assert_int_equal(job_submit(r, &again, tokens, 1, 1, SL_LOGITS_NONE), SL_ERR_BUSY);
+        while (rig_step(r)) {
+        }
+        assert_true(j.done);
+        assert_int_equal(j.finish, SL_FINISH_LENGTH);
+        assert_int_equal(j.count, 320);
+        assert_int_equal(j.logits_seen, 319);
+        job_check(&j);
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+static void equal_beginnings_are_reused(void **state) {
+    (void)state;
+    static const shape with[] = {{64, 0, 0, 0, true}, {40, 100, 20, 0, true}, {40, 0, 0, 12, true}};
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        rig *r = rig_create(&with[i]);
+        int32_t tokens[200];
+        for (int32_t t = 0; t < 200; t++) {
+            tokens[t] = t;
+        }
+        sl_error error;
+        job jobs[2] = {0};
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(sl_sequence_create(r->scheduler, &jobs[k].work.sequence, &error), 0);
+            assert_int_equal(job_submit(r, &jobs[k], tokens, 200, 5, SL_LOGITS_NONE), 0);
+            while (rig_step(r)) {
+            }
+            job_check(&jobs[k]);
+        }
+        assert_int_equal(jobs[0].work.reused, 0);
+        assert_int_equal(jobs[1].work.reused, 192);
+        assert_memory_equal(jobs[0].model, jobs[1].model, 205 * sizeof(int32_t));
+        for (int k = 0; k < 2; k++) {
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        rig_destroy(r);
+    }
+}
+
+static void what_never_fits_ends_with_a_message(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 4, .reuse = true});
+    job j = {0};
+    sl_error error;
+    assert_int_equal(sl_sequence_create(r->scheduler, &j.work.sequence, &error), 0);
+    int32_t tokens[CONTEXT] = {0};
+    assert_int_equal(job_submit(r, &j, tokens, 400, 5, SL_LOGITS_NONE), 0);
+    while (rig_step(r)) {
+    }
+    assert_true(j.done);
+    assert_int_equal(j.finish, SL_FINISH_ERROR);
+    assert_int_equal(j.work.sequence->count, 400);
+    sl_sequence_destroy(r->scheduler, j.work.sequence);
+    rig_destroy(r);
+}
+
+static void submissions_are_checked(void **state) {
+    (void)state;
+    rig *r = rig_create(&shapes[0]);
+    job j = {0};
+    sl_error error;
+    assert_int_equal(sl_sequence_create(r->scheduler, &j.work.sequence, &error), 0);
+    int32_t tokens[CONTEXT + 1] = {VOCABULARY};
+    assert_int_equal(job_submit(r, &j, tokens, 0, 5, SL_LOGITS_NONE), SL_ERR_INVALID);
+    assert_int_equal(job_submit(r, &j, tokens, 1, 5, SL_LOGITS_NONE), SL_ERR_INVALID);
+    tokens[0] = 0;
+    assert_int_equal(job_submit(r, &j, tokens, CONTEXT + 1, 5, SL_LOGITS_NONE), SL_ERR_LIMIT);
+    assert_int_equal(j.work.sequence->count, 0);
+    assert_int_equal(job_submit(r, &j, tokens, CONTEXT - 2, 5, SL_LOGITS_NONE), 0);
+    while (rig_step(r)) {
+    }
+    assert_int_equal(j.finish, SL_FINISH_CONTEXT);
+    assert_int_equal(j.count, CONTEXT);
+    sl_sequence_destroy(r->scheduler, j.work.sequence);
+    rig_destroy(r);
+}
+
+static uint32_t seed_state;
+static uint32_t draw(uint32_t below) {
+    seed_state = seed_state * 1664525u + 1013904223u;
+    return (seed_state >> 8) % below;
+}
+
+enum { JOBS = 6 };
+
+static void random_act(rig *r, job *jobs) {
+    job *j = &jobs[draw(JOBS)];
+    sl_error error;
+    uint32_t act = draw(10);
+    if (!j->work.sequence) {
+        memset(j, 0, sizeof *j);
+        assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
+        j->done = true;
+    } else if (!j->done) {
+        j->work.cancelled = act == 0;
+    } else if (act < 5) {
+        int32_t tokens[200], count = (int32_t)draw(act == 0 ? 200 : 20) + (j->count == 0);
+        int32_t alphabet = draw(2) ? 1 : 3; /* few different prompts, so that beginnings are shared */
+        for (int32_t t = 0; t < count; t++) {
+            tokens[t] = (int32_t)draw((uint32_t)alphabet);
+        }
+        int32_t generate = (int32_t)draw(40);
+        if (j->count + count + generate < 600) {
+            assert_int_equal(job_submit(r, j, tokens, count, generate, (sl_logits_wanted)draw(3)), 0);
+        }
+    } else if (act < 7) {
+        int32_t back = (int32_t)draw(draw(2) ? 3 : 200);
+        j->count = j->count > back ? j->count - back : 0;
+        sl_sequence_rollback(r->scheduler, j->work.sequence, j->count);
+    } else if (act < 9) {
+        job *to = &jobs[draw(JOBS)];
+        if (!to->work.sequence) {
+            *to = *j;
+            assert_int_equal(sl_sequence_fork(r->scheduler, j->work.sequence, &to->work.sequence, &error), 0);
+        }
+    } else {
+        sl_sequence_destroy(r->scheduler, j->work.sequence);
+        j->work.sequence = NULL;
+    }
+}
+
+static void random_lives_see_only_their_own_past(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (uint32_t seed = 1; seed <= 6; seed++) {
+            seed_state = seed * 977u + (uint32_t)i;
+            rig *r = rig_create(&shapes[i]);
+            static job jobs[JOBS];
+            memset(jobs, 0, sizeof jobs);
+            for (int round = 0; round < 1500; round++) {
+                random_act(r, jobs);
+                for (uint32_t steps = draw(4); steps > 0; steps--) {
+                    if (draw(60) == 0) {
+                        r->executor->fail_in = 1;
+                    }
+                    rig_step(r);
+                    r->executor->fail_in = 0;
+                }
+            }
+            while (rig_step(r)) {
+            }
+            for (int k = 0; k < JOBS; k++) {
+                if (jobs[k].work.sequence) {
+                    assert_true(jobs[k].done);
+                    job_check(&jobs[k]);
+                    sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+                }
+            }
+            assert_true(r->executor->max_rows <= CHUNK && r->executor->steps > 100);
+            rig_destroy(r);
+        }
+    }
+}
+
+static void steady_steps_allocate_nothing(void **state) {
+    (void)state;
+    rig *r = rig_create(&shapes[6]);
+    job j = {0};
+    sl_error error;
+    int32_t token = 1;
+    assert_int_equal(sl_sequence_create(r->scheduler, &j.work.sequence, &error), 0);
+    assert_int_equal(job_submit(r, &j, &token, 1, 1000, SL_LOGITS_NONE), 0);
+    rig_step(r);
+    uint64_t before = sl_alloc_count();
+    while (rig_step(r)) {
+    }
+    assert_int_equal(j.count, 1001);
+    assert_int_equal(sl_alloc_count(), before);
+    sl_sequence_destroy(r->scheduler, j.work.sequence);
+    rig_destroy(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_are_cut_into_chunks_and_generate),
+        cmocka_unit_test(equal_beginnings_are_reused),
+        cmocka_unit_test(what_never_fits_ends_with_a_message),
+        cmocka_unit_test(submissions_are_checked),
+        cmocka_unit_test(random_lives_see_only_their_own_past),
+        cmocka_unit_test(steady_steps_allocate_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
