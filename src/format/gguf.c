@@ -332,41 +332,61 @@ static int read_tensor(parser *p, sl_tensor *tensor, uint64_t *offset) {
     return result;
 }
 
-/* Turns offsets into addresses. */
-static int place_tensors(parser *p, const uint64_t *offsets) {
+/* Where a tensor's data lies, counted from the start of all data. */
+typedef struct place {
+    uint64_t offset, tensor;
+} place;
+
+static int compare_places(const void *left, const void *right) {
+    uint64_t a = ((const place *)left)->offset, b = ((const place *)right)->offset;
+    return a < b ? -1 : a > b;
+}
+
+/* Turns offsets into addresses; sorts `places`. */
+static int place_tensors(parser *p, place *places) {
     sl_gguf *gguf = p->gguf;
     uint64_t past = p->at % gguf->alignment, start = past ? p->at + (gguf->alignment - past) : p->at;
+    sl_sort(places, gguf->tensor_count, sizeof *places, compare_places);
+    uint64_t end = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
-        sl_tensor *tensor = &gguf->tensors[i];
-        if (start > p->size || !sl_range_inside(offsets[i], tensor->bytes, p->size - start)) {
+        uint64_t offset = places[i].offset;
+        sl_tensor *tensor = &gguf->tensors[places[i].tensor];
+        if (start > p->size || !sl_range_inside(offset, tensor->bytes, p->size - start)) {
             sl_fail(p->error, SL_ERR_FORMAT,
                     "%llu bytes at offset %llu of the data (which starts at byte %llu) lie beyond the file's "
                     "end (%llu)",
-                    (unsigned long long)tensor->bytes, (unsigned long long)offsets[i],
-                    (unsigned long long)start, (unsigned long long)p->size);
+                    (unsigned long long)tensor->bytes, (unsigned long long)offset, (unsigned long long)start,
+                    (unsigned long long)p->size);
             return in_part(p, "tensor", i, tensor->name);
         }
-        tensor->data = p->data + start + offsets[i];
+        if (offset < end) {
+            sl_fail(p->error, SL_ERR_FORMAT, "offset %llu lies inside another tensor, which ends at %llu",
+                    (unsigned long long)offset, (unsigned long long)end);
+            return in_part(p, "tensor", i, tensor->name);
+        }
+        end = offset + tensor->bytes;
+        tensor->data = p->data + start + offset;
     }
     return 0;
 }
 
-static int read_descriptions(parser *p, uint64_t count, uint64_t **offsets) {
+static int read_descriptions(parser *p, uint64_t count, place **places) {
     sl_gguf *gguf = p->gguf;
-    uint64_t capacity = 0, offset_capacity = 0;
+    uint64_t capacity = 0, place_capacity = 0;
     int result = check_count(p, "tensor_count", count, MIN_TENSOR_BYTES);
     for (uint64_t i = 0; result == 0 && i < count; i++) {
         sl_tensor *tensors = sl_grow(gguf->tensors, i, &capacity, sizeof *tensors), tensor = {0};
         gguf->tensors = tensors ? tensors : gguf->tensors;
-        uint64_t *grown = sl_grow(*offsets, i, &offset_capacity, sizeof **offsets);
-        *offsets = grown ? grown : *offsets;
+        place *grown = sl_grow(*places, i, &place_capacity, sizeof **places);
+        *places = grown ? grown : *places;
         if (!tensors || !grown) {
             return sl_fail(p->error, SL_ERR_NOMEM, "no memory for tensors");
         }
-        if ((result = read_tensor(p, &tensor, &grown[i])) != 0) {
+        if ((result = read_tensor(p, &tensor, &grown[i].offset)) != 0) {
             return in_part(p, "tensor", i, tensor.name);
         }
         tensors[i] = tensor;
+        grown[i].tensor = i;
         gguf->tensor_count = i + 1;
     }
     return result;
@@ -374,10 +394,10 @@ static int read_descriptions(parser *p, uint64_t count, uint64_t **offsets) {
 
 static int read_tensors(parser *p, uint64_t count) {
     sl_gguf *gguf = p->gguf;
-    uint64_t *offsets = NULL;
-    int result = read_descriptions(p, count, &offsets);
-    result = result == 0 ? place_tensors(p, offsets) : result;
-    sl_free(offsets);
+    place *places = NULL;
+    int result = read_descriptions(p, count, &places);
+    result = result == 0 ? place_tensors(p, places) : result;
+    sl_free(places);
     if (result == 0 && (result = sl_name_index_reserve(&gguf->tensor_index, count, p->error)) == 0) {
         for (uint64_t i = 0; i < count; i++) {
             sl_name_index_add(&gguf->tensor_index, gguf->tensors[i].name, i);

@@ -3,7 +3,7 @@
  * malformed file. What is checked beyond the specification's structure: keys are printable ASCII and unique;
  * tensor names are unique and without control characters; booleans are 0 or 1; arrays nest at most
  * SL_GGUF_ARRAY_DEPTH deep; tensor types are those of quant/qtypes.def; no dimension is 0; a row holds whole
- * blocks; data lies inside the file at an aligned offset. */
+ * blocks; data lies inside the file at an aligned offset and belongs to one tensor. */
 #ifndef SL_FORMAT_GGUF_H
 #define SL_FORMAT_GGUF_H
 

@@ -478,6 +478,10 @@ static void bad_tensors_are_refused(void **state) {
     put_tensor(&b, "same", 0, 0, 1, 1, 0), put_tensor(&b, "same", 0, 32, 1, 1, 0);
     put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32), put_u64(&b, 0);
     refuse(&b, SL_ERR_FORMAT, "tensor 'same' is there twice");
+    put_header(&b, 3, 2, 0);
+    put_tensor(&b, "late", 0, 32, 1, 8, 0), put_tensor(&b, "early", 0, 0, 1, 9, 0);
+    put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32);
+    refuse(&b, SL_ERR_FORMAT, "tensor 'late': offset 32 lies inside another tensor, which ends at 36");
     put_header(&b, 3, 1, 0), put_tensor(&b, "", 0, 0, 1, 1, 0), put_u64(&b, 0);
     refuse(&b, SL_ERR_FORMAT, "tensor 0: the name's length is 0");
     free(b.data);
