@@ -1,0 +1,426 @@
+#include "model/bind.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/log.h"
+#include "format/index.h"
+
+#include <stdio.h>
+
+/* ---- owned memory ---- */
+
+void *sl_owned_alloc(sl_owned *owned, uint64_t bytes) {
+    if (owned->count == owned->capacity) {
+        const size_t capacity = owned->capacity ? owned->capacity * 2 : 64;
+        void **blocks = sl_realloc(owned->blocks, capacity * sizeof *blocks);
+        if (!blocks) {
+            return NULL;
+        }
+        owned->blocks = blocks;
+        owned->capacity = capacity;
+    }
+    if (bytes > SIZE_MAX) {
+        return NULL;
+    }
+    void *block = sl_alloc((size_t)bytes);
+    if (block) {
+        owned->blocks[owned->count++] = block;
+        owned->bytes += bytes;
+    }
+    return block;
+}
+
+void sl_owned_free(sl_owned *owned) {
+    for (size_t i = 0; i < owned->count; i++) {
+        sl_free(owned->blocks[i]);
+    }
+    sl_free(owned->blocks);
+    memset(owned, 0, sizeof *owned);
+}
+
+void sl_binding_free(sl_binding *binding) {
+    sl_free(binding->layers);
+    sl_free(binding->used);
+    binding->layers = NULL;
+    binding->used = NULL;
+    binding->tensors = 0;
+}
+
+/* ---- looking up ---- */
+
+/* Where checkpoints put the text model: alone, and inside a multimodal one (transformers 5, then 4). */
+static const struct {
+    const char *trunk, *head;
+} PREFIXES[] = {{"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+
+typedef struct binder {
+    const sl_config *config;
+    const sl_source *source;
+    const char *file;
+    const char *trunk, *head; /* prefixes of Hugging Face names */
+    sl_program *program;
+    sl_owned *owned;
+    sl_binding *binding;
+    size_t used_capacity;
+    sl_error *error;
+} binder;
+
+static int no_memory(const binder *b) {
+    return sl_fail(b->error, SL_ERR_NOMEM, "%s: out of memory for weights", b->file);
+}
+
+/* The name in the source; empty when its naming has no such tensor. */
+static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t expert, char name[SL_TENSOR_NAME_SIZE]) {
+    char plain[SL_TENSOR_NAME_SIZE];
+    const char *format = b->config->naming == SL_NAMING_GGUF ? fact->gguf : fact->hf;
+    name[0] = '\0';
+    if (!format) {
+        return;
+    }
+    if (b->config->naming == SL_NAMING_GGUF) {
+        sl_tensor_name(format, fact->layer, expert, name);
+        return;
+    }
+    sl_tensor_name(format + (*format == '^'), fact->layer, expert, plain);
+    snprintf(name, SL_TENSOR_NAME_SIZE, "%s%s", *format == '^' ? b->head : b->trunk, plain);
+}
+
+static int note_used(binder *b, const sl_tensor *tensor) {
+    sl_binding *binding = b->binding;
+    if (binding->tensors == b->used_capacity) {
+        const size_t capacity = b->used_capacity ? b->used_capacity * 2 : 256;
+        const sl_tensor **used = sl_realloc(binding->used, capacity * sizeof *used);
+        if (!used) {
+            return no_memory(b);
+        }
+        binding->used = used;
+        b->used_capacity = capacity;
+    }
+    binding->used[binding->tensors++] = tensor;
+    return 0;
+}
+
+static void print_shape(char *text, size_t size, const uint64_t dims[SL_TENSOR_DIMS]) {
+    int last = SL_TENSOR_DIMS - 1;
+    while (last > 0 && dims[last] == 1) {
+        last--;
+    }
+    size_t length = 0;
+    for (text[0] = '\0'; last >= 0 && length < size - 24; last--) {
+        length += (size_t)snprintf(text + length, size - length, "[%llu]", (unsigned long long)dims[last]);
+    }
+}
+
+static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_tensor *tensor, int32_t experts) {
+    const uint64_t wanted[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, (uint64_t)fact->rows, (uint64_t)experts, 1};
+    const uint64_t kernel[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, 1, (uint64_t)fact->rows, 1};
+    char found_text[120], wanted_text[120];
+    if (memcmp(tensor->dims, wanted, sizeof wanted) == 0 ||
+        (fact->kind == SL_TENSOR_KERNEL && memcmp(tensor->dims, kernel, sizeof kernel) == 0)) {
+        return 0;
+    }
+    print_shape(found_text, sizeof found_text, tensor->dims);
+    print_shape(wanted_text, sizeof wanted_text, wanted);
+    return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s has the shape %s, the config asks for %s", b->file,
+                   tensor->name, found_text, wanted_text);
+}
+
+/* Finds, checks and marks one tensor. */
+static int take(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts, const sl_tensor **tensor) {
+    char name[SL_TENSOR_NAME_SIZE];
+    tensor_name(b, fact, expert, name);
+    int code = sl_source_tensor(b->source, name, tensor, b->error);
+    if (code == SL_ERR_NOT_FOUND) {
+        return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s is missing", b->file, name);
+    }
+    code = code ? code : check_shape(b, fact, *tensor, experts);
+    return code ? code : note_used(b, *tensor);
+}
+
+static bool is_there(const binder *b, const sl_tensor_fact *fact) {
+    char name[SL_TENSOR_NAME_SIZE];
+    const sl_tensor *tensor;
+    tensor_name(b, fact, 0, name);
+    return name[0] != '\0' && sl_source_tensor(b->source, name, &tensor, NULL) != SL_ERR_NOT_FOUND;
+}
+
+/* ---- adding ---- */
+
+static int add_weight(const binder *b, const sl_weight *weight, int32_t *index) {
+    *index = sl_program_weight(b->program, weight);
+    return *index == SL_NONE ? no_memory(b) : 0;
+}
+
+/* A matrix, or a block of experts, that stays in the map if its address allows. */
+static int add_mapped(const binder *b, const sl_tensor_fact *fact, const sl_tensor *tensor, int32_t *index) {
+    /* Blocks of quantised types are packed structs and may lie anywhere. */
+    const sl_qtype_info *info = sl_qtype_get(tensor->type);
+    const uintptr_t alignment = info->block_elements == 1 ? info->block_bytes : 1;
+    const void *data = tensor->data;
+    if ((uintptr_t)data % alignment != 0) {
+        void *copy = sl_owned_alloc(b->owned, tensor->bytes);
+        if (!copy) {
+            return no_memory(b);
+        }
+        memcpy(copy, tensor->data, (size_t)tensor->bytes);
+        data = copy;
+    }
+    const sl_weight weight = {.name = tensor->name,
+                              .type = tensor->type,
+                              .experts = fact->experts,
+                              .rows = fact->rows,
+                              .columns = fact->columns,
+                              .data = data,
+                              .bytes = tensor->bytes};
+    return add_weight(b, &weight, index);
+}
+
+static int convert(const binder *b, const sl_tensor *tensor, const float **values) {
+    uint64_t bytes;
+    float *copy = sl_mul_u64(tensor->elements, sizeof *copy, &bytes) ? sl_owned_alloc(b->owned, bytes) : NULL;
+    if (!copy) {
+        return no_memory(b);
+    }
+    sl_qtype_get(tensor->type)->decode(tensor->data, copy, tensor->elements);
+    *values = copy;
+    return 0;
+}
+
+static int add_floats(const binder *b, const char *name, const float *values, int32_t rows, int32_t columns,
+                      int32_t *index) {
+    const sl_weight weight = {.name = name,
+                              .type = SL_QTYPE_F32,
+                              .experts = 1,
+                              .rows = rows,
+                              .columns = columns,
+                              .data = values,
+                              .bytes = (uint64_t)rows * (uint64_t)columns * sizeof *values};
+    return add_weight(b, &weight, index);
+}
+
+/* One tensor per expert: copied side by side. */
+static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
+    const sl_tensor *tensor, *first = NULL;
+    char name[SL_TENSOR_NAME_SIZE];
+    unsigned char *block = NULL;
+    uint64_t bytes = 0;
+    for (int32_t expert = 0; expert < fact->experts; expert++) {
+        const int code = take(b, fact, expert, 1, &tensor);
+        if (code) {
+            return code;
+        }
+        if (!first) {
+            first = tensor;
+            if (!sl_mul_u64(tensor->bytes, (uint64_t)fact->experts, &bytes) ||
+                !(block = sl_owned_alloc(b->owned, bytes))) {
+                return no_memory(b);
+            }
+        }
+        if (tensor->type != first->type) {
+            return sl_fail(b->error, SL_ERR_UNSUPPORTED, "%s: tensor %s is %s, but %s is %s: experts must be of one type",
+                           b->file, tensor->name, sl_qtype_get(tensor->type)->name, first->name,
+                           sl_qtype_get(first->type)->name);
+        }
+        memcpy(block + (uint64_t)expert * tensor->bytes, tensor->data, (size_t)tensor->bytes);
+    }
+    /* "...experts.0.gate_proj.weight" is expert 0's; the block's name has a star in its place. */
+    const char *number = strstr(first->name, "experts.") + strlen("experts.");
+    snprintf(name, sizeof name, "%.*s*%s", (int)(number - first->name), first->name, number + 1);
+    const sl_weight weight = {name, first->type, fact->experts, fact->rows, fact->columns, block, bytes};
+    return add_weight(b, &weight, index);
+}
+
+static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
+    const sl_tensor *tensor;
+    const float *values;
+    const bool per_expert = fact->kind == SL_TENSOR_EXPERTS && b->config->naming == SL_NAMING_HF &&
+                            strstr(fact->hf, "experts.%d") != NULL;
+    if (per_expert) {
+        return add_gathered(b, fact, index);
+    }
+    int code = take(b, fact, 0, fact->experts, &tensor);
+    if (code) {
+        return code;
+    }
+    if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS) {
+        return add_mapped(b, fact, tensor, index);
+    }
+    code = convert(b, tensor, &values);
+    return code ? code : add_floats(b, tensor->name, values, fact->rows, fact->columns, index);
+}
+
+/* ---- RoPE ---- */
+
+static int add_frequencies(const binder *b, const sl_rope_config *rope, const float *factors, const char *name,
+                           int32_t *index) {
+    const int32_t pairs = b->config->rope_dims / 2;
+    float *frequencies = sl_owned_alloc(b->owned, (uint64_t)pairs * sizeof *frequencies);
+    if (!frequencies) {
+        return no_memory(b);
+    }
+    sl_rope_frequencies(rope, b->config->rope_dims, frequencies);
+    for (int32_t i = 0; factors && i < pairs; i++) {
+        frequencies[i] /= factors[i];
+    }
+    return add_floats(b, name, frequencies, 1, pairs, index);
+}
+
+static int bind_rope(binder *b) {
+    const sl_config *config = b->config;
+    const float *factors = NULL;
+    sl_tensor_fact fact;
+    if (sl_config_tensor(config, SL_TENSOR_ROPE_FACTORS, 0, &fact)) {
+        const sl_tensor *tensor;
+        int code = take(b, &fact, 0, 1, &tensor);
+        code = code ? code : convert(b, tensor, &factors);
+        if (code) {
+            return code;
+        }
+        for (int32_t i = 0; i < fact.columns; i++) {
+            if (!(factors[i] > 0)) {
+                return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s: element %d must be above 0", b->file,
+                               tensor->name, i);
+            }
+        }
+    }
+    int code = 0;
+    if (memchr(config->kinds, SL_LAYER_FULL, (size_t)config->layers)) {
+        code = add_frequencies(b, &config->rope, factors, "rope", &b->binding->rope);
+    }
+    if (code == 0 && memchr(config->kinds, SL_LAYER_WINDOW, (size_t)config->layers)) {
+        code = add_frequencies(b, &config->local_rope, config->family->local_rope ? NULL : factors, "rope.window",
+                               &b->binding->local_rope);
+    }
+    return code;
+}
+
+/* ---- all of it ---- */
+
+/* A file with the experts' gate and up rows in one tensor has that in place of the two. */
+static bool replaced(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_fact *fact) {
+    sl_tensor_fact fused;
+    const bool down = id == SL_TENSOR_DOWN_EXPERTS;
+    if (id != SL_TENSOR_GATE_EXPERTS && id != SL_TENSOR_UP_EXPERTS && !down) {
+        return false;
+    }
+    sl_config_tensor(b->config, down ? SL_TENSOR_FUSED_DOWN_EXPERTS : SL_TENSOR_FUSED_EXPERTS, layer, &fused);
+    if (!is_there(b, &fused)) {
+        return false;
+    }
+    *fact = fused;
+    return true;
+}
+
+static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
+    sl_tensor_fact fact;
+    const bool wanted = sl_config_tensor(b->config, id, layer, &fact);
+    if (!wanted || id == SL_TENSOR_ROPE_FACTORS) {
+        return 0;
+    }
+    int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
+    const bool fused = replaced(b, id, layer, &fact);
+    if (fused && id != SL_TENSOR_DOWN_EXPERTS) {
+        return id == SL_TENSOR_UP_EXPERTS ? 0 : add_tensor(b, &fact, &indices[SL_TENSOR_FUSED_EXPERTS]);
+    }
+    return add_tensor(b, &fact, &indices[id]);
+}
+
+static int bind_all(binder *b) {
+    int code = 0;
+    for (int id = 0; id < SL_TENSOR_COUNT && code == 0; id++) {
+        sl_tensor_fact fact;
+        sl_config_tensor(b->config, (sl_tensor_id)id, 0, &fact);
+        code = fact.layer == SL_NONE ? bind_one(b, (sl_tensor_id)id, 0) : 0;
+    }
+    code = code ? code : bind_rope(b);
+    for (int32_t layer = 0; layer < b->config->layers && code == 0; layer++) {
+        for (int id = 0; id < SL_TENSOR_COUNT && code == 0; id++) {
+            sl_tensor_fact fact;
+            sl_config_tensor(b->config, (sl_tensor_id)id, layer, &fact);
+            code = fact.layer == SL_NONE ? 0 : bind_one(b, (sl_tensor_id)id, layer);
+        }
+    }
+    return code;
+}
+
+static int compare_pointers(const void *a, const void *b) {
+    const uintptr_t x = (uintptr_t) * (const sl_tensor *const *)a, y = (uintptr_t) * (const sl_tensor *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool is_used(const sl_binding *b, const sl_tensor *tensor) {
+    size_t low = 0, high = b->tensors;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)b->used[middle] < (uintptr_t)tensor) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < b->tensors && b->used[low] == tensor;
+}
+
+/* One line for all tensors that nothing asked for: a draft head, a vision tower, or a name that was misunderstood. */
+static void warn_unused(const binder *b) {
+    const uint64_t count = sl_source_tensor_count(b->source);
+    const char *first = NULL;
+    uint64_t unused = 0;
+    sl_sort((void *)b->binding->used, b->binding->tensors, sizeof *b->binding->used, compare_pointers);
+    for (uint64_t i = 0; i < count; i++) {
+        const sl_tensor *tensor = sl_source_tensor_at(b->source, i, NULL);
+        if (!is_used(b->binding, tensor)) {
+            first = first ? first : tensor->name;
+            unused++;
+        }
+    }
+    if (unused > 0) {
+        sl_log(SL_LOG_WARNING, "%s: %llu of %llu tensors are not used; the first is %s", b->file,
+               (unsigned long long)unused, (unsigned long long)count, first);
+    }
+}
+
+static void find_prefix(binder *b) {
+    sl_tensor_fact embed;
+    sl_config_tensor(b->config, SL_TENSOR_EMBED, 0, &embed);
+    for (size_t i = 0; i < sizeof PREFIXES / sizeof *PREFIXES; i++) {
+        b->trunk = PREFIXES[i].trunk;
+        b->head = PREFIXES[i].head;
+        if (is_there(b, &embed)) {
+            return;
+        }
+    }
+    b->trunk = PREFIXES[0].trunk; /* what messages name */
+    b->head = PREFIXES[0].head;
+}
+
+int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *program, sl_owned *owned,
+                  sl_binding *binding, sl_error *error) {
+    binder b = {.config = config,
+                .source = source,
+                .file = sl_source_path(source),
+                .program = program,
+                .owned = owned,
+                .binding = binding,
+                .error = error};
+    memset(binding, 0, sizeof *binding);
+    binding->rope = binding->local_rope = SL_NONE;
+    binding->layers = sl_alloc_zero((size_t)config->layers, sizeof *binding->layers);
+    if (!binding->layers) {
+        return no_memory(&b);
+    }
+    for (int id = 0; id < SL_TENSOR_COUNT; id++) {
+        binding->model[id] = SL_NONE;
+        for (int32_t layer = 0; layer < config->layers; layer++) {
+            binding->layers[layer][id] = SL_NONE;
+        }
+    }
+    find_prefix(&b);
+    const int code = bind_all(&b);
+    if (code == 0) {
+        warn_unused(&b);
+    } else {
+        sl_binding_free(binding);
+    }
+    return code;
+}

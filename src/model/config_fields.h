@@ -1,0 +1,50 @@
+/* Between config.c and the files that read and write configs: the table of fields. */
+#ifndef SL_MODEL_CONFIG_FIELDS_H
+#define SL_MODEL_CONFIG_FIELDS_H
+
+#include "model/config.h"
+
+/* A config and the values of keys that facts are derived from. Fields point into this. */
+typedef struct sl_config_raw {
+    sl_config config;
+    int32_t value_size; /* of a head; only equal to head_size is built */
+    double rope_part;   /* share of a head that rotates */
+    double query_scalar;
+    double attention_scale; /* 0: from query_scalar or the head size */
+    int32_t draft_layers;   /* counted in block_count, not part of the model proper */
+    int32_t period;         /* of the layer pattern */
+    bool use_window;
+    int32_t window_from; /* first windowed layer */
+    int32_t delta_values; /* value heads times value size */
+    bool attention_bias; /* on q, k, v and the output */
+} sl_config_raw;
+
+typedef enum sl_field_type { SL_FIELD_INT, SL_FIELD_REAL, SL_FIELD_BOOL, SL_FIELD_CHOICE } sl_field_type;
+
+/* Words a CHOICE field may have, each with its number; ends with a NULL word. */
+typedef struct sl_field_choice {
+    const char *word;
+    int32_t value;
+} sl_field_choice;
+
+typedef struct sl_config_field {
+    size_t offset; /* in sl_config_raw */
+    sl_field_type type;
+    /* GGUF: after "<architecture>.". Hugging Face: paths in the text model's config, tried in order, separated by |;
+     * one that begins with ^ starts at the file's root. NULL: that format has no such key. */
+    const char *key[SL_NAMING_COUNT];
+    double least, most;
+    const sl_field_choice *choices;
+} sl_config_field;
+
+extern const sl_config_field SL_CONFIG_FIELDS[];
+extern const int SL_CONFIG_FIELD_COUNT;
+
+/* The field at this offset of sl_config_raw; NULL when there is none. */
+const sl_config_field *sl_config_field_at(size_t offset);
+/* Its first key with the format's prefix, for messages. */
+void sl_config_key(const sl_config *config, const sl_config_field *field, char key[SL_TENSOR_NAME_SIZE]);
+/* `value` is inside the field's range, or a message that names file, key, value and range. */
+int sl_config_check_range(const sl_config_field *field, double value, const char *file, const char *key, sl_error *error);
+
+#endif

@@ -1,0 +1,104 @@
+#include "model/model.h"
+
+#include "base/alloc.h"
+#include "model/build.h"
+
+#include <stdio.h>
+
+static int load_tokenizer(sl_model *model, sl_error *error) {
+    const sl_gguf *gguf = sl_source_gguf(model->source);
+    int code = 0;
+    if (gguf) {
+        code = sl_gguf_find(gguf, "tokenizer.ggml.model") ? sl_tokenizer_from_gguf(gguf, &model->tokenizer, error) : 0;
+    } else {
+        const sl_hf *hf = sl_source_hf(model->source);
+        const char *path = sl_hf_tokenizer_path(hf);
+        code = path ? sl_tokenizer_from_json(path, sl_hf_tokenizer_config_path(hf), &model->tokenizer, error) : 0;
+    }
+    if (code == 0 && model->tokenizer) {
+        model->chat_template = sl_tokenizer_chat_template(model->tokenizer, NULL);
+    }
+    return code;
+}
+
+static void describe_name(const sl_model *model, sl_model_description *d) {
+    const sl_gguf *gguf = sl_source_gguf(model->source);
+    const char *path = sl_source_path(model->source);
+    sl_view name;
+    if (!gguf || sl_gguf_string(gguf, "general.name", &name, NULL) != 0 || name.length == 0) {
+        size_t end = strlen(path);
+        while (end > 1 && path[end - 1] == '/') {
+            end--;
+        }
+        size_t first = end;
+        while (first > 0 && path[first - 1] != '/') {
+            first--;
+        }
+        name.data = path + first;
+        name.length = end - first;
+    }
+    snprintf(d->name, sizeof d->name, "%.*s", (int)(name.length < sizeof d->name ? name.length : sizeof d->name - 1),
+             name.data);
+}
+
+static void describe(sl_model *model, const sl_binding *binding) {
+    sl_model_description *d = &model->description;
+    describe_name(model, d);
+    d->family = model->config.family->name;
+    d->format = sl_source_gguf(model->source) ? "GGUF" : "safetensors";
+    d->owned_bytes = model->owned.bytes;
+    d->tensors = binding->tensors;
+    d->file_tensors = sl_source_tensor_count(model->source);
+    for (size_t i = 0; i < binding->tensors; i++) {
+        const sl_tensor *tensor = binding->used[i];
+        d->parameters += tensor->elements;
+        d->bytes += tensor->bytes;
+        d->types[tensor->type].tensors++;
+        d->types[tensor->type].elements += tensor->elements;
+        d->types[tensor->type].bytes += tensor->bytes;
+    }
+}
+
+static int load(sl_model *model, const char *path, sl_error *error) {
+    sl_binding binding;
+    int code = sl_source_open(path, &model->source, error);
+    code = code ? code : sl_config_read(model->source, &model->config, error);
+    code = code ? code : load_tokenizer(model, error);
+    if (code) {
+        return code;
+    }
+    code = sl_model_bind(&model->config, model->source, &model->program, &model->owned, &binding, error);
+    if (code) {
+        return code;
+    }
+    code = sl_model_build(&model->config, &binding, &model->program, error);
+    describe(model, &binding);
+    sl_binding_free(&binding);
+    return code;
+}
+
+int sl_model_load(const char *path, sl_model **model, sl_error *error) {
+    *model = NULL;
+    sl_model *loaded = sl_alloc_zero(1, sizeof *loaded);
+    if (!loaded) {
+        return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
+    }
+    const int code = load(loaded, path, error);
+    if (code) {
+        sl_model_free(loaded);
+        return code;
+    }
+    *model = loaded;
+    return 0;
+}
+
+void sl_model_free(sl_model *model) {
+    if (!model) {
+        return;
+    }
+    sl_program_free(&model->program);
+    sl_owned_free(&model->owned);
+    sl_tokenizer_destroy(model->tokenizer);
+    sl_source_close(model->source);
+    sl_free(model);
+}

@@ -1,0 +1,41 @@
+/* A loaded model: maps, facts, tokenizer and program. Immutable once loaded, so any thread may read it. */
+#ifndef SL_MODEL_MODEL_H
+#define SL_MODEL_MODEL_H
+
+#include "model/bind.h"
+#include "token/tokenizer.h"
+
+enum { SL_MODEL_NAME_SIZE = 128 };
+
+/* What `inspect` says. */
+typedef struct sl_model_description {
+    char name[SL_MODEL_NAME_SIZE]; /* general.name, or the last part of the path */
+    const char *family;
+    const char *format;    /* "GGUF" or "safetensors" */
+    uint64_t parameters;   /* elements of all weights in use, a tied head counted once */
+    uint64_t bytes;        /* of those weights, as stored */
+    uint64_t owned_bytes;  /* copied out of the map */
+    uint64_t tensors;      /* in use */
+    uint64_t file_tensors; /* in the file */
+    struct {
+        uint64_t tensors, elements, bytes;
+    } types[SL_QTYPE_COUNT]; /* of the weights in use, as stored */
+} sl_model_description;
+
+typedef struct sl_model {
+    sl_source *source;
+    sl_config config;
+    sl_tokenizer *tokenizer; /* NULL when the files have none */
+    sl_view chat_template;   /* the default one, borrowed from the tokenizer; {NULL, 0} when there is none */
+    sl_program program;      /* weights borrow from `source` and `owned` */
+    sl_owned owned;
+    sl_model_description description;
+} sl_model;
+
+/* A GGUF file or a Hugging Face folder. On failure *model is NULL and nothing is held; the message names the file and what
+ * is wrong with it. A folder without tokenizer.json or a file without tokenizer.ggml.model loads with no tokenizer; a
+ * tokenizer that is there but cannot be used is an error. */
+int sl_model_load(const char *path, sl_model **model, sl_error *error);
+void sl_model_free(sl_model *model); /* NULL is fine */
+
+#endif
