@@ -60,11 +60,11 @@ sl_op *sl_build_norm(sl_builder *b, int32_t weight, int32_t groups, int32_t widt
 }
 
 /* The norm in front of a block: adds what is pending to the stream, and returns the normed value. */
-static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name) {
+static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name, const char *sum_name) {
     const int32_t width = b->config->width;
     const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, width);
     const bool pending = b->stream.pending != SL_NONE;
-    const int32_t sum = pending ? sl_build_value(b, "hidden", SL_ROWS_STEP, width) : SL_NONE;
+    const int32_t sum = pending ? sl_build_value(b, sum_name, SL_ROWS_STEP, width) : SL_NONE;
     sl_op *op = sl_build_norm(b, sl_build_weight(b, id), 1, width, width);
     if (!op) {
         return y;
@@ -82,13 +82,13 @@ static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name) {
 }
 
 /* A block's output joins the stream: at the next norm, or (sandwich) behind a norm of its own now. */
-static void join(sl_builder *b, int32_t output, sl_tensor_id post_norm) {
+static void join(sl_builder *b, int32_t output, sl_tensor_id post_norm, const char *sum_name) {
     const int32_t width = b->config->width;
     if (!b->config->family->sandwich) {
         b->stream.pending = output;
         return;
     }
-    const int32_t sum = sl_build_value(b, "hidden", SL_ROWS_STEP, width);
+    const int32_t sum = sl_build_value(b, sum_name, SL_ROWS_STEP, width);
     sl_op *op = sl_build_norm(b, sl_build_weight(b, post_norm), 1, width, width);
     if (op) {
         op->u.rmsnorm.residual = SL_RESIDUAL_AFTER;
@@ -99,12 +99,14 @@ static void join(sl_builder *b, int32_t output, sl_tensor_id post_norm) {
     }
 }
 
+/* The stream's values: `hidden.L` enters layer L, `attended.L` is between its two blocks; where
+ * norms stand behind the blocks, `left.L` is what leaves it. */
 static void build_layer(sl_builder *b) {
-    const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in");
     const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
-    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM);
-    const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in");
-    join(b, sl_build_feed_forward(b, y), SL_TENSOR_POST_FEED_FORWARD_NORM);
+    const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
+    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
+    join(b, sl_build_feed_forward(b, y), SL_TENSOR_POST_FEED_FORWARD_NORM, "left");
 }
 
 /* The factor on embeddings, rounded to their type as transformers has it (bf16: sqrt(2560) is 50.5). */

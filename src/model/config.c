@@ -69,7 +69,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.attention_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 0, 1e6),
     REAL(config.final_softcap, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6),
 
-    INT(config.experts, "expert_count", "num_experts", 0, 1 << 12),
+    INT(config.experts, "expert_count", "num_experts|num_local_experts", 0, 1 << 12),
     INT(config.experts_used, "expert_used_count", "num_experts_per_tok", 0, 1 << 12),
     INT(config.expert_width, "expert_feed_forward_length", "moe_intermediate_size", 0, 1 << 22),
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
@@ -206,6 +206,9 @@ static bool delta_given(const sl_config *c) {
 static bool delta_divides(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
 }
+static bool delta_grouped(const sl_config *c) {
+    return !c->delta_tiled || c->delta_value_heads == c->delta_key_heads;
+}
 static bool scale_positive(const sl_config *c) {
     return isfinite(c->attention_scale) && c->attention_scale > 0;
 }
@@ -237,6 +240,8 @@ static const rule RULES[] = {
     {delta_given, AT(config.delta_value_heads), SL_ERR_INVALID,
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a family that has them)"},
     {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
+    {delta_grouped, AT(config.delta_value_heads), SL_ERR_UNSUPPORTED,
+     "more value than key heads in GGUF's order (value head h reads key head h mod key heads) are not supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {
