@@ -1,4 +1,4 @@
-/* GGUF files built by hand, real ones, and broken ones. */
+/* GGUF files built by hand, and broken ones. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -211,45 +211,6 @@ static void every_value_type_is_read(void **state) {
         walk(gguf);
         sl_gguf_close(gguf);
         free(b.data);
-    }
-}
-
-static void real_files_open(void **state) {
-    (void)state;
-    if (access(SLUICE_SHARED_DIR "/models/stories260K.gguf", R_OK) != 0) {
-        print_message("skipped: no model file beside the repository\n");
-        skip();
-    }
-    sl_gguf *gguf;
-    sl_error error;
-    uint64_t value;
-    const sl_gguf_entry *entry;
-    assert_int_equal(sl_gguf_open(SLUICE_SHARED_DIR "/models/stories260K.gguf", &gguf, &error), 0);
-    assert_int_equal(sl_gguf_u64(gguf, "llama.block_count", &value, &error), 0);
-    assert_int_equal(value, 5);
-    assert_int_equal(sl_gguf_u64(gguf, "llama.embedding_length", &value, &error), 0);
-    assert_int_equal(value, 64);
-    assert_int_equal(sl_gguf_u64(gguf, "llama.attention.head_count_kv", &value, &error), 0);
-    assert_int_equal(value, 4);
-    assert_int_equal(sl_gguf_array(gguf, "tokenizer.ggml.tokens", SL_GGUF_STRING, &entry, &error), 0);
-    assert_int_equal(entry->count, 512);
-    assert_int_equal(sl_gguf_tensor(gguf, "token_embd.weight")->dims[0], 64);
-    assert_int_equal(sl_gguf_tensor(gguf, "token_embd.weight")->dims[1], 512);
-    walk(gguf);
-    sl_gguf_close(gguf);
-    static const struct {
-        const char *path;
-        uint64_t tokens; /* the published sizes of these vocabularies */
-    } vocabularies[] = {{SLUICE_SHARED_DIR "/tokenizers/ggml-vocab-gpt-2.gguf", 50257},
-                        {SLUICE_SHARED_DIR "/tokenizers/ggml-vocab-falcon.gguf", 65024},
-                        {SLUICE_SHARED_DIR "/tokenizers/ggml-vocab-phi-3.gguf", 32064}};
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(sl_gguf_open(vocabularies[i].path, &gguf, &error), 0);
-        assert_int_equal(sl_gguf_tensor_count(gguf), 0);
-        assert_int_equal(sl_gguf_array(gguf, "tokenizer.ggml.tokens", SL_GGUF_STRING, &entry, &error), 0);
-        assert_int_equal(entry->count, vocabularies[i].tokens);
-        walk(gguf);
-        sl_gguf_close(gguf);
     }
 }
 
@@ -574,7 +535,7 @@ static void sorting_orders_any_length(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value_type_is_read),
-        cmocka_unit_test(real_files_open),
+
         cmocka_unit_test(every_prefix_is_refused),
         cmocka_unit_test(flipped_bits_never_crash),
         cmocka_unit_test(bad_headers_are_refused),
