@@ -43,7 +43,8 @@ void sl_plain_embed(const sl_cpu_context *context, const sl_cpu_op *op, int thre
 }
 
 /* Class "f32x16": see sl_plain_dot. x, y, residual and sum may be the same memory, so the row with its
- * residual added is kept in `values`. */
+ * residual added is kept in `values`. A residual that is added before the norm is laid out like x, one added
+ * after it like y. */
 static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
     const sl_op_rmsnorm *norm = &op->op->u.rmsnorm;
     const float *weight = (const float *)(const void *)op->weights[0].data;
@@ -52,12 +53,12 @@ static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
     for (int32_t g = 0; g < norm->groups; g++) {
         const int32_t at = g * norm->stride;
         const float *x = sl_cpu_f32(&op->in[0], row) + at;
-        const float *residual = norm->residual != SL_RESIDUAL_NONE ? sl_cpu_f32(&op->in[1], row) + at : NULL;
+        const float *residual = norm->residual != SL_RESIDUAL_NONE ? sl_cpu_f32(&op->in[1], row) : NULL;
         const float *gate = op->in[2].data ? sl_cpu_f32(&op->in[2], row) + g * norm->gate_stride : NULL;
         float *y = sl_cpu_f32(&op->out[0], row) + g * y_stride;
         float *sum = op->out[1].data ? sl_cpu_f32(&op->out[1], row) + at : NULL;
-        const float *before = norm->residual == SL_RESIDUAL_BEFORE ? residual : NULL;
-        const float *after = norm->residual == SL_RESIDUAL_AFTER ? residual : NULL;
+        const float *before = norm->residual == SL_RESIDUAL_BEFORE ? residual + at : NULL;
+        const float *after = norm->residual == SL_RESIDUAL_AFTER ? residual + g * y_stride : NULL;
         for (int32_t i = 0; i < norm->width; i++) {
             values[i] = before ? x[i] + before[i] : x[i];
         }

@@ -1,0 +1,96 @@
+/* Matrix products of the AVX-512 tier. */
+#include "backend/cpu/avx512/unpack.h"
+#include "backend/cpu/avx512/avx512.h"
+#include "backend/cpu/matmul_tiles.h"
+#include "backend/cpu/matmul_skeleton.h"
+#include "quant/blocks.h"
+
+enum { SL_FLOAT_ROWS = 8 };
+
+SL_INT_TYPE(q8_0, Q8_0)
+SL_INT_TYPE(q4_0, Q4_0)
+SL_INT_TYPE(q4_k, Q4_K)
+SL_INT_TYPE(q6_k, Q6_K)
+SL_TILES(SL_FLOAT_TILE, f32, F32)
+SL_TILES(SL_FLOAT_TILE, f16, F16)
+
+/* Class "bf16/pairs": vdpbf16ps adds the products of two neighbouring columns to the sum, the odd column's first, each
+ * rounded to nearest even, subnormals taken as zero. */
+SL_ALWAYS_INLINE void bf16_tile(const int rows, const sl_matmul_part *part) {
+    const unsigned char *weights = part->weights, *x = part->x;
+    vf sums[SL_MATMUL_TILE][2];
+    load_sums(part, sums, rows);
+    for (int32_t left = part->columns; left > 0; left -= SL_MATMUL_GROUP) {
+        const int32_t pairs = (left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) / 2;
+        for (int32_t k = 0; k < pairs; k++, weights += SL_PANEL * 4) {
+            _mm_prefetch((const char *)weights + PREFETCH, _MM_HINT_T0);
+            _mm_prefetch((const char *)weights + PREFETCH + 64, _MM_HINT_T0);
+            const __m512bh w0 = (__m512bh)vi_load(weights), w1 = (__m512bh)vi_load(weights + 64);
+            SL_UNROLL for (int r = 0; r < rows; r++) {
+                const __m512bh pair = (__m512bh)dot_x(x + (r * SL_MATMUL_GROUP + 2 * k) * 2);
+                sums[r][0] = _mm512_dpbf16_ps(sums[r][0], w0, pair);
+                sums[r][1] = _mm512_dpbf16_ps(sums[r][1], w1, pair);
+            }
+        }
+        x += rows * SL_MATMUL_GROUP * 2;
+    }
+    store_sums(part, sums, rows);
+}
+
+static void pack_row_bf16(const sl_matmul_source *source) {
+    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
+    uint16_t *group = (uint16_t *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
+    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
+        const int32_t left = source->columns - done;
+        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
+        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
+        group += source->rows * SL_MATMUL_GROUP;
+    }
+}
+
+#define BF16_TILE(name, ID, rows)                                                                                      \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
+        bf16_tile(rows, part);                                                                                         \
+    }
+SL_TILES(BF16_TILE, bf16, BF16)
+
+static const sl_matmul_type types[SL_QTYPE_COUNT] = {
+    SL_FLOAT_ROW(f32, F32),
+    SL_FLOAT_ROW(f16, F16),
+    /* A block is a pair of columns. */
+    [SL_QTYPE_BF16] = {.tiles = SL_TILE_LIST(bf16),
+                       .pack_row = pack_row_bf16,
+                       .main_rows = SL_FLOAT_ROWS,
+                       .most_rows = SL_FLOAT_ROWS,
+                       .block = 2,
+                       .block_bytes = 4,
+                       .group_bytes = SL_MATMUL_GROUP * 2},
+    SL_INT_ROW(q8_0, Q8_0, 1),
+    SL_INT_ROW(q4_0, Q4_0, 1),
+    SL_INT_ROW(q4_k, Q4_K, 16),
+    SL_INT_ROW(q6_k, Q6_K, 16),
+};
+
+static const sl_matmul_type *type_of(const sl_kernel *kernel) {
+    return &types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
+}
+
+const char *sl_avx512_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const char *needs = sl_cpu_needs(query, SL_ISA_AVX512);
+    if (needs) {
+        return needs;
+    }
+    const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
+    if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
+        return "is for another weight type";
+    }
+    return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
+}
+
+uint64_t sl_avx512_linear_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    return linear_workspace(type_of(kernel), query);
+}
+
+void sl_avx512_linear(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    run_linear(context, op, type_of(&op->kernel->kernel), thread, threads);
+}

@@ -1,0 +1,67 @@
+/* What the AVX-512 tier supplies to matmul_tiles.h: weights as the unsigned operand of vpdpbusd. */
+#ifndef SL_BACKEND_CPU_AVX512_UNPACK_H
+#define SL_BACKEND_CPU_AVX512_UNPACK_H
+
+#include "backend/cpu/avx512/simd.h"
+#include "quant/qtype.h"
+
+enum {
+    SL_PANEL = 32,
+    SL_MAIN_ROWS = 6, /* 12 integer and 12 float sums, 2 weights, 2 scales: what 32 registers hold */
+    SL_MOST_ROWS = 8,
+};
+
+/* What the operand below is above the true weight. */
+SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
+    return type == SL_QTYPE_Q8_0 ? 128 : type == SL_QTYPE_Q4_0 ? 8 : type == SL_QTYPE_Q6_K ? 32 : 0;
+}
+
+/* The odd groups of q4_k stay 16 times as large. */
+SL_ALWAYS_INLINE float unpack_scale(sl_qtype type, int phase) {
+    return type == SL_QTYPE_Q4_K && phase == 1 ? 0.0625f : 1.0f;
+}
+
+/* Columns 4 quad .. of group `phase` of a period, for the outputs of vector v. */
+SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, int phase, int quad, int v) {
+    enum { WORD = 4 * SL_PANEL };
+    period += v * (int)sizeof(vi);
+    switch (type) {
+    case SL_QTYPE_Q8_0:
+        return vi_load(period + quad * WORD);
+    case SL_QTYPE_Q4_0: {
+        const vi both = vi_load(period + quad % 4 * WORD);
+        return vi_and(quad < 4 ? both : vi_right(both, 4), _mm512_set1_epi8(15));
+    }
+    case SL_QTYPE_Q4_K:
+        return vi_and(vi_load(period + quad * WORD), _mm512_set1_epi8((char)(phase ? 0xf0 : 0x0f)));
+    default: { /* q6_k */
+        vi low = vi_load(period + (phase % 2 * 8 + quad) * WORD), high = vi_load(period + (16 + quad) * WORD);
+        low = vi_and(phase / 2 ? vi_right(low, 4) : low, _mm512_set1_epi8(15));
+        high = phase == 0 ? vi_left(high, 4) : phase == 1 ? vi_left(high, 2) : phase == 3 ? vi_right(high, 2) : high;
+        return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(48), 0xf8); /* low | (high & 48) */
+    }
+    }
+}
+
+SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
+    (void)type;
+    return start;
+}
+SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, vi weights, vi x) {
+    (void)type;
+    return _mm512_dpbusd_epi32(sum, weights, x);
+}
+SL_ALWAYS_INLINE vi dot_end(sl_qtype type, vi sum, vi start) {
+    (void)type, (void)start;
+    return sum;
+}
+/* Four bytes in all lanes. In a register: a compiler that broadcasts at each use runs out of load ports. */
+SL_ALWAYS_INLINE vi dot_x(const unsigned char *p) {
+    int32_t word;
+    __builtin_memcpy(&word, p, sizeof word);
+    vi x = _mm512_set1_epi32(word);
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* The matrix product's layout, shared by the tiers: weights in panels, activations in tiles.
+ *
+ * A panel is SL_PANEL outputs side by side. Quantised weights: block after block along K, each block of the
+ * panel being a header and then the quants, both cut into words and interleaved, word w of output o at index
+ * w * SL_PANEL + o. So a panel has exactly the bytes of its outputs' blocks, and a vector load gives the same
+ * four columns of as many outputs as it has lanes. (Outputs past the last are zeros.)
+ *
+ *     q8_0  scale f16                            quants  8 words: columns 4w .. 4w+3
+ *     q4_0  scale f16                            quants  4 words: nibble 0 columns 4w.., nibble 1 columns
+ * 16+4w.. q4_k  scale, min scale f16; 3 words of     quants  4 periods of 8 words: nibble n is group 2 period
+ * + n group scales, as in the file q6_k  scale f16; 4 words: 16 int8 scales   quants  2 periods (halves) of
+ * 16 words of low bits and 8 words of high bits: group r of the half in nibble r / 2 of the low words 8 (r %
+ * 2) .., and in bits 2r, 2r+1 of the high words f32, f16, bf16 [columns][SL_PANEL] bf16 for pairs (AVX-512)
+ * [columns / 2][SL_PANEL][2]
+ *
+ * A tile is 1 to 8 rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
+ *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h
+ *     bf16    [rows][32]
+ *     f32     [rows][32]
+ * with zeros past the last column. Tiles of a batch follow each other.
+ *
+ * A kernel adds the products of one chunk of columns, for one tile and one panel, to sums [rows][SL_PANEL]
+ * that the skeleton keeps from chunk to chunk. Each sum is one chain over the columns from left to right
+ * whatever the tile's size, which makes all tile sizes one numeric class. */
+#ifndef SL_BACKEND_CPU_MATMUL_H
+#define SL_BACKEND_CPU_MATMUL_H
+
+#include "backend/cpu/cpu.h"
+
+enum {
+    SL_MATMUL_CHUNK =
+        1024,           /* columns: so many of a panel's weights stay in L1, of 512 rows' activations in L2 */
+    SL_MATMUL_TILE = 8, /* rows at most */
+    SL_MATMUL_PANELS = 4, /* panels in a unit of work at most: what one reading of a chunk of x serves */
+    SL_MATMUL_GROUP = 32, /* columns that a tile keeps together */
+};
+
+/* What a kernel is given. */
+typedef struct sl_matmul_part {
+    const unsigned char *weights; /* the panel, from the chunk's first column on */
+    const unsigned char *x;       /* the tile, likewise */
+    const float *scales;          /* of all blocks of the chunk, expanded; NULL: expand them as you go */
+    float *sums;
+    int32_t columns; /* of the chunk */
+    bool first;      /* sums start from zero */
+} sl_matmul_part;
+
+typedef void (*sl_matmul_tile)(const sl_matmul_part *part);
+
+/* Packs one row of x into a tile of `rows`, as row `index`. */
+typedef struct sl_matmul_source {
+    const sl_cpu_operand *x;
+    int64_t row;
+    int32_t columns;
+    int32_t index, rows;
+    unsigned char *tile;
+} sl_matmul_source;
+
+/* A type's constants on a tier. */
+typedef struct sl_matmul_type {
+    sl_matmul_tile tiles[SL_MATMUL_TILE]; /* by rows - 1 */
+    void (*pack_row)(const sl_matmul_source *source);
+    /* Expands the scales of `blocks` blocks; NULL when there is nothing to expand. */
+    void (*expand)(const unsigned char *weights, int32_t blocks, float *scales);
+    int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t block;                /* columns */
+    int32_t block_bytes;          /* of one output */
+    int32_t scales;               /* floats of one output and block that expand makes */
+    int32_t group_bytes;          /* of one row of a tile, for SL_MATMUL_GROUP columns */
+} sl_matmul_type;
+
+/* matmul_pack.c: kernel.packed_bytes and kernel.pack for panels of 32 and of 16; `pairs` for bf16 in pairs.
+ */
+uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight);
+uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight);
+void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+
+#endif

@@ -1,0 +1,126 @@
+/* Repacking of weights into the panels of matmul.h, at load. */
+#include "backend/cpu/matmul.h"
+#include "quant/blocks.h"
+
+#include <string.h>
+
+/* A run of words of the file's block that becomes a plane of the panel's block: `count` words of `bytes`
+ * bytes. */
+typedef struct plane {
+    uint16_t offset;
+    uint8_t bytes, count;
+} plane;
+
+enum { PLANES = 6 };
+
+/* The planes of each type in the panel's order; none: a type without blocks. */
+static const plane planes[SL_QTYPE_COUNT][PLANES] = {
+    [SL_QTYPE_Q8_0] = {{offsetof(sl_block_q8_0, scale), 2, 1}, {offsetof(sl_block_q8_0, quants), 4, 8}},
+    [SL_QTYPE_Q4_0] = {{offsetof(sl_block_q4_0, scale), 2, 1}, {offsetof(sl_block_q4_0, quants), 4, 4}},
+    [SL_QTYPE_Q4_K] = {{offsetof(sl_block_q4_k, scale), 2, 2},
+                       {offsetof(sl_block_q4_k, scales), 4, 3},
+                       {offsetof(sl_block_q4_k, quants), 4, 32}},
+    [SL_QTYPE_Q6_K] = {{offsetof(sl_block_q6_k, scale), 2, 1},
+                       {offsetof(sl_block_q6_k, scales), 4, 4},
+                       {offsetof(sl_block_q6_k, low), 4, 16},
+                       {offsetof(sl_block_q6_k, high), 4, 8},
+                       {offsetof(sl_block_q6_k, low) + 64, 4, 16},
+                       {offsetof(sl_block_q6_k, high) + 32, 4, 8}},
+};
+
+typedef struct layout {
+    int32_t panel;
+    bool bf16_pairs;    /* two columns of bf16 are one word */
+    bool q8_0_unsigned; /* q8_0 plus 128 */
+} layout;
+
+static uint64_t row_bytes(const sl_weight *weight) {
+    const sl_qtype_info *type = sl_qtype_get(weight->type);
+    return (uint64_t)weight->columns / type->block_elements * type->block_bytes;
+}
+
+static uint64_t packed_bytes(const sl_weight *weight, int32_t panel) {
+    const uint64_t outputs =
+        ((uint64_t)weight->rows + (uint64_t)panel - 1) / (uint64_t)panel * (uint64_t)panel;
+    return (uint64_t)weight->experts * outputs * row_bytes(weight);
+}
+
+uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight) {
+    return packed_bytes(weight, 32);
+}
+
+uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight) {
+    return packed_bytes(weight, 16);
+}
+
+static void interleave(const unsigned char *block, const plane *planes_of, int32_t panel, int32_t output,
+                       unsigned char *packed) {
+    for (int p = 0; p < PLANES && planes_of[p].count > 0; p++) {
+        const size_t bytes = planes_of[p].bytes;
+        const unsigned char *in = block + planes_of[p].offset;
+        unsigned char *out = packed + bytes * (size_t)output;
+        for (int w = 0; w < planes_of[p].count; w++, in += bytes, out += bytes * (size_t)panel) {
+            if (bytes == 4) {
+                memcpy(out, in, 4);
+            } else {
+                memcpy(out, in, 2);
+            }
+        }
+        packed += bytes * (size_t)panel * planes_of[p].count;
+    }
+}
+
+static void flip_signs(unsigned char *quants, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        quants[i] ^= 0x80;
+    }
+}
+
+/* One panel of `outputs` true outputs, `rows` being the first one's row. */
+static void pack_panel(const sl_weight *weight, const layout *layout, const unsigned char *rows,
+                       int32_t outputs, unsigned char *packed) {
+    const sl_qtype_info *type = sl_qtype_get(weight->type);
+    const bool blocks = planes[weight->type][0].count > 0;
+    const size_t words = layout->bf16_pairs && weight->type == SL_QTYPE_BF16 ? 2 : 1;
+    const size_t bytes = type->block_bytes * words;
+    const size_t count = (size_t)weight->columns / type->block_elements / words;
+    const size_t panel = (size_t)layout->panel, stride = row_bytes(weight);
+    const plane whole[PLANES] = {{0, (uint8_t)bytes, 1}};
+    for (size_t b = 0; b < count; b++, packed += bytes * panel) {
+        if (outputs < layout->panel) {
+            memset(packed, 0, bytes * panel);
+        }
+        for (int32_t o = 0; o < outputs; o++) {
+            interleave(rows + (size_t)o * stride + b * bytes, blocks ? planes[weight->type] : whole,
+                       layout->panel, o, packed);
+        }
+        if (weight->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
+            flip_signs(packed + 2 * panel, 32 * panel);
+        }
+    }
+}
+
+static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t count, const layout *layout) {
+    const uint64_t row = row_bytes(weight), panel = row * (uint64_t)layout->panel;
+    const uint64_t packed_expert = packed_bytes(weight, layout->panel) / (uint64_t)weight->experts;
+    for (int32_t e = 0; e < weight->experts; e++) {
+        const unsigned char *from =
+            (const unsigned char *)weight->data + (uint64_t)e * (uint64_t)weight->rows * row;
+        unsigned char *to = (unsigned char *)packed + (uint64_t)e * packed_expert;
+        for (int32_t o = first; o < first + count; o += layout->panel) {
+            const int32_t left = first + count - o;
+            pack_panel(weight, layout, from + (uint64_t)o * row, left < layout->panel ? left : layout->panel,
+                       to + (uint64_t)(o / layout->panel) * panel);
+        }
+    }
+}
+
+void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    static const layout layout = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
+    pack(weight, packed, first, count, &layout);
+}
+
+void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    static const layout layout = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
+    pack(weight, packed, first, count, &layout);
+}

@@ -1,0 +1,237 @@
+/* The matrix product around its innermost loops: packs x, hands out panels, adds bias and residual. Included once by
+ * each tier's matmul.c, after matmul_tiles.h. */
+#ifndef SL_BACKEND_CPU_MATMUL_SKELETON_H
+#define SL_BACKEND_CPU_MATMUL_SKELETON_H
+
+#include "backend/cpu/matmul.h"
+
+/* Scratch: the packed tiles of all rows, shared; then for each thread expanded scales and running sums. */
+typedef struct linear {
+    const sl_cpu_context *context;
+    const sl_cpu_op *op;
+    const sl_matmul_type *type;
+    int32_t columns, panels; /* panels: of all segments */
+    int32_t unit_panels;
+    uint64_t row_bytes; /* of a row in a tile */
+    unsigned char *tiles;
+    float *scales, *sums;
+} linear;
+
+static int32_t panels_of(const sl_cpu_weight *weight) {
+    return (weight->rows + SL_PANEL - 1) / SL_PANEL;
+}
+
+static uint64_t packed_row_bytes(const sl_matmul_type *type, int32_t columns) {
+    return ((uint64_t)columns + SL_MATMUL_GROUP - 1) / SL_MATMUL_GROUP * (uint64_t)type->group_bytes;
+}
+
+static uint64_t scales_floats(const sl_matmul_type *type) {
+    return (uint64_t)(SL_MATMUL_CHUNK / type->block * type->scales * SL_PANEL);
+}
+
+/* Rows of y in the largest batch. */
+static int32_t batch_rows(const sl_kernel_query *query) {
+    const bool experts = query->op->in[1].value != SL_NONE;
+    return query->rows[experts ? SL_ROWS_STEP : query->values[query->op->out[0].value].rows];
+}
+
+static uint64_t align64(uint64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t linear_workspace(const sl_matmul_type *type, const sl_kernel_query *query) {
+    const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
+    const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
+    const uint64_t sums = (uint64_t)SL_MATMUL_PANELS * SL_PANEL * (uint64_t)batch_rows(query);
+    return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
+           align64((scales_floats(type) + sums) * sizeof(float)) * (uint64_t)query->backend->options.threads;
+}
+
+static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, const sl_matmul_type *type, int thread,
+                        int threads) {
+    linear linear = {.context = context, .op = op, .type = type, .columns = op->weights[0].columns};
+    linear.row_bytes = packed_row_bytes(type, linear.columns);
+    linear.tiles = op->scratch;
+    /* The shared part is as large as this step's rows need; the rest is the threads'. */
+    const uint64_t shared = align64((uint64_t)sl_cpu_rows(context, &op->out[0]) * linear.row_bytes);
+    const uint64_t each = (op->scratch_bytes - shared) / (uint64_t)threads / 64 * 64;
+    linear.scales = (float *)(void *)(op->scratch + shared + each * (uint64_t)thread);
+    linear.sums = linear.scales + scales_floats(type);
+    for (int32_t s = 0; s < op->weight_count; s++) {
+        linear.panels += panels_of(&op->weights[s]);
+    }
+    return linear;
+}
+
+/* Rows of the next tile when `left` are left. */
+static int32_t tile_rows(const sl_matmul_type *type, int32_t left) {
+    return left > type->most_rows ? type->main_rows : left;
+}
+
+/* How many rows come before the batch in the packed order. */
+static int32_t batch_first(const linear *linear, const sl_cpu_batch *batch) {
+    return batch->list ? linear->op->in[2].head[batch->expert] : 0;
+}
+
+/* ---- packing x ---- */
+
+static void pack_tile(const linear *linear, const sl_cpu_batch *batch, int32_t first, int32_t rows) {
+    sl_matmul_source source = {.x = &linear->op->in[0], .columns = linear->columns, .rows = rows};
+    source.tile = linear->tiles + (uint64_t)(batch_first(linear, batch) + first) * linear->row_bytes;
+    for (source.index = 0; source.index < rows; source.index++) {
+        const int32_t row = sl_cpu_batch_row(batch, first + source.index);
+        source.row = sl_cpu_source_row(linear->context, linear->op, row);
+        linear->type->pack_row(&source);
+    }
+}
+
+/* Threads share the tiles by where their first row lies. */
+static void pack_tiles(const linear *linear, int thread, int threads) {
+    int32_t from, to;
+    sl_cpu_share(sl_cpu_rows(linear->context, &linear->op->out[0]), thread, threads, &from, &to);
+    const int32_t batches = sl_cpu_batch_count(linear->op);
+    for (int32_t b = 0; b < batches; b++) {
+        const sl_cpu_batch batch = sl_cpu_batch_at(linear->context, linear->op, b);
+        const int32_t base = batch_first(linear, &batch);
+        for (int32_t i = 0, rows; i < batch.count; i += rows) {
+            rows = tile_rows(linear->type, batch.count - i);
+            if (base + i >= from && base + i < to) {
+                pack_tile(linear, &batch, i, rows);
+            }
+        }
+    }
+}
+
+/* ---- units of work ---- */
+
+/* Some panels of a segment's weight, for one batch. */
+typedef struct unit {
+    sl_cpu_batch batch;
+    const sl_cpu_weight *weight;
+    int32_t first, count; /* panels */
+} unit;
+
+/* A thread's place in the list of units: batches without rows have none, and numbers only rise. */
+typedef struct walk {
+    int32_t batch, before; /* units of the batches before this one */
+} walk;
+
+static int32_t units_of(const linear *linear, const sl_cpu_weight *weight) {
+    return (panels_of(weight) + linear->unit_panels - 1) / linear->unit_panels;
+}
+
+static int32_t units_per_batch(const linear *linear) {
+    int32_t units = 0;
+    for (int32_t s = 0; s < linear->op->weight_count; s++) {
+        units += units_of(linear, &linear->op->weights[s]);
+    }
+    return units;
+}
+
+/* As many panels as still leave every thread several units. */
+static int32_t choose_unit_panels(const linear *linear, int threads) {
+    const int32_t batches = sl_cpu_batch_count(linear->op);
+    int32_t active = 0;
+    for (int32_t b = 0; b < batches; b++) {
+        active += sl_cpu_batch_at(linear->context, linear->op, b).count > 0;
+    }
+    const int64_t panels = (int64_t)linear->panels * active / ((int64_t)threads * 6);
+    return panels < 1 ? 1 : panels > SL_MATMUL_PANELS ? SL_MATMUL_PANELS : (int32_t)panels;
+}
+
+/* Unit `index`; false past the end. */
+static bool find_unit(const linear *linear, walk *walk, int32_t index, unit *unit) {
+    const int32_t batches = sl_cpu_batch_count(linear->op), per_batch = units_per_batch(linear);
+    for (;; walk->batch++) {
+        if (walk->batch == batches) {
+            return false;
+        }
+        unit->batch = sl_cpu_batch_at(linear->context, linear->op, walk->batch);
+        if (unit->batch.count > 0 && index < walk->before + per_batch) {
+            break;
+        }
+        walk->before += unit->batch.count > 0 ? per_batch : 0;
+    }
+    int32_t i = index - walk->before;
+    unit->weight = linear->op->weights;
+    while (i >= units_of(linear, unit->weight)) {
+        i -= units_of(linear, unit->weight++);
+    }
+    unit->first = i * linear->unit_panels;
+    const int32_t left = panels_of(unit->weight) - unit->first;
+    unit->count = left < linear->unit_panels ? left : linear->unit_panels;
+    return true;
+}
+
+/* ---- the product ---- */
+
+static void store_tile(const linear *linear, const unit *unit, int32_t panel, int32_t first, int32_t rows,
+                       const float *sums) {
+    const sl_cpu_op *op = linear->op;
+    const sl_cpu_weight *weight = unit->weight;
+    const int32_t output = panel * SL_PANEL;
+    const int32_t count = weight->rows - output < SL_PANEL ? weight->rows - output : SL_PANEL;
+    const float *bias =
+        weight->bias ? weight->bias + (int64_t)unit->batch.expert * weight->rows + output : NULL;
+    for (int32_t r = 0; r < rows; r++, sums += SL_PANEL) {
+        const int32_t row = sl_cpu_batch_row(&unit->batch, first + r);
+        const float *residual = op->in[3].data ? sl_cpu_f32(&op->in[3], row) + weight->column + output : NULL;
+        float *y = sl_cpu_f32(&op->out[0], row) + weight->column + output;
+        for (int32_t i = 0; i < count; i++) {
+            float value = sums[i];
+            value = bias ? value + bias[i] : value;
+            y[i] = residual ? value + residual[i] : value;
+        }
+    }
+}
+
+/* One chunk of columns of one panel, for all rows of the batch. */
+static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, float *sums) {
+    const sl_matmul_type *type = linear->type;
+    const uint64_t panel_bytes = (uint64_t)(linear->columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
+    const int32_t left = linear->columns - column;
+    sl_matmul_part part = {.columns = left < SL_MATMUL_CHUNK ? left : SL_MATMUL_CHUNK, .first = column == 0};
+    part.weights = unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes +
+                   (uint64_t)panel * panel_bytes +
+                   (uint64_t)(column / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
+    if (type->expand && unit->batch.count > 2 * type->most_rows) {
+        type->expand(part.weights, part.columns / type->block, linear->scales);
+        part.scales = linear->scales;
+    }
+    const unsigned char *tiles =
+        linear->tiles + (uint64_t)batch_first(linear, &unit->batch) * linear->row_bytes;
+    for (int32_t i = 0, rows; i < unit->batch.count; i += rows) {
+        rows = tile_rows(type, unit->batch.count - i);
+        part.x = tiles + (uint64_t)i * linear->row_bytes +
+                 (uint64_t)(column / SL_MATMUL_GROUP) * (uint64_t)type->group_bytes * (uint64_t)rows;
+        part.sums = sums + (int64_t)i * SL_PANEL;
+        type->tiles[rows - 1](&part);
+        if (left <= SL_MATMUL_CHUNK) {
+            store_tile(linear, unit, panel, i, rows, part.sums);
+        }
+    }
+}
+
+static void run_unit(const linear *linear, const unit *unit) {
+    for (int32_t column = 0; column < linear->columns; column += SL_MATMUL_CHUNK) {
+        for (int32_t p = 0; p < unit->count; p++) {
+            run_chunk(linear, unit, unit->first + p, column,
+                      linear->sums + (int64_t)p * unit->batch.count * SL_PANEL);
+        }
+    }
+}
+
+static void run_linear(const sl_cpu_context *context, const sl_cpu_op *op, const sl_matmul_type *type, int thread,
+                       int threads) {
+    linear linear = linear_of(context, op, type, thread, threads);
+    pack_tiles(&linear, thread, threads);
+    linear.unit_panels = choose_unit_panels(&linear, threads);
+    sl_pool_barrier(context->pool);
+    walk walk = {0, 0};
+    unit unit;
+    while (find_unit(&linear, &walk, sl_cpu_take(op, 0, 1), &unit)) {
+        run_unit(&linear, &unit);
+    }
+}
+
+#endif

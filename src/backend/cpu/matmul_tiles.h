@@ -1,0 +1,325 @@
+/* The innermost loops of the matrix product, for one tier: included once by its matmul.c, after its unpack.h.
+ *
+ * Class "q8_32/chain": per group of 32 columns (half a group for q6_k, which has a scale for each) the integer sum is
+ * exact; as f32 it is multiplied by the weight's scale and then, fused with the addition to the running sum, by x's.
+ * A minimum times x's sum, itself a rounded product, is then subtracted in one more fused step.
+ *
+ * The two planes behind a tile's scales: what the integer sum starts from to make up for weights kept as unsigned
+ * (q6_k: of each half group), or, for q4_k, x's scale times its sum as f32. */
+#ifndef SL_BACKEND_CPU_MATMUL_TILES_H
+#define SL_BACKEND_CPU_MATMUL_TILES_H
+
+#include "backend/cpu/matmul.h"
+#include "quant/convert.h"
+
+#include <string.h>
+
+enum { PREFETCH = 6144 }; /* bytes ahead: less, and a single row does not reach the memory's speed */
+
+/* ---- a type's geometry, all constants after inlining ---- */
+
+SL_ALWAYS_INLINE int block_groups(sl_qtype type) {
+    return type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q6_K ? 8 : 1;
+}
+SL_ALWAYS_INLINE int period_groups(sl_qtype type) {
+    return type == SL_QTYPE_Q4_K ? 2 : type == SL_QTYPE_Q6_K ? 4 : 1;
+}
+SL_ALWAYS_INLINE int header_bytes(sl_qtype type) {
+    return SL_PANEL * (type == SL_QTYPE_Q4_K ? 16 : type == SL_QTYPE_Q6_K ? 18 : 2);
+}
+SL_ALWAYS_INLINE int period_bytes(sl_qtype type) {
+    return SL_PANEL * (type == SL_QTYPE_Q4_0 ? 16 : type == SL_QTYPE_Q6_K ? 96 : 32);
+}
+/* Vectors of scales of a group and output: q4_k has a scale and a minimum, q6_k two scales. */
+SL_ALWAYS_INLINE int group_scales(sl_qtype type) {
+    return type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q6_K ? 2 : 1;
+}
+
+/* ---- scales ---- */
+
+/* Bits [shift, shift + 4) of a, then two bits of b from shift_b on: how q4_k keeps the groups 4 to 7. */
+SL_ALWAYS_INLINE vi q4_k_high(vi a, int shift, vi b, int shift_b) {
+    return vi_or(vi_and(vi_right(a, shift), vi_set1(15)), vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
+}
+
+SL_ALWAYS_INLINE void expand_q4_k(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load_f16(header + v * VN * 2), min = vf_load_f16(header + SL_PANEL * 2 + v * VN * 2);
+    const unsigned char *words = header + SL_PANEL * 4 + v * (int)sizeof(vi);
+    const vi a = vi_load(words), b = vi_load(words + SL_PANEL * 4), c = vi_load(words + SL_PANEL * 8);
+    SL_UNROLL for (int g = 0; g < 8; g++) {
+        const int s = g % 4 * 8;
+        const vi group_scale = g < 4 ? vi_and(vi_right(a, s), vi_set1(63)) : q4_k_high(c, s, a, s + 6);
+        const vi group_min = g < 4 ? vi_and(vi_right(b, s), vi_set1(63)) : q4_k_high(c, s + 4, b, s + 6);
+        const vf factor = vf_set1(unpack_scale(SL_QTYPE_Q4_K, g % 2));
+        vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_mul(vf_from_int(group_scale), scale), factor));
+        vf_store(scales + (2 * g + 1) * SL_PANEL, vf_mul(vf_from_int(group_min), min));
+    }
+}
+
+SL_ALWAYS_INLINE void expand_q6_k(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load_f16(header + v * VN * 2);
+    const unsigned char *words = header + SL_PANEL * 2 + v * (int)sizeof(vi);
+    SL_UNROLL for (int i = 0; i < 16; i++) {
+        const vi word = vi_load(words + i / 4 * SL_PANEL * 4);
+        const vi factor = vi_right_signed(vi_left(word, 24 - i % 4 * 8), 24);
+        vf_store(scales + i * SL_PANEL, vf_mul(vf_from_int(factor), scale));
+    }
+}
+
+/* Of one block: [groups][group_scales][SL_PANEL]. */
+SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, float *scales) {
+    SL_UNROLL for (int v = 0; v < 2; v++) {
+        float *out = scales + v * VN;
+        if (type == SL_QTYPE_Q4_K) {
+            expand_q4_k(header, v, out);
+        } else if (type == SL_QTYPE_Q6_K) {
+            expand_q6_k(header, v, out);
+        } else {
+            vf_store(out, vf_load_f16(header + v * VN * 2));
+        }
+    }
+}
+
+SL_ALWAYS_INLINE void expand_blocks(sl_qtype type, const unsigned char *weights, int32_t blocks, float *scales) {
+    const int periods = block_groups(type) / period_groups(type);
+    for (int32_t b = 0; b < blocks; b++) {
+        expand_block(type, weights, scales);
+        weights += header_bytes(type) + periods * period_bytes(type);
+        scales += block_groups(type) * group_scales(type) * SL_PANEL;
+    }
+}
+
+/* ---- activations ---- */
+
+enum { INT_GROUP_BYTES = SL_MATMUL_GROUP + 12 };
+
+SL_ALWAYS_INLINE int32_t sum_of(const int8_t *values, int count) {
+    int32_t sum = 0;
+    for (int i = 0; i < count; i++) {
+        sum += values[i];
+    }
+    return sum;
+}
+
+SL_ALWAYS_INLINE void pack_row_int(sl_qtype type, const sl_matmul_source *source) {
+    const sl_q8_32 x = sl_cpu_q8_32(source->x, source->row);
+    const int32_t rows = source->rows, i = source->index;
+    unsigned char *group = source->tile;
+    for (int32_t g = 0; g < source->columns / SL_MATMUL_GROUP; g++, group += rows * INT_GROUP_BYTES) {
+        const int8_t *values = x.values + g * SL_MATMUL_GROUP;
+        float *scales = (float *)(void *)(group + rows * SL_MATMUL_GROUP);
+        int32_t *planes = (int32_t *)(void *)(scales + rows);
+        memcpy(group + i * SL_MATMUL_GROUP, values, SL_MATMUL_GROUP);
+        scales[i] = x.scales[g];
+        if (type == SL_QTYPE_Q4_K) {
+            const float sum = (float)x.sums[g] * x.scales[g];
+            memcpy(&planes[i], &sum, sizeof sum);
+        } else if (type == SL_QTYPE_Q6_K) {
+            const int32_t first = sum_of(values, 16);
+            planes[i] = -unpack_offset(type) * first;
+            planes[rows + i] = -unpack_offset(type) * (x.sums[g] - first);
+        } else {
+            planes[i] = -unpack_offset(type) * x.sums[g];
+        }
+    }
+}
+
+/* ---- quantised weights ---- */
+
+SL_ALWAYS_INLINE void load_sums(const sl_matmul_part *part, vf sums[SL_MATMUL_TILE][2], const int rows) {
+    SL_UNROLL for (int r = 0; r < rows; r++) {
+        SL_UNROLL for (int v = 0; v < 2; v++) {
+            sums[r][v] = part->first ? vf_zero() : vf_load(part->sums + r * SL_PANEL + v * VN);
+        }
+    }
+}
+
+SL_ALWAYS_INLINE void store_sums(const sl_matmul_part *part, vf sums[SL_MATMUL_TILE][2], const int rows) {
+    SL_UNROLL for (int r = 0; r < rows; r++) {
+        SL_UNROLL for (int v = 0; v < 2; v++) {
+            vf_store(part->sums + r * SL_PANEL + v * VN, sums[r][v]);
+        }
+    }
+}
+
+SL_ALWAYS_INLINE vf broadcast_f32(const unsigned char *p) {
+    float value;
+    memcpy(&value, p, sizeof value);
+    return vf_set1(value);
+}
+
+SL_ALWAYS_INLINE vi broadcast_i32(const unsigned char *p) {
+    int32_t value;
+    memcpy(&value, p, sizeof value);
+    return vi_set1(value);
+}
+
+/* One group: `x` and `scales` are the group's. */
+SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsigned char *period, const int phase,
+                                const unsigned char *x, const float *scales, vf sums[SL_MATMUL_TILE][2]) {
+    const int halves = type == SL_QTYPE_Q6_K ? 2 : 1;
+    const unsigned char *x_scales = x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
+    SL_UNROLL for (int h = 0; h < halves; h++) {
+        vi dots[SL_MATMUL_TILE][2];
+        SL_UNROLL for (int r = 0; r < rows; r++) {
+            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
+            dots[r][0] = dots[r][1] = dot_start(type, start);
+        }
+        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
+            const vi w0 = unpack_weights(type, period, phase, quad, 0);
+            const vi w1 = unpack_weights(type, period, phase, quad, 1);
+            SL_UNROLL for (int r = 0; r < rows; r++) {
+                const vi words = dot_x(x + r * SL_MATMUL_GROUP + quad * 4);
+                dots[r][0] = dot_add(type, dots[r][0], w0, words);
+                dots[r][1] = dot_add(type, dots[r][1], w1, words);
+            }
+        }
+        SL_UNROLL for (int r = 0; r < rows; r++) {
+            const vf x_scale = broadcast_f32(x_scales + r * 4);
+            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
+            SL_UNROLL for (int v = 0; v < 2; v++) {
+                const vf dot = vf_from_int(dot_end(type, dots[r][v], start));
+                sums[r][v] = vf_fma(vf_mul(dot, vf_load(scales + h * SL_PANEL + v * VN)), x_scale, sums[r][v]);
+            }
+        }
+    }
+    if (type == SL_QTYPE_Q4_K) {
+        SL_UNROLL for (int r = 0; r < rows; r++) {
+            const vf x_sum = broadcast_f32(planes + r * 4);
+            SL_UNROLL for (int v = 0; v < 2; v++) {
+                sums[r][v] = vf_fnma(vf_load(scales + SL_PANEL + v * VN), x_sum, sums[r][v]);
+            }
+        }
+    }
+}
+
+SL_ALWAYS_INLINE void prefetch_group(const sl_qtype type, const unsigned char *at) {
+    const int bytes = period_bytes(type) / period_groups(type) + header_bytes(type) / block_groups(type);
+    SL_UNROLL for (int i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)at + PREFETCH + i, _MM_HINT_T0);
+    }
+}
+
+SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_matmul_part *part) {
+    const int block_scales = block_groups(type) * group_scales(type) * SL_PANEL;
+    const int periods = block_groups(type) / period_groups(type);
+    float local[8 * 2 * SL_PANEL] __attribute__((aligned(64)));
+    const unsigned char *weights = part->weights, *x = part->x;
+    const float *expanded = part->scales;
+    vf sums[SL_MATMUL_TILE][2];
+    load_sums(part, sums, rows);
+    for (int32_t block = part->columns / (block_groups(type) * SL_MATMUL_GROUP); block > 0; block--) {
+        const float *scales = expanded;
+        if (expanded) {
+            expanded += block_scales;
+        } else {
+            expand_block(type, weights, local);
+            scales = local;
+        }
+        weights += header_bytes(type);
+        for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
+            SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
+                prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
+                add_group(type, rows, weights, phase, x, scales, sums);
+                x += rows * INT_GROUP_BYTES;
+                scales += group_scales(type) * SL_PANEL;
+            }
+        }
+    }
+    store_sums(part, sums, rows);
+}
+
+/* ---- float weights ---- */
+
+SL_ALWAYS_INLINE vf load_weights(const sl_qtype type, const unsigned char *p) {
+    return type == SL_QTYPE_F32 ? vf_load(p) : type == SL_QTYPE_F16 ? vf_load_f16(p) : vf_load_bf16(p);
+}
+
+/* Class "f32/chain": every product fused with its addition to the sum. */
+SL_ALWAYS_INLINE void float_tile(const sl_qtype type, const int rows, const sl_matmul_part *part) {
+    const int bytes = type == SL_QTYPE_F32 ? 4 : 2;
+    const unsigned char *weights = part->weights, *x = part->x;
+    vf sums[SL_MATMUL_TILE][2];
+    load_sums(part, sums, rows);
+    for (int32_t left = part->columns; left > 0; left -= SL_MATMUL_GROUP) {
+        const int32_t count = left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP;
+        for (int32_t k = 0; k < count; k++, weights += SL_PANEL * bytes) {
+            _mm_prefetch((const char *)weights + PREFETCH, _MM_HINT_T0);
+            if (SL_PANEL * bytes > 64) {
+                _mm_prefetch((const char *)weights + PREFETCH + 64, _MM_HINT_T0);
+            }
+            const vf w0 = load_weights(type, weights), w1 = load_weights(type, weights + VN * bytes);
+            SL_UNROLL for (int r = 0; r < rows; r++) {
+                const vf value = broadcast_f32(x + (r * SL_MATMUL_GROUP + k) * 4);
+                sums[r][0] = vf_fma(w0, value, sums[r][0]);
+                sums[r][1] = vf_fma(w1, value, sums[r][1]);
+            }
+        }
+        x += rows * SL_MATMUL_GROUP * 4;
+    }
+    store_sums(part, sums, rows);
+}
+
+static void pack_row_f32(const sl_matmul_source *source) {
+    const float *x = sl_cpu_f32(source->x, source->row);
+    float *group = (float *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
+    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
+        const int32_t left = source->columns - done;
+        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
+        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
+        group += source->rows * SL_MATMUL_GROUP;
+    }
+}
+
+/* ---- the tables ---- */
+
+#define SL_INT_TILE(name, ID, rows)                                                                                    \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
+        int_tile(SL_QTYPE_##ID, rows, part);                                                                           \
+    }
+#define SL_FLOAT_TILE(name, ID, rows)                                                                                  \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
+        float_tile(SL_QTYPE_##ID, rows, part);                                                                         \
+    }
+#define SL_TILES(MACRO, name, ID)                                                                                      \
+    MACRO(name, ID, 1)                                                                                                 \
+    MACRO(name, ID, 2)                                                                                                 \
+    MACRO(name, ID, 3)                                                                                                 \
+    MACRO(name, ID, 4)                                                                                                 \
+    MACRO(name, ID, 5)                                                                                                 \
+    MACRO(name, ID, 6)                                                                                                 \
+    MACRO(name, ID, 7)                                                                                                 \
+    MACRO(name, ID, 8)
+#define SL_TILE_LIST(name)                                                                                             \
+    {name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4,                                                       \
+     name##_tile_5, name##_tile_6, name##_tile_7, name##_tile_8}
+
+#define SL_INT_TYPE(name, ID)                                                                                          \
+    SL_TILES(SL_INT_TILE, name, ID)                                                                                    \
+    static void name##_pack_row(const sl_matmul_source *source) {                                                      \
+        pack_row_int(SL_QTYPE_##ID, source);                                                                           \
+    }                                                                                                                  \
+    static void name##_expand(const unsigned char *weights, int32_t blocks, float *scales) {                           \
+        expand_blocks(SL_QTYPE_##ID, weights, blocks, scales);                                                         \
+    }
+
+#define SL_INT_ROW(name, ID, block_scales)                                                                             \
+    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                                    \
+                       .pack_row = name##_pack_row,                                                                    \
+                       .expand = name##_expand,                                                                        \
+                       .main_rows = SL_MAIN_ROWS,                                                                      \
+                       .most_rows = SL_MOST_ROWS,                                                                      \
+                       .block = SL_##ID##_ELEMENTS,                                                                    \
+                       .block_bytes = SL_##ID##_BYTES,                                                                 \
+                       .scales = block_scales,                                                                         \
+                       .group_bytes = INT_GROUP_BYTES}
+#define SL_FLOAT_ROW(name, ID)                                                                                         \
+    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                                    \
+                       .pack_row = pack_row_f32,                                                                       \
+                       .main_rows = SL_FLOAT_ROWS,                                                                     \
+                       .most_rows = SL_FLOAT_ROWS,                                                                     \
+                       .block = 1,                                                                                     \
+                       .block_bytes = SL_##ID##_BYTES,                                                                 \
+                       .group_bytes = SL_MATMUL_GROUP * 4}
+
+#endif

@@ -1,0 +1,766 @@
+/* Random and worst-case shapes for every kind of op. */
+#include "harness.h"
+
+#include "quant/blocks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum style { NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED } style;
+
+/* ---- building ---- */
+
+static void begin_case(kt_case *c, int32_t rows, int32_t span_count, kt_random *random) {
+    memset(c, 0, sizeof *c);
+    c->program.name = "kernel test";
+    c->program.width = 32;
+    c->program.vocabulary = 64;
+    c->program.logits = c->program.tokens = SL_NONE;
+    c->ids_value = c->schedule_value = SL_NONE;
+    c->tolerance = 2e-5;
+    c->rows = rows;
+    c->span_count = span_count < rows ? span_count : rows;
+    for (int32_t s = 0, left = rows; s < c->span_count; s++) {
+        const int32_t after = c->span_count - 1 - s;
+        c->span_rows[s] = after == 0 ? left : 1 + kt_below(random, left - after);
+        left -= c->span_rows[s];
+    }
+    c->tokens = kt_alloc((size_t)rows, sizeof *c->tokens);
+    for (int32_t i = 0; i < rows; i++) {
+        c->tokens[i] = kt_below(random, c->program.vocabulary);
+    }
+}
+
+static float draw(style how, kt_random *random) {
+    const float x = kt_normal(random, 1.0f);
+    switch (how) {
+    case OUTLIERS:
+        return kt_below(random, 100) == 0 ? 40 * x : x;
+    case ZEROS:
+        return kt_below(random, 3) == 0 ? x : 0.0f;
+    case LARGE:
+        return 3e4f * x;
+    case TIES:
+        return (float)kt_below(random, 3);
+    case SATURATED:
+        return kt_below(random, 4) == 0 ? -2.0f : 2.0f;
+    default:
+        return x;
+    }
+}
+
+static float *random_floats(size_t count, style how, kt_random *random) {
+    float *data = kt_alloc(count, sizeof *data);
+    for (size_t i = 0; i < count; i++) {
+        data[i] = draw(how, random);
+    }
+    return data;
+}
+
+static int32_t typed(kt_case *c, const char *name, sl_value_type type, sl_rows rows, int32_t width) {
+    const sl_value value = {.name = name, .type = type, .rows = rows, .width = width};
+    return sl_program_typed_value(&c->program, &value);
+}
+
+static size_t row_count(const kt_case *c, sl_rows rows) {
+    return (size_t)(rows == SL_ROWS_OUTPUT   ? c->output_count
+                    : rows == SL_ROWS_EXPERT ? c->rows * c->program.experts_used
+                                             : c->rows);
+}
+
+/* An f32 value that is given, not computed. */
+static int32_t input(kt_case *c, const char *name, sl_rows rows, int32_t width, style how,
+                     kt_random *random) {
+    const int32_t v = typed(c, name, SL_VALUE_F32, rows, width);
+    c->inputs[v] = random_floats(row_count(c, rows) * (size_t)width, how, random);
+    return v;
+}
+
+static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t size, float middle, float spread,
+                      kt_random *random) {
+    float *data = kt_alloc((size_t)experts * (size_t)size, sizeof *data);
+    for (int32_t i = 0; i < experts * size; i++) {
+        data[i] = middle + kt_uniform(random, spread);
+    }
+    const sl_weight weight = {
+        name, SL_QTYPE_F32, experts, 1, size, data, (uint64_t)experts * (uint64_t)size * 4};
+    return sl_program_weight(&c->program, &weight);
+}
+
+static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
+    const uint16_t scale = sl_f32_to_f16_plain(kt_uniform(random, 0.01f));
+    const uint16_t min = sl_f32_to_f16_plain(kt_uniform(random, 0.01f));
+    if (type == SL_QTYPE_Q6_K) {
+        memcpy(block + 208, &scale, 2);
+        return;
+    }
+    memcpy(block, &scale, 2);
+    if (type == SL_QTYPE_Q4_K) {
+        memcpy(block + 2, &min, 2);
+    }
+}
+
+/* `raw`: blocks of random bits, so that every value of every field occurs, the extreme ones too. */
+static int32_t matrix(kt_case *c, sl_qtype type, int32_t experts, int32_t rows, int32_t columns, bool raw,
+                      kt_random *random) {
+    const size_t count = (size_t)experts * (size_t)rows * (size_t)columns;
+    const sl_qtype_info *info = sl_qtype_get(type);
+    const size_t bytes = count / info->block_elements * info->block_bytes;
+    unsigned char *data = kt_alloc(bytes, 1);
+    if (raw && info->block_elements > 1) {
+        for (size_t i = 0; i < bytes; i++) {
+            data[i] = kt_below(random, 4) == 0 ? (unsigned char)(kt_below(random, 2) ? 0x80 : 0xff)
+                                               : (unsigned char)kt_next(random);
+        }
+        for (size_t i = 0; i < bytes; i += info->block_bytes) {
+            set_scale(data + i, type, random);
+        }
+    } else {
+        float *floats = random_floats(count, NORMAL, random);
+        info->encode(floats, data, count);
+        free(floats);
+    }
+    const sl_weight weight = {"w", type, experts, rows, columns, data, bytes};
+    return sl_program_weight(&c->program, &weight);
+}
+
+static sl_op *add(kt_case *c, sl_op_kind kind, const int32_t *in, int in_count, const int32_t *out,
+                  int out_count) {
+    sl_op *op = sl_program_op(&c->program, kind, SL_NONE);
+    for (int i = 0; i < in_count; i++) {
+        op->in[i].value = in[i];
+    }
+    for (int i = 0; i < out_count; i++) {
+        op->out[i].value = out[i];
+    }
+    c->op = c->program.op_count - 1;
+    return op;
+}
+
+#define LIST(...)                                                                                            \
+    (const int32_t[]){__VA_ARGS__}, (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
+static void name_case(kt_case *c, sl_op_kind kind, int32_t index, const char *detail) {
+    snprintf(c->name, sizeof c->name, "%s #%d (%d rows, %d sequences%s%s)", sl_op_name(kind), index, c->rows,
+             c->span_count, detail[0] ? ", " : "", detail);
+}
+
+static const int32_t row_counts[] = {1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17, 31, 64, 129};
+enum { ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+/* ---- linear ---- */
+
+typedef struct linear_shape {
+    int32_t rows, columns;
+    int32_t outputs[SL_LINEAR_SEGMENTS]; /* of each segment; 0 ends */
+    int32_t shift;                       /* columns of y before the first segment */
+    bool bias, residual, in_place, raw;
+    int32_t experts, used; /* 0: no experts */
+    bool expert_x;         /* x has expert rows */
+    style how;
+} linear_shape;
+
+static const linear_shape linear_shapes[] = {
+    {.rows = 1, .columns = 256, .outputs = {32}},
+    {.rows = 1, .columns = 1024, .outputs = {1, 100, 64}, .shift = 8, .bias = true, .how = OUTLIERS},
+    {.rows = 5, .columns = 512, .outputs = {33, 16, 1}, .shift = 3, .bias = true},
+    {.rows = 17, .columns = 1024, .outputs = {64}, .residual = true, .in_place = true, .how = OUTLIERS},
+    {.rows = 64, .columns = 512, .outputs = {96, 31}, .residual = true, .shift = 5, .how = ZEROS},
+    {.rows = 129, .columns = 256, .outputs = {40}},
+    {.rows = 8, .columns = 2048, .outputs = {70}, .raw = true, .how = SATURATED},
+    {.rows = 13, .columns = 1280, .outputs = {128, 64, 64, 2}, .raw = true, .how = LARGE},
+    {.rows = 2, .columns = 768, .outputs = {65}},
+    {.rows = 3, .columns = 256, .outputs = {130}, .raw = true},
+    {.rows = 4, .columns = 256, .outputs = {32}, .how = SATURATED, .raw = true},
+    {.rows = 6, .columns = 512, .outputs = {48}},
+    {.rows = 7, .columns = 256, .outputs = {32, 32}, .bias = true, .residual = true},
+    {.rows = 9, .columns = 256, .outputs = {63}},
+    {.rows = 16, .columns = 3072, .outputs = {35}},
+    {.rows = 19, .columns = 256, .outputs = {48, 40}, .bias = true, .experts = 8, .used = 3},
+    {.rows = 1, .columns = 512, .outputs = {33}, .experts = 8, .used = 2},
+    {.rows = 70, .columns = 512, .outputs = {64}, .bias = true, .experts = 5, .used = 2, .expert_x = true},
+    {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
+    {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
+};
+enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
+
+/* Ids with one expert overfull and some without rows; no row takes an expert twice. */
+static int32_t make_ids(kt_case *c, kt_random *random) {
+    const int32_t used = c->program.experts_used, experts = c->program.experts;
+    const int32_t v = typed(c, "ids", SL_VALUE_I32, SL_ROWS_STEP, used);
+    int32_t *ids = kt_alloc((size_t)(c->rows * used), sizeof *ids);
+    for (int32_t row = 0; row < c->rows; row++) {
+        const int32_t first = kt_below(random, 10) < 8 ? 3 : kt_below(random, experts);
+        for (int32_t rank = 0; rank < used; rank++) {
+            ids[row * used + rank] = (first + rank * (1 + kt_below(random, 1))) % experts;
+        }
+    }
+    c->inputs[v] = ids;
+    return v;
+}
+
+/* x as the kernel reads it: the f32 input, or that through QUANTIZE. */
+static int32_t activations(kt_case *c, int32_t x, sl_value_type format) {
+    const sl_value value = c->program.values[x];
+    if (format == SL_VALUE_F32) {
+        return x;
+    }
+    const int32_t q = typed(c, "q", format, value.rows, value.width);
+    add(c, SL_OP_QUANTIZE, LIST(x), LIST(q))->u.quantize.width = value.width;
+    return q;
+}
+
+static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, sl_value_type format,
+                         kt_random *random) {
+    int32_t ids = SL_NONE, schedule = SL_NONE, residual = SL_NONE, width = shape->shift;
+    const int32_t experts = shape->experts ? shape->experts : 1;
+    begin_case(c, shape->rows, 3, random);
+    c->program.experts = shape->experts;
+    c->program.experts_used = shape->used;
+    const sl_rows y_rows = shape->experts ? SL_ROWS_EXPERT : SL_ROWS_STEP;
+    int32_t x =
+        input(c, "x", shape->expert_x ? SL_ROWS_EXPERT : SL_ROWS_STEP, shape->columns, shape->how, random);
+    if (shape->rows > 2) { /* a row of nothing */
+        memset((float *)c->inputs[x] + shape->columns, 0, (size_t)shape->columns * sizeof(float));
+    }
+    x = activations(c, x, format);
+    if (shape->experts) {
+        const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, shape->experts + 1};
+        ids = c->ids_value = make_ids(c, random);
+        schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);
+    }
+    for (int s = 0; s < SL_LINEAR_SEGMENTS; s++) {
+        width += shape->outputs[s];
+    }
+    if (shape->residual) {
+        residual = input(c, "residual", y_rows, width + 2, NORMAL, random);
+    }
+    const int32_t y = shape->in_place ? residual : sl_program_value(&c->program, "y", y_rows, width + 2);
+    int32_t weights[SL_LINEAR_SEGMENTS], biases[SL_LINEAR_SEGMENTS], segments = 0;
+    for (; segments < SL_LINEAR_SEGMENTS && shape->outputs[segments]; segments++) {
+        const int32_t outputs = shape->outputs[segments];
+        weights[segments] = matrix(c, type, experts, outputs, shape->columns, shape->raw, random);
+        biases[segments] =
+            shape->bias && segments != 1 ? vector(c, "bias", experts, outputs, 0, 1, random) : SL_NONE;
+    }
+    sl_op *op = add(c, SL_OP_LINEAR, LIST(x, ids, schedule, residual), LIST(y));
+    op->out[0].column = shape->shift;
+    op->in[3].column = shape->residual ? shape->shift : 0;
+    op->u.linear.segment_count = segments;
+    for (int32_t s = 0, column = 0; s < segments; column += shape->outputs[s++]) {
+        op->u.linear.segments[s] = (sl_linear_segment){weights[s], biases[s], column};
+    }
+}
+
+static bool make_linear(kt_case *c, int32_t index, sl_value_type format, kt_random *random) {
+    const linear_shape *shape = &linear_shapes[index % LINEAR_SHAPES];
+    const sl_qtype type = (sl_qtype)(index / LINEAR_SHAPES);
+    if (index / LINEAR_SHAPES >= SL_QTYPE_COUNT) {
+        return false;
+    }
+    memset(c, 0, sizeof *c);
+    if ((uint32_t)shape->columns % sl_qtype_get(type)->block_elements != 0 ||
+        (format != SL_VALUE_F32 && shape->columns % 32 != 0)) {
+        return true; /* an empty case */
+    }
+    build_linear(c, shape, type, format, random);
+    char detail[64];
+    snprintf(detail, sizeof detail, "%s, %d columns%s", sl_qtype_get(type)->name, shape->columns,
+             shape->experts ? ", experts" : "");
+    name_case(c, SL_OP_LINEAR, index, detail);
+    return true;
+}
+
+/* ---- attention and cache writes ---- */
+
+typedef struct attention_shape {
+    int32_t rows, spans;
+    int32_t heads, kv_heads, key_size, value_size, window;
+    float softcap;
+    bool sinks, gate;
+    sl_qtype cache;
+    style how;
+} attention_shape;
+
+static const attention_shape attention_shapes[] = {
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
+    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL},
+    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL},
+    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
+    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL},
+    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL},
+    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL},
+    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL},
+    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL},
+    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL},
+    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL},
+    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS},
+    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
+};
+enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes };
+
+static void build_attention(kt_case *c, const attention_shape *shape, bool with_attention,
+                            kt_random *random) {
+    begin_case(c, shape->rows, shape->spans, random);
+    c->tolerance = 1e-4; /* an error of a score is one of its exponential */
+    c->cache_type = shape->cache;
+    const sl_cache_group group = {"all",        2, shape->kv_heads, shape->key_size, shape->value_size,
+                                  shape->window};
+    const sl_cache_group other = {"other", 1, 1, 32, 32, 0}; /* so that the group's number matters */
+    sl_program_group(&c->program, &other);
+    sl_program_group(&c->program, &group);
+    const sl_cache_place place = {1, 1};
+    const int32_t keys = shape->kv_heads * shape->key_size, values = shape->kv_heads * shape->value_size;
+    const int32_t q_stride = shape->key_size + (shape->gate ? shape->value_size : 0);
+    const int32_t q = input(c, "q", SL_ROWS_STEP, shape->heads * q_stride + 5, shape->how, random);
+    const int32_t kv = input(c, "kv", SL_ROWS_STEP, 3 + keys + values, shape->how, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * shape->value_size + 3);
+    add(c, SL_OP_BEGIN, NULL, 0, NULL, 0);
+    sl_op *op = add(c, SL_OP_CACHE_WRITE, LIST(kv, kv), NULL, 0);
+    op->in[0].column = 3;
+    op->in[1].column = 3 + keys;
+    op->u.cache_write.place = place;
+    if (!with_attention) {
+        return;
+    }
+    const int32_t sinks = shape->sinks ? vector(c, "sinks", 1, shape->heads, 0, 3, random) : SL_NONE;
+    op = add(c, SL_OP_ATTENTION, LIST(q, shape->gate ? q : SL_NONE), LIST(y));
+    op->in[0].column = 5;
+    op->in[1].column = shape->gate ? 5 + shape->key_size : 0;
+    op->out[0].column = 3;
+    op->u.attention = (sl_op_attention){.place = place,
+                                        .heads = shape->heads,
+                                        .q_stride = q_stride,
+                                        .gate_stride = q_stride,
+                                        .scale = 1.0f / sqrtf((float)shape->key_size),
+                                        .softcap = shape->softcap,
+                                        .sinks = sinks};
+}
+
+static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
+    if (index >= ATTENTION_SHAPES) {
+        return false;
+    }
+    const attention_shape *shape = &attention_shapes[index];
+    char detail[96];
+    build_attention(c, shape, kind == SL_OP_ATTENTION, random);
+    if (kind == SL_OP_BEGIN) {
+        c->op = 0;
+    }
+    snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s", shape->heads, shape->kv_heads,
+             shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name);
+    name_case(c, kind, index, detail);
+    return true;
+}
+
+/* ---- rows ---- */
+
+static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
+    static const struct {
+        int32_t groups, width, stride;
+        sl_residual residual;
+        bool weight, gate, sum, in_place;
+        style how;
+    } shapes[] = {
+        {1, 1024, 1024, SL_RESIDUAL_NONE, true, false, false, false, NORMAL},
+        {1, 576, 576, SL_RESIDUAL_BEFORE, true, false, true, false, OUTLIERS},
+        {1, 64, 64, SL_RESIDUAL_AFTER, true, false, false, false, NORMAL},
+        {5, 32, 48, SL_RESIDUAL_NONE, true, false, false, true, NORMAL},
+        {4, 128, 130, SL_RESIDUAL_NONE, false, true, false, false, NORMAL},
+        {1, 37, 37, SL_RESIDUAL_BEFORE, true, false, false, false, ZEROS},
+        {1, 2560, 2560, SL_RESIDUAL_NONE, true, false, false, true, LARGE},
+        {2, 256, 256, SL_RESIDUAL_NONE, true, true, false, false, ZEROS},
+        {1, 896, 896, SL_RESIDUAL_BEFORE, true, false, true, true, NORMAL},
+    };
+    const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes);
+    if (index >= ROW_COUNTS + count) {
+        return false;
+    }
+    const int32_t s = index % count, rows = row_counts[(index * 5) % ROW_COUNTS];
+    begin_case(c, rows, 2, random);
+    const int32_t groups = shapes[s].groups, width = shapes[s].width, stride = shapes[s].stride;
+    const int32_t x = input(c, "x", SL_ROWS_STEP, 4 + groups * stride, shapes[s].how, random);
+    const int32_t residual = shapes[s].residual != SL_RESIDUAL_NONE
+                                 ? input(c, "residual", SL_ROWS_STEP, 1 + groups * stride, NORMAL, random)
+                                 : SL_NONE;
+    const int32_t gate =
+        shapes[s].gate ? input(c, "gate", SL_ROWS_STEP, groups * (width + 1), NORMAL, random) : SL_NONE;
+    const int32_t y =
+        shapes[s].in_place ? x : sl_program_value(&c->program, "y", SL_ROWS_STEP, 2 + groups * width);
+    /* The sum may lie on the residual. */
+    const int32_t sum = shapes[s].sum ? residual : SL_NONE;
+    const int32_t weight = shapes[s].weight ? vector(c, "w", 1, width, 1, 0.5f, random) : SL_NONE;
+    sl_op *op = add(c, SL_OP_RMSNORM, LIST(x, residual, gate), LIST(y, sum));
+    op->in[0].column = 4;
+    op->in[1].column = residual == SL_NONE ? 0 : 1;
+    op->out[0].column = shapes[s].in_place ? 4 : 2;
+    op->out[1].column = op->in[1].column;
+    op->u.rmsnorm = (sl_op_rmsnorm){.weight = weight,
+                                    .weight_offset = index % 2 ? 1.0f : 0.0f,
+                                    .epsilon = 1e-6f,
+                                    .groups = groups,
+                                    .width = width,
+                                    .stride = stride,
+                                    .gate_stride = width + 1,
+                                    .residual = shapes[s].residual};
+    name_case(c, SL_OP_RMSNORM, index, "");
+    return true;
+}
+
+static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
+    static const style styles[] = {NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED};
+    if (index >= 2 * ROW_COUNTS) {
+        return false;
+    }
+    const int32_t rows = row_counts[index % ROW_COUNTS], width = 32 * (1 + kt_below(random, 40));
+    begin_case(c, rows, 1, random);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, width + 7, styles[index % 6], random);
+    float *data = c->inputs[x];
+    if (rows > 2) { /* what a broken model makes */
+        data[7] = NAN;
+        data[width + 7 + 7] = INFINITY;
+        data[2 * (width + 7) + 9] = 1e-38f;
+    }
+    const sl_value_type type = index < ROW_COUNTS ? SL_VALUE_Q8_32 : SL_VALUE_BF16;
+    const int32_t q = typed(c, "q", type, SL_ROWS_STEP, width);
+    sl_op *op = add(c, SL_OP_QUANTIZE, LIST(x), LIST(q));
+    op->in[0].column = 7;
+    op->u.quantize.width = width;
+    name_case(c, SL_OP_QUANTIZE, index, sl_value_type_name(type));
+    return true;
+}
+
+static bool make_rope(kt_case *c, int32_t index, kt_random *random) {
+    if (index >= ROW_COUNTS) {
+        return false;
+    }
+    static const int32_t sizes[] = {64, 128, 32, 256, 80};
+    const int32_t size = sizes[index % 5], heads = 1 + kt_below(random, 9);
+    const int32_t dims = index % 3 == 0 ? size : size / 2;
+    begin_case(c, row_counts[index], 2, random);
+    c->position_base = index % 4 == 3 ? 100000 : 0;
+    c->tolerance = 1e-3; /* the angle is rounded to f32: at position 100000 by 0.004 */
+    if (c->position_base) {
+        c->tolerance = 2e-2;
+    }
+    float *frequencies = kt_alloc((size_t)dims / 2, sizeof *frequencies);
+    for (int32_t i = 0; i < dims / 2; i++) {
+        frequencies[i] = powf(10000.0f, -2.0f * (float)i / (float)dims);
+    }
+    const sl_weight weight = {"frequencies", SL_QTYPE_F32, 1, 1, dims / 2, frequencies, (uint64_t)dims * 2};
+    const int32_t w = sl_program_weight(&c->program, &weight);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, 3 + heads * (size + 2), NORMAL, random);
+    sl_op *op = add(c, SL_OP_ROPE, LIST(x), LIST(x));
+    op->in[0].column = op->out[0].column = 3;
+    op->u.rope = (sl_op_rope){.frequencies = w,
+                              .heads = heads,
+                              .stride = size + 2,
+                              .dims = dims,
+                              .layout = index % 2 ? SL_ROPE_PAIRS : SL_ROPE_HALVES,
+                              .magnitude = index % 5 == 4 ? 1.2f : 1.0f};
+    name_case(c, SL_OP_ROPE, index, index % 2 ? "pairs" : "halves");
+    return true;
+}
+
+static bool make_embed(kt_case *c, int32_t index, kt_random *random) {
+    if (index >= 2 * SL_QTYPE_COUNT) {
+        return false;
+    }
+    const sl_qtype type = (sl_qtype)(index % SL_QTYPE_COUNT);
+    begin_case(c, row_counts[(index * 3 + 2) % ROW_COUNTS], 3, random);
+    c->last_tokens = index >= SL_QTYPE_COUNT;
+    const int32_t w = matrix(c, type, 1, c->program.vocabulary, 512, true, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 514);
+    sl_op *op = add(c, SL_OP_EMBED, NULL, 0, LIST(y));
+    op->out[0].column = 1;
+    op->u.embed = (sl_op_embed){w, index % 2 ? 22.5f : 1.0f};
+    name_case(c, SL_OP_EMBED, index, sl_qtype_get(type)->name);
+    return true;
+}
+
+static bool make_activate(kt_case *c, int32_t index, kt_random *random) {
+    if (index >= ROW_COUNTS) {
+        return false;
+    }
+    const int32_t width = 1 + kt_below(random, 700);
+    begin_case(c, row_counts[index], 1, random);
+    c->program.experts = 4;
+    c->program.experts_used = 2;
+    const sl_rows rows = index % 3 ? SL_ROWS_STEP : SL_ROWS_EXPERT;
+    const int32_t x = input(c, "gate_up", rows, 2 * width + 3, index % 4 == 3 ? LARGE : NORMAL, random);
+    const int32_t y = index % 2 ? x : sl_program_value(&c->program, "y", rows, width + 1);
+    sl_op *op = add(c, SL_OP_ACTIVATE, LIST(x, x), LIST(y));
+    op->in[0].column = 1;
+    op->in[1].column = width + 2;
+    op->out[0].column = index % 2 ? 1 : 0;
+    op->u.activate.function = index % 4 < 2 ? SL_ACTIVATION_SILU : SL_ACTIVATION_GELU_TANH;
+    op->u.activate.width = width;
+    name_case(c, SL_OP_ACTIVATE, index, "");
+    return true;
+}
+
+static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
+    if (index >= ROW_COUNTS) {
+        return false;
+    }
+    const int32_t width = 1 + kt_below(random, index % 4 == 0 ? 9000 : 300);
+    begin_case(c, row_counts[index], 4, random);
+    c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
+    for (int32_t i = 0; i < c->rows; i++) {
+        if (kt_below(random, 2) == 0 || (i == c->rows - 1 && c->output_count == 0)) {
+            c->outputs[c->output_count++].row = i;
+        }
+    }
+    if (kind == SL_OP_GATHER) {
+        const int32_t x = input(c, "x", SL_ROWS_STEP, width + 2, NORMAL, random);
+        const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_OUTPUT, width + 1);
+        sl_op *op = add(c, kind, LIST(x), LIST(y));
+        op->in[0].column = 2;
+        op->u.gather.width = width;
+    } else {
+        const int32_t x = input(c, "x", SL_ROWS_OUTPUT, width + 2, index % 2 ? LARGE : NORMAL, random);
+        sl_op *op = add(c, kind, LIST(x), LIST(x));
+        op->in[0].column = op->out[0].column = 2;
+        op->u.softcap = (sl_op_softcap){30.0f, width};
+    }
+    name_case(c, kind, index, "");
+    return true;
+}
+
+/* ---- experts ---- */
+
+static bool make_router(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t experts[] = {4, 8, 32, 60, 128, 129}, used[] = {1, 2, 4, 6, 8, 7};
+    if (index >= ROW_COUNTS) {
+        return false;
+    }
+    begin_case(c, row_counts[index], 2, random);
+    const int32_t e = c->program.experts = experts[index % 6], u = c->program.experts_used = used[index % 6];
+    const int32_t x = input(c, "logits", SL_ROWS_STEP, e + 2, index % 3 == 2 ? TIES : NORMAL, random);
+    const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, e + 1};
+    const int32_t ids = typed(c, "ids", SL_VALUE_I32, SL_ROWS_STEP, u);
+    const int32_t weights = sl_program_value(&c->program, "weights", SL_ROWS_STEP, u);
+    const int32_t schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);
+    const int32_t bias = index % 4 == 1 ? vector(c, "bias", 1, e, 0, 0.5f, random) : SL_NONE;
+    c->ids_value = ids;
+    sl_op *op = add(c, SL_OP_ROUTER, LIST(x), LIST(ids, weights, schedule));
+    op->in[0].column = 2;
+    op->u.router = (sl_op_router){.kind = index % 2 ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX,
+                                  .experts = e,
+                                  .used = u,
+                                  .normalise = index % 3 != 1,
+                                  .bias = bias,
+                                  .scale = index % 5 == 4 ? 2.5f : 1.0f};
+    name_case(c, SL_OP_ROUTER, index, "");
+    return true;
+}
+
+static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
+    if (index >= ROW_COUNTS) {
+        return false;
+    }
+    const int32_t width = 32 + kt_below(random, 500);
+    begin_case(c, row_counts[index], 2, random);
+    c->program.experts = 16;
+    const int32_t used = c->program.experts_used = 1 + index % 8;
+    const int32_t x = input(c, "x", SL_ROWS_EXPERT, width + 1, NORMAL, random);
+    const int32_t weights = input(c, "weights", SL_ROWS_STEP, used, NORMAL, random);
+    const int32_t residual = index % 3 ? input(c, "residual", SL_ROWS_STEP, width, NORMAL, random) : SL_NONE;
+    const int32_t shared =
+        index % 4 > 1 ? input(c, "shared", SL_ROWS_STEP, width + 3, NORMAL, random) : SL_NONE;
+    const int32_t gate = index % 4 == 3 ? input(c, "shared_gate", SL_ROWS_STEP, 2, NORMAL, random) : SL_NONE;
+    const int32_t y = index % 3 == 2 ? residual : sl_program_value(&c->program, "y", SL_ROWS_STEP, width);
+    sl_op *op = add(c, SL_OP_COMBINE, LIST(x, weights, residual, shared, gate), LIST(y));
+    op->in[0].column = 1;
+    op->in[3].column = shared == SL_NONE ? 0 : 3;
+    op->in[4].column = gate == SL_NONE ? 0 : 1;
+    op->u.combine = (sl_op_combine){used, width};
+    name_case(c, SL_OP_COMBINE, index, "");
+    return true;
+}
+
+/* ---- gated delta net ---- */
+
+static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape, int32_t key_heads,
+                        kt_random *random) {
+    sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
+    sl_program_state(&c->program, &other);
+    const int32_t state = sl_program_state(&c->program, shape);
+    const int32_t y_width = kind == SL_OP_DELTA_CONV ? shape->channels : shape->heads * shape->value_size;
+    const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
+    if (kind == SL_OP_DELTA_CONV) {
+        float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
+        const sl_weight weight = {"conv",
+                                  SL_QTYPE_F32,
+                                  1,
+                                  shape->channels,
+                                  shape->taps,
+                                  taps,
+                                  (uint64_t)(shape->channels * shape->taps) * 4};
+        const int32_t w = sl_program_weight(&c->program, &weight);
+        add(c, kind, LIST(x), LIST(y))->u.delta_conv = (sl_op_delta_conv){w, state};
+    } else {
+        const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
+        const bool negated = key_heads % 2 == 0;
+        const int32_t a_log = vector(c, "a_log", 1, shape->heads, negated ? -1.0f : 0.0f, 0.9f, random);
+        const int32_t dt_bias = vector(c, "dt_bias", 1, shape->heads, 0.0f, 1.0f, random);
+        sl_op *op = add(c, kind, LIST(x, ab, ab), LIST(y));
+        op->in[2].column = shape->heads + 1;
+        op->u.delta_scan = (sl_op_delta_scan){a_log, dt_bias, key_heads, shape->heads, state, negated};
+    }
+    sl_op *op = &c->program.ops[c->op];
+    op->in[0].column = 3;
+    op->out[0].column = 2;
+}
+
+static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
+    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150};
+    static const int32_t sizes[] = {32, 64, 128};
+    if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
+        return false;
+    }
+    const int32_t key_heads = 1 + index % 3, ratio = 1 + index % 2;
+    sl_state_layer shape = {.taps = index % 4 == 3 ? 2 : 4,
+                            .heads = key_heads * ratio,
+                            .key_size = sizes[index % 3],
+                            .value_size = sizes[(index + index / 3) % 3]};
+    shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
+    begin_case(c, rows[index], 1 + index % 4, random);
+    c->tolerance = 1e-4;
+    build_delta(c, kind, &shape, key_heads, random);
+    name_case(c, kind, index, "");
+    return true;
+}
+
+/* ---- sampling ---- */
+
+static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t vocabularies[] = {64, 1000, 4099};
+    if (index >= 24) {
+        return false;
+    }
+    begin_case(c, 1 + kt_below(random, 40), 5, random);
+    const int32_t vocabulary = c->program.vocabulary = vocabularies[index % 3];
+    c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
+    c->history_count = 16 * c->rows;
+    c->history = kt_alloc((size_t)c->history_count, sizeof *c->history);
+    for (int32_t i = 0; i < c->history_count; i++) {
+        c->history[i] = kt_below(random, vocabulary < 100 ? vocabulary : 100);
+    }
+    for (int32_t i = 0; i < c->rows; i++) {
+        sl_step_output *output = &c->outputs[c->output_count++];
+        output->row = i;
+        output->history_first = 16 * i;
+        output->history_count = kt_below(random, 2) ? kt_below(random, 17) : 0;
+        output->sampler =
+            (sl_sampler){.temperature = kt_below(random, 4) ? 0.3f + kt_uniform(random, 0.2f) : 0.0f,
+                         .top_p = kt_below(random, 2) ? 0.9f : 1.0f,
+                         .min_p = kt_below(random, 3) ? 0.0f : 0.05f,
+                         .repetition_penalty = kt_below(random, 2) ? 1.3f : 1.0f,
+                         .top_k = kt_below(random, 2) ? 1 + kt_below(random, 50) : 0,
+                         .seed_low = (uint32_t)kt_next(random),
+                         .seed_high = (uint32_t)kt_next(random),
+                         .counter = (uint32_t)kt_below(random, 100000)};
+    }
+    const int32_t x = input(c, "logits", SL_ROWS_OUTPUT, vocabulary, index % 4 == 3 ? TIES : NORMAL, random);
+    const int32_t y = typed(c, "tokens", SL_VALUE_I32, SL_ROWS_OUTPUT, 1);
+    c->program.logits = x;
+    c->program.tokens = y;
+    add(c, SL_OP_SAMPLE, LIST(x), LIST(y))->u.sample.vocabulary = vocabulary;
+    name_case(c, SL_OP_SAMPLE, index, "");
+    return true;
+}
+
+bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type activation, kt_random *random) {
+    switch (kind) {
+    case SL_OP_LINEAR:
+        return make_linear(c, index, activation, random);
+    case SL_OP_BEGIN:
+    case SL_OP_CACHE_WRITE:
+    case SL_OP_ATTENTION:
+        return make_attention(c, kind, index, random);
+    case SL_OP_EMBED:
+        return make_embed(c, index, random);
+    case SL_OP_RMSNORM:
+        return make_rmsnorm(c, index, random);
+    case SL_OP_QUANTIZE:
+        return make_quantize(c, index, random);
+    case SL_OP_ROPE:
+        return make_rope(c, index, random);
+    case SL_OP_ACTIVATE:
+        return make_activate(c, index, random);
+    case SL_OP_GATHER:
+    case SL_OP_SOFTCAP:
+        return make_gather_or_softcap(c, kind, index, random);
+    case SL_OP_ROUTER:
+        return make_router(c, index, random);
+    case SL_OP_COMBINE:
+        return make_combine(c, index, random);
+    case SL_OP_DELTA_CONV:
+    case SL_OP_DELTA_SCAN:
+        return make_delta(c, kind, index, random);
+    case SL_OP_SAMPLE:
+        return make_sample(c, index, random);
+    default:
+        return false;
+    }
+}
+
+/* ---- realistic shapes ---- */
+
+static void bench_rows(kt_case *c, sl_op_kind kind, int32_t rows, kt_random *random) {
+    begin_case(c, rows, 1, random);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, 8192, NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 4096);
+    if (kind == SL_OP_RMSNORM) {
+        const int32_t w = vector(c, "w", 1, 4096, 1, 0.5f, random);
+        add(c, kind, LIST(x), LIST(y))->u.rmsnorm =
+            (sl_op_rmsnorm){.weight = w, .epsilon = 1e-6f, .groups = 1, .width = 4096, .stride = 4096};
+    } else if (kind == SL_OP_ACTIVATE) {
+        sl_op *op = add(c, kind, LIST(x, x), LIST(y));
+        op->in[1].column = 4096;
+        op->u.activate.width = 4096;
+    } else if (kind == SL_OP_QUANTIZE) {
+        const int32_t q = typed(c, "q", SL_VALUE_Q8_32, SL_ROWS_STEP, 4096);
+        add(c, kind, LIST(x), LIST(q))->u.quantize.width = 4096;
+    } else {
+        const int32_t w = vector(c, "frequencies", 1, 64, 0.5f, 0.5f, random);
+        add(c, kind, LIST(x), LIST(x))->u.rope =
+            (sl_op_rope){.frequencies = w, .heads = 32, .stride = 128, .dims = 128, .magnitude = 1.0f};
+    }
+}
+
+bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, sl_value_type activation,
+                   kt_random *random) {
+    if (kind == SL_OP_LINEAR && variant < SL_QTYPE_COUNT) {
+        const linear_shape shape = {.rows = rows, .columns = 2048, .outputs = {2048, 512, 512}};
+        build_linear(c, &shape, (sl_qtype)variant, activation, random);
+        snprintf(c->name, sizeof c->name, "3072 x 2048 %s", sl_qtype_get((sl_qtype)variant)->name);
+        return true;
+    }
+    if (kind == SL_OP_ATTENTION && variant == 0) {
+        const attention_shape shape = {rows, 1, 16, 8, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL};
+        build_attention(c, &shape, true, random);
+        snprintf(c->name, sizeof c->name, "16/8 heads of 128, f16");
+        return true;
+    }
+    if (kind == SL_OP_DELTA_SCAN && variant == 0) {
+        const sl_state_layer shape = {
+            .channels = 8192, .taps = 4, .heads = 32, .key_size = 128, .value_size = 128};
+        begin_case(c, rows, 1, random);
+        build_delta(c, kind, &shape, 16, random);
+        snprintf(c->name, sizeof c->name, "16/32 heads of 128");
+        return true;
+    }
+    if (variant == 0 &&
+        (kind == SL_OP_RMSNORM || kind == SL_OP_ACTIVATE || kind == SL_OP_QUANTIZE || kind == SL_OP_ROPE)) {
+        bench_rows(c, kind, rows, random);
+        snprintf(c->name, sizeof c->name, "4096");
+        return true;
+    }
+    return false;
+}

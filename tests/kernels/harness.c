@@ -1,0 +1,630 @@
+#include "harness.h"
+
+#include "quant/activation.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 256, PATTERN = 0xA5, SPARE_ROWS = 3, SPARE_PAGES = 12 };
+
+/* ---- random numbers ---- */
+
+uint64_t kt_next(kt_random *random) {
+    uint64_t z = (random->state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+int32_t kt_below(kt_random *random, int32_t count) {
+    return (int32_t)(kt_next(random) % (uint64_t)count);
+}
+
+float kt_uniform(kt_random *random, float scale) {
+    return ((float)(kt_next(random) >> 40) * 0x1p-23f - 1.0f) * scale;
+}
+
+float kt_normal(kt_random *random, float scale) {
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        sum += kt_uniform(random, 1.0f);
+    }
+    return sum * 0.866f * scale;
+}
+
+void *kt_alloc(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size ? size : 1);
+    if (!memory) {
+        fprintf(stderr, "out of memory\n");
+        exit(2);
+    }
+    return memory;
+}
+
+void kt_case_free(kt_case *c) {
+    for (int32_t w = 0; w < c->program.weight_count; w++) {
+        free((void *)(uintptr_t)c->program.weights[w].data);
+    }
+    for (int v = 0; v < KT_VALUES; v++) {
+        free(c->inputs[v]);
+    }
+    free(c->tokens);
+    free(c->outputs);
+    free(c->history);
+    sl_program_free(&c->program);
+    memset(c, 0, sizeof *c);
+}
+
+void kt_result_free(kt_result *result) {
+    for (int v = 0; v < KT_VALUES; v++) {
+        free(result->values[v]);
+    }
+    free(result->schedule);
+    free(result->cache);
+    free(result->state);
+    memset(result, 0, sizeof *result);
+}
+
+/* ---- a deployment by hand ---- */
+
+struct kt_runner {
+    sl_backend *backend;
+    const kt_case *c;
+    sl_executor *executor;
+    sl_deployment deployment;
+    sl_lowered buckets[2]; /* all ops; the op under test alone */
+    int32_t next_page[SL_CACHE_GROUPS], moved[SL_CACHE_GROUPS];
+    int32_t *pages; /* [group][span][table width]: where each page of a sequence lies now */
+    int32_t state_slot[KT_SPANS];
+    int32_t done[KT_SPANS]; /* rows of each span that were run */
+};
+
+static uint64_t aligned(uint64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t element_bytes(sl_value_type type) {
+    return type == SL_VALUE_BF16 ? 2 : type == SL_VALUE_Q8_32 ? 1 : 4;
+}
+
+static int32_t rows_of_kind(const kt_case *c, sl_rows kind, int32_t rows, int32_t outputs) {
+    return kind == SL_ROWS_OUTPUT ? outputs : kind == SL_ROWS_EXPERT ? rows * c->program.experts_used : rows;
+}
+
+static void query_of(const kt_runner *r, int32_t op, sl_kernel_query *query) {
+    const sl_op *which = &r->buckets[0].ops[op];
+    memset(query, 0, sizeof *query);
+    query->backend = r->backend;
+    query->program = &r->c->program;
+    query->values = r->buckets[0].values;
+    query->op = which;
+    query->rows = r->buckets[0].rows;
+    query->limits = &r->deployment.limits;
+    query->cache_type = r->c->cache_type;
+}
+
+static const sl_kernel *choose(const kt_runner *r, int32_t op, const sl_kernel *wanted,
+                               const char **declined) {
+    const sl_op *which = &r->c->program.ops[op];
+    int32_t count;
+    const sl_kernel *const *kernels = r->backend->functions->kernels(r->backend, &count);
+    const sl_kernel *found = NULL;
+    const char *reason = "there is no kernel";
+    sl_kernel_query query;
+    query_of(r, op, &query);
+    for (int32_t k = 0; k < count; k++) {
+        if (kernels[k]->op != which->kind || (wanted && kernels[k] != wanted) ||
+            (which->kind == SL_OP_LINEAR &&
+             kernels[k]->activation != r->c->program.values[which->in[0].value].type)) {
+            continue;
+        }
+        const char *why = kernels[k]->declines ? kernels[k]->declines(kernels[k], &query) : NULL;
+        if (!why) {
+            found = kernels[k];
+        } else {
+            reason = why;
+        }
+    }
+    *declined = found ? NULL : reason;
+    return found;
+}
+
+static void lay_out_caches(kt_runner *r) {
+    sl_deployment *d = &r->deployment;
+    const sl_program *p = &r->c->program;
+    uint64_t offset = 0;
+    for (int32_t g = 0; g < p->group_count; g++) {
+        sl_cache_layout *cache = &d->caches[g];
+        cache->type = r->c->cache_type;
+        sl_qtype_bytes(cache->type, (uint64_t)p->groups[g].key_size, &cache->row_key_bytes);
+        sl_qtype_bytes(cache->type, (uint64_t)p->groups[g].value_size, &cache->row_value_bytes);
+        cache->layer_bytes = (uint64_t)p->groups[g].kv_heads * SL_PAGE_TOKENS *
+                             (cache->row_key_bytes + cache->row_value_bytes);
+        cache->page_bytes = (uint64_t)p->groups[g].layers * cache->layer_bytes;
+        cache->pages = d->limits.sequences * sl_table_width(d->limits.context) + SPARE_PAGES;
+        d->cache_offsets[g] = offset;
+        offset += aligned((uint64_t)cache->pages * cache->page_bytes);
+    }
+    d->pool_bytes[SL_POOL_CACHE] = offset;
+}
+
+/* Every value with GUARD bytes before and after it, then the ops' scratch, each with a guard behind. */
+static void lay_out_workspace(kt_runner *r) {
+    sl_lowered *all = &r->buckets[0];
+    uint64_t offset = GUARD;
+    for (int32_t v = 0; v < all->value_count; v++) {
+        all->value_offsets[v] = offset;
+        offset += aligned(sl_value_bytes(&all->values[v], all->rows)) + GUARD;
+    }
+    for (int32_t i = 0; i < all->op_count; i++) {
+        sl_kernel_query query;
+        query_of(r, i, &query);
+        all->scratch_offsets[i] = offset;
+        if (all->kernels[i]->workspace) {
+            offset += aligned(all->kernels[i]->workspace(all->kernels[i], &query)) + GUARD;
+        }
+    }
+    r->deployment.pool_bytes[SL_POOL_WORKSPACE] = offset;
+}
+
+static void lay_out_weights(kt_runner *r) {
+    const sl_program *p = &r->c->program;
+    sl_deployment *d = &r->deployment;
+    const sl_kernel *kernel = r->buckets[0].kernels[r->c->op];
+    d->weights = kt_alloc((size_t)p->weight_count, sizeof *d->weights);
+    d->weight_count = p->weight_count;
+    for (int32_t w = 0; w < p->weight_count; w++) {
+        bool packed = false;
+        for (int32_t s = 0; p->ops[r->c->op].kind == SL_OP_LINEAR && kernel->pack &&
+                            s < p->ops[r->c->op].u.linear.segment_count;
+             s++) {
+            packed = packed || p->ops[r->c->op].u.linear.segments[s].weight == w;
+        }
+        d->weights[w].weight = w;
+        d->weights[w].layout = packed ? kernel : NULL;
+        d->weights[w].bytes = packed ? kernel->packed_bytes(&p->weights[w]) : p->weights[w].bytes;
+        if (packed || !r->backend->maps_weights) {
+            d->pool_bytes[SL_POOL_WEIGHTS] += aligned(d->weights[w].bytes);
+        }
+    }
+}
+
+static void lay_out(kt_runner *r) {
+    const kt_case *c = r->c;
+    const sl_program *p = &c->program;
+    sl_deployment *d = &r->deployment;
+    sl_lowered *all = &r->buckets[0], *one = &r->buckets[1];
+    const uint64_t tables = (uint64_t)p->group_count * (uint64_t)d->limits.sequences *
+                            (uint64_t)sl_table_width(d->limits.context);
+    lay_out_caches(r);
+    lay_out_weights(r);
+    lay_out_workspace(r);
+    d->state_slots = p->state_count ? 2 * c->span_count : 0;
+    d->pool_bytes[SL_POOL_STATE] = (uint64_t)d->state_slots * p->state_bytes;
+    /* Room for the work lists of a device, whatever they are. */
+    d->pool_bytes[SL_POOL_TABLES] = aligned((tables + (uint64_t)d->limits.sequences) * sizeof(int32_t)) +
+                                    (r->backend->maps_weights ? 0 : 1 << 20);
+    d->pool_bytes[SL_POOL_STAGING] =
+        d->step.bytes +
+        (r->backend->maps_weights ? 0 : (uint64_t)d->limits.outputs * (uint64_t)(p->vocabulary + 64) * 4);
+    d->buckets = r->buckets;
+    d->bucket_count = 2;
+    *one = *all;
+    one->ops += c->op;
+    one->kernels += c->op;
+    one->scratch_offsets += c->op;
+    one->op_count = 1;
+}
+
+kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
+                         const char **declined) {
+    kt_runner *r = kt_alloc(1, sizeof *r);
+    sl_deployment *d = &r->deployment;
+    sl_lowered *all = &r->buckets[0];
+    sl_error error = {0};
+    int32_t longest = 0;
+    *declined = NULL;
+    r->backend = backend;
+    r->c = c;
+    for (int32_t s = 0; s < c->span_count; s++) {
+        longest = c->span_rows[s] > longest ? c->span_rows[s] : longest;
+    }
+    d->program = &c->program;
+    d->limits = (sl_limits){.rows = c->rows + SPARE_ROWS,
+                            .outputs = c->output_count + 1,
+                            .sequences = c->span_count,
+                            .context = longest + c->position_base + 1,
+                            .history = c->history_count + 1};
+    sl_step_layout_init(&d->step, &d->limits, c->program.group_count);
+    for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
+        all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
+    }
+    all->values = c->program.values;
+    all->value_count = c->program.value_count;
+    all->value_offsets = kt_alloc((size_t)all->value_count, sizeof(uint64_t));
+    all->ops = c->program.ops;
+    all->op_count = c->program.op_count;
+    all->kernels = kt_alloc((size_t)all->op_count, sizeof *all->kernels);
+    all->scratch_offsets = kt_alloc((size_t)all->op_count, sizeof(uint64_t));
+    for (int32_t i = 0; i < all->op_count; i++) {
+        all->kernels[i] = choose(r, i, i == c->op ? kernel : NULL, declined);
+        if (*declined) {
+            if (i != c->op) {
+                fprintf(stderr, "%s: %s: %s\n", c->name, sl_op_name(all->ops[i].kind), *declined);
+            }
+            kt_runner_free(r);
+            return NULL;
+        }
+    }
+    lay_out(r);
+    r->pages = kt_alloc((size_t)(c->program.group_count * c->span_count * sl_table_width(d->limits.context)),
+                        sizeof(int32_t));
+    if (backend->functions->deploy(backend, d, NULL, &r->executor, &error)) {
+        fprintf(stderr, "%s: deploy: %s\n", c->name, error.message);
+        kt_runner_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+void kt_runner_free(kt_runner *r) {
+    if (r->executor) {
+        r->backend->functions->destroy_executor(r->executor);
+    }
+    free(r->buckets[0].value_offsets);
+    free(r->buckets[0].kernels);
+    free(r->buckets[0].scratch_offsets);
+    free(r->deployment.weights);
+    free(r->pages);
+    free(r);
+}
+
+const sl_kernel *kt_runner_kernel(const kt_runner *r) {
+    return r->buckets[0].kernels[r->c->op];
+}
+
+/* ---- one step ---- */
+
+/* Which rows of the time line a step carries. */
+typedef struct step_plan {
+    int32_t first[KT_SPANS], count[KT_SPANS]; /* of each span */
+    int32_t start[KT_SPANS];                  /* of each span on the time line */
+} step_plan;
+
+/* Fills `list` with the time line's indices of the step's rows of one kind; returns how many. */
+static int32_t list_rows(const kt_case *c, const step_plan *step, sl_rows kind, int32_t *list) {
+    const int32_t used = c->program.experts_used;
+    int32_t count = 0;
+    for (int32_t s = 0; s < c->span_count; s++) {
+        for (int32_t i = 0; i < step->count[s]; i++) {
+            const int32_t row = step->start[s] + step->first[s] + i;
+            if (kind == SL_ROWS_STEP) {
+                list[count++] = row;
+            }
+            for (int32_t rank = 0; kind == SL_ROWS_EXPERT && rank < used; rank++) {
+                list[count++] = row * used + rank;
+            }
+            for (int32_t o = 0; kind == SL_ROWS_OUTPUT && o < c->output_count; o++) {
+                if (c->outputs[o].row == row) {
+                    list[count++] = o;
+                }
+            }
+        }
+    }
+    return count;
+}
+
+static bool check(int status, const sl_error *error, const char *what) {
+    if (status) {
+        fprintf(stderr, "%s: %s\n", what, error->message);
+    }
+    return status == 0;
+}
+
+/* Tables change when a page is first needed; in the chunked run, pages also move about now and then. */
+static void fill_tables(kt_runner *r, const step_plan *step, bool move, kt_random *random, void *block) {
+    const kt_case *c = r->c;
+    sl_step_header *header = sl_step_head(block);
+    sl_table_change *changes = sl_step_table_changes(&r->deployment.step, block);
+    sl_page_copy *copies = sl_step_page_copies(&r->deployment.step, block);
+    const int32_t width = sl_table_width(r->deployment.limits.context);
+    for (int32_t g = 0; g < c->program.group_count; g++) {
+        const int32_t window = c->program.groups[g].window;
+        for (int32_t s = 0; s < c->span_count; s++) {
+            int32_t *pages = r->pages + (g * c->span_count + s) * width;
+            const int32_t length = r->done[s], end = length + step->count[s];
+            for (int32_t i = (length + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+                 step->count[s] > 0 && i * SL_PAGE_TOKENS < end; i++) {
+                pages[i] = r->next_page[g]++;
+                changes[header->table_changes++] = (sl_table_change){g, s, i, pages[i]};
+            }
+            /* A page that the window has left behind may go. */
+            for (int32_t i = 0; move && window > 0 && (i + 1) * SL_PAGE_TOKENS <= length + 1 - window; i++) {
+                if (pages[i] != SL_NONE) {
+                    changes[header->table_changes++] = (sl_table_change){g, s, i, SL_NONE};
+                    pages[i] = SL_NONE;
+                }
+            }
+            const int32_t held = (length + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+            const int32_t i = held > 0 ? kt_below(random, held) : 0;
+            if (move && held > 0 && pages[i] != SL_NONE && r->moved[g] < SPARE_PAGES &&
+                kt_below(random, 3) == 0) {
+                const int32_t to = r->next_page[g]++;
+                copies[header->page_copies++] = (sl_page_copy){g, pages[i], to};
+                changes[header->table_changes++] = (sl_table_change){g, s, i, to};
+                pages[i] = to;
+                r->moved[g]++;
+            }
+        }
+    }
+}
+
+static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random *random) {
+    const kt_case *c = r->c;
+    void *block = r->backend->functions->step_block(r->executor);
+    sl_step_header *header = sl_step_head(block);
+    sl_step_row *rows = sl_step_rows(&r->deployment.step, block);
+    sl_step_span *spans = sl_step_spans(&r->deployment.step, block);
+    sl_step_output *outputs = sl_step_outputs(&r->deployment.step, block);
+    memset(header, 0, sizeof *header);
+    header->want_logits = 1;
+    for (int32_t s = 0; s < c->span_count; s++) {
+        if (step->count[s] == 0) {
+            continue;
+        }
+        sl_step_span *span = &spans[header->spans];
+        memset(span, 0, sizeof *span);
+        span->slot = s;
+        span->first_row = header->rows;
+        span->row_count = step->count[s];
+        span->state_read = span->state_write = SL_NONE;
+        if (c->program.state_count) {
+            span->state_read = r->done[s] ? r->state_slot[s] : SL_NONE;
+            r->state_slot[s] = r->state_slot[s] == 2 * s ? 2 * s + 1 : 2 * s;
+            span->state_write = r->state_slot[s];
+        }
+        for (int32_t g = 0; g < c->program.group_count; g++) {
+            span->length[g] = r->done[s];
+        }
+        for (int32_t i = 0; i < step->count[s]; i++) {
+            const int32_t at = step->first[s] + i, row = step->start[s] + at;
+            rows[header->rows] = (sl_step_row){c->last_tokens ? SL_ROW_LAST_TOKEN : SL_ROW_TOKEN,
+                                               c->tokens[row], c->position_base + at, header->spans};
+            for (int32_t o = 0; o < c->output_count; o++) {
+                if (c->outputs[o].row == row) {
+                    outputs[header->outputs] = c->outputs[o];
+                    outputs[header->outputs].slot = s;
+                    outputs[header->outputs++].row = header->rows;
+                }
+            }
+            header->rows++;
+        }
+        header->spans++;
+    }
+    if (c->history_count) {
+        memcpy(sl_step_history(&r->deployment.step, block), c->history,
+               (size_t)c->history_count * sizeof(int32_t));
+    }
+    fill_tables(r, step, move, random, block);
+}
+
+/* Offsets, then expert rows sorted by expert. */
+static void make_schedule(const int32_t *ids, int32_t count, int32_t experts, int32_t *schedule) {
+    int32_t next = 0;
+    for (int32_t e = 0; e < experts; e++) {
+        schedule[e] = next;
+        for (int32_t i = 0; i < count; i++) {
+            if (ids[i] == e) {
+                schedule[experts + 1 + next++] = i;
+            }
+        }
+    }
+    schedule[experts] = next;
+}
+
+/* Everything gets the pattern, then inputs their rows. The image is kept for comparison. */
+static unsigned char *make_image(const kt_runner *r, const step_plan *step) {
+    const kt_case *c = r->c;
+    const sl_lowered *all = &r->buckets[0];
+    unsigned char *image = kt_alloc(r->deployment.pool_bytes[SL_POOL_WORKSPACE], 1);
+    int32_t *list =
+        kt_alloc((size_t)(all->rows[SL_ROWS_STEP] * (c->program.experts_used + 1) + all->rows[2]), 4);
+    memset(image, PATTERN, r->deployment.pool_bytes[SL_POOL_WORKSPACE]);
+    for (int32_t v = 0; v < all->value_count; v++) {
+        const uint64_t bytes = sl_value_row_bytes(all->values[v].type, all->values[v].width);
+        unsigned char *at = image + all->value_offsets[v];
+        if (v == c->schedule_value && c->inputs[c->ids_value]) {
+            const int32_t count = list_rows(c, step, SL_ROWS_STEP, list), used = c->program.experts_used;
+            int32_t *ids = kt_alloc((size_t)(count * used), sizeof *ids);
+            for (int32_t i = 0; i < count * used; i++) {
+                ids[i] = ((const int32_t *)c->inputs[c->ids_value])[list[i / used] * used + i % used];
+            }
+            make_schedule(ids, count * used, c->program.experts, (int32_t *)(void *)at);
+            free(ids);
+        } else if (c->inputs[v]) {
+            const int32_t count = list_rows(c, step, all->values[v].rows, list);
+            for (int32_t i = 0; i < count; i++) {
+                memcpy(at + (uint64_t)i * bytes, (const char *)c->inputs[v] + (uint64_t)list[i] * bytes,
+                       bytes);
+            }
+        }
+    }
+    free(list);
+    return image;
+}
+
+/* Guards hold the pattern, and so do the rows behind the last one (fixed launch shapes of a device may use
+ * those). */
+static bool check_guards(const kt_runner *r, const unsigned char *image, int32_t rows, int32_t outputs) {
+    const sl_lowered *all = &r->buckets[0];
+    uint64_t at = 0;
+    for (int32_t v = 0; v <= all->value_count; v++) {
+        const uint64_t end = v < all->value_count ? all->value_offsets[v] : at + GUARD;
+        for (; at < end; at++) {
+            if (image[at] != PATTERN) {
+                fprintf(stderr, "%s: a byte %s value %s was overwritten\n", r->c->name,
+                        v ? "behind" : "before", all->values[v ? v - 1 : 0].name);
+                return false;
+            }
+        }
+        if (v < all->value_count) {
+            const sl_value *value = &all->values[v];
+            const int32_t count = r->backend->fixed_buckets ? all->rows[value->rows]
+                                                            : rows_of_kind(r->c, value->rows, rows, outputs);
+            at += (uint64_t)value->fixed * element_bytes(value->type) +
+                  (uint64_t)count * sl_value_row_bytes(value->type, value->width);
+        }
+    }
+    return true;
+}
+
+static void collect(const kt_runner *r, const step_plan *step, const unsigned char *image,
+                    kt_result *result) {
+    const kt_case *c = r->c;
+    const sl_lowered *all = &r->buckets[0];
+    int32_t *list =
+        kt_alloc((size_t)(all->rows[SL_ROWS_STEP] * (c->program.experts_used + 1) + all->rows[2]), 4);
+    for (int32_t v = 0; v < all->value_count; v++) {
+        const sl_value *value = &all->values[v];
+        const uint64_t bytes = sl_value_row_bytes(value->type, value->width);
+        const uint64_t fixed = (uint64_t)value->fixed * element_bytes(value->type);
+        const unsigned char *at = image + all->value_offsets[v] + fixed;
+        const int32_t count = list_rows(c, step, value->rows, list);
+        for (int32_t i = 0; i < count; i++) {
+            memcpy((char *)result->values[v] + (uint64_t)list[i] * bytes, at + (uint64_t)i * bytes, bytes);
+        }
+        if (v == c->schedule_value) {
+            memcpy(result->schedule, image + all->value_offsets[v], fixed);
+        }
+    }
+    free(list);
+}
+
+static bool run_step(kt_runner *r, const step_plan *step, bool move, kt_random *random, kt_result *result) {
+    const sl_backend_functions *f = r->backend->functions;
+    const uint64_t bytes = r->deployment.pool_bytes[SL_POOL_WORKSPACE];
+    unsigned char *image = make_image(r, step);
+    sl_error error = {0};
+    fill_block(r, step, move, random);
+    const sl_step_header *header = sl_step_head(f->step_block(r->executor));
+    const int32_t rows = header->rows, outputs = header->outputs;
+    bool good =
+        check(f->write(r->executor, SL_POOL_WORKSPACE, 0, image, bytes, &error), &error, r->c->name) &&
+        check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
+        check(f->wait(r->executor, &error), &error, r->c->name) &&
+        check(f->read(r->executor, SL_POOL_WORKSPACE, 0, image, bytes, &error), &error, r->c->name) &&
+        check_guards(r, image, rows, outputs);
+    if (good) {
+        collect(r, step, image, result);
+    }
+    for (int32_t s = 0; s < r->c->span_count; s++) {
+        r->done[s] += step->count[s];
+    }
+    free(image);
+    return good;
+}
+
+/* ---- a run ---- */
+
+static bool prepare(kt_runner *r, kt_result *result) {
+    const kt_case *c = r->c;
+    const sl_deployment *d = &r->deployment;
+    const sl_backend_functions *f = r->backend->functions;
+    const int32_t entries = c->program.group_count * c->span_count * sl_table_width(d->limits.context);
+    sl_error error = {0};
+    memset(result, 0, sizeof *result);
+    for (int32_t v = 0; v < c->program.value_count; v++) {
+        const sl_value *value = &c->program.values[v];
+        result->values[v] = kt_alloc((size_t)rows_of_kind(c, value->rows, c->rows, c->output_count),
+                                     sl_value_row_bytes(value->type, value->width));
+        if (v == c->schedule_value) {
+            result->schedule = kt_alloc((size_t)value->fixed, sizeof(int32_t));
+        }
+    }
+    result->cache_bytes = d->pool_bytes[SL_POOL_CACHE];
+    result->state_bytes = d->pool_bytes[SL_POOL_STATE];
+    result->cache = kt_alloc(result->cache_bytes, 1);
+    result->state = kt_alloc(result->state_bytes, 1);
+    memset(result->cache, PATTERN, result->cache_bytes);
+    memset(result->state, PATTERN, result->state_bytes);
+    memset(r->next_page, 0, sizeof r->next_page);
+    memset(r->moved, 0, sizeof r->moved);
+    memset(r->done, 0, sizeof r->done);
+    for (int32_t i = 0; i < entries; i++) {
+        r->pages[i] = SL_NONE;
+    }
+    int32_t *table = kt_alloc((size_t)(entries + c->span_count), sizeof *table);
+    for (int32_t i = 0; i < entries + c->span_count; i++) {
+        table[i] = i < entries ? SL_NONE : 7 * (i - entries) + 3;
+    }
+    for (int32_t s = 0; s < c->span_count; s++) {
+        r->state_slot[s] = 2 * s + 1;
+    }
+    const bool good =
+        check(f->write(r->executor, SL_POOL_CACHE, 0, result->cache, result->cache_bytes, &error), &error,
+              c->name) &&
+        check(f->write(r->executor, SL_POOL_STATE, 0, result->state, result->state_bytes, &error), &error,
+              c->name) &&
+        check(f->write(r->executor, SL_POOL_TABLES, 0, table,
+                       (uint64_t)(entries + c->span_count) * sizeof *table, &error),
+              &error, c->name);
+    free(table);
+    return good;
+}
+
+static bool finish(kt_runner *r, kt_result *result) {
+    const kt_case *c = r->c;
+    const sl_backend_functions *f = r->backend->functions;
+    const uint64_t tables = (uint64_t)c->program.group_count * (uint64_t)c->span_count *
+                            (uint64_t)sl_table_width(r->deployment.limits.context) * sizeof(int32_t);
+    sl_error error = {0};
+    return check(f->read(r->executor, SL_POOL_CACHE, 0, result->cache, result->cache_bytes, &error), &error,
+                 c->name) &&
+           check(f->read(r->executor, SL_POOL_STATE, 0, result->state, result->state_bytes, &error), &error,
+                 c->name) &&
+           check(f->read(r->executor, SL_POOL_TABLES, tables, result->last_tokens,
+                         (uint64_t)c->span_count * sizeof(int32_t), &error),
+                 &error, c->name);
+}
+
+bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
+    const kt_case *c = r->c;
+    if (!prepare(r, result)) {
+        return false;
+    }
+    for (;;) {
+        step_plan step;
+        int32_t start = 0, rows = 0;
+        memset(&step, 0, sizeof step);
+        for (int32_t s = 0; s < c->span_count; s++) {
+            const int32_t left = c->span_rows[s] - r->done[s];
+            step.start[s] = start;
+            step.first[s] = r->done[s];
+            step.count[s] = cut == KT_WHOLE        ? left
+                            : cut == KT_ROW_BY_ROW ? (rows == 0 && left > 0)
+                            : left == 0 || kt_below(random, 3) == 0
+                                ? 0
+                                : 1 + kt_below(random, left < 70 ? left : 70);
+            rows += step.count[s];
+            start += c->span_rows[s];
+        }
+        int32_t left = 0;
+        for (int32_t s = 0; s < c->span_count; s++) {
+            left += c->span_rows[s] - r->done[s];
+        }
+        if (left == 0) {
+            break;
+        }
+        if (rows > 0 && !run_step(r, &step, cut == KT_CHUNKS, random, result)) {
+            return false;
+        }
+    }
+    return finish(r, result);
+}
+
+bool kt_run_op(kt_runner *r) {
+    sl_error error = {0};
+    return check(r->backend->functions->submit(r->executor, 1, &error), &error, r->c->name) &&
+           check(r->backend->functions->wait(r->executor, &error), &error, r->c->name);
+}

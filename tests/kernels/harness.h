@@ -1,0 +1,95 @@
+/* Cases of one op under test, and what runs them: a deployment made by hand, with guard bytes around every
+ * value and with the kernel under test forced, on any backend. */
+#ifndef SL_TESTS_KERNELS_HARNESS_H
+#define SL_TESTS_KERNELS_HARNESS_H
+
+#include "backend/backend.h"
+
+#include <stdio.h>
+
+/* ---- random numbers: splitmix64 ---- */
+
+typedef struct kt_random {
+    uint64_t state;
+} kt_random;
+
+uint64_t kt_next(kt_random *random);
+int32_t kt_below(kt_random *random, int32_t count);
+/* Uniform in [-scale, scale]. */
+float kt_uniform(kt_random *random, float scale);
+/* Bell-shaped with standard deviation `scale`. */
+float kt_normal(kt_random *random, float scale);
+
+/* ---- a case ---- */
+
+enum { KT_SPANS = 6, KT_VALUES = 16 };
+
+/* A time line of rows: span s is a sequence whose rows come one after the other from an empty cache; a run
+ * cuts the time line into steps. inputs[v] holds value v's rows on the whole time line (span after span), or
+ * NULL for a value that an op writes. */
+typedef struct kt_case {
+    char name[160];
+    sl_program program;
+    int32_t op; /* the one under test */
+    int32_t span_count, span_rows[KT_SPANS];
+    int32_t rows;
+    int32_t position_base;
+    int32_t *tokens;         /* [rows] */
+    sl_step_output *outputs; /* [output_count], rows on the time line, rising */
+    int32_t output_count;
+    int32_t *history;
+    int32_t history_count;
+    sl_qtype cache_type;
+    void *inputs[KT_VALUES];
+    int32_t ids_value, schedule_value; /* schedule made from ids, which are an input; SL_NONE: none */
+    bool last_tokens;                  /* rows take the token sampled last, set by the test to 7 * slot + 3 */
+    double tolerance;                  /* of the plain kernel against the double formula */
+} kt_case;
+
+void kt_case_free(kt_case *c);
+void *kt_alloc(size_t count, size_t size);
+
+/* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. */
+bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type activation, kt_random *random);
+/* A realistic shape with that many rows, for timing; false when the kind is not timed or `variant` past the
+ * end. */
+bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, sl_value_type activation,
+                   kt_random *random);
+
+/* ---- runs ---- */
+
+typedef enum kt_cut { KT_WHOLE, KT_ROW_BY_ROW, KT_CHUNKS } kt_cut;
+
+/* Contents after a run. */
+typedef struct kt_result {
+    void *values[KT_VALUES]; /* whole time line, without the fixed part */
+    int32_t *schedule;       /* fixed part of the schedule value, of the last step */
+    unsigned char *cache, *state;
+    uint64_t cache_bytes, state_bytes;
+    int32_t last_tokens[KT_SPANS];
+} kt_result;
+
+void kt_result_free(kt_result *result);
+
+typedef struct kt_runner kt_runner;
+
+/* Deploys `c` on a backend with `kernel` for the op under test (NULL: any) and, for the rest, the last kernel
+ * that does not decline. NULL with *declined set when `kernel` declines; NULL with a printed message on
+ * failure. */
+kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
+                         const char **declined);
+void kt_runner_free(kt_runner *runner);
+/* The kernel that runs the op under test. */
+const sl_kernel *kt_runner_kernel(const kt_runner *runner);
+/* Runs the time line; false with a printed message on failure, which includes damaged guard bytes. */
+bool kt_run(kt_runner *runner, kt_cut cut, kt_random *random, kt_result *result);
+/* Runs the op under test alone, on what the last kt_run left; for timing. */
+bool kt_run_op(kt_runner *runner);
+
+/* ---- the formulas, in double ---- */
+
+/* Compares what a run gave with the op's definition, computed anew from the inputs. Largest |difference| over
+ * the root mean square; INFINITY for a wrong integer. Negative: the kind has no formula. */
+double kt_reference_error(const kt_case *c, const kt_result *result);
+
+#endif

@@ -1,0 +1,680 @@
+/* Every op's definition (program.h, step.h, quant/activation.h) once more, in double and without any regard
+ * to speed or order. Written apart from the kernels, so that a misreading shows. */
+#include "harness.h"
+
+#include "quant/activation.h"
+#include "quant/convert.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct error_sum {
+    double largest, squares;
+    int64_t count;
+    bool wrong;
+} error_sum;
+
+static void compare(error_sum *sum, double expected, double actual) {
+    if (isnan(expected) || isnan(actual)) {
+        sum->wrong = sum->wrong || isnan(expected) != isnan(actual);
+        return;
+    }
+    const double difference = fabs(expected - actual);
+    sum->largest = difference > sum->largest ? difference : sum->largest;
+    sum->squares += expected * expected;
+    sum->count++;
+}
+
+static double result_of(const error_sum *sum) {
+    if (sum->wrong) {
+        return INFINITY;
+    }
+    const double rms = sum->count ? sqrt(sum->squares / (double)sum->count) : 0;
+    return sum->largest == 0 ? 0 : sum->largest / rms;
+}
+
+/* ---- access ---- */
+
+static const sl_op *op_of(const kt_case *c) {
+    return &c->program.ops[c->op];
+}
+
+static int32_t row_count(const kt_case *c, int32_t value) {
+    const sl_rows rows = c->program.values[value].rows;
+    return rows == SL_ROWS_OUTPUT   ? c->output_count
+           : rows == SL_ROWS_EXPERT ? c->rows * c->program.experts_used
+                                    : c->rows;
+}
+
+/* An input as it was given. */
+static double in_at(const kt_case *c, int index, int64_t row, int64_t column) {
+    const sl_operand *operand = &op_of(c)->in[index];
+    const float *data = c->inputs[operand->value];
+    return data[row * c->program.values[operand->value].width + operand->column + column];
+}
+
+static bool has(const kt_case *c, int index) {
+    return op_of(c)->in[index].value != SL_NONE;
+}
+
+static float out_at(const kt_case *c, const kt_result *result, int index, int64_t row, int64_t column) {
+    const sl_operand *operand = &op_of(c)->out[index];
+    const float *data = result->values[operand->value];
+    return data[row * c->program.values[operand->value].width + operand->column + column];
+}
+
+static const float *weight_of(const kt_case *c, int32_t index) {
+    return index == SL_NONE ? NULL : c->program.weights[index].data;
+}
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static float *decode_all(const sl_weight *weight) {
+    const uint64_t count = (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->columns;
+    float *values = kt_alloc(count, sizeof *values);
+    sl_qtype_get(weight->type)->decode(weight->data, values, count);
+    return values;
+}
+
+/* ---- linear: x as the kernel got it, whatever its format ---- */
+
+static double *activations(const kt_case *c, const kt_result *result, int64_t row, int32_t columns) {
+    const sl_operand *x = &op_of(c)->in[0];
+    const sl_value *value = &c->program.values[x->value];
+    double *values = kt_alloc((size_t)columns, sizeof *values);
+    if (value->type == SL_VALUE_Q8_32) {
+        float *decoded = kt_alloc((size_t)value->width, sizeof *decoded);
+        sl_q8_32_decode(sl_q8_32_row(result->values[x->value], (uint64_t)value->width, (uint64_t)row),
+                        decoded, (uint64_t)value->width);
+        for (int32_t i = 0; i < columns; i++) {
+            values[i] = decoded[i];
+        }
+        free(decoded);
+        return values;
+    }
+    for (int32_t i = 0; i < columns; i++) {
+        const int64_t at = row * value->width + x->column + i;
+        values[i] = value->type == SL_VALUE_BF16
+                        ? sl_bf16_to_f32(((const uint16_t *)result->values[x->value])[at])
+                        : ((const float *)result->values[x->value])[at];
+    }
+    return values;
+}
+
+static void check_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_linear *linear = &op_of(c)->u.linear;
+    const int32_t used = c->program.experts_used;
+    const bool x_is_shared = has(c, 1) && c->program.values[op_of(c)->in[0].value].rows == SL_ROWS_STEP;
+    for (int32_t s = 0; s < linear->segment_count; s++) {
+        const sl_linear_segment *segment = &linear->segments[s];
+        const sl_weight *weight = &c->program.weights[segment->weight];
+        const float *bias = weight_of(c, segment->bias);
+        float *w = decode_all(weight);
+        for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
+            const int32_t expert = has(c, 1) ? ((const int32_t *)c->inputs[c->ids_value])[row] : 0;
+            double *x = activations(c, result, x_is_shared ? row / used : row, weight->columns);
+            for (int32_t n = 0; n < weight->rows; n++) {
+                const int64_t at = (int64_t)expert * weight->rows + n;
+                double y = (bias ? bias[at] : 0) + (has(c, 3) ? in_at(c, 3, row, segment->column + n) : 0);
+                for (int32_t k = 0; k < weight->columns; k++) {
+                    y += (double)w[at * weight->columns + k] * x[k];
+                }
+                compare(sum, y, out_at(c, result, 0, row, segment->column + n));
+            }
+            free(x);
+        }
+        free(w);
+    }
+}
+
+/* ---- rows ---- */
+
+static void check_rmsnorm(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_rmsnorm *norm = &op_of(c)->u.rmsnorm;
+    const float *weight = weight_of(c, norm->weight);
+    const bool in_place = op_of(c)->in[0].value == op_of(c)->out[0].value;
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t g = 0; g < norm->groups; g++) {
+            const int32_t at = g * norm->stride, y_at = g * (in_place ? norm->stride : norm->width);
+            double squares = 0;
+            for (int32_t i = 0; i < norm->width; i++) {
+                const double x = in_at(c, 0, row, at + i) +
+                                 (norm->residual == SL_RESIDUAL_BEFORE ? in_at(c, 1, row, at + i) : 0);
+                squares += x * x;
+            }
+            for (int32_t i = 0; i < norm->width; i++) {
+                const double x = in_at(c, 0, row, at + i) +
+                                 (norm->residual == SL_RESIDUAL_BEFORE ? in_at(c, 1, row, at + i) : 0);
+                double y = x / sqrt(squares / norm->width + (double)norm->epsilon);
+                y *= weight ? (double)weight[i] + (double)norm->weight_offset : 1;
+                if (has(c, 2)) {
+                    const double gate = in_at(c, 2, row, g * norm->gate_stride + i);
+                    y *= gate * sigmoid(gate);
+                }
+                y += norm->residual == SL_RESIDUAL_AFTER ? in_at(c, 1, row, y_at + i) : 0;
+                compare(sum, y, out_at(c, result, 0, row, y_at + i));
+                if (op_of(c)->out[1].value != SL_NONE) {
+                    compare(sum, x, out_at(c, result, 1, row, at + i));
+                }
+            }
+        }
+    }
+}
+
+static void check_q8_32_group(const float *x, sl_q8_32 row, int32_t group, error_sum *sum) {
+    float largest = 0;
+    bool finite = true;
+    int32_t total = 0;
+    for (int32_t i = 0; i < 32; i++) {
+        finite = finite && isfinite(x[i]);
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    }
+    const bool zero = !finite || largest < 0x1p-100f;
+    const uint32_t scale = !finite ? 0x7fc00000u : zero ? 0 : sl_f32_bits(largest / 127.0f);
+    for (int32_t i = 0; i < 32; i++) {
+        const float factor = 127.0f / largest;
+        const int32_t expected = zero ? 0 : (int32_t)rintf(x[i] * factor);
+        total += expected;
+        sum->wrong = sum->wrong || row.values[32 * group + i] != expected;
+    }
+    sum->wrong = sum->wrong || row.sums[group] != total || sl_f32_bits(row.scales[group]) != scale;
+}
+
+static void check_quantize(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_operand *in = &op_of(c)->in[0], *out = &op_of(c)->out[0];
+    const int32_t x_width = c->program.values[in->value].width, width = c->program.values[out->value].width;
+    for (int32_t row = 0; row < c->rows; row++) {
+        const float *x = (const float *)c->inputs[in->value] + (int64_t)row * x_width + in->column;
+        if (c->program.values[out->value].type == SL_VALUE_Q8_32) {
+            for (int32_t g = 0; g < width / 32; g++) {
+                check_q8_32_group(x + 32 * g,
+                                  sl_q8_32_row(result->values[out->value], (uint64_t)width, (uint64_t)row), g,
+                                  sum);
+            }
+            continue;
+        }
+        const uint16_t *y = (const uint16_t *)result->values[out->value] + (int64_t)row * width;
+        for (int32_t i = 0; i < width; i++) {
+            /* No neighbour is nearer. */
+            const double here = fabs((double)sl_bf16_to_f32(y[i]) - (double)x[i]);
+            const double above = fabs((double)sl_bf16_to_f32((uint16_t)(y[i] + 1)) - (double)x[i]);
+            const double below = fabs((double)sl_bf16_to_f32((uint16_t)(y[i] - 1)) - (double)x[i]);
+            const bool tie = here == above || here == below;
+            const bool good = isfinite(x[i]) ? here <= above && here <= below && (!tie || y[i] % 2 == 0)
+                              : isnan(x[i])  ? isnan(sl_bf16_to_f32(y[i]))
+                                             : sl_bf16_to_f32(y[i]) == x[i];
+            sum->wrong = sum->wrong || !(good || (x[i] == 0 && y[i] % 0x8000 == 0));
+        }
+    }
+}
+
+static void check_rope(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_rope *rope = &op_of(c)->u.rope;
+    const float *frequencies = weight_of(c, rope->frequencies);
+    for (int32_t s = 0, row = 0; s < c->span_count; s++) {
+        for (int32_t position = c->position_base; position < c->position_base + c->span_rows[s];
+             position++, row++) {
+            for (int32_t h = 0; h < rope->heads; h++) {
+                for (int32_t i = 0; i < rope->stride && h * rope->stride + i < rope->heads * rope->stride;
+                     i++) {
+                    const int32_t half = rope->dims / 2, at = h * rope->stride;
+                    if (i >= rope->dims) { /* does not rotate */
+                        compare(sum, in_at(c, 0, row, at + i), out_at(c, result, 0, row, at + i));
+                        continue;
+                    }
+                    const bool halves = rope->layout == SL_ROPE_HALVES;
+                    const int32_t pair = halves ? i % half : i / 2;
+                    const bool second = halves ? i >= half : i % 2 == 1;
+                    const int32_t other = halves ? (second ? i - half : i + half) : i ^ 1;
+                    const double angle = (double)position * (double)frequencies[pair];
+                    const double y = in_at(c, 0, row, at + i) * cos(angle) +
+                                     in_at(c, 0, row, at + other) * (second ? sin(angle) : -sin(angle));
+                    compare(sum, y * (double)rope->magnitude, out_at(c, result, 0, row, at + i));
+                }
+            }
+        }
+    }
+}
+
+static void check_embed(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_weight *table = &c->program.weights[op_of(c)->u.embed.weight];
+    float *values = decode_all(table);
+    for (int32_t s = 0, row = 0; s < c->span_count; s++) {
+        for (int32_t r = 0; r < c->span_rows[s]; r++, row++) {
+            const int64_t token = c->last_tokens ? 7 * s + 3 : c->tokens[row];
+            for (int32_t i = 0; i < table->columns; i++) {
+                compare(sum, (double)values[token * table->columns + i] * (double)op_of(c)->u.embed.scale,
+                        out_at(c, result, 0, row, i));
+            }
+        }
+    }
+    free(values);
+}
+
+static void check_activate(const kt_case *c, const kt_result *result, error_sum *sum) {
+    for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
+        for (int32_t i = 0; i < op_of(c)->u.activate.width; i++) {
+            const double x = in_at(c, 0, row, i);
+            const double y = op_of(c)->u.activate.function == SL_ACTIVATION_SILU
+                                 ? x * sigmoid(x)
+                                 : x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+            compare(sum, y * in_at(c, 1, row, i), out_at(c, result, 0, row, i));
+        }
+    }
+}
+
+static void check_gather(const kt_case *c, const kt_result *result, error_sum *sum) {
+    for (int32_t o = 0; o < c->output_count; o++) {
+        for (int32_t i = 0; i < op_of(c)->u.gather.width; i++) {
+            sum->wrong =
+                sum->wrong || in_at(c, 0, c->outputs[o].row, i) != (double)out_at(c, result, 0, o, i);
+        }
+    }
+}
+
+static void check_softcap(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const double cap = op_of(c)->u.softcap.cap;
+    for (int32_t row = 0; row < c->output_count; row++) {
+        for (int32_t i = 0; i < op_of(c)->u.softcap.width; i++) {
+            compare(sum, cap * tanh(in_at(c, 0, row, i) / cap), out_at(c, result, 0, row, i));
+        }
+    }
+}
+
+/* ---- experts ---- */
+
+static void check_schedule(const kt_case *c, const kt_result *result, const int32_t *ids, error_sum *sum) {
+    const int32_t *list = result->values[c->schedule_value];
+    const int32_t experts = c->program.experts, rows = c->rows * c->program.experts_used;
+    int32_t at = 0;
+    for (int32_t e = 0; e < experts; e++) {
+        sum->wrong = sum->wrong || result->schedule[e] != at;
+        for (int32_t row = 0; row < rows; row++) {
+            if (ids[row] == e) {
+                sum->wrong = sum->wrong || list[at] != row;
+                at++;
+            }
+        }
+    }
+    sum->wrong = sum->wrong || result->schedule[experts] != at || at != rows;
+}
+
+static void check_router(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_router *router = &op_of(c)->u.router;
+    const int32_t *ids = result->values[op_of(c)->out[0].value];
+    const float *bias = weight_of(c, router->bias);
+    double *p = kt_alloc((size_t)router->experts, sizeof *p);
+    for (int32_t row = 0; row < c->rows; row++) {
+        double total = 0, kept = 0;
+        for (int32_t e = 0; e < router->experts; e++) {
+            total += exp(in_at(c, 0, row, e));
+        }
+        for (int32_t e = 0; e < router->experts; e++) {
+            const double x = in_at(c, 0, row, e);
+            p[e] = router->kind == SL_ROUTER_SOFTMAX ? exp(x) / total : sigmoid(x);
+        }
+        for (int32_t r = 0; r < router->used; r++) {
+            kept += p[ids[row * router->used + r]];
+        }
+        for (int32_t r = 0; r < router->used; r++) {
+            /* The expert of rank r is the one that exactly r others are before. */
+            const int32_t id = ids[row * router->used + r];
+            int32_t before = 0;
+            for (int32_t e = 0; e < router->experts; e++) {
+                const double mine = p[id] + (bias ? (double)bias[id] : 0),
+                             its = p[e] + (bias ? (double)bias[e] : 0);
+                before += its > mine || (its == mine && e < id);
+            }
+            sum->wrong = sum->wrong || before != r;
+            compare(sum, p[id] / (router->normalise ? kept : 1) * (double)router->scale,
+                    out_at(c, result, 1, row, r));
+        }
+    }
+    check_schedule(c, result, ids, sum);
+    free(p);
+}
+
+static void check_combine(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_combine *combine = &op_of(c)->u.combine;
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t i = 0; i < combine->width; i++) {
+            double y = has(c, 2) ? in_at(c, 2, row, i) : 0;
+            for (int32_t r = 0; r < combine->used; r++) {
+                y += in_at(c, 1, row, r) * in_at(c, 0, (int64_t)row * combine->used + r, i);
+            }
+            if (has(c, 3)) {
+                y += in_at(c, 3, row, i) * (has(c, 4) ? sigmoid(in_at(c, 4, row, 0)) : 1);
+            }
+            compare(sum, y, out_at(c, result, 0, row, i));
+        }
+    }
+}
+
+/* ---- cache ---- */
+
+/* What a vector is after it was in the cache. */
+static void through_cache(sl_qtype type, const float *x, float *y, int32_t size) {
+    unsigned char blocks[4096];
+    sl_qtype_get(type)->encode(x, blocks, (uint64_t)size);
+    sl_qtype_get(type)->decode(blocks, y, (uint64_t)size);
+}
+
+/* The cache write before the op under test, or the op itself. */
+static const sl_op *write_of(const kt_case *c) {
+    return &c->program.ops[1];
+}
+
+static const float *kv_at(const kt_case *c, int index, int64_t row, int32_t head, int32_t size) {
+    const sl_operand *operand = &write_of(c)->in[index];
+    return (const float *)c->inputs[operand->value] + row * c->program.values[operand->value].width +
+           operand->column + head * size;
+}
+
+/* The whole pool: what was written where, and the pattern everywhere else. Pages are dealt out in order of
+ * group, sequence and index. */
+static void check_cache_write(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_cache_place place = write_of(c)->u.cache_write.place;
+    const sl_qtype_info *type = sl_qtype_get(c->cache_type);
+    unsigned char *expected = kt_alloc(result->cache_bytes, 1);
+    uint64_t key_bytes = 0, value_bytes = 0, base = 0;
+    memset(expected, 0xA5, result->cache_bytes);
+    int32_t longest = 0, page = 0;
+    for (int32_t s = 0; s < c->span_count; s++) {
+        longest = c->span_rows[s] > longest ? c->span_rows[s] : longest;
+    }
+    for (int32_t g = 0; g <= place.group; g++) {
+        const sl_cache_group *group = &c->program.groups[g];
+        const int32_t pages = c->span_count * sl_table_width(longest + c->position_base + 1) + 12;
+        sl_qtype_bytes(c->cache_type, (uint64_t)group->key_size, &key_bytes);
+        sl_qtype_bytes(c->cache_type, (uint64_t)group->value_size, &value_bytes);
+        if (g < place.group) {
+            base += ((uint64_t)pages * (uint64_t)(group->layers * group->kv_heads * 64) *
+                         (key_bytes + value_bytes) +
+                     63) /
+                    64 * 64;
+        }
+    }
+    const sl_cache_group *group = &c->program.groups[place.group];
+    const uint64_t layer_bytes = (uint64_t)group->kv_heads * 64 * (key_bytes + value_bytes);
+    for (int32_t s = 0, row = 0; s < c->span_count; s++) {
+        for (int32_t i = 0; i < c->span_rows[s]; i++, row++) {
+            unsigned char *at = expected + base +
+                                (uint64_t)(page + i / 64) * (uint64_t)group->layers * layer_bytes +
+                                (uint64_t)place.layer * layer_bytes;
+            for (int32_t h = 0; h < group->kv_heads; h++) {
+                type->encode(kv_at(c, 0, row, h, group->key_size),
+                             at + (uint64_t)(h * 64 + i % 64) * key_bytes, (uint64_t)group->key_size);
+                type->encode(kv_at(c, 1, row, h, group->value_size),
+                             at + (uint64_t)group->kv_heads * 64 * key_bytes +
+                                 (uint64_t)(h * 64 + i % 64) * value_bytes,
+                             (uint64_t)group->value_size);
+            }
+        }
+        page += (c->span_rows[s] + 63) / 64;
+    }
+    sum->wrong = memcmp(expected, result->cache, result->cache_bytes) != 0;
+    free(expected);
+}
+
+static void attend(const kt_case *c, const kt_result *result, const float *k, const float *v, int32_t start,
+                   int32_t index, int32_t head, error_sum *sum) {
+    const sl_op_attention *attention = &op_of(c)->u.attention;
+    const sl_cache_group *group = &c->program.groups[attention->place.group];
+    const float *sinks = weight_of(c, attention->sinks);
+    const int32_t row = start + index,
+                  first = group->window && index >= group->window ? index - group->window + 1 : 0;
+    double *scores = kt_alloc((size_t)index + 1, sizeof *scores);
+    double largest = sinks ? sinks[head] : -INFINITY, total = 0;
+    for (int32_t j = first; j <= index; j++) {
+        for (int32_t i = 0; i < group->key_size; i++) {
+            scores[j] +=
+                in_at(c, 0, row, head * attention->q_stride + i) * (double)k[j * group->key_size + i];
+        }
+        scores[j] *= attention->scale;
+        if (attention->softcap > 0) {
+            scores[j] = (double)attention->softcap * tanh(scores[j] / (double)attention->softcap);
+        }
+        largest = scores[j] > largest ? scores[j] : largest;
+    }
+    total = sinks ? exp((double)sinks[head] - largest) : 0;
+    for (int32_t j = first; j <= index; j++) {
+        total += exp(scores[j] - largest);
+    }
+    for (int32_t i = 0; i < group->value_size; i++) {
+        double y = 0;
+        for (int32_t j = first; j <= index; j++) {
+            y += exp(scores[j] - largest) / total * (double)v[j * group->value_size + i];
+        }
+        if (has(c, 1)) {
+            y *= sigmoid(in_at(c, 1, row, head * attention->gate_stride + i));
+        }
+        compare(sum, y, out_at(c, result, 0, row, head * group->value_size + i));
+    }
+    free(scores);
+}
+
+static void check_attention(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_attention *attention = &op_of(c)->u.attention;
+    const sl_cache_group *group = &c->program.groups[attention->place.group];
+    const int32_t ratio = attention->heads / group->kv_heads;
+    for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
+        for (int32_t h = 0; h < group->kv_heads; h++) {
+            float *k = kt_alloc((size_t)(c->span_rows[s] * group->key_size), sizeof *k);
+            float *v = kt_alloc((size_t)(c->span_rows[s] * group->value_size), sizeof *v);
+            for (int32_t i = 0; i < c->span_rows[s]; i++) {
+                through_cache(c->cache_type, kv_at(c, 0, start + i, h, group->key_size),
+                              k + i * group->key_size, group->key_size);
+                through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
+                              v + i * group->value_size, group->value_size);
+            }
+            for (int32_t i = 0; i < c->span_rows[s]; i++) {
+                for (int32_t q = h * ratio; q < (h + 1) * ratio; q++) {
+                    attend(c, result, k, v, start, i, q, sum);
+                }
+            }
+            free(k);
+            free(v);
+        }
+    }
+}
+
+/* ---- gated delta net ---- */
+
+static void check_conv(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_state_layer *shape = &c->program.states[op_of(c)->u.delta_conv.state];
+    const float *weight = weight_of(c, op_of(c)->u.delta_conv.weight);
+    for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
+        for (int32_t i = 0; i < c->span_rows[s]; i++) {
+            for (int32_t channel = 0; channel < shape->channels; channel++) {
+                double y = 0;
+                for (int32_t back = 0; back < shape->taps && back <= i; back++) {
+                    y += (double)weight[channel * shape->taps + shape->taps - 1 - back] *
+                         in_at(c, 0, start + i - back, channel);
+                }
+                compare(sum, y * sigmoid(y), out_at(c, result, 0, start + i, channel));
+            }
+        }
+    }
+}
+
+static void normalise(const kt_case *c, int32_t row, int32_t column, int32_t size, double *y) {
+    double squares = 1e-6;
+    for (int32_t i = 0; i < size; i++) {
+        squares += in_at(c, 0, row, column + i) * in_at(c, 0, row, column + i);
+    }
+    for (int32_t i = 0; i < size; i++) {
+        y[i] = in_at(c, 0, row, column + i) / sqrt(squares);
+    }
+}
+
+static void scan_head(const kt_case *c, const kt_result *result, int32_t start, int32_t rows, int32_t head,
+                      error_sum *sum) {
+    const sl_op_delta_scan *scan = &op_of(c)->u.delta_scan;
+    const sl_state_layer *shape = &c->program.states[scan->state];
+    const int32_t dk = shape->key_size, dv = shape->value_size;
+    const int32_t key_head = head / (scan->value_heads / scan->key_heads);
+    double *state = kt_alloc((size_t)(dk * dv), sizeof *state), *q = kt_alloc((size_t)dk, sizeof *q);
+    double *k = kt_alloc((size_t)dk, sizeof *k);
+    const double a_log = weight_of(c, scan->a_log)[head], dt_bias = weight_of(c, scan->dt_bias)[head];
+    for (int32_t row = start; row < start + rows; row++) {
+        normalise(c, row, key_head * dk, dk, q);
+        normalise(c, row, (scan->key_heads + key_head) * dk, dk, k);
+        const double rate = scan->decay_is_negated ? a_log : -exp(a_log);
+        const double decay = exp(rate * log1p(exp(in_at(c, 1, row, head) + dt_bias)));
+        const double beta = sigmoid(in_at(c, 2, row, head));
+        for (int32_t j = 0; j < dv; j++) {
+            double read = 0, y = 0;
+            for (int32_t i = 0; i < dk; i++) {
+                read += decay * state[i * dv + j] * k[i];
+            }
+            const double v = in_at(c, 0, row, 2 * scan->key_heads * dk + head * dv + j);
+            for (int32_t i = 0; i < dk; i++) {
+                state[i * dv + j] = decay * state[i * dv + j] + k[i] * beta * (v - read);
+                y += state[i * dv + j] * q[i] / sqrt(dk);
+            }
+            compare(sum, y, out_at(c, result, 0, row, head * dv + j));
+        }
+    }
+    free(state);
+    free(q);
+    free(k);
+}
+
+static void check_scan(const kt_case *c, const kt_result *result, error_sum *sum) {
+    for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
+        for (int32_t head = 0; head < op_of(c)->u.delta_scan.value_heads; head++) {
+            scan_head(c, result, start, c->span_rows[s], head, sum);
+        }
+    }
+}
+
+/* ---- sampling: sorts, which no kernel needs to ---- */
+
+typedef struct token {
+    double logit, p;
+    int32_t id;
+} token;
+
+static int by_logit(const void *a, const void *b) {
+    const token *x = a, *y = b;
+    return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+
+static int by_id(const void *a, const void *b) {
+    return ((const token *)a)->id - ((const token *)b)->id;
+}
+
+/* Random123's philox4x32-10, as its paper writes it: rounds of two multiplications and a permutation. */
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]) {
+    uint32_t r0 = counter[0], r1 = counter[1], r2 = counter[2], r3 = counter[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++, k0 += 2654435769u, k1 += 3144134277u) {
+        const uint64_t p0 = 3528531795ull * r0, p1 = 3449720151ull * r2;
+        r0 = (uint32_t)(p1 >> 32) ^ r1 ^ k0;
+        r1 = (uint32_t)p1;
+        r2 = (uint32_t)(p0 >> 32) ^ r3 ^ k1;
+        r3 = (uint32_t)p0;
+    }
+    result[0] = r0, result[1] = r1, result[2] = r2, result[3] = r3;
+}
+
+static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
+    const sl_step_output *output = &c->outputs[index];
+    const sl_sampler *sampler = &output->sampler;
+    int32_t count = op_of(c)->u.sample.vocabulary;
+    for (int32_t id = 0; id < count; id++) {
+        tokens[id] = (token){in_at(c, 0, index, id), 0, id};
+        for (int32_t h = 0; h < output->history_count; h++) {
+            if (c->history[output->history_first + h] == id) {
+                /* In f32, as the type of a logit is: order and ties depend on it. */
+                const float logit = (float)tokens[id].logit;
+                tokens[id].logit =
+                    logit > 0 ? logit / sampler->repetition_penalty : logit * sampler->repetition_penalty;
+                break;
+            }
+        }
+    }
+    qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
+    if (sampler->temperature == 0) {
+        return tokens[0].id;
+    }
+    double total = 0, sum = 0;
+    count = sampler->top_k > 0 && sampler->top_k < count ? sampler->top_k : count;
+    for (int32_t i = 0; i < count; i++) {
+        tokens[i].p = exp((tokens[i].logit - tokens[0].logit) / (double)sampler->temperature);
+        total += tokens[i].p;
+    }
+    for (int32_t i = 0; i < count && sampler->top_p < 1; i++) {
+        sum += tokens[i].p / total;
+        if (sum >= (double)sampler->top_p) {
+            count = i + 1;
+        }
+    }
+    while (count > 1 && tokens[count - 1].p < (double)sampler->min_p) {
+        count--;
+    }
+    total = 0;
+    for (int32_t i = 0; i < count; i++) {
+        total += tokens[i].p;
+    }
+    qsort(tokens, (size_t)count, sizeof *tokens, by_id);
+    uint32_t random[4];
+    philox((const uint32_t[]){sampler->counter, 0, 0, 0},
+           (const uint32_t[]){sampler->seed_low, sampler->seed_high}, random);
+    const double target = (double)(random[0] >> 8) / 16777216.0;
+    sum = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sum += tokens[i].p / total;
+        if (sum > target) {
+            return tokens[i].id;
+        }
+    }
+    return tokens[count - 1].id;
+}
+
+static void check_sample(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const int32_t *chosen = result->values[op_of(c)->out[0].value];
+    token *tokens = kt_alloc((size_t)op_of(c)->u.sample.vocabulary, sizeof *tokens);
+    uint32_t random[4];
+    /* A published vector of Random123 (kat_vectors). */
+    philox((const uint32_t[]){0, 0, 0, 0}, (const uint32_t[]){0, 0}, random);
+    sum->wrong = random[0] != 0x6627e8d5u || random[3] != 0x9b00dbd8u;
+    for (int32_t s = 0, row = 0; s < c->span_count; s++) {
+        for (int32_t i = 0; i < c->span_rows[s]; i++, row++) {
+            sum->wrong = sum->wrong || chosen[row] != sample(c, row, tokens);
+        }
+        sum->wrong = sum->wrong || result->last_tokens[s] != chosen[row - 1];
+    }
+    free(tokens);
+}
+
+typedef void (*check_function)(const kt_case *c, const kt_result *result, error_sum *sum);
+static const check_function checks[SL_OP_COUNT] = {
+    [SL_OP_EMBED] = check_embed,
+    [SL_OP_RMSNORM] = check_rmsnorm,
+    [SL_OP_QUANTIZE] = check_quantize,
+    [SL_OP_LINEAR] = check_linear,
+    [SL_OP_ROPE] = check_rope,
+    [SL_OP_BEGIN] = check_cache_write,
+    [SL_OP_CACHE_WRITE] = check_cache_write,
+    [SL_OP_ATTENTION] = check_attention,
+    [SL_OP_ROUTER] = check_router,
+    [SL_OP_COMBINE] = check_combine,
+    [SL_OP_ACTIVATE] = check_activate,
+    [SL_OP_DELTA_CONV] = check_conv,
+    [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_GATHER] = check_gather,
+    [SL_OP_SOFTCAP] = check_softcap,
+    [SL_OP_SAMPLE] = check_sample,
+};
+
+double kt_reference_error(const kt_case *c, const kt_result *result) {
+    error_sum sum = {0};
+    if (!checks[op_of(c)->kind]) {
+        return -1;
+    }
+    checks[op_of(c)->kind](c, result, &sum);
+    return result_of(&sum);
+}

@@ -1,0 +1,343 @@
+/* One loop over the registry: every kernel of a backend on every case of its kind of op, compared with the
+ * plain CPU kernel and with the definition in double, and with itself when the rows are cut into steps in
+ * other ways or more threads run. `--bench` times the same kernels.
+ *
+ *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--seed N] [--bench] [--verbose] */
+#define _POSIX_C_SOURCE 200809L
+#include "harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct suite {
+    sl_backend *backend, *threaded, *plain;
+    const char *filter;
+    uint64_t seed;
+    bool verbose;
+    int passed, failed;
+    int run, declined; /* cases of the kernel under test */
+} suite;
+
+/* ---- comparing ---- */
+
+static const float *floats(const void *data, int64_t at) {
+    return (const float *)data + at;
+}
+
+/* Largest |difference| over the root mean square of `expected`; both NaN is equal; INFINITY for one NaN
+ * alone. */
+static double distance(const float *expected, const float *actual, int64_t count) {
+    double largest = 0, squares = 0;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (memcmp(&expected[i], &actual[i], sizeof(float)) == 0) {
+            squares += isfinite(expected[i]) ? (double)expected[i] * (double)expected[i] : 0;
+            finite++;
+            continue;
+        }
+        const double difference = fabs((double)expected[i] - (double)actual[i]);
+        if (isnan(difference)) {
+            if (isnan(expected[i]) != isnan(actual[i])) {
+                return INFINITY;
+            }
+            continue;
+        }
+        largest = difference > largest ? difference : largest;
+        squares += (double)expected[i] * (double)expected[i];
+        finite++;
+    }
+    return largest == 0 ? 0 : largest / sqrt(squares / (double)finite);
+}
+
+static int64_t bytes_of(const kt_case *c, int32_t v) {
+    const sl_value *value = &c->program.values[v];
+    const int64_t rows = value->rows == SL_ROWS_OUTPUT   ? c->output_count
+                         : value->rows == SL_ROWS_EXPERT ? c->rows * c->program.experts_used
+                                                         : c->rows;
+    return rows * (int64_t)sl_value_row_bytes(value->type, value->width);
+}
+
+/* Columns of an f32 output only: a value's other columns hold inputs, whose size would hide errors. */
+static double compare_values(const kt_case *c, int32_t v, const kt_result *a, const kt_result *b) {
+    const sl_value *value = &c->program.values[v];
+    const int64_t bytes = bytes_of(c, v);
+    if (value->type == SL_VALUE_F32) {
+        return distance(floats(a->values[v], 0), floats(b->values[v], 0), bytes / 4);
+    }
+    return memcmp(a->values[v], b->values[v], (size_t)bytes) == 0 ? 0 : INFINITY;
+}
+
+/* How far two results of one time line are apart. `same_steps`: also what depends on the way it was cut. */
+static double compare_results(const kt_case *c, const kt_result *a, const kt_result *b, bool same_steps) {
+    const sl_op_kind kind = c->program.ops[c->op].kind;
+    double worst = 0;
+    for (int32_t v = 0; v < c->program.value_count; v++) {
+        if (v == c->schedule_value && !same_steps) {
+            continue;
+        }
+        const double d = compare_values(c, v, a, b);
+        worst = d > worst ? d : worst;
+    }
+    if (same_steps && c->schedule_value != SL_NONE &&
+        memcmp(a->schedule, b->schedule, (size_t)(c->program.experts + 1) * sizeof(int32_t)) != 0) {
+        return INFINITY;
+    }
+    if (same_steps && memcmp(a->cache, b->cache, a->cache_bytes) != 0) {
+        return INFINITY;
+    }
+    if (same_steps && (kind == SL_OP_DELTA_CONV || kind == SL_OP_DELTA_SCAN)) {
+        const double d = distance(floats(a->state, 0), floats(b->state, 0), (int64_t)a->state_bytes / 4);
+        worst = d > worst ? d : worst;
+    }
+    return memcmp(a->last_tokens, b->last_tokens, sizeof a->last_tokens) == 0 ? worst : INFINITY;
+}
+
+/* ---- one case ---- */
+
+static bool fail(const kt_case *c, const sl_kernel *kernel, const char *what, double error, double allowed) {
+    fprintf(stderr, "FAILED %s, %s: %s: off by %g, allowed %g\n", kernel->name, c->name, what, error,
+            allowed);
+    return false;
+}
+
+/* Runs the time line on a backend; false with a message when that fails. */
+static bool run_on(sl_backend *backend, const sl_kernel *kernel, const kt_case *c, kt_cut cut,
+                   kt_random *random, kt_result *result) {
+    const char *declined;
+    kt_runner *runner = kt_runner_new(backend, kernel, c, &declined);
+    if (!runner) {
+        fprintf(stderr, "FAILED %s: %s\n", c->name, declined ? declined : "no executor");
+        return false;
+    }
+    const bool good = kt_run(runner, cut, random, result);
+    kt_runner_free(runner);
+    return good;
+}
+
+/* The plain kernel that reads the same activations; NULL when the only one is `kernel` itself. */
+static const sl_kernel *plain_kernel(const suite *s, const sl_kernel *kernel, const kt_case *c) {
+    const char *declined;
+    kt_runner *runner = kt_runner_new(s->plain, NULL, c, &declined);
+    const sl_kernel *found = runner ? kt_runner_kernel(runner) : NULL;
+    if (runner) {
+        kt_runner_free(runner);
+    }
+    return found == kernel ? NULL : found;
+}
+
+static bool check_against_plain(const suite *s, const sl_kernel *kernel, const kt_case *c,
+                                const kt_result *whole, kt_random *random) {
+    const sl_kernel *plain = plain_kernel(s, kernel, c);
+    if (!plain) {
+        return true;
+    }
+    kt_result expected = {0};
+    bool good = run_on(s->plain, plain, c, KT_WHOLE, random, &expected);
+    if (good) {
+        const double error = compare_results(c, &expected, whole, true);
+        good = error <= (double)kernel->tolerance ||
+               fail(c, kernel, "against the plain kernel", error, (double)kernel->tolerance);
+    }
+    kt_result_free(&expected);
+    return good;
+}
+
+static bool check_cut(kt_runner *runner, const kt_case *c, const kt_result *whole, kt_cut cut,
+                      const char *what, kt_random *random) {
+    kt_result other = {0};
+    bool good = kt_run(runner, cut, random, &other);
+    if (good) {
+        const double error = compare_results(c, whole, &other, cut == KT_WHOLE);
+        good = error == 0 || fail(c, kt_runner_kernel(runner), what, error, 0);
+    }
+    kt_result_free(&other);
+    return good;
+}
+
+static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c, kt_runner *runner,
+                       kt_random *random) {
+    kt_result whole = {0};
+    bool good = kt_run(runner, KT_WHOLE, random, &whole);
+    if (good) {
+        const double error = kt_reference_error(c, &whole);
+        const double allowed = c->tolerance + (double)kernel->tolerance;
+        good = error <= allowed || fail(c, kernel, "against the definition", error, allowed);
+    }
+    good = good && check_against_plain(s, kernel, c, &whole, random);
+    good = good && check_cut(runner, c, &whole, KT_WHOLE, "the same step again", random);
+    /* Rows do not see each other: promised by the CPU always, by a device when it is asked to. */
+    if (good && s->backend->options.deterministic) {
+        good = check_cut(runner, c, &whole, KT_ROW_BY_ROW, "row by row", random) &&
+               check_cut(runner, c, &whole, KT_CHUNKS, "in random chunks", random);
+    }
+    if (good && s->threaded) {
+        const char *declined;
+        kt_runner *threaded = kt_runner_new(s->threaded, kernel, c, &declined);
+        good = threaded && check_cut(threaded, c, &whole, KT_WHOLE, "with more threads", random) &&
+               check_cut(threaded, c, &whole, KT_CHUNKS, "in random chunks with more threads", random);
+        if (threaded) {
+            kt_runner_free(threaded);
+        }
+    }
+    kt_result_free(&whole);
+    return good;
+}
+
+/* ---- the loop ---- */
+
+static void test_kernel(suite *s, const sl_kernel *kernel) {
+    s->run = s->declined = 0;
+    for (int32_t index = 0;; index++) {
+        /* Each case has its own numbers, so that one of them can be run alone. */
+        kt_random random = {s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
+        kt_case c;
+        const char *declined;
+        if (!kt_make_case(&c, kernel->op, index, kernel->activation, &random)) {
+            break;
+        }
+        kt_runner *runner = c.rows ? kt_runner_new(s->backend, kernel, &c, &declined) : NULL;
+        if (runner) {
+            const bool good = check_case(s, kernel, &c, runner, &random);
+            s->run++;
+            s->passed += good;
+            s->failed += !good;
+            if (s->verbose && good) {
+                printf("ok %s, %s\n", kernel->name, c.name);
+            }
+            kt_runner_free(runner);
+        } else if (c.rows && !declined) {
+            s->failed++;
+        } else {
+            s->declined++;
+        }
+        kt_case_free(&c);
+    }
+    printf("%-32s %-16s %3d cases, %d declined\n", kernel->name, kernel->numeric_class, s->run, s->declined);
+    if (s->run == 0) {
+        /* A tier that this machine lacks; anything else would be a kernel that no test reaches. */
+        printf("%-32s SKIPPED: it takes no case here\n", kernel->name);
+    }
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* False when the kernel does not take the case. */
+static bool bench_case(sl_backend *backend, const sl_kernel *kernel, const kt_case *c, int32_t rows,
+                       kt_random *random) {
+    const char *declined;
+    kt_runner *runner = kt_runner_new(backend, kernel, c, &declined);
+    kt_result result = {0};
+    if (!runner) {
+        return false;
+    }
+    if (kt_run(runner, KT_WHOLE, random, &result)) {
+        const int32_t counts[SL_ROWS_COUNT] = {rows, rows * c->program.experts_used, 0};
+        const sl_cost cost = sl_op_cost(&c->program, &c->program.ops[c->op], counts, (rows + 1) / 2);
+        double best = 1e30;
+        const double start = now();
+        for (int i = 0; i < 200 && (i < 3 || now() - start < 0.5); i++) {
+            const double before = now();
+            kt_run_op(runner);
+            const double seconds = now() - before;
+            best = seconds < best ? seconds : best;
+        }
+        printf("%-32s %-24s %5d rows %10.1f us %8.2f GB/s %9.2f GOPS\n", kernel->name, c->name, rows,
+               best * 1e6, (cost.weight_bytes + cost.value_bytes) / best * 1e-9,
+               cost.operations / best * 1e-9);
+        fflush(stdout);
+    }
+    kt_result_free(&result);
+    kt_runner_free(runner);
+    return true;
+}
+
+static void bench_kernel(const suite *s, const sl_kernel *kernel) {
+    static const int32_t rows[] = {1, 8, 64, 512};
+    sl_backend *backend = s->threaded ? s->threaded : s->backend;
+    for (int32_t variant = 0; variant <= SL_QTYPE_COUNT; variant++) {
+        bool takes = true;
+        for (int i = 0; i < 4 && takes; i++) {
+            kt_random random = {s->seed};
+            kt_case c;
+            takes = kt_make_bench(&c, kernel->op, variant, rows[i], kernel->activation, &random);
+            if (takes) {
+                takes = bench_case(backend, kernel, &c, rows[i], &random);
+                kt_case_free(&c);
+            }
+        }
+    }
+}
+
+static bool open_backends(suite *s, const char *device, bool bench) {
+    sl_backend_options options = {.threads = 1, .isa = SL_ISA_AVX512, .deterministic = true};
+    sl_error error = {0};
+    const bool cpu = strcmp(device, "cpu") == 0;
+    if (sl_backend_open(device, &options, &s->backend, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        return false;
+    }
+    options.threads = bench ? 0 : 3;
+    if (cpu && sl_backend_open("cpu", &options, &s->threaded, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        return false;
+    }
+    options.threads = 1;
+    if (sl_cpu_backend_create(&options, &s->plain, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    suite s = {.seed = 1};
+    const char *device = "cpu";
+    bool bench = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bench") == 0) {
+            bench = true;
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            s.verbose = true;
+        } else if (i + 1 < argc && strcmp(argv[i], "--backend") == 0) {
+            device = argv[++i];
+        } else if (i + 1 < argc && strcmp(argv[i], "--kernel") == 0) {
+            s.filter = argv[++i];
+        } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
+            s.seed = strtoull(argv[++i], NULL, 10);
+        } else {
+            fprintf(stderr, "usage: %s [--backend NAME] [--kernel TEXT] [--seed N] [--bench] [--verbose]\n",
+                    argv[0]);
+            return 2;
+        }
+    }
+    if (!open_backends(&s, device, bench)) {
+        return strcmp(device, "cpu") == 0 ? 1 : 77;
+    }
+    printf("backend %s (%s), seed %llu\n", s.backend->name, s.backend->description,
+           (unsigned long long)s.seed);
+    int32_t count;
+    const sl_kernel *const *kernels = s.backend->functions->kernels(s.backend, &count);
+    for (int32_t k = 0; k < count; k++) {
+        if (s.filter && !strstr(kernels[k]->name, s.filter)) {
+            continue;
+        }
+        if (bench) {
+            bench_kernel(&s, kernels[k]);
+        } else {
+            test_kernel(&s, kernels[k]);
+        }
+    }
+    sl_backend_close(s.backend);
+    sl_backend_close(s.threaded);
+    sl_backend_close(s.plain);
+    if (!bench) {
+        printf("%d passed, %d failed\n", s.passed, s.failed);
+    }
+    return s.failed ? 1 : 0;
+}
