@@ -10,13 +10,18 @@ int32_t sl_build_weight(const sl_builder *b, sl_tensor_id id) {
     return b->layer == SL_NONE ? b->binding->model[id] : b->binding->layers[b->layer][id];
 }
 
-int32_t sl_build_value(sl_builder *b, const char *name, sl_rows rows, int32_t width) {
+int32_t sl_build_typed(sl_builder *b, sl_value value) {
     char text[64];
-    if (b->layer == SL_NONE) {
-        return sl_program_value(b->program, name, rows, width);
+    if (b->layer != SL_NONE) {
+        snprintf(text, sizeof text, "%s.%d", value.name, b->layer);
+        value.name = text;
     }
-    snprintf(text, sizeof text, "%s.%d", name, b->layer);
-    return sl_program_value(b->program, text, rows, width);
+    return sl_program_typed_value(b->program, &value);
+}
+
+int32_t sl_build_value(sl_builder *b, const char *name, sl_rows rows, int32_t width) {
+    const sl_value value = {.name = name, .type = SL_VALUE_F32, .rows = rows, .width = width};
+    return sl_build_typed(b, value);
 }
 
 sl_op *sl_build_op(sl_builder *b, sl_op_kind kind) {
@@ -183,7 +188,7 @@ static void build_head(sl_builder *b) {
     }
     const sl_value tokens = {.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1};
     b->program->logits = logits;
-    b->program->tokens = sl_program_typed_value(b->program, &tokens);
+    b->program->tokens = sl_build_typed(b, tokens);
     sl_op *op = sl_build_op(b, SL_OP_SAMPLE);
     if (op) {
         op->in[0] = sl_at(logits, 0);

@@ -37,6 +37,8 @@ static inline sl_operand sl_at(int32_t value, int32_t column) {
 int32_t sl_build_weight(const sl_builder *b, sl_tensor_id id);
 /* A value named after its layer. */
 int32_t sl_build_value(sl_builder *b, const char *name, sl_rows rows, int32_t width);
+/* The same for a value of any type. */
+int32_t sl_build_typed(sl_builder *b, sl_value value);
 /* NULL when memory ran out. */
 sl_op *sl_build_op(sl_builder *b, sl_op_kind kind);
 /* A linear op from x to columns of y, one segment per weight, side by side from column 0 on; biases may be NULL. For

@@ -38,8 +38,8 @@ static void route(sl_builder *b, int32_t x, int32_t routing[3]) {
                                .rows = SL_ROWS_EXPERT,
                                .width = 1,
                                .fixed = config->experts + 1};
-    routing[0] = sl_program_typed_value(b->program, &ids);
-    routing[1] = sl_program_typed_value(b->program, &schedule);
+    routing[0] = sl_build_typed(b, ids);
+    routing[1] = sl_build_typed(b, schedule);
     routing[2] = sl_build_value(b, "expert_weights", SL_ROWS_STEP, config->experts_used);
     sl_build_linear(b, &(sl_build_projection){.x = x, .y = logits, .weights = &router, .count = 1});
     sl_op *op = sl_build_op(b, SL_OP_ROUTER);
