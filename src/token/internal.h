@@ -131,7 +131,10 @@ struct sl_tokenizer {
     sl_text_table whole;   /* with whole_piece: plain tokens by what a piece would be */
     sl_pair_table merges;
     int32_t byte_id[256]; /* the token of a byte, or -1 */
-    bool byte_fallback;   /* character models: byte_id for characters without a token */
+    /* Does any token have these two bytes side by side? Where none has, no merge reaches across, and a long
+     * piece (with SentencePiece a whole text) falls into short parts. A bit for each [left][right]. */
+    unsigned char joined[256][32];
+    bool byte_fallback; /* character models: byte_id for characters without a token */
     bool fuse_unknown;
     bool whole_piece; /* a piece that is a token is that token, whatever the merges say (HF: ignore_merges) */
     bool whole_newlines; /* the same for pieces of newlines only */
@@ -238,7 +241,8 @@ typedef struct sl_symbol {
 /* Scratch of merging, reused from piece to piece. Zero-initialise. */
 typedef struct sl_merger {
     sl_symbol *symbols;
-    uint64_t *heap; /* rank << 32 | first byte: the least is merged first, of equals the leftmost */
+    uint64_t *heap_block,
+        *heap; /* rank << 32 | first byte: the least is merged first, of equals the leftmost */
     size_t symbol_capacity, heap_capacity, heap_count;
 } sl_merger;
 

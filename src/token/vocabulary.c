@@ -366,6 +366,20 @@ void sl_vocabulary_mark_eog(sl_tokenizer *tokenizer, bool any_type) {
     }
 }
 
+static void mark_joined(sl_tokenizer *tokenizer) {
+    for (size_t id = 0; id < tokenizer->count; id++) {
+        const sl_token *token = &tokenizer->tokens[id];
+        if (!sl_token_is_plain(token)) {
+            continue;
+        }
+        sl_view text = tokenizer->model == SL_MODEL_BYTE_LEVEL ? token->bytes : token->text;
+        for (size_t i = 1; i < text.length; i++) {
+            unsigned char left = (unsigned char)text.data[i - 1], right = (unsigned char)text.data[i];
+            tokenizer->joined[left][right / 8] |= (unsigned char)(1 << right % 8);
+        }
+    }
+}
+
 int sl_vocabulary_finish(sl_tokenizer *tokenizer, bool spaces_in_added, sl_error *error) {
     for (size_t id = 0; id < tokenizer->count; id++) {
         int code = finish_token(tokenizer, (int32_t)id, spaces_in_added, error);
@@ -373,6 +387,7 @@ int sl_vocabulary_finish(sl_tokenizer *tokenizer, bool spaces_in_added, sl_error
             return code;
         }
     }
+    mark_joined(tokenizer);
     if (tokenizer->eos >= 0) {
         tokenizer->tokens[tokenizer->eos].eog = true;
     }
