@@ -1,0 +1,450 @@
+/* Configs: what is read from config.json and from GGUF metadata, and every rule that refuses one. */
+#include "unit/model/support.h"
+
+#include "format/gguf_writer.h"
+
+#include <math.h>
+
+#define FOLDER SLUICE_BINARY_DIR "/test_config_model"
+
+/* ---- config.json ---- */
+
+static int read_json(const json_t *json, sl_config *config, sl_error *error) {
+    sl_source *source;
+    write_config(FOLDER, json);
+    write_text_file(FOLDER, "tokenizer.json", "{}"); /* a folder without weights opens with that */
+    assert_int_equal(sl_source_open(FOLDER, &source, error), 0);
+    const int code = sl_config_read(source, config, error);
+    sl_source_close(source);
+    return code;
+}
+
+typedef struct change {
+    const char *fixture, *path, *value; /* value: JSON, NULL deletes */
+    int code;
+    const char *message; /* must be in it, and so must the file's name */
+} change;
+
+static const change REFUSED[] = {
+    {"llama", "model_type", "\"gpt_neox\"", SL_ERR_UNSUPPORTED, "model_type is \"gpt_neox\""},
+    {"llama", "model_type", NULL, SL_ERR_NOT_FOUND, "model_type"},
+    {"llama", "num_hidden_layers", "0", SL_ERR_INVALID, "num_hidden_layers is 0, must be 1 to 1024"},
+    {"llama", "num_hidden_layers", "-1", SL_ERR_FORMAT, "num_hidden_layers"},
+    {"llama", "num_hidden_layers", "5000", SL_ERR_INVALID, "num_hidden_layers is 5000"},
+    {"llama", "num_hidden_layers", "\"3\"", SL_ERR_FORMAT, "num_hidden_layers"},
+    {"llama", "num_hidden_layers", NULL, SL_ERR_INVALID, "num_hidden_layers is missing"},
+    {"llama", "hidden_size", "0", SL_ERR_INVALID, "hidden_size is 0"},
+    {"llama", "hidden_size", "18446744073709551615", SL_ERR_FORMAT, "hidden_size"},
+    {"llama", "hidden_size", "4294967296", SL_ERR_INVALID, "hidden_size is 4294967296"},
+    {"llama", "hidden_size", NULL, SL_ERR_INVALID, "hidden_size is missing"},
+    {"llama", "vocab_size", "0", SL_ERR_INVALID, "vocab_size is 0"},
+    {"llama", "vocab_size", NULL, SL_ERR_INVALID, "vocab_size is missing"},
+    {"llama", "max_position_embeddings", "0", SL_ERR_INVALID, "max_position_embeddings is 0"},
+    {"llama", "num_attention_heads", "0", SL_ERR_INVALID, "num_attention_heads is 0"},
+    {"llama", "num_attention_heads", "3", SL_ERR_INVALID, "num_key_value_heads is 2: must divide"},
+    {"llama", "num_key_value_heads", "0", SL_ERR_INVALID, "num_key_value_heads is 0"},
+    {"llama", "num_key_value_heads", "8", SL_ERR_INVALID, "num_key_value_heads is 8: must divide"},
+    {"llama", "head_dim", "0", SL_ERR_INVALID, "head_dim is 0"},
+    {"llama", "head_dim", "15", SL_ERR_INVALID, "rope.dimension_count is 15: must be even"},
+    {"llama", "intermediate_size", "0", SL_ERR_INVALID, "intermediate_size is 0: must be at least 1"},
+    {"llama", "rms_norm_eps", "0", SL_ERR_INVALID, "rms_norm_eps is 0"},
+    {"llama", "rms_norm_eps", "-1e-6", SL_ERR_INVALID, "rms_norm_eps is -1e-06"},
+    {"llama", "hidden_act", "\"gelu\"", SL_ERR_UNSUPPORTED, "hidden_act is \"gelu\""},
+    {"llama", "tie_word_embeddings", "1", SL_ERR_FORMAT, "tie_word_embeddings"},
+    {"llama", "quantization_config", "{\"quant_method\":\"fp8\"}", SL_ERR_UNSUPPORTED, "quantization_config"},
+    {"llama", "num_experts", "8", SL_ERR_UNSUPPORTED, "num_experts is 8: experts are not supported"},
+    {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_UNSUPPORTED, "\"longrope\""},
+    {"llama", "rope_parameters.rope_type", "\"yarn\"", SL_ERR_UNSUPPORTED, "rope_parameters.rope_type is \"yarn\""},
+    {"llama", "rope_parameters.rope_theta", "0", SL_ERR_INVALID, "rope_parameters.rope_theta is 0"},
+    {"llama-scaled", "rope_parameters.factor", "0", SL_ERR_INVALID, "rope_parameters.factor is 0"},
+    {"llama-scaled", "rope_parameters.high_freq_factor", "1", SL_ERR_INVALID, "must be more than low_freq_factor"},
+    {"llama-scaled", "rope_parameters.original_max_position_embeddings", "0", SL_ERR_INVALID,
+     "original_max_position_embeddings is 0"},
+    {"mistral", "layer_types", "[\"sliding_attention\",\"full_attention\",\"full_attention\"]", SL_ERR_INVALID,
+     "sliding_window is 0: must be at least 1"},
+    {"qwen3moe", "num_experts_per_tok", "0", SL_ERR_INVALID, "num_experts_per_tok is 0"},
+    {"qwen3moe", "num_experts_per_tok", "9", SL_ERR_INVALID, "num_experts_per_tok is 9"},
+    {"qwen3moe", "moe_intermediate_size", "0", SL_ERR_INVALID, "moe_intermediate_size is 0"},
+    {"qwen3moe", "decoder_sparse_step", "0", SL_ERR_INVALID, "decoder_sparse_step is 0"},
+    {"qwen3moe", "mlp_only_layers", "[3]", SL_ERR_INVALID, "mlp_only_layers[0] is not a layer"},
+    {"qwen3moe", "n_shared_experts", "1", SL_ERR_UNSUPPORTED, "n_shared_experts"},
+    {"qwen3moe", "shared_expert_intermediate_size", "64", SL_ERR_UNSUPPORTED, "shared_expert_intermediate_size"},
+    {"gemma3", "sliding_window", "0", SL_ERR_INVALID, "sliding_window is 0: must be at least 1"},
+    {"gemma3", "layer_types", "[\"full_attention\"]", SL_ERR_INVALID, "layer_types must be an array"},
+    {"gemma3", "layer_types", "[\"chunked_attention\",\"a\",\"b\",\"c\"]", SL_ERR_UNSUPPORTED,
+     "layer_types[0] is \"chunked_attention\""},
+    {"gemma3", "query_pre_attn_scalar", "0", SL_ERR_INVALID, "query_pre_attn_scalar is 0"},
+    {"gemma3", "use_bidirectional_attention", "true", SL_ERR_UNSUPPORTED, "use_bidirectional_attention"},
+    {"gemma3", "final_logit_softcapping", "-3", SL_ERR_INVALID, "final_logit_softcapping is -3"},
+    {"qwen3_5", "linear_num_value_heads", "3", SL_ERR_INVALID, "linear_num_value_heads is 3: must be a multiple"},
+    {"qwen3_5", "linear_num_value_heads", "0", SL_ERR_INVALID, "linear_num_value_heads is 0"},
+    {"qwen3_5", "linear_num_key_heads", "0", SL_ERR_INVALID, "recurrent layers need"},
+    {"qwen3_5", "linear_key_head_dim", "0", SL_ERR_INVALID, "recurrent layers need"},
+    {"qwen3_5", "linear_conv_kernel_dim", "0", SL_ERR_INVALID, "recurrent layers need"},
+    {"qwen3_5", "linear_conv_kernel_dim", "65", SL_ERR_INVALID, "linear_conv_kernel_dim is 65"},
+    {"qwen3_5", "rope_parameters.partial_rotary_factor", "0", SL_ERR_INVALID, "partial_rotary_factor is 0"},
+    {"qwen3_5", "rope_parameters.partial_rotary_factor", "2", SL_ERR_INVALID, "partial_rotary_factor is 2"},
+    {"qwen3_5", "attn_output_gate", "false", SL_ERR_UNSUPPORTED, "attn_output_gate"},
+    {"qwen3_5", "layer_types", "[\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\"]",
+     SL_ERR_UNSUPPORTED, "no layer attends"},
+    {"qwen3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]", SL_ERR_INVALID,
+     "recurrent layers need"},
+};
+
+static json_t *changed(const change *c) {
+    json_t *json = fixture_config(c->fixture);
+    json_t *value = c->value ? json_loads(c->value, JSON_DECODE_ANY, NULL) : NULL;
+    if (c->value && !value) { /* a number that jansson cannot hold */
+        value = json_real(strtod(c->value, NULL));
+    }
+    set_path(json, c->path, value);
+    json_decref(value);
+    return json;
+}
+
+static void config_json_is_not_believed(void **state) {
+    (void)state;
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        sl_config config;
+        sl_error error = {0};
+        json_t *json = changed(&REFUSED[i]);
+        const int code = read_json(json, &config, &error);
+        json_decref(json);
+        if (code != REFUSED[i].code || !strstr(error.message, REFUSED[i].message) ||
+            !strstr(error.message, "config.json")) {
+            print_error("%s with %s = %s: %d %s\n", REFUSED[i].fixture, REFUSED[i].path,
+                        REFUSED[i].value ? REFUSED[i].value : "(absent)", code, error.message);
+            wrong++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+static sl_config must_read(json_t *json) {
+    sl_config config;
+    sl_error error;
+    if (read_json(json, &config, &error)) {
+        fail_msg("%s", error.message);
+    }
+    json_decref(json);
+    return config;
+}
+
+/* The facts that transformers 5.17 wrote into the fixtures' configs. */
+static void facts_of_the_fixtures(void **state) {
+    (void)state;
+    sl_config c = must_read(fixture_config("llama"));
+    assert_string_equal(c.family->name, "llama");
+    assert_int_equal(c.layers, 3);
+    assert_int_equal(c.heads, 4);
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.head_size, 16);
+    assert_int_equal(c.rope_layout, SL_ROPE_HALVES);
+    assert_false(c.tied);
+    assert_float_equal(c.attention_scale, 0.25, 0);
+    c = must_read(fixture_config("qwen2"));
+    assert_true(c.query_bias && !c.output_bias && c.tied);
+    c = must_read(fixture_config("qwen3moe"));
+    assert_int_equal(c.experts, 8);
+    assert_int_equal(c.experts_used, 2);
+    assert_true(c.normalise);
+    c = must_read(fixture_config("qwen3moe-nonorm"));
+    assert_false(c.normalise);
+    c = must_read(fixture_config("gemma3"));
+    assert_int_equal(c.window, 48);
+    const uint8_t kinds[] = {SL_LAYER_WINDOW, SL_LAYER_WINDOW, SL_LAYER_FULL, SL_LAYER_WINDOW};
+    assert_memory_equal(c.kinds, kinds, 4);
+    assert_float_equal(c.attention_scale, 1 / sqrt(20), 1e-12);
+    assert_float_equal(c.rope.base, 1000000, 0);
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_LINEAR);
+    assert_float_equal(c.rope.factor, 8, 0);
+    assert_float_equal(c.local_rope.base, 10000, 0);
+    assert_int_equal(c.local_rope.scaling, SL_ROPE_SCALING_NONE);
+    assert_int_equal(c.activation, SL_ACTIVATION_GELU_TANH);
+    c = must_read(fixture_config("qwen3_5"));
+    const uint8_t delta[] = {SL_LAYER_DELTA, SL_LAYER_DELTA, SL_LAYER_DELTA, SL_LAYER_FULL};
+    assert_memory_equal(c.kinds, delta, 4);
+    assert_int_equal(c.rope_dims, 8);
+    assert_int_equal(c.delta_value_heads, 4);
+}
+
+static json_t *with(json_t *json, const char *path, const char *value) {
+    json_t *parsed = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+    set_path(json, path, parsed);
+    json_decref(parsed);
+    return json;
+}
+
+/* What transformers 4 wrote, and what is left out when it is the default. */
+static void older_and_sparser_configs(void **state) {
+    (void)state;
+    json_t *json = with(fixture_config("llama"), "rope_parameters", NULL);
+    sl_config c = must_read(with(with(json, "rope_theta", "500000.0"), "rope_scaling",
+                                 "{\"type\": \"linear\", \"factor\": 4.0}"));
+    assert_float_equal(c.rope.base, 500000, 0);
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_LINEAR);
+    assert_float_equal(c.rope.factor, 4, 0);
+    json = with(with(fixture_config("llama"), "head_dim", "null"), "num_key_value_heads", NULL);
+    c = must_read(json);
+    assert_int_equal(c.head_size, 16);
+    assert_int_equal(c.kv_heads, 4);
+
+    /* The text config of gemma-3-4b-it says no more than this. */
+    json = json_pack("{s:s, s:{s:i, s:i, s:s, s:i, s:{s:f, s:s}, s:i}}", "model_type", "gemma3", "text_config",
+                     "hidden_size", 2560, "intermediate_size", 10240, "model_type", "gemma3_text", "num_hidden_layers",
+                     34, "rope_scaling", "factor", 8.0, "rope_type", "linear", "sliding_window", 1024);
+    c = must_read(json);
+    assert_string_equal(c.family->name, "gemma3");
+    assert_int_equal(c.heads, 8);
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(c.head_size, 256);
+    assert_int_equal(c.vocabulary, 262208);
+    assert_true(c.tied);
+    assert_float_equal(c.attention_scale, 1.0 / 16, 0);
+    assert_float_equal(c.rope.base, 1000000, 0);
+    assert_float_equal(c.rope.factor, 8, 0);
+    assert_float_equal(c.local_rope.base, 10000, 0);
+    assert_int_equal(c.local_rope.scaling, SL_ROPE_SCALING_NONE);
+    for (int i = 0; i < 34; i++) {
+        assert_int_equal(c.kinds[i], (i + 1) % 6 == 0 ? SL_LAYER_FULL : SL_LAYER_WINDOW);
+    }
+    c = must_read(with(with(fixture_config("qwen3_5"), "layer_types", NULL), "full_attention_interval", "2"));
+    assert_int_equal(c.kinds[0], SL_LAYER_DELTA);
+    assert_int_equal(c.kinds[1], SL_LAYER_FULL);
+    assert_int_equal(c.kinds[3], SL_LAYER_FULL);
+}
+
+static void windows_and_dense_layers(void **state) {
+    (void)state;
+    sl_config c = must_read(with(fixture_config("mistral"), "sliding_window", "48"));
+    assert_int_equal(c.window, 48);
+    assert_int_equal(c.kinds[0], SL_LAYER_WINDOW);
+    assert_int_equal(c.kinds[2], SL_LAYER_WINDOW);
+    assert_float_equal(c.local_rope.base, c.rope.base, 0);
+    json_t *json = with(with(fixture_config("qwen2"), "layer_types", NULL), "sliding_window", "32");
+    c = must_read(json_deep_copy(json));
+    assert_int_equal(c.kinds[2], SL_LAYER_FULL); /* use_sliding_window is false */
+    c = must_read(with(with(json, "use_sliding_window", "true"), "max_window_layers", "1"));
+    assert_int_equal(c.kinds[0], SL_LAYER_FULL);
+    assert_int_equal(c.kinds[1], SL_LAYER_WINDOW);
+    assert_int_equal(c.window, 32);
+    c = must_read(with(fixture_config("qwen3moe"), "mlp_only_layers", "[1]"));
+    assert_true(!c.dense[0] && c.dense[1] && !c.dense[2]);
+    c = must_read(with(fixture_config("qwen3moe"), "decoder_sparse_step", "2"));
+    assert_true(c.dense[0] && !c.dense[1] && c.dense[2]);
+    c = must_read(with(fixture_config("llama"), "attention_bias", "true"));
+    assert_true(c.query_bias && c.output_bias);
+}
+
+/* Llama 3's formula worked out by hand for base 10000, 16 dimensions, factor 8, 1, 4 and 64 positions. */
+static void rope_frequencies_follow_the_formula(void **state) {
+    (void)state;
+    static const double wanted[8] = {1.0,     0.24438459943539834,   0.013042256043820465, 0.003952847075210474,
+                                     0.00125, 0.0003952847075210474, 0.000125,             3.952847075210474e-05};
+    sl_config c = must_read(fixture_config("llama-scaled"));
+    float frequencies[8], factors[8];
+    sl_rope_frequencies(&c.rope, c.rope_dims, frequencies);
+    sl_rope_factors(&c.rope, c.rope_dims, factors);
+    for (int i = 0; i < 8; i++) {
+        assert_float_equal(frequencies[i] / wanted[i], 1, 1e-6);
+        assert_float_equal(frequencies[i] * factors[i] / pow(10000, -i / 8.0), 1, 1e-6);
+    }
+    c.rope.scaling = SL_ROPE_SCALING_LINEAR;
+    sl_rope_frequencies(&c.rope, c.rope_dims, frequencies);
+    assert_float_equal(frequencies[4], 0.01 / 8, 1e-9);
+}
+
+/* ---- GGUF metadata ---- */
+
+typedef struct entry {
+    const char *key;
+    char type; /* u, f, s, b; a: array of two u32 from `value`'s two numbers; - leaves it out */
+    const char *value;
+} entry;
+
+static const entry LLAMA[] = {{"general.architecture", 's', "llama"},
+                              {"llama.block_count", 'u', "2"},
+                              {"llama.context_length", 'u', "128"},
+                              {"llama.embedding_length", 'u', "64"},
+                              {"llama.feed_forward_length", 'u', "96"},
+                              {"llama.attention.head_count", 'u', "4"},
+                              {"llama.attention.head_count_kv", 'u', "2"},
+                              {"llama.attention.layer_norm_rms_epsilon", 'f', "1e-5"},
+                              {"llama.vocab_size", 'u', "256"},
+                              {NULL, 0, NULL}};
+static const entry QWEN35[] = {{"general.architecture", 's', "qwen35"},
+                               {"qwen35.block_count", 'u', "5"},
+                               {"qwen35.nextn_predict_layers", 'u', "1"},
+                               {"qwen35.context_length", 'u', "128"},
+                               {"qwen35.embedding_length", 'u', "64"},
+                               {"qwen35.feed_forward_length", 'u', "96"},
+                               {"qwen35.attention.head_count", 'u', "4"},
+                               {"qwen35.attention.head_count_kv", 'u', "2"},
+                               {"qwen35.attention.key_length", 'u', "32"},
+                               {"qwen35.attention.value_length", 'u', "32"},
+                               {"qwen35.attention.layer_norm_rms_epsilon", 'f', "1e-6"},
+                               {"qwen35.rope.dimension_count", 'u', "8"},
+                               {"qwen35.ssm.conv_kernel", 'u', "4"},
+                               {"qwen35.ssm.inner_size", 'u', "64"},
+                               {"qwen35.ssm.state_size", 'u', "16"},
+                               {"qwen35.ssm.time_step_rank", 'u', "4"},
+                               {"qwen35.ssm.group_count", 'u', "4"},
+                               {"qwen35.vocab_size", 'u', "256"},
+                               {NULL, 0, NULL}};
+static const entry QWEN2[] = {{"general.architecture", 's', "qwen2"},
+                              {"qwen2.block_count", 'u', "2"},
+                              {"qwen2.context_length", 'u', "128"},
+                              {"qwen2.embedding_length", 'u', "64"},
+                              {"qwen2.feed_forward_length", 'u', "96"},
+                              {"qwen2.attention.head_count", 'u', "4"},
+                              {"qwen2.attention.layer_norm_rms_epsilon", 'f', "1e-5"},
+                              {"qwen2.vocab_size", 'u', "256"},
+                              {NULL, 0, NULL}};
+static const entry QWEN3MOE[] = {{"general.architecture", 's', "qwen3moe"},
+                                 {"qwen3moe.block_count", 'u', "2"},
+                                 {"qwen3moe.context_length", 'u', "128"},
+                                 {"qwen3moe.embedding_length", 'u', "64"},
+                                 {"qwen3moe.attention.head_count", 'u', "4"},
+                                 {"qwen3moe.attention.layer_norm_rms_epsilon", 'f', "1e-5"},
+                                 {"qwen3moe.expert_count", 'u', "8"},
+                                 {"qwen3moe.expert_used_count", 'u', "2"},
+                                 {"qwen3moe.expert_feed_forward_length", 'u', "32"},
+                                 {"qwen3moe.vocab_size", 'u', "256"},
+                                 {NULL, 0, NULL}};
+
+static int write_entry(sl_gguf_writer *writer, const entry *e, sl_error *error) {
+    uint32_t pair[2];
+    char *end;
+    switch (e->type) {
+    case 'u':
+        return sl_gguf_writer_unsigned(writer, e->key, SL_GGUF_U32, strtoul(e->value, NULL, 10), error);
+    case 'f':
+        return sl_gguf_writer_float(writer, e->key, SL_GGUF_F32, strtod(e->value, NULL), error);
+    case 's':
+        return sl_gguf_writer_string(writer, e->key, sl_view_of(e->value), error);
+    case 'b':
+        return sl_gguf_writer_bool(writer, e->key, e->value[0] == 't', error);
+    case 'a':
+        pair[0] = (uint32_t)strtoul(e->value, &end, 10);
+        pair[1] = (uint32_t)strtoul(end, NULL, 10);
+        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, pair, 2}, error);
+    default:
+        return 0;
+    }
+}
+
+/* The base's entries with one in its place, or added. */
+static int read_gguf(const entry *base, const entry *change, sl_config *config, sl_error *error) {
+    static const char path[] = SLUICE_BINARY_DIR "/test_config.gguf";
+    sl_gguf_writer *writer;
+    sl_source *source;
+    bool replaced = false;
+    assert_int_equal(sl_gguf_writer_create(path, &writer, error), 0);
+    for (; base->key; base++) {
+        const bool same = change && strcmp(base->key, change->key) == 0;
+        replaced |= same;
+        assert_int_equal(write_entry(writer, same ? change : base, error), 0);
+    }
+    if (change && !replaced) {
+        assert_int_equal(write_entry(writer, change, error), 0);
+    }
+    assert_int_equal(sl_gguf_writer_begin(writer, NULL, error), 0);
+    assert_int_equal(sl_gguf_writer_finish(writer, error), 0);
+    sl_gguf_writer_free(writer);
+    if (sl_source_open(path, &source, error)) {
+        fail_msg("%s", error->message);
+    }
+    const int code = sl_config_read(source, config, error);
+    sl_source_close(source);
+    return code;
+}
+
+static const struct {
+    const entry *base;
+    entry change;
+    int code;
+    const char *message;
+} GGUF_REFUSED[] = {
+    {LLAMA, {"general.architecture", 's', "gpt2"}, SL_ERR_UNSUPPORTED, "general.architecture is \"gpt2\""},
+    {LLAMA, {"llama.block_count", 'u', "0"}, SL_ERR_INVALID, "llama.block_count is 0"},
+    {LLAMA, {"llama.block_count", '-', ""}, SL_ERR_INVALID, "llama.block_count is missing"},
+    {LLAMA, {"llama.block_count", 's', "2"}, SL_ERR_FORMAT, "llama.block_count"},
+    {LLAMA, {"llama.attention.head_count", 'u', "0"}, SL_ERR_INVALID, "llama.attention.head_count is 0"},
+    {LLAMA, {"llama.attention.head_count_kv", 'u', "3"}, SL_ERR_INVALID, "llama.attention.head_count_kv is 3: must divide"},
+    {LLAMA, {"llama.attention.head_count_kv", 'a', "2 4"}, SL_ERR_UNSUPPORTED, "head_count_kv differs between layers"},
+    {LLAMA, {"llama.attention.head_count", 'u', "5000"}, SL_ERR_INVALID, "llama.attention.head_count is 5000"},
+    {LLAMA, {"llama.attention.value_length", 'u', "8"}, SL_ERR_UNSUPPORTED, "llama.attention.value_length (8)"},
+    {LLAMA, {"llama.attention.layer_norm_rms_epsilon", 'f', "0"}, SL_ERR_INVALID, "layer_norm_rms_epsilon is 0"},
+    {LLAMA, {"llama.attention.layer_norm_rms_epsilon", 'f', "nan"}, SL_ERR_INVALID, "layer_norm_rms_epsilon is"},
+    {LLAMA, {"llama.rope.dimension_count", 'u', "3"}, SL_ERR_INVALID, "llama.rope.dimension_count is 3: must be even"},
+    {LLAMA, {"llama.rope.dimension_count", 'u', "18"}, SL_ERR_INVALID, "must not exceed the head size"},
+    {LLAMA, {"llama.rope.scaling.type", 's', "longrope"}, SL_ERR_UNSUPPORTED, "llama.rope.scaling.type is \"longrope\""},
+    {LLAMA, {"llama.rope.freq_base", 'f', "inf"}, SL_ERR_INVALID, "llama.rope.freq_base is inf"},
+    {LLAMA, {"llama.expert_count", 'u', "8"}, SL_ERR_UNSUPPORTED, "llama.expert_count is 8"},
+    {LLAMA, {"llama.attention.causal", 'b', "false"}, SL_ERR_UNSUPPORTED, "llama.attention.causal"},
+    {LLAMA, {"llama.logit_scale", 'f', "8"}, SL_ERR_UNSUPPORTED, "llama.logit_scale"},
+    {QWEN2, {"qwen2.attention.sliding_window", 'u', "64"}, SL_ERR_UNSUPPORTED, "qwen2.attention.sliding_window is 64"},
+    {QWEN3MOE, {"qwen3moe.expert_used_count", 'u', "9"}, SL_ERR_INVALID, "qwen3moe.expert_used_count is 9"},
+    {QWEN3MOE, {"qwen3moe.expert_shared_count", 'u', "1"}, SL_ERR_UNSUPPORTED, "qwen3moe.expert_shared_count"},
+    {QWEN3MOE, {"qwen3moe.expert_gating_func", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen3moe.expert_gating_func"},
+    {QWEN35, {"qwen35.nextn_predict_layers", 'u', "5"}, SL_ERR_INVALID, "must exceed nextn_predict_layers"},
+    {QWEN35, {"qwen35.ssm.inner_size", 'u', "65"}, SL_ERR_INVALID, "qwen35.ssm.inner_size (65)"},
+    {QWEN35, {"qwen35.ssm.group_count", 'u', "3"}, SL_ERR_INVALID, "must be a multiple of the key heads"},
+    {QWEN35, {"qwen35.ssm.group_count", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen35.ssm.time_step_rank is 4"},
+    {QWEN35, {"qwen35.attention.recurrent_layers", 'a', "1 0"}, SL_ERR_INVALID, "qwen35.attention.recurrent_layers"},
+};
+
+static void gguf_metadata_is_not_believed(void **state) {
+    (void)state;
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof GGUF_REFUSED / sizeof *GGUF_REFUSED; i++) {
+        sl_config config;
+        sl_error error = {0};
+        const int code = read_gguf(GGUF_REFUSED[i].base, &GGUF_REFUSED[i].change, &config, &error);
+        if (code != GGUF_REFUSED[i].code || !strstr(error.message, GGUF_REFUSED[i].message) ||
+            !strstr(error.message, "test_config.gguf")) {
+            print_error("%s = %s: %d %s\n", GGUF_REFUSED[i].change.key, GGUF_REFUSED[i].change.value, code, error.message);
+            wrong++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* Meanings of keys and of their absence: llama.cpp's loaders. */
+static void gguf_facts(void **state) {
+    (void)state;
+    sl_config c;
+    sl_error error;
+    assert_int_equal(read_gguf(LLAMA, NULL, &c, &error), 0);
+    assert_int_equal(c.head_size, 16);
+    assert_int_equal(c.rope_dims, 16);
+    assert_int_equal(c.rope_layout, SL_ROPE_PAIRS);
+    assert_float_equal(c.rope.base, 10000, 0);
+    assert_true(c.tied); /* no output.weight */
+    const entry same = {"llama.attention.head_count_kv", 'a', "2 2"};
+    assert_int_equal(read_gguf(LLAMA, &same, &c, &error), 0);
+    assert_int_equal(c.kv_heads, 2);
+    const entry window = {"qwen2.attention.sliding_window", 'u', "128"}; /* as long as the context: no window */
+    assert_int_equal(read_gguf(QWEN2, &window, &c, &error), 0);
+    assert_int_equal(c.window, 0);
+    assert_int_equal(c.kv_heads, 4);
+    assert_true(c.query_bias);
+    assert_int_equal(read_gguf(QWEN3MOE, NULL, &c, &error), 0);
+    assert_true(c.normalise);
+    assert_int_equal(read_gguf(QWEN35, NULL, &c, &error), 0);
+    assert_int_equal(c.layers, 4);
+    assert_int_equal(c.kinds[2], SL_LAYER_DELTA);
+    assert_int_equal(c.kinds[3], SL_LAYER_FULL);
+    assert_int_equal(c.delta_value_size, 16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(config_json_is_not_believed), cmocka_unit_test(facts_of_the_fixtures),
+        cmocka_unit_test(older_and_sparser_configs),   cmocka_unit_test(windows_and_dense_layers),
+        cmocka_unit_test(rope_frequencies_follow_the_formula), cmocka_unit_test(gguf_metadata_is_not_believed),
+        cmocka_unit_test(gguf_facts),
+    };
+    return cmocka_run_group_tests_name("model configs", tests, NULL, NULL);
+}
