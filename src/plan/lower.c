@@ -74,6 +74,24 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     return kernel->declines ? kernel->declines(kernel, query) : NULL;
 }
 
+/* Does every bucket have a kernel of this one's class for the op? */
+static bool class_everywhere(const lowering *l, const sl_kernel *kernel, sl_kernel_query query) {
+    int32_t count = 0;
+    const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
+    for (int32_t b = 0; b < l->plan->deployment.bucket_count; b++) {
+        query.rows = l->plan->deployment.buckets[b].rows;
+        bool found = false;
+        for (int32_t k = 0; k < count && !found; k++) {
+            found = kernels[k]->op == query.op->kind && kernel->numeric_class &&
+                    !reason_against(l, kernels[k], &query, kernel->numeric_class);
+        }
+        if (!found) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
     char text[400];
     size_t used = 0;
@@ -117,6 +135,9 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
             continue;
         }
         const char *reason = reason_against(l, kernels[k], &query, required);
+        if (!reason && l->record && l->classes->reason && !class_everywhere(l, kernels[k], query)) {
+            reason = "no kernel of its numeric class takes the smaller buckets";
+        }
         if (!reason) {
             *chosen = kernels[k];
             if (l->record) {

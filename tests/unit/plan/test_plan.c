@@ -1,0 +1,838 @@
+/* Plans, with a backend of fake kernels: nothing here computes, all of it is decided. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "plan/plan.h"
+#include "unit/program/tiny.h"
+
+#include <stdlib.h>
+
+/* ---- the backend ---- */
+
+typedef struct fake_kernel {
+    sl_kernel base;
+    int type; /* of a LINEAR's weights; -1: any */
+    int32_t least_rows;
+    uint64_t scratch;
+} fake_kernel;
+
+typedef struct fake_backend {
+    sl_backend base;
+    uint64_t available;
+    int32_t hidden; /* this many kernels at the front are not there */
+} fake_backend;
+
+static const char *fake_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const fake_kernel *fake = (const fake_kernel *)kernel;
+    if (fake->type >= 0 &&
+        (int)query->program->weights[query->op->u.linear.segments[0].weight].type != fake->type) {
+        return "another weight type";
+    }
+    return query->rows[SL_ROWS_STEP] < fake->least_rows ? "too few rows" : NULL;
+}
+
+static uint64_t fake_packed_bytes(const sl_weight *weight) {
+    return weight->bytes + 7;
+}
+
+static void fake_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    (void)weight, (void)packed, (void)first, (void)count;
+}
+
+static uint64_t fake_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    return ((const fake_kernel *)kernel)->scratch * (uint64_t)query->rows[SL_ROWS_STEP];
+}
+
+#define KERNEL(label, kind, class_name, format, weight_type, rows, scratch_bytes, ...)                       \
+    {                                                                                                        \
+        {.name = label,                                                                                      \
+         .op = SL_OP_##kind,                                                                                 \
+         .numeric_class = class_name,                                                                        \
+         .activation = SL_VALUE_##format,                                                                    \
+         .declines = fake_declines,                                                                          \
+         .workspace = fake_workspace,                                                                        \
+         __VA_ARGS__},                                                                                       \
+            weight_type, rows, scratch_bytes                                                                 \
+    }
+#define PACKED .packed_bytes = fake_packed_bytes, .pack = fake_pack
+static const fake_kernel FAKES[] = {
+    KERNEL("linear/q4_0/wide", LINEAR, "int8-wide", Q8_32, SL_QTYPE_Q4_0, 4, 1000),
+    KERNEL("linear/q4_0/many", LINEAR, "int8", Q8_32, SL_QTYPE_Q4_0, 8, 100),
+    KERNEL("linear/q4_0", LINEAR, "int8", Q8_32, SL_QTYPE_Q4_0, 0, 0),
+    KERNEL("linear/q8_0", LINEAR, "int8", Q8_32, SL_QTYPE_Q8_0, 0, 0, PACKED),
+    KERNEL("linear/f16", LINEAR, "f32", F32, SL_QTYPE_F16, 0, 0),
+    KERNEL("linear/f32", LINEAR, "f32", F32, SL_QTYPE_F32, 0, 33),
+    KERNEL("begin", BEGIN, "exact", F32, -1, 0, 0),
+    KERNEL("embed", EMBED, "exact", F32, -1, 0, 0),
+    KERNEL("rmsnorm", RMSNORM, "f32", F32, -1, 0, 0),
+    KERNEL("quantize", QUANTIZE, "exact", F32, -1, 0, 0),
+    KERNEL("rope", ROPE, "f32", F32, -1, 0, 0),
+    KERNEL("cache_write", CACHE_WRITE, "exact", F32, -1, 0, 0),
+    KERNEL("attention", ATTENTION, "f32", F32, -1, 0, 4096),
+    KERNEL("router", ROUTER, "f32", F32, -1, 0, 0),
+    KERNEL("combine", COMBINE, "f32", F32, -1, 0, 0),
+    KERNEL("activate", ACTIVATE, "f32", F32, -1, 0, 0),
+    KERNEL("delta_conv", DELTA_CONV, "f32", F32, -1, 0, 0),
+    KERNEL("delta_scan", DELTA_SCAN, "f32", F32, -1, 0, 0),
+    KERNEL("gather", GATHER, "exact", F32, -1, 0, 0),
+    KERNEL("softcap", SOFTCAP, "f32", F32, -1, 0, 0),
+    KERNEL("sample", SAMPLE, "f32", F32, -1, 0, 0),
+};
+enum { FAKE_COUNT = sizeof FAKES / sizeof *FAKES };
+
+static const sl_kernel *const *fake_kernels(const sl_backend *backend, int32_t *count) {
+    static const sl_kernel *list[FAKE_COUNT];
+    const int32_t hidden = ((const fake_backend *)backend)->hidden;
+    for (int32_t i = 0; i < FAKE_COUNT; i++) {
+        list[i] = &FAKES[i].base;
+    }
+    *count = FAKE_COUNT - hidden;
+    return list + hidden;
+}
+
+static uint64_t fake_available(const sl_backend *backend) {
+    return ((const fake_backend *)backend)->available;
+}
+
+static const sl_backend_functions FAKE_FUNCTIONS = {.kernels = fake_kernels,
+                                                    .memory_available = fake_available};
+
+static fake_backend fake(bool fixed_buckets, bool maps_weights) {
+    return (fake_backend){.base = {.functions = &FAKE_FUNCTIONS,
+                                   .name = "fake",
+                                   .description = "no device",
+                                   .fixed_buckets = fixed_buckets,
+                                   .maps_weights = maps_weights},
+                          .available = UINT64_MAX};
+}
+
+static const tiny_types TYPES = {SL_QTYPE_Q8_0, SL_QTYPE_Q8_0, SL_QTYPE_F16, SL_QTYPE_Q4_0};
+
+static sl_plan *make(sl_program *program, fake_backend *backend, const sl_plan_options *options) {
+    sl_error error;
+    sl_plan *plan = NULL;
+    if (sl_plan_create(program, &backend->base, options, &plan, &error)) {
+        fail_msg("%s", error.message);
+    }
+    return plan;
+}
+
+/* ---- lowering ---- */
+
+static void kernels_are_chosen(void **state) {
+    (void)state;
+    static const char *const expected[] = {
+        "begin", "embed",
+        /* attention: q and k read int8, v reads the floats */
+        "rmsnorm", "quantize", "linear/q8_0", "linear/f16", "rope", "cache_write", "attention", "quantize",
+        "linear/q4_0/wide", "rmsnorm", "quantize", "linear/q4_0/wide", "activate", "quantize",
+        "linear/q4_0/wide",
+        /* delta net: one normed copy for two of the four matrices */
+        "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "delta_conv", "delta_scan", "rmsnorm",
+        "quantize", "linear/q4_0/wide",
+        /* experts: the copy of `normed` serves the experts and the shared matrix */
+        "rmsnorm", "linear/f32", "router", "quantize", "linear/q4_0/wide", "activate", "quantize",
+        "linear/q4_0/wide", "linear/q4_0/wide", "linear/f32", "combine", "gather", "rmsnorm", "quantize",
+        "linear/q4_0/wide", "softcap", "sample"};
+    sl_program p = {0};
+    sl_error error;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(false, true);
+    sl_plan *plan = make(&p, &backend, NULL);
+    assert_int_equal(plan->deployment.bucket_count, 1);
+    const sl_lowered *lowered = &plan->deployment.buckets[0];
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        assert_in_range(i, 0, sizeof expected / sizeof *expected - 1);
+        assert_string_equal(lowered->kernels[i]->name, expected[i]);
+    }
+    assert_int_equal(lowered->op_count, sizeof expected / sizeof *expected);
+    /* What was lowered is a program still, and the check holds for it as well. */
+    assert_int_equal(
+        sl_ops_check(&p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, &error), 0);
+    /* the split of qkv */
+    const sl_op *q_k = &lowered->ops[4], *v = &lowered->ops[5];
+    assert_int_equal(q_k->u.linear.segment_count, 2);
+    assert_int_equal(q_k->u.linear.segments[1].column, 64);
+    assert_int_equal(q_k->in[0].value, lowered->ops[3].out[0].value);
+    assert_string_equal(lowered->values[q_k->in[0].value].name, "normed.q8_32");
+    assert_int_equal(v->u.linear.segment_count, 1);
+    assert_int_equal(v->u.linear.segments[0].column, 96);
+    assert_int_equal(v->in[0].value, 1);
+    /* a residual stays with the linear */
+    assert_int_equal(lowered->ops[10].in[3].value, 0);
+    /* EXPERT rows stay so */
+    assert_int_equal(lowered->values[lowered->ops[32].out[0].value].rows, SL_ROWS_EXPERT);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static const char *reason_of(const sl_plan *plan, int32_t bucket, const char *kernel, const char *weight) {
+    for (int32_t i = 0; i < plan->declined_count; i++) {
+        const sl_declined *declined = &plan->declined[i];
+        const sl_op *op = &plan->deployment.buckets[bucket].ops[declined->op];
+        if (declined->bucket == bucket && op->kind == SL_OP_LINEAR &&
+            strcmp(declined->kernel->name, kernel) == 0 &&
+            strcmp(plan->deployment.program->weights[op->u.linear.segments[0].weight].name, weight) == 0) {
+            return declined->reason;
+        }
+    }
+    return "";
+}
+
+static void reasons_are_kept(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(false, true);
+    plan = make(&p, &backend, NULL);
+    assert_string_equal(reason_of(plan, 0, "linear/q4_0/wide", "0.q"), "another weight type");
+    assert_string_equal(reason_of(plan, 0, "linear/q4_0/wide", "0.out"), "");
+    sl_plan_destroy(plan);
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 3});
+    assert_string_equal(reason_of(plan, 0, "linear/q4_0/wide", "0.out"), "too few rows");
+    sl_plan_destroy(plan);
+    backend.hidden = 3;
+    assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_UNSUPPORTED);
+    assert_null(plan);
+    assert_string_equal(error.message,
+                        "linear, layer 0, weight 0.out of type q4_0: no kernel of backend fake takes it: "
+                        "linear/q8_0: another weight type; linear/f16: another weight type; linear/f32: "
+                        "another weight type");
+    backend.hidden = 7;
+    assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "it has none of this kind"));
+    sl_program_free(&p);
+}
+
+static void copies_are_shared_until_overwritten(void **state) {
+    (void)state;
+    sl_program p = {0};
+    p.width = p.vocabulary = 64;
+    p.logits = p.tokens = SL_NONE;
+    const int32_t a = sl_program_value(&p, "a", SL_ROWS_STEP, 128),
+                  b = sl_program_value(&p, "b", SL_ROWS_STEP, 128);
+    const int32_t whole = tiny_matrix(&p, "whole", SL_QTYPE_Q4_0, 1, 64, 128);
+    const int32_t half = tiny_matrix(&p, "half", SL_QTYPE_Q4_0, 1, 64, 64);
+    const int32_t table = tiny_matrix(&p, "table", SL_QTYPE_F16, 1, 64, 128);
+    tiny_op(&p, SL_OP_EMBED, 0, SL_NONE, a)->u.embed.weight = table;
+    tiny_linear(&p, 1, a, b, whole);                    /* quantises a */
+    tiny_linear(&p, 2, a, b, whole);                    /* shares */
+    tiny_linear(&p, 3, a, b, half)->in[0].column = 32;  /* another part: quantises */
+    tiny_linear(&p, 4, a, b, half)->in[0].column = 32;  /* shares */
+    tiny_linear(&p, 5, a, b, half);                     /* another part: quantises */
+    tiny_linear(&p, 6, b, a, half)->out[0].column = 64; /* quantises b; a[0:64] stays as it was */
+    tiny_linear(&p, 7, a, b, half)->out[0].column = 64; /* shares that of 5 */
+    tiny_linear(&p, 8, a, b, whole);                    /* stale: quantises again */
+    tiny_linear(&p, 9, a, b, half)->in[0].column = 32;  /* stale too */
+    fake_backend backend = fake(false, true);
+    sl_plan *plan = make(&p, &backend, NULL);
+    const sl_lowered *lowered = &plan->deployment.buckets[0];
+    const int expected[] = {0, 1, 0, 1, 0, 1, 1, 0, 1, 1};
+    int quantised[10] = {0};
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        quantised[lowered->ops[i].layer] += lowered->ops[i].kind == SL_OP_QUANTIZE;
+    }
+    assert_memory_equal(quantised, expected, sizeof expected);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static void an_odd_width_is_not_quantised(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan;
+    tiny_build(&p, &TYPES);
+    for (int32_t i = 0; i < p.op_count;
+         i++) { /* x of all quantised linears from column 16 on: no group begins there */
+        if (p.ops[i].kind == SL_OP_LINEAR && p.ops[i].in[0].value == 5) {
+            p.values[5].width += 16;
+            p.ops[i].in[0].column = p.ops[i - 1].out[0].column = 16;
+        }
+    }
+    fake_backend backend = fake(false, true);
+    assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "x is no whole number of groups of 32"));
+    sl_program_free(&p);
+}
+
+/* ---- numeric classes ---- */
+
+static const char *kernel_for(const sl_plan *plan, int32_t bucket, const char *weight) {
+    const sl_lowered *lowered = &plan->deployment.buckets[bucket];
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const sl_op *op = &lowered->ops[i];
+        if (op->kind == SL_OP_LINEAR &&
+            strcmp(plan->deployment.program->weights[op->u.linear.segments[0].weight].name, weight) == 0) {
+            return lowered->kernels[i]->name;
+        }
+    }
+    return "";
+}
+
+static void one_class_in_every_bucket(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    const sl_plan_options options = {.chunk = 16, .sequences = 1};
+    sl_plan *plan = make(&p, &backend, &options); /* 1 2 4 8 16 */
+    assert_int_equal(plan->deployment.bucket_count, 5);
+    assert_string_equal(kernel_for(plan, 0, "0.out"), "linear/q4_0");
+    assert_string_equal(kernel_for(plan, 2, "0.out"), "linear/q4_0/wide");
+    assert_string_equal(kernel_for(plan, 4, "0.out"), "linear/q4_0/wide");
+    sl_plan_destroy(plan);
+    /* The wide class has nothing for one row, so that no bucket may take it. */
+    backend.base.options.deterministic = true;
+    plan = make(&p, &backend, &options);
+    assert_string_equal(kernel_for(plan, 0, "0.out"), "linear/q4_0");
+    assert_string_equal(kernel_for(plan, 2, "0.out"), "linear/q4_0");
+    assert_string_equal(kernel_for(plan, 3, "0.out"), "linear/q4_0/many");
+    assert_string_equal(kernel_for(plan, 4, "0.out"), "linear/q4_0/many");
+    assert_string_equal(reason_of(plan, 4, "linear/q4_0/wide", "0.out"),
+                        "no kernel of its numeric class takes the smaller buckets");
+    assert_string_equal(reason_of(plan, 3, "linear/q4_0/wide", "0.out"),
+                        "another numeric class than the bucket of 16 rows");
+    for (int32_t b = 1; b < plan->deployment.bucket_count; b++) {
+        const sl_lowered *one = &plan->deployment.buckets[0], *other = &plan->deployment.buckets[b];
+        assert_int_equal(one->op_count, other->op_count);
+        for (int32_t i = 0; i < one->op_count; i++) {
+            assert_string_equal(one->kernels[i]->numeric_class, other->kernels[i]->numeric_class);
+        }
+    }
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* ---- buckets ---- */
+
+static void buckets_and_their_choice(void **state) {
+    (void)state;
+    static const int32_t expected[][2] = {{1, 1},  {2, 2},  {4, 3},  {4, 4},  {8, 3},  {8, 5},   {16, 3},
+                                          {16, 5}, {32, 3}, {32, 5}, {64, 3}, {64, 5}, {100, 3}, {100, 5}};
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 100, .sequences = 3, .outputs = 5});
+    assert_int_equal(plan->deployment.bucket_count, sizeof expected / sizeof *expected);
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_STEP], expected[b][0]);
+        assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_OUTPUT], expected[b][1]);
+        assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_EXPERT], expected[b][0] * 2);
+    }
+    assert_int_equal(sl_plan_bucket(plan, 1, 0), 0);
+    assert_int_equal(sl_plan_bucket(plan, 3, 3), 2);
+    assert_int_equal(sl_plan_bucket(plan, 4, 4), 3);
+    assert_int_equal(sl_plan_bucket(plan, 5, 5), 5);
+    assert_int_equal(sl_plan_bucket(plan, 65, 1), 12);
+    assert_int_equal(sl_plan_bucket(plan, 101, 1), -1);
+    assert_int_equal(sl_plan_bucket(plan, 1, 6), -1);
+    sl_plan_destroy(plan);
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 64, .sequences = 3});
+    assert_int_equal(plan->deployment.bucket_count, 7);
+    sl_plan_destroy(plan);
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 1});
+    assert_int_equal(plan->deployment.bucket_count, 1);
+    sl_plan_destroy(plan);
+    backend.base.fixed_buckets = false;
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 100, .sequences = 3, .outputs = 5});
+    assert_int_equal(plan->deployment.bucket_count, 1);
+    assert_int_equal(plan->deployment.buckets[0].rows[SL_ROWS_STEP], 100);
+    assert_int_equal(plan->deployment.buckets[0].rows[SL_ROWS_OUTPUT], 5);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* ---- placement: the program carried out twice, in the workspace as placed and with a buffer for every
+ * value. Each op writes a hash of what it reads, so that a value overwritten too early is seen by the next
+ * that reads it. All guards around live values, and all scratch, are filled with rubbish at every op. */
+
+typedef struct simulation {
+    const sl_plan *plan;
+    const sl_lowered *lowered;
+    unsigned char *shared, **separate;
+    uint64_t seed;
+    int wrong;
+} simulation;
+
+enum { READ, WRITE };
+
+/* Reads: hashes and compares; writes: the same new bytes to both. */
+static void touch(simulation *s, int what, int32_t value, int64_t column, int64_t width, uint64_t *hash) {
+    const sl_value *v = &s->lowered->values[value];
+    const uint64_t row_bytes = sl_value_row_bytes(v->type, v->width), front = (uint64_t)v->fixed * 4;
+    const uint64_t first = v->type == SL_VALUE_Q8_32 ? 0 : (uint64_t)column * 4;
+    const uint64_t bytes = v->type == SL_VALUE_Q8_32 ? row_bytes : (uint64_t)width * 4;
+    const uint64_t offset = s->lowered->value_offsets[value];
+    for (int32_t r = -1; r < s->lowered->rows[v->rows]; r++) {
+        const uint64_t at = r < 0 ? 0 : front + (uint64_t)r * row_bytes + first, size = r < 0 ? front : bytes;
+        unsigned char *shared = s->shared + offset + at, *separate = s->separate[value] + at;
+        if (what == READ) {
+            s->wrong += size > 0 && memcmp(shared, separate, size) != 0;
+            *hash = sl_hash64(separate, size, *hash);
+            continue;
+        }
+        for (uint64_t i = 0; i < size; i++) {
+            *hash = *hash * 6364136223846793005u + 1442695040888963407u;
+            shared[i] = separate[i] = (unsigned char)(*hash >> 56);
+        }
+    }
+}
+
+static void rubbish(simulation *s, int32_t op) {
+    const sl_lowered *lowered = s->lowered;
+    const fake_kernel *kernel = (const fake_kernel *)lowered->kernels[op];
+    const uint64_t scratch = kernel->scratch * (uint64_t)lowered->rows[SL_ROWS_STEP];
+    if (scratch > 0) {
+        assert_int_equal(lowered->scratch_offsets[op] % 64, 0);
+        assert_true(lowered->scratch_offsets[op] >= 64);
+        assert_true(lowered->scratch_offsets[op] + scratch + 64 <=
+                    s->plan->deployment.pool_bytes[SL_POOL_WORKSPACE]);
+        memset(s->shared + lowered->scratch_offsets[op] - 64, 0xa5, scratch + 128);
+    }
+    for (int i = 0; i < SL_OP_INPUTS + SL_OP_OUTPUTS; i++) {
+        const int32_t value =
+            i < SL_OP_INPUTS ? lowered->ops[op].in[i].value : lowered->ops[op].out[i - SL_OP_INPUTS].value;
+        if (value != SL_NONE) {
+            const uint64_t bytes = sl_value_bytes(&lowered->values[value], lowered->rows);
+            memset(s->shared + lowered->value_offsets[value] - 64, 0x5a, 64);
+            memset(s->shared + lowered->value_offsets[value] + bytes, 0x5a, 64);
+        }
+    }
+}
+
+static void simulate_op(simulation *s, int32_t index) {
+    const sl_program *program = s->plan->deployment.program;
+    const sl_op *op = &s->lowered->ops[index];
+    uint64_t hash = s->seed++;
+    rubbish(s, index);
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        if (op->in[i].value != SL_NONE) {
+            touch(s, READ, op->in[i].value, op->in[i].column, sl_operand_width(program, op, false, i), &hash);
+        }
+    }
+    for (int o = 0; o < SL_OP_OUTPUTS; o++) {
+        const sl_operand out = op->out[o];
+        for (int32_t part = 0; out.value != SL_NONE && part < SL_LINEAR_SEGMENTS; part++) {
+            if (op->kind == SL_OP_LINEAR && part < op->u.linear.segment_count) {
+                const sl_linear_segment *segment = &op->u.linear.segments[part];
+                touch(s, WRITE, out.value, (int64_t)out.column + segment->column,
+                      program->weights[segment->weight].rows, &hash);
+            } else if (op->kind != SL_OP_LINEAR && part == 0) {
+                touch(s, WRITE, out.value, out.column, sl_operand_width(program, op, true, o), &hash);
+            }
+        }
+    }
+    rubbish(s, index);
+}
+
+static void simulate(const sl_plan *plan, int32_t bucket) {
+    const sl_program *program = plan->deployment.program;
+    simulation s = {.plan = plan, .lowered = &plan->deployment.buckets[bucket]};
+    const uint64_t workspace = plan->deployment.pool_bytes[SL_POOL_WORKSPACE];
+    s.shared = sl_alloc_zero(workspace, 1);
+    s.separate = sl_alloc_zero((size_t)s.lowered->value_count, sizeof *s.separate);
+    for (int32_t v = 0; v < s.lowered->value_count; v++) {
+        const uint64_t bytes = sl_value_bytes(&s.lowered->values[v], s.lowered->rows);
+        s.separate[v] = sl_alloc_zero(bytes, 1);
+        if (s.lowered->value_offsets[v] != UINT64_MAX) {
+            assert_int_equal(s.lowered->value_offsets[v] % 64, 0);
+            assert_true(s.lowered->value_offsets[v] >= 64);
+            assert_true(s.lowered->value_offsets[v] + bytes + 64 <= workspace);
+        }
+    }
+    for (int32_t i = 0; i < s.lowered->op_count; i++) {
+        simulate_op(&s, i);
+    }
+    uint64_t hash = 0;
+    touch(&s, READ, program->logits, 0, program->vocabulary, &hash);
+    touch(&s, READ, program->tokens, 0, 1, &hash);
+    for (int32_t v = 0; v < s.lowered->value_count; v++) {
+        sl_free(s.separate[v]);
+    }
+    sl_free(s.separate);
+    sl_free(s.shared);
+    assert_int_equal(s.wrong, 0);
+}
+
+static void no_live_values_overlap(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 16});
+    uint64_t sum = 0;
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        simulate(plan, b);
+    }
+    const sl_lowered *largest = &plan->deployment.buckets[plan->deployment.bucket_count - 1];
+    for (int32_t v = 0; v < largest->value_count; v++) {
+        sum += sl_value_bytes(&largest->values[v], largest->rows) + 64;
+    }
+    /* Memory is shared by what does not live together: scratch alone is 16 * 4096 of the workspace. */
+    assert_true(plan->deployment.pool_bytes[SL_POOL_WORKSPACE] < sum * 3 / 4 + 16 * 4096);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static int32_t pick(uint32_t *random, int32_t count) {
+    *random = *random * 1664525u + 1013904223u;
+    return (int32_t)((*random >> 8) % (uint32_t)count);
+}
+
+/* Random ops that pass the check, over few values with partial columns. */
+static void random_program(sl_program *p, uint32_t seed) {
+    static const sl_qtype types[] = {SL_QTYPE_F16, SL_QTYPE_Q4_0, SL_QTYPE_Q8_0};
+    uint32_t random = seed;
+    int32_t weights[3][4][4];
+    p->name = "random";
+    p->width = p->vocabulary = 64;
+    const int32_t values = 4 + pick(&random, 8);
+    for (int32_t v = 0; v < values; v++) {
+        sl_program_value(p, "v", SL_ROWS_STEP, 32 * (2 + pick(&random, 3)));
+    }
+    for (int t = 0; t < 3; t++) {
+        for (int r = 0; r < 4; r++) {
+            for (int c = 0; c < 4; c++) {
+                weights[t][r][c] = tiny_matrix(p, "w", types[t], 1, 32 * (r + 1), 32 * (c + 1));
+            }
+        }
+    }
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F16, 1, 64, 64);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, 0)->u.embed = (sl_op_embed){table, 1};
+    for (int tries = 0; tries < 4000 && p->op_count < 60; tries++) {
+        const int32_t x = pick(&random, values), y = pick(&random, values);
+        sl_op *op = tiny_op(p, pick(&random, 2) ? SL_OP_LINEAR : SL_OP_ACTIVATE, 0, x, y);
+        op->in[0].column = 32 * pick(&random, 3);
+        op->out[0].column = 32 * pick(&random, 3);
+        if (op->kind == SL_OP_ACTIVATE) {
+            op->in[1] = (sl_operand){pick(&random, values), 32 * pick(&random, 3)};
+            op->u.activate.width = 32 * (1 + pick(&random, 3));
+        } else {
+            const int32_t c = pick(&random, 4);
+            for (int32_t s = 1 + pick(&random, 3), column = 0; s > 0; s--) {
+                const int32_t r = pick(&random, 3);
+                tiny_segment(op, weights[pick(&random, 3)][r][c], SL_NONE, column);
+                column += 32 * (r + 1);
+            }
+            if (pick(&random, 2)) {
+                op->in[3] = op->out[0];
+            }
+        }
+        if (sl_ops_check(p, p->values, p->value_count, p->ops, p->op_count, NULL)) {
+            p->op_count--;
+        }
+    }
+    const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
+    p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, 64);
+    p->tokens = sl_program_typed_value(
+        p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
+    tiny_op(p, SL_OP_GATHER, SL_NONE, 0, last)->u.gather.width = 64;
+    tiny_linear(p, SL_NONE, last, p->logits, table);
+    tiny_op(p, SL_OP_SAMPLE, SL_NONE, p->logits, p->tokens)->u.sample.vocabulary = 64;
+}
+
+static void no_live_values_overlap_in_random_programs(void **state) {
+    (void)state;
+    int32_t ops = 0;
+    for (uint32_t seed = 1; seed <= 60; seed++) {
+        sl_program p = {0};
+        random_program(&p, seed);
+        ops += p.op_count;
+        fake_backend backend = fake(true, true);
+        sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 4, .sequences = 2});
+        for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+            simulate(plan, b);
+        }
+        sl_plan_destroy(plan);
+        sl_program_free(&p);
+    }
+    assert_true(ops > 60 * 20);
+}
+
+/* ---- memory ---- */
+
+static uint64_t align64(uint64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t total_of(const sl_plan *plan) {
+    uint64_t pools = 0;
+    for (int p = 0; p < SL_POOL_COUNT; p++) {
+        uint64_t rows = 0;
+        for (int32_t i = 0; i < plan->memory_count; i++) {
+            rows += plan->memory[i].pool == (sl_pool_kind)p ? plan->memory[i].bytes : 0;
+        }
+        assert_true(rows == plan->deployment.pool_bytes[p]);
+        pools += rows;
+    }
+    return pools;
+}
+
+static void every_pool_is_exact(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    const sl_plan_options options = {
+        .chunk = 16, .sequences = 2, .context = 130, .outputs = 3, .history = 10, .cache_type = SL_QTYPE_F16};
+    fake_backend backend = fake(true, true);
+    sl_plan *plan = make(&p, &backend, &options);
+    const uint64_t *pools = plan->deployment.pool_bytes;
+    /* packed: 0.q and 0.k, 4352 + 7 and 2176 + 7 bytes in steps of 64; the rest is read in the file */
+    assert_int_equal(pools[SL_POOL_WEIGHTS], 4416 + 2240);
+    uint64_t mapped = 0, uploaded = 0;
+    for (int32_t w = 0; w < p.weight_count; w++) {
+        if (strcmp(p.weights[w].name, "0.q") != 0 && strcmp(p.weights[w].name, "0.k") != 0) {
+            mapped += p.weights[w].bytes;
+            uploaded += align64(p.weights[w].bytes);
+        }
+    }
+    assert_int_equal(plan->mapped_bytes, mapped);
+    assert_int_equal(plan->deployment.weight_count,
+                     p.weight_count); /* the table once, though it is used twice */
+    assert_int_equal(plan->deployment.caches[0].row_key_bytes, 32);
+    assert_int_equal(plan->deployment.caches[0].layer_bytes, 2 * 64 * (32 + 32));
+    assert_int_equal(plan->deployment.caches[0].page_bytes, 8192);
+    assert_int_equal(plan->deployment.caches[0].pages, 6); /* 2 sequences of 3 */
+    assert_int_equal(pools[SL_POOL_CACHE], 6 * 8192);
+    assert_int_equal(plan->options.cache_tokens, 6 * 64);
+    assert_int_equal(plan->deployment.state_slots, 20);
+    assert_int_equal(pools[SL_POOL_STATE], 20 * (3 * 64 * 4 + 2 * 16 * 16 * 4));
+    assert_int_equal(pools[SL_POOL_TABLES], 2 * 3 * 4 + 2 * 4);
+    assert_int_equal(plan->deployment.limits.history, 30);
+    assert_int_equal(pools[SL_POOL_STAGING], plan->deployment.step.bytes);
+    const uint64_t total = total_of(plan);
+    sl_buffer text = {0};
+    sl_plan_print_memory(plan, &text);
+    char line[64];
+    snprintf(line, sizeof line, "%-24s %16llu ", "total", (unsigned long long)total);
+    assert_non_null(strstr(text.data, line));
+    assert_non_null(strstr(
+        text.data, "cache full                          49152    48.0 KiB  6 pages of 64 tokens, f16\n"));
+    assert_non_null(strstr(text.data, "mapped weights"));
+    sl_buffer_free(&text);
+    sl_plan_destroy(plan);
+
+    backend.base.maps_weights = false;
+    plan = make(&p, &backend, &options);
+    pools = plan->deployment.pool_bytes;
+    assert_int_equal(plan->mapped_bytes, 0);
+    assert_int_equal(pools[SL_POOL_WEIGHTS], 4416 + 2240 + uploaded);
+    assert_int_equal(pools[SL_POOL_STAGING], plan->deployment.step.bytes + 3 * (96 * 4 + 4));
+    total_of(plan);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static void windows_need_fewer_pages(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    sl_program_group(
+        &p,
+        &(sl_cache_group){
+            .name = "window", .layers = 3, .kv_heads = 1, .key_size = 32, .value_size = 32, .window = 100});
+    fake_backend backend = fake(true, true);
+    /* ceil((100 + 16) / 64) + 2 = 4 pages for each of 2 sequences, and a quarter more */
+    sl_plan *plan =
+        make(&p, &backend,
+             &(sl_plan_options){.chunk = 16, .sequences = 2, .context = 1000, .cache_type = SL_QTYPE_F16});
+    assert_int_equal(plan->deployment.caches[0].pages, 32);
+    assert_int_equal(plan->deployment.caches[1].pages, 10);
+    assert_int_equal(plan->deployment.cache_offsets[1], 32 * 8192);
+    assert_int_equal(plan->deployment.pool_bytes[SL_POOL_CACHE], 32 * 8192 + 10 * 3 * 64 * 128);
+    total_of(plan);
+    sl_plan_destroy(plan);
+    /* never more than a full group */
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 16, .sequences = 2, .context = 130});
+    assert_int_equal(plan->deployment.caches[1].pages, 6);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static void what_does_not_fit_shrinks_or_is_refused(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    sl_plan_options options = {.chunk = 16, .sequences = 4, .context = 130, .cache_type = SL_QTYPE_F16};
+    sl_plan *plan = make(&p, &backend, &options);
+    assert_int_equal(plan->deployment.caches[0].pages, 12);
+    const uint64_t others = total_of(plan) - 12 * 8192;
+    sl_plan_destroy(plan);
+    for (uint64_t pages = 3; pages <= 12; pages++) {
+        options.memory_limit = others + pages * 8192 + (pages % 2) * 8191;
+        plan = make(&p, &backend, &options);
+        assert_int_equal(plan->deployment.caches[0].pages, pages);
+        assert_int_equal(plan->options.cache_tokens, pages * 64);
+        assert_true(total_of(plan) == others + pages * 8192);
+        sl_plan_destroy(plan);
+    }
+    options.memory_limit = others + 3 * 8192 - 1; /* less than one context */
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
+    char expected[64];
+    snprintf(expected, sizeof expected, "needs %llu bytes", (unsigned long long)(others + 3 * 8192));
+    assert_non_null(strstr(error.message, expected));
+    snprintf(expected, sizeof expected, "limit is %llu", (unsigned long long)options.memory_limit);
+    assert_non_null(strstr(error.message, expected));
+    /* what the backend has free counts when no limit is given */
+    backend.available = others + 5 * 8192;
+    options.memory_limit = 0;
+    plan = make(&p, &backend, &options);
+    assert_int_equal(plan->deployment.caches[0].pages, 5);
+    sl_plan_destroy(plan);
+    /* tokens that were asked for are not taken away */
+    options.cache_tokens = 6 * 64;
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
+    options.cache_tokens = 5 * 64 - 63;
+    plan = make(&p, &backend, &options);
+    assert_int_equal(plan->deployment.caches[0].pages, 5);
+    sl_plan_destroy(plan);
+    options.cache_tokens = UINT64_MAX;
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
+    sl_program_free(&p);
+}
+
+static void options_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        sl_plan_options options;
+        int code;
+        const char *message;
+    } cases[] = {
+        {{.chunk = -1}, SL_ERR_INVALID, "chunk -1"},
+        {{.sequences = -1}, SL_ERR_INVALID, "sequences -1"},
+        {{.context = INT32_MAX}, SL_ERR_INVALID, "context 2147483647"},
+        {{.outputs = -5}, SL_ERR_INVALID, "outputs -5"},
+        {{.history = 1 << 20, .outputs = 1 << 20}, SL_ERR_INVALID, "history 1048576 for each"},
+        {{.state_slots = 1}, SL_ERR_INVALID, "state_slots 1"},
+        {{.cache_type = SL_QTYPE_Q4_0}, SL_ERR_UNSUPPORTED, "cache type q4_0"},
+        {{.cache_type = SL_QTYPE_Q8_0}, SL_ERR_UNSUPPORTED, "multiples of 32; group full has keys of 16"},
+    };
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(sl_plan_create(&p, &backend.base, &cases[i].options, &plan, &error), cases[i].code);
+        assert_null(plan);
+        assert_non_null(strstr(error.message, cases[i].message));
+    }
+    plan = make(&p, &backend, NULL);
+    assert_int_equal(plan->options.chunk, 512);
+    assert_int_equal(plan->options.sequences, 8);
+    assert_int_equal(plan->options.context, 4096);
+    assert_int_equal(plan->options.outputs, 8);
+    assert_int_equal(plan->options.history, 64);
+    assert_int_equal(plan->options.cache_type, SL_QTYPE_F16);
+    sl_plan_destroy(plan);
+    plan = make(&p, &backend, &(sl_plan_options){.outputs = 3});
+    assert_int_equal(plan->options.outputs, 8); /* at least one per sequence */
+    sl_plan_destroy(plan);
+    p.ops[2].in[0].column = 1; /* a wrong program is no plan */
+    assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_INVALID);
+    sl_program_free(&p);
+}
+
+/* ---- text ---- */
+
+static void explain_and_ops(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 5, .sequences = 1});
+    sl_buffer text = {0};
+    sl_plan_explain(plan, &text);
+    assert_false(text.failed);
+    assert_non_null(strstr(
+        text.data, "backend fake: no device\nbucket 0: 1 rows, 1 outputs\n    x1  begin: begin (exact)\n"));
+    assert_non_null(
+        strstr(text.data, "    x5  rmsnorm 64: rmsnorm (f32)\n")); /* 4 of the layers, one at the end */
+    assert_non_null(strstr(text.data, "    x1  linear q8_0 64+32x64 from q8_32: linear/q8_0 (int8)\n"
+                                      "          not linear/q4_0/wide: another weight type\n"
+                                      "          not linear/q4_0/many: another weight type\n"
+                                      "          not linear/q4_0: another weight type\n"));
+    assert_non_null(strstr(text.data, "    x1  linear q4_0 4x32+32x64 from q8_32: linear/q4_0 (int8)\n"
+                                      "          not linear/q4_0/wide: too few rows\n"));
+    assert_non_null(strstr(text.data, "bucket 1: 2 rows, 1 outputs: as the one before\n"));
+    assert_non_null(
+        strstr(text.data, "    x1  linear q4_0 4x32+32x64 from q8_32: linear/q4_0/wide (int8-wide)\n"));
+    assert_non_null(strstr(text.data, "bucket 3: 5 rows, 1 outputs: as the one before\n"));
+    sl_buffer_clear(&text);
+    sl_plan_print_ops(plan, 3, &text);
+    char line[200];
+    snprintf(line, sizeof line, "   3   0  quantize    normed.q8_32 = normed | quantize normed.q8_32@%llu\n",
+             (unsigned long long)plan->deployment.buckets[3].value_offsets[p.value_count]);
+    assert_non_null(strstr(text.data, line));
+    snprintf(line, sizeof line, "scale 0.25 | attention attended@%llu scratch@%llu\n",
+             (unsigned long long)plan->deployment.buckets[3].value_offsets[3],
+             (unsigned long long)plan->deployment.buckets[3].scratch_offsets[8]);
+    assert_non_null(strstr(text.data, line));
+    sl_buffer_free(&text);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+static void memory_failures_leave_nothing(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, false);
+    backend.base.options.deterministic = true;
+    const sl_plan_options options = {.chunk = 16};
+    const uint64_t live = sl_alloc_live_bytes();
+    for (uint64_t n = 1;; n++) {
+        sl_error error = {0};
+        sl_plan *plan;
+        sl_buffer text = {0};
+        const uint64_t before = sl_alloc_count();
+        sl_alloc_fail_at(n);
+        const int code = sl_plan_create(&p, &backend.base, &options, &plan, &error);
+        if (code == 0) {
+            sl_plan_print_memory(plan, &text);
+            sl_plan_print_ops(plan, 0, &text);
+            sl_plan_explain(plan, &text);
+        }
+        sl_alloc_fail_at(0);
+        const bool all_done = sl_alloc_count() - before < n, failed = text.failed;
+        sl_buffer_free(&text);
+        sl_plan_destroy(plan);
+        assert_int_equal(sl_alloc_live_bytes(), live);
+        if (all_done) {
+            assert_int_equal(code, 0);
+            assert_true(n > 40);
+            break;
+        }
+        assert_true(code == SL_ERR_NOMEM || (code == 0 && failed));
+    }
+    sl_program_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_are_chosen),
+        cmocka_unit_test(reasons_are_kept),
+        cmocka_unit_test(copies_are_shared_until_overwritten),
+        cmocka_unit_test(an_odd_width_is_not_quantised),
+        cmocka_unit_test(one_class_in_every_bucket),
+        cmocka_unit_test(buckets_and_their_choice),
+        cmocka_unit_test(no_live_values_overlap),
+        cmocka_unit_test(no_live_values_overlap_in_random_programs),
+        cmocka_unit_test(every_pool_is_exact),
+        cmocka_unit_test(windows_need_fewer_pages),
+        cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(explain_and_ops),
+        cmocka_unit_test(memory_failures_leave_nothing),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
