@@ -37,7 +37,8 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
     const int32_t y = sl_build_value(b, "mixer_out", SL_ROWS_STEP, config->width);
     const sl_cache_place place = {b->group[kind], b->next[kind]++};
 
-    sl_build_linear(b, &(sl_build_projection){.x = x, .y = qkv, .weights = weights, .biases = biases, .count = 3});
+    sl_build_linear(
+        b, &(sl_build_projection){.x = x, .y = qkv, .weights = weights, .biases = biases, .count = 3});
     if (config->family->query_norm) {
         norm_heads(b, sl_at(qkv, 0), SL_TENSOR_QUERY_NORM, config->heads, stride);
         norm_heads(b, sl_at(qkv, key), SL_TENSOR_KEY_NORM, config->kv_heads, size);
@@ -65,7 +66,7 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.softcap = (float)config->attention_softcap;
         op->u.attention.sinks = SL_NONE;
     }
-    sl_build_linear(
-        b, &(sl_build_projection){.x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
+    sl_build_linear(b, &(sl_build_projection){
+                           .x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
     return y;
 }

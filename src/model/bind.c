@@ -70,7 +70,8 @@ static int no_memory(const binder *b) {
 }
 
 /* The name in the source; empty when its naming has no such tensor. */
-static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t expert, char name[SL_TENSOR_NAME_SIZE]) {
+static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t expert,
+                        char name[SL_TENSOR_NAME_SIZE]) {
     char plain[SL_TENSOR_NAME_SIZE];
     const char *format = b->config->naming == SL_NAMING_GGUF ? fact->gguf : fact->hf;
     name[0] = '\0';
@@ -111,8 +112,10 @@ static void print_shape(char *text, size_t size, const uint64_t dims[SL_TENSOR_D
     }
 }
 
-static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_tensor *tensor, int32_t experts) {
-    const uint64_t wanted[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, (uint64_t)fact->rows, (uint64_t)experts, 1};
+static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_tensor *tensor,
+                       int32_t experts) {
+    const uint64_t wanted[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, (uint64_t)fact->rows, (uint64_t)experts,
+                                             1};
     const uint64_t kernel[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, 1, (uint64_t)fact->rows, 1};
     char found_text[120], wanted_text[120];
     if (memcmp(tensor->dims, wanted, sizeof wanted) == 0 ||
@@ -126,7 +129,8 @@ static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_ten
 }
 
 /* Finds, checks and marks one tensor. */
-static int take(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts, const sl_tensor **tensor) {
+static int take(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts,
+                const sl_tensor **tensor) {
     char name[SL_TENSOR_NAME_SIZE];
     tensor_name(b, fact, expert, name);
     int code = sl_source_tensor(b->source, name, tensor, b->error);
@@ -217,8 +221,9 @@ static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
             }
         }
         if (tensor->type != first->type) {
-            return sl_fail(b->error, SL_ERR_UNSUPPORTED, "%s: tensor %s is %s, but %s is %s: experts must be of one type",
-                           b->file, tensor->name, sl_qtype_get(tensor->type)->name, first->name,
+            return sl_fail(b->error, SL_ERR_UNSUPPORTED,
+                           "%s: tensor %s is %s, but %s is %s: experts must be of one type", b->file,
+                           tensor->name, sl_qtype_get(tensor->type)->name, first->name,
                            sl_qtype_get(first->type)->name);
         }
         memcpy(block + (uint64_t)expert * tensor->bytes, tensor->data, (size_t)tensor->bytes);
@@ -251,8 +256,8 @@ static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
 
 /* ---- RoPE ---- */
 
-static int add_frequencies(const binder *b, const sl_rope_config *rope, const float *factors, const char *name,
-                           int32_t *index) {
+static int add_frequencies(const binder *b, const sl_rope_config *rope, const float *factors,
+                           const char *name, int32_t *index) {
     const int32_t pairs = b->config->rope_dims / 2;
     float *frequencies = sl_owned_alloc(b->owned, (uint64_t)pairs * sizeof *frequencies);
     if (!frequencies) {
@@ -288,8 +293,8 @@ static int bind_rope(binder *b) {
         code = add_frequencies(b, &config->rope, factors, "rope", &b->binding->rope);
     }
     if (code == 0 && memchr(config->kinds, SL_LAYER_WINDOW, (size_t)config->layers)) {
-        code = add_frequencies(b, &config->local_rope, config->family->local_rope ? NULL : factors, "rope.window",
-                               &b->binding->local_rope);
+        code = add_frequencies(b, &config->local_rope, config->family->local_rope ? NULL : factors,
+                               "rope.window", &b->binding->local_rope);
     }
     return code;
 }
@@ -344,7 +349,8 @@ static int bind_all(binder *b) {
 }
 
 static int compare_pointers(const void *a, const void *b) {
-    const uintptr_t x = (uintptr_t) * (const sl_tensor *const *)a, y = (uintptr_t) * (const sl_tensor *const *)b;
+    const uintptr_t x = (uintptr_t) * (const sl_tensor *const *)a,
+                    y = (uintptr_t) * (const sl_tensor *const *)b;
     return x < y ? -1 : x > y;
 }
 
@@ -361,7 +367,8 @@ static bool is_used(const sl_binding *b, const sl_tensor *tensor) {
     return low < b->tensors && b->used[low] == tensor;
 }
 
-/* One line for all tensors that nothing asked for: a draft head, a vision tower, or a name that was misunderstood. */
+/* One line for all tensors that nothing asked for: a draft head, a vision tower, or a name that was
+ * misunderstood. */
 static void warn_unused(const binder *b) {
     const uint64_t count = sl_source_tensor_count(b->source);
     const char *first = NULL;

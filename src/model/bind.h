@@ -19,16 +19,17 @@ void sl_owned_free(sl_owned *owned);
 typedef struct sl_binding {
     int32_t model[SL_TENSOR_COUNT];
     int32_t (*layers)[SL_TENSOR_COUNT]; /* [config->layers]; freed by sl_binding_free */
-    int32_t rope, local_rope;           /* frequencies of full and windowed layers; SL_NONE where no layer asks */
-    const sl_tensor **used;             /* the source's tensors that are in use, each once; freed likewise */
-    size_t tensors;                     /* how many */
+    int32_t rope, local_rope; /* frequencies of full and windowed layers; SL_NONE where no layer asks */
+    const sl_tensor **used;   /* the source's tensors that are in use, each once; freed likewise */
+    size_t tensors;           /* how many */
 } sl_binding;
 
-/* Adds every weight of the config to the program. Matrices stay where they are mapped. Owned copies are made of vectors,
- * convolution kernels and constants (as F32), of matrices that the file put at an address their element type cannot be
- * read from, and of a checkpoint's one-tensor-per-expert matrices, which become one block of all experts: that doubles
- * their memory (maps are dropped under pressure, copies are not), and GGUF is the format to use where it hurts.
- * On failure the binding is empty; what `owned` and the program hold is freed with them. */
+/* Adds every weight of the config to the program. Matrices stay where they are mapped. Owned copies are made
+ * of vectors, convolution kernels and constants (as F32), of matrices that the file put at an address their
+ * element type cannot be read from, and of a checkpoint's one-tensor-per-expert matrices, which become one
+ * block of all experts: that doubles their memory (maps are dropped under pressure, copies are not), and GGUF
+ * is the format to use where it hurts. On failure the binding is empty; what `owned` and the program hold is
+ * freed with them. */
 int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *program, sl_owned *owned,
                   sl_binding *binding, sl_error *error);
 void sl_binding_free(sl_binding *binding);

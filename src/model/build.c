@@ -1,4 +1,5 @@
-/* From a config and its weights to a program. Every family comes through here: what differs between them are facts. */
+/* From a config and its weights to a program. Every family comes through here: what differs between them are
+ * facts. */
 #include "model/build.h"
 
 #include "quant/convert.h"
@@ -109,7 +110,8 @@ static void join(sl_builder *b, int32_t output, sl_tensor_id post_norm, const ch
 static void build_layer(sl_builder *b) {
     const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM,
+         "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     join(b, sl_build_feed_forward(b, y), SL_TENSOR_POST_FEED_FORWARD_NORM, "left");
 }

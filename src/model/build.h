@@ -4,8 +4,8 @@
 
 #include "model/bind.h"
 
-/* The residual stream on its way through the layers: its value is `value` plus `pending` where there is one, which the
- * next norm adds. */
+/* The residual stream on its way through the layers: its value is `value` plus `pending` where there is one,
+ * which the next norm adds. */
 typedef struct sl_stream {
     int32_t value, pending; /* program values; pending may be SL_NONE */
 } sl_stream;
@@ -15,14 +15,16 @@ typedef struct sl_builder {
     sl_binding *binding;
     sl_program *program;
     int32_t layer; /* SL_NONE before and after the layers */
-    int32_t group[2], next[2]; /* cache groups of full and windowed layers (by sl_layer_kind), and the next layer in each */
+    int32_t group[2],
+        next[2]; /* cache groups of full and windowed layers (by sl_layer_kind), and the next layer in each */
     sl_stream stream;
 } sl_builder;
 
 /* Emits the whole program and checks it. Weights are bound already. */
 int sl_model_build(const sl_config *config, sl_binding *binding, sl_program *program, sl_error *error);
 
-/* The mixer and feed-forward blocks: from the normed stream `x` to what is added to it. Each returns the value. */
+/* The mixer and feed-forward blocks: from the normed stream `x` to what is added to it. Each returns the
+ * value. */
 int32_t sl_build_attention(sl_builder *b, int32_t x);
 int32_t sl_build_delta(sl_builder *b, int32_t x);
 int32_t sl_build_feed_forward(sl_builder *b, int32_t x);
@@ -41,8 +43,8 @@ int32_t sl_build_value(sl_builder *b, const char *name, sl_rows rows, int32_t wi
 int32_t sl_build_typed(sl_builder *b, sl_value value);
 /* NULL when memory ran out. */
 sl_op *sl_build_op(sl_builder *b, sl_op_kind kind);
-/* A linear op from x to columns of y, one segment per weight, side by side from column 0 on; biases may be NULL. For
- * experts the router's outputs, else NULL. */
+/* A linear op from x to columns of y, one segment per weight, side by side from column 0 on; biases may be
+ * NULL. For experts the router's outputs, else NULL. */
 typedef struct sl_build_projection {
     int32_t x, y;
     const sl_tensor_id *weights, *biases;

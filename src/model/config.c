@@ -15,20 +15,22 @@ static const sl_field_choice SCALINGS[] = {{"none", SL_ROPE_SCALING_NONE},
                                            {NULL, 0}};
 
 #define AT(member) offsetof(sl_config_raw, member)
-#define INT(member, gguf, hf, least, most)                                                                             \
+#define INT(member, gguf, hf, least, most)                                                                   \
     { AT(member), SL_FIELD_INT, {gguf, hf}, least, most, NULL }
-#define REAL(member, gguf, hf, least, most)                                                                            \
+#define REAL(member, gguf, hf, least, most)                                                                  \
     { AT(member), SL_FIELD_REAL, {gguf, hf}, least, most, NULL }
-#define BOOL(member, gguf, hf)                                                                                         \
+#define BOOL(member, gguf, hf)                                                                               \
     { AT(member), SL_FIELD_BOOL, {gguf, hf}, 0, 1, NULL }
-#define CHOICE(member, gguf, hf, choices)                                                                              \
+#define CHOICE(member, gguf, hf, choices)                                                                    \
     { AT(member), SL_FIELD_CHOICE, {gguf, hf}, 0, 1e9, choices }
-/* Where a RoPE parameter of full layers stands: transformers 5 with and without layer types, transformers 4. */
+/* Where a RoPE parameter of full layers stands: transformers 5 with and without layer types, transformers 4.
+ */
 #define ROPE(key) "rope_parameters.full_attention." key "|rope_parameters." key "|rope_scaling." key
 #define LOCAL(key) "rope_parameters.sliding_attention." key
 
-/* Sizes are bounded so that no product of two of them leaves 64 bits, and no row of a matrix 32. A key that is absent
- * leaves the default that sl_config_init (or the family's row) gave; where that is below `least`, the key is required. */
+/* Sizes are bounded so that no product of two of them leaves 64 bits, and no row of a matrix 32. A key that
+ * is absent leaves the default that sl_config_init (or the family's row) gave; where that is below `least`,
+ * the key is required. */
 const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.layers, "block_count", "num_hidden_layers", 1, SL_CONFIG_LAYERS),
     INT(config.width, "embedding_length", "hidden_size", 1, 1 << 18),
@@ -48,12 +50,14 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.rope_dims, "rope.dimension_count", NULL, 2, 1 << 12),
     REAL(rope_part, NULL, "rope_parameters.partial_rotary_factor|partial_rotary_factor", 1e-6, 1),
     REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|rope_theta", 1.000001, 1e15),
-    CHOICE(config.rope.scaling, "rope.scaling.type", ROPE("rope_type") "|rope_parameters.type|rope_scaling.type", SCALINGS),
+    CHOICE(config.rope.scaling, "rope.scaling.type",
+           ROPE("rope_type") "|rope_parameters.type|rope_scaling.type", SCALINGS),
     REAL(config.rope.factor, "rope.scaling.factor", ROPE("factor"), 1e-6, 1e9),
     REAL(config.rope.low_factor, NULL, ROPE("low_freq_factor"), 1e-6, 1e9),
     REAL(config.rope.high_factor, NULL, ROPE("high_freq_factor"), 1e-6, 1e9),
     INT(config.rope.original_context, NULL, ROPE("original_max_position_embeddings"), 0, 1 << 28),
-    REAL(config.local_rope.base, "rope.freq_base_swa", LOCAL("rope_theta") "|rope_local_base_freq", 1.000001, 1e15),
+    REAL(config.local_rope.base, "rope.freq_base_swa", LOCAL("rope_theta") "|rope_local_base_freq", 1.000001,
+         1e15),
     CHOICE(config.local_rope.scaling, NULL, LOCAL("rope_type"), SCALINGS),
     REAL(config.local_rope.factor, NULL, LOCAL("factor"), 1e-6, 1e9),
     REAL(config.local_rope.low_factor, NULL, LOCAL("low_freq_factor"), 1e-6, 1e9),
@@ -63,7 +67,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.window, "attention.sliding_window", "sliding_window", 0, 1 << 28),
     BOOL(use_window, NULL, "use_sliding_window"),
     INT(window_from, NULL, "max_window_layers", 0, SL_CONFIG_LAYERS),
-    INT(period, "full_attention_interval", "sliding_window_pattern|_sliding_window_pattern|full_attention_interval", 1, SL_CONFIG_LAYERS),
+    INT(period, "full_attention_interval",
+        "sliding_window_pattern|_sliding_window_pattern|full_attention_interval", 1, SL_CONFIG_LAYERS),
     REAL(attention_scale, "attention.scale", NULL, 0, 1e6),
     REAL(query_scalar, NULL, "query_pre_attn_scalar", 1e-6, 1e9),
     REAL(config.attention_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 0, 1e6),
@@ -100,7 +105,8 @@ void sl_config_key(const sl_config *config, const sl_config_field *field, char k
     const size_t length = strcspn(name, "|");
     const sl_family *family = config->family;
     if (config->naming == SL_NAMING_GGUF) {
-        snprintf(key, SL_TENSOR_NAME_SIZE, "%s.%.*s", family->gguf ? family->gguf : "llama", (int)length, name);
+        snprintf(key, SL_TENSOR_NAME_SIZE, "%s.%.*s", family->gguf ? family->gguf : "llama", (int)length,
+                 name);
     } else {
         snprintf(key, SL_TENSOR_NAME_SIZE, "%.*s", (int)length, name);
     }
@@ -111,8 +117,8 @@ int sl_config_check_range(const sl_config_field *field, double value, const char
     if (isfinite(value) && value >= field->least && value <= field->most) {
         return 0;
     }
-    return sl_fail(error, SL_ERR_INVALID, "%s: %s is %.10g, must be %.10g to %.10g", file, key, value, field->least,
-                   field->most);
+    return sl_fail(error, SL_ERR_INVALID, "%s: %s is %.10g, must be %.10g to %.10g", file, key, value,
+                   field->least, field->most);
 }
 
 void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming) {
@@ -227,21 +233,26 @@ static const rule RULES[] = {
     {rope_even, AT(config.rope_dims), SL_ERR_INVALID, "must be even: RoPE turns pairs"},
     {rope_fits, AT(config.rope_dims), SL_ERR_INVALID, "must not exceed the head size"},
     {llama3_ordered, AT(config.rope.high_factor), SL_ERR_INVALID, "must be more than low_freq_factor"},
-    {llama3_context, AT(config.rope.original_context), SL_ERR_INVALID, "must be at least 1 with llama3 scaling"},
+    {llama3_context, AT(config.rope.original_context), SL_ERR_INVALID,
+     "must be at least 1 with llama3 scaling"},
     {local_llama3, AT(config.local_rope.high_factor), SL_ERR_INVALID,
      "must be more than low_freq_factor, with an original context"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
-    {dense_width, AT(config.feed_forward), SL_ERR_INVALID, "must be at least 1: there are layers without experts"},
+    {dense_width, AT(config.feed_forward), SL_ERR_INVALID,
+     "must be at least 1: there are layers without experts"},
     {experts_known, AT(config.experts), SL_ERR_UNSUPPORTED, "experts are not supported in this family"},
-    {experts_used, AT(config.experts_used), SL_ERR_INVALID, "must be 1 to the number of experts, and 0 without experts"},
+    {experts_used, AT(config.experts_used), SL_ERR_INVALID,
+     "must be 1 to the number of experts, and 0 without experts"},
     {experts_width, AT(config.expert_width), SL_ERR_INVALID, "must be at least 1: there are experts"},
     {experts_scale, AT(config.expert_scale), SL_ERR_INVALID, "must be above 0"},
     {delta_given, AT(config.delta_value_heads), SL_ERR_INVALID,
-     "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a family that has them)"},
+     "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
+     "family that has them)"},
     {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
     {delta_grouped, AT(config.delta_value_heads), SL_ERR_UNSUPPORTED,
-     "more value than key heads in GGUF's order (value head h reads key head h mod key heads) are not supported"},
+     "more value than key heads in GGUF's order (value head h reads key head h mod key heads) are not "
+     "supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {

@@ -1,6 +1,6 @@
-/* What a model is, as plain facts: read from GGUF metadata or config.json by one table, checked by one list of rules. Nothing
- * behind this point asks where a fact came from, and every fact may be used without another check: sizes are positive,
- * divisors divide, products fit. */
+/* What a model is, as plain facts: read from GGUF metadata or config.json by one table, checked by one list
+ * of rules. Nothing behind this point asks where a fact came from, and every fact may be used without another
+ * check: sizes are positive, divisors divide, products fit. */
 #ifndef SL_MODEL_CONFIG_H
 #define SL_MODEL_CONFIG_H
 
@@ -16,7 +16,11 @@ typedef enum sl_layer_kind {
     SL_LAYER_DELTA   /* gated delta rule: recurrent */
 } sl_layer_kind;
 
-typedef enum sl_rope_scaling { SL_ROPE_SCALING_NONE, SL_ROPE_SCALING_LINEAR, SL_ROPE_SCALING_LLAMA3 } sl_rope_scaling;
+typedef enum sl_rope_scaling {
+    SL_ROPE_SCALING_NONE,
+    SL_ROPE_SCALING_LINEAR,
+    SL_ROPE_SCALING_LLAMA3
+} sl_rope_scaling;
 
 typedef struct sl_rope_config {
     double base;
@@ -43,7 +47,7 @@ typedef struct sl_config {
     sl_rope_layout rope_layout;
     sl_rope_config rope, local_rope; /* of full and of windowed layers */
     bool rope_factors;               /* the file has a tensor that divides the frequencies */
-    int32_t window;                  /* keys that a windowed layer's row sees, itself included; 0: no such layers */
+    int32_t window; /* keys that a windowed layer's row sees, itself included; 0: no such layers */
     double attention_scale, attention_softcap, final_softcap; /* caps: 0 for none */
 
     int32_t experts, experts_used, expert_width; /* 0 without */
@@ -51,43 +55,50 @@ typedef struct sl_config {
     double expert_scale;
 
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
-    bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads / key_heads) */
+    bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
+                         key_heads) */
 
     uint8_t kinds[SL_CONFIG_LAYERS]; /* sl_layer_kind */
     bool dense[SL_CONFIG_LAYERS];    /* in a model with experts: a layer without them */
 } sl_config;
 
-/* Reads and checks. SL_ERR_UNSUPPORTED names an unknown family or a feature that is not built; SL_ERR_FORMAT or
- * SL_ERR_INVALID the file, the key, its value and the rule it breaks. */
+/* Reads and checks. SL_ERR_UNSUPPORTED names an unknown family or a feature that is not built; SL_ERR_FORMAT
+ * or SL_ERR_INVALID the file, the key, its value and the rule it breaks. */
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error);
 /* The rules alone, for a config that was put together by hand; `file` stands in messages. */
 int sl_config_check(const sl_config *config, const char *file, sl_error *error);
 /* A config of this family with every fact that has a default; sizes are zero and to be filled in. */
 void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming);
 
-/* ---- the tensors that a config implies ----------------------------------------------------------------------------- */
+/* ---- the tensors that a config implies
+ * ----------------------------------------------------------------------------- */
 
-typedef enum sl_tensor_kind { SL_TENSOR_MATRIX, SL_TENSOR_EXPERTS, SL_TENSOR_VECTOR, SL_TENSOR_KERNEL } sl_tensor_kind;
+typedef enum sl_tensor_kind {
+    SL_TENSOR_MATRIX,
+    SL_TENSOR_EXPERTS,
+    SL_TENSOR_VECTOR,
+    SL_TENSOR_KERNEL
+} sl_tensor_kind;
 
 enum { SL_TENSOR_NAME_SIZE = 128 };
 
 typedef struct sl_tensor_fact {
     sl_tensor_id id;
     sl_tensor_kind kind;
-    int32_t layer; /* SL_NONE for the model's own */
+    int32_t layer;         /* SL_NONE for the model's own */
     const char *gguf, *hf; /* templates, the family's renames applied; NULL when that naming has none */
     int32_t experts;       /* 1 unless kind is EXPERTS */
     int32_t rows, columns;
 } sl_tensor_fact;
 
-/* What tensor `id` would be in `layer` (0 for the model's own). True when a model of this config has it; the fused layouts
- * of experts count as not there. */
+/* What tensor `id` would be in `layer` (0 for the model's own). True when a model of this config has it; the
+ * fused layouts of experts count as not there. */
 bool sl_config_tensor(const sl_config *config, sl_tensor_id id, int32_t layer, sl_tensor_fact *fact);
 /* The template with layer and expert put in. */
 void sl_tensor_name(const char *format, int32_t layer, int32_t expert, char name[SL_TENSOR_NAME_SIZE]);
 
-/* Calls back for every tensor of a GGUF file of this config, in file order; stops at the first nonzero result and returns
- * it. dims[0] is the innermost. `vector`: to be stored as F32. */
+/* Calls back for every tensor of a GGUF file of this config, in file order; stops at the first nonzero result
+ * and returns it. dims[0] is the innermost. `vector`: to be stored as F32. */
 typedef struct sl_gguf_tensor_fact {
     char name[SL_TENSOR_NAME_SIZE];
     sl_tensor_id id;
@@ -102,9 +113,12 @@ int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *co
 /* general.architecture and every key that llama.cpp needs to load the file; no tokenizer. */
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error);
 
-/* ---- RoPE ----------------------------------------------------------------------------------------------------------- */
+/* ---- RoPE
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
-/* Radians per position of each pair, [rope_dims / 2], scaling included. Formulas: transformers' modeling_rope_utils. */
+/* Radians per position of each pair, [rope_dims / 2], scaling included. Formulas: transformers'
+ * modeling_rope_utils. */
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies);
 /* How much each unscaled frequency is divided: the contents of GGUF's rope_freqs.weight. */
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors);

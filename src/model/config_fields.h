@@ -14,9 +14,9 @@ typedef struct sl_config_raw {
     int32_t draft_layers;   /* counted in block_count, not part of the model proper */
     int32_t period;         /* of the layer pattern */
     bool use_window;
-    int32_t window_from; /* first windowed layer */
+    int32_t window_from;  /* first windowed layer */
     int32_t delta_values; /* value heads times value size */
-    bool attention_bias; /* on q, k, v and the output */
+    bool attention_bias;  /* on q, k, v and the output */
 } sl_config_raw;
 
 typedef enum sl_field_type { SL_FIELD_INT, SL_FIELD_REAL, SL_FIELD_BOOL, SL_FIELD_CHOICE } sl_field_type;
@@ -30,8 +30,8 @@ typedef struct sl_field_choice {
 typedef struct sl_config_field {
     size_t offset; /* in sl_config_raw */
     sl_field_type type;
-    /* GGUF: after "<architecture>.". Hugging Face: paths in the text model's config, tried in order, separated by |;
-     * one that begins with ^ starts at the file's root. NULL: that format has no such key. */
+    /* GGUF: after "<architecture>.". Hugging Face: paths in the text model's config, tried in order,
+     * separated by |; one that begins with ^ starts at the file's root. NULL: that format has no such key. */
     const char *key[SL_NAMING_COUNT];
     double least, most;
     const sl_field_choice *choices;
@@ -45,6 +45,7 @@ const sl_config_field *sl_config_field_at(size_t offset);
 /* Its first key with the format's prefix, for messages. */
 void sl_config_key(const sl_config *config, const sl_config_field *field, char key[SL_TENSOR_NAME_SIZE]);
 /* `value` is inside the field's range, or a message that names file, key, value and range. */
-int sl_config_check_range(const sl_config_field *field, double value, const char *file, const char *key, sl_error *error);
+int sl_config_check_range(const sl_config_field *field, double value, const char *file, const char *key,
+                          sl_error *error);
 
 #endif

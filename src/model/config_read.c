@@ -30,14 +30,16 @@ static int gguf_uniform(const reader *r, const char *key, int64_t *value) {
     *value = sl_gguf_item_i64(entry, 0);
     for (uint64_t i = 1; i < entry->count; i++) {
         if (sl_gguf_item_i64(entry, i) != *value) {
-            return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: %s differs between layers (%lld, %lld): not supported",
-                           r->file, key, (long long)*value, (long long)sl_gguf_item_i64(entry, i));
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: %s differs between layers (%lld, %lld): not supported", r->file, key,
+                           (long long)*value, (long long)sl_gguf_item_i64(entry, i));
         }
     }
     return 1;
 }
 
-static int gguf_value(const reader *r, const sl_config_field *field, const char *key, double *number, sl_view *word) {
+static int gguf_value(const reader *r, const sl_config_field *field, const char *key, double *number,
+                      sl_view *word) {
     int64_t integer = 0;
     bool flag = false;
     int code;
@@ -57,7 +59,8 @@ static int gguf_value(const reader *r, const sl_config_field *field, const char 
     }
 }
 
-static int hf_value(const reader *r, const sl_config_field *field, const char *key, double *number, sl_view *word) {
+static int hf_value(const reader *r, const sl_config_field *field, const char *key, double *number,
+                    sl_view *word) {
     char prefix[KEY_SIZE];
     const json_t *root = r->text;
     if (*key == '^') {
@@ -93,7 +96,8 @@ static int hf_value(const reader *r, const sl_config_field *field, const char *k
     }
 }
 
-static int choose(const reader *r, const sl_config_field *field, const char *key, sl_view word, double *number) {
+static int choose(const reader *r, const sl_config_field *field, const char *key, sl_view word,
+                  double *number) {
     for (const sl_field_choice *choice = field->choices; choice->word; choice++) {
         if (sl_view_is(word, choice->word)) {
             *number = choice->value;
@@ -119,12 +123,14 @@ static void store(sl_config_raw *raw, const sl_config_field *field, double numbe
 static int read_key(const reader *r, const sl_config_field *field, const char *key) {
     double number = 0;
     sl_view word = {NULL, 0};
-    const int code = r->gguf ? gguf_value(r, field, key, &number, &word) : hf_value(r, field, key, &number, &word);
+    const int code =
+        r->gguf ? gguf_value(r, field, key, &number, &word) : hf_value(r, field, key, &number, &word);
     if (code <= 0) {
         return code;
     }
-    const int refused = field->type == SL_FIELD_CHOICE ? choose(r, field, key, word, &number)
-                                                       : sl_config_check_range(field, number, r->file, key, r->error);
+    const int refused = field->type == SL_FIELD_CHOICE
+                            ? choose(r, field, key, word, &number)
+                            : sl_config_check_range(field, number, r->file, key, r->error);
     if (refused) {
         return refused;
     }
@@ -163,13 +169,18 @@ static const refusal REFUSALS[] = {
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported"},
     {{"expert_shared_count", "n_shared_experts"}, 0, "shared experts are not supported"},
-    {{"expert_shared_feed_forward_length", "shared_expert_intermediate_size"}, 0, "shared experts are not supported"},
+    {{"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+     0,
+     "shared experts are not supported"},
     {{"expert_group_count", "n_group"}, 0, "grouped experts are not supported"},
     {{"expert_gating_func", NULL}, 1, "expert gating other than softmax is not supported"},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported"},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported"},
-    {{"attention.shared_kv_layers", "num_kv_shared_layers"}, 0, "layers that share keys and values are not supported"},
-    {{"embedding_length_per_layer_input", "hidden_size_per_layer_input"}, 0,
+    {{"attention.shared_kv_layers", "num_kv_shared_layers"},
+     0,
+     "layers that share keys and values are not supported"},
+    {{"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
+     0,
      "per-layer embeddings are not supported"},
     {{"logit_scale", "logits_scaling"}, 1, "scaling of logits is not supported"},
     {{"residual_scale", "residual_multiplier"}, 1, "scaling of the residual is not supported"},
@@ -220,7 +231,8 @@ static int refuse_unbuilt(const reader *r) {
         }
         snprintf(key, sizeof key, "%s%s%s", r->gguf ? r->family->gguf : "", r->gguf ? "." : "", name);
         if (r->gguf ? gguf_differs(r, key, REFUSALS[i].built) : hf_differs(r, key, REFUSALS[i].built)) {
-            return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: %s: %s", r->file, key + (*key == '^'), REFUSALS[i].text);
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: %s: %s", r->file, key + (*key == '^'),
+                           REFUSALS[i].text);
         }
     }
     return 0;
@@ -252,8 +264,9 @@ static int hf_layer_types(const reader *r, const json_t *types) {
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
     if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
-        return sl_fail(r->error, SL_ERR_INVALID, "%s: layer_types must be an array of num_hidden_layers (%d) words",
-                       r->file, config->layers);
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: layer_types must be an array of num_hidden_layers (%d) words", r->file,
+                       config->layers);
     }
     for (int32_t layer = 0; layer < config->layers; layer++) {
         const char *word = json_string_value(json_array_get(types, (size_t)layer));
@@ -277,13 +290,15 @@ static int gguf_layer_types(const reader *r) {
         return 0;
     }
     char key[KEY_SIZE];
-    snprintf(key, sizeof key, "%s.attention.%s", r->family->gguf, delta ? "recurrent_layers" : "sliding_window_pattern");
+    snprintf(key, sizeof key, "%s.attention.%s", r->family->gguf,
+             delta ? "recurrent_layers" : "sliding_window_pattern");
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
     if (!entry) {
         return 0;
     }
     if (entry->type != SL_GGUF_ARRAY && !delta) {
-        const sl_config_field field = {offsetof(sl_config_raw, period), SL_FIELD_INT, {NULL, NULL}, 1, SL_CONFIG_LAYERS, NULL};
+        const sl_config_field field = {
+            offsetof(sl_config_raw, period), SL_FIELD_INT, {NULL, NULL}, 1, SL_CONFIG_LAYERS, NULL};
         const int code = read_key(r, &field, key);
         if (code < 0) {
             return code;
@@ -294,9 +309,11 @@ static int gguf_layer_types(const reader *r) {
         return 0;
     }
     /* Draft layers behind the model's own may be counted too. */
-    if (entry->type != SL_GGUF_ARRAY || entry->count < (uint64_t)config->layers || entry->item_type == SL_GGUF_STRING) {
-        return sl_fail(r->error, SL_ERR_INVALID, "%s: %s must be an array with a truth value for each of %d layers",
-                       r->file, key, config->layers);
+    if (entry->type != SL_GGUF_ARRAY || entry->count < (uint64_t)config->layers ||
+        entry->item_type == SL_GGUF_STRING) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: %s must be an array with a truth value for each of %d layers", r->file, key,
+                       config->layers);
     }
     for (int32_t layer = 0; layer < config->layers; layer++) {
         config->kinds[layer] = (uint8_t)(sl_gguf_item_i64(entry, (uint64_t)layer) == 0 ? SL_LAYER_FULL
@@ -310,7 +327,8 @@ static int gguf_layer_types(const reader *r) {
 static int hf_dense_layers(const reader *r) {
     sl_config *config = &r->raw->config;
     uint64_t step = 1;
-    const int code = found(sl_json_u64((sl_json_place){r->text, r->file}, NULL, "decoder_sparse_step", &step, r->error));
+    const int code =
+        found(sl_json_u64((sl_json_place){r->text, r->file}, NULL, "decoder_sparse_step", &step, r->error));
     if (code < 0) {
         return code;
     }
@@ -327,9 +345,10 @@ static int hf_dense_layers(const reader *r) {
     }
     for (size_t i = 0; only && i < json_array_size(only); i++) {
         const json_t *item = json_array_get(only, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) >= config->layers) {
-            return sl_fail(r->error, SL_ERR_INVALID, "%s: mlp_only_layers[%zu] is not a layer (0 to %d)", r->file, i,
-                           config->layers - 1);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= config->layers) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: mlp_only_layers[%zu] is not a layer (0 to %d)",
+                           r->file, i, config->layers - 1);
         }
         config->dense[json_integer_value(item)] = true;
     }
@@ -343,8 +362,8 @@ static int layer_kinds(const reader *r) {
         /* A GGUF file does not say whether its window is in use. */
         if (r->gguf && config->window > 0 && config->window < config->context) {
             return sl_fail(r->error, SL_ERR_UNSUPPORTED,
-                           "%s: %s.attention.sliding_window is %d, and the file does not say in which layers", r->file,
-                           r->family->gguf, config->window);
+                           "%s: %s.attention.sliding_window is %d, and the file does not say in which layers",
+                           r->file, r->family->gguf, config->window);
         }
         config->window = raw->use_window && !r->gguf ? config->window : 0;
     }
@@ -424,19 +443,20 @@ static int derive(const reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (config->layers <= raw->draft_layers) {
-        return sl_fail(r->error, SL_ERR_INVALID, "%s: block_count (%d) must exceed nextn_predict_layers (%d)", r->file,
-                       config->layers, raw->draft_layers);
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: block_count (%d) must exceed nextn_predict_layers (%d)",
+                       r->file, config->layers, raw->draft_layers);
     }
     config->layers -= raw->draft_layers;
     derive_sizes(r);
     if (raw->value_size != 0 && raw->value_size != config->head_size) {
         return sl_fail(r->error, SL_ERR_UNSUPPORTED,
-                       "%s: %s.attention.value_length (%d) differs from key_length (%d): not supported", r->file,
-                       r->family->gguf, raw->value_size, config->head_size);
+                       "%s: %s.attention.value_length (%d) differs from key_length (%d): not supported",
+                       r->file, r->family->gguf, raw->value_size, config->head_size);
     }
     if (raw->delta_values % (config->delta_value_heads > 0 ? config->delta_value_heads : 1) != 0) {
-        return sl_fail(r->error, SL_ERR_INVALID, "%s: %s.ssm.inner_size (%d) must be a multiple of ssm.time_step_rank (%d)",
-                       r->file, r->family->gguf, raw->delta_values, config->delta_value_heads);
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: %s.ssm.inner_size (%d) must be a multiple of ssm.time_step_rank (%d)", r->file,
+                       r->family->gguf, raw->delta_values, config->delta_value_heads);
     }
     const int code = layer_kinds(r);
     if (code) {
@@ -451,8 +471,8 @@ static int derive(const reader *r) {
 
 /* Required: a field whose default is out of its range. */
 static int check_required(const reader *r) {
-    static const size_t required[] = {offsetof(sl_config, layers),  offsetof(sl_config, width),
-                                      offsetof(sl_config, heads),   offsetof(sl_config, context),
+    static const size_t required[] = {offsetof(sl_config, layers), offsetof(sl_config, width),
+                                      offsetof(sl_config, heads), offsetof(sl_config, context),
                                       offsetof(sl_config, vocabulary)};
     for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
         const sl_config *config = &r->raw->config;
@@ -499,8 +519,9 @@ static int find_gguf_family(reader *r) {
     }
     r->family = sl_family_of_gguf(name);
     if (!r->family) {
-        return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: general.architecture is \"%.*s\": no such model family here",
-                       r->file, (int)(name.length < 64 ? name.length : 64), name.data);
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: general.architecture is \"%.*s\": no such model family here", r->file,
+                       (int)(name.length < 64 ? name.length : 64), name.data);
     }
     return 0;
 }
@@ -513,8 +534,8 @@ static int find_hf_family(reader *r) {
     }
     r->family = sl_family_of_hf(sl_view_of(type));
     if (!r->family) {
-        return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: model_type is \"%.64s\": no such model family here", r->file,
-                       type);
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: model_type is \"%.64s\": no such model family here",
+                       r->file, type);
     }
     const json_t *text = sl_json_find(r->root, NULL, "text_config");
     r->text = json_is_object(text) ? text : r->root;

@@ -1,5 +1,5 @@
-/* The gated delta net: projections, causal convolution, delta rule, gated norm, output projection. Layout and formulas:
- * Qwen3_5GatedDeltaNet in transformers. */
+/* The gated delta net: projections, causal convolution, delta rule, gated norm, output projection. Layout and
+ * formulas: Qwen3_5GatedDeltaNet in transformers. */
 #include "model/build.h"
 
 static int32_t add_state(sl_builder *b, int32_t channels) {

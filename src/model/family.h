@@ -1,4 +1,5 @@
-/* Model families as rows of facts. A family that is a new row costs no code; only a new kind of block does. */
+/* Model families as rows of facts. A family that is a new row costs no code; only a new kind of block does.
+ */
 #ifndef SL_MODEL_FAMILY_H
 #define SL_MODEL_FAMILY_H
 
@@ -36,7 +37,8 @@ typedef struct sl_family {
     const char *name;
     const char *gguf;                  /* general.architecture; NULL: GGUF files carry another row's name */
     const char *hf[SL_FAMILY_ALIASES]; /* model_type */
-    /* The norms' weights count from this in a checkpoint (1: stored as w - 1); GGUF always stores w itself. */
+    /* The norms' weights count from this in a checkpoint (1: stored as w - 1); GGUF always stores w itself.
+     */
     float hf_norm_offset;
     bool sandwich;    /* norms after attention and feed-forward too, in front of the residual */
     bool query_norm;  /* RMS norm on each head's query and key, before RoPE */

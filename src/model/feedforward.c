@@ -1,4 +1,5 @@
-/* The gated feed-forward block, dense or over experts: the same ops, with a router in front and a combination behind. */
+/* The gated feed-forward block, dense or over experts: the same ops, with a router in front and a combination
+ * behind. */
 #include "model/build.h"
 
 static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
@@ -20,10 +21,11 @@ static int32_t dense(sl_builder *b, int32_t x) {
     const int32_t gate_up = sl_build_value(b, "gate_up", SL_ROWS_STEP, 2 * width);
     const int32_t gated = sl_build_value(b, "gated", SL_ROWS_STEP, width);
     const int32_t y = sl_build_value(b, "mlp_out", SL_ROWS_STEP, b->config->width);
-    sl_build_linear(b,
-                    &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2});
+    sl_build_linear(
+        b, &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2});
     activate(b, gate_up, gated, width);
-    sl_build_linear(b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
+    sl_build_linear(
+        b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
     return y;
 }
 
@@ -32,7 +34,8 @@ static void route(sl_builder *b, int32_t x, int32_t routing[3]) {
     static const sl_tensor_id router = SL_TENSOR_ROUTER;
     const sl_config *config = b->config;
     const int32_t logits = sl_build_value(b, "router", SL_ROWS_STEP, config->experts);
-    const sl_value ids = {.name = "expert_ids", .type = SL_VALUE_I32, .rows = SL_ROWS_STEP, .width = config->experts_used};
+    const sl_value ids = {
+        .name = "expert_ids", .type = SL_VALUE_I32, .rows = SL_ROWS_STEP, .width = config->experts_used};
     const sl_value schedule = {.name = "expert_schedule",
                                .type = SL_VALUE_I32,
                                .rows = SL_ROWS_EXPERT,

@@ -9,11 +9,14 @@ static int load_tokenizer(sl_model *model, sl_error *error) {
     const sl_gguf *gguf = sl_source_gguf(model->source);
     int code = 0;
     if (gguf) {
-        code = sl_gguf_find(gguf, "tokenizer.ggml.model") ? sl_tokenizer_from_gguf(gguf, &model->tokenizer, error) : 0;
+        code = sl_gguf_find(gguf, "tokenizer.ggml.model")
+                   ? sl_tokenizer_from_gguf(gguf, &model->tokenizer, error)
+                   : 0;
     } else {
         const sl_hf *hf = sl_source_hf(model->source);
         const char *path = sl_hf_tokenizer_path(hf);
-        code = path ? sl_tokenizer_from_json(path, sl_hf_tokenizer_config_path(hf), &model->tokenizer, error) : 0;
+        code = path ? sl_tokenizer_from_json(path, sl_hf_tokenizer_config_path(hf), &model->tokenizer, error)
+                    : 0;
     }
     if (code == 0 && model->tokenizer) {
         model->chat_template = sl_tokenizer_chat_template(model->tokenizer, NULL);
@@ -37,8 +40,8 @@ static void describe_name(const sl_model *model, sl_model_description *d) {
         name.data = path + first;
         name.length = end - first;
     }
-    snprintf(d->name, sizeof d->name, "%.*s", (int)(name.length < sizeof d->name ? name.length : sizeof d->name - 1),
-             name.data);
+    snprintf(d->name, sizeof d->name, "%.*s",
+             (int)(name.length < sizeof d->name ? name.length : sizeof d->name - 1), name.data);
 }
 
 static void describe(sl_model *model, const sl_binding *binding) {

@@ -32,9 +32,9 @@ typedef struct sl_model {
     sl_model_description description;
 } sl_model;
 
-/* A GGUF file or a Hugging Face folder. On failure *model is NULL and nothing is held; the message names the file and what
- * is wrong with it. A folder without tokenizer.json or a file without tokenizer.ggml.model loads with no tokenizer; a
- * tokenizer that is there but cannot be used is an error. */
+/* A GGUF file or a Hugging Face folder. On failure *model is NULL and nothing is held; the message names the
+ * file and what is wrong with it. A folder without tokenizer.json or a file without tokenizer.ggml.model
+ * loads with no tokenizer; a tokenizer that is there but cannot be used is an error. */
 int sl_model_load(const char *path, sl_model **model, sl_error *error);
 void sl_model_free(sl_model *model); /* NULL is fine */
 

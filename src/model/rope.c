@@ -15,7 +15,8 @@ static double divisor(const sl_rope_config *rope, double frequency) {
     if (rope->scaling == SL_ROPE_SCALING_LINEAR) {
         return rope->factor;
     }
-    /* Llama 3: waves longer than the old context are stretched, short ones left alone, with a ramp between. */
+    /* Llama 3: waves longer than the old context are stretched, short ones left alone, with a ramp between.
+     */
     const double wavelength = 2 * 3.14159265358979323846 / frequency;
     if (wavelength > rope->original_context / rope->low_factor) {
         return rope->factor;

@@ -1,10 +1,16 @@
 /* The table of tensors, and what it says for a config. */
 #include "model/config_fields.h"
 
-
 #include <stdio.h>
 
-typedef enum scope { SCOPE_MODEL, SCOPE_LAYER, SCOPE_ATTENTION, SCOPE_DELTA, SCOPE_DENSE, SCOPE_EXPERT } scope;
+typedef enum scope {
+    SCOPE_MODEL,
+    SCOPE_LAYER,
+    SCOPE_ATTENTION,
+    SCOPE_DELTA,
+    SCOPE_DENSE,
+    SCOPE_EXPERT
+} scope;
 
 typedef enum need {
     NEED_ALWAYS,
@@ -47,7 +53,7 @@ typedef struct tensor_row {
 } tensor_row;
 
 static const tensor_row TENSORS[SL_TENSOR_COUNT] = {
-#define SL_TENSOR(ID, scope, need, kind, rows, columns, gguf, hf)                                                      \
+#define SL_TENSOR(ID, scope, need, kind, rows, columns, gguf, hf)                                            \
     {SCOPE_##scope, NEED_##need, SL_TENSOR_##kind, SIZE_##rows, SIZE_##columns, gguf, hf},
 #include "model/tensors.def"
 #undef SL_TENSOR
@@ -227,8 +233,8 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     }
 }
 
-static int write_field(sl_gguf_writer *writer, const sl_config_raw *raw, const sl_config_field *field, const char *key,
-                       sl_error *error) {
+static int write_field(sl_gguf_writer *writer, const sl_config_raw *raw, const sl_config_field *field,
+                       const char *key, sl_error *error) {
     const unsigned char *at = (const unsigned char *)raw + field->offset;
     if (field->type == SL_FIELD_REAL) {
         const double value = *(const double *)(const void *)at;
@@ -243,11 +249,13 @@ static int write_field(sl_gguf_writer *writer, const sl_config_raw *raw, const s
                    ? sl_gguf_writer_string(writer, key, sl_view_of("linear"), error)
                    : 0;
     }
-    return raw->config.experts == 0 ? 0 : sl_gguf_writer_bool(writer, key, *(const bool *)(const void *)at, error);
+    return raw->config.experts == 0
+               ? 0
+               : sl_gguf_writer_bool(writer, key, *(const bool *)(const void *)at, error);
 }
 
-/* The period at whose end the layers with full attention stand, and only those; 0 when there is none. A period longer than
- * the model says that there are no such layers. */
+/* The period at whose end the layers with full attention stand, and only those; 0 when there is none. A
+ * period longer than the model says that there are no such layers. */
 static int32_t full_period(const sl_config *config) {
     for (int32_t period = 1; period <= config->layers + 1; period++) {
         int32_t layer = 0;
@@ -262,15 +270,16 @@ static int32_t full_period(const sl_config *config) {
     return 0;
 }
 
-/* As a period where the layers follow one (what llama.cpp reads of every release), else as one truth value per layer: is it
- * of a kind other than full attention? */
+/* As a period where the layers follow one (what llama.cpp reads of every release), else as one truth value
+ * per layer: is it of a kind other than full attention? */
 static int write_kinds(sl_gguf_writer *writer, const sl_config *config, const char *name, sl_error *error) {
     const int32_t period = full_period(config);
     const bool delta = config->family->delta;
     char key[SL_TENSOR_NAME_SIZE];
     uint8_t flags[SL_CONFIG_LAYERS];
     if (period > 0) {
-        snprintf(key, sizeof key, "%s.%s", name, delta ? "full_attention_interval" : "attention.sliding_window_pattern");
+        snprintf(key, sizeof key, "%s.%s", name,
+                 delta ? "full_attention_interval" : "attention.sliding_window_pattern");
         return sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)period, error);
     }
     for (int32_t layer = 0; layer < config->layers; layer++) {

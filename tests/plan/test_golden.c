@@ -1,5 +1,5 @@
-/* The op list of each family, compared with the text under golden/. A difference is a change of what a model computes or of
- * how it is said: read it line by line before accepting it with --update. */
+/* The op list of each family, compared with the text under golden/. A difference is a change of what a model
+ * computes or of how it is said: read it line by line before accepting it with --update. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 typedef struct golden {
-    const char *name; /* golden/NAME.txt */
+    const char *name;  /* golden/NAME.txt */
     const char *model; /* below the repository; with a leading @ below SLUICE_SHARED_DIR */
 } golden;
 
@@ -66,8 +66,8 @@ static bool same(const char *path, const sl_buffer *wanted, const sl_buffer *fou
     while (true) {
         const size_t wl = strcspn(w, "\n"), fl = strcspn(f, "\n");
         if (wl != fl || memcmp(w, f, wl) != 0 || w[wl] != f[fl]) {
-            print_error("%s:%d\n  golden: %.*s\n  now:    %.*s\naccept with: test_golden --update\n", path, line, (int)wl,
-                        w, (int)fl, f);
+            print_error("%s:%d\n  golden: %.*s\n  now:    %.*s\naccept with: test_golden --update\n", path,
+                        line, (int)wl, w, (int)fl, f);
             return false;
         }
         w += wl + 1;

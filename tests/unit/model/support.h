@@ -1,4 +1,5 @@
-/* Model files for tests: fixtures of transformers with changes, folders and GGUF files written beside the build. */
+/* Model files for tests: fixtures of transformers with changes, folders and GGUF files written beside the
+ * build. */
 #ifndef TESTS_UNIT_MODEL_SUPPORT_H
 #define TESTS_UNIT_MODEL_SUPPORT_H
 
@@ -67,7 +68,8 @@ static inline void write_config(const char *folder, const json_t *config) {
     free(text);
 }
 
-/* A folder's weights again, with changes: `edit` may rename, reshape or retype a tensor, and returns false to leave it out. */
+/* A folder's weights again, with changes: `edit` may rename, reshape or retype a tensor, and returns false to
+ * leave it out. */
 typedef struct edited {
     char name[128], dtype[8];
     uint64_t shape[4]; /* outermost first */
@@ -76,8 +78,8 @@ typedef struct edited {
 typedef bool (*tensor_edit)(const char *context, edited *tensor);
 
 /* `padding` spaces in the header move the data; a multiple of 8 keeps it aligned. */
-static inline void write_weights(const char *folder, const char *fixture, tensor_edit edit, const char *context,
-                                 int padding) {
+static inline void write_weights(const char *folder, const char *fixture, tensor_edit edit,
+                                 const char *context, int padding) {
     char path[1024];
     sl_source *source;
     sl_error error;
@@ -99,11 +101,13 @@ static inline void write_weights(const char *folder, const char *fixture, tensor
         if (edit && !edit(context, &e)) {
             continue;
         }
-        sl_buffer_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", header.length > 1 ? "," : "", e.name, e.dtype);
+        sl_buffer_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", header.length > 1 ? "," : "",
+                         e.name, e.dtype);
         for (int d = 0; d < e.rank; d++) {
             sl_buffer_printf(&header, "%s%llu", d ? "," : "", (unsigned long long)e.shape[d]);
         }
-        sl_buffer_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.size, data.size + (size_t)tensor->bytes);
+        sl_buffer_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.size,
+                         data.size + (size_t)tensor->bytes);
         put_bytes(&data, tensor->data, (size_t)tensor->bytes);
     }
     sl_buffer_text(&header, "}");

@@ -54,21 +54,24 @@ static const change REFUSED[] = {
     {"llama", "quantization_config", "{\"quant_method\":\"fp8\"}", SL_ERR_UNSUPPORTED, "quantization_config"},
     {"llama", "num_experts", "8", SL_ERR_UNSUPPORTED, "num_experts is 8: experts are not supported"},
     {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_UNSUPPORTED, "\"longrope\""},
-    {"llama", "rope_parameters.rope_type", "\"yarn\"", SL_ERR_UNSUPPORTED, "rope_parameters.rope_type is \"yarn\""},
+    {"llama", "rope_parameters.rope_type", "\"yarn\"", SL_ERR_UNSUPPORTED,
+     "rope_parameters.rope_type is \"yarn\""},
     {"llama", "rope_parameters.rope_theta", "0", SL_ERR_INVALID, "rope_parameters.rope_theta is 0"},
     {"llama-scaled", "rope_parameters.factor", "0", SL_ERR_INVALID, "rope_parameters.factor is 0"},
-    {"llama-scaled", "rope_parameters.high_freq_factor", "1", SL_ERR_INVALID, "must be more than low_freq_factor"},
+    {"llama-scaled", "rope_parameters.high_freq_factor", "1", SL_ERR_INVALID,
+     "must be more than low_freq_factor"},
     {"llama-scaled", "rope_parameters.original_max_position_embeddings", "0", SL_ERR_INVALID,
      "original_max_position_embeddings is 0"},
-    {"mistral", "layer_types", "[\"sliding_attention\",\"full_attention\",\"full_attention\"]", SL_ERR_INVALID,
-     "sliding_window is 0: must be at least 1"},
+    {"mistral", "layer_types", "[\"sliding_attention\",\"full_attention\",\"full_attention\"]",
+     SL_ERR_INVALID, "sliding_window is 0: must be at least 1"},
     {"qwen3moe", "num_experts_per_tok", "0", SL_ERR_INVALID, "num_experts_per_tok is 0"},
     {"qwen3moe", "num_experts_per_tok", "9", SL_ERR_INVALID, "num_experts_per_tok is 9"},
     {"qwen3moe", "moe_intermediate_size", "0", SL_ERR_INVALID, "moe_intermediate_size is 0"},
     {"qwen3moe", "decoder_sparse_step", "0", SL_ERR_INVALID, "decoder_sparse_step is 0"},
     {"qwen3moe", "mlp_only_layers", "[3]", SL_ERR_INVALID, "mlp_only_layers[0] is not a layer"},
     {"qwen3moe", "n_shared_experts", "1", SL_ERR_UNSUPPORTED, "n_shared_experts"},
-    {"qwen3moe", "shared_expert_intermediate_size", "64", SL_ERR_UNSUPPORTED, "shared_expert_intermediate_size"},
+    {"qwen3moe", "shared_expert_intermediate_size", "64", SL_ERR_UNSUPPORTED,
+     "shared_expert_intermediate_size"},
     {"gemma3", "sliding_window", "0", SL_ERR_INVALID, "sliding_window is 0: must be at least 1"},
     {"gemma3", "layer_types", "[\"full_attention\"]", SL_ERR_INVALID, "layer_types must be an array"},
     {"gemma3", "layer_types", "[\"chunked_attention\",\"a\",\"b\",\"c\"]", SL_ERR_UNSUPPORTED,
@@ -76,7 +79,8 @@ static const change REFUSED[] = {
     {"gemma3", "query_pre_attn_scalar", "0", SL_ERR_INVALID, "query_pre_attn_scalar is 0"},
     {"gemma3", "use_bidirectional_attention", "true", SL_ERR_UNSUPPORTED, "use_bidirectional_attention"},
     {"gemma3", "final_logit_softcapping", "-3", SL_ERR_INVALID, "final_logit_softcapping is -3"},
-    {"qwen3_5", "linear_num_value_heads", "3", SL_ERR_INVALID, "linear_num_value_heads is 3: must be a multiple"},
+    {"qwen3_5", "linear_num_value_heads", "3", SL_ERR_INVALID,
+     "linear_num_value_heads is 3: must be a multiple"},
     {"qwen3_5", "linear_num_value_heads", "0", SL_ERR_INVALID, "linear_num_value_heads is 0"},
     {"qwen3_5", "linear_num_key_heads", "0", SL_ERR_INVALID, "recurrent layers need"},
     {"qwen3_5", "linear_key_head_dim", "0", SL_ERR_INVALID, "recurrent layers need"},
@@ -85,7 +89,8 @@ static const change REFUSED[] = {
     {"qwen3_5", "rope_parameters.partial_rotary_factor", "0", SL_ERR_INVALID, "partial_rotary_factor is 0"},
     {"qwen3_5", "rope_parameters.partial_rotary_factor", "2", SL_ERR_INVALID, "partial_rotary_factor is 2"},
     {"qwen3_5", "attn_output_gate", "false", SL_ERR_UNSUPPORTED, "attn_output_gate"},
-    {"qwen3_5", "layer_types", "[\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\"]",
+    {"qwen3_5", "layer_types",
+     "[\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\"]",
      SL_ERR_UNSUPPORTED, "no layer attends"},
     {"qwen3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]", SL_ERR_INVALID,
      "recurrent layers need"},
@@ -191,9 +196,10 @@ static void older_and_sparser_configs(void **state) {
     assert_int_equal(c.kv_heads, 4);
 
     /* The text config of gemma-3-4b-it says no more than this. */
-    json = json_pack("{s:s, s:{s:i, s:i, s:s, s:i, s:{s:f, s:s}, s:i}}", "model_type", "gemma3", "text_config",
-                     "hidden_size", 2560, "intermediate_size", 10240, "model_type", "gemma3_text", "num_hidden_layers",
-                     34, "rope_scaling", "factor", 8.0, "rope_type", "linear", "sliding_window", 1024);
+    json = json_pack("{s:s, s:{s:i, s:i, s:s, s:i, s:{s:f, s:s}, s:i}}", "model_type", "gemma3",
+                     "text_config", "hidden_size", 2560, "intermediate_size", 10240, "model_type",
+                     "gemma3_text", "num_hidden_layers", 34, "rope_scaling", "factor", 8.0, "rope_type",
+                     "linear", "sliding_window", 1024);
     c = must_read(json);
     assert_string_equal(c.family->name, "gemma3");
     assert_int_equal(c.heads, 8);
@@ -240,8 +246,14 @@ static void windows_and_dense_layers(void **state) {
 /* Llama 3's formula worked out by hand for base 10000, 16 dimensions, factor 8, 1, 4 and 64 positions. */
 static void rope_frequencies_follow_the_formula(void **state) {
     (void)state;
-    static const double wanted[8] = {1.0,     0.24438459943539834,   0.013042256043820465, 0.003952847075210474,
-                                     0.00125, 0.0003952847075210474, 0.000125,             3.952847075210474e-05};
+    static const double wanted[8] = {1.0,
+                                     0.24438459943539834,
+                                     0.013042256043820465,
+                                     0.003952847075210474,
+                                     0.00125,
+                                     0.0003952847075210474,
+                                     0.000125,
+                                     3.952847075210474e-05};
     sl_config c = must_read(fixture_config("llama-scaled"));
     float frequencies[8], factors[8];
     sl_rope_frequencies(&c.rope, c.rope_dims, frequencies);
@@ -371,28 +383,61 @@ static const struct {
     {LLAMA, {"llama.block_count", '-', ""}, SL_ERR_INVALID, "llama.block_count is missing"},
     {LLAMA, {"llama.block_count", 's', "2"}, SL_ERR_FORMAT, "llama.block_count"},
     {LLAMA, {"llama.attention.head_count", 'u', "0"}, SL_ERR_INVALID, "llama.attention.head_count is 0"},
-    {LLAMA, {"llama.attention.head_count_kv", 'u', "3"}, SL_ERR_INVALID, "llama.attention.head_count_kv is 3: must divide"},
-    {LLAMA, {"llama.attention.head_count_kv", 'a', "2 4"}, SL_ERR_UNSUPPORTED, "head_count_kv differs between layers"},
-    {LLAMA, {"llama.attention.head_count", 'u', "5000"}, SL_ERR_INVALID, "llama.attention.head_count is 5000"},
-    {LLAMA, {"llama.attention.value_length", 'u', "8"}, SL_ERR_UNSUPPORTED, "llama.attention.value_length (8)"},
-    {LLAMA, {"llama.attention.layer_norm_rms_epsilon", 'f', "0"}, SL_ERR_INVALID, "layer_norm_rms_epsilon is 0"},
-    {LLAMA, {"llama.attention.layer_norm_rms_epsilon", 'f', "nan"}, SL_ERR_INVALID, "layer_norm_rms_epsilon is"},
-    {LLAMA, {"llama.rope.dimension_count", 'u', "3"}, SL_ERR_INVALID, "llama.rope.dimension_count is 3: must be even"},
+    {LLAMA,
+     {"llama.attention.head_count_kv", 'u', "3"},
+     SL_ERR_INVALID,
+     "llama.attention.head_count_kv is 3: must divide"},
+    {LLAMA,
+     {"llama.attention.head_count_kv", 'a', "2 4"},
+     SL_ERR_UNSUPPORTED,
+     "head_count_kv differs between layers"},
+    {LLAMA,
+     {"llama.attention.head_count", 'u', "5000"},
+     SL_ERR_INVALID,
+     "llama.attention.head_count is 5000"},
+    {LLAMA,
+     {"llama.attention.value_length", 'u', "8"},
+     SL_ERR_UNSUPPORTED,
+     "llama.attention.value_length (8)"},
+    {LLAMA,
+     {"llama.attention.layer_norm_rms_epsilon", 'f', "0"},
+     SL_ERR_INVALID,
+     "layer_norm_rms_epsilon is 0"},
+    {LLAMA,
+     {"llama.attention.layer_norm_rms_epsilon", 'f', "nan"},
+     SL_ERR_INVALID,
+     "layer_norm_rms_epsilon is"},
+    {LLAMA,
+     {"llama.rope.dimension_count", 'u', "3"},
+     SL_ERR_INVALID,
+     "llama.rope.dimension_count is 3: must be even"},
     {LLAMA, {"llama.rope.dimension_count", 'u', "18"}, SL_ERR_INVALID, "must not exceed the head size"},
-    {LLAMA, {"llama.rope.scaling.type", 's', "longrope"}, SL_ERR_UNSUPPORTED, "llama.rope.scaling.type is \"longrope\""},
+    {LLAMA,
+     {"llama.rope.scaling.type", 's', "longrope"},
+     SL_ERR_UNSUPPORTED,
+     "llama.rope.scaling.type is \"longrope\""},
     {LLAMA, {"llama.rope.freq_base", 'f', "inf"}, SL_ERR_INVALID, "llama.rope.freq_base is inf"},
     {LLAMA, {"llama.expert_count", 'u', "8"}, SL_ERR_UNSUPPORTED, "llama.expert_count is 8"},
     {LLAMA, {"llama.attention.causal", 'b', "false"}, SL_ERR_UNSUPPORTED, "llama.attention.causal"},
     {LLAMA, {"llama.logit_scale", 'f', "8"}, SL_ERR_UNSUPPORTED, "llama.logit_scale"},
-    {QWEN2, {"qwen2.attention.sliding_window", 'u', "64"}, SL_ERR_UNSUPPORTED, "qwen2.attention.sliding_window is 64"},
+    {QWEN2,
+     {"qwen2.attention.sliding_window", 'u', "64"},
+     SL_ERR_UNSUPPORTED,
+     "qwen2.attention.sliding_window is 64"},
     {QWEN3MOE, {"qwen3moe.expert_used_count", 'u', "9"}, SL_ERR_INVALID, "qwen3moe.expert_used_count is 9"},
-    {QWEN3MOE, {"qwen3moe.expert_shared_count", 'u', "1"}, SL_ERR_UNSUPPORTED, "qwen3moe.expert_shared_count"},
+    {QWEN3MOE,
+     {"qwen3moe.expert_shared_count", 'u', "1"},
+     SL_ERR_UNSUPPORTED,
+     "qwen3moe.expert_shared_count"},
     {QWEN3MOE, {"qwen3moe.expert_gating_func", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen3moe.expert_gating_func"},
     {QWEN35, {"qwen35.nextn_predict_layers", 'u', "5"}, SL_ERR_INVALID, "must exceed nextn_predict_layers"},
     {QWEN35, {"qwen35.ssm.inner_size", 'u', "65"}, SL_ERR_INVALID, "qwen35.ssm.inner_size (65)"},
     {QWEN35, {"qwen35.ssm.group_count", 'u', "3"}, SL_ERR_INVALID, "must be a multiple of the key heads"},
     {QWEN35, {"qwen35.ssm.group_count", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen35.ssm.time_step_rank is 4"},
-    {QWEN35, {"qwen35.attention.recurrent_layers", 'a', "1 0"}, SL_ERR_INVALID, "qwen35.attention.recurrent_layers"},
+    {QWEN35,
+     {"qwen35.attention.recurrent_layers", 'a', "1 0"},
+     SL_ERR_INVALID,
+     "qwen35.attention.recurrent_layers"},
 };
 
 static void gguf_metadata_is_not_believed(void **state) {
@@ -404,7 +449,8 @@ static void gguf_metadata_is_not_believed(void **state) {
         const int code = read_gguf(GGUF_REFUSED[i].base, &GGUF_REFUSED[i].change, &config, &error);
         if (code != GGUF_REFUSED[i].code || !strstr(error.message, GGUF_REFUSED[i].message) ||
             !strstr(error.message, "test_config.gguf")) {
-            print_error("%s = %s: %d %s\n", GGUF_REFUSED[i].change.key, GGUF_REFUSED[i].change.value, code, error.message);
+            print_error("%s = %s: %d %s\n", GGUF_REFUSED[i].change.key, GGUF_REFUSED[i].change.value, code,
+                        error.message);
             wrong++;
         }
     }
@@ -425,7 +471,8 @@ static void gguf_facts(void **state) {
     const entry same = {"llama.attention.head_count_kv", 'a', "2 2"};
     assert_int_equal(read_gguf(LLAMA, &same, &c, &error), 0);
     assert_int_equal(c.kv_heads, 2);
-    const entry window = {"qwen2.attention.sliding_window", 'u', "128"}; /* as long as the context: no window */
+    const entry window = {"qwen2.attention.sliding_window", 'u',
+                          "128"}; /* as long as the context: no window */
     assert_int_equal(read_gguf(QWEN2, &window, &c, &error), 0);
     assert_int_equal(c.window, 0);
     assert_int_equal(c.kv_heads, 4);
@@ -441,9 +488,12 @@ static void gguf_facts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_json_is_not_believed), cmocka_unit_test(facts_of_the_fixtures),
-        cmocka_unit_test(older_and_sparser_configs),   cmocka_unit_test(windows_and_dense_layers),
-        cmocka_unit_test(rope_frequencies_follow_the_formula), cmocka_unit_test(gguf_metadata_is_not_believed),
+        cmocka_unit_test(config_json_is_not_believed),
+        cmocka_unit_test(facts_of_the_fixtures),
+        cmocka_unit_test(older_and_sparser_configs),
+        cmocka_unit_test(windows_and_dense_layers),
+        cmocka_unit_test(rope_frequencies_follow_the_formula),
+        cmocka_unit_test(gguf_metadata_is_not_believed),
         cmocka_unit_test(gguf_facts),
     };
     return cmocka_run_group_tests_name("model configs", tests, NULL, NULL);
