@@ -107,6 +107,10 @@ static int bind_rest(sl_jinja *state, const sl_jinja_node *node, const sl_jinja_
         sl_jinja_dict_new(state, SL_JINJA_DICT, &kwargs)) {
         return state->code;
     }
+    if (extra && !(node->uses & SL_JINJA_USES_VARARGS)) {
+        return sl_jinja_fail(state, SL_ERR_INVALID, "macro '%.*s' takes not more than %u arguments",
+                             (int)node->name.length, node->name.data, node->name_count);
+    }
     for (size_t i = 0; i < extra; i++) {
         varargs.list->items[i] = arguments->items[node->name_count + i];
     }
@@ -115,10 +119,14 @@ static int bind_rest(sl_jinja *state, const sl_jinja_node *node, const sl_jinja_
         if (used[i]) {
             continue;
         }
-        if (sl_view_is(name, "caller")
-                ? define(state, scope, name, arguments->named[i])
-                : sl_jinja_dict_set(state, kwargs.dict, sl_jinja_text(name.data, name.length),
-                                    arguments->named[i])) {
+        bool is_caller = sl_view_is(name, "caller");
+        if (!(node->uses & (is_caller ? SL_JINJA_USES_CALLER : SL_JINJA_USES_KWARGS))) {
+            return sl_jinja_fail(state, SL_ERR_INVALID, "macro '%.*s' takes no argument '%.*s' here",
+                                 (int)node->name.length, node->name.data, (int)name.length, name.data);
+        }
+        if (is_caller ? define(state, scope, name, arguments->named[i])
+                      : sl_jinja_dict_set(state, kwargs.dict, sl_jinja_text(name.data, name.length),
+                                          arguments->named[i])) {
             return state->code;
         }
     }

@@ -7,6 +7,7 @@ typedef struct parser {
     const sl_jinja_token *token; /* the current one */
     unsigned depth;
     unsigned loops; /* loops around the current statement: break and continue need one */
+    uint8_t uses;   /* SL_JINJA_USES_ names seen in the macro being parsed */
 } parser;
 
 /* A growing list of nodes. */
@@ -288,6 +289,10 @@ static int parse_name(parser *p, sl_jinja_node *node) {
             return 0;
         }
     }
+    p->uses |= sl_view_is(node->name, "varargs")  ? SL_JINJA_USES_VARARGS
+               : sl_view_is(node->name, "kwargs") ? SL_JINJA_USES_KWARGS
+               : sl_view_is(node->name, "caller") ? SL_JINJA_USES_CALLER
+                                                  : 0;
     node->kind = SL_JINJA_NAME;
     return 0;
 }
@@ -921,11 +926,21 @@ static int parse_closed_body(parser *p, const char *end, sl_jinja_node **out) {
     return 0;
 }
 
+/* The body of a macro or of a caller. */
+static int parse_macro_body(parser *p, const char *end, sl_jinja_node *node) {
+    uint8_t outer = p->uses;
+    p->uses = 0;
+    int code = parse_closed_body(p, end, &node->a);
+    node->uses = p->uses;
+    p->uses = outer;
+    return code;
+}
+
 static int parse_macro(parser *p, sl_jinja_node *node) {
     if (expect_name(p, &node->name) || parse_signature(p, node)) {
         return p->source->code;
     }
-    return parse_closed_body(p, "endmacro", &node->a);
+    return parse_macro_body(p, "endmacro", node);
 }
 
 static int parse_call_block(parser *p, sl_jinja_node *node) {
@@ -941,7 +956,7 @@ static int parse_call_block(parser *p, sl_jinja_node *node) {
         return fail(p, "expected a call");
     }
     node->b = caller;
-    return parse_closed_body(p, "endcall", &caller->a) || finish(p, caller) ? p->source->code : 0;
+    return parse_macro_body(p, "endcall", caller) || finish(p, caller) ? p->source->code : 0;
 }
 
 static int parse_filter_block(parser *p, sl_jinja_node *node) {

@@ -45,6 +45,9 @@ typedef enum sl_jinja_node_kind {
     SL_JINJA_CONDITIONAL, /* a if b else c (or NULL) */
 } sl_jinja_node_kind;
 
+/* What a macro gets besides its parameters, and only when its body names it. */
+enum { SL_JINJA_USES_VARARGS = 1, SL_JINJA_USES_KWARGS = 2, SL_JINJA_USES_CALLER = 4 };
+
 typedef struct sl_jinja_node sl_jinja_node;
 struct sl_jinja_node {
     sl_jinja_node_kind kind;
@@ -52,6 +55,7 @@ struct sl_jinja_node {
     uint32_t line;
     uint16_t height; /* of the tree below */
     bool negated;    /* TEST */
+    uint8_t uses;    /* MACRO_BLOCK: bits of the SL_JINJA_USES_ names in its body */
     uint32_t count, other_count;
     sl_view name;
     sl_jinja_value constant;
