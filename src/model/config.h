@@ -110,7 +110,9 @@ typedef struct sl_gguf_tensor_fact {
 typedef int (*sl_tensor_visitor)(void *context, const sl_gguf_tensor_fact *tensor, sl_error *error);
 int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *context, sl_error *error);
 
-/* general.architecture and every key that llama.cpp needs to load the file; no tokenizer. */
+/* general.architecture and every key that llama.cpp needs to load the file; no tokenizer. SL_ERR_UNSUPPORTED
+ * for facts that GGUF has no key for: dense layers among those with experts, windows in families whose files
+ * never say them. */
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error);
 
 /* ---- RoPE

@@ -299,13 +299,36 @@ static int write_sections(sl_gguf_writer *writer, const sl_config *config, const
     return sl_gguf_writer_array(writer, key, &items, error);
 }
 
+/* What no key of GGUF says must not get lost in the file. */
+static int check_sayable(const sl_config *config, sl_error *error) {
+    const sl_family *family = config->family;
+    const int32_t layers = config->layers;
+    const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)layers) != NULL;
+    const bool full = memchr(config->kinds, SL_LAYER_FULL, (size_t)layers) != NULL;
+    if (windows &&
+        (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_DELTA_PERIOD ||
+         (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
+                       family->name);
+    }
+    if (config->experts > 0 && memchr(config->dense, true, (size_t)layers)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
+                       family->name);
+    }
+    if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
+    }
+    return 0;
+}
+
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error) {
     const sl_family *family = config->family;
     const char *name = family->gguf ? family->gguf : "llama";
     char key[SL_TENSOR_NAME_SIZE];
     sl_config_raw raw;
     to_raw(config, &raw);
-    int code = sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
+    int code = check_sayable(config, error);
+    code = code ? code : sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         const sl_config_field *field = &SL_CONFIG_FIELDS[i];
         if (field->key[SL_NAMING_GGUF]) {

@@ -458,6 +458,24 @@ static void configs_survive_gguf(void **state) {
     }
 }
 
+static void what_gguf_cannot_say_is_not_written(void **state) {
+    (void)state;
+    sl_gguf_writer *writer;
+    sl_error error;
+    sl_model *qwen = load_fixture("qwen2"), *moe = load_fixture("qwen3moe");
+    sl_config config = qwen->config;
+    config.window = 32;
+    config.kinds[1] = SL_LAYER_WINDOW;
+    assert_int_equal(sl_gguf_writer_create(GGUF, &writer, &error), 0);
+    assert_int_equal(sl_config_write_gguf_metadata(&config, writer, &error), SL_ERR_UNSUPPORTED);
+    config = moe->config;
+    config.dense[1] = true;
+    assert_int_equal(sl_config_write_gguf_metadata(&config, writer, &error), SL_ERR_UNSUPPORTED);
+    sl_gguf_writer_free(writer);
+    sl_model_free(qwen);
+    sl_model_free(moe);
+}
+
 static void a_trained_gguf_loads(void **state) {
     (void)state;
     if (!SLUICE_SHARED_DIR[0]) {
@@ -530,6 +548,7 @@ int main(void) {
         cmocka_unit_test(unaligned_tensors_are_copied),
         cmocka_unit_test(fused_experts_are_read_in_place),
         cmocka_unit_test(configs_survive_gguf),
+        cmocka_unit_test(what_gguf_cannot_say_is_not_written),
         cmocka_unit_test(a_trained_gguf_loads),
         cmocka_unit_test(no_allocation_failure_leaks),
     };
