@@ -3,13 +3,16 @@
 #ifndef SL_BACKEND_CPU_AVX512_SIMD_H
 #define SL_BACKEND_CPU_AVX512_SIMD_H
 
+#include "backend/cpu/avx512/avx512.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
-#define SL_TIER(name) sl_avx512_##name
-#define SL_TIER_ISA SL_ISA_AVX512
 #define SL_ALWAYS_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
+/* Sanitizers break loops apart, and gcc then warns that it cannot unroll them. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SL_UNROLL
+#elif defined(__clang__)
 #define SL_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define SL_UNROLL _Pragma("GCC unroll 16")
@@ -180,6 +183,11 @@ SL_ALWAYS_INLINE vf vf_choose(vi m, int bit, vf a, vf b) {
 }
 SL_ALWAYS_INLINE vf vf_xor(vf a, vi bits) {
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), bits));
+}
+
+/* Lanes 2 i and 2 i + 1 change places. */
+SL_ALWAYS_INLINE vf vf_swap_pairs(vf v) {
+    return _mm512_permute_ps(v, 0xb1);
 }
 
 /* The 16 x 16 transpose: rows `stride` floats apart, the result's too. */
