@@ -5,8 +5,10 @@
  *
  * A template comes with a downloaded model and is not trusted: parsing is depth-limited, and a rendering that
  * takes too many steps, too much memory or too much output ends with SL_ERR_LIMIT. Known differences from
- * Python: integers have 64 bits (overflow is an error), `escape` gives a plain string, there is no include,
- * import, extends or recursive loop. */
+ * Python: integers have 64 bits (overflow is an error); `escape` gives a plain string; letters change case by
+ * Unicode's simple mappings (and sharp s); a slice of a range is a list. There is no include, import,
+ * extends, block or recursive loop, no filter batch, center, groupby, slice, truncate, urlencode, wordcount
+ * and the like, no str.format. What is not there is refused by name, never skipped. */
 #ifndef SL_CHAT_TEMPLATE_H
 #define SL_CHAT_TEMPLATE_H
 

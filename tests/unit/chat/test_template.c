@@ -156,6 +156,15 @@ static void deep_nesting_is_refused(void **state) {
     refuses_repeated("", "{% if 1 %}", 50000, "", SL_ERR_LIMIT);
     refuses_repeated("", "{% for a in b %}", 30000, "", SL_ERR_LIMIT);
     refuses_repeated("{{ 1", "+1", 100000, "}}", SL_ERR_LIMIT);
+    sl_buffer sum = {0};
+    sl_template *compiled;
+    sl_buffer_text(&sum, "{{ 1");
+    for (int i = 0; i < 300; i++) {
+        sl_buffer_text(&sum, "+1");
+    }
+    sl_buffer_text(&sum, "}}");
+    assert_int_equal(sl_template_compile(sum.data, sum.length, NULL, &compiled, NULL), SL_ERR_LIMIT);
+    sl_buffer_free(&sum);
     refuses_repeated("{{ a", ".a", 100000, "}}", SL_ERR_LIMIT);
     refuses_repeated("{{ a", "|e", 100000, "}}", SL_ERR_LIMIT);
     refuses_repeated("{{ a", " is b", 1000, "}}", SL_ERR_FORMAT);
