@@ -62,16 +62,16 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
         if (x != SL_VALUE_F32 && x != kernel->activation) {
             return "x is in another format already";
         }
-        if (kernel->activation == SL_VALUE_Q8_32 &&
-            (sl_operand_width(l->program, query->op, false, 0) % 32 != 0 ||
-             query->op->in[0].column % 32 != 0)) {
-            return "x is no whole number of groups of 32";
-        }
     }
     if (required && !same_class(kernel, required)) {
         return l->classes->reason;
     }
-    return kernel->declines ? kernel->declines(kernel, query) : NULL;
+    const char *reason = kernel->declines ? kernel->declines(kernel, query) : NULL;
+    if (!reason && query->op->kind == SL_OP_LINEAR && kernel->activation == SL_VALUE_Q8_32 &&
+        (sl_operand_width(l->program, query->op, false, 0) % 32 != 0 || query->op->in[0].column % 32 != 0)) {
+        reason = "x is no whole number of groups of 32";
+    }
+    return reason;
 }
 
 /* Does every bucket have a kernel of this one's class for the op? */

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- memory ---- */
 
@@ -123,11 +124,25 @@ static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, int32_
     print_shape(plan, lowered, &lowered->ops[op], out);
     sl_buffer_printf(out, ": %s (%s)\n", lowered->kernels[op]->name,
                      lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class");
+    /* Neighbours with one reason share a line. */
+    const char *reason = NULL;
     for (int32_t d = first; d < end; d++) {
         const sl_declined *declined = &plan->declined[d];
-        if (declined->bucket == bucket && declined->op == op) {
-            sl_buffer_printf(out, "          not %s: %s\n", declined->kernel->name, declined->reason);
+        if (declined->bucket != bucket || declined->op != op) {
+            continue;
         }
+        if (reason && strcmp(reason, declined->reason) == 0) {
+            sl_buffer_printf(out, ", %s", declined->kernel->name);
+            continue;
+        }
+        if (reason) {
+            sl_buffer_printf(out, ": %s\n", reason);
+        }
+        reason = declined->reason;
+        sl_buffer_printf(out, "          not %s", declined->kernel->name);
+    }
+    if (reason) {
+        sl_buffer_printf(out, ": %s\n", reason);
     }
 }
 
