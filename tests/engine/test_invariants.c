@@ -1,0 +1,306 @@
+/* Rows do not see each other: the logits of a text are the same bits however its steps were cut and whatever
+ * ran beside it, on every family, weight type, cache type and instruction tier. And a steady step allocates
+ * nothing. */
+#include "support/engine.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { TOKENS = 150, VOCABULARY = 384, STRANGERS = 7 };
+
+static const char *device = "cpu"; /* --device */
+static bool deterministic;         /* asked for on a GPU */
+
+static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3_5"};
+static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"};
+static const char *const tiers[] = {"plain", "avx2", "avx512"};
+static const char *const cache_types[] = {"f16", "bf16", "f32", "q8_0"};
+
+typedef struct text {
+    int32_t tokens[TOKENS];
+    float *logits; /* [TOKENS][VOCABULARY] */
+} text;
+
+static int32_t token_at(int32_t i) {
+    return (int32_t)((uint32_t)(i * 7919 + 13) % VOCABULARY);
+}
+
+/* ---- one way to run the text; each compares with the logits of the first
+ * ------------------------------------------- */
+
+typedef struct way {
+    const char *name;
+    int32_t chunk, threads, sequences;
+    void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
+} way;
+
+static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
+                     size_t first) {
+    sluice_request_options options = {.size = sizeof options,
+                                      .tokens = tokens,
+                                      .token_count = count,
+                                      .logits = logits ? SLUICE_LOGITS_ALL : SLUICE_LOGITS_NONE};
+    collected got = {.logits = logits, .vocabulary = VOCABULARY, .first = 0, .room = first + count};
+    collect(submit(sequence, &options), &got);
+}
+
+static void run_alone(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    sluice_sequence *sequence = open_sequence(engine);
+    read_all(sequence, reference->tokens, TOKENS, logits, 0);
+    sluice_sequence_release(sequence);
+    *from = 0;
+}
+
+/* Others read and generate meanwhile. */
+static void run_among_strangers(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    sluice_sequence *strangers[STRANGERS];
+    sluice_request *requests[STRANGERS];
+    for (int32_t s = 0; s < STRANGERS; s++) {
+        int32_t tokens[TOKENS];
+        for (int32_t i = 0; i < TOKENS; i++) {
+            tokens[i] = token_at(i * (s + 2) + s);
+        }
+        strangers[s] = open_sequence(engine);
+        sluice_request_options options = {.size = sizeof options,
+                                          .tokens = tokens,
+                                          .token_count = (size_t)(5 + 11 * s),
+                                          .generate = 30,
+                                          .ignore_eos = true,
+                                          .no_text = true};
+        requests[s] = submit(strangers[s], &options);
+    }
+    run_alone(engine, reference, logits, from);
+    for (int32_t s = 0; s < STRANGERS; s++) {
+        collected got = {0};
+        assert_int_equal(collect(requests[s], &got), 30);
+        sluice_sequence_release(strangers[s]);
+    }
+}
+
+/* A second sequence starts from the first one's pages. */
+static void run_reusing(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    sluice_sequence *first = open_sequence(engine), *second = open_sequence(engine);
+    read_all(first, reference->tokens, TOKENS, NULL, 0);
+    sluice_request_options beginning = {
+        .size = sizeof beginning, .tokens = reference->tokens, .token_count = 140};
+    collected got = {0};
+    collect(submit(second, &beginning), &got);
+    assert_int_equal(got.reused, 128);
+    read_all(second, reference->tokens + 140, TOKENS - 140, logits, 140);
+    sluice_sequence_release(first);
+    sluice_sequence_release(second);
+    *from = 140;
+}
+
+/* Takes back a wrong turn. */
+static void run_after_rollback(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    sluice_sequence *sequence = open_sequence(engine);
+    sluice_error error;
+    read_all(sequence, reference->tokens, 90, NULL, 0);
+    read_all(sequence, reference->tokens + 3, 60, NULL, 0);
+    must(sluice_sequence_rollback(sequence, 70, &error), &error, "rollback");
+    read_all(sequence, reference->tokens + 70, TOKENS - 70, logits, 70);
+    sluice_sequence_release(sequence);
+    *from = 70;
+}
+
+/* A fork goes the right way, the original another. */
+static void run_forked(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    sluice_sequence *sequence = open_sequence(engine), *fork;
+    sluice_error error;
+    read_all(sequence, reference->tokens, 75, NULL, 0);
+    must(sluice_sequence_fork(sequence, &fork, &error), &error, "fork");
+    read_all(sequence, reference->tokens + 9, 30, NULL, 0);
+    read_all(fork, reference->tokens + 75, TOKENS - 75, logits, 75);
+    sluice_sequence_release(sequence);
+    sluice_sequence_release(fork);
+    *from = 75;
+}
+
+static const way ways[] = {
+    {"chunk 512, alone", 512, 1, 1, run_alone}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone},
+    {"chunk 7, alone", 7, 1, 1, run_alone},
+    {"chunk 1, alone", 1, 1, 1, run_alone},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback},
+    {"chunk 7, forked", 7, 1, 2, run_forked},
+};
+
+/* ---- every family, type and tier
+ * ------------------------------------------------------------------------------------ */
+
+typedef struct setting {
+    const char *family, *type, *tier, *cache_type;
+} setting;
+
+static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
+                      bool is_reference) {
+    sluice_engine_options options = {.size = sizeof options,
+                                     .device = device,
+                                     .isa = s->tier,
+                                     .threads = w->threads,
+                                     .chunk = w->chunk,
+                                     .sequences = w->sequences,
+                                     .context = 256,
+                                     .outputs = w->chunk < TOKENS ? w->chunk : TOKENS,
+                                     .kv_type = s->cache_type,
+                                     .deterministic = deterministic};
+    if (options.outputs < w->sequences) {
+        options.outputs = w->sequences;
+    }
+    sluice_engine *engine = open_engine(model, &options);
+    float *logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
+    size_t from = 0;
+    w->run(engine, reference, logits, &from);
+    sluice_engine_destroy(engine);
+    if (is_reference) {
+        memcpy(reference->logits, logits, (size_t)TOKENS * VOCABULARY * sizeof(float));
+    }
+    for (size_t p = from; p < TOKENS; p++) {
+        if (memcmp(logits + p * VOCABULARY, reference->logits + p * VOCABULARY, VOCABULARY * sizeof(float))) {
+            fail_msg("%s %s %s, cache %s: %s: logits of position %zu differ from \"%s\"", s->family, s->type,
+                     s->tier, s->cache_type, w->name, p, ways[0].name);
+        }
+    }
+    free(logits);
+}
+
+static void check_setting(sluice_model *model, const setting *s) {
+    text reference;
+    for (int32_t i = 0; i < TOKENS; i++) {
+        reference.tokens[i] = token_at(i);
+    }
+    reference.logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        check_way(model, s, &ways[w], &reference, w == 0);
+    }
+    bool varied = false;
+    for (size_t i = 1; i < VOCABULARY; i++) {
+        varied |= reference.logits[i] != reference.logits[0];
+    }
+    assert_true(varied);
+    free(reference.logits);
+}
+
+static sluice_model *make_model(const char *family, const char *type) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/invariants-%s-%s-%d.gguf", SLUICE_BINARY_DIR, family, type,
+             (int)getpid());
+    sluice_synth_options options = {.size = sizeof options,
+                                    .preset = family,
+                                    .type = type,
+                                    .seed = 5,
+                                    .width = 256,
+                                    .feed_forward = 256,
+                                    .vocabulary = VOCABULARY,
+                                    .expert_width = strcmp(family, "qwen3moe") == 0 ? 256 : 0};
+    sluice_error error;
+    must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
+    sluice_model *model = open_model(path);
+    unlink(path); /* the map stays */
+    return model;
+}
+
+static bool has_tier(sluice_model *model, const char *tier) {
+    sluice_engine_options options = {.size = sizeof options, .device = device, .isa = tier};
+    sluice_error error;
+    char *text;
+    if (sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error)) {
+        printf("%s: skipped: %s\n", tier, error.message);
+        return false;
+    }
+    sluice_free(text);
+    return true;
+}
+
+/* Plain C under a sanitizer is slow: there one weight type for each family, in turn. */
+static bool in_scope(size_t family, size_t type, size_t tier) {
+#ifdef SLUICE_SANITIZED
+    return (family + tier) % (sizeof types / sizeof *types) == type;
+#else
+    return family < sizeof families / sizeof *families && type < sizeof types / sizeof *types &&
+           tier < sizeof tiers / sizeof *tiers;
+#endif
+}
+
+static void family_gives_the_same_bits_every_way(void **state) {
+    size_t family = (size_t)((const char *const *)*state - families);
+    bool gpu = strncmp(device, "cuda", 4) == 0;
+    for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
+        sluice_model *model = make_model(families[family], types[type]);
+        for (size_t tier = 0; tier < (gpu ? 1 : sizeof tiers / sizeof *tiers); tier++) {
+            if (in_scope(family, type, tier) && has_tier(model, tiers[tier])) {
+                const char *cache_type =
+                    cache_types[(family + type + tier) % (sizeof cache_types / sizeof *cache_types)];
+                check_setting(model, &(setting){families[family], types[type], tiers[tier], cache_type});
+            }
+        }
+        sluice_model_release(model);
+    }
+}
+
+/* ---- steady steps
+ * --------------------------------------------------------------------------------------------------- */
+
+static void steady_steps_allocate_nothing(void **state) {
+    (void)state;
+    for (size_t family = 3; family < sizeof families / sizeof *families; family++) {
+        sluice_model *model = make_model(families[family], "q8_0");
+        sluice_engine_options options = {
+            .size = sizeof options, .device = device, .context = 1200, .sequences = 2, .threads = 2};
+        sluice_engine *engine = open_engine(model, &options);
+        sluice_sequence *sequence = open_sequence(engine);
+        int32_t token = 1;
+        sluice_request_options request_options = {.size = sizeof request_options,
+                                                  .tokens = &token,
+                                                  .token_count = 1,
+                                                  .generate = 1050,
+                                                  .ignore_eos = true,
+                                                  .no_text = true};
+        sluice_request *request = submit(sequence, &request_options);
+        sluice_error error;
+        sluice_event event = {.size = sizeof event};
+        uint64_t before = 0;
+        sluice_counters first = {.size = sizeof first}, last = {.size = sizeof last};
+        size_t tokens = 0;
+        do {
+            must(sluice_poll(request, -1, &event, &error), &error, "poll");
+            tokens += event.kind == SLUICE_EVENT_TOKEN;
+            if (tokens == 40 && before == 0) {
+                sluice_engine_get_counters(engine, &first);
+                before = sl_alloc_count();
+            }
+        } while (event.kind != SLUICE_EVENT_DONE);
+        uint64_t after = sl_alloc_count();
+        sluice_engine_get_counters(engine, &last);
+        assert_int_equal(tokens, 1050);
+        assert_true(last.steps - first.steps >= 1000);
+        assert_int_equal(after, before);
+        assert_int_equal(last.device_allocations, first.device_allocations);
+        assert_int_equal(last.synchronisations, first.synchronisations);
+        sluice_request_release(request);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+        sluice_model_release(model);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--device") == 0) {
+        device = argv[2];
+        deterministic = true;
+    }
+    enum { FAMILIES = sizeof families / sizeof *families };
+    struct CMUnitTest tests[FAMILIES + 1];
+    for (size_t i = 0; i < FAMILIES; i++) {
+        tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
+                                       (void *)(size_t)&families[i]};
+    }
+    tests[FAMILIES] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

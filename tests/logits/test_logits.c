@@ -1,0 +1,162 @@
+/* Logits and greedy text of tiny random models of every family against what Hugging Face transformers
+ * computes (README.md here). */
+#include "support/engine.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+/* Relative: the norm of the difference over the norm of the logits. Absolute: what tells every mutant of the
+ * README's table from the model. */
+static const double relative_limit = 1e-4, absolute_limit = 5e-4;
+
+static const char *const cases[] = {"llama",           "llama-scaled", "mistral",    "qwen2",
+                                    "qwen3",           "qwen3-tied",   "qwen3-bf16", "qwen3moe",
+                                    "qwen3moe-nonorm", "gemma3",       "qwen3_5"};
+
+static const char *device = "cpu"; /* --device */
+
+typedef struct oracle {
+    char folder[1024];
+    json_t *facts, *greedy;
+    int32_t tokens[512], prompt[64], continuation[64];
+    size_t token_count, prompt_count, continuation_count, position_count, vocabulary;
+    float *logits; /* [position_count][vocabulary] */
+} oracle;
+
+static size_t read_ids(json_t *array, int32_t *ids) {
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        ids[i] = (int32_t)json_integer_value(json_array_get(array, i));
+    }
+    return json_array_size(array);
+}
+
+static json_t *load_json(const char *folder, const char *name) {
+    char path[2048];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    json_error_t error;
+    json_t *value = json_load_file(path, 0, &error);
+    if (!value) {
+        fail_msg("%s: %s", path, error.text);
+    }
+    return value;
+}
+
+static void oracle_open(oracle *o, const char *name) {
+    snprintf(o->folder, sizeof o->folder, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, name);
+    o->facts = load_json(o->folder, "case.json");
+    o->greedy = load_json(o->folder, "greedy.json");
+    o->token_count = read_ids(json_object_get(o->facts, "tokens"), o->tokens);
+    o->prompt_count = read_ids(json_object_get(o->greedy, "prompt"), o->prompt);
+    o->continuation_count = read_ids(json_object_get(o->greedy, "tokens"), o->continuation);
+    o->position_count = json_array_size(json_object_get(o->facts, "positions"));
+    o->vocabulary = (size_t)json_integer_value(json_object_get(o->facts, "vocab"));
+    char path[2048];
+    snprintf(path, sizeof path, "%s/logits.f32", o->folder);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    o->logits = malloc(o->position_count * o->vocabulary * sizeof(float));
+    assert_int_equal(fread(o->logits, sizeof(float), o->position_count * o->vocabulary, file),
+                     o->position_count * o->vocabulary);
+    fclose(file);
+}
+
+static void oracle_close(oracle *o) {
+    json_decref(o->facts);
+    json_decref(o->greedy);
+    free(o->logits);
+}
+
+static void compare_logits(const oracle *o, const float *logits, const char *what) {
+    double difference = 0, norm = 0, largest = 0;
+    for (size_t i = 0; i < o->position_count; i++) {
+        size_t position =
+            (size_t)json_integer_value(json_array_get(json_object_get(o->facts, "positions"), i));
+        for (size_t v = 0; v < o->vocabulary; v++) {
+            double want = o->logits[i * o->vocabulary + v],
+                   d = (double)logits[position * o->vocabulary + v] - want;
+            difference += d * d;
+            norm += want * want;
+            largest = fabs(d) > largest ? fabs(d) : largest;
+        }
+    }
+    double relative = sqrt(difference / norm);
+    printf("%s: relative %.2e, largest %.2e\n", what, relative, largest);
+    if (!(relative <= relative_limit) || !(largest <= absolute_limit)) {
+        fail_msg("%s: logits differ from transformers: relative %g (limit %g), largest %g (limit %g)", what,
+                 relative, relative_limit, largest, absolute_limit);
+    }
+}
+
+static void check_case(const oracle *o, sluice_model *model, const char *isa, int32_t chunk) {
+    /* An F32 cache: the oracle rounds nothing. */
+    sluice_engine_options options = {.size = sizeof options,
+                                     .device = device,
+                                     .isa = isa,
+                                     .chunk = chunk,
+                                     .context = 512,
+                                     .outputs = chunk,
+                                     .kv_type = "f32"};
+    sluice_engine *engine = open_engine(model, &options);
+    sluice_sequence *sequence = open_sequence(engine);
+    float *logits = calloc(o->token_count * o->vocabulary, sizeof(float));
+    sluice_request_options read = {
+        .size = sizeof read, .tokens = o->tokens, .token_count = o->token_count, .logits = SLUICE_LOGITS_ALL};
+    collected got = {.logits = logits, .vocabulary = o->vocabulary, .room = o->token_count};
+    collect(submit(sequence, &read), &got);
+    char what[1200];
+    snprintf(what, sizeof what, "%s, %s, chunk %d", strrchr(o->folder, '/') + 1, isa, (int)chunk);
+    compare_logits(o, logits, what);
+    free(logits);
+    sluice_sequence_release(sequence);
+
+    sequence = open_sequence(engine);
+    int32_t tokens[64];
+    sluice_request_options generate = {.size = sizeof generate,
+                                       .tokens = o->prompt,
+                                       .token_count = o->prompt_count,
+                                       .generate = o->continuation_count,
+                                       .no_text = true,
+                                       .ignore_eos = true};
+    got = (collected){.tokens = tokens};
+    assert_int_equal(collect(submit(sequence, &generate), &got), o->continuation_count);
+    assert_memory_equal(tokens, o->continuation, o->continuation_count * sizeof *tokens);
+    sluice_sequence_release(sequence);
+    sluice_engine_destroy(engine);
+}
+
+static void family_matches_transformers(void **state) {
+    oracle o = {0};
+    oracle_open(&o, *state);
+    sluice_model *model = open_model(o.folder);
+    static const char *const tiers[] = {"plain", "avx2", "avx512"};
+    for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
+        sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
+        char *text;
+        sluice_error error;
+        if (sluice_plan_describe(model, &probe, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error)) {
+            printf("%s: skipped: %s\n", tiers[t], error.message);
+            continue;
+        }
+        sluice_free(text);
+        check_case(&o, model, tiers[t], 512);
+        check_case(&o, model, tiers[t], 7);
+        if (strncmp(device, "cuda", 4) == 0) {
+            break; /* tiers are the CPU's */
+        }
+    }
+    sluice_model_release(model);
+    oracle_close(&o);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--device") == 0) {
+        device = argv[2];
+    }
+    struct CMUnitTest tests[sizeof cases / sizeof *cases];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tests[i] =
+            (struct CMUnitTest){cases[i], family_matches_transformers, NULL, NULL, (void *)(size_t)cases[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
