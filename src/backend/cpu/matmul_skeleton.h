@@ -1,5 +1,5 @@
 /* The matrix product around its innermost loops: packs x, hands out panels, adds bias and residual. Included once by
- * each tier's matmul.c, after matmul_tiles.h. */
+ * each tier's matmul.c, after matmul_tiles.h and the tier's own matmul_types[SL_QTYPE_COUNT]. */
 #ifndef SL_BACKEND_CPU_MATMUL_SKELETON_H
 #define SL_BACKEND_CPU_MATMUL_SKELETON_H
 
@@ -39,16 +39,8 @@ static uint64_t align64(uint64_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-static uint64_t linear_workspace(const sl_matmul_type *type, const sl_kernel_query *query) {
-    const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
-    const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
-    const uint64_t sums = (uint64_t)SL_MATMUL_PANELS * SL_PANEL * (uint64_t)batch_rows(query);
-    return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
-           align64((scales_floats(type) + sums) * sizeof(float)) * (uint64_t)query->backend->options.threads;
-}
-
-static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, const sl_matmul_type *type, int thread,
-                        int threads) {
+static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_matmul_type *type = &matmul_types[op->kernel->weight_type];
     linear linear = {.context = context, .op = op, .type = type, .columns = op->weights[0].columns};
     linear.row_bytes = packed_row_bytes(type, linear.columns);
     linear.tiles = op->scratch;
@@ -221,9 +213,35 @@ static void run_unit(const linear *linear, const unit *unit) {
     }
 }
 
-static void run_linear(const sl_cpu_context *context, const sl_cpu_op *op, const sl_matmul_type *type, int thread,
-                       int threads) {
-    linear linear = linear_of(context, op, type, thread, threads);
+/* ---- the kernel ---- */
+
+static const sl_matmul_type *type_of(const sl_kernel *kernel) {
+    return &matmul_types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
+}
+
+SL_TIER_DECLINES(linear) {
+    const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
+    if (needs) {
+        return needs;
+    }
+    const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
+    if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
+        return "is for another weight type";
+    }
+    return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
+}
+
+SL_TIER_WORKSPACE(linear) {
+    const sl_matmul_type *type = type_of(kernel);
+    const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
+    const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
+    const uint64_t sums = (uint64_t)SL_MATMUL_PANELS * SL_PANEL * (uint64_t)batch_rows(query);
+    return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
+           align64((scales_floats(type) + sums) * sizeof(float)) * (uint64_t)query->backend->options.threads;
+}
+
+SL_TIER_RUN(linear) {
+    linear linear = linear_of(context, op, thread, threads);
     pack_tiles(&linear, thread, threads);
     linear.unit_panels = choose_unit_panels(&linear, threads);
     sl_pool_barrier(context->pool);

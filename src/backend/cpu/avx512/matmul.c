@@ -1,8 +1,6 @@
 /* Matrix products of the AVX-512 tier. */
 #include "backend/cpu/avx512/unpack.h"
-#include "backend/cpu/avx512/avx512.h"
 #include "backend/cpu/matmul_tiles.h"
-#include "backend/cpu/matmul_skeleton.h"
 #include "quant/blocks.h"
 
 enum { SL_FLOAT_ROWS = 8 };
@@ -54,7 +52,7 @@ static void pack_row_bf16(const sl_matmul_source *source) {
     }
 SL_TILES(BF16_TILE, bf16, BF16)
 
-static const sl_matmul_type types[SL_QTYPE_COUNT] = {
+static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
     SL_FLOAT_ROW(f32, F32),
     SL_FLOAT_ROW(f16, F16),
     /* A block is a pair of columns. */
@@ -71,26 +69,4 @@ static const sl_matmul_type types[SL_QTYPE_COUNT] = {
     SL_INT_ROW(q6_k, Q6_K, 16),
 };
 
-static const sl_matmul_type *type_of(const sl_kernel *kernel) {
-    return &types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
-}
-
-const char *sl_avx512_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
-    const char *needs = sl_cpu_needs(query, SL_ISA_AVX512);
-    if (needs) {
-        return needs;
-    }
-    const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
-    if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
-        return "is for another weight type";
-    }
-    return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
-}
-
-uint64_t sl_avx512_linear_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
-    return linear_workspace(type_of(kernel), query);
-}
-
-void sl_avx512_linear(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    run_linear(context, op, type_of(&op->kernel->kernel), thread, threads);
-}
+#include "backend/cpu/matmul_skeleton.h"

@@ -28,6 +28,13 @@ SL_ALWAYS_INLINE vf vf_load(const void *p) {
 SL_ALWAYS_INLINE void vf_store(float *p, vf v) {
     _mm512_storeu_ps(p, v);
 }
+/* The first `count` lanes, or all when there are more. */
+SL_ALWAYS_INLINE vf vf_load_part(const float *p, int count) {
+    return count >= VN ? vf_load(p) : _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p);
+}
+SL_ALWAYS_INLINE void vf_store_part(float *p, vf v, int count) {
+    _mm512_mask_storeu_ps(p, count >= VN ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1), v);
+}
 SL_ALWAYS_INLINE vf vf_zero(void) {
     return _mm512_setzero_ps();
 }

@@ -1,0 +1,3 @@
+/* Ops on single rows, of the AVX-512 tier. */
+#include "backend/cpu/avx512/simd.h"
+#include "backend/cpu/simd_rows.h"

@@ -1,0 +1,437 @@
+/* Attention over the paged cache, for one tier: included once by its attention.c, after its simd.h.
+ *
+ * Class "tile64/chain": as the plain kernel's (plain/cache.c), tiles of 64 keys at multiples of 64 in rising order,
+ * keys, values, queries and probabilities in f32; a score is one fused chain over the elements of the head, a value's
+ * element one fused chain over the keys that the row sees; the exponential is vf_exp, a tile's probabilities are
+ * added lane by lane, vector after vector, then across lanes.
+ *
+ * Rows share a tile: a block is some rows of a sequence times the query heads of one key head, all of which read the
+ * tile that was decoded once, keys transposed so that a vector holds one element of many keys. */
+#ifndef SL_BACKEND_CPU_SIMD_ATTENTION_H
+#define SL_BACKEND_CPU_SIMD_ATTENTION_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/simd_math.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    BLOCK_QUERIES = 48, /* a block's queries (row times head), unless one row has more heads */
+    TILE_QUERIES = 6,   /* of which so many go through the keys at once */
+};
+
+/* ---- small products ---- */
+
+/* c[rows][vectors * VN] (+)= a[rows][from .. to) b[from .. to)[vectors * VN] */
+typedef struct product {
+    const float *a, *b;
+    float *c;
+    int32_t a_stride, b_stride, c_stride;
+    int32_t from, to;
+    bool from_zero;
+} product;
+
+SL_ALWAYS_INLINE void multiply(const int rows, const int vectors, const product *p) {
+    vf sums[TILE_QUERIES][SL_ATTENTION_VECTORS];
+    SL_UNROLL for (int r = 0; r < rows; r++) {
+        SL_UNROLL for (int v = 0; v < vectors; v++) {
+            sums[r][v] = p->from_zero ? vf_zero() : vf_load(p->c + r * p->c_stride + v * VN);
+        }
+    }
+    const float *a = p->a + p->from, *b = p->b + (int64_t)p->from * p->b_stride;
+    const int32_t a_stride = p->a_stride, b_stride = p->b_stride;
+    for (int32_t k = p->to - p->from; k > 0; k--, a++, b += b_stride) {
+        vf columns[SL_ATTENTION_VECTORS];
+        SL_UNROLL for (int v = 0; v < vectors; v++) {
+            columns[v] = vf_load(b + v * VN);
+        }
+        SL_UNROLL for (int r = 0; r < rows; r++) {
+            const vf value = vf_set1(a[r * a_stride]);
+            SL_UNROLL for (int v = 0; v < vectors; v++) {
+                sums[r][v] = vf_fma(value, columns[v], sums[r][v]);
+            }
+        }
+    }
+    SL_UNROLL for (int r = 0; r < rows; r++) {
+        SL_UNROLL for (int v = 0; v < vectors; v++) {
+            vf_store(p->c + r * p->c_stride + v * VN, sums[r][v]);
+        }
+    }
+}
+
+#define MULTIPLY(rows, vectors)                                                                                        \
+    static void multiply_##rows##_##vectors(const product *p) {                                                        \
+        multiply(rows, vectors, p);                                                                                    \
+    }
+#define MULTIPLY_ALL(vectors)                                                                                          \
+    MULTIPLY(1, vectors)                                                                                               \
+    MULTIPLY(2, vectors)                                                                                               \
+    MULTIPLY(3, vectors) MULTIPLY(4, vectors) MULTIPLY(5, vectors) MULTIPLY(6, vectors)
+#define MULTIPLY_LIST(vectors)                                                                                         \
+    {multiply_1_##vectors, multiply_2_##vectors, multiply_3_##vectors,                                                 \
+     multiply_4_##vectors, multiply_5_##vectors, multiply_6_##vectors}
+MULTIPLY_ALL(1)
+MULTIPLY_ALL(2)
+#if SL_ATTENTION_VECTORS == 4
+MULTIPLY_ALL(3)
+MULTIPLY_ALL(4)
+#endif
+static void (*const multiplies[SL_ATTENTION_VECTORS][TILE_QUERIES])(const product *) = {
+    MULTIPLY_LIST(1), MULTIPLY_LIST(2),
+#if SL_ATTENTION_VECTORS == 4
+    MULTIPLY_LIST(3), MULTIPLY_LIST(4),
+#endif
+};
+
+/* All columns, in strips that fit the registers. */
+static void multiply_wide(product p, int32_t rows, int32_t columns) {
+    for (int32_t left = columns / VN, take; left > 0; left -= take) {
+        take = left < SL_ATTENTION_VECTORS ? left : SL_ATTENTION_VECTORS;
+        multiplies[take - 1][rows - 1](&p);
+        p.b += take * VN;
+        p.c += take * VN;
+    }
+}
+
+/* ---- a block of work ---- */
+
+typedef struct attention {
+    const sl_cpu_context *context;
+    const sl_cpu_op *op;
+    const sl_op_attention *parameters;
+    const sl_cache_group *group;
+    sl_qtype type;
+    int32_t ratio, block_rows;
+    /* scratch */
+    float *rows;         /* [VN][key_size]: keys before they are transposed */
+    float *keys;         /* [key_size][64] */
+    float *values;       /* [64][value_size] */
+    float *queries;      /* [queries][key_size] */
+    float *scores;       /* [TILE_QUERIES][64] */
+    float *outputs;      /* [queries][value_size] */
+    float *largest, *sum; /* [queries] */
+    /* the block: rows [first, last) of the span */
+    const sl_step_span *span;
+    int32_t first, last, kv_head;
+} attention;
+
+static int32_t rows_of_block(int32_t ratio) {
+    return ratio < BLOCK_QUERIES ? BLOCK_QUERIES / ratio : 1;
+}
+
+static uint64_t attention_floats(const sl_cache_group *group, int32_t ratio) {
+    const uint64_t queries = (uint64_t)rows_of_block(ratio) * (uint64_t)ratio;
+    const uint64_t keys = (uint64_t)group->key_size, values = (uint64_t)group->value_size;
+    return VN * keys + SL_PAGE_TOKENS * (keys + values + TILE_QUERIES) + queries * (keys + values + 2);
+}
+
+SL_TIER_WORKSPACE(attention) {
+    (void)kernel;
+    const sl_op_attention *parameters = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[parameters->place.group];
+    return sl_cpu_scratch_bytes(
+        query, attention_floats(group, parameters->heads / group->kv_heads) * sizeof(float));
+}
+
+SL_TIER_DECLINES(attention) {
+    (void)kernel;
+    const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
+    if (needs) {
+        return needs;
+    }
+    const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
+    return group->key_size % VN || group->value_size % VN ? "takes head sizes that fill its vectors" : NULL;
+}
+
+static attention attention_of(const sl_cpu_context *context, const sl_cpu_op *op, void *scratch) {
+    attention a = {.context = context, .op = op, .parameters = &op->op->u.attention};
+    a.group = &context->program->groups[a.parameters->place.group];
+    a.type = context->deployment->caches[a.parameters->place.group].type;
+    a.ratio = a.parameters->heads / a.group->kv_heads;
+    a.block_rows = rows_of_block(a.ratio);
+    const int32_t queries = a.block_rows * a.ratio, keys = a.group->key_size, values = a.group->value_size;
+    a.keys = scratch; /* whole cache lines first */
+    a.values = a.keys + SL_PAGE_TOKENS * keys;
+    a.scores = a.values + SL_PAGE_TOKENS * values;
+    a.rows = a.scores + SL_PAGE_TOKENS * TILE_QUERIES;
+    a.queries = a.rows + VN * keys;
+    a.outputs = a.queries + queries * keys;
+    a.largest = a.outputs + queries * values;
+    a.sum = a.largest + queries;
+    return a;
+}
+
+/* A thread's place in the list of blocks; numbers only rise. */
+typedef struct attention_walk {
+    int32_t span, before; /* blocks of the spans before this one */
+} attention_walk;
+
+/* Block `index`; false past the end. */
+static bool find_block(attention *a, attention_walk *walk, int32_t index) {
+    for (; walk->span < a->context->header->spans; walk->span++) {
+        const sl_step_span *span = &a->context->spans[walk->span];
+        const int32_t blocks = (span->row_count + a->block_rows - 1) / a->block_rows;
+        const int32_t i = index - walk->before;
+        if (i < blocks * a->group->kv_heads) {
+            /* The last rows first: they have the most keys. */
+            a->span = span;
+            a->kv_head = i % a->group->kv_heads;
+            a->first = (blocks - 1 - i / a->group->kv_heads) * a->block_rows;
+            a->last = a->first + a->block_rows < span->row_count ? a->first + a->block_rows : span->row_count;
+            return true;
+        }
+        walk->before += blocks * a->group->kv_heads;
+    }
+    return false;
+}
+
+/* ---- a tile of keys ---- */
+
+SL_ALWAYS_INLINE void decode_row(const sl_qtype type, const unsigned char *row, int32_t size, float *out) {
+    for (int32_t i = 0; i < size; i += VN) {
+        vf_store(out + i, vf_decode(type, row, i));
+    }
+}
+
+SL_ALWAYS_INLINE void decode_keys(const attention *a, const sl_qtype type, const unsigned char *keys,
+                                  uint64_t bytes, int32_t from, int32_t to) {
+    const int32_t size = a->group->key_size;
+    for (int32_t j = from / VN * VN; j < to; j += VN) {
+        for (int32_t i = 0; i < VN; i++) {
+            if (j + i >= from && j + i < to) {
+                decode_row(type, keys + (uint64_t)(j + i) * bytes, size, a->rows + i * size);
+            }
+        }
+        for (int32_t d = 0; d < size; d += VN) {
+            vf_transpose(a->rows + d, size, a->keys + d * SL_PAGE_TOKENS + j, SL_PAGE_TOKENS);
+        }
+    }
+}
+
+SL_ALWAYS_INLINE void decode_tile_as(const attention *a, const sl_qtype type, const sl_cpu_cache *cache,
+                                     int32_t tile, int32_t from, int32_t to) {
+    const unsigned char *values = sl_cpu_page_values(cache, tile, a->kv_head);
+    decode_keys(a, type, sl_cpu_page_keys(cache, tile, a->kv_head), cache->key_bytes, from, to);
+    for (int32_t j = from; j < to; j++) {
+        decode_row(type, values + (uint64_t)j * cache->value_bytes, a->group->value_size,
+                   a->values + j * a->group->value_size);
+    }
+}
+
+/* Keys [from, to) of a tile; those next to them keep what was there, and nothing uses it. */
+static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t tile, int32_t from, int32_t to) {
+    switch (a->type) {
+    case SL_QTYPE_F32:
+        decode_tile_as(a, SL_QTYPE_F32, cache, tile, from, to);
+        break;
+    case SL_QTYPE_F16:
+        decode_tile_as(a, SL_QTYPE_F16, cache, tile, from, to);
+        break;
+    case SL_QTYPE_BF16:
+        decode_tile_as(a, SL_QTYPE_BF16, cache, tile, from, to);
+        break;
+    default:
+        decode_tile_as(a, SL_QTYPE_Q8_0, cache, tile, from, to);
+        break;
+    }
+}
+
+/* Turns one query's scores into probabilities, 0 outside [from, to), and rescales what it has so far. */
+static void soften(const attention *a, int32_t query, float *scores, int32_t from, int32_t to) {
+    const sl_op_attention *parameters = a->parameters;
+    const vf scale = vf_set1(parameters->scale), minus_infinity = vf_set1(-INFINITY);
+    vf score[SL_PAGE_TOKENS / VN];
+    vf top = minus_infinity;
+    SL_UNROLL for (int v = 0; v < SL_PAGE_TOKENS / VN; v++) {
+        vf s = vf_mul(vf_load(scores + v * VN), scale);
+        if (parameters->softcap > 0) {
+            const vf cap = vf_set1(parameters->softcap);
+            s = vf_mul(cap, vf_tanh(vf_div(s, cap)));
+        }
+        score[v] = vf_select(s, from - v * VN, to - v * VN, minus_infinity);
+        top = vf_max(score[v], top); /* a NaN leaves top as it was */
+    }
+    const float tile_top = vf_largest(top), old = a->largest[query];
+    const float largest = tile_top > old ? tile_top : old;
+    vf total = vf_zero();
+    SL_UNROLL for (int v = 0; v < SL_PAGE_TOKENS / VN; v++) {
+        const vf p = vf_exp(vf_sub(score[v], vf_set1(largest)));
+        const vf seen = vf_select(p, from - v * VN, to - v * VN, vf_zero());
+        vf_store(scores + v * VN, seen);
+        total = vf_add(total, seen);
+    }
+    if (largest != old) {
+        float correction[VN];
+        const vf factor = vf_exp(vf_set1(old - largest));
+        vf_store(correction, factor);
+        a->sum[query] *= correction[0];
+        float *y = a->outputs + query * a->group->value_size;
+        for (int32_t i = 0; i < a->group->value_size; i += VN) {
+            vf_store(y + i, vf_mul(vf_load(y + i), factor));
+        }
+    }
+    a->largest[query] = largest;
+    a->sum[query] += vf_sum(total);
+}
+
+static int32_t clamp_key(int32_t value) {
+    return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
+}
+
+/* First index that the row at `index` sees. */
+static int32_t first_seen(const sl_cache_group *group, int32_t index) {
+    return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
+}
+
+/* Of the tile that starts at index `base`, what query `query` of the block sees. */
+static void seen_keys(const attention *a, int32_t query, int32_t base, int32_t *from, int32_t *to) {
+    const int32_t index = a->span->length[a->parameters->place.group] + a->first + query / a->ratio;
+    *from = clamp_key(first_seen(a->group, index) - base);
+    *to = clamp_key(index + 1 - base);
+}
+
+/* Adds values by probability. What only some of the queries see is added for those alone: another row's value must
+ * not even meet a factor of zero, it could be infinite. */
+static void add_values(const attention *a, int32_t query, int32_t count, const int32_t *from, const int32_t *to) {
+    const int32_t size = a->group->value_size;
+    int32_t start = from[0], end = to[0];
+    for (int32_t i = 1; i < count; i++) {
+        start = from[i] > start ? from[i] : start;
+        end = to[i] < end ? to[i] : end;
+    }
+    end = end < start ? start : end;
+    product all = {.a = a->scores,
+                   .b = a->values,
+                   .c = a->outputs + query * size,
+                   .a_stride = SL_PAGE_TOKENS,
+                   .b_stride = size,
+                   .c_stride = size};
+    for (int32_t i = 0; i < count; i++) {
+        product own = all;
+        own.a += i * SL_PAGE_TOKENS;
+        own.c += i * size;
+        own.from = from[i];
+        own.to = to[i] < start ? to[i] : start;
+        if (own.from < own.to) {
+            multiply_wide(own, 1, size);
+        }
+    }
+    all.from = start;
+    all.to = end;
+    if (start < end) {
+        multiply_wide(all, count, size);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        product own = all;
+        own.a += i * SL_PAGE_TOKENS;
+        own.c += i * size;
+        own.from = from[i] > end ? from[i] : end;
+        own.to = to[i];
+        if (own.from < own.to) {
+            multiply_wide(own, 1, size);
+        }
+    }
+}
+
+/* Queries [query, query + count) of the block against the tile at `base`; each sees some of it. */
+static void attend(const attention *a, int32_t query, int32_t count, int32_t base) {
+    int32_t from[TILE_QUERIES], to[TILE_QUERIES];
+    const product scores = {.a = a->queries + query * a->group->key_size,
+                            .b = a->keys,
+                            .c = a->scores,
+                            .a_stride = a->group->key_size,
+                            .b_stride = SL_PAGE_TOKENS,
+                            .c_stride = SL_PAGE_TOKENS,
+                            .to = a->group->key_size,
+                            .from_zero = true};
+    multiply_wide(scores, count, SL_PAGE_TOKENS);
+    for (int32_t i = 0; i < count; i++) {
+        seen_keys(a, query + i, base, &from[i], &to[i]);
+        soften(a, query + i, a->scores + i * SL_PAGE_TOKENS, from[i], to[i]);
+    }
+    add_values(a, query, count, from, to);
+}
+
+/* All queries of the block against one tile; those that see nothing of it lie at either end. */
+static void attend_all(const attention *a, int32_t queries, int32_t base) {
+    int32_t query = 0, from, to;
+    while (query < queries) {
+        int32_t count = 0;
+        while (query + count < queries && count < TILE_QUERIES) {
+            seen_keys(a, query + count, base, &from, &to);
+            if (from >= to) {
+                break;
+            }
+            count++;
+        }
+        if (count > 0) {
+            attend(a, query, count, base);
+            query += count;
+        } else {
+            query++;
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+static void start_queries(const attention *a, int32_t queries) {
+    const float *sinks = (const float *)(const void *)a->op->weights[0].data;
+    for (int32_t query = 0; query < queries; query++) {
+        const int32_t row = a->span->first_row + a->first + query / a->ratio;
+        const int32_t head = a->kv_head * a->ratio + query % a->ratio;
+        memcpy(a->queries + query * a->group->key_size,
+               sl_cpu_f32(&a->op->in[0], row) + head * a->parameters->q_stride,
+               (size_t)a->group->key_size * sizeof(float));
+        a->largest[query] = sinks ? sinks[head] : -INFINITY;
+        a->sum[query] = sinks ? 1.0f : 0.0f;
+    }
+    memset(a->outputs, 0, (size_t)(queries * a->group->value_size) * sizeof(float));
+}
+
+static void finish_queries(const attention *a, int32_t queries) {
+    const int32_t size = a->group->value_size;
+    for (int32_t query = 0; query < queries; query++) {
+        const int32_t row = a->span->first_row + a->first + query / a->ratio;
+        const int32_t head = a->kv_head * a->ratio + query % a->ratio;
+        const sl_cpu_operand *gates = &a->op->in[1];
+        const float *gate = gates->data ? sl_cpu_f32(gates, row) + head * a->parameters->gate_stride : NULL;
+        const float *from = a->outputs + query * size;
+        float *y = sl_cpu_f32(&a->op->out[0], row) + head * size;
+        const vf factor = vf_set1(a->sum[query] == 0.0f ? 0.0f : 1.0f / a->sum[query]);
+        for (int32_t i = 0; i < size; i += VN) {
+            vf result = vf_mul(vf_load(from + i), factor);
+            if (gate) {
+                result = vf_mul(result, vf_sigmoid(vf_load(gate + i)));
+            }
+            vf_store(y + i, result);
+        }
+    }
+}
+
+static void attend_block(const attention *a) {
+    const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, a->span->slot);
+    const int32_t length = a->span->length[a->parameters->place.group];
+    const int32_t queries = (a->last - a->first) * a->ratio;
+    const int32_t lowest = first_seen(a->group, length + a->first), highest = length + a->last - 1;
+    start_queries(a, queries);
+    for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= highest / SL_PAGE_TOKENS; tile++) {
+        const int32_t base = tile * SL_PAGE_TOKENS;
+        if (cache.table[tile] >= 0) { /* else the step's maker left the page out */
+            decode_tile(a, &cache, tile, clamp_key(lowest - base), clamp_key(highest + 1 - base));
+            attend_all(a, queries, base);
+        }
+    }
+    finish_queries(a, queries);
+}
+
+SL_TIER_RUN(attention) {
+    attention a = attention_of(context, op, sl_cpu_scratch(op, thread, threads));
+    attention_walk walk = {0, 0};
+    while (find_block(&a, &walk, sl_cpu_take(op, 0, 1))) {
+        attend_block(&a);
+    }
+}
+
+#endif
