@@ -1,0 +1,63 @@
+# The CUDA module: libsluice-cuda, loaded at run time (src/backend/open.c). It links the runtime statically and carries
+# the few base files it uses, so that it needs nothing but the driver.
+#
+# nvcc is called by rules of our own: the flags of the C parts are not for it, and a machine without it must not notice.
+if(NOT SLUICE_CUDA)
+  return()
+endif()
+string(TOUPPER "${SLUICE_CUDA}" cuda_wanted)
+find_program(SLUICE_NVCC nvcc HINTS /usr/local/cuda/bin /opt/cuda/bin)
+if(NOT SLUICE_NVCC)
+  if(cuda_wanted STREQUAL "AUTO")
+    message(STATUS "CUDA module: not built, nvcc not found")
+    return()
+  endif()
+  message(FATAL_ERROR "SLUICE_CUDA=${SLUICE_CUDA} needs nvcc, which is neither on the path nor in /usr/local/cuda/bin; "
+    "set SLUICE_NVCC to it, or SLUICE_CUDA=OFF")
+endif()
+get_filename_component(cuda_bin ${SLUICE_NVCC} REALPATH)
+get_filename_component(cuda_bin ${cuda_bin} DIRECTORY)
+find_path(SLUICE_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_bin}/../include ${cuda_bin}/../targets/x86_64-linux/include)
+find_library(SLUICE_CUDART cudart_static HINTS ${cuda_bin}/../lib64 ${cuda_bin}/../targets/x86_64-linux/lib)
+if(NOT SLUICE_CUDA_INCLUDE OR NOT SLUICE_CUDART)
+  if(cuda_wanted STREQUAL "AUTO")
+    message(STATUS "CUDA module: not built, the runtime's headers or libcudart_static.a not found beside ${SLUICE_NVCC}")
+    return()
+  endif()
+  message(FATAL_ERROR "SLUICE_CUDA=${SLUICE_CUDA}: cuda_runtime_api.h or libcudart_static.a not found beside ${SLUICE_NVCC}")
+endif()
+message(STATUS "CUDA module: ${SLUICE_NVCC}")
+
+# Hopper's own code, code for 8.0 and what follows it, and PTX for what is not built yet.
+set(SLUICE_CUDA_TARGETS
+  "-gencode;arch=compute_90a,code=sm_90a;-gencode;arch=compute_80,code=sm_80;-gencode;arch=compute_80,code=compute_80"
+  CACHE STRING "nvcc's -gencode options")
+mark_as_advanced(SLUICE_CUDA_TARGETS)
+# No contraction: kernels of one numeric class promise the same bits (src/backend/cuda/cuda.h).
+set(cuda_flags -std=c++17 -O3 -fmad=false -I${CMAKE_SOURCE_DIR}/src ${SLUICE_CUDA_TARGETS}
+  -Xcompiler=-Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu)
+set(cuda_objects "")
+foreach(source ${cuda_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${SLUICE_NVCC} ${cuda_flags} -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
+    DEPENDS ${source} DEPFILE ${object}.d COMMENT "nvcc ${name}.cu" VERBATIM)
+  list(APPEND cuda_objects ${object})
+endforeach()
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+
+file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
+add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects}
+  src/base/alloc.c src/base/arena.c src/base/error.c src/base/log.c
+  src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/qtype.c
+  src/program/program.c src/program/step.c)
+set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+target_include_directories(sluice_cuda PRIVATE src)
+target_include_directories(sluice_cuda SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})
+target_link_libraries(sluice_cuda PRIVATE ${SLUICE_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt m)
+target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+set_target_properties(sluice_cuda PROPERTIES OUTPUT_NAME sluice-cuda PREFIX lib)
+install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,0 +1,195 @@
+/* The CUDA backend from the inside: what the executor, the kernel table and the kernels share.
+ *
+ * The executor resolves every pointer when a plan is deployed. A step is the bucket's op list, each op one
+ * call of its launch function on one stream; captured, it is one graph. Launch shapes depend on the bucket
+ * alone. What varies inside a bucket (true rows, spans, lengths, expert loads) is read on the device from the
+ * step block, and blocks past the true counts return at once. So a captured list serves every step of its
+ * bucket.
+ *
+ * Kernels keep the invariant of numeric classes: the bits of a row's result depend on that row and its
+ * sequence, not on the bucket, on the number of rows, nor on other rows. Code is compiled without contraction
+ * of a * b + c; where a fused operation is part of a class it is written as fmaf. No kernel uses a
+ * floating-point atomic. */
+#ifndef SL_BACKEND_CUDA_CUDA_H
+#define SL_BACKEND_CUDA_CUDA_H
+
+#include "backend/backend.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- what kernels are given ---- */
+
+/* An operand, resolved. data is NULL when it is absent. Device memory. */
+typedef struct sl_cuda_operand {
+    unsigned char *data; /* row 0, element 0 */
+    int32_t *head;       /* the `fixed` elements in front of the rows, or NULL */
+    uint64_t row_bytes;
+    int32_t width;  /* of the whole value */
+    int32_t column; /* where the operand starts */
+    sl_value_type type;
+    sl_rows rows;
+} sl_cuda_operand;
+
+/* A weight in the file's layout, in device memory. data is NULL when it is absent. */
+typedef struct sl_cuda_weight {
+    const unsigned char *data;
+    const float *bias; /* LINEAR: [experts][rows], or NULL */
+    uint64_t expert_bytes, row_bytes;
+    sl_qtype type;
+    int32_t experts, rows, columns;
+    int32_t column; /* LINEAR: of the segment in y and in the residual */
+} sl_cuda_weight;
+
+/* One cache group. */
+typedef struct sl_cuda_cache {
+    unsigned char *pages;
+    int32_t *table; /* [slot][table_width] */
+    uint64_t page_bytes, layer_bytes, key_bytes, value_bytes;
+    int32_t kv_heads, key_size, value_size, window;
+    sl_qtype type;
+} sl_cuda_cache;
+
+/* Passed to kernels by value. All pointers are to device memory; the arrays are the device's copy of the step
+ * block. */
+typedef struct sl_cuda_context {
+    const sl_step_header *header;
+    const sl_step_row *rows;
+    const sl_step_span *spans;
+    const sl_table_change *table_changes;
+    const sl_page_copy *page_copies;
+    const sl_step_output *outputs;
+    const int32_t *history;
+    sl_cuda_cache caches[SL_CACHE_GROUPS];
+    int32_t *last_tokens; /* [slot] */
+    unsigned char *state; /* slot 0 */
+    uint64_t state_bytes; /* of one slot */
+    int32_t table_width;
+    int32_t experts_used;
+} sl_cuda_context;
+
+typedef struct sl_cuda_kernel sl_cuda_kernel;
+
+typedef struct sl_cuda_op {
+    const sl_op *op;
+    const sl_cuda_kernel *kernel;
+    sl_cuda_operand in[SL_OP_INPUTS], out[SL_OP_OUTPUTS];
+    /* LINEAR: its segments; others in the order of their parameter struct (see sl_cuda_op_weights in exec.c).
+     */
+    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
+    int32_t weight_count;
+    unsigned char *scratch; /* aligned to 64; undefined at the start */
+    const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's */
+    int32_t spans;          /* most spans in a step of the bucket */
+    const sl_program *program;
+    sl_rows counted;
+    sl_kernel_count *count;
+} sl_cuda_op;
+
+/* Puts the op's launches on the stream, also while that is being captured: nothing but launches may happen
+ * here. */
+typedef cudaError_t (*sl_cuda_run)(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream);
+
+struct sl_cuda_kernel {
+    sl_kernel kernel; /* first: the registry hands out pointers to it */
+    sl_qtype weight_type;
+    int32_t most_rows; /* LINEAR: declines larger buckets; 0: takes any */
+    sl_cuda_run run;
+};
+
+#define SL_CUDA_RUN(name)                                                                                    \
+    cudaError_t name(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream)
+
+/* rows.cu */
+SL_CUDA_RUN(sl_cuda_embed);
+SL_CUDA_RUN(sl_cuda_rmsnorm);
+SL_CUDA_RUN(sl_cuda_quantize);
+SL_CUDA_RUN(sl_cuda_rope);
+SL_CUDA_RUN(sl_cuda_combine);
+SL_CUDA_RUN(sl_cuda_activate);
+SL_CUDA_RUN(sl_cuda_gather);
+SL_CUDA_RUN(sl_cuda_softcap);
+/* cache.cu */
+SL_CUDA_RUN(sl_cuda_begin);
+SL_CUDA_RUN(sl_cuda_cache_write);
+/* attention.cu */
+SL_CUDA_RUN(sl_cuda_attention);
+const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+cudaError_t sl_cuda_attention_prepare(void);
+/* router.cu */
+SL_CUDA_RUN(sl_cuda_router);
+const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* sample.cu */
+SL_CUDA_RUN(sl_cuda_sample);
+uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* delta.cu */
+SL_CUDA_RUN(sl_cuda_delta_conv);
+SL_CUDA_RUN(sl_cuda_delta_scan);
+const char *sl_cuda_delta_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* linear.cu: `few` reads the weights once for up to SL_CUDA_FEW_ROWS rows, `many` decodes a tile for 64 rows
+ */
+enum { SL_CUDA_FEW_ROWS = 8 };
+SL_CUDA_RUN(sl_cuda_linear_few_f32);
+SL_CUDA_RUN(sl_cuda_linear_few_f16);
+SL_CUDA_RUN(sl_cuda_linear_few_bf16);
+SL_CUDA_RUN(sl_cuda_linear_few_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_few_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_few_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_few_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_many_f32);
+SL_CUDA_RUN(sl_cuda_linear_many_f16);
+SL_CUDA_RUN(sl_cuda_linear_many_bf16);
+SL_CUDA_RUN(sl_cuda_linear_many_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_many_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_many_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_many_q6_k);
+const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
+ * device */
+cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest, cudaStream_t stream);
+
+/* table.c: all kernels, the preferred first. Constant. */
+const sl_kernel *const *sl_cuda_registry(int32_t *count);
+
+/* ---- checked calls (runtime.c) ---- */
+
+/* Of one executor. A CUDA error in a step is final: `fault` keeps it, and every later call returns it. */
+typedef struct sl_cuda_device {
+    int32_t index;
+    uint64_t allocations, synchronisations;
+    sl_error fault;
+} sl_cuda_device;
+
+/* Evaluates a CUDA runtime call unless a test asked for a failure here; 0 or an SL_ERR_ code. */
+#define SL_CUDA(call, error) sl_cuda_result(sl_cuda_inject() ? cudaErrorUnknown : (call), #call, (error))
+int sl_cuda_result(cudaError_t code, const char *call, sl_error *error);
+/* True when this is the call that a test wants to fail. */
+bool sl_cuda_inject(void);
+/* For tests, exported by the module: the n-th next checked call fails (1 = the next; 0 = none). */
+__attribute__((visibility("default"))) void sl_cuda_fail_at(uint64_t nth);
+/* Checked calls since the module was loaded. */
+__attribute__((visibility("default"))) uint64_t sl_cuda_call_count(void);
+
+/* Zero bytes give a valid pointer too. */
+int sl_cuda_malloc(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error);
+int sl_cuda_malloc_host(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error);
+/* Waiting inside a step or while loading; counted. */
+int sl_cuda_synchronize(sl_cuda_device *device, cudaStream_t stream, sl_error *error);
+
+/* ---- weights (upload.c) ---- */
+
+/* Copies the deployment's weights, one after the other at multiples of 64, to the pool. offsets:
+ * [weight_count], filled in. Waits until all are there. */
+int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
+                   uint64_t *offsets, cudaStream_t stream, const sl_progress *progress, sl_error *error);
+
+/* exec.c */
+extern const sl_backend_functions sl_cuda_functions;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

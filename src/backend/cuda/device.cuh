@@ -1,0 +1,112 @@
+/* What device code of several files uses. */
+#ifndef SL_BACKEND_CUDA_DEVICE_CUH
+#define SL_BACKEND_CUDA_DEVICE_CUH
+
+#include "backend/cuda/cuda.h"
+#include "quant/activation.h"
+#include "quant/blocks.h"
+
+#include <cuda_runtime.h>
+
+enum { SL_WARP = 32 };
+#define SL_FULL_WARP 0xffffffffu
+
+static __device__ __forceinline__ int32_t sl_count(const sl_cuda_context &context, sl_rows rows) {
+    switch (rows) {
+    case SL_ROWS_STEP:
+        return context.header->rows;
+    case SL_ROWS_EXPERT:
+        return context.header->rows * context.experts_used;
+    default:
+        return context.header->outputs;
+    }
+}
+
+static __device__ __forceinline__ float *sl_f32(const sl_cuda_operand &operand, int64_t row) {
+    return (float *)(operand.data + (uint64_t)row * operand.row_bytes) + operand.column;
+}
+
+static __device__ __forceinline__ int32_t *sl_i32(const sl_cuda_operand &operand, int64_t row) {
+    return (int32_t *)(operand.data + (uint64_t)row * operand.row_bytes) + operand.column;
+}
+
+/* From the operand's column on, which is a multiple of 32. */
+static __device__ __forceinline__ sl_q8_32 sl_q8_32_of(const sl_cuda_operand &operand, int64_t row) {
+    unsigned char *start = operand.data + (uint64_t)row * operand.row_bytes;
+    sl_q8_32 planes;
+    planes.values = (int8_t *)start + operand.column;
+    planes.scales = (float *)(start + operand.width) + operand.column / SL_Q8_32_GROUP;
+    planes.sums = (int32_t *)(start + operand.width + operand.width / 8) + operand.column / SL_Q8_32_GROUP;
+    return planes;
+}
+
+static __device__ __forceinline__ float sl_sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static __device__ __forceinline__ float sl_silu(float x) {
+    return x / (1.0f + expf(-x));
+}
+
+/* Sum over a warp, the same bits in every lane. */
+static __device__ __forceinline__ float sl_warp_sum(float value) {
+    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
+        value += __shfl_xor_sync(SL_FULL_WARP, value, distance);
+    }
+    return value;
+}
+
+/* Sum over the block in every thread; blockDim.x is a multiple of 32, `shared` has 32 floats. */
+static __device__ __forceinline__ float sl_block_sum(float value, float *shared) {
+    value = sl_warp_sum(value);
+    if (blockDim.x == SL_WARP) {
+        return value;
+    }
+    __syncthreads();
+    if (threadIdx.x % SL_WARP == 0) {
+        shared[threadIdx.x / SL_WARP] = value;
+    }
+    __syncthreads();
+    const unsigned lane = threadIdx.x % SL_WARP;
+    return sl_warp_sum(lane < blockDim.x / SL_WARP ? shared[lane] : 0.0f);
+}
+
+/* Element i of a row of any type: the bits of the reference decode (quant/codec.h). */
+static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned char *row, int32_t i) {
+    switch (type) {
+    case SL_QTYPE_F32:
+        return ((const float *)row)[i];
+    case SL_QTYPE_F16:
+        return sl_f16_to_f32(((const uint16_t *)row)[i]);
+    case SL_QTYPE_BF16:
+        return sl_bf16_to_f32(((const uint16_t *)row)[i]);
+    case SL_QTYPE_Q8_0: {
+        const sl_block_q8_0 *block = (const sl_block_q8_0 *)row + i / 32;
+        return (float)block->quants[i % 32] * sl_f16_to_f32(block->scale);
+    }
+    case SL_QTYPE_Q4_0: {
+        const sl_block_q4_0 *block = (const sl_block_q4_0 *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return (float)(quant - 8) * sl_f16_to_f32(block->scale);
+    }
+    case SL_QTYPE_Q4_K: {
+        const sl_block_q4_k *block = (const sl_block_q4_k *)row + i / 256;
+        const uint32_t group = i % 256 / 32;
+        uint8_t scale, min;
+        sl_q4_k_group(block->scales, group, &scale, &min);
+        const int quant = (block->quants[32 * (group / 2) + i % 32] >> 4 * (group % 2)) & 15;
+        return sl_f16_to_f32(block->scale) * (float)scale * (float)quant -
+               sl_f16_to_f32(block->min_scale) * (float)min;
+    }
+    default: {
+        const sl_block_q6_k *block = (const sl_block_q6_k *)row + i / 256;
+        const int half = i % 256 / 128, r = i % 128 / 32, c = i % 32;
+        const int low = (block->low[64 * half + 32 * (r % 2) + c] >> 4 * (r / 2)) & 15;
+        const int high = (block->high[32 * half + c] >> 2 * r) & 3;
+        return sl_f16_to_f32(block->scale) * (float)block->scales[i % 256 / 16] *
+               (float)((low | high << 4) - 32);
+    }
+    }
+}
+
+#endif

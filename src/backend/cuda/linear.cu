@@ -1,0 +1,638 @@
+/* Matrix products y = x W^T (+ bias) (+ residual), with or without experts. Two shapes of one numeric class:
+ *
+ *   few    up to 8 rows: lanes of a warp share the columns of one weight row, which is read once for all
+ * rows; with experts, each expert row by itself many   64 rows by 64 weight rows per block: the weights are
+ * decoded to shared memory once per tile; with experts the tiles come from the router's schedule
+ *
+ * Class "q8_32/256": activations int8 with a scale and a sum per 32. The columns are cut into chunks of 256.
+ * Per group of 32, dot is exact and its contribution (scale * dot - minimum * sum(x)) * x_scale, each
+ * operation rounded by itself; a chunk adds its groups in order, and y adds the chunks in order. Class
+ * "f32/256": the same with products of decoded weights and f32 activations, added with fmaf. Then bias, then
+ * residual. */
+#include "backend/cuda/device.cuh"
+
+enum {
+    CHUNK = 256, /* columns */
+    FEW_THREADS = 128,
+    FEW_WARPS = FEW_THREADS / SL_WARP,
+    TILE = 64, /* rows, and weight rows */
+    MANY_THREADS = 256,
+    SIDE = 16,         /* threads in each direction of a tile */
+    EACH = TILE / SIDE /* rows, and weight rows, of a thread */
+};
+
+typedef struct linear_args {
+    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
+    int32_t first_block[SL_LINEAR_SEGMENTS + 1]; /* of each segment, along x */
+    int32_t segments;
+    int32_t lanes; /* few: per weight row, a power of two */
+    sl_cuda_operand x, ids, residual, y;
+    const int32_t *offsets, *list; /* the schedule, or NULL */
+    int32_t experts_used, x_share; /* rows of y that read one row of x */
+} linear_args;
+
+/* ---- weight types ---- */
+
+#define IS_FLOAT(type) ((type) == SL_QTYPE_F32 || (type) == SL_QTYPE_F16 || (type) == SL_QTYPE_BF16)
+/* The type itself where it fits a function template, else one that does: the call is not made. */
+#define FLOAT_OF(type) (IS_FLOAT(type) ? (type) : (int)SL_QTYPE_F32)
+#define Q8_OF(type) (IS_FLOAT(type) ? (int)SL_QTYPE_Q8_0 : (type))
+
+/* A group of 32 integers of a weight row. Factors belong to its halves. */
+typedef struct group32 {
+    int32_t words[8]; /* element 4 i + b is byte b of words[i] */
+    float scale, min;
+    int32_t factor0, factor1;
+} group32;
+
+static __device__ __forceinline__ float half_at(const unsigned char *at) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(*(const uint16_t *)at));
+    return value;
+}
+
+/* Four bytes at an even address. */
+static __device__ __forceinline__ uint32_t even_word(const unsigned char *at) {
+    const uint16_t *halves = (const uint16_t *)at;
+    return (uint32_t)halves[0] | (uint32_t)halves[1] << 16;
+}
+
+/* Each byte minus `value`; bytes are below 128 and the difference fits int8. */
+static __device__ __forceinline__ int32_t subtract_each(uint32_t word, uint32_t value) {
+    return (int32_t)__vsub4(word, value * 0x01010101u);
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void load_group(const unsigned char *row, int32_t g, group32 *w);
+
+template <>
+__device__ __forceinline__ void load_group<SL_QTYPE_Q8_0>(const unsigned char *row, int32_t g, group32 *w) {
+    const unsigned char *block = row + (uint64_t)g * SL_Q8_0_BYTES;
+    w->scale = half_at(block);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        w->words[i] = (int32_t)even_word(block + 2 + 4 * i);
+    }
+}
+
+template <>
+__device__ __forceinline__ void load_group<SL_QTYPE_Q4_0>(const unsigned char *row, int32_t g, group32 *w) {
+    const unsigned char *block = row + (uint64_t)g * SL_Q4_0_BYTES;
+    w->scale = half_at(block);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t word = even_word(block + 2 + 4 * i);
+        w->words[i] = subtract_each(word & 0x0f0f0f0fu, 8);
+        w->words[4 + i] = subtract_each(word >> 4 & 0x0f0f0f0fu, 8);
+    }
+}
+
+/* Blocks of 144 bytes: rows are aligned to 16. */
+template <>
+__device__ __forceinline__ void load_group<SL_QTYPE_Q4_K>(const unsigned char *row, int32_t g, group32 *w) {
+    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q4_K_BYTES;
+    const uint32_t group = (uint32_t)g % 8;
+    uint8_t scale, min;
+    sl_q4_k_group(block + 4, group, &scale, &min);
+    w->scale = half_at(block) * (float)scale;
+    w->min = half_at(block + 2) * (float)min;
+    const uint4 *quants = (const uint4 *)(block + 16 + 32 * (group / 2));
+    const uint4 low = quants[0], high = quants[1];
+    const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        w->words[i] = (int32_t)(words[i] >> 4 * (group % 2) & 0x0f0f0f0fu);
+    }
+}
+
+template <>
+__device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *row, int32_t g, group32 *w) {
+    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q6_K_BYTES;
+    const int32_t half = g % 8 / 4, r = g % 4;
+    const unsigned char *low = block + 64 * half + 32 * (r % 2), *high = block + 128 + 32 * half;
+    const int8_t *scales = (const int8_t *)block + 192;
+    w->scale = half_at(block + 208);
+    w->factor0 = scales[2 * (g % 8)];
+    w->factor1 = scales[2 * (g % 8) + 1];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t quants = (even_word(low + 4 * i) >> 4 * (r / 2) & 0x0f0f0f0fu) |
+                                (even_word(high + 4 * i) >> 2 * r & 0x03030303u) << 4;
+        w->words[i] = subtract_each(quants, 32);
+    }
+}
+
+/* The contribution of a group. x: 8 words, words w[at * step] of the weight. */
+template <int TYPE>
+static __device__ __forceinline__ float finish_group(int32_t dot, float scale, float min, int32_t x_sum,
+                                                     float x_scale) {
+    const float product = scale * (float)dot;
+    return (TYPE == SL_QTYPE_Q4_K ? product - min * (float)x_sum : product) * x_scale;
+}
+
+template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {
+    if (TYPE == SL_QTYPE_F32) {
+        return ((const float *)row)[i];
+    }
+    return TYPE == SL_QTYPE_F16 ? half_at(row + 2 * (int64_t)i) : sl_bf16_to_f32(((const uint16_t *)row)[i]);
+}
+
+/* ---- what both shapes share ---- */
+
+static __device__ __forceinline__ int32_t find_segment(const linear_args &args) {
+    int32_t segment = 0;
+    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
+        segment++;
+    }
+    return segment;
+}
+
+static __device__ __forceinline__ void store(const linear_args &args, const sl_cuda_weight &weight,
+                                             int32_t expert, int32_t row, int32_t output, float value) {
+    if (weight.bias) {
+        value += weight.bias[(int64_t)expert * weight.rows + output];
+    }
+    if (args.residual.data) {
+        value += sl_f32(args.residual, row)[weight.column + output];
+    }
+    sl_f32(args.y, row)[weight.column + output] = value;
+}
+
+/* ---- few rows ---- */
+
+/* Adds chunk `chunk` of a weight row times rows [first, first + n) of x. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, const unsigned char *w_row,
+                                                    int32_t columns, int32_t chunk, int32_t first, int32_t n,
+                                                    float *part) {
+    const int32_t end = columns / 32 < (chunk + 1) * 8 ? columns / 32 : (chunk + 1) * 8;
+    for (int32_t g = chunk * 8; g < end; g++) {
+        group32 w;
+        load_group<TYPE>(w_row, g, &w);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r >= n) {
+                continue;
+            }
+            const sl_q8_32 x = sl_q8_32_of(args.x, first + r);
+            const int2 *values = (const int2 *)(x.values + 32 * g);
+            int32_t low = 0, high = 0;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int2 a = values[i], b = values[2 + i];
+                low = __dp4a(w.words[2 * i + 1], a.y, __dp4a(w.words[2 * i], a.x, low));
+                high = __dp4a(w.words[4 + 2 * i + 1], b.y, __dp4a(w.words[4 + 2 * i], b.x, high));
+            }
+            const int32_t dot = TYPE == SL_QTYPE_Q6_K ? w.factor0 * low + w.factor1 * high : low + high;
+            part[r] += finish_group<TYPE>(dot, w.scale, w.min, x.sums[g], x.scales[g]);
+        }
+    }
+}
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void few_chunk_float(const linear_args &args, const unsigned char *w_row,
+                                                       int32_t columns, int32_t chunk, int32_t first,
+                                                       int32_t n, float *part) {
+    const int32_t end = columns < (chunk + 1) * CHUNK ? columns : (chunk + 1) * CHUNK;
+    int32_t i = chunk * CHUNK;
+    const bool aligned = ((uint64_t)w_row | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
+    for (; aligned && i + 4 <= end; i += 4) {
+        float w[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            w[e] = load_float<TYPE>(w_row, i + e);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r < n) {
+                const float4 x = *(const float4 *)(sl_f32(args.x, first + r) + i);
+                part[r] = fmaf(w[3], x.w, fmaf(w[2], x.z, fmaf(w[1], x.y, fmaf(w[0], x.x, part[r]))));
+            }
+        }
+    }
+    for (; i < end; i++) {
+        const float w = load_float<TYPE>(w_row, i);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r < n) {
+                part[r] = fmaf(w, sl_f32(args.x, first + r)[i], part[r]);
+            }
+        }
+    }
+}
+
+/* With experts blockIdx.y is a row of y, otherwise a group of ROWS rows. */
+template <int TYPE, int ROWS>
+static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context context, linear_args args) {
+    const int32_t first = (int32_t)blockIdx.y * ROWS, left = sl_count(context, args.y.rows) - first;
+    if (left <= 0) {
+        return;
+    }
+    const int32_t n = left < ROWS ? left : ROWS;
+    const int32_t segment = find_segment(args), lanes = args.lanes, per_warp = SL_WARP / lanes;
+    const sl_cuda_weight &weight = args.weights[segment];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t output =
+        (((int32_t)blockIdx.x - args.first_block[segment]) * FEW_WARPS + warp) * per_warp + lane / lanes;
+    const bool valid = output < weight.rows;
+    int32_t expert = 0;
+    if (args.ids.data) {
+        expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
+    }
+    const unsigned char *w_row = weight.data + (uint64_t)expert * weight.expert_bytes +
+                                 (valid ? (uint64_t)output : 0) * weight.row_bytes;
+    const int32_t chunks = (weight.columns + CHUNK - 1) / CHUNK;
+    float sums[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        sums[r] = 0;
+    }
+    for (int32_t base = 0; base < chunks; base += lanes) {
+        float part[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            part[r] = 0;
+        }
+        const int32_t chunk = base + lane % lanes, x_row = first / args.x_share;
+        if (valid && chunk < chunks) {
+            if (IS_FLOAT(TYPE)) {
+                few_chunk_float<FLOAT_OF(TYPE), ROWS>(args, w_row, weight.columns, chunk, x_row, n, part);
+            } else {
+                few_chunk_q8<Q8_OF(TYPE), ROWS>(args, w_row, weight.columns, chunk, x_row, n, part);
+            }
+        }
+        const int32_t count = chunks - base < lanes ? chunks - base : lanes;
+        for (int32_t i = 0; i < count; i++) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                sums[r] += __shfl_sync(SL_FULL_WARP, part[r], i, lanes);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (valid && r < n && lane % lanes == 0) {
+            store(args, weight, expert, first + r, output, sums[r]);
+        }
+    }
+}
+
+/* ---- many rows ---- */
+
+/* The rows of a block: rows of y and of x, -1 past the end. */
+typedef struct tile_rows {
+    int32_t y[TILE], x[TILE];
+    int32_t expert, count, first; /* first: of the tile, in the list or in y */
+} tile_rows;
+
+/* By the first warp: tile `tile` of the schedule. */
+static __device__ void find_expert(const linear_args &args, int32_t experts, int32_t tile, tile_rows *rows) {
+    const int32_t lane = (int32_t)threadIdx.x;
+    int32_t before = 0;
+    for (int32_t base = 0; base < experts; base += SL_WARP) {
+        const int32_t expert = base + lane;
+        const int32_t count = expert < experts ? args.offsets[expert + 1] - args.offsets[expert] : 0;
+        const int32_t tiles = (count + TILE - 1) / TILE;
+        int32_t end = tiles;
+        for (int distance = 1; distance < SL_WARP; distance *= 2) {
+            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+            end += lane >= distance ? other : 0;
+        }
+        end += before;
+        if (tile >= end - tiles && tile < end) {
+            const int32_t done = (tile - (end - tiles)) * TILE;
+            rows->expert = expert;
+            rows->first = args.offsets[expert] + done;
+            rows->count = count - done < TILE ? count - done : TILE;
+        }
+        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
+    }
+}
+
+/* Which rows this block takes; false when there are none. */
+static __device__ bool find_rows(const sl_cuda_context &context, const linear_args &args, int32_t experts,
+                                 tile_rows *rows) {
+    if (threadIdx.x == 0) {
+        const int32_t left = args.list ? 0 : sl_count(context, args.y.rows) - (int32_t)blockIdx.y * TILE;
+        rows->expert = 0;
+        rows->first = (int32_t)blockIdx.y * TILE;
+        rows->count = left < TILE ? left : TILE;
+    }
+    __syncwarp();
+    if (args.list && threadIdx.x < SL_WARP) {
+        find_expert(args, experts, (int32_t)blockIdx.y, rows);
+    }
+    __syncthreads();
+    if (threadIdx.x < TILE) {
+        const int32_t i = (int32_t)threadIdx.x;
+        int32_t y = -1;
+        if (i < rows->count) {
+            y = args.list ? args.list[rows->first + i] : rows->first + i;
+        }
+        rows->y[i] = y;
+        rows->x[i] = y < 0 ? -1 : y / args.x_share;
+    }
+    __syncthreads();
+    return rows->count > 0;
+}
+
+enum { Q8_GROUPS = 4, Q8_STRIDE = Q8_GROUPS * 8 + 1 };
+
+typedef struct tile_q8 {
+    int32_t w[TILE][Q8_STRIDE], x[TILE][Q8_STRIDE];
+    float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS], x_scale[TILE][Q8_GROUPS];
+    int32_t x_sum[TILE][Q8_GROUPS];
+    int8_t factors[TILE][Q8_GROUPS][2];
+} tile_q8;
+
+/* One group of the weights and one of x per thread. */
+template <int TYPE>
+static __device__ void load_tile_q8(const linear_args &args, const unsigned char *matrix, uint64_t row_bytes,
+                                    int32_t outputs, int32_t first_output, const tile_rows *rows,
+                                    int32_t group, int32_t groups, tile_q8 *tile) {
+    const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = (int32_t)threadIdx.x % Q8_GROUPS;
+    group32 w = {};
+    if (first_output + at < outputs && group + g < groups) {
+        load_group<TYPE>(matrix + (uint64_t)(first_output + at) * row_bytes, group + g, &w);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        tile->w[at][8 * g + i] = w.words[i];
+    }
+    tile->w_scale[at][g] = w.scale;
+    tile->w_min[at][g] = w.min;
+    tile->factors[at][g][0] = (int8_t)w.factor0;
+    tile->factors[at][g][1] = (int8_t)w.factor1;
+
+    int2 words[4] = {};
+    float scale = 0;
+    int32_t sum = 0;
+    if (rows->x[at] >= 0 && group + g < groups) {
+        const sl_q8_32 x = sl_q8_32_of(args.x, rows->x[at]);
+        const int2 *values = (const int2 *)(x.values + 32 * (group + g));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            words[i] = values[i];
+        }
+        scale = x.scales[group + g];
+        sum = x.sums[group + g];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        tile->x[at][8 * g + 2 * i] = words[i].x;
+        tile->x[at][8 * g + 2 * i + 1] = words[i].y;
+    }
+    tile->x_scale[at][g] = scale;
+    tile->x_sum[at][g] = sum;
+}
+
+/* Thread (i, j) of a tile takes weight rows i + 16 a and rows j + 16 b. */
+template <int TYPE>
+static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, int32_t g,
+                                                         float part[EACH][EACH]) {
+    const int32_t i = (int32_t)threadIdx.x % SIDE, j = (int32_t)threadIdx.x / SIDE;
+    int32_t low[EACH][EACH] = {}, high[EACH][EACH] = {};
+#pragma unroll
+    for (int word = 0; word < 8; word++) {
+        int32_t w[EACH], x[EACH];
+#pragma unroll
+        for (int a = 0; a < EACH; a++) {
+            w[a] = tile->w[i + SIDE * a][8 * g + word];
+            x[a] = tile->x[j + SIDE * a][8 * g + word];
+        }
+#pragma unroll
+        for (int a = 0; a < EACH; a++) {
+#pragma unroll
+            for (int b = 0; b < EACH; b++) {
+                if (TYPE == SL_QTYPE_Q6_K && word >= 4) {
+                    high[a][b] = __dp4a(w[a], x[b], high[a][b]);
+                } else {
+                    low[a][b] = __dp4a(w[a], x[b], low[a][b]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int a = 0; a < EACH; a++) {
+        const int32_t output = i + SIDE * a;
+#pragma unroll
+        for (int b = 0; b < EACH; b++) {
+            const int32_t row = j + SIDE * b;
+            const int32_t dot = TYPE == SL_QTYPE_Q6_K ? tile->factors[output][g][0] * low[a][b] +
+                                                            tile->factors[output][g][1] * high[a][b]
+                                                      : low[a][b];
+            part[a][b] += finish_group<TYPE>(dot, tile->w_scale[output][g], tile->w_min[output][g],
+                                             tile->x_sum[row][g], tile->x_scale[row][g]);
+        }
+    }
+}
+
+enum { FLOAT_COLUMNS = 32, FLOAT_STRIDE = FLOAT_COLUMNS + 1 };
+
+typedef struct tile_float {
+    float w[TILE][FLOAT_STRIDE], x[TILE][FLOAT_STRIDE];
+} tile_float;
+
+template <int TYPE>
+static __device__ void load_tile_float(const linear_args &args, const unsigned char *matrix,
+                                       uint64_t row_bytes, int32_t outputs, int32_t first_output,
+                                       const tile_rows *rows, int32_t column, int32_t columns,
+                                       tile_float *tile) {
+    for (int32_t i = (int32_t)threadIdx.x; i < TILE * FLOAT_COLUMNS; i += MANY_THREADS) {
+        const int32_t at = i / FLOAT_COLUMNS, c = i % FLOAT_COLUMNS;
+        const bool inside = column + c < columns;
+        float w = 0, x = 0;
+        if (inside && first_output + at < outputs) {
+            w = load_float<TYPE>(matrix + (uint64_t)(first_output + at) * row_bytes, column + c);
+        }
+        if (inside && rows->x[at] >= 0) {
+            x = sl_f32(args.x, rows->x[at])[column + c];
+        }
+        tile->w[at][c] = w;
+        tile->x[at][c] = x;
+    }
+}
+
+static __device__ __forceinline__ void multiply_float(const tile_float *tile, int32_t columns,
+                                                      float part[EACH][EACH]) {
+    const int32_t i = (int32_t)threadIdx.x % SIDE, j = (int32_t)threadIdx.x / SIDE;
+    for (int32_t c = 0; c < columns; c++) {
+        float w[EACH], x[EACH];
+#pragma unroll
+        for (int a = 0; a < EACH; a++) {
+            w[a] = tile->w[i + SIDE * a][c];
+            x[a] = tile->x[j + SIDE * a][c];
+        }
+#pragma unroll
+        for (int a = 0; a < EACH; a++) {
+#pragma unroll
+            for (int b = 0; b < EACH; b++) {
+                part[a][b] = fmaf(w[a], x[b], part[a][b]);
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ void end_chunk(float sums[EACH][EACH], float part[EACH][EACH]) {
+#pragma unroll
+    for (int a = 0; a < EACH; a++) {
+#pragma unroll
+        for (int b = 0; b < EACH; b++) {
+            sums[a][b] += part[a][b];
+            part[a][b] = 0;
+        }
+    }
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void many_q8(const linear_args &args, const sl_cuda_weight &weight,
+                                               const unsigned char *matrix, int32_t first_output,
+                                               const tile_rows *rows, float sums[EACH][EACH]) {
+    __shared__ tile_q8 tile;
+    const int32_t groups = weight.columns / 32;
+    float part[EACH][EACH] = {};
+    for (int32_t group = 0; group < groups; group += Q8_GROUPS) {
+        load_tile_q8<TYPE>(args, matrix, weight.row_bytes, weight.rows, first_output, rows, group, groups,
+                           &tile);
+        __syncthreads();
+        const int32_t count = groups - group < Q8_GROUPS ? groups - group : Q8_GROUPS;
+#pragma unroll 1
+        for (int32_t g = 0; g < count; g++) {
+            multiply_group_q8<TYPE>(&tile, g, part);
+        }
+        __syncthreads();
+        if ((group + Q8_GROUPS) % (CHUNK / 32) == 0 || group + Q8_GROUPS >= groups) {
+            end_chunk(sums, part);
+        }
+    }
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void many_float(const linear_args &args, const sl_cuda_weight &weight,
+                                                  const unsigned char *matrix, int32_t first_output,
+                                                  const tile_rows *rows, float sums[EACH][EACH]) {
+    __shared__ tile_float tile;
+    float part[EACH][EACH] = {};
+    for (int32_t column = 0; column < weight.columns; column += FLOAT_COLUMNS) {
+        load_tile_float<TYPE>(args, matrix, weight.row_bytes, weight.rows, first_output, rows, column,
+                              weight.columns, &tile);
+        __syncthreads();
+        multiply_float(
+            &tile, weight.columns - column < FLOAT_COLUMNS ? weight.columns - column : FLOAT_COLUMNS, part);
+        __syncthreads();
+        if ((column + FLOAT_COLUMNS) % CHUNK == 0 || column + FLOAT_COLUMNS >= weight.columns) {
+            end_chunk(sums, part);
+        }
+    }
+}
+
+template <int TYPE>
+static __global__ void __launch_bounds__(MANY_THREADS)
+    many_kernel(sl_cuda_context context, linear_args args) {
+    __shared__ tile_rows rows;
+    const int32_t segment = find_segment(args);
+    const sl_cuda_weight &weight = args.weights[segment];
+    if (!find_rows(context, args, weight.experts, &rows)) {
+        return;
+    }
+    const unsigned char *matrix = weight.data + (uint64_t)rows.expert * weight.expert_bytes;
+    const int32_t first_output = ((int32_t)blockIdx.x - args.first_block[segment]) * TILE;
+    float sums[EACH][EACH] = {};
+    if (IS_FLOAT(TYPE)) {
+        many_float<FLOAT_OF(TYPE)>(args, weight, matrix, first_output, &rows, sums);
+    } else {
+        many_q8<Q8_OF(TYPE)>(args, weight, matrix, first_output, &rows, sums);
+    }
+    const int32_t i = (int32_t)threadIdx.x % SIDE, j = (int32_t)threadIdx.x / SIDE;
+#pragma unroll
+    for (int a = 0; a < EACH; a++) {
+#pragma unroll
+        for (int b = 0; b < EACH; b++) {
+            const int32_t output = first_output + i + SIDE * a, row = rows.y[j + SIDE * b];
+            if (output < weight.rows && row >= 0) {
+                store(args, weight, rows.expert, row, output, sums[a][b]);
+            }
+        }
+    }
+}
+
+/* ---- launches ---- */
+
+/* Fills all but `lanes`; `per_block`: weight rows of a block. Returns the blocks along x. */
+static unsigned make_args(const sl_cuda_context *context, const sl_cuda_op *op, int32_t per_block,
+                          linear_args *args) {
+    int32_t blocks = 0;
+    args->segments = op->weight_count;
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
+        args->weights[s] = op->weights[s];
+        args->first_block[s] = blocks;
+        blocks += s < op->weight_count ? (op->weights[s].rows + per_block - 1) / per_block : 0;
+    }
+    args->first_block[SL_LINEAR_SEGMENTS] = blocks;
+    args->x = op->in[0];
+    args->ids = op->in[1];
+    args->residual = op->in[3];
+    args->y = op->out[0];
+    args->offsets = op->in[2].head;
+    args->list = (const int32_t *)op->in[2].data;
+    args->experts_used = context->experts_used;
+    args->x_share =
+        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
+    return (unsigned)blocks;
+}
+
+template <int TYPE>
+static cudaError_t launch_few(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    linear_args args = {};
+    const int32_t chunks = (op->weights[0].columns + CHUNK - 1) / CHUNK, rows = op->rows[op->out[0].rows];
+    args.lanes = 1;
+    while (args.lanes < SL_WARP && args.lanes < chunks) {
+        args.lanes *= 2;
+    }
+    const unsigned blocks = make_args(context, op, FEW_WARPS * (SL_WARP / args.lanes), &args);
+    if (args.ids.data || rows == 1) {
+        few_kernel<TYPE, 1><<<dim3(blocks, (unsigned)rows), FEW_THREADS, 0, stream>>>(*context, args);
+    } else {
+        const unsigned groups = (unsigned)((rows + SL_CUDA_FEW_ROWS - 1) / SL_CUDA_FEW_ROWS);
+        few_kernel<TYPE, SL_CUDA_FEW_ROWS><<<dim3(blocks, groups), FEW_THREADS, 0, stream>>>(*context, args);
+    }
+    return cudaGetLastError();
+}
+
+template <int TYPE>
+static cudaError_t launch_many(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    linear_args args = {};
+    const unsigned blocks = make_args(context, op, TILE, &args);
+    const int32_t rows = op->rows[op->out[0].rows];
+    int32_t tiles = (rows + TILE - 1) / TILE;
+    if (args.list) { /* each expert that is chosen may leave one tile partly empty */
+        const int32_t experts = op->weights[0].experts < rows ? op->weights[0].experts : rows;
+        tiles = rows / TILE + experts;
+    }
+    many_kernel<TYPE><<<dim3(blocks, (unsigned)tiles), MANY_THREADS, 0, stream>>>(*context, args);
+    return cudaGetLastError();
+}
+
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    SL_CUDA_RUN(sl_cuda_linear_few_##name) {                                                                 \
+        return launch_few<SL_QTYPE_##ID>(context, op, stream);                                               \
+    }                                                                                                        \
+    SL_CUDA_RUN(sl_cuda_linear_many_##name) {                                                                \
+        return launch_many<SL_QTYPE_##ID>(context, op, stream);                                              \
+    }
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+
+const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
+    const sl_op *op = query->op;
+    if (query->program->weights[op->u.linear.segments[0].weight].type != row->weight_type) {
+        return "is for another weight type";
+    }
+    /* Of an expert's rows it is the step that counts. */
+    const sl_rows rows = query->values[op->out[0].value].rows;
+    if (row->most_rows > 0 && query->rows[rows == SL_ROWS_EXPERT ? SL_ROWS_STEP : rows] > row->most_rows) {
+        return "takes at most 8 rows";
+    }
+    return NULL;
+}

@@ -1,0 +1,82 @@
+/* The CUDA kernels. Tolerances: against the plain CPU kernels, which add in other orders and use another
+ * libm. */
+#include "backend/cuda/cuda.h"
+
+#define SIMPLE(ID, op_name, class_name, most)                                                                \
+    {                                                                                                        \
+        .kernel = {.name = #op_name "/cuda",                                                                 \
+                   .op = SL_OP_##ID,                                                                         \
+                   .numeric_class = class_name,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true},                                                                         \
+        .run = sl_cuda_##op_name                                                                             \
+    }
+#define CHECKED(ID, op_name, class_name, most, check)                                                        \
+    {                                                                                                        \
+        .kernel = {.name = #op_name "/cuda",                                                                 \
+                   .op = SL_OP_##ID,                                                                         \
+                   .numeric_class = class_name,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .declines = check},                                                                       \
+        .run = sl_cuda_##op_name                                                                             \
+    }
+#define LINEAR(ID, type_name, shape, format, class_name, most, limit)                                        \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = class_name,                                                              \
+                   .activation = SL_VALUE_##format,                                                          \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_linear_declines},                                                     \
+        .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = sl_cuda_linear_##shape##_##type_name        \
+    }
+#define LINEARS(ID, type_name, format, class_name)                                                           \
+    LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
+        LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
+
+static const sl_cuda_kernel kernels[] = {
+    SIMPLE(BEGIN, begin, "exact", 0),
+    SIMPLE(EMBED, embed, "exact", 0),
+    SIMPLE(RMSNORM, rmsnorm, "f32/tree", 1e-5f),
+    SIMPLE(QUANTIZE, quantize, "exact", 0),
+    LINEARS(F32, f32, F32, "f32/256"),
+    LINEARS(F16, f16, F32, "f32/256"),
+    LINEARS(BF16, bf16, F32, "f32/256"),
+    LINEARS(Q8_0, q8_0, Q8_32, "q8_32/256"),
+    LINEARS(Q4_0, q4_0, Q8_32, "q8_32/256"),
+    LINEARS(Q4_K, q4_k, Q8_32, "q8_32/256"),
+    LINEARS(Q6_K, q6_k, Q8_32, "q8_32/256"),
+    SIMPLE(ROPE, rope, "f32", 1e-5f),
+    SIMPLE(CACHE_WRITE, cache_write, "exact", 0),
+    CHECKED(ATTENTION, attention, "tile64/fma", 1e-4f, sl_cuda_attention_declines),
+    CHECKED(ROUTER, router, "f32/tree", 1e-5f, sl_cuda_router_declines),
+    SIMPLE(COMBINE, combine, "f32", 1e-5f),
+    SIMPLE(ACTIVATE, activate, "f32", 1e-5f),
+    SIMPLE(DELTA_CONV, delta_conv, "f32", 1e-5f),
+    CHECKED(DELTA_SCAN, delta_scan, "f32", 1e-4f, sl_cuda_delta_declines),
+    SIMPLE(GATHER, gather, "exact", 0),
+    SIMPLE(SOFTCAP, softcap, "f32", 1e-5f),
+    {.kernel = {.name = "sample/cuda",
+                .op = SL_OP_SAMPLE,
+                .numeric_class = "f32/fixed43",
+                .batched = true,
+                .workspace = sl_cuda_sample_workspace},
+     .run = sl_cuda_sample},
+};
+
+enum { COUNT = sizeof kernels / sizeof *kernels };
+
+#define AT(i) &kernels[i].kernel
+static const sl_kernel *const list[] = {
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),
+    AT(10), AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19),
+    AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28),
+};
+_Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
+
+const sl_kernel *const *sl_cuda_registry(int32_t *count) {
+    *count = COUNT;
+    return list;
+}

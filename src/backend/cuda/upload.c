@@ -1,0 +1,113 @@
+/* Weights from the mapped file to the device, through two pinned buffers: while one is on its way the other
+ * is filled, so that the disk and the bus work at the same time. */
+#include "backend/cuda/cuda.h"
+#include "base/checked.h"
+
+#include <string.h>
+
+enum { BUFFERS = 2, BUFFER_BYTES = 8 << 20 };
+
+typedef struct upload {
+    sl_cuda_device *device;
+    cudaStream_t stream;
+    const sl_progress *progress;
+    void *buffers[BUFFERS];
+    cudaEvent_t sent[BUFFERS];
+    int next;
+    uint64_t done, total;
+} upload;
+
+static int begin(upload *u, sl_error *error) {
+    int status = SL_OK;
+    for (int b = 0; b < BUFFERS && !status; b++) {
+        status = sl_cuda_malloc_host(u->device, BUFFER_BYTES, &u->buffers[b], error);
+        if (!status) {
+            status = SL_CUDA(cudaEventCreateWithFlags(&u->sent[b], cudaEventDisableTiming), error);
+        }
+    }
+    return status;
+}
+
+static void end(upload *u) {
+    for (int b = 0; b < BUFFERS; b++) {
+        if (u->sent[b]) {
+            cudaEventDestroy(u->sent[b]);
+        }
+        if (u->buffers[b]) {
+            cudaFreeHost(u->buffers[b]);
+        }
+    }
+}
+
+static int send(upload *u, const unsigned char *from, unsigned char *to, uint64_t bytes, sl_error *error) {
+    while (bytes > 0) {
+        const uint64_t part = bytes < BUFFER_BYTES ? bytes : BUFFER_BYTES;
+        const int b = u->next;
+        u->next = (b + 1) % BUFFERS;
+        /* An event that was never recorded is over at once. */
+        int status = SL_CUDA(cudaEventSynchronize(u->sent[b]), error);
+        if (!status) {
+            memcpy(u->buffers[b], from, part);
+            status =
+                SL_CUDA(cudaMemcpyAsync(to, u->buffers[b], part, cudaMemcpyHostToDevice, u->stream), error);
+        }
+        if (!status) {
+            status = SL_CUDA(cudaEventRecord(u->sent[b], u->stream), error);
+        }
+        if (status) {
+            return status;
+        }
+        from += part;
+        to += part;
+        bytes -= part;
+        u->done += part;
+        if (u->progress && u->progress->report &&
+            !u->progress->report(u->progress->context, u->done, u->total)) {
+            return sl_fail(error, SL_ERR_CANCELLED, "loading was cancelled");
+        }
+    }
+    return SL_OK;
+}
+
+static int send_all(upload *u, const sl_deployment *deployment, unsigned char *pool, uint64_t *offsets,
+                    sl_error *error) {
+    uint64_t offset = 0;
+    for (int32_t i = 0; i < deployment->weight_count; i++) {
+        const sl_weight_use *use = &deployment->weights[i];
+        const sl_weight *weight = &deployment->program->weights[use->weight];
+        uint64_t next;
+        if (use->layout || use->bytes != weight->bytes) {
+            return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
+                           weight->name);
+        }
+        if (!sl_range_inside(offset, use->bytes, deployment->pool_bytes[SL_POOL_WEIGHTS]) ||
+            !sl_align_u64(offset + use->bytes, 64, &next)) {
+            return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s lies outside the pool of weights",
+                           weight->name);
+        }
+        offsets[i] = offset;
+        const int status = send(u, weight->data, pool + offset, use->bytes, error);
+        if (status) {
+            return status;
+        }
+        offset = next;
+    }
+    return sl_cuda_synchronize(u->device, u->stream, error);
+}
+
+int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
+                   uint64_t *offsets, cudaStream_t stream, const sl_progress *progress, sl_error *error) {
+    upload u = {.device = device, .stream = stream, .progress = progress};
+    for (int32_t i = 0; i < deployment->weight_count; i++) {
+        u.total += deployment->weights[i].bytes;
+    }
+    int status = begin(&u, error);
+    if (!status) {
+        status = send_all(&u, deployment, pool, offsets, error);
+    }
+    if (status) {
+        cudaStreamSynchronize(stream); /* nothing may be under way from a buffer that is freed */
+    }
+    end(&u);
+    return status;
+}
