@@ -374,6 +374,7 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         {1, 2560, 2560, SL_RESIDUAL_NONE, true, false, false, true, LARGE},
         {2, 256, 256, SL_RESIDUAL_NONE, true, true, false, false, ZEROS},
         {1, 896, 896, SL_RESIDUAL_BEFORE, true, false, true, true, NORMAL},
+        {3, 64, 70, SL_RESIDUAL_AFTER, true, false, false, false, NORMAL},
     };
     const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes);
     if (index >= ROW_COUNTS + count) {

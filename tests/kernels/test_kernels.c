@@ -59,7 +59,8 @@ static int64_t bytes_of(const kt_case *c, int32_t v) {
     return rows * (int64_t)sl_value_row_bytes(value->type, value->width);
 }
 
-/* Columns of an f32 output only: a value's other columns hold inputs, whose size would hide errors. */
+/* The whole value, so that columns which nothing should touch are compared too (they hold the pattern, which
+ * is tiny as a float). */
 static double compare_values(const kt_case *c, int32_t v, const kt_result *a, const kt_result *b) {
     const sl_value *value = &c->program.values[v];
     const int64_t bytes = bytes_of(c, v);
@@ -92,6 +93,28 @@ static double compare_results(const kt_case *c, const kt_result *a, const kt_res
         worst = d > worst ? d : worst;
     }
     return memcmp(a->last_tokens, b->last_tokens, sizeof a->last_tokens) == 0 ? worst : INFINITY;
+}
+
+static bool is_written(const kt_case *c, int32_t v) {
+    for (int32_t i = 0; i < c->program.op_count; i++) {
+        for (int o = 0; o < SL_OP_OUTPUTS; o++) {
+            if (c->program.ops[i].out[o].value == v) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Values that no op writes are as they were given. */
+static bool inputs_are_intact(const kt_case *c, const kt_result *result) {
+    for (int32_t v = 0; v < c->program.value_count; v++) {
+        if (c->inputs[v] && !is_written(c, v) &&
+            memcmp(c->inputs[v], result->values[v], (size_t)bytes_of(c, v)) != 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* ---- one case ---- */
@@ -164,6 +187,7 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
         const double error = kt_reference_error(c, &whole);
         const double allowed = c->tolerance + (double)kernel->tolerance;
         good = error <= allowed || fail(c, kernel, "against the definition", error, allowed);
+        good = good && (inputs_are_intact(c, &whole) || fail(c, kernel, "an input was changed", 1, 0));
     }
     good = good && check_against_plain(s, kernel, c, &whole, random);
     good = good && check_cut(runner, c, &whole, KT_WHOLE, "the same step again", random);
