@@ -19,7 +19,7 @@ static void rotate(sl_builder *b, sl_operand x, int32_t heads, int32_t stride) {
         op->u.rope.stride = stride;
         op->u.rope.dims = b->config->rope_dims;
         op->u.rope.layout = b->config->rope_layout;
-        op->u.rope.magnitude = 1;
+        op->u.rope.magnitude = sl_rope_magnitude(window ? &b->config->local_rope : &b->config->rope);
     }
 }
 

@@ -8,11 +8,9 @@
 
 static const sl_field_choice ACTIVATIONS[] = {
     {"silu", SL_ACTIVATION_SILU}, {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH}, {NULL, 0}};
-static const sl_field_choice SCALINGS[] = {{"none", SL_ROPE_SCALING_NONE},
-                                           {"default", SL_ROPE_SCALING_NONE},
-                                           {"linear", SL_ROPE_SCALING_LINEAR},
-                                           {"llama3", SL_ROPE_SCALING_LLAMA3},
-                                           {NULL, 0}};
+static const sl_field_choice SCALINGS[] = {
+    {"none", SL_ROPE_SCALING_NONE},     {"default", SL_ROPE_SCALING_NONE}, {"linear", SL_ROPE_SCALING_LINEAR},
+    {"llama3", SL_ROPE_SCALING_LLAMA3}, {"yarn", SL_ROPE_SCALING_YARN},    {NULL, 0}};
 
 #define AT(member) offsetof(sl_config_raw, member)
 #define INT(member, gguf, hf, least, most)                                                                   \
@@ -55,7 +53,11 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.rope.factor, "rope.scaling.factor", ROPE("factor"), 1e-6, 1e9),
     REAL(config.rope.low_factor, NULL, ROPE("low_freq_factor"), 1e-6, 1e9),
     REAL(config.rope.high_factor, NULL, ROPE("high_freq_factor"), 1e-6, 1e9),
-    INT(config.rope.original_context, NULL, ROPE("original_max_position_embeddings"), 0, 1 << 28),
+    INT(config.rope.original_context, "rope.scaling.original_context_length",
+        ROPE("original_max_position_embeddings"), 0, 1 << 28),
+    REAL(config.rope.beta_fast, "rope.scaling.yarn_beta_fast", ROPE("beta_fast"), 1e-3, 1e6),
+    REAL(config.rope.beta_slow, "rope.scaling.yarn_beta_slow", ROPE("beta_slow"), 1e-3, 1e6),
+    REAL(config.rope.attention_factor, NULL, ROPE("attention_factor"), 0, 1e3),
     REAL(config.local_rope.base, "rope.freq_base_swa", LOCAL("rope_theta") "|rope_local_base_freq", 1.000001,
          1e15),
     CHOICE(config.local_rope.scaling, NULL, LOCAL("rope_type"), SCALINGS),
@@ -135,7 +137,8 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
                                  .factor = 1,
                                  .low_factor = 1,
                                  .high_factor = 4,
-                                 .original_context = 8192};
+                                 .beta_fast = 32,
+                                 .beta_slow = 1};
     config->rope = rope;
     config->local_rope = rope;
     config->local_rope.base = 10000;
@@ -188,6 +191,12 @@ static bool local_llama3(const sl_config *c) {
     return c->local_rope.scaling != SL_ROPE_SCALING_LLAMA3 ||
            (c->local_rope.high_factor > c->local_rope.low_factor && c->local_rope.original_context > 0);
 }
+static bool yarn_ordered(const sl_config *c) {
+    return c->rope.scaling != SL_ROPE_SCALING_YARN || c->rope.beta_fast > c->rope.beta_slow;
+}
+static bool local_no_yarn(const sl_config *c) {
+    return !c->family->local_rope || c->local_rope.scaling != SL_ROPE_SCALING_YARN;
+}
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
 }
@@ -237,6 +246,9 @@ static const rule RULES[] = {
      "must be at least 1 with llama3 scaling"},
     {local_llama3, AT(config.local_rope.high_factor), SL_ERR_INVALID,
      "must be more than low_freq_factor, with an original context"},
+    {yarn_ordered, AT(config.rope.beta_fast), SL_ERR_INVALID, "must be more than beta_slow"},
+    {local_no_yarn, AT(config.local_rope.scaling), SL_ERR_UNSUPPORTED,
+     "YaRN in windowed layers is not supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
     {dense_width, AT(config.feed_forward), SL_ERR_INVALID,

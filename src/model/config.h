@@ -19,7 +19,8 @@ typedef enum sl_layer_kind {
 typedef enum sl_rope_scaling {
     SL_ROPE_SCALING_NONE,
     SL_ROPE_SCALING_LINEAR,
-    SL_ROPE_SCALING_LLAMA3
+    SL_ROPE_SCALING_LLAMA3,
+    SL_ROPE_SCALING_YARN
 } sl_rope_scaling;
 
 typedef struct sl_rope_config {
@@ -27,7 +28,9 @@ typedef struct sl_rope_config {
     int32_t scaling; /* sl_rope_scaling */
     double factor;
     double low_factor, high_factor; /* llama3 */
-    int32_t original_context;       /* llama3 */
+    int32_t original_context;       /* llama3, yarn */
+    double beta_fast, beta_slow;    /* yarn: turns in the original context that bound the ramp */
+    double attention_factor;        /* yarn: on sine and cosine; 0: from the factor */
 } sl_rope_config;
 
 typedef struct sl_config {
@@ -122,6 +125,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
 /* Radians per position of each pair, [rope_dims / 2], scaling included. Formulas: transformers'
  * modeling_rope_utils. */
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies);
+/* What sine and cosine are multiplied by: 1 except with YaRN. */
+float sl_rope_magnitude(const sl_rope_config *rope);
 /* How much each unscaled frequency is divided: the contents of GGUF's rope_freqs.weight. */
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors);
 

@@ -176,6 +176,15 @@ static const refusal REFUSALS[] = {
     {{"expert_gating_func", NULL}, 1, "expert gating other than softmax is not supported"},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported"},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported"},
+    {{"rope.scaling.attn_factor", NULL}, 1, "this scaling of RoPE's sine and cosine is not supported"},
+    {{"rope.scaling.yarn_attn_factor", "rope_parameters.mscale"},
+     1,
+     "this scaling of RoPE's sine and cosine is not supported"},
+    {{"rope.scaling.yarn_log_multiplier", "rope_scaling.mscale"},
+     0,
+     "this scaling of RoPE's sine and cosine is not supported"},
+    {{"rope.scaling.yarn_ext_factor", "rope_parameters.truncate"}, 1, "this form of YaRN is not supported"},
+    {{NULL, "rope_scaling.truncate"}, 1, "this form of YaRN is not supported"},
     {{"attention.shared_kv_layers", "num_kv_shared_layers"},
      0,
      "layers that share keys and values are not supported"},
@@ -418,6 +427,9 @@ static void derive_sizes(const reader *r) {
     }
     if (config->rope_dims == 0) {
         config->rope_dims = (int32_t)(config->head_size * raw->rope_part);
+    }
+    if (config->rope.original_context == 0 && config->rope.scaling == SL_ROPE_SCALING_YARN) {
+        config->rope.original_context = config->context;
     }
     if (!r->family->local_rope) {
         config->local_rope = config->rope;

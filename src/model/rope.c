@@ -3,21 +3,16 @@
 
 #include <math.h>
 
+static const double TWO_PI = 6.28318530717958647693;
+
 /* The frequency of pair `pair` without scaling. */
 static double plain(const sl_rope_config *rope, int32_t dims, int32_t pair) {
     return pow(rope->base, -2.0 * pair / dims);
 }
 
-static double divisor(const sl_rope_config *rope, double frequency) {
-    if (rope->scaling == SL_ROPE_SCALING_NONE) {
-        return 1;
-    }
-    if (rope->scaling == SL_ROPE_SCALING_LINEAR) {
-        return rope->factor;
-    }
-    /* Llama 3: waves longer than the old context are stretched, short ones left alone, with a ramp between.
-     */
-    const double wavelength = 2 * 3.14159265358979323846 / frequency;
+/* Llama 3: waves longer than the old context are stretched, short ones left alone, with a ramp between. */
+static double llama3_divisor(const sl_rope_config *rope, double frequency) {
+    const double wavelength = TWO_PI / frequency;
     if (wavelength > rope->original_context / rope->low_factor) {
         return rope->factor;
     }
@@ -29,15 +24,53 @@ static double divisor(const sl_rope_config *rope, double frequency) {
     return 1 / ((1 - smooth) / rope->factor + smooth);
 }
 
+/* The pair (a fraction) that makes so many turns in the original context. */
+static double turning_pair(const sl_rope_config *rope, int32_t dims, double turns) {
+    return dims * log(rope->original_context / (turns * TWO_PI)) / (2 * log(rope->base));
+}
+
+/* YaRN: pairs that turn often are left alone, slow ones stretched, with a ramp over pairs between. */
+static double yarn_divisor(const sl_rope_config *rope, int32_t dims, int32_t pair) {
+    const double low = fmax(floor(turning_pair(rope, dims, rope->beta_fast)), 0);
+    double high = fmin(ceil(turning_pair(rope, dims, rope->beta_slow)), dims - 1);
+    if (low == high) {
+        high += 0.001;
+    }
+    const double ramp = fmin(fmax((pair - low) / (high - low), 0), 1);
+    return 1 / (ramp / rope->factor + 1 - ramp);
+}
+
+static double divisor(const sl_rope_config *rope, int32_t dims, int32_t pair) {
+    switch (rope->scaling) {
+    case SL_ROPE_SCALING_LINEAR:
+        return rope->factor;
+    case SL_ROPE_SCALING_LLAMA3:
+        return llama3_divisor(rope, plain(rope, dims, pair));
+    case SL_ROPE_SCALING_YARN:
+        return yarn_divisor(rope, dims, pair);
+    default:
+        return 1;
+    }
+}
+
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies) {
     for (int32_t pair = 0; pair < dims / 2; pair++) {
-        const double frequency = plain(rope, dims, pair);
-        frequencies[pair] = (float)(frequency / divisor(rope, frequency));
+        frequencies[pair] = (float)(plain(rope, dims, pair) / divisor(rope, dims, pair));
     }
 }
 
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors) {
     for (int32_t pair = 0; pair < dims / 2; pair++) {
-        factors[pair] = (float)divisor(rope, plain(rope, dims, pair));
+        factors[pair] = (float)divisor(rope, dims, pair);
     }
+}
+
+float sl_rope_magnitude(const sl_rope_config *rope) {
+    if (rope->scaling != SL_ROPE_SCALING_YARN) {
+        return 1;
+    }
+    if (rope->attention_factor > 0) {
+        return (float)rope->attention_factor;
+    }
+    return rope->factor > 1 ? (float)(0.1 * log(rope->factor) + 1) : 1;
 }

@@ -225,8 +225,13 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     if (!config->family->local_rope) {
         raw->config.local_rope.base = 0;
     }
-    if (config->rope.scaling != SL_ROPE_SCALING_LINEAR) {
-        raw->config.rope.factor = 0; /* llama3 is said by rope_freqs.weight */
+    sl_rope_config *rope = &raw->config.rope;
+    if (rope->scaling != SL_ROPE_SCALING_LINEAR && rope->scaling != SL_ROPE_SCALING_YARN) {
+        rope->factor = 0; /* llama3 is said by rope_freqs.weight */
+    }
+    if (rope->scaling != SL_ROPE_SCALING_YARN) {
+        rope->original_context = 0;
+        rope->beta_fast = rope->beta_slow = 0;
     }
     if (config->experts == 0) {
         raw->config.expert_scale = 0;
@@ -245,9 +250,11 @@ static int write_field(sl_gguf_writer *writer, const sl_config_raw *raw, const s
         return value == 0 ? 0 : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)value, error);
     }
     if (field->type == SL_FIELD_CHOICE) {
-        return raw->config.rope.scaling == SL_ROPE_SCALING_LINEAR
-                   ? sl_gguf_writer_string(writer, key, sl_view_of("linear"), error)
-                   : 0;
+        const int32_t scaling = raw->config.rope.scaling;
+        const char *word = scaling == SL_ROPE_SCALING_LINEAR ? "linear"
+                           : scaling == SL_ROPE_SCALING_YARN ? "yarn"
+                                                             : NULL;
+        return word ? sl_gguf_writer_string(writer, key, sl_view_of(word), error) : 0;
     }
     return raw->config.experts == 0
                ? 0
@@ -317,6 +324,9 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     }
     if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
+    }
+    if (config->rope.scaling == SL_ROPE_SCALING_YARN && config->rope.attention_factor > 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for YaRN's attention factor itself");
     }
     return 0;
 }

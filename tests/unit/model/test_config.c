@@ -54,8 +54,13 @@ static const change REFUSED[] = {
     {"llama", "quantization_config", "{\"quant_method\":\"fp8\"}", SL_ERR_UNSUPPORTED, "quantization_config"},
     {"llama", "num_experts", "8", SL_ERR_UNSUPPORTED, "num_experts is 8: experts are not supported"},
     {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_UNSUPPORTED, "\"longrope\""},
-    {"llama", "rope_parameters.rope_type", "\"yarn\"", SL_ERR_UNSUPPORTED,
-     "rope_parameters.rope_type is \"yarn\""},
+    {"llama", "rope_parameters.rope_type", "\"dynamic\"", SL_ERR_UNSUPPORTED,
+     "rope_parameters.rope_type is \"dynamic\""},
+    {"llama", "rope_parameters.mscale", "0.7", SL_ERR_UNSUPPORTED, "rope_parameters.mscale"},
+    {"llama", "rope_parameters.truncate", "false", SL_ERR_UNSUPPORTED, "rope_parameters.truncate"},
+    {"llama", "rope_parameters",
+     "{\"rope_type\":\"yarn\",\"rope_theta\":1e4,\"factor\":4.0,\"beta_fast\":1.0}", SL_ERR_INVALID,
+     "beta_fast is 1: must be more than beta_slow"},
     {"llama", "rope_parameters.rope_theta", "0", SL_ERR_INVALID, "rope_parameters.rope_theta is 0"},
     {"llama-scaled", "rope_parameters.factor", "0", SL_ERR_INVALID, "rope_parameters.factor is 0"},
     {"llama-scaled", "rope_parameters.high_freq_factor", "1", SL_ERR_INVALID,
@@ -265,6 +270,31 @@ static void rope_frequencies_follow_the_formula(void **state) {
     c.rope.scaling = SL_ROPE_SCALING_LINEAR;
     sl_rope_frequencies(&c.rope, c.rope_dims, frequencies);
     assert_float_equal(frequencies[4], 0.01 / 8, 1e-9);
+}
+
+/* As _compute_yarn_parameters of transformers has it, for base 1e6, 32 dimensions, factor 4 and 128
+ * positions. */
+static void yarn_follows_the_formula(void **state) {
+    (void)state;
+    static const double wanted[8] = {1.0,
+                                     0.34262840903572306,
+                                     0.11114246312743269,
+                                     0.03280787165829494,
+                                     0.007905694150420948,
+                                     0.00333380358040831,
+                                     0.0014058533129758727,
+                                     0.0005928434264154138};
+    static const char yarn[] = "{\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 4.0, "
+                               "\"original_max_position_embeddings\": 128}";
+    sl_config c = must_read(with(fixture_config("qwen3"), "rope_parameters", yarn));
+    float frequencies[16];
+    sl_rope_frequencies(&c.rope, c.rope_dims, frequencies);
+    for (int i = 0; i < 8; i++) {
+        assert_float_equal(frequencies[i] / wanted[i], 1, 1e-6);
+    }
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1.138629436111989, 1e-6);
+    c.rope.attention_factor = 0.5;
+    assert_float_equal(sl_rope_magnitude(&c.rope), 0.5, 0);
 }
 
 /* ---- GGUF metadata ---- */
@@ -488,13 +518,10 @@ static void gguf_facts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_json_is_not_believed),
-        cmocka_unit_test(facts_of_the_fixtures),
-        cmocka_unit_test(older_and_sparser_configs),
-        cmocka_unit_test(windows_and_dense_layers),
-        cmocka_unit_test(rope_frequencies_follow_the_formula),
-        cmocka_unit_test(gguf_metadata_is_not_believed),
-        cmocka_unit_test(gguf_facts),
+        cmocka_unit_test(config_json_is_not_believed),         cmocka_unit_test(facts_of_the_fixtures),
+        cmocka_unit_test(older_and_sparser_configs),           cmocka_unit_test(windows_and_dense_layers),
+        cmocka_unit_test(rope_frequencies_follow_the_formula), cmocka_unit_test(yarn_follows_the_formula),
+        cmocka_unit_test(gguf_metadata_is_not_believed),       cmocka_unit_test(gguf_facts),
     };
     return cmocka_run_group_tests_name("model configs", tests, NULL, NULL);
 }

@@ -458,6 +458,30 @@ static void configs_survive_gguf(void **state) {
     }
 }
 
+static void yarn_survives_gguf(void **state) {
+    (void)state;
+    sl_model *hf = load_fixture("qwen3");
+    sl_config config = hf->config;
+    config.naming = SL_NAMING_GGUF;
+    config.rope.scaling = SL_ROPE_SCALING_YARN;
+    config.rope.factor = 4;
+    config.rope.original_context = 128;
+    config.rope.beta_fast = 16;
+    write_gguf(&config);
+    sl_model *gguf = must_load(GGUF);
+    float wanted[16], found[16];
+    sl_rope_frequencies(&config.rope, config.rope_dims, wanted);
+    sl_rope_frequencies(&gguf->config.rope, gguf->config.rope_dims, found);
+    assert_memory_equal(wanted, found, sizeof wanted);
+    for (int32_t i = 0; i < gguf->program.op_count; i++) {
+        if (gguf->program.ops[i].kind == SL_OP_ROPE) {
+            assert_float_equal(gguf->program.ops[i].u.rope.magnitude, 1.1386294, 1e-6);
+        }
+    }
+    sl_model_free(gguf);
+    sl_model_free(hf);
+}
+
 static void what_gguf_cannot_say_is_not_written(void **state) {
     (void)state;
     sl_gguf_writer *writer;
@@ -548,6 +572,7 @@ int main(void) {
         cmocka_unit_test(unaligned_tensors_are_copied),
         cmocka_unit_test(fused_experts_are_read_in_place),
         cmocka_unit_test(configs_survive_gguf),
+        cmocka_unit_test(yarn_survives_gguf),
         cmocka_unit_test(what_gguf_cannot_say_is_not_written),
         cmocka_unit_test(a_trained_gguf_loads),
         cmocka_unit_test(no_allocation_failure_leaks),
