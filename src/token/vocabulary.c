@@ -323,7 +323,8 @@ static const char *const eog_texts[] = {
     "<|fim_pad|>",
     "<|repo_name|>",
     "<|file_sep|>",
-    ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
+    ("<\xef\xbd\x9c"
+     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
 };
 
 /* A token that another one's presence makes an ordinary part of a turn: gpt-oss and Solar end messages, not

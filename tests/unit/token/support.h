@@ -16,12 +16,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-static inline double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* xorshift64*: the same numbers on every machine. */
 static inline uint64_t next_random(uint64_t *state) {
     *state ^= *state >> 12;

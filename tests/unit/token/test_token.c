@@ -293,6 +293,31 @@ static void bad_gguf_is_refused(void **state) {
     expect_spm(WITH((f.model = "gpt2", f.pre = "gpt-2", f.merge = "b a")), SL_ERR_FORMAT, "the two joined");
 }
 
+/* Every kind of named pre-tokenizer loads. Those of Llama 3 and tekken take a piece that is a token as it is
+ * ("bb", for which there is no merge), and put bos first. */
+static void named_pre_tokenizers_load(void **state) {
+    (void)state;
+    static const char *const names[] = {"default", "gpt-2", "falcon", "starcoder", "llama-bpe",
+                                        "dbrx",    "qwen2", "qwen35", "gpt-4o",    "tekken"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        spm_file file = good_spm;
+        sl_tokenizer *t;
+        sl_error error = {0};
+        file.model = "gpt2";
+        file.pre = names[i];
+        file.merge = "a b";
+        if (load_spm(&file, &t, &error)) {
+            fail_msg("%s: %s", names[i], error.message);
+        }
+        CHECK_ENCODE(t, "ab ab\nab", 0, 263, 263, 263); /* no token for a space or a newline */
+        bool whole = strcmp(names[i], "llama-bpe") == 0 || strcmp(names[i], "tekken") == 0;
+        check_encode(t, sl_view_of("bb"), 0, whole ? (const int32_t[]){265} : (const int32_t[]){261, 261},
+                     whole ? 1 : 2);
+        assert_int_equal(sl_tokenizer_adds_bos(t), whole);
+        sl_tokenizer_destroy(t);
+    }
+}
+
 /* ---- what tokenizer.json must not say
  * ------------------------------------------------------------------------------ */
 
@@ -362,6 +387,15 @@ static void bad_json_is_refused(void **state) {
     expect_json("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"WordPiece\"}",
                 SL_ERR_UNSUPPORTED, "decoder: 'WordPiece'");
     expect_json("\"special\":true", "\"special\":1", SL_ERR_FORMAT, "special: wanted true or false");
+}
+
+/* Transformers writes "no limit" as an integer of 31 digits. */
+static void the_longest_integer_is_read(void **state) {
+    (void)state;
+    sl_tokenizer *t =
+        from_text(byte_level, "{\"model_max_length\":1000000000000000019884624838656,\"eos_token\":\"<t>\"}");
+    assert_int_equal(sl_tokenizer_eos(t), 11);
+    sl_tokenizer_destroy(t);
 }
 
 static void an_exponential_pattern_ends(void **state) {
@@ -466,8 +500,10 @@ int main(void) {
         cmocka_unit_test(added_tokens_are_found),
         cmocka_unit_test(character_level_falls_back_to_bytes),
         cmocka_unit_test(score_vocabularies_merge_by_score),
+        cmocka_unit_test(named_pre_tokenizers_load),
         cmocka_unit_test(bad_gguf_is_refused),
         cmocka_unit_test(bad_json_is_refused),
+        cmocka_unit_test(the_longest_integer_is_read),
         cmocka_unit_test(an_exponential_pattern_ends),
         cmocka_unit_test(every_failed_allocation_is_survived),
         cmocka_unit_test(the_stream_holds_back_parts),
