@@ -345,9 +345,13 @@ static void attend(const attention *a, int32_t query, int32_t count, int32_t bas
                             .c_stride = SL_PAGE_TOKENS,
                             .to = a->group->key_size,
                             .from_zero = true};
-    multiply_wide(scores, count, SL_PAGE_TOKENS);
+    int32_t end = 0;
     for (int32_t i = 0; i < count; i++) {
         seen_keys(a, query + i, base, &from[i], &to[i]);
+        end = to[i] > end ? to[i] : end;
+    }
+    multiply_wide(scores, count, (end + VN - 1) / VN * VN);
+    for (int32_t i = 0; i < count; i++) {
         soften(a, query + i, a->scores + i * SL_PAGE_TOKENS, from[i], to[i]);
     }
     add_values(a, query, count, from, to);

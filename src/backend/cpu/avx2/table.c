@@ -1,6 +1,15 @@
 /* The kernels of the AVX2 tier, the preferred first. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/avx2/avx2.h"
+#include "backend/cpu/matmul.h"
 
 const sl_cpu_kernel sl_cpu_kernels_avx2[] = {
+    SL_LINEAR_ROW(Q8_0, "q8_0", Q8_32, "q8_32/chain", avx2, 16),
+    SL_LINEAR_ROW(Q4_0, "q4_0", Q8_32, "q8_32/chain", avx2, 16),
+    SL_LINEAR_ROW(Q4_K, "q4_k", Q8_32, "q8_32/chain", avx2, 16),
+    SL_LINEAR_ROW(Q6_K, "q6_k", Q8_32, "q8_32/chain", avx2, 16),
+    SL_LINEAR_ROW(BF16, "bf16", F32, "f32/chain", avx2, 16),
+    SL_LINEAR_ROW(F16, "f16", F32, "f32/chain", avx2, 16),
+    SL_LINEAR_ROW(F32, "f32", F32, "f32/chain", avx2, 16),
+    SL_TIER_ROWS(avx2, "8"),
     {.kernel = {.name = NULL}},
 };

@@ -166,9 +166,6 @@ SL_ALWAYS_INLINE vf vf_scale(vf p, vf n) {
 SL_ALWAYS_INLINE vf vf_round(vf v) {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-SL_ALWAYS_INLINE vf vf_sqrt(vf v) {
-    return _mm512_sqrt_ps(v);
-}
 
 /* x = quadrant * pi / 2 + rest, in double: exact enough for any position a context can have. */
 SL_ALWAYS_INLINE void vf_quadrant(vf x, vf *rest, vi *quadrant) {

@@ -1,0 +1,3 @@
+/* Ops on single rows, of the AVX2 tier. */
+#include "backend/cpu/avx2/simd.h"
+#include "backend/cpu/simd_rows.h"
