@@ -221,9 +221,6 @@ static bool delta_given(const sl_config *c) {
 static bool delta_divides(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
 }
-static bool delta_grouped(const sl_config *c) {
-    return !c->delta_tiled || c->delta_value_heads == c->delta_key_heads;
-}
 static bool scale_positive(const sl_config *c) {
     return isfinite(c->attention_scale) && c->attention_scale > 0;
 }
@@ -262,9 +259,6 @@ static const rule RULES[] = {
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
     {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
-    {delta_grouped, AT(config.delta_value_heads), SL_ERR_UNSUPPORTED,
-     "more value than key heads in GGUF's order (value head h reads key head h mod key heads) are not "
-     "supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {

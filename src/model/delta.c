@@ -46,6 +46,7 @@ int32_t sl_build_delta(sl_builder *b, int32_t x) {
         op->u.delta_scan.key_heads = config->delta_key_heads;
         op->u.delta_scan.value_heads = heads;
         op->u.delta_scan.state = state;
+        op->u.delta_scan.keys_cycle = config->delta_tiled;
         op->u.delta_scan.decay_is_negated = config->naming == SL_NAMING_GGUF;
     }
     op = sl_build_norm(b, sl_build_weight(b, SL_TENSOR_DELTA_NORM), heads, size, size);

@@ -161,8 +161,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_vector(program, op->u.delta_scan.decay_is_negated ? "-exp(a_log) " : "a_log ",
                      op->u.delta_scan.a_log, out);
         print_vector(program, "dt_bias ", op->u.delta_scan.dt_bias, out);
-        sl_buffer_printf(out, ", %d key heads, %d value heads, state %d", op->u.delta_scan.key_heads,
-                         op->u.delta_scan.value_heads, op->u.delta_scan.state);
+        sl_buffer_printf(out, ", %d key heads%s, %d value heads, state %d", op->u.delta_scan.key_heads,
+                         op->u.delta_scan.keys_cycle ? " in turn" : "", op->u.delta_scan.value_heads,
+                         op->u.delta_scan.state);
         break;
     case SL_OP_SOFTCAP:
         sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);

@@ -208,13 +208,15 @@ typedef struct sl_op_delta_conv {
 } sl_op_delta_conv;
 
 /* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head
- * h / (value_heads / key_heads). q and k are L2-normalised per head (epsilon 1e-6), q scaled by
- * key_size^-1/2; decay = exp(-exp(a_log[h]) * softplus(a + dt_bias[h])), beta = sigmoid(b); S = decay * S; S
+ * h / (value_heads / key_heads), or h % key_heads when keys_cycle (the order of GGUF files). q and k are
+ * L2-normalised per head (epsilon 1e-6), q scaled by key_size^-1/2; decay = exp(-exp(a_log[h]) * softplus(a +
+ * dt_bias[h])), beta = sigmoid(b); S = decay * S; S
  * += k (beta * (v - S^T k))^T; y = S^T q. y: [value_heads][value_size]. */
 typedef struct sl_op_delta_scan {
     int32_t a_log, dt_bias; /* weights [value_heads] */
     int32_t key_heads, value_heads;
     int32_t state;
+    bool keys_cycle;
     bool decay_is_negated; /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
 } sl_op_delta_scan;
 

@@ -611,7 +611,13 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
         const int32_t dt_bias = vector(c, "dt_bias", 1, shape->heads, 0.0f, 1.0f, random);
         sl_op *op = add(c, kind, LIST(x, ab, ab), LIST(y));
         op->in[2].column = shape->heads + 1;
-        op->u.delta_scan = (sl_op_delta_scan){a_log, dt_bias, key_heads, shape->heads, state, negated};
+        op->u.delta_scan = (sl_op_delta_scan){.a_log = a_log,
+                                              .dt_bias = dt_bias,
+                                              .key_heads = key_heads,
+                                              .value_heads = shape->heads,
+                                              .state = state,
+                                              .keys_cycle = key_heads % 2 == 1,
+                                              .decay_is_negated = negated};
     }
     sl_op *op = &c->program.ops[c->op];
     op->in[0].column = 3;

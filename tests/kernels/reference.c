@@ -515,7 +515,8 @@ static void scan_head(const kt_case *c, const kt_result *result, int32_t start, 
     const sl_op_delta_scan *scan = &op_of(c)->u.delta_scan;
     const sl_state_layer *shape = &c->program.states[scan->state];
     const int32_t dk = shape->key_size, dv = shape->value_size;
-    const int32_t key_head = head / (scan->value_heads / scan->key_heads);
+    const int32_t key_head =
+        scan->keys_cycle ? head % scan->key_heads : head / (scan->value_heads / scan->key_heads);
     double *state = kt_alloc((size_t)(dk * dv), sizeof *state), *q = kt_alloc((size_t)dk, sizeof *q);
     double *k = kt_alloc((size_t)dk, sizeof *k);
     const double a_log = weight_of(c, scan->a_log)[head], dt_bias = weight_of(c, scan->dt_bias)[head];

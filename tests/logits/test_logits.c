@@ -7,8 +7,12 @@
 #include <stdio.h>
 
 /* Relative: the norm of the difference over the norm of the logits. Absolute: what tells every mutant of the
- * README's table from the model. */
-static const double relative_limit = 1e-4, absolute_limit = 5e-4;
+ * README's table from the model. Where weights are BF16, the AVX-512 and CUDA kernels round activations to
+ * BF16 too (8 bits of mantissa), which the oracle does not. */
+typedef struct limits {
+    double relative, absolute;
+} limits;
+static const limits f32_limits = {1e-4, 5e-4}, bf16_limits = {2e-2, 2e-1};
 
 static const char *const cases[] = {"llama",           "llama-scaled", "mistral",    "qwen2",
                                     "qwen3",           "qwen3-tied",   "qwen3-bf16", "qwen3moe",
@@ -67,7 +71,7 @@ static void oracle_close(oracle *o) {
     free(o->logits);
 }
 
-static void compare_logits(const oracle *o, const float *logits, const char *what) {
+static void compare_logits(const oracle *o, const float *logits, const limits *limit, const char *what) {
     double difference = 0, norm = 0, largest = 0;
     for (size_t i = 0; i < o->position_count; i++) {
         size_t position =
@@ -82,9 +86,9 @@ static void compare_logits(const oracle *o, const float *logits, const char *wha
     }
     double relative = sqrt(difference / norm);
     printf("%s: relative %.2e, largest %.2e\n", what, relative, largest);
-    if (!(relative <= relative_limit) || !(largest <= absolute_limit)) {
+    if (!(relative <= limit->relative) || !(largest <= limit->absolute)) {
         fail_msg("%s: logits differ from transformers: relative %g (limit %g), largest %g (limit %g)", what,
-                 relative, relative_limit, largest, absolute_limit);
+                 relative, limit->relative, largest, limit->absolute);
     }
 }
 
@@ -106,7 +110,9 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
     collect(submit(sequence, &read), &got);
     char what[1200];
     snprintf(what, sizeof what, "%s, %s, chunk %d", strrchr(o->folder, '/') + 1, isa, (int)chunk);
-    compare_logits(o, logits, what);
+    bool rounds =
+        strstr(o->folder, "bf16") && (strcmp(isa, "avx512") == 0 || strncmp(device, "cuda", 4) == 0);
+    compare_logits(o, logits, rounds ? &bf16_limits : &f32_limits, what);
     free(logits);
     sluice_sequence_release(sequence);
 

@@ -93,7 +93,8 @@ static void scan_row(const sl_cpu_op *op, const sl_state_layer *shape, int32_t r
                      float *state, float *scratch) {
     const sl_op_delta_scan *scan = &op->op->u.delta_scan;
     const int32_t keys = shape->key_size, values = shape->value_size;
-    const int32_t key_head = head / (scan->value_heads / scan->key_heads);
+    const int32_t key_head =
+        scan->keys_cycle ? head % scan->key_heads : head / (scan->value_heads / scan->key_heads);
     const float *qkv = sl_cpu_f32(&op->in[0], row);
     const float *v = qkv + 2 * scan->key_heads * keys + head * values;
     float *q = scratch, *k = scratch + keys, *change = scratch + 2 * keys;
