@@ -239,7 +239,8 @@ static void score_vocabularies_merge_by_score(void **state) {
     if (load_spm(&good_spm, &t, &error)) {
         fail_msg("%s", error.message);
     }
-    CHECK_ENCODE(t, "ab", 0, 264); /* _+a (-1), then _a+b (-3) */
+    CHECK_ENCODE(t, "ab", 0, 264);       /* _+a (-1), then _a+b (-3) */
+    CHECK_ENCODE(t, "abb", 0, 264, 261); /* _+a (-1), then _a+b (-3) before b+b (-4) */
     CHECK_ENCODE(t, "bab", 0, 259, 261, 263);
     CHECK_ENCODE(t, "bb", 0, 259, 265);
     CHECK_ENCODE(t, "bbb", 0, 259, 265, 261); /* equal scores: from the left */
