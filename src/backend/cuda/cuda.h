@@ -172,10 +172,15 @@ bool sl_cuda_inject(void);
 __attribute__((visibility("default"))) void sl_cuda_fail_at(uint64_t nth);
 /* Checked calls since the module was loaded. */
 __attribute__((visibility("default"))) uint64_t sl_cuda_call_count(void);
+/* Allocations, on the device and pinned ones, that were not freed yet. */
+__attribute__((visibility("default"))) uint64_t sl_cuda_live_count(void);
 
 /* Zero bytes give a valid pointer too. */
 int sl_cuda_malloc(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error);
 int sl_cuda_malloc_host(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error);
+/* Errors do not matter any more here; NULL is fine. */
+void sl_cuda_free(void *memory);
+void sl_cuda_free_host(void *memory);
 /* Waiting inside a step or while loading; counted. */
 int sl_cuda_synchronize(sl_cuda_device *device, cudaStream_t stream, sl_error *error);
 

@@ -95,7 +95,8 @@ static __global__ void scan_kernel(sl_cuda_context context, delta_args args) {
     const sl_step_span &span = context.spans[blockIdx.y];
     const int32_t keys = args.shape.key_size, values = args.shape.value_size;
     const int32_t head = (int32_t)blockIdx.x, j = (int32_t)threadIdx.x;
-    const int32_t key_head = head / (args.scan.value_heads / args.scan.key_heads);
+    const int32_t key_head = args.scan.keys_cycle ? head % args.scan.key_heads
+                                                  : head / (args.scan.value_heads / args.scan.key_heads);
     const int64_t first = (int64_t)head * keys * values;
     const float *old = old_state(context, span, args.shape.delta_offset);
     float *state = new_state(context, span, args.shape.delta_offset) + first;

@@ -703,15 +703,15 @@ static void destroy_executor(sl_executor *executor) {
         }
     }
     for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
-        if (executor->pools[pool] && pool == SL_POOL_STAGING) {
-            cudaFreeHost(executor->pools[pool]);
-        } else if (executor->pools[pool]) {
-            cudaFree(executor->pools[pool]);
+        if (pool == SL_POOL_STAGING) {
+            sl_cuda_free_host(executor->pools[pool]);
+        } else {
+            sl_cuda_free(executor->pools[pool]);
         }
     }
-    cudaFree(executor->block);
-    cudaFree(executor->control);
-    cudaFreeHost(executor->digests);
+    sl_cuda_free(executor->block);
+    sl_cuda_free(executor->control);
+    sl_cuda_free_host(executor->digests);
     if (executor->finished) {
         cudaEventDestroy(executor->finished);
     }

@@ -67,7 +67,8 @@ static __global__ void rmsnorm_kernel(sl_cuda_context context, rmsnorm_args args
     float *sum = args.sum.data ? sl_f32(args.sum, row) + at : NULL;
     const float *gate = args.gate.data ? sl_f32(args.gate, row) + group * norm.gate_stride : NULL;
     const float *before = norm.residual == SL_RESIDUAL_BEFORE ? sl_f32(args.residual, row) + at : NULL;
-    const float *after = norm.residual == SL_RESIDUAL_AFTER ? sl_f32(args.residual, row) + at : NULL;
+    const float *after =
+        norm.residual == SL_RESIDUAL_AFTER ? sl_f32(args.residual, row) + group * args.y_stride : NULL;
 
     float squares = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < norm.width; i += step) {

@@ -5,10 +5,15 @@
 #include <string.h>
 
 static _Atomic uint64_t calls;
+static _Atomic uint64_t live;    /* allocations that were not freed yet */
 static _Atomic uint64_t fail_in; /* 0: never; n: the n-th next call fails */
 
 void sl_cuda_fail_at(uint64_t nth) {
     atomic_store(&fail_in, nth);
+}
+
+uint64_t sl_cuda_live_count(void) {
+    return atomic_load_explicit(&live, memory_order_relaxed);
 }
 
 uint64_t sl_cuda_call_count(void) {
@@ -40,13 +45,31 @@ int sl_cuda_result(cudaError_t code, const char *call, sl_error *error) {
 int sl_cuda_malloc(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error) {
     device->allocations++;
     *memory = NULL;
-    return SL_CUDA(cudaMalloc(memory, bytes > 0 ? bytes : 1), error);
+    const int status = SL_CUDA(cudaMalloc(memory, bytes > 0 ? bytes : 1), error);
+    atomic_fetch_add_explicit(&live, status ? 0 : 1, memory_order_relaxed);
+    return status;
 }
 
 int sl_cuda_malloc_host(sl_cuda_device *device, uint64_t bytes, void **memory, sl_error *error) {
     device->allocations++;
     *memory = NULL;
-    return SL_CUDA(cudaMallocHost(memory, bytes > 0 ? bytes : 1), error);
+    const int status = SL_CUDA(cudaMallocHost(memory, bytes > 0 ? bytes : 1), error);
+    atomic_fetch_add_explicit(&live, status ? 0 : 1, memory_order_relaxed);
+    return status;
+}
+
+void sl_cuda_free(void *memory) {
+    if (memory) {
+        cudaFree(memory);
+        atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    }
+}
+
+void sl_cuda_free_host(void *memory) {
+    if (memory) {
+        cudaFreeHost(memory);
+        atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    }
 }
 
 int sl_cuda_synchronize(sl_cuda_device *device, cudaStream_t stream, sl_error *error) {

@@ -33,9 +33,7 @@ static void end(upload *u) {
         if (u->sent[b]) {
             cudaEventDestroy(u->sent[b]);
         }
-        if (u->buffers[b]) {
-            cudaFreeHost(u->buffers[b]);
-        }
+        sl_cuda_free_host(u->buffers[b]);
     }
 }
 

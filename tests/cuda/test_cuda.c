@@ -1,0 +1,355 @@
+/* The CUDA backend as a whole, through the public interface: the CPU's tokens, with and without graphs;
+ * buckets that are captured and steps that allocate nothing and wait for nothing; and every CUDA call failing
+ * once in turn.
+ *
+ *     test_cuda [MODEL]    a model file or folder to compare besides the fixtures */
+#include "support/engine.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+#define FIXTURES SLUICE_SOURCE_DIR "/tests/logits/fixtures/"
+
+enum { GENERATE = 48, PROMPT = 70 };
+
+static const char *extra_model;
+
+/* What the module exports for tests. */
+static void (*fail_at)(uint64_t nth);
+static uint64_t (*call_count)(void);
+static uint64_t (*live_count)(void);
+
+static bool find_hooks(void) {
+    Dl_info info;
+    char path[4096];
+    snprintf(path, sizeof path, "%s", dladdr((const void *)FIXTURES, &info) ? info.dli_fname : "./test_cuda");
+    char *slash = strrchr(path, '/');
+    snprintf(slash ? slash : path, sizeof path - (size_t)(slash ? slash - path : 0), "/libsluice-cuda.so");
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
+        printf("skipped: %s\n", dlerror());
+        return false;
+    }
+    *(void **)(void *)&fail_at = dlsym(module, "sl_cuda_fail_at");
+    *(void **)(void *)&call_count = dlsym(module, "sl_cuda_call_count");
+    *(void **)(void *)&live_count = dlsym(module, "sl_cuda_live_count");
+    return fail_at && call_count && live_count;
+}
+
+typedef struct setting {
+    const char *device, *kv_type;
+    int32_t chunk, sequences;
+    bool no_graphs;
+    float temperature;
+} setting;
+
+static sluice_engine_options options_of(const setting *s) {
+    return (sluice_engine_options){.size = sizeof(sluice_engine_options),
+                                   .device = s->device,
+                                   .kv_type = s->kv_type,
+                                   .chunk = s->chunk,
+                                   .context = 256,
+                                   .sequences = s->sequences ? s->sequences : 2,
+                                   .deterministic = true,
+                                   .no_prefix_reuse = true,
+                                   .no_graphs = s->no_graphs};
+}
+
+static void fill_prompt(int32_t *tokens, int32_t count, int32_t start) {
+    for (int32_t i = 0; i < count; i++) {
+        tokens[i] = 3 + (start + 37 * i) % 90;
+    }
+}
+
+static sluice_request_options request_of(const setting *s, const int32_t *prompt) {
+    return (sluice_request_options){.size = sizeof(sluice_request_options),
+                                    .tokens = prompt,
+                                    .token_count = PROMPT,
+                                    .generate = GENERATE,
+                                    .temperature = s->temperature,
+                                    .top_k = s->temperature > 0 ? 40 : 0,
+                                    .top_p = 0.9f,
+                                    .min_p = 0.01f,
+                                    .repetition_penalty = 1.1f,
+                                    .seed = 11,
+                                    .ignore_eos = true,
+                                    .no_text = true};
+}
+
+/* Tokens of one request; *steady: what changed between the 24th token and the last. */
+static void generate(sluice_engine *engine, const setting *s, int32_t start, int32_t *tokens,
+                     sluice_counters *steady) {
+    int32_t prompt[PROMPT];
+    fill_prompt(prompt, PROMPT, start);
+    const sluice_request_options options = request_of(s, prompt);
+    sluice_sequence *sequence = open_sequence(engine);
+    sluice_request *request = submit(sequence, &options);
+    sluice_event event = {.size = sizeof event};
+    sluice_error error;
+    sluice_counters middle = {.size = sizeof middle};
+    size_t count = 0;
+    do {
+        must(sluice_poll(request, -1, &event, &error), &error, "poll");
+        if (event.kind == SLUICE_EVENT_TOKEN) {
+            tokens[count++] = event.token;
+            if (count == GENERATE / 2) {
+                sluice_engine_get_counters(engine, &middle);
+            }
+        }
+    } while (event.kind != SLUICE_EVENT_DONE);
+    if (event.finish == SLUICE_FINISH_ERROR) {
+        fail_msg("request: %s", event.error.message);
+    }
+    assert_int_equal(count, GENERATE);
+    sluice_engine_get_counters(engine, steady);
+    steady->device_allocations -= middle.device_allocations;
+    steady->synchronisations -= middle.synchronisations;
+    steady->eager_steps -= middle.eager_steps;
+    sluice_request_release(request);
+    sluice_sequence_release(sequence);
+}
+
+static void run(sluice_model *model, const setting *s, int32_t *tokens, sluice_counters *counters) {
+    const sluice_engine_options options = options_of(s);
+    sluice_engine *engine = open_engine(model, &options);
+    generate(engine, s, 0, tokens, counters);
+    sluice_engine_destroy(engine);
+}
+
+static void compare(const char *path, const char *what, const int32_t *expected, const int32_t *got) {
+    for (int32_t i = 0; i < GENERATE; i++) {
+        if (expected[i] != got[i]) {
+            fail_msg("%s: %s: token %d is %d, expected %d", path, what, i, got[i], expected[i]);
+        }
+    }
+}
+
+static void check_model(const char *path) {
+    static const char *const kv_types[] = {"f32", "f16", "bf16", "q8_0"};
+    sluice_model *model = open_model(path);
+    const bool is_fixture = strncmp(path, FIXTURES, sizeof FIXTURES - 1) == 0;
+    for (int t = 0; t < 4; t++) {
+        for (int sampled = 0; sampled < 2; sampled++) {
+            int32_t cpu[GENERATE], eager[GENERATE], graphs[GENERATE], cut[GENERATE];
+            sluice_counters counters = {.size = sizeof counters};
+            setting s = {
+                .device = "cpu", .kv_type = kv_types[t], .chunk = 64, .temperature = sampled ? 0.8f : 0};
+            sluice_error error;
+            const sluice_engine_options probe = options_of(&s);
+            char *text;
+            if (sluice_plan_describe(model, &probe, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error)) {
+                printf("%s, cache %s: skipped: %s\n", path, kv_types[t], error.message);
+                continue;
+            }
+            sluice_free(text);
+            run(model, &s, cpu, &counters);
+            s.device = "cuda";
+            run(model, &s, graphs, &counters);
+            printf("%s, cache %s%s: %llu buckets captured, %llu failed, %llu of %llu steps replayed\n", path,
+                   kv_types[t], sampled ? ", sampled" : "", (unsigned long long)counters.captured_buckets,
+                   (unsigned long long)counters.failed_captures, (unsigned long long)counters.replayed_steps,
+                   (unsigned long long)counters.steps);
+            assert_true(counters.captured_buckets > 0);
+            assert_int_equal(counters.failed_captures, 0);
+            assert_true(counters.replayed_steps > GENERATE - 3);
+            assert_int_equal(counters.eager_steps, 0);
+            assert_int_equal(counters.device_allocations, 0);
+            assert_int_equal(counters.synchronisations, 0);
+            s.no_graphs = true;
+            run(model, &s, eager, &counters);
+            assert_int_equal(counters.captured_buckets, 0);
+            assert_int_equal(counters.replayed_steps, 0);
+            compare(path, "graphs against eager", eager, graphs);
+            s.no_graphs = false;
+            s.chunk = 7;
+            run(model, &s, cut, &counters);
+            compare(path, "chunks of 7 against chunks of 64", graphs, cut);
+            /* An f32 cache rounds nothing, so that the two devices differ by rounding alone. */
+            if (is_fixture && t == 0) {
+                compare(path, "cuda against cpu", cpu, graphs);
+            }
+        }
+    }
+    sluice_model_release(model);
+}
+
+static void same_tokens_as_the_cpu(void **state) {
+    check_model(*state);
+}
+
+/* Sequences of a step do not see each other: alone or among others, the same tokens. */
+static void sequences_together(void **state) {
+    (void)state;
+    sluice_model *model = open_model(FIXTURES "qwen3moe");
+    setting s = {.device = "cuda", .kv_type = "f16", .chunk = 96, .sequences = 6};
+    const sluice_engine_options options = options_of(&s);
+    sluice_engine *engine = open_engine(model, &options);
+    int32_t alone[6][GENERATE], tokens[GENERATE], prompts[6][PROMPT];
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_sequence *sequences[6];
+    sluice_request *requests[6];
+    for (int i = 0; i < 6; i++) {
+        generate(engine, &s, 5 * i, alone[i], &counters);
+    }
+    for (int i = 0; i < 6; i++) {
+        fill_prompt(prompts[i], PROMPT, 5 * i);
+        const sluice_request_options request = request_of(&s, prompts[i]);
+        sequences[i] = open_sequence(engine);
+        requests[i] = submit(sequences[i], &request);
+    }
+    for (int i = 0; i < 6; i++) {
+        collected got = {.tokens = tokens};
+        assert_int_equal(collect(requests[i], &got), GENERATE);
+        compare("qwen3moe", "six sequences together", alone[i], tokens);
+        sluice_sequence_release(sequences[i]);
+    }
+    sluice_engine_get_counters(engine, &counters);
+    assert_int_equal(counters.failed_captures, 0);
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* ---- faults ---- */
+
+/* Makes an engine and generates six tokens in three steps or more. 0, or the first error. *after: what a
+ * second request on the same engine said. */
+static int live(sluice_model *model, int32_t *tokens, int *after, sluice_error *error) {
+    const setting s = {.device = "cuda", .kv_type = "f16", .chunk = 32};
+    const sluice_engine_options options = options_of(&s);
+    sluice_engine *engine = NULL;
+    int result = sluice_engine_create(model, &options, &engine, error);
+    int32_t prompt[PROMPT];
+    fill_prompt(prompt, PROMPT, 0);
+    *after = 0;
+    for (int round = 0; round < 2 && engine; round++) {
+        sluice_sequence *sequence = NULL;
+        sluice_request *request = NULL;
+        sluice_error why = {0};
+        sluice_request_options read = request_of(&s, prompt);
+        read.token_count = 40;
+        read.generate = 6;
+        sluice_event event = {.size = sizeof event};
+        int status = sluice_sequence_create(engine, &sequence, &why);
+        status = status ? status : sluice_submit(sequence, &read, &request, &why);
+        size_t count = 0;
+        while (status == 0 && event.kind != SLUICE_EVENT_DONE) {
+            status = sluice_poll(request, 20000, &event, &why);
+            if (status == 0 && event.kind == SLUICE_EVENT_NONE) {
+                fail_msg("a step hangs");
+            }
+            if (event.kind == SLUICE_EVENT_TOKEN && round == 0) {
+                tokens[count++] = event.token;
+            }
+        }
+        if (status == 0 && event.finish == SLUICE_FINISH_ERROR) {
+            why = event.error;
+            status = why.code;
+        }
+        sluice_request_release(request);
+        sluice_sequence_release(sequence);
+        if (round == 0) {
+            result = status;
+            *error = status ? why : *error;
+        } else {
+            *after = status;
+        }
+    }
+    sluice_engine_destroy(engine);
+    return result;
+}
+
+static void every_call_may_fail(void **state) {
+    (void)state;
+    sluice_model *model = open_model(FIXTURES "qwen3");
+    int32_t expected[6], tokens[6];
+    int after;
+    sluice_error error = {0};
+    must(live(model, expected, &after, &error), &error, "first run");
+    const uint64_t live_before = live_count(), calls_before = call_count();
+    must(live(model, expected, &after, &error), &error, "second run");
+    const uint64_t calls = call_count() - calls_before;
+    uint64_t failed = 0, eager = 0;
+    for (uint64_t n = 1; n <= calls; n++) {
+        error = (sluice_error){0};
+        fail_at(n);
+        const int result = live(model, tokens, &after, &error);
+        fail_at(0);
+        if (result) {
+            failed++;
+            if (error.message[0] == 0 || strchr(error.message, '\n') || result != error.code) {
+                fail_msg("call %llu: code %d, message '%s'", (unsigned long long)n, result, error.message);
+            }
+        } else {
+            /* A capture that fails costs speed only. */
+            eager++;
+            assert_memory_equal(tokens, expected, sizeof tokens);
+        }
+        if (live_count() != live_before) {
+            fail_msg("call %llu: %llu allocations leak", (unsigned long long)n,
+                     (unsigned long long)(live_count() - live_before));
+        }
+    }
+    printf("%llu calls: %llu failures reported, %llu absorbed\n", (unsigned long long)calls,
+           (unsigned long long)failed, (unsigned long long)eager);
+    assert_true(failed > 0);
+    must(live(model, tokens, &after, &error), &error, "after all failures");
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    sluice_model_release(model);
+}
+
+/* After a fault in a step the engine is over: the next request fails at once, it does not hang. */
+static void a_fault_is_final(void **state) {
+    (void)state;
+    sluice_model *model = open_model(FIXTURES "qwen3");
+    int32_t tokens[6];
+    int after;
+    sluice_error error = {0};
+    const uint64_t start = call_count();
+    must(live(model, tokens, &after, &error), &error, "first run");
+    const uint64_t calls = call_count() - start;
+    fail_at(calls - 2); /* in the second request's last step */
+    assert_int_equal(live(model, tokens, &after, &error), 0);
+    assert_int_equal(after, SLUICE_ERR_DEVICE);
+    fail_at(calls - calls / 8); /* in the first request, or early in the second */
+    const int result = live(model, tokens, &after, &error);
+    fail_at(0);
+    assert_true(result == SLUICE_ERR_DEVICE || after == SLUICE_ERR_DEVICE);
+    assert_true(result == 0 || after != 0);
+    sluice_model_release(model);
+}
+
+int main(int argc, char **argv) {
+    sluice_error error;
+    sluice_model *model = open_model(FIXTURES "qwen3");
+    const setting cuda = {.device = "cuda", .kv_type = "f16"};
+    const sluice_engine_options options = options_of(&cuda);
+    sluice_engine *engine;
+    if (!find_hooks()) {
+        return 77;
+    }
+    if (sluice_engine_create(model, &options, &engine, &error)) {
+        printf("skipped: %s\n", error.message);
+        return 77;
+    }
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+    extra_model = argc > 1 ? argv[1] : NULL;
+    static const char *const families[] = {FIXTURES "llama", FIXTURES "mistral",  FIXTURES "qwen2",
+                                           FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
+                                           FIXTURES "gemma3"};
+    enum { FAMILIES = sizeof families / sizeof *families };
+    struct CMUnitTest tests[FAMILIES + 4];
+    size_t count = 0;
+    for (; count < FAMILIES; count++) {
+        tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
+                                           (void *)(size_t)families[count]};
+    }
+    if (extra_model) {
+        tests[count++] =
+            (struct CMUnitTest){extra_model, same_tokens_as_the_cpu, NULL, NULL, (void *)(size_t)extra_model};
+    }
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(sequences_together);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);
+    return _cmocka_run_group_tests("cuda", tests, count, NULL, NULL);
+}
