@@ -418,9 +418,6 @@ static void configs_survive_gguf(void **state) {
         config.naming = SL_NAMING_GGUF;
         config.rope_layout = config.family->gguf_rope;
         config.rope_factors = config.rope.scaling == SL_ROPE_SCALING_LLAMA3;
-        if (config.family->delta) { /* the order of value heads is only built where it does not matter */
-            config.delta_key_heads = config.delta_value_heads;
-        }
         write_gguf(&config);
         sl_model *gguf = must_load(GGUF);
         const sl_config *c = &gguf->config;

@@ -104,7 +104,8 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
     op = tiny_op(p, SL_OP_DELTA_SCAN, 1, convolved, scanned);
     op->in[1] = (sl_operand){mixed, 96};
     op->in[2] = (sl_operand){mixed, 98};
-    op->u.delta_scan = (sl_op_delta_scan){a_log, dt, 1, 2, state, false};
+    op->u.delta_scan = (sl_op_delta_scan){
+        .a_log = a_log, .dt_bias = dt, .key_heads = 1, .value_heads = 2, .state = state};
     op = tiny_op(p, SL_OP_RMSNORM, 1, scanned, scanned);
     op->in[2] = (sl_operand){mixed, 64};
     op->u.rmsnorm = (sl_op_rmsnorm){.weight = tiny_vector(p, "1.gate_norm", 16),
