@@ -463,7 +463,6 @@ static const struct {
     {QWEN35, {"qwen35.nextn_predict_layers", 'u', "5"}, SL_ERR_INVALID, "must exceed nextn_predict_layers"},
     {QWEN35, {"qwen35.ssm.inner_size", 'u', "65"}, SL_ERR_INVALID, "qwen35.ssm.inner_size (65)"},
     {QWEN35, {"qwen35.ssm.group_count", 'u', "3"}, SL_ERR_INVALID, "must be a multiple of the key heads"},
-    {QWEN35, {"qwen35.ssm.group_count", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen35.ssm.time_step_rank is 4"},
     {QWEN35,
      {"qwen35.attention.recurrent_layers", 'a', "1 0"},
      SL_ERR_INVALID,
