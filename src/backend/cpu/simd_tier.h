@@ -30,6 +30,10 @@ SL_TIER_RUN(combine);
 SL_TIER_DECLINES(combine);
 SL_TIER_RUN(softcap);
 SL_TIER_DECLINES(softcap);
+SL_TIER_RUN(delta_conv);
+SL_TIER_DECLINES(delta_conv);
+SL_TIER_RUN(delta_scan);
+SL_TIER_DECLINES(delta_scan);
 SL_TIER_RUN(cache_write);
 SL_TIER_DECLINES(cache_write);
 
@@ -40,7 +44,10 @@ SL_TIER_DECLINES(cache_write);
  *            few thousand float products: likewise. bf16 pairs: both factors are exact, sums as for floats.
  * attention  an error of a score, 2^-24 of the largest terms of its dot product, is a relative one of its
  *            probability; scores with outliers reach some hundred. The same as plain's own against double.
- * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean squares. */
+ * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean squares.
+ * delta_scan a row's rounding stays in the state for as long as the decay lets it.
+ */
+#define SL_SCAN_TOLERANCE 3e-5f
 #define SL_LINEAR_TOLERANCE 3e-5f
 #define SL_ATTENTION_TOLERANCE 1e-4f
 #define SL_ROWS_TOLERANCE 1e-5f
@@ -81,6 +88,8 @@ SL_TIER_DECLINES(cache_write);
         SL_TIER_ROW(ROPE, rope, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                          \
         SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                  \
         SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                     \
-        SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL)
+        SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                    \
+        SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                               \
+        SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier, NULL)
 
 #endif

@@ -1,0 +1,3 @@
+/* Recurrent layers of the AVX2 tier. */
+#include "backend/cpu/avx2/simd.h"
+#include "backend/cpu/simd_delta.h"

@@ -1,0 +1,3 @@
+/* Recurrent layers of the AVX-512 tier. */
+#include "backend/cpu/avx512/simd.h"
+#include "backend/cpu/simd_delta.h"

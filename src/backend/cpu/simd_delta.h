@@ -1,0 +1,220 @@
+/* The two recurrent ops of a gated-delta-net layer, for one tier: included once by its delta.c, after its simd.h. Row
+ * after row, as the plain kernels do; columns of the state never meet, so a thread takes some of a head's. */
+#ifndef SL_BACKEND_CPU_SIMD_DELTA_H
+#define SL_BACKEND_CPU_SIMD_DELTA_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/simd_math.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    MOST_TAPS = 8,
+    CONV_VECTORS = 4,   /* channels of a unit of work, in vectors */
+    STRIP_VECTORS = 4,  /* columns of a unit: with AVX-512 and 128 keys their state is 32 KiB */
+    MOST_KEYS = 512,
+};
+
+static const float *delta_old(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
+    if (span->state_read < 0) {
+        return NULL;
+    }
+    return (const float *)(const void *)(context->state +
+                                         (uint64_t)span->state_read * context->program->state_bytes + offset);
+}
+
+static float *delta_new(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
+    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes + offset);
+}
+
+/* ---- convolution: class "f32/fused", from the oldest tap to the newest ---- */
+
+SL_TIER_DECLINES(delta_conv) {
+    (void)kernel;
+    const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
+    const int32_t taps = query->program->states[query->op->u.delta_conv.state].taps;
+    return needs ? needs : taps > MOST_TAPS ? "takes at most 8 taps" : NULL;
+}
+
+/* Channels [channel, channel + VN) of one sequence. */
+typedef struct conv {
+    const sl_cpu_op *op;
+    const sl_state_layer *shape;
+    const sl_step_span *span;
+    const float *state; /* [taps - 1][channels]; NULL: zeros */
+    int32_t channel;
+} conv;
+
+/* Element `index` of the time line: the rows follow the taps - 1 elements of the state. */
+static vf conv_input(const conv *c, int32_t index) {
+    const int32_t kept = c->shape->taps - 1, left = c->shape->channels - c->channel;
+    if (index >= kept) {
+        return vf_load_part(sl_cpu_f32(&c->op->in[0], c->span->first_row + index - kept) + c->channel, left);
+    }
+    return c->state ? vf_load_part(c->state + (int64_t)index * c->shape->channels + c->channel, left) : vf_zero();
+}
+
+static void conv_channels(const conv *c, float *kept) {
+    const int32_t taps = c->shape->taps, channels = c->shape->channels, left = channels - c->channel;
+    const float *weights = (const float *)(const void *)c->op->weights[0].data;
+    float by_tap[MOST_TAPS][VN] = {{0}};
+    for (int32_t lane = 0; lane < VN && lane < left; lane++) {
+        for (int32_t tap = 0; tap < taps; tap++) {
+            by_tap[tap][lane] = weights[(int64_t)(c->channel + lane) * taps + tap];
+        }
+    }
+    for (int32_t i = 0; i < c->span->row_count; i++) {
+        vf sum = vf_zero();
+        for (int32_t tap = 0; tap < taps; tap++) {
+            sum = vf_fma(vf_load(by_tap[tap]), conv_input(c, i + tap), sum);
+        }
+        vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel, vf_silu(sum), left);
+    }
+    for (int32_t i = 0; i < taps - 1; i++) {
+        vf_store_part(kept + (int64_t)i * channels + c->channel, conv_input(c, c->span->row_count + i), left);
+    }
+}
+
+SL_TIER_RUN(delta_conv) {
+    const sl_state_layer *shape = &context->program->states[op->op->u.delta_conv.state];
+    const int32_t width = CONV_VECTORS * VN, blocks = (shape->channels + width - 1) / width;
+    const int32_t units = blocks * context->header->spans;
+    conv c = {.op = op, .shape = shape};
+    (void)thread, (void)threads;
+    for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
+        c.span = &context->spans[unit / blocks];
+        c.state = delta_old(context, c.span, shape->conv_offset);
+        const int32_t first = unit % blocks * width;
+        for (c.channel = first; c.channel < first + width && c.channel < shape->channels; c.channel += VN) {
+            conv_channels(&c, delta_new(context, c.span, shape->conv_offset));
+        }
+    }
+}
+
+/* ---- scan: class "f32/fused": with S the state before the row and d its decay, per column
+ *     change = beta (v - d (S^T k)),   S = fused(k change + d S),   y = S^T q,   sums over keys in order ---- */
+
+SL_TIER_DECLINES(delta_scan) {
+    (void)kernel;
+    const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
+    const sl_state_layer *shape = &query->program->states[query->op->u.delta_scan.state];
+    if (needs) {
+        return needs;
+    }
+    return shape->key_size % VN || shape->value_size % VN || shape->key_size > MOST_KEYS
+               ? "takes head sizes that fill its vectors, and at most 512 keys"
+               : NULL;
+}
+
+/* What all columns of a head share in one row. */
+typedef struct scan_row {
+    float q[MOST_KEYS], k[MOST_KEYS];
+    float decay, beta;
+} scan_row;
+
+static void scan_normalise(const float *x, int32_t size, float scale, float *y) {
+    vf squares = vf_zero();
+    for (int32_t i = 0; i < size; i += VN) {
+        squares = vf_fma(vf_load(x + i), vf_load(x + i), squares);
+    }
+    const vf factor = vf_set1(1.0f / sqrtf(vf_sum(squares) + 1e-6f) * scale);
+    for (int32_t i = 0; i < size; i += VN) {
+        vf_store(y + i, vf_mul(vf_load(x + i), factor));
+    }
+}
+
+static void scan_prepare(const sl_cpu_op *op, const sl_state_layer *shape, int32_t row, int32_t head,
+                         scan_row *prepared) {
+    const sl_op_delta_scan *scan = &op->op->u.delta_scan;
+    const int32_t keys = shape->key_size;
+    const int32_t key_head =
+        scan->keys_cycle ? head % scan->key_heads : head / (scan->value_heads / scan->key_heads);
+    const float *qkv = sl_cpu_f32(&op->in[0], row);
+    scan_normalise(qkv + key_head * keys, keys, 1.0f / sqrtf((float)keys), prepared->q);
+    scan_normalise(qkv + (scan->key_heads + key_head) * keys, keys, 1.0f, prepared->k);
+    const float a_log = ((const float *)(const void *)op->weights[0].data)[head];
+    const float x = sl_cpu_f32(&op->in[1], row)[head] + ((const float *)(const void *)op->weights[1].data)[head];
+    const float rate = scan->decay_is_negated ? a_log : -expf(a_log);
+    prepared->decay = expf(rate * (x > 20.0f ? x : log1pf(expf(x))));
+    prepared->beta = 1.0f / (1.0f + expf(-sl_cpu_f32(&op->in[2], row)[head]));
+}
+
+/* `vectors` vectors of columns from state, v and y on. */
+SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, int32_t keys, int32_t stride, float *state,
+                                   const float *v, float *y) {
+    vf change[STRIP_VECTORS], sums[STRIP_VECTORS];
+    const vf decay = vf_set1(row->decay), beta = vf_set1(row->beta);
+    SL_UNROLL for (int c = 0; c < vectors; c++) {
+        change[c] = sums[c] = vf_zero();
+    }
+    for (int32_t i = 0; i < keys; i++) {
+        const vf k = vf_set1(row->k[i]);
+        SL_UNROLL for (int c = 0; c < vectors; c++) {
+            change[c] = vf_fma(vf_load(state + i * stride + c * VN), k, change[c]);
+        }
+    }
+    SL_UNROLL for (int c = 0; c < vectors; c++) {
+        change[c] = vf_mul(beta, vf_fnma(decay, change[c], vf_load(v + c * VN)));
+    }
+    for (int32_t i = 0; i < keys; i++) {
+        const vf k = vf_set1(row->k[i]), q = vf_set1(row->q[i]);
+        SL_UNROLL for (int c = 0; c < vectors; c++) {
+            float *at = state + i * stride + c * VN;
+            const vf s = vf_fma(k, change[c], vf_mul(decay, vf_load(at)));
+            vf_store(at, s);
+            sums[c] = vf_fma(s, q, sums[c]);
+        }
+    }
+    SL_UNROLL for (int c = 0; c < vectors; c++) {
+        vf_store(y + c * VN, sums[c]);
+    }
+}
+
+/* Columns [first, last) of a head, over all rows of a sequence. */
+static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const sl_step_span *span, int32_t head,
+                       int32_t first, int32_t last) {
+    const sl_op_delta_scan *scan = &op->op->u.delta_scan;
+    const sl_state_layer *shape = &context->program->states[scan->state];
+    const int32_t keys = shape->key_size, values = shape->value_size;
+    const int64_t at = (int64_t)head * keys * values;
+    const float *old = delta_old(context, span, shape->delta_offset);
+    float *state = delta_new(context, span, shape->delta_offset) + at;
+    for (int32_t i = 0; i < keys; i++) {
+        float *to = state + i * values + first;
+        const size_t bytes = (size_t)(last - first) * sizeof *to;
+        if (old) {
+            memcpy(to, old + at + i * values + first, bytes);
+        } else {
+            memset(to, 0, bytes);
+        }
+    }
+    scan_row row;
+    for (int32_t r = span->first_row; r < span->first_row + span->row_count; r++) {
+        const float *v = sl_cpu_f32(&op->in[0], r) + 2 * scan->key_heads * keys + head * values;
+        float *y = sl_cpu_f32(&op->out[0], r) + head * values;
+        scan_prepare(op, shape, r, head, &row);
+        if (last - first == STRIP_VECTORS * VN) {
+            scan_columns(STRIP_VECTORS, &row, keys, values, state + first, v + first, y + first);
+            continue;
+        }
+        for (int32_t c = first; c < last; c += VN) {
+            scan_columns(1, &row, keys, values, state + c, v + c, y + c);
+        }
+    }
+}
+
+SL_TIER_RUN(delta_scan) {
+    const sl_op_delta_scan *scan = &op->op->u.delta_scan;
+    const int32_t values = context->program->states[scan->state].value_size;
+    const int32_t width = STRIP_VECTORS * VN, strips = (values + width - 1) / width;
+    const int32_t per_span = scan->value_heads * strips, units = per_span * context->header->spans;
+    (void)thread, (void)threads;
+    for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
+        const int32_t first = unit % strips * width;
+        scan_strip(context, op, &context->spans[unit / per_span], unit % per_span / strips, first,
+                   first + width < values ? first + width : values);
+    }
+}
+
+#endif
