@@ -187,7 +187,7 @@ typedef struct sluice_counters {
         batched_rows; /* calls of linear kernels that take many rows in one pass, and the rows they took */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
-/* "cpu: ..., avx512, 2 threads"; borrowed from the engine. */
+/* "cpu: avx512, 2 threads"; borrowed from the engine. */
 SLUICE_API const char *sluice_engine_device(const sluice_engine *engine);
 
 /* ---- sequence

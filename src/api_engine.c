@@ -10,12 +10,14 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 struct sluice_engine {
     sluice_model *model; /* a reference */
     sl_api_plan planned;
+    char device[256]; /* backend and its description */
     sl_executor *executor;
     sl_scheduler *scheduler;
     pthread_t thread;
@@ -125,6 +127,8 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     if (result) {
         return result;
     }
+    snprintf(engine->device, sizeof engine->device, "%s: %s", engine->planned.backend->name,
+             engine->planned.backend->description);
     load_progress load = {options->progress, options->progress_context};
     sl_progress progress = {report_progress, &load};
     const sl_plan *plan = engine->planned.plan;
@@ -199,7 +203,7 @@ void sluice_engine_destroy(sluice_engine *engine) {
 }
 
 const char *sluice_engine_device(const sluice_engine *engine) {
-    return engine->planned.backend->description;
+    return engine->device;
 }
 
 void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {

@@ -1,8 +1,421 @@
-/* Models of true shape with random weights. */
+/* Models of true shape with random weights.
+ *
+ * A matrix is put together of pieces of a pattern: random numbers of the spread that keeps a product at the
+ * size of its input, encoded once for each type and width that the model has. So the blocks are what a real
+ * model of that type has, the cost is that of copying, and no type needs code here. */
 #include "model/files.h"
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "model/config.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- presets
+ * ------------------------------------------------------------------------------------------------------- */
+
+typedef struct preset {
+    const char *name, *title; /* title: general.name */
+    const char *family;
+    int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, context;
+    int32_t experts, experts_used, expert_width, window;
+    double rope_base;
+    bool tied;
+} preset;
+
+/* The first three as published: config.json of Qwen3-0.6B, Qwen3-8B and Qwen3-30B-A3B. The others are small;
+ * 256 wide is the least that every weight type can store. */
+static const preset PRESETS[] = {
+    {"qwen3-0.6b", "Qwen3 0.6B synthetic", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 0, 0, 0, 0,
+     1e6, true},
+    {"qwen3-8b", "Qwen3 8B synthetic", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 0, 0, 0, 1e6,
+     false},
+    {"qwen3-30b-a3b", "Qwen3 30B-A3B synthetic", "qwen3moe", 48, 2048, 32, 4, 128, 6144, 151936, 40960, 128,
+     8, 768, 0, 1e6, false},
+    {"llama", "Llama synthetic", "llama", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e4, false},
+    {"mistral", "Mistral synthetic", "mistral", 4, 256, 4, 2, 128, 512, 512, 4096, 0, 0, 0, 0, 1e6, false},
+    {"qwen2", "Qwen2 synthetic", "qwen2", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e6, true},
+    {"qwen3", "Qwen3 synthetic", "qwen3", 4, 256, 4, 2, 128, 512, 512, 4096, 0, 0, 0, 0, 1e6, true},
+    {"qwen3moe", "Qwen3-MoE synthetic", "qwen3moe", 4, 256, 4, 2, 128, 512, 512, 4096, 8, 2, 256, 0, 1e6,
+     false},
+    {"gemma3", "Gemma 3 synthetic", "gemma3", 6, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 64, 1e6, true},
+    {"qwen3_5", "Qwen3.5 synthetic", "qwen3_5", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e7, true},
+};
+enum { PRESET_COUNT = sizeof PRESETS / sizeof *PRESETS, LEAST_VOCABULARY = 260 };
+
+const char *sl_synth_preset(int index) {
+    return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL;
+}
+
+static const preset *find_preset(const char *name, sl_error *error) {
+    sl_buffer names = {0};
+    for (int i = 0; i < PRESET_COUNT; i++) {
+        if (strcmp(PRESETS[i].name, name) == 0) {
+            return &PRESETS[i];
+        }
+    }
+    for (int i = 0; i < PRESET_COUNT; i++) {
+        sl_buffer_printf(&names, "%s%s", i ? ", " : "", PRESETS[i].name);
+    }
+    sl_fail(error, SL_ERR_INVALID, "preset: \"%.64s\" is not one of %s", name, names.data ? names.data : "");
+    sl_buffer_free(&names);
+    return NULL;
+}
+
+static void set_layers(sl_config *config) {
+    const sl_family *family = config->family;
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        const bool full = family->period == 0 || (layer + 1) % family->period == 0;
+        config->kinds[layer] = (uint8_t)(full            ? SL_LAYER_FULL
+                                         : family->delta ? SL_LAYER_DELTA
+                                                         : SL_LAYER_WINDOW);
+    }
+}
+
+static int32_t either(int32_t asked, int32_t usual) {
+    return asked ? asked : usual;
+}
+
+static int make_config(const preset *p, const sl_synth_options *o, const char *file, sl_config *config,
+                       sl_error *error) {
+    sl_config_init(config, sl_family_find(p->family), SL_NAMING_GGUF);
+    config->layers = either(o->layers, p->layers);
+    config->width = either(o->width, p->width);
+    config->heads = either(o->heads, p->heads);
+    config->kv_heads = either(o->kv_heads, p->kv_heads);
+    config->head_size = either(o->head_size, p->head_size);
+    config->feed_forward = either(o->feed_forward, p->feed_forward);
+    config->vocabulary = either(o->vocabulary, p->vocabulary);
+    config->experts = either(o->experts, p->experts);
+    config->experts_used = either(o->experts_used, p->experts_used);
+    config->expert_width = either(o->expert_width, p->expert_width);
+    config->context = p->context;
+    config->window = p->window;
+    config->tied = p->tied;
+    config->normalise = config->experts > 0;
+    config->rope.base = p->rope_base;
+    config->rope_dims = config->head_size;
+    config->attention_scale = 1 / sqrt(config->head_size > 0 ? config->head_size : 1);
+    if (config->family->delta) {
+        config->rope_dims = (int32_t)(config->head_size * config->family->hf_rope_part);
+        config->delta_key_heads = config->delta_value_heads = config->heads;
+        config->delta_key_size = config->delta_value_size = config->head_size;
+        config->delta_taps = 4;
+        config->delta_tiled = true;
+    }
+    if (!config->family->local_rope) {
+        config->local_rope = config->rope;
+    }
+    if (config->vocabulary < LEAST_VOCABULARY) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "%s: vocabulary is %d, must be at least %d: bytes and special tokens", file,
+                       config->vocabulary, LEAST_VOCABULARY);
+    }
+    set_layers(config);
+    return sl_config_check(config, file, error);
+}
+
+/* ---- vocabulary
+ * ---------------------------------------------------------------------------------------------------- */
+
+static const char CHAT_TEMPLATE[] =
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + "
+    "message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+static const char *const SPECIAL[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+enum { BYTES = 256, SPECIALS = 3, LETTERS = 26 };
+
+/* The character that stands for a byte in GPT-2's alphabet: itself where it is printable, else the next free
+ * one from U+0100 on. */
+static uint32_t byte_character(int byte) {
+    uint32_t next = 256;
+    for (int b = 0; b < BYTES; b++) {
+        const bool printable = (b >= '!' && b <= '~') || (b >= 0xA1 && b != 0xAD);
+        if (b == byte) {
+            return printable ? (uint32_t)b : next;
+        }
+        next += !printable;
+    }
+    return 0;
+}
+
+typedef struct vocabulary {
+    sl_arena arena;
+    sl_view *texts, *merges;
+    int32_t *types;
+    int32_t count, merge_count;
+} vocabulary;
+
+/* Bytes; pairs of small letters, each with its merge; then fillers that no text becomes; special tokens last.
+ */
+static int fill_vocabulary(vocabulary *v) {
+    const int32_t fillers = v->count - BYTES - SPECIALS;
+    v->texts = sl_arena_alloc(&v->arena, (size_t)v->count, sizeof *v->texts);
+    v->merges = sl_arena_alloc(&v->arena, LETTERS * LETTERS, sizeof *v->merges);
+    v->types = sl_arena_alloc(&v->arena, (size_t)v->count, sizeof *v->types);
+    if (!v->texts || !v->merges || !v->types) {
+        return SL_ERR_NOMEM;
+    }
+    for (int32_t id = 0; id < v->count; id++) {
+        const int32_t filler = id - BYTES;
+        char text[8] = "";
+        v->types[id] = 1; /* normal */
+        if (filler < 0) {
+            sl_utf8_encode(byte_character(id), text);
+            v->texts[id] = sl_view_of(sl_arena_strndup(&v->arena, text, strlen(text)));
+        } else if (filler < fillers && filler < LETTERS * LETTERS) {
+            const char left = (char)('a' + filler / LETTERS), right = (char)('a' + filler % LETTERS);
+            v->texts[id] = sl_view_of(sl_arena_printf(&v->arena, "%c%c", left, right));
+            v->merges[v->merge_count++] = sl_view_of(sl_arena_printf(&v->arena, "%c %c", left, right));
+        } else if (filler < fillers) {
+            v->texts[id] = sl_view_of(sl_arena_printf(&v->arena, "[filler %d]", filler));
+        } else {
+            v->texts[id] = sl_view_of(SPECIAL[filler - fillers]);
+            v->types[id] = 3; /* control */
+        }
+        if (!v->texts[id].data || (v->merge_count > 0 && !v->merges[v->merge_count - 1].data)) {
+            return SL_ERR_NOMEM;
+        }
+    }
+    return 0;
+}
+
+static int write_vocabulary(sl_gguf_writer *writer, int32_t count, const char *file, sl_error *error) {
+    vocabulary v = {.count = count};
+    int code =
+        fill_vocabulary(&v) ? sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for a vocabulary", file) : 0;
+    const struct {
+        const char *key;
+        sl_gguf_items items;
+    } arrays[] = {{"tokenizer.ggml.tokens", {SL_GGUF_STRING, v.texts, (uint64_t)count}},
+                  {"tokenizer.ggml.token_type", {SL_GGUF_I32, v.types, (uint64_t)count}},
+                  {"tokenizer.ggml.merges", {SL_GGUF_STRING, v.merges, (uint64_t)v.merge_count}}};
+    const struct {
+        const char *key, *text;
+    } strings[] = {{"tokenizer.ggml.model", "gpt2"},
+                   {"tokenizer.ggml.pre", "qwen2"},
+                   {"tokenizer.chat_template", CHAT_TEMPLATE}};
+    const struct {
+        const char *key;
+        int32_t id;
+    } ids[] = {{"tokenizer.ggml.eos_token_id", count - 1},
+               {"tokenizer.ggml.padding_token_id", count - SPECIALS}};
+    for (int i = 0; i < 3 && code == 0; i++) {
+        code = sl_gguf_writer_string(writer, strings[i].key, sl_view_of(strings[i].text), error);
+        code = code ? code : sl_gguf_writer_array(writer, arrays[i].key, &arrays[i].items, error);
+    }
+    for (int i = 0; i < 2 && code == 0; i++) {
+        code = sl_gguf_writer_unsigned(writer, ids[i].key, SL_GGUF_U32, (uint64_t)ids[i].id, error);
+    }
+    code = code ? code : sl_gguf_writer_bool(writer, "tokenizer.ggml.add_bos_token", false, error);
+    sl_arena_free(&v.arena);
+    return code;
+}
+
+/* ---- random numbers
+ * ------------------------------------------------------------------------------------------------ */
+
+/* splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"). */
+static uint64_t next_word(uint64_t *state) {
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+/* Four uniform numbers added up: nearly normal, mean 0, deviation 1. */
+static float next_normal(uint64_t *state) {
+    const uint64_t word = next_word(state);
+    const int32_t sum = (int32_t)(word & 0xffff) + (int32_t)(word >> 16 & 0xffff) +
+                        (int32_t)(word >> 32 & 0xffff) + (int32_t)(word >> 48);
+    return (float)(sum - 2 * 0xffff) * 2.64290e-5f; /* sqrt(3) / 65535 */
+}
+
+enum { PATTERN_ELEMENTS = 1 << 20, PATTERNS = 64, PIECE_BLOCKS = 32, CHUNK_BYTES = 1 << 20 };
+
+typedef struct pattern {
+    sl_qtype type;
+    uint64_t columns;
+    unsigned char *blocks; /* [PATTERN_ELEMENTS / block_elements] */
+} pattern;
+
+typedef struct synth {
+    const char *file;
+    const sl_synth_options *options;
+    const sl_config *config;
+    const sl_file_progress *progress;
+    sl_gguf_writer *writer;
+    pattern patterns[PATTERNS];
+    int pattern_count;
+    float *values;        /* [PATTERN_ELEMENTS] */
+    unsigned char *chunk; /* [CHUNK_BYTES] */
+    uint64_t done, total;
+} synth;
+
+static int no_memory(const synth *s, sl_error *error) {
+    return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for random weights", s->file);
+}
+
+/* Blocks of a type whose values have the deviation 1 / sqrt(columns). */
+static int find_pattern(synth *s, sl_qtype type, uint64_t columns, const pattern **found, sl_error *error) {
+    for (int i = 0; i < s->pattern_count; i++) {
+        if (s->patterns[i].type == type && s->patterns[i].columns == columns) {
+            *found = &s->patterns[i];
+            return 0;
+        }
+    }
+    const sl_qtype_info *info = sl_qtype_get(type);
+    pattern *p = &s->patterns[s->pattern_count];
+    if (s->pattern_count == PATTERNS) {
+        return sl_fail(error, SL_ERR_INTERNAL, "%s: more than %d widths of matrices", s->file, PATTERNS);
+    }
+    p->blocks = sl_alloc((size_t)PATTERN_ELEMENTS / info->block_elements * info->block_bytes);
+    if (!p->blocks) {
+        return no_memory(s, error);
+    }
+    p->type = type;
+    p->columns = columns;
+    s->pattern_count++;
+    uint64_t state = s->options->seed ^ columns << 8 ^ (uint64_t)type;
+    const float deviation = 1 / sqrtf((float)columns);
+    for (int i = 0; i < PATTERN_ELEMENTS; i++) {
+        s->values[i] = next_normal(&state) * deviation;
+    }
+    info->encode(s->values, p->blocks, PATTERN_ELEMENTS);
+    *found = p;
+    return 0;
+}
+
+static int write_matrix(synth *s, const sl_gguf_shape *shape, uint64_t bytes, uint64_t *state,
+                        sl_error *error) {
+    const pattern *p;
+    int code = find_pattern(s, shape->type, shape->dims[0], &p, error);
+    if (code) {
+        return code;
+    }
+    const sl_qtype_info *info = sl_qtype_get(shape->type);
+    /* Floats are blocks of one: their pieces are longer. */
+    const uint64_t piece_blocks = PIECE_BLOCKS * (256 / info->block_elements);
+    const uint64_t piece = piece_blocks * info->block_bytes;
+    const uint64_t places = PATTERN_ELEMENTS / info->block_elements - piece_blocks + 1;
+    for (uint64_t left = bytes; left > 0 && code == 0;) {
+        uint64_t filled = 0;
+        while (filled + piece <= CHUNK_BYTES && filled < left) {
+            memcpy(s->chunk + filled, p->blocks + next_word(state) % places * info->block_bytes,
+                   (size_t)piece);
+            filled += piece;
+        }
+        filled = filled < left ? filled : left;
+        code = sl_gguf_writer_data(s->writer, s->chunk, filled, error);
+        left -= filled;
+        s->done += filled;
+        code = code ? code : sl_file_report(s->progress, s->file, s->done, s->total, error);
+    }
+    return code;
+}
+
+/* Around which value, and how far: norms let activations pass, decay is slow, taps and biases are small. */
+static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *deviation) {
+    const bool norm = strstr(fact->name, "norm") != NULL || fact->id == SL_TENSOR_ROPE_FACTORS;
+    *middle = norm ? 1.0f : fact->id == SL_TENSOR_DELTA_DECAY ? -0.5f : 0.0f;
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f : fact->id == SL_TENSOR_DELTA_CONV ? 0.5f : 0.1f;
+}
+
+static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elements, uint64_t *state,
+                        sl_error *error) {
+    float middle, deviation;
+    vector_shape(fact, &middle, &deviation);
+    int code = 0;
+    for (uint64_t left = elements; left > 0 && code == 0;) {
+        const uint64_t count = left < PATTERN_ELEMENTS ? left : PATTERN_ELEMENTS;
+        for (uint64_t i = 0; i < count; i++) {
+            const float value = middle + deviation * next_normal(state);
+            s->values[i] = fact->id == SL_TENSOR_DELTA_DECAY && value > -0.01f ? -0.01f : value;
+        }
+        code = sl_gguf_writer_data(s->writer, s->values, count * sizeof *s->values, error);
+        left -= count;
+        s->done += count * sizeof *s->values;
+    }
+    return code;
+}
+
+/* ---- the file
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf_shape *shape,
+                        uint64_t *elements, uint64_t *bytes, sl_error *error) {
+    const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
+    *elements = 1;
+    shape->type = exact ? SL_QTYPE_F32 : sl_file_matrix_type(s->options->type, fact->dims[0]);
+    shape->dim_count = fact->dim_count;
+    memcpy(shape->dims, fact->dims, sizeof shape->dims);
+    for (uint32_t i = 0; i < fact->dim_count; i++) {
+        *elements *= fact->dims[i]; /* config.h: products of sizes fit */
+    }
+    return sl_qtype_bytes(shape->type, *elements, bytes)
+               ? 0
+               : sl_fail(error, SL_ERR_LIMIT, "%s: tensor %s is too large", s->file, fact->name);
+}
+
+static int declare_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
+    synth *s = context;
+    sl_gguf_shape shape;
+    uint64_t elements, bytes;
+    const int code = tensor_shape(s, fact, &shape, &elements, &bytes, error);
+    if (code) {
+        return code;
+    }
+    s->total += bytes;
+    return sl_gguf_writer_tensor(s->writer, fact->name, &shape, error);
+}
+
+static int write_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
+    synth *s = context;
+    sl_gguf_shape shape;
+    uint64_t elements, bytes;
+    const int code = tensor_shape(s, fact, &shape, &elements, &bytes, error);
+    if (code) {
+        return code;
+    }
+    uint64_t state = sl_hash64(fact->name, strlen(fact->name), s->options->seed);
+    return fact->vector ? write_vector(s, fact, elements, &state, error)
+                        : write_matrix(s, &shape, bytes, &state, error);
+}
+
+static int write_file(synth *s, const preset *p, sl_error *error) {
+    s->values = sl_alloc_zero(PATTERN_ELEMENTS, sizeof *s->values);
+    s->chunk = sl_alloc(CHUNK_BYTES);
+    int code = s->values && s->chunk ? 0 : no_memory(s, error);
+    code = code ? code : sl_gguf_writer_create(s->file, &s->writer, error);
+    code = code ? code : sl_config_write_gguf_metadata(s->config, s->writer, error);
+    code = code ? code : sl_gguf_writer_string(s->writer, "general.name", sl_view_of(p->title), error);
+    code = code ? code : sl_file_write_type(s->writer, s->options->type, error);
+    code = code ? code : write_vocabulary(s->writer, s->config->vocabulary, s->file, error);
+    code = code ? code : sl_config_tensors(s->config, declare_tensor, s, error);
+    code = code ? code : sl_gguf_writer_begin(s->writer, NULL, error);
+    code = code ? code : sl_config_tensors(s->config, write_tensor, s, error);
+    return code ? code : sl_gguf_writer_finish(s->writer, error);
+}
 
 int sl_synth_file(const char *output, const sl_synth_options *options, const sl_file_progress *progress,
                   sl_error *error) {
-    (void)options, (void)progress;
-    return sl_fail(error, SL_ERR_UNSUPPORTED, "%s: synth is not built yet", output);
+    const preset *p = find_preset(options->preset, error);
+    if (!p) {
+        return SL_ERR_INVALID;
+    }
+    sl_config config;
+    int code = make_config(p, options, output, &config, error);
+    if (code) {
+        return code;
+    }
+    synth s = {.file = output, .options = options, .config = &config, .progress = progress};
+    code = write_file(&s, p, error);
+    for (int i = 0; i < s.pattern_count; i++) {
+        sl_free(s.patterns[i].blocks);
+    }
+    sl_free(s.values);
+    sl_free(s.chunk);
+    sl_gguf_writer_free(s.writer);
+    return code;
 }

@@ -1,0 +1,163 @@
+/* What the files of the command line share. The program stands on sluice.h alone: what it can do, every
+ * program can. */
+#ifndef SLUICE_CLI_H
+#define SLUICE_CLI_H
+
+#include "sluice.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Exit codes. A function that prints an error returns one of them. */
+enum { DONE = 0, FAILED = 1, WRONG_USAGE = 2 };
+
+/* ---- settings: one struct for all commands, filled by one table (options.c) ------------------------------
+ */
+
+enum { LIST_ITEMS = 32 };
+
+typedef struct number_list {
+    int32_t items[LIST_ITEMS];
+    int count;
+} number_list;
+
+typedef struct text_list {
+    const char *items[LIST_ITEMS];
+    int count;
+} text_list;
+
+typedef struct settings {
+    bool help, verbose;
+    /* the engine */
+    const char *model, *device, *isa, *kv_type;
+    int32_t threads, context, chunk, sequences;
+    uint64_t cache_tokens, memory_limit;
+    bool no_graphs, deterministic, no_prefix_reuse;
+    /* text */
+    const char *prompt, *file, *system, *output;
+    bool special, bos, ids;
+    /* generation */
+    int32_t predict, top_k;
+    double temperature, top_p, min_p, repeat_penalty;
+    uint64_t seed;
+    text_list stops;
+    bool ignore_eos;
+    /* measuring */
+    number_list prompts, generates, depths;
+    int32_t repetitions, window;
+    /* plans and files */
+    bool ops;
+    const char *type;
+    int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
+        expert_width;
+    /* arguments that are no options */
+    const char *arguments[4];
+    int argument_count;
+} settings;
+
+typedef struct command {
+    const char *name;
+    unsigned bit;          /* in the option table's masks */
+    const char *arguments; /* "IN OUT TYPE", or NULL: none */
+    int argument_count;
+    bool needs_model;
+    const char *about; /* one line, for the list of commands */
+    const char *text;  /* a paragraph */
+    const char *examples;
+    int (*run)(const settings *settings);
+} command;
+
+enum {
+    IN_RUN = 1,
+    IN_CHAT = 2,
+    IN_BENCH = 4,
+    IN_PERPLEXITY = 8,
+    IN_TOKENIZE = 16,
+    IN_DETOKENIZE = 32,
+    IN_INSPECT = 64,
+    IN_PLAN = 128,
+    IN_EXPLAIN = 256,
+    IN_QUANTIZE = 512,
+    IN_SYNTH = 1024,
+    IN_ALL = 2047,
+};
+
+extern const command COMMANDS[];
+extern const int COMMAND_COUNT;
+
+/* Fills `settings` with the defaults of a command's options and what the command line says; prints and
+ * returns WRONG_USAGE when that is wrong. `arguments` follow the command's name. */
+int parse_options(const command *command, int count, char **arguments, settings *settings);
+void print_command_help(const command *command);
+/* The name of `names` (`count` texts) that is most like `text`, or NULL when none is near. */
+const char *nearest(const char *text, const char *const *names, int count);
+
+int run_command(const settings *settings);
+int chat_command(const settings *settings);
+int bench_command(const settings *settings);
+int perplexity_command(const settings *settings);
+int tokenize_command(const settings *settings);
+int detokenize_command(const settings *settings);
+int inspect_command(const settings *settings);
+int plan_command(const settings *settings);
+int explain_command(const settings *settings);
+int quantize_command(const settings *settings);
+int synth_command(const settings *settings);
+
+/* ---- common.c --------------------------------------------------------------------------------------------
+ */
+
+/* One line on stderr, "sluice: ..."; returns FAILED. */
+int fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int fail_with(const sluice_error *error);
+double seconds_now(void);
+
+/* The whole of a file, or of standard input with path NULL; freed by the caller. NULL: an error was printed.
+ */
+char *read_all(const char *path, size_t *length);
+
+/* A bar on stderr while something is loaded or written, on a terminal only. Zero-initialise with the label.
+ */
+typedef struct progress_bar {
+    const char *label;
+    double drawn;
+    bool visible;
+} progress_bar;
+/* A sluice_progress. Interrupting the program stops what it reports. */
+bool progress_step(void *bar, uint64_t done, uint64_t total);
+void progress_end(progress_bar *bar);
+
+/* From here on Ctrl-C sets a flag instead of ending the program / ends the program again. */
+void catch_interrupt(void);
+void release_interrupt(void);
+bool interrupted(void);
+
+/* Model and engine. Zero-initialise; close after success and failure alike. */
+typedef struct session {
+    sluice_model *model;
+    sluice_engine *engine;
+} session;
+/* `sequences`: at once, where the command line does not say. */
+void engine_options(const settings *settings, int32_t sequences, sluice_engine_options *options);
+int open_model(const settings *settings, session *session);
+int open_engine(session *session, sluice_engine_options *options);
+void close_session(session *session);
+
+/* Runs a request to its end, or cancels it when the program is interrupted. `token` is called with every
+ * event that carries text or a token. On success the done event is in *done, its text already handed out. */
+typedef void (*token_sink)(void *context, const sluice_event *event);
+int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,
+             void *context, sluice_event *done);
+void sampling_options(const settings *settings, sluice_request_options *options);
+/* "length", "eos", ... */
+const char *finish_name(sluice_finish finish);
+/* Timings of a done request, one line on stderr, on a terminal only. */
+void print_timings(const sluice_event *done);
+
+/* Prints and releases; FAILED when there is no memory for it. */
+int print_json(json_t *value);
+
+#endif

@@ -1,0 +1,249 @@
+/* Errors, input, progress, sessions and requests: what several commands do alike. */
+#define _GNU_SOURCE
+#include "cli.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- errors and time -------------------------------------------------------------------------------------
+ */
+
+int fail(const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    for (char *at = line; *at; at++) {
+        *at = *at == '\n' || *at == '\r' ? ' ' : *at; /* a text from the command line may have some */
+    }
+    fprintf(stderr, "sluice: %s\n", line);
+    return FAILED;
+}
+
+int fail_with(const sluice_error *error) {
+    return fail("%s", error->message);
+}
+
+double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- input and output ------------------------------------------------------------------------------------
+ */
+
+static char *read_stream(FILE *stream, const char *name, size_t *length) {
+    size_t capacity = 1 << 16, used = 0, got;
+    char *data = malloc(capacity);
+    while (data && (got = fread(data + used, 1, capacity - used, stream)) > 0) {
+        used += got;
+        if (used == capacity) {
+            char *larger = capacity <= SIZE_MAX / 2 ? realloc(data, capacity *= 2) : NULL;
+            if (!larger) {
+                free(data);
+            }
+            data = larger;
+        }
+    }
+    if (!data) {
+        fail("%s: out of memory", name);
+    } else if (ferror(stream)) {
+        fail("%s: cannot read: %s", name, strerror(errno));
+        free(data);
+        data = NULL;
+    }
+    *length = used;
+    return data;
+}
+
+char *read_all(const char *path, size_t *length) {
+    if (!path) {
+        return read_stream(stdin, "standard input", length);
+    }
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        fail("%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *data = read_stream(file, path, length);
+    fclose(file);
+    return data;
+}
+
+int print_json(json_t *value) {
+    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
+    json_decref(value);
+    if (!text) {
+        return fail("out of memory for JSON");
+    }
+    puts(text);
+    free(text);
+    return DONE;
+}
+
+/* ---- interrupts and progress -----------------------------------------------------------------------------
+ */
+
+static volatile sig_atomic_t interrupt_flag;
+
+static void on_interrupt(int signal) {
+    (void)signal;
+    interrupt_flag = 1;
+}
+
+void catch_interrupt(void) {
+    struct sigaction action = {.sa_handler = on_interrupt};
+    interrupt_flag = 0;
+    sigaction(SIGINT, &action, NULL);
+}
+
+void release_interrupt(void) {
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool interrupted(void) {
+    return interrupt_flag != 0;
+}
+
+bool progress_step(void *context, uint64_t done, uint64_t total) {
+    enum { WIDTH = 30 };
+    progress_bar *bar = context;
+    const double now = seconds_now();
+    if (isatty(STDERR_FILENO) && total > 0 && (now - bar->drawn > 0.1 || done == total)) {
+        const int filled = (int)((double)done / (double)total * WIDTH);
+        fprintf(stderr, "\r%s [%.*s%*s] %3d %%", bar->label, filled, "##############################",
+                WIDTH - filled, "", (int)((double)done / (double)total * 100));
+        fflush(stderr);
+        bar->drawn = now;
+        bar->visible = true;
+    }
+    return !interrupted();
+}
+
+void progress_end(progress_bar *bar) {
+    if (bar->visible) {
+        fprintf(stderr, "\r\033[K");
+    }
+    bar->visible = false;
+}
+
+/* ---- sessions --------------------------------------------------------------------------------------------
+ */
+
+void engine_options(const settings *s, int32_t sequences, sluice_engine_options *options) {
+    *options = (sluice_engine_options){
+        .size = sizeof *options,
+        .device = s->device,
+        .isa = s->isa,
+        .threads = s->threads,
+        .chunk = s->chunk,
+        .sequences = s->sequences ? s->sequences : sequences,
+        .context = s->context,
+        .kv_type = s->kv_type,
+        .cache_tokens = s->cache_tokens,
+        .memory_limit = s->memory_limit,
+        .no_prefix_reuse = s->no_prefix_reuse,
+        .no_graphs = s->no_graphs,
+        .deterministic = s->deterministic,
+    };
+}
+
+int open_model(const settings *settings, session *session) {
+    sluice_error error;
+    return sluice_model_open(settings->model, &session->model, &error) ? fail_with(&error) : DONE;
+}
+
+int open_engine(session *session, sluice_engine_options *options) {
+    progress_bar bar = {.label = "loading"};
+    sluice_error error;
+    options->progress = progress_step;
+    options->progress_context = &bar;
+    catch_interrupt();
+    const int result = sluice_engine_create(session->model, options, &session->engine, &error);
+    release_interrupt();
+    progress_end(&bar);
+    return result ? fail_with(&error) : DONE;
+}
+
+void close_session(session *session) {
+    sluice_engine_destroy(session->engine);
+    sluice_model_release(session->model);
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------
+ */
+
+void sampling_options(const settings *s, sluice_request_options *options) {
+    options->temperature = (float)s->temperature;
+    options->top_k = s->top_k;
+    options->top_p = (float)s->top_p;
+    options->min_p = (float)s->min_p;
+    options->repetition_penalty = (float)s->repeat_penalty;
+    options->seed = s->seed;
+    options->stops = s->stops.items;
+    options->stop_count = (size_t)s->stops.count;
+    options->ignore_eos = s->ignore_eos;
+}
+
+int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,
+             void *context, sluice_event *done) {
+    sluice_error error;
+    sluice_request *request;
+    if (sluice_submit(sequence, options, &request, &error)) {
+        return fail_with(&error);
+    }
+    /* Long enough to cost nothing, short enough for a hand on Ctrl-C. */
+    enum { WAIT = 100 };
+    bool cancelled = false;
+    int result = DONE;
+    catch_interrupt();
+    do {
+        *done = (sluice_event){.size = sizeof *done};
+        if (sluice_poll(request, WAIT, done, &error)) {
+            result = fail_with(&error);
+            break;
+        }
+        if (interrupted() && !cancelled) {
+            cancelled = true;
+            sluice_cancel(request);
+        }
+        if (token && (done->kind == SLUICE_EVENT_TOKEN || done->kind == SLUICE_EVENT_DONE)) {
+            token(context, done);
+        }
+    } while (done->kind != SLUICE_EVENT_DONE);
+    release_interrupt();
+    if (result == DONE && done->finish == SLUICE_FINISH_ERROR) {
+        result = fail_with(&done->error);
+    }
+    done->text = "";
+    done->text_length = 0;
+    sluice_request_release(request);
+    return result;
+}
+
+const char *finish_name(sluice_finish finish) {
+    static const char *const names[] = {"length", "eos", "stop", "context", "cancelled", "error"};
+    return names[finish];
+}
+
+void print_timings(const sluice_event *done) {
+    if (!isatty(STDERR_FILENO)) {
+        return;
+    }
+    const double read = (double)(done->prompt_tokens - done->reused_tokens);
+    fprintf(stderr, "\nprompt: %zu tokens (%zu reused), %.1f tokens/s; generated: %zu tokens",
+            done->prompt_tokens, done->reused_tokens,
+            done->prompt_seconds > 0 ? read / done->prompt_seconds : 0, done->generated_tokens);
+    if (done->generated_tokens > 1 && done->generate_seconds > 0) {
+        fprintf(stderr, ", %.1f tokens/s", (double)(done->generated_tokens - 1) / done->generate_seconds);
+    }
+    fprintf(stderr, "; %s\n", finish_name(done->finish));
+}

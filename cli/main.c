@@ -1,0 +1,153 @@
+/* sluice: the command line. */
+#include "cli.h"
+
+#include <string.h>
+#include <unistd.h>
+
+const command COMMANDS[] = {
+    {"run", IN_RUN, NULL, 0, true, "go on from a prompt",
+     "Reads a prompt and prints what the model goes on to say, and nothing else, as it comes. The prompt is "
+     "the text\n"
+     "as it stands: for a conversation use sluice chat.",
+     "  sluice run -m model.gguf -p \"Once upon a time\" -n 200\n"
+     "  sluice run -m model.gguf -f question.txt --temp 0 -o json\n",
+     run_command},
+    {"chat", IN_CHAT, NULL, 0, true, "talk with a model",
+     "A conversation in the model's own chat format (ChatML when it has none). Only what is new is read with "
+     "each turn.\n"
+     "/reset begins anew, /exit or the end of input ends. Without a terminal each line of standard input is "
+     "a turn.",
+     "  sluice chat -m model.gguf --system \"Answer in one sentence.\"\n"
+     "  echo \"What is a sluice?\" | sluice chat -m model.gguf -n 64\n",
+     chat_command},
+    {"bench", IN_BENCH, NULL, 0, true, "measure speed",
+     "Measures how many tokens a second are read (pp) and generated (tg), with random tokens, with nothing "
+     "or -d tokens in\n"
+     "the cache, for one sequence or several at once. Columns are llama-bench's; JSON, CSV and -v add bytes "
+     "and operations.",
+     "  sluice bench -m model.gguf -p 512,2048 -n 128\n"
+     "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n",
+     bench_command},
+    {"perplexity", IN_PERPLEXITY, NULL, 0, true, "how well a model predicts a text",
+     "Cuts a text into windows of equal length, reads each as a sequence of its own, and prints the mean "
+     "negative\n"
+     "log-likelihood of the next token, its exponential, and a hash of all logits, which does not depend on "
+     "how the\n"
+     "windows were cut into steps or how many ran at once.",
+     "  sluice perplexity -m model.gguf -f text.txt\n"
+     "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n",
+     perplexity_command},
+    {"tokenize", IN_TOKENIZE, NULL, 0, true, "text to tokens",
+     "Reads text from standard input and prints its tokens, one on a line with its id, or only the ids.",
+     "  echo -n \"Hello\" | sluice tokenize -m model.gguf\n"
+     "  sluice tokenize -m model.gguf --ids --bos < text.txt > ids.txt\n",
+     tokenize_command},
+    {"detokenize", IN_DETOKENIZE, NULL, 0, true, "tokens to text",
+     "Reads token ids from standard input and prints the text that they stand for.",
+     "  echo 1 2 3 | sluice detokenize -m model.gguf\n"
+     "  sluice tokenize -m model.gguf --ids < text.txt | sluice detokenize -m model.gguf\n",
+     detokenize_command},
+    {"inspect", IN_INSPECT, NULL, 0, true, "what is in a model",
+     "Prints a model's family, sizes, weight types and every tensor.",
+     "  sluice inspect -m model.gguf\n"
+     "  sluice inspect -m folder -o json\n",
+     inspect_command},
+    {"plan", IN_PLAN, NULL, 0, true, "what a model will need",
+     "Prints the bytes of every memory pool that an engine with these options would take, without loading "
+     "anything, or the\n"
+     "list of operations of its largest step.",
+     "  sluice plan -m model.gguf -c 32768 --sequences 16\n"
+     "  sluice plan -m model.gguf --ops\n",
+     plan_command},
+    {"explain", IN_EXPLAIN, NULL, 0, true, "which kernels will run, and why",
+     "Prints the kernel chosen for every operation and step size, and for every faster one why it was "
+     "declined.",
+     "  sluice explain -m model.gguf\n"
+     "  sluice explain -m model.gguf --isa avx2 -o json\n",
+     explain_command},
+    {"quantize", IN_QUANTIZE, "IN OUT TYPE", 3, false, "write a model in another weight type",
+     "Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in another type: f32, "
+     "f16, bf16, q8_0,\n"
+     "q4_0, q4_k or q6_k. Vectors and routers become f32. OUT appears when it is complete.",
+     "  sluice quantize folder model.gguf q8_0\n"
+     "  sluice quantize model.gguf small.gguf q4_k\n",
+     quantize_command},
+    {"synth", IN_SYNTH, "PRESET OUT", 2, false, "write a model of true shape with random weights",
+     "Writes a GGUF file to measure with: the shape of a real model, random weights, a byte-level "
+     "vocabulary. Presets:\n"
+     "qwen3-0.6b, qwen3-8b, qwen3-30b-a3b as published; llama, mistral, qwen2, qwen3, qwen3moe, gemma3, "
+     "qwen3_5 small.",
+     "  sluice synth qwen3-0.6b random.gguf --type q8_0\n"
+     "  sluice synth qwen3moe random.gguf --type q4_k --layers 16 --width 1024 --experts 64\n",
+     synth_command},
+};
+const int COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS;
+
+static void print_help(void) {
+    printf("usage: sluice COMMAND [options]\n\n"
+           "Runs large language models: a prompt is read as one batch, and the same step "
+           "generates.\n\ncommands:\n");
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        printf("  %-12s %s\n", COMMANDS[i].name, COMMANDS[i].about);
+    }
+    printf("\nsluice COMMAND --help explains a command; sluice --version prints the version.\n\nexamples:\n"
+           "  sluice run -m model.gguf -p \"Once upon a time\"\n"
+           "  sluice chat -m model.gguf\n");
+}
+
+static int unknown_command(const char *name) {
+    const char *names[32];
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        names[i] = COMMANDS[i].name;
+    }
+    const char *near = nearest(name, names, COMMAND_COUNT);
+    fail("there is no command %s%s%s%s (see sluice --help)", name, near ? "; did you mean " : "",
+         near ? near : "", near ? "?" : "");
+    return WRONG_USAGE;
+}
+
+static void print_log(void *context, sluice_log_level level, const char *line) {
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    (void)context;
+    fprintf(stderr, "%s: %s\n", names[level], line);
+}
+
+static int run(const command *command, int count, char **arguments) {
+    settings settings;
+    const int code = parse_options(command, count, arguments, &settings);
+    if (code != DONE) {
+        return code;
+    }
+    if (settings.help) {
+        print_command_help(command);
+        return DONE;
+    }
+    if (settings.verbose) {
+        sluice_log_set(print_log, NULL);
+    }
+    return command->run(&settings);
+}
+
+int main(int count, char **arguments) {
+    const char *name = count > 1 ? arguments[1] : NULL;
+    int code = WRONG_USAGE;
+    if (!name) {
+        fail("no command (see sluice --help)");
+    } else if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help();
+        code = DONE;
+    } else if (strcmp(name, "--version") == 0) {
+        printf("sluice %s\n", sluice_version());
+        code = DONE;
+    } else {
+        const command *found = NULL;
+        for (int i = 0; i < COMMAND_COUNT && !found; i++) {
+            found = strcmp(name, COMMANDS[i].name) == 0 ? &COMMANDS[i] : NULL;
+        }
+        code = found ? run(found, count - 2, arguments + 2) : unknown_command(name);
+    }
+    if (code == DONE && (fflush(stdout) || ferror(stdout))) {
+        code = fail("standard output: cannot write");
+    }
+    return code;
+}

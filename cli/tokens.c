@@ -1,0 +1,116 @@
+/* sluice tokenize, sluice detokenize. */
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+
+/* In quotes, with C's escapes for what a terminal should not get. */
+static void print_quoted(const char *text, size_t length) {
+    putchar('"');
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == '\n') {
+            printf("\\n");
+        } else if (c == '"' || c == '\\') {
+            printf("\\%c", c);
+        } else if (c < 32 || c == 127) {
+            printf("\\x%02x", c);
+        } else {
+            putchar(c);
+        }
+    }
+    printf("\"\n");
+}
+
+static int print_tokens(const settings *settings, const sluice_model *model, const int32_t *tokens,
+                        size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (settings->ids) {
+            printf("%s%d", i ? " " : "", tokens[i]);
+            continue;
+        }
+        sluice_error error;
+        char *text;
+        size_t length;
+        if (sluice_detokenize(model, &tokens[i], 1, SLUICE_TOKENIZE_SPECIAL, &text, &length, &error)) {
+            return fail_with(&error);
+        }
+        printf("%8d  ", tokens[i]);
+        print_quoted(text, length);
+        sluice_free(text);
+    }
+    if (settings->ids) {
+        printf("\n");
+    }
+    return DONE;
+}
+
+int tokenize_command(const settings *settings) {
+    session session = {0};
+    sluice_error error;
+    size_t length, count = 0;
+    int32_t *tokens = NULL;
+    int code = open_model(settings, &session);
+    char *text = code == DONE ? read_all(NULL, &length) : NULL;
+    code = code == DONE && !text ? FAILED : code;
+    const unsigned flags =
+        (settings->special ? SLUICE_TOKENIZE_SPECIAL : 0) | (settings->bos ? SLUICE_TOKENIZE_BOS : 0);
+    if (code == DONE && sluice_tokenize(session.model, text, length, flags, &tokens, &count, &error)) {
+        code = fail_with(&error);
+    }
+    code = code == DONE ? print_tokens(settings, session.model, tokens, count) : code;
+    sluice_free(tokens);
+    free(text);
+    close_session(&session);
+    return code;
+}
+
+/* Numbers with white space or commas between them; owned by the caller. */
+static int32_t *parse_ids(const char *text, size_t length, size_t *count) {
+    int32_t *ids = malloc((length / 2 + 1) * sizeof *ids);
+    *count = 0;
+    for (size_t at = 0; ids && at < length;) {
+        if (isspace((unsigned char)text[at]) || text[at] == ',') {
+            at++;
+            continue;
+        }
+        int64_t value = 0;
+        const size_t begin = at;
+        while (at < length && isdigit((unsigned char)text[at]) && value <= INT32_MAX) {
+            value = value * 10 + (text[at++] - '0');
+        }
+        if (at == begin || value > INT32_MAX) {
+            fail("detokenize: byte %zu of the input is no token id", begin);
+            free(ids);
+            return NULL;
+        }
+        ids[(*count)++] = (int32_t)value;
+    }
+    if (!ids) {
+        fail("detokenize: out of memory");
+    }
+    return ids;
+}
+
+int detokenize_command(const settings *settings) {
+    session session = {0};
+    sluice_error error;
+    size_t length, count, written;
+    int code = open_model(settings, &session);
+    char *input = code == DONE ? read_all(NULL, &length) : NULL, *text = NULL;
+    int32_t *ids = input ? parse_ids(input, length, &count) : NULL;
+    code = code == DONE && !ids ? FAILED : code;
+    const unsigned flags = settings->special ? SLUICE_TOKENIZE_SPECIAL : 0;
+    if (code == DONE && sluice_detokenize(session.model, ids, count, flags, &text, &written, &error)) {
+        code = fail_with(&error);
+    }
+    if (code == DONE) {
+        fwrite(text, 1, written, stdout);
+    }
+    sluice_free(text);
+    free(ids);
+    free(input);
+    close_session(&session);
+    return code;
+}
