@@ -11,8 +11,8 @@
 
 enum {
     MOST_TAPS = 8,
-    CONV_VECTORS = 4,   /* channels of a unit of work, in vectors */
-    STRIP_VECTORS = 4,  /* columns of a unit: with AVX-512 and 128 keys their state is 32 KiB */
+    CONV_VECTORS = 4,  /* channels of a unit of work, in vectors */
+    STRIP_VECTORS = 4, /* columns of a unit: with AVX-512 and 128 keys their state is 32 KiB */
     MOST_KEYS = 512,
 };
 
@@ -171,36 +171,49 @@ SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, int32
     }
 }
 
-/* Columns [first, last) of a head, over all rows of a sequence. */
-static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const sl_step_span *span, int32_t head,
-                       int32_t first, int32_t last) {
+SL_TIER_WORKSPACE(delta_scan) {
+    (void)kernel;
+    const int32_t keys = query->program->states[query->op->u.delta_scan.state].key_size;
+    return sl_cpu_scratch_bytes(query, (uint64_t)keys * STRIP_VECTORS * VN * sizeof(float));
+}
+
+/* Some columns of a head. */
+typedef struct strip {
+    const sl_step_span *span;
+    int32_t head, first, count;
+    float *state; /* [keys][count]: a copy, since columns cut out of whole rows would fight for few cache sets */
+} strip;
+
+static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const strip *strip) {
     const sl_op_delta_scan *scan = &op->op->u.delta_scan;
     const sl_state_layer *shape = &context->program->states[scan->state];
-    const int32_t keys = shape->key_size, values = shape->value_size;
-    const int64_t at = (int64_t)head * keys * values;
+    const sl_step_span *span = strip->span;
+    const int32_t keys = shape->key_size, values = shape->value_size, count = strip->count;
+    const size_t bytes = (size_t)count * sizeof(float);
+    const int64_t at = (int64_t)strip->head * keys * values + strip->first;
     const float *old = delta_old(context, span, shape->delta_offset);
-    float *state = delta_new(context, span, shape->delta_offset) + at;
-    for (int32_t i = 0; i < keys; i++) {
-        float *to = state + i * values + first;
-        const size_t bytes = (size_t)(last - first) * sizeof *to;
-        if (old) {
-            memcpy(to, old + at + i * values + first, bytes);
-        } else {
-            memset(to, 0, bytes);
-        }
+    float *kept = delta_new(context, span, shape->delta_offset) + at;
+    for (int32_t i = 0; i < keys && old; i++) {
+        memcpy(strip->state + i * count, old + at + i * values, bytes);
+    }
+    if (!old) {
+        memset(strip->state, 0, bytes * (size_t)keys);
     }
     scan_row row;
     for (int32_t r = span->first_row; r < span->first_row + span->row_count; r++) {
-        const float *v = sl_cpu_f32(&op->in[0], r) + 2 * scan->key_heads * keys + head * values;
-        float *y = sl_cpu_f32(&op->out[0], r) + head * values;
-        scan_prepare(op, shape, r, head, &row);
-        if (last - first == STRIP_VECTORS * VN) {
-            scan_columns(STRIP_VECTORS, &row, keys, values, state + first, v + first, y + first);
+        const float *v = sl_cpu_f32(&op->in[0], r) + 2 * scan->key_heads * keys + strip->head * values + strip->first;
+        float *y = sl_cpu_f32(&op->out[0], r) + strip->head * values + strip->first;
+        scan_prepare(op, shape, r, strip->head, &row);
+        if (count == STRIP_VECTORS * VN) {
+            scan_columns(STRIP_VECTORS, &row, keys, count, strip->state, v, y);
             continue;
         }
-        for (int32_t c = first; c < last; c += VN) {
-            scan_columns(1, &row, keys, values, state + c, v + c, y + c);
+        for (int32_t c = 0; c < count; c += VN) {
+            scan_columns(1, &row, keys, count, strip->state + c, v + c, y + c);
         }
+    }
+    for (int32_t i = 0; i < keys; i++) {
+        memcpy(kept + i * values, strip->state + i * count, bytes);
     }
 }
 
@@ -209,11 +222,13 @@ SL_TIER_RUN(delta_scan) {
     const int32_t values = context->program->states[scan->state].value_size;
     const int32_t width = STRIP_VECTORS * VN, strips = (values + width - 1) / width;
     const int32_t per_span = scan->value_heads * strips, units = per_span * context->header->spans;
-    (void)thread, (void)threads;
+    strip strip = {.state = sl_cpu_scratch(op, thread, threads)};
     for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
-        const int32_t first = unit % strips * width;
-        scan_strip(context, op, &context->spans[unit / per_span], unit % per_span / strips, first,
-                   first + width < values ? first + width : values);
+        strip.span = &context->spans[unit / per_span];
+        strip.head = unit % per_span / strips;
+        strip.first = unit % strips * width;
+        strip.count = strip.first + width < values ? width : values - strip.first;
+        scan_strip(context, op, &strip);
     }
 }
 

@@ -34,6 +34,7 @@ SL_TIER_RUN(delta_conv);
 SL_TIER_DECLINES(delta_conv);
 SL_TIER_RUN(delta_scan);
 SL_TIER_DECLINES(delta_scan);
+SL_TIER_WORKSPACE(delta_scan);
 SL_TIER_RUN(cache_write);
 SL_TIER_DECLINES(cache_write);
 
@@ -90,6 +91,7 @@ SL_TIER_DECLINES(cache_write);
         SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                     \
         SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                    \
         SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                               \
-        SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier, NULL)
+        SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                               \
+                    SL_TIER(delta_scan_workspace))
 
 #endif
