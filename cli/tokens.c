@@ -46,12 +46,17 @@ static int print_tokens(const settings *settings, const sluice_model *model, con
     return DONE;
 }
 
+static int open_text(const settings *settings, session *session) {
+    sluice_error error;
+    return sluice_model_open_text(settings->model, &session->model, &error) ? fail_with(&error) : DONE;
+}
+
 int tokenize_command(const settings *settings) {
     session session = {0};
     sluice_error error;
     size_t length, count = 0;
     int32_t *tokens = NULL;
-    int code = open_model(settings, &session);
+    int code = open_text(settings, &session);
     char *text = code == DONE ? read_all(NULL, &length) : NULL;
     code = code == DONE && !text ? FAILED : code;
     const unsigned flags =
@@ -97,7 +102,7 @@ int detokenize_command(const settings *settings) {
     session session = {0};
     sluice_error error;
     size_t length, count, written;
-    int code = open_model(settings, &session);
+    int code = open_text(settings, &session);
     char *input = code == DONE ? read_all(NULL, &length) : NULL, *text = NULL;
     int32_t *ids = input ? parse_ids(input, length, &count) : NULL;
     code = code == DONE && !ids ? FAILED : code;

@@ -98,6 +98,9 @@ typedef struct sluice_model_info {
 /* `path`: a GGUF file, or a Hugging Face folder. Weights stay in the mapped file, which must not change while
  * the model lives. */
 SLUICE_API int sluice_model_open(const char *path, sluice_model **model, sluice_error *error);
+/* A model's tokenizer and chat template alone, for the functions of text and tokens below; opens
+ * vocabulary-only files too. Plans and engines of it are refused. */
+SLUICE_API int sluice_model_open_text(const char *path, sluice_model **model, sluice_error *error);
 /* One more reference / one less; the last one closes the file. Engines hold a reference of their own. */
 SLUICE_API sluice_model *sluice_model_retain(sluice_model *model);
 SLUICE_API void sluice_model_release(sluice_model *model);

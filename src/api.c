@@ -146,7 +146,8 @@ static int open_chat(sluice_model *model, sl_error *error) {
     return result == SL_ERR_NOMEM ? sl_fail(error, SL_ERR_NOMEM, "out of memory for the chat template") : 0;
 }
 
-int sluice_model_open(const char *path, sluice_model **out, sluice_error *error) {
+static int open_with(int (*load)(const char *path, sl_model **model, sl_error *error), const char *path,
+                     sluice_model **out, sluice_error *error) {
     *out = NULL;
     sluice_model *model = sl_alloc_zero(1, sizeof *model);
     if (!model) {
@@ -154,7 +155,7 @@ int sluice_model_open(const char *path, sluice_model **out, sluice_error *error)
     }
     model->references = 1;
     sl_error inner;
-    int result = sl_model_load(path, &model->model, &inner);
+    int result = load(path, &model->model, &inner);
     if (result) {
         sl_free(model);
         return sl_api_error(error, &inner);
@@ -166,6 +167,22 @@ int sluice_model_open(const char *path, sluice_model **out, sluice_error *error)
     }
     *out = model;
     return 0;
+}
+
+int sluice_model_open(const char *path, sluice_model **out, sluice_error *error) {
+    return open_with(sl_model_load, path, out, error);
+}
+
+int sluice_model_open_text(const char *path, sluice_model **out, sluice_error *error) {
+    return open_with(sl_model_load_tokenizer, path, out, error);
+}
+
+static bool has_weights(const sl_model *model) {
+    return model->program.op_count > 0;
+}
+
+static int no_weights(sl_error *error) {
+    return sl_fail(error, SL_ERR_INVALID, "model: it was opened for its text alone, without weights");
 }
 
 sluice_model *sluice_model_retain(sluice_model *model) {
@@ -283,6 +300,10 @@ static void describe_text(const sl_model *model, sl_buffer *out) {
 int sluice_model_describe(const sluice_model *model, sluice_text_format format, char **text,
                           sluice_error *error) {
     *text = NULL;
+    sl_error inner;
+    if (!has_weights(model->model)) {
+        return no_weights(&inner), sl_api_error(error, &inner);
+    }
     if (format == SLUICE_JSON) {
         return give_json(describe_json(model->model), text, error);
     }
@@ -416,6 +437,9 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
 int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_api_plan *planned,
                      sl_error *error) {
     memset(planned, 0, sizeof *planned);
+    if (!has_weights(model)) {
+        return no_weights(error);
+    }
     sl_backend_options options;
     int result = backend_options(o, &options, error);
     enum { USUAL_CONTEXT = 4096 };

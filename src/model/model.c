@@ -80,19 +80,42 @@ static int load(sl_model *model, const char *path, sl_error *error) {
     return code;
 }
 
-int sl_model_load(const char *path, sl_model **model, sl_error *error) {
+static int load_only_tokenizer(sl_model *model, const char *path, sl_error *error) {
+    int code = sl_source_open(path, &model->source, error);
+    code = code ? code : load_tokenizer(model, error);
+    if (code == 0 && !model->tokenizer) {
+        return sl_fail(error, SL_ERR_NOT_FOUND, "%s: there is no tokenizer", path);
+    }
+    if (code == 0) {
+        describe_name(model, &model->description);
+        model->description.family = "";
+        model->description.format = sl_source_gguf(model->source) ? "GGUF" : "safetensors";
+    }
+    return code;
+}
+
+static int load_with(int (*load_it)(sl_model *model, const char *path, sl_error *error), const char *path,
+                     sl_model **model, sl_error *error) {
     *model = NULL;
     sl_model *loaded = sl_alloc_zero(1, sizeof *loaded);
     if (!loaded) {
         return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
     }
-    const int code = load(loaded, path, error);
+    const int code = load_it(loaded, path, error);
     if (code) {
         sl_model_free(loaded);
         return code;
     }
     *model = loaded;
     return 0;
+}
+
+int sl_model_load(const char *path, sl_model **model, sl_error *error) {
+    return load_with(load, path, model, error);
+}
+
+int sl_model_load_tokenizer(const char *path, sl_model **model, sl_error *error) {
+    return load_with(load_only_tokenizer, path, model, error);
 }
 
 void sl_model_free(sl_model *model) {
