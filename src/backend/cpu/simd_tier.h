@@ -35,6 +35,9 @@ SL_TIER_DECLINES(delta_conv);
 SL_TIER_RUN(delta_scan);
 SL_TIER_DECLINES(delta_scan);
 SL_TIER_WORKSPACE(delta_scan);
+SL_TIER_RUN(sample);
+SL_TIER_DECLINES(sample);
+SL_TIER_WORKSPACE(sample);
 SL_TIER_RUN(cache_write);
 SL_TIER_DECLINES(cache_write);
 
@@ -92,6 +95,7 @@ SL_TIER_DECLINES(cache_write);
         SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                    \
         SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                               \
         SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                               \
-                    SL_TIER(delta_scan_workspace))
+                    SL_TIER(delta_scan_workspace)),                                                                    \
+        SL_TIER_ROW(SAMPLE, sample, "f32/series", 0, tier, SL_TIER(sample_workspace))
 
 #endif

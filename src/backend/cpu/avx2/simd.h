@@ -96,6 +96,9 @@ SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
     const __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(to), vi_lanes());
     return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(_mm256_andnot_si256(before, inside)));
 }
+SL_ALWAYS_INLINE unsigned vf_greater(vf a, vf b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
 /* Halves added: lane i with i + 4, then 2, 1 apart. */
 SL_ALWAYS_INLINE float vf_sum(vf v) {
     __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -97,6 +97,10 @@ SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
                              _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(to));
     return _mm512_mask_mov_ps(other, inside, v);
 }
+/* A bit for each lane in which a > b. */
+SL_ALWAYS_INLINE unsigned vf_greater(vf a, vf b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
 /* Halves added: lane i with i + 8, then 4, 2, 1 apart. */
 SL_ALWAYS_INLINE float vf_sum(vf v) {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

@@ -1,0 +1,3 @@
+/* Sampling of the AVX2 tier. */
+#include "backend/cpu/avx2/simd.h"
+#include "backend/cpu/simd_sample.h"

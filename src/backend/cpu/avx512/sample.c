@@ -1,0 +1,3 @@
+/* Sampling of the AVX-512 tier. */
+#include "backend/cpu/avx512/simd.h"
+#include "backend/cpu/simd_sample.h"
