@@ -158,40 +158,51 @@ static void rewind_all(engine *e) {
 
 /* ---- tests ---- */
 
-/* Logits of a token do not depend on how the batch was cut, on who else is in it, or on the threads. */
+typedef enum cut { WHOLE, ROW_BY_ROW, CHUNKS } cut;
+
+static void run_all(engine *e, const int32_t all[SLOTS], cut way) {
+    rewind_all(e);
+    random_state = 5;
+    while (e->done[0] < all[0] || e->done[1] < all[1] || e->done[2] < all[2]) {
+        int32_t counts[SLOTS] = {0}, sum = 0;
+        for (int s = 0; s < SLOTS; s++) {
+            const int32_t left = all[s] - e->done[s];
+            const int32_t most = way == WHOLE        ? left
+                                 : way == ROW_BY_ROW ? sum == 0
+                                                     : (int32_t)(fabsf(random_float()) * 50.0f);
+            counts[s] = most < left ? most : left;
+            sum += counts[s];
+        }
+        if (sum) {
+            run_step(e, counts, false);
+        }
+    }
+}
+
+/* Logits of a token do not depend on how the batch was cut, on who else is in it, or on the threads. (One row
+ * at a time has one thread: a barrier per op is slow where the processors are busy with something else.) */
 static void check_cuts(sl_isa isa, sl_qtype weights, sl_qtype cache) {
     static engine whole, other;
-    open_engine(&whole, isa, 1, weights, cache);
-    open_engine(&other, isa, 3, weights, cache);
-    start(&whole);
-    start(&other);
     const int32_t all[SLOTS] = {LENGTH, 70, 5};
-    run_step(&whole, all, false);
+    const struct {
+        int32_t threads;
+        cut way;
+    } runs[] = {{1, ROW_BY_ROW}, {3, WHOLE}, {3, CHUNKS}};
+    open_engine(&whole, isa, 1, weights, cache);
+    start(&whole);
+    run_all(&whole, all, WHOLE);
     for (int32_t i = 0; i < TINY_VOCABULARY; i++) {
         assert_true(isfinite(whole.logits[0][LENGTH - 1][i]));
     }
     assert_memory_not_equal(whole.logits[0][0], whole.logits[0][1], sizeof whole.logits[0][0]);
-    for (int way = 0; way < 3; way++) {
-        rewind_all(&other);
-        random_state = 5;
-        while (other.done[0] < all[0] || other.done[1] < all[1] || other.done[2] < all[2]) {
-            int32_t counts[SLOTS] = {0}, sum = 0;
-            for (int s = 0; s < SLOTS; s++) {
-                const int32_t left = all[s] - other.done[s];
-                const int32_t most = way == 0   ? left
-                                     : way == 1 ? 1
-                                                : (int32_t)(fabsf(random_float()) * 50.0f);
-                counts[s] = way == 1 && sum ? 0 : most < left ? most : left;
-                sum += counts[s];
-            }
-            if (sum) {
-                run_step(&other, counts, false);
-            }
-        }
+    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++) {
+        open_engine(&other, isa, runs[r].threads, weights, cache);
+        start(&other);
+        run_all(&other, all, runs[r].way);
         assert_memory_equal(whole.logits, other.logits, sizeof whole.logits);
+        close_engine(&other);
     }
     close_engine(&whole);
-    close_engine(&other);
 }
 
 static void test_cuts_plain(void **state) {
@@ -340,6 +351,16 @@ static void test_refused_steps(void **state) {
     assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
     header->rows = -1;
     assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
+#ifndef NDEBUG
+    e.has_pages[0] = false;
+    fill_step(&e, (const int32_t[SLOTS]){3, 0, 0}, false);
+    sl_step_table_changes(&e.plan->deployment.step, header)[1].page = e.plan->deployment.caches[0].pages;
+    assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
+    assert_string_equal(error.message + strlen(error.message) - 14, "does not exist");
+    fill_step(&e, (const int32_t[SLOTS]){3, 0, 0}, false);
+    sl_step_spans(&e.plan->deployment.step, header)[0].state_write = e.plan->deployment.state_slots;
+    assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
+#endif
     char byte;
     assert_int_equal(e.backend->functions->read(e.executor, SL_POOL_CACHE, UINT64_MAX, &byte, 2, &error),
                      SL_ERR_INVALID);

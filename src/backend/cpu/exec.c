@@ -425,6 +425,42 @@ static void run_ops(void *argument, int thread, int threads) {
     }
 }
 
+#ifndef NDEBUG
+/* What a step block may hold, and besides that the pools' ends, which only a deployment knows. */
+static int check_block(const sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_cpu_context *context = &executor->context;
+    const int status =
+        sl_step_check(&deployment->step, deployment->program, executor->pools[SL_POOL_STAGING], error);
+    if (status) {
+        return status;
+    }
+    for (int32_t i = 0; i < context->header->table_changes; i++) {
+        const sl_table_change *change = &context->table_changes[i];
+        if (change->page >= deployment->caches[change->group].pages) {
+            return sl_fail(error, SL_ERR_INVALID, "step: table change %d: page %d does not exist", (int)i,
+                           (int)change->page);
+        }
+    }
+    for (int32_t i = 0; i < context->header->page_copies; i++) {
+        const sl_page_copy *copy = &context->page_copies[i];
+        const int32_t pages = deployment->caches[copy->group].pages;
+        if (copy->source >= pages || copy->target >= pages) {
+            return sl_fail(error, SL_ERR_INVALID, "step: page copy %d: page %d or %d does not exist", (int)i,
+                           (int)copy->source, (int)copy->target);
+        }
+    }
+    for (int32_t i = 0; i < context->header->spans; i++) {
+        const sl_step_span *span = &context->spans[i];
+        if (span->state_read >= deployment->state_slots || span->state_write >= deployment->state_slots) {
+            return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d or %d does not exist", (int)i,
+                           (int)span->state_read, (int)span->state_write);
+        }
+    }
+    return SL_OK;
+}
+#endif
+
 static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_step_header *header = executor->context.header;
@@ -440,8 +476,7 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
                        (int)header->outputs, (int)header->spans, (int)index);
     }
 #ifndef NDEBUG
-    const int status =
-        sl_step_check(&deployment->step, deployment->program, executor->pools[SL_POOL_STAGING], error);
+    const int status = check_block(executor, error);
     if (status) {
         return status;
     }
