@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    BLOCK_QUERIES = 48, /* a block's queries (row times head), unless one row has more heads */
+    BLOCK_QUERIES = 96, /* a block's queries (row times head), unless one row has more heads */
     TILE_QUERIES = 6,   /* of which so many go through the keys at once */
 };
 
@@ -237,42 +237,60 @@ static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t t
     }
 }
 
-/* Turns one query's scores into probabilities, 0 outside [from, to), and rescales what it has so far. */
-static void soften(const attention *a, int32_t query, float *scores, int32_t from, int32_t to) {
-    const sl_op_attention *parameters = a->parameters;
-    const vf scale = vf_set1(parameters->scale), minus_infinity = vf_set1(-INFINITY);
-    vf score[SL_PAGE_TOKENS / VN];
-    vf top = minus_infinity;
+/* Scales one query's scores, -infinity outside [from, to); returns the largest. */
+SL_ALWAYS_INLINE float finish_scores(const sl_op_attention *parameters, float *scores, int32_t from, int32_t to) {
+    const bool all = from == 0 && to == SL_PAGE_TOKENS;
+    vf top = vf_set1(-INFINITY);
     SL_UNROLL for (int v = 0; v < SL_PAGE_TOKENS / VN; v++) {
-        vf s = vf_mul(vf_load(scores + v * VN), scale);
+        vf s = vf_mul(vf_load(scores + v * VN), vf_set1(parameters->scale));
         if (parameters->softcap > 0) {
             const vf cap = vf_set1(parameters->softcap);
             s = vf_mul(cap, vf_tanh(vf_div(s, cap)));
         }
-        score[v] = vf_select(s, from - v * VN, to - v * VN, minus_infinity);
-        top = vf_max(score[v], top); /* a NaN leaves top as it was */
+        if (!all) {
+            s = vf_select(s, from - v * VN, to - v * VN, vf_set1(-INFINITY));
+        }
+        vf_store(scores + v * VN, s);
+        top = vf_max(s, top); /* a NaN leaves top as it was */
     }
-    const float tile_top = vf_largest(top), old = a->largest[query];
-    const float largest = tile_top > old ? tile_top : old;
+    return vf_largest(top);
+}
+
+/* Turns one query's scores into probabilities relative to exp(largest), 0 outside [from, to); returns their sum. */
+SL_ALWAYS_INLINE float soften(float *scores, float largest, int32_t from, int32_t to) {
+    const bool all = from == 0 && to == SL_PAGE_TOKENS;
     vf total = vf_zero();
     SL_UNROLL for (int v = 0; v < SL_PAGE_TOKENS / VN; v++) {
-        const vf p = vf_exp(vf_sub(score[v], vf_set1(largest)));
-        const vf seen = vf_select(p, from - v * VN, to - v * VN, vf_zero());
-        vf_store(scores + v * VN, seen);
-        total = vf_add(total, seen);
-    }
-    if (largest != old) {
-        float correction[VN];
-        const vf factor = vf_exp(vf_set1(old - largest));
-        vf_store(correction, factor);
-        a->sum[query] *= correction[0];
-        float *y = a->outputs + query * a->group->value_size;
-        for (int32_t i = 0; i < a->group->value_size; i += VN) {
-            vf_store(y + i, vf_mul(vf_load(y + i), factor));
+        vf p = vf_exp(vf_sub(vf_load(scores + v * VN), vf_set1(largest)));
+        if (!all) {
+            p = vf_select(p, from - v * VN, to - v * VN, vf_zero());
         }
+        vf_store(scores + v * VN, p);
+        total = vf_add(total, p);
     }
-    a->largest[query] = largest;
-    a->sum[query] += vf_sum(total);
+    return vf_sum(total);
+}
+
+/* Scores of `count` queries to probabilities; what the queries have so far is rescaled. */
+static void soften_all(const attention *a, int32_t query, int32_t count, const int32_t *from, const int32_t *to) {
+    const int32_t size = a->group->value_size;
+    float changes[VN] = {0};
+    for (int32_t i = 0; i < count; i++) {
+        const float old = a->largest[query + i];
+        const float top = finish_scores(a->parameters, a->scores + i * SL_PAGE_TOKENS, from[i], to[i]);
+        a->largest[query + i] = top > old ? top : old;
+        changes[i] = old - a->largest[query + i];
+    }
+    vf_store(changes, vf_exp(vf_load(changes)));
+    for (int32_t i = 0; i < count; i++) {
+        const vf factor = vf_set1(changes[i]);
+        float *y = a->outputs + (query + i) * size;
+        for (int32_t d = 0; d < size; d += VN) {
+            vf_store(y + d, vf_mul(vf_load(y + d), factor));
+        }
+        const float sum = soften(a->scores + i * SL_PAGE_TOKENS, a->largest[query + i], from[i], to[i]);
+        a->sum[query + i] = a->sum[query + i] * changes[i] + sum;
+    }
 }
 
 static int32_t clamp_key(int32_t value) {
@@ -351,9 +369,7 @@ static void attend(const attention *a, int32_t query, int32_t count, int32_t bas
         end = to[i] > end ? to[i] : end;
     }
     multiply_wide(scores, count, (end + VN - 1) / VN * VN);
-    for (int32_t i = 0; i < count; i++) {
-        soften(a, query + i, a->scores + i * SL_PAGE_TOKENS, from[i], to[i]);
-    }
+    soften_all(a, query, count, from, to);
     add_values(a, query, count, from, to);
 }
 

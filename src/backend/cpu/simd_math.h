@@ -6,11 +6,13 @@
 #include "quant/convert.h"
 #include "quant/qtype.h"
 
-/* e^x, within 2 units in the last place; 0 below -104, infinity above 88.8, NaN for NaN. x = n ln 2 + r with
+/* e^x, within 2 units in the last place; 0 below -87 (a subnormal result would cost a hundred cycles), infinity above
+ * 88.8, NaN for NaN. x = n ln 2 + r with
  * |r| <= ln 2 / 2, the Taylor series of e^r to r^7 (the rest is below 2^-27), times 2^n. ln 2 is split so that
  * n times the upper part is exact. */
 SL_ALWAYS_INLINE vf vf_exp(vf x) {
-    x = vf_min(vf_set1(90.0f), vf_max(vf_set1(-110.0f), x));
+    const vf lowest = vf_set1(-87.0f), any = x;
+    x = vf_min(vf_set1(90.0f), vf_max(lowest, x));
     const vf n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
     vf r = vf_fnma(n, vf_set1(0.693359375f), x);
     r = vf_fnma(n, vf_set1(-2.12194440e-4f), r);
@@ -22,7 +24,7 @@ SL_ALWAYS_INLINE vf vf_exp(vf x) {
     p = vf_fma(p, r, vf_set1(0.5f));
     p = vf_fma(p, r, vf_set1(1.0f));
     p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_scale(p, n);
+    return vf_scale_unless(p, n, any, lowest);
 }
 
 SL_ALWAYS_INLINE vf vf_sigmoid(vf x) {

@@ -165,13 +165,14 @@ SL_ALWAYS_INLINE void vi_store_i8(void *p, vi v) {
     _mm_storel_epi64(p, _mm_packs_epi16(words, words));
 }
 
-/* In two steps, so that each power of two is a normal number. */
-SL_ALWAYS_INLINE vf vf_scale(vf p, vf n) {
+/* In two steps, so that each power of two is a number. */
+SL_ALWAYS_INLINE vf vf_scale_unless(vf p, vf n, vf x, vf lowest) {
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     const __m256i bias = _mm256_set1_epi32(127);
     const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+    const __m256 scaled = _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, lowest, _CMP_NLT_UQ));
 }
 SL_ALWAYS_INLINE vf vf_round(vf v) {
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -163,9 +163,9 @@ SL_ALWAYS_INLINE void vi_store_i8(void *p, vi v) {
     _mm_storeu_si128(p, _mm512_cvtepi32_epi8(v));
 }
 
-/* 2^n * p for whole n, infinity and zero past the ends. */
-SL_ALWAYS_INLINE vf vf_scale(vf p, vf n) {
-    return _mm512_scalef_ps(p, n);
+/* 2^n * p for whole n, infinity past the end; 0 where x < lowest. */
+SL_ALWAYS_INLINE vf vf_scale_unless(vf p, vf n, vf x, vf lowest) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
 SL_ALWAYS_INLINE vf vf_round(vf v) {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
