@@ -236,7 +236,7 @@ enum { PATTERN_ELEMENTS = 1 << 20, PATTERNS = 64, PIECE_BLOCKS = 32, CHUNK_BYTES
 
 typedef struct pattern {
     sl_qtype type;
-    uint64_t columns;
+    uint64_t spread;       /* one over the variance */
     unsigned char *blocks; /* [PATTERN_ELEMENTS / block_elements] */
 } pattern;
 
@@ -257,10 +257,10 @@ static int no_memory(const synth *s, sl_error *error) {
     return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for random weights", s->file);
 }
 
-/* Blocks of a type whose values have the deviation 1 / sqrt(columns). */
-static int find_pattern(synth *s, sl_qtype type, uint64_t columns, const pattern **found, sl_error *error) {
+/* Blocks of a type whose values have the deviation 1 / sqrt(spread). */
+static int find_pattern(synth *s, sl_qtype type, uint64_t spread, const pattern **found, sl_error *error) {
     for (int i = 0; i < s->pattern_count; i++) {
-        if (s->patterns[i].type == type && s->patterns[i].columns == columns) {
+        if (s->patterns[i].type == type && s->patterns[i].spread == spread) {
             *found = &s->patterns[i];
             return 0;
         }
@@ -275,10 +275,10 @@ static int find_pattern(synth *s, sl_qtype type, uint64_t columns, const pattern
         return no_memory(s, error);
     }
     p->type = type;
-    p->columns = columns;
+    p->spread = spread;
     s->pattern_count++;
-    uint64_t state = s->options->seed ^ columns << 8 ^ (uint64_t)type;
-    const float deviation = 1 / sqrtf((float)columns);
+    uint64_t state = s->options->seed ^ spread << 8 ^ (uint64_t)type;
+    const float deviation = 1 / sqrtf((float)spread);
     for (int i = 0; i < PATTERN_ELEMENTS; i++) {
         s->values[i] = next_normal(&state) * deviation;
     }
@@ -287,10 +287,12 @@ static int find_pattern(synth *s, sl_qtype type, uint64_t columns, const pattern
     return 0;
 }
 
-static int write_matrix(synth *s, const sl_gguf_shape *shape, uint64_t bytes, uint64_t *state,
-                        sl_error *error) {
+static int write_matrix(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf_shape *shape, uint64_t bytes,
+                        uint64_t *state, sl_error *error) {
     const pattern *p;
-    int code = find_pattern(s, shape->type, shape->dims[0], &p, error);
+    /* Embeddings that are multiplied by sqrt(width) would drown what the layers add. */
+    const bool scaled = fact->id == SL_TENSOR_EMBED && s->config->family->embed_scale;
+    int code = find_pattern(s, shape->type, shape->dims[0] * (scaled ? shape->dims[0] : 1), &p, error);
     if (code) {
         return code;
     }
@@ -380,7 +382,7 @@ static int write_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error
     }
     uint64_t state = sl_hash64(fact->name, strlen(fact->name), s->options->seed);
     return fact->vector ? write_vector(s, fact, elements, &state, error)
-                        : write_matrix(s, &shape, bytes, &state, error);
+                        : write_matrix(s, fact, &shape, bytes, &state, error);
 }
 
 static int write_file(synth *s, const preset *p, sl_error *error) {

@@ -1,0 +1,15 @@
+# Every small preset in every weight type: the file opens, says what it should, and generates numbers that are none but
+# tokens, the same with whole prompts and one token at a time.
+for preset in llama mistral qwen2 qwen3 qwen3moe gemma3 qwen3_5; do
+    for type in f32 f16 bf16 q8_0 q4_0 q4_k q6_k; do
+        $sluice synth $preset m.gguf --type $type --layers 4 2> err || cat err
+        $sluice inspect -m m.gguf > facts || echo "$preset $type: inspect failed"
+        grep -q "^family  *$preset " facts || [ $preset = mistral ] || echo "$preset $type: $(grep '^family' facts)"
+        grep -q "^$type " facts || echo "$preset $type: no tensors of the type"
+        $sluice run -m m.gguf -p "a sluice gate" -n 6 --temp 0 --ignore-eos > whole || echo "$preset $type: run failed"
+        $sluice run -m m.gguf -p "a sluice gate" -n 6 --temp 0 --ignore-eos --chunk 1 > single
+        cmp whole single
+        [ -s whole ] || echo "$preset $type: no text"
+    done
+    echo "$preset"
+done
