@@ -96,7 +96,7 @@ typedef cudaError_t (*sl_cuda_run)(const sl_cuda_context *context, const sl_cuda
 struct sl_cuda_kernel {
     sl_kernel kernel; /* first: the registry hands out pointers to it */
     sl_qtype weight_type;
-    int32_t most_rows; /* LINEAR: declines larger buckets; 0: takes any */
+    int32_t most_rows; /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
     sl_cuda_run run;
 };
 
@@ -116,9 +116,11 @@ SL_CUDA_RUN(sl_cuda_softcap);
 SL_CUDA_RUN(sl_cuda_begin);
 SL_CUDA_RUN(sl_cuda_cache_write);
 /* attention.cu */
-SL_CUDA_RUN(sl_cuda_attention);
+SL_CUDA_RUN(sl_cuda_attention_whole);
+SL_CUDA_RUN(sl_cuda_attention_split);
+uint64_t sl_cuda_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
-cudaError_t sl_cuda_attention_prepare(void);
+cudaError_t sl_cuda_attention_prepare(int device);
 /* router.cu */
 SL_CUDA_RUN(sl_cuda_router);
 const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query);

@@ -770,7 +770,7 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
         status = resolve_buckets(executor, error);
     }
     if (!status) {
-        status = SL_CUDA(sl_cuda_attention_prepare(), error);
+        status = SL_CUDA(sl_cuda_attention_prepare(executor->device.index), error);
     }
     return status ? status : warm_up(executor, error);
 }

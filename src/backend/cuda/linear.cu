@@ -336,93 +336,117 @@ static __device__ bool find_rows(const sl_cuda_context &context, const linear_ar
     return rows->count > 0;
 }
 
-enum { Q8_GROUPS = 4, Q8_STRIDE = Q8_GROUPS * 8 + 1 };
+/* The stride puts the words that a warp's matrix instruction reads on different banks. */
+enum { Q8_GROUPS = 4, Q8_STRIDE = Q8_GROUPS * 8 + 4 };
 
 typedef struct tile_q8 {
-    int32_t w[TILE][Q8_STRIDE], x[TILE][Q8_STRIDE];
-    float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS], x_scale[TILE][Q8_GROUPS];
-    int32_t x_sum[TILE][Q8_GROUPS];
+    alignas(16) int32_t w[TILE][Q8_STRIDE], x[TILE][Q8_STRIDE];
+    float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS], x_scale[Q8_GROUPS][TILE];
+    int32_t x_sum[Q8_GROUPS][TILE];
     int8_t factors[TILE][Q8_GROUPS][2];
 } tile_q8;
 
-/* One group of the weights and one of x per thread. */
-template <int TYPE>
-static __device__ void load_tile_q8(const linear_args &args, const unsigned char *matrix, uint64_t row_bytes,
-                                    int32_t outputs, int32_t first_output, const tile_rows *rows,
-                                    int32_t group, int32_t groups, tile_q8 *tile) {
-    const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = (int32_t)threadIdx.x % Q8_GROUPS;
-    group32 w = {};
-    if (first_output + at < outputs && group + g < groups) {
-        load_group<TYPE>(matrix + (uint64_t)(first_output + at) * row_bytes, group + g, &w);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        tile->w[at][8 * g + i] = w.words[i];
-    }
-    tile->w_scale[at][g] = w.scale;
-    tile->w_min[at][g] = w.min;
-    tile->factors[at][g][0] = (int8_t)w.factor0;
-    tile->factors[at][g][1] = (int8_t)w.factor1;
+/* One group of the weights and one of x: what a thread brings to a tile. */
+typedef struct part_q8 {
+    group32 w;
+    int2 x[4];
+    float x_scale;
+    int32_t x_sum;
+} part_q8;
 
-    int2 words[4] = {};
-    float scale = 0;
-    int32_t sum = 0;
-    if (rows->x[at] >= 0 && group + g < groups) {
+/* Thread t brings group group + t % 4 of weight row and row t / 4. */
+template <int TYPE>
+static __device__ __forceinline__ void fetch_q8(const linear_args &args, const sl_cuda_weight &weight,
+                                                const unsigned char *matrix, int32_t first_output,
+                                                const tile_rows *rows, int32_t group, part_q8 *part) {
+    const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = group + (int32_t)threadIdx.x % Q8_GROUPS;
+    const bool inside = g < weight.columns / 32;
+    *part = {};
+    if (inside && first_output + at < weight.rows) {
+        load_group<TYPE>(matrix + (uint64_t)(first_output + at) * weight.row_bytes, g, &part->w);
+    }
+    if (inside && rows->x[at] >= 0) {
         const sl_q8_32 x = sl_q8_32_of(args.x, rows->x[at]);
-        const int2 *values = (const int2 *)(x.values + 32 * (group + g));
+        const int2 *values = (const int2 *)(x.values + 32 * g);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            words[i] = values[i];
+            part->x[i] = values[i];
         }
-        scale = x.scales[group + g];
-        sum = x.sums[group + g];
+        part->x_scale = x.scales[g];
+        part->x_sum = x.sums[g];
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        tile->x[at][8 * g + 2 * i] = words[i].x;
-        tile->x[at][8 * g + 2 * i + 1] = words[i].y;
-    }
-    tile->x_scale[at][g] = scale;
-    tile->x_sum[at][g] = sum;
 }
 
-/* Thread (i, j) of a tile takes weight rows i + 16 a and rows j + 16 b. */
+static __device__ __forceinline__ void put_q8(const part_q8 &part, tile_q8 *tile) {
+    const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = (int32_t)threadIdx.x % Q8_GROUPS;
+    const int32_t *w = part.w.words;
+    int4 *to_w = (int4 *)&tile->w[at][8 * g], *to_x = (int4 *)&tile->x[at][8 * g];
+    to_w[0] = make_int4(w[0], w[1], w[2], w[3]);
+    to_w[1] = make_int4(w[4], w[5], w[6], w[7]);
+    to_x[0] = make_int4(part.x[0].x, part.x[0].y, part.x[1].x, part.x[1].y);
+    to_x[1] = make_int4(part.x[2].x, part.x[2].y, part.x[3].x, part.x[3].y);
+    tile->w_scale[at][g] = part.w.scale;
+    tile->w_min[at][g] = part.w.min;
+    tile->factors[at][g][0] = (int8_t)part.w.factor0;
+    tile->factors[at][g][1] = (int8_t)part.w.factor1;
+    tile->x_scale[g][at] = part.x_scale;
+    tile->x_sum[g][at] = part.x_sum;
+}
+
+/* sums += a b^T for 16 weight rows, 8 rows and 32 columns (or 16 with mma_16): the warp's shared fragments.
+ */
+static __device__ __forceinline__ void mma_32(int32_t sums[4], const int32_t a[4], const int32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+        "%1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ void mma_16(int32_t sums[4], int32_t a0, int32_t a1, int32_t b0) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+}
+
+/* A warp takes 16 weight rows and half of the rows, as four pieces of 8. Of piece p a thread has, with i =
+ * lane / 4 and j = lane % 4 * 2: part[p] = {(i, j), (i, j + 1), (i + 8, j), (i + 8, j + 1)}, the layout of
+ * the instruction's sums. */
+static __device__ __forceinline__ int32_t my_output(int e) {
+    return (int32_t)threadIdx.x / SL_WARP % 4 * 16 + (int32_t)threadIdx.x % SL_WARP / 4 + e / 2 * 8;
+}
+
+static __device__ __forceinline__ int32_t my_row(int p, int e) {
+    return (int32_t)threadIdx.x / SL_WARP / 4 * (TILE / 2) + 8 * p + (int32_t)threadIdx.x % 4 * 2 + e % 2;
+}
+
 template <int TYPE>
 static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, int32_t g,
                                                          float part[EACH][EACH]) {
-    const int32_t i = (int32_t)threadIdx.x % SIDE, j = (int32_t)threadIdx.x / SIDE;
-    int32_t low[EACH][EACH] = {}, high[EACH][EACH] = {};
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, word = 8 * g + lane % 4;
+    const int32_t o0 = my_output(0), o1 = my_output(2);
+    const int32_t a[4] = {tile->w[o0][word], tile->w[o1][word], tile->w[o0][word + 4], tile->w[o1][word + 4]};
+    const float scale[2] = {tile->w_scale[o0][g], tile->w_scale[o1][g]};
+    const float min[2] = {tile->w_min[o0][g], tile->w_min[o1][g]};
+    const int32_t factor[2][2] = {{tile->factors[o0][g][0], tile->factors[o0][g][1]},
+                                  {tile->factors[o1][g][0], tile->factors[o1][g][1]}};
 #pragma unroll
-    for (int word = 0; word < 8; word++) {
-        int32_t w[EACH], x[EACH];
-#pragma unroll
-        for (int a = 0; a < EACH; a++) {
-            w[a] = tile->w[i + SIDE * a][8 * g + word];
-            x[a] = tile->x[j + SIDE * a][8 * g + word];
+    for (int p = 0; p < EACH; p++) {
+        const int32_t x_row = my_row(p, 0) - lane % 4 * 2 + lane / 4;
+        const int32_t b[2] = {tile->x[x_row][word], tile->x[x_row][word + 4]};
+        int32_t low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+        if (TYPE == SL_QTYPE_Q6_K) {
+            mma_16(low, a[0], a[1], b[0]);
+            mma_16(high, a[2], a[3], b[1]);
+        } else {
+            mma_32(low, a, b);
         }
 #pragma unroll
-        for (int a = 0; a < EACH; a++) {
-#pragma unroll
-            for (int b = 0; b < EACH; b++) {
-                if (TYPE == SL_QTYPE_Q6_K && word >= 4) {
-                    high[a][b] = __dp4a(w[a], x[b], high[a][b]);
-                } else {
-                    low[a][b] = __dp4a(w[a], x[b], low[a][b]);
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int a = 0; a < EACH; a++) {
-        const int32_t output = i + SIDE * a;
-#pragma unroll
-        for (int b = 0; b < EACH; b++) {
-            const int32_t row = j + SIDE * b;
-            const int32_t dot = TYPE == SL_QTYPE_Q6_K ? tile->factors[output][g][0] * low[a][b] +
-                                                            tile->factors[output][g][1] * high[a][b]
-                                                      : low[a][b];
-            part[a][b] += finish_group<TYPE>(dot, tile->w_scale[output][g], tile->w_min[output][g],
-                                             tile->x_sum[row][g], tile->x_scale[row][g]);
+        for (int e = 0; e < 4; e++) {
+            const int32_t row = my_row(p, e);
+            const int32_t dot =
+                TYPE == SL_QTYPE_Q6_K ? factor[e / 2][0] * low[e] + factor[e / 2][1] * high[e] : low[e];
+            part[p][e] +=
+                finish_group<TYPE>(dot, scale[e / 2], min[e / 2], tile->x_sum[g][row], tile->x_scale[g][row]);
         }
     }
 }
@@ -490,19 +514,21 @@ static __device__ __forceinline__ void many_q8(const linear_args &args, const sl
                                                const tile_rows *rows, float sums[EACH][EACH]) {
     __shared__ tile_q8 tile;
     const int32_t groups = weight.columns / 32;
-    float part[EACH][EACH] = {};
+    float chunk[EACH][EACH] = {};
+    part_q8 part;
+    fetch_q8<TYPE>(args, weight, matrix, first_output, rows, 0, &part);
     for (int32_t group = 0; group < groups; group += Q8_GROUPS) {
-        load_tile_q8<TYPE>(args, matrix, weight.row_bytes, weight.rows, first_output, rows, group, groups,
-                           &tile);
+        put_q8(part, &tile);
         __syncthreads();
-        const int32_t count = groups - group < Q8_GROUPS ? groups - group : Q8_GROUPS;
+        fetch_q8<TYPE>(args, weight, matrix, first_output, rows, group + Q8_GROUPS, &part);
+        const int32_t count = groups - group < Q8_GROUPS ? groups - group : (int32_t)Q8_GROUPS;
 #pragma unroll 1
         for (int32_t g = 0; g < count; g++) {
-            multiply_group_q8<TYPE>(&tile, g, part);
+            multiply_group_q8<TYPE>(&tile, g, chunk);
         }
         __syncthreads();
         if ((group + Q8_GROUPS) % (CHUNK / 32) == 0 || group + Q8_GROUPS >= groups) {
-            end_chunk(sums, part);
+            end_chunk(sums, chunk);
         }
     }
 }
@@ -543,14 +569,14 @@ static __global__ void __launch_bounds__(MANY_THREADS)
     } else {
         many_q8<Q8_OF(TYPE)>(args, weight, matrix, first_output, &rows, sums);
     }
-    const int32_t i = (int32_t)threadIdx.x % SIDE, j = (int32_t)threadIdx.x / SIDE;
 #pragma unroll
     for (int a = 0; a < EACH; a++) {
 #pragma unroll
         for (int b = 0; b < EACH; b++) {
-            const int32_t output = first_output + i + SIDE * a, row = rows.y[j + SIDE * b];
-            if (output < weight.rows && row >= 0) {
-                store(args, weight, rows.expert, row, output, sums[a][b]);
+            const int32_t at = IS_FLOAT(TYPE) ? (int32_t)threadIdx.x % SIDE + SIDE * a : my_output(b);
+            const int32_t of = IS_FLOAT(TYPE) ? (int32_t)threadIdx.x / SIDE + SIDE * b : my_row(a, b);
+            if (first_output + at < weight.rows && rows.y[of] >= 0) {
+                store(args, weight, rows.expert, rows.y[of], first_output + at, sums[a][b]);
             }
         }
     }

@@ -35,6 +35,17 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
+#define ATTENTION(shape, bytes, limit)                                                                       \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-" #shape,                                                         \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = "tile64/split256",                                                       \
+                   .tolerance = 1e-4f,                                                                       \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_attention_declines,                                                   \
+                   .workspace = bytes},                                                                      \
+        .most_rows = limit, .run = sl_cuda_attention_##shape                                                 \
+    }
 
 static const sl_cuda_kernel kernels[] = {
     SIMPLE(BEGIN, begin, "exact", 0),
@@ -50,7 +61,8 @@ static const sl_cuda_kernel kernels[] = {
     LINEARS(Q6_K, q6_k, Q8_32, "q8_32/256"),
     SIMPLE(ROPE, rope, "f32", 1e-5f),
     SIMPLE(CACHE_WRITE, cache_write, "exact", 0),
-    CHECKED(ATTENTION, attention, "tile64/fma", 1e-4f, sl_cuda_attention_declines),
+    ATTENTION(split, sl_cuda_attention_workspace, SL_CUDA_FEW_ROWS),
+    ATTENTION(whole, NULL, 0),
     CHECKED(ROUTER, router, "f32/tree", 1e-5f, sl_cuda_router_declines),
     SIMPLE(COMBINE, combine, "f32", 1e-5f),
     SIMPLE(ACTIVATE, activate, "f32", 1e-5f),
@@ -72,7 +84,7 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 static const sl_kernel *const list[] = {
     AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),
     AT(10), AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19),
-    AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28),
+    AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
