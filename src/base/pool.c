@@ -3,13 +3,17 @@
 
 #include "base/alloc.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-/* Spin this often before giving the processor away, and that often before sleeping: an op is microseconds long, but
- * on a shared machine the other thread may not be running at all. */
+/* Spin this often before giving the processor away, and that often before sleeping: an op is microseconds
+ * long, but on a shared machine the other thread may not be running at all. */
 enum { SPIN_ROUNDS = 2000, YIELD_ROUNDS = 200 };
 
 typedef struct worker {
@@ -31,12 +35,19 @@ struct sl_pool {
     _Atomic int sleepers;
     _Atomic int barrier_count;
     _Atomic unsigned barrier_phase;
+    _Atomic int barrier_sleepers;
 };
 
 static void cpu_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+}
+
+/* A wait returns at once when *word is not `value` any more; an interrupted one is repeated by the caller's
+ * loop. */
+static void futex(_Atomic unsigned *word, int operation, unsigned value) {
+    syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
 }
 
 void sl_pool_barrier(sl_pool *pool) {
@@ -46,14 +57,23 @@ void sl_pool_barrier(sl_pool *pool) {
     unsigned phase = atomic_load_explicit(&pool->barrier_phase, memory_order_acquire);
     if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->threads - 1) {
         atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->barrier_phase, phase + 1, memory_order_release);
+        /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new phase and
+         * does not sleep. */
+        atomic_store(&pool->barrier_phase, phase + 1);
+        if (atomic_load(&pool->barrier_sleepers) > 0) {
+            futex(&pool->barrier_phase, FUTEX_WAKE_PRIVATE, INT_MAX);
+        }
         return;
     }
     for (int round = 0; atomic_load_explicit(&pool->barrier_phase, memory_order_acquire) == phase; round++) {
         if (round < SPIN_ROUNDS) {
             cpu_relax();
-        } else {
+        } else if (round < SPIN_ROUNDS + YIELD_ROUNDS) {
             sched_yield();
+        } else {
+            atomic_fetch_add(&pool->barrier_sleepers, 1);
+            futex(&pool->barrier_phase, FUTEX_WAIT_PRIVATE, phase);
+            atomic_fetch_sub(&pool->barrier_sleepers, 1);
         }
     }
 }
@@ -61,7 +81,8 @@ void sl_pool_barrier(sl_pool *pool) {
 /* Waits for a generation after `seen`; returns it. */
 static unsigned wait_for_work(sl_pool *pool, unsigned seen) {
     unsigned now;
-    for (int round = 0; (now = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen; round++) {
+    for (int round = 0; (now = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen;
+         round++) {
         if (round < SPIN_ROUNDS) {
             cpu_relax();
         } else if (round < SPIN_ROUNDS + YIELD_ROUNDS) {
@@ -124,7 +145,8 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
         int failed = pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]);
         if (failed) {
             sl_pool_destroy(pool);
-            return sl_fail(error, SL_ERR_NOMEM, "cannot start thread %d of %d: %s", i + 1, threads, strerror(failed));
+            return sl_fail(error, SL_ERR_NOMEM, "cannot start thread %d of %d: %s", i + 1, threads,
+                           strerror(failed));
         }
         pool->started++;
     }
