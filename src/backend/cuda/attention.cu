@@ -39,8 +39,8 @@ typedef struct attention_args {
     int32_t ratio; /* query heads per key head */
 } attention_args;
 
-/* What the threads of a block share, besides the arrays whose sizes vary. */
-typedef struct tile_state {
+/* What the threads of a block share, besides the arrays whose sizes vary, which follow it. */
+typedef struct alignas(16) tile_state {
     float slice[SL_PAGE_TOKENS * SLICE_STRIDE];
     float scores[UNITS][SLICE_STRIDE]; /* then p; negative where the unit does not see the key */
     float largest[UNITS], sum[UNITS], correction[UNITS];

@@ -389,7 +389,9 @@ static int make_context(sl_executor *executor, sl_error *error) {
 static int run_eagerly(sl_executor *executor, const bucket *bucket, sl_error *error) {
     for (int32_t i = 0; i < bucket->op_count; i++) {
         const sl_cuda_op *op = &bucket->ops[i];
-        const int status = SL_CUDA(op->kernel->run(&executor->context, op, executor->stream), error);
+        const int status = sl_cuda_result(
+            sl_cuda_inject() ? cudaErrorUnknown : op->kernel->run(&executor->context, op, executor->stream),
+            "launch", error);
         if (status) {
             sl_fail_prefix(error, op->kernel->kernel.name);
             return status;
@@ -557,11 +559,10 @@ static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
 }
 
 /* Remembers the error: nothing that comes after it can be trusted. */
-static int fault(sl_executor *executor, int status, const sl_error *why, sl_error *error) {
+static int fault(sl_executor *executor, const sl_error *why, sl_error *error) {
     executor->device.fault = *why;
     executor->device.fault.code = SL_ERR_DEVICE;
     executor->running = false;
-    (void)status;
     return sl_fail(error, SL_ERR_DEVICE, "%s", why->message);
 }
 
@@ -573,6 +574,39 @@ static int check_fault(const sl_executor *executor, sl_error *error) {
 static void *step_block(sl_executor *executor) {
     return executor->pools[SL_POOL_STAGING];
 }
+
+#ifndef NDEBUG
+/* What a step block may hold, and besides that the pools' ends, which only a deployment knows. */
+static int check_block(const sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    void *block = executor->pools[SL_POOL_STAGING];
+    const sl_step_header *header = sl_step_head(block);
+    const int status = sl_step_check(&deployment->step, deployment->program, block, error);
+    for (int32_t i = 0; i < header->table_changes && !status; i++) {
+        const sl_table_change *change = &sl_step_table_changes(&deployment->step, block)[i];
+        if (change->page >= deployment->caches[change->group].pages) {
+            return sl_fail(error, SL_ERR_INVALID, "step: table change %d: page %d does not exist", (int)i,
+                           (int)change->page);
+        }
+    }
+    for (int32_t i = 0; i < header->page_copies && !status; i++) {
+        const sl_page_copy *copy = &sl_step_page_copies(&deployment->step, block)[i];
+        const int32_t pages = deployment->caches[copy->group].pages;
+        if (copy->source >= pages || copy->target >= pages) {
+            return sl_fail(error, SL_ERR_INVALID, "step: page copy %d: page %d or %d does not exist", (int)i,
+                           (int)copy->source, (int)copy->target);
+        }
+    }
+    for (int32_t i = 0; i < header->spans && !status; i++) {
+        const sl_step_span *span = &sl_step_spans(&deployment->step, block)[i];
+        if (span->state_read >= deployment->state_slots || span->state_write >= deployment->state_slots) {
+            return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d or %d does not exist", (int)i,
+                           (int)span->state_read, (int)span->state_write);
+        }
+    }
+    return status;
+}
+#endif
 
 static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
@@ -593,7 +627,7 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
                        (int)header->rows, (int)header->outputs, (int)header->spans, (int)index);
     }
 #ifndef NDEBUG
-    status = sl_step_check(&deployment->step, deployment->program, executor->pools[SL_POOL_STAGING], error);
+    status = check_block(executor, error);
     if (status) {
         return status;
     }
@@ -601,7 +635,7 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     sl_error why = {.code = SL_OK};
     status = run_step(executor, index, &why);
     if (status) {
-        return fault(executor, status, &why, error);
+        return fault(executor, &why, error);
     }
     const int32_t counts[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = header->rows,
                                            [SL_ROWS_EXPERT] =
@@ -625,7 +659,7 @@ static int wait_for_step(sl_executor *executor, sl_error *error) {
     sl_error why = {.code = SL_OK};
     status = SL_CUDA(cudaEventSynchronize(executor->finished), &why);
     executor->running = false;
-    return status ? fault(executor, status, &why, error) : SL_OK;
+    return status ? fault(executor, &why, error) : SL_OK;
 }
 
 static const float *logits(sl_executor *executor) {
@@ -660,7 +694,7 @@ static int copy_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, 
     if (!status) {
         status = SL_CUDA(cudaStreamSynchronize(executor->stream), &why);
     }
-    return status ? fault(executor, status, &why, error) : SL_OK;
+    return status ? fault(executor, &why, error) : SL_OK;
 }
 
 static int read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
