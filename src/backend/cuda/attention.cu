@@ -275,9 +275,8 @@ static __device__ __forceinline__ void merge_state(float m, float l, float *larg
     *largest = both;
 }
 
-static __device__ __forceinline__ float finish(const sl_cuda_context &context, const attention_args &args,
-                                               int32_t row, int32_t head, int32_t c, float value, float sum) {
-    (void)context;
+static __device__ __forceinline__ float finish(const attention_args &args, int32_t row, int32_t head,
+                                               int32_t c, float value, float sum) {
     value *= sum == 0.0f ? 0.0f : 1.0f / sum;
     if (args.gate.data) {
         value *= sl_sigmoid(sl_f32(args.gate, row)[head * args.attention.gate_stride + c]);
@@ -426,8 +425,8 @@ static __device__ void walk_tiles(const attention_args &args, const walk &w, int
     }
 }
 
-static __device__ void store_result(const sl_cuda_context &context, const attention_args &args, const walk &w,
-                                    int32_t first_row, const tile_state &shared) {
+static __device__ void store_result(const attention_args &args, const walk &w, int32_t first_row,
+                                    const tile_state &shared) {
     const int32_t size = w.cache->value_size;
     for (int32_t i = (int32_t)threadIdx.x; i < shared.units * size; i += THREADS) {
         const int32_t at = i / size, c = i % size, unit = shared.first_unit + at;
@@ -443,7 +442,7 @@ static __device__ void store_result(const sl_cuda_context &context, const attent
             }
         } else {
             sl_f32(args.y, row)[head * size + c] =
-                finish(context, args, row, head, c, w.total[i], shared.total_sum[at]);
+                finish(args, row, head, c, w.total[i], shared.total_sum[at]);
         }
     }
 }
@@ -511,7 +510,7 @@ static __global__ void __launch_bounds__(THREADS)
         walk_tiles<TYPE, 8>(args, w, length, &shared);
     }
     __syncthreads();
-    store_result(context, args, w, span.first_row, shared);
+    store_result(args, w, span.first_row, shared);
 }
 
 /* After `split`: adds the chunks of one row and head, in order. */
@@ -550,7 +549,7 @@ static __global__ void merge_kernel(sl_cuda_context context, attention_args args
     for (int i = 0; i < MERGE_EACH; i++) {
         const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
         if (c < size) {
-            sl_f32(args.y, row)[head * size + c] = finish(context, args, row, head, c, total[i], sum);
+            sl_f32(args.y, row)[head * size + c] = finish(args, row, head, c, total[i], sum);
         }
     }
 }

@@ -161,6 +161,7 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count);
 /* Of one executor. A CUDA error in a step is final: `fault` keeps it, and every later call returns it. */
 typedef struct sl_cuda_device {
     int32_t index;
+    cudaStream_t stream;
     uint64_t allocations, synchronisations;
     sl_error fault;
 } sl_cuda_device;
@@ -184,14 +185,14 @@ int sl_cuda_malloc_host(sl_cuda_device *device, uint64_t bytes, void **memory, s
 void sl_cuda_free(void *memory);
 void sl_cuda_free_host(void *memory);
 /* Waiting inside a step or while loading; counted. */
-int sl_cuda_synchronize(sl_cuda_device *device, cudaStream_t stream, sl_error *error);
+int sl_cuda_synchronize(sl_cuda_device *device, sl_error *error);
 
 /* ---- weights (upload.c) ---- */
 
 /* Copies the deployment's weights, one after the other at multiples of 64, to the pool. offsets:
  * [weight_count], filled in. Waits until all are there. */
 int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
-                   uint64_t *offsets, cudaStream_t stream, const sl_progress *progress, sl_error *error);
+                   uint64_t *offsets, const sl_progress *progress, sl_error *error);
 
 /* exec.c */
 extern const sl_backend_functions sl_cuda_functions;

@@ -46,7 +46,6 @@ struct sl_executor {
     unsigned long long *digests; /* pinned: replayed, eager */
     float *logits;               /* in staging, behind the block */
     int32_t *tokens;
-    cudaStream_t stream;
     cudaEvent_t finished;
     uint64_t *weight_offsets; /* per weight use */
     bucket *buckets;
@@ -298,7 +297,7 @@ static int make_pools(sl_executor *executor, sl_error *error) {
         if (!status && pool == SL_POOL_STAGING) {
             memset(memory, 0, bytes);
         } else if (!status && bytes > 0 && pool != SL_POOL_WEIGHTS) {
-            status = SL_CUDA(cudaMemsetAsync(memory, 0, bytes, executor->stream), error);
+            status = SL_CUDA(cudaMemsetAsync(memory, 0, bytes, executor->device.stream), error);
         }
     }
     const uint64_t slots = (uint64_t)deployment->limits.sequences * sizeof(int32_t);
@@ -306,8 +305,8 @@ static int make_pools(sl_executor *executor, sl_error *error) {
         status = sl_cuda_malloc(&executor->device, deployment->step.bytes, (void **)&executor->block, error);
     }
     if (!status) {
-        status =
-            SL_CUDA(cudaMemsetAsync(executor->block, 0, deployment->step.bytes, executor->stream), error);
+        status = SL_CUDA(cudaMemsetAsync(executor->block, 0, deployment->step.bytes, executor->device.stream),
+                         error);
     }
     if (!status) {
         status =
@@ -381,7 +380,8 @@ static int make_context(sl_executor *executor, sl_error *error) {
     /* Each byte of SL_NONE is 255. */
     return tables == 0
                ? SL_OK
-               : SL_CUDA(cudaMemsetAsync(table, 255, tables * sizeof(int32_t), executor->stream), error);
+               : SL_CUDA(cudaMemsetAsync(table, 255, tables * sizeof(int32_t), executor->device.stream),
+                         error);
 }
 
 /* ---- running ---- */
@@ -390,7 +390,8 @@ static int run_eagerly(sl_executor *executor, const bucket *bucket, sl_error *er
     for (int32_t i = 0; i < bucket->op_count; i++) {
         const sl_cuda_op *op = &bucket->ops[i];
         const int status = sl_cuda_result(
-            sl_cuda_inject() ? cudaErrorUnknown : op->kernel->run(&executor->context, op, executor->stream),
+            sl_cuda_inject() ? cudaErrorUnknown
+                             : op->kernel->run(&executor->context, op, executor->device.stream),
             "launch", error);
         if (status) {
             sl_fail_prefix(error, op->kernel->kernel.name);
@@ -415,7 +416,8 @@ static void give_up_graph(sl_executor *executor, bucket *bucket, const char *why
 }
 
 static int record(sl_executor *executor, const bucket *bucket, cudaGraph_t *graph, sl_error *error) {
-    int status = SL_CUDA(cudaStreamBeginCapture(executor->stream, cudaStreamCaptureModeThreadLocal), error);
+    int status =
+        SL_CUDA(cudaStreamBeginCapture(executor->device.stream, cudaStreamCaptureModeThreadLocal), error);
     if (status) {
         return status;
     }
@@ -423,7 +425,7 @@ static int record(sl_executor *executor, const bucket *bucket, cudaGraph_t *grap
     /* The capture must end in any case; it is an error of its own only if all went well before. */
     sl_error ending = {.code = SL_OK};
     const int ended =
-        sl_cuda_result(cudaStreamEndCapture(executor->stream, graph), "cudaStreamEndCapture", &ending);
+        sl_cuda_result(cudaStreamEndCapture(executor->device.stream, graph), "cudaStreamEndCapture", &ending);
     if (!status && ended) {
         *error = ending;
         status = ended;
@@ -443,7 +445,7 @@ static void capture(sl_executor *executor, bucket *bucket) {
     if (!status) {
         executor->captured++;
         bucket->state = BUCKET_CAPTURED;
-        status = SL_CUDA(cudaGraphUpload(bucket->graph, executor->stream), &error);
+        status = SL_CUDA(cudaGraphUpload(bucket->graph, executor->device.stream), &error);
     }
     if (graph) {
         cudaGraphDestroy(graph);
@@ -457,14 +459,14 @@ static int copy_last_tokens(sl_executor *executor, bool back, sl_error *error) {
     const uint64_t bytes = (uint64_t)executor->deployment->limits.sequences * sizeof(int32_t);
     int32_t *saved = executor->control->last_tokens, *tokens = executor->context.last_tokens;
     return SL_CUDA(cudaMemcpyAsync(back ? tokens : saved, back ? saved : tokens, bytes,
-                                   cudaMemcpyDeviceToDevice, executor->stream),
+                                   cudaMemcpyDeviceToDevice, executor->device.stream),
                    error);
 }
 
 static int digest(sl_executor *executor, unsigned long long *result, sl_error *error) {
     return SL_CUDA(sl_cuda_digest(executor->pools[SL_POOL_WORKSPACE],
                                   executor->deployment->pool_bytes[SL_POOL_WORKSPACE], result,
-                                  executor->stream),
+                                  executor->device.stream),
                    error);
 }
 
@@ -475,12 +477,12 @@ static int compare_ways(sl_executor *executor, bucket *bucket, sl_error *error) 
     sl_error why = {.code = SL_OK};
     int status = copy_last_tokens(executor, false, error);
     if (!status) {
-        status = SL_CUDA(cudaMemsetAsync(control, 0, sizeof *control, executor->stream), error);
+        status = SL_CUDA(cudaMemsetAsync(control, 0, sizeof *control, executor->device.stream), error);
     }
     if (status) {
         return status;
     }
-    int replayed = SL_CUDA(cudaGraphLaunch(bucket->graph, executor->stream), &why);
+    int replayed = SL_CUDA(cudaGraphLaunch(bucket->graph, executor->device.stream), &why);
     if (!replayed) {
         replayed = digest(executor, &control->replayed, &why);
     }
@@ -493,11 +495,11 @@ static int compare_ways(sl_executor *executor, bucket *bucket, sl_error *error) 
     }
     if (!status) {
         status = SL_CUDA(cudaMemcpyAsync(executor->digests, control, 2 * sizeof *executor->digests,
-                                         cudaMemcpyDeviceToHost, executor->stream),
+                                         cudaMemcpyDeviceToHost, executor->device.stream),
                          error);
     }
     if (!status) {
-        status = sl_cuda_synchronize(&executor->device, executor->stream, error);
+        status = sl_cuda_synchronize(&executor->device, error);
     }
     if (status) {
         return status;
@@ -516,7 +518,7 @@ static int run_bucket(sl_executor *executor, bucket *bucket, sl_error *error) {
     }
     if (bucket->state == BUCKET_REPLAYED) {
         executor->replayed_steps++;
-        return SL_CUDA(cudaGraphLaunch(bucket->graph, executor->stream), error);
+        return SL_CUDA(cudaGraphLaunch(bucket->graph, executor->device.stream), error);
     }
     executor->eager_steps++;
     return bucket->state == BUCKET_CAPTURED ? compare_ways(executor, bucket, error)
@@ -529,7 +531,7 @@ static int copy_result(sl_executor *executor, const sl_lowered *lowered, int32_t
         return SL_OK;
     }
     const unsigned char *from = executor->pools[SL_POOL_WORKSPACE] + lowered->value_offsets[value];
-    return SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, executor->stream), error);
+    return SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, executor->device.stream), error);
 }
 
 static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
@@ -541,7 +543,7 @@ static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
     int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
     if (!status) {
         status = SL_CUDA(cudaMemcpyAsync(executor->block, block, sl_step_used_bytes(&deployment->step, block),
-                                         cudaMemcpyHostToDevice, executor->stream),
+                                         cudaMemcpyHostToDevice, executor->device.stream),
                          error);
     }
     if (!status) {
@@ -555,7 +557,7 @@ static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
         status = copy_result(executor, lowered, deployment->program->logits, executor->logits,
                              outputs * (uint64_t)deployment->program->vocabulary * sizeof(float), error);
     }
-    return status ? status : SL_CUDA(cudaEventRecord(executor->finished, executor->stream), error);
+    return status ? status : SL_CUDA(cudaEventRecord(executor->finished, executor->device.stream), error);
 }
 
 /* Remembers the error: nothing that comes after it can be trusted. */
@@ -672,39 +674,47 @@ static const int32_t *tokens(sl_executor *executor) {
 
 /* ---- for tests ---- */
 
-static int copy_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *to, const void *from,
-                     uint64_t bytes, sl_error *error) {
+/* Bytes of a pool. */
+typedef struct range {
+    sl_pool_kind pool;
+    uint64_t offset, bytes;
+} range;
+
+/* Out of the pool when `to` is not NULL, else into it. */
+static int copy_pool(sl_executor *executor, const range *range, void *to, const void *from, sl_error *error) {
     int status = check_fault(executor, error);
     if (status) {
         return status;
     }
-    if ((unsigned)pool >= SL_POOL_COUNT ||
-        !sl_range_inside(offset, bytes, executor->deployment->pool_bytes[pool])) {
+    if ((unsigned)range->pool >= SL_POOL_COUNT ||
+        !sl_range_inside(range->offset, range->bytes, executor->deployment->pool_bytes[range->pool])) {
         return sl_fail(error, SL_ERR_INVALID, "%llu bytes at %llu lie outside pool %d",
-                       (unsigned long long)bytes, (unsigned long long)offset, (int)pool);
+                       (unsigned long long)range->bytes, (unsigned long long)range->offset, (int)range->pool);
     }
-    unsigned char *at = executor->pools[pool] + offset;
+    unsigned char *at = executor->pools[range->pool] + range->offset;
     sl_error why = {.code = SL_OK};
     status = SL_CUDA(cudaSetDevice(executor->device.index), &why);
     if (!status) {
-        status = SL_CUDA(cudaMemcpyAsync(to ? to : (void *)at, to ? (const void *)at : from, bytes,
-                                         cudaMemcpyDefault, executor->stream),
+        status = SL_CUDA(cudaMemcpyAsync(to ? to : (void *)at, to ? (const void *)at : from, range->bytes,
+                                         cudaMemcpyDefault, executor->device.stream),
                          &why);
     }
     if (!status) {
-        status = SL_CUDA(cudaStreamSynchronize(executor->stream), &why);
+        status = SL_CUDA(cudaStreamSynchronize(executor->device.stream), &why);
     }
     return status ? fault(executor, &why, error) : SL_OK;
 }
 
 static int read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
                      sl_error *error) {
-    return copy_pool(executor, pool, offset, data, NULL, bytes, error);
+    const range range = {pool, offset, bytes};
+    return copy_pool(executor, &range, data, NULL, error);
 }
 
 static int write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,
                       uint64_t bytes, sl_error *error) {
-    return copy_pool(executor, pool, offset, NULL, data, bytes, error);
+    const range range = {pool, offset, bytes};
+    return copy_pool(executor, &range, NULL, data, error);
 }
 
 static void counters(const sl_executor *executor, sl_counters *result) {
@@ -728,8 +738,8 @@ static void destroy_executor(sl_executor *executor) {
         return;
     }
     cudaSetDevice(executor->device.index);
-    if (executor->stream) {
-        cudaStreamSynchronize(executor->stream);
+    if (executor->device.stream) {
+        cudaStreamSynchronize(executor->device.stream);
     }
     for (int32_t b = 0; executor->buckets && b < executor->deployment->bucket_count; b++) {
         if (executor->buckets[b].graph) {
@@ -749,8 +759,8 @@ static void destroy_executor(sl_executor *executor) {
     if (executor->finished) {
         cudaEventDestroy(executor->finished);
     }
-    if (executor->stream) {
-        cudaStreamDestroy(executor->stream);
+    if (executor->device.stream) {
+        cudaStreamDestroy(executor->device.stream);
     }
     cudaGetLastError();
     sl_arena_free(&executor->arena);
@@ -774,14 +784,14 @@ static int warm_up(sl_executor *executor, sl_error *error) {
             capture(executor, &executor->buckets[b]);
         }
     }
-    return status ? status : sl_cuda_synchronize(&executor->device, executor->stream, error);
+    return status ? status : sl_cuda_synchronize(&executor->device, error);
 }
 
 static int build(sl_executor *executor, const sl_progress *progress, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
     if (!status) {
-        status = SL_CUDA(cudaStreamCreateWithFlags(&executor->stream, cudaStreamNonBlocking), error);
+        status = SL_CUDA(cudaStreamCreateWithFlags(&executor->device.stream, cudaStreamNonBlocking), error);
     }
     if (!status) {
         status = SL_CUDA(cudaEventCreateWithFlags(&executor->finished, cudaEventDisableTiming), error);
@@ -797,7 +807,7 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
                                                   sizeof *executor->weight_offsets);
         status = executor->weight_offsets
                      ? sl_cuda_upload(&executor->device, deployment, executor->pools[SL_POOL_WEIGHTS],
-                                      executor->weight_offsets, executor->stream, progress, error)
+                                      executor->weight_offsets, progress, error)
                      : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the list of weights");
     }
     if (!status) {

@@ -160,11 +160,18 @@ static __device__ __forceinline__ void store(const linear_args &args, const sl_c
 
 /* ---- few rows ---- */
 
-/* Adds chunk `chunk` of a weight row times rows [first, first + n) of x. */
+/* A weight row, and rows [first, first + count) of x. */
+typedef struct few_work {
+    const unsigned char *row;
+    int32_t columns, first, count;
+} few_work;
+
+/* Adds chunk `chunk` of the weight row times each row of x. */
 template <int TYPE, int ROWS>
-static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, const unsigned char *w_row,
-                                                    int32_t columns, int32_t chunk, int32_t first, int32_t n,
-                                                    float *part) {
+static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, const few_work &work,
+                                                    int32_t chunk, float *part) {
+    const int32_t columns = work.columns, first = work.first, n = work.count;
+    const unsigned char *w_row = work.row;
     const int32_t end = columns / 32 < (chunk + 1) * 8 ? columns / 32 : (chunk + 1) * 8;
     for (int32_t g = chunk * 8; g < end; g++) {
         group32 w;
@@ -190,9 +197,10 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
 }
 
 template <int TYPE, int ROWS>
-static __device__ __forceinline__ void few_chunk_float(const linear_args &args, const unsigned char *w_row,
-                                                       int32_t columns, int32_t chunk, int32_t first,
-                                                       int32_t n, float *part) {
+static __device__ __forceinline__ void few_chunk_float(const linear_args &args, const few_work &work,
+                                                       int32_t chunk, float *part) {
+    const int32_t columns = work.columns, first = work.first, n = work.count;
+    const unsigned char *w_row = work.row;
     const int32_t end = columns < (chunk + 1) * CHUNK ? columns : (chunk + 1) * CHUNK;
     int32_t i = chunk * CHUNK;
     const bool aligned = ((uint64_t)w_row | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
@@ -241,6 +249,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context
     }
     const unsigned char *w_row = weight.data + (uint64_t)expert * weight.expert_bytes +
                                  (valid ? (uint64_t)output : 0) * weight.row_bytes;
+    const few_work work = {w_row, weight.columns, first / args.x_share, n};
     const int32_t chunks = (weight.columns + CHUNK - 1) / CHUNK;
     float sums[ROWS];
 #pragma unroll
@@ -253,12 +262,12 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context
         for (int r = 0; r < ROWS; r++) {
             part[r] = 0;
         }
-        const int32_t chunk = base + lane % lanes, x_row = first / args.x_share;
+        const int32_t chunk = base + lane % lanes;
         if (valid && chunk < chunks) {
             if (IS_FLOAT(TYPE)) {
-                few_chunk_float<FLOAT_OF(TYPE), ROWS>(args, w_row, weight.columns, chunk, x_row, n, part);
+                few_chunk_float<FLOAT_OF(TYPE), ROWS>(args, work, chunk, part);
             } else {
-                few_chunk_q8<Q8_OF(TYPE), ROWS>(args, w_row, weight.columns, chunk, x_row, n, part);
+                few_chunk_q8<Q8_OF(TYPE), ROWS>(args, work, chunk, part);
             }
         }
         const int32_t count = chunks - base < lanes ? chunks - base : lanes;
@@ -309,6 +318,15 @@ static __device__ void find_expert(const linear_args &args, int32_t experts, int
     }
 }
 
+/* What a block multiplies. */
+typedef struct many_work {
+    const linear_args *args;
+    const sl_cuda_weight *weight;
+    const unsigned char *matrix; /* of the expert */
+    const tile_rows *rows;
+    int32_t first_output;
+} many_work;
+
 /* Which rows this block takes; false when there are none. */
 static __device__ bool find_rows(const sl_cuda_context &context, const linear_args &args, int32_t experts,
                                  tile_rows *rows) {
@@ -356,17 +374,17 @@ typedef struct part_q8 {
 
 /* Thread t brings group group + t % 4 of weight row and row t / 4. */
 template <int TYPE>
-static __device__ __forceinline__ void fetch_q8(const linear_args &args, const sl_cuda_weight &weight,
-                                                const unsigned char *matrix, int32_t first_output,
-                                                const tile_rows *rows, int32_t group, part_q8 *part) {
+static __device__ __forceinline__ void fetch_q8(const many_work &work, int32_t group, part_q8 *part) {
+    const sl_cuda_weight &weight = *work.weight;
+    const tile_rows *rows = work.rows;
     const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = group + (int32_t)threadIdx.x % Q8_GROUPS;
     const bool inside = g < weight.columns / 32;
     *part = {};
-    if (inside && first_output + at < weight.rows) {
-        load_group<TYPE>(matrix + (uint64_t)(first_output + at) * weight.row_bytes, g, &part->w);
+    if (inside && work.first_output + at < weight.rows) {
+        load_group<TYPE>(work.matrix + (uint64_t)(work.first_output + at) * weight.row_bytes, g, &part->w);
     }
     if (inside && rows->x[at] >= 0) {
-        const sl_q8_32 x = sl_q8_32_of(args.x, rows->x[at]);
+        const sl_q8_32 x = sl_q8_32_of(work.args->x, rows->x[at]);
         const int2 *values = (const int2 *)(x.values + 32 * g);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -458,19 +476,19 @@ typedef struct tile_float {
 } tile_float;
 
 template <int TYPE>
-static __device__ void load_tile_float(const linear_args &args, const unsigned char *matrix,
-                                       uint64_t row_bytes, int32_t outputs, int32_t first_output,
-                                       const tile_rows *rows, int32_t column, int32_t columns,
-                                       tile_float *tile) {
+static __device__ void load_tile_float(const many_work &work, int32_t column, tile_float *tile) {
+    const sl_cuda_weight &weight = *work.weight;
+    const tile_rows *rows = work.rows;
     for (int32_t i = (int32_t)threadIdx.x; i < TILE * FLOAT_COLUMNS; i += MANY_THREADS) {
         const int32_t at = i / FLOAT_COLUMNS, c = i % FLOAT_COLUMNS;
-        const bool inside = column + c < columns;
+        const bool inside = column + c < weight.columns;
         float w = 0, x = 0;
-        if (inside && first_output + at < outputs) {
-            w = load_float<TYPE>(matrix + (uint64_t)(first_output + at) * row_bytes, column + c);
+        if (inside && work.first_output + at < weight.rows) {
+            w = load_float<TYPE>(work.matrix + (uint64_t)(work.first_output + at) * weight.row_bytes,
+                                 column + c);
         }
         if (inside && rows->x[at] >= 0) {
-            x = sl_f32(args.x, rows->x[at])[column + c];
+            x = sl_f32(work.args->x, rows->x[at])[column + c];
         }
         tile->w[at][c] = w;
         tile->x[at][c] = x;
@@ -509,18 +527,17 @@ static __device__ __forceinline__ void end_chunk(float sums[EACH][EACH], float p
 }
 
 template <int TYPE>
-static __device__ __forceinline__ void many_q8(const linear_args &args, const sl_cuda_weight &weight,
-                                               const unsigned char *matrix, int32_t first_output,
-                                               const tile_rows *rows, float sums[EACH][EACH]) {
+static __device__ __forceinline__ void many_q8(const many_work &work, float sums[EACH][EACH]) {
+    const sl_cuda_weight &weight = *work.weight;
     __shared__ tile_q8 tile;
     const int32_t groups = weight.columns / 32;
     float chunk[EACH][EACH] = {};
     part_q8 part;
-    fetch_q8<TYPE>(args, weight, matrix, first_output, rows, 0, &part);
+    fetch_q8<TYPE>(work, 0, &part);
     for (int32_t group = 0; group < groups; group += Q8_GROUPS) {
         put_q8(part, &tile);
         __syncthreads();
-        fetch_q8<TYPE>(args, weight, matrix, first_output, rows, group + Q8_GROUPS, &part);
+        fetch_q8<TYPE>(work, group + Q8_GROUPS, &part);
         const int32_t count = groups - group < Q8_GROUPS ? groups - group : (int32_t)Q8_GROUPS;
 #pragma unroll 1
         for (int32_t g = 0; g < count; g++) {
@@ -534,14 +551,12 @@ static __device__ __forceinline__ void many_q8(const linear_args &args, const sl
 }
 
 template <int TYPE>
-static __device__ __forceinline__ void many_float(const linear_args &args, const sl_cuda_weight &weight,
-                                                  const unsigned char *matrix, int32_t first_output,
-                                                  const tile_rows *rows, float sums[EACH][EACH]) {
+static __device__ __forceinline__ void many_float(const many_work &work, float sums[EACH][EACH]) {
+    const sl_cuda_weight &weight = *work.weight;
     __shared__ tile_float tile;
     float part[EACH][EACH] = {};
     for (int32_t column = 0; column < weight.columns; column += FLOAT_COLUMNS) {
-        load_tile_float<TYPE>(args, matrix, weight.row_bytes, weight.rows, first_output, rows, column,
-                              weight.columns, &tile);
+        load_tile_float<TYPE>(work, column, &tile);
         __syncthreads();
         multiply_float(
             &tile, weight.columns - column < FLOAT_COLUMNS ? weight.columns - column : FLOAT_COLUMNS, part);
@@ -563,11 +578,12 @@ static __global__ void __launch_bounds__(MANY_THREADS)
     }
     const unsigned char *matrix = weight.data + (uint64_t)rows.expert * weight.expert_bytes;
     const int32_t first_output = ((int32_t)blockIdx.x - args.first_block[segment]) * TILE;
+    const many_work work = {&args, &weight, matrix, &rows, first_output};
     float sums[EACH][EACH] = {};
     if (IS_FLOAT(TYPE)) {
-        many_float<FLOAT_OF(TYPE)>(args, weight, matrix, first_output, &rows, sums);
+        many_float<FLOAT_OF(TYPE)>(work, sums);
     } else {
-        many_q8<Q8_OF(TYPE)>(args, weight, matrix, first_output, &rows, sums);
+        many_q8<Q8_OF(TYPE)>(work, sums);
     }
 #pragma unroll
     for (int a = 0; a < EACH; a++) {

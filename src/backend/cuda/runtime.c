@@ -72,7 +72,7 @@ void sl_cuda_free_host(void *memory) {
     }
 }
 
-int sl_cuda_synchronize(sl_cuda_device *device, cudaStream_t stream, sl_error *error) {
+int sl_cuda_synchronize(sl_cuda_device *device, sl_error *error) {
     device->synchronisations++;
-    return SL_CUDA(cudaStreamSynchronize(stream), error);
+    return SL_CUDA(cudaStreamSynchronize(device->stream), error);
 }

@@ -9,7 +9,6 @@ enum { BUFFERS = 2, BUFFER_BYTES = 8 << 20 };
 
 typedef struct upload {
     sl_cuda_device *device;
-    cudaStream_t stream;
     const sl_progress *progress;
     void *buffers[BUFFERS];
     cudaEvent_t sent[BUFFERS];
@@ -46,11 +45,11 @@ static int send(upload *u, const unsigned char *from, unsigned char *to, uint64_
         int status = SL_CUDA(cudaEventSynchronize(u->sent[b]), error);
         if (!status) {
             memcpy(u->buffers[b], from, part);
-            status =
-                SL_CUDA(cudaMemcpyAsync(to, u->buffers[b], part, cudaMemcpyHostToDevice, u->stream), error);
+            status = SL_CUDA(
+                cudaMemcpyAsync(to, u->buffers[b], part, cudaMemcpyHostToDevice, u->device->stream), error);
         }
         if (!status) {
-            status = SL_CUDA(cudaEventRecord(u->sent[b], u->stream), error);
+            status = SL_CUDA(cudaEventRecord(u->sent[b], u->device->stream), error);
         }
         if (status) {
             return status;
@@ -90,12 +89,12 @@ static int send_all(upload *u, const sl_deployment *deployment, unsigned char *p
         }
         offset = next;
     }
-    return sl_cuda_synchronize(u->device, u->stream, error);
+    return sl_cuda_synchronize(u->device, error);
 }
 
 int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
-                   uint64_t *offsets, cudaStream_t stream, const sl_progress *progress, sl_error *error) {
-    upload u = {.device = device, .stream = stream, .progress = progress};
+                   uint64_t *offsets, const sl_progress *progress, sl_error *error) {
+    upload u = {.device = device, .progress = progress};
     for (int32_t i = 0; i < deployment->weight_count; i++) {
         u.total += deployment->weights[i].bytes;
     }
@@ -104,7 +103,7 @@ int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsi
         status = send_all(&u, deployment, pool, offsets, error);
     }
     if (status) {
-        cudaStreamSynchronize(stream); /* nothing may be under way from a buffer that is freed */
+        cudaStreamSynchronize(device->stream); /* nothing may be under way from a buffer that is freed */
     }
     end(&u);
     return status;
