@@ -1,5 +1,5 @@
-/* The matrix product around its innermost loops: packs x, hands out panels, adds bias and residual. Included once by
- * each tier's matmul.c, after matmul_tiles.h and the tier's own matmul_types[SL_QTYPE_COUNT]. */
+/* The matrix product around its innermost loops: packs x, hands out panels, adds bias and residual. Included
+ * once by each tier's matmul.c, after matmul_tiles.h and the tier's own matmul_types[SL_QTYPE_COUNT]. */
 #ifndef SL_BACKEND_CPU_MATMUL_SKELETON_H
 #define SL_BACKEND_CPU_MATMUL_SKELETON_H
 
@@ -180,7 +180,8 @@ static void store_tile(const linear *linear, const unit *unit, int32_t panel, in
 /* One chunk of columns of one panel, for all rows of the batch. */
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, float *sums) {
     const sl_matmul_type *type = linear->type;
-    const uint64_t panel_bytes = (uint64_t)(linear->columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
+    const uint64_t panel_bytes =
+        (uint64_t)(linear->columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
     const int32_t left = linear->columns - column;
     sl_matmul_part part = {.columns = left < SL_MATMUL_CHUNK ? left : SL_MATMUL_CHUNK, .first = column == 0};
     part.weights = unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes +

@@ -1,11 +1,12 @@
 /* The innermost loops of the matrix product, for one tier: included once by its matmul.c, after its unpack.h.
  *
- * Class "q8_32/chain": per group of 32 columns (half a group for q6_k, which has a scale for each) the integer sum is
- * exact; as f32 it is multiplied by the weight's scale and then, fused with the addition to the running sum, by x's.
- * A minimum times x's sum, itself a rounded product, is then subtracted in one more fused step.
+ * Class "q8_32/chain": per group of 32 columns (half a group for q6_k, which has a scale for each) the
+ * integer sum is exact; as f32 it is multiplied by the weight's scale and then, fused with the addition to
+ * the running sum, by x's. A minimum times x's sum, itself a rounded product, is then subtracted in one more
+ * fused step.
  *
- * The two planes behind a tile's scales: what the integer sum starts from to make up for weights kept as unsigned
- * (q6_k: of each half group), or, for q4_k, x's scale times its sum as f32. */
+ * The two planes behind a tile's scales: what the integer sum starts from to make up for weights kept as
+ * unsigned (q6_k: of each half group), or, for q4_k, x's scale times its sum as f32. */
 #ifndef SL_BACKEND_CPU_MATMUL_TILES_H
 #define SL_BACKEND_CPU_MATMUL_TILES_H
 
@@ -39,7 +40,8 @@ SL_ALWAYS_INLINE int group_scales(sl_qtype type) {
 
 /* Bits [shift, shift + 4) of a, then two bits of b from shift_b on: how q4_k keeps the groups 4 to 7. */
 SL_ALWAYS_INLINE vi q4_k_high(vi a, int shift, vi b, int shift_b) {
-    return vi_or(vi_and(vi_right(a, shift), vi_set1(15)), vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
+    return vi_or(vi_and(vi_right(a, shift), vi_set1(15)),
+                 vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
 }
 
 SL_ALWAYS_INLINE void expand_q4_k(const unsigned char *header, int v, float *scales) {
@@ -80,7 +82,8 @@ SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, f
     }
 }
 
-SL_ALWAYS_INLINE void expand_blocks(sl_qtype type, const unsigned char *weights, int32_t blocks, float *scales) {
+SL_ALWAYS_INLINE void expand_blocks(sl_qtype type, const unsigned char *weights, int32_t blocks,
+                                    float *scales) {
     const int periods = block_groups(type) / period_groups(type);
     for (int32_t b = 0; b < blocks; b++) {
         expand_block(type, weights, scales);
@@ -155,8 +158,9 @@ SL_ALWAYS_INLINE vi broadcast_i32(const unsigned char *p) {
 }
 
 /* One group: `x` and `scales` are the group's. */
-SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsigned char *period, const int phase,
-                                const unsigned char *x, const float *scales, vf sums[SL_MATMUL_TILE][2]) {
+SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsigned char *period,
+                                const int phase, const unsigned char *x, const float *scales,
+                                vf sums[SL_MATMUL_TILE][2]) {
     const int halves = type == SL_QTYPE_Q6_K ? 2 : 1;
     const unsigned char *x_scales = x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
     SL_UNROLL for (int h = 0; h < halves; h++) {
@@ -179,7 +183,8 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsig
             const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
             SL_UNROLL for (int v = 0; v < 2; v++) {
                 const vf dot = vf_from_int(dot_end(type, dots[r][v], start));
-                sums[r][v] = vf_fma(vf_mul(dot, vf_load(scales + h * SL_PANEL + v * VN)), x_scale, sums[r][v]);
+                sums[r][v] =
+                    vf_fma(vf_mul(dot, vf_load(scales + h * SL_PANEL + v * VN)), x_scale, sums[r][v]);
             }
         }
     }
@@ -273,53 +278,55 @@ static void pack_row_f32(const sl_matmul_source *source) {
 
 /* ---- the tables ---- */
 
-#define SL_INT_TILE(name, ID, rows)                                                                                    \
-    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
-        int_tile(SL_QTYPE_##ID, rows, part);                                                                           \
+#define SL_INT_TILE(name, ID, rows)                                                                          \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
+        int_tile(SL_QTYPE_##ID, rows, part);                                                                 \
     }
-#define SL_FLOAT_TILE(name, ID, rows)                                                                                  \
-    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
-        float_tile(SL_QTYPE_##ID, rows, part);                                                                         \
+#define SL_FLOAT_TILE(name, ID, rows)                                                                        \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
+        float_tile(SL_QTYPE_##ID, rows, part);                                                               \
     }
-#define SL_TILES(MACRO, name, ID)                                                                                      \
-    MACRO(name, ID, 1)                                                                                                 \
-    MACRO(name, ID, 2)                                                                                                 \
-    MACRO(name, ID, 3)                                                                                                 \
-    MACRO(name, ID, 4)                                                                                                 \
-    MACRO(name, ID, 5)                                                                                                 \
-    MACRO(name, ID, 6)                                                                                                 \
-    MACRO(name, ID, 7)                                                                                                 \
+#define SL_TILES(MACRO, name, ID)                                                                            \
+    MACRO(name, ID, 1)                                                                                       \
+    MACRO(name, ID, 2)                                                                                       \
+    MACRO(name, ID, 3)                                                                                       \
+    MACRO(name, ID, 4)                                                                                       \
+    MACRO(name, ID, 5)                                                                                       \
+    MACRO(name, ID, 6)                                                                                       \
+    MACRO(name, ID, 7)                                                                                       \
     MACRO(name, ID, 8)
-#define SL_TILE_LIST(name)                                                                                             \
-    {name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4,                                                       \
-     name##_tile_5, name##_tile_6, name##_tile_7, name##_tile_8}
-
-#define SL_INT_TYPE(name, ID)                                                                                          \
-    SL_TILES(SL_INT_TILE, name, ID)                                                                                    \
-    static void name##_pack_row(const sl_matmul_source *source) {                                                      \
-        pack_row_int(SL_QTYPE_##ID, source);                                                                           \
-    }                                                                                                                  \
-    static void name##_expand(const unsigned char *weights, int32_t blocks, float *scales) {                           \
-        expand_blocks(SL_QTYPE_##ID, weights, blocks, scales);                                                         \
+#define SL_TILE_LIST(name)                                                                                   \
+    {                                                                                                        \
+        name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
+            name##_tile_7, name##_tile_8                                                                     \
     }
 
-#define SL_INT_ROW(name, ID, block_scales)                                                                             \
-    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                                    \
-                       .pack_row = name##_pack_row,                                                                    \
-                       .expand = name##_expand,                                                                        \
-                       .main_rows = SL_MAIN_ROWS,                                                                      \
-                       .most_rows = SL_MOST_ROWS,                                                                      \
-                       .block = SL_##ID##_ELEMENTS,                                                                    \
-                       .block_bytes = SL_##ID##_BYTES,                                                                 \
-                       .scales = block_scales,                                                                         \
+#define SL_INT_TYPE(name, ID)                                                                                \
+    SL_TILES(SL_INT_TILE, name, ID)                                                                          \
+    static void name##_pack_row(const sl_matmul_source *source) {                                            \
+        pack_row_int(SL_QTYPE_##ID, source);                                                                 \
+    }                                                                                                        \
+    static void name##_expand(const unsigned char *weights, int32_t blocks, float *scales) {                 \
+        expand_blocks(SL_QTYPE_##ID, weights, blocks, scales);                                               \
+    }
+
+#define SL_INT_ROW(name, ID, block_scales)                                                                   \
+    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
+                       .pack_row = name##_pack_row,                                                          \
+                       .expand = name##_expand,                                                              \
+                       .main_rows = SL_MAIN_ROWS,                                                            \
+                       .most_rows = SL_MOST_ROWS,                                                            \
+                       .block = SL_##ID##_ELEMENTS,                                                          \
+                       .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .scales = block_scales,                                                               \
                        .group_bytes = INT_GROUP_BYTES}
-#define SL_FLOAT_ROW(name, ID)                                                                                         \
-    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                                    \
-                       .pack_row = pack_row_f32,                                                                       \
-                       .main_rows = SL_FLOAT_ROWS,                                                                     \
-                       .most_rows = SL_FLOAT_ROWS,                                                                     \
-                       .block = 1,                                                                                     \
-                       .block_bytes = SL_##ID##_BYTES,                                                                 \
+#define SL_FLOAT_ROW(name, ID)                                                                               \
+    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
+                       .pack_row = pack_row_f32,                                                             \
+                       .main_rows = SL_FLOAT_ROWS,                                                           \
+                       .most_rows = SL_FLOAT_ROWS,                                                           \
+                       .block = 1,                                                                           \
+                       .block_bytes = SL_##ID##_BYTES,                                                       \
                        .group_bytes = SL_MATMUL_GROUP * 4}
 
 #endif

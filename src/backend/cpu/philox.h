@@ -4,8 +4,8 @@
 
 #include "program/step.h"
 
-/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3"): the first of the four
- * words for counter (counter, 0, 0, 0), as a fraction of 1 with 24 bits. */
+/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3"): the first of
+ * the four words for counter (counter, 0, 0, 0), as a fraction of 1 with 24 bits. */
 static inline float sl_philox_uniform(const sl_sampler *sampler) {
     uint32_t words[4] = {sampler->counter, 0, 0, 0};
     uint32_t keys[2] = {sampler->seed_low, sampler->seed_high};

@@ -1,12 +1,12 @@
 /* Attention over the paged cache, for one tier: included once by its attention.c, after its simd.h.
  *
- * Class "tile64/chain": as the plain kernel's (plain/cache.c), tiles of 64 keys at multiples of 64 in rising order,
- * keys, values, queries and probabilities in f32; a score is one fused chain over the elements of the head, a value's
- * element one fused chain over the keys that the row sees; the exponential is vf_exp, a tile's probabilities are
- * added lane by lane, vector after vector, then across lanes.
+ * Class "tile64/chain": as the plain kernel's (plain/cache.c), tiles of 64 keys at multiples of 64 in rising
+ * order, keys, values, queries and probabilities in f32; a score is one fused chain over the elements of the
+ * head, a value's element one fused chain over the keys that the row sees; the exponential is vf_exp, a
+ * tile's probabilities are added lane by lane, vector after vector, then across lanes.
  *
- * Rows share a tile: a block is some rows of a sequence times the query heads of one key head, all of which read the
- * tile that was decoded once, keys transposed so that a vector holds one element of many keys. */
+ * Rows share a tile: a block is some rows of a sequence times the query heads of one key head, all of which
+ * read the tile that was decoded once, keys transposed so that a vector holds one element of many keys. */
 #ifndef SL_BACKEND_CPU_SIMD_ATTENTION_H
 #define SL_BACKEND_CPU_SIMD_ATTENTION_H
 
@@ -60,17 +60,19 @@ SL_ALWAYS_INLINE void multiply(const int rows, const int vectors, const product 
     }
 }
 
-#define MULTIPLY(rows, vectors)                                                                                        \
-    static void multiply_##rows##_##vectors(const product *p) {                                                        \
-        multiply(rows, vectors, p);                                                                                    \
+#define MULTIPLY(rows, vectors)                                                                              \
+    static void multiply_##rows##_##vectors(const product *p) {                                              \
+        multiply(rows, vectors, p);                                                                          \
     }
-#define MULTIPLY_ALL(vectors)                                                                                          \
-    MULTIPLY(1, vectors)                                                                                               \
-    MULTIPLY(2, vectors)                                                                                               \
+#define MULTIPLY_ALL(vectors)                                                                                \
+    MULTIPLY(1, vectors)                                                                                     \
+    MULTIPLY(2, vectors)                                                                                     \
     MULTIPLY(3, vectors) MULTIPLY(4, vectors) MULTIPLY(5, vectors) MULTIPLY(6, vectors)
-#define MULTIPLY_LIST(vectors)                                                                                         \
-    {multiply_1_##vectors, multiply_2_##vectors, multiply_3_##vectors,                                                 \
-     multiply_4_##vectors, multiply_5_##vectors, multiply_6_##vectors}
+#define MULTIPLY_LIST(vectors)                                                                               \
+    {                                                                                                        \
+        multiply_1_##vectors, multiply_2_##vectors, multiply_3_##vectors, multiply_4_##vectors,              \
+            multiply_5_##vectors, multiply_6_##vectors                                                       \
+    }
 MULTIPLY_ALL(1)
 MULTIPLY_ALL(2)
 #if SL_ATTENTION_VECTORS == 4
@@ -78,9 +80,11 @@ MULTIPLY_ALL(3)
 MULTIPLY_ALL(4)
 #endif
 static void (*const multiplies[SL_ATTENTION_VECTORS][TILE_QUERIES])(const product *) = {
-    MULTIPLY_LIST(1), MULTIPLY_LIST(2),
+    MULTIPLY_LIST(1),
+    MULTIPLY_LIST(2),
 #if SL_ATTENTION_VECTORS == 4
-    MULTIPLY_LIST(3), MULTIPLY_LIST(4),
+    MULTIPLY_LIST(3),
+    MULTIPLY_LIST(4),
 #endif
 };
 
@@ -104,12 +108,12 @@ typedef struct attention {
     sl_qtype type;
     int32_t ratio, block_rows;
     /* scratch */
-    float *rows;         /* [VN][key_size]: keys before they are transposed */
-    float *keys;         /* [key_size][64] */
-    float *values;       /* [64][value_size] */
-    float *queries;      /* [queries][key_size] */
-    float *scores;       /* [TILE_QUERIES][64] */
-    float *outputs;      /* [queries][value_size] */
+    float *rows;          /* [VN][key_size]: keys before they are transposed */
+    float *keys;          /* [key_size][64] */
+    float *values;        /* [64][value_size] */
+    float *queries;       /* [queries][key_size] */
+    float *scores;        /* [TILE_QUERIES][64] */
+    float *outputs;       /* [queries][value_size] */
     float *largest, *sum; /* [queries] */
     /* the block: rows [first, last) of the span */
     const sl_step_span *span;
@@ -130,8 +134,8 @@ SL_TIER_WORKSPACE(attention) {
     (void)kernel;
     const sl_op_attention *parameters = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[parameters->place.group];
-    return sl_cpu_scratch_bytes(
-        query, attention_floats(group, parameters->heads / group->kv_heads) * sizeof(float));
+    return sl_cpu_scratch_bytes(query,
+                                attention_floats(group, parameters->heads / group->kv_heads) * sizeof(float));
 }
 
 SL_TIER_DECLINES(attention) {
@@ -220,7 +224,8 @@ SL_ALWAYS_INLINE void decode_tile_as(const attention *a, const sl_qtype type, co
 }
 
 /* Keys [from, to) of a tile; those next to them keep what was there, and nothing uses it. */
-static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t tile, int32_t from, int32_t to) {
+static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t tile, int32_t from,
+                        int32_t to) {
     switch (a->type) {
     case SL_QTYPE_F32:
         decode_tile_as(a, SL_QTYPE_F32, cache, tile, from, to);
@@ -238,7 +243,8 @@ static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t t
 }
 
 /* Scales one query's scores, -infinity outside [from, to); returns the largest. */
-SL_ALWAYS_INLINE float finish_scores(const sl_op_attention *parameters, float *scores, int32_t from, int32_t to) {
+SL_ALWAYS_INLINE float finish_scores(const sl_op_attention *parameters, float *scores, int32_t from,
+                                     int32_t to) {
     const bool all = from == 0 && to == SL_PAGE_TOKENS;
     vf top = vf_set1(-INFINITY);
     SL_UNROLL for (int v = 0; v < SL_PAGE_TOKENS / VN; v++) {
@@ -256,7 +262,8 @@ SL_ALWAYS_INLINE float finish_scores(const sl_op_attention *parameters, float *s
     return vf_largest(top);
 }
 
-/* Turns one query's scores into probabilities relative to exp(largest), 0 outside [from, to); returns their sum. */
+/* Turns one query's scores into probabilities relative to exp(largest), 0 outside [from, to); returns their
+ * sum. */
 SL_ALWAYS_INLINE float soften(float *scores, float largest, int32_t from, int32_t to) {
     const bool all = from == 0 && to == SL_PAGE_TOKENS;
     vf total = vf_zero();
@@ -272,7 +279,8 @@ SL_ALWAYS_INLINE float soften(float *scores, float largest, int32_t from, int32_
 }
 
 /* Scores of `count` queries to probabilities; what the queries have so far is rescaled. */
-static void soften_all(const attention *a, int32_t query, int32_t count, const int32_t *from, const int32_t *to) {
+static void soften_all(const attention *a, int32_t query, int32_t count, const int32_t *from,
+                       const int32_t *to) {
     const int32_t size = a->group->value_size;
     float changes[VN] = {0};
     for (int32_t i = 0; i < count; i++) {
@@ -309,9 +317,10 @@ static void seen_keys(const attention *a, int32_t query, int32_t base, int32_t *
     *to = clamp_key(index + 1 - base);
 }
 
-/* Adds values by probability. What only some of the queries see is added for those alone: another row's value must
- * not even meet a factor of zero, it could be infinite. */
-static void add_values(const attention *a, int32_t query, int32_t count, const int32_t *from, const int32_t *to) {
+/* Adds values by probability. What only some of the queries see is added for those alone: another row's value
+ * must not even meet a factor of zero, it could be infinite. */
+static void add_values(const attention *a, int32_t query, int32_t count, const int32_t *from,
+                       const int32_t *to) {
     const int32_t size = a->group->value_size;
     int32_t start = from[0], end = to[0];
     for (int32_t i = 1; i < count; i++) {

@@ -1,5 +1,6 @@
-/* The two recurrent ops of a gated-delta-net layer, for one tier: included once by its delta.c, after its simd.h. Row
- * after row, as the plain kernels do; columns of the state never meet, so a thread takes some of a head's. */
+/* The two recurrent ops of a gated-delta-net layer, for one tier: included once by its delta.c, after its
+ * simd.h. Row after row, as the plain kernels do; columns of the state never meet, so a thread takes some of
+ * a head's. */
 #ifndef SL_BACKEND_CPU_SIMD_DELTA_H
 #define SL_BACKEND_CPU_SIMD_DELTA_H
 
@@ -25,7 +26,8 @@ static const float *delta_old(const sl_cpu_context *context, const sl_step_span 
 }
 
 static float *delta_new(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
-    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes + offset);
+    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes +
+                             offset);
 }
 
 /* ---- convolution: class "f32/fused", from the oldest tap to the newest ---- */
@@ -52,7 +54,8 @@ static vf conv_input(const conv *c, int32_t index) {
     if (index >= kept) {
         return vf_load_part(sl_cpu_f32(&c->op->in[0], c->span->first_row + index - kept) + c->channel, left);
     }
-    return c->state ? vf_load_part(c->state + (int64_t)index * c->shape->channels + c->channel, left) : vf_zero();
+    return c->state ? vf_load_part(c->state + (int64_t)index * c->shape->channels + c->channel, left)
+                    : vf_zero();
 }
 
 static void conv_channels(const conv *c, float *kept) {
@@ -93,7 +96,8 @@ SL_TIER_RUN(delta_conv) {
 }
 
 /* ---- scan: class "f32/fused": with S the state before the row and d its decay, per column
- *     change = beta (v - d (S^T k)),   S = fused(k change + d S),   y = S^T q,   sums over keys in order ---- */
+ *     change = beta (v - d (S^T k)),   S = fused(k change + d S),   y = S^T q,   sums over keys in order ----
+ */
 
 SL_TIER_DECLINES(delta_scan) {
     (void)kernel;
@@ -134,15 +138,16 @@ static void scan_prepare(const sl_cpu_op *op, const sl_state_layer *shape, int32
     scan_normalise(qkv + key_head * keys, keys, 1.0f / sqrtf((float)keys), prepared->q);
     scan_normalise(qkv + (scan->key_heads + key_head) * keys, keys, 1.0f, prepared->k);
     const float a_log = ((const float *)(const void *)op->weights[0].data)[head];
-    const float x = sl_cpu_f32(&op->in[1], row)[head] + ((const float *)(const void *)op->weights[1].data)[head];
+    const float x =
+        sl_cpu_f32(&op->in[1], row)[head] + ((const float *)(const void *)op->weights[1].data)[head];
     const float rate = scan->decay_is_negated ? a_log : -expf(a_log);
     prepared->decay = expf(rate * (x > 20.0f ? x : log1pf(expf(x))));
     prepared->beta = 1.0f / (1.0f + expf(-sl_cpu_f32(&op->in[2], row)[head]));
 }
 
 /* `vectors` vectors of columns from state, v and y on. */
-SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, int32_t keys, int32_t stride, float *state,
-                                   const float *v, float *y) {
+SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, int32_t keys, int32_t stride,
+                                   float *state, const float *v, float *y) {
     vf change[STRIP_VECTORS], sums[STRIP_VECTORS];
     const vf decay = vf_set1(row->decay), beta = vf_set1(row->beta);
     SL_UNROLL for (int c = 0; c < vectors; c++) {
@@ -181,7 +186,8 @@ SL_TIER_WORKSPACE(delta_scan) {
 typedef struct strip {
     const sl_step_span *span;
     int32_t head, first, count;
-    float *state; /* [keys][count]: a copy, since columns cut out of whole rows would fight for few cache sets */
+    float *
+        state; /* [keys][count]: a copy, since columns cut out of whole rows would fight for few cache sets */
 } strip;
 
 static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const strip *strip) {
@@ -201,7 +207,8 @@ static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const
     }
     scan_row row;
     for (int32_t r = span->first_row; r < span->first_row + span->row_count; r++) {
-        const float *v = sl_cpu_f32(&op->in[0], r) + 2 * scan->key_heads * keys + strip->head * values + strip->first;
+        const float *v =
+            sl_cpu_f32(&op->in[0], r) + 2 * scan->key_heads * keys + strip->head * values + strip->first;
         float *y = sl_cpu_f32(&op->out[0], r) + strip->head * values + strip->first;
         scan_prepare(op, shape, r, strip->head, &row);
         if (count == STRIP_VECTORS * VN) {

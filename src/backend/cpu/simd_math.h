@@ -1,15 +1,14 @@
-/* Functions of vectors, from the names of a tier's simd.h. Errors are measured against double over all floats of the
- * range named. */
+/* Functions of vectors, from the names of a tier's simd.h. Errors are measured against double over all floats
+ * of the range named. */
 #ifndef SL_BACKEND_CPU_SIMD_MATH_H
 #define SL_BACKEND_CPU_SIMD_MATH_H
 
 #include "quant/convert.h"
 #include "quant/qtype.h"
 
-/* e^x, within 2 units in the last place; 0 below -87 (a subnormal result would cost a hundred cycles), infinity above
- * 88.8, NaN for NaN. x = n ln 2 + r with
- * |r| <= ln 2 / 2, the Taylor series of e^r to r^7 (the rest is below 2^-27), times 2^n. ln 2 is split so that
- * n times the upper part is exact. */
+/* e^x, within 2 units in the last place; 0 below -87 (a subnormal result would cost a hundred cycles),
+ * infinity above 88.8, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2, the Taylor series of e^r to r^7 (the
+ * rest is below 2^-27), times 2^n. ln 2 is split so that n times the upper part is exact. */
 SL_ALWAYS_INLINE vf vf_exp(vf x) {
     const vf lowest = vf_set1(-87.0f), any = x;
     x = vf_min(vf_set1(90.0f), vf_max(lowest, x));
@@ -48,8 +47,8 @@ SL_ALWAYS_INLINE vf vf_gelu_tanh(vf x) {
     return vf_mul(vf_mul(vf_set1(0.5f), x), vf_add(vf_set1(1.0f), vf_tanh(inner)));
 }
 
-/* Sine and cosine of |x| below 2^30, within 2 units in the last place of 1: Taylor series on [-pi/4, pi/4], the rests
- * being below 2^-29. */
+/* Sine and cosine of |x| below 2^30, within 2 units in the last place of 1: Taylor series on [-pi/4, pi/4],
+ * the rests being below 2^-29. */
 SL_ALWAYS_INLINE void vf_sincos(vf x, vf *sine, vf *cosine) {
     vf r;
     vi quadrant;

@@ -1,6 +1,6 @@
-/* Ops that treat each row by itself, for one tier: included once by its rows.c, after its simd.h. Where nothing else is
- * said, an element is computed as by the plain kernel, with products fused into sums and simd_math.h's functions.
- * Widths must fill whole vectors; the plain kernels take the others. */
+/* Ops that treat each row by itself, for one tier: included once by its rows.c, after its simd.h. Where
+ * nothing else is said, an element is computed as by the plain kernel, with products fused into sums and
+ * simd_math.h's functions. Widths must fill whole vectors; the plain kernels take the others. */
 #ifndef SL_BACKEND_CPU_SIMD_ROWS_H
 #define SL_BACKEND_CPU_SIMD_ROWS_H
 
@@ -318,8 +318,8 @@ SL_TIER_RUN(cache_write) {
             if (!keys) {
                 continue; /* no page: the step's maker left it out; nothing else must be hurt */
             }
-            encode_head(type, sl_cpu_f32(&op->in[0], row) + head * group->key_size, keys + at * cache.key_bytes,
-                        group->key_size);
+            encode_head(type, sl_cpu_f32(&op->in[0], row) + head * group->key_size,
+                        keys + at * cache.key_bytes, group->key_size);
             encode_head(type, sl_cpu_f32(&op->in[1], row) + head * group->value_size,
                         values + at * cache.value_bytes, group->value_size);
         }

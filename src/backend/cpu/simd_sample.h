@@ -1,6 +1,7 @@
 /* The sampler, for one tier: included once by its sample.c, after its simd.h. What it does and why is in
- * plain/sample.c; this one computes all probabilities at once and then looks only at vectors that hold a candidate.
- * Class "f32/series": probabilities are vf_exp's, sums are double in the same orders as the plain kernel's. */
+ * plain/sample.c; this one computes all probabilities at once and then looks only at vectors that hold a
+ * candidate. Class "f32/series": probabilities are vf_exp's, sums are double in the same orders as the plain
+ * kernel's. */
 #ifndef SL_BACKEND_CPU_SIMD_SAMPLE_H
 #define SL_BACKEND_CPU_SIMD_SAMPLE_H
 
@@ -148,9 +149,10 @@ static int32_t find_cut(candidates *c, const sl_sampler *sampler) {
     return cut;
 }
 
-/* Adds the probabilities of what is left, in order of id, until they exceed `target`; *last is the id that did it, or
- * the last one. */
-static double add_left(const candidates *c, const sl_sampler *sampler, int32_t cut, double target, int32_t *last) {
+/* Adds the probabilities of what is left, in order of id, until they exceed `target`; *last is the id that
+ * did it, or the last one. */
+static double add_left(const candidates *c, const sl_sampler *sampler, int32_t cut, double target,
+                       int32_t *last) {
     const vf floor = vf_set1(cut == SL_NONE ? -INFINITY : c->logits[cut]);
     double sum = 0;
     for (int32_t i = 0; i < c->count; i += VN) {

@@ -1,15 +1,15 @@
-/* The kernels of simd_*.h as a tier has them: declarations, and the rows of its table. A tier's own header defines
- * SL_TIER(name), its prefix, before it includes this one. */
+/* The kernels of simd_*.h as a tier has them: declarations, and the rows of its table. A tier's own header
+ * defines SL_TIER(name), its prefix, before it includes this one. */
 #ifndef SL_BACKEND_CPU_SIMD_TIER_H
 #define SL_BACKEND_CPU_SIMD_TIER_H
 
 #include "backend/cpu/cpu.h"
 
-#define SL_TIER_RUN(name)                                                                                              \
+#define SL_TIER_RUN(name)                                                                                    \
     void SL_TIER(name)(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads)
-#define SL_TIER_DECLINES(name)                                                                                         \
+#define SL_TIER_DECLINES(name)                                                                               \
     const char *SL_TIER(name##_declines)(const sl_kernel *kernel, const sl_kernel_query *query)
-#define SL_TIER_WORKSPACE(name)                                                                                        \
+#define SL_TIER_WORKSPACE(name)                                                                              \
     uint64_t SL_TIER(name##_workspace)(const sl_kernel *kernel, const sl_kernel_query *query)
 
 SL_TIER_RUN(linear);
@@ -43,59 +43,60 @@ SL_TIER_DECLINES(cache_write);
 
 /* Tolerances, as fractions of the root mean square of plain's result.
  *
- * linear     integers are exact, so int8 differs from plain only by the rounding of one float product and sum per
- *            group: 2^-24 of a running sum that may be some times the result, over a few hundred groups. Chains of a
+ * linear     integers are exact, so int8 differs from plain only by the rounding of one float product and sum
+ * per group: 2^-24 of a running sum that may be some times the result, over a few hundred groups. Chains of a
  *            few thousand float products: likewise. bf16 pairs: both factors are exact, sums as for floats.
  * attention  an error of a score, 2^-24 of the largest terms of its dot product, is a relative one of its
  *            probability; scores with outliers reach some hundred. The same as plain's own against double.
- * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean squares.
- * delta_scan a row's rounding stays in the state for as long as the decay lets it.
+ * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean
+ * squares. delta_scan a row's rounding stays in the state for as long as the decay lets it.
  */
 #define SL_SCAN_TOLERANCE 3e-5f
 #define SL_LINEAR_TOLERANCE 3e-5f
 #define SL_ATTENTION_TOLERANCE 1e-4f
 #define SL_ROWS_TOLERANCE 1e-5f
 
-#define SL_LINEAR_ROW(ID, type_name, format, class_name, tier, panel)                                                  \
-    {.kernel = {.name = "linear/" type_name "/" #tier,                                                                 \
-                .op = SL_OP_LINEAR,                                                                                    \
-                .numeric_class = class_name,                                                                           \
-                .activation = SL_VALUE_##format,                                                                       \
-                .tolerance = SL_LINEAR_TOLERANCE,                                                                      \
-                .batched = true,                                                                                       \
-                .declines = SL_TIER(linear_declines),                                                                  \
-                .packed_bytes = sl_matmul_packed_bytes_##panel,                                                        \
-                .pack = sl_matmul_pack_##tier,                                                                         \
-                .workspace = SL_TIER(linear_workspace)},                                                               \
-     .isa = SL_TIER_ISA,                                                                                               \
-     .weight_type = SL_QTYPE_##ID,                                                                                     \
-     .run = SL_TIER(linear)}
+#define SL_LINEAR_ROW(ID, type_name, format, class_name, tier, panel)                                        \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" type_name "/" #tier,                                                    \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = class_name,                                                              \
+                   .activation = SL_VALUE_##format,                                                          \
+                   .tolerance = SL_LINEAR_TOLERANCE,                                                         \
+                   .batched = true,                                                                          \
+                   .declines = SL_TIER(linear_declines),                                                     \
+                   .packed_bytes = sl_matmul_packed_bytes_##panel,                                           \
+                   .pack = sl_matmul_pack_##tier,                                                            \
+                   .workspace = SL_TIER(linear_workspace)},                                                  \
+        .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
+    }
 
-#define SL_TIER_ROW(ID, op_name, class_name, difference, tier, bytes)                                                  \
-    {.kernel = {.name = #op_name "/" #tier,                                                                            \
-                .op = SL_OP_##ID,                                                                                      \
-                .numeric_class = class_name,                                                                           \
-                .tolerance = difference,                                                                               \
-                .batched = true,                                                                                       \
-                .declines = SL_TIER(op_name##_declines),                                                               \
-                .workspace = bytes},                                                                                   \
-     .isa = SL_TIER_ISA,                                                                                               \
-     .run = SL_TIER(op_name)}
+#define SL_TIER_ROW(ID, op_name, class_name, difference, tier, bytes)                                        \
+    {                                                                                                        \
+        .kernel = {.name = #op_name "/" #tier,                                                               \
+                   .op = SL_OP_##ID,                                                                         \
+                   .numeric_class = class_name,                                                              \
+                   .tolerance = difference,                                                                  \
+                   .batched = true,                                                                          \
+                   .declines = SL_TIER(op_name##_declines),                                                  \
+                   .workspace = bytes},                                                                      \
+        .isa = SL_TIER_ISA, .run = SL_TIER(op_name)                                                          \
+    }
 
 /* `lanes`: what the classes of sums are called after. */
-#define SL_TIER_ROWS(tier, lanes)                                                                                      \
-    SL_TIER_ROW(ATTENTION, attention, "tile64/f32x" lanes, SL_ATTENTION_TOLERANCE, tier,                               \
-                SL_TIER(attention_workspace)),                                                                         \
-        SL_TIER_ROW(RMSNORM, rmsnorm, "f32x" lanes "/fused", SL_ROWS_TOLERANCE, tier, NULL),                           \
-        SL_TIER_ROW(QUANTIZE, quantize, "exact", 0, tier, NULL),                                                       \
-        SL_TIER_ROW(CACHE_WRITE, cache_write, "exact", 0, tier, NULL),                                                 \
-        SL_TIER_ROW(ROPE, rope, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                          \
-        SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                  \
-        SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                     \
-        SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                    \
-        SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                               \
-        SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                               \
-                    SL_TIER(delta_scan_workspace)),                                                                    \
+#define SL_TIER_ROWS(tier, lanes)                                                                            \
+    SL_TIER_ROW(ATTENTION, attention, "tile64/f32x" lanes, SL_ATTENTION_TOLERANCE, tier,                     \
+                SL_TIER(attention_workspace)),                                                               \
+        SL_TIER_ROW(RMSNORM, rmsnorm, "f32x" lanes "/fused", SL_ROWS_TOLERANCE, tier, NULL),                 \
+        SL_TIER_ROW(QUANTIZE, quantize, "exact", 0, tier, NULL),                                             \
+        SL_TIER_ROW(CACHE_WRITE, cache_write, "exact", 0, tier, NULL),                                       \
+        SL_TIER_ROW(ROPE, rope, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                \
+        SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                        \
+        SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                           \
+        SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                          \
+        SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                     \
+        SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                  \
+                    SL_TIER(delta_scan_workspace)),                                                          \
         SL_TIER_ROW(SAMPLE, sample, "f32/series", 0, tier, SL_TIER(sample_workspace))
 
 #endif

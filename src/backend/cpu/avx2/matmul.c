@@ -14,8 +14,9 @@ SL_TILES(SL_FLOAT_TILE, f16, F16)
 SL_TILES(SL_FLOAT_TILE, bf16, BF16)
 
 static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
-    SL_FLOAT_ROW(f32, F32),      SL_FLOAT_ROW(f16, F16),      SL_FLOAT_ROW(bf16, BF16),    SL_INT_ROW(q8_0, Q8_0, 1),
-    SL_INT_ROW(q4_0, Q4_0, 1),   SL_INT_ROW(q4_k, Q4_K, 16),  SL_INT_ROW(q6_k, Q6_K, 16),
+    SL_FLOAT_ROW(f32, F32),     SL_FLOAT_ROW(f16, F16),    SL_FLOAT_ROW(bf16, BF16),
+    SL_INT_ROW(q8_0, Q8_0, 1),  SL_INT_ROW(q4_0, Q4_0, 1), SL_INT_ROW(q4_k, Q4_K, 16),
+    SL_INT_ROW(q6_k, Q6_K, 16),
 };
 
 #include "backend/cpu/matmul_skeleton.h"

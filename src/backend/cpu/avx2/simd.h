@@ -1,5 +1,5 @@
-/* The vector vocabulary of the bodies that tiers share, in AVX2 with FMA and F16C: see avx512/simd.h for what the names
- * mean. */
+/* The vector vocabulary of the bodies that tiers share, in AVX2 with FMA and F16C: see avx512/simd.h for what
+ * the names mean. */
 #ifndef SL_BACKEND_CPU_AVX2_SIMD_H
 #define SL_BACKEND_CPU_AVX2_SIMD_H
 
@@ -179,8 +179,10 @@ SL_ALWAYS_INLINE vf vf_round(vf v) {
 }
 
 SL_ALWAYS_INLINE void vf_quadrant(vf x, vf *rest, vi *quadrant) {
-    const __m256d two_over_pi = _mm256_set1_pd(0.63661977236758134), half_pi = _mm256_set1_pd(1.5707963267948966);
-    __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    const __m256d two_over_pi = _mm256_set1_pd(0.63661977236758134),
+                  half_pi = _mm256_set1_pd(1.5707963267948966);
+    __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)),
+            high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
     const __m256d n_low = _mm256_round_pd(_mm256_mul_pd(low, two_over_pi), _MM_FROUND_TO_NEAREST_INT);
     const __m256d n_high = _mm256_round_pd(_mm256_mul_pd(high, two_over_pi), _MM_FROUND_TO_NEAREST_INT);
     low = _mm256_fnmadd_pd(n_low, half_pi, low);
@@ -202,7 +204,8 @@ SL_ALWAYS_INLINE void vf_transpose(const float *in, int in_stride, float *out, i
     SL_UNROLL for (int c = 0; c < 8; c += 4) {
         __m256 r[4];
         SL_UNROLL for (int i = 0; i < 4; i++) {
-            r[i] = _mm256_set_m128(_mm_loadu_ps(in + (4 + i) * in_stride + c), _mm_loadu_ps(in + i * in_stride + c));
+            r[i] = _mm256_set_m128(_mm_loadu_ps(in + (4 + i) * in_stride + c),
+                                   _mm_loadu_ps(in + i * in_stride + c));
         }
         const __m256 a = _mm256_unpacklo_ps(r[0], r[1]), b = _mm256_unpackhi_ps(r[0], r[1]);
         const __m256 d = _mm256_unpacklo_ps(r[2], r[3]), e = _mm256_unpackhi_ps(r[2], r[3]);

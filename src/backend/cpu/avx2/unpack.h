@@ -1,5 +1,5 @@
-/* What the AVX2 tier supplies to matmul_tiles.h. vpmaddubsw adds two products of an unsigned and a signed byte into 16
- * bits, and must not saturate:
+/* What the AVX2 tier supplies to matmul_tiles.h. vpmaddubsw adds two products of an unsigned and a signed
+ * byte into 16 bits, and must not saturate:
  *
  *     q4_0, q4_k   weights 0 .. 15: 2 * 15 * 127 = 3810, so that a group's 8 steps fit 16 bits; widened once
  *     q8_0, q6_k   signed weights: |w| times x with w's sign, 2 * 128 * 127 = 32512; widened at each step */
@@ -42,7 +42,10 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     default: { /* q6_k */
         vi low = vi_load(period + (phase % 2 * 8 + quad) * WORD), high = vi_load(period + (16 + quad) * WORD);
         low = vi_and(phase / 2 ? vi_right(low, 4) : low, nibble);
-        high = phase == 0 ? vi_left(high, 4) : phase == 1 ? vi_left(high, 2) : phase == 3 ? vi_right(high, 2) : high;
+        high = phase == 0   ? vi_left(high, 4)
+               : phase == 1 ? vi_left(high, 2)
+               : phase == 3 ? vi_right(high, 2)
+                            : high;
         high = vi_and(high, _mm256_set1_epi8(48));
         return _mm256_sub_epi8(vi_or(low, high), _mm256_set1_epi8(32));
     }

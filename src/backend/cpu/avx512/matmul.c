@@ -12,8 +12,8 @@ SL_INT_TYPE(q6_k, Q6_K)
 SL_TILES(SL_FLOAT_TILE, f32, F32)
 SL_TILES(SL_FLOAT_TILE, f16, F16)
 
-/* Class "bf16/pairs": vdpbf16ps adds the products of two neighbouring columns to the sum, the odd column's first, each
- * rounded to nearest even, subnormals taken as zero. */
+/* Class "bf16/pairs": vdpbf16ps adds the products of two neighbouring columns to the sum, the odd column's
+ * first, each rounded to nearest even, subnormals taken as zero. */
 SL_ALWAYS_INLINE void bf16_tile(const int rows, const sl_matmul_part *part) {
     const unsigned char *weights = part->weights, *x = part->x;
     vf sums[SL_MATMUL_TILE][2];
@@ -46,9 +46,9 @@ static void pack_row_bf16(const sl_matmul_source *source) {
     }
 }
 
-#define BF16_TILE(name, ID, rows)                                                                                      \
-    static void name##_tile_##rows(const sl_matmul_part *part) {                                                       \
-        bf16_tile(rows, part);                                                                                         \
+#define BF16_TILE(name, ID, rows)                                                                            \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
+        bf16_tile(rows, part);                                                                               \
     }
 SL_TILES(BF16_TILE, bf16, BF16)
 

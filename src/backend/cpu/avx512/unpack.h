@@ -37,7 +37,10 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     default: { /* q6_k */
         vi low = vi_load(period + (phase % 2 * 8 + quad) * WORD), high = vi_load(period + (16 + quad) * WORD);
         low = vi_and(phase / 2 ? vi_right(low, 4) : low, _mm512_set1_epi8(15));
-        high = phase == 0 ? vi_left(high, 4) : phase == 1 ? vi_left(high, 2) : phase == 3 ? vi_right(high, 2) : high;
+        high = phase == 0   ? vi_left(high, 4)
+               : phase == 1 ? vi_left(high, 2)
+               : phase == 3 ? vi_right(high, 2)
+                            : high;
         return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(48), 0xf8); /* low | (high & 48) */
     }
     }
