@@ -3,10 +3,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names and texts from files stand in messages: whatever they hold, a message is one line and moves no cursor. */
+static void make_one_line(char *message) {
+    for (char *at = message; *at; at++) {
+        const unsigned char c = (unsigned char)*at;
+        if (c < 0x20 || c == 0x7f) {
+            *at = c == '\n' || c == '\t' || c == '\r' ? ' ' : '?';
+        }
+    }
+}
+
 int sl_fail_va(sl_error *error, int code, const char *format, va_list arguments) {
     if (error) {
         error->code = code;
         vsnprintf(error->message, sizeof error->message, format, arguments);
+        make_one_line(error->message);
     }
     return code;
 }
@@ -30,6 +41,7 @@ int sl_fail_prefix(sl_error *error, const char *prefix) {
     if (written > 0 && (size_t)written < room) {
         snprintf(error->message + written, room - (size_t)written, "%s", old);
     }
+    make_one_line(error->message);
     return error->code;
 }
 

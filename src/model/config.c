@@ -213,7 +213,7 @@ static bool experts_width(const sl_config *c) {
     return c->experts == 0 || c->expert_width > 0;
 }
 static bool experts_scale(const sl_config *c) {
-    return c->expert_scale > 0;
+    return (float)c->expert_scale > 0;
 }
 static bool delta_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || delta_sizes(c);
@@ -221,8 +221,18 @@ static bool delta_given(const sl_config *c) {
 static bool delta_divides(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
 }
+/* What is computed with is a float: a smaller number than floats have is no scale and no cap. */
 static bool scale_positive(const sl_config *c) {
-    return isfinite(c->attention_scale) && c->attention_scale > 0;
+    return isfinite((float)c->attention_scale) && (float)c->attention_scale > 0;
+}
+static bool is_cap(double cap) {
+    return cap == 0 || (float)cap > 0;
+}
+static bool attention_cap(const sl_config *c) {
+    return is_cap(c->attention_softcap);
+}
+static bool final_cap(const sl_config *c) {
+    return is_cap(c->final_softcap);
 }
 
 typedef struct rule {
@@ -248,6 +258,8 @@ static const rule RULES[] = {
      "YaRN in windowed layers is not supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
+    {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID, "must be 0 (no cap) or a cap that a float holds"},
+    {final_cap, AT(config.final_softcap), SL_ERR_INVALID, "must be 0 (no cap) or a cap that a float holds"},
     {dense_width, AT(config.feed_forward), SL_ERR_INVALID,
      "must be at least 1: there are layers without experts"},
     {experts_known, AT(config.experts), SL_ERR_UNSUPPORTED, "experts are not supported in this family"},

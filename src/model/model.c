@@ -24,6 +24,29 @@ static int load_tokenizer(sl_model *model, sl_error *error) {
     return code;
 }
 
+/* As much as fits, in whole characters. Names are shown on terminals and in JSON: what is no UTF-8, and control
+ * characters, become question marks. */
+static void copy_name(sl_view name, char *to, size_t size) {
+    size_t length = 0;
+    for (size_t at = 0; at < name.length;) {
+        uint32_t c;
+        size_t step = sl_utf8_decode(name.data + at, name.length - at, &c);
+        const bool shown = step > 0 && c >= 0x20 && (c < 0x7f || c > 0x9f);
+        step = step > 0 ? step : 1;
+        if (length + (shown ? step : 1) >= size) {
+            break;
+        }
+        if (shown) {
+            memcpy(to + length, name.data + at, step);
+            length += step;
+        } else {
+            to[length++] = '?';
+        }
+        at += step;
+    }
+    to[length] = '\0';
+}
+
 static void describe_name(const sl_model *model, sl_model_description *d) {
     const sl_gguf *gguf = sl_source_gguf(model->source);
     const char *path = sl_source_path(model->source);
@@ -40,8 +63,7 @@ static void describe_name(const sl_model *model, sl_model_description *d) {
         name.data = path + first;
         name.length = end - first;
     }
-    snprintf(d->name, sizeof d->name, "%.*s",
-             (int)(name.length < sizeof d->name ? name.length : sizeof d->name - 1), name.data);
+    copy_name(name, d->name, sizeof d->name);
 }
 
 static void describe(sl_model *model, const sl_binding *binding) {

@@ -23,6 +23,11 @@ static void errors_name_their_place(void **state) {
     assert_string_equal(error.message, "field 7");
     assert_int_equal(sl_fail_prefix(&error, "model.gguf"), SL_ERR_FORMAT);
     assert_string_equal(error.message, "model.gguf: field 7");
+    /* Texts from files stand in messages: one line all the same, and nothing that a terminal obeys. */
+    sl_fail(&error, SL_ERR_FORMAT, "key '%s'", "a\nb\tc\x1b[1m\x7f\xc3\xa9");
+    assert_string_equal(error.message, "key 'a b c?[1m?\xc3\xa9'");
+    sl_fail_prefix(&error, "two\nlines");
+    assert_string_equal(error.message, "two lines: key 'a b c?[1m?\xc3\xa9'");
     assert_string_equal(sl_error_name(SL_ERR_NOMEM), "NOMEM");
     assert_string_equal(sl_error_text(12345), "unknown error");
 }

@@ -84,6 +84,8 @@ static const change REFUSED[] = {
     {"gemma3", "query_pre_attn_scalar", "0", SL_ERR_INVALID, "query_pre_attn_scalar is 0"},
     {"gemma3", "use_bidirectional_attention", "true", SL_ERR_UNSUPPORTED, "use_bidirectional_attention"},
     {"gemma3", "final_logit_softcapping", "-3", SL_ERR_INVALID, "final_logit_softcapping is -3"},
+    {"gemma3", "final_logit_softcapping", "5e-324", SL_ERR_INVALID, "must be 0 (no cap) or a cap that a float holds"},
+    {"gemma3", "attn_logit_softcapping", "1e-50", SL_ERR_INVALID, "attn_logit_softcapping is 1e-50: must be 0"},
     {"qwen3_5", "linear_num_value_heads", "3", SL_ERR_INVALID,
      "linear_num_value_heads is 3: must be a multiple"},
     {"qwen3_5", "linear_num_value_heads", "0", SL_ERR_INVALID, "linear_num_value_heads is 0"},

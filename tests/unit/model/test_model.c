@@ -1,5 +1,6 @@
 /* Loading models: every family's fixture, tensors that contradict the config, GGUF files that a config
  * implies, and what happens when memory runs out. */
+#define _GNU_SOURCE
 #include "unit/model/support.h"
 
 #include "base/alloc.h"
@@ -497,6 +498,30 @@ static void what_gguf_cannot_say_is_not_written(void **state) {
     sl_model_free(moe);
 }
 
+/* What a model is called is shown on terminals and in JSON. */
+static void names_are_printable_text(void **state) {
+    (void)state;
+    static const char odd[] = "odd \xff\x1b[1m\xc3\xa9\xc3";
+    char long_name[140], target[512];
+    fixture_path("qwen3", target);
+    unlink(odd);
+    assert_int_equal(symlink(target, odd), 0);
+    sl_model *model = must_load(odd);
+    assert_string_equal(model->description.name, "odd ??[1m\xc3\xa9?");
+    sl_model_free(model);
+    unlink(odd);
+    /* 126 bytes and a character of two: 128 would leave no room for the end, half of it is no text. */
+    memset(long_name, 'n', 126);
+    strcpy(long_name + 126, "\xc3\xa9");
+    unlink(long_name);
+    assert_int_equal(symlink(target, long_name), 0);
+    model = must_load(long_name);
+    assert_int_equal(strlen(model->description.name), 126);
+    assert_memory_equal(model->description.name, long_name, 126);
+    sl_model_free(model);
+    unlink(long_name);
+}
+
 static void a_trained_gguf_loads(void **state) {
     (void)state;
     if (!SLUICE_SHARED_DIR[0]) {
@@ -571,6 +596,7 @@ int main(void) {
         cmocka_unit_test(configs_survive_gguf),
         cmocka_unit_test(yarn_survives_gguf),
         cmocka_unit_test(what_gguf_cannot_say_is_not_written),
+        cmocka_unit_test(names_are_printable_text),
         cmocka_unit_test(a_trained_gguf_loads),
         cmocka_unit_test(no_allocation_failure_leaks),
     };
