@@ -4,16 +4,12 @@
 #define SL_BACKEND_CPU_AVX2_SIMD_H
 
 #include "backend/cpu/avx2/avx2.h"
+#include "backend/cpu/unroll.h"
 
 #include <immintrin.h>
 #include <stdint.h>
 
 #define SL_ALWAYS_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define SL_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define SL_UNROLL _Pragma("GCC unroll 16")
-#endif
 
 typedef __m256 vf;
 typedef __m256i vi;

@@ -4,19 +4,12 @@
 #define SL_BACKEND_CPU_AVX512_SIMD_H
 
 #include "backend/cpu/avx512/avx512.h"
+#include "backend/cpu/unroll.h"
 
 #include <immintrin.h>
 #include <stdint.h>
 
 #define SL_ALWAYS_INLINE static inline __attribute__((always_inline))
-/* Sanitizers break loops apart, and gcc then warns that it cannot unroll them. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SL_UNROLL
-#elif defined(__clang__)
-#define SL_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define SL_UNROLL _Pragma("GCC unroll 16")
-#endif
 
 typedef __m512 vf;
 typedef __m512i vi;
