@@ -467,6 +467,7 @@ static void deliver(sl_scheduler *s, sl_work *work, const float *logits, const i
     bool last = sequence->count == sequence->timeline.cached;
     if (outputs > 0 && work->logits != SL_LOGITS_NONE) {
         work->blocked = true;
+        work->logits_from = sequence->timeline.cached; /* a preempted work does not deliver them again */
         work->on_logits(work, logits + (size_t)work->step_first_output * (size_t)s->program->vocabulary,
                         outputs, sequence->timeline.cached - outputs);
     }

@@ -382,6 +382,40 @@ static void equal_beginnings_are_reused(void **state) {
     }
 }
 
+/* Three works that together need more pages than there are: the later ones are preempted and resumed, and
+ * every logits row comes once. */
+static void preempted_works_go_on_where_they_were(void **state) {
+    (void)state;
+    static const shape tight[] = {
+        {12, 0, 0, 0, true}, {12, 0, 0, 0, false}, {12, 48, 14, 0, true}, {12, 0, 0, 9, true}};
+    for (size_t i = 0; i < sizeof tight / sizeof *tight; i++) {
+        rig *r = rig_create(&tight[i]);
+        sl_error error;
+        static job jobs[3];
+        memset(jobs, 0, sizeof jobs);
+        for (int k = 0; k < 3; k++) {
+            int32_t tokens[200];
+            for (int32_t t = 0; t < 200; t++) {
+                tokens[t] = (t * (k + 3) + k) % VOCABULARY;
+            }
+            assert_int_equal(sl_sequence_create(r->scheduler, &jobs[k].work.sequence, &error), 0);
+            assert_int_equal(job_submit(r, &jobs[k], tokens, 200, 250, SL_LOGITS_ALL), 0);
+        }
+        while (rig_step(r)) {
+        }
+        assert_true(sl_scheduler_counts(r->scheduler)->preemptions > 0);
+        for (int k = 0; k < 3; k++) {
+            assert_true(jobs[k].done);
+            assert_int_equal(jobs[k].finish, SL_FINISH_LENGTH);
+            assert_int_equal(jobs[k].count, 450);
+            assert_int_equal(jobs[k].logits_seen, 449);
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        rig_destroy(r);
+    }
+}
+
 static void what_never_fits_ends_with_a_message(void **state) {
     (void)state;
     rig *r = rig_create(&(shape){.pages = 4, .reuse = true});
@@ -519,6 +553,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_are_cut_into_chunks_and_generate),
         cmocka_unit_test(equal_beginnings_are_reused),
+        cmocka_unit_test(preempted_works_go_on_where_they_were),
         cmocka_unit_test(what_never_fits_ends_with_a_message),
         cmocka_unit_test(submissions_are_checked),
         cmocka_unit_test(random_lives_see_only_their_own_past),
