@@ -60,7 +60,7 @@ const char *sluice_status_name(int code) {
 }
 
 const char *sluice_version(void) {
-    return "0.1.0";
+    return SLUICE_VERSION;
 }
 
 static struct {
@@ -461,6 +461,10 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
             sl_fail(error, SL_ERR_INVALID,
                     "chunk %d, sequences %d, context %d, outputs %d, state slots %d: none may be negative",
                     o->chunk, o->sequences, o->context, o->outputs, o->state_slots);
+    }
+    if (result == 0 && o->context > most) {
+        sl_log(SL_LOG_WARNING, "context: %d tokens are more than the %d that the model was made for",
+               o->context, most);
     }
     if (result == 0) {
         result = parse_cache_type(o->kv_type, &plan_options.cache_type, error);

@@ -38,7 +38,7 @@ int sl_fail_va(sl_error *error, int code, const char *format, va_list arguments)
 /* Puts "prefix: " before the message that `error` holds already; returns error's code. */
 int sl_fail_prefix(sl_error *error, const char *prefix);
 
-/* Short name ("format") and general message ("malformed file") of a code; never NULL. */
+/* Short name ("FORMAT") and general message ("malformed file") of a code; never NULL. */
 const char *sl_error_name(int code);
 const char *sl_error_text(int code);
 

@@ -26,7 +26,8 @@ typedef struct sl_timeline {
     int32_t page_count[SL_CACHE_GROUPS];
     int32_t dirty_from[SL_CACHE_GROUPS]; /* table entries from here on are not on the device yet */
     int32_t cached;                      /* tokens */
-    int32_t previous; /* `cached` before the last step; a rollback to there or later needs no recomputing */
+    int32_t previous; /* `cached` before the last step; until the next is reserved, a rollback to there needs
+                         no recomputing */
     int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
     int32_t write_state;                  /* slot of the step in flight */
     int32_t copied_from[SL_CACHE_GROUPS]; /* the shared page that the step in flight copies; SL_NONE: none */
