@@ -121,6 +121,14 @@ SL_CUDA_RUN(sl_cuda_attention_split);
 uint64_t sl_cuda_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_attention_prepare(int device);
+/* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys. One class. */
+enum { SL_CUDA_SPLIT_ROWS = 16, SL_CUDA_FLASH_FEW_ROWS = 64 };
+SL_CUDA_RUN(sl_cuda_flash_whole);
+SL_CUDA_RUN(sl_cuda_flash_few);
+SL_CUDA_RUN(sl_cuda_flash_split);
+uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+cudaError_t sl_cuda_flash_prepare(int device);
 /* router.cu */
 SL_CUDA_RUN(sl_cuda_router);
 const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -149,6 +157,19 @@ SL_CUDA_RUN(sl_cuda_linear_many_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_many_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_many_q6_k);
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* matmul_*.cu: tensor cores on BF16 x, weights decoded to BF16 in registers; for more rows than `few` */
+SL_CUDA_RUN(sl_cuda_linear_mma_f32);
+SL_CUDA_RUN(sl_cuda_linear_mma_f16);
+SL_CUDA_RUN(sl_cuda_linear_mma_bf16);
+SL_CUDA_RUN(sl_cuda_linear_mma_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_mma_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_mma_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_mma_q6_k);
+const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* Allows the kernels their shared memory; once per device, before a launch. */
+cudaError_t sl_cuda_matmul_prepare(int device);
+cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes);
+cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes);
 /* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
  * device */
 cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest, cudaStream_t stream);

@@ -1,0 +1,159 @@
+/* Flash attention: which kernel of flash.cuh an op takes, and the launch that adds chunks. */
+#include "backend/cuda/flash.cuh"
+
+enum {
+    MERGE_THREADS = 128,
+    MOST_SIZE = 512,
+    MOST_TILE_SIZE = 256, /* of a head, in the arrangement for many rows */
+    MERGE_EACH = MOST_SIZE / MERGE_THREADS,
+};
+#define MOST_SCRATCH (UINT64_C(256) << 20)
+
+/* After a launch with partials: adds the chunks of one row and head, in order. */
+static __global__ void merge_kernel(sl_cuda_context context, flash_args args) {
+    const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y;
+    if (row >= context.header->rows) {
+        return;
+    }
+    const int32_t group = args.attention.place.group;
+    const sl_cuda_cache &cache = context.caches[group];
+    const sl_step_span &span = context.spans[context.rows[row].span];
+    const int32_t index = span.length[group] + row - span.first_row, size = cache.value_size;
+    const int32_t keys = FLASH_CHUNK_TILES * FLASH_KEYS;
+    float largest = args.sinks ? args.sinks[head] * FLASH_LOG2_E : -INFINITY;
+    float sum = args.sinks ? 1.0f : 0.0f;
+    float total[MERGE_EACH];
+#pragma unroll
+    for (int i = 0; i < MERGE_EACH; i++) {
+        total[i] = 0;
+    }
+#pragma unroll 2
+    for (int32_t chunk = flash_first_seen(cache.window, index) / keys; chunk <= index / keys; chunk++) {
+        const float *from =
+            args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + chunk) *
+                                (FLASH_PARTIAL_HEAD + size);
+        float keep, add;
+        flash_merge(from[0], from[1], &largest, &sum, &keep, &add);
+#pragma unroll
+        for (int i = 0; i < MERGE_EACH; i++) {
+            const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
+            if (c < size) {
+                total[i] = total[i] * keep + from[FLASH_PARTIAL_HEAD + c] * add;
+            }
+        }
+    }
+    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float *gate = args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+    for (int i = 0; i < MERGE_EACH; i++) {
+        const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
+        if (c < size) {
+            sl_f32(args.y, row)[head * size + c] = flash_finish(args, gate, c, total[i], factor);
+        }
+    }
+}
+
+static int32_t splits_of(int32_t table_width) {
+    return (table_width + FLASH_CHUNK_TILES - 1) / FLASH_CHUNK_TILES;
+}
+
+static int32_t size_of(const sl_cache_group *group) {
+    return group->key_size > group->value_size ? group->key_size : group->value_size;
+}
+
+uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const uint64_t floats =
+        FLASH_PARTIAL_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
+    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
+           (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
+}
+
+static int32_t bytes_needed(sl_qtype type, int32_t size, bool few) {
+    return type == SL_QTYPE_BF16   ? sl_flash_bytes_bf16(size, few)
+           : type == SL_QTYPE_Q8_0 ? sl_flash_bytes_q8_0(size, few)
+                                   : sl_flash_bytes_f16(size, few);
+}
+
+/* The kernel's weight_type says what it multiplies in: BF16, or F16 for caches of f16 and q8_0. */
+const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    const bool few = row->run != sl_cuda_flash_whole;
+    const sl_qtype type = query->cache_type;
+    if (row->weight_type == SL_QTYPE_BF16 ? type != SL_QTYPE_BF16
+                                          : type != SL_QTYPE_F16 && type != SL_QTYPE_Q8_0) {
+        return row->weight_type == SL_QTYPE_BF16 ? "takes caches of bf16" : "takes caches of f16 and q8_0";
+    }
+    if (row->most_rows > 0 && size_of(group) <= MOST_TILE_SIZE &&
+        query->rows[SL_ROWS_STEP] > row->most_rows) {
+        return "takes fewer rows";
+    }
+    if (size_of(group) > (few ? MOST_SIZE : MOST_TILE_SIZE)) {
+        return few ? "takes head sizes up to 512" : "takes head sizes up to 256";
+    }
+    if (group->key_size % 8 != 0 || group->value_size % 8 != 0) {
+        return "takes head sizes that are multiples of 8";
+    }
+    if (!(attention->scale > 0)) {
+        return "takes positive scales";
+    }
+    if (kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
+        return "its parts would take more than 256 MiB";
+    }
+    int most = 0;
+    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                               query->backend->options.device) != cudaSuccess ||
+        bytes_needed(type, size_of(group), few) > most) {
+        return "the device has too little shared memory for this head size";
+    }
+    return NULL;
+}
+
+cudaError_t sl_cuda_flash_prepare(int device) {
+    int most = 0;
+    cudaError_t code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    code = code == cudaSuccess ? sl_flash_prepare_f16(most) : code;
+    code = code == cudaSuccess ? sl_flash_prepare_bf16(most) : code;
+    return code == cudaSuccess ? sl_flash_prepare_q8_0(most) : code;
+}
+
+static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, bool few, bool split,
+                          cudaStream_t stream) {
+    const sl_op_attention *attention = &op->op->u.attention;
+    const sl_cache_group *group = &op->program->groups[attention->place.group];
+    const flash_args args = {*attention,
+                             op->in[0],
+                             op->in[1],
+                             op->out[0],
+                             (const float *)op->weights[0].data,
+                             split ? (float *)op->scratch : NULL,
+                             split ? splits_of(context->table_width) : 1,
+                             attention->heads / group->kv_heads};
+    const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
+                                      few};
+    const sl_qtype type = context->caches[attention->place.group].type;
+    cudaError_t code = type == SL_QTYPE_BF16   ? sl_flash_launch_bf16(context, &args, &shape, stream)
+                       : type == SL_QTYPE_Q8_0 ? sl_flash_launch_q8_0(context, &args, &shape, stream)
+                                               : sl_flash_launch_f16(context, &args, &shape, stream);
+    if (code == cudaSuccess && split) {
+        merge_kernel<<<dim3((unsigned)shape.rows, (unsigned)attention->heads), MERGE_THREADS, 0, stream>>>(
+            *context, args);
+        code = cudaGetLastError();
+    }
+    return code;
+}
+
+SL_CUDA_RUN(sl_cuda_flash_whole) {
+    return launch(context, op, false, false, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_flash_few) {
+    return launch(context, op, true, false, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_flash_split) {
+    return launch(context, op, true, true, stream);
+}

@@ -1,0 +1,776 @@
+/* Flash attention with mma.sync m16n8k16: one kernel, instantiated per cache type and head size (flash_*.cu),
+ * launched by flash.cu.
+ *
+ * A unit is one row and one query head; the units of a span that read one key head are numbered row after
+ * row, and 16 of them are the rows of a matrix instruction, so that a group of query heads shares its keys. A
+ * block of four warps takes a run of units and walks the pages they see. Two arrangements: `tiles` for many
+ * rows, where every warp has units of its own and all columns of y; `few`, where the warps share 16 (or 32)
+ * units, each computes all scores and adds up its part of the columns. With partials a block takes one chunk
+ * of the keys instead of all of them, and merge_kernel in flash.cu adds the chunks.
+ *
+ * Class "mma64/split512", after the type multiplied in: q and p are rounded to that type, keys and values
+ * are of it (q8_0 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the sequence;
+ * chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16 columns,
+ * then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e after a
+ * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y corr
+ * + p v over steps of 16 keys. A chunk starts with m = -infinity, l = 0, y = 0. Its l is added over the four
+ * lanes of a row at its end, then the chunks as merge_chunk() says. A tile that a row does not see changes
+ * none of its bits: p = 0, corr = 1. So a result depends on neither arrangement nor the rest of the step. */
+#ifndef SL_BACKEND_CUDA_FLASH_CUH
+#define SL_BACKEND_CUDA_FLASH_CUH
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/flash.h"
+
+static constexpr int FLASH_THREADS = 128, FLASH_WARPS = 4, FLASH_KEYS = SL_PAGE_TOKENS;
+static constexpr float FLASH_LOG2_E = 1.4426950408889634f;
+
+/* SIZE: columns of keys and values, what a head lacks is zeros. MS: groups of 16 units per warp. WN: warps
+ * that share units. STAGES: tiles of keys and of values in shared memory. */
+template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct flash_shape {
+    static constexpr int WM = FLASH_WARPS / WN;
+    static constexpr int UNITS = 16 * MS * WM;
+    static constexpr int STRIDE = SIZE + 8; /* 16-bit elements: 8 rows of 16 bytes fall on different banks */
+    static constexpr int COLUMNS = SIZE / WN;
+    static constexpr int PLANES = TYPE == SL_QTYPE_Q8_0 ? 1 : STAGES;
+    static constexpr int RAW = TYPE == SL_QTYPE_Q8_0 ? SIZE / 32 * SL_Q8_0_BYTES * FLASH_KEYS : 0;
+    static constexpr int TILE_BYTES = FLASH_KEYS * STRIDE * 2;
+    static constexpr int BYTES = UNITS * STRIDE * 2 + 2 * PLANES * TILE_BYTES + 2 * RAW;
+    static_assert(COLUMNS % 16 == 0 && RAW % 16 == 0, "pairs of columns of eight");
+};
+
+/* Where a block is in its work. */
+typedef struct flash_walk {
+    const int32_t *table;
+    const unsigned char *keys; /* of the layer and key head, in page 0 */
+    const unsigned char *values;
+    uint64_t page_bytes;
+    int32_t key_bytes, value_bytes; /* of a row */
+    int32_t key_size, value_size;
+    int32_t lowest, highest;       /* keys that some unit sees */
+    int32_t first_tile, last_tile; /* of this block */
+} flash_walk;
+
+/* ---- instructions ---- */
+
+static __device__ __forceinline__ float flash_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float flash_tanh(float x) {
+    /* 1 - 2 / (e^2x + 1), at most 1e-6 off */
+    return 1.0f - __fdividef(2.0f, flash_exp2(2.0f * FLASH_LOG2_E * x) + 1.0f);
+}
+
+/* Two floats as one register of TYPE's elements, the first one low. */
+template <int TYPE> static __device__ __forceinline__ uint32_t flash_pack(float low, float high) {
+    uint32_t pair;
+    if (TYPE == SL_QTYPE_BF16) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    }
+    return pair;
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void flash_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    if (TYPE == SL_QTYPE_BF16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+}
+
+static __device__ __forceinline__ void flash_load4(uint32_t at, uint32_t r[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void flash_load4_transposed(uint32_t at, uint32_t r[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes, of which the first `bytes` are copied and the others become zeros. */
+static __device__ __forceinline__ void flash_copy16(uint32_t to, const unsigned char *from, int32_t bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void flash_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LEFT> static __device__ __forceinline__ void flash_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* ---- moving tiles ---- */
+
+/* Starts copying a tile's keys (or values) to `to`: as elements, or q8_0's blocks as they lie in the page. */
+template <typename SHAPE, int TYPE, int SIZE>
+static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t tile, bool is_key,
+                                                   uint32_t to) {
+    if (tile <= w.last_tile) {
+        const unsigned char *from =
+            (is_key ? w.keys : w.values) + (uint64_t)w.table[tile] * w.page_bytes;
+        const int32_t row_bytes = is_key ? w.key_bytes : w.value_bytes;
+        if (TYPE == SL_QTYPE_Q8_0) {
+            const int32_t pieces = row_bytes * FLASH_KEYS / 16; /* 64 rows are a multiple of 16 */
+#pragma unroll 4
+            for (int32_t i = (int32_t)threadIdx.x; i < pieces; i += FLASH_THREADS) {
+                flash_copy16(to + 16u * (uint32_t)i, from + 16 * i, 16);
+            }
+        } else {
+            constexpr int PIECES = SIZE / 8;
+            const int32_t size = is_key ? w.key_size : w.value_size, base = tile * FLASH_KEYS;
+#pragma unroll
+            for (int j = 0; j < FLASH_KEYS * PIECES / FLASH_THREADS; j++) {
+                const int32_t i = (int32_t)threadIdx.x + j * FLASH_THREADS;
+                const int32_t key = i / PIECES, piece = i % PIECES;
+                const bool there =
+                    8 * piece < size && base + key >= w.lowest && base + key <= w.highest;
+                flash_copy16(to + (uint32_t)(key * SHAPE::STRIDE * 2 + piece * 16),
+                             there ? from + key * row_bytes + piece * 16 : from, there ? 16 : 0);
+            }
+        }
+    }
+    flash_commit();
+}
+
+/* q8_0 blocks in shared memory to f16 elements, 16 at a time. */
+template <typename SHAPE, int SIZE>
+static __device__ __forceinline__ void flash_decode(const flash_walk &w, int32_t tile, bool is_key,
+                                                    const unsigned char *raw, unsigned char *to) {
+    constexpr int PIECES = SIZE / 16;
+    const int32_t size = is_key ? w.key_size : w.value_size, base = tile * FLASH_KEYS;
+    const int32_t row_bytes = is_key ? w.key_bytes : w.value_bytes;
+#pragma unroll 2
+    for (int32_t i = (int32_t)threadIdx.x; i < FLASH_KEYS * PIECES; i += FLASH_THREADS) {
+        const int32_t key = i / PIECES, piece = i % PIECES;
+        uint32_t out[8];
+        if (16 * piece < size && base + key >= w.lowest && base + key <= w.highest) {
+            const uint16_t *block =
+                (const uint16_t *)(raw + key * row_bytes + piece / 2 * SL_Q8_0_BYTES);
+            float scale;
+            asm("cvt.f32.f16 %0, %1;" : "=f"(scale) : "h"(block[0]));
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const uint32_t two = block[1 + piece % 2 * 8 + e];
+                out[e] = flash_pack<SL_QTYPE_F16>((float)(int8_t)(two & 255u) * scale,
+                                                  (float)(int8_t)(two >> 8) * scale);
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                out[e] = 0;
+            }
+        }
+        uint4 *at = (uint4 *)(to + key * SHAPE::STRIDE * 2 + piece * 32);
+        at[0] = make_uint4(out[0], out[1], out[2], out[3]);
+        at[1] = make_uint4(out[4], out[5], out[6], out[7]);
+    }
+}
+
+static __device__ __forceinline__ float flash_q(float q) {
+    return fminf(fmaxf(q, -65504.0f), 65504.0f); /* f16's range */
+}
+
+/* q into shared memory, with zeros behind its last column and unit. */
+template <typename SHAPE, int TYPE, int SIZE>
+static __device__ __forceinline__ void flash_load_queries(const flash_args &args, int32_t kv_head,
+                                                          int32_t first_row, int32_t first_unit,
+                                                          int32_t units, int32_t key_size, uint32_t *to) {
+    constexpr int PIECES = SIZE / 4;
+    const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
+                           (uint64_t)args.attention.q_stride * sizeof(float)) &
+                          15) == 0;
+#pragma unroll 8
+    for (int32_t i = (int32_t)threadIdx.x; i < SHAPE::UNITS * PIECES; i += FLASH_THREADS) {
+        const int32_t at = i / PIECES, c = i % PIECES * 4;
+        float4 q = make_float4(0, 0, 0, 0);
+        if (at < units && c < key_size) {
+            const int32_t unit = first_unit + at, row = first_row + unit / args.ratio;
+            const int32_t head = kv_head * args.ratio + unit % args.ratio;
+            const float *from = sl_f32(args.q, row) + head * args.attention.q_stride + c;
+            q = aligned ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
+        }
+        uint2 *out = (uint2 *)(to + (at * SHAPE::STRIDE + c) / 2);
+        *out = make_uint2(flash_pack<TYPE>(flash_q(q.x), flash_q(q.y)),
+                          flash_pack<TYPE>(flash_q(q.z), flash_q(q.w)));
+    }
+}
+
+/* ---- finding work ---- */
+
+typedef struct flash_place {
+    int32_t span, first_unit, units;
+} flash_place;
+
+/* By the first warp: the block's run of units, the last runs of the last span first, because they have the
+ * most keys; units is 0 when there is none. */
+static __device__ __forceinline__ void flash_find(const sl_cuda_context &context, int32_t block,
+                                                  int32_t ratio, int32_t most, flash_place *place) {
+    const int32_t lane = (int32_t)threadIdx.x, spans = context.header->spans;
+    if (lane == 0) {
+        place->units = 0;
+    }
+    __syncwarp();
+    int32_t before = 0;
+    for (int32_t top = spans; top > 0; top -= SL_WARP) {
+        const int32_t s = top - 1 - lane;
+        const int32_t units = s >= 0 ? context.spans[s].row_count * ratio : 0;
+        const int32_t tiles = (units + most - 1) / most;
+        int32_t end = tiles;
+        for (int distance = 1; distance < SL_WARP; distance *= 2) {
+            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+            end += lane >= distance ? other : 0;
+        }
+        end += before;
+        if (block >= end - tiles && block < end) {
+            place->span = s;
+            place->first_unit = (end - 1 - block) * most;
+            place->units = units - place->first_unit < most ? units - place->first_unit : most;
+        }
+        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
+    }
+}
+
+static __device__ __forceinline__ int32_t flash_first_seen(int32_t window, int32_t index) {
+    return window > 0 && index >= window ? index - window + 1 : 0;
+}
+
+static __device__ __forceinline__ int32_t flash_next_tile(const flash_walk &w, int32_t tile) {
+    while (tile <= w.last_tile && w.table[tile] < 0) {
+        tile++;
+    }
+    return tile;
+}
+
+/* ---- arithmetic ---- */
+
+/* Adds a chunk's m (times c) and l to the totals; what y's total and the chunk's y are multiplied by. */
+static __device__ __forceinline__ void flash_merge(float m, float l, float *largest, float *sum, float *keep,
+                                                   float *add) {
+    const float both = fmaxf(*largest, m), base = both == -INFINITY ? 0.0f : both;
+    *keep = *largest == both ? 1.0f : flash_exp2(*largest - base);
+    *add = flash_exp2(m - base);
+    *sum = *sum * *keep + l * *add;
+    *largest = both;
+}
+
+static __device__ __forceinline__ float flash_finish(const flash_args &args, const float *gate, int32_t c,
+                                                     float value, float factor) {
+    (void)args;
+    value *= factor;
+    return gate ? value * sl_sigmoid(gate[c]) : value;
+}
+
+template <int MS, int COLUMNS> struct flash_state {
+    float acc[MS][COLUMNS / 8][4];
+    float m[MS][2], l[MS][2]; /* of the chunk; l: the lane's part */
+    bool first;               /* no chunk before */
+};
+
+/* What is seldom needed, in shared memory. */
+template <int UNITS, int WN> struct flash_rare {
+    flash_place place;
+    int32_t index[UNITS];       /* the last key that the unit sees */
+    float2 totals[WN][UNITS];   /* m (times log2 e) and l of the chunks before; each warp its own */
+};
+
+/* scores = q . k for 64 keys. */
+template <typename SHAPE, int TYPE, int SIZE, int MS, bool KEEP>
+static __device__ __forceinline__ void flash_scores(uint32_t q_at, uint32_t k_at,
+                                                    const uint32_t kept[][MS][4], float s[MS][8][4]) {
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0;
+        }
+    }
+#pragma unroll
+    for (int step = 0; step < SIZE / 16; step++) {
+        uint32_t a[MS][4];
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+            if (KEEP) {
+                a[i][0] = kept[step][i][0], a[i][1] = kept[step][i][1];
+                a[i][2] = kept[step][i][2], a[i][3] = kept[step][i][3];
+            } else {
+                flash_load4(q_at + (uint32_t)(i * 16 * SHAPE::STRIDE * 2 + step * 32), a[i]);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b[4];
+            flash_load4(k_at + (uint32_t)(n * 16 * SHAPE::STRIDE * 2 + step * 32), b);
+#pragma unroll
+            for (int i = 0; i < MS; i++) {
+                flash_mma<TYPE>(s[i][2 * n], a[i], b[0], b[1]);
+                flash_mma<TYPE>(s[i][2 * n + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* Scores to p, with the running maximum and sum, and acc to the new maximum. */
+template <int MS, int COLUMNS>
+static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4],
+                                                   float c, float softcap, bool masked, int32_t base,
+                                                   float scale, const int32_t *index, int32_t window) {
+    const int32_t column = 2 * ((int32_t)threadIdx.x % 4);
+    if (softcap > 0) {
+        const float inverse = scale / softcap;
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    s[i][n][e] = softcap * flash_tanh(s[i][n][e] * inverse);
+                }
+            }
+        }
+    }
+    if (masked) {
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int32_t to = index[16 * i + 8 * h + (int32_t)threadIdx.x % SL_WARP / 4];
+                const int32_t first = flash_first_seen(window, to) - base - column;
+                const int32_t last = to - base - column;
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const bool seen = 8 * n + e >= first && 8 * n + e <= last;
+                        s[i][n][2 * h + e] = seen ? s[i][n][2 * h + e] : -INFINITY;
+                    }
+                }
+            }
+        }
+    }
+    bool same = true;
+    float correction[MS][2];
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float largest = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+            for (int n = 1; n < 8; n++) {
+                largest = fmaxf(largest, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
+            }
+            largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 2));
+            const float before = state->m[i][h];
+            largest = fmaxf(largest, before);
+            const float bias = largest == -INFINITY ? 0.0f : -largest * c;
+            correction[i][h] = largest == before ? 1.0f : flash_exp2(fmaf(before, c, bias));
+            same = same && correction[i][h] == 1.0f;
+            float sum = state->l[i][h] * correction[i][h];
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                s[i][n][2 * h] = flash_exp2(fmaf(s[i][n][2 * h], c, bias));
+                s[i][n][2 * h + 1] = flash_exp2(fmaf(s[i][n][2 * h + 1], c, bias));
+                sum += s[i][n][2 * h] + s[i][n][2 * h + 1];
+            }
+            state->l[i][h] = sum;
+            state->m[i][h] = largest;
+        }
+    }
+    if (!__all_sync(SL_FULL_WARP, same)) {
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+#pragma unroll
+            for (int n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    state->acc[i][n][e] *= correction[i][e / 2];
+                }
+            }
+        }
+    }
+}
+
+/* acc += p . v */
+template <typename SHAPE, int TYPE, int MS, int COLUMNS>
+static __device__ __forceinline__ void flash_values(flash_state<MS, COLUMNS> *state,
+                                                    const uint32_t p[MS][4][4], uint32_t v_at) {
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 16; n++) {
+            uint32_t b[4];
+            flash_load4_transposed(v_at + (uint32_t)(step * 16 * SHAPE::STRIDE * 2 + n * 32), b);
+#pragma unroll
+            for (int i = 0; i < MS; i++) {
+                flash_mma<TYPE>(state->acc[i][2 * n], p[i][step], b[0], b[1]);
+                flash_mma<TYPE>(state->acc[i][2 * n + 1], p[i][step], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* ---- ending a chunk ---- */
+
+template <int MS, int COLUMNS>
+static __device__ __forceinline__ void flash_start_chunk(flash_state<MS, COLUMNS> *state) {
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+        state->m[i][0] = state->m[i][1] = -INFINITY;
+        state->l[i][0] = state->l[i][1] = 0;
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                state->acc[i][n][e] = 0;
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ void flash_store2(float *to, float a, float b) {
+    if (((uint64_t)to & 7) == 0) {
+        *(float2 *)to = make_float2(a, b);
+    } else {
+        to[0] = a;
+        to[1] = b;
+    }
+}
+
+/* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. `unit`: the first
+ * of the warp; `column`: the warp's first. */
+template <int MS, int COLUMNS>
+static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, int32_t kv_head,
+                                                       int32_t first_row, int32_t unit, int32_t units,
+                                                       int32_t column, int32_t size, float c, bool last,
+                                                       float2 *totals, flash_state<MS, COLUMNS> *state) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float l = state->l[i][h];
+            l += __shfl_xor_sync(SL_FULL_WARP, l, 1);
+            l += __shfl_xor_sync(SL_FULL_WARP, l, 2);
+            const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * c;
+            const int32_t u = unit + 16 * i + 8 * h + lane / 4;
+            if (u >= units) {
+                continue;
+            }
+            const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
+            if (args.partials) {
+                float *to = args.partials +
+                            (((int64_t)row * args.attention.heads + head) * args.splits + blockIdx.z) *
+                                (FLASH_PARTIAL_HEAD + size);
+                if (lane % 4 == 0 && column == 0) {
+                    to[0] = m;
+                    to[1] = l;
+                }
+#pragma unroll
+                for (int n = 0; n < COLUMNS / 8; n++) {
+                    const int32_t at = column + 8 * n + 2 * (lane % 4);
+                    if (at < size) {
+                        flash_store2(to + FLASH_PARTIAL_HEAD + at, state->acc[i][n][2 * h],
+                                     state->acc[i][n][2 * h + 1]);
+                    }
+                }
+                continue;
+            }
+            float2 *total = totals + 16 * i + 8 * h + lane / 4;
+            float keep, add, largest = total->x, sum = total->y;
+            flash_merge(m, l, &largest, &sum, &keep, &add);
+            const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+            __syncwarp(15u << (lane & 28)); /* all four lanes have read */
+            if (lane % 4 == 0) {
+                *total = make_float2(largest, sum);
+            }
+            float *y = sl_f32(args.y, row) + head * size;
+            const float *gate =
+                args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+            for (int n = 0; n < COLUMNS / 8; n++) {
+                const int32_t at = column + 8 * n + 2 * (lane % 4);
+                if (at < size) {
+                    const float y0 = state->first ? 0.0f : y[at], y1 = state->first ? 0.0f : y[at + 1];
+                    float a = y0 * keep + state->acc[i][n][2 * h] * add;
+                    float b = y1 * keep + state->acc[i][n][2 * h + 1] * add;
+                    if (last) {
+                        a = flash_finish(args, gate, at, a, factor);
+                        b = flash_finish(args, gate, at + 1, b, factor);
+                    }
+                    flash_store2(y + at, a, b);
+                }
+            }
+        }
+    }
+    state->first = false;
+    flash_start_chunk(state);
+}
+
+/* ---- the kernel ---- */
+
+template <int TYPE, int SIZE, int MS, int WN, int STAGES, int BLOCKS>
+static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
+    flash_kernel(sl_cuda_context context, flash_args args) {
+    typedef flash_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;
+    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    constexpr bool KEEP = SIZE / 16 * MS * 4 <= 32; /* q stays in registers */
+    extern __shared__ uint4 flash_memory[];
+    __shared__ flash_rare<SHAPE::UNITS, WN> rare;
+    const flash_place &place = rare.place;
+    const int32_t kv_head = (int32_t)blockIdx.x;
+    if (threadIdx.x < SL_WARP) {
+        flash_find(context, (int32_t)blockIdx.y, args.ratio, SHAPE::UNITS, &rare.place);
+    }
+    __syncthreads();
+    if (place.units == 0) {
+        return;
+    }
+    const sl_step_span &span = context.spans[place.span];
+    const int32_t group = args.attention.place.group, length = span.length[group];
+    const sl_cuda_cache &cache = context.caches[group];
+    const int32_t window = cache.window, first_unit = place.first_unit;
+    const int32_t last_unit = first_unit + place.units - 1; /* numbered in the span, as all units below */
+    flash_walk w;
+    w.table = cache.table + (int64_t)span.slot * context.table_width;
+    w.page_bytes = cache.page_bytes;
+    w.key_bytes = (int32_t)cache.key_bytes;
+    w.value_bytes = (int32_t)cache.value_bytes;
+    w.key_size = cache.key_size;
+    w.value_size = cache.value_size;
+    w.keys = cache.pages + (uint64_t)args.attention.place.layer * cache.layer_bytes;
+    w.values = w.keys + ((uint64_t)cache.kv_heads * cache.key_bytes + (uint64_t)kv_head * cache.value_bytes) *
+                            FLASH_KEYS;
+    w.keys += (uint64_t)kv_head * FLASH_KEYS * cache.key_bytes;
+    w.lowest = flash_first_seen(window, length + first_unit / args.ratio);
+    w.highest = length + last_unit / args.ratio;
+    w.first_tile = w.lowest / FLASH_KEYS;
+    w.last_tile = w.highest / FLASH_KEYS;
+    if (args.partials) {
+        const int32_t chunk = (int32_t)blockIdx.z * FLASH_CHUNK_TILES;
+        w.first_tile = w.first_tile > chunk ? w.first_tile : chunk;
+        w.last_tile = w.last_tile < chunk + FLASH_CHUNK_TILES ? w.last_tile : chunk + FLASH_CHUNK_TILES - 1;
+        if (w.first_tile > w.last_tile) {
+            return;
+        }
+    }
+
+    unsigned char *memory = (unsigned char *)flash_memory;
+    const uint32_t q_start = (uint32_t)__cvta_generic_to_shared(memory);
+    const uint32_t k_start = q_start + SHAPE::UNITS * SHAPE::STRIDE * 2;
+    const uint32_t v_start = k_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
+    const uint32_t raw_start = v_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
+    int32_t tile = flash_next_tile(w, w.first_tile);
+    flash_fetch<SHAPE, TYPE, SIZE>(w, tile, true, RAW ? raw_start : k_start);
+    if (RAW || STAGES == 2) {
+        flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, RAW ? raw_start + SHAPE::RAW : v_start);
+    }
+    flash_load_queries<SHAPE, TYPE, SIZE>(args, kv_head, span.first_row, first_unit, place.units, w.key_size,
+                                          (uint32_t *)memory);
+
+    for (int32_t i = (int32_t)threadIdx.x; i < SHAPE::UNITS; i += FLASH_THREADS) {
+        const int32_t unit = first_unit + i < last_unit ? first_unit + i : last_unit;
+        const int32_t head = kv_head * args.ratio + unit % args.ratio;
+        rare.index[i] = length + unit / args.ratio;
+#pragma unroll
+        for (int n = 0; n < WN; n++) {
+            rare.totals[n][i] =
+                args.sinks ? make_float2(args.sinks[head] * FLASH_LOG2_E, 1.0f) : make_float2(-INFINITY, 0.0f);
+        }
+    }
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t warp_unit = warp / WN * 16 * MS, column = warp % WN * SHAPE::COLUMNS;
+    const float scale = args.attention.scale, softcap = args.attention.softcap;
+    const float c = softcap > 0 ? FLASH_LOG2_E : scale * FLASH_LOG2_E;
+    flash_state<MS, SHAPE::COLUMNS> state;
+    flash_start_chunk(&state);
+    state.first = true;
+    /* What the warp's units see, the first and the last of them. */
+    const bool idle = first_unit + warp_unit > last_unit;
+    int32_t warp_last = first_unit + warp_unit + 16 * MS - 1;
+    warp_last = warp_last < last_unit ? warp_last : last_unit;
+    const int32_t index_low = length + (first_unit + warp_unit) / args.ratio;
+    const int32_t index_high = length + warp_last / args.ratio;
+    const int32_t from_low = flash_first_seen(window, index_low),
+                  from_high = flash_first_seen(window, index_high);
+    const uint32_t q_at =
+        q_start + (uint32_t)(((warp_unit + lane % 16) * SHAPE::STRIDE + lane / 16 * 8) * 2);
+    const uint32_t k_lane =
+        (uint32_t)(((lane % 8 + lane / 16 * 8) * SHAPE::STRIDE + lane / 8 % 2 * 8) * 2);
+    const uint32_t v_lane = (uint32_t)((lane % 16 * SHAPE::STRIDE + lane / 16 * 8 + column) * 2);
+    uint32_t kept[KEEP ? SIZE / 16 : 1][MS][4];
+    if (KEEP) {
+        __syncthreads();
+#pragma unroll
+        for (int step = 0; step < SIZE / 16; step++) {
+#pragma unroll
+            for (int i = 0; i < MS; i++) {
+                flash_load4(q_at + (uint32_t)(i * 16 * SHAPE::STRIDE * 2 + step * 32), kept[step][i]);
+            }
+        }
+    }
+
+    uint32_t stage = 0;
+    while (tile <= w.last_tile) {
+        const int32_t next = flash_next_tile(w, tile + 1), base = tile * FLASH_KEYS;
+        const uint32_t here = stage * SHAPE::TILE_BYTES, there = (stage ^ 1u) * SHAPE::TILE_BYTES;
+        const bool works = !idle && base <= index_high && base + FLASH_KEYS > from_low;
+        flash_wait<RAW || STAGES == 2 ? 1 : 0>();
+        __syncthreads(); /* the keys are there, and nobody reads the tile before any more */
+        if (RAW) {
+            flash_decode<SHAPE, SIZE>(w, tile, true, memory + (raw_start - q_start),
+                                      memory + (k_start - q_start));
+            __syncthreads();
+            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, raw_start);
+        } else if (STAGES == 2) {
+            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, k_start + there);
+            flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, v_start + there);
+        } else {
+            flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, v_start);
+        }
+        uint32_t p[MS][4][4];
+        if (works) {
+            float s[MS][8][4];
+            flash_scores<SHAPE, TYPE, SIZE, MS, KEEP>(q_at, k_start + here + k_lane, kept, s);
+            const bool masked = base + FLASH_KEYS - 1 > index_low || base < from_high;
+            flash_weigh<MS, SHAPE::COLUMNS>(&state, s, c, softcap, masked, base, scale,
+                                            rare.index + warp_unit, window);
+#pragma unroll
+            for (int i = 0; i < MS; i++) {
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+                    p[i][n / 2][n % 2 * 2] = flash_pack<TYPE>(s[i][n][0], s[i][n][1]);
+                    p[i][n / 2][n % 2 * 2 + 1] = flash_pack<TYPE>(s[i][n][2], s[i][n][3]);
+                }
+            }
+        }
+        flash_wait<RAW ? 1 : STAGES == 2 ? 2 : 0>();
+        __syncthreads(); /* the values are there, and nobody reads the keys any more */
+        if (RAW) {
+            flash_decode<SHAPE, SIZE>(w, tile, false, memory + (raw_start - q_start) + SHAPE::RAW,
+                                      memory + (v_start - q_start));
+            __syncthreads();
+            flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, raw_start + SHAPE::RAW);
+        } else if (STAGES == 1) {
+            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, k_start);
+        }
+        if (works) {
+            flash_values<SHAPE, TYPE, MS, SHAPE::COLUMNS>(&state, p, v_start + here + v_lane);
+        }
+        const bool last = next > w.last_tile;
+        if (last || next / FLASH_CHUNK_TILES != tile / FLASH_CHUNK_TILES) {
+            flash_end_chunk<MS, SHAPE::COLUMNS>(args, kv_head, span.first_row, first_unit + warp_unit,
+                                                last_unit + 1, column, w.value_size, c, last,
+                                                rare.totals[warp % WN] + warp_unit, &state);
+        }
+        stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
+        tile = next;
+    }
+}
+
+/* ---- launches ---- */
+
+/* Calls `what`(SIZE, MS, WN, STAGES, BLOCKS) for the arrangement of a head size. 96 / 4 is no multiple of
+ * 16; 512 columns per warp are too many. */
+#define FLASH_FOR_SIZE(size, few, what)                                                                      \
+    if (few) {                                                                                               \
+        if ((size) <= 64) {                                                                                  \
+            what(64, 1, 4, 2, 4);                                                                            \
+        } else if ((size) <= 96) {                                                                           \
+            what(96, 1, 2, 2, 3);                                                                            \
+        } else if ((size) <= 128) {                                                                          \
+            what(128, 1, 4, 2, 3);                                                                           \
+        } else if ((size) <= 192) {                                                                          \
+            what(192, 1, 4, 1, 3);                                                                           \
+        } else if ((size) <= 256) {                                                                          \
+            what(256, 1, 4, 1, 3);                                                                           \
+        } else {                                                                                             \
+            what(512, 1, 4, 1, 1);                                                                           \
+        }                                                                                                    \
+    } else if ((size) <= 64) {                                                                               \
+        what(64, 2, 1, 2, 2);                                                                                \
+    } else if ((size) <= 96) {                                                                               \
+        what(96, 2, 1, 2, 2);                                                                                \
+    } else if ((size) <= 128) {                                                                              \
+        what(128, 2, 1, 2, 2);                                                                               \
+    } else if ((size) <= 192) {                                                                              \
+        what(192, 1, 1, 1, 2);                                                                               \
+    } else {                                                                                                 \
+        what(256, 1, 1, 1, 2);                                                                               \
+    }
+
+template <int TYPE>
+static cudaError_t flash_launch(const sl_cuda_context *context, const flash_args *args,
+                                const flash_launch_shape *shape, cudaStream_t stream) {
+#define FLASH_LAUNCH(SIZE, MS, WN, STAGES, BLOCKS)                                                           \
+    do {                                                                                                     \
+        typedef flash_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;                                               \
+        /* Each span may leave one run of units partly empty. */                                             \
+        const dim3 grid((unsigned)shape->kv_heads,                                                           \
+                        (unsigned)(shape->rows * args->ratio / SHAPE::UNITS + shape->spans),                 \
+                        (unsigned)args->splits);                                                             \
+        flash_kernel<TYPE, SIZE, MS, WN, STAGES, BLOCKS>                                                     \
+            <<<grid, FLASH_THREADS, SHAPE::BYTES, stream>>>(*context, *args);                                \
+    } while (0)
+    FLASH_FOR_SIZE(shape->size, shape->few, FLASH_LAUNCH)
+    return cudaGetLastError();
+}
+
+/* Bytes of shared memory that the kernel needs. */
+template <int TYPE> static int32_t flash_bytes(int32_t size, bool few) {
+#define FLASH_BYTES(SIZE, MS, WN, STAGES, BLOCKS) return flash_shape<TYPE, SIZE, MS, WN, STAGES>::BYTES
+    FLASH_FOR_SIZE(size, few, FLASH_BYTES)
+}
+
+/* Lets the kernels of all sizes use the shared memory they need, if the device has it. */
+template <int TYPE> static cudaError_t flash_prepare(int32_t most) {
+    static const int32_t sizes[] = {64, 96, 128, 192, 256, 512};
+    cudaError_t code = cudaSuccess;
+    for (int i = 0; i < 12 && code == cudaSuccess; i++) {
+        const bool few = i >= 6;
+        if (!few && sizes[i] > 256) {
+            continue;
+        }
+#define FLASH_PREPARE(SIZE, MS, WN, STAGES, BLOCKS)                                                          \
+    do {                                                                                                     \
+        typedef flash_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;                                               \
+        if (SHAPE::BYTES <= most) {                                                                          \
+            code = cudaFuncSetAttribute(flash_kernel<TYPE, SIZE, MS, WN, STAGES, BLOCKS>,                    \
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, SHAPE::BYTES);          \
+        }                                                                                                    \
+    } while (0)
+        FLASH_FOR_SIZE(sizes[i % 6], few, FLASH_PREPARE)
+    }
+    return code;
+}
+
+#define FLASH_DEFINE(name, TYPE)                                                                             \
+    cudaError_t sl_flash_launch_##name(const sl_cuda_context *context, const flash_args *args,               \
+                                       const flash_launch_shape *shape, cudaStream_t stream) {               \
+        return flash_launch<TYPE>(context, args, shape, stream);                                             \
+    }                                                                                                        \
+    int32_t sl_flash_bytes_##name(int32_t size, bool few) {                                                  \
+        return flash_bytes<TYPE>(size, few);                                                                 \
+    }                                                                                                        \
+    cudaError_t sl_flash_prepare_##name(int32_t most) {                                                      \
+        return flash_prepare<TYPE>(most);                                                                    \
+    }
+
+#endif
