@@ -36,8 +36,9 @@ typedef struct sl_model {
  * file and what is wrong with it. A folder without tokenizer.json or a file without tokenizer.ggml.model
  * loads with no tokenizer; a tokenizer that is there but cannot be used is an error. */
 int sl_model_load(const char *path, sl_model **model, sl_error *error);
-/* Only the tokenizer, its template and the name: the program stays empty, the config zero. Opens vocabulary-only files and
- * folders, of families that are not built too. SL_ERR_NOT_FOUND when there is no tokenizer. */
+/* Only the tokenizer, its template and the name: the program stays empty, the config zero. Opens
+ * vocabulary-only files and folders, of families that are not built too. SL_ERR_NOT_FOUND when there is no
+ * tokenizer. */
 int sl_model_load_tokenizer(const char *path, sl_model **model, sl_error *error);
 void sl_model_free(sl_model *model); /* NULL is fine */
 

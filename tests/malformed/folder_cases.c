@@ -319,9 +319,7 @@ static json_t *tokenizer_json(void) {
         put_utf8(text, c);
         json_object_set_new(vocabulary, text, json_integer(id++));
     }
-    static const char *const more[] = {"\xc4\xa0", "\xc4\x8a", "ab", "abc",
-                                       "\xc4\xa0"
-                                       "a"};
+    static const char *const more[] = {"\xc4\xa0", "\xc4\x8a", "ab", "abc", "\304\240a"};
     for (int i = 0; i < 5; i++) {
         json_object_set_new(vocabulary, more[i], json_integer(id++));
     }

@@ -59,10 +59,7 @@ static void make_vocabulary(vocabulary *v, bool byte_level) {
             v->text[byte][put_utf8(v->text[byte], byte_character(byte))] = 0;
             v->type[byte] = 1;
         }
-        static const char *const more[] = {"ab", "abc",
-                                           "\xc4\xa0"
-                                           "a",
-                                           "xy", "yz"};
+        static const char *const more[] = {"ab", "abc", "\304\240a", "xy", "yz"};
         for (int i = 0; i < 5; i++) {
             name_token(v, 256 + i, more[i], 1);
         }
@@ -78,9 +75,7 @@ static void make_vocabulary(vocabulary *v, bool byte_level) {
             snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
             name_token(v, 3 + byte, text, 6);
         }
-        static const char *const more[] = {"\xe2\x96\x81", "a", "b", "ab",
-                                           "\xe2\x96\x81"
-                                           "a"};
+        static const char *const more[] = {"\xe2\x96\x81", "a", "b", "ab", "\342\226\201a"};
         for (int i = 0; i < 5; i++) {
             name_token(v, 259 + i, more[i], 1);
         }
