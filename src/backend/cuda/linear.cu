@@ -51,10 +51,21 @@ static __device__ __forceinline__ float half_at(const unsigned char *at) {
     return value;
 }
 
-/* Four bytes at an even address. */
-static __device__ __forceinline__ uint32_t even_word(const unsigned char *at) {
-    const uint16_t *halves = (const uint16_t *)at;
-    return (uint32_t)halves[0] | (uint32_t)halves[1] << 16;
+/* Words at an even address, from aligned loads: where it is not a multiple of four, the two bytes before and
+ * the two behind are read too. Before lie others of the block; behind, others of it, or the padding of the
+ * weight: what ends so is no multiple of four long. Without a branch, so that the loads of several groups can
+ * be under way at once. */
+template <int WORDS>
+static __device__ __forceinline__ void load_words(const unsigned char *at, uint32_t words[WORDS]) {
+    const uint32_t odd = (uint32_t)(uint64_t)at & 2u;
+    const uint32_t *aligned = (const uint32_t *)(at - odd);
+    uint32_t before = aligned[0];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        const uint32_t next = i + 1 < WORDS ? aligned[i + 1] : aligned[WORDS - 1 + odd / 2];
+        words[i] = __funnelshift_r(before, next, 8 * odd);
+        before = next;
+    }
 }
 
 /* Each byte minus `value`; bytes are below 128 and the difference fits int8. */
@@ -68,22 +79,25 @@ static __device__ __forceinline__ void load_group(const unsigned char *row, int3
 template <>
 __device__ __forceinline__ void load_group<SL_QTYPE_Q8_0>(const unsigned char *row, int32_t g, group32 *w) {
     const unsigned char *block = row + (uint64_t)g * SL_Q8_0_BYTES;
+    uint32_t words[8];
+    load_words<8>(block + 2, words);
     w->scale = half_at(block);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        w->words[i] = (int32_t)even_word(block + 2 + 4 * i);
+        w->words[i] = (int32_t)words[i];
     }
 }
 
 template <>
 __device__ __forceinline__ void load_group<SL_QTYPE_Q4_0>(const unsigned char *row, int32_t g, group32 *w) {
     const unsigned char *block = row + (uint64_t)g * SL_Q4_0_BYTES;
+    uint32_t words[4];
+    load_words<4>(block + 2, words);
     w->scale = half_at(block);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t word = even_word(block + 2 + 4 * i);
-        w->words[i] = subtract_each(word & 0x0f0f0f0fu, 8);
-        w->words[4 + i] = subtract_each(word >> 4 & 0x0f0f0f0fu, 8);
+        w->words[i] = subtract_each(words[i] & 0x0f0f0f0fu, 8);
+        w->words[4 + i] = subtract_each(words[i] >> 4 & 0x0f0f0f0fu, 8);
     }
 }
 
@@ -114,10 +128,13 @@ __device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *r
     w->scale = half_at(block + 208);
     w->factor0 = scales[2 * (g % 8)];
     w->factor1 = scales[2 * (g % 8) + 1];
+    uint32_t low_words[8], high_words[8];
+    load_words<8>(low, low_words);
+    load_words<8>(high, high_words);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const uint32_t quants = (even_word(low + 4 * i) >> 4 * (r / 2) & 0x0f0f0f0fu) |
-                                (even_word(high + 4 * i) >> 2 * r & 0x03030303u) << 4;
+        const uint32_t quants =
+            (low_words[i] >> 4 * (r / 2) & 0x0f0f0f0fu) | (high_words[i] >> 2 * r & 0x03030303u) << 4;
         w->words[i] = subtract_each(quants, 32);
     }
 }
@@ -173,6 +190,7 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
     const int32_t columns = work.columns, first = work.first, n = work.count;
     const unsigned char *w_row = work.row;
     const int32_t end = columns / 32 < (chunk + 1) * 8 ? columns / 32 : (chunk + 1) * 8;
+#pragma unroll(ROWS == 1 ? 4 : 2)
     for (int32_t g = chunk * 8; g < end; g++) {
         group32 w;
         load_group<TYPE>(w_row, g, &w);
