@@ -341,6 +341,7 @@ static json_t *tokenizer_json(void) {
 }
 
 static void tokenizer_cases(yard *y) {
+    json_t *config_json = y->root;
     json_t *config = json_pack("{s:s, s:{s:s,s:b}, s:b, s:s, s:{s:{s:s,s:b}}}", "bos_token", "<|im_end|>",
                                "eos_token", "content", "<|im_end|>", "special", 1, "add_bos_token", 1,
                                "chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}",
@@ -371,6 +372,7 @@ static void tokenizer_cases(yard *y) {
     free(config_text);
     json_decref(tokenizer);
     json_decref(config);
+    y->root = config_json;
 }
 
 /* ---- config.json, model.safetensors, the index ---- */

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #ifdef SLUICE_SANITIZED
-enum { SAMPLING = 12, CPU_LIMIT_MS = 20000, MEASURED = 0 };
+enum { SAMPLING = 18, CPU_LIMIT_MS = 20000, MEASURED = 0 };
 const char *__asan_default_options(void);
 /* Leaks are seen by the library's own count of live bytes; a search of all memory per case would take
  * minutes. */
@@ -336,6 +336,9 @@ int main(int count_of_arguments, char **arguments) {
         int status;
         waitpid(workers[i], &status, 0);
         worst |= status;
+        if (status) {
+            printf("FAIL worker %d ended early (status 0x%x): cases were not run\n", i, (unsigned)status);
+        }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     const totals *t = s.totals;
