@@ -204,6 +204,8 @@ void sl_backend_close(sl_backend *backend);
 /* What the CUDA module exports, under SL_CUDA_ENTRY_NAME. `abi` must equal SL_BACKEND_ABI, else
  * SL_ERR_UNSUPPORTED. */
 #define SL_CUDA_ENTRY_NAME "sl_cuda_backend_create"
+/* And, for its log lines: void (sl_log_function function, void *context). */
+#define SL_CUDA_LOG_NAME "sl_cuda_log_set"
 typedef int (*sl_cuda_entry)(int abi, const sl_backend_options *options, sl_backend **backend,
                              sl_error *error);
 

@@ -78,6 +78,21 @@ static void *load_module(sl_error *error) {
     return NULL;
 }
 
+static void log_line(void *context, sl_log_level level, const char *line) {
+    (void)context;
+    sl_log(level, "%s", line);
+}
+
+/* The module carries its own copy of the log; its lines go to the library's. */
+static void forward_log(void *module) {
+    void (*set)(sl_log_function function, void *context);
+    void *symbol = dlsym(module, SL_CUDA_LOG_NAME);
+    if (symbol) {
+        memcpy(&set, &symbol, sizeof set);
+        set(log_line, NULL);
+    }
+}
+
 static int open_cuda(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
     void *module = load_module(error);
     if (!module) {
@@ -88,6 +103,7 @@ static int open_cuda(const sl_backend_options *options, sl_backend **backend, sl
     if (!symbol) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "cuda: %s has no %s", module_name, SL_CUDA_ENTRY_NAME);
     }
+    forward_log(module);
     memcpy(&entry, &symbol, sizeof entry); /* C has no cast from an object's to a function's address */
     return entry(SL_BACKEND_ABI, options, backend, error);
 }
