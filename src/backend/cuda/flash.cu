@@ -5,12 +5,16 @@ enum {
     MERGE_THREADS = 128,
     MOST_SIZE = 512,
     MOST_TILE_SIZE = 256, /* of a head, in the arrangement for many rows */
-    MERGE_EACH = MOST_SIZE / MERGE_THREADS,
+    MOST_WGMMA_SIZE = 128,
+    LEAST_WGMMA_ROWS = 64
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
 
-/* After a launch with partials: adds the chunks of one row and head, in order. */
-static __global__ void merge_kernel(sl_cuda_context context, flash_args args) {
+/* After a launch with partials: adds the chunks of one row and head, in order. A thread has EACH columns, and
+ * BATCH chunks on their way at a time. */
+template <int EACH, int BATCH>
+static __global__ void __launch_bounds__(MERGE_THREADS)
+    merge_kernel(sl_cuda_context context, flash_args args) {
     const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y;
     if (row >= context.header->rows) {
         return;
@@ -19,38 +23,67 @@ static __global__ void merge_kernel(sl_cuda_context context, flash_args args) {
     const sl_cuda_cache &cache = context.caches[group];
     const sl_step_span &span = context.spans[context.rows[row].span];
     const int32_t index = span.length[group] + row - span.first_row, size = cache.value_size;
-    const int32_t keys = FLASH_CHUNK_TILES * FLASH_KEYS;
+    const int32_t keys = FLASH_CHUNK_TILES * FLASH_KEYS, stride = FLASH_PARTIAL_HEAD + size;
+    const int32_t first = flash_first_seen(cache.window, index) / keys, last = index / keys;
+    if (first == last) {
+        return;
+    }
+    const float *from =
+        args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + first) * stride;
     float largest = args.sinks ? args.sinks[head] * FLASH_LOG2_E : -INFINITY;
     float sum = args.sinks ? 1.0f : 0.0f;
-    float total[MERGE_EACH];
+    float total[EACH];
 #pragma unroll
-    for (int i = 0; i < MERGE_EACH; i++) {
+    for (int i = 0; i < EACH; i++) {
         total[i] = 0;
     }
-#pragma unroll 2
-    for (int32_t chunk = flash_first_seen(cache.window, index) / keys; chunk <= index / keys; chunk++) {
-        const float *from =
-            args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + chunk) *
-                                (FLASH_PARTIAL_HEAD + size);
-        float keep, add;
-        flash_merge(from[0], from[1], &largest, &sum, &keep, &add);
+    for (int32_t chunk = first; chunk <= last; chunk += BATCH, from += BATCH * stride) {
+        float m[BATCH], l[BATCH], y[BATCH][EACH];
 #pragma unroll
-        for (int i = 0; i < MERGE_EACH; i++) {
-            const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
-            if (c < size) {
-                total[i] = total[i] * keep + from[FLASH_PARTIAL_HEAD + c] * add;
+        for (int k = 0; k < BATCH; k++) {
+            const bool there = chunk + k <= last;
+            m[k] = there ? from[k * stride] : 0.0f;
+            l[k] = there ? from[k * stride + 1] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
+                y[k][i] = there && c < size ? from[k * stride + FLASH_PARTIAL_HEAD + c] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (chunk + k <= last) {
+                float keep, add;
+                flash_merge(m[k], l[k], &largest, &sum, &keep, &add);
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    total[i] = total[i] * keep + y[k][i] * add;
+                }
             }
         }
     }
     const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
     const float *gate = args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
 #pragma unroll
-    for (int i = 0; i < MERGE_EACH; i++) {
+    for (int i = 0; i < EACH; i++) {
         const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
         if (c < size) {
             sl_f32(args.y, row)[head * size + c] = flash_finish(args, gate, c, total[i], factor);
         }
     }
+}
+
+static cudaError_t merge(const sl_cuda_context *context, const flash_args *args, int32_t rows, int32_t size,
+                         cudaStream_t stream) {
+    const dim3 grid((unsigned)rows, (unsigned)args->attention.heads);
+    if (size <= MERGE_THREADS) {
+        merge_kernel<1, 16><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    } else if (size <= 2 * MERGE_THREADS) {
+        merge_kernel<2, 8><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    } else {
+        merge_kernel<MOST_SIZE / MERGE_THREADS, 4><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    }
+    return cudaGetLastError();
 }
 
 static int32_t splits_of(int32_t table_width) {
@@ -81,11 +114,18 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    const bool few = row->run != sl_cuda_flash_whole;
+    const bool wgmma = row->run == sl_cuda_flash_wgmma, few = !wgmma && row->run != sl_cuda_flash_whole;
+    const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
     if (row->weight_type == SL_QTYPE_BF16 ? type != SL_QTYPE_BF16
                                           : type != SL_QTYPE_F16 && type != SL_QTYPE_Q8_0) {
         return row->weight_type == SL_QTYPE_BF16 ? "takes caches of bf16" : "takes caches of f16 and q8_0";
+    }
+    if (wgmma && (type == SL_QTYPE_Q8_0 || size_of(group) > MOST_WGMMA_SIZE)) {
+        return "takes caches of f16 and bf16, and head sizes up to 128";
+    }
+    if (wgmma && query->rows[SL_ROWS_STEP] < LEAST_WGMMA_ROWS) {
+        return "takes 64 rows or more";
     }
     if (row->most_rows > 0 && size_of(group) <= MOST_TILE_SIZE &&
         query->rows[SL_ROWS_STEP] > row->most_rows) {
@@ -103,9 +143,12 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     if (kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 256 MiB";
     }
-    int most = 0;
-    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                               query->backend->options.device) != cudaSuccess ||
+    int most = 0, major = 0;
+    if (wgmma && (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+                  major != 9)) {
+        return "takes devices of capability 9.0";
+    }
+    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
         bytes_needed(type, size_of(group), few) > most) {
         return "the device has too little shared memory for this head size";
     }
@@ -117,11 +160,18 @@ cudaError_t sl_cuda_flash_prepare(int device) {
     cudaError_t code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     code = code == cudaSuccess ? sl_flash_prepare_f16(most) : code;
     code = code == cudaSuccess ? sl_flash_prepare_bf16(most) : code;
-    return code == cudaSuccess ? sl_flash_prepare_q8_0(most) : code;
+    code = code == cudaSuccess ? sl_flash_prepare_q8_0(most) : code;
+    int major = 0;
+    code = code == cudaSuccess ? cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)
+                               : code;
+    return code == cudaSuccess && major == 9 ? sl_flash_prepare_wgmma() : code;
 }
 
-static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, bool few, bool split,
+typedef enum flash_way { WAY_WHOLE, WAY_FEW, WAY_SPLIT, WAY_WGMMA } flash_way;
+
+static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, flash_way way,
                           cudaStream_t stream) {
+    const bool split = way == WAY_SPLIT, few = split || way == WAY_FEW;
     const sl_op_attention *attention = &op->op->u.attention;
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     const flash_args args = {*attention,
@@ -135,25 +185,28 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
                                       few};
     const sl_qtype type = context->caches[attention->place.group].type;
-    cudaError_t code = type == SL_QTYPE_BF16   ? sl_flash_launch_bf16(context, &args, &shape, stream)
+    cudaError_t code = way == WAY_WGMMA        ? sl_flash_launch_wgmma(context, &args, &shape, stream)
+                       : type == SL_QTYPE_BF16 ? sl_flash_launch_bf16(context, &args, &shape, stream)
                        : type == SL_QTYPE_Q8_0 ? sl_flash_launch_q8_0(context, &args, &shape, stream)
                                                : sl_flash_launch_f16(context, &args, &shape, stream);
     if (code == cudaSuccess && split) {
-        merge_kernel<<<dim3((unsigned)shape.rows, (unsigned)attention->heads), MERGE_THREADS, 0, stream>>>(
-            *context, args);
-        code = cudaGetLastError();
+        code = merge(context, &args, shape.rows, group->value_size, stream);
     }
     return code;
 }
 
 SL_CUDA_RUN(sl_cuda_flash_whole) {
-    return launch(context, op, false, false, stream);
+    return launch(context, op, WAY_WHOLE, stream);
 }
 
 SL_CUDA_RUN(sl_cuda_flash_few) {
-    return launch(context, op, true, false, stream);
+    return launch(context, op, WAY_FEW, stream);
 }
 
 SL_CUDA_RUN(sl_cuda_flash_split) {
-    return launch(context, op, true, true, stream);
+    return launch(context, op, WAY_SPLIT, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_flash_wgmma) {
+    return launch(context, op, WAY_WGMMA, stream);
 }

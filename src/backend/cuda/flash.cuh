@@ -12,7 +12,8 @@
  * are of it (q8_0 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the sequence;
  * chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16 columns,
  * then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e after a
- * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y corr
+ * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y
+ * corr
  * + p v over steps of 16 keys. A chunk starts with m = -infinity, l = 0, y = 0. Its l is added over the four
  * lanes of a row at its end, then the chunks as merge_chunk() says. A tile that a row does not see changes
  * none of its bits: p = 0, corr = 1. So a result depends on neither arrangement nor the rest of the step. */
@@ -124,8 +125,7 @@ template <typename SHAPE, int TYPE, int SIZE>
 static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t tile, bool is_key,
                                                    uint32_t to) {
     if (tile <= w.last_tile) {
-        const unsigned char *from =
-            (is_key ? w.keys : w.values) + (uint64_t)w.table[tile] * w.page_bytes;
+        const unsigned char *from = (is_key ? w.keys : w.values) + (uint64_t)w.table[tile] * w.page_bytes;
         const int32_t row_bytes = is_key ? w.key_bytes : w.value_bytes;
         if (TYPE == SL_QTYPE_Q8_0) {
             const int32_t pieces = row_bytes * FLASH_KEYS / 16; /* 64 rows are a multiple of 16 */
@@ -140,8 +140,7 @@ static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t 
             for (int j = 0; j < FLASH_KEYS * PIECES / FLASH_THREADS; j++) {
                 const int32_t i = (int32_t)threadIdx.x + j * FLASH_THREADS;
                 const int32_t key = i / PIECES, piece = i % PIECES;
-                const bool there =
-                    8 * piece < size && base + key >= w.lowest && base + key <= w.highest;
+                const bool there = 8 * piece < size && base + key >= w.lowest && base + key <= w.highest;
                 flash_copy16(to + (uint32_t)(key * SHAPE::STRIDE * 2 + piece * 16),
                              there ? from + key * row_bytes + piece * 16 : from, there ? 16 : 0);
             }
@@ -162,8 +161,7 @@ static __device__ __forceinline__ void flash_decode(const flash_walk &w, int32_t
         const int32_t key = i / PIECES, piece = i % PIECES;
         uint32_t out[8];
         if (16 * piece < size && base + key >= w.lowest && base + key <= w.highest) {
-            const uint16_t *block =
-                (const uint16_t *)(raw + key * row_bytes + piece / 2 * SL_Q8_0_BYTES);
+            const uint16_t *block = (const uint16_t *)(raw + key * row_bytes + piece / 2 * SL_Q8_0_BYTES);
             float scale;
             asm("cvt.f32.f16 %0, %1;" : "=f"(scale) : "h"(block[0]));
 #pragma unroll
@@ -252,6 +250,12 @@ static __device__ __forceinline__ int32_t flash_first_seen(int32_t window, int32
     return window > 0 && index >= window ? index - window + 1 : 0;
 }
 
+/* Then there is nothing to add up, and the block that has it stores y. */
+static __device__ __forceinline__ bool flash_has_one_chunk(int32_t window, int32_t index) {
+    const int32_t keys = FLASH_CHUNK_TILES * FLASH_KEYS;
+    return flash_first_seen(window, index) / keys == index / keys;
+}
+
 static __device__ __forceinline__ int32_t flash_next_tile(const flash_walk &w, int32_t tile) {
     while (tile <= w.last_tile && w.table[tile] < 0) {
         tile++;
@@ -287,8 +291,8 @@ template <int MS, int COLUMNS> struct flash_state {
 /* What is seldom needed, in shared memory. */
 template <int UNITS, int WN> struct flash_rare {
     flash_place place;
-    int32_t index[UNITS];       /* the last key that the unit sees */
-    float2 totals[WN][UNITS];   /* m (times log2 e) and l of the chunks before; each warp its own */
+    int32_t index[UNITS];     /* the last key that the unit sees */
+    float2 totals[WN][UNITS]; /* m (times log2 e) and l of the chunks before; each warp its own */
 };
 
 /* scores = q . k for 64 keys. */
@@ -327,11 +331,11 @@ static __device__ __forceinline__ void flash_scores(uint32_t q_at, uint32_t k_at
     }
 }
 
-/* Scores to p, with the running maximum and sum, and acc to the new maximum. */
+/* Scores to p, with the running maximum and sum; what acc is to be multiplied by. */
 template <int MS, int COLUMNS>
-static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4],
-                                                   float c, float softcap, bool masked, int32_t base,
-                                                   float scale, const int32_t *index, int32_t window) {
+static __device__ __forceinline__ void
+flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4], float c, float softcap, bool masked,
+            int32_t base, float scale, const int32_t *index, int32_t window, float correction[MS][2]) {
     const int32_t column = 2 * ((int32_t)threadIdx.x % 4);
     if (softcap > 0) {
         const float inverse = scale / softcap;
@@ -365,8 +369,6 @@ static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *sta
             }
         }
     }
-    bool same = true;
-    float correction[MS][2];
 #pragma unroll
     for (int i = 0; i < MS; i++) {
 #pragma unroll
@@ -382,7 +384,6 @@ static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *sta
             largest = fmaxf(largest, before);
             const float bias = largest == -INFINITY ? 0.0f : -largest * c;
             correction[i][h] = largest == before ? 1.0f : flash_exp2(fmaf(before, c, bias));
-            same = same && correction[i][h] == 1.0f;
             float sum = state->l[i][h] * correction[i][h];
 #pragma unroll
             for (int n = 0; n < 8; n++) {
@@ -393,6 +394,16 @@ static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *sta
             state->l[i][h] = sum;
             state->m[i][h] = largest;
         }
+    }
+}
+
+template <int MS, int COLUMNS>
+static __device__ __forceinline__ void flash_rescale(flash_state<MS, COLUMNS> *state,
+                                                     const float correction[MS][2]) {
+    bool same = true;
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+        same = same && correction[i][0] == 1.0f && correction[i][1] == 1.0f;
     }
     if (!__all_sync(SL_FULL_WARP, same)) {
 #pragma unroll
@@ -457,10 +468,10 @@ static __device__ __forceinline__ void flash_store2(float *to, float a, float b)
 /* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. `unit`: the first
  * of the warp; `column`: the warp's first. */
 template <int MS, int COLUMNS>
-static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, int32_t kv_head,
-                                                       int32_t first_row, int32_t unit, int32_t units,
-                                                       int32_t column, int32_t size, float c, bool last,
-                                                       float2 *totals, flash_state<MS, COLUMNS> *state) {
+static __device__ __forceinline__ void
+flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int32_t unit, int32_t units,
+                int32_t column, int32_t size, float c, bool last, float2 *totals, const int32_t *index,
+                int32_t window, flash_state<MS, COLUMNS> *state) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
 #pragma unroll
     for (int i = 0; i < MS; i++) {
@@ -475,7 +486,8 @@ static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, i
                 continue;
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
-            if (args.partials) {
+            const int32_t seen = index[16 * i + 8 * h + lane / 4];
+            if (args.partials && !flash_has_one_chunk(window, seen)) {
                 float *to = args.partials +
                             (((int64_t)row * args.attention.heads + head) * args.splits + blockIdx.z) *
                                 (FLASH_PARTIAL_HEAD + size);
@@ -524,6 +536,47 @@ static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, i
     flash_start_chunk(state);
 }
 
+/* A block's place in the cache, and which tiles it needs. */
+static __device__ __forceinline__ void flash_start_walk(const sl_cuda_context &context,
+                                                        const flash_args &args, const sl_step_span &span,
+                                                        int32_t kv_head, int32_t first_unit,
+                                                        int32_t last_unit, flash_walk *walk) {
+    const int32_t group = args.attention.place.group, length = span.length[group];
+    const sl_cuda_cache &cache = context.caches[group];
+    const int32_t window = cache.window;
+    flash_walk &w = *walk;
+    w.table = cache.table + (int64_t)span.slot * context.table_width;
+    w.page_bytes = cache.page_bytes;
+    w.key_bytes = (int32_t)cache.key_bytes;
+    w.value_bytes = (int32_t)cache.value_bytes;
+    w.key_size = cache.key_size;
+    w.value_size = cache.value_size;
+    w.keys = cache.pages + (uint64_t)args.attention.place.layer * cache.layer_bytes;
+    w.values = w.keys + ((uint64_t)cache.kv_heads * cache.key_bytes + (uint64_t)kv_head * cache.value_bytes) *
+                            FLASH_KEYS;
+    w.keys += (uint64_t)kv_head * FLASH_KEYS * cache.key_bytes;
+    w.lowest = flash_first_seen(window, length + first_unit / args.ratio);
+    w.highest = length + last_unit / args.ratio;
+    w.first_tile = w.lowest / FLASH_KEYS;
+    w.last_tile = w.highest / FLASH_KEYS;
+}
+
+template <int UNITS, int WN, int THREADS>
+static __device__ __forceinline__ void flash_start_units(const flash_args &args, int32_t kv_head,
+                                                         int32_t length, int32_t first_unit,
+                                                         int32_t last_unit, flash_rare<UNITS, WN> *rare) {
+    for (int32_t i = (int32_t)threadIdx.x; i < UNITS; i += THREADS) {
+        const int32_t unit = first_unit + i < last_unit ? first_unit + i : last_unit;
+        const int32_t head = kv_head * args.ratio + unit % args.ratio;
+        rare->index[i] = length + unit / args.ratio;
+#pragma unroll
+        for (int n = 0; n < WN; n++) {
+            rare->totals[n][i] = args.sinks ? make_float2(args.sinks[head] * FLASH_LOG2_E, 1.0f)
+                                            : make_float2(-INFINITY, 0.0f);
+        }
+    }
+}
+
 /* ---- the kernel ---- */
 
 template <int TYPE, int SIZE, int MS, int WN, int STAGES, int BLOCKS>
@@ -545,24 +598,10 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     }
     const sl_step_span &span = context.spans[place.span];
     const int32_t group = args.attention.place.group, length = span.length[group];
-    const sl_cuda_cache &cache = context.caches[group];
-    const int32_t window = cache.window, first_unit = place.first_unit;
+    const int32_t window = context.caches[group].window, first_unit = place.first_unit;
     const int32_t last_unit = first_unit + place.units - 1; /* numbered in the span, as all units below */
     flash_walk w;
-    w.table = cache.table + (int64_t)span.slot * context.table_width;
-    w.page_bytes = cache.page_bytes;
-    w.key_bytes = (int32_t)cache.key_bytes;
-    w.value_bytes = (int32_t)cache.value_bytes;
-    w.key_size = cache.key_size;
-    w.value_size = cache.value_size;
-    w.keys = cache.pages + (uint64_t)args.attention.place.layer * cache.layer_bytes;
-    w.values = w.keys + ((uint64_t)cache.kv_heads * cache.key_bytes + (uint64_t)kv_head * cache.value_bytes) *
-                            FLASH_KEYS;
-    w.keys += (uint64_t)kv_head * FLASH_KEYS * cache.key_bytes;
-    w.lowest = flash_first_seen(window, length + first_unit / args.ratio);
-    w.highest = length + last_unit / args.ratio;
-    w.first_tile = w.lowest / FLASH_KEYS;
-    w.last_tile = w.highest / FLASH_KEYS;
+    flash_start_walk(context, args, span, kv_head, first_unit, last_unit, &w);
     if (args.partials) {
         const int32_t chunk = (int32_t)blockIdx.z * FLASH_CHUNK_TILES;
         w.first_tile = w.first_tile > chunk ? w.first_tile : chunk;
@@ -585,16 +624,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     flash_load_queries<SHAPE, TYPE, SIZE>(args, kv_head, span.first_row, first_unit, place.units, w.key_size,
                                           (uint32_t *)memory);
 
-    for (int32_t i = (int32_t)threadIdx.x; i < SHAPE::UNITS; i += FLASH_THREADS) {
-        const int32_t unit = first_unit + i < last_unit ? first_unit + i : last_unit;
-        const int32_t head = kv_head * args.ratio + unit % args.ratio;
-        rare.index[i] = length + unit / args.ratio;
-#pragma unroll
-        for (int n = 0; n < WN; n++) {
-            rare.totals[n][i] =
-                args.sinks ? make_float2(args.sinks[head] * FLASH_LOG2_E, 1.0f) : make_float2(-INFINITY, 0.0f);
-        }
-    }
+    flash_start_units<SHAPE::UNITS, WN, FLASH_THREADS>(args, kv_head, length, first_unit, last_unit, &rare);
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t warp_unit = warp / WN * 16 * MS, column = warp % WN * SHAPE::COLUMNS;
     const float scale = args.attention.scale, softcap = args.attention.softcap;
@@ -610,10 +640,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     const int32_t index_high = length + warp_last / args.ratio;
     const int32_t from_low = flash_first_seen(window, index_low),
                   from_high = flash_first_seen(window, index_high);
-    const uint32_t q_at =
-        q_start + (uint32_t)(((warp_unit + lane % 16) * SHAPE::STRIDE + lane / 16 * 8) * 2);
-    const uint32_t k_lane =
-        (uint32_t)(((lane % 8 + lane / 16 * 8) * SHAPE::STRIDE + lane / 8 % 2 * 8) * 2);
+    const uint32_t q_at = q_start + (uint32_t)(((warp_unit + lane % 16) * SHAPE::STRIDE + lane / 16 * 8) * 2);
+    const uint32_t k_lane = (uint32_t)(((lane % 8 + lane / 16 * 8) * SHAPE::STRIDE + lane / 8 % 2 * 8) * 2);
     const uint32_t v_lane = (uint32_t)((lane % 16 * SHAPE::STRIDE + lane / 16 * 8 + column) * 2);
     uint32_t kept[KEEP ? SIZE / 16 : 1][MS][4];
     if (KEEP) {
@@ -650,8 +678,10 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
             float s[MS][8][4];
             flash_scores<SHAPE, TYPE, SIZE, MS, KEEP>(q_at, k_start + here + k_lane, kept, s);
             const bool masked = base + FLASH_KEYS - 1 > index_low || base < from_high;
+            float correction[MS][2];
             flash_weigh<MS, SHAPE::COLUMNS>(&state, s, c, softcap, masked, base, scale,
-                                            rare.index + warp_unit, window);
+                                            rare.index + warp_unit, window, correction);
+            flash_rescale<MS, SHAPE::COLUMNS>(&state, correction);
 #pragma unroll
             for (int i = 0; i < MS; i++) {
 #pragma unroll
@@ -676,9 +706,9 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
         }
         const bool last = next > w.last_tile;
         if (last || next / FLASH_CHUNK_TILES != tile / FLASH_CHUNK_TILES) {
-            flash_end_chunk<MS, SHAPE::COLUMNS>(args, kv_head, span.first_row, first_unit + warp_unit,
-                                                last_unit + 1, column, w.value_size, c, last,
-                                                rare.totals[warp % WN] + warp_unit, &state);
+            flash_end_chunk<MS, SHAPE::COLUMNS>(
+                args, kv_head, span.first_row, first_unit + warp_unit, last_unit + 1, column, w.value_size, c,
+                last, rare.totals[warp % WN] + warp_unit, rare.index + warp_unit, window, &state);
         }
         stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
         tile = next;

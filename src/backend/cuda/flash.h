@@ -14,7 +14,8 @@ typedef struct flash_args {
     sl_op_attention attention;
     sl_cuda_operand q, gate, y;
     const float *sinks;
-    float *partials; /* [row][head][splits][FLASH_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks */
+    float
+        *partials; /* [row][head][splits][FLASH_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks */
     int32_t splits;
     int32_t ratio; /* query heads per key head */
 } flash_args;
@@ -34,5 +35,9 @@ FLASH_DECLARE(f16)
 FLASH_DECLARE(bf16)
 FLASH_DECLARE(q8_0)
 #undef FLASH_DECLARE
+/* Devices of capability 9.0 only; heads up to 128. */
+cudaError_t sl_flash_launch_wgmma(const sl_cuda_context *context, const flash_args *args,
+                                  const flash_launch_shape *shape, cudaStream_t stream);
+cudaError_t sl_flash_prepare_wgmma(void);
 
 #endif
