@@ -121,11 +121,13 @@ SL_CUDA_RUN(sl_cuda_attention_split);
 uint64_t sl_cuda_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_attention_prepare(int device);
-/* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys. One class. */
+/* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys, one class; `wgmma` for
+ * many rows on Hopper, another. */
 enum { SL_CUDA_SPLIT_ROWS = 16, SL_CUDA_FLASH_FEW_ROWS = 64 };
 SL_CUDA_RUN(sl_cuda_flash_whole);
 SL_CUDA_RUN(sl_cuda_flash_few);
 SL_CUDA_RUN(sl_cuda_flash_split);
+SL_CUDA_RUN(sl_cuda_flash_wgmma);
 uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_flash_prepare(int device);
