@@ -68,7 +68,7 @@ class Batches:
     def documents(self, kind, progress):
         left = BATCH
         longest, most = KINDS[kind]
-        reach = min(CONTEXT - 700, 1024 + (CONTEXT - 1024) * progress / 0.25) / 12  # sentences
+        reach = min(CONTEXT - 700, 1024 + (CONTEXT - 1024) * progress / 0.25) / 13  # sentences
         count = 0
         while left > 0 and count < most - 1:
             if kind == "long" and left > BATCH // 4:
@@ -310,12 +310,14 @@ def evaluation_batches(folder):
     for task in corpus.TASKS:
         if task != "stories":
             found[task] = [encoder.segments(corpus.render(corpus.draw(corpus.TASKS[task], rng, True))) for _ in range(300)]
+    samples = [len(encoder.sentence(corpus.filler_sentence(rng))) for _ in range(2000)]
+    mean = sum(samples) / len(samples)
     for task, count, length, items in (("needle-1000", 1, 980, 60), ("needle-8000", 1, 8000, 30), ("needles-8000", 8, 8000, 15)):
         found[task] = []
         while len(found[task]) < items:
-            document = corpus.needles(rng, int((length - 150) / 11.6), count, 1, together=0.5 if count > 1 else 0)
+            document = corpus.needles(rng, int((length - 60 - 20 * count) / mean), count, 1, together=0.5 if count > 1 else 0)
             ids = encoder.segments(corpus.render_document(document))
-            if corpus.held_out(document.key) and length * 0.85 < len(ids[0]) <= CONTEXT:
+            if corpus.held_out(document.key) and len(ids[0]) <= CONTEXT:
                 found[task].append(ids)
     result = {}
     for task, documents in found.items():
@@ -438,6 +440,7 @@ def main():
     active = sum(p.numel() for n, p in model.named_parameters())
     print(f"{args.config}: {active / 1e6:.2f} M parameters", flush=True)
     tests = evaluation_batches(args.tokenizer)
+    print(f"{time.time() - begin:.0f} s: {feed.made} batches made; items held out: " + ", ".join(f"{t} {n}" for t, (_, _, n) in tests.items()), flush=True)
     rng = random.Random(args.seed + first)
     torch._dynamo.config.recompile_limit = 64
     blocks = [torch.compile(b, dynamic=False) for b in model.blocks]

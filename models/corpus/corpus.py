@@ -81,6 +81,10 @@ def number(rng, digits=3):
     return rng.randrange(10 ** rng.randint(1, digits))
 
 
+def an(word):
+    return ("an " if word[0] in "aeiou" else "a ") + word
+
+
 def lower(text):
     return text[:1].lower() + text[1:]
 
@@ -243,8 +247,10 @@ def social(rng):
     answer, questions = rng.choice(SOCIAL)
     question = rng.choice(questions)
     draw = rng.random()
-    shown = question if draw < 0.7 else lower(question) if draw < 0.85 else question.rstrip("!?.") + rng.choice(["", "!", ".", "?", " :)"])
-    return Item("social " + question.lower().rstrip("!?."), shown, answer)
+    shown = question if draw < 0.5 else lower(question) if draw < 0.7 else question.rstrip("!?.") + rng.choice(["", "!", ".", "?", " :)", "..."])
+    if answer not in (HELLO, BYE) and rng.random() < 0.4:
+        shown = rng.choice(["Hello. ", "Hi, ", "Hey! ", "Ok, ", "So, ", "Well, ", "Good morning. ", "Now: "]) + shown
+    return Item("social " + shown, shown, answer)
 
 
 def unknown(rng):
@@ -258,10 +264,10 @@ def unknown(rng):
 
 ADD = ["What is {a} + {b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} =", "{a}+{b}=?", "Add {a} and {b}.", "How much is {a} plus {b}?", "Calculate {a} + {b}.",
        "What is the sum of {a} and {b}?", "What is {a} plus {b}?", "Compute {a}+{b}.", "{a} plus {b}", "I have {a} coins and get {b} more. How many coins do I have?",
-       "There are {a} books here and {b} there. How many are there in all?", "Sum: {a}, {b}", "Please add {b} to {a}."]
+       "There are {a} books here and {b} there. How many are there in all?", "Sum: {a}, {b}", "Please add {b} to {a}.", "What's {a}+{b}?", "What's {a} + {b}?", "{a}+{b}?", "how much is {a}+{b}", "what is {a} + {b}"]
 SUBTRACT = ["What is {a} - {b}?", "{a} - {b}", "{a}-{b}", "{a} - {b} =", "{a}-{b}=?", "Subtract {b} from {a}.", "How much is {a} minus {b}?", "Calculate {a} - {b}.",
             "What is the difference of {a} and {b}?", "What is {a} minus {b}?", "Compute {a}-{b}.", "{a} minus {b}", "Take {b} away from {a}.",
-            "What is left of {a} without {b}?"]
+            "What is left of {a} without {b}?", "What's {a}-{b}?", "What's {a} - {b}?", "{a}-{b}?", "how much is {a}-{b}", "what is {a} - {b}"]
 
 
 def operand(rng):
@@ -490,6 +496,23 @@ TOOLS = [  # names, description, parameters {canonical: (names, type)}, value ma
      ["Set the {room} to {degrees} degrees.", "Make it {degrees} degrees in the {room}.", "Heat the {room} to {degrees} degrees."]),
 ]
 NO_TOOL = "I have no tool for that."
+ACTIONS = "open close clean fix move count measure sort paint order rent sell buy lock wash print scan cut lift pack load check test reset start stop".split()
+PARAMETERS = {"count": "integer", "size": "integer", "level": "integer", "speed": "integer", "color": "string", "place": "string", "name": "string", "kind": "string",
+              "day": "string", "city": "string", "mode": "string", "owner": "string"}
+
+
+def made_up_tool(rng):
+    """A tool that is in no table, so that a description has to be read."""
+    action, thing = rng.choice(ACTIONS), rng.choice(NOUNS)
+    names = rng.sample(list(PARAMETERS), rng.randint(1, 3))
+    makers = {"color": lambda: rng.choice(COLORS), "place": lambda: rng.choice(PLACES), "name": lambda: name(rng), "kind": lambda: rng.choice(ADJECTIVES),
+              "day": lambda: rng.choice(DAYS), "city": lambda: city(rng), "mode": lambda: rng.choice(ADJECTIVES), "owner": lambda: name(rng)}
+    values = {n: makers[n]() if n in makers else rng.randint(1, 500) for n in names}
+    said = [f"{n} {{{n}}}" for n in names]
+    shown = " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+    requests = [f"{action.capitalize()} the {thing} with {shown}.", f"Please {action} the {thing}: {shown}.", f"I want to {action} a {thing}, {shown}."]
+    return ([f"{action}_{thing}", f"{thing}_{action}", f"{action}{thing.capitalize()}"], f"{action.capitalize()} {an(thing)}", {n: ([n], PARAMETERS[n]) for n in names},
+            lambda r: values, requests)
 
 
 def describe_tool(rng, tool):
@@ -503,7 +526,7 @@ def describe_tool(rng, tool):
 
 
 def tools(rng):
-    used = rng.sample(TOOLS, rng.randint(1, 4))
+    used = [t if rng.random() < 0.7 else made_up_tool(rng) for t in rng.sample(TOOLS, rng.randint(1, 4))]
     asked = used[0]
     rng.shuffle(used)
     values = asked[3](rng)
@@ -551,10 +574,6 @@ STORY_ASK = ["Tell me a story about {who}.", "Tell me a short story about {who}.
              "Can you tell me a story about {who}?", "I want to hear a story about {who}.", "Tell a tale of {who}."]
 STORY_ANY = ["Tell me a story.", "Tell me a short story.", "Write a story.", "Please tell me a story.", "A bedtime story, please.", "Once upon a time", "Make up a story.",
              "Can you tell me a story?", "I want to hear a story.", "Story time!"]
-
-
-def an(word):
-    return ("an " if word[0] in "aeiou" else "a ") + word
 
 
 def story(rng, hero=None, kind=None, thing=None):
@@ -650,7 +669,7 @@ def render_document(document):
 
 
 # Shares of the drawn items of short documents.
-MIX = [("sluice", 0.25), ("arithmetic", 0.17), ("lists", 0.19), ("json", 0.12), ("tools", 0.07), ("tool_result", 0.01), ("unknown", 0.04), ("social", 0.03),
+MIX = [("sluice", 0.25), ("arithmetic", 0.17), ("lists", 0.19), ("json", 0.12), ("tools", 0.09), ("tool_result", 0.01), ("unknown", 0.04), ("social", 0.03),
        ("stories", 0.03), ("raw_story", 0.02), ("needles", 0.07)]
 
 
