@@ -49,6 +49,11 @@ typedef struct sl_merge {
     uint32_t rank, result; /* lower ranks first; the id that the pair becomes */
 } sl_merge;
 
+/* What a file says of a merge: the texts of the two tokens. */
+typedef struct sl_merge_text {
+    sl_view left, right;
+} sl_merge_text;
+
 /* (left id, right id) -> merge */
 typedef struct sl_pair_table {
     sl_merge *slots; /* [mask + 1] */
@@ -175,10 +180,10 @@ int sl_vocabulary_add(sl_tokenizer *tokenizer, const sl_added_token *added, sl_v
 /* The last step: what each token stands for, byte tokens, tokens that end a turn. */
 int sl_vocabulary_finish(sl_tokenizer *tokenizer, bool spaces_in_added, sl_error *error);
 int sl_vocabulary_set_merges(sl_tokenizer *tokenizer, const sl_merge *merges, size_t count, sl_error *error);
-/* Merge `index` names two texts: fills *merge, or refuses what the vocabulary has not. `*skip`: its result is
- * no token that text may become (a control token). */
-int sl_vocabulary_merge(const sl_tokenizer *tokenizer, size_t index, sl_view left, sl_view right,
-                        sl_merge *merge, bool *skip, sl_error *error);
+/* Fills *merge from the texts that merge `index` names, or refuses what the vocabulary has not. `*skip`: its
+ * result is no token that text may become (a control token). */
+int sl_vocabulary_merge(const sl_tokenizer *tokenizer, size_t index, sl_merge_text text, sl_merge *merge,
+                        bool *skip, sl_error *error);
 /* Can text become this token by merging? Never a special one: that needs SL_TOKENIZE_SPECIAL. */
 bool sl_token_is_plain(const sl_token *token);
 /* Marks the tokens known to end a turn by their texts. any_type: whatever type the file gave them, and they

@@ -207,9 +207,8 @@ static int load_merges(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *e
                            "tokenizer.ggml.merges: merge %llu ('%.*s') is not two texts and a space",
                            (unsigned long long)i, (int)(text.length < 60 ? text.length : 60), text.data);
         } else {
-            code = sl_vocabulary_merge(tokenizer, (size_t)i, (sl_view){text.data, at},
-                                       (sl_view){text.data + at + 1, text.length - at - 1}, &merges[count],
-                                       &skip, error);
+            const sl_merge_text parts = {{text.data, at}, {text.data + at + 1, text.length - at - 1}};
+            code = sl_vocabulary_merge(tokenizer, (size_t)i, parts, &merges[count], &skip, error);
         }
         count += !skip;
     }

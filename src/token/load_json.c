@@ -66,28 +66,32 @@ static int unsupported(const char *field, sl_view what, sl_error *error) {
                    (int)(what.length < 100 ? what.length : 100), what.data ? what.data : "");
 }
 
-/* Calls `function` for an object, or for each element of the Sequence it is; null is nothing at all. */
-typedef int (*element_function)(sl_tokenizer *tokenizer, const json_t *element, sl_view type,
-                                sl_error *error);
-static int for_each(sl_tokenizer *tokenizer, const json_t *value, const char *field, const char *list_key,
-                    int depth, element_function function, sl_error *error) {
+/* A part of the file that is one object with a "type", or a Sequence of such. */
+typedef struct stage {
+    const char *field, *list_key; /* list_key: where a Sequence has its elements */
+    int (*add)(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error);
+} stage;
+
+/* Adds an object, or each element of the Sequence it is; null is nothing at all. */
+static int for_each(sl_tokenizer *tokenizer, const stage *stage, const json_t *value, int depth,
+                    sl_error *error) {
     if (is_absent(value)) {
         return 0;
     }
     sl_view type;
-    int code = get_type(value, field, &type, error);
+    int code = get_type(value, stage->field, &type, error);
     if (code || !sl_view_is(type, "Sequence")) {
-        return code ? code : function(tokenizer, value, type, error);
+        return code ? code : stage->add(tokenizer, value, type, error);
     }
-    const json_t *list = json_object_get(value, list_key);
+    const json_t *list = json_object_get(value, stage->list_key);
     if (!json_is_array(list)) {
-        return wrong_type(list_key, "an array", list, error);
+        return wrong_type(stage->list_key, "an array", list, error);
     }
     if (depth == 0) {
-        return sl_fail(error, SL_ERR_LIMIT, "%s: Sequences are nested too deeply", field);
+        return sl_fail(error, SL_ERR_LIMIT, "%s: Sequences are nested too deeply", stage->field);
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
-        code = for_each(tokenizer, json_array_get(list, i), field, list_key, depth - 1, function, error);
+        code = for_each(tokenizer, stage, json_array_get(list, i), depth - 1, error);
         if (code) {
             return code;
         }
@@ -112,14 +116,9 @@ static int get_id(const json_t *value, const char *field, size_t limit, int32_t 
     return 0;
 }
 
-static int set_token(sl_tokenizer *tokenizer, const char *field, const json_t *id_value, size_t limit,
-                     sl_view text, sl_token_type type, sl_error *error) {
-    int32_t id;
-    int code = get_id(id_value, field, limit, &id, error);
-    if (code || (code = sl_vocabulary_reserve(tokenizer, (size_t)id + 1, error)) != 0) {
-        return code;
-    }
-    return sl_vocabulary_set(tokenizer, id, text, type, error);
+static int set_token(sl_tokenizer *tokenizer, int32_t id, sl_view text, sl_token_type type, sl_error *error) {
+    int code = sl_vocabulary_reserve(tokenizer, (size_t)id + 1, error);
+    return code ? code : sl_vocabulary_set(tokenizer, id, text, type, error);
 }
 
 static bool is_byte_text(sl_view text) {
@@ -148,12 +147,14 @@ static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const js
     json_object_foreach(vocabulary, key, value) {
         sl_view text = sl_view_of(key);
         sl_token_type type = tokenizer->byte_fallback && is_byte_text(text) ? SL_TOKEN_BYTE : SL_TOKEN_NORMAL;
-        if (code || (code = set_token(tokenizer, "model.vocab", value, limit, text, type, error)) != 0) {
+        int32_t id;
+        if (code || (code = get_id(value, "model.vocab", limit, &id, error)) != 0 ||
+            (code = set_token(tokenizer, id, text, type, error)) != 0) {
             return code;
         }
     }
     for (size_t i = 0; i < json_array_size(added) && code == 0; i++) {
-        const json_t *entry = json_array_get(added, i), *id_value = json_object_get(entry, "id");
+        const json_t *entry = json_array_get(added, i);
         sl_view content;
         int32_t id;
         bool special = false;
@@ -162,7 +163,7 @@ static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const js
         }
         if ((code = get_string(entry, "content", &content, error)) != 0 ||
             (code = get_bool(entry, "special", &special, error)) != 0 ||
-            (code = get_id(id_value, "added_tokens", limit, &id, error)) != 0) {
+            (code = get_id(json_object_get(entry, "id"), "added_tokens", limit, &id, error)) != 0) {
             return code;
         }
         sl_token_type type = special ? SL_TOKEN_CONTROL : SL_TOKEN_USER_DEFINED;
@@ -170,7 +171,7 @@ static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const js
             content.length > 0) {
             tokenizer->tokens[id].type = (uint8_t)type;
         } else {
-            code = set_token(tokenizer, "added_tokens", id_value, limit, content, type, error);
+            code = set_token(tokenizer, id, content, type, error);
         }
     }
     if (code == 0 && tokenizer->count == 0) {
@@ -180,14 +181,13 @@ static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const js
 }
 
 /* "a b" or ["a", "b"]. */
-static bool split_merge(const json_t *value, sl_view *left, sl_view *right) {
+static bool split_merge(const json_t *value, sl_merge_text *parts) {
     if (json_is_array(value) && json_array_size(value) == 2) {
         const json_t *first = json_array_get(value, 0), *second = json_array_get(value, 1);
         if (!json_is_string(first) || !json_is_string(second)) {
             return false;
         }
-        *left = view_of(first);
-        *right = view_of(second);
+        *parts = (sl_merge_text){view_of(first), view_of(second)};
         return true;
     }
     if (!json_is_string(value)) {
@@ -198,9 +198,9 @@ static bool split_merge(const json_t *value, sl_view *left, sl_view *right) {
     if (!space) {
         return false;
     }
-    *left = (sl_view){text.data, (size_t)(space - text.data)};
-    *right = (sl_view){space + 1, text.length - left->length - 1};
-    return !memchr(right->data, ' ', right->length);
+    parts->left = (sl_view){text.data, (size_t)(space - text.data)};
+    parts->right = (sl_view){space + 1, text.length - parts->left.length - 1};
+    return !memchr(parts->right.data, ' ', parts->right.length);
 }
 
 static int load_merges(sl_tokenizer *tokenizer, const json_t *list, sl_error *error) {
@@ -215,13 +215,13 @@ static int load_merges(sl_tokenizer *tokenizer, const json_t *list, sl_error *er
     int code = 0;
     for (size_t i = 0; i < total && code == 0; i++) {
         const json_t *value = json_array_get(list, i);
-        sl_view left, right;
+        sl_merge_text parts;
         bool skip = true;
-        if (!split_merge(value, &left, &right)) {
+        if (!split_merge(value, &parts)) {
             code =
                 sl_fail(error, SL_ERR_FORMAT, "model.merges: merge %zu is neither 'a b' nor ['a', 'b']", i);
         } else {
-            code = sl_vocabulary_merge(tokenizer, i, left, right, &merges[count], &skip, error);
+            code = sl_vocabulary_merge(tokenizer, i, parts, &merges[count], &skip, error);
         }
         count += !skip;
     }
@@ -288,15 +288,17 @@ static int load_model(sl_tokenizer *tokenizer, const json_t *root, sl_error *err
 
 enum { LONGEST_REPLACEMENT = 64 };
 
-static int add_step(sl_tokenizer *tokenizer, sl_text_step *steps, size_t *count, sl_text_step_kind kind,
-                    sl_view from, sl_view to, sl_error *error) {
+/* Puts a step at the end of steps[count]; its texts are copied. */
+static int add_step(sl_tokenizer *tokenizer, sl_text_step *steps, size_t *count, sl_text_step step,
+                    sl_error *error) {
     if (*count == SL_TOKENIZER_MAX_STAGES) {
         return sl_fail(error, SL_ERR_LIMIT, "normalizer: more than %d steps", SL_TOKENIZER_MAX_STAGES);
     }
-    if (to.length > LONGEST_REPLACEMENT || from.length > LONGEST_REPLACEMENT) {
+    if (step.to.length > LONGEST_REPLACEMENT || step.from.length > LONGEST_REPLACEMENT) {
         return sl_fail(error, SL_ERR_LIMIT, "normalizer: a text of more than %d bytes", LONGEST_REPLACEMENT);
     }
-    sl_text_step step = {kind, sl_tokenizer_keep(tokenizer, from), sl_tokenizer_keep(tokenizer, to)};
+    step.from = sl_tokenizer_keep(tokenizer, step.from);
+    step.to = sl_tokenizer_keep(tokenizer, step.to);
     if (!step.from.data || !step.to.data) {
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for the normalizer");
     }
@@ -320,23 +322,19 @@ static int get_replace(const json_t *element, const char *field, sl_view *from, 
 }
 
 static int add_normalizer(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
-    sl_view from = {"", 0}, to = {"", 0};
-    sl_text_step_kind kind;
+    sl_text_step step = {SL_STEP_NFC, {"", 0}, {"", 0}};
     int code = 0;
-    if (sl_view_is(type, "NFC")) {
-        kind = SL_STEP_NFC;
-    } else if (sl_view_is(type, "Prepend")) {
-        kind = SL_STEP_PREPEND;
-        code = get_string(element, "prepend", &to, error);
+    if (sl_view_is(type, "Prepend")) {
+        step.kind = SL_STEP_PREPEND;
+        code = get_string(element, "prepend", &step.to, error);
     } else if (sl_view_is(type, "Replace")) {
-        kind = SL_STEP_REPLACE;
-        code = get_replace(element, "normalizer", &from, &to, error);
-    } else {
+        step.kind = SL_STEP_REPLACE;
+        code = get_replace(element, "normalizer", &step.from, &step.to, error);
+    } else if (!sl_view_is(type, "NFC")) {
         return unsupported("normalizer", type, error);
     }
     return code ? code
-                : add_step(tokenizer, tokenizer->normalizer, &tokenizer->normalizer_count, kind, from, to,
-                           error);
+                : add_step(tokenizer, tokenizer->normalizer, &tokenizer->normalizer_count, step, error);
 }
 
 /* ---- pre-tokenizer
@@ -408,8 +406,8 @@ static int add_byte_level(sl_tokenizer *tokenizer, const json_t *element, sl_err
                            "pre_tokenizer: ByteLevel with add_prefix_space after another split is "
                            "not supported");
         }
-        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, SL_STEP_PREPEND_MISSING,
-                        sl_view_of(" "), sl_view_of(" "), error);
+        const sl_text_step step = {SL_STEP_PREPEND_MISSING, sl_view_of(" "), sl_view_of(" ")};
+        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, step, error);
     }
     tokenizer->model = SL_MODEL_BYTE_LEVEL;
     return code || !split ? code
@@ -452,11 +450,11 @@ static int add_metaspace(sl_tokenizer *tokenizer, const json_t *element, sl_erro
                            sl_view_of(tokenizer->split_count ? "after another split" : "another replacement"),
                            error);
     }
-    code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, SL_STEP_REPLACE,
-                    sl_view_of(" "), replacement, error);
+    const sl_text_step replace = {SL_STEP_REPLACE, sl_view_of(" "), replacement};
+    const sl_text_step prepend = {kind, replacement, replacement};
+    code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, replace, error);
     if (code == 0 && prefix) {
-        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, kind, replacement,
-                        replacement, error);
+        code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, prepend, error);
     }
     return code || !split ? code : add_plain_split(tokenizer, replacement, SL_SPLIT_WITH_NEXT, error);
 }
@@ -661,22 +659,26 @@ static int load_config(sl_tokenizer *tokenizer, const json_t *config, sl_error *
  * -----------------------------------------------------------------------------------------------------------
  */
 
+static int load_stage(sl_tokenizer *tokenizer, const json_t *root, const stage *stage, sl_error *error) {
+    enum { DEPTH = 4 };
+    return for_each(tokenizer, stage, json_object_get(root, stage->field), DEPTH, error);
+}
+
 static int load_root(sl_tokenizer *tokenizer, const json_t *root, sl_error *error) {
     int code;
     if (!json_is_object(root)) {
         return wrong_type("the document", "an object", root, error);
     }
-    enum { DEPTH = 4 };
+    static const stage normalizer = {"normalizer", "normalizers", add_normalizer};
+    static const stage pre_tokenizer = {"pre_tokenizer", "pretokenizers", add_pre_tokenizer};
+    static const stage post_processor = {"post_processor", "processors", add_post_processor};
+    static const stage decoder = {"decoder", "decoders", add_decoder};
     tokenizer->model = SL_MODEL_CHARACTER;
-    if ((code = for_each(tokenizer, json_object_get(root, "normalizer"), "normalizer", "normalizers", DEPTH,
-                         add_normalizer, error)) != 0 ||
-        (code = for_each(tokenizer, json_object_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
-                         DEPTH, add_pre_tokenizer, error)) != 0 ||
+    if ((code = load_stage(tokenizer, root, &normalizer, error)) != 0 ||
+        (code = load_stage(tokenizer, root, &pre_tokenizer, error)) != 0 ||
         (code = load_model(tokenizer, root, error)) != 0 ||
-        (code = for_each(tokenizer, json_object_get(root, "post_processor"), "post_processor", "processors",
-                         DEPTH, add_post_processor, error)) != 0 ||
-        (code = for_each(tokenizer, json_object_get(root, "decoder"), "decoder", "decoders", DEPTH,
-                         add_decoder, error)) != 0) {
+        (code = load_stage(tokenizer, root, &post_processor, error)) != 0 ||
+        (code = load_stage(tokenizer, root, &decoder, error)) != 0) {
         return code;
     }
     return load_added(tokenizer, json_object_get(root, "added_tokens"), error);

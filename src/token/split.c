@@ -204,9 +204,14 @@ void sl_splitter_free(sl_splitter *splitter) {
     pcre2_match_context_free(splitter->limits);
 }
 
-/* The next match at or after `from`: 1 and its bounds, 0 when there is none. */
-static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t from, size_t *start,
-                      size_t *end, sl_error *error) {
+/* text[start, end) */
+typedef struct span {
+    size_t start, end;
+} span;
+
+/* The next match at or after `from`: 1 and where it is, 0 when there is none. */
+static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t from, span *found_at,
+                      sl_error *error) {
     const pcre2_code *code = splitter->tokenizer->splits[stage].code;
     pcre2_match_data *match = splitter->matches[stage];
     uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
@@ -226,10 +231,9 @@ static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t 
                        (const char *)message);
     }
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(match);
-    *start = bounds[0];
-    *end = bounds[1];
+    *found_at = (span){bounds[0], bounds[1]};
     /* \K is refused and lookbehinds cannot consume, so a match goes forward. */
-    if (*start < from || *end <= *start || *end > text.length) {
+    if (found_at->start < from || found_at->end <= found_at->start || found_at->end > text.length) {
         return sl_fail(error, SL_ERR_INTERNAL, "the tokenizer's pattern %zu matched backwards", stage);
     }
     return 1;
@@ -251,19 +255,19 @@ static int run_stage(sl_splitter *splitter, size_t stage, sl_view text, const sp
     sl_split_behavior behavior = splitter->tokenizer->splits[stage].behavior;
     size_t begin = 0, at = 0; /* text[begin, at) waits to be joined with what follows */
     while (at < text.length) {
-        size_t start = at, end = at;
-        int found = next_match(splitter, stage, text, at, &start, &end, sink->error);
+        span match = {at, at};
+        int found = next_match(splitter, stage, text, at, &match, sink->error);
         if (found < 0) {
             return found;
         }
         if (!found) {
             break;
         }
-        size_t cuts[2] = {start, end};
+        size_t cuts[2] = {match.start, match.end};
         if (behavior == SL_SPLIT_WITH_PREVIOUS) {
             cuts[0] = begin;
         } else if (behavior == SL_SPLIT_WITH_NEXT) {
-            cuts[1] = start;
+            cuts[1] = match.start;
         }
         int code = run_stage(splitter, stage + 1, (sl_view){text.data + begin, cuts[0] - begin}, sink);
         if (code == 0 && behavior != SL_SPLIT_REMOVED) {
@@ -272,8 +276,8 @@ static int run_stage(sl_splitter *splitter, size_t stage, sl_view text, const sp
         if (code) {
             return code;
         }
-        begin = behavior == SL_SPLIT_REMOVED ? end : cuts[1];
-        at = end;
+        begin = behavior == SL_SPLIT_REMOVED ? match.end : cuts[1];
+        at = match.end;
     }
     return run_stage(splitter, stage + 1, (sl_view){text.data + begin, text.length - begin}, sink);
 }

@@ -150,8 +150,9 @@ int sl_vocabulary_add(sl_tokenizer *tokenizer, const sl_added_token *added, sl_v
  * ----------------------------------------------------------------------------------------------------------
  */
 
-int sl_vocabulary_merge(const sl_tokenizer *tokenizer, size_t index, sl_view left, sl_view right,
-                        sl_merge *merge, bool *skip, sl_error *error) {
+int sl_vocabulary_merge(const sl_tokenizer *tokenizer, size_t index, sl_merge_text text, sl_merge *merge,
+                        bool *skip, sl_error *error) {
+    const sl_view left = text.left, right = text.right;
     char joined[2 * SL_TOKENIZER_MAX_TOKEN_LENGTH];
     const sl_text_table *table = &tokenizer->by_text;
     int32_t ids[3] = {-1, -1, -1};

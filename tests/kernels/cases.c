@@ -77,11 +77,17 @@ static int32_t input(kt_case *c, const char *name, sl_rows rows, int32_t width, 
     return v;
 }
 
-static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t size, float middle, float spread,
+/* Numbers from middle - spread to middle + spread. */
+typedef struct interval {
+    float middle, spread;
+} interval;
+
+/* [experts][size] */
+static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t size, interval values,
                       kt_random *random) {
     float *data = kt_alloc((size_t)experts * (size_t)size, sizeof *data);
     for (int32_t i = 0; i < experts * size; i++) {
-        data[i] = middle + kt_uniform(random, spread);
+        data[i] = values.middle + kt_uniform(random, values.spread);
     }
     const sl_weight weight = {
         name, SL_QTYPE_F32, experts, 1, size, data, (uint64_t)experts * (uint64_t)size * 4};
@@ -101,10 +107,13 @@ static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
     }
 }
 
+typedef struct matrix_shape {
+    int32_t experts, rows, columns;
+} matrix_shape;
+
 /* `raw`: blocks of random bits, so that every value of every field occurs, the extreme ones too. */
-static int32_t matrix(kt_case *c, sl_qtype type, int32_t experts, int32_t rows, int32_t columns, bool raw,
-                      kt_random *random) {
-    const size_t count = (size_t)experts * (size_t)rows * (size_t)columns;
+static int32_t matrix(kt_case *c, sl_qtype type, matrix_shape shape, bool raw, kt_random *random) {
+    const size_t count = (size_t)shape.experts * (size_t)shape.rows * (size_t)shape.columns;
     const sl_qtype_info *info = sl_qtype_get(type);
     const size_t bytes = count / info->block_elements * info->block_bytes;
     unsigned char *data = kt_alloc(bytes, 1);
@@ -121,7 +130,7 @@ static int32_t matrix(kt_case *c, sl_qtype type, int32_t experts, int32_t rows, 
         info->encode(floats, data, count);
         free(floats);
     }
-    const sl_weight weight = {"w", type, experts, rows, columns, data, bytes};
+    const sl_weight weight = {"w", type, shape.experts, shape.rows, shape.columns, data, bytes};
     return sl_program_weight(&c->program, &weight);
 }
 
@@ -240,9 +249,11 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
     int32_t weights[SL_LINEAR_SEGMENTS], biases[SL_LINEAR_SEGMENTS], segments = 0;
     for (; segments < SL_LINEAR_SEGMENTS && shape->outputs[segments]; segments++) {
         const int32_t outputs = shape->outputs[segments];
-        weights[segments] = matrix(c, type, experts, outputs, shape->columns, shape->raw, random);
-        biases[segments] =
-            shape->bias && segments != 1 ? vector(c, "bias", experts, outputs, 0, 1, random) : SL_NONE;
+        weights[segments] =
+            matrix(c, type, (matrix_shape){experts, outputs, shape->columns}, shape->raw, random);
+        biases[segments] = shape->bias && segments != 1
+                               ? vector(c, "bias", experts, outputs, (interval){0, 1}, random)
+                               : SL_NONE;
     }
     sl_op *op = add(c, SL_OP_LINEAR, LIST(x, ids, schedule, residual), LIST(y));
     op->out[0].column = shape->shift;
@@ -326,7 +337,8 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     if (!with_attention) {
         return;
     }
-    const int32_t sinks = shape->sinks ? vector(c, "sinks", 1, shape->heads, 0, 3, random) : SL_NONE;
+    const int32_t sinks =
+        shape->sinks ? vector(c, "sinks", 1, shape->heads, (interval){0, 3}, random) : SL_NONE;
     op = add(c, SL_OP_ATTENTION, LIST(q, shape->gate ? q : SL_NONE), LIST(y));
     op->in[0].column = 5;
     op->in[1].column = shape->gate ? 5 + shape->key_size : 0;
@@ -393,7 +405,7 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         shapes[s].in_place ? x : sl_program_value(&c->program, "y", SL_ROWS_STEP, 2 + groups * width);
     /* The sum may lie on the residual. */
     const int32_t sum = shapes[s].sum ? residual : SL_NONE;
-    const int32_t weight = shapes[s].weight ? vector(c, "w", 1, width, 1, 0.5f, random) : SL_NONE;
+    const int32_t weight = shapes[s].weight ? vector(c, "w", 1, width, (interval){1, 0.5f}, random) : SL_NONE;
     sl_op *op = add(c, SL_OP_RMSNORM, LIST(x, residual, gate), LIST(y, sum));
     op->in[0].column = 4;
     op->in[1].column = residual == SL_NONE ? 0 : 1;
@@ -473,7 +485,7 @@ static bool make_embed(kt_case *c, int32_t index, kt_random *random) {
     const sl_qtype type = (sl_qtype)(index % SL_QTYPE_COUNT);
     begin_case(c, row_counts[(index * 3 + 2) % ROW_COUNTS], 3, random);
     c->last_tokens = index >= SL_QTYPE_COUNT;
-    const int32_t w = matrix(c, type, 1, c->program.vocabulary, 512, true, random);
+    const int32_t w = matrix(c, type, (matrix_shape){1, c->program.vocabulary, 512}, true, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 514);
     sl_op *op = add(c, SL_OP_EMBED, NULL, 0, LIST(y));
     op->out[0].column = 1;
@@ -545,7 +557,7 @@ static bool make_router(kt_case *c, int32_t index, kt_random *random) {
     const int32_t ids = typed(c, "ids", SL_VALUE_I32, SL_ROWS_STEP, u);
     const int32_t weights = sl_program_value(&c->program, "weights", SL_ROWS_STEP, u);
     const int32_t schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);
-    const int32_t bias = index % 4 == 1 ? vector(c, "bias", 1, e, 0, 0.5f, random) : SL_NONE;
+    const int32_t bias = index % 4 == 1 ? vector(c, "bias", 1, e, (interval){0, 0.5f}, random) : SL_NONE;
     c->ids_value = ids;
     sl_op *op = add(c, SL_OP_ROUTER, LIST(x), LIST(ids, weights, schedule));
     op->in[0].column = 2;
@@ -607,8 +619,9 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;
-        const int32_t a_log = vector(c, "a_log", 1, shape->heads, negated ? -1.0f : 0.0f, 0.9f, random);
-        const int32_t dt_bias = vector(c, "dt_bias", 1, shape->heads, 0.0f, 1.0f, random);
+        const int32_t a_log =
+            vector(c, "a_log", 1, shape->heads, (interval){negated ? -1.0f : 0.0f, 0.9f}, random);
+        const int32_t dt_bias = vector(c, "dt_bias", 1, shape->heads, (interval){0.0f, 1.0f}, random);
         sl_op *op = add(c, kind, LIST(x, ab, ab), LIST(y));
         op->in[2].column = shape->heads + 1;
         op->u.delta_scan = (sl_op_delta_scan){.a_log = a_log,
@@ -724,7 +737,7 @@ static void bench_rows(kt_case *c, sl_op_kind kind, int32_t rows, kt_random *ran
     const int32_t x = input(c, "x", SL_ROWS_STEP, 8192, NORMAL, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 4096);
     if (kind == SL_OP_RMSNORM) {
-        const int32_t w = vector(c, "w", 1, 4096, 1, 0.5f, random);
+        const int32_t w = vector(c, "w", 1, 4096, (interval){1, 0.5f}, random);
         add(c, kind, LIST(x), LIST(y))->u.rmsnorm =
             (sl_op_rmsnorm){.weight = w, .epsilon = 1e-6f, .groups = 1, .width = 4096, .stride = 4096};
     } else if (kind == SL_OP_ACTIVATE) {
@@ -735,7 +748,7 @@ static void bench_rows(kt_case *c, sl_op_kind kind, int32_t rows, kt_random *ran
         const int32_t q = typed(c, "q", SL_VALUE_Q8_32, SL_ROWS_STEP, 4096);
         add(c, kind, LIST(x), LIST(q))->u.quantize.width = 4096;
     } else {
-        const int32_t w = vector(c, "frequencies", 1, 64, 0.5f, 0.5f, random);
+        const int32_t w = vector(c, "frequencies", 1, 64, (interval){0.5f, 0.5f}, random);
         add(c, kind, LIST(x), LIST(x))->u.rope =
             (sl_op_rope){.frequencies = w, .heads = 32, .stride = 128, .dims = 128, .magnitude = 1.0f};
     }

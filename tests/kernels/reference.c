@@ -419,12 +419,20 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
     free(expected);
 }
 
-static void attend(const kt_case *c, const kt_result *result, const float *k, const float *v, int32_t start,
-                   int32_t index, int32_t head, error_sum *sum) {
+/* A sequence's keys and values of one key head, as the cache gives them back. */
+typedef struct cached_head {
+    int32_t start;      /* the sequence's first row */
+    const float *k, *v; /* [rows][key_size], [rows][value_size] */
+} cached_head;
+
+/* Query head `head` of row `index` of the sequence. */
+static void attend(const kt_case *c, const kt_result *result, const cached_head *cached, int32_t index,
+                   int32_t head, error_sum *sum) {
     const sl_op_attention *attention = &op_of(c)->u.attention;
     const sl_cache_group *group = &c->program.groups[attention->place.group];
     const float *sinks = weight_of(c, attention->sinks);
-    const int32_t row = start + index,
+    const float *k = cached->k, *v = cached->v;
+    const int32_t row = cached->start + index,
                   first = group->window && index >= group->window ? index - group->window + 1 : 0;
     double *scores = kt_alloc((size_t)index + 1, sizeof *scores);
     double largest = sinks ? sinks[head] : -INFINITY, total = 0;
@@ -470,9 +478,10 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
                 through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
                               v + i * group->value_size, group->value_size);
             }
+            const cached_head cached = {start, k, v};
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
                 for (int32_t q = h * ratio; q < (h + 1) * ratio; q++) {
-                    attend(c, result, k, v, start, i, q, sum);
+                    attend(c, result, &cached, i, q, sum);
                 }
             }
             free(k);

@@ -157,12 +157,18 @@ SL_ALWAYS_INLINE vi broadcast_i32(const unsigned char *p) {
     return vi_set1(value);
 }
 
-/* One group: `x` and `scales` are the group's. */
-SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsigned char *period,
-                                const int phase, const unsigned char *x, const float *scales,
+/* Where the operands of one group of columns lie. */
+typedef struct int_group {
+    const unsigned char *period; /* the weights' period, of which it is group `phase` */
+    int phase;                   /* a constant after unrolling */
+    const unsigned char *x;      /* [rows][SL_MATMUL_GROUP], then the scales and the planes of all rows */
+    const float *scales;         /* [group_scales][SL_PANEL] */
+} int_group;
+
+SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const int_group group,
                                 vf sums[SL_MATMUL_TILE][2]) {
     const int halves = type == SL_QTYPE_Q6_K ? 2 : 1;
-    const unsigned char *x_scales = x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
+    const unsigned char *x_scales = group.x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
     SL_UNROLL for (int h = 0; h < halves; h++) {
         vi dots[SL_MATMUL_TILE][2];
         SL_UNROLL for (int r = 0; r < rows; r++) {
@@ -170,10 +176,10 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsig
             dots[r][0] = dots[r][1] = dot_start(type, start);
         }
         SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
-            const vi w0 = unpack_weights(type, period, phase, quad, 0);
-            const vi w1 = unpack_weights(type, period, phase, quad, 1);
+            const vi w0 = unpack_weights(type, group.period, group.phase, quad, 0);
+            const vi w1 = unpack_weights(type, group.period, group.phase, quad, 1);
             SL_UNROLL for (int r = 0; r < rows; r++) {
-                const vi words = dot_x(x + r * SL_MATMUL_GROUP + quad * 4);
+                const vi words = dot_x(group.x + r * SL_MATMUL_GROUP + quad * 4);
                 dots[r][0] = dot_add(type, dots[r][0], w0, words);
                 dots[r][1] = dot_add(type, dots[r][1], w1, words);
             }
@@ -183,8 +189,8 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsig
             const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
             SL_UNROLL for (int v = 0; v < 2; v++) {
                 const vf dot = vf_from_int(dot_end(type, dots[r][v], start));
-                sums[r][v] =
-                    vf_fma(vf_mul(dot, vf_load(scales + h * SL_PANEL + v * VN)), x_scale, sums[r][v]);
+                const vf scale = vf_load(group.scales + h * SL_PANEL + v * VN);
+                sums[r][v] = vf_fma(vf_mul(dot, scale), x_scale, sums[r][v]);
             }
         }
     }
@@ -192,7 +198,7 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const unsig
         SL_UNROLL for (int r = 0; r < rows; r++) {
             const vf x_sum = broadcast_f32(planes + r * 4);
             SL_UNROLL for (int v = 0; v < 2; v++) {
-                sums[r][v] = vf_fnma(vf_load(scales + SL_PANEL + v * VN), x_sum, sums[r][v]);
+                sums[r][v] = vf_fnma(vf_load(group.scales + SL_PANEL + v * VN), x_sum, sums[r][v]);
             }
         }
     }
@@ -225,7 +231,7 @@ SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_mat
         for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
             SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
                 prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
-                add_group(type, rows, weights, phase, x, scales, sums);
+                add_group(type, rows, (int_group){weights, phase, x, scales}, sums);
                 x += rows * INT_GROUP_BYTES;
                 scales += group_scales(type) * SL_PANEL;
             }

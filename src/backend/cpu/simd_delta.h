@@ -113,7 +113,8 @@ SL_TIER_DECLINES(delta_scan) {
 
 /* What all columns of a head share in one row. */
 typedef struct scan_row {
-    float q[MOST_KEYS], k[MOST_KEYS];
+    int32_t keys;
+    float q[MOST_KEYS], k[MOST_KEYS]; /* [keys] */
     float decay, beta;
 } scan_row;
 
@@ -135,6 +136,7 @@ static void scan_prepare(const sl_cpu_op *op, const sl_state_layer *shape, int32
     const int32_t key_head =
         scan->keys_cycle ? head % scan->key_heads : head / (scan->value_heads / scan->key_heads);
     const float *qkv = sl_cpu_f32(&op->in[0], row);
+    prepared->keys = keys;
     scan_normalise(qkv + key_head * keys, keys, 1.0f / sqrtf((float)keys), prepared->q);
     scan_normalise(qkv + (scan->key_heads + key_head) * keys, keys, 1.0f, prepared->k);
     const float a_log = ((const float *)(const void *)op->weights[0].data)[head];
@@ -145,9 +147,10 @@ static void scan_prepare(const sl_cpu_op *op, const sl_state_layer *shape, int32
     prepared->beta = 1.0f / (1.0f + expf(-sl_cpu_f32(&op->in[2], row)[head]));
 }
 
-/* `vectors` vectors of columns from state, v and y on. */
-SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, int32_t keys, int32_t stride,
-                                   float *state, const float *v, float *y) {
+/* `vectors` vectors of columns from v, y and state, [keys][stride], on. */
+SL_ALWAYS_INLINE void scan_columns(const int vectors, const scan_row *row, float *state, int32_t stride,
+                                   const float *v, float *y) {
+    const int32_t keys = row->keys;
     vf change[STRIP_VECTORS], sums[STRIP_VECTORS];
     const vf decay = vf_set1(row->decay), beta = vf_set1(row->beta);
     SL_UNROLL for (int c = 0; c < vectors; c++) {
@@ -212,11 +215,11 @@ static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const
         float *y = sl_cpu_f32(&op->out[0], r) + strip->head * values + strip->first;
         scan_prepare(op, shape, r, strip->head, &row);
         if (count == STRIP_VECTORS * VN) {
-            scan_columns(STRIP_VECTORS, &row, keys, count, strip->state, v, y);
+            scan_columns(STRIP_VECTORS, &row, strip->state, count, v, y);
             continue;
         }
         for (int32_t c = 0; c < count; c += VN) {
-            scan_columns(1, &row, keys, count, strip->state + c, v + c, y + c);
+            scan_columns(1, &row, strip->state + c, count, v + c, y + c);
         }
     }
     for (int32_t i = 0; i < keys; i++) {

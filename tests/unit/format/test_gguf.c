@@ -76,15 +76,21 @@ static void put_every_type(bytes *b) {
 
 enum { EVERY_TYPE = 19 };
 
-static void put_tensor(bytes *b, const char *name, uint32_t type, uint64_t offset, int dims, uint64_t d0,
-                       uint64_t d1) {
+typedef struct tensor_entry {
+    uint32_t type;
+    uint64_t offset;
+    int dims; /* however many are declared, at most 8 are written */
+    uint64_t d0, d1;
+} tensor_entry;
+
+static void put_tensor(bytes *b, const char *name, tensor_entry entry) {
     put_text(b, name);
-    put_u32(b, (uint64_t)dims);
-    for (int i = 0; i < dims; i++) {
-        put_u64(b, i == 0 ? d0 : i == 1 ? d1 : 1);
+    put_u32(b, (uint64_t)entry.dims);
+    for (int i = 0; i < entry.dims && i < 8; i++) {
+        put_u64(b, i == 0 ? entry.d0 : i == 1 ? entry.d1 : 1);
     }
-    put_u32(b, type);
-    put_u64(b, offset);
+    put_u32(b, entry.type);
+    put_u64(b, entry.offset);
 }
 
 /* Every value type and three tensors: f32 [3, 2], q8_0 [32], a scalar f16. */
@@ -92,9 +98,9 @@ static bytes build(uint32_t version) {
     bytes b = {0};
     put_header(&b, version, 3, EVERY_TYPE);
     put_every_type(&b);
-    put_tensor(&b, "first.weight", 0, 0, 2, 3, 2);
-    put_tensor(&b, "second.weight", 8, 32, 1, 32, 0);
-    put_tensor(&b, "scalar", 1, 96, 0, 0, 0);
+    put_tensor(&b, "first.weight", (tensor_entry){0, 0, 2, 3, 2});
+    put_tensor(&b, "second.weight", (tensor_entry){8, 32, 1, 32, 0});
+    put_tensor(&b, "scalar", (tensor_entry){1, 96, 0, 0, 0});
     put_zeros_to(&b, 32);
     for (int i = 0; i < 98; i++) {
         put_number(&b, (uint64_t)i, 1);
@@ -371,8 +377,8 @@ static void alignment_follows_the_specification(void **state) {
     static const uint32_t good[] = {8, 16, 24, 32, 64, 4096};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         put_header(&b, 3, 2, 1), put_key(&b, "general.alignment", 4), put_u32(&b, good[i]);
-        put_tensor(&b, "t", 0, 0, 1, 1, 0);
-        put_tensor(&b, "u", 0, good[i], 1, 1, 0);
+        put_tensor(&b, "t", (tensor_entry){0, 0, 1, 1, 0});
+        put_tensor(&b, "u", (tensor_entry){0, good[i], 1, 1, 0});
         put_zeros_to(&b, good[i]);
         put_number(&b, 0x11, 4);
         put_zeros_to(&b, good[i]);
@@ -387,7 +393,7 @@ static void alignment_follows_the_specification(void **state) {
         b.size = 0;
     }
     put_header(&b, 3, 1, 1), put_key(&b, "general.alignment", 4), put_u32(&b, 1u << 31);
-    put_tensor(&b, "t", 0, 0, 1, 1, 0), put_zeros_to(&b, 64);
+    put_tensor(&b, "t", (tensor_entry){0, 0, 1, 1, 0}), put_zeros_to(&b, 64);
     refuse(&b, SL_ERR_FORMAT, "beyond the file's end");
     free(b.data);
 }
@@ -395,40 +401,34 @@ static void alignment_follows_the_specification(void **state) {
 static void bad_tensors_are_refused(void **state) {
     (void)state;
     static const struct {
-        uint32_t type;
-        uint64_t offset;
-        int dims;
-        uint64_t d0, d1;
+        tensor_entry entry;
         int code;
         const char *part;
     } rows[] = {
-        {0, 0, 1, 0, 0, SL_ERR_FORMAT, "dimension 0 is 0"},
-        {0, 0, 2, 4, 0, SL_ERR_FORMAT, "dimension 1 is 0"},
-        {0, 0, 1, UINT64_MAX, 0, SL_ERR_FORMAT, "dimension 0 is 18446744073709551615"},
-        {0, 0, 2, (uint64_t)1 << 62, 4, SL_ERR_FORMAT, "elements overflows"},
-        {0, 0, 2, (uint64_t)1 << 32, (uint64_t)1 << 32, SL_ERR_FORMAT, "elements overflows"},
-        {0, 0, 1, (uint64_t)1 << 62, 0, SL_ERR_FORMAT, "size in bytes overflows"},
-        {1, 0, 1, ((uint64_t)1 << 63) - 1, 0, SL_ERR_FORMAT,
+        {{0, 0, 1, 0, 0}, SL_ERR_FORMAT, "dimension 0 is 0"},
+        {{0, 0, 2, 4, 0}, SL_ERR_FORMAT, "dimension 1 is 0"},
+        {{0, 0, 1, UINT64_MAX, 0}, SL_ERR_FORMAT, "dimension 0 is 18446744073709551615"},
+        {{0, 0, 2, (uint64_t)1 << 62, 4}, SL_ERR_FORMAT, "elements overflows"},
+        {{0, 0, 2, (uint64_t)1 << 32, (uint64_t)1 << 32}, SL_ERR_FORMAT, "elements overflows"},
+        {{0, 0, 1, (uint64_t)1 << 62, 0}, SL_ERR_FORMAT, "size in bytes overflows"},
+        {{1, 0, 1, ((uint64_t)1 << 63) - 1, 0},
+         SL_ERR_FORMAT,
          "beyond the file's end"}, /* padded: wraps to 0 */
-        {0, 0, 5, 1, 1, SL_ERR_FORMAT, "has 5 dimensions"},
-        {0, 0, 0x7fffffff, 1, 1, SL_ERR_FORMAT, "dimensions"},
-        {8, 0, 2, 16, 2, SL_ERR_FORMAT, "no whole number of q8_0 blocks"},
-        {0, 16, 1, 1, 0, SL_ERR_FORMAT, "offset 16 is no multiple of the alignment, 32"},
-        {0, 96, 1, 1, 0, SL_ERR_FORMAT, "beyond the file's end"},
-        {0, 64, 1, 9, 0, SL_ERR_FORMAT, "beyond the file's end"},
-        {0, UINT64_MAX - 31, 1, 8, 0, SL_ERR_FORMAT, "beyond the file's end"},
-        {16, 0, 1, 256, 0, SL_ERR_UNSUPPORTED, "tensor 't': type"},
-        {4, 0, 1, 256, 0, SL_ERR_UNSUPPORTED, "(4) is not supported"},
-        {4711, 0, 1, 256, 0, SL_ERR_UNSUPPORTED, "type unknown (4711)"},
+        {{0, 0, 5, 1, 1}, SL_ERR_FORMAT, "has 5 dimensions"},
+        {{0, 0, 0x7fffffff, 1, 1}, SL_ERR_FORMAT, "dimensions"},
+        {{8, 0, 2, 16, 2}, SL_ERR_FORMAT, "no whole number of q8_0 blocks"},
+        {{0, 16, 1, 1, 0}, SL_ERR_FORMAT, "offset 16 is no multiple of the alignment, 32"},
+        {{0, 96, 1, 1, 0}, SL_ERR_FORMAT, "beyond the file's end"},
+        {{0, 64, 1, 9, 0}, SL_ERR_FORMAT, "beyond the file's end"},
+        {{0, UINT64_MAX - 31, 1, 8, 0}, SL_ERR_FORMAT, "beyond the file's end"},
+        {{16, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "tensor 't': type"},
+        {{4, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "(4) is not supported"},
+        {{4711, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "type unknown (4711)"},
     };
     bytes b = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         put_header(&b, 3, 1, 0);
-        put_text(&b, "t"), put_u32(&b, (uint64_t)rows[i].dims);
-        for (int d = 0; d < rows[i].dims && d < 8; d++) {
-            put_u64(&b, d == 0 ? rows[i].d0 : d == 1 ? rows[i].d1 : 1);
-        }
-        put_u32(&b, rows[i].type), put_u64(&b, rows[i].offset);
+        put_tensor(&b, "t", rows[i].entry);
         put_zeros_to(&b, 32);
         for (int n = 0; n < 96; n++) {
             put_number(&b, 0, 1);
@@ -436,14 +436,16 @@ static void bad_tensors_are_refused(void **state) {
         refuse(&b, rows[i].code, rows[i].part);
     }
     put_header(&b, 3, 2, 0);
-    put_tensor(&b, "same", 0, 0, 1, 1, 0), put_tensor(&b, "same", 0, 32, 1, 1, 0);
+    put_tensor(&b, "same", (tensor_entry){0, 0, 1, 1, 0});
+    put_tensor(&b, "same", (tensor_entry){0, 32, 1, 1, 0});
     put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32), put_u64(&b, 0);
     refuse(&b, SL_ERR_FORMAT, "tensor 'same' is there twice");
     put_header(&b, 3, 2, 0);
-    put_tensor(&b, "late", 0, 32, 1, 8, 0), put_tensor(&b, "early", 0, 0, 1, 9, 0);
+    put_tensor(&b, "late", (tensor_entry){0, 32, 1, 8, 0});
+    put_tensor(&b, "early", (tensor_entry){0, 0, 1, 9, 0});
     put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32), put_u64(&b, 0), put_zeros_to(&b, 32);
     refuse(&b, SL_ERR_FORMAT, "tensor 'late': offset 32 lies inside another tensor, which ends at 36");
-    put_header(&b, 3, 1, 0), put_tensor(&b, "", 0, 0, 1, 1, 0), put_u64(&b, 0);
+    put_header(&b, 3, 1, 0), put_tensor(&b, "", (tensor_entry){0, 0, 1, 1, 0}), put_u64(&b, 0);
     refuse(&b, SL_ERR_FORMAT, "tensor 0: the name's length is 0");
     free(b.data);
 }

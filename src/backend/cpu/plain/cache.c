@@ -123,14 +123,37 @@ static int32_t first_seen(const sl_cache_group *group, int32_t index) {
     return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
 }
 
-/* Keys [from, to) of the decoded tile, for one row and head. */
+/* Keys [from, to) of tile `index`, which begins at index * SL_PAGE_TOKENS of the sequence. */
+typedef struct tile_keys {
+    int32_t index, from, to;
+} tile_keys;
+
+static int32_t clamp(int32_t value) {
+    return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
+}
+
+/* What tile `index` has of the sequence's keys [first, last). */
+static tile_keys keys_of_tile(int32_t index, int32_t first, int32_t last) {
+    const int32_t base = index * SL_PAGE_TOKENS;
+    return (tile_keys){index, clamp(first - base), clamp(last - base)};
+}
+
+/* One query head of one row of the step. */
+typedef struct query_head {
+    int32_t row, head;
+    const float *q; /* [key_size] */
+    float *y;       /* [value_size] */
+    head_state *state;
+} query_head;
+
+/* `keys` are of the decoded tile. */
 static void attend_tile(const sl_op_attention *attention, const sl_cache_group *group,
-                        const attention_scratch *scratch, int32_t from, int32_t to, const float *q,
-                        head_state *state, float *y) {
-    float largest = state->largest;
-    for (int32_t j = from; j < to; j++) {
+                        const attention_scratch *scratch, tile_keys keys, const query_head *query) {
+    head_state *state = query->state;
+    float *y = query->y, largest = state->largest;
+    for (int32_t j = keys.from; j < keys.to; j++) {
         float score =
-            sl_plain_dot(q, scratch->keys + j * group->key_size, group->key_size) * attention->scale;
+            sl_plain_dot(query->q, scratch->keys + j * group->key_size, group->key_size) * attention->scale;
         if (attention->softcap > 0) {
             score = attention->softcap * tanhf(score / attention->softcap);
         }
@@ -143,7 +166,7 @@ static void attend_tile(const sl_op_attention *attention, const sl_cache_group *
     for (int32_t i = 0; i < group->value_size; i++) {
         y[i] *= correction;
     }
-    for (int32_t j = from; j < to; j++) {
+    for (int32_t j = keys.from; j < keys.to; j++) {
         const float p = expf(scratch->scores[j] - largest);
         const float *v = scratch->values + j * group->value_size;
         state->sum += p;
@@ -153,19 +176,19 @@ static void attend_tile(const sl_op_attention *attention, const sl_cache_group *
     }
 }
 
-static void start_row(const sl_cpu_op *op, const sl_cache_group *group, int32_t head, head_state *state,
-                      float *y) {
+static void start_row(const sl_cpu_op *op, const sl_cache_group *group, const query_head *query) {
     const float *sinks = (const float *)(const void *)op->weights[0].data;
-    state->largest = sinks ? sinks[head] : -INFINITY;
-    state->sum = sinks ? 1.0f : 0.0f;
-    memset(y, 0, (size_t)group->value_size * sizeof *y);
+    query->state->largest = sinks ? sinks[query->head] : -INFINITY;
+    query->state->sum = sinks ? 1.0f : 0.0f;
+    memset(query->y, 0, (size_t)group->value_size * sizeof *query->y);
 }
 
-static void finish_row(const sl_cpu_op *op, const sl_cache_group *group, int32_t row, int32_t head,
-                       const head_state *state, float *y) {
-    const float factor = state->sum == 0.0f ? 0.0f : 1.0f / state->sum;
+static void finish_row(const sl_cpu_op *op, const sl_cache_group *group, const query_head *query) {
+    const float sum = query->state->sum, factor = sum == 0.0f ? 0.0f : 1.0f / sum;
     const float *gate =
-        op->in[1].data ? sl_cpu_f32(&op->in[1], row) + head * op->op->u.attention.gate_stride : NULL;
+        op->in[1].data ? sl_cpu_f32(&op->in[1], query->row) + query->head * op->op->u.attention.gate_stride
+                       : NULL;
+    float *y = query->y;
     for (int32_t i = 0; i < group->value_size; i++) {
         y[i] *= factor;
         if (gate) {
@@ -174,27 +197,22 @@ static void finish_row(const sl_cpu_op *op, const sl_cache_group *group, int32_t
     }
 }
 
-/* Decodes the keys and values [from, to) of a tile; false when the page is not there. */
+/* Decodes some keys of a tile, and their values; false when the page is not there. */
 static bool decode_tile(const sl_cpu_cache *cache, sl_qtype type, const sl_cache_group *group,
-                        const block *block, int32_t tile, int32_t from, int32_t to,
-                        const attention_scratch *scratch) {
-    const unsigned char *keys = sl_cpu_page_keys(cache, tile, block->kv_head);
-    const unsigned char *values = sl_cpu_page_values(cache, tile, block->kv_head);
+                        int32_t kv_head, tile_keys wanted, const attention_scratch *scratch) {
+    const unsigned char *keys = sl_cpu_page_keys(cache, wanted.index, kv_head);
+    const unsigned char *values = sl_cpu_page_values(cache, wanted.index, kv_head);
     if (!keys) {
         return false;
     }
     const sl_qtype_info *info = sl_qtype_get(type);
-    for (int32_t j = from; j < to; j++) {
+    for (int32_t j = wanted.from; j < wanted.to; j++) {
         info->decode(keys + (uint64_t)j * cache->key_bytes, scratch->keys + j * group->key_size,
                      (uint64_t)group->key_size);
         info->decode(values + (uint64_t)j * cache->value_bytes, scratch->values + j * group->value_size,
                      (uint64_t)group->value_size);
     }
     return true;
-}
-
-static int32_t clamp(int32_t value) {
-    return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
 }
 
 static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, const block *block,
@@ -209,26 +227,26 @@ static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, con
 
     for (int32_t phase = lowest / SL_PAGE_TOKENS - 1; phase <= highest / SL_PAGE_TOKENS + 1; phase++) {
         const bool starts = phase<lowest / SL_PAGE_TOKENS, ends = phase> highest / SL_PAGE_TOKENS;
-        const int32_t base = phase * SL_PAGE_TOKENS;
         if (!starts && !ends &&
-            !decode_tile(&cache, type, group, block, phase, clamp(lowest - base), clamp(highest + 1 - base),
+            !decode_tile(&cache, type, group, block->kv_head, keys_of_tile(phase, lowest, highest + 1),
                          scratch)) {
             continue;
         }
         for (int32_t unit = 0; unit < (block->last - block->first) * ratio; unit++) {
             const int32_t i = block->first + unit / ratio, row = block->span->first_row + i;
             const int32_t head = block->kv_head * ratio + unit % ratio;
-            float *y = sl_cpu_f32(&op->out[0], row) + head * group->value_size;
-            const int32_t from = clamp(first_seen(group, length + i) - base),
-                          to = clamp(length + i + 1 - base);
+            const query_head query = {.row = row,
+                                      .head = head,
+                                      .q = sl_cpu_f32(&op->in[0], row) + head * attention->q_stride,
+                                      .y = sl_cpu_f32(&op->out[0], row) + head * group->value_size,
+                                      .state = &scratch->states[unit]};
+            const tile_keys keys = keys_of_tile(phase, first_seen(group, length + i), length + i + 1);
             if (starts) {
-                start_row(op, group, head, &scratch->states[unit], y);
+                start_row(op, group, &query);
             } else if (ends) {
-                finish_row(op, group, row, head, &scratch->states[unit], y);
-            } else if (from < to) {
-                attend_tile(attention, group, scratch, from, to,
-                            sl_cpu_f32(&op->in[0], row) + head * attention->q_stride, &scratch->states[unit],
-                            y);
+                finish_row(op, group, &query);
+            } else if (keys.from < keys.to) {
+                attend_tile(attention, group, scratch, keys, &query);
             }
         }
     }

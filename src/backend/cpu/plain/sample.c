@@ -1,5 +1,6 @@
 /* The sampler of program/step.h. Sums are double; candidates are ordered by logit, ties by lower id. The draw
  * walks the candidates that are left in order of id, so that it needs no sorted list. */
+#include "backend/cpu/philox.h"
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
@@ -8,23 +9,6 @@ uint64_t sl_plain_sample_workspace(const sl_kernel *kernel, const sl_kernel_quer
     (void)kernel;
     return sl_cpu_scratch_bytes(query,
                                 (uint64_t)query->op->u.sample.vocabulary * (sizeof(float) + sizeof(int32_t)));
-}
-
-/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3"), the first of
- * its four words for counter (counter, 0, 0, 0), as a fraction of 1 with 24 bits. */
-static float draw_uniform(const sl_sampler *sampler) {
-    uint32_t c[4] = {sampler->counter, 0, 0, 0};
-    uint32_t key0 = sampler->seed_low, key1 = sampler->seed_high;
-    for (int round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
-        c[0] = (uint32_t)(b >> 32) ^ c[1] ^ key0;
-        c[1] = (uint32_t)b;
-        c[2] = (uint32_t)(a >> 32) ^ c[3] ^ key1;
-        c[3] = (uint32_t)a;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-    return (float)(c[0] >> 8) * 0x1p-24f;
 }
 
 /* The candidates of one output. */
@@ -120,7 +104,7 @@ static int32_t draw(candidates *c, const sl_sampler *sampler) {
     for (int32_t id = 0; id < c->count; id++) {
         total += is_left(c, sampler, cut, id) ? probability(c, id) : 0.0f;
     }
-    const double target = (double)draw_uniform(sampler) * total;
+    const double target = (double)sl_philox_uniform(sampler) * total;
     double sum = 0;
     int32_t chosen = 0;
     for (int32_t id = 0; id < c->count; id++) {
