@@ -160,18 +160,24 @@ SL_CUDA_RUN(sl_cuda_linear_many_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_many_q6_k);
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* matmul_*.cu: tensor cores on BF16 x, weights decoded to BF16 in registers; for more rows than `few` */
-SL_CUDA_RUN(sl_cuda_linear_mma_f32);
 SL_CUDA_RUN(sl_cuda_linear_mma_f16);
 SL_CUDA_RUN(sl_cuda_linear_mma_bf16);
 SL_CUDA_RUN(sl_cuda_linear_mma_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_mma_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_mma_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_mma_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_f16);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_bf16);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_q6_k);
+const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_matmul_prepare(int device);
-cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes);
-cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes);
+cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes, bool wgmma);
+cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes, bool wgmma);
 /* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
  * device */
 cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest, cudaStream_t stream);
