@@ -109,7 +109,7 @@ static int32_t bytes_needed(sl_qtype type, int32_t size, bool few) {
                                    : sl_flash_bytes_f16(size, few);
 }
 
-/* The kernel's weight_type says what it multiplies in: BF16, or F16 for caches of f16 and q8_0. */
+/* The kernel's weight_type is the cache's type. */
 const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
@@ -117,12 +117,11 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const bool wgmma = row->run == sl_cuda_flash_wgmma, few = !wgmma && row->run != sl_cuda_flash_whole;
     const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
-    if (row->weight_type == SL_QTYPE_BF16 ? type != SL_QTYPE_BF16
-                                          : type != SL_QTYPE_F16 && type != SL_QTYPE_Q8_0) {
-        return row->weight_type == SL_QTYPE_BF16 ? "takes caches of bf16" : "takes caches of f16 and q8_0";
+    if (type != row->weight_type) {
+        return "takes caches of another type";
     }
-    if (wgmma && (type == SL_QTYPE_Q8_0 || size_of(group) > MOST_WGMMA_SIZE)) {
-        return "takes caches of f16 and bf16, and head sizes up to 128";
+    if (wgmma && size_of(group) > MOST_WGMMA_SIZE) {
+        return "takes head sizes up to 128";
     }
     if (wgmma && query->rows[SL_ROWS_STEP] < LEAST_WGMMA_ROWS) {
         return "takes 64 rows or more";

@@ -8,9 +8,9 @@
  * units, each computes all scores and adds up its part of the columns. With partials a block takes one chunk
  * of the keys instead of all of them, and merge_kernel in flash.cu adds the chunks.
  *
- * Class "mma64/split512", after the type multiplied in: q and p are rounded to that type, keys and values
+ * Class "mma64/split256", after the type multiplied in: q and p are rounded to that type, keys and values
  * are of it (q8_0 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the sequence;
- * chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16 columns,
+ * chunks of four tiles, at multiples of 256. Scores in f32 by matrix instructions over steps of 16 columns,
  * then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e after a
  * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y
  * corr
@@ -516,18 +516,29 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
             float *y = sl_f32(args.y, row) + head * size;
             const float *gate =
                 args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+            constexpr int BATCH = COLUMNS / 8 < 8 ? COLUMNS / 8 : 8; /* loads on their way */
 #pragma unroll
-            for (int n = 0; n < COLUMNS / 8; n++) {
-                const int32_t at = column + 8 * n + 2 * (lane % 4);
-                if (at < size) {
-                    const float y0 = state->first ? 0.0f : y[at], y1 = state->first ? 0.0f : y[at + 1];
-                    float a = y0 * keep + state->acc[i][n][2 * h] * add;
-                    float b = y1 * keep + state->acc[i][n][2 * h + 1] * add;
-                    if (last) {
-                        a = flash_finish(args, gate, at, a, factor);
-                        b = flash_finish(args, gate, at + 1, b, factor);
+            for (int n = 0; n < COLUMNS / 8; n += BATCH) {
+                float before[BATCH][2];
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) {
+                    const int32_t at = column + 8 * (n + k) + 2 * (lane % 4);
+                    const bool there = !state->first && n + k < COLUMNS / 8 && at < size;
+                    before[k][0] = there ? y[at] : 0.0f;
+                    before[k][1] = there ? y[at + 1] : 0.0f;
+                }
+#pragma unroll
+                for (int k = 0; k < BATCH && n + k < COLUMNS / 8; k++) {
+                    const int32_t at = column + 8 * (n + k) + 2 * (lane % 4);
+                    if (at < size) {
+                        float a = before[k][0] * keep + state->acc[i][n + k][2 * h] * add;
+                        float b = before[k][1] * keep + state->acc[i][n + k][2 * h + 1] * add;
+                        if (last) {
+                            a = flash_finish(args, gate, at, a, factor);
+                            b = flash_finish(args, gate, at + 1, b, factor);
+                        }
+                        flash_store2(y + at, a, b);
                     }
-                    flash_store2(y + at, a, b);
                 }
             }
         }

@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda.h"
 
 enum {
-    FLASH_CHUNK_TILES = 8,
+    FLASH_CHUNK_TILES = 4,
     FLASH_PARTIAL_HEAD = 2 /* floats before a partial result: m (times log2 e) and l */
 };
 

@@ -1,10 +1,10 @@
 /* Flash attention for many rows with Hopper's wgmma, over caches of f16 and bf16.
  *
- * As flash.cuh, but for these: four warps multiply 64 units at once; both operands of the scores and the
- * values are read from shared memory (128-byte swizzle), while the scores of the next tile and the sum of
+ * As flash.cuh, but for these: four warps multiply 64 units at once; keys and values are read from shared
+ * memory (128-byte swizzle); while the scores of the next tile and the sum of
  * this one are computed, the softmax of the next one goes on; and there are no chunks.
  *
- * Class "wgmma64", after the type: as "mma64/split512", but the scores and sums by wgmma, and all of a row's
+ * Class "wgmma64", after the type: as "mma64/split256", but the scores and sums by wgmma, and all of a row's
  * keys are one chunk. */
 #include "backend/cuda/flash.cuh"
 
@@ -49,13 +49,13 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait(void) {
 
 /* s (+)= q . k for 16 columns */
 #define SCORES(type)                                                                                         \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                   \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0;\n"                                                   \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " R32                         \
-                 "}, %32, %33, p, 1, 1, 0, 0;}"                                                              \
+                 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"                                                   \
                  : D32(s, 0)                                                                                 \
-                 : "l"(q), "l"(k), "r"(add))
+                 : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(add))
 template <int TYPE>
-static __device__ __forceinline__ void wgmma_scores(float s[8][4], uint64_t q, uint64_t k, int add) {
+static __device__ __forceinline__ void wgmma_scores(float s[8][4], const uint32_t q[4], uint64_t k, int add) {
     if (TYPE == SL_QTYPE_BF16) {
         SCORES("bf16");
     } else {
@@ -151,11 +151,12 @@ static __device__ __forceinline__ void wgmma_arrived(void) {
 }
 
 template <int TYPE, int SIZE>
-static __device__ __forceinline__ void start_scores(float s[8][4], uint32_t q_at, uint32_t k_at) {
+static __device__ __forceinline__ void start_scores(float s[8][4], const uint32_t q[SIZE / 16][4],
+                                                    uint32_t k_at) {
 #pragma unroll
     for (int step = 0; step < SIZE / 16; step++) {
         const uint32_t at = (uint32_t)(step / 4 * 64 * 128 + step % 4 * 32);
-        wgmma_scores<TYPE>(s, wgmma_operand(q_at + at, 16), wgmma_operand(k_at + at, 16), step > 0);
+        wgmma_scores<TYPE>(s, q[step], wgmma_operand(k_at + at, 16), step > 0);
     }
     wgmma_commit();
 }
@@ -220,7 +221,6 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     const int32_t warp_first = first_unit + warp_unit < last_unit ? first_unit + warp_unit : last_unit;
     const int32_t index_low = length + warp_first / args.ratio;
     const int32_t from_high = flash_first_seen(window, length + warp_last / args.ratio);
-    const uint32_t q_at = q_start + (uint32_t)(warp / 4 * 64 * SIZE * 2);
     flash_state<1, SIZE> state;
     flash_start_chunk(&state);
     state.first = true;
@@ -231,8 +231,17 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     wgmma_fetch<SIZE>(w, next, true, k_start + SHAPE::TILE_BYTES);
     wgmma_fetch<SIZE>(w, tile, false, v_start);
     flash_commit();
+    /* q stays in registers: reading it for every tile would take all of shared memory's bandwidth. */
+    uint32_t q[SIZE / 16][4];
+#pragma unroll
+    for (int step = 0; step < SIZE / 16; step++) {
+        const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+        flash_load4(q_start + (uint32_t)(warp / 4 * 64 * SIZE * 2) +
+                        swizzled(64, warp % 4 * 16 + lane % 16, 2 * step + lane / 16),
+                    q[step]);
+    }
     wgmma_fence();
-    start_scores<TYPE, SIZE>(s[0], q_at, k_start);
+    start_scores<TYPE, SIZE>(s[0], q, k_start);
     wgmma_wait<0>();
     {
         const int32_t base = tile * FLASH_KEYS;
@@ -249,7 +258,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         wgmma_fetch<SIZE>(w, next, false, v_start + there);
         flash_commit();
         wgmma_fence();
-        start_scores<TYPE, SIZE>(s[0], q_at, k_start + there);
+        start_scores<TYPE, SIZE>(s[0], q, k_start + there);
         start_values<TYPE, SIZE>(state.acc[0], p, v_start + here);
         wgmma_wait<1>();
         flash_weigh<1, SIZE>(&state, s, c, softcap, base + FLASH_KEYS - 1 > index_low || base < from_high,

@@ -35,22 +35,6 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
-/* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
- * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
- * mean square that is 0.0011 whatever its length, and five times that for the largest of a million outputs;
- * outliers of x that few columns hold can triple it. BF16 weights have only the order of adding, which the
- * instruction truncates instead of rounding. */
-#define MATMUL(ID, type_name, shape, check, most)                                                            \
-    {                                                                                                        \
-        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
-                   .op = SL_OP_LINEAR,                                                                       \
-                   .numeric_class = "bf16/" #shape,                                                          \
-                   .activation = SL_VALUE_BF16,                                                              \
-                   .tolerance = most,                                                                        \
-                   .batched = true,                                                                          \
-                   .declines = check},                                                                       \
-        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
-    }
 #define ATTENTION(shape, bytes, limit)                                                                       \
     {                                                                                                        \
         .kernel = {.name = "attention/cuda-" #shape,                                                         \
@@ -63,23 +47,31 @@
         .most_rows = limit, .run = sl_cuda_attention_##shape                                                 \
     }
 
+/* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that does to
+ * a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0 is tested with
+ * outliers, whose scores are hundreds. */
+#define FLASH(shape, ID, type_name, class_name, bytes, limit, most)                                                      \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-flash-" #shape "-" #type_name,                                    \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = class_name,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_flash_declines,                                                       \
+                   .workspace = bytes},                                                                      \
+        .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = sl_cuda_flash_##shape                       \
+    }
+#define FLASH_MMA "/mma64/split256"
+#define FLASHES(ID, type_name, product, most)                                                                \
+    FLASH(split, ID, type_name, product FLASH_MMA, sl_cuda_flash_workspace, SL_CUDA_SPLIT_ROWS, most),       \
+        FLASH(few, ID, type_name, product FLASH_MMA, NULL, SL_CUDA_FLASH_FEW_ROWS, most),                    \
+        FLASH(whole, ID, type_name, product FLASH_MMA, NULL, 0, most)
+
 static const sl_cuda_kernel kernels[] = {
     SIMPLE(BEGIN, begin, "exact", 0),
     SIMPLE(EMBED, embed, "exact", 0),
     SIMPLE(RMSNORM, rmsnorm, "f32/tree", 1e-5f),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
-    MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
-    MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
-    MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
-    MATMUL(Q4_0, q4_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
-    MATMUL(Q4_K, q4_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
-    MATMUL(Q6_K, q6_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
-    MATMUL(F16, f16, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATMUL(BF16, bf16, mma, sl_cuda_matmul_declines, 1e-4f),
-    MATMUL(Q8_0, q8_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
@@ -89,6 +81,11 @@ static const sl_cuda_kernel kernels[] = {
     LINEARS(Q6_K, q6_k, Q8_32, "q8_32/256"),
     SIMPLE(ROPE, rope, "f32", 1e-5f),
     SIMPLE(CACHE_WRITE, cache_write, "exact", 0),
+    FLASH(wgmma, F16, f16, "f16/wgmma64", NULL, 0, 1e-2f),
+    FLASH(wgmma, BF16, bf16, "bf16/wgmma64", NULL, 0, 5e-2f),
+    FLASHES(F16, f16, "f16", 1e-2f),
+    FLASHES(BF16, bf16, "bf16", 5e-2f),
+    FLASHES(Q8_0, q8_0, "q8_0:f16", 0.15f),
     ATTENTION(split, sl_cuda_attention_workspace, SL_CUDA_FEW_ROWS),
     ATTENTION(whole, NULL, 0),
     CHECKED(ROUTER, router, "f32/tree", 1e-5f, sl_cuda_router_declines),
@@ -110,10 +107,11 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 
 #define AT(i) &kernels[i].kernel
 static const sl_kernel *const list[] = {
-    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10),
-    AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21),
-    AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32),
-    AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39), AT(40), AT(41),
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),
+    AT(10), AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19),
+    AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29),
+    AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39),
+    AT(40),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
