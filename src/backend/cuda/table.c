@@ -35,6 +35,22 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
+/* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
+ * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
+ * mean square that is 0.0011 whatever its length, and five times that for the largest of a million outputs;
+ * outliers of x that few columns hold can triple it. BF16 weights have only the order of adding, which the
+ * instruction truncates instead of rounding. */
+#define MATMUL(ID, type_name, shape, check, most)                                                            \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/" #shape,                                                          \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .declines = check},                                                                       \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
+    }
 #define ATTENTION(shape, bytes, limit)                                                                       \
     {                                                                                                        \
         .kernel = {.name = "attention/cuda-" #shape,                                                         \
@@ -72,6 +88,18 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     SIMPLE(RMSNORM, rmsnorm, "f32/tree", 1e-5f),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
+    MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
+    MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(Q4_0, q4_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(Q4_K, q4_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(Q6_K, q6_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(F16, f16, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATMUL(BF16, bf16, mma, sl_cuda_matmul_declines, 1e-4f),
+    MATMUL(Q8_0, q8_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
@@ -111,7 +139,8 @@ static const sl_kernel *const list[] = {
     AT(10), AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19),
     AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29),
     AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39),
-    AT(40),
+    AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47), AT(48), AT(49),
+    AT(50), AT(51), AT(52),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
