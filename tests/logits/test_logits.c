@@ -116,6 +116,12 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
     free(logits);
     sluice_sequence_release(sequence);
 
+    if (rounds) {
+        /* The oracle's choices on the way are closer to each other than what rounding moves. */
+        printf("%s: greedy text not compared, activations are rounded to BF16\n", what);
+        sluice_engine_destroy(engine);
+        return;
+    }
     sequence = open_sequence(engine);
     int32_t tokens[64];
     sluice_request_options generate = {.size = sizeof generate,
