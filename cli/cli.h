@@ -47,7 +47,8 @@ typedef struct settings {
     bool ignore_eos;
     /* measuring */
     number_list prompts, generates, depths;
-    int32_t repetitions, window;
+    int32_t repetitions, window, limit;
+    text_list tasks;
     /* plans and files */
     bool ops;
     const char *type;
@@ -82,7 +83,8 @@ enum {
     IN_EXPLAIN = 256,
     IN_QUANTIZE = 512,
     IN_SYNTH = 1024,
-    IN_ALL = 2047,
+    IN_EVAL = 2048,
+    IN_ALL = 4095,
 };
 
 extern const command COMMANDS[];
@@ -106,6 +108,20 @@ int plan_command(const settings *settings);
 int explain_command(const settings *settings);
 int quantize_command(const settings *settings);
 int synth_command(const settings *settings);
+int eval_command(const settings *settings);
+
+/* ---- data.c ----------------------------------------------------------------------------------------------
+ */
+
+/* The model that runs when none is named. */
+#define DEFAULT_MODEL "mini"
+
+enum { DATA_PATH_SIZE = 4096 };
+/* Where a file of share/sluice lies; false: it did not come with this program. */
+bool find_data(const char *name, char path[DATA_PATH_SIZE]);
+/* A model as -m names it: a path, or the name of a built-in model, which is looked for when no file has it.
+ * Returns `model` or `path`. */
+const char *model_path(const char *model, char path[DATA_PATH_SIZE]);
 
 /* ---- common.c --------------------------------------------------------------------------------------------
  */

@@ -80,6 +80,14 @@ const command COMMANDS[] = {
      "  sluice synth qwen3-0.6b random.gguf --type q8_0\n"
      "  sluice synth qwen3moe random.gguf --type q4_k --layers 16 --width 1024 --experts 64\n",
      synth_command},
+    {"eval", IN_EVAL, NULL, 0, true, "how many tasks a model solves",
+     "Asks a model the held-out items of a task file, many at once and always taking the likeliest token, "
+     "and "
+     "prints for\n"
+     "each task how many answers are exactly right.",
+     "  sluice eval -m mini\n"
+     "  sluice eval -m model.gguf -f tasks.json --sequences 16 -o json\n",
+     eval_command},
 };
 const int COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS;
 

@@ -22,7 +22,7 @@ typedef struct option {
 
 enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
-    IN_ENGINE = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_PLAN | IN_EXPLAIN,
+    IN_ENGINE = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
     IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
 };
 
@@ -31,12 +31,17 @@ static const double INT_MOST = 2147483647;
 
 /* Names are llama.cpp's where it has one. */
 static const option OPTIONS[] = {
-    {IN_MODEL, "-m --model", "MODEL", TEXT, AT(model), NULL, 0, 0, "a GGUF file or a Hugging Face folder"},
+    {IN_MODEL, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
+     "a GGUF file, a Hugging Face folder, mini or mini-moe"},
 
     {IN_RUN, "-p --prompt", "TEXT", TEXT, AT(prompt), NULL, 0, 0, "the text to go on from"},
     {IN_RUN, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0,
      "read the prompt from a file (else from standard input)"},
     {IN_PERPLEXITY, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0, "the text (else standard input)"},
+    {IN_EVAL, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0,
+     "the tasks (else those that come with sluice)"},
+    {IN_EVAL, "--task", "NAME", TEXTS, AT(tasks), NULL, 0, 0, "only this task; may be given several times"},
+    {IN_EVAL, "-n --limit", "N", NUMBER, AT(limit), "0", 0, INT_MOST, "items of each task at most; 0: all"},
     {IN_CHAT, "-sys --system", "TEXT", TEXT, AT(system), NULL, 0, 0, "a system message"},
     {IN_RUN, "-n --predict", "N", NUMBER, AT(predict), "128", 0, INT_MOST, "tokens to generate at most"},
     {IN_CHAT, "-n --predict", "N", NUMBER, AT(predict), "1024", 0, INT_MOST, "tokens of one answer at most"},
@@ -73,7 +78,7 @@ static const option OPTIONS[] = {
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
 
-    {IN_RUN | IN_PERPLEXITY | IN_INSPECT | IN_PLAN | IN_EXPLAIN, "-o --output", "text|json", CHOICE,
+    {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN, "-o --output", "text|json", CHOICE,
      AT(output), "text", 0, 0, "how to print"},
     {IN_BENCH, "-o --output", "md|csv|json", CHOICE, AT(output), "md", 0, 0, "how to print"},
     {IN_PLAN, "--ops", NULL, FLAG, AT(ops), NULL, 0, 0, "the list of operations instead of the memory"},
@@ -101,7 +106,7 @@ static const option OPTIONS[] = {
      "tokens of one sequence; 0: the model's own, at most 4096"},
     {IN_ENGINE, "-ub --chunk", "N", NUMBER, AT(chunk), "0", 0, INT_MOST, "rows of a step; 0: 512"},
     {IN_ENGINE, "-np --sequences", "N", NUMBER, AT(sequences), "0", 0, INT_MOST,
-     "that run at once; 0: 1 (plan, explain: 8)"},
+     "that run at once; 0: 1 (eval, plan, explain: 8)"},
     {IN_ENGINE, "-ctk --kv-type", "TYPE", TEXT, AT(kv_type), "f16", 0, 0,
      "of the cache: f16, bf16, f32 or q8_0"},
     {IN_ENGINE, "--cache-tokens", "N", SIZE, AT(cache_tokens), "0", 0, 0,
@@ -326,10 +331,6 @@ static int check_arguments(const command *command, const settings *settings) {
              command->arguments ? command->arguments : "[options]", command->name);
         return WRONG_USAGE;
     }
-    if (command->needs_model && !settings->model) {
-        fail("%s: no model: name a GGUF file or a Hugging Face folder with -m", command->name);
-        return WRONG_USAGE;
-    }
     return DONE;
 }
 
@@ -396,7 +397,7 @@ static void print_option(const option *o) {
 void print_command_help(const command *command) {
     printf("usage: sluice %s%s%s%s [options]\n\n%s\n\noptions:\n", command->name,
            command->arguments ? " " : "", command->arguments ? command->arguments : "",
-           command->needs_model ? " -m MODEL" : "", command->text);
+           command->needs_model ? " [-m MODEL]" : "", command->text);
     for (int engine = 0; engine < 2; engine++) {
         if (engine && (command->bit & IN_ENGINE)) {
             printf("\nengine:\n");
