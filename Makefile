@@ -1,8 +1,8 @@
 # Short names for what CMake does. `make run`, `make test` and `make install` work on a fresh machine with gcc and make.
 
-PROMPT ?= Once upon a time
-MODEL ?= ../shared/models/stories260K.gguf
-TOKENS ?= 200
+PROMPT ?= What is sluice?
+MODEL ?= mini
+TOKENS ?= 300
 PREFIX ?= /usr/local
 
 .PHONY: all run test install clean packages
@@ -15,9 +15,9 @@ all: packages
 packages:
 	@tools/install-packages
 
+# A question for the built-in model, or for another one: make run PROMPT="..." MODEL=path
 run: all
-	@test -e "$(MODEL)" || { echo "no model at $(MODEL): name one with  make run MODEL=path" >&2; exit 1; }
-	@build/release/sluice run -m "$(MODEL)" -p "$(PROMPT)" -n $(TOKENS) --temp 0
+	@printf '%s\n' "$(PROMPT)" | build/release/sluice chat -m "$(MODEL)" -n $(TOKENS) --temp 0
 
 test: all
 	@ctest --preset release -j 2
