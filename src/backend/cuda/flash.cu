@@ -180,6 +180,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
                              (const float *)op->weights[0].data,
                              split ? (float *)op->scratch : NULL,
                              split ? splits_of(context->table_width) : 1,
+                             1,
                              attention->heads / group->kv_heads};
     const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
                                       few};

@@ -5,12 +5,12 @@
  * row, and 16 of them are the rows of a matrix instruction, so that a group of query heads shares its keys. A
  * block of four warps takes a run of units and walks the pages they see. Two arrangements: `tiles` for many
  * rows, where every warp has units of its own and all columns of y; `few`, where the warps share 16 (or 32)
- * units, each computes all scores and adds up its part of the columns. With partials a block takes one chunk
- * of the keys instead of all of them, and merge_kernel in flash.cu adds the chunks.
+ * units, each computes all scores and adds up its part of the columns. With partials a block takes every
+ * n-th chunk of the keys instead of all of them, and merge_kernel in flash.cu adds the chunks.
  *
- * Class "mma64/split256", after the type multiplied in: q and p are rounded to that type, keys and values
+ * Class "mma64/split512", after the type multiplied in: q and p are rounded to that type, keys and values
  * are of it (q8_0 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the sequence;
- * chunks of four tiles, at multiples of 256. Scores in f32 by matrix instructions over steps of 16 columns,
+ * chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16 columns,
  * then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e after a
  * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y
  * corr
@@ -48,8 +48,9 @@ typedef struct flash_walk {
     uint64_t page_bytes;
     int32_t key_bytes, value_bytes; /* of a row */
     int32_t key_size, value_size;
-    int32_t lowest, highest;       /* keys that some unit sees */
-    int32_t first_tile, last_tile; /* of this block */
+    int32_t lowest, highest; /* keys that some unit sees */
+    int32_t first_tile, last_tile;
+    int32_t skip; /* tiles of other blocks between two chunks of this one */
 } flash_walk;
 
 /* ---- instructions ---- */
@@ -134,11 +135,13 @@ static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t 
                 flash_copy16(to + 16u * (uint32_t)i, from + 16 * i, 16);
             }
         } else {
+            int32_t thread = (int32_t)threadIdx.x; /* likewise hidden from the loop over tiles */
+            asm volatile("" : "+r"(thread));
             constexpr int PIECES = SIZE / 8;
             const int32_t size = is_key ? w.key_size : w.value_size, base = tile * FLASH_KEYS;
 #pragma unroll
             for (int j = 0; j < FLASH_KEYS * PIECES / FLASH_THREADS; j++) {
-                const int32_t i = (int32_t)threadIdx.x + j * FLASH_THREADS;
+                const int32_t i = thread + j * FLASH_THREADS;
                 const int32_t key = i / PIECES, piece = i % PIECES;
                 const bool there = 8 * piece < size && base + key >= w.lowest && base + key <= w.highest;
                 flash_copy16(to + (uint32_t)(key * SHAPE::STRIDE * 2 + piece * 16),
@@ -256,11 +259,23 @@ static __device__ __forceinline__ bool flash_has_one_chunk(int32_t window, int32
     return flash_first_seen(window, index) / keys == index / keys;
 }
 
+/* The block's tile after `tile`; behind the last when there is none. */
 static __device__ __forceinline__ int32_t flash_next_tile(const flash_walk &w, int32_t tile) {
-    while (tile <= w.last_tile && w.table[tile] < 0) {
+    do {
         tile++;
-    }
+        if (tile % FLASH_CHUNK_TILES == 0) {
+            tile += w.skip; /* the chunks of other blocks */
+        }
+    } while (tile <= w.last_tile && w.table[tile] < 0);
     return tile;
+}
+
+/* The first one, for the block that takes the chunks that are `part` modulo `parts`. */
+static __device__ __forceinline__ int32_t flash_first_tile(const flash_walk &w, int32_t part, int32_t parts) {
+    const int32_t chunk = w.first_tile / FLASH_CHUNK_TILES;
+    const int32_t others = (part + parts - chunk % parts) % parts;
+    const int32_t tile = others > 0 ? (chunk + others) * FLASH_CHUNK_TILES : w.first_tile;
+    return tile > w.last_tile || w.table[tile] >= 0 ? tile : flash_next_tile(w, tile);
 }
 
 /* ---- arithmetic ---- */
@@ -470,8 +485,11 @@ static __device__ __forceinline__ void flash_store2(float *to, float a, float b)
 template <int MS, int COLUMNS>
 static __device__ __forceinline__ void
 flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int32_t unit, int32_t units,
-                int32_t column, int32_t size, float c, bool last, float2 *totals, const int32_t *index,
-                int32_t window, flash_state<MS, COLUMNS> *state) {
+                int32_t column, int32_t size, float c, int32_t chunk, bool last, float2 *totals,
+                const int32_t *index, int32_t window, flash_state<MS, COLUMNS> *state) {
+    /* Hides that the addresses below are the same for every chunk: kept over the loop, they would push what
+     * the loop needs out of the registers. */
+    asm volatile("" : "+r"(unit), "+r"(column), "+r"(kv_head), "+r"(first_row));
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
 #pragma unroll
     for (int i = 0; i < MS; i++) {
@@ -488,9 +506,9 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
             const int32_t seen = index[16 * i + 8 * h + lane / 4];
             if (args.partials && !flash_has_one_chunk(window, seen)) {
-                float *to = args.partials +
-                            (((int64_t)row * args.attention.heads + head) * args.splits + blockIdx.z) *
-                                (FLASH_PARTIAL_HEAD + size);
+                float *to =
+                    args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + chunk) *
+                                        (FLASH_PARTIAL_HEAD + size);
                 if (lane % 4 == 0 && column == 0) {
                     to[0] = m;
                     to[1] = l;
@@ -533,7 +551,7 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
                     if (at < size) {
                         float a = before[k][0] * keep + state->acc[i][n + k][2 * h] * add;
                         float b = before[k][1] * keep + state->acc[i][n + k][2 * h + 1] * add;
-                        if (last) {
+                        if (last || args.partials) {
                             a = flash_finish(args, gate, at, a, factor);
                             b = flash_finish(args, gate, at + 1, b, factor);
                         }
@@ -543,7 +561,7 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
             }
         }
     }
-    state->first = false;
+    state->first = args.partials != NULL;
     flash_start_chunk(state);
 }
 
@@ -570,6 +588,7 @@ static __device__ __forceinline__ void flash_start_walk(const sl_cuda_context &c
     w.highest = length + last_unit / args.ratio;
     w.first_tile = w.lowest / FLASH_KEYS;
     w.last_tile = w.highest / FLASH_KEYS;
+    w.skip = 0;
 }
 
 template <int UNITS, int WN, int THREADS>
@@ -613,13 +632,11 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     const int32_t last_unit = first_unit + place.units - 1; /* numbered in the span, as all units below */
     flash_walk w;
     flash_start_walk(context, args, span, kv_head, first_unit, last_unit, &w);
-    if (args.partials) {
-        const int32_t chunk = (int32_t)blockIdx.z * FLASH_CHUNK_TILES;
-        w.first_tile = w.first_tile > chunk ? w.first_tile : chunk;
-        w.last_tile = w.last_tile < chunk + FLASH_CHUNK_TILES ? w.last_tile : chunk + FLASH_CHUNK_TILES - 1;
-        if (w.first_tile > w.last_tile) {
-            return;
-        }
+    constexpr bool SPLITS = WN > 1; /* else all chunks are the block's */
+    w.skip = SPLITS ? (args.parts - 1) * FLASH_CHUNK_TILES : 0;
+    int32_t tile = flash_first_tile(w, SPLITS ? (int32_t)blockIdx.z : 0, SPLITS ? args.parts : 1);
+    if (tile > w.last_tile) {
+        return;
     }
 
     unsigned char *memory = (unsigned char *)flash_memory;
@@ -627,7 +644,6 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     const uint32_t k_start = q_start + SHAPE::UNITS * SHAPE::STRIDE * 2;
     const uint32_t v_start = k_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
     const uint32_t raw_start = v_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
-    int32_t tile = flash_next_tile(w, w.first_tile);
     flash_fetch<SHAPE, TYPE, SIZE>(w, tile, true, RAW ? raw_start : k_start);
     if (RAW || STAGES == 2) {
         flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, RAW ? raw_start + SHAPE::RAW : v_start);
@@ -668,7 +684,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
 
     uint32_t stage = 0;
     while (tile <= w.last_tile) {
-        const int32_t next = flash_next_tile(w, tile + 1), base = tile * FLASH_KEYS;
+        const int32_t next = flash_next_tile(w, tile), base = tile * FLASH_KEYS;
         const uint32_t here = stage * SHAPE::TILE_BYTES, there = (stage ^ 1u) * SHAPE::TILE_BYTES;
         const bool works = !idle && base <= index_high && base + FLASH_KEYS > from_low;
         flash_wait<RAW || STAGES == 2 ? 1 : 0>();
@@ -719,7 +735,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
         if (last || next / FLASH_CHUNK_TILES != tile / FLASH_CHUNK_TILES) {
             flash_end_chunk<MS, SHAPE::COLUMNS>(
                 args, kv_head, span.first_row, first_unit + warp_unit, last_unit + 1, column, w.value_size, c,
-                last, rare.totals[warp % WN] + warp_unit, rare.index + warp_unit, window, &state);
+                tile / FLASH_CHUNK_TILES, last, rare.totals[warp % WN] + warp_unit, rare.index + warp_unit,
+                window, &state);
         }
         stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
         tile = next;
@@ -757,18 +774,32 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
         what(256, 1, 1, 1, 2);                                                                               \
     }
 
+/* Most runs of units in a step. Each span may leave one partly empty. */
+static inline int32_t flash_runs(const flash_launch_shape *shape, int32_t ratio, int32_t units) {
+    const int32_t runs = shape->rows * ratio / units + shape->spans;
+    return ratio <= units && shape->rows < runs ? shape->rows : runs;
+}
+
+/* Blocks for the chunks of each of `runs` runs: several for each multiprocessor, but not one for each chunk
+ * that the longest context may have, when most of them would find nothing to do. */
+static inline int32_t flash_parts(const flash_args *args, int32_t runs) {
+    enum { BLOCKS = 1024 };
+    const int32_t parts = BLOCKS / runs < args->splits ? BLOCKS / runs : args->splits;
+    return parts > 1 ? parts : 1;
+}
+
 template <int TYPE>
 static cudaError_t flash_launch(const sl_cuda_context *context, const flash_args *args,
                                 const flash_launch_shape *shape, cudaStream_t stream) {
 #define FLASH_LAUNCH(SIZE, MS, WN, STAGES, BLOCKS)                                                           \
     do {                                                                                                     \
         typedef flash_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;                                               \
-        /* Each span may leave one run of units partly empty. */                                             \
-        const dim3 grid((unsigned)shape->kv_heads,                                                           \
-                        (unsigned)(shape->rows * args->ratio / SHAPE::UNITS + shape->spans),                 \
-                        (unsigned)args->splits);                                                             \
+        const int32_t runs = flash_runs(shape, args->ratio, SHAPE::UNITS);                                   \
+        flash_args now = *args;                                                                              \
+        now.parts = flash_parts(args, shape->kv_heads * runs);                                               \
+        const dim3 grid((unsigned)shape->kv_heads, (unsigned)runs, (unsigned)now.parts);                     \
         flash_kernel<TYPE, SIZE, MS, WN, STAGES, BLOCKS>                                                     \
-            <<<grid, FLASH_THREADS, SHAPE::BYTES, stream>>>(*context, *args);                                \
+            <<<grid, FLASH_THREADS, SHAPE::BYTES, stream>>>(*context, now);                                  \
     } while (0)
     FLASH_FOR_SIZE(shape->size, shape->few, FLASH_LAUNCH)
     return cudaGetLastError();

@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda.h"
 
 enum {
-    FLASH_CHUNK_TILES = 4,
+    FLASH_CHUNK_TILES = 8,
     FLASH_PARTIAL_HEAD = 2 /* floats before a partial result: m (times log2 e) and l */
 };
 
@@ -17,6 +17,7 @@ typedef struct flash_args {
     float
         *partials; /* [row][head][splits][FLASH_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks */
     int32_t splits;
+    int32_t parts; /* blocks that share a unit's chunks, 1 without partials */
     int32_t ratio; /* query heads per key head */
 } flash_args;
 

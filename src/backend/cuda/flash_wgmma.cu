@@ -4,7 +4,7 @@
  * memory (128-byte swizzle); while the scores of the next tile and the sum of
  * this one are computed, the softmax of the next one goes on; and there are no chunks.
  *
- * Class "wgmma64", after the type: as "mma64/split256", but the scores and sums by wgmma, and all of a row's
+ * Class "wgmma64", after the type: as "mma64/split512", but the scores and sums by wgmma, and all of a row's
  * keys are one chunk. */
 #include "backend/cuda/flash.cuh"
 
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     unsigned char *memory = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     const uint32_t q_start = (uint32_t)__cvta_generic_to_shared(memory);
     const uint32_t k_start = q_start + SHAPE::Q_BYTES, v_start = k_start + 2 * SHAPE::TILE_BYTES;
-    int32_t tile = flash_next_tile(w, w.first_tile), next = flash_next_tile(w, tile + 1);
+    int32_t tile = flash_first_tile(w, 0, 1), next = flash_next_tile(w, tile);
     wgmma_fetch<SIZE>(w, tile, true, k_start);
     flash_commit();
     wgmma_load_queries<TYPE, SIZE>(args, kv_head, span.first_row, first_unit, place.units, w.key_size,
@@ -251,7 +251,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     }
     uint32_t stage = 0; /* of the values; that of the next keys is the other */
     while (next <= w.last_tile) {
-        const int32_t after = flash_next_tile(w, next + 1), base = next * FLASH_KEYS;
+        const int32_t after = flash_next_tile(w, next), base = next * FLASH_KEYS;
         const uint32_t here = stage * SHAPE::TILE_BYTES, there = (stage ^ 1u) * SHAPE::TILE_BYTES;
         wgmma_arrived(); /* and all have read the tiles before */
         wgmma_fetch<SIZE>(w, after, true, k_start + here);
@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     start_values<TYPE, SIZE>(state.acc[0], p, v_start + stage * SHAPE::TILE_BYTES);
     wgmma_wait<0>();
     flash_end_chunk<1, SIZE>(args, kv_head, span.first_row, first_unit + warp_unit, last_unit + 1, 0,
-                             w.value_size, c, true, rare.totals[0] + warp_unit, rare.index + warp_unit,
+                             w.value_size, c, 0, true, rare.totals[0] + warp_unit, rare.index + warp_unit,
                              window, &state);
 #else
     (void)context;

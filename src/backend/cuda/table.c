@@ -63,10 +63,10 @@
         .most_rows = limit, .run = sl_cuda_attention_##shape                                                 \
     }
 
-/* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that does to
- * a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0 is tested with
- * outliers, whose scores are hundreds. */
-#define FLASH(shape, ID, type_name, class_name, bytes, limit, most)                                                      \
+/* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
+ * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
+ * is tested with outliers, whose scores are hundreds. */
+#define FLASH(shape, ID, type_name, class_name, bytes, limit, most)                                          \
     {                                                                                                        \
         .kernel = {.name = "attention/cuda-flash-" #shape "-" #type_name,                                    \
                    .op = SL_OP_ATTENTION,                                                                    \
@@ -77,7 +77,7 @@
                    .workspace = bytes},                                                                      \
         .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = sl_cuda_flash_##shape                       \
     }
-#define FLASH_MMA "/mma64/split256"
+#define FLASH_MMA "/mma64/split512"
 #define FLASHES(ID, type_name, product, most)                                                                \
     FLASH(split, ID, type_name, product FLASH_MMA, sl_cuda_flash_workspace, SL_CUDA_SPLIT_ROWS, most),       \
         FLASH(few, ID, type_name, product FLASH_MMA, NULL, SL_CUDA_FLASH_FEW_ROWS, most),                    \
@@ -135,12 +135,11 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 
 #define AT(i) &kernels[i].kernel
 static const sl_kernel *const list[] = {
-    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),
-    AT(10), AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19),
-    AT(20), AT(21), AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29),
-    AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39),
-    AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47), AT(48), AT(49),
-    AT(50), AT(51), AT(52),
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10),
+    AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21),
+    AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32),
+    AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39), AT(40), AT(41), AT(42), AT(43),
+    AT(44), AT(45), AT(46), AT(47), AT(48), AT(49), AT(50), AT(51), AT(52),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
