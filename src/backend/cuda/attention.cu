@@ -38,6 +38,22 @@ typedef struct tile_state {
     int32_t span, first_unit, units;
 } tile_state;
 
+/* What they share of varying size. */
+typedef struct tile_memory {
+    float *q;     /* [UNITS][key_size] */
+    float *acc;   /* [UNITS][value_size] */
+    float *slice; /* [SL_PAGE_TOKENS][SLICE_STRIDE] */
+} tile_memory;
+
+/* The keys or the values of a tile, of which some unit sees [from, to). References: what the kernel's
+ * arguments hold is read when it is needed, registers are short. */
+typedef struct tile_rows {
+    const unsigned char *start;
+    const uint64_t &row_bytes;
+    const int32_t &size;
+    int32_t from, to;
+} tile_rows;
+
 static __device__ __forceinline__ float half_to_float(uint16_t half) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
@@ -59,15 +75,14 @@ static __device__ __forceinline__ float cache_element(const unsigned char *row, 
     return (float)(int8_t)block[2 + i % 32] * half_to_float(*(const uint16_t *)block);
 }
 
-/* Columns [column, column + SLICE) of keys [from, to) of a tile, to slice[key][column]; the rest is 0. */
+/* Columns [column, column + SLICE) of the rows that are seen, to slice[key][column]; the rest is 0. */
 template <int TYPE>
-static __device__ void load_slice(const unsigned char *rows, uint64_t row_bytes, int32_t column, int32_t size,
-                                  int32_t from, int32_t to, float *slice) {
+static __device__ __forceinline__ void load_slice(const tile_rows &rows, int32_t column, float *slice) {
     for (int32_t i = (int32_t)threadIdx.x; i < SL_PAGE_TOKENS * SLICE; i += THREADS) {
         const int32_t key = i / SLICE, c = i % SLICE;
-        const bool there = key >= from && key < to && column + c < size;
+        const bool there = key >= rows.from && key < rows.to && column + c < rows.size;
         slice[key * SLICE_STRIDE + c] =
-            there ? cache_element<TYPE>(rows + (uint64_t)key * row_bytes, column + c) : 0.0f;
+            there ? cache_element<TYPE>(rows.start + (uint64_t)key * rows.row_bytes, column + c) : 0.0f;
     }
 }
 
@@ -104,24 +119,23 @@ static __device__ __forceinline__ int32_t clamp(int32_t value) {
 
 /* Scores of a whole tile into shared->scores: thread t takes key t % 64 of every second unit. */
 template <int TYPE>
-static __device__ void score_tile(const attention_args &args, const sl_cuda_cache &cache,
-                                  const unsigned char *keys, int32_t from, int32_t to, const float *q,
-                                  float *slice, tile_state *shared) {
+static __device__ __forceinline__ void score_tile(const attention_args &args, const tile_rows &keys,
+                                                  const tile_memory &memory, tile_state *shared) {
     const int32_t key = (int32_t)threadIdx.x % SL_PAGE_TOKENS, first = (int32_t)threadIdx.x / SL_PAGE_TOKENS;
     float sums[HALF];
     for (int i = 0; i < HALF; i++) {
         sums[i] = 0;
     }
-    for (int32_t column = 0; column < cache.key_size; column += SLICE) {
-        const int32_t columns = cache.key_size - column < SLICE ? cache.key_size - column : SLICE;
-        load_slice<TYPE>(keys, cache.key_bytes, column, cache.key_size, from, to, slice);
+    for (int32_t column = 0; column < keys.size; column += SLICE) {
+        const int32_t columns = keys.size - column < SLICE ? keys.size - column : SLICE;
+        load_slice<TYPE>(keys, column, memory.slice);
         __syncthreads();
         for (int32_t c = 0; c < columns; c++) {
-            const float k = slice[key * SLICE_STRIDE + c];
+            const float k = memory.slice[key * SLICE_STRIDE + c];
 #pragma unroll
             for (int i = 0; i < HALF; i++) {
                 if (first + 2 * i < shared->units) {
-                    sums[i] = fmaf(q[(first + 2 * i) * cache.key_size + column + c], k, sums[i]);
+                    sums[i] = fmaf(memory.q[(first + 2 * i) * keys.size + column + c], k, sums[i]);
                 }
             }
         }
@@ -166,23 +180,23 @@ static __device__ void weigh_unit(int32_t unit, tile_state *shared) {
 
 /* acc[unit][column] = acc * correction + sum of p * v: thread t takes column t % 64 of every second unit. */
 template <int TYPE>
-static __device__ void add_values(const sl_cuda_cache &cache, const unsigned char *values, int32_t from,
-                                  int32_t to, float *acc, float *slice, tile_state *shared) {
+static __device__ __forceinline__ void add_values(const tile_rows &values, const tile_memory &memory,
+                                                  tile_state *shared) {
     const int32_t c = (int32_t)threadIdx.x % SLICE, first = (int32_t)threadIdx.x / SLICE;
-    for (int32_t column = 0; column < cache.value_size; column += SLICE) {
-        load_slice<TYPE>(values, cache.value_bytes, column, cache.value_size, from, to, slice);
+    for (int32_t column = 0; column < values.size; column += SLICE) {
+        load_slice<TYPE>(values, column, memory.slice);
         __syncthreads();
         float sums[HALF];
-        const bool mine = column + c < cache.value_size;
+        const bool mine = column + c < values.size;
 #pragma unroll
         for (int i = 0; i < HALF; i++) {
             const int32_t unit = first + 2 * i;
             sums[i] = mine && unit < shared->units
-                          ? acc[unit * cache.value_size + column + c] * shared->correction[unit]
+                          ? memory.acc[unit * values.size + column + c] * shared->correction[unit]
                           : 0.0f;
         }
-        for (int32_t key = from; key < to; key++) {
-            const float v = slice[key * SLICE_STRIDE + c];
+        for (int32_t key = values.from; key < values.to; key++) {
+            const float v = memory.slice[key * SLICE_STRIDE + c];
 #pragma unroll
             for (int i = 0; i < HALF; i++) {
                 if (first + 2 * i < shared->units) {
@@ -194,7 +208,7 @@ static __device__ void add_values(const sl_cuda_cache &cache, const unsigned cha
 #pragma unroll
         for (int i = 0; i < HALF; i++) {
             if (mine && first + 2 * i < shared->units) {
-                acc[(first + 2 * i) * cache.value_size + column + c] = sums[i];
+                memory.acc[(first + 2 * i) * values.size + column + c] = sums[i];
             }
         }
         __syncthreads();
@@ -202,16 +216,17 @@ static __device__ void add_values(const sl_cuda_cache &cache, const unsigned cha
 }
 
 /* q into shared memory, the running state at its start. */
-static __device__ void start_tile(const attention_args &args, const sl_cuda_cache &cache, int32_t first_row,
-                                  int32_t kv_head, float *q, float *acc, tile_state *shared) {
+static __device__ __forceinline__ void start_tile(const attention_args &args, const sl_cuda_cache &cache,
+                                                  int32_t first_row, int32_t kv_head,
+                                                  const tile_memory &memory, tile_state *shared) {
     for (int32_t i = (int32_t)threadIdx.x; i < shared->units * cache.key_size; i += THREADS) {
         const int32_t unit = shared->first_unit + i / cache.key_size;
         const int32_t head = kv_head * args.ratio + unit % args.ratio;
-        q[i] = sl_f32(args.q,
-                      first_row + unit / args.ratio)[head * args.attention.q_stride + i % cache.key_size];
+        memory.q[i] = sl_f32(
+            args.q, first_row + unit / args.ratio)[head * args.attention.q_stride + i % cache.key_size];
     }
     for (int32_t i = (int32_t)threadIdx.x; i < shared->units * cache.value_size; i += THREADS) {
-        acc[i] = 0;
+        memory.acc[i] = 0;
     }
     if ((int32_t)threadIdx.x < shared->units) {
         const int32_t head = kv_head * args.ratio + (shared->first_unit + (int32_t)threadIdx.x) % args.ratio;
@@ -236,7 +251,7 @@ static __device__ void finish_tile(const attention_args &args, const sl_cuda_cac
 template <int TYPE>
 static __global__ void __launch_bounds__(THREADS)
     attention_kernel(sl_cuda_context context, attention_args args) {
-    extern __shared__ float memory[];
+    extern __shared__ float dynamic[];
     __shared__ tile_state shared;
     if (threadIdx.x < SL_WARP) {
         find_tile(context, (int32_t)blockIdx.x, args.ratio, &shared);
@@ -250,8 +265,9 @@ static __global__ void __launch_bounds__(THREADS)
     const sl_step_span &span = context.spans[shared.span];
     const int32_t kv_head = (int32_t)blockIdx.y, length = span.length[place.group], window = cache.window;
     const int32_t *table = cache.table + (int64_t)span.slot * context.table_width;
-    float *q = memory, *acc = q + UNITS * cache.key_size, *slice = acc + UNITS * cache.value_size;
-    start_tile(args, cache, span.first_row, kv_head, q, acc, &shared);
+    float *acc = dynamic + UNITS * cache.key_size;
+    const tile_memory memory = {dynamic, acc, acc + UNITS * cache.value_size};
+    start_tile(args, cache, span.first_row, kv_head, memory, &shared);
 
     const int32_t first = length + shared.first_unit / args.ratio;
     const int32_t last = length + (shared.first_unit + shared.units - 1) / args.ratio;
@@ -263,10 +279,12 @@ static __global__ void __launch_bounds__(THREADS)
         }
         const unsigned char *layer =
             cache.pages + (uint64_t)page * cache.page_bytes + (uint64_t)place.layer * cache.layer_bytes;
-        const unsigned char *keys = layer + (uint64_t)kv_head * SL_PAGE_TOKENS * cache.key_bytes;
-        const unsigned char *values = layer + (uint64_t)cache.kv_heads * SL_PAGE_TOKENS * cache.key_bytes +
-                                      (uint64_t)kv_head * SL_PAGE_TOKENS * cache.value_bytes;
         const int32_t from = clamp(lowest - base), to = clamp(last + 1 - base);
+        const tile_rows keys = {layer + (uint64_t)kv_head * SL_PAGE_TOKENS * cache.key_bytes, cache.key_bytes,
+                                cache.key_size, from, to};
+        const tile_rows values = {layer + (uint64_t)cache.kv_heads * SL_PAGE_TOKENS * cache.key_bytes +
+                                      (uint64_t)kv_head * SL_PAGE_TOKENS * cache.value_bytes,
+                                  cache.value_bytes, cache.value_size, from, to};
         if ((int32_t)threadIdx.x < shared.units) {
             const int32_t index = length + (shared.first_unit + (int32_t)threadIdx.x) / args.ratio;
             const int32_t seen = window > 0 && index >= window ? index - window + 1 : 0;
@@ -274,16 +292,16 @@ static __global__ void __launch_bounds__(THREADS)
             shared.to[threadIdx.x] = clamp(index + 1 - base);
         }
         __syncthreads();
-        score_tile<TYPE>(args, cache, keys, from, to, q, slice, &shared);
+        score_tile<TYPE>(args, keys, memory, &shared);
         __syncthreads();
         for (int32_t unit = (int32_t)threadIdx.x / SL_WARP; unit < shared.units; unit += THREADS / SL_WARP) {
             weigh_unit(unit, &shared);
         }
         __syncthreads();
-        add_values<TYPE>(cache, values, from, to, acc, slice, &shared);
+        add_values<TYPE>(values, memory, &shared);
     }
     __syncthreads();
-    finish_tile(args, cache, span.first_row, kv_head, acc, &shared);
+    finish_tile(args, cache, span.first_row, kv_head, memory.acc, &shared);
 }
 
 static size_t shared_bytes(const sl_cache_group *group) {
@@ -292,13 +310,10 @@ static size_t shared_bytes(const sl_cache_group *group) {
 }
 
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
-    const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
+    (void)kernel;
     const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
     if (group->key_size > MOST_SIZE || group->value_size > MOST_SIZE) {
         return "takes head sizes up to 512";
-    }
-    if (row->most_rows > 0) {
-        return "is not built in this version";
     }
     switch (query->cache_type) {
     case SL_QTYPE_F32:
@@ -341,7 +356,7 @@ cudaError_t sl_cuda_attention_prepare(int device) {
     return code;
 }
 
-SL_CUDA_RUN(sl_cuda_attention_whole) {
+SL_CUDA_RUN(sl_cuda_attention) {
     const sl_op_attention *attention = &op->op->u.attention;
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     const int32_t ratio = attention->heads / group->kv_heads;
@@ -354,15 +369,4 @@ SL_CUDA_RUN(sl_cuda_attention_whole) {
 #define LAUNCH(TYPE) attention_kernel<TYPE><<<grid, THREADS, bytes, stream>>>(*context, args)
     FOR_TYPE(context->caches[attention->place.group].type, LAUNCH)
     return cudaGetLastError();
-}
-
-/* Declines everything. */
-SL_CUDA_RUN(sl_cuda_attention_split) {
-    return sl_cuda_attention_whole(context, op, stream);
-}
-
-uint64_t sl_cuda_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
-    (void)kernel;
-    (void)query;
-    return 0;
 }

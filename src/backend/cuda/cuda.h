@@ -116,9 +116,7 @@ SL_CUDA_RUN(sl_cuda_softcap);
 SL_CUDA_RUN(sl_cuda_begin);
 SL_CUDA_RUN(sl_cuda_cache_write);
 /* attention.cu */
-SL_CUDA_RUN(sl_cuda_attention_whole);
-SL_CUDA_RUN(sl_cuda_attention_split);
-uint64_t sl_cuda_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+SL_CUDA_RUN(sl_cuda_attention);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_attention_prepare(int device);
 /* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys, one class; `wgmma` for

@@ -71,6 +71,33 @@ static __device__ __forceinline__ float sl_block_sum(float value, float *shared)
     return sl_warp_sum(lane < blockDim.x / SL_WARP ? shared[lane] : 0.0f);
 }
 
+/* By the first warp: which rows of the schedule tile `tile` has, ROWS of them or an expert's last ones.
+ * Experts one after the other, expert e's rows at offsets[e] .. offsets[e + 1] - 1. `found` (expert, first,
+ * count) stays as it is when there is no such tile. */
+template <int ROWS, typename FOUND>
+static __device__ void sl_find_tile(const int32_t *offsets, int32_t experts, int32_t tile, FOUND *found) {
+    const int32_t lane = (int32_t)threadIdx.x;
+    int32_t before = 0;
+    for (int32_t base = 0; base < experts && before <= tile; base += SL_WARP) {
+        const int32_t expert = base + lane;
+        const int32_t count = expert < experts ? offsets[expert + 1] - offsets[expert] : 0;
+        const int32_t tiles = (count + ROWS - 1) / ROWS;
+        int32_t end = tiles;
+        for (int distance = 1; distance < SL_WARP; distance *= 2) {
+            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+            end += lane >= distance ? other : 0;
+        }
+        end += before;
+        if (tile >= end - tiles && tile < end) {
+            const int32_t done = (tile - (end - tiles)) * ROWS;
+            found->expert = expert;
+            found->first = offsets[expert] + done;
+            found->count = count - done < ROWS ? count - done : ROWS;
+        }
+        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
+    }
+}
+
 /* Element i of a row of any type: the bits of the reference decode (quant/codec.h). */
 static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned char *row, int32_t i) {
     switch (type) {

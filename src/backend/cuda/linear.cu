@@ -312,30 +312,6 @@ typedef struct tile_rows {
     int32_t expert, count, first; /* first: of the tile, in the list or in y */
 } tile_rows;
 
-/* By the first warp: tile `tile` of the schedule. */
-static __device__ void find_expert(const linear_args &args, int32_t experts, int32_t tile, tile_rows *rows) {
-    const int32_t lane = (int32_t)threadIdx.x;
-    int32_t before = 0;
-    for (int32_t base = 0; base < experts; base += SL_WARP) {
-        const int32_t expert = base + lane;
-        const int32_t count = expert < experts ? args.offsets[expert + 1] - args.offsets[expert] : 0;
-        const int32_t tiles = (count + TILE - 1) / TILE;
-        int32_t end = tiles;
-        for (int distance = 1; distance < SL_WARP; distance *= 2) {
-            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-            end += lane >= distance ? other : 0;
-        }
-        end += before;
-        if (tile >= end - tiles && tile < end) {
-            const int32_t done = (tile - (end - tiles)) * TILE;
-            rows->expert = expert;
-            rows->first = args.offsets[expert] + done;
-            rows->count = count - done < TILE ? count - done : TILE;
-        }
-        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
-    }
-}
-
 /* What a block multiplies. */
 typedef struct many_work {
     const linear_args *args;
@@ -356,7 +332,7 @@ static __device__ bool find_rows(const sl_cuda_context &context, const linear_ar
     }
     __syncwarp();
     if (args.list && threadIdx.x < SL_WARP) {
-        find_expert(args, experts, (int32_t)blockIdx.y, rows);
+        sl_find_tile<TILE>(args.offsets, experts, (int32_t)blockIdx.y, rows);
     }
     __syncthreads();
     if (threadIdx.x < TILE) {

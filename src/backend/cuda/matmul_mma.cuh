@@ -84,29 +84,36 @@ static __device__ __forceinline__ void copy_piece(uint32_t to, const unsigned ch
     copy_16(to, bytes > 0 ? from : (const unsigned char *)((uint64_t)start & ~(uint64_t)15), bytes);
 }
 
-/* Piece `piece` of step `step` of a weight row; `at`: the row in the tile of `rows` rows at `to`. */
-template <int TYPE>
-static __device__ __forceinline__ void copy_weight(uint32_t to, const unsigned char *row, int32_t row_bytes,
-                                                   int32_t step, int32_t piece, int32_t at, int32_t rows,
-                                                   bool valid) {
+/* A weight row, and its place in a tile of shared memory; it is not read unless it is valid. */
+typedef struct weight_row {
+    const unsigned char *start;
+    int32_t bytes, at;
+    bool valid;
+} weight_row;
+
+/* Piece `piece` of step `step` of a weight row to the tile of ROWS rows at `to`. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void copy_weight(uint32_t to, const weight_row &row, int32_t step,
+                                                   int32_t piece) {
     typedef weight_layout<TYPE> layout;
+    const int32_t at = row.at;
     if constexpr (TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16) {
         const int32_t group = piece / 4, from = step * layout::bytes + 16 * piece;
-        valid = valid && from < row_bytes;
-        copy_16(to + (group * rows + (at ^ group)) * 64 + 16 * (piece % 4 ^ at / 2 % 4),
-                row + (valid ? from : 0), valid ? 16 : 0);
+        const bool valid = row.valid && from < row.bytes;
+        copy_16(to + (group * ROWS + (at ^ group)) * 64 + 16 * (piece % 4 ^ at / 2 % 4),
+                row.start + (valid ? from : 0), valid ? 16 : 0);
     } else if constexpr (TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_0) {
-        const int32_t from = step * layout::blocks, left = row_bytes - from;
-        copy_piece(to + at * layout::bytes + 16 * piece, row + from,
-                   left < layout::blocks ? left : (int32_t)layout::blocks, piece, valid);
+        const int32_t from = step * layout::blocks, left = row.bytes - from;
+        copy_piece(to + at * layout::bytes + 16 * piece, row.start + from,
+                   left < layout::blocks ? left : (int32_t)layout::blocks, piece, row.valid);
     } else if constexpr (TYPE == SL_QTYPE_Q4_K) {
-        const unsigned char *block = row + step / 4 * SL_Q4_K_BYTES;
-        copy_16(piece == 0 ? to + at * 16 : to + rows * 16 + at * 32 + 16 * (piece - 1),
-                block + (piece == 0 ? 0 : 32 * (step % 4) + 16 * piece), valid ? 16 : 0);
+        const unsigned char *block = row.start + step / 4 * SL_Q4_K_BYTES;
+        copy_16(piece == 0 ? to + at * 16 : to + ROWS * 16 + at * 32 + 16 * (piece - 1),
+                block + (piece == 0 ? 0 : 32 * (step % 4) + 16 * piece), row.valid ? 16 : 0);
     } else {
         const int32_t half = step % 4 / 2;
         const bool low = piece < 5, high = piece >= 5 && piece < 8;
-        const unsigned char *start = row + step / 4 * SL_Q6_K_BYTES +
+        const unsigned char *start = row.start + step / 4 * SL_Q6_K_BYTES +
                                      (low    ? 64 * half
                                       : high ? 128 + 32 * half
                                              : 192);
@@ -117,7 +124,7 @@ static __device__ __forceinline__ void copy_weight(uint32_t to, const unsigned c
                    low    ? piece
                    : high ? piece - 5
                           : piece - 8,
-                   valid);
+                   row.valid);
     }
 }
 
@@ -172,15 +179,21 @@ static __device__ __forceinline__ void q4_k_scales(uint4 header, int32_t step, i
     *constant = fmaf(-32768.0f, *scale, -fmaf(biased_byte(m, 0), min, -32768.0f * min));
 }
 
-/* Columns 8 part .. 8 part + 7 of group `group` (0 or 1) of the step as four pairs. */
-template <int TYPE>
-static __device__ __forceinline__ void load_weight(const unsigned char *tile, int32_t row, int32_t rows,
-                                                   int32_t step, int32_t group, int32_t part, int32_t shift,
-                                                   uint32_t out[4]) {
+/* Which columns of a step a lane decodes: its part of group `group` (0 or 1); the rows' bytes start at
+ * `shift`. */
+typedef struct weight_columns {
+    int32_t step, group, part, shift;
+} weight_columns;
+
+/* Columns 8 part .. 8 part + 7 of the group, of a row of the tile of ROWS rows, as four pairs. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void load_weight(const unsigned char *tile, int32_t row,
+                                                   const weight_columns &columns, uint32_t out[4]) {
     typedef weight_layout<TYPE> layout;
+    const int32_t group = columns.group, part = columns.part;
     if constexpr (TYPE == SL_QTYPE_BF16 || TYPE == SL_QTYPE_F16) {
         const uint4 pairs =
-            *(const uint4 *)(tile + (group * rows + (row ^ group)) * 64 + 16 * (part ^ row / 2 % 4));
+            *(const uint4 *)(tile + (group * ROWS + (row ^ group)) * 64 + 16 * (part ^ row / 2 % 4));
         const uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -188,28 +201,29 @@ static __device__ __forceinline__ void load_weight(const unsigned char *tile, in
                 TYPE == SL_QTYPE_BF16 ? words[i] : pack_bf16(to_float(words[i]), to_float(words[i] >> 16));
         }
     } else if constexpr (TYPE == SL_QTYPE_Q8_0) {
-        const unsigned char *block = tile + row * layout::bytes + shift + group * SL_Q8_0_BYTES;
+        const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q8_0_BYTES;
         const float scale = to_float(*(const uint16_t *)block), constant = -32896.0f * scale;
         const uint2 quants = load_even(block + 2 + 8 * part);
         decode_bytes(quants.x ^ 0x80808080u, scale, constant, out);
         decode_bytes(quants.y ^ 0x80808080u, scale, constant, out + 2);
     } else if constexpr (TYPE == SL_QTYPE_Q4_0) {
-        const unsigned char *block = tile + row * layout::bytes + shift + group * SL_Q4_0_BYTES;
+        const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q4_0_BYTES;
         const float scale = to_float(*(const uint16_t *)block), constant = -32776.0f * scale;
         const uint2 quants = load_even(block + 2 + 8 * (part % 2));
         const int32_t bits = 4 * (part / 2);
         decode_bytes(quants.x >> bits & 0x0f0f0f0fu, scale, constant, out);
         decode_bytes(quants.y >> bits & 0x0f0f0f0fu, scale, constant, out + 2);
     } else if constexpr (TYPE == SL_QTYPE_Q4_K) {
-        const uint2 quants = *(const uint2 *)(tile + rows * 16 + row * 32 + 8 * part);
+        const uint2 quants = *(const uint2 *)(tile + ROWS * 16 + row * 32 + 8 * part);
         float scale, constant;
-        q4_k_scales(*(const uint4 *)(tile + row * 16), step, group, &scale, &constant);
+        q4_k_scales(*(const uint4 *)(tile + row * 16), columns.step, group, &scale, &constant);
         decode_bytes(quants.x >> 4 * group & 0x0f0f0f0fu, scale, constant, out);
         decode_bytes(quants.y >> 4 * group & 0x0f0f0f0fu, scale, constant, out + 2);
     } else {
-        const unsigned char *block = tile + row * layout::bytes + shift;
-        const int32_t odd = step % 2, bits = 4 * odd + 2 * group;
-        const float factor = (float)(int8_t)block[layout::scales + 4 * (step % 4) + 2 * group + part / 2];
+        const unsigned char *block = tile + row * layout::bytes + columns.shift;
+        const int32_t odd = columns.step % 2, bits = 4 * odd + 2 * group;
+        const float factor =
+            (float)(int8_t)block[layout::scales + 4 * (columns.step % 4) + 2 * group + part / 2];
         const float scale = to_float(*(const uint16_t *)(block + layout::scales + 16)) * factor;
         const float constant = -32800.0f * scale;
         const uint2 low = load_even(block + 32 * group + 8 * part);
@@ -228,32 +242,6 @@ template <int ROWS> struct matmul_rows {
     int32_t expert, count, first;
 };
 
-/* By the first warp: tile `tile` of the schedule. */
-template <int ROWS>
-static __device__ void find_tile(const matmul_args &args, int32_t experts, int32_t tile,
-                                 matmul_rows<ROWS> *rows) {
-    const int32_t lane = (int32_t)threadIdx.x;
-    int32_t before = 0;
-    for (int32_t base = 0; base < experts && before <= tile; base += SL_WARP) {
-        const int32_t expert = base + lane;
-        const int32_t count = expert < experts ? args.offsets[expert + 1] - args.offsets[expert] : 0;
-        const int32_t tiles = (count + ROWS - 1) / ROWS;
-        int32_t end = tiles;
-        for (int distance = 1; distance < SL_WARP; distance *= 2) {
-            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-            end += lane >= distance ? other : 0;
-        }
-        end += before;
-        if (tile >= end - tiles && tile < end) {
-            const int32_t done = (tile - (end - tiles)) * ROWS;
-            rows->expert = expert;
-            rows->first = args.offsets[expert] + done;
-            rows->count = count - done < ROWS ? count - done : ROWS;
-        }
-        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
-    }
-}
-
 /* False when the block has none. */
 template <int ROWS>
 static __device__ bool find_matmul_rows(const sl_cuda_context &context, const matmul_args &args,
@@ -267,7 +255,7 @@ static __device__ bool find_matmul_rows(const sl_cuda_context &context, const ma
     }
     __syncwarp();
     if (args.list && threadIdx.x < SL_WARP) {
-        find_tile(args, experts, tile, rows);
+        sl_find_tile<ROWS>(args.offsets, experts, tile, rows);
     }
     __syncthreads();
     for (int32_t i = (int32_t)threadIdx.x; i < ROWS; i += (int32_t)blockDim.x) {
@@ -297,11 +285,38 @@ static __device__ __forceinline__ void mma_bf16(float sums[4], const uint32_t a[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-template <int TYPE, typename SHAPE>
-static __device__ __forceinline__ void
-copy_step(const matmul_args &args, const sl_cuda_weight &weight, const unsigned char *matrix,
-          int32_t first_output, const matmul_rows<SHAPE::rows> &rows, int32_t step, uint32_t stage) {
+/* What a block multiplies. */
+template <int ROWS> struct matmul_work {
+    const matmul_args &args;
+    const sl_cuda_weight &weight;
+    const unsigned char *matrix; /* of the expert */
+    const matmul_rows<ROWS> &rows;
+    int32_t first_output;
+};
+
+/* The weights' bytes of a step to the tile at `to`, of OUTPUTS rows, by THREADS threads. */
+template <int TYPE, int ROWS, int OUTPUTS, int THREADS>
+static __device__ __forceinline__ void copy_weights(const matmul_work<ROWS> &work, int32_t thread,
+                                                    int32_t step, uint32_t to) {
     typedef weight_layout<TYPE> layout;
+    const int32_t row_bytes = (int32_t)work.weight.row_bytes;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS * layout::pieces; i += THREADS) {
+        const int32_t index = thread + i, at = index / layout::pieces;
+        if (OUTPUTS * layout::pieces % THREADS != 0 && at >= OUTPUTS) {
+            break;
+        }
+        const bool valid = work.first_output + at < work.weight.rows && step * STEP < work.weight.columns;
+        const uint32_t row = (uint32_t)(valid ? work.first_output + at : 0);
+        const weight_row from = {work.matrix + (uint64_t)row * (uint32_t)row_bytes, row_bytes, at, valid};
+        copy_weight<TYPE, OUTPUTS>(to, from, step, index % layout::pieces);
+    }
+}
+
+template <int TYPE, typename SHAPE>
+static __device__ __forceinline__ void copy_step(const matmul_work<SHAPE::rows> &work, int32_t step,
+                                                 uint32_t stage) {
+    const matmul_args &args = work.args;
     int32_t thread = (int32_t)threadIdx.x;
     asm volatile("" : "+r"(thread)); /* addresses are computed anew in each step: registers are short */
     const int32_t piece = thread % 8, group = piece / 4;
@@ -310,24 +325,13 @@ copy_step(const matmul_args &args, const sl_cuda_weight &weight, const unsigned 
     const uint32_t x_bytes = (uint32_t)args.x.row_bytes;
 #pragma unroll
     for (int i = 0; i < SHAPE::rows * 8 / SHAPE::threads; i++) {
-        const int32_t at = thread / 8 + i * (SHAPE::threads / 8), row = rows.x[at];
-        const bool valid = row >= 0 && column < weight.columns;
+        const int32_t at = thread / 8 + i * (SHAPE::threads / 8), row = work.rows.x[at];
+        const bool valid = row >= 0 && column < work.weight.columns;
         copy_16(stage + group * SHAPE::rows * 64 + (at ^ group) * 64 + piece % 4 * 16,
                 valid ? x + (uint64_t)(uint32_t)row * x_bytes : args.x.data, valid ? 16 : 0);
     }
-    const uint32_t to = stage + SHAPE::rows * STEP * 2;
-    const int32_t row_bytes = (int32_t)weight.row_bytes;
-#pragma unroll
-    for (int i = 0; i < SHAPE::outputs * layout::pieces; i += SHAPE::threads) {
-        const int32_t index = thread + i, at = index / layout::pieces;
-        if (SHAPE::outputs * layout::pieces % SHAPE::threads != 0 && at >= SHAPE::outputs) {
-            break;
-        }
-        const bool valid = first_output + at < weight.rows && step * STEP < weight.columns;
-        copy_weight<TYPE>(to,
-                          matrix + (uint64_t)(uint32_t)(valid ? first_output + at : 0) * (uint32_t)row_bytes,
-                          row_bytes, step, index % layout::pieces, at, SHAPE::outputs, valid);
-    }
+    copy_weights<TYPE, SHAPE::rows, SHAPE::outputs, SHAPE::threads>(work, thread, step,
+                                                                    stage + SHAPE::rows * STEP * 2);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -339,13 +343,14 @@ static __device__ __forceinline__ void multiply_step(const unsigned char *stage,
     const int32_t part = (int32_t)threadIdx.x % 4;
 #pragma unroll
     for (int group = 0; group < 2; group++) {
+        const weight_columns columns = {step, group, part, shift};
         uint32_t b[SHAPE::output_tiles][4];
         asm volatile(
             "" ::
                 : "memory"); /* the second group's bytes stay in shared memory: registers are short */
 #pragma unroll
         for (int n = 0; n < SHAPE::output_tiles; n++) {
-            load_weight<TYPE>(tile, my_output + 8 * n, SHAPE::outputs, step, group, part, shift, b[n]);
+            load_weight<TYPE, SHAPE::outputs>(tile, my_output + 8 * n, columns, b[n]);
         }
 #pragma unroll
         for (int m = 0; m < SHAPE::row_tiles; m++) {
@@ -367,12 +372,14 @@ static __device__ __forceinline__ void multiply_step(const unsigned char *stage,
 }
 
 /* Two outputs side by side, of which the second may be past the end. */
-static __device__ __forceinline__ void store_pair(const matmul_args &args, const sl_cuda_weight &weight,
-                                                  int32_t expert, int32_t row, int32_t output, float first,
-                                                  float second) {
+template <int ROWS>
+static __device__ __forceinline__ void store_pair(const matmul_work<ROWS> &work, int32_t row, int32_t output,
+                                                  float first, float second) {
+    const matmul_args &args = work.args;
+    const sl_cuda_weight &weight = work.weight;
     const bool both = output + 1 < weight.rows;
     if (weight.bias) {
-        const float *bias = weight.bias + (int64_t)expert * weight.rows + output;
+        const float *bias = weight.bias + (int64_t)work.rows.expert * weight.rows + output;
         first += bias[0];
         second += both ? bias[1] : 0.0f;
     }
@@ -407,6 +414,7 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
     }
     const unsigned char *matrix = weight.data + (uint64_t)rows.expert * weight.expert_bytes;
     const int32_t first_output = ((int32_t)blockIdx.y - args.first_block[segment]) * SHAPE::outputs;
+    const matmul_work<SHAPE::rows> work = {args, weight, matrix, rows, first_output};
     const int32_t steps = (weight.columns + STEP - 1) / STEP;
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t my_row = warp / SHAPE::output_warps * (SHAPE::row_tiles * 16) + lane / 4;
@@ -418,16 +426,14 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
     float sums[SHAPE::row_tiles][SHAPE::output_tiles][4] = {};
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
-        copy_step<TYPE, SHAPE>(args, weight, matrix, first_output, rows, i,
-                               base + i * stage_bytes<TYPE, SHAPE>());
+        copy_step<TYPE, SHAPE>(work, i, base + i * stage_bytes<TYPE, SHAPE>());
     }
     int32_t now = 0, next = STAGES - 1;
     for (int32_t step = 0; step < steps; step++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
         /* Past the last step this copies nothing but zeros. */
-        copy_step<TYPE, SHAPE>(args, weight, matrix, first_output, rows, step + STAGES - 1,
-                               base + next * stage_bytes<TYPE, SHAPE>());
+        copy_step<TYPE, SHAPE>(work, step + STAGES - 1, base + next * stage_bytes<TYPE, SHAPE>());
         const int32_t offset = TYPE == SL_QTYPE_Q8_0   ? step * 2 * SL_Q8_0_BYTES
                                : TYPE == SL_QTYPE_Q4_0 ? step * 2 * SL_Q4_0_BYTES
                                                        : step / 4 * SL_Q6_K_BYTES;
@@ -446,8 +452,7 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
             for (int n = 0; n < SHAPE::output_tiles; n++) {
                 const int32_t output = first_output + my_output - lane / 4 + 8 * n + lane % 4 * 2;
                 if (row >= 0 && output < weight.rows) {
-                    store_pair(args, weight, rows.expert, row, output, sums[m][n][2 * half],
-                               sums[m][n][2 * half + 1]);
+                    store_pair(work, row, output, sums[m][n][2 * half], sums[m][n][2 * half + 1]);
                 }
             }
         }

@@ -105,10 +105,9 @@ template <int TYPE, int ROWS> static __host__ __device__ constexpr int wgmma_byt
 }
 
 template <int TYPE, int ROWS>
-static __device__ __forceinline__ void
-wgmma_copy(const matmul_args &args, const sl_cuda_weight &weight, const unsigned char *matrix,
-           int32_t first_output, const matmul_rows<ROWS> &rows, int32_t step, uint32_t stage) {
-    typedef weight_layout<TYPE> layout;
+static __device__ __forceinline__ void wgmma_copy(const matmul_work<ROWS> &work, int32_t step,
+                                                  uint32_t stage) {
+    const matmul_args &args = work.args;
     int32_t thread = (int32_t)threadIdx.x;
     asm volatile("" : "+r"(thread)); /* addresses are computed anew in each step: registers are short */
     const int32_t piece = thread % 8, column = step * STEP + 8 * piece;
@@ -116,24 +115,12 @@ wgmma_copy(const matmul_args &args, const sl_cuda_weight &weight, const unsigned
     const uint32_t x_bytes = (uint32_t)args.x.row_bytes;
 #pragma unroll
     for (int i = 0; i < ROWS * 8 / WGMMA_THREADS; i++) {
-        const int32_t at = thread / 8 + i * (WGMMA_THREADS / 8), row = rows.x[at];
-        const bool valid = row >= 0 && column < weight.columns;
+        const int32_t at = thread / 8 + i * (WGMMA_THREADS / 8), row = work.rows.x[at];
+        const bool valid = row >= 0 && column < work.weight.columns;
         copy_16(stage + at * 128 + (piece ^ at % 8) * 16,
                 valid ? x + (uint64_t)(uint32_t)row * x_bytes : args.x.data, valid ? 16 : 0);
     }
-    const uint32_t to = stage + ROWS * STEP * 2;
-    const int32_t row_bytes = (int32_t)weight.row_bytes;
-#pragma unroll
-    for (int i = 0; i < WGMMA_OUTPUTS * layout::pieces; i += WGMMA_THREADS) {
-        const int32_t index = thread + i, at = index / layout::pieces;
-        if (WGMMA_OUTPUTS * layout::pieces % WGMMA_THREADS != 0 && at >= WGMMA_OUTPUTS) {
-            break;
-        }
-        const bool valid = first_output + at < weight.rows && step * STEP < weight.columns;
-        copy_weight<TYPE>(to,
-                          matrix + (uint64_t)(uint32_t)(valid ? first_output + at : 0) * (uint32_t)row_bytes,
-                          row_bytes, step, index % layout::pieces, at, WGMMA_OUTPUTS, valid);
-    }
+    copy_weights<TYPE, ROWS, WGMMA_OUTPUTS, WGMMA_THREADS>(work, thread, step, stage + ROWS * STEP * 2);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -143,21 +130,21 @@ static __device__ __forceinline__ uint32_t two_pairs(const unsigned char *first,
     return (uint32_t) * (const uint16_t *)first | (uint32_t) * (const uint16_t *)second << 16;
 }
 
-/* Columns 2 part, 2 part + 1, and these plus 8, 16 and 24 of group `group` of the step, as four pairs: what
- * the instruction wants of one row for two times 16 columns. */
+/* Columns 2 part, 2 part + 1, and these plus 8, 16 and 24 of the group, as four pairs: what the instruction
+ * wants of one row for two times 16 columns. */
 template <int TYPE>
-static __device__ __forceinline__ void load_pairs(const unsigned char *tile, int32_t row, int32_t step,
-                                                  int32_t group, int32_t part, int32_t shift,
-                                                  uint32_t out[4]) {
+static __device__ __forceinline__ void load_pairs(const unsigned char *tile, int32_t row,
+                                                  const weight_columns &columns, uint32_t out[4]) {
     typedef weight_layout<TYPE> layout;
+    const int32_t group = columns.group, part = columns.part;
     if constexpr (TYPE == SL_QTYPE_Q8_0) {
-        const unsigned char *block = tile + row * layout::bytes + shift + group * SL_Q8_0_BYTES;
+        const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q8_0_BYTES;
         const float scale = to_float(*(const uint16_t *)block), constant = -32896.0f * scale;
         const unsigned char *quants = block + 2 + 2 * part;
         decode_bytes(two_pairs(quants, quants + 8) ^ 0x80808080u, scale, constant, out);
         decode_bytes(two_pairs(quants + 16, quants + 24) ^ 0x80808080u, scale, constant, out + 2);
     } else if constexpr (TYPE == SL_QTYPE_Q4_0) {
-        const unsigned char *block = tile + row * layout::bytes + shift + group * SL_Q4_0_BYTES;
+        const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q4_0_BYTES;
         const float scale = to_float(*(const uint16_t *)block), constant = -32776.0f * scale;
         const uint32_t quants = two_pairs(block + 2 + 2 * part, block + 10 + 2 * part);
         decode_bytes(quants & 0x0f0f0f0fu, scale, constant, out);
@@ -165,15 +152,15 @@ static __device__ __forceinline__ void load_pairs(const unsigned char *tile, int
     } else if constexpr (TYPE == SL_QTYPE_Q4_K) {
         const unsigned char *quants = tile + WGMMA_OUTPUTS * 16 + row * 32 + 2 * part;
         float scale, constant;
-        q4_k_scales(*(const uint4 *)(tile + row * 16), step, group, &scale, &constant);
+        q4_k_scales(*(const uint4 *)(tile + row * 16), columns.step, group, &scale, &constant);
         decode_bytes(two_pairs(quants, quants + 8) >> 4 * group & 0x0f0f0f0fu, scale, constant, out);
         decode_bytes(two_pairs(quants + 16, quants + 24) >> 4 * group & 0x0f0f0f0fu, scale, constant,
                      out + 2);
     } else {
-        const unsigned char *block = tile + row * layout::bytes + shift;
-        const int32_t odd = step % 2, bits = 4 * odd + 2 * group;
+        const unsigned char *block = tile + row * layout::bytes + columns.shift;
+        const int32_t odd = columns.step % 2, bits = 4 * odd + 2 * group;
         const unsigned char *low = block + 32 * group + 2 * part, *high = block + layout::high + 2 * part;
-        const int8_t *factors = (const int8_t *)block + layout::scales + 4 * (step % 4) + 2 * group;
+        const int8_t *factors = (const int8_t *)block + layout::scales + 4 * (columns.step % 4) + 2 * group;
         const float all = to_float(*(const uint16_t *)(block + layout::scales + 16));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -211,8 +198,9 @@ static __device__ __forceinline__ void load_operand(const unsigned char *tile, i
 #pragma unroll
         for (int group = 0; group < 2; group++) {
             uint32_t upper[4], lower[4];
-            load_pairs<TYPE>(tile, row, step, group, (int32_t)threadIdx.x % 4, shift, upper);
-            load_pairs<TYPE>(tile, row + 8, step, group, (int32_t)threadIdx.x % 4, shift, lower);
+            const weight_columns columns = {step, group, (int32_t)threadIdx.x % 4, shift};
+            load_pairs<TYPE>(tile, row, columns, upper);
+            load_pairs<TYPE>(tile, row + 8, columns, lower);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 a[2 * group + k][0] = upper[2 * k];
@@ -240,6 +228,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     }
     const unsigned char *matrix = weight.data + (uint64_t)rows.expert * weight.expert_bytes;
     const int32_t first_output = ((int32_t)blockIdx.y - args.first_block[segment]) * WGMMA_OUTPUTS;
+    const matmul_work<ROWS> work = {args, weight, matrix, rows, first_output};
     const int32_t steps = (weight.columns + STEP - 1) / STEP;
     const int32_t my_output = (int32_t)threadIdx.x / SL_WARP * 16 + (int32_t)threadIdx.x % SL_WARP / 4;
     const uint32_t row_start =
@@ -253,8 +242,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     uint32_t a[2][4][4];
 #pragma unroll
     for (int i = 0; i < WGMMA_STAGES - 2; i++) {
-        wgmma_copy<TYPE, ROWS>(args, weight, matrix, first_output, rows, i,
-                               base + i * wgmma_stage_bytes<TYPE, ROWS>());
+        wgmma_copy<TYPE, ROWS>(work, i, base + i * wgmma_stage_bytes<TYPE, ROWS>());
     }
     for (int32_t pair = 0; pair < steps; pair += 2) {
 #pragma unroll
@@ -278,7 +266,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
             }
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             /* The stage of two steps ago, which every warp has waited for. */
-            wgmma_copy<TYPE, ROWS>(args, weight, matrix, first_output, rows, step + WGMMA_STAGES - 2,
+            wgmma_copy<TYPE, ROWS>(work, step + WGMMA_STAGES - 2,
                                    base + (step + WGMMA_STAGES - 2) % WGMMA_STAGES *
                                               wgmma_stage_bytes<TYPE, ROWS>());
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");

@@ -51,18 +51,6 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
     }
-#define ATTENTION(shape, bytes, limit)                                                                       \
-    {                                                                                                        \
-        .kernel = {.name = "attention/cuda-" #shape,                                                         \
-                   .op = SL_OP_ATTENTION,                                                                    \
-                   .numeric_class = "tile64/split256",                                                       \
-                   .tolerance = 1e-4f,                                                                       \
-                   .batched = true,                                                                          \
-                   .declines = sl_cuda_attention_declines,                                                   \
-                   .workspace = bytes},                                                                      \
-        .most_rows = limit, .run = sl_cuda_attention_##shape                                                 \
-    }
-
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
  * is tested with outliers, whose scores are hundreds. */
@@ -114,8 +102,7 @@ static const sl_cuda_kernel kernels[] = {
     FLASHES(F16, f16, "f16", 1e-2f),
     FLASHES(BF16, bf16, "bf16", 5e-2f),
     FLASHES(Q8_0, q8_0, "q8_0:f16", 0.15f),
-    ATTENTION(split, sl_cuda_attention_workspace, SL_CUDA_FEW_ROWS),
-    ATTENTION(whole, NULL, 0),
+    CHECKED(ATTENTION, attention, "tile64/fma", 1e-4f, sl_cuda_attention_declines),
     CHECKED(ROUTER, router, "f32/tree", 1e-5f, sl_cuda_router_declines),
     SIMPLE(COMBINE, combine, "f32", 1e-5f),
     SIMPLE(ACTIVATE, activate, "f32", 1e-5f),
@@ -135,11 +122,10 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 
 #define AT(i) &kernels[i].kernel
 static const sl_kernel *const list[] = {
-    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10),
-    AT(11), AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21),
-    AT(22), AT(23), AT(24), AT(25), AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32),
-    AT(33), AT(34), AT(35), AT(36), AT(37), AT(38), AT(39), AT(40), AT(41), AT(42), AT(43),
-    AT(44), AT(45), AT(46), AT(47), AT(48), AT(49), AT(50), AT(51), AT(52),
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10), AT(11), AT(12),
+    AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21), AT(22), AT(23), AT(24), AT(25),
+    AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38),
+    AT(39), AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47), AT(48), AT(49), AT(50), AT(51),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
