@@ -709,9 +709,19 @@ def long_document(rng, sentence, longest):
             return render_document(document)
 
 
-if __name__ == "__main__":
-    generator = random.Random(1)
-    for _ in range(30):
-        for text, learned in short_document(generator):
+def show(count):
+    """Training documents, with what is learned in green."""
+    rng = random.Random(1)
+    for _ in range(count):
+        for text, learned in short_document(rng):
             print(f"\033[32m{text}\033[0m" if learned else " ".join(text) if isinstance(text, list) else text, end="")
         print("\n-----")
+
+
+if __name__ == "__main__":
+    import sys
+    if sys.argv[1:2] == ["stories"]:  # a text to measure perplexity with
+        generator = random.Random(7)
+        print("\n\n".join(story(generator)[3] for _ in range(int(sys.argv[2]))))
+    else:
+        show(30)
