@@ -3,6 +3,7 @@
 #ifndef SL_PROGRAM_RANDOM_H
 #define SL_PROGRAM_RANDOM_H
 
+#include "program/step.h"
 #include "quant/convert.h"
 
 /* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3"): the first of
@@ -25,6 +26,12 @@ SL_INLINE uint32_t sl_random_word(uint32_t seed_low, uint32_t seed_high, uint32_
 /* The upper 24 bits of the word, in units of 2^-24: a uniform number in [0, 1) that f32 holds exactly. */
 SL_INLINE uint32_t sl_random_24(uint32_t seed_low, uint32_t seed_high, uint32_t counter) {
     return sl_random_word(seed_low, seed_high, counter) >> 8;
+}
+
+/* The draw of a sampler record. */
+SL_INLINE float sl_random_uniform(const sl_sampler *sampler) {
+    return (float)sl_random_24(sampler->seed_low, sampler->seed_high, sampler->counter) *
+           (1.0f / 16777216.0f);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #define SL_BACKEND_CPU_SIMD_SAMPLE_H
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/philox.h"
+#include "program/random.h"
 #include "backend/cpu/simd_math.h"
 
 #include <math.h>
@@ -218,7 +218,7 @@ static int32_t sample(const sl_cpu_context *context, const sl_step_output *outpu
     int32_t chosen = 0;
     const double total = add_left(c, sampler, cut, INFINITY, &chosen);
     chosen = 0;
-    add_left(c, sampler, cut, (double)sl_philox_uniform(sampler) * total, &chosen);
+    add_left(c, sampler, cut, (double)sl_random_uniform(sampler) * total, &chosen);
     return chosen;
 }
 

@@ -1,6 +1,6 @@
 /* The sampler of program/step.h. Sums are double; candidates are ordered by logit, ties by lower id. The draw
  * walks the candidates that are left in order of id, so that it needs no sorted list. */
-#include "backend/cpu/philox.h"
+#include "program/random.h"
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ static int32_t draw(candidates *c, const sl_sampler *sampler) {
     for (int32_t id = 0; id < c->count; id++) {
         total += is_left(c, sampler, cut, id) ? probability(c, id) : 0.0f;
     }
-    const double target = (double)sl_philox_uniform(sampler) * total;
+    const double target = (double)sl_random_uniform(sampler) * total;
     double sum = 0;
     int32_t chosen = 0;
     for (int32_t id = 0; id < c->count; id++) {
