@@ -40,8 +40,12 @@ template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct flash_shape {
     static_assert(COLUMNS % 16 == 0 && RAW % 16 == 0, "pairs of columns of eight");
 };
 
-/* Where a block is in its work. */
+/* What a block computes, and where that lies. */
 typedef struct flash_walk {
+    int32_t kv_head, window;
+    const sl_step_span *span;
+    int32_t length;                /* of the span: keys before its rows */
+    int32_t first_unit, last_unit; /* numbered in the span, as all units below */
     const int32_t *table;
     const unsigned char *keys; /* of the layer and key head, in page 0 */
     const unsigned char *values;
@@ -191,10 +195,10 @@ static __device__ __forceinline__ float flash_q(float q) {
 
 /* q into shared memory, with zeros behind its last column and unit. */
 template <typename SHAPE, int TYPE, int SIZE>
-static __device__ __forceinline__ void flash_load_queries(const flash_args &args, int32_t kv_head,
-                                                          int32_t first_row, int32_t first_unit,
-                                                          int32_t units, int32_t key_size, uint32_t *to) {
+static __device__ __forceinline__ void flash_load_queries(const flash_args &args, const flash_walk &w,
+                                                          uint32_t *to) {
     constexpr int PIECES = SIZE / 4;
+    const int32_t first_row = w.span->first_row;
     const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
                            (uint64_t)args.attention.q_stride * sizeof(float)) &
                           15) == 0;
@@ -202,9 +206,10 @@ static __device__ __forceinline__ void flash_load_queries(const flash_args &args
     for (int32_t i = (int32_t)threadIdx.x; i < SHAPE::UNITS * PIECES; i += FLASH_THREADS) {
         const int32_t at = i / PIECES, c = i % PIECES * 4;
         float4 q = make_float4(0, 0, 0, 0);
-        if (at < units && c < key_size) {
-            const int32_t unit = first_unit + at, row = first_row + unit / args.ratio;
-            const int32_t head = kv_head * args.ratio + unit % args.ratio;
+        const int32_t unit = w.first_unit + at;
+        if (unit <= w.last_unit && c < w.key_size) {
+            const int32_t row = first_row + unit / args.ratio;
+            const int32_t head = w.kv_head * args.ratio + unit % args.ratio;
             const float *from = sl_f32(args.q, row) + head * args.attention.q_stride + c;
             q = aligned ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
         }
@@ -310,6 +315,43 @@ template <int UNITS, int WN> struct flash_rare {
     float2 totals[WN][UNITS]; /* m (times log2 e) and l of the chunks before; each warp its own */
 };
 
+/* What a warp computes. */
+typedef struct flash_warp {
+    int32_t unit, column;          /* the first ones */
+    const int32_t *index;          /* of its units, in flash_rare */
+    float2 *totals;                /* the same */
+    int32_t index_low, index_high; /* the first unit's, the last one's */
+    int32_t from_low, from_high;   /* the first keys that these see */
+    float scale, softcap;
+    float c; /* what scores, after the softcap if any, are multiplied by for powers of two */
+    int32_t window;
+    bool idle; /* has no units */
+} flash_warp;
+
+/* For 16 MS units, from unit `at` of the block on; `n`: of the warps that share units. */
+template <int MS, int UNITS, int WN>
+static __device__ __forceinline__ flash_warp flash_start_warp(const flash_args &args, const flash_walk &w,
+                                                              flash_rare<UNITS, WN> *rare, int32_t at,
+                                                              int32_t n) {
+    flash_warp warp;
+    warp.unit = w.first_unit + at;
+    warp.column = 0;
+    warp.index = rare->index + at;
+    warp.totals = rare->totals[n] + at;
+    const int32_t first = warp.unit < w.last_unit ? warp.unit : w.last_unit;
+    const int32_t last = warp.unit + 16 * MS - 1 < w.last_unit ? warp.unit + 16 * MS - 1 : w.last_unit;
+    warp.index_low = w.length + first / args.ratio;
+    warp.index_high = w.length + last / args.ratio;
+    warp.scale = args.attention.scale;
+    warp.softcap = args.attention.softcap;
+    warp.c = warp.softcap > 0 ? FLASH_LOG2_E : warp.scale * FLASH_LOG2_E;
+    warp.window = w.window;
+    warp.from_low = flash_first_seen(warp.window, warp.index_low);
+    warp.from_high = flash_first_seen(warp.window, warp.index_high);
+    warp.idle = warp.unit > w.last_unit;
+    return warp;
+}
+
 /* scores = q . k for 64 keys. */
 template <typename SHAPE, int TYPE, int SIZE, int MS, bool KEEP>
 static __device__ __forceinline__ void flash_scores(uint32_t q_at, uint32_t k_at,
@@ -346,14 +388,17 @@ static __device__ __forceinline__ void flash_scores(uint32_t q_at, uint32_t k_at
     }
 }
 
-/* Scores to p, with the running maximum and sum; what acc is to be multiplied by. */
+/* Scores of the keys from `base` on to p, with the running maximum and sum; what acc is to be multiplied by.
+ */
 template <int MS, int COLUMNS>
-static __device__ __forceinline__ void
-flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4], float c, float softcap, bool masked,
-            int32_t base, float scale, const int32_t *index, int32_t window, float correction[MS][2]) {
+static __device__ __forceinline__ void flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4],
+                                                   const flash_warp &warp, int32_t base,
+                                                   float correction[MS][2]) {
+    const float c = warp.c, softcap = warp.softcap;
+    const bool masked = base + FLASH_KEYS - 1 > warp.index_low || base < warp.from_high;
     const int32_t column = 2 * ((int32_t)threadIdx.x % 4);
     if (softcap > 0) {
-        const float inverse = scale / softcap;
+        const float inverse = warp.scale / softcap;
 #pragma unroll
         for (int i = 0; i < MS; i++) {
 #pragma unroll
@@ -370,8 +415,8 @@ flash_weigh(flash_state<MS, COLUMNS> *state, float s[MS][8][4], float c, float s
         for (int i = 0; i < MS; i++) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int32_t to = index[16 * i + 8 * h + (int32_t)threadIdx.x % SL_WARP / 4];
-                const int32_t first = flash_first_seen(window, to) - base - column;
+                const int32_t to = warp.index[16 * i + 8 * h + (int32_t)threadIdx.x % SL_WARP / 4];
+                const int32_t first = flash_first_seen(warp.window, to) - base - column;
                 const int32_t last = to - base - column;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
@@ -480,13 +525,19 @@ static __device__ __forceinline__ void flash_store2(float *to, float a, float b)
     }
 }
 
-/* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. `unit`: the first
- * of the warp; `column`: the warp's first. */
+/* Over the four lanes of a row. */
+static __device__ __forceinline__ float flash_sum_lanes(float l) {
+    l += __shfl_xor_sync(SL_FULL_WARP, l, 1);
+    return l + __shfl_xor_sync(SL_FULL_WARP, l, 2);
+}
+
+/* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. */
 template <int MS, int COLUMNS>
-static __device__ __forceinline__ void
-flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int32_t unit, int32_t units,
-                int32_t column, int32_t size, float c, int32_t chunk, bool last, float2 *totals,
-                const int32_t *index, int32_t window, flash_state<MS, COLUMNS> *state) {
+static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, const flash_walk &w,
+                                                       const flash_warp &warp, int32_t chunk, bool last,
+                                                       flash_state<MS, COLUMNS> *state) {
+    int32_t unit = warp.unit, column = warp.column, kv_head = w.kv_head, first_row = w.span->first_row;
+    const int32_t size = w.value_size;
     /* Hides that the addresses below are the same for every chunk: kept over the loop, they would push what
      * the loop needs out of the registers. */
     asm volatile("" : "+r"(unit), "+r"(column), "+r"(kv_head), "+r"(first_row));
@@ -495,20 +546,17 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
     for (int i = 0; i < MS; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float l = state->l[i][h];
-            l += __shfl_xor_sync(SL_FULL_WARP, l, 1);
-            l += __shfl_xor_sync(SL_FULL_WARP, l, 2);
-            const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * c;
+            const float l = flash_sum_lanes(state->l[i][h]);
+            const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * warp.c;
             const int32_t u = unit + 16 * i + 8 * h + lane / 4;
-            if (u >= units) {
+            if (u > w.last_unit) {
                 continue;
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
-            const int32_t seen = index[16 * i + 8 * h + lane / 4];
-            if (args.partials && !flash_has_one_chunk(window, seen)) {
-                float *to =
-                    args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + chunk) *
-                                        (FLASH_PARTIAL_HEAD + size);
+            const int32_t seen = warp.index[16 * i + 8 * h + lane / 4];
+            if (args.partials && !flash_has_one_chunk(warp.window, seen)) {
+                const int64_t part = ((int64_t)row * args.attention.heads + head) * args.splits + chunk;
+                float *to = args.partials + part * (FLASH_PARTIAL_HEAD + size);
                 if (lane % 4 == 0 && column == 0) {
                     to[0] = m;
                     to[1] = l;
@@ -523,7 +571,7 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
                 }
                 continue;
             }
-            float2 *total = totals + 16 * i + 8 * h + lane / 4;
+            float2 *total = warp.totals + 16 * i + 8 * h + lane / 4;
             float keep, add, largest = total->x, sum = total->y;
             flash_merge(m, l, &largest, &sum, &keep, &add);
             const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -565,15 +613,22 @@ flash_end_chunk(const flash_args &args, int32_t kv_head, int32_t first_row, int3
     flash_start_chunk(state);
 }
 
-/* A block's place in the cache, and which tiles it needs. */
+/* A block's units, their place in the cache, and which tiles they need. */
 static __device__ __forceinline__ void flash_start_walk(const sl_cuda_context &context,
-                                                        const flash_args &args, const sl_step_span &span,
-                                                        int32_t kv_head, int32_t first_unit,
-                                                        int32_t last_unit, flash_walk *walk) {
-    const int32_t group = args.attention.place.group, length = span.length[group];
+                                                        const flash_args &args, const flash_place &place,
+                                                        flash_walk *walk) {
+    flash_walk &w = *walk;
+    /* Read apart from the one below: as one value it costs the loop registers. */
+    w.window = context.caches[args.attention.place.group].window;
+    const sl_step_span &span = context.spans[place.span];
+    const int32_t group = args.attention.place.group;
     const sl_cuda_cache &cache = context.caches[group];
     const int32_t window = cache.window;
-    flash_walk &w = *walk;
+    w.kv_head = (int32_t)blockIdx.x;
+    w.span = &span;
+    w.length = span.length[group];
+    w.first_unit = place.first_unit;
+    w.last_unit = place.first_unit + place.units - 1;
     w.table = cache.table + (int64_t)span.slot * context.table_width;
     w.page_bytes = cache.page_bytes;
     w.key_bytes = (int32_t)cache.key_bytes;
@@ -581,28 +636,96 @@ static __device__ __forceinline__ void flash_start_walk(const sl_cuda_context &c
     w.key_size = cache.key_size;
     w.value_size = cache.value_size;
     w.keys = cache.pages + (uint64_t)args.attention.place.layer * cache.layer_bytes;
-    w.values = w.keys + ((uint64_t)cache.kv_heads * cache.key_bytes + (uint64_t)kv_head * cache.value_bytes) *
-                            FLASH_KEYS;
-    w.keys += (uint64_t)kv_head * FLASH_KEYS * cache.key_bytes;
-    w.lowest = flash_first_seen(window, length + first_unit / args.ratio);
-    w.highest = length + last_unit / args.ratio;
+    w.values =
+        w.keys +
+        ((uint64_t)cache.kv_heads * cache.key_bytes + (uint64_t)w.kv_head * cache.value_bytes) * FLASH_KEYS;
+    w.keys += (uint64_t)w.kv_head * FLASH_KEYS * cache.key_bytes;
+    w.lowest = flash_first_seen(window, w.length + w.first_unit / args.ratio);
+    w.highest = w.length + w.last_unit / args.ratio;
     w.first_tile = w.lowest / FLASH_KEYS;
     w.last_tile = w.highest / FLASH_KEYS;
     w.skip = 0;
 }
 
 template <int UNITS, int WN, int THREADS>
-static __device__ __forceinline__ void flash_start_units(const flash_args &args, int32_t kv_head,
-                                                         int32_t length, int32_t first_unit,
-                                                         int32_t last_unit, flash_rare<UNITS, WN> *rare) {
+static __device__ __forceinline__ void flash_start_units(const flash_args &args, const flash_walk &w,
+                                                         flash_rare<UNITS, WN> *rare) {
     for (int32_t i = (int32_t)threadIdx.x; i < UNITS; i += THREADS) {
-        const int32_t unit = first_unit + i < last_unit ? first_unit + i : last_unit;
-        const int32_t head = kv_head * args.ratio + unit % args.ratio;
-        rare->index[i] = length + unit / args.ratio;
+        const int32_t unit = w.first_unit + i < w.last_unit ? w.first_unit + i : w.last_unit;
+        const int32_t head = w.kv_head * args.ratio + unit % args.ratio;
+        rare->index[i] = w.length + unit / args.ratio;
 #pragma unroll
         for (int n = 0; n < WN; n++) {
             rare->totals[n][i] = args.sinks ? make_float2(args.sinks[head] * FLASH_LOG2_E, 1.0f)
                                             : make_float2(-INFINITY, 0.0f);
+        }
+    }
+}
+
+/* ---- stages of the kernel ---- */
+
+/* Shared memory: addresses of q, of the tiles of keys and of values, of q8_0's blocks. */
+typedef struct flash_layout {
+    unsigned char *memory; /* from q on */
+    uint32_t q, k, v, raw;
+} flash_layout;
+
+template <typename SHAPE, int SIZE, int MS>
+static __device__ __forceinline__ void flash_keep_queries(uint32_t q_at, uint32_t kept[SIZE / 16][MS][4]) {
+#pragma unroll
+    for (int step = 0; step < SIZE / 16; step++) {
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+            flash_load4(q_at + (uint32_t)(i * 16 * SHAPE::STRIDE * 2 + step * 32), kept[step][i]);
+        }
+    }
+}
+
+/* Finishes the tile's keys, and starts copying what is multiplied after them; `there`: the other stage. */
+template <typename SHAPE, int TYPE, int SIZE, int STAGES>
+static __device__ __forceinline__ void flash_take_keys(const flash_walk &w, const flash_layout &at,
+                                                       int32_t tile, int32_t next, uint32_t there) {
+    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    flash_wait<RAW || STAGES == 2 ? 1 : 0>();
+    __syncthreads(); /* the keys are there, and nobody reads the tile before any more */
+    if (RAW) {
+        flash_decode<SHAPE, SIZE>(w, tile, true, at.memory + (at.raw - at.q), at.memory + (at.k - at.q));
+        __syncthreads();
+        flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, at.raw);
+    } else if (STAGES == 2) {
+        flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, at.k + there);
+        flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, at.v + there);
+    } else {
+        flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, at.v);
+    }
+}
+
+/* The same for its values. */
+template <typename SHAPE, int TYPE, int SIZE, int STAGES>
+static __device__ __forceinline__ void flash_take_values(const flash_walk &w, const flash_layout &at,
+                                                         int32_t tile, int32_t next) {
+    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    flash_wait<RAW ? 1 : STAGES == 2 ? 2 : 0>();
+    __syncthreads(); /* the values are there, and nobody reads the keys any more */
+    if (RAW) {
+        flash_decode<SHAPE, SIZE>(w, tile, false, at.memory + (at.raw - at.q) + SHAPE::RAW,
+                                  at.memory + (at.v - at.q));
+        __syncthreads();
+        flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, at.raw + SHAPE::RAW);
+    } else if (STAGES == 1) {
+        flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, at.k);
+    }
+}
+
+/* p as the second product's operand. */
+template <int TYPE, int MS>
+static __device__ __forceinline__ void flash_pack_weights(const float s[MS][8][4], uint32_t p[MS][4][4]) {
+#pragma unroll
+    for (int i = 0; i < MS; i++) {
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            p[i][n / 2][n % 2 * 2] = flash_pack<TYPE>(s[i][n][0], s[i][n][1]);
+            p[i][n / 2][n % 2 * 2 + 1] = flash_pack<TYPE>(s[i][n][2], s[i][n][3]);
         }
     }
 }
@@ -617,21 +740,15 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     constexpr bool KEEP = SIZE / 16 * MS * 4 <= 32; /* q stays in registers */
     extern __shared__ uint4 flash_memory[];
     __shared__ flash_rare<SHAPE::UNITS, WN> rare;
-    const flash_place &place = rare.place;
-    const int32_t kv_head = (int32_t)blockIdx.x;
     if (threadIdx.x < SL_WARP) {
         flash_find(context, (int32_t)blockIdx.y, args.ratio, SHAPE::UNITS, &rare.place);
     }
     __syncthreads();
-    if (place.units == 0) {
+    if (rare.place.units == 0) {
         return;
     }
-    const sl_step_span &span = context.spans[place.span];
-    const int32_t group = args.attention.place.group, length = span.length[group];
-    const int32_t window = context.caches[group].window, first_unit = place.first_unit;
-    const int32_t last_unit = first_unit + place.units - 1; /* numbered in the span, as all units below */
     flash_walk w;
-    flash_start_walk(context, args, span, kv_head, first_unit, last_unit, &w);
+    flash_start_walk(context, args, rare.place, &w);
     constexpr bool SPLITS = WN > 1; /* else all chunks are the block's */
     w.skip = SPLITS ? (args.parts - 1) * FLASH_CHUNK_TILES : 0;
     int32_t tile = flash_first_tile(w, SPLITS ? (int32_t)blockIdx.z : 0, SPLITS ? args.parts : 1);
@@ -639,104 +756,56 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
         return;
     }
 
-    unsigned char *memory = (unsigned char *)flash_memory;
-    const uint32_t q_start = (uint32_t)__cvta_generic_to_shared(memory);
-    const uint32_t k_start = q_start + SHAPE::UNITS * SHAPE::STRIDE * 2;
-    const uint32_t v_start = k_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
-    const uint32_t raw_start = v_start + SHAPE::PLANES * SHAPE::TILE_BYTES;
-    flash_fetch<SHAPE, TYPE, SIZE>(w, tile, true, RAW ? raw_start : k_start);
+    flash_layout at;
+    at.memory = (unsigned char *)flash_memory;
+    at.q = (uint32_t)__cvta_generic_to_shared(at.memory);
+    at.k = at.q + SHAPE::UNITS * SHAPE::STRIDE * 2;
+    at.v = at.k + SHAPE::PLANES * SHAPE::TILE_BYTES;
+    at.raw = at.v + SHAPE::PLANES * SHAPE::TILE_BYTES;
+    flash_fetch<SHAPE, TYPE, SIZE>(w, tile, true, RAW ? at.raw : at.k);
     if (RAW || STAGES == 2) {
-        flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, RAW ? raw_start + SHAPE::RAW : v_start);
+        flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, RAW ? at.raw + SHAPE::RAW : at.v);
     }
-    flash_load_queries<SHAPE, TYPE, SIZE>(args, kv_head, span.first_row, first_unit, place.units, w.key_size,
-                                          (uint32_t *)memory);
+    flash_load_queries<SHAPE, TYPE, SIZE>(args, w, (uint32_t *)at.memory);
+    flash_start_units<SHAPE::UNITS, WN, FLASH_THREADS>(args, w, &rare);
 
-    flash_start_units<SHAPE::UNITS, WN, FLASH_THREADS>(args, kv_head, length, first_unit, last_unit, &rare);
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    const int32_t warp_unit = warp / WN * 16 * MS, column = warp % WN * SHAPE::COLUMNS;
-    const float scale = args.attention.scale, softcap = args.attention.softcap;
-    const float c = softcap > 0 ? FLASH_LOG2_E : scale * FLASH_LOG2_E;
+    const int32_t number = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t my_unit = number / WN * 16 * MS;
+    flash_warp warp = flash_start_warp<MS>(args, w, &rare, my_unit, number % WN);
+    warp.column = number % WN * SHAPE::COLUMNS;
     flash_state<MS, SHAPE::COLUMNS> state;
     flash_start_chunk(&state);
     state.first = true;
-    /* What the warp's units see, the first and the last of them. */
-    const bool idle = first_unit + warp_unit > last_unit;
-    int32_t warp_last = first_unit + warp_unit + 16 * MS - 1;
-    warp_last = warp_last < last_unit ? warp_last : last_unit;
-    const int32_t index_low = length + (first_unit + warp_unit) / args.ratio;
-    const int32_t index_high = length + warp_last / args.ratio;
-    const int32_t from_low = flash_first_seen(window, index_low),
-                  from_high = flash_first_seen(window, index_high);
-    const uint32_t q_at = q_start + (uint32_t)(((warp_unit + lane % 16) * SHAPE::STRIDE + lane / 16 * 8) * 2);
+    const uint32_t q_at = at.q + (uint32_t)(((my_unit + lane % 16) * SHAPE::STRIDE + lane / 16 * 8) * 2);
     const uint32_t k_lane = (uint32_t)(((lane % 8 + lane / 16 * 8) * SHAPE::STRIDE + lane / 8 % 2 * 8) * 2);
-    const uint32_t v_lane = (uint32_t)((lane % 16 * SHAPE::STRIDE + lane / 16 * 8 + column) * 2);
+    const uint32_t v_lane = (uint32_t)((lane % 16 * SHAPE::STRIDE + lane / 16 * 8 + warp.column) * 2);
     uint32_t kept[KEEP ? SIZE / 16 : 1][MS][4];
-    if (KEEP) {
+    if constexpr (KEEP) {
         __syncthreads();
-#pragma unroll
-        for (int step = 0; step < SIZE / 16; step++) {
-#pragma unroll
-            for (int i = 0; i < MS; i++) {
-                flash_load4(q_at + (uint32_t)(i * 16 * SHAPE::STRIDE * 2 + step * 32), kept[step][i]);
-            }
-        }
+        flash_keep_queries<SHAPE, SIZE, MS>(q_at, kept);
     }
 
     uint32_t stage = 0;
     while (tile <= w.last_tile) {
         const int32_t next = flash_next_tile(w, tile), base = tile * FLASH_KEYS;
         const uint32_t here = stage * SHAPE::TILE_BYTES, there = (stage ^ 1u) * SHAPE::TILE_BYTES;
-        const bool works = !idle && base <= index_high && base + FLASH_KEYS > from_low;
-        flash_wait<RAW || STAGES == 2 ? 1 : 0>();
-        __syncthreads(); /* the keys are there, and nobody reads the tile before any more */
-        if (RAW) {
-            flash_decode<SHAPE, SIZE>(w, tile, true, memory + (raw_start - q_start),
-                                      memory + (k_start - q_start));
-            __syncthreads();
-            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, raw_start);
-        } else if (STAGES == 2) {
-            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, k_start + there);
-            flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, v_start + there);
-        } else {
-            flash_fetch<SHAPE, TYPE, SIZE>(w, tile, false, v_start);
-        }
+        const bool works = !warp.idle && base <= warp.index_high && base + FLASH_KEYS > warp.from_low;
+        flash_take_keys<SHAPE, TYPE, SIZE, STAGES>(w, at, tile, next, there);
         uint32_t p[MS][4][4];
         if (works) {
-            float s[MS][8][4];
-            flash_scores<SHAPE, TYPE, SIZE, MS, KEEP>(q_at, k_start + here + k_lane, kept, s);
-            const bool masked = base + FLASH_KEYS - 1 > index_low || base < from_high;
-            float correction[MS][2];
-            flash_weigh<MS, SHAPE::COLUMNS>(&state, s, c, softcap, masked, base, scale,
-                                            rare.index + warp_unit, window, correction);
+            float s[MS][8][4], correction[MS][2];
+            flash_scores<SHAPE, TYPE, SIZE, MS, KEEP>(q_at, at.k + here + k_lane, kept, s);
+            flash_weigh<MS, SHAPE::COLUMNS>(&state, s, warp, base, correction);
             flash_rescale<MS, SHAPE::COLUMNS>(&state, correction);
-#pragma unroll
-            for (int i = 0; i < MS; i++) {
-#pragma unroll
-                for (int n = 0; n < 8; n++) {
-                    p[i][n / 2][n % 2 * 2] = flash_pack<TYPE>(s[i][n][0], s[i][n][1]);
-                    p[i][n / 2][n % 2 * 2 + 1] = flash_pack<TYPE>(s[i][n][2], s[i][n][3]);
-                }
-            }
+            flash_pack_weights<TYPE, MS>(s, p);
         }
-        flash_wait<RAW ? 1 : STAGES == 2 ? 2 : 0>();
-        __syncthreads(); /* the values are there, and nobody reads the keys any more */
-        if (RAW) {
-            flash_decode<SHAPE, SIZE>(w, tile, false, memory + (raw_start - q_start) + SHAPE::RAW,
-                                      memory + (v_start - q_start));
-            __syncthreads();
-            flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, raw_start + SHAPE::RAW);
-        } else if (STAGES == 1) {
-            flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, k_start);
-        }
+        flash_take_values<SHAPE, TYPE, SIZE, STAGES>(w, at, tile, next);
         if (works) {
-            flash_values<SHAPE, TYPE, MS, SHAPE::COLUMNS>(&state, p, v_start + here + v_lane);
+            flash_values<SHAPE, TYPE, MS, SHAPE::COLUMNS>(&state, p, at.v + here + v_lane);
         }
         const bool last = next > w.last_tile;
         if (last || next / FLASH_CHUNK_TILES != tile / FLASH_CHUNK_TILES) {
-            flash_end_chunk<MS, SHAPE::COLUMNS>(
-                args, kv_head, span.first_row, first_unit + warp_unit, last_unit + 1, column, w.value_size, c,
-                tile / FLASH_CHUNK_TILES, last, rare.totals[warp % WN] + warp_unit, rare.index + warp_unit,
-                window, &state);
+            flash_end_chunk(args, w, warp, tile / FLASH_CHUNK_TILES, last, &state);
         }
         stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
         tile = next;

@@ -119,9 +119,9 @@ static __device__ __forceinline__ void wgmma_fetch(const flash_walk &w, int32_t 
 }
 
 template <int TYPE, int SIZE>
-static __device__ __forceinline__ void
-wgmma_load_queries(const flash_args &args, int32_t kv_head, int32_t first_row, int32_t first_unit,
-                   int32_t units, int32_t key_size, unsigned char *to) {
+static __device__ __forceinline__ void wgmma_load_queries(const flash_args &args, const flash_walk &w,
+                                                          unsigned char *to) {
+    const int32_t first_row = w.span->first_row;
     constexpr int PIECES = SIZE / 8;
     const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
                            (uint64_t)args.attention.q_stride * sizeof(float)) &
@@ -130,9 +130,10 @@ wgmma_load_queries(const flash_args &args, int32_t kv_head, int32_t first_row, i
     for (int32_t i = (int32_t)threadIdx.x; i < WGMMA_UNITS * PIECES; i += WGMMA_THREADS) {
         const int32_t at = i / PIECES, piece = i % PIECES;
         float4 a = make_float4(0, 0, 0, 0), b = a;
-        if (at < units && 8 * piece < key_size) {
-            const int32_t unit = first_unit + at, row = first_row + unit / args.ratio;
-            const int32_t head = kv_head * args.ratio + unit % args.ratio;
+        const int32_t unit = w.first_unit + at;
+        if (unit <= w.last_unit && 8 * piece < w.key_size) {
+            const int32_t row = first_row + unit / args.ratio;
+            const int32_t head = w.kv_head * args.ratio + unit % args.ratio;
             const float *from = sl_f32(args.q, row) + head * args.attention.q_stride + 8 * piece;
             a = aligned ? ((const float4 *)from)[0] : make_float4(from[0], from[1], from[2], from[3]);
             b = aligned ? ((const float4 *)from)[1] : make_float4(from[4], from[5], from[6], from[7]);
@@ -171,11 +172,17 @@ static __device__ __forceinline__ void start_values(float acc[SIZE / 8][4], cons
     wgmma_commit();
 }
 
-template <int TYPE> static __device__ __forceinline__ void pack_weights(float s[1][8][4], uint32_t p[4][4]) {
+/* The warp's 16 rows of q, from shared memory: reading them for every tile would take all of its bandwidth.
+ */
+template <int SIZE>
+static __device__ __forceinline__ void keep_queries(uint32_t q_start, int32_t warp,
+                                                    uint32_t q[SIZE / 16][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
-        p[n / 2][n % 2 * 2] = flash_pack<TYPE>(s[0][n][0], s[0][n][1]);
-        p[n / 2][n % 2 * 2 + 1] = flash_pack<TYPE>(s[0][n][2], s[0][n][3]);
+    for (int step = 0; step < SIZE / 16; step++) {
+        flash_load4(q_start + (uint32_t)(warp / 4 * 64 * SIZE * 2) +
+                        swizzled(64, warp % 4 * 16 + lane % 16, 2 * step + lane / 16),
+                    q[step]);
     }
 }
 #endif
@@ -187,21 +194,15 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     typedef wgmma_shape<SIZE> SHAPE;
     extern __shared__ uint4 flash_memory[];
     __shared__ flash_rare<WGMMA_UNITS, 1> rare;
-    const flash_place &place = rare.place;
-    const int32_t kv_head = (int32_t)blockIdx.x;
     if (threadIdx.x < SL_WARP) {
         flash_find(context, (int32_t)blockIdx.y, args.ratio, WGMMA_UNITS, &rare.place);
     }
     __syncthreads();
-    if (place.units == 0) {
+    if (rare.place.units == 0) {
         return;
     }
-    const sl_step_span &span = context.spans[place.span];
-    const int32_t group = args.attention.place.group, length = span.length[group];
-    const int32_t window = context.caches[group].window, first_unit = place.first_unit;
-    const int32_t last_unit = first_unit + place.units - 1;
     flash_walk w;
-    flash_start_walk(context, args, span, kv_head, first_unit, last_unit, &w);
+    flash_start_walk(context, args, rare.place, &w);
 
     unsigned char *memory = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     const uint32_t q_start = (uint32_t)__cvta_generic_to_shared(memory);
@@ -209,49 +210,31 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     int32_t tile = flash_first_tile(w, 0, 1), next = flash_next_tile(w, tile);
     wgmma_fetch<SIZE>(w, tile, true, k_start);
     flash_commit();
-    wgmma_load_queries<TYPE, SIZE>(args, kv_head, span.first_row, first_unit, place.units, w.key_size,
-                                   memory);
-    flash_start_units<WGMMA_UNITS, 1, WGMMA_THREADS>(args, kv_head, length, first_unit, last_unit, &rare);
+    wgmma_load_queries<TYPE, SIZE>(args, w, memory);
+    flash_start_units<WGMMA_UNITS, 1, WGMMA_THREADS>(args, w, &rare);
 
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, warp_unit = 16 * warp;
-    const float scale = args.attention.scale, softcap = args.attention.softcap;
-    const float c = softcap > 0 ? FLASH_LOG2_E : scale * FLASH_LOG2_E;
-    int32_t warp_last = first_unit + warp_unit + 15;
-    warp_last = warp_last < last_unit ? warp_last : last_unit;
-    const int32_t warp_first = first_unit + warp_unit < last_unit ? first_unit + warp_unit : last_unit;
-    const int32_t index_low = length + warp_first / args.ratio;
-    const int32_t from_high = flash_first_seen(window, length + warp_last / args.ratio);
+    const int32_t number = (int32_t)threadIdx.x / SL_WARP;
+    const flash_warp warp = flash_start_warp<1>(args, w, &rare, 16 * number, 0);
     flash_state<1, SIZE> state;
     flash_start_chunk(&state);
     state.first = true;
     float s[1][8][4], correction[1][2];
-    uint32_t p[4][4];
+    uint32_t p[1][4][4];
 
     wgmma_arrived();
     wgmma_fetch<SIZE>(w, next, true, k_start + SHAPE::TILE_BYTES);
     wgmma_fetch<SIZE>(w, tile, false, v_start);
     flash_commit();
-    /* q stays in registers: reading it for every tile would take all of shared memory's bandwidth. */
     uint32_t q[SIZE / 16][4];
-#pragma unroll
-    for (int step = 0; step < SIZE / 16; step++) {
-        const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-        flash_load4(q_start + (uint32_t)(warp / 4 * 64 * SIZE * 2) +
-                        swizzled(64, warp % 4 * 16 + lane % 16, 2 * step + lane / 16),
-                    q[step]);
-    }
+    keep_queries<SIZE>(q_start, number, q);
     wgmma_fence();
     start_scores<TYPE, SIZE>(s[0], q, k_start);
     wgmma_wait<0>();
-    {
-        const int32_t base = tile * FLASH_KEYS;
-        flash_weigh<1, SIZE>(&state, s, c, softcap, base + FLASH_KEYS - 1 > index_low || base < from_high,
-                             base, scale, rare.index + warp_unit, window, correction);
-        pack_weights<TYPE>(s, p);
-    }
+    flash_weigh<1, SIZE>(&state, s, warp, tile * FLASH_KEYS, correction);
+    flash_pack_weights<TYPE, 1>(s, p);
     uint32_t stage = 0; /* of the values; that of the next keys is the other */
     while (next <= w.last_tile) {
-        const int32_t after = flash_next_tile(w, next), base = next * FLASH_KEYS;
+        const int32_t after = flash_next_tile(w, next);
         const uint32_t here = stage * SHAPE::TILE_BYTES, there = (stage ^ 1u) * SHAPE::TILE_BYTES;
         wgmma_arrived(); /* and all have read the tiles before */
         wgmma_fetch<SIZE>(w, after, true, k_start + here);
@@ -259,23 +242,20 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         flash_commit();
         wgmma_fence();
         start_scores<TYPE, SIZE>(s[0], q, k_start + there);
-        start_values<TYPE, SIZE>(state.acc[0], p, v_start + here);
+        start_values<TYPE, SIZE>(state.acc[0], p[0], v_start + here);
         wgmma_wait<1>();
-        flash_weigh<1, SIZE>(&state, s, c, softcap, base + FLASH_KEYS - 1 > index_low || base < from_high,
-                             base, scale, rare.index + warp_unit, window, correction);
+        flash_weigh<1, SIZE>(&state, s, warp, next * FLASH_KEYS, correction);
         wgmma_wait<0>();
         flash_rescale<1, SIZE>(&state, correction);
-        pack_weights<TYPE>(s, p);
+        flash_pack_weights<TYPE, 1>(s, p);
         stage ^= 1u;
         next = after;
     }
     wgmma_arrived();
     wgmma_fence();
-    start_values<TYPE, SIZE>(state.acc[0], p, v_start + stage * SHAPE::TILE_BYTES);
+    start_values<TYPE, SIZE>(state.acc[0], p[0], v_start + stage * SHAPE::TILE_BYTES);
     wgmma_wait<0>();
-    flash_end_chunk<1, SIZE>(args, kv_head, span.first_row, first_unit + warp_unit, last_unit + 1, 0,
-                             w.value_size, c, 0, true, rare.totals[0] + warp_unit, rare.index + warp_unit,
-                             window, &state);
+    flash_end_chunk(args, w, warp, 0, true, &state);
 #else
     (void)context;
     (void)args;
