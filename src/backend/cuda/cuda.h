@@ -157,6 +157,15 @@ SL_CUDA_RUN(sl_cuda_linear_many_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_many_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_many_q6_k);
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* matvec.cu: as `few`, at the rate the weights can be read; a class of its own */
+SL_CUDA_RUN(sl_cuda_linear_matvec_f32);
+SL_CUDA_RUN(sl_cuda_linear_matvec_f16);
+SL_CUDA_RUN(sl_cuda_linear_matvec_bf16);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q6_k);
+const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* matmul_*.cu: tensor cores on BF16 x, weights decoded to BF16 in registers; for more rows than `few` */
 SL_CUDA_RUN(sl_cuda_linear_mma_f16);
 SL_CUDA_RUN(sl_cuda_linear_mma_bf16);

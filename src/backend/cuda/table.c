@@ -35,6 +35,18 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
+#define MATVEC(ID, type_name, format, class_name)                                                            \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-matvec",                                              \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = class_name,                                                              \
+                   .activation = SL_VALUE_##format,                                                          \
+                   .tolerance = 2e-5f,                                                                       \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_matvec_declines},                                                     \
+        .weight_type = SL_QTYPE_##ID, .most_rows = SL_CUDA_FEW_ROWS,                                         \
+        .run = sl_cuda_linear_matvec_##type_name                                                             \
+    }
 /* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
  * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
  * mean square that is 0.0011 whatever its length, and five times that for the largest of a million outputs;
@@ -88,6 +100,13 @@ static const sl_cuda_kernel kernels[] = {
     MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATVEC(F32, f32, F32, "f32/lanes"),
+    MATVEC(F16, f16, F32, "f32/lanes"),
+    MATVEC(BF16, bf16, F32, "f32/lanes"),
+    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/lanes"),
+    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/lanes"),
+    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/lanes"),
+    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/lanes"),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
@@ -122,10 +141,11 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 
 #define AT(i) &kernels[i].kernel
 static const sl_kernel *const list[] = {
-    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10), AT(11), AT(12),
-    AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21), AT(22), AT(23), AT(24), AT(25),
-    AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38),
-    AT(39), AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47), AT(48), AT(49), AT(50), AT(51),
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10), AT(11),
+    AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21), AT(22), AT(23),
+    AT(24), AT(25), AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32), AT(33), AT(34), AT(35),
+    AT(36), AT(37), AT(38), AT(39), AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47),
+    AT(48), AT(49), AT(50), AT(51), AT(52), AT(53), AT(54), AT(55), AT(56), AT(57), AT(58),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 
