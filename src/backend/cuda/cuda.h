@@ -69,6 +69,7 @@ typedef struct sl_cuda_context {
     uint64_t state_bytes; /* of one slot */
     int32_t table_width;
     int32_t experts_used;
+    bool dependent_launches; /* the device knows programmatic dependent launch */
 } sl_cuda_context;
 
 typedef struct sl_cuda_kernel sl_cuda_kernel;

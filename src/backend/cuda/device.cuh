@@ -11,6 +11,49 @@
 enum { SL_WARP = 32 };
 #define SL_FULL_WARP 0xffffffffu
 
+/* ---- launches ---- */
+
+typedef struct sl_launch_shape {
+    dim3 grid, block;
+    uint32_t shared_bytes; /* dynamic shared memory */
+} sl_launch_shape;
+
+/* Launches a kernel that begins with sl_wait_for_inputs(). Where the device can, its blocks come up while the
+ * kernel before it drains (programmatic dependent launch, CUDA programming guide). */
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static cudaError_t sl_launch(const sl_cuda_context *context, cudaStream_t stream,
+                             const sl_launch_shape &shape, void (*kernel)(PARAMETERS...),
+                             ARGUMENTS &&...arguments) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = shape.block;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = context->dependent_launches ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<ARGUMENTS &&>(arguments)...);
+}
+
+/* First in every kernel that sl_launch launches, by every thread, before anything conditional: until it
+ * returns, what the kernels before wrote is not there, the step block neither, and nothing may be written.
+ * Only weights may be read earlier. A block that left without it could let the next kernel begin before the
+ * last one ended. */
+static __device__ __forceinline__ void sl_wait_for_inputs(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Where the kernel's remaining work needs no more room than it has: the next kernel's blocks may come up. */
+static __device__ __forceinline__ void sl_let_next_begin(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ int32_t sl_count(const sl_cuda_context &context, sl_rows rows) {
     switch (rows) {
     case SL_ROWS_STEP:

@@ -793,6 +793,12 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
     if (!status) {
         status = SL_CUDA(cudaStreamCreateWithFlags(&executor->device.stream, cudaStreamNonBlocking), error);
     }
+    int major = 0;
+    if (!status) {
+        status = SL_CUDA(
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, executor->device.index), error);
+        executor->context.dependent_launches = major >= 9;
+    }
     if (!status) {
         status = SL_CUDA(cudaEventCreateWithFlags(&executor->finished, cudaEventDisableTiming), error);
     }
