@@ -5,8 +5,9 @@
  * decoded to shared memory once per tile; with experts the tiles come from the router's schedule
  *
  * Class "q8_32/256": activations int8 with a scale and a sum per 32. The columns are cut into chunks of 256.
- * Per group of 32, dot is exact and its contribution (scale * dot - minimum * sum(x)) * x_scale, each
- * operation rounded by itself; a chunk adds its groups in order, and y adds the chunks in order. Class
+ * Per group of 32, dot is exact and term = scale * dot, or fmaf(scale, dot, -(minimum * sum(x))) where a type
+ * has minima; a chunk, from 0, adds its groups in order as fmaf(term, x_scale, sum), and y, from 0, adds the
+ * chunks in order. scale and minimum are products of the block's fields, rounded to float. Class
  * "f32/256": the same with products of decoded weights and f32 activations, added with fmaf. Then bias, then
  * residual. */
 #include "backend/cuda/device.cuh"
@@ -139,12 +140,13 @@ __device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *r
     }
 }
 
-/* The contribution of a group. x: 8 words, words w[at * step] of the weight. */
+/* sum + the contribution of a group. */
 template <int TYPE>
-static __device__ __forceinline__ float finish_group(int32_t dot, float scale, float min, int32_t x_sum,
-                                                     float x_scale) {
-    const float product = scale * (float)dot;
-    return (TYPE == SL_QTYPE_Q4_K ? product - min * (float)x_sum : product) * x_scale;
+static __device__ __forceinline__ float add_group(int32_t dot, float scale, float min, int32_t x_sum,
+                                                  float x_scale, float sum) {
+    const float term =
+        TYPE == SL_QTYPE_Q4_K ? fmaf(scale, (float)dot, -(min * (float)x_sum)) : scale * (float)dot;
+    return fmaf(term, x_scale, sum);
 }
 
 template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {
@@ -209,7 +211,7 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
                 high = __dp4a(w.words[4 + 2 * i + 1], b.y, __dp4a(w.words[4 + 2 * i], b.x, high));
             }
             const int32_t dot = TYPE == SL_QTYPE_Q6_K ? w.factor0 * low + w.factor1 * high : low + high;
-            part[r] += finish_group<TYPE>(dot, w.scale, w.min, x.sums[g], x.scales[g]);
+            part[r] = add_group<TYPE>(dot, w.scale, w.min, x.sums[g], x.scales[g], part[r]);
         }
     }
 }
@@ -457,8 +459,8 @@ static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, in
             const int32_t row = my_row(p, e);
             const int32_t dot =
                 TYPE == SL_QTYPE_Q6_K ? factor[e / 2][0] * low[e] + factor[e / 2][1] * high[e] : low[e];
-            part[p][e] +=
-                finish_group<TYPE>(dot, scale[e / 2], min[e / 2], tile->x_sum[g][row], tile->x_scale[g][row]);
+            part[p][e] = add_group<TYPE>(dot, scale[e / 2], min[e / 2], tile->x_sum[g][row],
+                                         tile->x_scale[g][row], part[p][e]);
         }
     }
 }
