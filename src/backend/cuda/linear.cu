@@ -5,9 +5,9 @@
  * decoded to shared memory once per tile; with experts the tiles come from the router's schedule
  *
  * Class "q8_32/256": activations int8 with a scale and a sum per 32. The columns are cut into chunks of 256.
- * Per group of 32, dot is exact and term = scale * dot, or fmaf(scale, dot, -(minimum * sum(x))) where a type
- * has minima; a chunk, from 0, adds its groups in order as fmaf(term, x_scale, sum), and y, from 0, adds the
- * chunks in order. scale and minimum are products of the block's fields, rounded to float. Class
+ * Per group of 32, dot is exact and sum = fmaf(scale * dot, x_scale, sum); where a type has minima then sum =
+ * fmaf(-minimum, x_scale * sum(x), sum). A chunk, from 0, adds its groups in order, and y, from 0, the chunks
+ * in order. scale and minimum are products of the block's fields; every operation is rounded by itself. Class
  * "f32/256": the same with products of decoded weights and f32 activations, added with fmaf. Then bias, then
  * residual. */
 #include "backend/cuda/device.cuh"
@@ -144,9 +144,8 @@ __device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *r
 template <int TYPE>
 static __device__ __forceinline__ float add_group(int32_t dot, float scale, float min, int32_t x_sum,
                                                   float x_scale, float sum) {
-    const float term =
-        TYPE == SL_QTYPE_Q4_K ? fmaf(scale, (float)dot, -(min * (float)x_sum)) : scale * (float)dot;
-    return fmaf(term, x_scale, sum);
+    sum = fmaf(scale * (float)dot, x_scale, sum);
+    return TYPE == SL_QTYPE_Q4_K ? fmaf(-min, x_scale * (float)x_sum, sum) : sum;
 }
 
 template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {
