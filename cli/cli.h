@@ -35,7 +35,7 @@ typedef struct settings {
     const char *model, *device, *isa, *kv_type;
     int32_t threads, context, chunk, sequences;
     uint64_t cache_tokens, memory_limit;
-    bool no_graphs, deterministic, no_prefix_reuse;
+    bool no_graphs, no_fusion, deterministic, no_prefix_reuse;
     /* text */
     const char *prompt, *file, *system, *output;
     bool special, bos, ids;

@@ -152,6 +152,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .memory_limit = s->memory_limit,
         .no_prefix_reuse = s->no_prefix_reuse,
         .no_graphs = s->no_graphs,
+        .no_fusion = s->no_fusion,
         .deterministic = s->deterministic,
     };
 }

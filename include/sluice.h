@@ -145,7 +145,7 @@ typedef struct sluice_engine_options {
     const char *device; /* "auto" (default), "cpu", "cuda", "cuda:N" */
     const char *isa;   /* CPU: "plain", "avx2", "avx512": the best tier allowed; NULL: what the machine has */
     int32_t threads;   /* CPU; 0: all processors */
-    int32_t chunk;     /* rows of a step; 0: 512 */
+    int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
     int32_t sequences; /* that run at once; 0: 8 */
     int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
     int32_t outputs;   /* rows of a step whose logits can be asked for; 0: `sequences` */
@@ -155,6 +155,7 @@ typedef struct sluice_engine_options {
     int32_t state_slots;   /* recurrent models: 0: 2 per sequence and 16 for snapshots */
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
+    bool no_fusion;        /* CUDA: every op by its own kernel; the same results */
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */
     void *progress_context;

@@ -430,6 +430,7 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
     *out = (sl_backend_options){.threads = o->threads,
                                 .isa = (sl_isa)isa,
                                 .no_graphs = o->no_graphs,
+                                .no_fusion = o->no_fusion,
                                 .deterministic = o->deterministic};
     return 0;
 }

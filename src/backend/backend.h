@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 1 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 2 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -60,6 +60,37 @@ struct sl_kernel {
     uint64_t (*workspace)(const sl_kernel *kernel, const sl_kernel_query *query);
 };
 
+/* ---- fusions
+ * -------------------------------------------------------------------------------------------------------- */
+
+enum { SL_FUSED_OPS = 8 };
+
+/* What a fusion is asked when the plan finds ops of its kinds one after the other. */
+typedef struct sl_fusion_query {
+    const sl_backend *backend;
+    const sl_program *program;
+    const sl_value *values;          /* of the lowered list */
+    const sl_op *ops;                /* [count] */
+    const sl_kernel *const *kernels; /* [count]: chosen for the ops, and not run if this is taken */
+    const bool (
+        *unread)[SL_OP_OUTPUTS]; /* [count]: nobody behind the run reads what that output holds then */
+    const int32_t *rows;         /* [SL_ROWS_COUNT], of the bucket */
+    const sl_limits *limits;
+    sl_qtype cache_type;
+} sl_fusion_query;
+
+/* One function for a run of ops: it leaves the bits that the ops' own kernels would leave one after the
+ * other, but need not write what nobody reads behind the run. No value that the run writes overlaps another
+ * that it touches. A backend embeds this as the first member of its own row. */
+typedef struct sl_fusion sl_fusion;
+struct sl_fusion {
+    const char *name; /* "rmsnorm+quantize/cuda" */
+    int32_t count;
+    sl_op_kind ops[SL_FUSED_OPS]; /* [count], in order */
+    /* NULL when it can do it, else why not; a static string. */
+    const char *(*declines)(const sl_fusion *fusion, const sl_fusion_query *query);
+};
+
 /* ---- what a plan hands over
  * ----------------------------------------------------------------------------------------- */
 
@@ -72,8 +103,11 @@ typedef struct sl_lowered {
                                 bucket uses */
     int32_t value_count;
     sl_op *ops;
-    const sl_kernel **kernels; /* per op */
-    uint64_t *scratch_offsets; /* per op, in the workspace pool */
+    const sl_kernel **kernels;     /* per op */
+    uint64_t *scratch_offsets;     /* per op, in the workspace pool */
+    const sl_fusion **fusions;     /* per op: what does it and the next in one; NULL: its kernel, unless a run
+                                      that began before it covers it */
+    bool (*unread)[SL_OP_OUTPUTS]; /* per op in a run, see sl_fusion_query; false elsewhere */
     int32_t op_count;
 } sl_lowered;
 
@@ -149,11 +183,14 @@ typedef struct sl_backend_options {
     sl_isa isa;         /* CPU: the best tier allowed */
     bool no_graphs;     /* CUDA: run eagerly */
     bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
+    bool no_fusion;     /* every op by its own kernel */
 } sl_backend_options;
 
 typedef struct sl_backend_functions {
     /* All kernels, the preferred first; the plan takes the first that does not decline. */
     const sl_kernel *const *(*kernels)(const sl_backend *backend, int32_t *count);
+    /* All fusions, the preferred first; NULL: there are none. */
+    const sl_fusion *const *(*fusions)(const sl_backend *backend, int32_t *count);
     /* Makes the pools, loads and packs the weights (with progress; may be NULL), captures what it captures at
      * start-up. On failure nothing is left allocated. */
     int (*deploy)(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
@@ -187,6 +224,7 @@ struct sl_backend {
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* of the device, for people; lives as long as the backend */
     bool maps_weights;       /* weights in the file's layout are read where they are mapped */
+    int32_t chunk;           /* rows of a step when nobody says otherwise */
     bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
                            bucket serves all row counts */
     sl_backend_options options; /* as resolved */

@@ -16,6 +16,28 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
+/* Appends to plan->declined. */
+int sl_note_declined(sl_plan *plan, const sl_declined *declined, sl_error *error);
+
+/* Fills fusions and unread of a lowered bucket: at every op that no run covers yet, the first fusion that
+ * takes it and those behind it. Then sorts what was noted about the bucket by op. */
+int sl_fuse(sl_plan *plan, int32_t bucket, sl_error *error);
+
+/* Ops of the run that begins at op `index`; 1 when none does. */
+static inline int32_t sl_run_length(const sl_lowered *lowered, int32_t index) {
+    return lowered->fusions[index] ? lowered->fusions[index]->count : 1;
+}
+
+/* The fusion whose run covers the op; NULL when it stands alone. */
+static inline const sl_fusion *sl_run_fusion(const sl_lowered *lowered, int32_t index) {
+    for (int32_t first = index; first >= 0 && first > index - SL_FUSED_OPS; first--) {
+        if (lowered->fusions[first]) {
+            return lowered->fusions[first]->count > index - first ? lowered->fusions[first] : NULL;
+        }
+    }
+    return NULL;
+}
+
 /* Fills value_offsets and scratch_offsets of a lowered bucket; *bytes: what the workspace needs for it. Every
  * value and scratch begins at a multiple of 64, with at least 64 bytes of nothing before and behind it. */
 int sl_place(sl_plan *plan, int32_t bucket, uint64_t *bytes, sl_error *error);

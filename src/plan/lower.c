@@ -1,5 +1,5 @@
 /* Lowering: a program's ops with a kernel each, for one bucket. A LINEAR is split by weight type, and a
- * QUANTIZE goes before the first linear that reads an input in another format. */
+ * QUANTIZE makes a copy of an input that a linear reads in another format. */
 #include "plan/build.h"
 
 #include <stdio.h>
@@ -16,6 +16,7 @@ typedef struct lowering {
     sl_plan *plan;
     sl_lowered *lowered;
     int32_t bucket;
+    int32_t first_declined; /* of this bucket */
     const sl_program *program;
     sl_classes *classes;
     bool record;
@@ -30,16 +31,15 @@ static int out_of_memory(sl_error *error) {
 
 /* ---- kernels ---- */
 
-static int note_declined(lowering *l, int32_t op, const sl_kernel *kernel, const char *reason) {
-    sl_plan *plan = l->plan;
+int sl_note_declined(sl_plan *plan, const sl_declined *declined, sl_error *error) {
     if (plan->declined_count == plan->declined_capacity) {
         if (plan->declined_capacity > INT32_MAX / 2) {
-            return out_of_memory(l->error);
+            return out_of_memory(error);
         }
         const int32_t larger = plan->declined_capacity ? plan->declined_capacity * 2 : 64;
         sl_declined *grown = sl_arena_alloc(&plan->arena, (size_t)larger, sizeof *grown);
         if (!grown) {
-            return out_of_memory(l->error);
+            return out_of_memory(error);
         }
         if (plan->declined_count > 0) {
             memcpy(grown, plan->declined, (size_t)plan->declined_count * sizeof *grown);
@@ -47,7 +47,7 @@ static int note_declined(lowering *l, int32_t op, const sl_kernel *kernel, const
         plan->declined = grown;
         plan->declined_capacity = larger;
     }
-    plan->declined[plan->declined_count++] = (sl_declined){l->bucket, op, kernel, reason};
+    plan->declined[plan->declined_count++] = *declined;
     return 0;
 }
 
@@ -99,9 +99,8 @@ static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
     text[0] = '\0';
     for (int32_t i = first_declined; i < end && used < sizeof text - 1; i++) {
         const sl_declined *declined = &l->plan->declined[i];
-        const int written =
-            snprintf(text + used, sizeof text - used, "%s%s: %s", i > first_declined ? "; " : "",
-                     declined->kernel->name, declined->reason);
+        const int written = snprintf(text + used, sizeof text - used, "%s%s: %s",
+                                     i > first_declined ? "; " : "", declined->name, declined->reason);
         used += written > 0 ? (size_t)written : 0;
     }
     char place[160];
@@ -145,7 +144,8 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
             }
             return 0;
         }
-        const int code = note_declined(l, at, kernels[k], reason);
+        const sl_declined declined = {l->bucket, at, kernels[k]->name, reason};
+        const int code = sl_note_declined(l->plan, &declined, l->error);
         if (code) {
             return code;
         }
@@ -155,28 +155,43 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
 
 /* ---- the list ---- */
 
-static void append(lowering *l, const sl_op *op, const sl_kernel *kernel) {
+/* Puts the op at `at`; those behind it move up, and so does what was noted about them. */
+static void insert(lowering *l, int32_t at, const sl_op *op, const sl_kernel *kernel) {
     sl_lowered *lowered = l->lowered;
-    lowered->ops[lowered->op_count] = *op;
-    lowered->kernels[lowered->op_count++] = kernel;
-    /* Copies of what it overwrites are stale. */
+    const size_t behind = (size_t)(lowered->op_count - at);
+    memmove(&lowered->ops[at + 1], &lowered->ops[at], behind * sizeof *lowered->ops);
+    memmove(&lowered->kernels[at + 1], &lowered->kernels[at], behind * sizeof *lowered->kernels);
+    lowered->ops[at] = *op;
+    lowered->kernels[at] = kernel;
+    lowered->op_count++;
+}
+
+static bool overlap(const sl_operand *a, int64_t a_width, const sl_operand *b, int64_t b_width) {
+    return a->value == b->value && a->column < b->column + b_width && b->column < a->column + a_width;
+}
+
+static bool writes(const lowering *l, const sl_op *op, const sl_operand *x, int64_t width) {
     for (int o = 0; o < SL_OP_OUTPUTS; o++) {
-        const sl_operand out = op->out[o];
-        if (out.value == SL_NONE) {
-            continue;
+        if (op->out[o].value != SL_NONE &&
+            overlap(&op->out[o], sl_operand_width(l->program, op, true, o), x, width)) {
+            return true;
         }
-        const int64_t end = out.column + sl_operand_width(l->program, op, true, o);
-        for (int32_t i = 0; i < l->copy_count; i++) {
-            const copy *c = &l->copies[i];
-            if (c->source.value == out.value && c->source.column < end &&
-                out.column < c->source.column + c->width) {
-                l->copies[i--] = l->copies[--l->copy_count];
-            }
+    }
+    return false;
+}
+
+static void append(lowering *l, const sl_op *op, const sl_kernel *kernel) {
+    insert(l, l->lowered->op_count, op, kernel);
+    /* Copies of what it overwrites are stale. */
+    for (int32_t i = 0; i < l->copy_count; i++) {
+        if (writes(l, op, &l->copies[i].source, l->copies[i].width)) {
+            l->copies[i--] = l->copies[--l->copy_count];
         }
     }
 }
 
-/* Makes *x an operand of that format, with a QUANTIZE where there is no copy yet. */
+/* Makes *x an operand of that format. Where there is no copy yet, a QUANTIZE goes right behind the op that
+ * wrote the source, so that one kernel can do both. */
 static int convert(lowering *l, const sl_op *linear, sl_value_type format, const char **numeric_class,
                    sl_operand *x) {
     sl_lowered *lowered = l->lowered;
@@ -206,12 +221,20 @@ static int convert(lowering *l, const sl_op *linear, sl_value_type format, const
     }
     op.in[0] = *x;
     op.out[0] = (sl_operand){value, 0};
+    int32_t at = lowered->op_count;
+    while (at > 0 && !writes(l, &lowered->ops[at - 1], x, width)) {
+        at--;
+    }
+    const int32_t noted = l->plan->declined_count;
     const sl_kernel *kernel;
-    const int code = choose(l, &op, lowered->op_count, numeric_class, &kernel);
+    const int code = choose(l, &op, at, numeric_class, &kernel);
     if (code) {
         return code;
     }
-    append(l, &op, kernel);
+    for (int32_t i = l->first_declined; i < noted; i++) {
+        l->plan->declined[i].op += l->plan->declined[i].op >= at;
+    }
+    insert(l, at, &op, kernel);
     l->copies[l->copy_count++] = (copy){*x, width, value};
     *x = op.out[0];
     return 0;
@@ -219,7 +242,6 @@ static int convert(lowering *l, const sl_op *linear, sl_value_type format, const
 
 static int lower_part(lowering *l, const sl_op *op, int32_t slot) {
     const sl_kernel *kernel;
-    const int32_t first_declined = l->plan->declined_count;
     sl_op lowered = *op;
     int code = choose(l, op, l->lowered->op_count, &l->classes->op[slot], &kernel);
     if (code) {
@@ -227,14 +249,9 @@ static int lower_part(lowering *l, const sl_op *op, int32_t slot) {
     }
     if (op->kind == SL_OP_LINEAR && kernel->activation != SL_VALUE_F32 &&
         l->lowered->values[op->in[0].value].type == SL_VALUE_F32) {
-        const int32_t end_declined = l->plan->declined_count, at = l->lowered->op_count;
         code = convert(l, op, kernel->activation, &l->classes->quantize[slot], &lowered.in[0]);
         if (code) {
             return code;
-        }
-        /* The linear moved behind its QUANTIZE. */
-        for (int32_t i = first_declined; l->lowered->op_count > at && i < end_declined; i++) {
-            l->plan->declined[i].op = l->lowered->op_count;
         }
     }
     append(l, &lowered, kernel);
@@ -278,6 +295,7 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
     lowering l = {.plan = plan,
                   .lowered = lowered,
                   .bucket = bucket,
+                  .first_declined = plan->declined_count,
                   .program = program,
                   .classes = classes,
                   .record = record,

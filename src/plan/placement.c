@@ -23,7 +23,8 @@ typedef struct needed {
 
 typedef struct item {
     uint64_t bytes, offset;
-    int32_t value;       /* or SL_NONE for the scratch of op `first` */
+    int32_t value;       /* or SL_NONE for the scratch of an op */
+    int32_t op;          /* whose scratch it is */
     int32_t first, last; /* ops between which it lives */
 } item;
 
@@ -129,6 +130,22 @@ static bool lives(const placement *p, int32_t value, int32_t op) {
     return p->live[(size_t)value * p->words + (size_t)op / 64] >> (op % 64) & 1;
 }
 
+/* A run is one moment: what lives in a part of it lives in all of it. */
+static void merge_runs(placement *p) {
+    for (int32_t op = 0; op < p->lowered->op_count; op += sl_run_length(p->lowered, op)) {
+        const int32_t end = op + sl_run_length(p->lowered, op);
+        for (int32_t v = 0; end > op + 1 && v < p->lowered->value_count; v++) {
+            bool any = false;
+            for (int32_t i = op; i < end; i++) {
+                any |= lives(p, v, i);
+            }
+            for (int32_t i = op; any && i < end; i++) {
+                set_live(p, v, i);
+            }
+        }
+    }
+}
+
 static bool together(const placement *p, const item *a, const item *b) {
     if (a->last < b->first || b->last < a->first) {
         return false;
@@ -164,13 +181,17 @@ static void list_items(placement *p) {
             p->items[p->item_count++] = found;
         }
     }
-    for (int32_t op = 0; op < lowered->op_count; op++) {
-        const sl_kernel *kernel = lowered->kernels[op];
-        const sl_kernel_query query = sl_plan_query(p->plan, lowered, &lowered->ops[op]);
-        const uint64_t bytes = kernel->workspace ? kernel->workspace(kernel, &query) : 0;
-        lowered->scratch_offsets[op] = 0;
-        if (bytes > 0) {
-            p->items[p->item_count++] = (item){.bytes = bytes, .value = SL_NONE, .first = op, .last = op};
+    for (int32_t run = 0; run < lowered->op_count; run += sl_run_length(lowered, run)) {
+        const int32_t last = run + sl_run_length(lowered, run) - 1;
+        for (int32_t op = run; op <= last; op++) {
+            const sl_kernel *kernel = lowered->kernels[op];
+            const sl_kernel_query query = sl_plan_query(p->plan, lowered, &lowered->ops[op]);
+            const uint64_t bytes = kernel->workspace ? kernel->workspace(kernel, &query) : 0;
+            lowered->scratch_offsets[op] = 0;
+            if (bytes > 0) {
+                p->items[p->item_count++] =
+                    (item){.bytes = bytes, .value = SL_NONE, .op = op, .first = run, .last = last};
+            }
         }
     }
 }
@@ -219,6 +240,7 @@ static bool place_item(placement *p, item *it) {
 
 static int place_all(placement *p, uint64_t *bytes, sl_error *error) {
     find_live(p);
+    merge_runs(p);
     list_items(p);
     for (int32_t i = 0; i < p->item_count; i++) {
         p->order[i] = &p->items[i];
@@ -236,7 +258,7 @@ static int place_all(placement *p, uint64_t *bytes, sl_error *error) {
         const uint64_t end = it->offset + ((it->bytes + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1)) + GUARD;
         *bytes = end > *bytes ? end : *bytes;
         if (it->value == SL_NONE) {
-            p->lowered->scratch_offsets[it->first] = it->offset;
+            p->lowered->scratch_offsets[it->op] = it->offset;
         } else {
             p->lowered->value_offsets[it->value] = it->offset;
         }

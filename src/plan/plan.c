@@ -36,7 +36,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         memset(options, 0, sizeof *options);
         options->cache_type = SL_QTYPE_F16;
     }
-    int code = resolve_one(&options->chunk, "chunk", 512, MOST_ROWS, error);
+    int code = resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
     code = code ? code : resolve_one(&options->sequences, "sequences", 8, MOST_SEQUENCES, error);
     code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->outputs, "outputs", options->sequences, MOST_ROWS, error);
@@ -141,6 +141,7 @@ static int lower_buckets(sl_plan *plan, sl_error *error) {
     for (int32_t b = largest; b >= 0; b--) {
         uint64_t bytes;
         int code = sl_lower(plan, b, &classes, b == largest, error);
+        code = code ? code : sl_fuse(plan, b, error);
         code = code ? code : sl_place(plan, b, &bytes, error);
         if (code) {
             return code;

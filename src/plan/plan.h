@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 
 typedef struct sl_plan_options {
-    int32_t chunk;         /* rows of a step; 0: 512 */
+    int32_t chunk;         /* rows of a step; 0: the backend's own choice */
     int32_t sequences;     /* slots; 0: 8 */
     int32_t context;       /* positions of one sequence; 0: 4096 (the caller caps it by the model's own) */
     int32_t outputs;       /* rows with outputs in one step; 0: `sequences`; at least that */
@@ -28,10 +28,10 @@ typedef struct sl_memory_row {
     char detail[96]; /* "512 pages of 64 tokens" */
 } sl_memory_row;
 
-/* Why a kernel that comes before the chosen one was not taken. */
+/* Why a kernel that comes before the chosen one was not taken, or a fusion of the op and those behind it. */
 typedef struct sl_declined {
     int32_t bucket, op;
-    const sl_kernel *kernel;
+    const char *name; /* of the kernel or fusion */
     const char *reason;
 } sl_declined;
 

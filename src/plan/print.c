@@ -1,5 +1,5 @@
 /* Plans as text, for people. */
-#include "plan/plan.h"
+#include "plan/build.h"
 
 #include "base/alloc.h"
 
@@ -62,7 +62,8 @@ void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
             sl_buffer_text(out, "  .  ");
         }
         sl_op_print(plan->deployment.program, lowered->values, op, out);
-        sl_buffer_printf(out, " | %s", lowered->kernels[i]->name);
+        const sl_fusion *fusion = sl_run_fusion(lowered, i);
+        sl_buffer_printf(out, " | %s", fusion ? fusion->name : lowered->kernels[i]->name);
         for (int o = 0; o < SL_OP_OUTPUTS; o++) {
             if (op->out[o].value != SL_NONE) {
                 sl_buffer_printf(out, " %s@%" PRIu64, lowered->values[op->out[o].value].name,
@@ -118,28 +119,31 @@ typedef struct line {
     int32_t count;
 } line;
 
-static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, int32_t first, int32_t end,
-                         sl_buffer *out) {
+/* Of plan->declined. */
+typedef struct range {
+    int32_t first, end;
+} range;
+
+static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, range reasons, sl_buffer *out) {
     const sl_lowered *lowered = &plan->deployment.buckets[bucket];
     print_shape(plan, lowered, &lowered->ops[op], out);
-    sl_buffer_printf(out, ": %s (%s)\n", lowered->kernels[op]->name,
-                     lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class");
+    const sl_fusion *fusion = sl_run_fusion(lowered, op);
+    sl_buffer_printf(out, ": %s (%s)%s%s\n", lowered->kernels[op]->name,
+                     lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class",
+                     fusion ? ", its work done by " : "", fusion ? fusion->name : "");
     /* Neighbours with one reason share a line. */
     const char *reason = NULL;
-    for (int32_t d = first; d < end; d++) {
+    for (int32_t d = reasons.first; d < reasons.end; d++) {
         const sl_declined *declined = &plan->declined[d];
-        if (declined->bucket != bucket || declined->op != op) {
-            continue;
-        }
         if (reason && strcmp(reason, declined->reason) == 0) {
-            sl_buffer_printf(out, ", %s", declined->kernel->name);
+            sl_buffer_printf(out, ", %s", declined->name);
             continue;
         }
         if (reason) {
             sl_buffer_printf(out, ": %s\n", reason);
         }
         reason = declined->reason;
-        sl_buffer_printf(out, "          not %s", declined->kernel->name);
+        sl_buffer_printf(out, "          not %s", declined->name);
     }
     if (reason) {
         sl_buffer_printf(out, ": %s\n", reason);
@@ -156,17 +160,17 @@ static void explain_bucket(const sl_plan *plan, int32_t bucket, line *lines, sl_
         end++;
     }
     for (int32_t op = 0; op < lowered->op_count; op++) {
-        /* Reasons lie in the order of the ops, a QUANTIZE's behind those of the linear that it is for. */
+        /* Reasons lie in the order of the ops. */
         line *next = &lines[count];
         sl_buffer_clear(&next->text);
         while (first < end && plan->declined[first].op < op) {
             first++;
         }
         int32_t last = first;
-        while (last < end && plan->declined[last].op <= op + 1) {
+        while (last < end && plan->declined[last].op == op) {
             last++;
         }
-        print_choice(plan, bucket, op, first, last, &next->text);
+        print_choice(plan, bucket, op, (range){first, last}, &next->text);
         if (next->text.failed) {
             out->failed = true;
             return;

@@ -34,6 +34,7 @@ typedef struct way {
     const char *name;
     int32_t chunk, threads, sequences;
     void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
+    bool no_fusion;
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -131,6 +132,14 @@ static const way ways[] = {
     {"chunk 7, forked", 7, 1, 2, run_forked},
 };
 
+/* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
+static const way fusion_ways[] = {
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true}, {"chunk 512, fused", 512, 1, 1, run_alone, false},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true},   {"chunk 40, fused", 40, 1, 1, run_alone, false},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true},     {"chunk 5, fused", 5, 1, 1, run_alone, false},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true},     {"chunk 1, fused", 1, 1, 1, run_alone, false},
+};
+
 /* ---- every family, type and tier
  * ------------------------------------------------------------------------------------ */
 
@@ -138,8 +147,9 @@ typedef struct setting {
     const char *family, *type, *tier, *cache_type;
 } setting;
 
+/* The logits become the reference's when `against` is NULL, else must be those of that way. */
 static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
-                      bool is_reference) {
+                      const way *against) {
     sluice_engine_options options = {.size = sizeof options,
                                      .device = device,
                                      .isa = s->tier,
@@ -149,7 +159,8 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                      .context = 256,
                                      .outputs = w->chunk < TOKENS ? w->chunk : TOKENS,
                                      .kv_type = s->cache_type,
-                                     .deterministic = deterministic};
+                                     .deterministic = deterministic,
+                                     .no_fusion = w->no_fusion};
     if (options.outputs < w->sequences) {
         options.outputs = w->sequences;
     }
@@ -158,26 +169,28 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
     size_t from = 0;
     w->run(engine, reference, logits, &from);
     sluice_engine_destroy(engine);
-    if (is_reference) {
+    if (!against) {
         memcpy(reference->logits, logits, (size_t)TOKENS * VOCABULARY * sizeof(float));
     }
     for (size_t p = from; p < TOKENS; p++) {
         if (memcmp(logits + p * VOCABULARY, reference->logits + p * VOCABULARY, VOCABULARY * sizeof(float))) {
             fail_msg("%s %s %s, cache %s: %s: logits of position %zu differ from \"%s\"", s->family, s->type,
-                     s->tier, s->cache_type, w->name, p, ways[0].name);
+                     s->tier, s->cache_type, w->name, p, against ? against->name : "itself");
         }
     }
     free(logits);
 }
 
-static void check_setting(sluice_model *model, const setting *s) {
+/* Each group of `group` ways is compared with its first. */
+static void check_setting(sluice_model *model, const setting *s, const way *list, size_t count,
+                          size_t group) {
     text reference;
     for (int32_t i = 0; i < TOKENS; i++) {
         reference.tokens[i] = token_at(i);
     }
     reference.logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        check_way(model, s, &ways[w], &reference, w == 0);
+    for (size_t w = 0; w < count; w++) {
+        check_way(model, s, &list[w], &reference, w % group ? &list[w - w % group] : NULL);
     }
     bool varied = false;
     for (size_t i = 1; i < VOCABULARY; i++) {
@@ -237,7 +250,13 @@ static void family_gives_the_same_bits_every_way(void **state) {
             if (in_scope(family, type, tier) && has_tier(model, tiers[tier])) {
                 const char *cache_type =
                     cache_types[(family + type + tier) % (sizeof cache_types / sizeof *cache_types)];
-                check_setting(model, &(setting){families[family], types[type], tiers[tier], cache_type});
+                const setting s = {families[family], types[type], tiers[tier], cache_type};
+                check_setting(model, &s, ways, sizeof ways / sizeof *ways, sizeof ways / sizeof *ways);
+                if (gpu) {
+                    deterministic = false;
+                    check_setting(model, &s, fusion_ways, sizeof fusion_ways / sizeof *fusion_ways, 2);
+                    deterministic = true;
+                }
             }
         }
         sluice_model_release(model);

@@ -73,10 +73,14 @@ typedef struct sl_cuda_context {
 } sl_cuda_context;
 
 typedef struct sl_cuda_kernel sl_cuda_kernel;
+typedef struct sl_cuda_fusion sl_cuda_fusion;
 
 typedef struct sl_cuda_op {
     const sl_op *op;
     const sl_cuda_kernel *kernel;
+    const sl_cuda_fusion *fusion; /* runs it and those behind it; NULL: the kernel does */
+    int32_t run_length;           /* ops that one launch function does, from this one on; 1 when alone */
+    bool unread[SL_OP_OUTPUTS];   /* in a run: nobody behind it reads what the output holds then */
     sl_cuda_operand in[SL_OP_INPUTS], out[SL_OP_OUTPUTS];
     /* LINEAR: its segments; others in the order of their parameter struct (see sl_cuda_op_weights in exec.c).
      */
@@ -98,6 +102,12 @@ struct sl_cuda_kernel {
     sl_kernel kernel; /* first: the registry hands out pointers to it */
     sl_qtype weight_type;
     int32_t most_rows; /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
+    sl_cuda_run run;
+};
+
+/* `run` is given the first op of the run; the others lie behind it: op[1], op[2], ... */
+struct sl_cuda_fusion {
+    sl_fusion fusion; /* first */
     sl_cuda_run run;
 };
 
@@ -192,6 +202,7 @@ cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long 
 
 /* table.c: all kernels, the preferred first. Constant. */
 const sl_kernel *const *sl_cuda_registry(int32_t *count);
+const sl_fusion *const *sl_cuda_fusions(int32_t *count);
 
 /* ---- checked calls (runtime.c) ---- */
 

@@ -205,6 +205,13 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     result->kernel = (const sl_cuda_kernel *)(const void *)lowered->kernels[index];
     result->program = executor->deployment->program;
     result->rows = lowered->rows;
+    if (lowered->fusions && lowered->fusions[index]) {
+        result->fusion = (const sl_cuda_fusion *)(const void *)lowered->fusions[index];
+    }
+    result->run_length = result->fusion ? result->fusion->fusion.count : 1;
+    for (int i = 0; i < SL_OP_OUTPUTS && lowered->unread; i++) {
+        result->unread[i] = lowered->unread[index][i];
+    }
     result->spans = rows < sequences ? rows : sequences;
     for (int i = 0; i < SL_OP_INPUTS && !status; i++) {
         status = resolve_operand(executor, lowered, &op->in[i], &result->in[i], error);
@@ -387,14 +394,14 @@ static int make_context(sl_executor *executor, sl_error *error) {
 /* ---- running ---- */
 
 static int run_eagerly(sl_executor *executor, const bucket *bucket, sl_error *error) {
-    for (int32_t i = 0; i < bucket->op_count; i++) {
+    for (int32_t i = 0; i < bucket->op_count; i += bucket->ops[i].run_length) {
         const sl_cuda_op *op = &bucket->ops[i];
+        const sl_cuda_run run = op->fusion ? op->fusion->run : op->kernel->run;
         const int status = sl_cuda_result(
-            sl_cuda_inject() ? cudaErrorUnknown
-                             : op->kernel->run(&executor->context, op, executor->device.stream),
+            sl_cuda_inject() ? cudaErrorUnknown : run(&executor->context, op, executor->device.stream),
             "launch", error);
         if (status) {
-            sl_fail_prefix(error, op->kernel->kernel.name);
+            sl_fail_prefix(error, op->fusion ? op->fusion->fusion.name : op->kernel->kernel.name);
             return status;
         }
     }
@@ -857,6 +864,11 @@ static const sl_kernel *const *kernels(const sl_backend *backend, int32_t *count
     return sl_cuda_registry(count);
 }
 
+static const sl_fusion *const *fusions(const sl_backend *backend, int32_t *count) {
+    (void)backend;
+    return sl_cuda_fusions(count);
+}
+
 /* Part of what is free is left to the driver: graphs, kernels' local memory. */
 static uint64_t memory_available(const sl_backend *backend) {
     enum { RESERVE = 256 << 20 };
@@ -875,6 +887,7 @@ static void destroy(sl_backend *backend) {
 
 const sl_backend_functions sl_cuda_functions = {
     .kernels = kernels,
+    .fusions = fusions,
     .deploy = deploy,
     .destroy_executor = destroy_executor,
     .step_block = step_block,

@@ -105,6 +105,7 @@ static fake_backend fake(bool fixed_buckets, bool maps_weights) {
     return (fake_backend){.base = {.functions = &FAKE_FUNCTIONS,
                                    .name = "fake",
                                    .description = "no device",
+                                   .chunk = 512,
                                    .fixed_buckets = fixed_buckets,
                                    .maps_weights = maps_weights},
                           .available = UINT64_MAX};
@@ -135,7 +136,7 @@ static void kernels_are_chosen(void **state) {
         "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "delta_conv", "delta_scan", "rmsnorm",
         "quantize", "linear/q4_0/wide",
         /* experts: the copy of `normed` serves the experts and the shared matrix */
-        "rmsnorm", "linear/f32", "router", "quantize", "linear/q4_0/wide", "activate", "quantize",
+        "rmsnorm", "quantize", "linear/f32", "router", "linear/q4_0/wide", "activate", "quantize",
         "linear/q4_0/wide", "linear/q4_0/wide", "linear/f32", "combine", "gather", "rmsnorm", "quantize",
         "linear/q4_0/wide", "softcap", "sample"};
     sl_program p = {0};
@@ -170,12 +171,90 @@ static void kernels_are_chosen(void **state) {
     sl_program_free(&p);
 }
 
+/* ---- fusions ---- */
+
+static const char *unfit(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    return query->unread[0][0] ? NULL : "somebody reads the norm";
+}
+static const char *never(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    (void)query;
+    return "the three do not fit";
+}
+
+static const sl_fusion ACTIVATED = {
+    "linear+activate+quantize", 3, {SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE}, never};
+static const sl_fusion NORMED = {"rmsnorm+quantize", 2, {SL_OP_RMSNORM, SL_OP_QUANTIZE}, unfit};
+static const sl_fusion ROTATED = {"rope+cache_write", 2, {SL_OP_ROPE, SL_OP_CACHE_WRITE}, NULL};
+
+static const sl_fusion *const *fake_fusions(const sl_backend *backend, int32_t *count) {
+    static const sl_fusion *const list[] = {&ACTIVATED, &NORMED, &ROTATED};
+    (void)backend;
+    *count = 3;
+    return list;
+}
+
+static const sl_backend_functions FUSING_FUNCTIONS = {
+    .kernels = fake_kernels, .fusions = fake_fusions, .memory_available = fake_available};
+
+static bool apart(const sl_lowered *lowered, int32_t a, int32_t b) {
+    const uint64_t first = lowered->value_offsets[a], second = lowered->value_offsets[b];
+    return first + sl_value_bytes(&lowered->values[a], lowered->rows) <= second ||
+           second + sl_value_bytes(&lowered->values[b], lowered->rows) <= first;
+}
+
+static const char *reason_for(const sl_plan *plan, int32_t op, const char *name) {
+    for (int32_t i = 0; i < plan->declined_count; i++) {
+        if (plan->declined[i].op == op && strcmp(plan->declined[i].name, name) == 0) {
+            return plan->declined[i].reason;
+        }
+    }
+    return "";
+}
+
+/* The op numbers are those of kernels_are_chosen. */
+static void runs_are_fused(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(false, true);
+    backend.base.functions = &FUSING_FUNCTIONS;
+    sl_plan *plan = make(&p, &backend, NULL);
+    const sl_lowered *lowered = &plan->deployment.buckets[0];
+    /* v reads the first norm as floats */
+    assert_null(lowered->fusions[2]);
+    assert_string_equal(reason_for(plan, 2, "rmsnorm+quantize"), "somebody reads the norm");
+    assert_ptr_equal(lowered->fusions[6], &ROTATED);
+    assert_null(lowered->fusions[7]);
+    assert_ptr_equal(lowered->fusions[11], &NORMED);
+    assert_true(lowered->unread[11][0]);
+    assert_false(lowered->unread[12][0]);
+    assert_null(lowered->fusions[13]);
+    assert_string_equal(reason_for(plan, 13, "linear+activate+quantize"), "the three do not fit");
+    /* A run is one moment: what it reads and what it writes lie apart, unread or not. */
+    const int32_t x = lowered->ops[11].in[0].value, y = lowered->ops[11].out[0].value;
+    const int32_t q = lowered->ops[12].out[0].value;
+    assert_true(apart(lowered, x, q) && (x == y || apart(lowered, x, y)) && apart(lowered, y, q));
+    for (int32_t i = 1; i < plan->declined_count; i++) {
+        assert_true(plan->declined[i - 1].op <= plan->declined[i].op);
+    }
+    sl_plan_destroy(plan);
+    backend.base.options.no_fusion = true;
+    plan = make(&p, &backend, NULL);
+    for (int32_t op = 0; op < plan->deployment.buckets[0].op_count; op++) {
+        assert_null(plan->deployment.buckets[0].fusions[op]);
+    }
+    assert_string_equal(reason_for(plan, 11, "rmsnorm+quantize"), "fusion is switched off");
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 static const char *reason_of(const sl_plan *plan, int32_t bucket, const char *kernel, const char *weight) {
     for (int32_t i = 0; i < plan->declined_count; i++) {
         const sl_declined *declined = &plan->declined[i];
         const sl_op *op = &plan->deployment.buckets[bucket].ops[declined->op];
-        if (declined->bucket == bucket && op->kind == SL_OP_LINEAR &&
-            strcmp(declined->kernel->name, kernel) == 0 &&
+        if (declined->bucket == bucket && op->kind == SL_OP_LINEAR && strcmp(declined->name, kernel) == 0 &&
             strcmp(plan->deployment.program->weights[op->u.linear.segments[0].weight].name, weight) == 0) {
             return declined->reason;
         }
@@ -826,6 +905,7 @@ static void memory_failures_leave_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_are_chosen),
+        cmocka_unit_test(runs_are_fused),
         cmocka_unit_test(reasons_are_kept),
         cmocka_unit_test(copies_are_shared_until_overwritten),
         cmocka_unit_test(an_odd_width_is_not_quantised),
