@@ -121,15 +121,15 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone},
-    {"chunk 7, alone", 7, 1, 1, run_alone},
-    {"chunk 1, alone", 1, 1, 1, run_alone},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback},
-    {"chunk 7, forked", 7, 1, 2, run_forked},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
