@@ -109,7 +109,7 @@ static const option OPTIONS[] = {
     {IN_ENGINE, "-np --sequences", "N", NUMBER, AT(sequences), "0", 0, INT_MOST,
      "that run at once; 0: 1 (eval, plan, explain: 8)"},
     {IN_ENGINE, "-ctk --kv-type", "TYPE", TEXT, AT(kv_type), "f16", 0, 0,
-     "of the cache: f16, bf16, f32 or q8_0"},
+     "of the cache: f16, bf16, f32, q8_0 or fp8"},
     {IN_ENGINE, "--cache-tokens", "N", SIZE, AT(cache_tokens), "0", 0, 0,
      "in all of the cache; 0: sequences times context"},
     {IN_ENGINE, "--memory-limit", "BYTES", SIZE, AT(memory_limit), "0", 0, 0,

@@ -149,7 +149,7 @@ typedef struct sluice_engine_options {
     int32_t sequences; /* that run at once; 0: 8 */
     int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
     int32_t outputs;   /* rows of a step whose logits can be asked for; 0: `sequences` */
-    const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0" */
+    const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0", "fp8" (OCP E4M3) */
     uint64_t cache_tokens; /* tokens in all cache pages; 0: sequences * context, less when memory is short */
     uint64_t memory_limit; /* bytes; 0: what the device has */
     int32_t state_slots;   /* recurrent models: 0: 2 per sequence and 16 for snapshots */

@@ -409,10 +409,9 @@ int sluice_chat_render(const sluice_model *model, const char *messages, const ch
  */
 
 static int parse_cache_type(const char *name, sl_qtype *type, sl_error *error) {
-    int parsed = name ? sl_qtype_parse(name) : SL_QTYPE_F16;
-    if (parsed != SL_QTYPE_F16 && parsed != SL_QTYPE_BF16 && parsed != SL_QTYPE_F32 &&
-        parsed != SL_QTYPE_Q8_0) {
-        return sl_fail(error, SL_ERR_INVALID, "kv type: \"%s\" is not one of f16, bf16, f32, q8_0", name);
+    int parsed = name ? sl_qtype_parse_cache(name) : SL_QTYPE_F16;
+    if (parsed < 0) {
+        return sl_fail(error, SL_ERR_INVALID, "kv type: \"%s\" is not one of %s", name, sl_qtype_cache_names);
     }
     *type = (sl_qtype)parsed;
     return 0;

@@ -119,7 +119,7 @@ typedef struct sl_weight_use {
 } sl_weight_use;
 
 typedef struct sl_cache_layout {
-    sl_qtype type;                           /* F32, F16, BF16 or Q8_0 */
+    sl_qtype type;                           /* see sl_qtype_is_cache */
     int32_t pages;                           /* in the pool */
     uint64_t page_bytes;                     /* all layers of the group, see sl_cache_group */
     uint64_t row_key_bytes, row_value_bytes; /* one head's key and value */

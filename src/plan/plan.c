@@ -54,10 +54,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
                        options->chunk, program->experts_used);
     }
     const sl_qtype type = options->cache_type;
-    if (type != SL_QTYPE_F32 && type != SL_QTYPE_F16 && type != SL_QTYPE_BF16 && type != SL_QTYPE_Q8_0) {
-        return sl_fail(error, SL_ERR_UNSUPPORTED,
-                       "plan: cache type %s; f32, f16, bf16 and q8_0 are supported",
-                       (unsigned)type < SL_QTYPE_COUNT ? sl_qtype_get(type)->name : "?");
+    if (!sl_qtype_is_cache(type)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: cache type %s is not one of %s",
+                       sl_qtype_get(type) ? sl_qtype_get(type)->name : "?", sl_qtype_cache_names);
     }
     if (program->state_count == 0) {
         options->state_slots = 0;

@@ -1,4 +1,4 @@
-/* Reference decode and encode of every weight type; only qtype.c, which hands them out, and their own files
+/* Reference decode and encode of every type; only qtype.c, which hands them out, and their own files
  * need this.
  *
  * Decode gives the bits of ggml's dequantize_row_*, encode those of its quantize_row_*_ref (f32, f16 and
@@ -15,5 +15,7 @@
     void sl_encode_##name(const float *values, void *blocks, uint64_t count);
 #include "quant/qtypes.def"
 #undef SL_QTYPE
+void sl_decode_fp8(const void *blocks, float *values, uint64_t count);
+void sl_encode_fp8(const float *values, void *blocks, uint64_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Types without blocks: f32, f16, bf16. */
+/* Types without blocks: f32, f16, bf16, fp8. */
 #include "quant/blocks.h"
 #include "quant/codec.h"
 
@@ -37,5 +37,19 @@ void sl_encode_bf16(const float *values, void *blocks, uint64_t count) {
     sl_block_bf16 *halves = blocks;
     for (uint64_t i = 0; i < count; i++) {
         halves[i].value = sl_f32_to_bf16(values[i]);
+    }
+}
+
+void sl_decode_fp8(const void *blocks, float *values, uint64_t count) {
+    const uint8_t *codes = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = sl_e4m3_to_f32(codes[i]);
+    }
+}
+
+void sl_encode_fp8(const float *values, void *blocks, uint64_t count) {
+    uint8_t *codes = blocks;
+    for (uint64_t i = 0; i < count; i++) {
+        codes[i] = sl_f32_to_e4m3(values[i]);
     }
 }

@@ -5,12 +5,15 @@
 
 #include <stddef.h>
 
-static const sl_qtype_info types[SL_QTYPE_COUNT] = {
+static const sl_qtype_info types[SL_QTYPE_ALL] = {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
     [SL_QTYPE_##ID] = {#name, gguf_type, block_elements, block_bytes, sl_decode_##name, sl_encode_##name},
 #include "quant/qtypes.def"
 #undef SL_QTYPE
+    [SL_QTYPE_FP8] = {"fp8", SL_QTYPE_NO_GGUF, 1, 1, sl_decode_fp8, sl_encode_fp8},
 };
+
+const char sl_qtype_cache_names[] = "f16, bf16, f32, q8_0, fp8";
 
 /* ggml_type_name() by the numbers of enum ggml_type; the gaps are types that were removed. */
 static const char *const gguf_names[] = {
@@ -23,7 +26,7 @@ static const char *const gguf_names[] = {
 };
 
 const sl_qtype_info *sl_qtype_get(sl_qtype type) {
-    return (unsigned)type < SL_QTYPE_COUNT ? &types[type] : NULL;
+    return (unsigned)type < SL_QTYPE_ALL ? &types[type] : NULL;
 }
 
 /* Names are ASCII; a locale must not change what a command line means. */
@@ -42,6 +45,20 @@ static bool same_name(const char *a, const char *b) {
 int sl_qtype_parse(const char *name) {
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         if (same_name(types[type].name, name)) {
+            return type;
+        }
+    }
+    return -1;
+}
+
+bool sl_qtype_is_cache(sl_qtype type) {
+    return type == SL_QTYPE_F16 || type == SL_QTYPE_BF16 || type == SL_QTYPE_F32 || type == SL_QTYPE_Q8_0 ||
+           type == SL_QTYPE_FP8;
+}
+
+int sl_qtype_parse_cache(const char *name) {
+    for (int type = 0; type < SL_QTYPE_ALL; type++) {
+        if (sl_qtype_is_cache((sl_qtype)type) && same_name(types[type].name, name)) {
             return type;
         }
     }

@@ -310,6 +310,11 @@ static const attention_shape attention_shapes[] = {
     {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES},
     {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS},
     {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
+    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL},
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL},
+    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS},
+    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, LARGE},
+    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL},
 };
 enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes };
 
@@ -352,6 +357,23 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
                                         .sinks = sinks};
 }
 
+/* Any bits at all for some elements, numbers on and around the middles of E4M3's for others. */
+static void disturb_for_e4m3(kt_case *c, int32_t value, kt_random *random) {
+    float *data = c->inputs[value];
+    const int64_t count = (int64_t)c->rows * c->program.values[value].width;
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t word = (uint32_t)kt_below(random, 1 << 16) << 16 | (uint32_t)kt_below(random, 1 << 16);
+        if (i % 4 == 0) {
+            data[i] = sl_f32_from_bits(word);
+        } else if (i % 4 == 1) {
+            const float middle = ((float)(word % 16) + 8.5f) * ldexpf(1.0f, (int)(word >> 8) % 18 - 9);
+            data[i] = sl_f32_from_bits(sl_f32_bits(i % 8 == 1 ? middle : -middle) + word % 3 - 1);
+        } else if (i % 4 == 2) {
+            data[i] = ((float)(word % 20) - 9.5f) * 0x1p-9f;
+        }
+    }
+}
+
 static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
     if (index >= ATTENTION_SHAPES) {
         return false;
@@ -361,6 +383,9 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     build_attention(c, shape, kind == SL_OP_ATTENTION, random);
     if (kind == SL_OP_BEGIN) {
         c->op = 0;
+    }
+    if (kind == SL_OP_CACHE_WRITE && shape->cache == SL_QTYPE_FP8) {
+        disturb_for_e4m3(c, c->program.ops[1].in[0].value, random);
     }
     snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s", shape->heads, shape->kv_heads,
              shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name);

@@ -236,6 +236,9 @@ static void decode_tile(const attention *a, const sl_cpu_cache *cache, int32_t t
     case SL_QTYPE_BF16:
         decode_tile_as(a, SL_QTYPE_BF16, cache, tile, from, to);
         break;
+    case SL_QTYPE_FP8:
+        decode_tile_as(a, SL_QTYPE_FP8, cache, tile, from, to);
+        break;
     default:
         decode_tile_as(a, SL_QTYPE_Q8_0, cache, tile, from, to);
         break;

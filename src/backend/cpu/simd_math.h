@@ -81,6 +81,8 @@ SL_ALWAYS_INLINE vf vf_decode(sl_qtype type, const unsigned char *row, int32_t a
         return vf_load_f16(row + at * 2);
     case SL_QTYPE_BF16:
         return vf_load_bf16(row + at * 2);
+    case SL_QTYPE_FP8:
+        return vf_load_e4m3(row + at);
     default: {
         const unsigned char *block = row + at / 32 * 34;
         uint16_t scale;

@@ -295,6 +295,11 @@ static void encode_head(sl_qtype type, const float *x, unsigned char *out, int32
             vf_store_bf16(out + i * 2, vf_load(x + i));
         }
         break;
+    case SL_QTYPE_FP8:
+        for (int32_t i = 0; i < size; i += VN) {
+            vf_store_e4m3(out + i, vf_load(x + i));
+        }
+        break;
     default:
         sl_qtype_get(type)->encode(x, out, (uint64_t)size);
         break;

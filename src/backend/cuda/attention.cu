@@ -71,6 +71,9 @@ static __device__ __forceinline__ float cache_element(const unsigned char *row, 
     if (TYPE == SL_QTYPE_BF16) {
         return sl_bf16_to_f32(((const uint16_t *)row)[i]);
     }
+    if (TYPE == SL_QTYPE_FP8) {
+        return sl_e4m3_to_f32(row[i]);
+    }
     const unsigned char *block = row + (uint64_t)(i / 32) * SL_Q8_0_BYTES;
     return (float)(int8_t)block[2 + i % 32] * half_to_float(*(const uint16_t *)block);
 }
@@ -315,15 +318,7 @@ const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_
     if (group->key_size > MOST_SIZE || group->value_size > MOST_SIZE) {
         return "takes head sizes up to 512";
     }
-    switch (query->cache_type) {
-    case SL_QTYPE_F32:
-    case SL_QTYPE_F16:
-    case SL_QTYPE_BF16:
-    case SL_QTYPE_Q8_0:
-        return NULL;
-    default:
-        return "takes caches of f32, f16, bf16 and q8_0";
-    }
+    return NULL;
 }
 
 #define FOR_TYPE(type, call)                                                                                 \
@@ -337,6 +332,9 @@ const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_
     case SL_QTYPE_BF16:                                                                                      \
         call(SL_QTYPE_BF16);                                                                                 \
         break;                                                                                               \
+    case SL_QTYPE_FP8:                                                                                       \
+        call(SL_QTYPE_FP8);                                                                                  \
+        break;                                                                                               \
     default:                                                                                                 \
         call(SL_QTYPE_Q8_0);                                                                                 \
         break;                                                                                               \
@@ -346,7 +344,7 @@ const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_
 cudaError_t sl_cuda_attention_prepare(int device) {
     cudaError_t code = cudaSuccess;
     (void)device;
-    const int types[] = {SL_QTYPE_F32, SL_QTYPE_F16, SL_QTYPE_BF16, SL_QTYPE_Q8_0};
+    const int types[] = {SL_QTYPE_F32, SL_QTYPE_F16, SL_QTYPE_BF16, SL_QTYPE_Q8_0, SL_QTYPE_FP8};
     for (unsigned i = 0; i < sizeof types / sizeof *types && code == cudaSuccess; i++) {
 #define PREPARE(TYPE)                                                                                        \
     code = cudaFuncSetAttribute(attention_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,         \

@@ -67,6 +67,9 @@ static __device__ void encode_unit(sl_qtype type, const float *in, unsigned char
     case SL_QTYPE_BF16:
         ((uint16_t *)row)[unit] = sl_f32_to_bf16(in[unit]);
         break;
+    case SL_QTYPE_FP8:
+        row[unit] = sl_f32_to_e4m3(in[unit]);
+        break;
     default:
         encode_q8_0(in + 32 * unit, row + (uint64_t)unit * SL_Q8_0_BYTES);
         break;

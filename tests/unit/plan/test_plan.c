@@ -799,7 +799,9 @@ static void options_are_checked(void **state) {
         {{.outputs = -5}, SL_ERR_INVALID, "outputs -5"},
         {{.history = 1 << 20, .outputs = 1 << 20}, SL_ERR_INVALID, "history 1048576 for each"},
         {{.state_slots = 1}, SL_ERR_INVALID, "state_slots 1"},
-        {{.cache_type = SL_QTYPE_Q4_0}, SL_ERR_UNSUPPORTED, "cache type q4_0"},
+        {{.cache_type = SL_QTYPE_Q4_0},
+         SL_ERR_UNSUPPORTED,
+         "cache type q4_0 is not one of f16, bf16, f32, q8_0, fp8"},
         {{.cache_type = SL_QTYPE_Q8_0}, SL_ERR_UNSUPPORTED, "multiples of 32; group full has keys of 16"},
     };
     sl_program p = {0};

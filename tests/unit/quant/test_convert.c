@@ -1,4 +1,4 @@
-/* Conversions between f32 and the 16-bit floats, against the definition of the formats in double arithmetic
+/* Conversions between f32 and the shorter floats, against the definition of the formats in double arithmetic
  * and, where the machine has them, against the F16C instructions. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,6 +109,76 @@ static void f32_rounds_to_nearest_even(void **state) {
     check_f32(0x7f7fffff);
 }
 
+/* A number of E4M3 by the OCP specification's table. */
+static double e4m3_value(int code) {
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    const double magnitude = exponent == 0 ? ldexp(fraction, -9) : ldexp(8 + fraction, exponent - 10);
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
+static void every_e4m3_code(void **state) {
+    (void)state;
+    assert_true(e4m3_value(0x7e) == 448.0 && e4m3_value(0x08) == 0x1p-6 && e4m3_value(0x01) == 0x1p-9);
+    for (int code = 0; code < 256; code++) {
+        const float value = sl_e4m3_to_f32((uint8_t)code);
+        assert_int_equal(sl_f32_bits(value) >> 31, code >> 7);
+        if ((code & 0x7f) == 0x7f) {
+            assert_true(isnan(value));
+        } else {
+            assert_true((double)value == e4m3_value(code));
+        }
+        assert_int_equal(sl_f32_to_e4m3(value), code);
+    }
+}
+
+/* The nearest of all numbers, the even code of two that are as near; the largest past the end. */
+static void check_e4m3(uint32_t bits) {
+    const float value = sl_f32_from_bits(bits);
+    int expected = 0x7f;
+    if (!isnan(value)) {
+        const double magnitude = fabs((double)value);
+        int low = 0, high = 0x7e; /* numbers rise with their codes */
+        while (low < high) {
+            const int middle = (low + high + 1) / 2;
+            if (e4m3_value(middle) <= magnitude) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        expected = low;
+        if (low < 0x7e) {
+            const double below = magnitude - e4m3_value(low), above = e4m3_value(low + 1) - magnitude;
+            expected = above < below || (above == below && low % 2 == 1) ? low + 1 : low;
+        }
+    }
+    expected |= (int)(bits >> 31) << 7;
+    if (sl_f32_to_e4m3(value) != expected) {
+        fail_msg("f32 0x%08x gives e4m3 0x%02x, not 0x%02x", bits, sl_f32_to_e4m3(value), expected);
+    }
+}
+
+static void f32_rounds_to_nearest_e4m3(void **state) {
+    (void)state;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 4093) {
+        check_e4m3((uint32_t)bits);
+    }
+    for (int code = 0; code < 0x7f; code++) { /* around every number and the middle before the next */
+        const float number = (float)e4m3_value(code), next = (float)e4m3_value(code + 1);
+        for (uint32_t near = 0; near < 3; near++) {
+            check_e4m3(sl_f32_bits(number) + near - 1);
+            check_e4m3((sl_f32_bits(number) + near - 1) ^ 0x80000000u);
+            check_e4m3(sl_f32_bits((number + next) / 2) + near - 1);
+            check_e4m3((sl_f32_bits((number + next) / 2) + near - 1) ^ 0x80000000u);
+        }
+    }
+    check_e4m3(0x7f800000);
+    check_e4m3(0xff800000);
+    check_e4m3(0x7fc00000);
+    check_e4m3(0xff800001);
+    check_e4m3(0x7f7fffff);
+}
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -144,6 +214,8 @@ int main(void) {
         cmocka_unit_test(every_f16_pattern),
         cmocka_unit_test(every_bf16_pattern),
         cmocka_unit_test(f32_rounds_to_nearest_even),
+        cmocka_unit_test(every_e4m3_code),
+        cmocka_unit_test(f32_rounds_to_nearest_e4m3),
 #if defined(__x86_64__)
         cmocka_unit_test(hardware_gives_the_same_bits),
 #endif

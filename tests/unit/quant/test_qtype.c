@@ -246,7 +246,8 @@ static void numbers_and_names_are_those_of_ggml(void **state) {
     assert_int_equal(sl_qtype_parse("q4_"), -1);
     assert_int_equal(sl_qtype_parse("q4_0 "), -1);
     assert_int_equal(sl_qtype_parse(""), -1);
-    assert_null(sl_qtype_get(SL_QTYPE_COUNT));
+    assert_int_equal(sl_qtype_parse("fp8"), -1);
+    assert_null(sl_qtype_get(SL_QTYPE_ALL));
 }
 
 static void sizes_are_whole_blocks_and_fit(void **state) {
@@ -270,7 +271,7 @@ static void sizes_are_whole_blocks_and_fit(void **state) {
     assert_false(sl_qtype_bytes(SL_QTYPE_F16, UINT64_MAX / 2 + 1, &bytes));
     assert_false(sl_qtype_bytes(SL_QTYPE_Q8_0, UINT64_MAX - 31, &bytes)); /* 34 bytes for 32 elements */
     assert_true(sl_qtype_bytes(SL_QTYPE_Q4_K, UINT64_MAX - 255, &bytes));
-    assert_false(sl_qtype_bytes(SL_QTYPE_COUNT, 256, &bytes));
+    assert_false(sl_qtype_bytes(SL_QTYPE_ALL, 256, &bytes));
 }
 
 int main(void) {

@@ -87,6 +87,32 @@ SL_ALWAYS_INLINE void vf_store_bf16(void *p, vf v) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0xd8);
     _mm_storeu_si128(p, _mm256_castsi256_si128(packed));
 }
+SL_ALWAYS_INLINE vf vf_load_e4m3(const void *p) {
+    const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(p));
+    const __m128i magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f));
+    const __m128i half =
+        _mm_or_si128(_mm_and_si128(codes, _mm_set1_epi16((short)0x8000)), _mm_slli_epi16(magnitude, 7));
+    const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
+    const __m128i chosen = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(chosen), _mm256_set1_ps(256.0f));
+}
+SL_ALWAYS_INLINE void vf_store_e4m3(void *p, vf v) {
+    const __m256i bits = _mm256_castps_si256(v), all = _mm256_set1_epi32(0x7fffffff);
+    const __m256i magnitude = _mm256_and_si256(bits, all);
+    const __m256i kept = _mm256_min_epu32(magnitude, _mm256_set1_epi32(0x43e00000));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(kept, 20), _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(kept, odd), _mm256_set1_epi32(0x7ffff));
+    const __m256i normal = _mm256_srli_epi32(_mm256_sub_epi32(sum, _mm256_set1_epi32(120 << 23)), 20);
+    const __m256 units = _mm256_add_ps(_mm256_castsi256_ps(kept), _mm256_set1_ps(16384.0f));
+    const __m256i small = _mm256_and_si256(_mm256_castps_si256(units), _mm256_set1_epi32(15));
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), kept);
+    const __m256i is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
+    __m256i code = _mm256_blendv_epi8(normal, small, is_small);
+    code = _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7f), is_nan);
+    code = _mm256_or_si256(code, _mm256_srli_epi32(_mm256_andnot_si256(all, bits), 24));
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+    _mm_storel_epi64(p, _mm_packus_epi16(words, words));
+}
 SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
     const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(from), vi_lanes());
     const __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(to), vi_lanes());

@@ -83,6 +83,33 @@ SL_ALWAYS_INLINE void vf_store_bf16(void *p, vf v) {
     const __m512i chosen = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
     _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
 }
+/* E4M3's bits are those of a smaller f16, subnormals included: 2^8 makes up for the biases. */
+SL_ALWAYS_INLINE vf vf_load_e4m3(const void *p) {
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); /* the sign's copies up to bit 15 */
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+    const __m256i half = _mm256_or_si256(_mm256_and_si256(codes, _mm256_set1_epi16((short)0x8000)),
+                                         _mm256_slli_epi16(magnitude, 7));
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+    const __m256i chosen = _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
+    return _mm512_mul_ps(_mm512_cvtph_ps(chosen), _mm512_set1_ps(256.0f));
+}
+/* As sl_f32_to_e4m3. What is subnormal there is rounded where f32 has units of 2^-9 too. */
+SL_ALWAYS_INLINE void vf_store_e4m3(void *p, vf v) {
+    const __m512i bits = _mm512_castps_si512(v), all = _mm512_set1_epi32(0x7fffffff);
+    const __m512i magnitude = _mm512_and_si512(bits, all);
+    const __m512i kept = _mm512_min_epu32(magnitude, _mm512_set1_epi32(0x43e00000));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(kept, 20), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(kept, odd), _mm512_set1_epi32(0x7ffff));
+    const __m512i normal = _mm512_srli_epi32(_mm512_sub_epi32(sum, _mm512_set1_epi32(120 << 23)), 20);
+    const __m512 units = _mm512_add_ps(_mm512_castsi512_ps(kept), _mm512_set1_ps(16384.0f));
+    const __m512i small = _mm512_and_si512(_mm512_castps_si512(units), _mm512_set1_epi32(15));
+    const __mmask16 is_small = _mm512_cmplt_epu32_mask(kept, _mm512_set1_epi32(0x3c800000));
+    const __mmask16 is_nan = _mm512_cmpgt_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
+    __m512i code = _mm512_mask_mov_epi32(normal, is_small, small);
+    code = _mm512_mask_mov_epi32(code, is_nan, _mm512_set1_epi32(0x7f));
+    code = _mm512_or_si512(code, _mm512_srli_epi32(_mm512_andnot_si512(all, bits), 24));
+    _mm_storeu_si128(p, _mm512_cvtepi32_epi8(code));
+}
 /* Lanes [from, to) of v, the others of `other`; from and to may lie outside. */
 SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
