@@ -25,19 +25,10 @@ sl_qtype sl_file_matrix_type(sl_qtype type, uint64_t columns) {
 }
 
 int sl_file_write_type(sl_gguf_writer *writer, sl_qtype type, sl_error *error) {
-    /* llama_ftype in llama.h; Q4_K is its Q4_K_S. */
-    static const struct {
-        sl_qtype type;
-        uint32_t number;
-    } types[] = {{SL_QTYPE_F32, 0},  {SL_QTYPE_F16, 1},   {SL_QTYPE_BF16, 32}, {SL_QTYPE_Q8_0, 7},
-                 {SL_QTYPE_Q4_0, 2}, {SL_QTYPE_Q4_K, 14}, {SL_QTYPE_Q6_K, 18}};
-    int code = sl_gguf_writer_unsigned(writer, "general.quantization_version", SL_GGUF_U32, 2, error);
-    for (size_t i = 0; i < sizeof types / sizeof *types && code == 0; i++) {
-        if (types[i].type == type) {
-            code = sl_gguf_writer_unsigned(writer, "general.file_type", SL_GGUF_U32, types[i].number, error);
-        }
-    }
-    return code;
+    const int code = sl_gguf_writer_unsigned(writer, "general.quantization_version", SL_GGUF_U32, 2, error);
+    return code ? code
+                : sl_gguf_writer_unsigned(writer, "general.file_type", SL_GGUF_U32,
+                                          sl_qtype_get(type)->file_type, error);
 }
 
 int sl_file_report(const sl_file_progress *progress, const char *path, uint64_t done, uint64_t total,

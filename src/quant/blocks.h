@@ -63,6 +63,15 @@ typedef struct SL_PACKED sl_block_q4_k {
     uint8_t quants[128];
 } sl_block_q4_k;
 
+/* As Q4_K with q[i] in 0..31: bit g of high[i % 32] is the fifth bit of q[i]. */
+typedef struct SL_PACKED sl_block_q5_k {
+    uint16_t scale;     /* f16, of the group scales */
+    uint16_t min_scale; /* f16, of the group minima */
+    uint8_t scales[12];
+    uint8_t high[32];
+    uint8_t quants[128];
+} sl_block_q5_k;
+
 /* 16 groups of 16: value[i] = (scale * scales[i / 16]) * (q[i] - 32), q[i] in 0..63.
  *
  * The block is two halves of 128 elements; half h has low[64 * h ..] and high[32 * h ..]. Inside a half,
@@ -80,7 +89,7 @@ typedef struct SL_PACKED sl_block_q6_k {
 #include "quant/qtypes.def"
 #undef SL_QTYPE
 
-/* group_scale[group] and group_min[group] of Q4_K's 12 bytes `scales`. */
+/* group_scale[group] and group_min[group] of the 12 bytes `scales` of Q4_K and Q5_K. */
 SL_INLINE void sl_q4_k_group(const uint8_t *scales, uint32_t group, uint8_t *scale, uint8_t *min) {
     if (group < 4) {
         *scale = scales[group] & 63;
@@ -89,6 +98,12 @@ SL_INLINE void sl_q4_k_group(const uint8_t *scales, uint32_t group, uint8_t *sca
         *scale = (uint8_t)((scales[group + 4] & 15) | (scales[group - 4] >> 6 << 4));
         *min = (uint8_t)((scales[group + 4] >> 4) | (scales[group] >> 6 << 4));
     }
+}
+
+/* q[32 * group + i], i in 0..31 */
+SL_INLINE uint8_t sl_q5_k_quant(const sl_block_q5_k *block, uint32_t group, uint32_t i) {
+    const uint32_t low = (uint32_t)block->quants[32 * (group / 2) + i] >> 4 * (group % 2) & 15u;
+    return (uint8_t)(low | ((uint32_t)block->high[i] >> group & 1u) << 4);
 }
 
 #endif

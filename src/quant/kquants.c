@@ -1,4 +1,4 @@
-/* Types of 256 elements with quantised group scales: Q4_K and Q6_K.
+/* Types of 256 elements with quantised group scales: Q4_K, Q5_K and Q6_K.
  *
  * The encoders search the scale of each group: they try a range of scales, round to levels with each, solve
  * for the scale (and minimum) that fits those levels best in weighted least squares, and keep the best. Sums
@@ -8,16 +8,10 @@
 #include "quant/codec.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
-enum {
-    Q4_K_GROUP = 32,
-    Q4_K_GROUPS = 8,
-    Q4_K_LEVELS = 16,
-    Q6_K_GROUP = 16,
-    Q6_K_GROUPS = 16,
-    Q6_K_HALF_RANGE = 32
-};
+enum { AFFINE_GROUP = 32, AFFINE_GROUPS = 8, Q6_K_GROUP = 16, Q6_K_GROUPS = 16, Q6_K_HALF_RANGE = 32 };
 
 /* A group of Q6_K whose values are all below this counts as zero. */
 #define NEGLIGIBLE 1e-15f
@@ -33,101 +27,96 @@ static int clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* ---- Q4_K
- * ------------------------------------------------------------------------------------------------------- */
-
-void sl_decode_q4_k(const void *blocks, float *values, uint64_t count) {
-    const sl_block_q4_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q4_K_ELEMENTS, block++) {
-        const float block_scale = sl_f16_to_f32(block->scale);
-        const float block_min = sl_f16_to_f32(block->min_scale);
-        for (uint32_t group = 0; group < Q4_K_GROUPS; group++) {
-            uint8_t group_scale;
-            uint8_t group_min;
-            sl_q4_k_group(block->scales, group, &group_scale, &group_min);
-            const float scale = block_scale * (float)group_scale;
-            const float min = block_min * (float)group_min;
-            const uint8_t *quants = block->quants + 32 * (group / 2);
-            float *out = values + done + (size_t)Q4_K_GROUP * group;
-            for (int i = 0; i < Q4_K_GROUP; i++) {
-                out[i] = scale * (float)(quants[i] >> 4 * (group % 2) & 15) - min;
-            }
-        }
-    }
-}
+/* ---- groups with a minimum
+ * --------------------------------------------------------------------------------------- */
 
 /* value ~ scale * level + min, with min <= 0: a zero must stay representable. */
 typedef struct affine {
     float scale;
     float min;
-    uint8_t levels[Q4_K_GROUP];
+    uint8_t levels[AFFINE_GROUP];
 } affine;
 
-static void affine_round(const float *values, float inverse, float min, uint8_t *levels) {
-    for (int i = 0; i < Q4_K_GROUP; i++) {
-        levels[i] = (uint8_t)clamp(nearest(inverse * (values[i] - min)), 0, Q4_K_LEVELS - 1);
+/* How a type looks for the fit of a group. */
+typedef struct affine_kind {
+    int count;  /* elements of a group */
+    int levels; /* 0 .. levels - 1 */
+    float first;
+    int steps; /* tries as many levels as there are plus first, first + 0.1, ... of them in all steps + 1 */
+    bool absolute; /* weights and errors: |x| and |difference|; else |x| + root mean square, and squares */
+} affine_kind;
+
+static void affine_round(const affine_kind *kind, const float *values, float inverse, affine *fit) {
+    for (int i = 0; i < kind->count; i++) {
+        fit->levels[i] = (uint8_t)clamp(nearest(inverse * (values[i] - fit->min)), 0, kind->levels - 1);
     }
 }
 
-static float affine_error(const affine *fit, const float *values, const float *weights) {
+static float affine_error(const affine_kind *kind, const affine *fit, const float *values,
+                          const float *weights) {
     float error = 0.0f;
-    for (int i = 0; i < Q4_K_GROUP; i++) {
+    for (int i = 0; i < kind->count; i++) {
         const float difference = fit->scale * (float)fit->levels[i] + fit->min - values[i];
-        error += weights[i] * (difference * difference);
+        error += weights[i] * (kind->absolute ? fabsf(difference) : difference * difference);
     }
     return error;
 }
 
+/* What does not depend on the levels: the sums of the weights and of weight * value. */
+typedef struct affine_sums {
+    float w, wx;
+} affine_sums;
+
 /* Sets fit's scale and min to the weighted least squares solution for its levels; false when those are all
- * equal. The sums of the weights and of weight * value do not depend on the levels. */
-static int affine_solve(affine *fit, const float *values, const float *weights, float sum_w, float sum_wx) {
+ * equal. */
+static bool affine_solve(const affine_kind *kind, affine *fit, const float *values, const float *weights,
+                         affine_sums sums) {
     float sum_wl = 0.0f;
     float sum_wll = 0.0f;
     float sum_wlx = 0.0f;
-    for (int i = 0; i < Q4_K_GROUP; i++) {
+    for (int i = 0; i < kind->count; i++) {
         const float level = (float)fit->levels[i];
         const float weighted = weights[i] * level;
         sum_wl += weighted;
         sum_wll += weighted * level;
         sum_wlx += weighted * values[i];
     }
-    const float determinant = sum_w * sum_wll - sum_wl * sum_wl;
+    const float determinant = sums.w * sum_wll - sum_wl * sum_wl;
     if (!(determinant > 0.0f)) {
-        return 0;
+        return false;
     }
-    fit->scale = (sum_w * sum_wlx - sum_wx * sum_wl) / determinant;
-    fit->min = (sum_wll * sum_wx - sum_wl * sum_wlx) / determinant;
+    fit->scale = (sums.w * sum_wlx - sums.wx * sum_wl) / determinant;
+    fit->min = (sum_wll * sums.wx - sum_wl * sum_wlx) / determinant;
     if (fit->min > 0.0f) {
         fit->min = 0.0f;
         fit->scale = sum_wlx / sum_wll;
     }
-    return 1;
+    return true;
 }
 
-/* Larger values weigh more: |x| plus the group's root mean square. */
-static void affine_weights(const float *values, float *weights) {
+/* Larger values weigh more. */
+static void affine_weights(const affine_kind *kind, const float *values, float *weights) {
     float squares = 0.0f;
-    for (int i = 0; i < Q4_K_GROUP; i++) {
+    for (int i = 0; i < kind->count; i++) {
         squares += values[i] * values[i];
     }
-    const float root_mean_square = sqrtf(squares / Q4_K_GROUP);
-    for (int i = 0; i < Q4_K_GROUP; i++) {
-        weights[i] = root_mean_square + fabsf(values[i]);
+    const float more = kind->absolute ? 0.0f : sqrtf(squares / (float)kind->count);
+    for (int i = 0; i < kind->count; i++) {
+        weights[i] = more + fabsf(values[i]);
     }
 }
 
-static void affine_search(affine *best, const float *values) {
-    float weights[Q4_K_GROUP];
-    affine_weights(values, weights);
+static void affine_search(const affine_kind *kind, affine *best, const float *values) {
+    float weights[AFFINE_GROUP];
+    affine_weights(kind, values, weights);
     float low = values[0];
     float high = values[0];
-    float sum_w = weights[0];
-    float sum_wx = weights[0] * values[0];
-    for (int i = 1; i < Q4_K_GROUP; i++) {
+    affine_sums sums = {weights[0], weights[0] * values[0]};
+    for (int i = 1; i < kind->count; i++) {
         low = values[i] < low ? values[i] : low;
         high = values[i] > high ? values[i] : high;
-        sum_w += weights[i];
-        sum_wx += weights[i] * values[i];
+        sums.w += weights[i];
+        sums.wx += weights[i] * values[i];
     }
     best->min = low > 0.0f ? 0.0f : low;
     if (high == best->min) {
@@ -135,16 +124,16 @@ static void affine_search(affine *best, const float *values) {
         memset(best->levels, 0, sizeof best->levels);
         return;
     }
-    const float first = (float)(Q4_K_LEVELS - 1) / (high - best->min);
+    const float most = (float)(kind->levels - 1);
+    const float first = most / (high - best->min);
     best->scale = 1.0f / first;
-    affine_round(values, first, best->min, best->levels);
-    float best_error = affine_error(best, values, weights);
-    for (int step = 0; step <= 20; step++) { /* as if there were 14 to 16 steps between low and high */
-        const float steps = -1.0f + 0.1f * (float)step + (float)(Q4_K_LEVELS - 1);
-        affine tried;
-        affine_round(values, steps / (high - best->min), best->min, tried.levels);
-        if (affine_solve(&tried, values, weights, sum_w, sum_wx)) {
-            const float error = affine_error(&tried, values, weights);
+    affine_round(kind, values, first, best);
+    float best_error = affine_error(kind, best, values, weights);
+    for (int step = 0; step <= kind->steps; step++) {
+        affine tried = {.min = best->min}; /* ggml goes on from the best minimum, also for the range */
+        affine_round(kind, values, (kind->first + 0.1f * (float)step + most) / (high - best->min), &tried);
+        if (affine_solve(kind, &tried, values, weights, sums)) {
+            const float error = affine_error(kind, &tried, values, weights);
             if (error < best_error) {
                 *best = tried;
                 best_error = error;
@@ -153,7 +142,27 @@ static void affine_search(affine *best, const float *values) {
     }
 }
 
-static void q4_k_pack_groups(const uint8_t *scales, const uint8_t *mins, uint8_t *packed) {
+/* Scales lost bits on the way: rounds again with what decode will see. Without a scale the searched levels
+ * stay. */
+static void affine_round_again(const affine_kind *kind, const float *values, float scale, float min,
+                               uint8_t *levels) {
+    if (scale != 0.0f) {
+        for (int i = 0; i < kind->count; i++) {
+            levels[i] = (uint8_t)clamp(nearest((values[i] + min) / scale), 0, kind->levels - 1);
+        }
+    }
+}
+
+/* ---- Q4_K and Q5_K
+ * ----------------------------------------------------------------------------------------------- */
+
+/* The header that both have. */
+typedef struct group_header {
+    uint16_t scale, min_scale;
+    uint8_t scales[12];
+} group_header;
+
+static void pack_groups(const uint8_t *scales, const uint8_t *mins, uint8_t *packed) {
     for (int i = 0; i < 4; i++) {
         packed[i] = (uint8_t)(scales[i] | scales[i + 4] >> 4 << 6);
         packed[i + 4] = (uint8_t)(mins[i] | mins[i + 4] >> 4 << 6);
@@ -163,44 +172,63 @@ static void q4_k_pack_groups(const uint8_t *scales, const uint8_t *mins, uint8_t
 
 /* 6 bits. A scale cannot be negative but for overflow inside the search; the cut to a byte keeps that
  * defined. */
-static uint8_t q4_k_group_number(float value) {
+static uint8_t group_number(float value) {
     const uint8_t number = (uint8_t)nearest(value);
     return number < 63 ? number : 63;
 }
 
-static void q4_k_encode_block(const float *values, sl_block_q4_k *block) {
-    affine fits[Q4_K_GROUPS];
+static void encode_groups(const affine_kind *kind, const float *values, group_header *header, affine *fits) {
     float largest_scale = 0.0f;
     float largest_min = 0.0f; /* minima are stored negated */
-    for (int group = 0; group < Q4_K_GROUPS; group++) {
-        affine_search(&fits[group], values + Q4_K_GROUP * group);
+    for (int group = 0; group < AFFINE_GROUPS; group++) {
+        affine_search(kind, &fits[group], values + AFFINE_GROUP * group);
         largest_scale = fits[group].scale > largest_scale ? fits[group].scale : largest_scale;
         largest_min = -fits[group].min > largest_min ? -fits[group].min : largest_min;
     }
     const float inverse_scale = largest_scale > 0.0f ? 63.0f / largest_scale : 0.0f;
     const float inverse_min = largest_min > 0.0f ? 63.0f / largest_min : 0.0f;
-    uint8_t scales[Q4_K_GROUPS];
-    uint8_t mins[Q4_K_GROUPS];
-    for (int group = 0; group < Q4_K_GROUPS; group++) {
-        scales[group] = q4_k_group_number(inverse_scale * fits[group].scale);
-        mins[group] = q4_k_group_number(inverse_min * -fits[group].min);
+    uint8_t scales[AFFINE_GROUPS];
+    uint8_t mins[AFFINE_GROUPS];
+    for (int group = 0; group < AFFINE_GROUPS; group++) {
+        scales[group] = group_number(inverse_scale * fits[group].scale);
+        mins[group] = group_number(inverse_min * -fits[group].min);
     }
-    q4_k_pack_groups(scales, mins, block->scales);
-    block->scale = sl_f32_to_f16(largest_scale / 63.0f);
-    block->min_scale = sl_f32_to_f16(largest_min / 63.0f);
+    pack_groups(scales, mins, header->scales);
+    header->scale = sl_f32_to_f16(largest_scale / 63.0f);
+    header->min_scale = sl_f32_to_f16(largest_min / 63.0f);
+    for (int group = 0; group < AFFINE_GROUPS; group++) {
+        const float scale = sl_f16_to_f32(header->scale) * (float)scales[group];
+        const float min = sl_f16_to_f32(header->min_scale) * (float)mins[group];
+        affine_round_again(kind, values + AFFINE_GROUP * group, scale, min, fits[group].levels);
+    }
+}
 
-    /* Scales lost bits on the way: round again with what decode will see. Without a scale the searched levels
-     * stay. */
-    for (int group = 0; group < Q4_K_GROUPS; group++) {
-        const float scale = sl_f16_to_f32(block->scale) * (float)scales[group];
-        const float min = sl_f16_to_f32(block->min_scale) * (float)mins[group];
-        if (scale != 0.0f) {
-            for (int i = 0; i < Q4_K_GROUP; i++) {
-                const int level = nearest((values[Q4_K_GROUP * group + i] + min) / scale);
-                fits[group].levels[i] = (uint8_t)clamp(level, 0, Q4_K_LEVELS - 1);
+void sl_decode_q4_k(const void *blocks, float *values, uint64_t count) {
+    const sl_block_q4_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q4_K_ELEMENTS, block++) {
+        const float block_scale = sl_f16_to_f32(block->scale);
+        const float block_min = sl_f16_to_f32(block->min_scale);
+        for (uint32_t group = 0; group < AFFINE_GROUPS; group++) {
+            uint8_t group_scale;
+            uint8_t group_min;
+            sl_q4_k_group(block->scales, group, &group_scale, &group_min);
+            const float scale = block_scale * (float)group_scale;
+            const float min = block_min * (float)group_min;
+            const uint8_t *quants = block->quants + 32 * (group / 2);
+            float *out = values + done + (size_t)AFFINE_GROUP * group;
+            for (int i = 0; i < AFFINE_GROUP; i++) {
+                out[i] = scale * (float)(quants[i] >> 4 * (group % 2) & 15) - min;
             }
         }
     }
+}
+
+static void q4_k_encode_block(const float *values, sl_block_q4_k *block) {
+    static const affine_kind kind = {.count = 32, .levels = 16, .first = -1.0f, .steps = 20};
+    affine fits[AFFINE_GROUPS];
+    group_header header;
+    encode_groups(&kind, values, &header, fits);
+    memcpy(block, &header, sizeof header);
     for (int i = 0; i < SL_Q4_K_ELEMENTS / 2; i++) {
         const int pair = 2 * (i / 32);
         block->quants[i] = (uint8_t)(fits[pair].levels[i % 32] | fits[pair + 1].levels[i % 32] << 4);
@@ -211,6 +239,47 @@ void sl_encode_q4_k(const float *values, void *blocks, uint64_t count) {
     sl_block_q4_k *block = blocks;
     for (uint64_t done = 0; done < count; done += SL_Q4_K_ELEMENTS) {
         q4_k_encode_block(values + done, block++);
+    }
+}
+
+void sl_decode_q5_k(const void *blocks, float *values, uint64_t count) {
+    const sl_block_q5_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q5_K_ELEMENTS, block++) {
+        const float block_scale = sl_f16_to_f32(block->scale);
+        const float block_min = sl_f16_to_f32(block->min_scale);
+        for (uint32_t group = 0; group < AFFINE_GROUPS; group++) {
+            uint8_t group_scale;
+            uint8_t group_min;
+            sl_q4_k_group(block->scales, group, &group_scale, &group_min);
+            const float scale = block_scale * (float)group_scale;
+            const float min = block_min * (float)group_min;
+            float *out = values + done + (size_t)AFFINE_GROUP * group;
+            for (uint32_t i = 0; i < AFFINE_GROUP; i++) {
+                out[i] = scale * (float)sl_q5_k_quant(block, group, i) - min;
+            }
+        }
+    }
+}
+
+static void q5_k_encode_block(const float *values, sl_block_q5_k *block) {
+    static const affine_kind kind = {.count = 32, .levels = 32, .first = -0.5f, .steps = 15};
+    affine fits[AFFINE_GROUPS];
+    group_header header;
+    encode_groups(&kind, values, &header, fits);
+    memcpy(block, &header, sizeof header);
+    memset(block->high, 0, sizeof block->high);
+    for (int i = 0; i < SL_Q5_K_ELEMENTS / 2; i++) {
+        const int pair = 2 * (i / 32);
+        const uint8_t even = fits[pair].levels[i % 32], odd = fits[pair + 1].levels[i % 32];
+        block->quants[i] = (uint8_t)((even & 15) | (odd & 15) << 4);
+        block->high[i % 32] |= (uint8_t)((even >> 4 | odd >> 4 << 1) << pair);
+    }
+}
+
+void sl_encode_q5_k(const float *values, void *blocks, uint64_t count) {
+    sl_block_q5_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q5_K_ELEMENTS) {
+        q5_k_encode_block(values + done, block++);
     }
 }
 

@@ -5,9 +5,22 @@
 
 #include <stddef.h>
 
+/* llama_ftype in llama.h; of several mixes the one that is mostly this type. */
+enum file_type {
+    FILE_F32 = 0,
+    FILE_F16 = 1,
+    FILE_BF16 = 32,
+    FILE_Q8_0 = 7,
+    FILE_Q4_0 = 2,
+    FILE_Q4_K = 14,
+    FILE_Q6_K = 18,
+    FILE_Q5_K = 16,
+};
+
 static const sl_qtype_info types[SL_QTYPE_ALL] = {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
-    [SL_QTYPE_##ID] = {#name, gguf_type, block_elements, block_bytes, sl_decode_##name, sl_encode_##name},
+    [SL_QTYPE_##ID] = {#name,    gguf_type, block_elements, block_bytes, sl_decode_##name, sl_encode_##name, \
+                       FILE_##ID},
 #include "quant/qtypes.def"
 #undef SL_QTYPE
     [SL_QTYPE_FP8] = {"fp8", SL_QTYPE_NO_GGUF, 1, 1, sl_decode_fp8, sl_encode_fp8},

@@ -29,6 +29,7 @@ typedef struct sl_qtype_info {
     /* `count` is a multiple of block_elements. Blocks need not be aligned. */
     void (*decode)(const void *blocks, float *values, uint64_t count);
     void (*encode)(const float *values, void *blocks, uint64_t count);
+    uint32_t file_type; /* general.file_type of a file whose matrices have it (llama.cpp's llama_ftype) */
 } sl_qtype_info;
 
 /* Never NULL for a valid type. */

@@ -102,7 +102,7 @@ static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
         return;
     }
     memcpy(block, &scale, 2);
-    if (type == SL_QTYPE_Q4_K) {
+    if (type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q5_K) {
         memcpy(block + 2, &min, 2);
     }
 }

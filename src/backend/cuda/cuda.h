@@ -153,20 +153,11 @@ const char *sl_cuda_delta_declines(const sl_kernel *kernel, const sl_kernel_quer
 /* linear.cu: `few` reads the weights once for up to SL_CUDA_FEW_ROWS rows, `many` decodes a tile for 64 rows
  */
 enum { SL_CUDA_FEW_ROWS = 8 };
-SL_CUDA_RUN(sl_cuda_linear_few_f32);
-SL_CUDA_RUN(sl_cuda_linear_few_f16);
-SL_CUDA_RUN(sl_cuda_linear_few_bf16);
-SL_CUDA_RUN(sl_cuda_linear_few_q8_0);
-SL_CUDA_RUN(sl_cuda_linear_few_q4_0);
-SL_CUDA_RUN(sl_cuda_linear_few_q4_k);
-SL_CUDA_RUN(sl_cuda_linear_few_q6_k);
-SL_CUDA_RUN(sl_cuda_linear_many_f32);
-SL_CUDA_RUN(sl_cuda_linear_many_f16);
-SL_CUDA_RUN(sl_cuda_linear_many_bf16);
-SL_CUDA_RUN(sl_cuda_linear_many_q8_0);
-SL_CUDA_RUN(sl_cuda_linear_many_q4_0);
-SL_CUDA_RUN(sl_cuda_linear_many_q4_k);
-SL_CUDA_RUN(sl_cuda_linear_many_q6_k);
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    SL_CUDA_RUN(sl_cuda_linear_few_##name);                                                                  \
+    SL_CUDA_RUN(sl_cuda_linear_many_##name);
+#include "quant/qtypes.def"
+#undef SL_QTYPE
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* matvec.cu: as `few`, at the rate the weights can be read; a class of its own */
 SL_CUDA_RUN(sl_cuda_linear_matvec_f32);

@@ -168,6 +168,15 @@ static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned 
         return sl_f16_to_f32(block->scale) * (float)scale * (float)quant -
                sl_f16_to_f32(block->min_scale) * (float)min;
     }
+    case SL_QTYPE_Q5_K: {
+        const sl_block_q5_k *block = (const sl_block_q5_k *)row + i / 256;
+        const uint32_t group = i % 256 / 32;
+        uint8_t scale, min;
+        sl_q4_k_group(block->scales, group, &scale, &min);
+        return sl_f16_to_f32(block->scale) * (float)scale *
+                   (float)sl_q5_k_quant(block, group, (uint32_t)i % 32) -
+               sl_f16_to_f32(block->min_scale) * (float)min;
+    }
     default: {
         const sl_block_q6_k *block = (const sl_block_q6_k *)row + i / 256;
         const int half = i % 256 / 128, r = i % 128 / 32, c = i % 32;

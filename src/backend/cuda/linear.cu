@@ -34,6 +34,7 @@ typedef struct linear_args {
 
 /* ---- weight types ---- */
 
+#define HAS_MIN(type) ((type) == SL_QTYPE_Q4_K || (type) == SL_QTYPE_Q5_K)
 #define IS_FLOAT(type) ((type) == SL_QTYPE_F32 || (type) == SL_QTYPE_F16 || (type) == SL_QTYPE_BF16)
 /* The type itself where it fits a function template, else one that does: the call is not made. */
 #define FLOAT_OF(type) (IS_FLOAT(type) ? (type) : (int)SL_QTYPE_F32)
@@ -120,6 +121,24 @@ __device__ __forceinline__ void load_group<SL_QTYPE_Q4_K>(const unsigned char *r
     }
 }
 
+/* Blocks of 176 bytes: rows are aligned to 16. */
+template <>
+__device__ __forceinline__ void load_group<SL_QTYPE_Q5_K>(const unsigned char *row, int32_t g, group32 *w) {
+    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q5_K_BYTES;
+    const uint32_t group = (uint32_t)g % 8;
+    uint8_t scale, min;
+    sl_q4_k_group(block + 4, group, &scale, &min);
+    w->scale = half_at(block) * (float)scale;
+    w->min = half_at(block + 2) * (float)min;
+    const uint32_t *highs = (const uint32_t *)(block + 16);
+    const uint32_t *lows = (const uint32_t *)(block + 48 + 32 * (group / 2));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t low = lows[i] >> 4 * (group % 2) & 0x0f0f0f0fu;
+        w->words[i] = (int32_t)(low | (highs[i] >> group & 0x01010101u) << 4);
+    }
+}
+
 template <>
 __device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *row, int32_t g, group32 *w) {
     const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q6_K_BYTES;
@@ -145,7 +164,7 @@ template <int TYPE>
 static __device__ __forceinline__ float add_group(int32_t dot, float scale, float min, int32_t x_sum,
                                                   float x_scale, float sum) {
     sum = fmaf(scale * (float)dot, x_scale, sum);
-    return TYPE == SL_QTYPE_Q4_K ? fmaf(-min, x_scale * (float)x_sum, sum) : sum;
+    return HAS_MIN(TYPE) ? fmaf(-min, x_scale * (float)x_sum, sum) : sum;
 }
 
 template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {

@@ -401,7 +401,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     return cudaGetLastError();
 }
 
-#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+#define MATVEC(ID, name)                                                                                     \
     SL_CUDA_RUN(sl_cuda_linear_matvec_##name) {                                                              \
         const int32_t rows = op->rows[op->out[0].rows];                                                      \
         if (op->in[1].data || rows == 1) {                                                                   \
@@ -410,8 +410,13 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
         return rows <= 4 ? launch<SL_QTYPE_##ID, 4, 2, 2>(context, op, stream)                               \
                          : launch<SL_QTYPE_##ID, SL_CUDA_FEW_ROWS, 2, 2>(context, op, stream);               \
     }
-#include "quant/qtypes.def"
-#undef SL_QTYPE
+MATVEC(F32, f32)
+MATVEC(F16, f16)
+MATVEC(BF16, bf16)
+MATVEC(Q8_0, q8_0)
+MATVEC(Q4_0, q4_0)
+MATVEC(Q4_K, q4_k)
+MATVEC(Q6_K, q6_k)
 
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_op *op = query->op;

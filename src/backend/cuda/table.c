@@ -114,6 +114,7 @@ static const sl_cuda_kernel kernels[] = {
     LINEARS(Q4_0, q4_0, Q8_32, "q8_32/256"),
     LINEARS(Q4_K, q4_k, Q8_32, "q8_32/256"),
     LINEARS(Q6_K, q6_k, Q8_32, "q8_32/256"),
+    LINEARS(Q5_K, q5_k, Q8_32, "q8_32/256"),
     SIMPLE(ROPE, rope, "f32", 1e-5f),
     SIMPLE(CACHE_WRITE, cache_write, "exact", 0),
     FLASH(wgmma, F16, f16, "f16/wgmma64", NULL, 0, 1e-2f),
@@ -141,11 +142,11 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 
 #define AT(i) &kernels[i].kernel
 static const sl_kernel *const list[] = {
-    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10), AT(11),
-    AT(12), AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21), AT(22), AT(23),
-    AT(24), AT(25), AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32), AT(33), AT(34), AT(35),
-    AT(36), AT(37), AT(38), AT(39), AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47),
-    AT(48), AT(49), AT(50), AT(51), AT(52), AT(53), AT(54), AT(55), AT(56), AT(57), AT(58),
+    AT(0),  AT(1),  AT(2),  AT(3),  AT(4),  AT(5),  AT(6),  AT(7),  AT(8),  AT(9),  AT(10), AT(11), AT(12),
+    AT(13), AT(14), AT(15), AT(16), AT(17), AT(18), AT(19), AT(20), AT(21), AT(22), AT(23), AT(24), AT(25),
+    AT(26), AT(27), AT(28), AT(29), AT(30), AT(31), AT(32), AT(33), AT(34), AT(35), AT(36), AT(37), AT(38),
+    AT(39), AT(40), AT(41), AT(42), AT(43), AT(44), AT(45), AT(46), AT(47), AT(48), AT(49), AT(50), AT(51),
+    AT(52), AT(53), AT(54), AT(55), AT(56), AT(57), AT(58), AT(59), AT(60),
 };
 _Static_assert(sizeof list / sizeof *list == COUNT, "one pointer for every row");
 

@@ -153,6 +153,7 @@ static void gaussian_data_comes_back_near(void **state) {
         [SL_QTYPE_Q4_0] = 7.437e-3 * 1.02,
         [SL_QTYPE_Q4_K] = 5.118e-3 * 1.02,
         [SL_QTYPE_Q6_K] = 3.151e-4 * 1.02,
+        [SL_QTYPE_Q5_K] = 1.305e-3 * 1.02,
     };
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);

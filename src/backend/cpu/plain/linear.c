@@ -183,6 +183,20 @@ static void unpack_q4_k(const void *data, int32_t columns, unpacked row) {
     }
 }
 
+static void unpack_q5_k(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q5_k *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_q5_k *block = &blocks[g / 8];
+        uint8_t scale, min;
+        sl_q4_k_group(block->scales, (uint32_t)g % 8, &scale, &min);
+        row.scales[g] = sl_f16_to_f32(block->scale) * (float)scale;
+        row.minima[g] = sl_f16_to_f32(block->min_scale) * (float)min;
+        for (int32_t i = 0; i < 32; i++) {
+            row.values[32 * g + i] = (int8_t)sl_q5_k_quant(block, (uint32_t)g % 8, (uint32_t)i);
+        }
+    }
+}
+
 static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
     const sl_block_q6_k *blocks = data;
     for (int32_t g = 0; g < columns / 32; g++) {
@@ -201,10 +215,8 @@ static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
 
 typedef void (*unpack_function)(const void *data, int32_t columns, unpacked row);
 static const unpack_function unpackers[SL_QTYPE_COUNT] = {
-    [SL_QTYPE_Q8_0] = unpack_q8_0,
-    [SL_QTYPE_Q4_0] = unpack_q4_0,
-    [SL_QTYPE_Q4_K] = unpack_q4_k,
-    [SL_QTYPE_Q6_K] = unpack_q6_k,
+    [SL_QTYPE_Q8_0] = unpack_q8_0, [SL_QTYPE_Q4_0] = unpack_q4_0, [SL_QTYPE_Q4_K] = unpack_q4_k,
+    [SL_QTYPE_Q6_K] = unpack_q6_k, [SL_QTYPE_Q5_K] = unpack_q5_k,
 };
 
 static int32_t dot16(const int8_t *a, const int8_t *b) {

@@ -46,6 +46,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     LINEAR_Q8(Q4_0, "q4_0"),
     LINEAR_Q8(Q4_K, "q4_k"),
     LINEAR_Q8(Q6_K, "q6_k"),
+    LINEAR_Q8(Q5_K, "q5_k"),
     LINEAR(BF16, "linear/bf16.bf16/plain", BF16, "bf16/f32x16", sl_plain_linear_bf16,
            sl_plain_linear_float_workspace),
     SIMPLE(ROPE, rope, "f32"),
