@@ -343,15 +343,34 @@ static void print_csv(const bench *b, const json_t *row) {
     printf("\n");
 }
 
-static int print_measurement(bench *b, const measurement *m) {
+/* Where the time of the last step goes, as text or as JSON; NULL when nobody asked. */
+static int read_profile(const bench *b, char **profile) {
+    sluice_error error;
+    *profile = NULL;
+    const bool text = strcmp(b->settings->output, "md") == 0;
+    return b->settings->profile &&
+                   sluice_engine_profile(b->session.engine, text ? SLUICE_TEXT : SLUICE_JSON, profile, &error)
+               ? fail_with(&error)
+               : DONE;
+}
+
+static int print_measurement(bench *b, const measurement *m, const char *profile) {
     static report r;
     summarize_all(b, m, &r);
     if (strcmp(b->settings->output, "md") == 0) {
         print_markdown(b, m, &r);
+        if (profile) {
+            printf("\n%s\n", profile);
+            b->first = true; /* the next row needs the head of the table again */
+            return fflush(stdout), DONE;
+        }
     } else {
         json_t *row = make_row(b, m, &r);
         if (!row) {
             return fail("bench: out of memory");
+        }
+        if (profile) {
+            json_object_set_new(row, "profile", json_loads(profile, 0, NULL));
         }
         if (strcmp(b->settings->output, "csv") == 0) {
             print_csv(b, row);
@@ -433,8 +452,11 @@ static int measure_all(bench *b) {
             m.generate = prompt ? 0 : s->generates.items[i - s->prompts.count];
             m.depth = s->depths.items[d];
             if (m.prompt + m.generate > 0) {
+                char *profile = NULL;
                 code = measure(b, &m);
-                code = code == DONE ? print_measurement(b, &m) : code;
+                code = code == DONE ? read_profile(b, &profile) : code;
+                code = code == DONE ? print_measurement(b, &m, profile) : code;
+                sluice_free(profile);
             }
         }
     }
@@ -445,6 +467,11 @@ int bench_command(const settings *settings) {
     bench b = {.settings = settings, .first = true, .rows = json_array()};
     if (settings->sequences > 4096) {
         fail("bench: at most 4096 sequences");
+        return WRONG_USAGE;
+    }
+    if (settings->profile && strcmp(settings->output, "csv") == 0) {
+        json_decref(b.rows);
+        fail("bench: --profile has no place in -o csv; md and json have one");
         return WRONG_USAGE;
     }
     int code = prepare(&b);

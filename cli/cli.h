@@ -48,6 +48,7 @@ typedef struct settings {
     /* measuring */
     number_list prompts, generates, depths;
     int32_t repetitions, window, limit;
+    bool profile;
     text_list tasks;
     /* plans and files */
     bool ops;

@@ -75,6 +75,8 @@ static const option OPTIONS[] = {
      "tokens that are in the cache already"},
     {IN_BENCH, "-r --repetitions", "N", NUMBER, AT(repetitions), "5", 1, 1000,
      "of each measurement, after one that does not count"},
+    {IN_BENCH, "--profile", NULL, FLAG, AT(profile), NULL, 0, 0,
+     "and where the time of each measurement's last step goes, kernel by kernel"},
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
 

@@ -191,6 +191,13 @@ typedef struct sluice_counters {
         batched_rows; /* calls of linear kernels that take many rows in one pass, and the rows they took */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
+/* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,
+ * microseconds, bytes and operations a second, and how near that is to the device's limits where those are
+ * known. The sequences that were in that step hold nothing of use afterwards: release them. *text is owned by
+ * the caller. SLUICE_ERR_BUSY while a request is unfinished; SLUICE_ERR_INVALID before the first step, and for
+ * an engine that shares cached pages (`no_prefix_reuse` not set). */
+SLUICE_API int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
+                                     sluice_error *error);
 /* "cpu: avx512, 2 threads"; borrowed from the engine. */
 SLUICE_API const char *sluice_engine_device(const sluice_engine *engine);
 

@@ -36,4 +36,8 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *options
                      sl_error *error);
 void sl_api_plan_close(sl_api_plan *plan);
 
+/* api_profile.c: as a table for people, or JSON. */
+int sl_api_profile_text(const sl_plan_profile *profile, sluice_text_format format, char **text,
+                        sluice_error *error);
+
 #endif

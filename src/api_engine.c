@@ -28,6 +28,9 @@ struct sluice_engine {
     bool failed; /* the device is gone; `failure` says how */
     sl_error failure;
     double step_seconds;
+    sl_plan_step last_step; /* what ran last, for a profile; no rows: nothing did */
+    bool stepping;          /* a step runs, without the lock */
+    bool reuses_prefixes;
 };
 
 struct sluice_sequence {
@@ -75,6 +78,24 @@ static int run_step(sluice_engine *engine, int32_t bucket, sl_error *error) {
     return status ? status : functions->wait(engine->executor, error);
 }
 
+static void note_step(sluice_engine *engine, int32_t bucket) {
+    const sl_plan *plan = engine->planned.plan;
+    void *block = engine->planned.backend->functions->step_block(engine->executor);
+    const sl_step_header *head = sl_step_head(block);
+    const sl_step_row *rows = sl_step_rows(&plan->deployment.step, block);
+    double keys = 0;
+    for (int32_t i = 0; i < head->rows; i++) {
+        keys += rows[i].position + 1;
+    }
+    const int32_t used = plan->deployment.program->experts_used;
+    engine->last_step = (sl_plan_step){.bucket = bucket,
+                                       .rows = {[SL_ROWS_STEP] = head->rows,
+                                                [SL_ROWS_EXPERT] = head->rows * used,
+                                                [SL_ROWS_OUTPUT] = head->outputs},
+                                       .keys = (int32_t)(keys / head->rows + 0.5),
+                                       .spans = head->spans};
+}
+
 static void *step_thread(void *argument) {
     sluice_engine *engine = argument;
     pthread_mutex_lock(&engine->mutex);
@@ -85,12 +106,15 @@ static void *step_thread(void *argument) {
             pthread_cond_wait(&engine->work_came, &engine->mutex);
             continue;
         }
+        note_step(engine, bucket);
+        engine->stepping = true;
         pthread_mutex_unlock(&engine->mutex);
         sl_error error;
         double begin = seconds_now();
         int status = run_step(engine, bucket, &error);
         double end = seconds_now();
         pthread_mutex_lock(&engine->mutex);
+        engine->stepping = false;
         engine->step_seconds += end - begin;
         sl_scheduler_commit(engine->scheduler, status, &error);
         if (status == SL_ERR_DEVICE) {
@@ -135,6 +159,7 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     result = engine->planned.backend->functions->deploy(engine->planned.backend, &plan->deployment,
                                                         options->progress ? &progress : NULL,
                                                         &engine->executor, error);
+    engine->reuses_prefixes = !options->no_prefix_reuse;
     if (result == 0) {
         result =
             sl_scheduler_create(plan, engine->executor, !options->no_prefix_reuse, &engine->scheduler, error);
@@ -236,6 +261,36 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     size_t kept = out->size;
     memcpy(out, &all, size);
     out->size = kept;
+}
+
+int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
+                          sluice_error *error) {
+    *text = NULL;
+    sl_error inner;
+    sl_plan_profile profile = {0};
+    if (engine->reuses_prefixes) {
+        return sl_api_fail(error, SL_ERR_INVALID,
+                           "profile: spoils cached pages, so it wants an engine with no_prefix_reuse");
+    }
+    pthread_mutex_lock(&engine->mutex);
+    int result = 0;
+    if (engine->stepping || sl_scheduler_has_work(engine->scheduler)) {
+        result = sl_fail(&inner, SL_ERR_BUSY, "profile: the engine has unfinished requests");
+    } else if (engine->failed) {
+        inner = engine->failure;
+        result = inner.code;
+    } else {
+        result = sl_plan_profile_step(engine->planned.plan, engine->executor, &engine->last_step, &profile,
+                                      &inner);
+    }
+    if (result == SL_ERR_DEVICE && !engine->failed) {
+        engine->failed = true;
+        engine->failure = inner;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    result = result ? sl_api_error(error, &inner) : sl_api_profile_text(&profile, format, text, error);
+    sl_plan_profile_free(&profile);
+    return result;
 }
 
 /* ---- sequences

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 2 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 3 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -174,6 +174,17 @@ typedef struct sl_counters {
     int32_t kernel_count;
 } sl_counters;
 
+/* Where the time of a step goes. */
+typedef struct sl_profile {
+    const int32_t *groups; /* [op_count of the bucket]: whose sum an op's time belongs to */
+    int32_t group_count;
+    double *seconds;     /* [group_count], filled in: all of a group's ops, one after the other */
+    double step_seconds; /* of the whole list as a step runs it */
+    /* Limits measured beside it, a second: bytes read from the device's memory, operations of its BF16 matrix
+     * products. 0: not known. */
+    double read_bytes, tensor_operations;
+} sl_profile;
+
 /* ---- the backend
  * ---------------------------------------------------------------------------------------------------- */
 
@@ -213,6 +224,9 @@ typedef struct sl_backend_functions {
     int (*write)(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data, uint64_t bytes,
                  sl_error *error);
     void (*counters)(const sl_executor *executor, sl_counters *counters);
+    /* Runs the last step again, group by group, and measures. The cache and the state of the sequences that
+     * were in it hold nothing of use afterwards. Not while a step runs, nor before the first. */
+    int (*profile)(sl_executor *executor, sl_profile *profile, sl_error *error);
     /* Bytes free for pools now, for planning. */
     uint64_t (*memory_available)(const sl_backend *backend);
     void (*destroy)(sl_backend *backend);

@@ -42,6 +42,9 @@ static inline const sl_fusion *sl_run_fusion(const sl_lowered *lowered, int32_t 
  * value and scratch begins at a multiple of 64, with at least 64 bytes of nothing before and behind it. */
 int sl_place(sl_plan *plan, int32_t bucket, uint64_t *bytes, sl_error *error);
 
+/* print.c: what kernels choose by: kind and shape, without names and layers. */
+void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op, sl_buffer *out);
+
 static inline sl_kernel_query sl_plan_query(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op) {
     const sl_kernel_query query = {.backend = plan->backend,
                                    .program = plan->deployment.program,

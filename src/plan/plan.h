@@ -58,11 +58,48 @@ void sl_plan_destroy(sl_plan *plan);
 /* The smallest bucket with room for that many rows and outputs; -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, int32_t rows, int32_t outputs);
 
+/* ---- where a step's time goes ---- */
+
+/* A step that ran: its bucket, its true rows, and how many keys a row saw in the mean. */
+typedef struct sl_plan_step {
+    int32_t bucket;
+    int32_t rows[SL_ROWS_COUNT];
+    int32_t keys;
+    int32_t spans; /* sequences in it */
+} sl_plan_step;
+
+/* All ops of a step with one kernel and one shape, or all runs with one fusion and shapes. */
+typedef struct sl_profile_row {
+    const char *kernel; /* or fusion */
+    const char *shape;  /* "linear q4_k 4096+1024+1024x4096 from bf16"; of a run, all with " > " between */
+    int32_t calls, ops; /* ops: of all calls */
+    double seconds; /* of all calls */
+    sl_cost cost;   /* of all calls */
+} sl_profile_row;
+
+typedef struct sl_plan_profile {
+    sl_arena arena;
+    sl_plan_step step;
+    int32_t bucket_rows, op_count;
+    sl_profile_row *rows; /* the slowest first */
+    int32_t row_count;
+    double step_seconds, read_bytes, tensor_operations; /* see sl_profile */
+} sl_plan_profile;
+
+/* Measures the executor's last step (see sl_backend_functions.profile), which was `step`. Zero-initialise
+ * *profile; free it after success and failure alike. SL_ERR_INVALID when no step has run. */
+int sl_plan_profile_step(const sl_plan *plan, sl_executor *executor, const sl_plan_step *step,
+                         sl_plan_profile *profile, sl_error *error);
+void sl_plan_profile_free(sl_plan_profile *profile);
+
+/* ---- text ---- */
+
 /* Text for people, appended to `out`. */
 void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out);
 void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out);
 /* The kernel of every op in every bucket (equal lines folded), and for each better one why it was declined.
  */
 void sl_plan_explain(const sl_plan *plan, sl_buffer *out);
+void sl_plan_print_profile(const sl_plan_profile *profile, sl_buffer *out);
 
 #endif

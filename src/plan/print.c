@@ -79,8 +79,7 @@ void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
 
 /* ---- explain ---- */
 
-/* What kernels choose by: kind and shape, without names and layers. */
-static void print_shape(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op, sl_buffer *out) {
+void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const sl_op *op, sl_buffer *out) {
     const sl_program *program = plan->deployment.program;
     sl_buffer_text(out, sl_op_name(op->kind));
     if (op->kind == SL_OP_LINEAR) {
@@ -126,7 +125,7 @@ typedef struct range {
 
 static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, range reasons, sl_buffer *out) {
     const sl_lowered *lowered = &plan->deployment.buckets[bucket];
-    print_shape(plan, lowered, &lowered->ops[op], out);
+    sl_plan_print_shape(plan, lowered, &lowered->ops[op], out);
     const sl_fusion *fusion = sl_run_fusion(lowered, op);
     sl_buffer_printf(out, ": %s (%s)%s%s\n", lowered->kernels[op]->name,
                      lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class",

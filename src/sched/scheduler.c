@@ -67,6 +67,10 @@ const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *s) {
     return &s->counters;
 }
 
+bool sl_scheduler_has_work(const sl_scheduler *s) {
+    return s->first != NULL;
+}
+
 /* ---- sequences
  * ------------------------------------------------------------------------------------------------------ */
 

@@ -209,6 +209,57 @@ static void sequences_together(void **state) {
     sluice_model_release(model);
 }
 
+/* The number behind `"key": ` after *at, which moves behind it. */
+static double number_after(const char **at, const char *key) {
+    *at = strstr(*at, key);
+    if (!*at) {
+        fail_msg("the profile has no %s", key);
+        return 0;
+    }
+    *at += strlen(key) + 2;
+    return strtod(*at, NULL);
+}
+
+/* All ops are timed, those with experts among them; groups together take about as long as the step. */
+static void profile_of_a_step(void **state) {
+    sluice_model *model = open_model(*state);
+    const setting s = {.device = "cuda", .kv_type = "f16", .chunk = 96, .sequences = 2};
+    sluice_engine_options options = options_of(&s);
+    sluice_engine *engine = open_engine(model, &options);
+    sluice_error error;
+    char *text;
+    assert_int_equal(sluice_engine_profile(engine, SLUICE_JSON, &text, &error), SLUICE_ERR_INVALID);
+    int32_t tokens[GENERATE];
+    sluice_counters counters = {.size = sizeof counters};
+    generate(engine, &s, 0, tokens, &counters);
+    must(sluice_engine_profile(engine, SLUICE_JSON, &text, &error), &error, "profile");
+    const char *at = text;
+    assert_int_equal(number_after(&at, "\"rows\""), 1);
+    const double ops = number_after(&at, "\"ops\""), whole = number_after(&at, "\"step_seconds\"");
+    assert_true(number_after(&at, "\"read_bytes_per_second\"") > 0);
+    double counted = 0, sum = 0;
+    while (strstr(at, "\"calls\"")) {
+        const double calls = number_after(&at, "\"calls\""), here = number_after(&at, "\"ops\"");
+        assert_true(calls >= 1 && here >= calls);
+        counted += here;
+        const double seconds = number_after(&at, "\"seconds\"");
+        assert_true(seconds > 0);
+        sum += seconds;
+    }
+    assert_int_equal(counted, ops);
+    printf("%s: %.0f ops, %.1f us in groups, %.1f us as a step\n", (const char *)*state, ops, 1e6 * sum,
+           1e6 * whole);
+    assert_true(sum > 0.3 * whole && sum < 5 * whole);
+    sluice_free(text);
+    sluice_engine_destroy(engine);
+    options.no_prefix_reuse = false;
+    engine = open_engine(model, &options);
+    generate(engine, &s, 0, tokens, &counters);
+    assert_int_equal(sluice_engine_profile(engine, SLUICE_JSON, &text, &error), SLUICE_ERR_INVALID);
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
 /* ---- faults ---- */
 
 /* Makes an engine and generates six tokens in three steps or more. 0, or the first error. *after: what a
@@ -338,7 +389,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 4];
+    struct CMUnitTest tests[FAMILIES + 6];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -349,6 +400,8 @@ int main(int argc, char **argv) {
             (struct CMUnitTest){extra_model, same_tokens_as_the_cpu, NULL, NULL, (void *)(size_t)extra_model};
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(sequences_together);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(profile_of_a_step, FIXTURES "qwen3moe");
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(profile_of_a_step, FIXTURES "qwen3");
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);
     return _cmocka_run_group_tests("cuda", tests, count, NULL, NULL);

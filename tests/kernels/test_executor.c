@@ -274,6 +274,49 @@ static void test_counters_and_allocations(void **state) {
     close_engine(&e);
 }
 
+/* A profile of the last step: every op is in one row, and the rows' times are parts of the whole's. */
+static void test_profile(void **state) {
+    (void)state;
+    static engine e;
+    sl_error error = {0};
+    sl_plan_profile profile = {0};
+    sl_plan_step step = {.rows = {60, 120, 60}, .keys = 20, .spans = 3};
+    open_engine(&e, SL_ISA_AVX512, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    start(&e);
+    assert_int_equal(sl_plan_profile_step(e.plan, e.executor, &step, &profile, &error), SL_ERR_INVALID);
+    sl_plan_profile_free(&profile);
+    run_step(&e, (const int32_t[SLOTS]){30, 20, 10}, false);
+    if (sl_plan_profile_step(e.plan, e.executor, &step, &profile, &error)) {
+        fail_msg("%s", error.message);
+    }
+    const sl_lowered *bucket = &e.plan->deployment.buckets[0];
+    int32_t calls = 0, linears = 0, linear_calls = 0;
+    double seconds = 0;
+    for (int32_t r = 0; r < profile.row_count; r++) {
+        const sl_profile_row *row = &profile.rows[r];
+        assert_true(row->seconds > 0);
+        assert_true(r == 0 || row->seconds <= row[-1].seconds);
+        calls += row->ops;
+        assert_int_equal(row->ops, row->calls);
+        linear_calls += strncmp(row->kernel, "linear/", 7) == 0 ? row->calls : 0;
+        seconds += row->seconds;
+        for (int32_t other = 0; other < r; other++) {
+            assert_true(strcmp(row->kernel, profile.rows[other].kernel) != 0 ||
+                        strcmp(row->shape, profile.rows[other].shape) != 0);
+        }
+    }
+    for (int32_t i = 0; i < bucket->op_count; i++) {
+        linears += bucket->ops[i].kind == SL_OP_LINEAR;
+    }
+    assert_int_equal(calls, bucket->op_count);
+    assert_int_equal(linear_calls, linears);
+    /* The best of each op is at most what it took in the quickest run. */
+    assert_true(seconds <= profile.step_seconds * 1.0001);
+    assert_int_equal(profile.op_count, bucket->op_count);
+    sl_plan_profile_free(&profile);
+    close_engine(&e);
+}
+
 /* Every allocation of a deployment fails once; nothing is left behind. */
 static void test_failing_memory(void **state) {
     (void)state;
@@ -413,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_cuts_best),
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_counters_and_allocations),
+        cmocka_unit_test(test_profile),
         cmocka_unit_test(test_failing_memory),
         cmocka_unit_test(test_cancelled_loading),
         cmocka_unit_test(test_isa_limit),

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 /* The CPU backend: makes the pools of a deployment, resolves its ops to {function, pointers}, and runs steps.
  */
 #include "backend/cpu/cpu.h"
@@ -7,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct cpu_backend {
@@ -29,7 +31,8 @@ struct sl_executor {
     unsigned char *pools[SL_POOL_COUNT];
     const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
     bucket *buckets;
-    int32_t running; /* bucket of the last step */
+    int32_t running;       /* bucket of the last step */
+    sl_step_header header; /* of the last step: a profile runs it again */
     sl_cpu_context context;
     sl_kernel_count *counts;
     int32_t count_count;
@@ -461,6 +464,12 @@ static int check_block(const sl_executor *executor, sl_error *error) {
 }
 #endif
 
+static void reset_cursors(bucket *bucket) {
+    for (int32_t i = 0; i < 2 * bucket->op_count; i++) {
+        atomic_store_explicit(&bucket->cursors[i], 0, memory_order_relaxed);
+    }
+}
+
 static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_step_header *header = executor->context.header;
@@ -483,12 +492,11 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
 #endif
     bucket *bucket = &executor->buckets[index];
     executor->running = index;
+    executor->header = *header;
     executor->context.counts[SL_ROWS_STEP] = header->rows;
     executor->context.counts[SL_ROWS_EXPERT] = header->rows * deployment->program->experts_used;
     executor->context.counts[SL_ROWS_OUTPUT] = header->outputs;
-    for (int32_t i = 0; i < 2 * bucket->op_count; i++) {
-        atomic_store_explicit(&bucket->cursors[i], 0, memory_order_relaxed);
-    }
+    reset_cursors(bucket);
     sl_pool_run(executor->threads, run_ops, executor);
     for (int32_t i = 0; i < bucket->op_count; i++) {
         bucket->ops[i].count->calls++;
@@ -556,6 +564,66 @@ static void counters(const sl_executor *executor, sl_counters *result) {
     result->kernel_count = executor->count_count;
 }
 
+/* ---- profile
+ * ------------------------------------------------------------------------------------------------ */
+
+typedef struct timed_run {
+    const sl_executor *executor;
+    double *ends; /* [op_count + 1]: when the first op began, and when each was done by all threads */
+} timed_run;
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void run_timed(void *argument, int thread, int threads) {
+    const timed_run *run = argument;
+    const bucket *bucket = &run->executor->buckets[run->executor->running];
+    for (int32_t i = 0; i <= bucket->op_count; i++) {
+        sl_pool_barrier(run->executor->threads);
+        if (thread == 0) {
+            run->ends[i] = seconds_now();
+        }
+        if (i < bucket->op_count) {
+            bucket->ops[i].run(&run->executor->context, &bucket->ops[i], thread, threads);
+        }
+    }
+}
+
+/* The whole step some times, a clock between its ops; of each op the quickest. */
+static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
+    enum { RUNS = 3 };
+    bucket *bucket = &executor->buckets[executor->running];
+    const size_t ops = (size_t)bucket->op_count;
+    double *ends = executor->steps > 0 ? sl_alloc_zero(2 * ops + 1, sizeof *ends) : NULL;
+    if (!ends) {
+        return executor->steps > 0 ? sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for a profile")
+                                   : sl_fail(error, SL_ERR_INVALID, "profile: no step has run yet");
+    }
+    double *best = ends + ops + 1;
+    timed_run run = {executor, ends};
+    *sl_step_head(executor->pools[SL_POOL_STAGING]) = executor->header;
+    for (int r = 0; r < RUNS; r++) {
+        reset_cursors(bucket);
+        sl_pool_run(executor->threads, run_timed, &run);
+        for (size_t i = 0; i < ops; i++) {
+            const double seconds = ends[i + 1] - ends[i];
+            best[i] = r == 0 || seconds < best[i] ? seconds : best[i];
+        }
+        const double all = ends[ops] - ends[0];
+        profile->step_seconds = r == 0 || all < profile->step_seconds ? all : profile->step_seconds;
+    }
+    memset(profile->seconds, 0, (size_t)profile->group_count * sizeof *profile->seconds);
+    for (size_t i = 0; i < ops; i++) {
+        profile->seconds[profile->groups[i]] += best[i];
+    }
+    profile->read_bytes = profile->tensor_operations = 0;
+    sl_free(ends);
+    return SL_OK;
+}
+
 /* ---- the backend
  * -------------------------------------------------------------------------------------------- */
 
@@ -617,6 +685,7 @@ static const sl_backend_functions functions = {
     .read = read_pool,
     .write = write_pool,
     .counters = counters,
+    .profile = profile_step,
     .memory_available = memory_available,
     .destroy = destroy,
 };

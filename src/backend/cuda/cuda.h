@@ -233,6 +233,26 @@ int sl_cuda_synchronize(sl_cuda_device *device, sl_error *error);
 int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
                    uint64_t *offsets, const sl_progress *progress, sl_error *error);
 
+/* ---- profile (profile.c, peaks.cu) ---- */
+
+/* A list of ops and all that launching them takes. */
+typedef struct sl_cuda_list {
+    const sl_cuda_context *context;
+    const sl_cuda_op *ops;
+    int32_t count;
+} sl_cuda_list;
+
+/* Measures the list, whose step block is on the device. `memory`: weights, to measure how fast memory is
+ * read. Allocates graphs, waits for the device. */
+int sl_cuda_profile(sl_cuda_device *device, const sl_cuda_list *list, const void *memory, uint64_t bytes,
+                    sl_profile *profile, sl_error *error);
+/* Reads all `bytes` (whole 16-byte words count) once. *sink is written only if the sum is one unlikely
+ * number. */
+cudaError_t sl_cuda_peak_read(const void *memory, uint64_t bytes, uint32_t *sink, cudaStream_t stream);
+/* BF16 products of arbitrary numbers, as many as the tensor cores take; *operations: how many
+ * multiplications and additions that is, 0 where there is no such kernel for the device. */
+cudaError_t sl_cuda_peak_tensor(int device, float *sink, double *operations, cudaStream_t stream);
+
 /* exec.c */
 extern const sl_backend_functions sl_cuda_functions;
 

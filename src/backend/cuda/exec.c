@@ -52,6 +52,7 @@ struct sl_executor {
     sl_cuda_context context;
     sl_kernel_count *counts;
     int32_t count_count;
+    int32_t last_bucket; /* that was submitted */
     uint64_t steps, eager_steps, replayed_steps, captured, failed;
     bool running;
 };
@@ -656,6 +657,7 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
         bucket->ops[i].count->rows += (uint64_t)counts[bucket->ops[i].counted];
     }
     executor->steps++;
+    executor->last_bucket = index;
     executor->running = true;
     return SL_OK;
 }
@@ -735,6 +737,22 @@ static void counters(const sl_executor *executor, sl_counters *result) {
     result->failed_captures = executor->failed;
     result->kernels = executor->counts;
     result->kernel_count = executor->count_count;
+}
+
+static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
+    int status = check_fault(executor, error);
+    if (status) {
+        return status;
+    }
+    if (executor->steps == 0) {
+        return sl_fail(error, SL_ERR_INVALID, "profile: no step has run yet");
+    }
+    const bucket *bucket = &executor->buckets[executor->last_bucket];
+    const sl_cuda_list list = {&executor->context, bucket->ops, bucket->op_count};
+    sl_error why = {.code = SL_OK};
+    status = sl_cuda_profile(&executor->device, &list, executor->pools[SL_POOL_WEIGHTS],
+                             executor->deployment->pool_bytes[SL_POOL_WEIGHTS], profile, &why);
+    return status ? fault(executor, &why, error) : SL_OK;
 }
 
 /* ---- deploying ---- */
@@ -898,6 +916,7 @@ const sl_backend_functions sl_cuda_functions = {
     .read = read_pool,
     .write = write_pool,
     .counters = counters,
+    .profile = profile_step,
     .memory_available = memory_available,
     .destroy = destroy,
 };
