@@ -117,12 +117,27 @@ struct sl_cuda_fusion {
 /* rows.cu */
 SL_CUDA_RUN(sl_cuda_embed);
 SL_CUDA_RUN(sl_cuda_rmsnorm);
+SL_CUDA_RUN(sl_cuda_rmsnorm_quantize);
+const char *sl_cuda_rmsnorm_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 SL_CUDA_RUN(sl_cuda_quantize);
 SL_CUDA_RUN(sl_cuda_rope);
 SL_CUDA_RUN(sl_cuda_combine);
 SL_CUDA_RUN(sl_cuda_activate);
+SL_CUDA_RUN(sl_cuda_activate_quantize);
 SL_CUDA_RUN(sl_cuda_gather);
 SL_CUDA_RUN(sl_cuda_softcap);
+/* fuse_rows.cu */
+SL_CUDA_RUN(sl_cuda_embed_norm);
+SL_CUDA_RUN(sl_cuda_gather_norm);
+SL_CUDA_RUN(sl_cuda_gather_gather_norm);
+SL_CUDA_RUN(sl_cuda_combine_norm);
+const char *sl_cuda_norm_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+const char *sl_cuda_source_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+const char *sl_cuda_activate_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* fuse_heads.cu */
+SL_CUDA_RUN(sl_cuda_heads);
+const char *sl_cuda_heads_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 /* cache.cu */
 SL_CUDA_RUN(sl_cuda_begin);
 SL_CUDA_RUN(sl_cuda_cache_write);

@@ -86,7 +86,7 @@
 static const sl_cuda_kernel kernels[] = {
     SIMPLE(BEGIN, begin, "exact", 0),
     SIMPLE(EMBED, embed, "exact", 0),
-    SIMPLE(RMSNORM, rmsnorm, "f32/tree", 1e-5f),
+    CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
     MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
@@ -155,10 +155,50 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
     return list;
 }
 
+#define FUSION(function, check, fusion_name, ...)                                                            \
+    {                                                                                                        \
+        .fusion = {.name = fusion_name "/cuda",                                                              \
+                   .count = sizeof((const sl_op_kind[]){__VA_ARGS__}) / sizeof(sl_op_kind),                  \
+                   .ops = {__VA_ARGS__},                                                                     \
+                   .declines = check},                                                                       \
+        .run = function                                                                                      \
+    }
+
 /* The longest first: the plan takes the first that does not decline. */
-static const sl_fusion *const fusions[] = {NULL};
+static const sl_cuda_fusion fused[] = {
+    FUSION(sl_cuda_heads, sl_cuda_heads_declines, "norms+rope+cache_write", SL_OP_RMSNORM, SL_OP_RMSNORM,
+           SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
+    FUSION(sl_cuda_heads, sl_cuda_heads_declines, "rope+cache_write", SL_OP_ROPE, SL_OP_ROPE,
+           SL_OP_CACHE_WRITE),
+    FUSION(sl_cuda_gather_gather_norm, sl_cuda_gathers_fusion_declines, "gather+gather+rmsnorm+quantize",
+           SL_OP_GATHER, SL_OP_GATHER, SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_gather_gather_norm, sl_cuda_gathers_fusion_declines, "gather+gather+rmsnorm", SL_OP_GATHER,
+           SL_OP_GATHER, SL_OP_RMSNORM),
+    FUSION(sl_cuda_gather_norm, sl_cuda_source_fusion_declines, "gather+rmsnorm+quantize", SL_OP_GATHER,
+           SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_gather_norm, sl_cuda_source_fusion_declines, "gather+rmsnorm", SL_OP_GATHER,
+           SL_OP_RMSNORM),
+    FUSION(sl_cuda_embed_norm, sl_cuda_source_fusion_declines, "embed+rmsnorm+quantize", SL_OP_EMBED,
+           SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_embed_norm, sl_cuda_source_fusion_declines, "embed+rmsnorm", SL_OP_EMBED, SL_OP_RMSNORM),
+    FUSION(sl_cuda_combine_norm, sl_cuda_source_fusion_declines, "combine+rmsnorm+quantize", SL_OP_COMBINE,
+           SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_combine_norm, sl_cuda_source_fusion_declines, "combine+rmsnorm", SL_OP_COMBINE,
+           SL_OP_RMSNORM),
+    FUSION(sl_cuda_rmsnorm_quantize, sl_cuda_norm_fusion_declines, "rmsnorm+quantize", SL_OP_RMSNORM,
+           SL_OP_QUANTIZE),
+    FUSION(sl_cuda_activate_quantize, sl_cuda_activate_fusion_declines, "activate+quantize", SL_OP_ACTIVATE,
+           SL_OP_QUANTIZE),
+};
+
+#define FUSED(i) &fused[i].fusion
+static const sl_fusion *const fusions[] = {
+    FUSED(0), FUSED(1), FUSED(2), FUSED(3), FUSED(4),  FUSED(5),
+    FUSED(6), FUSED(7), FUSED(8), FUSED(9), FUSED(10), FUSED(11),
+};
+_Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 
 const sl_fusion *const *sl_cuda_fusions(int32_t *count) {
-    *count = sizeof fusions / sizeof *fusions - 1;
+    *count = sizeof fusions / sizeof *fusions;
     return fusions;
 }

@@ -1,0 +1,119 @@
+/* Writing keys and values into pages, four elements at a time. */
+#ifndef SL_BACKEND_CUDA_CACHE_CUH
+#define SL_BACKEND_CUDA_CACHE_CUH
+
+#include "backend/cuda/rows.cuh"
+
+/* The layer's keys of the row's page, and the row's place among the page's tokens. NULL without a page: then
+ * nothing is written; the step's maker left it out, and nothing else must be hurt. */
+typedef struct sl_cache_spot {
+    unsigned char *keys;
+    int32_t token;
+} sl_cache_spot;
+
+static __device__ __forceinline__ sl_cache_spot sl_find_spot(const sl_cuda_context &context,
+                                                             const sl_cache_place &place, int32_t row) {
+    const sl_cuda_cache &cache = context.caches[place.group];
+    const sl_step_span *span = &context.spans[context.rows[row].span];
+    const int32_t index = span->length[place.group] + row - span->first_row;
+    const int32_t page = cache.table[(int64_t)span->slot * context.table_width + index / SL_PAGE_TOKENS];
+    sl_cache_spot spot = {NULL, index % SL_PAGE_TOKENS};
+    if (page >= 0) {
+        spot.keys =
+            cache.pages + (uint64_t)page * cache.page_bytes + (uint64_t)place.layer * cache.layer_bytes;
+    }
+    return spot;
+}
+
+/* Where head `head` of the row's keys or values goes. */
+static __device__ __forceinline__ unsigned char *
+sl_cache_row(const sl_cuda_cache &cache, const sl_cache_spot &spot, bool is_value, int32_t head) {
+    const uint64_t tokens = (uint64_t)head * SL_PAGE_TOKENS + (uint64_t)spot.token;
+    return is_value ? spot.keys + (uint64_t)cache.kv_heads * SL_PAGE_TOKENS * cache.key_bytes +
+                          tokens * cache.value_bytes
+                    : spot.keys + tokens * cache.key_bytes;
+}
+
+/* As the reference encode of Q8_0; eight neighbouring lanes hold a block. */
+static __device__ __forceinline__ void sl_encode_q8_0_quad(float4 quad, unsigned char *row, int32_t i,
+                                                           bool active) {
+    float largest = 0.0f;
+    const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (int k = 0; k < SL_QUAD; k++) {
+        largest = fmaxf(largest, fabsf(values[k]));
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32 / SL_QUAD; distance *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
+    }
+    const float scale = largest / 127.0f;
+    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    uint32_t packed = 0;
+#pragma unroll
+    for (int k = 0; k < SL_QUAD; k++) {
+        const float value = roundf(values[k] * inverse);
+        packed |= (fabsf(value) < 1024.0f ? (uint32_t)(int)value & 255u : 0u) << 8 * k;
+    }
+    if (active) {
+        unsigned char *block = row + i / 32 * SL_Q8_0_BYTES;
+        uint16_t *quants = (uint16_t *)(void *)(block + 2 + i % 32);
+        quants[0] = (uint16_t)packed;
+        quants[1] = (uint16_t)(packed >> 16);
+        if (i % 32 == 0) {
+            *(uint16_t *)(void *)block = sl_f32_to_f16(scale);
+        }
+    }
+}
+
+template <bool ALIGNED, typename TYPE, typename FUNCTION>
+static __device__ __forceinline__ void sl_encode_elements(float4 quad, unsigned char *row, int32_t i,
+                                                          int32_t width, FUNCTION encode) {
+    TYPE *start = (TYPE *)(void *)row + i;
+    const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
+    if (ALIGNED) {
+        struct __align__(SL_QUAD * sizeof(TYPE)) {
+            TYPE at[SL_QUAD];
+        }
+        packed;
+#pragma unroll
+        for (int k = 0; k < SL_QUAD; k++) {
+            packed.at[k] = encode(values[k]);
+        }
+        *(decltype(packed) *)(void *)start = packed;
+    } else {
+        for (int32_t k = 0; k < SL_QUAD && i + k < width; k++) {
+            start[k] = encode(values[k]);
+        }
+    }
+}
+
+/* Elements [i, i + 4) of a head's key or value of `width` elements to `row` of the cache; by whole warps,
+ * lane after lane a quad, zeros from the width on. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void sl_encode_quad(sl_qtype type, float4 quad, unsigned char *row,
+                                                      int32_t i, int32_t width) {
+    if (type == SL_QTYPE_Q8_0) {
+        sl_encode_q8_0_quad(quad, row, i, i < width);
+        return;
+    }
+    if (i >= width) {
+        return;
+    }
+    switch (type) {
+    case SL_QTYPE_F32:
+        sl_encode_elements<ALIGNED, float>(quad, row, i, width, [](float v) { return v; });
+        break;
+    case SL_QTYPE_F16:
+        sl_encode_elements<ALIGNED, uint16_t>(quad, row, i, width, [](float v) { return sl_f32_to_f16(v); });
+        break;
+    case SL_QTYPE_FP8:
+        sl_encode_elements<ALIGNED, uint8_t>(quad, row, i, width, [](float v) { return sl_f32_to_e4m3(v); });
+        break;
+    default:
+        sl_encode_elements<ALIGNED, uint16_t>(quad, row, i, width, [](float v) { return sl_f32_to_bf16(v); });
+        break;
+    }
+}
+
+#endif
