@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 3 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 4 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -49,6 +49,8 @@ struct sl_kernel {
     float tolerance; /* against the plain kernel: largest |difference| over the root mean square of the plain
                         result */
     bool batched;    /* handles many rows in one pass over the weights or keys */
+    bool cut_dependent; /* the bits depend on where a sequence was cut into steps, though on no other row; a
+                           deterministic plan declines it */
     /* NULL when it can do it, else why not, as the end of "<name>: ..."; a static string. */
     const char *(*declines)(const sl_kernel *kernel, const sl_kernel_query *query);
     /* The weight layout it reads: bytes of a packed copy, and the packing of rows [first, first + count) of

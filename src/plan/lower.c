@@ -66,6 +66,9 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     if (required && !same_class(kernel, required)) {
         return l->classes->reason;
     }
+    if (kernel->cut_dependent && l->plan->backend->options.deterministic) {
+        return "its bits depend on how steps are cut";
+    }
     const char *reason = kernel->declines ? kernel->declines(kernel, query) : NULL;
     if (!reason && query->op->kind == SL_OP_LINEAR && kernel->activation == SL_VALUE_Q8_32 &&
         (sl_operand_width(l->program, query->op, false, 0) % 32 != 0 || query->op->in[0].column % 32 != 0)) {

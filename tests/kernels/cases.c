@@ -663,16 +663,16 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150};
-    static const int32_t sizes[] = {32, 64, 128};
+    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300, 96, 200, 49, 193};
+    static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;
     }
     const int32_t key_heads = 1 + index % 3, ratio = 1 + index % 2;
     sl_state_layer shape = {.taps = index % 4 == 3 ? 2 : 4,
                             .heads = key_heads * ratio,
-                            .key_size = sizes[index % 3],
-                            .value_size = sizes[(index + index / 3) % 3]};
+                            .key_size = index < 11 ? sizes[index % 3] : sizes[1 + index % 3],
+                            .value_size = index < 11 ? sizes[(index + index / 3) % 3] : sizes[index / 2 % 4]};
     shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;

@@ -165,6 +165,11 @@ uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query
 SL_CUDA_RUN(sl_cuda_delta_conv);
 SL_CUDA_RUN(sl_cuda_delta_scan);
 const char *sl_cuda_delta_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* delta_chunk.cu: for many rows, on the tensor cores */
+SL_CUDA_RUN(sl_cuda_delta_chunk);
+const char *sl_cuda_delta_chunk_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+uint64_t sl_cuda_delta_chunk_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+cudaError_t sl_cuda_delta_prepare(int device);
 /* linear.cu: `few` reads the weights once for up to SL_CUDA_FEW_ROWS rows, `many` decodes a tile for 64 rows
  */
 enum { SL_CUDA_FEW_ROWS = 8 };

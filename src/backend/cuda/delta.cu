@@ -1,33 +1,20 @@
-/* The two recurrent ops of a gated-delta-net layer, row after row as the plain kernels do it. Both read the
- * state slot state_read (or zeros) and write their own part of state_write, which is another slot, so that a
- * step can be run again. */
-#include "backend/cuda/device.cuh"
+/* The two recurrent ops of a gated-delta-net layer: the causal convolution, and the scan row after row for
+ * few rows (delta_chunk.cu has the one for many). */
+#include "backend/cuda/delta.cuh"
 
-enum { CONV_THREADS = 128, MOST_KEYS = 512, MOST_VALUES = 1024 };
+enum {
+    CONV_THREADS = 128,
+    CONV_ROWS = 8, /* of a block */
+    MOST_KEYS = 512,
+    PARTS = 8 /* of the keys, one warp each */
+};
 
-typedef struct delta_args {
-    sl_state_layer shape;
-    sl_op_delta_scan scan;
-    sl_cuda_operand x, a, b, y;    /* x: also qkv */
-    const float *weight, *dt_bias; /* weight: also a_log */
-} delta_args;
-
-static __device__ const float *old_state(const sl_cuda_context &context, const sl_step_span &span,
-                                         uint64_t offset) {
-    return span.state_read < 0
-               ? NULL
-               : (const float *)(context.state + (uint64_t)span.state_read * context.state_bytes + offset);
-}
-
-static __device__ float *new_state(const sl_cuda_context &context, const sl_step_span &span,
-                                   uint64_t offset) {
-    return (float *)(context.state + (uint64_t)span.state_write * context.state_bytes + offset);
-}
+/* ---- convolution ---- */
 
 /* Element `index` of a channel's time line: the rows of the span follow the taps - 1 elements of the state.
  */
-static __device__ float conv_input(const delta_args &args, const sl_step_span &span, const float *state,
-                                   int32_t channel, int32_t index) {
+static __device__ __forceinline__ float conv_input(const delta_args &args, const sl_step_span &span,
+                                                   const float *state, int32_t channel, int32_t index) {
     const int32_t kept = args.shape.taps - 1;
     if (index >= kept) {
         return sl_f32(args.x, span.first_row + index - kept)[channel];
@@ -35,26 +22,58 @@ static __device__ float conv_input(const delta_args &args, const sl_step_span &s
     return state ? state[(int64_t)index * args.shape.channels + channel] : 0.0f;
 }
 
-/* A thread per span and channel. Class "f32": products added from the oldest tap to the newest. */
-static __global__ void conv_kernel(sl_cuda_context context, delta_args args) {
-    const int32_t channel = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x), taps = args.shape.taps;
-    if ((int32_t)blockIdx.y >= context.header->spans || channel >= args.shape.channels) {
+/* A thread per channel, for CONV_ROWS rows of the step, of which the block that has a span's last row leaves
+ * the span's state. TAPS inputs stay in registers as long as the rows are of one span; 0: any number of taps,
+ * read again for each row. Class "f32": products added from the oldest tap to the newest. */
+template <int TAPS>
+static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
+    sl_wait_for_inputs();
+    const int32_t channel = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x);
+    const int32_t taps = TAPS > 0 ? TAPS : args.shape.taps;
+    const int32_t first = (int32_t)blockIdx.y * CONV_ROWS, rows = context.header->rows;
+    if (first >= rows || channel >= args.shape.channels) {
         return;
     }
-    const sl_step_span &span = context.spans[blockIdx.y];
-    const float *weight = args.weight + (int64_t)channel * taps;
-    const float *state = old_state(context, span, args.shape.conv_offset);
-    float *kept = new_state(context, span, args.shape.conv_offset);
-    for (int32_t i = 0; i < span.row_count; i++) {
-        float sum = 0;
-        for (int32_t tap = 0; tap < taps; tap++) {
-            sum += weight[tap] * conv_input(args, span, state, channel, i + tap);
-        }
-        sl_f32(args.y, span.first_row + i)[channel] = sl_silu(sum);
+    const float *weights = args.weight + (int64_t)channel * taps;
+    float weight[TAPS > 0 ? TAPS : 1], kept[TAPS > 0 ? TAPS : 1];
+    for (int tap = 0; tap < TAPS; tap++) {
+        weight[tap] = weights[tap];
+        kept[tap] = 0;
     }
-    for (int32_t i = 0; i < taps - 1; i++) {
-        kept[(int64_t)i * args.shape.channels + channel] =
-            conv_input(args, span, state, channel, span.row_count + i);
+    int32_t before = SL_NONE;
+#pragma unroll
+    for (int32_t i = 0; i < CONV_ROWS; i++) {
+        const int32_t row = first + i;
+        if (row >= rows) {
+            break;
+        }
+        const int32_t number = context.rows[row].span;
+        const sl_step_span &span = context.spans[number];
+        const float *state = delta_old_state(context, span, args.shape.conv_offset);
+        const int32_t at = row - span.first_row;
+        float sum = 0;
+        if (TAPS > 0) {
+#pragma unroll
+            for (int tap = 0; tap < TAPS; tap++) {
+                const bool shifted = tap + 1 < TAPS && number == before;
+                kept[tap] = shifted ? kept[tap + 1 < TAPS ? tap + 1 : 0]
+                                    : conv_input(args, span, state, channel, at + tap);
+                sum += weight[tap] * kept[tap];
+            }
+        } else {
+            for (int32_t tap = 0; tap < taps; tap++) {
+                sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
+            }
+        }
+        before = number;
+        sl_f32(args.y, row)[channel] = sl_silu(sum);
+        if (at == span.row_count - 1) {
+            float *left = delta_new_state(context, span, args.shape.conv_offset);
+            for (int32_t k = 0; k < taps - 1; k++) {
+                left[(int64_t)k * args.shape.channels + channel] =
+                    conv_input(args, span, state, channel, span.row_count + k);
+            }
+        }
     }
 }
 
@@ -64,93 +83,129 @@ SL_CUDA_RUN(sl_cuda_delta_conv) {
     args.x = op->in[0];
     args.y = op->out[0];
     args.weight = (const float *)op->weights[0].data;
-    const dim3 grid((unsigned)((args.shape.channels + CONV_THREADS - 1) / CONV_THREADS), (unsigned)op->spans);
-    conv_kernel<<<grid, CONV_THREADS, 0, stream>>>(*context, args);
-    return cudaGetLastError();
+    const sl_launch_shape shape = {dim3((unsigned)((args.shape.channels + CONV_THREADS - 1) / CONV_THREADS),
+                                        (unsigned)((op->rows[SL_ROWS_STEP] + CONV_ROWS - 1) / CONV_ROWS)),
+                                   dim3(CONV_THREADS), 0};
+    switch (args.shape.taps) {
+    case 2:
+        return sl_launch(context, stream, shape, conv_kernel<2>, *context, args);
+    case 3:
+        return sl_launch(context, stream, shape, conv_kernel<3>, *context, args);
+    case 4:
+        return sl_launch(context, stream, shape, conv_kernel<4>, *context, args);
+    default:
+        return sl_launch(context, stream, shape, conv_kernel<0>, *context, args);
+    }
 }
 
-/* q and k of one row, divided by their norms; every thread adds all squares, in order. */
-static __device__ void load_keys(const float *x, int32_t size, float scale, float *y) {
+/* ---- scan ---- */
+
+/* q and k of one row divided by their norms, by two warps: squares added lane by lane, then across. */
+static __device__ __forceinline__ void load_keys(const float *x, int32_t size, float scale, float *y) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     float sum = 0;
-    for (int32_t i = 0; i < size; i++) {
-        sum += x[i] * x[i];
+    for (int32_t i = lane; i < size; i += SL_WARP) {
+        sum = fmaf(x[i], x[i], sum);
     }
-    const float factor = 1.0f / sqrtf(sum + 1e-6f) * scale;
-    for (int32_t i = (int32_t)threadIdx.x; i < size; i += (int32_t)blockDim.x) {
+    const float factor = 1.0f / sqrtf(sl_warp_sum(sum) + 1e-6f) * scale;
+    for (int32_t i = lane; i < size; i += SL_WARP) {
         y[i] = x[i] * factor;
     }
 }
 
-static __device__ float softplus(float x) {
-    return x > 20.0f ? x : log1pf(expf(x));
-}
-
-/* A block per span and value head, a thread per column of its state [key_size][value_size]. Class "f32": sums
- * over keys in order. */
-static __global__ void scan_kernel(sl_cuda_context context, delta_args args) {
-    __shared__ float q[MOST_KEYS], k[MOST_KEYS];
-    if ((int32_t)blockIdx.y >= context.header->spans) {
+/* A block per span, value head and 32 columns of its state [key_size][value_size]: lane l has a column, warp
+ * w the keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are
+ * added within each part in order, fused, then part after part. Columns never meet. */
+template <int EACH>
+static __global__ void __launch_bounds__(PARTS *SL_WARP)
+    scan_kernel(sl_cuda_context context, delta_args args) {
+    __shared__ float q[PARTS * EACH], k[PARTS * EACH], reads[PARTS][SL_WARP], sums[PARTS][SL_WARP];
+    sl_wait_for_inputs();
+    if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
     }
-    const sl_step_span &span = context.spans[blockIdx.y];
+    const sl_step_span &span = context.spans[blockIdx.z];
     const int32_t keys = args.shape.key_size, values = args.shape.value_size;
-    const int32_t head = (int32_t)blockIdx.x, j = (int32_t)threadIdx.x;
-    const int32_t key_head = args.scan.keys_cycle ? head % args.scan.key_heads
-                                                  : head / (args.scan.value_heads / args.scan.key_heads);
-    const int64_t first = (int64_t)head * keys * values;
-    const float *old = old_state(context, span, args.shape.delta_offset);
-    float *state = new_state(context, span, args.shape.delta_offset) + first;
-    const float rate = args.scan.decay_is_negated ? args.weight[head] : -expf(args.weight[head]);
-    for (int32_t i = 0; i < keys && j < values; i++) {
-        state[i * values + j] = old ? old[first + i * values + j] : 0.0f;
+    const int32_t head = (int32_t)blockIdx.y, key_head = delta_key_head(args, head);
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, part = (int32_t)threadIdx.x / SL_WARP;
+    const int32_t column = (int32_t)blockIdx.x * SL_WARP + lane;
+    const bool mine = column < values;
+    const int64_t at = ((int64_t)head * keys + part * EACH) * values + column;
+    const float *old = delta_old_state(context, span, args.shape.delta_offset);
+    float *left = delta_new_state(context, span, args.shape.delta_offset);
+    const float rate = delta_rate(args, head), bias = args.dt_bias[head];
+    float state[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        state[i] = old && mine && part * EACH + i < keys ? old[at + (int64_t)i * values] : 0.0f;
+    }
+    for (int32_t i = keys + (int32_t)threadIdx.x; i < PARTS * EACH; i += PARTS * SL_WARP) {
+        q[i] = k[i] = 0; /* beyond the last key */
     }
     for (int32_t row = span.first_row; row < span.first_row + span.row_count; row++) {
         const float *qkv = sl_f32(args.x, row);
-        __syncthreads();
-        load_keys(qkv + key_head * keys, keys, 1.0f / sqrtf((float)keys), q);
-        load_keys(qkv + (args.scan.key_heads + key_head) * keys, keys, 1.0f, k);
-        __syncthreads();
-        if (j >= values) {
-            continue;
+        if (part == 0) {
+            load_keys(qkv + key_head * keys, keys, 1.0f / sqrtf((float)keys), q);
+        } else if (part == 1) {
+            load_keys(qkv + (args.scan.key_heads + key_head) * keys, keys, 1.0f, k);
         }
-        const float decay = expf(rate * softplus(sl_f32(args.a, row)[head] + args.dt_bias[head]));
+        const float decay = expf(rate * delta_softplus(sl_f32(args.a, row)[head] + bias));
         const float beta = sl_sigmoid(sl_f32(args.b, row)[head]);
-        const float v = qkv[2 * args.scan.key_heads * keys + head * values + j];
-        float change = 0, y = 0;
-        for (int32_t i = 0; i < keys; i++) {
-            const float value = state[i * values + j] * decay;
-            state[i * values + j] = value;
-            change += value * k[i];
+        const float v = mine ? qkv[2 * args.scan.key_heads * keys + head * values + column] : 0.0f;
+        __syncthreads();
+        float read = 0, y = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            state[i] *= decay;
+            read = fmaf(state[i], k[part * EACH + i], read);
         }
-        change = beta * (v - change);
-        for (int32_t i = 0; i < keys; i++) {
-            const float value = state[i * values + j] + k[i] * change;
-            state[i * values + j] = value;
-            y += value * q[i];
+        reads[part][lane] = read;
+        __syncthreads();
+        read = 0;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            read += reads[p][lane];
         }
-        sl_f32(args.y, row)[head * values + j] = y;
+        const float change = beta * (v - read);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            state[i] = fmaf(k[part * EACH + i], change, state[i]);
+            y = fmaf(state[i], q[part * EACH + i], y);
+        }
+        sums[part][lane] = y;
+        __syncthreads(); /* also: q and k may be overwritten */
+        if (part == 0 && mine) {
+            y = 0;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                y += sums[p][lane];
+            }
+            sl_f32(args.y, row)[head * values + column] = y;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (mine && part * EACH + i < keys) {
+            left[at + (int64_t)i * values] = state[i];
+        }
     }
 }
 
 SL_CUDA_RUN(sl_cuda_delta_scan) {
-    delta_args args = {};
-    args.scan = op->op->u.delta_scan;
-    args.shape = op->program->states[args.scan.state];
-    args.x = op->in[0];
-    args.a = op->in[1];
-    args.b = op->in[2];
-    args.y = op->out[0];
-    args.weight = (const float *)op->weights[0].data;
-    args.dt_bias = (const float *)op->weights[1].data;
-    const unsigned threads = (unsigned)((args.shape.value_size + SL_WARP - 1) / SL_WARP * SL_WARP);
-    scan_kernel<<<dim3((unsigned)args.scan.value_heads, (unsigned)op->spans), threads, 0, stream>>>(*context,
-                                                                                                    args);
-    return cudaGetLastError();
+    const delta_args args = delta_scan_args(op);
+    const sl_launch_shape shape = {dim3((unsigned)((args.shape.value_size + SL_WARP - 1) / SL_WARP),
+                                        (unsigned)args.scan.value_heads, (unsigned)op->spans),
+                                   dim3(PARTS * SL_WARP), 0};
+    const int32_t keys = args.shape.key_size;
+    return keys <= 4 * PARTS    ? sl_launch(context, stream, shape, scan_kernel<4>, *context, args)
+           : keys <= 8 * PARTS  ? sl_launch(context, stream, shape, scan_kernel<8>, *context, args)
+           : keys <= 16 * PARTS ? sl_launch(context, stream, shape, scan_kernel<16>, *context, args)
+           : keys <= 32 * PARTS ? sl_launch(context, stream, shape, scan_kernel<32>, *context, args)
+                                : sl_launch(context, stream, shape, scan_kernel<64>, *context, args);
 }
 
 const char *sl_cuda_delta_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const sl_state_layer *shape = &query->program->states[query->op->u.delta_scan.state];
-    return shape->key_size > MOST_KEYS || shape->value_size > MOST_VALUES ? "takes heads of up to 512 by 1024"
-                                                                          : NULL;
+    return shape->key_size > MOST_KEYS ? "takes keys of up to 512" : NULL;
 }
