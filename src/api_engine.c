@@ -72,12 +72,6 @@ static double seconds_now(void) {
 /* ---- the stepping thread
  * -------------------------------------------------------------------------------------------- */
 
-static int run_step(sluice_engine *engine, int32_t bucket, sl_error *error) {
-    const sl_backend_functions *functions = engine->planned.backend->functions;
-    int status = functions->submit(engine->executor, bucket, error);
-    return status ? status : functions->wait(engine->executor, error);
-}
-
 static void note_step(sluice_engine *engine, int32_t bucket) {
     const sl_plan *plan = engine->planned.plan;
     void *block = engine->planned.backend->functions->step_block(engine->executor);
@@ -96,6 +90,43 @@ static void note_step(sluice_engine *engine, int32_t bucket) {
                                        .spans = head->spans};
 }
 
+/* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
+ * it is free while the device works. */
+static void run_steps(sluice_engine *engine, int32_t bucket) {
+    const sl_backend_functions *functions = engine->planned.backend->functions;
+    sl_error error, next_error;
+    bool follows = true;
+    note_step(engine, bucket);
+    pthread_mutex_unlock(&engine->mutex);
+    int status = functions->submit(engine->executor, bucket, &error), next_status = 0;
+    while (follows) {
+        pthread_mutex_lock(&engine->mutex);
+        follows = !status && !engine->stop && sl_scheduler_follow(engine->scheduler, &bucket) > 0;
+        if (follows) {
+            note_step(engine, bucket);
+        }
+        pthread_mutex_unlock(&engine->mutex);
+        if (follows) {
+            next_status = functions->submit(engine->executor, bucket, &next_error);
+        }
+        status = status ? status : functions->wait(engine->executor, &error);
+        pthread_mutex_lock(&engine->mutex);
+        sl_scheduler_commit(engine->scheduler, status, &error);
+        if (status == SL_ERR_DEVICE) {
+            engine->failed = true;
+            engine->failure = error;
+            sl_scheduler_fail_all(engine->scheduler, &error);
+            follows = false;
+        }
+        pthread_cond_broadcast(&engine->step_done);
+        if (follows) {
+            pthread_mutex_unlock(&engine->mutex);
+            status = next_status;
+            error = next_error;
+        }
+    }
+}
+
 static void *step_thread(void *argument) {
     sluice_engine *engine = argument;
     pthread_mutex_lock(&engine->mutex);
@@ -106,23 +137,11 @@ static void *step_thread(void *argument) {
             pthread_cond_wait(&engine->work_came, &engine->mutex);
             continue;
         }
-        note_step(engine, bucket);
-        engine->stepping = true;
-        pthread_mutex_unlock(&engine->mutex);
-        sl_error error;
         double begin = seconds_now();
-        int status = run_step(engine, bucket, &error);
-        double end = seconds_now();
-        pthread_mutex_lock(&engine->mutex);
+        engine->stepping = true;
+        run_steps(engine, bucket);
         engine->stepping = false;
-        engine->step_seconds += end - begin;
-        sl_scheduler_commit(engine->scheduler, status, &error);
-        if (status == SL_ERR_DEVICE) {
-            engine->failed = true;
-            engine->failure = error;
-            sl_scheduler_fail_all(engine->scheduler, &error);
-        }
-        pthread_cond_broadcast(&engine->step_done);
+        engine->step_seconds += seconds_now() - begin;
     }
     sl_error error;
     sl_fail(&error, SL_ERR_CANCELLED, "the engine was destroyed");
@@ -322,12 +341,20 @@ int sluice_sequence_create(sluice_engine *engine, sluice_sequence **out, sluice_
     return result ? sl_api_error(error, &inner) : wrap_sequence(engine, core, out, error);
 }
 
+/* Under the lock: a sequence whose request has ended may still be in a step that had begun by then. */
+static void wait_for_steps(sluice_engine *engine, const sl_sequence *core) {
+    while (!core->work && core->in_step) {
+        pthread_cond_wait(&engine->step_done, &engine->mutex);
+    }
+}
+
 int sluice_sequence_fork(sluice_sequence *sequence, sluice_sequence **out, sluice_error *error) {
     *out = NULL;
     sluice_engine *engine = sequence->engine;
     sl_error inner;
     sl_sequence *core = NULL;
     pthread_mutex_lock(&engine->mutex);
+    wait_for_steps(engine, sequence->core);
     int result = sequence->core->work ? sl_fail(&inner, SL_ERR_BUSY, "the sequence has an unfinished request")
                                       : sl_sequence_fork(engine->scheduler, sequence->core, &core, &inner);
     pthread_mutex_unlock(&engine->mutex);
@@ -339,6 +366,7 @@ int sluice_sequence_rollback(sluice_sequence *sequence, size_t length, sluice_er
     sl_error inner;
     int result = 0;
     pthread_mutex_lock(&engine->mutex);
+    wait_for_steps(engine, sequence->core);
     if (sequence->core->work) {
         result = sl_fail(&inner, SL_ERR_BUSY, "the sequence has an unfinished request");
     } else if (length > (size_t)sequence->core->count) {
@@ -530,6 +558,7 @@ int sluice_submit(sluice_sequence *sequence, const sluice_request_options *given
     request->engine = engine;
     sl_error inner;
     pthread_mutex_lock(&engine->mutex);
+    wait_for_steps(engine, sequence->core);
     result = engine->failed ? (inner = engine->failure, inner.code) : check_sampling(&o, &inner);
     if (result == 0) {
         result = prepare_request(request, &o, sequence->core, &inner);

@@ -209,14 +209,17 @@ typedef struct sl_backend_functions {
     int (*deploy)(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
                   sl_executor **executor, sl_error *error);
     void (*destroy_executor)(sl_executor *executor);
-    /* The block to fill for the next step: host memory, laid out as deployment->step. Valid until submit. */
+    /* The block to fill for the next step: host memory, laid out as deployment->step. It may be filled until
+     * submit, and read until the step was waited for. */
     void *(*step_block)(sl_executor *executor);
-    /* Starts the step in the block on the bucket with that index. Allocates nothing. One step at a time. */
+    /* Starts the step in the block on the bucket with that index, behind those that were started before it,
+     * of which at most backend->steps_in_flight are not waited for. Allocates nothing. */
     int (*submit)(sl_executor *executor, int32_t bucket, sl_error *error);
-    /* Waits for it. A device fault is SL_ERR_DEVICE, also in every later call. After any error no sequence's
-     * old cache or state content below its length is changed. */
+    /* Waits for the oldest step. A device fault is SL_ERR_DEVICE, also in every later call. After any error
+     * no sequence's old cache or state content below its length is changed. */
     int (*wait)(sl_executor *executor, sl_error *error);
-    /* Host views of the last step's results, valid until the next submit: [outputs][vocabulary] (only if
+    /* Host views of the results of the step waited for last, valid until the submit after the next or, with
+     * one step in flight, the next submit: [outputs][vocabulary] (only if
      * want_logits) and [outputs]. */
     const float *(*logits)(sl_executor *executor);
     const int32_t *(*tokens)(sl_executor *executor);
@@ -240,6 +243,8 @@ struct sl_backend {
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* of the device, for people; lives as long as the backend */
     bool maps_weights;       /* weights in the file's layout are read where they are mapped */
+    int32_t steps_in_flight; /* 1; 2: a step may be submitted before the one in front of it is waited for, and
+                                an error after a submit that succeeded is final (SL_ERR_DEVICE) */
     int32_t chunk;           /* rows of a step when nobody says otherwise */
     bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
                            bucket serves all row counts */

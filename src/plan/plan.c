@@ -416,6 +416,7 @@ static int size_pools(sl_plan *plan, sl_error *error) {
         deployment->pool_bytes[SL_POOL_STAGING] +=
             (uint64_t)limits->outputs * ((uint64_t)program->vocabulary * 4 + 4);
     }
+    deployment->pool_bytes[SL_POOL_STAGING] *= (uint64_t)plan->backend->steps_in_flight;
     return fit_cache(plan, error);
 }
 
@@ -489,13 +490,19 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
              program->group_count == 1 ? "" : "s", deployment->limits.sequences,
              sl_table_width(deployment->limits.context));
     memory_row(plan, SL_POOL_TABLES, deployment->pool_bytes[SL_POOL_TABLES], "page tables", detail);
-    snprintf(detail, sizeof detail, "%d rows, %d outputs", deployment->limits.rows,
-             deployment->limits.outputs);
-    memory_row(plan, SL_POOL_STAGING, deployment->step.bytes, "step block", detail);
-    if (deployment->pool_bytes[SL_POOL_STAGING] > deployment->step.bytes) {
-        snprintf(detail, sizeof detail, "%d outputs of %d", deployment->limits.outputs, program->vocabulary);
-        memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - deployment->step.bytes,
-                   "host outputs", detail);
+    char times[32] = "";
+    if (plan->backend->steps_in_flight > 1) {
+        snprintf(times, sizeof times, ", %d steps", plan->backend->steps_in_flight);
+    }
+    const uint64_t blocks = deployment->step.bytes * (uint64_t)plan->backend->steps_in_flight;
+    snprintf(detail, sizeof detail, "%d rows, %d outputs%s", deployment->limits.rows,
+             deployment->limits.outputs, times);
+    memory_row(plan, SL_POOL_STAGING, blocks, "step block", detail);
+    if (deployment->pool_bytes[SL_POOL_STAGING] > blocks) {
+        snprintf(detail, sizeof detail, "%d outputs of %d%s", deployment->limits.outputs, program->vocabulary,
+                 times);
+        memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - blocks, "host outputs",
+                   detail);
     }
     return 0;
 }

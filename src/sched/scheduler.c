@@ -4,6 +4,21 @@
 
 #include <string.h>
 
+/* What a step does for one sequence; as many as it has spans. */
+typedef struct part {
+    sl_work *work; /* NULL when it ended while the step was in flight */
+    sl_sequence *sequence;
+    int32_t rows, first_output, outputs;
+    bool advanced; /* the timeline has taken the step's rows over already */
+} part;
+
+typedef struct step {
+    part *parts; /* [limits.sequences] */
+    void *block;
+} step;
+
+enum { STEPS = 2 };
+
 struct sl_scheduler {
     const sl_plan *plan;
     const sl_program *program;
@@ -14,10 +29,9 @@ struct sl_scheduler {
     sl_sequence **slots; /* [limits.sequences], who has which page-table row; NULL: free */
     sl_sequence *oldest_sequence, *newest_sequence;
     sl_work *first, *last; /* in order of admission */
-    /* The step being built or in flight. */
-    sl_work **step_works; /* [limits.sequences], one per span */
-    void *block;
-    bool memory_short; /* a work went without pages while others ran: the next step goes by age alone */
+    step steps[STEPS];
+    int32_t next, in_flight; /* the one to build; how many before it are not committed */
+    bool memory_short;       /* a work went without pages while others ran: the next step goes by age alone */
     sl_scheduler_counters counters;
 };
 
@@ -43,9 +57,13 @@ int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, bool reuse, 
     s->executor = executor;
     s->reuse = reuse;
     s->slots = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_sequence *));
-    s->step_works = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_work *));
-    int result = s->slots && s->step_works ? sl_cache_create(&plan->deployment, reuse, &s->cache, error)
-                                           : sl_fail(error, SL_ERR_NOMEM, "out of memory for the scheduler");
+    bool complete = s->slots != NULL;
+    for (int i = 0; i < STEPS; i++) {
+        s->steps[i].parts = sl_alloc_zero((size_t)s->limits->sequences, sizeof(part));
+        complete &= s->steps[i].parts != NULL;
+    }
+    int result = complete ? sl_cache_create(&plan->deployment, reuse, &s->cache, error)
+                          : sl_fail(error, SL_ERR_NOMEM, "out of memory for the scheduler");
     if (result) {
         sl_scheduler_destroy(s);
         return result;
@@ -58,7 +76,9 @@ void sl_scheduler_destroy(sl_scheduler *s) {
     if (s) {
         sl_cache_destroy(s->cache);
         sl_free(s->slots);
-        sl_free(s->step_works);
+        for (int i = 0; i < STEPS; i++) {
+            sl_free(s->steps[i].parts);
+        }
         sl_free(s);
     }
 }
@@ -175,7 +195,18 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
     return 0;
 }
 
+/* Of those in flight; 0 is the oldest. */
+static step *flying(sl_scheduler *s, int32_t index) {
+    return &s->steps[(s->next + STEPS - s->in_flight + index) % STEPS];
+}
+
 static void finish(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_error *error) {
+    for (int32_t i = 0; i < s->in_flight; i++) {
+        step *t = flying(s, i);
+        for (int32_t p = 0; p < sl_step_head(t->block)->spans; p++) {
+            t->parts[p].work = t->parts[p].work == work ? NULL : t->parts[p].work;
+        }
+    }
     *(work->previous ? &work->previous->next : &s->first) = work->next;
     *(work->next ? &work->next->previous : &s->last) = work->previous;
     work->sequence->work = NULL;
@@ -183,8 +214,11 @@ static void finish(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_er
 }
 
 void sl_scheduler_fail_all(sl_scheduler *s, const sl_error *error) {
+    for (sl_sequence *q = s->oldest_sequence; q; q = q->newer) {
+        q->in_step = 0;
+    }
+    s->in_flight = 0;
     while (s->first) {
-        s->first->sequence->in_step = false;
         finish(s, s->first, SL_FINISH_ERROR, error);
     }
 }
@@ -284,8 +318,12 @@ static int32_t count_table_changes(const sl_scheduler *s, const sl_sequence *seq
     return changes;
 }
 
+static void *block_of(const sl_scheduler *s) {
+    return s->steps[s->next].block;
+}
+
 static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_header *head) {
-    sl_table_change *changes = sl_step_table_changes(&s->plan->deployment.step, s->block);
+    sl_table_change *changes = sl_step_table_changes(&s->plan->deployment.step, block_of(s));
     sl_timeline *t = &sequence->timeline;
     for (int32_t g = 0; g < s->program->group_count; g++) {
         for (int32_t i = t->dirty_from[g]; i < t->page_count[g]; i++) {
@@ -295,21 +333,24 @@ static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_
     }
 }
 
-static void write_outputs(sl_scheduler *s, const sl_work *work, sl_step_header *head,
-                          const sl_step_span *span) {
+static bool has_penalty(const sl_work *work) {
+    return work->sampler.repetition_penalty != 0 && work->sampler.repetition_penalty != 1;
+}
+
+static void write_outputs(sl_scheduler *s, const part *part, sl_step_header *head, const sl_step_span *span) {
     const sl_step_layout *layout = &s->plan->deployment.step;
-    const sl_sequence *sequence = work->sequence;
-    sl_step_output *outputs = sl_step_outputs(layout, s->block);
-    int32_t *history = sl_step_history(layout, s->block);
-    int32_t first_row = span->first_row + span->row_count - work->step_outputs;
-    for (int32_t i = 0; i < work->step_outputs; i++) {
+    const sl_work *work = part->work;
+    const sl_sequence *sequence = part->sequence;
+    sl_step_output *outputs = sl_step_outputs(layout, block_of(s));
+    int32_t *history = sl_step_history(layout, block_of(s));
+    int32_t first_row = span->first_row + span->row_count - part->outputs;
+    for (int32_t i = 0; i < part->outputs; i++) {
         sl_step_output *output = &outputs[head->outputs];
         *output = (sl_step_output){.row = first_row + i, .slot = sequence->slot, .sampler = work->sampler};
         int32_t position = sequence->timeline.cached + (first_row + i - span->first_row);
         output->sampler.counter = (uint32_t)position;
         /* Only the row that a token is sampled from needs the history. */
-        bool penalty = work->sampler.repetition_penalty != 0 && work->sampler.repetition_penalty != 1;
-        if (penalty && i == work->step_outputs - 1) {
+        if (has_penalty(work) && i == part->outputs - 1) {
             int32_t most = s->plan->options.history;
             int32_t count = position + 1 < most ? position + 1 : most;
             output->history_first = head->history;
@@ -322,42 +363,78 @@ static void write_outputs(sl_scheduler *s, const sl_work *work, sl_step_header *
     }
 }
 
+/* Rows past the sequence's tokens take what is sampled last. */
 static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs) {
     const sl_step_layout *layout = &s->plan->deployment.step;
-    sl_step_header *head = sl_step_head(s->block);
+    sl_step_header *head = sl_step_head(block_of(s));
     sl_sequence *sequence = work->sequence;
     sl_timeline *t = &sequence->timeline;
-    sl_step_span *span = &sl_step_spans(layout, s->block)[head->spans];
+    sl_step_span *span = &sl_step_spans(layout, block_of(s))[head->spans];
     *span = (sl_step_span){.slot = sequence->slot,
                            .first_row = head->rows,
                            .row_count = rows,
                            .state_read = t->state,
                            .state_write = t->write_state};
-    sl_step_row *step_rows = sl_step_rows(layout, s->block);
+    sl_step_row *step_rows = sl_step_rows(layout, block_of(s));
     for (int32_t i = 0; i < rows; i++) {
+        const int32_t position = t->cached + i;
+        const bool known = position < sequence->count;
         step_rows[head->rows + i] =
-            (sl_step_row){SL_ROW_TOKEN, sequence->tokens[t->cached + i], t->cached + i, head->spans};
+            (sl_step_row){known ? SL_ROW_TOKEN : SL_ROW_LAST_TOKEN, known ? sequence->tokens[position] : 0,
+                          position, head->spans};
     }
     for (int32_t g = 0; g < s->program->group_count; g++) {
         span->length[g] = t->cached;
     }
-    work->step_rows = rows;
-    work->step_first_output = head->outputs;
-    work->step_outputs = outputs;
-    write_outputs(s, work, head, span);
+    part *part = &s->steps[s->next].parts[head->spans];
+    part->work = work;
+    part->sequence = sequence;
+    part->rows = rows;
+    part->first_output = head->outputs;
+    part->outputs = outputs;
+    part->advanced = false;
+    write_outputs(s, part, head, span);
     write_table_changes(s, sequence, head);
-    s->step_works[head->spans++] = work;
+    head->spans++;
     head->rows += rows;
     head->want_logits |= outputs > 0 && work->logits != SL_LOGITS_NONE;
-    sequence->in_step = true;
+    sequence->in_step++;
     sequence->last_used = s->counters.steps + 1;
+}
+
+/* Makes room for the rows in the cache and writes them; false when there is none. `work` may preempt others
+ * when `pressing`. */
+static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs, bool pressing,
+                      step_room *room) {
+    sl_timeline *t = &work->sequence->timeline;
+    sl_step_header *head = sl_step_head(block_of(s));
+    sl_copy_list copies = {sl_step_page_copies(&s->plan->deployment.step, block_of(s)), head->page_copies,
+                           s->plan->deployment.step.max_page_copies};
+    int failed;
+    while ((failed = sl_timeline_reserve(s->cache, t, rows, &copies)) != 0 && pressing &&
+           preempt_one(s, work)) {
+    }
+    if (failed) {
+        s->memory_short |= pressing;
+        return false;
+    }
+    if (count_table_changes(s, work->sequence) > room->table_changes) {
+        sl_timeline_revert(s->cache, t);
+        return false;
+    }
+    head->page_copies = copies.count;
+    room->table_changes -= count_table_changes(s, work->sequence);
+    write_span(s, work, rows, outputs);
+    room->rows -= rows;
+    room->outputs -= outputs;
+    room->spans--;
+    return true;
 }
 
 /* Adds a sequence's next rows to the step; false when it can't run now. */
 static bool add_work(sl_scheduler *s, sl_work *work, step_room *room) {
     sl_sequence *sequence = work->sequence;
     sl_timeline *t = &sequence->timeline;
-    sl_step_header *head = sl_step_head(s->block);
     if (room->spans == 0 || room->rows == 0 || !take_slot(s, sequence)) {
         return false;
     }
@@ -374,26 +451,7 @@ static bool add_work(sl_scheduler *s, sl_work *work, step_room *room) {
     if (rows <= 0) {
         return false;
     }
-    sl_copy_list copies = {sl_step_page_copies(&s->plan->deployment.step, s->block), head->page_copies,
-                           s->plan->deployment.step.max_page_copies};
-    int failed;
-    while ((failed = sl_timeline_reserve(s->cache, t, rows, &copies)) != 0 && preempt_one(s, work)) {
-    }
-    if (failed) {
-        s->memory_short = true;
-        return false;
-    }
-    if (count_table_changes(s, sequence) > room->table_changes) {
-        sl_timeline_revert(s->cache, t);
-        return false;
-    }
-    head->page_copies = copies.count;
-    room->table_changes -= count_table_changes(s, sequence);
-    write_span(s, work, rows, outputs);
-    room->rows -= rows;
-    room->outputs -= outputs;
-    room->spans--;
-    return true;
+    return take_rows(s, work, rows, outputs, true, room);
 }
 
 /* Works with one pending token first, so that a long prompt does not hold up those that are generating; then
@@ -423,18 +481,32 @@ static void finish_cancelled(sl_scheduler *s) {
     }
 }
 
+static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
+    s->steps[s->next].block = functions(s)->step_block(s->executor);
+    sl_step_header *head = sl_step_head(block_of(s));
+    memset(head, 0, sizeof *head);
+    *room = (step_room){s->limits->rows, s->limits->outputs, s->limits->sequences,
+                        s->plan->deployment.step.max_table_changes};
+    return head;
+}
+
+static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
+    const sl_step_header *head = sl_step_head(block_of(s));
+    *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
+    s->next = (s->next + 1) % STEPS;
+    s->in_flight++;
+    return head->rows;
+}
+
 int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
     finish_cancelled(s);
     if (!s->first) {
         return 0;
     }
-    const sl_step_layout *layout = &s->plan->deployment.step;
-    s->block = functions(s)->step_block(s->executor);
-    sl_step_header *head = sl_step_head(s->block);
+    sl_step_header *head;
     for (;;) {
-        memset(head, 0, sizeof *head);
-        step_room room = {s->limits->rows, s->limits->outputs, s->limits->sequences,
-                          layout->max_table_changes};
+        step_room room;
+        head = begin_step(s, &room);
         add_works(s, &room);
         if (head->spans > 0) {
             break;
@@ -457,23 +529,73 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
             return 0;
         }
     }
-    *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
-    return head->rows;
+    return end_step(s, bucket);
+}
+
+/* Does the step in flight leave exactly the sampled token to go on with, which must then be computed whatever
+ * it is? */
+static bool goes_on(const sl_scheduler *s, const part *part) {
+    const sl_work *work = part->work;
+    return work && !work->cancelled && work->logits == SL_LOGITS_NONE && work->generate >= 2 &&
+           part->outputs == 1 && !has_penalty(work) &&
+           part->sequence->timeline.cached + part->rows == part->sequence->count &&
+           part->sequence->count < s->limits->context;
+}
+
+static bool can_follow(sl_scheduler *s) {
+    if (s->plan->backend->steps_in_flight < STEPS || s->in_flight != 1) {
+        return false;
+    }
+    step *before = flying(s, 0);
+    for (int32_t i = 0; i < sl_step_head(before->block)->spans; i++) {
+        if (!goes_on(s, &before->parts[i])) {
+            return false;
+        }
+    }
+    for (const sl_work *work = s->first; work; work = work->next) {
+        if (!work->blocked && !work->sequence->in_step) {
+            return false; /* somebody waits: the next step is for all */
+        }
+    }
+    return true;
+}
+
+int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
+    if (!can_follow(s)) {
+        return 0;
+    }
+    step *before = flying(s, 0);
+    const int32_t spans = sl_step_head(before->block)->spans;
+    step_room room;
+    const sl_step_header *head = begin_step(s, &room);
+    for (int32_t i = 0; i < spans; i++) {
+        part *part = &before->parts[i];
+        /* The rows' tokens are known, and the step that computes them ends before any that reads them. */
+        sl_timeline_advance(s->cache, &part->sequence->timeline, part->sequence->tokens, part->rows);
+        part->advanced = true;
+        take_rows(s, part->work, 1, 1, false, &room);
+    }
+    if (head->spans == 0) {
+        return 0;
+    }
+    s->counters.following_steps++;
+    return end_step(s, bucket);
 }
 
 /* ---- after a step
  * --------------------------------------------------------------------------------------------------- */
 
 /* Outputs of one sequence, in order: logits first, then the sampled token. */
-static void deliver(sl_scheduler *s, sl_work *work, const float *logits, const int32_t *tokens) {
-    sl_sequence *sequence = work->sequence;
-    int32_t outputs = work->step_outputs;
+static void deliver(sl_scheduler *s, const part *part, const float *logits, const int32_t *tokens) {
+    sl_work *work = part->work;
+    sl_sequence *sequence = part->sequence;
+    int32_t outputs = part->outputs;
     bool last = sequence->count == sequence->timeline.cached;
     if (outputs > 0 && work->logits != SL_LOGITS_NONE) {
         work->blocked = true;
         work->logits_from = sequence->timeline.cached; /* a preempted work does not deliver them again */
-        work->on_logits(work, logits + (size_t)work->step_first_output * (size_t)s->program->vocabulary,
-                        outputs, sequence->timeline.cached - outputs);
+        work->on_logits(work, logits + (size_t)part->first_output * (size_t)s->program->vocabulary, outputs,
+                        sequence->timeline.cached - outputs);
     }
     if (!last) {
         return;
@@ -486,7 +608,7 @@ static void deliver(sl_scheduler *s, sl_work *work, const float *logits, const i
         finish(s, work, SL_FINISH_CONTEXT, NULL);
         return;
     }
-    int32_t token = tokens[work->step_first_output + outputs - 1];
+    int32_t token = tokens[part->first_output + outputs - 1];
     sequence->tokens[sequence->count++] = token;
     work->generate--;
     sl_finish reason = work->on_token(work, token);
@@ -496,20 +618,29 @@ static void deliver(sl_scheduler *s, sl_work *work, const float *logits, const i
 }
 
 void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
-    const sl_step_header head = *sl_step_head(s->block);
+    const step *done = flying(s, 0);
+    const sl_step_header head = *sl_step_head(done->block);
+    s->in_flight--;
     const float *logits = status == 0 && head.want_logits ? functions(s)->logits(s->executor) : NULL;
     const int32_t *tokens = status == 0 ? functions(s)->tokens(s->executor) : NULL;
     for (int32_t i = 0; i < head.spans; i++) {
-        sl_work *work = s->step_works[i];
-        sl_sequence *sequence = work->sequence;
-        sequence->in_step = false;
-        if (status) {
+        const part *part = &done->parts[i];
+        sl_sequence *sequence = part->sequence;
+        sequence->in_step--;
+        if ((status || !part->work) && !part->advanced) {
             sl_timeline_revert(s->cache, &sequence->timeline);
-            finish(s, work, SL_FINISH_ERROR, error);
+        }
+        if (!part->work) {
             continue;
         }
-        sl_timeline_advance(s->cache, &sequence->timeline, sequence->tokens, work->step_rows);
-        deliver(s, work, logits, tokens);
+        if (status) {
+            finish(s, part->work, SL_FINISH_ERROR, error);
+            continue;
+        }
+        if (!part->advanced) {
+            sl_timeline_advance(s->cache, &sequence->timeline, sequence->tokens, part->rows);
+        }
+        deliver(s, part, logits, tokens);
     }
     if (status == 0) {
         s->counters.steps++;

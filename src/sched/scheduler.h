@@ -3,8 +3,13 @@
  * the last pending token of a sequence has gone through, the token sampled from it becomes the next pending
  * one. There is no other state: a preempted or rolled back sequence merely has more pending.
  *
+ * Where the backend takes two steps at once, a step of which every sequence goes on by the one token that it
+ * samples can be followed by the next before its tokens are known (sl_scheduler_follow): the device has them.
+ * A sequence that turns out to end there is dropped from the following step, which then has computed a row
+ * for nothing.
+ *
  * Not thread-safe: the engine holds its lock for every call. Between sl_scheduler_build and
- * sl_scheduler_commit it may let go of the lock; what is in the step then (sequence->in_step) must not be
+ * sl_scheduler_commit it may let go of the lock; what is in a step then (sequence->in_step) must not be
  * changed by others. */
 #ifndef SL_SCHED_SCHEDULER_H
 #define SL_SCHED_SCHEDULER_H
@@ -19,8 +24,8 @@ typedef struct sl_sequence {
     int32_t *tokens; /* [limits.context] */
     int32_t count;
     sl_timeline timeline;
-    int32_t slot; /* page-table row on the device; SL_NONE when it has none */
-    bool in_step;
+    int32_t slot;                      /* page-table row on the device; SL_NONE when it has none */
+    int32_t in_step;                   /* steps in flight that it is in */
     sl_work *work;                     /* the request it works for, or NULL */
     uint64_t last_used;                /* step number, for choosing whom to preempt */
     struct sl_sequence *older, *newer; /* all sequences of the scheduler */
@@ -54,14 +59,14 @@ struct sl_work {
     void (*on_done)(sl_work *work, sl_finish finish, const sl_error *error);
     /* The scheduler's part; zero at the start. */
     bool blocked;
-    bool cancelled;                                     /* set by the owner; takes effect between steps */
-    int32_t reused;                                     /* tokens that came from the prefix index */
-    int32_t step_rows, step_first_output, step_outputs; /* in the step in flight */
+    bool cancelled; /* set by the owner; takes effect between steps */
+    int32_t reused; /* tokens that came from the prefix index */
     struct sl_work *previous, *next;
 };
 
 typedef struct sl_scheduler_counters {
     uint64_t steps, rows, outputs, reused_tokens, preemptions;
+    uint64_t following_steps; /* steps that began without the host knowing their tokens */
 } sl_scheduler_counters;
 
 /* `plan` and `executor` must outlive the scheduler. */
@@ -87,8 +92,10 @@ int sl_scheduler_submit(sl_scheduler *scheduler, sl_work *work, const int32_t *t
 /* Fills the executor's step block. Returns the rows in it (0: nothing can run now) and the bucket to submit.
  */
 int32_t sl_scheduler_build(sl_scheduler *scheduler, int32_t *bucket);
-/* After the step: `status` 0 or the error it failed with. Sequences of a failed step are as they were before
- * it, and their works end with the error. */
+/* With one step submitted and not committed: the same for a step that follows it, if there can be one. */
+int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
+/* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
+ * they were before it, and their works end with the error. */
 void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *error);
 /* Ends all works with an error (the device is gone). */
 void sl_scheduler_fail_all(sl_scheduler *scheduler, const sl_error *error);

@@ -206,8 +206,9 @@ static void lay_out(kt_runner *r) {
     d->pool_bytes[SL_POOL_TABLES] = aligned((tables + (uint64_t)d->limits.sequences) * sizeof(int32_t)) +
                                     (r->backend->maps_weights ? 0 : 1 << 20);
     d->pool_bytes[SL_POOL_STAGING] =
-        d->step.bytes +
-        (r->backend->maps_weights ? 0 : (uint64_t)d->limits.outputs * (uint64_t)(p->vocabulary + 64) * 4);
+        (uint64_t)r->backend->steps_in_flight *
+        (d->step.bytes +
+         (r->backend->maps_weights ? 0 : (uint64_t)d->limits.outputs * (uint64_t)(p->vocabulary + 64) * 4));
     d->buckets = r->buckets;
     d->bucket_count = 2;
     *one = *all;

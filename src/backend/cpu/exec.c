@@ -704,6 +704,7 @@ int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backen
     cpu->base.functions = &functions;
     cpu->base.name = "cpu";
     cpu->base.maps_weights = true;
+    cpu->base.steps_in_flight = 1;
     cpu->base.chunk = 512;
     cpu->base.fixed_buckets = false;
     cpu->base.options = *options;

@@ -21,6 +21,8 @@
 extern "C" {
 #endif
 
+enum { SL_CUDA_STAGES = 2 }; /* steps in flight */
+
 /* ---- what kernels are given ---- */
 
 /* An operand, resolved. data is NULL when it is absent. Device memory. */

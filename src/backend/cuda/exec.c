@@ -35,6 +35,14 @@ typedef struct control {
     int32_t last_tokens[];              /* [slot]: as they were before the step */
 } control;
 
+/* What a step in flight has in pinned memory. */
+typedef struct stage {
+    unsigned char *block;
+    float *logits;
+    int32_t *tokens;
+    cudaEvent_t finished;
+} stage;
+
 struct sl_executor {
     sl_cuda_device device;
     const sl_deployment *deployment;
@@ -44,9 +52,8 @@ struct sl_executor {
     unsigned char *block;                /* the device's copy of the step block */
     control *control;
     unsigned long long *digests; /* pinned: replayed, eager */
-    float *logits;               /* in staging, behind the block */
-    int32_t *tokens;
-    cudaEvent_t finished;
+    stage stages[SL_CUDA_STAGES];
+    int32_t next, in_flight;  /* the stage to fill; how many before it are not waited for */
     uint64_t *weight_offsets; /* per weight use */
     bucket *buckets;
     sl_cuda_context context;
@@ -54,7 +61,6 @@ struct sl_executor {
     int32_t count_count;
     int32_t last_bucket; /* that was submitted */
     uint64_t steps, eager_steps, replayed_steps, captured, failed;
-    bool running;
 };
 
 /* ---- resolving ---- */
@@ -343,8 +349,8 @@ static void make_cache(const sl_executor *executor, int32_t group, int32_t *tabl
     cache->type = layout->type;
 }
 
-/* Page tables [group][slot][width], all without pages, then the last tokens [slot]. Staging: the block, then
- * logits and tokens. */
+/* Page tables [group][slot][width], all without pages, then the last tokens [slot]. Staging: a block per
+ * step in flight, then logits and tokens of each. */
 static int make_context(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_program *program = deployment->program;
@@ -357,12 +363,18 @@ static int make_context(sl_executor *executor, sl_error *error) {
         (uint64_t)deployment->limits.outputs * (uint64_t)program->vocabulary * sizeof(float);
     const uint64_t tokens = (uint64_t)deployment->limits.outputs * sizeof(int32_t);
     if ((tables + sequences) * sizeof(int32_t) > deployment->pool_bytes[SL_POOL_TABLES] ||
-        layout->bytes + logits + tokens > deployment->pool_bytes[SL_POOL_STAGING] ||
+        SL_CUDA_STAGES * (layout->bytes + logits + tokens) > deployment->pool_bytes[SL_POOL_STAGING] ||
         (uint64_t)deployment->state_slots * program->state_bytes > deployment->pool_bytes[SL_POOL_STATE]) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: the pool of tables, state or staging is too small");
     }
-    executor->logits = (float *)(void *)(executor->pools[SL_POOL_STAGING] + layout->bytes);
-    executor->tokens = (int32_t *)(void *)(executor->pools[SL_POOL_STAGING] + layout->bytes + logits);
+    for (int i = 0; i < SL_CUDA_STAGES; i++) {
+        /* The blocks first: they begin at multiples of 64. */
+        unsigned char *results = executor->pools[SL_POOL_STAGING] + SL_CUDA_STAGES * layout->bytes +
+                                 (uint64_t)i * (logits + tokens);
+        executor->stages[i].block = executor->pools[SL_POOL_STAGING] + (uint64_t)i * layout->bytes;
+        executor->stages[i].logits = (float *)(void *)results;
+        executor->stages[i].tokens = (int32_t *)(void *)(results + logits);
+    }
     context->header = sl_step_head(executor->block);
     context->rows = sl_step_rows(layout, executor->block);
     context->spans = sl_step_spans(layout, executor->block);
@@ -545,12 +557,13 @@ static int copy_result(sl_executor *executor, const sl_lowered *lowered, int32_t
 static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_lowered *lowered = &deployment->buckets[index];
-    void *block = executor->pools[SL_POOL_STAGING];
-    const sl_step_header *header = sl_step_head(block);
+    const stage *stage = &executor->stages[executor->next];
+    const sl_step_header *header = sl_step_head(stage->block);
     const uint64_t outputs = (uint64_t)header->outputs;
     int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
     if (!status) {
-        status = SL_CUDA(cudaMemcpyAsync(executor->block, block, sl_step_used_bytes(&deployment->step, block),
+        status = SL_CUDA(cudaMemcpyAsync(executor->block, stage->block,
+                                         sl_step_used_bytes(&deployment->step, stage->block),
                                          cudaMemcpyHostToDevice, executor->device.stream),
                          error);
     }
@@ -558,21 +571,21 @@ static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
         status = run_bucket(executor, &executor->buckets[index], error);
     }
     if (!status) {
-        status = copy_result(executor, lowered, deployment->program->tokens, executor->tokens,
+        status = copy_result(executor, lowered, deployment->program->tokens, stage->tokens,
                              outputs * sizeof(int32_t), error);
     }
     if (!status && header->want_logits) {
-        status = copy_result(executor, lowered, deployment->program->logits, executor->logits,
+        status = copy_result(executor, lowered, deployment->program->logits, stage->logits,
                              outputs * (uint64_t)deployment->program->vocabulary * sizeof(float), error);
     }
-    return status ? status : SL_CUDA(cudaEventRecord(executor->finished, executor->device.stream), error);
+    return status ? status : SL_CUDA(cudaEventRecord(stage->finished, executor->device.stream), error);
 }
 
 /* Remembers the error: nothing that comes after it can be trusted. */
 static int fault(sl_executor *executor, const sl_error *why, sl_error *error) {
     executor->device.fault = *why;
     executor->device.fault.code = SL_ERR_DEVICE;
-    executor->running = false;
+    executor->in_flight = 0;
     return sl_fail(error, SL_ERR_DEVICE, "%s", why->message);
 }
 
@@ -582,14 +595,14 @@ static int check_fault(const sl_executor *executor, sl_error *error) {
 }
 
 static void *step_block(sl_executor *executor) {
-    return executor->pools[SL_POOL_STAGING];
+    return executor->stages[executor->next].block;
 }
 
 #ifndef NDEBUG
 /* What a step block may hold, and besides that the pools' ends, which only a deployment knows. */
 static int check_block(const sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
-    void *block = executor->pools[SL_POOL_STAGING];
+    void *block = executor->stages[executor->next].block;
     const sl_step_header *header = sl_step_head(block);
     const int status = sl_step_check(&deployment->step, deployment->program, block, error);
     for (int32_t i = 0; i < header->table_changes && !status; i++) {
@@ -620,13 +633,16 @@ static int check_block(const sl_executor *executor, sl_error *error) {
 
 static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
-    const sl_step_header *header = sl_step_head(executor->pools[SL_POOL_STAGING]);
+    const sl_step_header *header = sl_step_head(executor->stages[executor->next].block);
     int status = check_fault(executor, error);
     if (status) {
         return status;
     }
     if (index < 0 || index >= deployment->bucket_count) {
         return sl_fail(error, SL_ERR_INVALID, "step: there is no bucket %d", (int)index);
+    }
+    if (executor->in_flight == SL_CUDA_STAGES) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: %d are under way already", SL_CUDA_STAGES);
     }
     const sl_lowered *lowered = &deployment->buckets[index];
     if (header->rows < 0 || header->rows > lowered->rows[SL_ROWS_STEP] || header->outputs < 0 ||
@@ -658,27 +674,37 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     }
     executor->steps++;
     executor->last_bucket = index;
-    executor->running = true;
+    executor->next = (executor->next + 1) % SL_CUDA_STAGES;
+    executor->in_flight++;
     return SL_OK;
+}
+
+static int32_t oldest(const sl_executor *executor) {
+    return (executor->next + SL_CUDA_STAGES - executor->in_flight) % SL_CUDA_STAGES;
+}
+
+/* The stage before the oldest in flight. */
+static int32_t waited_for(const sl_executor *executor) {
+    return (oldest(executor) + SL_CUDA_STAGES - 1) % SL_CUDA_STAGES;
 }
 
 static int wait_for_step(sl_executor *executor, sl_error *error) {
     int status = check_fault(executor, error);
-    if (status || !executor->running) {
+    if (status || executor->in_flight == 0) {
         return status;
     }
     sl_error why = {.code = SL_OK};
-    status = SL_CUDA(cudaEventSynchronize(executor->finished), &why);
-    executor->running = false;
+    status = SL_CUDA(cudaEventSynchronize(executor->stages[oldest(executor)].finished), &why);
+    executor->in_flight--;
     return status ? fault(executor, &why, error) : SL_OK;
 }
 
 static const float *logits(sl_executor *executor) {
-    return executor->logits;
+    return executor->stages[waited_for(executor)].logits;
 }
 
 static const int32_t *tokens(sl_executor *executor) {
-    return executor->tokens;
+    return executor->stages[waited_for(executor)].tokens;
 }
 
 /* ---- for tests ---- */
@@ -781,8 +807,10 @@ static void destroy_executor(sl_executor *executor) {
     sl_cuda_free(executor->block);
     sl_cuda_free(executor->control);
     sl_cuda_free_host(executor->digests);
-    if (executor->finished) {
-        cudaEventDestroy(executor->finished);
+    for (int i = 0; i < SL_CUDA_STAGES; i++) {
+        if (executor->stages[i].finished) {
+            cudaEventDestroy(executor->stages[i].finished);
+        }
     }
     if (executor->device.stream) {
         cudaStreamDestroy(executor->device.stream);
@@ -824,8 +852,9 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
             cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, executor->device.index), error);
         executor->context.dependent_launches = major >= 9;
     }
-    if (!status) {
-        status = SL_CUDA(cudaEventCreateWithFlags(&executor->finished, cudaEventDisableTiming), error);
+    for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
+        status =
+            SL_CUDA(cudaEventCreateWithFlags(&executor->stages[i].finished, cudaEventDisableTiming), error);
     }
     if (!status) {
         status = make_pools(executor, error);

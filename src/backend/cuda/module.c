@@ -70,6 +70,7 @@ int sl_cuda_backend_create(int abi, const sl_backend_options *options, sl_backen
     cuda->base.name = "cuda";
     cuda->base.description = cuda->description;
     cuda->base.maps_weights = false;
+    cuda->base.steps_in_flight = SL_CUDA_STAGES;
     cuda->base.chunk = 2048;
     cuda->base.fixed_buckets = true;
     cuda->base.options = *options;

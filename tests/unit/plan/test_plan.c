@@ -105,6 +105,7 @@ static fake_backend fake(bool fixed_buckets, bool maps_weights) {
     return (fake_backend){.base = {.functions = &FAKE_FUNCTIONS,
                                    .name = "fake",
                                    .description = "no device",
+                                   .steps_in_flight = 1,
                                    .chunk = 512,
                                    .fixed_buckets = fixed_buckets,
                                    .maps_weights = maps_weights},

@@ -31,12 +31,15 @@ enum {
 
 struct sl_executor {
     const sl_deployment *deployment;
-    unsigned char *block;
+    unsigned char *blocks[2]; /* of two steps in flight */
+    unsigned char *block;     /* of the step that runs */
+    int32_t next, in_flight;
+    int32_t last_tokens[SLOTS];
     int32_t *pages[SL_CACHE_GROUPS]; /* [page][SL_PAGE_TOKENS] */
     int32_t tables[SL_CACHE_GROUPS][SLOTS][TABLE];
     uint64_t *states;
-    float logits[OUTPUTS][VOCABULARY];
-    int32_t tokens[OUTPUTS];
+    float logits[2][OUTPUTS][VOCABULARY];
+    int32_t tokens[2][OUTPUTS];
     int fail_in; /* steps until one fails; 0: never */
     uint64_t max_rows, steps;
 };
@@ -52,7 +55,7 @@ static uint64_t next_state(uint64_t state, int32_t token) {
 }
 
 static void *fake_block(sl_executor *e) {
-    return e->block;
+    return e->blocks[e->next];
 }
 
 static void apply_changes(sl_executor *e) {
@@ -85,17 +88,17 @@ static void run_span(sl_executor *e, const sl_step_span *span, const sl_step_row
     const sl_program *program = e->deployment->program;
     uint64_t state = span->state_read == SL_NONE ? 0 : e->states[span->state_read];
     for (int32_t r = span->first_row; r < span->first_row + span->row_count; r++) {
-        assert_int_equal(rows[r].source, SL_ROW_TOKEN);
+        const int32_t token = rows[r].source == SL_ROW_TOKEN ? rows[r].token : e->last_tokens[span->slot];
         int32_t seen[CONTEXT], results[SL_CACHE_GROUPS] = {0};
         for (int32_t g = 0; g < program->group_count; g++) {
             int32_t index = span->length[g] + r - span->first_row;
             int32_t page = e->tables[g][span->slot][index / SL_PAGE_TOKENS];
             assert_in_range(page, 0, e->deployment->caches[g].pages - 1);
-            e->pages[g][page * SL_PAGE_TOKENS + index % SL_PAGE_TOKENS] = rows[r].token;
+            e->pages[g][page * SL_PAGE_TOKENS + index % SL_PAGE_TOKENS] = token;
             int32_t count = gather(e, g, span, index, seen);
             results[g] = next_token(seen, count, 0);
         }
-        state = next_state(state, rows[r].token);
+        state = next_state(state, token);
         uint64_t all = program->state_count ? state : 0;
         for (int32_t g = 0; g < program->group_count; g++) {
             all = all * 31 + (uint64_t)results[g];
@@ -112,7 +115,11 @@ static void run_span(sl_executor *e, const sl_step_span *span, const sl_step_row
 static int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
     assert_int_equal(bucket, 0);
     const sl_step_layout *layout = &e->deployment->step;
+    const int32_t stage = e->next;
     sl_error check;
+    e->block = e->blocks[stage];
+    e->next = 1 - stage;
+    assert_in_range(++e->in_flight, 1, 2);
     if (sl_step_check(layout, e->deployment->program, e->block, &check)) {
         fail_msg("step block: %s", check.message);
     }
@@ -128,24 +135,31 @@ static int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
         run_span(e, &sl_step_spans(layout, e->block)[i], sl_step_rows(layout, e->block), sampled);
     }
     for (int32_t i = 0; i < head->outputs; i++) {
-        e->tokens[i] = sampled[sl_step_outputs(layout, e->block)[i].row];
-        e->logits[i][0] = (float)e->tokens[i];
+        const sl_step_output *output = &sl_step_outputs(layout, e->block)[i];
+        e->tokens[stage][i] = sampled[output->row];
+        e->logits[stage][i][0] = (float)sampled[output->row];
+        e->last_tokens[output->slot] = sampled[output->row];
     }
     return 0;
 }
 
 static int fake_wait(sl_executor *e, sl_error *error) {
-    (void)e;
     (void)error;
+    e->in_flight--;
     return 0;
 }
 
+/* Of the step waited for last. */
+static int32_t fake_stage(const sl_executor *e) {
+    return (e->next + 2 - e->in_flight - 1 + 2) % 2;
+}
+
 static const float *fake_logits(sl_executor *e) {
-    return e->logits[0];
+    return e->logits[fake_stage(e)][0];
 }
 
 static const int32_t *fake_tokens(sl_executor *e) {
-    return e->tokens;
+    return e->tokens[fake_stage(e)];
 }
 
 static const sl_backend_functions fake_functions = {.step_block = fake_block,
@@ -165,6 +179,9 @@ typedef struct rig {
     sl_lowered bucket;
     sl_executor *executor;
     sl_scheduler *scheduler;
+    bool under_way; /* a step is submitted and not committed */
+    int status;     /* of its submission */
+    sl_error error;
 } rig;
 
 typedef struct shape {
@@ -173,6 +190,7 @@ typedef struct shape {
     int32_t window_pages;
     int32_t state_slots; /* 0: no recurrent layers */
     bool reuse;
+    int32_t steps_in_flight;
 } shape;
 
 static rig *rig_create(const shape *s) {
@@ -193,6 +211,7 @@ static rig *rig_create(const shape *s) {
             p, &(sl_state_layer){.channels = 4, .taps = 4, .heads = 1, .key_size = 4, .value_size = 4});
     }
     r->backend.functions = &fake_functions;
+    r->backend.steps_in_flight = s->steps_in_flight;
     r->plan.backend = &r->backend;
     r->plan.options.history = HISTORY;
     d->program = p;
@@ -205,7 +224,8 @@ static rig *rig_create(const shape *s) {
     sl_step_layout_init(&d->step, &d->limits, p->group_count);
     sl_executor *e = r->executor = calloc(1, sizeof *e);
     e->deployment = d;
-    e->block = calloc(1, d->step.bytes);
+    e->blocks[0] = calloc(1, d->step.bytes);
+    e->blocks[1] = calloc(1, d->step.bytes);
     for (int32_t g = 0; g < p->group_count; g++) {
         e->pages[g] = calloc((size_t)d->caches[g].pages * SL_PAGE_TOKENS, sizeof(int32_t));
         memset(e->tables[g], 0xff, sizeof e->tables[g]);
@@ -222,21 +242,42 @@ static void rig_destroy(rig *r) {
         free(r->executor->pages[g]);
     }
     free(r->executor->states);
-    free(r->executor->block);
+    free(r->executor->blocks[0]);
+    free(r->executor->blocks[1]);
     free(r->executor);
     sl_program_free(&r->program);
     free(r);
 }
 
+/* Submits a step, and one that follows it if there can be one; commits the first. */
 static bool rig_step(rig *r) {
     int32_t bucket;
-    if (sl_scheduler_build(r->scheduler, &bucket) == 0) {
-        return false;
+    if (!r->under_way) {
+        if (sl_scheduler_build(r->scheduler, &bucket) == 0) {
+            return false;
+        }
+        r->status = fake_submit(r->executor, bucket, &r->error);
     }
-    sl_error error = {0};
-    int status = fake_submit(r->executor, bucket, &error);
-    sl_scheduler_commit(r->scheduler, status, &error);
+    int next_status = 0;
+    sl_error next_error = {0};
+    r->under_way = r->status == 0 && sl_scheduler_follow(r->scheduler, &bucket) > 0;
+    if (r->under_way) {
+        next_status = fake_submit(r->executor, bucket, &next_error);
+    }
+    sl_error unused;
+    fake_wait(r->executor, &unused);
+    sl_scheduler_commit(r->scheduler, r->status, &r->error);
+    r->status = next_status;
+    r->error = next_error;
     return true;
+}
+
+/* Until the sequence is in no step, as its owner must before changing it. */
+static void rig_settle(rig *r, const sl_sequence *sequence) {
+    while (sequence->in_step) {
+        assert_true(r->under_way);
+        rig_step(r);
+    }
 }
 
 /* What the fake model says after tokens[0, count). */
@@ -261,13 +302,14 @@ typedef struct job {
     bool done;
     sl_finish finish;
     int32_t logits_next, logits_seen;
+    bool may_end; /* at some tokens, as at the end of a text */
 } job;
 
 static sl_finish job_token(sl_work *work, int32_t token) {
     job *j = (job *)work;
     assert_int_equal(token, expected_token(j->program, j->model, j->count));
     j->model[j->count++] = token;
-    return SL_FINISH_LENGTH;
+    return j->may_end && token % 16 == 0 ? SL_FINISH_EOS : SL_FINISH_LENGTH;
 }
 
 static void job_logits(sl_work *work, const float *logits, int32_t rows, int32_t first) {
@@ -324,8 +366,9 @@ static void job_check(const job *j) {
  */
 
 static const shape shapes[] = {
-    {64, 0, 0, 0, true},  {64, 0, 0, 0, false}, {40, 100, 14, 0, true}, {0, 0, 0, 10, true},
-    {40, 0, 0, 12, true}, {40, 0, 0, 7, false}, {24, 48, 12, 9, true},  {20, 0, 0, 0, true},
+    {64, 0, 0, 0, true, 1},   {64, 0, 0, 0, false, 2}, {40, 100, 14, 0, true, 2}, {0, 0, 0, 10, true, 2},
+    {40, 0, 0, 12, true, 2},  {40, 0, 0, 7, false, 1}, {24, 48, 12, 9, true, 1},  {20, 0, 0, 0, true, 2},
+    {24, 48, 12, 9, true, 2}, {64, 0, 0, 0, true, 2},  {40, 0, 0, 7, false, 2},
 };
 
 static void prompts_are_cut_into_chunks_and_generate(void **state) {
@@ -356,7 +399,7 @@ static void prompts_are_cut_into_chunks_and_generate(void **state) {
 
 static void equal_beginnings_are_reused(void **state) {
     (void)state;
-    static const shape with[] = {{64, 0, 0, 0, true}, {40, 100, 20, 0, true}, {40, 0, 0, 12, true}};
+    static const shape with[] = {{64, 0, 0, 0, true, 1}, {40, 100, 20, 0, true, 1}, {40, 0, 0, 12, true, 1}};
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
         rig *r = rig_create(&with[i]);
         int32_t tokens[200];
@@ -387,7 +430,7 @@ static void equal_beginnings_are_reused(void **state) {
 static void preempted_works_go_on_where_they_were(void **state) {
     (void)state;
     static const shape tight[] = {
-        {12, 0, 0, 0, true}, {12, 0, 0, 0, false}, {12, 48, 14, 0, true}, {12, 0, 0, 9, true}};
+        {12, 0, 0, 0, true, 2}, {12, 0, 0, 0, false, 2}, {12, 48, 14, 0, true, 2}, {12, 0, 0, 9, true, 2}};
     for (size_t i = 0; i < sizeof tight / sizeof *tight; i++) {
         rig *r = rig_create(&tight[i]);
         sl_error error;
@@ -470,9 +513,10 @@ static void random_act(rig *r, job *jobs) {
         memset(j, 0, sizeof *j);
         assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
         j->done = true;
+        j->may_end = draw(2);
     } else if (!j->done) {
         j->work.cancelled = act == 0;
-    } else if (act < 5) {
+    } else if (rig_settle(r, j->work.sequence), act < 5) {
         int32_t tokens[200], count = (int32_t)draw(act == 0 ? 200 : 20) + (j->count == 0);
         int32_t alphabet = draw(2) ? 1 : 3; /* few different prompts, so that beginnings are shared */
         for (int32_t t = 0; t < count; t++) {
@@ -518,6 +562,8 @@ static void random_lives_see_only_their_own_past(void **state) {
             }
             while (rig_step(r)) {
             }
+            const uint64_t following = sl_scheduler_counts(r->scheduler)->following_steps;
+            assert_true(shapes[i].steps_in_flight == 1 ? following == 0 : following > 10);
             for (int k = 0; k < JOBS; k++) {
                 if (jobs[k].work.sequence) {
                     assert_true(jobs[k].done);
