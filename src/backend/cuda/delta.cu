@@ -4,7 +4,9 @@
 
 enum {
     CONV_THREADS = 128,
-    CONV_ROWS = 8, /* of a block */
+    CONV_TAPS = 4,  /* of the models there are; any other number goes row by row */
+    CONV_ROWS = 16, /* of a thread */
+    CONV_FEW = 256, /* rows up to which a thread has one, so that there are threads enough */
     MOST_KEYS = 512,
     PARTS = 8 /* of the keys, one warp each */
 };
@@ -22,57 +24,69 @@ static __device__ __forceinline__ float conv_input(const delta_args &args, const
     return state ? state[(int64_t)index * args.shape.channels + channel] : 0.0f;
 }
 
-/* A thread per channel, for CONV_ROWS rows of the step, of which the block that has a span's last row leaves
- * the span's state. TAPS inputs stay in registers as long as the rows are of one span; 0: any number of taps,
- * read again for each row. Class "f32": products added from the oldest tap to the newest. */
-template <int TAPS>
+/* One row and what it leaves, from wherever its inputs are. */
+static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, const delta_args &args,
+                                                const float *weights, int32_t channel, int32_t row) {
+    const sl_step_span &span = context.spans[context.rows[row].span];
+    const float *state = delta_old_state(context, span, args.shape.conv_offset);
+    const int32_t at = row - span.first_row, taps = args.shape.taps;
+    float sum = 0;
+    for (int32_t tap = 0; tap < taps; tap++) {
+        sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
+    }
+    sl_f32(args.y, row)[channel] = sl_silu(sum);
+    if (at == span.row_count - 1) {
+        float *left = delta_new_state(context, span, args.shape.conv_offset);
+        for (int32_t k = 0; k < taps - 1; k++) {
+            left[(int64_t)k * args.shape.channels + channel] =
+                conv_input(args, span, state, channel, span.row_count + k);
+        }
+    }
+}
+
+/* A thread per channel, for ROWS rows of the step. Where they lie in the middle of one span, all inputs are
+ * read at once. Class "f32": products added from the oldest tap to the newest. */
+template <int TAPS, int ROWS>
 static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
     sl_wait_for_inputs();
     const int32_t channel = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x);
-    const int32_t taps = TAPS > 0 ? TAPS : args.shape.taps;
-    const int32_t first = (int32_t)blockIdx.y * CONV_ROWS, rows = context.header->rows;
+    const int32_t first = (int32_t)blockIdx.y * ROWS, rows = context.header->rows;
     if (first >= rows || channel >= args.shape.channels) {
         return;
     }
-    const float *weights = args.weight + (int64_t)channel * taps;
-    float weight[TAPS > 0 ? TAPS : 1], kept[TAPS > 0 ? TAPS : 1];
+    const float *weights = args.weight + (int64_t)channel * args.shape.taps;
+    const int32_t number = context.rows[first].span;
+    const sl_step_span &span = context.spans[number];
+    const int32_t end = span.first_row + span.row_count;
+    if (args.shape.taps != TAPS || first - span.first_row < TAPS - 1 || first + ROWS > end) {
+        for (int32_t row = first; row < first + ROWS && row < rows; row++) {
+            conv_row(context, args, weights, channel, row);
+        }
+        return;
+    }
+    float x[ROWS + TAPS - 1], weight[TAPS];
+#pragma unroll
+    for (int i = 0; i < ROWS + TAPS - 1; i++) {
+        x[i] = sl_f32(args.x, first - (TAPS - 1) + i)[channel];
+    }
+#pragma unroll
     for (int tap = 0; tap < TAPS; tap++) {
         weight[tap] = weights[tap];
-        kept[tap] = 0;
     }
-    int32_t before = SL_NONE;
 #pragma unroll
-    for (int32_t i = 0; i < CONV_ROWS; i++) {
-        const int32_t row = first + i;
-        if (row >= rows) {
-            break;
-        }
-        const int32_t number = context.rows[row].span;
-        const sl_step_span &span = context.spans[number];
-        const float *state = delta_old_state(context, span, args.shape.conv_offset);
-        const int32_t at = row - span.first_row;
+    for (int i = 0; i < ROWS; i++) {
         float sum = 0;
-        if (TAPS > 0) {
 #pragma unroll
-            for (int tap = 0; tap < TAPS; tap++) {
-                const bool shifted = tap + 1 < TAPS && number == before;
-                kept[tap] = shifted ? kept[tap + 1 < TAPS ? tap + 1 : 0]
-                                    : conv_input(args, span, state, channel, at + tap);
-                sum += weight[tap] * kept[tap];
-            }
-        } else {
-            for (int32_t tap = 0; tap < taps; tap++) {
-                sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
-            }
+        for (int tap = 0; tap < TAPS; tap++) {
+            sum += weight[tap] * x[i + tap];
         }
-        before = number;
-        sl_f32(args.y, row)[channel] = sl_silu(sum);
-        if (at == span.row_count - 1) {
-            float *left = delta_new_state(context, span, args.shape.conv_offset);
-            for (int32_t k = 0; k < taps - 1; k++) {
-                left[(int64_t)k * args.shape.channels + channel] =
-                    conv_input(args, span, state, channel, span.row_count + k);
-            }
+        sl_f32(args.y, first + i)[channel] = sl_silu(sum);
+    }
+    if (first + ROWS == end) {
+        float *left = delta_new_state(context, span, args.shape.conv_offset);
+#pragma unroll
+        for (int k = 0; k < TAPS - 1; k++) {
+            left[(int64_t)k * args.shape.channels + channel] = x[ROWS + k];
         }
     }
 }
@@ -83,19 +97,13 @@ SL_CUDA_RUN(sl_cuda_delta_conv) {
     args.x = op->in[0];
     args.y = op->out[0];
     args.weight = (const float *)op->weights[0].data;
+    const int32_t rows = op->rows[SL_ROWS_STEP];
+    const bool many = rows > CONV_FEW && args.shape.taps == CONV_TAPS;
     const sl_launch_shape shape = {dim3((unsigned)((args.shape.channels + CONV_THREADS - 1) / CONV_THREADS),
-                                        (unsigned)((op->rows[SL_ROWS_STEP] + CONV_ROWS - 1) / CONV_ROWS)),
+                                        (unsigned)(many ? (rows + CONV_ROWS - 1) / CONV_ROWS : rows)),
                                    dim3(CONV_THREADS), 0};
-    switch (args.shape.taps) {
-    case 2:
-        return sl_launch(context, stream, shape, conv_kernel<2>, *context, args);
-    case 3:
-        return sl_launch(context, stream, shape, conv_kernel<3>, *context, args);
-    case 4:
-        return sl_launch(context, stream, shape, conv_kernel<4>, *context, args);
-    default:
-        return sl_launch(context, stream, shape, conv_kernel<0>, *context, args);
-    }
+    return many ? sl_launch(context, stream, shape, conv_kernel<CONV_TAPS, CONV_ROWS>, *context, args)
+                : sl_launch(context, stream, shape, conv_kernel<CONV_TAPS, 1>, *context, args);
 }
 
 /* ---- scan ---- */
@@ -118,10 +126,10 @@ static __device__ __forceinline__ void load_keys(const float *x, int32_t size, f
  * added within each part in order, fused, then part after part. Columns never meet. */
 template <int EACH>
 static __global__ void __launch_bounds__(PARTS *SL_WARP)
-    scan_kernel(sl_cuda_context context, delta_args args) {
+    scan_kernel(sl_cuda_context context, delta_args args, int32_t most_rows) {
     __shared__ float q[PARTS * EACH], k[PARTS * EACH], reads[PARTS][SL_WARP], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans) {
+    if ((int32_t)blockIdx.z >= context.header->spans || context.spans[blockIdx.z].row_count > most_rows) {
         return;
     }
     const sl_step_span &span = context.spans[blockIdx.z];
@@ -191,17 +199,23 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
     }
 }
 
-SL_CUDA_RUN(sl_cuda_delta_scan) {
+cudaError_t sl_cuda_delta_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
+                                     cudaStream_t stream) {
     const delta_args args = delta_scan_args(op);
     const sl_launch_shape shape = {dim3((unsigned)((args.shape.value_size + SL_WARP - 1) / SL_WARP),
                                         (unsigned)args.scan.value_heads, (unsigned)op->spans),
                                    dim3(PARTS * SL_WARP), 0};
     const int32_t keys = args.shape.key_size;
-    return keys <= 4 * PARTS    ? sl_launch(context, stream, shape, scan_kernel<4>, *context, args)
-           : keys <= 8 * PARTS  ? sl_launch(context, stream, shape, scan_kernel<8>, *context, args)
-           : keys <= 16 * PARTS ? sl_launch(context, stream, shape, scan_kernel<16>, *context, args)
-           : keys <= 32 * PARTS ? sl_launch(context, stream, shape, scan_kernel<32>, *context, args)
-                                : sl_launch(context, stream, shape, scan_kernel<64>, *context, args);
+#define SCAN(each) sl_launch(context, stream, shape, scan_kernel<each>, *context, args, most_rows)
+    return keys <= 4 * PARTS    ? SCAN(4)
+           : keys <= 8 * PARTS  ? SCAN(8)
+           : keys <= 16 * PARTS ? SCAN(16)
+           : keys <= 32 * PARTS ? SCAN(32)
+                                : SCAN(64);
+}
+
+SL_CUDA_RUN(sl_cuda_delta_scan) {
+    return sl_cuda_delta_scan_spans(context, op, INT32_MAX, stream);
 }
 
 const char *sl_cuda_delta_declines(const sl_kernel *kernel, const sl_kernel_query *query) {

@@ -39,6 +39,10 @@ static __device__ __forceinline__ int32_t delta_key_head(const delta_args &args,
                                 : head / (args.scan.value_heads / args.scan.key_heads);
 }
 
+/* delta.cu: the scan row after row, for those spans that have no more than most_rows rows. */
+cudaError_t sl_cuda_delta_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
+                                     cudaStream_t stream);
+
 static inline delta_args delta_scan_args(const sl_cuda_op *op) {
     delta_args args = {};
     args.scan = op->op->u.delta_scan;

@@ -17,7 +17,7 @@
  * arXiv 2412.06464.) Decays are added as logarithms and only differences of later minus earlier ones are
  * raised, so nothing overflows.
  *
- * Two launches. The first, for all chunks at once: normalised q and k, the products K K^T and Q K^T, T by
+ * The first launch makes, for all chunks at once: normalised q and k, the products K K^T and Q K^T, T by
  * substitution in f32, and P. The second walks the chunks of a span; a warp keeps 16 columns of S,
  * transposed, as accumulators in its registers, so that its products chain without leaving them: the state is
  * the left factor of S^T K^T and S^T Q^T, the result of one product the left factor of the next.
@@ -31,16 +31,15 @@
 
 enum {
     CHUNK = 64,
+    SHORT_ROWS = 23, /* of a span; up to here the scan is faster */
     PREPARE_WARPS = 4,
     PREPARE_THREADS = PREPARE_WARPS * SL_WARP,
-    SOLVED = 2, /* value heads solved side by side */
-    SOLVE_STRIDE = CHUNK + 4,
-    WALK_WARPS = 2,
-    WALK_THREADS = WALK_WARPS * SL_WARP,
-    WALK_COLUMNS = 16 * WALK_WARPS, /* of the state, in one block */
-    SQUARE_STRIDE = CHUNK + 8,      /* halves; rows 16 bytes apart in the banks */
-    VALUE_STRIDE = WALK_COLUMNS + 4,
-    FACTORS = 3, /* b, g, g_C / g_t */
+    SOLVED = 2, /* value heads solved side by side, with CHUNK threads each */
+    SOLVE_STRIDE = CHUNK + 8,
+    LOAD_WARPS = 2, /* of the walk */
+    LOAD_THREADS = LOAD_WARPS * SL_WARP,
+    SQUARE_STRIDE = CHUNK + 8, /* halves; rows 16 bytes apart in the banks */
+    FACTORS = 3,               /* b, g, g_C / g_t */
     LEAST_ROWS = 32
 };
 #define MOST_SCRATCH (UINT64_C(512) << 20)
@@ -126,6 +125,10 @@ static __device__ __forceinline__ void copy_4(void *to, const void *from, bool t
                  : "memory");
 }
 
+static __device__ __forceinline__ int32_t chunks_of(int32_t rows) {
+    return rows > SHORT_ROWS ? (rows + CHUNK - 1) / CHUNK : 0;
+}
+
 /* ---- the first launch ---- */
 
 typedef struct chunk_place {
@@ -142,7 +145,7 @@ static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk,
     __syncwarp();
     for (int32_t base = 0; base < spans && before <= chunk; base += SL_WARP) {
         const int32_t rows = base + lane < spans ? context.spans[base + lane].row_count : 0;
-        const int32_t chunks = (rows + CHUNK - 1) / CHUNK;
+        const int32_t chunks = chunks_of(rows);
         int32_t end = chunks;
         for (int distance = 1; distance < SL_WARP; distance *= 2) {
             const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
@@ -161,7 +164,7 @@ static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk,
 
 template <int KEYS> struct prepare_shared {
     __half k[CHUNK][KEYS + 8], q[CHUNK][KEYS + 8];
-    float system[SOLVED][CHUNK][SOLVE_STRIDE]; /* A transposed: [i][t] */
+    float system[SOLVED][CHUNK][SOLVE_STRIDE]; /* A, then T */
     float logs[SOLVED][CHUNK], betas[SOLVED][CHUNK];
     chunk_place place;
 };
@@ -171,7 +174,7 @@ template <int KEYS>
 static __device__ __forceinline__ void load_rows(const delta_args &args, const chunk_place &place,
                                                  int32_t column, float scale, __half (*out)[KEYS + 8]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, first = (int32_t)threadIdx.x / SL_WARP * 16;
-    enum { EACH = KEYS / SL_WARP, BATCH = 4 };
+    enum { EACH = KEYS / SL_WARP, BATCH = KEYS > 128 ? 4 : 8 };
     for (int32_t base = first; base < first + 16; base += BATCH) {
         float x[BATCH][EACH];
 #pragma unroll
@@ -219,7 +222,7 @@ static __device__ void load_factors(const delta_args &args, const chunk_place &p
     }
 }
 
-/* A warp's 16 rows of A, transposed, and of P, from K K^T and Q K^T in the layout of results. */
+/* A warp's 16 rows of A and of P, from K K^T and Q K^T in the layout of results. */
 static __device__ __forceinline__ void weigh(const float (*kk)[4], const float (*qk)[4], const float *logs,
                                              const float *betas, float (*system)[SOLVE_STRIDE],
                                              __half *weights) {
@@ -231,39 +234,93 @@ static __device__ __forceinline__ void weigh(const float (*kk)[4], const float (
             const int32_t t = first + lane / 4 + 8 * half, i = 8 * n + 2 * (lane % 4);
             const float low = i <= t ? expf(logs[t] - logs[i]) : 0.0f;
             const float high = i + 1 <= t ? expf(logs[t] - logs[i + 1]) : 0.0f;
-            system[i][t] = i < t ? betas[t] * low * kk[n][2 * half] : 0.0f;
-            system[i + 1][t] = i + 1 < t ? betas[t] * high * kk[n][2 * half + 1] : 0.0f;
+            *(float2 *)&system[t][i] = make_float2(i < t ? betas[t] * low * kk[n][2 * half] : 0.0f,
+                                                   i + 1 < t ? betas[t] * high * kk[n][2 * half + 1] : 0.0f);
             *(uint32_t *)(weights + t * CHUNK + i) =
                 pack(i <= t ? low * qk[n][2 * half] : 0.0f, i + 1 <= t ? high * qk[n][2 * half + 1] : 0.0f);
         }
     }
 }
 
-/* Column `column` of T: (I + A) x = e_column, one unknown after the other. */
-static __device__ __noinline__ void solve(const float (*system)[SOLVE_STRIDE], int32_t column,
-                                          __half *solved) {
-    float x[CHUNK];
+/* out[4 or 8] = sum over `count` of row[k] times columns[k][..]. */
+template <int COUNT, int COLUMNS>
+static __device__ __forceinline__ void multiply_row(const float *row, const float (*columns)[SOLVE_STRIDE],
+                                                    float *out) {
+#pragma unroll 4
+    for (int k = 0; k < COUNT; k++) {
 #pragma unroll
-    for (int t = 0; t < CHUNK; t++) {
+        for (int c = 0; c < COLUMNS; c += 4) {
+            const float4 b = *(const float4 *)(columns[k] + c);
+            out[c] = fmaf(row[k], b.x, out[c]);
+            out[c + 1] = fmaf(row[k], b.y, out[c + 1]);
+            out[c + 2] = fmaf(row[k], b.z, out[c + 2]);
+            out[c + 3] = fmaf(row[k], b.w, out[c + 3]);
+        }
+    }
+}
+
+/* The inverse of a triangle of two, X and Z on the diagonal inverted already, Y below: -Z (Y X) in place of
+ * Y, in two steps of which each ends when all threads have read. Y is SIZE by SIZE at row and column `at`;
+ * the thread has COLUMNS columns of it from `column` on, and ROWS rows, STEP apart. */
+template <int SIZE, int ROWS, int COLUMNS>
+static __device__ __forceinline__ void invert_below(float (*m)[SOLVE_STRIDE], int32_t at, int32_t row,
+                                                    int32_t column) {
+    enum { STEP = SIZE / ROWS };
+#pragma unroll
+    for (int step = 0; step < 2; step++) {
+        float out[ROWS][COLUMNS] = {};
+        const int32_t inner = at + (step == 0 ? 0 : SIZE);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            multiply_row<SIZE, COLUMNS>(m[at + SIZE + row + r * STEP] + inner,
+                                        (const float(*)[SOLVE_STRIDE]) & m[inner][at + column], out[r]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                m[at + SIZE + row + r * STEP][at + column + c] = step == 0 ? out[r][c] : -out[r][c];
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* I + A to its inverse, in place, by CHUNK threads of which this is number `thread`: blocks of 16 on the
+ * diagonal by substitution, a column each, then of 32, then of 64. Every thread of the block comes here. */
+static __device__ __forceinline__ void invert(float (*m)[SOLVE_STRIDE], int32_t thread) {
+    const int32_t base = thread / 16 * 16, column = thread % 16;
+    float x[16];
+#pragma unroll
+    for (int t = 0; t < 16; t++) {
         x[t] = t == column ? 1.0f : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < CHUNK - 1; i++) {
+    for (int i = 0; i < 15; i++) {
 #pragma unroll
-        for (int base = (i + 1) / 4 * 4; base < CHUNK; base += 4) {
-            const float4 a = *(const float4 *)&system[i][base];
-            const float each[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                if (base + j > i) {
-                    x[base + j] = fmaf(-each[j], x[i], x[base + j]);
-                }
-            }
+        for (int t = i + 1; t < 16; t++) {
+            x[t] = fmaf(-m[base + t][base + i], x[i], x[t]);
         }
     }
+    __syncthreads();
 #pragma unroll
-    for (int t = 0; t < CHUNK; t++) {
-        solved[t * CHUNK + column] = __float2half_rn(x[t]);
+    for (int t = 0; t < 16; t++) {
+        m[base + t][base + column] = x[t];
+    }
+    __syncthreads();
+    invert_below<16, 1, 8>(m, thread / 32 * 32, thread % 32 / 2, thread % 2 * 8);
+    invert_below<32, 4, 4>(m, 0, thread / 8, thread % 8 * 4);
+}
+
+/* A head's T, by its CHUNK threads. */
+static __device__ __forceinline__ void store_inverse(const float (*m)[SOLVE_STRIDE], int32_t thread,
+                                                     __half *solved) {
+    for (int32_t i = thread; i < CHUNK * CHUNK / 8; i += CHUNK) {
+        const float *from = &m[i / 8][i % 8 * 8];
+        const float4 a = *(const float4 *)from, b = *(const float4 *)(from + 4);
+        *(uint4 *)(solved + i * 8) =
+            make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
 }
 
@@ -329,8 +386,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
         }
         __syncthreads();
         const int32_t mine = (int32_t)threadIdx.x / CHUNK, t = (int32_t)threadIdx.x % CHUNK;
+        invert(s.system[mine], t);
         if (mine < heads) {
-            solve(s.system[mine], t, memory.solved + index[mine] * CHUNK * CHUNK);
+            store_inverse(s.system[mine], t, memory.solved + index[mine] * CHUNK * CHUNK);
             float *factors = memory.factors + index[mine] * FACTORS * CHUNK;
             factors[t] = s.betas[mine][t];
             factors[CHUNK + t] = expf(s.logs[mine][t]);
@@ -342,12 +400,31 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
 
 /* ---- the second launch ---- */
 
-/* One chunk, as a block of the walk reads it. */
-template <int KEYS> struct walk_stage {
-    __half k[CHUNK][KEYS + 8], q[CHUNK][KEYS + 8];
-    __half solved[CHUNK][SQUARE_STRIDE], weights[CHUNK][SQUARE_STRIDE];
-    float values[CHUNK][VALUE_STRIDE];
-    float factors[FACTORS][CHUNK];
+/* Warps that keep the state, 16 columns each; as many make the outputs. */
+template <int KEYS> struct walk_shape {
+    enum {
+        STATES = KEYS > 128 ? 1 : 2,
+        COLUMNS = 16 * STATES,
+        THREADS = 2 * STATES * SL_WARP + LOAD_THREADS,
+        VALUE_STRIDE = COLUMNS + 4
+    };
+};
+
+/* Each in two copies, for one chunk and the next. */
+template <int KEYS> struct walk_shared {
+    struct {
+        __half k[CHUNK][KEYS + 8], solved[CHUNK][SQUARE_STRIDE];
+        float values[CHUNK][walk_shape<KEYS>::VALUE_STRIDE];
+        float factors[FACTORS][CHUNK];
+    } update[2];
+    struct {
+        __half q[CHUNK][KEYS + 8], weights[CHUNK][SQUARE_STRIDE];
+        float growth[CHUNK]; /* g_t */
+    } output[2];
+    /* From the state's warps to those of the outputs, as left factors: S^T at the chunk's start, and U^T. */
+    struct {
+        uint4 state[KEYS / 16][SL_WARP], changes[CHUNK / 16][SL_WARP];
+    } handed[2][walk_shape<KEYS>::STATES];
 };
 
 typedef struct walk_place {
@@ -355,51 +432,81 @@ typedef struct walk_place {
     int32_t head, key_head, column;
 } walk_place;
 
-/* Starts the copies; 16 bytes each but for the values, whose rows lie anywhere. */
-template <int KEYS>
-static __device__ __forceinline__ void load_stage(const delta_args &args, const chunk_memory &memory,
-                                                  const walk_place &place, walk_stage<KEYS> *stage) {
-    const int32_t thread = (int32_t)threadIdx.x;
-    const int64_t keys = ((int64_t)place.chunk * args.scan.key_heads + place.key_head) * CHUNK * KEYS;
-    const int64_t head = (int64_t)place.chunk * args.scan.value_heads + place.head;
-    for (int32_t i = thread; i < CHUNK * KEYS / 8; i += WALK_THREADS) {
-        const int32_t row = i / (KEYS / 8), column = i % (KEYS / 8) * 8;
-        copy_16(&stage->k[row][column], memory.k + keys + (int64_t)i * 8);
-        copy_16(&stage->q[row][column], memory.q + keys + (int64_t)i * 8);
-    }
-    for (int32_t i = thread; i < CHUNK * CHUNK / 8; i += WALK_THREADS) {
-        const int32_t row = i / (CHUNK / 8), column = i % (CHUNK / 8) * 8;
-        copy_16(&stage->solved[row][column], memory.solved + head * CHUNK * CHUNK + i * 8);
-        copy_16(&stage->weights[row][column], memory.weights + head * CHUNK * CHUNK + i * 8);
-    }
-    for (int32_t i = thread; i < FACTORS * CHUNK / 4; i += WALK_THREADS) {
-        copy_16(&stage->factors[0][0] + i * 4, memory.factors + head * FACTORS * CHUNK + i * 4);
-    }
-    const int32_t column = 2 * args.scan.key_heads * KEYS + place.head * args.shape.value_size + place.column;
-    for (int32_t i = thread; i < CHUNK * WALK_COLUMNS; i += WALK_THREADS) {
-        const int32_t row = i / WALK_COLUMNS, c = i % WALK_COLUMNS;
-        const bool there = row < place.count;
-        copy_4(&stage->values[row][c], sl_f32(args.x, place.first + (there ? row : 0)) + column + c, there);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+static __device__ __forceinline__ walk_place chunk_at(const walk_place &start, int32_t chunk) {
+    walk_place place = start; /* whose count is the span's */
+    place.chunk += chunk;
+    place.first += chunk * CHUNK;
+    place.count = start.count - chunk * CHUNK < CHUNK ? start.count - chunk * CHUNK : CHUNK;
+    return place;
 }
 
-/* out[16][CHUNK] += S^T rows^T: of the warp's columns of the state, and q or k. */
+/* All warps of the block, wherever they are in the code. */
+template <int THREADS> static __device__ __forceinline__ void meet(void) {
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+/* Rows of `width` halves, one behind the other, by the loading warps. */
+static __device__ __forceinline__ void copy_rows(__half *to, int32_t stride, const __half *from,
+                                                 int32_t width, int32_t thread) {
+    const int32_t pieces = width / 8;
+    for (int32_t i = thread; i < CHUNK * pieces; i += LOAD_THREADS) {
+        copy_16(to + i / pieces * stride + i % pieces * 8, from + i * 8);
+    }
+}
+
 template <int KEYS>
-static __device__ __forceinline__ void read_state(const float (*state)[4], const __half (*rows)[KEYS + 8],
-                                                  int32_t tiles, float (*out)[4]) {
+static __device__ __forceinline__ void load_update(const delta_args &args, const chunk_memory &memory,
+                                                   const walk_place &place, int32_t thread,
+                                                   walk_shared<KEYS> *shared, int32_t which) {
+    enum { COLUMNS = walk_shape<KEYS>::COLUMNS, STEP = LOAD_THREADS / COLUMNS };
+    auto &stage = shared->update[which];
+    const int64_t keys = ((int64_t)place.chunk * args.scan.key_heads + place.key_head) * CHUNK * KEYS;
+    const int64_t head = (int64_t)place.chunk * args.scan.value_heads + place.head;
+    copy_rows(&stage.k[0][0], KEYS + 8, memory.k + keys, KEYS, thread);
+    copy_rows(&stage.solved[0][0], SQUARE_STRIDE, memory.solved + head * CHUNK * CHUNK, CHUNK, thread);
+    if (thread < FACTORS * CHUNK / 4) {
+        copy_16(&stage.factors[0][0] + thread * 4, memory.factors + head * FACTORS * CHUNK + thread * 4);
+    }
+    const int32_t c = thread % COLUMNS;
+    const int32_t column =
+        2 * args.scan.key_heads * KEYS + place.head * args.shape.value_size + place.column + c;
+    /* Their rows may lie anywhere, so four bytes at a time. */
+    const unsigned char *from =
+        (const unsigned char *)(sl_f32(args.x, place.first + thread / COLUMNS) + column);
+    for (int32_t row = thread / COLUMNS; row < CHUNK; row += STEP, from += STEP * args.x.row_bytes) {
+        const bool there = row < place.count;
+        copy_4(&stage.values[row][c], there ? (const void *)from : (const void *)args.x.data, there);
+    }
+}
+
+template <int KEYS>
+static __device__ __forceinline__ void load_output(const delta_args &args, const chunk_memory &memory,
+                                                   const walk_place &place, int32_t thread,
+                                                   walk_shared<KEYS> *shared, int32_t which) {
+    auto &stage = shared->output[which];
+    const int64_t keys = ((int64_t)place.chunk * args.scan.key_heads + place.key_head) * CHUNK * KEYS;
+    const int64_t head = (int64_t)place.chunk * args.scan.value_heads + place.head;
+    copy_rows(&stage.q[0][0], KEYS + 8, memory.q + keys, KEYS, thread);
+    copy_rows(&stage.weights[0][0], SQUARE_STRIDE, memory.weights + head * CHUNK * CHUNK, CHUNK, thread);
+    if (thread < CHUNK / 4) {
+        copy_16(stage.growth + thread * 4, memory.factors + (head * FACTORS + 1) * CHUNK + thread * 4);
+    }
+}
+
+static __device__ __forceinline__ void wait_for_copies(void) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* out[16][CHUNK] += left[16][16] rows[..][16]^T, of the first `tiles` times 16 rows. */
+static __device__ __forceinline__ void add_product(const uint32_t *left, const __half *rows, int32_t stride,
+                                                   int32_t tiles, float (*out)[4]) {
 #pragma unroll
-    for (int step = 0; step < KEYS / 16; step++) {
-        uint32_t left[4];
-        as_left(left, state[2 * step], state[2 * step + 1]);
-#pragma unroll
-        for (int n = 0; n < CHUNK / 16; n++) {
-            if (n < tiles) {
-                uint32_t right[4];
-                load_right(right, &rows[16 * n][16 * step], KEYS + 8);
-                multiply(out[2 * n], left, right[0], right[1]);
-                multiply(out[2 * n + 1], left, right[2], right[3]);
-            }
+    for (int n = 0; n < CHUNK / 16; n++) {
+        if (n < tiles) {
+            uint32_t right[4];
+            load_right(right, rows + 16 * n * stride, stride);
+            multiply(out[2 * n], left, right[0], right[1]);
+            multiply(out[2 * n + 1], left, right[2], right[3]);
         }
     }
 }
@@ -421,77 +528,42 @@ apply_lower(const uint32_t (*left)[4], const __half (*lower)[SQUARE_STRIDE], int
     }
 }
 
-/* Of the warp's columns, from `column` of the block on. */
-static __device__ __forceinline__ void store(const delta_args &args, const walk_place &place, int32_t column,
-                                             const float (*y)[4]) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-#pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int32_t t = 8 * n + 2 * (lane % 4) + i % 2;
-            if (t < place.count) {
-                sl_f32(args.y,
-                       place.first +
-                           t)[place.head * args.shape.value_size + place.column + column + i / 2 * 8] =
-                    y[n][i];
-            }
-        }
-    }
+/* The factors of a lane's columns of a result [16][CHUNK], which are rows of the chunk. */
+static __device__ __forceinline__ float2 factors_at(const float *factors, int n) {
+    return *(const float2 *)(factors + 8 * n + 2 * (threadIdx.x % 4));
 }
 
-/* One chunk for the warp's 16 columns: state is S^T [16][KEYS] in the layout of results. */
+/* One chunk for a warp's 16 columns: state is S^T [16][KEYS] in the layout of results. */
 template <int KEYS>
-static __device__ __forceinline__ void take_chunk(const delta_args &args, const walk_place &place,
-                                                  const walk_stage<KEYS> &stage, float (*state)[4]) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
-    const int32_t tiles = (place.count + 15) / 16, column = 16 * warp + lane / 4;
-    uint32_t left[CHUNK / 16][4], scaled[CHUNK / 16][4];
-    float x[CHUNK / 8][4] = {};
-    read_state<KEYS>(state, stage.k, tiles, x);
+static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, int32_t which, int32_t warp,
+                                                    int32_t count, float (*state)[4]) {
+    const auto &stage = shared->update[which];
+    auto &handed = shared->handed[which][warp];
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, tiles = (count + 15) / 16;
+    float x[CHUNK / 8][4] = {}, u[CHUNK / 8][4] = {};
+    uint32_t left[CHUNK / 16][4];
+#pragma unroll
+    for (int step = 0; step < KEYS / 16; step++) {
+        uint32_t a[4];
+        as_left(a, state[2 * step], state[2 * step + 1]);
+        handed.state[step][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+        add_product(a, &stage.k[0][16 * step], KEYS + 8, tiles, x);
+    }
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int32_t t = 8 * n + 2 * (lane % 4) + i % 2;
-            x[n][i] =
-                stage.factors[0][t] * (stage.values[t][column + i / 2 * 8] - stage.factors[1][t] * x[n][i]);
-        }
+        const float2 beta = factors_at(stage.factors[0], n), growth = factors_at(stage.factors[1], n);
+        const float *values = &stage.values[8 * n + 2 * (lane % 4)][16 * warp + lane / 4];
+        enum { NEXT = walk_shape<KEYS>::VALUE_STRIDE };
+        x[n][0] = beta.x * (values[0] - growth.x * x[n][0]);
+        x[n][1] = beta.y * (values[NEXT] - growth.y * x[n][1]);
+        x[n][2] = beta.x * (values[8] - growth.x * x[n][2]);
+        x[n][3] = beta.y * (values[NEXT + 8] - growth.y * x[n][3]);
     }
 #pragma unroll
     for (int m = 0; m < CHUNK / 16; m++) {
         as_left(left[m], x[2 * m], x[2 * m + 1]);
     }
-    float u[CHUNK / 8][4] = {};
     apply_lower(left, stage.solved, tiles, u);
-#pragma unroll
-    for (int m = 0; m < CHUNK / 16; m++) {
-        as_left(left[m], u[2 * m], u[2 * m + 1]);
-    }
-#pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u[n][i] *= stage.factors[2][8 * n + 2 * (lane % 4) + i % 2];
-        }
-    }
-#pragma unroll
-    for (int m = 0; m < CHUNK / 16; m++) {
-        as_left(scaled[m], u[2 * m], u[2 * m + 1]);
-    }
-
-    float y[CHUNK / 8][4] = {};
-    read_state<KEYS>(state, stage.q, tiles, y);
-#pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            y[n][i] *= stage.factors[1][8 * n + 2 * (lane % 4) + i % 2];
-        }
-    }
-    apply_lower(left, stage.weights, tiles, y);
-    store(args, place, column, y);
-
     const float decay = stage.factors[1][CHUNK - 1];
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++) {
@@ -502,13 +574,73 @@ static __device__ __forceinline__ void take_chunk(const delta_args &args, const 
     }
 #pragma unroll
     for (int m = 0; m < CHUNK / 16; m++) {
+        uint32_t a[4];
+        as_left(a, u[2 * m], u[2 * m + 1]);
+        handed.changes[m][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+#pragma unroll
+        for (int n = 2 * m; n < 2 * m + 2; n++) {
+            const float2 rest = factors_at(stage.factors[2], n);
+            u[n][0] *= rest.x;
+            u[n][1] *= rest.y;
+            u[n][2] *= rest.x;
+            u[n][3] *= rest.y;
+        }
+        as_left(left[m], u[2 * m], u[2 * m + 1]);
         if (m < tiles) {
 #pragma unroll
             for (int n = 0; n < KEYS / 16; n++) {
                 uint32_t right[4];
                 load_right_rows(right, &stage.k[16 * m][16 * n], KEYS + 8);
-                multiply(state[2 * n], scaled[m], right[0], right[1]);
-                multiply(state[2 * n + 1], scaled[m], right[2], right[3]);
+                multiply(state[2 * n], left[m], right[0], right[1]);
+                multiply(state[2 * n + 1], left[m], right[2], right[3]);
+            }
+        }
+    }
+}
+
+/* The outputs of a chunk for a warp's 16 columns. */
+template <int KEYS>
+static __device__ __forceinline__ void make_outputs(const delta_args &args, const walk_place &place,
+                                                    const walk_shared<KEYS> *shared, int32_t which,
+                                                    int32_t warp) {
+    const auto &stage = shared->output[which];
+    const auto &handed = shared->handed[which][warp];
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, tiles = (place.count + 15) / 16;
+    float y[CHUNK / 8][4] = {};
+    uint32_t left[CHUNK / 16][4];
+#pragma unroll
+    for (int step = 0; step < KEYS / 16; step++) {
+        const uint4 state = handed.state[step][lane];
+        const uint32_t a[4] = {state.x, state.y, state.z, state.w};
+        add_product(a, &stage.q[0][16 * step], KEYS + 8, tiles, y);
+    }
+#pragma unroll
+    for (int n = 0; n < CHUNK / 8; n++) {
+        const float2 growth = factors_at(stage.growth, n);
+        y[n][0] *= growth.x;
+        y[n][1] *= growth.y;
+        y[n][2] *= growth.x;
+        y[n][3] *= growth.y;
+    }
+#pragma unroll
+    for (int m = 0; m < CHUNK / 16; m++) {
+        const uint4 changes = handed.changes[m][lane];
+        left[m][0] = changes.x;
+        left[m][1] = changes.y;
+        left[m][2] = changes.z;
+        left[m][3] = changes.w;
+    }
+    apply_lower(left, stage.weights, tiles, y);
+    const int32_t column = place.head * args.shape.value_size + place.column + 16 * warp + lane / 4;
+    unsigned char *out = (unsigned char *)(sl_f32(args.y, place.first + 2 * (lane % 4)) + column);
+#pragma unroll
+    for (int n = 0; n < CHUNK / 8; n++) {
+#pragma unroll
+        for (int next = 0; next < 2; next++) {
+            float *row = (float *)(out + (uint64_t)(8 * n + next) * args.y.row_bytes);
+            if (8 * n + 2 * (lane % 4) + next < place.count) {
+                row[0] = y[n][next];
+                row[8] = y[n][2 + next];
             }
         }
     }
@@ -518,7 +650,7 @@ static __device__ __forceinline__ void take_chunk(const delta_args &args, const 
 static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t span) {
     int32_t sum = 0;
     for (int32_t s = (int32_t)threadIdx.x % SL_WARP; s < span; s += SL_WARP) {
-        sum += (context.spans[s].row_count + CHUNK - 1) / CHUNK;
+        sum += chunks_of(context.spans[s].row_count);
     }
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
@@ -526,35 +658,19 @@ static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t 
     return sum;
 }
 
-/* A block per span, value head and WALK_COLUMNS columns of the state. */
+/* The warps that keep the state: from the old slot, through all chunks, to the new one. */
 template <int KEYS>
-static __global__ void __launch_bounds__(WALK_THREADS)
-    walk_kernel(sl_cuda_context context, delta_args args, chunk_memory memory) {
-    extern __shared__ uint4 dynamic[];
-    walk_stage<KEYS> *stages = (walk_stage<KEYS> *)dynamic;
-    sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans) {
-        return;
-    }
-    const sl_step_span &span = context.spans[blockIdx.z];
-    const int32_t chunks = (span.row_count + CHUNK - 1) / CHUNK;
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
-    const int32_t values = args.shape.value_size;
-    walk_place place = {};
-    place.head = (int32_t)blockIdx.y;
-    place.key_head = delta_key_head(args, place.head);
-    place.column = (int32_t)blockIdx.x * WALK_COLUMNS;
-    place.chunk = chunks_before(context, (int32_t)blockIdx.z);
-    place.first = span.first_row;
-    place.count = span.row_count < CHUNK ? span.row_count : CHUNK;
-    load_stage<KEYS>(args, memory, place, &stages[0]);
-
+static __device__ __forceinline__ void walk_states(const sl_cuda_context &context, const delta_args &args,
+                                                   const sl_step_span &span, const walk_place &start,
+                                                   int32_t warp, walk_shared<KEYS> *shared) {
+    enum { THREADS = walk_shape<KEYS>::THREADS };
     /* Element i of tile n: key 8 n + 2 (lane % 4) + i % 2, column lane / 4 + 8 (i / 2) of the warp's. */
     float state[KEYS / 8][4];
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, values = args.shape.value_size;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
     float *left = delta_new_state(context, span, args.shape.delta_offset);
     const int64_t at =
-        ((int64_t)place.head * KEYS + 2 * (lane % 4)) * values + place.column + 16 * warp + lane / 4;
+        ((int64_t)start.head * KEYS + 2 * (lane % 4)) * values + start.column + 16 * warp + lane / 4;
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
@@ -562,28 +678,67 @@ static __global__ void __launch_bounds__(WALK_THREADS)
             state[n][i] = old ? old[at + (int64_t)(8 * n + i % 2) * values + i / 2 * 8] : 0.0f;
         }
     }
+    const int32_t chunks = chunks_of(start.count);
+    meet<THREADS>();
     for (int32_t c = 0; c < chunks; c++) {
-        walk_place next = place;
-        next.chunk++;
-        next.first += CHUNK;
-        next.count = span.row_count - (c + 1) * CHUNK;
-        next.count = next.count < CHUNK ? next.count : CHUNK;
-        if (c + 1 < chunks) {
-            load_stage<KEYS>(args, memory, next, &stages[(c + 1) % 2]);
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
-        } else {
-            asm volatile("cp.async.wait_group 0;" ::: "memory");
-        }
-        __syncthreads();
-        take_chunk<KEYS>(args, place, stages[c % 2], state);
-        __syncthreads();
-        place = next;
+        update_state<KEYS>(shared, c % 2, warp, chunk_at(start, c).count, state);
+        meet<THREADS>();
     }
+    meet<THREADS>();
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             left[at + (int64_t)(8 * n + i % 2) * values + i / 2 * 8] = state[n][i];
+        }
+    }
+}
+
+/* A block per span, value head and COLUMNS columns of the state. Between two meetings the state takes chunk
+ * c, the outputs of chunk c - 1 are made, and what chunk c + 1 and the outputs of chunk c need is copied. */
+template <int KEYS>
+static __global__ void __launch_bounds__(walk_shape<KEYS>::THREADS)
+    walk_kernel(sl_cuda_context context, delta_args args, chunk_memory memory) {
+    enum { STATES = walk_shape<KEYS>::STATES, THREADS = walk_shape<KEYS>::THREADS };
+    extern __shared__ uint4 dynamic[];
+    walk_shared<KEYS> *shared = (walk_shared<KEYS> *)dynamic;
+    sl_wait_for_inputs();
+    if ((int32_t)blockIdx.z >= context.header->spans || context.spans[blockIdx.z].row_count <= SHORT_ROWS) {
+        return;
+    }
+    const sl_step_span &span = context.spans[blockIdx.z];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of(span.row_count);
+    walk_place start = {};
+    start.head = (int32_t)blockIdx.y;
+    start.key_head = delta_key_head(args, start.head);
+    start.column = (int32_t)blockIdx.x * walk_shape<KEYS>::COLUMNS;
+    start.chunk = chunks_before(context, (int32_t)blockIdx.z);
+    start.first = span.first_row;
+    start.count = span.row_count;
+    if (warp < STATES) {
+        walk_states<KEYS>(context, args, span, start, warp, shared);
+    } else if (warp < 2 * STATES) {
+        meet<THREADS>();
+        for (int32_t c = 0; c <= chunks; c++) {
+            if (c > 0) {
+                make_outputs<KEYS>(args, chunk_at(start, c - 1), shared, (c - 1) % 2, warp - STATES);
+            }
+            meet<THREADS>();
+        }
+    } else {
+        const int32_t thread = (int32_t)threadIdx.x - 2 * STATES * SL_WARP;
+        load_update<KEYS>(args, memory, chunk_at(start, 0), thread, shared, 0);
+        wait_for_copies();
+        meet<THREADS>();
+        for (int32_t c = 0; c <= chunks; c++) {
+            if (c + 1 < chunks) {
+                load_update<KEYS>(args, memory, chunk_at(start, c + 1), thread, shared, (c + 1) % 2);
+            }
+            if (c < chunks) {
+                load_output<KEYS>(args, memory, chunk_at(start, c), thread, shared, c % 2);
+            }
+            wait_for_copies();
+            meet<THREADS>();
         }
     }
 }
@@ -633,12 +788,13 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     memory.factors = (float *)at;
     const sl_launch_shape first = {dim3((unsigned)chunks, (unsigned)args.scan.key_heads),
                                    dim3(PREPARE_THREADS), (uint32_t)sizeof(prepare_shared<KEYS>)};
-    const sl_launch_shape second = {dim3((unsigned)(args.shape.value_size / WALK_COLUMNS),
+    const sl_launch_shape second = {dim3((unsigned)(args.shape.value_size / walk_shape<KEYS>::COLUMNS),
                                          (unsigned)args.scan.value_heads, (unsigned)op->spans),
-                                    dim3(WALK_THREADS), (uint32_t)(2 * sizeof(walk_stage<KEYS>))};
+                                    dim3(walk_shape<KEYS>::THREADS), (uint32_t)sizeof(walk_shared<KEYS>)};
     cudaError_t code = sl_launch(context, stream, first, prepare_kernel<KEYS>, *context, args, memory);
-    return code == cudaSuccess ? sl_launch(context, stream, second, walk_kernel<KEYS>, *context, args, memory)
+    code = code == cudaSuccess ? sl_launch(context, stream, second, walk_kernel<KEYS>, *context, args, memory)
                                : code;
+    return code == cudaSuccess ? sl_cuda_delta_scan_spans(context, op, SHORT_ROWS, stream) : code;
 }
 
 SL_CUDA_RUN(sl_cuda_delta_chunk) {
@@ -657,14 +813,14 @@ template <int KEYS> static cudaError_t prepare(void) {
                                             (int)sizeof(prepare_shared<KEYS>));
     return code == cudaSuccess
                ? cudaFuncSetAttribute(walk_kernel<KEYS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)(2 * sizeof(walk_stage<KEYS>)))
+                                      (int)sizeof(walk_shared<KEYS>))
                : code;
 }
 
 static size_t shared_needed(int32_t key_size) {
-    return key_size == 64    ? 2 * sizeof(walk_stage<64>)
-           : key_size == 128 ? 2 * sizeof(walk_stage<128>)
-                             : 2 * sizeof(walk_stage<256>);
+    return key_size == 64    ? sizeof(walk_shared<64>)
+           : key_size == 128 ? sizeof(walk_shared<128>)
+                             : sizeof(walk_shared<256>);
 }
 
 cudaError_t sl_cuda_delta_prepare(int device) {
@@ -680,7 +836,7 @@ const char *sl_cuda_delta_chunk_declines(const sl_kernel *kernel, const sl_kerne
     if (shape->key_size != 64 && shape->key_size != 128 && shape->key_size != 256) {
         return "takes keys of 64, 128 and 256";
     }
-    if (shape->value_size % WALK_COLUMNS != 0) {
+    if (shape->value_size % 32 != 0) {
         return "takes values that are multiples of 32";
     }
     if (query->rows[SL_ROWS_STEP] < LEAST_ROWS) {
