@@ -32,7 +32,7 @@ typedef struct text_list {
 typedef struct settings {
     bool help, verbose;
     /* the engine */
-    const char *model, *device, *isa, *kv_type;
+    const char *model, *device, *isa, *kv_type, *kernels;
     int32_t threads, context, chunk, sequences;
     uint64_t cache_tokens, memory_limit;
     bool no_graphs, no_fusion, deterministic, no_prefix_reuse;

@@ -154,6 +154,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .no_graphs = s->no_graphs,
         .no_fusion = s->no_fusion,
         .deterministic = s->deterministic,
+        .kernels = s->kernels,
     };
 }
 

@@ -121,6 +121,8 @@ static const option OPTIONS[] = {
     {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0,
      "every op by its own kernel: the same results, slower"},
     {IN_ENGINE, "--no-graphs", NULL, FLAG, AT(no_graphs), NULL, 0, 0, "CUDA: run steps eagerly"},
+    {IN_ENGINE, "--kernel", "NAMES", TEXT, AT(kernels), NULL, 0, 0,
+     "try those whose names begin so first; with commas between"},
     {IN_ENGINE, "--deterministic", NULL, FLAG, AT(deterministic), NULL, 0, 0,
      "CUDA: results do not depend on how steps are cut"},
     {IN_ALL, "-v --verbose", NULL, FLAG, AT(verbose), NULL, 0, 0, "log to stderr"},

@@ -159,6 +159,8 @@ typedef struct sluice_engine_options {
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */
     void *progress_context;
+    const char *kernels; /* beginnings of kernels' names ("attention/cuda-flash-few,linear/q8_0"), tried
+                            before all others, each for the ops that it can do; NULL: the usual order */
 } sluice_engine_options;
 
 /* Plans, loads and starts. Holds its own reference to the model. */
@@ -194,8 +196,8 @@ SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counter
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,
  * microseconds, bytes and operations a second, and how near that is to the device's limits where those are
  * known. The sequences that were in that step hold nothing of use afterwards: release them. *text is owned by
- * the caller. SLUICE_ERR_BUSY while a request is unfinished; SLUICE_ERR_INVALID before the first step, and for
- * an engine that shares cached pages (`no_prefix_reuse` not set). */
+ * the caller. SLUICE_ERR_BUSY while a request is unfinished; SLUICE_ERR_INVALID before the first step, and
+ * for an engine that shares cached pages (`no_prefix_reuse` not set). */
 SLUICE_API int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                                      sluice_error *error);
 /* "cpu: avx512, 2 threads"; borrowed from the engine. */

@@ -16,6 +16,9 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
+/* Whether the name begins with one of those in a list with commas; a NULL list has none. */
+bool sl_name_is_listed(const char *name, const char *list);
+
 /* Appends to plan->declined. */
 int sl_note_declined(sl_plan *plan, const sl_declined *declined, sl_error *error);
 

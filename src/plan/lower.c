@@ -51,6 +51,17 @@ int sl_note_declined(sl_plan *plan, const sl_declined *declined, sl_error *error
     return 0;
 }
 
+bool sl_name_is_listed(const char *name, const char *list) {
+    while (list && *list != '\0') {
+        const size_t length = strcspn(list, ",");
+        if (length > 0 && strncmp(name, list, length) == 0) {
+            return true;
+        }
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
 static bool same_class(const sl_kernel *kernel, const char *numeric_class) {
     return kernel->numeric_class && strcmp(kernel->numeric_class, numeric_class) == 0;
 }
@@ -65,6 +76,9 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     }
     if (required && !same_class(kernel, required)) {
         return l->classes->reason;
+    }
+    if (kernel->on_request && !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
+        return "is taken only when asked for";
     }
     if (kernel->cut_dependent && l->plan->backend->options.deterministic) {
         return "its bits depend on how steps are cut";
@@ -132,22 +146,25 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
     const int32_t first_declined = l->plan->declined_count;
     int32_t count = 0;
     const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
-    for (int32_t k = 0; k < count; k++) {
-        if (kernels[k]->op != op->kind) {
+    /* First those that were asked for, then all others. */
+    for (int32_t i = 0; i < 2 * count; i++) {
+        const sl_kernel *kernel = kernels[i % count];
+        if (kernel->op != op->kind ||
+            sl_name_is_listed(kernel->name, l->plan->options.prefer) != (i < count)) {
             continue;
         }
-        const char *reason = reason_against(l, kernels[k], &query, required);
-        if (!reason && l->record && l->classes->reason && !class_everywhere(l, kernels[k], query)) {
+        const char *reason = reason_against(l, kernel, &query, required);
+        if (!reason && l->record && l->classes->reason && !class_everywhere(l, kernel, query)) {
             reason = "no kernel of its numeric class takes the smaller buckets";
         }
         if (!reason) {
-            *chosen = kernels[k];
+            *chosen = kernel;
             if (l->record) {
-                *numeric_class = kernels[k]->numeric_class;
+                *numeric_class = kernel->numeric_class;
             }
             return 0;
         }
-        const sl_declined declined = {l->bucket, at, kernels[k]->name, reason};
+        const sl_declined declined = {l->bucket, at, kernel->name, reason};
         const int code = sl_note_declined(l->plan, &declined, l->error);
         if (code) {
             return code;

@@ -27,6 +27,28 @@ static int resolve_one(int32_t *option, const char *name, int32_t otherwise, int
     return 0;
 }
 
+/* Keeps a copy of the list; each name in it must be the beginning of a kernel's. */
+static int resolve_preferred(sl_plan *plan, sl_error *error) {
+    const char *list = plan->options.prefer;
+    int32_t count = 0;
+    const sl_kernel *const *kernels = plan->backend->functions->kernels(plan->backend, &count);
+    for (const char *name = list; name && *name != '\0';) {
+        const int length = (int)strcspn(name, ",");
+        int32_t k = 0;
+        while (k < count && strncmp(kernels[k]->name, name, (size_t)length) != 0) {
+            k++;
+        }
+        if (length == 0 || k == count) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "plan: kernel \"%.*s\": no kernel of backend %s has a name that begins so", length,
+                           name, plan->backend->name);
+        }
+        name += length + (name[length] == ',');
+    }
+    plan->options.prefer = list ? sl_arena_printf(&plan->arena, "%s", list) : NULL;
+    return list && !plan->options.prefer ? out_of_memory(error) : 0;
+}
+
 static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_plan_options *options = &plan->options;
@@ -41,6 +63,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->outputs, "outputs", options->sequences, MOST_ROWS, error);
     code = code ? code : resolve_one(&options->history, "history", 64, MOST_ROWS, error);
+    code = code ? code : resolve_preferred(plan, error);
     if (code) {
         return code;
     }

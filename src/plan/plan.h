@@ -18,6 +18,8 @@ typedef struct sl_plan_options {
     int32_t
         state_slots; /* 0: 2 per sequence plus 16 for snapshots; without recurrent layers there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free */
+    const char *prefer;    /* beginnings of kernels' names, with commas between: those are tried first. NULL:
+                              the backend's own order */
 } sl_plan_options;
 
 /* One line of the memory table. */
@@ -73,8 +75,8 @@ typedef struct sl_profile_row {
     const char *kernel; /* or fusion */
     const char *shape;  /* "linear q4_k 4096+1024+1024x4096 from bf16"; of a run, all with " > " between */
     int32_t calls, ops; /* ops: of all calls */
-    double seconds; /* of all calls */
-    sl_cost cost;   /* of all calls */
+    double seconds;     /* of all calls */
+    sl_cost cost;       /* of all calls */
 } sl_profile_row;
 
 typedef struct sl_plan_profile {

@@ -73,6 +73,8 @@ static const fake_kernel FAKES[] = {
     KERNEL("rope", ROPE, "f32", F32, -1, 0, 0),
     KERNEL("cache_write", CACHE_WRITE, "exact", F32, -1, 0, 0),
     KERNEL("attention", ATTENTION, "f32", F32, -1, 0, 4096),
+    KERNEL("attention/asked", ATTENTION, "f16", F32, -1, 0, 0, .on_request = true),
+    KERNEL("attention/cut", ATTENTION, "f16", F32, -1, 0, 0, .cut_dependent = true),
     KERNEL("router", ROUTER, "f32", F32, -1, 0, 0),
     KERNEL("combine", COMBINE, "f32", F32, -1, 0, 0),
     KERNEL("activate", ACTIVATE, "f32", F32, -1, 0, 0),
@@ -287,6 +289,48 @@ static void reasons_are_kept(void **state) {
     backend.hidden = 7;
     assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(error.message, "it has none of this kind"));
+    sl_program_free(&p);
+}
+
+static const char *attention_with(fake_backend *backend, sl_program *program, const char *prefer) {
+    sl_plan *plan = make(program, backend, &(sl_plan_options){.chunk = 8, .prefer = prefer});
+    const sl_lowered *lowered = &plan->deployment.buckets[0];
+    const char *name = "";
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        name = lowered->ops[i].kind == SL_OP_ATTENTION ? lowered->kernels[i]->name : name;
+    }
+    sl_plan_destroy(plan);
+    return name;
+}
+
+static void kernels_that_are_asked_for_come_first(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    assert_string_equal(attention_with(&backend, &p, NULL), "attention");
+    assert_string_equal(attention_with(&backend, &p, ""), "attention");
+    assert_string_equal(attention_with(&backend, &p, "linear/q4_0,attention/as"), "attention/asked");
+    assert_string_equal(attention_with(&backend, &p, "attention/cut,rope"), "attention/cut");
+    backend.base.options.deterministic = true; /* asked for or not, it declines */
+    assert_string_equal(attention_with(&backend, &p, "attention/cut"), "attention");
+    plan = make(&p, &backend, &(sl_plan_options){.prefer = "attention/cut"});
+    int32_t attention = 0;
+    while (plan->deployment.buckets[0].ops[attention].kind != SL_OP_ATTENTION) {
+        attention++;
+    }
+    assert_string_equal(reason_for(plan, attention, "attention/cut"), "its bits depend on how steps are cut");
+    sl_plan_destroy(plan);
+    assert_int_equal(
+        sl_plan_create(&p, &backend.base, &(sl_plan_options){.prefer = "rope,attention/x"}, &plan, &error),
+        SL_ERR_INVALID);
+    assert_string_equal(error.message,
+                        "plan: kernel \"attention/x\": no kernel of backend fake has a name that "
+                        "begins so");
+    assert_int_equal(sl_plan_create(&p, &backend.base, &(sl_plan_options){.prefer = ","}, &plan, &error),
+                     SL_ERR_INVALID);
     sl_program_free(&p);
 }
 
@@ -921,6 +965,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(explain_and_ops),
+        cmocka_unit_test(kernels_that_are_asked_for_come_first),
         cmocka_unit_test(memory_failures_leave_nothing),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
