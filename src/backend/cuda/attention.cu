@@ -256,6 +256,8 @@ static __global__ void __launch_bounds__(THREADS)
     attention_kernel(sl_cuda_context context, attention_args args) {
     extern __shared__ float dynamic[];
     __shared__ tile_state shared;
+    sl_wait_for_inputs();
+    sl_let_next_begin();
     if (threadIdx.x < SL_WARP) {
         find_tile(context, (int32_t)blockIdx.x, args.ratio, &shared);
     }
@@ -363,8 +365,9 @@ SL_CUDA_RUN(sl_cuda_attention) {
     /* Each span may leave one tile partly empty. */
     const dim3 grid((unsigned)(op->rows[SL_ROWS_STEP] * ratio / UNITS + op->spans),
                     (unsigned)group->kv_heads);
-    const size_t bytes = shared_bytes(group);
-#define LAUNCH(TYPE) attention_kernel<TYPE><<<grid, THREADS, bytes, stream>>>(*context, args)
+    const sl_launch_shape shape = {grid, dim3(THREADS), (uint32_t)shared_bytes(group)};
+    cudaError_t code = cudaSuccess;
+#define LAUNCH(TYPE) code = sl_launch(context, stream, shape, attention_kernel<TYPE>, *context, args)
     FOR_TYPE(context->caches[attention->place.group].type, LAUNCH)
-    return cudaGetLastError();
+    return code;
 }

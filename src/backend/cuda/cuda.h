@@ -159,9 +159,11 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
 cudaError_t sl_cuda_flash_prepare(int device);
 /* router.cu */
 SL_CUDA_RUN(sl_cuda_router);
+uint64_t sl_cuda_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* sample.cu */
 SL_CUDA_RUN(sl_cuda_sample);
+cudaError_t sl_cuda_sample_prepare(int device);
 uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* delta.cu */
 SL_CUDA_RUN(sl_cuda_delta_conv);

@@ -16,6 +16,7 @@ enum { SL_WARP = 32 };
 typedef struct sl_launch_shape {
     dim3 grid, block;
     uint32_t shared_bytes; /* dynamic shared memory */
+    uint32_t cluster = 1;  /* blocks, neighbours along x, that share their shared memory (from 9.0 on) */
 } sl_launch_shape;
 
 /* Launches a kernel that begins with sl_wait_for_inputs(). Where the device can, its blocks come up while the
@@ -24,16 +25,23 @@ template <typename... PARAMETERS, typename... ARGUMENTS>
 static cudaError_t sl_launch(const sl_cuda_context *context, cudaStream_t stream,
                              const sl_launch_shape &shape, void (*kernel)(PARAMETERS...),
                              ARGUMENTS &&...arguments) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (context->dependent_launches) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (shape.cluster > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = shape.grid;
     config.blockDim = shape.block;
     config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = context->dependent_launches ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = count;
     return cudaLaunchKernelEx(&config, kernel, static_cast<ARGUMENTS &&>(arguments)...);
 }
 

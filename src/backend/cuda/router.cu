@@ -1,166 +1,246 @@
-/* Choice of experts, and the schedule that expert products read. */
+/* Choice of experts, and the schedule that expert products read: offsets by expert, and the expert rows
+ * sorted by expert, those of one in rising order.
+ *
+ * A block takes 32 rows, a warp one of them. Its choices are one word for each expert, a bit for each row:
+ * counts and ranks are counts of bits. With one such block the schedule is made at once, else by a second
+ * launch, where every block adds up all words and places its own rows. */
 #include "backend/cuda/device.cuh"
 
-enum { THREADS = 128, SCHEDULE_THREADS = 256, MOST_EXPERTS = 1024 };
+enum { ROWS = 32, THREADS = ROWS * SL_WARP, MOST_EXPERTS = 1024, MOST_USED = SL_WARP };
 
 typedef struct router_args {
     sl_op_router router;
     sl_cuda_operand logits, ids, weights;
     const float *bias;
     int32_t *offsets, *list; /* the schedule, or NULL */
+    uint32_t *words;         /* [blocks][experts], when there are several blocks */
 } router_args;
 
-/* A candidate as a number that orders like (score, lower index first); a NaN is below every number. 0 is
- * none. */
-static __device__ unsigned long long rank_key(float score, int32_t expert) {
+/* Orders like the score. A NaN is below every number; 0 is none. */
+static __device__ __forceinline__ uint32_t rank_key(float score) {
     const uint32_t bits = sl_f32_bits(score);
-    uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    ordered = score == score ? ordered : 0u;
-    return (unsigned long long)ordered << 32 | (0xffffffffu - (uint32_t)expert);
+    return score == score ? (bits & 0x80000000u ? ~bits : bits | 0x80000000u) : 1u;
 }
 
-static __device__ unsigned long long warp_largest(unsigned long long key) {
-    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
-        const unsigned long long other = __shfl_xor_sync(SL_FULL_WARP, key, distance);
-        key = other > key ? other : key;
-    }
-    return key;
-}
-
-/* Probabilities of a row into `result`. Class "f32/tree": softmax with the largest logit taken off;
- * exponentials added by lane, experts 32 apart in rising order, then over the warp. */
-static __device__ void probabilities(const sl_op_router &router, const float *logits, float *result) {
+/* Probabilities of experts lane, lane + 32, ... of a row. Class "f32/tree": softmax with the largest logit
+ * taken off; exponentials added by lane, experts 32 apart in rising order, then over the warp. */
+template <int EACH>
+static __device__ __forceinline__ void probabilities(const sl_op_router &router, const float *logits,
+                                                     float (&result)[EACH]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    float largest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const int32_t e = lane + k * SL_WARP;
+        result[k] = e < router.experts ? logits[e] : -INFINITY;
+        largest = fmaxf(largest, result[k]);
+    }
     if (router.kind == SL_ROUTER_SIGMOID) {
-        for (int32_t e = lane; e < router.experts; e += SL_WARP) {
-            result[e] = sl_sigmoid(logits[e]);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            result[k] = sl_sigmoid(result[k]);
         }
         return;
-    }
-    float largest = -INFINITY;
-    for (int32_t e = lane; e < router.experts; e += SL_WARP) {
-        largest = fmaxf(largest, logits[e]);
     }
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
     }
-    float sum = 0;
-    for (int32_t e = lane; e < router.experts; e += SL_WARP) {
-        result[e] = expf(logits[e] - largest);
-        sum += result[e];
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        if (lane + k * SL_WARP < router.experts) {
+            result[k] = expf(result[k] - largest);
+            sum += result[k];
+        }
     }
     sum = sl_warp_sum(sum);
-    for (int32_t e = lane; e < router.experts; e += SL_WARP) {
-        result[e] /= sum;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        result[k] /= sum;
     }
 }
 
-/* One warp per row. Always chooses `used` different experts, whatever the probabilities are. */
-static __global__ void choose_kernel(sl_cuda_context context, router_args args) {
-    extern __shared__ float memory[]; /* per warp: probabilities, then a mark for each expert */
+/* By a warp: the row's experts, also as bit `bit` of the block's words. Always chooses `used` different ones,
+ * whatever the probabilities are. */
+template <int EACH>
+static __device__ void choose(const router_args &args, int32_t row, uint32_t bit, uint32_t *words) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, experts = args.router.experts;
+    float probability[EACH], sum = 0, chosen_probability = 0;
+    uint32_t key[EACH], chosen = 0;
+    probabilities(args.router, sl_f32(args.logits, row), probability);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const int32_t e = lane + k * SL_WARP;
+        key[k] = e < experts ? rank_key(args.bias ? probability[k] + args.bias[e] : probability[k]) : 0;
+    }
+    for (int32_t rank = 0; rank < args.router.used; rank++) {
+        uint32_t best = 0, expert = 0xffffffffu;
+        float at = 0;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            best = max(best, key[k]);
+        }
+        best = __reduce_max_sync(SL_FULL_WARP, best);
+#pragma unroll
+        for (int k = EACH - 1; k >= 0; k--) {
+            expert = key[k] == best ? (uint32_t)(lane + k * SL_WARP) : expert;
+        }
+        expert = __reduce_min_sync(SL_FULL_WARP, expert);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const bool is_it = expert == (uint32_t)(lane + k * SL_WARP);
+            at = is_it ? probability[k] : at;
+            key[k] = is_it ? 0 : key[k];
+        }
+        at = __shfl_sync(SL_FULL_WARP, at, (int)(expert % SL_WARP));
+        sum += at;
+        chosen = rank == lane ? expert : chosen;
+        chosen_probability = rank == lane ? at : chosen_probability;
+    }
+    if (lane < args.router.used) {
+        sl_i32(args.ids, row)[lane] = (int32_t)chosen;
+        sl_f32(args.weights, row)[lane] =
+            (args.router.normalise ? chosen_probability / sum : chosen_probability) * args.router.scale;
+        atomicOr(&words[chosen], 1u << bit);
+    }
+}
+
+typedef struct schedule_memory {
+    int32_t count[MOST_EXPERTS], first[MOST_EXPERTS]; /* rows of an expert; those in lower blocks */
+    int32_t warp[THREADS / SL_WARP];
+} schedule_memory;
+
+/* Per expert: its rows in all blocks, and those before block `block`. */
+static __device__ void add_words(const uint32_t *words, int32_t block, int32_t blocks, int32_t experts,
+                                 schedule_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x, column = (experts + SL_WARP - 1) / SL_WARP * SL_WARP;
+    if (thread < experts) {
+        shared->count[thread] = shared->first[thread] = 0;
+    }
+    __syncthreads();
+    const int32_t e = thread % column, slice = thread / column, slices = THREADS / column;
+    int32_t count = 0, first = 0;
+    for (int32_t b = slice; b < blocks && e < experts && slice < slices; b += slices) {
+        const int32_t rows = __popc(words[(int64_t)b * experts + e]);
+        count += rows;
+        first += b < block ? rows : 0;
+    }
+    if (count > 0) {
+        atomicAdd(&shared->count[e], count);
+        atomicAdd(&shared->first[e], first);
+    }
+    __syncthreads();
+}
+
+/* Sum over the threads before this one. */
+static __device__ int32_t sum_before(int32_t mine, schedule_memory *shared) {
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    const int32_t row = (int32_t)blockIdx.x * (THREADS / SL_WARP) + warp, experts = args.router.experts;
-    if (row >= context.header->rows) {
+    int32_t end = mine;
+    for (int distance = 1; distance < SL_WARP; distance *= 2) {
+        const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+        end += lane >= distance ? other : 0;
+    }
+    if (lane == SL_WARP - 1) {
+        shared->warp[warp] = end;
+    }
+    __syncthreads();
+    return end - mine + __reduce_add_sync(SL_FULL_WARP, lane < warp ? shared->warp[lane] : 0);
+}
+
+/* The places of a block's rows in the list; block 0 also writes the offsets. */
+static __device__ void schedule(const router_args &args, const uint32_t *words, int32_t block, int32_t rows,
+                                schedule_memory *shared) {
+    const int32_t experts = args.router.experts, used = args.router.used, thread = (int32_t)threadIdx.x;
+    const int32_t warp = thread / SL_WARP, lane = thread % SL_WARP, row = block * ROWS + warp;
+    add_words(words, block, (rows + ROWS - 1) / ROWS, experts, shared);
+    const int32_t offset = sum_before(thread < experts ? shared->count[thread] : 0, shared);
+    if (thread < experts) {
+        shared->first[thread] += offset;
+        if (block == 0) {
+            args.offsets[thread] = offset;
+        }
+    }
+    if (block == 0 && thread == 0) {
+        args.offsets[experts] = rows * used;
+    }
+    __syncthreads();
+    if (row < rows && lane < used) {
+        const int32_t e = sl_i32(args.ids, row)[lane];
+        const uint32_t lower = words[(int64_t)block * experts + e] & ((1u << warp) - 1u);
+        args.list[shared->first[e] + __popc(lower)] = row * used + lane;
+    }
+}
+
+template <int EACH>
+static __global__ void __launch_bounds__(THREADS)
+    choose_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ router_args args) {
+    __shared__ uint32_t words[MOST_EXPERTS];
+    __shared__ schedule_memory shared;
+    const int32_t thread = (int32_t)threadIdx.x, warp = thread / SL_WARP, block = (int32_t)blockIdx.x;
+    words[thread] = 0;
+    sl_wait_for_inputs();
+    sl_let_next_begin();
+    const int32_t rows = context.header->rows;
+    if (block > 0 && block * ROWS >= rows) {
         return;
     }
-    float *probability = memory + (int64_t)warp * experts * 2, *chosen = probability + experts;
-    probabilities(args.router, sl_f32(args.logits, row), probability);
-    for (int32_t e = lane; e < experts; e += SL_WARP) {
-        chosen[e] = 0;
+    __syncthreads();
+    if (block * ROWS + warp < rows) {
+        choose<EACH>(args, block * ROWS + warp, (uint32_t)warp, words);
     }
-    __syncwarp();
-    int32_t *ids = sl_i32(args.ids, row);
-    float *weights = sl_f32(args.weights, row);
-    float sum = 0;
-    for (int32_t rank = 0; rank < args.router.used; rank++) {
-        unsigned long long best = 0;
-        for (int32_t e = lane; e < experts; e += SL_WARP) {
-            const float score = args.bias ? probability[e] + args.bias[e] : probability[e];
-            const unsigned long long key = chosen[e] != 0 ? 0 : rank_key(score, e);
-            best = key > best ? key : best;
+    __syncthreads();
+    if (args.words) {
+        if (thread < args.router.experts) {
+            args.words[(int64_t)block * args.router.experts + thread] = words[thread];
         }
-        best = warp_largest(best);
-        const int32_t expert = (int32_t)(0xffffffffu - (uint32_t)best);
-        sum += probability[expert];
-        if (lane == 0) {
-            ids[rank] = expert;
-            chosen[expert] = 1;
-        }
-        __syncwarp();
-    }
-    if (lane == 0) {
-        for (int32_t rank = 0; rank < args.router.used; rank++) {
-            const float weight = probability[ids[rank]];
-            weights[rank] = (args.router.normalise ? weight / sum : weight) * args.router.scale;
-        }
+    } else if (args.list) {
+        schedule(args, words, 0, rows, &shared);
     }
 }
 
-/* How many threads before this one have `flag`; *all: how many of the block. */
-static __device__ int32_t count_before(bool flag, int32_t *shared, int32_t *all) {
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    const unsigned votes = __ballot_sync(SL_FULL_WARP, flag);
-    __syncthreads();
-    if (lane == 0) {
-        shared[warp] = __popc(votes);
-    }
-    __syncthreads();
-    int32_t before = __popc(votes & ((1u << lane) - 1u));
-    *all = 0;
-    for (int32_t w = 0; w < SCHEDULE_THREADS / SL_WARP; w++) {
-        before += w < warp ? shared[w] : 0;
-        *all += shared[w];
-    }
-    return before;
-}
-
-/* One block per expert: its offset is the number of rows that chose a lower one; its rows follow in rising
- * order. */
-static __global__ void schedule_kernel(sl_cuda_context context, router_args args) {
-    __shared__ int32_t shared[SCHEDULE_THREADS / SL_WARP];
-    const int32_t expert = (int32_t)blockIdx.x, used = args.router.used, count = context.header->rows * used;
-    int32_t offset = 0, all;
-    for (int32_t base = 0; base < count; base += SCHEDULE_THREADS) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        count_before(i < count && sl_i32(args.ids, i / used)[i % used] < expert, shared, &all);
-        offset += all;
-    }
-    if (threadIdx.x == 0) {
-        args.offsets[expert] = offset;
-        if (expert == args.router.experts - 1) {
-            args.offsets[expert + 1] = count;
-        }
-    }
-    for (int32_t base = 0; base < count; base += SCHEDULE_THREADS) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        const bool mine = i < count && sl_i32(args.ids, i / used)[i % used] == expert;
-        const int32_t before = count_before(mine, shared, &all);
-        if (mine) {
-            args.list[offset + before] = i;
-        }
-        offset += all;
+static __global__ void __launch_bounds__(THREADS)
+    schedule_kernel(const __grid_constant__ sl_cuda_context context,
+                    const __grid_constant__ router_args args) {
+    __shared__ schedule_memory shared;
+    sl_wait_for_inputs();
+    sl_let_next_begin();
+    const int32_t block = (int32_t)blockIdx.x, rows = context.header->rows;
+    if (block == 0 || block * ROWS < rows) {
+        schedule(args, args.words, block, rows, &shared);
     }
 }
 
 SL_CUDA_RUN(sl_cuda_router) {
     const sl_op_router *router = &op->op->u.router;
-    const router_args args = {*router,
-                              op->in[0],
-                              op->out[0],
-                              op->out[1],
-                              (const float *)op->weights[0].data,
-                              op->out[2].head,
-                              (int32_t *)op->out[2].data};
-    const int32_t rows = op->rows[SL_ROWS_STEP], warps = THREADS / SL_WARP;
-    const size_t bytes = (size_t)warps * (size_t)router->experts * 2 * sizeof(float);
-    choose_kernel<<<(unsigned)((rows + warps - 1) / warps), THREADS, bytes, stream>>>(*context, args);
-    if (args.list) {
-        schedule_kernel<<<(unsigned)router->experts, SCHEDULE_THREADS, 0, stream>>>(*context, args);
-    }
-    return cudaGetLastError();
+    const unsigned blocks = ((unsigned)op->rows[SL_ROWS_STEP] + ROWS - 1) / ROWS;
+    router_args args = {};
+    args.router = *router;
+    args.logits = op->in[0];
+    args.ids = op->out[0];
+    args.weights = op->out[1];
+    args.bias = (const float *)(const void *)op->weights[0].data;
+    args.offsets = op->out[2].head;
+    args.list = (int32_t *)(void *)op->out[2].data;
+    args.words = args.list && blocks > 1 ? (uint32_t *)(void *)op->scratch : NULL;
+    const sl_launch_shape shape = {dim3(blocks), dim3(THREADS), 0};
+    const cudaError_t code = router->experts <= 4 * SL_WARP
+                                 ? sl_launch(context, stream, shape, choose_kernel<4>, *context, args)
+                             : router->experts <= 8 * SL_WARP
+                                 ? sl_launch(context, stream, shape, choose_kernel<8>, *context, args)
+                                 : sl_launch(context, stream, shape, choose_kernel<32>, *context, args);
+    return code == cudaSuccess && args.words
+               ? sl_launch(context, stream, shape, schedule_kernel, *context, args)
+               : code;
+}
+
+uint64_t sl_cuda_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const uint64_t blocks = ((uint64_t)query->rows[SL_ROWS_STEP] + ROWS - 1) / ROWS;
+    return blocks * (uint64_t)query->op->u.router.experts * sizeof(uint32_t);
 }
 
 const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
-    return query->op->u.router.experts > MOST_EXPERTS ? "takes up to 1024 experts" : NULL;
+    return query->op->u.router.experts > MOST_EXPERTS ? "takes up to 1024 experts"
+           : query->op->u.router.used > MOST_USED     ? "takes up to 32 experts for a row"
+                                                      : NULL;
 }

@@ -1,29 +1,35 @@
-/* The sampler of program/step.h, one block per output.
+/* The sampler of program/step.h. An output has a cluster of blocks where the device knows them, else one
+ * block; each block keeps the logits of its part of the vocabulary.
  *
  * Sums of probabilities are integers (units of 2^-43 of the likeliest candidate's), so that they do not
  * depend on the order in which threads add. top-k and top-p need no sorted list: the logit of the worst
  * candidate that is left is found by its bits, eight at a time, from counts (top-k) or sums (top-p) of the
- * candidates above. Among equal logits the lower ids are left. The draw walks the candidates in order of id.
- */
+ * candidates above. The same search among the largest candidate of every thread gives a bound first, which
+ * spares most candidates the rest. Among equal logits the lower ids are left. The draw walks the candidates
+ * in order of id. */
 #include "backend/cuda/device.cuh"
 #include "program/random.h"
 
-enum { THREADS = 512, WARPS = THREADS / SL_WARP, BINS = 256 };
+enum { THREADS = 512, WARPS = THREADS / SL_WARP, BINS = 256, CLUSTER = 8, MOST_SHARED = 190 << 10 };
 #define PROBABILITY_ONE 8796093022208.0f /* 2^43: vocabularies of up to 2^20 cannot overflow 64 bits */
 
 typedef unsigned long long mass;
 
 typedef struct sample_args {
     sl_cuda_operand logits, tokens;
-    float *scratch; /* [outputs][vocabulary]: penalised logits */
-    int32_t vocabulary;
+    float *scratch;           /* [outputs][vocabulary]: penalised logits; NULL: they are in shared memory */
+    int32_t vocabulary, part; /* candidates of a block, a multiple of 4 */
 } sample_args;
 
 typedef struct sampling {
     const sl_sampler *sampler;
-    const float *logits; /* penalised, in scratch */
-    int32_t count;
-    float largest;
+    const float *logits;  /* of the block's part, penalised */
+    int32_t first, count; /* the part */
+    int32_t vocabulary;
+    float largest;         /* of all */
+    uint32_t thread_key;   /* of the largest among the thread's own candidates; 0: it has none */
+    uint32_t rank, blocks; /* in the cluster */
+    uint32_t turn;         /* which of the two copies of what is exchanged comes next */
 } sampling;
 
 /* Candidates that are left: those with a larger key, and of those with an equal one the first `ties` by id.
@@ -32,42 +38,149 @@ typedef struct cut {
     uint32_t key, ties;
 } cut;
 
+/* What other blocks of the cluster read lies there twice: a block that is one exchange ahead must not
+ * overwrite what others still read. */
 typedef struct shared_memory {
     mass bins[WARPS][BINS]; /* a warp adds to its own */
-    mass warp_mass[WARPS], total;
+    mass totals[2][BINS], exchange[2];
+    mass warp_mass[WARPS];
     uint32_t warp_ties[WARPS];
     unsigned long long best[WARPS];
-    uint32_t digit;
+    uint32_t digit, reached;
     mass above;
-    int32_t chosen;
 } shared_memory;
 
+/* ---- clusters ---- */
+
+static __device__ __forceinline__ uint32_t cluster_blocks(void) {
+    uint32_t blocks = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+    return blocks;
+}
+
+static __device__ __forceinline__ void cluster_sync(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+/* The same variable of another block. */
+static __device__ __forceinline__ const mass *of_block(const mass *own, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+    const mass *other;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
+    return other;
+#else
+    (void)rank;
+    return own;
+#endif
+}
+
+/* Every block gives a number; the sum over all, and over the blocks before this one. */
+static __device__ mass sum_blocks(sampling *s, mass mine, mass *before, shared_memory *shared) {
+    mass *exchange = &shared->exchange[s->turn++ % 2];
+    if (threadIdx.x == 0) {
+        *exchange = mine;
+    }
+    cluster_sync();
+    mass total = 0;
+    *before = 0;
+    for (uint32_t rank = 0; rank < s->blocks; rank++) {
+        const mass number = *of_block(exchange, rank);
+        total += number;
+        *before += rank < s->rank ? number : 0;
+    }
+    return total;
+}
+
+/* ---- candidates ---- */
+
 /* Orders like the logit; -0 counts as 0. */
-static __device__ uint32_t order_key(float logit) {
+static __device__ __forceinline__ uint32_t order_key(float logit) {
     const uint32_t bits = sl_f32_bits(logit + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static __device__ float probability(const sampling &s, float logit) {
+static __device__ __forceinline__ float logit_of(uint32_t key) {
+    return sl_f32_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+static __device__ __forceinline__ float probability(const sampling &s, float logit) {
     return expf((logit - s.largest) / s.sampler->temperature);
 }
 
-static __device__ mass to_mass(float p) {
+static __device__ __forceinline__ mass to_mass(float p) {
     return (mass)(p * PROBABILITY_ONE);
 }
 
-static __device__ bool is_inside(const cut &limit, uint32_t key, uint32_t tie) {
+static __device__ __forceinline__ bool is_inside(const cut &limit, uint32_t key, uint32_t tie) {
     return key > limit.key || (key == limit.key && tie < limit.ties);
 }
 
-/* The candidate with the largest logit, the lowest id in a tie; the same in all threads. */
-static __device__ int32_t find_best(const float *logits, int32_t count, shared_memory *shared) {
-    unsigned long long best = 0;
-    for (int32_t id = (int32_t)threadIdx.x; id < count; id += THREADS) {
-        const unsigned long long key =
-            (unsigned long long)order_key(logits[id]) << 32 | (0xffffffffu - (uint32_t)id);
-        best = key > best ? key : best;
+static __device__ __forceinline__ float number_of(float logit) {
+    return logit == logit ? logit : -INFINITY; /* NaN counts as -infinity */
+}
+
+typedef struct candidate {
+    float logit;
+    int32_t id; /* -1: none */
+} candidate;
+
+/* The better of two, the earlier one in a tie. */
+static __device__ __forceinline__ void keep_better(candidate *best, float logit, int32_t id) {
+    const bool better = logit > best->logit || best->id < 0;
+    best->logit = better ? logit : best->logit;
+    best->id = better ? id : best->id;
+}
+
+/* The thread's best candidate of the part `from`; all are copied to `to` unless it is NULL. */
+static __device__ candidate read_part(const float *from, int32_t first, int32_t count, float *to) {
+    candidate best = {-INFINITY, -1};
+    const bool in_quads = (uintptr_t)from % 16 == 0 && (uintptr_t)to % 16 == 0;
+    const int32_t quads = in_quads ? count / 4 : 0;
+#pragma unroll 4
+    for (int32_t i = (int32_t)threadIdx.x; i < quads; i += THREADS) {
+        float4 quad = ((const float4 *)(const void *)from)[i];
+        quad = make_float4(number_of(quad.x), number_of(quad.y), number_of(quad.z), number_of(quad.w));
+        keep_better(&best, quad.x, first + 4 * i);
+        keep_better(&best, quad.y, first + 4 * i + 1);
+        keep_better(&best, quad.z, first + 4 * i + 2);
+        keep_better(&best, quad.w, first + 4 * i + 3);
+        if (to) {
+            ((float4 *)(void *)to)[i] = quad;
+        }
     }
+    for (int32_t i = 4 * quads + (int32_t)threadIdx.x; i < count; i += THREADS) {
+        const float logit = number_of(from[i]);
+        keep_better(&best, logit, first + i);
+        if (to) {
+            to[i] = logit;
+        }
+    }
+    return best;
+}
+
+/* A token counts once however often it is in the history: its penalty is computed from the original logit
+ * each time. */
+static __device__ void penalise(const sl_cuda_context &context, const sl_step_output &output,
+                                const float *from, const sampling &s, float *to) {
+    const float penalty = output.sampler.repetition_penalty;
+    for (int32_t i = (int32_t)threadIdx.x; i < output.history_count; i += THREADS) {
+        const int32_t at = context.history[output.history_first + i] - s.first;
+        if (at >= 0 && at < s.count && from[at] == from[at]) {
+            to[at] = from[at] > 0 ? from[at] / penalty : from[at] * penalty;
+        }
+    }
+}
+
+/* The candidate with the largest logit, the lowest id in a tie; the same in all threads of the cluster. */
+static __device__ candidate find_best(sampling *s, const candidate &mine, shared_memory *shared) {
+    unsigned long long best =
+        mine.id < 0 ? 0 : (unsigned long long)order_key(mine.logit) << 32 | (0xffffffffu - (uint32_t)mine.id);
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         const unsigned long long other = __shfl_xor_sync(SL_FULL_WARP, best, distance);
         best = other > best ? other : best;
@@ -76,16 +189,38 @@ static __device__ int32_t find_best(const float *logits, int32_t count, shared_m
         shared->best[threadIdx.x / SL_WARP] = best;
     }
     __syncthreads();
-    for (int w = 0; w < WARPS; w++) {
-        best = shared->best[w] > best ? shared->best[w] : best;
+    mass *exchange = &shared->exchange[s->turn++ % 2];
+    if (threadIdx.x == 0) {
+        for (int w = 0; w < WARPS; w++) {
+            best = shared->best[w] > best ? shared->best[w] : best;
+        }
+        *exchange = best;
     }
-    __syncthreads();
-    return (int32_t)(0xffffffffu - (uint32_t)best);
+    cluster_sync();
+    best = 0;
+    for (uint32_t rank = 0; rank < s->blocks; rank++) {
+        const unsigned long long other = *of_block(exchange, rank);
+        best = other > best ? other : best;
+    }
+    return {logit_of((uint32_t)(best >> 32)), (int32_t)(0xffffffffu - (uint32_t)best)};
 }
+
+/* ---- cuts ---- */
+
+/* A search: candidates with keys from `floor` on weigh 1, or their probability; how many of the largest reach
+ * `target`? */
+typedef struct search {
+    uint32_t floor;
+    bool by_mass, one_each; /* one_each: only the largest candidate of every thread */
+    mass target;
+    uint32_t prefix;
+    mass above; /* weight of all candidates with a larger prefix */
+    bool reached;
+} search;
 
 /* Adds up the weights of the warp's candidates by bin, one lane for each bin. `active` may differ between
  * lanes. */
-static __device__ void add_to_bins(bool active, uint32_t bin, mass weight, mass *bins) {
+static __device__ __forceinline__ void add_to_bins(bool active, uint32_t bin, mass weight, mass *bins) {
     const unsigned mask = __ballot_sync(SL_FULL_WARP, active);
     if (active) {
         const unsigned peers = __match_any_sync(mask, bin);
@@ -98,117 +233,39 @@ static __device__ void add_to_bins(bool active, uint32_t bin, mass weight, mass 
     __syncwarp();
 }
 
-/* Weights of the candidates in `within` that begin with `prefix`, by their next eight bits, into
- * shared->bins[0]. */
-static __device__ void fill_bins(const sampling &s, const cut &within, bool by_mass, uint32_t prefix,
-                                 int shift, shared_memory *shared) {
+/* The block's weights of the candidates that begin with the prefix, by their next eight bits, into `totals`.
+ */
+static __device__ void fill_bins(const sampling &s, const search &q, int shift, mass *totals,
+                                 shared_memory *shared) {
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
     for (int32_t i = (int32_t)threadIdx.x; i < WARPS * BINS; i += THREADS) {
         shared->bins[0][i] = 0;
     }
     __syncthreads();
-    for (int32_t base = 0; base < s.count; base += THREADS) {
-        const int32_t id = base + (int32_t)threadIdx.x;
-        const float logit = id < s.count ? s.logits[id] : 0.0f;
-        const uint32_t key = order_key(logit);
-        const bool active =
-            id < s.count && key >= within.key && (shift == 24 || key >> (shift + 8) == prefix);
-        const mass weight = !active ? 0 : by_mass ? to_mass(probability(s, logit)) : 1;
-        add_to_bins(active, key >> shift & 255u, weight, shared->bins[warp]);
+    const int32_t count = q.one_each ? THREADS : s.count;
+    for (int32_t base = 0; base < count; base += THREADS) {
+        const int32_t i = base + (int32_t)threadIdx.x;
+        const uint32_t key = q.one_each ? s.thread_key : i < s.count ? order_key(s.logits[i]) : 0;
+        const bool active = key != 0 && key >= q.floor && (shift == 24 || key >> (shift + 8) == q.prefix);
+        if (__any_sync(SL_FULL_WARP, active)) {
+            const mass weight = !active ? 0 : q.by_mass ? to_mass(probability(s, logit_of(key))) : 1;
+            add_to_bins(active, key >> shift & 255u, weight, shared->bins[warp]);
+        }
     }
     __syncthreads();
     for (int32_t bin = (int32_t)threadIdx.x; bin < BINS; bin += THREADS) {
-        for (int w = 1; w < WARPS; w++) {
-            shared->bins[0][bin] += shared->bins[w][bin];
+        mass sum = 0;
+        for (int w = 0; w < WARPS; w++) {
+            sum += shared->bins[w][bin];
         }
+        totals[bin] = sum;
     }
-    __syncthreads();
 }
 
-/* The cut that leaves just enough candidates above `within` for their weights to reach `target` (at least 1):
- * every candidate weighs 1, or its probability. Candidates outside `within` count nothing; equal ones that
- * are inside weigh the same. */
-static __device__ cut find_cut(const sampling &s, const cut &within, bool by_mass, mass target,
-                               shared_memory *shared) {
-    uint32_t prefix = 0;
-    mass above = 0; /* weight of all candidates with a larger prefix */
-    mass tie_mass = 1;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        fill_bins(s, within, by_mass, prefix, shift, shared);
-        if (threadIdx.x == 0) {
-            mass sum = above;
-            int bin = BINS - 1;
-            while (bin > 0 && sum + shared->bins[0][bin] < target) {
-                sum += shared->bins[0][bin--];
-            }
-            shared->digit = (uint32_t)bin;
-            shared->above = sum;
-        }
-        __syncthreads();
-        above = shared->above;
-        prefix = prefix << 8 | shared->digit;
-        __syncthreads();
-    }
-    cut result = {prefix, 1};
-    if (by_mass) {
-        const uint32_t bits = prefix & 0x80000000u ? prefix & 0x7fffffffu : ~prefix;
-        tie_mass = to_mass(probability(s, sl_f32_from_bits(bits)));
-    }
-    const mass needed = target > above ? target - above : 1;
-    const mass ties = tie_mass > 0 ? (needed + tie_mass - 1) / tie_mass : 0xffffffffull;
-    result.ties = ties > 0xffffffffull ? 0xffffffffu : (uint32_t)ties;
-    if (prefix == within.key && result.ties > within.ties) {
-        result.ties = within.ties;
-    }
-    return result;
-}
-
-/* Candidates of each thread are neighbours, so that a prefix over threads is one over ids. */
-static __device__ void my_part(int32_t count, int32_t *first, int32_t *last) {
-    const int32_t each = (count + THREADS - 1) / THREADS;
-    *first = (int32_t)threadIdx.x * each < count ? (int32_t)threadIdx.x * each : count;
-    *last = *first + each < count ? *first + each : count;
-}
-
-static __device__ mass left_mass(const sampling &s, const cut &limit, float logit, uint32_t *tie) {
-    const uint32_t key = order_key(logit);
-    const bool inside = is_inside(limit, key, *tie);
-    *tie += key == limit.key;
-    if (!inside) {
-        return 0;
-    }
-    const float p = probability(s, logit);
-    return p >= s.sampler->min_p ? to_mass(p) : 0;
-}
-
-/* How many candidates of the threads before this one lie on the cut. */
-static __device__ uint32_t ties_before(const sampling &s, const cut &limit, int32_t first, int32_t last,
-                                       shared_memory *shared) {
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    uint32_t mine = 0;
-    for (int32_t id = first; id < last; id++) {
-        mine += order_key(s.logits[id]) == limit.key;
-    }
-    uint32_t end = mine;
-    for (int distance = 1; distance < SL_WARP; distance *= 2) {
-        const uint32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-        end += lane >= distance ? other : 0;
-    }
-    if (lane == SL_WARP - 1) {
-        shared->warp_ties[warp] = end;
-    }
-    __syncthreads();
-    uint32_t before = end - mine;
-    for (int w = 0; w < warp; w++) {
-        before += shared->warp_ties[w];
-    }
-    __syncthreads();
-    return before;
-}
-
-/* Sum over the threads before this one; shared->total: over all. */
-static __device__ mass mass_before(mass mine, shared_memory *shared) {
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+/* The highest bin that reaches the target together with those above it, the lowest if none does. A thread has
+ * one bin, the first threads the highest. */
+static __device__ void choose_bin(mass mine, search *q, shared_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x, warp = thread / SL_WARP, lane = thread % SL_WARP;
     mass end = mine;
     for (int distance = 1; distance < SL_WARP; distance *= 2) {
         const mass other = __shfl_up_sync(SL_FULL_WARP, end, distance);
@@ -218,117 +275,231 @@ static __device__ mass mass_before(mass mine, shared_memory *shared) {
         shared->warp_mass[warp] = end;
     }
     __syncthreads();
-    mass before = end - mine, total = 0;
-    for (int w = 0; w < WARPS; w++) {
-        before += w < warp ? shared->warp_mass[w] : 0;
-        total += shared->warp_mass[w];
+    end += q->above;
+    for (int w = 0; w < warp; w++) {
+        end += shared->warp_mass[w];
     }
-    shared->total = total; /* the same from every thread */
+    const bool is_last = thread == BINS - 1, reaches = end >= q->target;
+    if (thread < BINS && (reaches || is_last) && end - mine < q->target) {
+        shared->digit = (uint32_t)(BINS - 1 - thread);
+        shared->above = end - mine;
+        shared->reached = reaches;
+    }
     __syncthreads();
-    return before;
+    q->above = shared->above;
+    q->prefix = q->prefix << 8 | shared->digit;
+    q->reached = shared->reached != 0;
 }
 
-/* Sum of the probabilities inside a cut. */
-static __device__ mass sum_inside(const sampling &s, const cut &limit, shared_memory *shared) {
+/* Finds the leading `digits` * 8 bits of the key that the search ends at. */
+static __device__ void run_search(sampling *s, search *q, int digits, shared_memory *shared) {
+    q->prefix = 0;
+    q->above = 0;
+    for (int d = 0; d < digits; d++) {
+        mass *totals = shared->totals[s->turn++ % 2];
+        fill_bins(*s, *q, 24 - 8 * d, totals, shared);
+        cluster_sync();
+        mass mine = 0;
+        for (uint32_t rank = 0; rank < s->blocks && threadIdx.x < BINS; rank++) {
+            mine += *of_block(&totals[BINS - 1 - threadIdx.x], rank);
+        }
+        choose_bin(mine, q, shared);
+        if (!q->reached && q->one_each) {
+            return;
+        }
+    }
+}
+
+/* The cut that leaves just enough candidates above `within` for their weights to reach `target` (at least 1):
+ * every candidate weighs 1, or its probability. Candidates outside `within` count nothing; equal ones that
+ * are inside weigh the same. */
+static __device__ cut find_cut(sampling *s, const cut &within, bool by_mass, mass target,
+                               shared_memory *shared) {
+    search bound = {within.key, by_mass, true, target, 0, 0, false};
+    run_search(s, &bound, 2, shared);
+    search all = {within.key, by_mass, false, target, 0, 0, false};
+    if (bound.reached && bound.prefix << 16 > within.key) {
+        all.floor = bound.prefix << 16; /* some reach the target from here on; so do all */
+    }
+    run_search(s, &all, 4, shared);
+    const mass tie_mass = by_mass ? to_mass(probability(*s, logit_of(all.prefix))) : 1;
+    const mass needed = target > all.above ? target - all.above : 1;
+    const mass ties = tie_mass > 0 ? (needed + tie_mass - 1) / tie_mass : 0xffffffffull;
+    cut result = {all.prefix, ties > 0xffffffffull ? 0xffffffffu : (uint32_t)ties};
+    if (result.key == within.key && result.ties > within.ties) {
+        result.ties = within.ties;
+    }
+    return result;
+}
+
+/* ---- the draw ---- */
+
+/* Candidates of each thread are neighbours, so that a prefix over threads is one over ids; an odd number of
+ * them, so that the threads of a warp read different banks. */
+static __device__ void my_part(int32_t count, int32_t *first, int32_t *last) {
+    const int32_t each = (count + THREADS - 1) / THREADS | 1, thread = (int32_t)threadIdx.x;
+    *first = thread * each < count ? thread * each : count;
+    *last = *first + each < count ? *first + each : count;
+}
+
+/* Sum over the threads before this one in the whole cluster; *total: over all. */
+static __device__ mass sum_threads(sampling *s, mass mine, mass *total, shared_memory *shared) {
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    mass end = mine, block = 0, before;
+    for (int distance = 1; distance < SL_WARP; distance *= 2) {
+        const mass other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+        end += lane >= distance ? other : 0;
+    }
+    __syncthreads();
+    if (lane == SL_WARP - 1) {
+        shared->warp_mass[warp] = end;
+    }
+    __syncthreads();
+    mass sum = end - mine;
+    for (int w = 0; w < WARPS; w++) {
+        sum += w < warp ? shared->warp_mass[w] : 0;
+        block += shared->warp_mass[w];
+    }
+    *total = sum_blocks(s, block, &before, shared);
+    return sum + before;
+}
+
+/* How many candidates of the threads before this one lie on the cut. */
+static __device__ uint32_t ties_before(sampling *s, const cut &limit, int32_t first, int32_t last,
+                                       shared_memory *shared) {
+    if (limit.ties == 0xffffffffu) {
+        return 0; /* as good as the true number: all of them are inside */
+    }
+    mass mine = 0, total;
+    for (int32_t i = first; i < last; i++) {
+        mine += order_key(s->logits[i]) == limit.key;
+    }
+    return (uint32_t)sum_threads(s, mine, &total, shared);
+}
+
+/* What candidate i weighs if it is inside the cut and at least `least` as likely as the likeliest. */
+static __device__ __forceinline__ mass left_mass(const sampling &s, const cut &limit, int32_t i, float least,
+                                                 uint32_t *tie) {
+    const uint32_t key = order_key(s.logits[i]);
+    const bool inside = is_inside(limit, key, *tie);
+    *tie += key == limit.key && limit.ties != 0xffffffffu;
+    if (!inside) {
+        return 0;
+    }
+    const float p = probability(s, s.logits[i]);
+    return p >= least ? to_mass(p) : 0;
+}
+
+/* The thread's own sum; tie: as ties_before. */
+static __device__ mass sum_part(const sampling &s, const cut &limit, float least, uint32_t tie) {
     int32_t first, last;
     my_part(s.count, &first, &last);
-    uint32_t tie = ties_before(s, limit, first, last, shared);
     mass mine = 0;
-    for (int32_t id = first; id < last; id++) {
-        const uint32_t key = order_key(s.logits[id]);
-        mine += is_inside(limit, key, tie) ? to_mass(probability(s, s.logits[id])) : 0;
-        tie += key == limit.key;
+    for (int32_t i = first; i < last; i++) {
+        mine += left_mass(s, limit, i, least, &tie);
     }
-    mass_before(mine, shared);
-    return shared->total;
+    return mine;
 }
 
-static __device__ int32_t draw(const sampling &s, int32_t best, shared_memory *shared) {
-    const sl_sampler *sampler = s.sampler;
+/* True in the one thread that has the drawn candidate; in thread 0 of the cluster when none is left: then the
+ * best. */
+static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen, shared_memory *shared) {
+    const sl_sampler *sampler = s->sampler;
+    int32_t first, last;
+    my_part(s->count, &first, &last);
     cut limit = {0, 0xffffffffu}; /* all */
-    if (sampler->top_k > 0 && sampler->top_k < s.count) {
+    mass total;
+    if (sampler->top_k > 0 && sampler->top_k < s->vocabulary) {
         limit = find_cut(s, limit, false, (mass)sampler->top_k, shared);
     }
+    uint32_t tie = ties_before(s, limit, first, last, shared);
     if (sampler->top_p < 1.0f) {
-        const mass total = sum_inside(s, limit, shared);
+        sum_threads(s, sum_part(*s, limit, -1.0f, tie), &total, shared);
         const mass target = (mass)((double)sampler->top_p * (double)total);
         limit = find_cut(s, limit, true, target > 0 ? target : 1, shared);
+        tie = ties_before(s, limit, first, last, shared);
     }
-    int32_t first, last;
-    my_part(s.count, &first, &last);
-    const uint32_t tie_start = ties_before(s, limit, first, last, shared);
-    uint32_t tie = tie_start;
-    mass mine = 0;
-    for (int32_t id = first; id < last; id++) {
-        mine += left_mass(s, limit, s.logits[id], &tie);
-    }
-    mass sum = mass_before(mine, shared);
-    const mass total = shared->total;
+    const mass mine = sum_part(*s, limit, sampler->min_p, tie);
+    mass sum = sum_threads(s, mine, &total, shared);
     const mass random = sl_random_24(sampler->seed_low, sampler->seed_high, sampler->counter);
     /* floor(random * total / 2^24); a whole sum is above it just when it is above the true quotient */
     const mass target = __umul64hi(random << 40, total);
-    if (threadIdx.x == 0) {
-        shared->chosen = best;
+    *chosen = best.id;
+    if (sum > target || target >= sum + mine) {
+        return total == 0 && s->rank == 0 && threadIdx.x == 0;
     }
-    __syncthreads();
-    if (sum <= target && target < sum + mine) { /* one thread at most */
-        tie = tie_start;
-        for (int32_t id = first; id < last; id++) {
-            sum += left_mass(s, limit, s.logits[id], &tie);
-            if (sum > target) {
-                shared->chosen = id;
-                break;
-            }
-        }
+    for (int32_t i = first; i < last && sum <= target; i++) {
+        sum += left_mass(*s, limit, i, sampler->min_p, &tie);
+        *chosen = s->first + i;
     }
-    __syncthreads();
-    return shared->chosen;
+    return true;
 }
 
-/* NaN counts as -infinity. A token counts once however often it is in the history: its penalty is computed
- * from the original logit each time. */
-static __device__ void penalise(const sl_cuda_context &context, const sl_step_output &output,
-                                const float *logits, float *penalised, int32_t count) {
-    for (int32_t id = (int32_t)threadIdx.x; id < count; id += THREADS) {
-        penalised[id] = logits[id] == logits[id] ? logits[id] : -INFINITY;
+/* By all threads: whether a later output has the slot too. Of several outputs of one sequence the last one's
+ * token is kept. */
+static __device__ bool is_superseded(const sl_cuda_context &context, int32_t index, int32_t slot) {
+    bool later = false;
+    for (int32_t i = index + 1 + (int32_t)threadIdx.x; i < context.header->outputs; i += THREADS) {
+        later = later || context.outputs[i].slot == slot;
     }
-    __syncthreads();
-    const float penalty = output.sampler.repetition_penalty;
-    for (int32_t i = (int32_t)threadIdx.x; i < output.history_count && penalty > 0; i += THREADS) {
-        const int32_t id = context.history[output.history_first + i];
-        if (id >= 0 && id < count && logits[id] == logits[id]) {
-            penalised[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
-        }
-    }
-    __syncthreads();
+    return __syncthreads_or(later) != 0;
 }
 
-static __global__ void __launch_bounds__(THREADS) sample_kernel(sl_cuda_context context, sample_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    sample_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sample_args args) {
+    extern __shared__ float4 memory[];
     __shared__ shared_memory shared;
-    const int32_t index = (int32_t)blockIdx.x, outputs = context.header->outputs;
-    if (index >= outputs) {
+    sl_wait_for_inputs();
+    sl_let_next_begin();
+    sampling s = {};
+    s.blocks = cluster_blocks();
+    s.rank = blockIdx.x % s.blocks;
+    const int32_t index = (int32_t)(blockIdx.x / s.blocks);
+    if (index >= context.header->outputs) { /* so do the others of the cluster */
         return;
     }
     const sl_step_output &output = context.outputs[index];
-    float *penalised = args.scratch + (int64_t)index * args.vocabulary;
-    penalise(context, output, sl_f32(args.logits, index), penalised, args.vocabulary);
-    int32_t token = find_best(penalised, args.vocabulary, &shared);
-    const sampling s = {&output.sampler, penalised, args.vocabulary, penalised[token]};
-    if (output.sampler.temperature > 0 && isfinite(s.largest)) {
-        token = draw(s, token, &shared);
+    s.sampler = &output.sampler;
+    s.vocabulary = args.vocabulary;
+    s.first = min((int32_t)s.rank * args.part, args.vocabulary);
+    s.count = min(args.part, args.vocabulary - s.first);
+    const float *from = sl_f32(args.logits, index) + s.first;
+    float *part = args.scratch ? args.scratch + (int64_t)index * args.vocabulary + s.first : (float *)memory;
+    const float penalty = output.sampler.repetition_penalty;
+    const bool penalised = penalty > 0 && penalty != 1.0f && output.history_count > 0;
+    const bool draws = output.sampler.temperature > 0;
+    candidate mine = read_part(from, s.first, s.count, penalised || draws ? part : NULL);
+    const bool superseded = is_superseded(context, index, output.slot);
+    if (penalised) {
+        penalise(context, output, from, s, part);
+        __syncthreads();
+        mine = read_part(part, s.first, s.count, NULL);
     }
-    if (threadIdx.x != 0) {
-        return;
+    const candidate best = find_best(&s, mine, &shared);
+    int32_t token = best.id;
+    bool writes = s.rank == 0 && threadIdx.x == 0;
+    if (draws && isfinite(best.logit)) {
+        s.logits = part;
+        s.largest = best.logit;
+        s.thread_key = mine.id < 0 ? 0 : order_key(mine.logit);
+        writes = draw(&s, best, &token, &shared);
     }
-    *sl_i32(args.tokens, index) = token;
-    /* Of several outputs of one sequence the last one's token is kept. */
-    bool is_last = output.slot >= 0;
-    for (int32_t i = index + 1; i < outputs && is_last; i++) {
-        is_last = context.outputs[i].slot != output.slot;
+    if (writes) {
+        *sl_i32(args.tokens, index) = token;
+        if (output.slot >= 0 && !superseded) {
+            context.last_tokens[output.slot] = token;
+        }
     }
-    if (is_last) {
-        context.last_tokens[output.slot] = token;
-    }
+    cluster_sync(); /* others may still read this block's memory */
+}
+
+cudaError_t sl_cuda_sample_prepare(int device) {
+    int major = 0;
+    const cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return code != cudaSuccess || major < 9
+               ? code
+               : cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      MOST_SHARED);
 }
 
 uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -337,7 +508,15 @@ uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query
 }
 
 SL_CUDA_RUN(sl_cuda_sample) {
-    const sample_args args = {op->in[0], op->out[0], (float *)op->scratch, op->op->u.sample.vocabulary};
-    sample_kernel<<<(unsigned)op->rows[SL_ROWS_OUTPUT], THREADS, 0, stream>>>(*context, args);
-    return cudaGetLastError();
+    const int32_t vocabulary = op->op->u.sample.vocabulary;
+    const uint32_t cluster = context->dependent_launches ? CLUSTER : 1; /* both came with 9.0 */
+    const int32_t part = (vocabulary + (int32_t)cluster * 4 - 1) / ((int32_t)cluster * 4) * 4;
+    const uint32_t bytes = (uint32_t)part * (uint32_t)sizeof(float);
+    const bool fits = cluster > 1 && bytes <= MOST_SHARED;
+    const sample_args args = {op->in[0], op->out[0], fits ? NULL : (float *)(void *)op->scratch, vocabulary,
+                              part};
+    sl_launch_shape shape = {dim3((unsigned)op->rows[SL_ROWS_OUTPUT] * cluster), dim3(THREADS),
+                             fits ? bytes : 0};
+    shape.cluster = cluster;
+    return sl_launch(context, stream, shape, sample_kernel, *context, args);
 }
