@@ -384,7 +384,12 @@ int main(int argc, char **argv) {
     }
     sluice_engine_destroy(engine);
     sluice_model_release(model);
-    extra_model = argc > 1 ? argv[1] : NULL;
+    /* test_cuda [--only PATTERN] [MODEL]: a pattern of the tests' names, as cmocka takes it. */
+    const bool only = argc > 2 && strcmp(argv[1], "--only") == 0;
+    if (only) {
+        cmocka_set_test_filter(argv[2]);
+    }
+    extra_model = argc > (only ? 3 : 1) ? argv[only ? 3 : 1] : NULL;
     static const char *const families[] = {FIXTURES "llama", FIXTURES "mistral",  FIXTURES "qwen2",
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};

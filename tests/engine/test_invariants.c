@@ -310,9 +310,13 @@ static void steady_steps_allocate_nothing(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "--device") == 0) {
-        device = argv[2];
-        deterministic = true;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--device") == 0) {
+            device = argv[i + 1];
+            deterministic = strncmp(device, "cuda", 4) == 0;
+        } else if (strcmp(argv[i], "--only") == 0) {
+            cmocka_set_test_filter(argv[i + 1]); /* a family, or a pattern of names */
+        }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
     struct CMUnitTest tests[FAMILIES + 1];

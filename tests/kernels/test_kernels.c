@@ -15,6 +15,7 @@ typedef struct suite {
     sl_backend *backend, *threaded, *plain;
     const char *filter;
     uint64_t seed;
+    int most; /* cases of a kernel to run; 0: all */
     bool verbose;
     int passed, failed;
     int run, declined; /* cases of the kernel under test */
@@ -216,7 +217,7 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
 
 static void test_kernel(suite *s, const sl_kernel *kernel) {
     s->run = s->declined = 0;
-    for (int32_t index = 0;; index++) {
+    for (int32_t index = 0; s->most == 0 || s->run < s->most; index++) {
         /* Each case has its own numbers, so that one of them can be run alone. */
         kt_random random = {s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
         kt_case c;
@@ -337,9 +338,13 @@ int main(int argc, char **argv) {
             s.filter = argv[++i];
         } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
             s.seed = strtoull(argv[++i], NULL, 10);
+        } else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0) {
+            s.most = atoi(argv[++i]);
         } else {
-            fprintf(stderr, "usage: %s [--backend NAME] [--kernel TEXT] [--seed N] [--bench] [--verbose]\n",
-                    argv[0]);
+            fprintf(
+                stderr,
+                "usage: %s [--backend NAME] [--kernel TEXT] [--cases N] [--seed N] [--bench] [--verbose]\n",
+                argv[0]);
             return 2;
         }
     }
