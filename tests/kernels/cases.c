@@ -165,6 +165,7 @@ typedef struct linear_shape {
     int32_t outputs[SL_LINEAR_SEGMENTS]; /* of each segment; 0 ends */
     int32_t shift;                       /* columns of y before the first segment */
     bool bias, residual, in_place, raw;
+    bool aligned;          /* y has a multiple of 8 columns, where the outputs and the shift have */
     int32_t experts, used; /* 0: no experts */
     bool expert_x;         /* x has expert rows */
     style how;
@@ -177,6 +178,9 @@ static const linear_shape linear_shapes[] = {
     {.rows = 17, .columns = 1024, .outputs = {64}, .residual = true, .in_place = true, .how = OUTLIERS},
     {.rows = 64, .columns = 512, .outputs = {96, 31}, .residual = true, .shift = 5, .how = ZEROS},
     {.rows = 129, .columns = 256, .outputs = {40}},
+    {.rows = 300, .columns = 512, .outputs = {96, 40, 128}, .shift = 8, .bias = true, .aligned = true},
+    {.rows = 290, .columns = 256, .outputs = {160, 8}, .aligned = true, .how = OUTLIERS},
+    {.rows = 257, .columns = 96, .outputs = {24, 48}, .aligned = true},
     {.rows = 8, .columns = 2048, .outputs = {70}, .raw = true, .how = SATURATED},
     {.rows = 13, .columns = 1280, .outputs = {128, 64, 64, 2}, .raw = true, .how = LARGE},
     {.rows = 2, .columns = 768, .outputs = {65}},
@@ -228,6 +232,7 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
     c->program.experts = shape->experts;
     c->program.experts_used = shape->used;
     const sl_rows y_rows = shape->experts ? SL_ROWS_EXPERT : SL_ROWS_STEP;
+    const int32_t spare = shape->aligned ? 8 : 2;
     int32_t x =
         input(c, "x", shape->expert_x ? SL_ROWS_EXPERT : SL_ROWS_STEP, shape->columns, shape->how, random);
     if (shape->rows > 2) { /* a row of nothing */
@@ -243,9 +248,9 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
         width += shape->outputs[s];
     }
     if (shape->residual) {
-        residual = input(c, "residual", y_rows, width + 2, NORMAL, random);
+        residual = input(c, "residual", y_rows, width + spare, NORMAL, random);
     }
-    const int32_t y = shape->in_place ? residual : sl_program_value(&c->program, "y", y_rows, width + 2);
+    const int32_t y = shape->in_place ? residual : sl_program_value(&c->program, "y", y_rows, width + spare);
     int32_t weights[SL_LINEAR_SEGMENTS], biases[SL_LINEAR_SEGMENTS], segments = 0;
     for (; segments < SL_LINEAR_SEGMENTS && shape->outputs[segments]; segments++) {
         const int32_t outputs = shape->outputs[segments];

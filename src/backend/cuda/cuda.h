@@ -55,6 +55,8 @@ typedef struct sl_cuda_cache {
     sl_qtype type;
 } sl_cuda_cache;
 
+typedef struct sl_cuda_blas sl_cuda_blas;
+
 /* Passed to kernels by value. All pointers are to device memory; the arrays are the device's copy of the step
  * block. */
 typedef struct sl_cuda_context {
@@ -72,6 +74,7 @@ typedef struct sl_cuda_context {
     int32_t table_width;
     int32_t experts_used;
     bool dependent_launches; /* the device knows programmatic dependent launch */
+    sl_cuda_blas *blas;      /* on the host: cuBLASLt, NULL while no kernel needs it */
 } sl_cuda_context;
 
 typedef struct sl_cuda_kernel sl_cuda_kernel;
@@ -92,6 +95,7 @@ typedef struct sl_cuda_op {
     const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's */
     int32_t spans;          /* most spans in a step of the bucket */
     const sl_program *program;
+    const void *prepared; /* what the kernel's `prepare` made */
     sl_rows counted;
     sl_kernel_count *count;
 } sl_cuda_op;
@@ -105,6 +109,8 @@ struct sl_cuda_kernel {
     sl_qtype weight_type;
     int32_t most_rows; /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
     sl_cuda_run run;
+    /* Once, when the op is resolved: whatever `run` must not do. NULL: nothing. */
+    int (*prepare)(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
 };
 
 /* `run` is given the first op of the run; the others lie behind it: op[1], op[2], ... */

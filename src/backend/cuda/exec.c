@@ -7,7 +7,7 @@
  * leave in the workspace (logits and tokens among it) must be the same bits; a step can be run twice because
  * it reads and writes different state slots, writes the same keys and values again, and the last tokens are
  * put back in between. */
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/cublas.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
@@ -234,6 +234,9 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     }
     result->counted = op->out[0].value != SL_NONE ? result->out[0].rows : SL_ROWS_STEP;
     result->count = count_of(executor, &result->kernel->kernel);
+    if (!status && result->kernel->prepare) {
+        status = result->kernel->prepare(&executor->context, result, error);
+    }
     return status;
 }
 
@@ -804,6 +807,7 @@ static void destroy_executor(sl_executor *executor) {
             sl_cuda_free(executor->pools[pool]);
         }
     }
+    sl_cuda_cublas_destroy(executor->context.blas);
     sl_cuda_free(executor->block);
     sl_cuda_free(executor->control);
     sl_cuda_free_host(executor->digests);

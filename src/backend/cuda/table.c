@@ -1,6 +1,6 @@
 /* The CUDA kernels. Tolerances: against the plain CPU kernels, which add in other orders and use another
  * libm. */
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/cublas.h"
 
 #define SIMPLE(ID, op_name, class_name, most)                                                                \
     {                                                                                                        \
@@ -63,6 +63,18 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
     }
+#define CUBLAS(ID, type_name, most)                                                                          \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-cublas",                                              \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/cublaslt",                                                         \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_cublas_declines,                                                      \
+                   .workspace = sl_cuda_cublas_workspace},                                                   \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare        \
+    }
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
  * is tested with outliers, whose scores are hundreds. */
@@ -88,6 +100,13 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
+    CUBLAS(F16, f16, 1.5e-2f),
+    CUBLAS(BF16, bf16, 1e-4f),
+    CUBLAS(Q8_0, q8_0, 1.5e-2f),
+    CUBLAS(Q4_0, q4_0, 1.5e-2f),
+    CUBLAS(Q4_K, q4_k, 1.5e-2f),
+    CUBLAS(Q5_K, q5_k, 1.5e-2f),
+    CUBLAS(Q6_K, q6_k, 1.5e-2f),
     MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
     MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),

@@ -1,0 +1,498 @@
+/* Products for many rows by cuBLASLt. Class "bf16/cublaslt": x and the weights as in "bf16/mma"; the order of
+ * adding is the library's.
+ *
+ * Weights are decoded to BF16 in a scratch of the workspace pool, a bounded number of rows at a time, and the
+ * library multiplies from there; BF16 weights are read where they are. Segments that are neighbours in y are
+ * one product. All rows of the bucket are multiplied; what lies in rows that the step does not have is
+ * nobody's, and x is cleared there.
+ *
+ * The library is opened at run time. What is declared of it here is its documented interface (cuBLAS library,
+ * "Using the cuBLASLt API"), so that building needs none of its headers. The algorithm of a shape is chosen
+ * when an op is resolved, from a list that the library orders by its own estimate. Which one it is may depend
+ * on the number of rows, so there is no promise that buckets agree bit for bit, and deterministic plans do
+ * without. */
+#include "backend/cuda/cublas.h"
+#include "base/alloc.h"
+
+#include <dlfcn.h>
+#include <library_types.h>
+#include <pthread.h>
+#include <string.h>
+
+/* ---- the library ---- */
+
+typedef struct lt_algorithm {
+    uint64_t data[8];
+} lt_algorithm;
+
+typedef struct lt_heuristic {
+    lt_algorithm algorithm;
+    size_t workspace;
+    int status;
+    float waves;
+    int reserved[4];
+} lt_heuristic;
+
+enum {
+    LT_COMPUTE_F32 = 68,
+    LT_TRANSPOSED = 1,
+    /* cublasLtMatmulDescAttributes_t */
+    LT_TRANSPOSE_A = 3,
+    LT_EPILOGUE = 7,
+    LT_BIAS = 8,
+    LT_EPILOGUE_BIAS = 4,
+    /* cublasLtMatmulPreferenceAttributes_t */
+    LT_MOST_WORKSPACE = 1,
+    LT_REDUCTIONS = 3,
+    LT_ALIGNMENT_A = 5, /* then B, C, D */
+};
+
+static struct {
+    pthread_once_t once;
+    void *library;
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*description_create)(void **description, int compute, int scale);
+    int (*description_destroy)(void *description);
+    int (*description_set)(void *description, int attribute, const void *value, size_t size);
+    int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride);
+    int (*layout_destroy)(void *layout);
+    int (*preference_create)(void **preference);
+    int (*preference_destroy)(void *preference);
+    int (*preference_set)(void *preference, int attribute, const void *value, size_t size);
+    int (*heuristic)(void *handle, void *description, void *a, void *b, void *c, void *d, void *preference,
+                     int wanted, lt_heuristic *found, int *count);
+    int (*multiply)(void *handle, void *description, const void *alpha, const void *a, void *a_layout,
+                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
+                    void *d_layout, const lt_algorithm *algorithm, void *workspace, size_t bytes,
+                    cudaStream_t stream);
+} lt = {.once = PTHREAD_ONCE_INIT};
+
+static void open_library(void) {
+    /* By the loader's own rules, then where the toolkit puts it. */
+    static const char *const places[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                         "/opt/cuda/lib64/libcublasLt.so.13"};
+    const struct {
+        const char *name;
+        void *function;
+    } symbols[] = {{"cublasLtCreate", &lt.create},
+                   {"cublasLtDestroy", &lt.destroy},
+                   {"cublasLtMatmulDescCreate", &lt.description_create},
+                   {"cublasLtMatmulDescDestroy", &lt.description_destroy},
+                   {"cublasLtMatmulDescSetAttribute", &lt.description_set},
+                   {"cublasLtMatrixLayoutCreate", &lt.layout_create},
+                   {"cublasLtMatrixLayoutDestroy", &lt.layout_destroy},
+                   {"cublasLtMatmulPreferenceCreate", &lt.preference_create},
+                   {"cublasLtMatmulPreferenceDestroy", &lt.preference_destroy},
+                   {"cublasLtMatmulPreferenceSetAttribute", &lt.preference_set},
+                   {"cublasLtMatmulAlgoGetHeuristic", &lt.heuristic},
+                   {"cublasLtMatmul", &lt.multiply}};
+    void *library = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !library; i++) {
+        library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    }
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols && library; i++) {
+        *(void **)symbols[i].function = dlsym(library, symbols[i].name);
+        if (!*(void **)symbols[i].function) {
+            dlclose(library);
+            library = NULL;
+        }
+    }
+    lt.library = library;
+}
+
+static bool has_library(void) {
+    pthread_once(&lt.once, open_library);
+    return lt.library != NULL;
+}
+
+/* ---- products ---- */
+
+/* y[rows][y_stride] = x[rows][x_stride] weights[outputs][columns]^T: BF16 times BF16 to F32. The library
+ * counts rows and columns the other way round: weights are its A, transposed, x is its B. */
+typedef struct shape {
+    int32_t rows, outputs, columns, x_stride, y_stride;
+    uint32_t alignment[3]; /* of weights, x and y: powers of two, to 256 */
+    const float *bias;     /* of one product with the shape; NULL: none has one */
+} shape;
+
+typedef struct product {
+    struct product *next;
+    shape shape;
+    void *description, *weights, *x, *y;
+    lt_algorithm algorithm;
+} product;
+
+/* Rows of an op's weights that are decoded and multiplied together. */
+typedef struct part {
+    sl_cuda_decode decode;
+    const product *product;
+    const void *weights; /* BF16 */
+    const float *bias;
+    float *y;
+} part;
+
+typedef struct parts {
+    struct parts *next;
+    int32_t count;
+    part at[];
+} parts;
+
+struct sl_cuda_blas {
+    void *handle;
+    product *products;
+    parts *ops;
+};
+
+enum { ROW_UNIT = 256 };
+#define LIBRARY_BYTES ((uint64_t)32 << 20)  /* scratch of the library's own */
+#define SCRATCH_BYTES ((uint64_t)256 << 20) /* of decoded weights, at most */
+
+#define LT(call, error) lt_result(sl_cuda_inject() ? 1 : (call), #call, (error))
+
+static int lt_result(int code, const char *call, sl_error *error) {
+    return code == 0 ? SL_OK
+                     : sl_fail(error, code == 3 ? SL_ERR_NOMEM : SL_ERR_DEVICE, "cublasLt: %.*s: status %d",
+                               (int)strcspn(call, "("), call, code);
+}
+
+static void free_product(product *p) {
+    if (p->description) {
+        lt.description_destroy(p->description);
+    }
+    void *const layouts[] = {p->weights, p->x, p->y};
+    for (int i = 0; i < 3; i++) {
+        if (layouts[i]) {
+            lt.layout_destroy(layouts[i]);
+        }
+    }
+    sl_free(p);
+}
+
+static int describe(product *p, sl_error *error) {
+    const shape *s = &p->shape;
+    const int32_t transposed = LT_TRANSPOSED, epilogue = LT_EPILOGUE_BIAS;
+    const uint64_t outputs = (uint64_t)s->outputs, rows = (uint64_t)s->rows, columns = (uint64_t)s->columns;
+    int status = LT(lt.description_create(&p->description, LT_COMPUTE_F32, CUDA_R_32F), error);
+    if (!status) {
+        status =
+            LT(lt.description_set(p->description, LT_TRANSPOSE_A, &transposed, sizeof transposed), error);
+    }
+    if (!status && s->bias) {
+        status = LT(lt.description_set(p->description, LT_EPILOGUE, &epilogue, sizeof epilogue), error);
+    }
+    if (!status && s->bias) {
+        status = LT(lt.description_set(p->description, LT_BIAS, &s->bias, sizeof s->bias), error);
+    }
+    if (!status) {
+        status = LT(lt.layout_create(&p->weights, CUDA_R_16BF, columns, outputs, s->columns), error);
+    }
+    if (!status) {
+        status = LT(lt.layout_create(&p->x, CUDA_R_16BF, columns, rows, s->x_stride), error);
+    }
+    return status ? status : LT(lt.layout_create(&p->y, CUDA_R_32F, outputs, rows, s->y_stride), error);
+}
+
+/* The library's first choice among algorithms that add in one piece: no second pass over parts of a sum. */
+static int choose(const sl_cuda_blas *blas, product *p, sl_error *error) {
+    const uint32_t *alignment = p->shape.alignment, none = 0;
+    const uint64_t most = LIBRARY_BYTES;
+    void *preference = NULL;
+    lt_heuristic found = {.status = 0};
+    int count = 0;
+    int status = LT(lt.preference_create(&preference), error);
+    if (!status) {
+        status = LT(lt.preference_set(preference, LT_MOST_WORKSPACE, &most, sizeof most), error);
+    }
+    if (!status) {
+        status = LT(lt.preference_set(preference, LT_REDUCTIONS, &none, sizeof none), error);
+    }
+    for (int i = 0; i < 4 && !status; i++) {
+        status = LT(
+            lt.preference_set(preference, LT_ALIGNMENT_A + i, &alignment[i < 2 ? i : 2], sizeof *alignment),
+            error);
+    }
+    if (!status) {
+        status = LT(lt.heuristic(blas->handle, p->description, p->weights, p->x, p->y, p->y, preference, 1,
+                                 &found, &count),
+                    error);
+    }
+    if (!status && (count == 0 || found.status)) {
+        status = sl_fail(error, SL_ERR_UNSUPPORTED, "cublasLt: no algorithm for %d rows of %d by %d",
+                         (int)p->shape.rows, (int)p->shape.outputs, (int)p->shape.columns);
+    }
+    if (preference) {
+        lt.preference_destroy(preference);
+    }
+    p->algorithm = found.algorithm;
+    return status;
+}
+
+static bool same_shape(const shape *a, const shape *b) {
+    return a->rows == b->rows && a->outputs == b->outputs && a->columns == b->columns &&
+           a->x_stride == b->x_stride && a->y_stride == b->y_stride && !a->bias == !b->bias &&
+           memcmp(a->alignment, b->alignment, sizeof a->alignment) == 0;
+}
+
+static int find_product(sl_cuda_blas *blas, const shape *wanted, const product **result, sl_error *error) {
+    for (product *p = blas->products; p; p = p->next) {
+        if (same_shape(&p->shape, wanted)) {
+            *result = p;
+            return SL_OK;
+        }
+    }
+    product *p = sl_alloc_zero(1, sizeof *p);
+    if (!p) {
+        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for a product");
+    }
+    p->shape = *wanted;
+    int status = describe(p, error);
+    status = status ? status : choose(blas, p, error);
+    if (status) {
+        free_product(p);
+        return status;
+    }
+    p->next = blas->products;
+    blas->products = p;
+    *result = p;
+    return SL_OK;
+}
+
+/* ---- what an op is cut into ---- */
+
+/* Segments [first, end) of a LINEAR are one product: neighbours in y, without bias, of one width. */
+static int32_t run_end(const sl_program *program, const sl_op_linear *linear, int32_t first) {
+    int32_t end = first + 1;
+    while (end < linear->segment_count && linear->segments[first].bias == SL_NONE &&
+           linear->segments[end].bias == SL_NONE &&
+           linear->segments[end].column ==
+               linear->segments[end - 1].column + program->weights[linear->segments[end - 1].weight].rows) {
+        end++;
+    }
+    return end;
+}
+
+static int32_t run_rows(const sl_program *program, const sl_op_linear *linear, int32_t first, int32_t end) {
+    int32_t rows = 0;
+    for (int32_t s = first; s < end; s++) {
+        rows += program->weights[linear->segments[s].weight].rows;
+    }
+    return rows;
+}
+
+/* Rows of weights that the scratch holds. */
+static int32_t panel_rows(const sl_weight *weight, int32_t rows) {
+    const uint64_t most = SCRATCH_BYTES / (2 * (uint64_t)weight->columns) / ROW_UNIT * ROW_UNIT;
+    const uint64_t panel = most > ROW_UNIT ? most : ROW_UNIT;
+    return weight->type == SL_QTYPE_BF16 || panel > (uint64_t)rows ? rows : (int32_t)panel;
+}
+
+uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_program *program = query->program;
+    const sl_op_linear *linear = &query->op->u.linear;
+    const sl_weight *weight = &program->weights[linear->segments[0].weight];
+    uint64_t most = 0;
+    (void)kernel;
+    for (int32_t s = 0; s < linear->segment_count && weight->type != SL_QTYPE_BF16;) {
+        const int32_t end = run_end(program, linear, s);
+        const uint64_t rows = (uint64_t)panel_rows(weight, run_rows(program, linear, s, end));
+        const uint64_t bytes = rows * (uint64_t)weight->columns * 2;
+        most = bytes > most ? bytes : most;
+        s = end;
+    }
+    return 256 + LIBRARY_BYTES + most;
+}
+
+static uint32_t alignment_of(const void *at, uint64_t stride) {
+    const uint64_t bits = (uint64_t)(uintptr_t)at | stride | 256;
+    return (uint32_t)(bits & (~bits + 1));
+}
+
+/* The pool aligns to 64; the library wants more. */
+static unsigned char *library_scratch(const sl_cuda_op *op) {
+    return op->scratch + (256 - (uintptr_t)op->scratch % 256) % 256;
+}
+
+/* BF16 weights that lie one behind the other are read as one matrix. */
+static int32_t op_run_end(const sl_cuda_op *op, int32_t first) {
+    const int32_t end = run_end(op->program, &op->op->u.linear, first);
+    int32_t s = first + 1;
+    if (op->weights[first].type != SL_QTYPE_BF16) {
+        return end;
+    }
+    while (s < end && op->weights[s].data == op->weights[s - 1].data + (uint64_t)op->weights[s - 1].rows *
+                                                                           op->weights[s - 1].row_bytes) {
+        s++;
+    }
+    return s;
+}
+
+/* Rows [row, row + count) of the run of segments that begins at `first`; see also run_end. */
+static void make_part(const sl_cuda_op *op, int32_t first, int32_t row, int32_t count, part *made) {
+    sl_cuda_decode *decode = &made->decode;
+    unsigned char *to = library_scratch(op) + LIBRARY_BYTES;
+    made->y = (float *)(void *)op->out[0].data + op->out[0].column + op->weights[first].column + row;
+    made->bias = op->weights[first].bias ? op->weights[first].bias + row : NULL;
+    made->weights = to;
+    decode->type = op->weights[first].type;
+    for (int32_t before = 0, s = first; before < row + count; before += op->weights[s++].rows) {
+        const sl_cuda_weight *from = &op->weights[s];
+        const int32_t begin = row > before ? row - before : 0;
+        const int32_t end = row + count - before < from->rows ? row + count - before : from->rows;
+        const uint64_t elements = (uint64_t)(end - begin) * (uint64_t)from->columns;
+        const unsigned char *bytes = from->data + (uint64_t)begin * from->row_bytes;
+        if (begin >= end) {
+            continue;
+        }
+        if (decode->type == SL_QTYPE_BF16) {
+            made->weights = made->weights == to ? bytes : made->weights;
+        } else {
+            decode->jobs[decode->count++] = (sl_cuda_decode_job){bytes, to, elements};
+            to += 2 * elements;
+        }
+    }
+}
+
+static int resolve_part(sl_cuda_blas *blas, const sl_cuda_op *op, int32_t outputs, part *made,
+                        sl_error *error) {
+    const uint64_t x_bytes = op->in[0].row_bytes, y_bytes = op->out[0].row_bytes;
+    const int32_t columns = op->weights[0].columns;
+    const unsigned char *x = op->in[0].data + 2 * (uint64_t)op->in[0].column;
+    const shape wanted = {.rows = op->rows[op->out[0].rows],
+                          .outputs = outputs,
+                          .columns = columns,
+                          .x_stride = (int32_t)(x_bytes / 2),
+                          .y_stride = (int32_t)(y_bytes / 4),
+                          .alignment = {alignment_of(made->weights, 2 * (uint64_t)columns),
+                                        alignment_of(x, x_bytes), alignment_of(made->y, y_bytes)},
+                          .bias = made->bias};
+    return find_product(blas, &wanted, &made->product, error);
+}
+
+static int make_blas(sl_cuda_context *context, sl_error *error) {
+    if (context->blas) {
+        return SL_OK;
+    }
+    sl_cuda_blas *blas = sl_alloc_zero(1, sizeof *blas);
+    if (!blas) {
+        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for cublasLt");
+    }
+    context->blas = blas;
+    return LT(lt.create(&blas->handle), error);
+}
+
+void sl_cuda_cublas_destroy(sl_cuda_blas *blas) {
+    if (!blas) {
+        return;
+    }
+    while (blas->products) {
+        product *next = blas->products->next;
+        free_product(blas->products);
+        blas->products = next;
+    }
+    while (blas->ops) {
+        parts *next = blas->ops->next;
+        sl_free(blas->ops);
+        blas->ops = next;
+    }
+    if (blas->handle) {
+        lt.destroy(blas->handle);
+    }
+    sl_free(blas);
+}
+
+int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
+    int32_t count = 0;
+    const sl_weight *weight = &op->program->weights[op->op->u.linear.segments[0].weight];
+    for (int32_t s = 0, end; s < op->weight_count; s = end) {
+        end = op_run_end(op, s);
+        const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
+                      panel = panel_rows(weight, rows);
+        count += (rows + panel - 1) / panel;
+    }
+    int status = make_blas(context, error);
+    parts *made = status ? NULL : sl_alloc_zero(1, sizeof *made + (size_t)count * sizeof *made->at);
+    if (!made) {
+        return status ? status : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for a product's parts");
+    }
+    made->next = context->blas->ops;
+    context->blas->ops = made;
+    op->prepared = made;
+    for (int32_t s = 0, end; s < op->weight_count && !status; s = end) {
+        end = op_run_end(op, s);
+        const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
+                      panel = panel_rows(weight, rows);
+        for (int32_t row = 0; row < rows && !status; row += panel) {
+            const int32_t here = rows - row < panel ? rows - row : panel;
+            part *at = &made->at[made->count++];
+            make_part(op, s, row, here, at);
+            status = resolve_part(context->blas, op, here, at, error);
+        }
+    }
+    if (!status) {
+        sl_cuda_decode *first = &made->at[0].decode;
+        first->x = op->in[0];
+        first->x_columns = weight->columns;
+        first->x_rows = op->rows[op->in[0].rows];
+    }
+    return status;
+}
+
+/* ---- the kernel ---- */
+
+static cudaError_t multiply(const sl_cuda_context *context, const sl_cuda_op *op, const part *at,
+                            cudaStream_t stream) {
+    const float one = 1, zero = 0;
+    const product *p = at->product;
+    const unsigned char *x = op->in[0].data + 2 * (uint64_t)op->in[0].column;
+    if (at->bias && lt.description_set(p->description, LT_BIAS, &at->bias, sizeof at->bias)) {
+        return cudaErrorInvalidValue;
+    }
+    return lt.multiply(context->blas->handle, p->description, &one, at->weights, p->weights, x, p->x, &zero,
+                       at->y, p->y, at->y, p->y, &p->algorithm, library_scratch(op), LIBRARY_BYTES, stream)
+               ? cudaErrorLaunchFailure
+               : cudaSuccess;
+}
+
+SL_CUDA_RUN(sl_cuda_linear_cublas) {
+    const parts *prepared = op->prepared;
+    cudaError_t code = cudaSuccess;
+    for (int32_t i = 0; i < prepared->count && !code; i++) {
+        code = sl_cuda_decode_weights(context, &prepared->at[i].decode, stream);
+        code = code ? code : multiply(context, op, &prepared->at[i], stream);
+    }
+    return code;
+}
+
+const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op *op = query->op;
+    const sl_op_linear *linear = &op->u.linear;
+    const sl_weight *weight = &query->program->weights[linear->segments[0].weight];
+    const sl_value *x = &query->values[op->in[0].value], *y = &query->values[op->out[0].value];
+    if (weight->type != ((const sl_cuda_kernel *)(const void *)kernel)->weight_type) {
+        return "is for another weight type";
+    }
+    if (op->in[1].value != SL_NONE) {
+        return "takes no experts";
+    }
+    if (op->in[3].value != SL_NONE) {
+        return "adds no residual";
+    }
+    if (query->backend && query->backend->options.deterministic) {
+        return "the library may choose another order of adding for another bucket";
+    }
+    if (query->rows[y->rows] < SL_CUDA_CUBLAS_ROWS) {
+        return "is for more rows";
+    }
+    for (int32_t s = 0; s < linear->segment_count; s++) {
+        if (query->program->weights[linear->segments[s].weight].columns % 32 != 0 ||
+            linear->segments[s].column % 8 != 0) {
+            return "takes columns in groups of 32";
+        }
+    }
+    if (y->width % 8 != 0 || op->out[0].column % 8 != 0 ||
+        (x->type == SL_VALUE_BF16 && (x->width % 8 != 0 || op->in[0].column % 8 != 0))) {
+        return "takes x and y at multiples of 8 columns";
+    }
+    return has_library() ? NULL : "libcublasLt.so.13 was not found";
+}

@@ -1,0 +1,250 @@
+/* Weights of every type to BF16, sixteen elements a thread.
+ *
+ * The value is the one that products on the tensor cores use (class "bf16/..."): computed in f32, exact or
+ * rounded once, then rounded to BF16. A matrix's blocks lie one after the other, and so do its decoded rows,
+ * so neither rows nor columns matter here: part `index` of the stream is sixteen elements of one block, two
+ * runs of eight. */
+#ifndef SL_BACKEND_CUDA_DECODE_CUH
+#define SL_BACKEND_CUDA_DECODE_CUH
+
+#include "backend/cuda/device.cuh"
+
+enum { DECODE_PART = 16 };
+
+/* The bytes of a part as loaded, and where it goes. */
+template <int TYPE> struct decode_part;
+
+/* low in the lower half */
+static __device__ __forceinline__ uint32_t decode_pack(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+static __device__ __forceinline__ float decode_half(uint32_t half) {
+    float value;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(half));
+    return value;
+}
+
+/* 32768 + byte i of the word, without a conversion. */
+static __device__ __forceinline__ float decode_byte(uint32_t word, uint32_t i) {
+    return __uint_as_float(__byte_perm(word, 0x47000000u, 0x7504u | i << 4));
+}
+
+/* Eight bytes b to scale * (b - offset), where constant = -scale * (32768 + offset). */
+static __device__ __forceinline__ uint4 decode_eight(uint2 bytes, float scale, float constant) {
+    const uint32_t words[2] = {bytes.x, bytes.y};
+    uint32_t out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[i] = decode_pack(fmaf(decode_byte(words[i / 2], i % 2 * 2), scale, constant),
+                             fmaf(decode_byte(words[i / 2], i % 2 * 2 + 1), scale, constant));
+    }
+    return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+/* COUNT words at an even address; reads no word that holds none of their bytes. */
+template <int COUNT>
+static __device__ __forceinline__ void decode_load_even(const unsigned char *at, uint32_t (&out)[COUNT]) {
+    const uint32_t *words = (const uint32_t *)((uint64_t)at & ~(uint64_t)3);
+    const uint32_t bits = ((uint32_t)(uint64_t)at & 2u) * 8;
+    uint32_t in[COUNT + 1];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        in[i] = words[i];
+    }
+    in[COUNT] = bits ? words[COUNT] : 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        out[i] = __funnelshift_r(in[i], in[i + 1], bits);
+    }
+}
+
+/* Scale and minimum of group `group` of Q4_K and Q5_K, from the header's 16 bytes, as decode_eight takes
+ * them. */
+static __device__ __forceinline__ void decode_k_scales(uint4 header, int32_t group, float *scale,
+                                                       float *constant) {
+    const int32_t bits = 8 * (group % 4);
+    const uint32_t a = header.y >> bits, b = header.z >> bits, c = header.w >> bits;
+    const uint32_t s = group >= 4 ? (c & 15u) | (a >> 2 & 48u) : a & 63u;
+    const uint32_t m = group >= 4 ? (c >> 4 & 15u) | (b >> 2 & 48u) : b & 63u;
+    const float all = decode_half(header.x), min = decode_half(header.x >> 16);
+    *scale = fmaf(decode_byte(s, 0), all, -32768.0f * all);
+    *constant = fmaf(-32768.0f, *scale, -fmaf(decode_byte(m, 0), min, -32768.0f * min));
+}
+
+template <> struct decode_part<SL_QTYPE_F16> {
+    enum { elements = 16, bytes = 32 };
+    uint4 halves[2];
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t) {
+        halves[0] = ((const uint4 *)block)[0];
+        halves[1] = ((const uint4 *)block)[1];
+    }
+    static __device__ __forceinline__ int32_t first(int32_t) {
+        return 0;
+    }
+    static __device__ __forceinline__ int32_t second(int32_t) {
+        return 8;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t) const {
+        const uint4 from = halves[i];
+        return make_uint4(decode_pack(decode_half(from.x), decode_half(from.x >> 16)),
+                          decode_pack(decode_half(from.y), decode_half(from.y >> 16)),
+                          decode_pack(decode_half(from.z), decode_half(from.z >> 16)),
+                          decode_pack(decode_half(from.w), decode_half(from.w >> 16)));
+    }
+};
+
+template <> struct decode_part<SL_QTYPE_Q8_0> {
+    enum { elements = 32, bytes = SL_Q8_0_BYTES };
+    uint32_t quants[4], scale;
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        scale = *(const uint16_t *)block;
+        decode_load_even(block + 2 + 16 * part, quants);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 16 * part;
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return 16 * part + 8;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t) const {
+        const float all = decode_half(scale);
+        return decode_eight(make_uint2(quants[2 * i] ^ 0x80808080u, quants[2 * i + 1] ^ 0x80808080u), all,
+                            -32896.0f * all);
+    }
+};
+
+template <> struct decode_part<SL_QTYPE_Q4_0> {
+    enum { elements = 32, bytes = SL_Q4_0_BYTES };
+    uint32_t quants[2], scale;
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        scale = *(const uint16_t *)block;
+        decode_load_even(block + 2 + 8 * part, quants);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 8 * part;
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return 8 * part + 16;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t) const {
+        const float all = decode_half(scale);
+        return decode_eight(make_uint2(quants[0] >> 4 * i & 0x0f0f0f0fu, quants[1] >> 4 * i & 0x0f0f0f0fu),
+                            all, -32776.0f * all);
+    }
+};
+
+template <> struct decode_part<SL_QTYPE_Q4_K> {
+    enum { elements = 256, bytes = SL_Q4_K_BYTES };
+    uint4 header;
+    uint2 quants;
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        header = *(const uint4 *)block;
+        quants = *(const uint2 *)(block + 16 + 8 * part);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 64 * (part / 4) + 8 * (part % 4);
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return first(part) + 32;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        float scale, constant;
+        decode_k_scales(header, part / 4 * 2 + i, &scale, &constant);
+        return decode_eight(make_uint2(quants.x >> 4 * i & 0x0f0f0f0fu, quants.y >> 4 * i & 0x0f0f0f0fu),
+                            scale, constant);
+    }
+};
+
+template <> struct decode_part<SL_QTYPE_Q5_K> {
+    enum { elements = 256, bytes = SL_Q5_K_BYTES };
+    uint4 header;
+    uint2 low, high;
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        header = *(const uint4 *)block;
+        high = *(const uint2 *)(block + 16 + 8 * (part % 4));
+        low = *(const uint2 *)(block + 48 + 8 * part);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 64 * (part / 4) + 8 * (part % 4);
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return first(part) + 32;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        float scale, constant;
+        const int32_t group = part / 4 * 2 + i;
+        decode_k_scales(header, group, &scale, &constant);
+        return decode_eight(make_uint2((low.x >> 4 * i & 0x0f0f0f0fu) | (high.x >> group & 0x01010101u) << 4,
+                                       (low.y >> 4 * i & 0x0f0f0f0fu) | (high.y >> group & 0x01010101u) << 4),
+                            scale, constant);
+    }
+};
+
+template <> struct decode_part<SL_QTYPE_Q6_K> {
+    enum { elements = 256, bytes = SL_Q6_K_BYTES };
+    uint32_t low[2], high[2], scale;
+    int32_t factors[2];
+    /* part: half, then the lower or upper two of the half's four groups of 32, then a quarter of a group */
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        const int8_t *all = (const int8_t *)block + 192;
+        decode_load_even(block + 8 * part, low);
+        decode_load_even(block + 128 + 32 * (part / 8) + 8 * (part % 4), high);
+        factors[0] = all[first(part) / 16];
+        factors[1] = all[second(part) / 16];
+        scale = *(const uint16_t *)(block + 208);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 128 * (part / 8) + 32 * (part / 4 % 2) + 8 * (part % 4);
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return first(part) + 64;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        const float all = decode_half(scale) * (float)factors[i];
+        const int32_t bits = 2 * (part / 4 % 2) + 4 * i;
+        return decode_eight(
+            make_uint2((low[0] >> 4 * i & 0x0f0f0f0fu) | (high[0] >> bits & 0x03030303u) << 4,
+                       (low[1] >> 4 * i & 0x0f0f0f0fu) | (high[1] >> bits & 0x03030303u) << 4),
+            all, -32800.0f * all);
+    }
+};
+
+/* Parts `index`, `index + stride`, ... (UNROLL of them) of `count` parts: loaded together, stored later. */
+template <int TYPE, int UNROLL> struct decode_parts {
+    enum { PARTS = decode_part<TYPE>::elements / DECODE_PART };
+    decode_part<TYPE> parts[UNROLL];
+    uint32_t index, stride, count;
+
+    __device__ __forceinline__ void load(const unsigned char *weights, uint32_t first, uint32_t step,
+                                         uint32_t all) {
+        index = first;
+        stride = step;
+        count = all;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const uint32_t at = index + (uint32_t)u * stride;
+            if (at < count) {
+                parts[u].load(weights + (uint64_t)(at / PARTS) * decode_part<TYPE>::bytes,
+                              (int32_t)(at % PARTS));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(uint4 *out) const {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const uint32_t at = index + (uint32_t)u * stride;
+            if (at < count) {
+                const int32_t part = (int32_t)(at % PARTS);
+                uint4 *const to = out + (uint64_t)(at / PARTS) * (decode_part<TYPE>::elements / 8);
+                to[decode_part<TYPE>::first(part) / 8] = parts[u].run(0, part);
+                to[decode_part<TYPE>::second(part) / 8] = parts[u].run(1, part);
+            }
+        }
+    }
+};
+
+#endif

@@ -1,0 +1,83 @@
+/* Weights from the file's bytes to BF16 in a scratch, for products that read BF16. */
+#include "backend/cuda/cublas.h"
+#include "backend/cuda/decode.cuh"
+
+enum { DECODE_THREADS = 256, DECODE_UNROLL = 2, DECODE_BLOCK = DECODE_THREADS * DECODE_UNROLL };
+
+typedef struct decode_args {
+    sl_cuda_decode work;
+    uint32_t first_block[SL_LINEAR_SEGMENTS + 1]; /* of each job; then of the rows of x */
+} decode_args;
+
+/* One row of x that the step does not have. */
+static __device__ void clear_row(const sl_cuda_context &context, const sl_cuda_decode &work, int32_t row) {
+    if (row < sl_count(context, work.x.rows)) {
+        return;
+    }
+    uint4 *x = (uint4 *)((uint16_t *)(work.x.data + (uint64_t)row * work.x.row_bytes) + work.x.column);
+    for (int32_t i = (int32_t)threadIdx.x; i < work.x_columns / 8; i += DECODE_THREADS) {
+        x[i] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+template <int TYPE>
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args) {
+    const sl_cuda_decode &work = args.work;
+    if (blockIdx.x >= args.first_block[SL_LINEAR_SEGMENTS]) {
+        sl_wait_for_inputs();
+        clear_row(context, work, (int32_t)(blockIdx.x - args.first_block[SL_LINEAR_SEGMENTS]));
+        return;
+    }
+    int32_t job = 0;
+    while (job + 1 < work.count && blockIdx.x >= args.first_block[job + 1]) {
+        job++;
+    }
+    if constexpr (TYPE != SL_QTYPE_BF16) {
+        decode_parts<TYPE, DECODE_UNROLL> parts;
+        parts.load(work.jobs[job].from, (blockIdx.x - args.first_block[job]) * DECODE_BLOCK + threadIdx.x,
+                   DECODE_THREADS, (uint32_t)(work.jobs[job].elements / DECODE_PART));
+        sl_wait_for_inputs(); /* the product before reads the scratch */
+        parts.store((uint4 *)work.jobs[job].to);
+    }
+}
+
+template <int TYPE>
+static cudaError_t decode_type(const sl_cuda_context *context, const sl_cuda_decode *decode,
+                               cudaStream_t stream) {
+    decode_args args;
+    uint32_t blocks = 0;
+    args.work = *decode;
+    for (int32_t j = 0; j < SL_LINEAR_SEGMENTS; j++) {
+        args.first_block[j] = blocks;
+        blocks += j < decode->count
+                      ? (uint32_t)((decode->jobs[j].elements / DECODE_PART + DECODE_BLOCK - 1) / DECODE_BLOCK)
+                      : 0;
+    }
+    args.first_block[SL_LINEAR_SEGMENTS] = blocks;
+    blocks += decode->x.data ? (uint32_t)decode->x_rows : 0;
+    const sl_launch_shape shape = {dim3(blocks), dim3(DECODE_THREADS), 0};
+    return blocks == 0 ? cudaSuccess : sl_launch(context, stream, shape, decode_kernel<TYPE>, *context, args);
+}
+
+cudaError_t sl_cuda_decode_weights(const sl_cuda_context *context, const sl_cuda_decode *decode,
+                                   cudaStream_t stream) {
+    switch (decode->type) {
+    case SL_QTYPE_F16:
+        return decode_type<SL_QTYPE_F16>(context, decode, stream);
+    case SL_QTYPE_BF16:
+        return decode_type<SL_QTYPE_BF16>(context, decode, stream);
+    case SL_QTYPE_Q8_0:
+        return decode_type<SL_QTYPE_Q8_0>(context, decode, stream);
+    case SL_QTYPE_Q4_0:
+        return decode_type<SL_QTYPE_Q4_0>(context, decode, stream);
+    case SL_QTYPE_Q4_K:
+        return decode_type<SL_QTYPE_Q4_K>(context, decode, stream);
+    case SL_QTYPE_Q5_K:
+        return decode_type<SL_QTYPE_Q5_K>(context, decode, stream);
+    case SL_QTYPE_Q6_K:
+        return decode_type<SL_QTYPE_Q6_K>(context, decode, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
