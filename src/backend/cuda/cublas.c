@@ -145,8 +145,8 @@ struct sl_cuda_blas {
 };
 
 enum { ROW_UNIT = 256 };
-#define LIBRARY_BYTES ((uint64_t)32 << 20)  /* scratch of the library's own */
-#define SCRATCH_BYTES ((uint64_t)256 << 20) /* of decoded weights, at most */
+#define LIBRARY_BYTES ((uint64_t)32 << 20) /* scratch of the library's own */
+#define SCRATCH_BYTES ((uint64_t)96 << 20) /* of decoded weights, about */
 
 #define LT(call, error) lt_result(sl_cuda_inject() ? 1 : (call), #call, (error))
 
@@ -280,11 +280,13 @@ static int32_t run_rows(const sl_program *program, const sl_op_linear *linear, i
     return rows;
 }
 
-/* Rows of weights that the scratch holds. */
+/* Rows of weights that are decoded at a time: panels of about one size. Measured on an H200, 24576 x 4096
+ * Q4_K for 2048 rows, microseconds: whole 678, panels of 8192 rows 648, 4096 645, 2048 678, 1024 764. */
 static int32_t panel_rows(const sl_weight *weight, int32_t rows) {
-    const uint64_t most = SCRATCH_BYTES / (2 * (uint64_t)weight->columns) / ROW_UNIT * ROW_UNIT;
-    const uint64_t panel = most > ROW_UNIT ? most : ROW_UNIT;
-    return weight->type == SL_QTYPE_BF16 || panel > (uint64_t)rows ? rows : (int32_t)panel;
+    const uint64_t bytes = 2 * (uint64_t)rows * (uint64_t)weight->columns;
+    const int32_t panels = (int32_t)((bytes + SCRATCH_BYTES - 1) / SCRATCH_BYTES);
+    const int32_t panel = ((rows + panels - 1) / panels + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+    return weight->type == SL_QTYPE_BF16 || panel > rows ? rows : panel;
 }
 
 uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
