@@ -107,9 +107,23 @@ static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs) {
     bucket->rows[SL_ROWS_OUTPUT] = outputs;
 }
 
+/* Twice as many; from FINE_ROWS on a quarter of the power of two at or below `rows` more, because kernels for
+ * many rows may work on all rows of a bucket. */
+static int32_t next_rows(int32_t rows) {
+    enum { FINE_ROWS = 512 };
+    int32_t power = FINE_ROWS;
+    if (rows < FINE_ROWS) {
+        return rows * 2;
+    }
+    while (power <= rows / 2) {
+        power *= 2;
+    }
+    return rows + power / 4;
+}
+
 static int make_buckets(sl_plan *plan, sl_error *error) {
     const sl_plan_options *options = &plan->options;
-    enum { MOST_BUCKETS = 2 * 32 };
+    enum { MOST_BUCKETS = 2 * 64 }; /* 10 to 512 rows, then four for each doubling up to MOST_ROWS */
     plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
     if (!plan->deployment.buckets) {
         return out_of_memory(error);
@@ -118,7 +132,7 @@ static int make_buckets(sl_plan *plan, sl_error *error) {
         add_bucket(plan, options->chunk, options->outputs);
         return 0;
     }
-    for (int32_t rows = 1;; rows = rows > options->chunk / 2 ? options->chunk : rows * 2) {
+    for (int32_t rows = 1;; rows = next_rows(rows) < options->chunk ? next_rows(rows) : options->chunk) {
         const int32_t usual = rows < options->sequences ? rows : options->sequences;
         const int32_t most = rows < options->outputs ? rows : options->outputs;
         add_bucket(plan, rows, usual);
