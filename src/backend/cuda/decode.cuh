@@ -11,8 +11,10 @@
 
 enum { DECODE_PART = 16 };
 
-/* The bytes of a part as loaded, and where it goes. */
-template <int TYPE> struct decode_part;
+/* The bytes of a part as loaded, and where it goes. Types without one have no elements. */
+template <int TYPE> struct decode_part {
+    enum { elements = 0, bytes = 0 };
+};
 
 /* low in the lower half */
 static __device__ __forceinline__ uint32_t decode_pack(float low, float high) {

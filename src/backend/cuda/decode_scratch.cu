@@ -100,24 +100,25 @@ static cudaError_t decode_type(const sl_cuda_context *context, const sl_cuda_dec
     return blocks == 0 ? cudaSuccess : sl_launch(context, stream, shape, decode_kernel<TYPE>, *context, args);
 }
 
+typedef cudaError_t (*decode_function)(const sl_cuda_context *context, const sl_cuda_decode *decode,
+                                       cudaStream_t stream);
+
+template <int TYPE> static constexpr decode_function decoder_of() {
+    if constexpr (decode_part<TYPE>::elements > 0 || TYPE == SL_QTYPE_BF16) {
+        return decode_type<TYPE>;
+    } else {
+        return nullptr;
+    }
+}
+
+static const decode_function decoders[SL_QTYPE_COUNT] = {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes) decoder_of<SL_QTYPE_##ID>(),
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+};
+
 cudaError_t sl_cuda_decode_weights(const sl_cuda_context *context, const sl_cuda_decode *decode,
                                    cudaStream_t stream) {
-    switch (decode->type) {
-    case SL_QTYPE_F16:
-        return decode_type<SL_QTYPE_F16>(context, decode, stream);
-    case SL_QTYPE_BF16:
-        return decode_type<SL_QTYPE_BF16>(context, decode, stream);
-    case SL_QTYPE_Q8_0:
-        return decode_type<SL_QTYPE_Q8_0>(context, decode, stream);
-    case SL_QTYPE_Q4_0:
-        return decode_type<SL_QTYPE_Q4_0>(context, decode, stream);
-    case SL_QTYPE_Q4_K:
-        return decode_type<SL_QTYPE_Q4_K>(context, decode, stream);
-    case SL_QTYPE_Q5_K:
-        return decode_type<SL_QTYPE_Q5_K>(context, decode, stream);
-    case SL_QTYPE_Q6_K:
-        return decode_type<SL_QTYPE_Q6_K>(context, decode, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    const decode_function decoder = decoders[decode->type];
+    return decoder ? decoder(context, decode, stream) : cudaErrorInvalidValue;
 }
