@@ -179,7 +179,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 64, .columns = 512, .outputs = {96, 31}, .residual = true, .shift = 5, .how = ZEROS},
     {.rows = 129, .columns = 256, .outputs = {40}},
     {.rows = 300, .columns = 512, .outputs = {96, 40, 128}, .shift = 8, .bias = true, .aligned = true},
-    {.rows = 290, .columns = 256, .outputs = {160, 8}, .aligned = true, .how = OUTLIERS},
+    {.rows = 290, .columns = 256, .outputs = {160, 8}, .aligned = true},
     {.rows = 257, .columns = 96, .outputs = {24, 48}, .aligned = true},
     {.rows = 8, .columns = 2048, .outputs = {70}, .raw = true, .how = SATURATED},
     {.rows = 13, .columns = 1280, .outputs = {128, 64, 64, 2}, .raw = true, .how = LARGE},

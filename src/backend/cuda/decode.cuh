@@ -3,7 +3,8 @@
  * The value is the one that products on the tensor cores use (class "bf16/..."): computed in f32, exact or
  * rounded once, then rounded to BF16. A matrix's blocks lie one after the other, and so do its decoded rows,
  * so neither rows nor columns matter here: part `index` of the stream is sixteen elements of one block, two
- * runs of eight. */
+ * runs of eight. Neighbouring threads' first runs are neighbours in memory, and so are their second ones, so
+ * that a store fills whole sectors. */
 #ifndef SL_BACKEND_CUDA_DECODE_CUH
 #define SL_BACKEND_CUDA_DECODE_CUH
 
@@ -77,17 +78,17 @@ static __device__ __forceinline__ void decode_k_scales(uint4 header, int32_t gro
 }
 
 template <> struct decode_part<SL_QTYPE_F16> {
-    enum { elements = 16, bytes = 32 };
+    enum { elements = 32, bytes = 64 };
     uint4 halves[2];
-    __device__ __forceinline__ void load(const unsigned char *block, int32_t) {
-        halves[0] = ((const uint4 *)block)[0];
-        halves[1] = ((const uint4 *)block)[1];
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        halves[0] = ((const uint4 *)block)[part];
+        halves[1] = ((const uint4 *)block)[part + 2];
     }
-    static __device__ __forceinline__ int32_t first(int32_t) {
-        return 0;
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 8 * part;
     }
-    static __device__ __forceinline__ int32_t second(int32_t) {
-        return 8;
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return 8 * part + 16;
     }
     __device__ __forceinline__ uint4 run(int i, int32_t) const {
         const uint4 from = halves[i];
@@ -100,20 +101,21 @@ template <> struct decode_part<SL_QTYPE_F16> {
 
 template <> struct decode_part<SL_QTYPE_Q8_0> {
     enum { elements = 32, bytes = SL_Q8_0_BYTES };
-    uint32_t quants[4], scale;
+    uint32_t quants[2][2], scale;
     __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
         scale = *(const uint16_t *)block;
-        decode_load_even(block + 2 + 16 * part, quants);
+        decode_load_even(block + 2 + 8 * part, quants[0]);
+        decode_load_even(block + 18 + 8 * part, quants[1]);
     }
     static __device__ __forceinline__ int32_t first(int32_t part) {
-        return 16 * part;
+        return 8 * part;
     }
     static __device__ __forceinline__ int32_t second(int32_t part) {
-        return 16 * part + 8;
+        return 8 * part + 16;
     }
     __device__ __forceinline__ uint4 run(int i, int32_t) const {
         const float all = decode_half(scale);
-        return decode_eight(make_uint2(quants[2 * i] ^ 0x80808080u, quants[2 * i + 1] ^ 0x80808080u), all,
+        return decode_eight(make_uint2(quants[i][0] ^ 0x80808080u, quants[i][1] ^ 0x80808080u), all,
                             -32896.0f * all);
     }
 };
