@@ -73,6 +73,7 @@ typedef struct sl_cuda_context {
     uint64_t state_bytes; /* of one slot */
     int32_t table_width;
     int32_t experts_used;
+    int32_t processors;      /* multiprocessors of the device */
     bool dependent_launches; /* the device knows programmatic dependent launch */
     sl_cuda_blas *blas;      /* on the host: cuBLASLt, NULL while no kernel needs it */
 } sl_cuda_context;
@@ -189,15 +190,24 @@ enum { SL_CUDA_FEW_ROWS = 8 };
 #include "quant/qtypes.def"
 #undef SL_QTYPE
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
-/* matvec.cu: as `few`, at the rate the weights can be read; a class of its own */
+/* matvec*.cu: as `few`, at the rate the weights can be read; of few's class, but for floats. */
 SL_CUDA_RUN(sl_cuda_linear_matvec_f32);
 SL_CUDA_RUN(sl_cuda_linear_matvec_f16);
 SL_CUDA_RUN(sl_cuda_linear_matvec_bf16);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q5_k);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q6_k);
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* An integer matvec, the ACTIVATE of its two segments, and possibly the QUANTIZE of that. */
+SL_CUDA_RUN(sl_cuda_matvec_activate);
+const char *sl_cuda_matvec_activate_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* Allows the kernels their shared memory; once per device, before a launch. */
+cudaError_t sl_cuda_matvec_prepare(int device);
+cudaError_t sl_cuda_matvec_prepare_legacy(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_kquants(int most_bytes);
 /* matmul_*.cu: tensor cores on BF16 x, weights decoded to BF16 in registers; for more rows than `few` */
 SL_CUDA_RUN(sl_cuda_linear_mma_f16);
 SL_CUDA_RUN(sl_cuda_linear_mma_bf16);

@@ -856,6 +856,11 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
             cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, executor->device.index), error);
         executor->context.dependent_launches = major >= 9;
     }
+    if (!status) {
+        status = SL_CUDA(cudaDeviceGetAttribute(&executor->context.processors,
+                                                cudaDevAttrMultiProcessorCount, executor->device.index),
+                         error);
+    }
     for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
         status =
             SL_CUDA(cudaEventCreateWithFlags(&executor->stages[i].finished, cudaEventDisableTiming), error);
@@ -891,6 +896,9 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
     }
     if (!status) {
         status = SL_CUDA(sl_cuda_sample_prepare(executor->device.index), error);
+    }
+    if (!status) {
+        status = SL_CUDA(sl_cuda_matvec_prepare(executor->device.index), error);
     }
     return status ? status : warm_up(executor, error);
 }

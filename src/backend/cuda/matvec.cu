@@ -1,12 +1,12 @@
-/* Matrix products with few rows of x, y = x W^T (+ bias) (+ residual), with or without experts: what counts
- * is reading the weights at the memory's rate. A warp takes one weight row, or two when there are several
- * rows of x, and its lanes take neighbouring pieces of 8 to 32 columns, so that a warp reads consecutive
- * bytes; the loads of several pieces are under way at once.
+/* Matrix products with few rows of x, y = x W^T (+ bias) (+ residual), with or without experts: float weights
+ * here, integers in matvec_ring.cuh and matvec_rows.cuh. What counts is reading the weights at the memory's
+ * rate. A warp takes one weight row, or two when there are several rows of x, and its lanes take neighbouring
+ * pieces of 16 bytes, so that a warp reads consecutive bytes; the loads of several pieces are under way at
+ * once.
  *
- * Class "q8_32/lanes": piece p of a row goes to lane p % 32 (F32: of four warps, to thread p % 128). A lane
- * adds its pieces in rising order with fmaf(part, x_scale, sum); then the lanes are added as in sl_warp_sum,
- * and the warps in order. Dots of integers are exact. "f32/lanes": the same with products of decoded weights
- * and f32 activations. Then bias, then residual. */
+ * Class "f32/lanes": piece p of a row goes to lane p % 32 (F32: of four warps, to thread p % 128). A lane
+ * adds its products in rising order with fmaf; then the lanes are added as in sl_warp_sum, and the warps in
+ * order. Then bias, then residual. */
 #include "backend/cuda/device.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / SL_WARP };
@@ -21,37 +21,14 @@ typedef struct matvec_args {
 
 /* ---- pieces ---- */
 
-/* Elements of a weight row that one lane takes at once: RUNS runs of RUN elements. RAW: words as read. SPLIT:
- * warps that share a weight row. AHEAD: pieces under way for one row of x. */
-template <int TYPE> struct piece_shape;
+/* A piece is RUN elements. SPLIT: warps that share a weight row. */
+template <int TYPE> struct piece_shape {
+    enum { RUN = 8, SPLIT = 1 };
+};
 template <> struct piece_shape<SL_QTYPE_F32> {
-    enum { RUNS = 1, RUN = 4, RAW = 4, SPLIT = 4, AHEAD = 4, IS_FLOAT = 1 };
+    enum { RUN = 4, SPLIT = 4 };
 };
-template <> struct piece_shape<SL_QTYPE_F16> {
-    enum { RUNS = 1, RUN = 8, RAW = 4, SPLIT = 1, AHEAD = 4, IS_FLOAT = 1 };
-};
-template <> struct piece_shape<SL_QTYPE_BF16> {
-    enum { RUNS = 1, RUN = 8, RAW = 4, SPLIT = 1, AHEAD = 4, IS_FLOAT = 1 };
-};
-template <> struct piece_shape<SL_QTYPE_Q8_0> {
-    enum { RUNS = 1, RUN = 8, RAW = 4, SPLIT = 1, AHEAD = 8, IS_FLOAT = 0 };
-};
-template <> struct piece_shape<SL_QTYPE_Q4_0> {
-    enum { RUNS = 2, RUN = 8, RAW = 4, SPLIT = 1, AHEAD = 4, IS_FLOAT = 0 };
-};
-template <> struct piece_shape<SL_QTYPE_Q4_K> {
-    enum { RUNS = 2, RUN = 16, RAW = 8, SPLIT = 1, AHEAD = 4, IS_FLOAT = 0 };
-};
-template <> struct piece_shape<SL_QTYPE_Q6_K> {
-    enum { RUNS = 4, RUN = 8, RAW = 11, SPLIT = 1, AHEAD = 4, IS_FLOAT = 0 };
-};
-
-/* Integers: words of the runs one after the other, a scale and a minimum each. */
-template <int TYPE> struct piece {
-    enum { WORDS = piece_shape<TYPE>::RUN / 4 };
-    int32_t words[piece_shape<TYPE>::RUNS][WORDS];
-    float scale[piece_shape<TYPE>::RUNS], min[piece_shape<TYPE>::RUNS];
-};
+enum { RAW = 4, AHEAD_ONE = 4, AHEAD_MORE = 2 }; /* words of a piece; pieces under way */
 
 static __device__ __forceinline__ float half_of(uint32_t bits) {
     float value;
@@ -59,153 +36,10 @@ static __device__ __forceinline__ float half_of(uint32_t bits) {
     return value;
 }
 
-/* Eight bytes at an even address, from aligned words. Where it is not a multiple of four, the two bytes
- * before, which are the block's, and the two behind are read too: the block's, the next block's, or the
- * padding of the weight. */
-static __device__ __forceinline__ void load_8(const unsigned char *at, uint32_t *words) {
-    const uint32_t odd = (uint32_t)(uint64_t)at & 2u;
-    const uint32_t *aligned = (const uint32_t *)(at - odd);
-    const uint32_t a = __ldg(aligned), b = __ldg(aligned + 1), c = __ldg(aligned + 1 + odd / 2);
-    words[0] = __funnelshift_r(a, b, 8 * odd);
-    words[1] = __funnelshift_r(b, c, 8 * odd);
-}
-
 static __device__ __forceinline__ void load_16(const unsigned char *at, uint32_t *words) {
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
         : "l"(at));
-}
-
-static __device__ __forceinline__ uint32_t load_2(const unsigned char *at) {
-    return __ldg((const uint16_t *)at);
-}
-
-/* Piece p of a row, as it lies there. */
-template <int TYPE>
-static __device__ __forceinline__ void load_piece(const unsigned char *row, int32_t p, uint32_t *raw) {
-    if (piece_shape<TYPE>::IS_FLOAT) {
-        load_16(row + (uint64_t)p * 16, raw);
-    } else if (TYPE == SL_QTYPE_Q8_0) {
-        const unsigned char *block = row + (uint64_t)(p / 4) * SL_Q8_0_BYTES;
-        load_8(block + 2 + 8 * (p % 4), raw);
-        raw[2] = load_2(block);
-    } else if (TYPE == SL_QTYPE_Q4_0) {
-        const unsigned char *block = row + (uint64_t)(p / 2) * SL_Q4_0_BYTES;
-        load_8(block + 2 + 8 * (p % 2), raw);
-        raw[2] = load_2(block);
-    } else if (TYPE == SL_QTYPE_Q4_K) {
-        const unsigned char *block = row + (uint64_t)(p / 8) * SL_Q4_K_BYTES;
-        load_16(block, raw);
-        load_16(block + 16 + 16 * (p % 8), raw + 4);
-    } else {
-        const unsigned char *block = row + (uint64_t)(p / 8) * SL_Q6_K_BYTES;
-        const int32_t half = p % 8 / 4, c = 8 * (p % 4);
-        load_8(block + 64 * half + c, raw);
-        load_8(block + 64 * half + 32 + c, raw + 2);
-        load_8(block + 128 + 32 * half + c, raw + 4);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            raw[6 + r] = __ldg(block + 192 + 8 * half + 2 * r + c / 16);
-        }
-        raw[10] = load_2(block + 208);
-    }
-}
-
-/* Where run r of piece p starts. */
-template <int TYPE> static __device__ __forceinline__ int32_t run_start(int32_t p, int r) {
-    switch (TYPE) {
-    case SL_QTYPE_Q4_0:
-        return 32 * (p / 2) + 16 * r + 8 * (p % 2);
-    case SL_QTYPE_Q4_K:
-        return 64 * (p / 2) + 32 * r + 16 * (p % 2);
-    case SL_QTYPE_Q6_K:
-        return 128 * (p / 4) + 32 * r + 8 * (p % 4);
-    default:
-        return piece_shape<TYPE>::RUN * p;
-    }
-}
-
-/* Each byte minus `value`; bytes are below 128 and the difference fits int8. */
-static __device__ __forceinline__ int32_t subtract_each(uint32_t word, uint32_t value) {
-    return (int32_t)__vsub4(word, value * 0x01010101u);
-}
-
-static __device__ __forceinline__ void decode(const uint32_t *raw, int32_t p, piece<SL_QTYPE_Q8_0> *w) {
-    (void)p;
-    w->words[0][0] = (int32_t)raw[0];
-    w->words[0][1] = (int32_t)raw[1];
-    w->scale[0] = half_of(raw[2]);
-}
-
-static __device__ __forceinline__ void decode(const uint32_t *raw, int32_t p, piece<SL_QTYPE_Q4_0> *w) {
-    (void)p;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        w->words[0][i] = subtract_each(raw[i] & 0x0f0f0f0fu, 8);
-        w->words[1][i] = subtract_each(raw[i] >> 4 & 0x0f0f0f0fu, 8);
-    }
-    w->scale[0] = w->scale[1] = half_of(raw[2]);
-}
-
-/* Both halves of a group have its scale; its minimum counts once, with the sum of its x, in the first. The
- * six-bit fields of groups 0 to 3 are the low bits of bytes 0 to 3 and 4 to 7; of groups 4 to 7 the low and
- * the high nibbles of bytes 8 to 11, below the two high bits of the first eight bytes. Here for the groups
- * 2 * pair and the next at once. */
-static __device__ __forceinline__ void decode(const uint32_t *raw, int32_t p, piece<SL_QTYPE_Q4_K> *w) {
-    const int32_t pair = p % 8 / 2, shift = 16 * (pair % 2);
-    const uint32_t a = raw[1] >> shift, b = raw[2] >> shift, c = raw[3] >> shift;
-    const uint32_t scales = pair < 2 ? a & 0x3f3fu : (c & 0x0f0fu) | (a >> 2 & 0x3030u);
-    const uint32_t mins = pair < 2 ? b & 0x3f3fu : (c >> 4 & 0x0f0fu) | (b >> 2 & 0x3030u);
-    const float scale = half_of(raw[0] & 0xffffu), min = p % 2 ? 0.0f : half_of(raw[0] >> 16);
-    w->scale[0] = scale * (float)(scales & 255u);
-    w->scale[1] = scale * (float)(scales >> 8 & 255u);
-    w->min[0] = min * (float)(mins & 255u);
-    w->min[1] = min * (float)(mins >> 8 & 255u);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        w->words[0][i] = (int32_t)(raw[4 + i] & 0x0f0f0f0fu);
-        w->words[1][i] = (int32_t)(raw[4 + i] >> 4 & 0x0f0f0f0fu);
-    }
-}
-
-static __device__ __forceinline__ void decode(const uint32_t *raw, int32_t p, piece<SL_QTYPE_Q6_K> *w) {
-    (void)p;
-    const float scale = half_of(raw[10]);
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t low = raw[2 * (r % 2) + i] >> 4 * (r / 2) & 0x0f0f0f0fu;
-            w->words[r][i] = subtract_each(low | (raw[4 + i] >> 2 * r & 0x03030303u) << 4, 32);
-        }
-        w->scale[r] = scale * (float)(int8_t)raw[6 + r];
-    }
-}
-
-/* sum + the piece times a row of x. */
-template <int TYPE>
-static __device__ __forceinline__ float add_integers(const piece<TYPE> &w, int32_t p, const sl_q8_32 &x,
-                                                     float sum) {
-#pragma unroll
-    for (int r = 0; r < piece_shape<TYPE>::RUNS; r++) {
-        const int32_t at = run_start<TYPE>(p, r), group = at / 32;
-        int32_t dot = 0;
-        if (TYPE == SL_QTYPE_Q4_K) {
-            const int4 v = *(const int4 *)(x.values + at);
-            dot = __dp4a(w.words[r][1], v.y, __dp4a(w.words[r][0], v.x, 0));
-            dot = __dp4a(w.words[r][piece<TYPE>::WORDS - 1], v.w,
-                         __dp4a(w.words[r][piece<TYPE>::WORDS - 2], v.z, dot));
-        } else {
-            const int2 v = *(const int2 *)(x.values + at);
-            dot = __dp4a(w.words[r][1], v.y, __dp4a(w.words[r][0], v.x, 0));
-        }
-        float part = w.scale[r] * (float)dot;
-        if (TYPE == SL_QTYPE_Q4_K) {
-            part = fmaf(-w.min[r], (float)x.sums[group], part);
-        }
-        sum = fmaf(part, x.scales[group], sum);
-    }
-    return sum;
 }
 
 /* Weights of a piece of floats. */
@@ -237,40 +71,22 @@ static __device__ __forceinline__ float add_floats(const float *w, const float *
 /* ---- the kernel ---- */
 
 template <int TYPE, int ROWS, int OUTPUTS>
-static __device__ __forceinline__ void add_piece(const matvec_args &args,
-                                                 const uint32_t (*raw)[piece_shape<TYPE>::RAW], int32_t p,
-                                                 int32_t first, int32_t rows, float (*sums)[ROWS]) {
-    if constexpr (piece_shape<TYPE>::IS_FLOAT) {
-        enum { RUN = piece_shape<TYPE>::RUN };
-        float w[OUTPUTS][RUN];
+static __device__ __forceinline__ void add_piece(const matvec_args &args, const uint32_t (*raw)[RAW],
+                                                 int32_t p, int32_t first, int32_t rows,
+                                                 float (*sums)[ROWS]) {
+    enum { RUN = piece_shape<TYPE>::RUN };
+    float w[OUTPUTS][RUN];
 #pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) {
-            decode_floats<TYPE>(raw[o], w[o]);
-        }
+    for (int o = 0; o < OUTPUTS; o++) {
+        decode_floats<TYPE>(raw[o], w[o]);
+    }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r < rows) {
-                const float *x = sl_f32(args.x, first + r) + run_start<TYPE>(p, 0);
+    for (int r = 0; r < ROWS; r++) {
+        if (r < rows) {
+            const float *x = sl_f32(args.x, first + r) + RUN * p;
 #pragma unroll
-                for (int o = 0; o < OUTPUTS; o++) {
-                    sums[o][r] = add_floats<RUN>(w[o], x, sums[o][r]);
-                }
-            }
-        }
-    } else {
-        piece<TYPE> w[OUTPUTS];
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) {
-            decode(raw[o], p, &w[o]);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r < rows) {
-                const sl_q8_32 x = sl_q8_32_of(args.x, first + r);
-#pragma unroll
-                for (int o = 0; o < OUTPUTS; o++) {
-                    sums[o][r] = add_integers<TYPE>(w[o], p, x, sums[o][r]);
-                }
+            for (int o = 0; o < OUTPUTS; o++) {
+                sums[o][r] = add_floats<RUN>(w[o], x, sums[o][r]);
             }
         }
     }
@@ -289,10 +105,12 @@ static __device__ __forceinline__ void store(const matvec_args &args, const sl_c
 
 /* With experts blockIdx.y is a row of y, otherwise a group of ROWS rows. AHEAD: pieces under way. */
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
-static __global__ void __launch_bounds__(THREADS) matvec_kernel(sl_cuda_context context, matvec_args args) {
-    enum { SPLIT = piece_shape<TYPE>::SPLIT, RAW = piece_shape<TYPE>::RAW };
-    enum { PIECE = piece_shape<TYPE>::RUNS * piece_shape<TYPE>::RUN, LANES = SPLIT * SL_WARP };
+static __global__ void __launch_bounds__(THREADS)
+    matvec_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ matvec_args args) {
+    enum { SPLIT = piece_shape<TYPE>::SPLIT, PIECE = piece_shape<TYPE>::RUN, LANES = SPLIT * SL_WARP };
     __shared__ float partial[SPLIT > 1 ? WARPS : 1][OUTPUTS][ROWS];
+    sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t first = (int32_t)blockIdx.y * ROWS, left = sl_count(context, args.y.rows) - first;
     if (left <= 0) {
         return;
@@ -326,7 +144,7 @@ static __global__ void __launch_bounds__(THREADS) matvec_kernel(sl_cuda_context 
             const int32_t p = base + i * LANES < pieces ? base + i * LANES : base;
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o++) {
-                load_piece<TYPE>(w_rows[o], p, raw[i][o]);
+                load_16(w_rows[o] + (uint64_t)p * 16, raw[i][o]);
             }
         }
 #pragma unroll
@@ -396,43 +214,111 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     matvec_args args = {};
     const int32_t per_block = WARPS / piece_shape<TYPE>::SPLIT * OUTPUTS;
     const unsigned blocks = make_args(context, op, per_block, &args);
-    const dim3 grid(blocks, (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS));
-    matvec_kernel<TYPE, ROWS, OUTPUTS, AHEAD><<<grid, THREADS, 0, stream>>>(*context, args);
-    return cudaGetLastError();
+    const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
+    const sl_launch_shape shape = {dim3(blocks, groups), dim3(THREADS), 0};
+    return sl_launch(context, stream, shape, matvec_kernel<TYPE, ROWS, OUTPUTS, AHEAD>, *context, args);
 }
 
-#define MATVEC(ID, name)                                                                                     \
-    SL_CUDA_RUN(sl_cuda_linear_matvec_##name) {                                                              \
-        const int32_t rows = op->rows[op->out[0].rows];                                                      \
-        if (op->in[1].data || rows == 1) {                                                                   \
-            return launch<SL_QTYPE_##ID, 1, 1, piece_shape<SL_QTYPE_##ID>::AHEAD>(context, op, stream);      \
-        }                                                                                                    \
-        return rows <= 4 ? launch<SL_QTYPE_##ID, 4, 2, 2>(context, op, stream)                               \
-                         : launch<SL_QTYPE_##ID, SL_CUDA_FEW_ROWS, 2, 2>(context, op, stream);               \
+template <int TYPE>
+static cudaError_t launch_type(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    const int32_t rows = op->rows[op->out[0].rows];
+    if (op->in[1].data || rows == 1) {
+        return launch<TYPE, 1, 1, AHEAD_ONE>(context, op, stream);
     }
-MATVEC(F32, f32)
-MATVEC(F16, f16)
-MATVEC(BF16, bf16)
-MATVEC(Q8_0, q8_0)
-MATVEC(Q4_0, q4_0)
-MATVEC(Q4_K, q4_k)
-MATVEC(Q6_K, q6_k)
+    return rows <= 4 ? launch<TYPE, 4, 2, AHEAD_MORE>(context, op, stream)
+                     : launch<TYPE, SL_CUDA_FEW_ROWS, 2, AHEAD_MORE>(context, op, stream);
+}
 
-const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+SL_CUDA_RUN(sl_cuda_linear_matvec_f32) {
+    return launch_type<SL_QTYPE_F32>(context, op, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_linear_matvec_f16) {
+    return launch_type<SL_QTYPE_F16>(context, op, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_linear_matvec_bf16) {
+    return launch_type<SL_QTYPE_BF16>(context, op, stream);
+}
+
+const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_op *op = query->op;
-    const sl_value *x = &query->values[op->in[0].value];
     /* A plan whose buckets are all this small would take it, one for longer chunks could not: the chunk would
      * change the bits. */
     if (query->backend->options.deterministic) {
         return "has a numeric class for few rows only";
     }
-    const sl_qtype type = ((const sl_cuda_kernel *)kernel)->weight_type;
-    /* A row of x is floats, or int8 with 8 bytes per group of 32. It is read 16 bytes at a time, and 8 for
-     * the other types; weights of floats 16 too. */
-    const int32_t unit = x->type == SL_VALUE_F32 ? 4 : type == SL_QTYPE_Q4_K ? 64 : 32;
-    if (x->width % unit != 0 || op->in[0].column % unit != 0 ||
+    /* x and the weights are read 16 bytes at a time. */
+    if (query->values[op->in[0].value].width % 4 != 0 || op->in[0].column % 4 != 0 ||
         query->program->weights[op->u.linear.segments[0].weight].columns % 8 != 0) {
         return "takes rows aligned to 16 bytes";
     }
     return sl_cuda_linear_declines(kernel, query);
+}
+
+/* ---- integers ---- */
+
+enum {
+    MATVEC_COLUMNS = 32768, /* whose x still fits beside the weights */
+    MATVEC_SHARED_BYTES = 160 * 1024,
+};
+
+static cudaError_t shared_bytes(int device, int *bytes) {
+    return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+cudaError_t sl_cuda_matvec_prepare(int device) {
+    int most_bytes = 0;
+    cudaError_t code = shared_bytes(device, &most_bytes);
+    code = code ? code : sl_cuda_matvec_prepare_legacy(most_bytes);
+    return code ? code : sl_cuda_matvec_prepare_kquants(most_bytes);
+}
+
+const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op *op = query->op;
+    const int32_t columns = query->program->weights[op->u.linear.segments[0].weight].columns;
+    int bytes = 0;
+    if (shared_bytes(query->backend->options.device, &bytes) != cudaSuccess || bytes < MATVEC_SHARED_BYTES) {
+        return "needs 160 KiB of shared memory";
+    }
+    if (columns % 256 != 0 || columns > MATVEC_COLUMNS) {
+        return "takes a multiple of 256 columns, at most 32768";
+    }
+    /* A row of x is int8 with 8 bytes per group of 32, and read 16 bytes at a time. */
+    if (query->values[op->in[0].value].width % 64 != 0 || op->in[0].column % 32 != 0) {
+        return "takes rows aligned to 16 bytes";
+    }
+    return sl_cuda_linear_declines(kernel, query);
+}
+
+/* ---- with an activation ---- */
+
+SL_CUDA_RUN(sl_cuda_matvec_activate) {
+    return op->kernel->run(context, op, stream);
+}
+
+static bool same(sl_operand a, sl_operand b, int32_t column) {
+    return a.value == b.value && a.column == b.column + column;
+}
+
+/* Gate and up are the linear's two segments; nothing but a bias is added to them. */
+const char *sl_cuda_matvec_activate_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const sl_op *linear = &query->ops[0], *activate = &query->ops[1];
+    const sl_op_linear *product = &linear->u.linear;
+    if (query->kernels[0]->declines != sl_cuda_matvec_declines) {
+        return "is for integer weights and few rows";
+    }
+    const int32_t width = query->program->weights[product->segments[0].weight].rows;
+    if (product->segment_count != 2 || query->program->weights[product->segments[1].weight].rows != width ||
+        width % 32 != 0 || activate->u.activate.width != width || linear->in[3].value != SL_NONE) {
+        return "takes two segments of whole groups of 32";
+    }
+    if (!same(activate->in[0], linear->out[0], product->segments[0].column) ||
+        !same(activate->in[1], linear->out[0], product->segments[1].column) ||
+        (fusion->count > 2 &&
+         !(same(query->ops[2].in[0], activate->out[0], 0) && query->ops[2].u.quantize.width == width &&
+           query->values[query->ops[2].out[0].value].type == SL_VALUE_Q8_32))) {
+        return "takes ops that read each other's output";
+    }
+    return NULL;
 }

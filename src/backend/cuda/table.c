@@ -35,7 +35,7 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
-#define MATVEC(ID, type_name, format, class_name)                                                            \
+#define MATVEC(ID, type_name, format, class_name, check)                                                            \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-matvec",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -43,7 +43,7 @@
                    .activation = SL_VALUE_##format,                                                          \
                    .tolerance = 2e-5f,                                                                       \
                    .batched = true,                                                                          \
-                   .declines = sl_cuda_matvec_declines},                                                     \
+                   .declines = check},                                                     \
         .weight_type = SL_QTYPE_##ID, .most_rows = SL_CUDA_FEW_ROWS,                                         \
         .run = sl_cuda_linear_matvec_##type_name                                                             \
     }
@@ -119,13 +119,14 @@ static const sl_cuda_kernel kernels[] = {
     MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATVEC(F32, f32, F32, "f32/lanes"),
-    MATVEC(F16, f16, F32, "f32/lanes"),
-    MATVEC(BF16, bf16, F32, "f32/lanes"),
-    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/lanes"),
-    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/lanes"),
-    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/lanes"),
-    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/lanes"),
+    MATVEC(F32, f32, F32, "f32/lanes", sl_cuda_matvec_float_declines),
+    MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines),
+    MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines),
+    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
+    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
+    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
+    MATVEC(Q5_K, q5_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
+    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
@@ -201,6 +202,10 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
 
 /* The longest first: the plan takes the first that does not decline. */
 static const sl_cuda_fusion fused[] = {
+    FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate+quantize", SL_OP_LINEAR,
+           SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate", SL_OP_LINEAR,
+           SL_OP_ACTIVATE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "norms+rope+cache_write", SL_OP_RMSNORM, SL_OP_RMSNORM,
            SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "rope+cache_write", SL_OP_ROPE, SL_OP_ROPE,
@@ -229,7 +234,7 @@ static const sl_cuda_fusion fused[] = {
 #define FUSED(i) &fused[i].fusion
 static const sl_fusion *const fusions[] = {
     FUSED(0), FUSED(1), FUSED(2), FUSED(3), FUSED(4),  FUSED(5),
-    FUSED(6), FUSED(7), FUSED(8), FUSED(9), FUSED(10), FUSED(11),
+    FUSED(6), FUSED(7), FUSED(8), FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13),
 };
 _Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 

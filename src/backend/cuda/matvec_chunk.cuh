@@ -1,0 +1,311 @@
+/* A weight row's chunk of 256 columns times the same columns of a row of x, by one thread, both in shared
+ * memory: class "q8_32/256" of linear.cu.
+ *
+ * Conversions to float run at a fraction of the rate of other instructions, so an integer n below 2^22 in
+ * size is added to the bits of 1.5 * 2^23, which gives the bits of 1.5 * 2^23 + n; the dot product starts
+ * from there. And fmaf(d, 2^23 + n, -d * 2^23) is d * n rounded once. */
+#ifndef SL_BACKEND_CUDA_MATVEC_CHUNK_CUH
+#define SL_BACKEND_CUDA_MATVEC_CHUNK_CUH
+
+#include "backend/cuda/matvec_common.cuh"
+
+/* BYTES of a chunk of weights. A chunk of x is a record: 256 values, 8 scales, and EXTRA words that the type
+ * needs; RECORD is padded to an odd multiple of 16, so that 16-byte reads of neighbouring records fall on
+ * different banks. */
+template <int TYPE> struct sl_chunk_shape;
+template <> struct sl_chunk_shape<SL_QTYPE_Q8_0> {
+    enum { BYTES = 8 * SL_Q8_0_BYTES, RECORD = 304 };
+};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_0> { /* extra: 1.5 * 2^23 - 8 * sum, as an integer's bits */
+    enum { BYTES = 8 * SL_Q4_0_BYTES, RECORD = 336 };
+};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> { /* extra: scale * sum */
+    enum { BYTES = SL_Q4_K_BYTES, RECORD = 336 };
+};
+template <> struct sl_chunk_shape<SL_QTYPE_Q5_K> { /* extra: scale * sum */
+    enum { BYTES = SL_Q5_K_BYTES, RECORD = 336 };
+};
+template <> struct sl_chunk_shape<SL_QTYPE_Q6_K> { /* extra: -32 * the sum of each half of a group */
+    enum { BYTES = SL_Q6_K_BYTES, RECORD = 368 };
+};
+
+#define SL_FLOAT_OF_INT 12582912.0f /* 1.5 * 2^23 */
+#define SL_FLOAT_OF_INT_BITS 0x4b400000
+#define SL_FLOAT_OF_BYTE 8388608.0f /* 2^23 */
+
+static __device__ __forceinline__ float sl_half_of(uint32_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
+    return value;
+}
+
+/* Bytes of a are unsigned, those of b signed. */
+static __device__ __forceinline__ int32_t sl_dot_unsigned(uint32_t a, int32_t b, int32_t sum) {
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+/* d times byte `index` of `bytes`; less is -d * 2^23. */
+static __device__ __forceinline__ float sl_times_byte(float d, float less, uint32_t bytes, int index) {
+    return fmaf(d, __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + index)), less);
+}
+
+/* ---- x ---- */
+
+/* Puts chunks of a row of x as records; all threads of the block, a group each. All loads of a thread are
+ * under way at once. */
+template <int TYPE>
+static __device__ __forceinline__ void sl_stage_x(const sl_q8_32 &x, int32_t chunks, unsigned char *records) {
+    enum { RECORD = sl_chunk_shape<TYPE>::RECORD };
+#pragma unroll 2
+    for (int32_t i = (int32_t)threadIdx.x; i < chunks * SL_CHUNK_GROUPS; i += (int32_t)blockDim.x) {
+        const int4 low = ((const int4 *)x.values)[2 * i], high = ((const int4 *)x.values)[2 * i + 1];
+        const float scale = x.scales[i];
+        const int32_t x_sum = x.sums[i], g = i % SL_CHUNK_GROUPS;
+        unsigned char *record = records + i / SL_CHUNK_GROUPS * RECORD;
+        ((int4 *)record)[2 * g] = low;
+        ((int4 *)record)[2 * g + 1] = high;
+        float *scales = (float *)(record + SL_CHUNK), *extra = scales + SL_CHUNK_GROUPS;
+        scales[g] = scale;
+        if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
+            extra[g] = scale * (float)x_sum;
+        } else if (TYPE == SL_QTYPE_Q4_0) {
+            ((int32_t *)extra)[g] = SL_FLOAT_OF_INT_BITS - 8 * x_sum;
+        } else if (TYPE == SL_QTYPE_Q6_K) {
+            int32_t sum = 0;
+            sum = __dp4a(low.x, 0x01010101, sum);
+            sum = __dp4a(low.y, 0x01010101, sum);
+            sum = __dp4a(low.z, 0x01010101, sum);
+            sum = __dp4a(low.w, 0x01010101, sum);
+            ((int32_t *)extra)[2 * g] = -32 * sum;
+            ((int32_t *)extra)[2 * g + 1] = -32 * (x_sum - sum);
+        }
+    }
+}
+
+/* A lane's chunk of x. */
+template <int TYPE> struct sl_x_chunk {
+    enum { EXTRA = TYPE == SL_QTYPE_Q8_0 ? 0 : TYPE == SL_QTYPE_Q6_K ? 16 : 8 };
+    int32_t values[SL_CHUNK / 4];
+    float scales[SL_CHUNK_GROUPS];
+    uint32_t extra[EXTRA > 0 ? EXTRA : 1];
+
+    __device__ __forceinline__ void load(const unsigned char *record) {
+#pragma unroll
+        for (int i = 0; i < SL_CHUNK / 16; i++) {
+            const int4 v = ((const int4 *)record)[i];
+            values[4 * i] = v.x, values[4 * i + 1] = v.y, values[4 * i + 2] = v.z, values[4 * i + 3] = v.w;
+        }
+#pragma unroll
+        for (int i = 0; i < SL_CHUNK_GROUPS / 4; i++) {
+            const float4 v = ((const float4 *)(record + SL_CHUNK))[i];
+            scales[4 * i] = v.x, scales[4 * i + 1] = v.y, scales[4 * i + 2] = v.z, scales[4 * i + 3] = v.w;
+        }
+#pragma unroll
+        for (int i = 0; i < EXTRA / 4; i++) {
+            const uint4 v = ((const uint4 *)(record + SL_CHUNK + 4 * SL_CHUNK_GROUPS))[i];
+            extra[4 * i] = v.x, extra[4 * i + 1] = v.y, extra[4 * i + 2] = v.z, extra[4 * i + 3] = v.w;
+        }
+    }
+};
+
+/* ---- products ---- */
+
+template <int TYPE> struct sl_chunk;
+
+/* What Q4_K and Q5_K blocks begin with: the groups' scales and minima as bytes, and their factors; m is
+ * negative. `_less`: for sl_times_byte. */
+typedef struct sl_kquant_head {
+    uint32_t scales[2], mins[2];
+    float d, d_less, m, m_less;
+} sl_kquant_head;
+
+static __device__ __forceinline__ sl_kquant_head sl_kquant_head_of(const unsigned char *w) {
+    const uint4 bytes = *(const uint4 *)w;
+    sl_kquant_head head;
+    head.d = sl_half_of(bytes.x & 0xffffu);
+    head.m = -sl_half_of(bytes.x >> 16);
+    head.d_less = head.d * -SL_FLOAT_OF_BYTE;
+    head.m_less = head.m * -SL_FLOAT_OF_BYTE;
+    head.scales[0] = bytes.y & 0x3f3f3f3fu;
+    head.scales[1] = (bytes.w & 0x0f0f0f0fu) | (bytes.y >> 2 & 0x30303030u);
+    head.mins[0] = bytes.z & 0x3f3f3f3fu;
+    head.mins[1] = (bytes.w >> 4 & 0x0f0f0f0fu) | (bytes.z >> 2 & 0x30303030u);
+    return head;
+}
+
+template <> struct sl_chunk<SL_QTYPE_Q4_K> {
+    typedef sl_x_chunk<SL_QTYPE_Q4_K> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        const sl_kquant_head head = sl_kquant_head_of(w);
+        const float d16 = head.d * 0.0625f; /* of the high nibbles, which stay 16 times too large */
+        const float d16_less = d16 * -SL_FLOAT_OF_BYTE;
+        float sum = 0;
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            const uint4 a = ((const uint4 *)w)[1 + 2 * p], b = ((const uint4 *)w)[2 + 2 * p];
+            const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int g = 2 * p + n;
+                int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    dot =
+                        sl_dot_unsigned(words[i] & (n ? 0xf0f0f0f0u : 0x0f0f0f0fu), x.values[8 * g + i], dot);
+                }
+                const float scale =
+                    sl_times_byte(n ? d16 : head.d, n ? d16_less : head.d_less, head.scales[g / 4], g % 4);
+                const float min = sl_times_byte(head.m, head.m_less, head.mins[g / 4], g % 4);
+                sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+                sum = fmaf(min, __uint_as_float(x.extra[g]), sum);
+            }
+        }
+        return sum;
+    }
+};
+
+template <> struct sl_chunk<SL_QTYPE_Q5_K> {
+    typedef sl_x_chunk<SL_QTYPE_Q5_K> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        const sl_kquant_head head = sl_kquant_head_of(w);
+        const uint4 a = ((const uint4 *)w)[1], b = ((const uint4 *)w)[2];
+        const uint32_t high[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        float sum = 0;
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            const uint4 c = ((const uint4 *)w)[3 + 2 * p], d = ((const uint4 *)w)[4 + 2 * p];
+            const uint32_t low[8] = {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int g = 2 * p + n;
+                int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const uint32_t bits = g < 4 ? high[i] << (4 - g) : high[i] >> (g - 4);
+                    dot = sl_dot_unsigned((low[i] >> 4 * n & 0x0f0f0f0fu) | (bits & 0x10101010u),
+                                          x.values[8 * g + i], dot);
+                }
+                const float scale = sl_times_byte(head.d, head.d_less, head.scales[g / 4], g % 4);
+                const float min = sl_times_byte(head.m, head.m_less, head.mins[g / 4], g % 4);
+                sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+                sum = fmaf(min, __uint_as_float(x.extra[g]), sum);
+            }
+        }
+        return sum;
+    }
+};
+
+template <> struct sl_chunk<SL_QTYPE_Q8_0> {
+    typedef sl_x_chunk<SL_QTYPE_Q8_0> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        uint32_t words[68];
+#pragma unroll
+        for (int i = 0; i < 17; i++) {
+            const uint4 v = ((const uint4 *)w)[i];
+            words[4 * i] = v.x;
+            words[4 * i + 1] = v.y;
+            words[4 * i + 2] = v.z;
+            words[4 * i + 3] = v.w;
+        }
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+            const int at = 17 * g / 2; /* the word that the scale is in */
+            int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t word =
+                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
+                dot = __dp4a((int32_t)word, x.values[8 * g + i], dot);
+            }
+            const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
+            sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+        }
+        return sum;
+    }
+};
+
+template <> struct sl_chunk<SL_QTYPE_Q4_0> {
+    typedef sl_x_chunk<SL_QTYPE_Q4_0> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        uint32_t words[36];
+#pragma unroll
+        for (int i = 0; i < 9; i++) {
+            const uint4 v = ((const uint4 *)w)[i];
+            words[4 * i] = v.x;
+            words[4 * i + 1] = v.y;
+            words[4 * i + 2] = v.z;
+            words[4 * i + 3] = v.w;
+        }
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+            const int at = 9 * g / 2;
+            int32_t dot = (int32_t)x.extra[g];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t word =
+                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
+                dot = sl_dot_unsigned(word & 0x0f0f0f0fu, x.values[8 * g + i], dot);
+                dot = sl_dot_unsigned(word >> 4 & 0x0f0f0f0fu, x.values[8 * g + 4 + i], dot);
+            }
+            const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
+            sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+        }
+        return sum;
+    }
+};
+
+template <> struct sl_chunk<SL_QTYPE_Q6_K> {
+    typedef sl_x_chunk<SL_QTYPE_Q6_K> X;
+
+    /* Words from a byte offset that is a multiple of 4 on; `shift` is 16 where the chunk starts at 2 mod 4.
+     */
+    template <int COUNT>
+    static __device__ __forceinline__ void load(const uint32_t *aligned, uint32_t shift, uint32_t *words) {
+        uint32_t before = aligned[0];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const uint32_t next = aligned[i + 1];
+            words[i] = __funnelshift_r(before, next, shift);
+            before = next;
+        }
+    }
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        const uint32_t odd = (uint32_t)(uint64_t)w & 2u, shift = 8 * odd;
+        const uint32_t *aligned = (const uint32_t *)(w - odd);
+        const float d = sl_half_of(((const uint16_t *)w)[104]);
+        float sum = 0;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t low[16], high[8], scales[2];
+            load<16>(aligned + 16 * h, shift, low);
+            load<8>(aligned + 32 + 8 * h, shift, high);
+            load<2>(aligned + 48 + 2 * h, shift, scales);
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                const int g = 4 * h + r;
+                int32_t dots[2] = {(int32_t)x.extra[2 * g], (int32_t)x.extra[2 * g + 1]};
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const uint32_t nibbles = low[8 * (r % 2) + i] >> 4 * (r / 2) & 0x0f0f0f0fu;
+                    const uint32_t bits =
+                        (r < 2 ? high[i] << (4 - 2 * r) : high[i] >> (2 * r - 4)) & 0x30303030u;
+                    dots[i / 4] = sl_dot_unsigned(nibbles | bits, x.values[8 * g + i], dots[i / 4]);
+                }
+                const int32_t f0 = (int8_t)(scales[r / 2] >> 16 * (r % 2)),
+                              f1 = (int8_t)(scales[r / 2] >> (16 * (r % 2) + 8));
+                sum = fmaf(d * (float)(f0 * dots[0] + f1 * dots[1]), x.scales[g], sum);
+            }
+        }
+        return sum;
+    }
+};
+
+#endif
