@@ -12,9 +12,6 @@
 #include "backend/cuda/matvec_chunk.cuh"
 #include "backend/cuda/matvec_common.cuh"
 
-#ifndef MATVEC_THROTTLE
-#define MATVEC_THROTTLE 0
-#endif
 enum { RING_SUMS = 4096 }; /* floats, unless a granule has more */
 
 /* A unit is one item or, when `parts` is above 1, one row of several. */
@@ -186,7 +183,8 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
     sl_let_next_begin();
     if (!op.ids.data) {
         for (int slot = 0; slot < SLOTS; slot++) {
-            if (MATVEC_THROTTLE && slot > 0 && next - WARPS < items) {
+            if (slot > 0 &&
+                next - WARPS < items) { /* more would delay what this and the kernel before read */
                 ring.await_first(slot - 1);
             }
             copy_next(slot);

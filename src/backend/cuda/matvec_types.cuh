@@ -7,10 +7,10 @@
 
 /* WARPS and SLOTS of the ring for one row, ROWS_SLOTS of that for several. */
 template <int TYPE> struct matvec_sizes {
-    enum { WARPS = 8, SLOTS = 2, ROWS_WARPS = 8, ROWS_SLOTS = 2 };
+    enum { WARPS = 8, SLOTS = 3, ROWS_WARPS = 16, ROWS_SLOTS = 1 };
 };
 template <> struct matvec_sizes<SL_QTYPE_Q8_0> {
-    enum { WARPS = 8, SLOTS = 1, ROWS_WARPS = 8, ROWS_SLOTS = 3 };
+    enum { WARPS = 8, SLOTS = 2, ROWS_WARPS = 16, ROWS_SLOTS = 2 };
 };
 enum { MATVEC_ROWS_SUMS = 20480 }; /* bytes */
 
