@@ -103,6 +103,14 @@ static __device__ __forceinline__ void store(const matvec_args &args, const sl_c
     sl_f32(args.y, row)[weight.column + output] = value;
 }
 
+static __device__ __forceinline__ int32_t find_segment(const matvec_args &args) {
+    int32_t segment = 0;
+    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
+        segment++;
+    }
+    return segment;
+}
+
 /* With experts blockIdx.y is a row of y, otherwise a group of ROWS rows. AHEAD: pieces under way. */
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
 static __global__ void __launch_bounds__(THREADS)
@@ -116,10 +124,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     }
     const int32_t rows = left < ROWS ? left : ROWS;
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
-        segment++;
-    }
+    const int32_t segment = find_segment(args);
     const sl_cuda_weight &weight = args.weights[segment];
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % LANES;
     const int32_t output =
