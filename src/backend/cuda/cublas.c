@@ -13,6 +13,7 @@
  * without. */
 #include "backend/cuda/cublas.h"
 #include "base/alloc.h"
+#include "quant/convert.h"
 
 #include <dlfcn.h>
 #include <library_types.h>
@@ -285,15 +286,15 @@ static int32_t run_rows(const sl_program *program, const sl_op_linear *linear, i
  * partly in the L2 cache when they are multiplied, and large enough to fill the processors with tiles of 128
  * by 256. H200, 24576 x 4096 Q4_K for 2048 rows, microseconds: whole 678, panels of 8192 rows 648, 4096 645,
  * 2048 678, 1024 764; for 512 rows: 225, 213, 223, 270, 368. */
-static int32_t panel_rows(const sl_weight *weight, int32_t rows, int32_t count) {
+static int32_t panel_rows(sl_qtype type, int32_t columns, int32_t rows, int32_t count) {
     enum { LEAST_TILES = 128 };
-    const uint64_t bytes = 2 * (uint64_t)rows * (uint64_t)weight->columns;
+    const uint64_t bytes = 2 * (uint64_t)rows * (uint64_t)columns;
     const int64_t wanted = (int64_t)((bytes + PANEL_BYTES - 1) / PANEL_BYTES);
     const int64_t needed = (int64_t)((bytes + SCRATCH_BYTES - 1) / SCRATCH_BYTES);
     const int64_t filled = (int64_t)(rows / 128) * ((count + 255) / 256) / LEAST_TILES;
     const int64_t fitting = wanted < filled ? wanted : filled, panels = fitting > needed ? fitting : needed;
     const int64_t panel = ((rows + panels - 1) / panels + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
-    return weight->type == SL_QTYPE_BF16 || panel > rows ? rows : (int32_t)panel;
+    return type == SL_QTYPE_BF16 || panel > rows ? rows : (int32_t)panel;
 }
 
 uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -302,10 +303,10 @@ uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query
     const sl_weight *weight = &program->weights[linear->segments[0].weight];
     const int32_t count = query->rows[query->values[query->op->out[0].value].rows];
     uint64_t most = 0;
-    (void)kernel;
-    for (int32_t s = 0; s < linear->segment_count && weight->type != SL_QTYPE_BF16;) {
+    for (int32_t s = 0; s < linear->segment_count && weight->type != SL_QTYPE_BF16 && !kernel->pack;) {
         const int32_t end = run_end(program, linear, s);
-        const uint64_t rows = (uint64_t)panel_rows(weight, run_rows(program, linear, s, end), count);
+        const uint64_t rows =
+            (uint64_t)panel_rows(weight->type, weight->columns, run_rows(program, linear, s, end), count);
         const uint64_t bytes = rows * (uint64_t)weight->columns * 2;
         most = bytes > most ? bytes : most;
         s = end;
@@ -414,11 +415,11 @@ void sl_cuda_cublas_destroy(sl_cuda_blas *blas) {
 int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
     int32_t count = 0;
     const int32_t x_rows = op->rows[op->out[0].rows];
-    const sl_weight *weight = &op->program->weights[op->op->u.linear.segments[0].weight];
+    const sl_cuda_weight *weight = &op->weights[0];
     for (int32_t s = 0, end; s < op->weight_count; s = end) {
         end = op_run_end(op, s);
         const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
-                      panel = panel_rows(weight, rows, x_rows);
+                      panel = panel_rows(weight->type, weight->columns, rows, x_rows);
         count += (rows + panel - 1) / panel;
     }
     int status = make_blas(context, error);
@@ -432,7 +433,7 @@ int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *e
     for (int32_t s = 0, end; s < op->weight_count && !status; s = end) {
         end = op_run_end(op, s);
         const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
-                      panel = panel_rows(weight, rows, x_rows);
+                      panel = panel_rows(weight->type, weight->columns, rows, x_rows);
         for (int32_t row = 0; row < rows && !status; row += panel) {
             const int32_t here = rows - row < panel ? rows - row : panel;
             part *at = &made->at[made->count++];
@@ -447,6 +448,38 @@ int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *e
         first->x_rows = x_rows;
     }
     return status;
+}
+
+/* ---- copies that are kept decoded ---- */
+
+uint64_t sl_cuda_kept_bytes(const sl_weight *weight) {
+    return 2 * (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->columns;
+}
+
+/* The layout as such; on the device it is made by sl_cuda_kept_repack, with the same values but where these
+ * are rounded twice. */
+void sl_cuda_kept_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    enum { AT_ONCE = 256 };
+    float values[AT_ONCE];
+    const sl_qtype_info *type = sl_qtype_get(weight->type);
+    const uint64_t from = (uint64_t)first * (uint64_t)weight->columns;
+    const uint64_t end = from + (uint64_t)count * (uint64_t)weight->columns;
+    for (uint64_t i = from; i < end; i += AT_ONCE) {
+        const uint64_t here = end - i < AT_ONCE ? end - i : AT_ONCE;
+        type->decode((const unsigned char *)weight->data + i / type->block_elements * type->block_bytes,
+                     values, here);
+        for (uint64_t j = 0; j < here; j++) {
+            ((uint16_t *)packed)[i + j] = sl_f32_to_bf16(values[j]);
+        }
+    }
+}
+
+cudaError_t sl_cuda_kept_repack(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
+                                cudaStream_t stream) {
+    const sl_cuda_context none = {0};
+    const uint64_t elements = (uint64_t)weight->rows * (uint64_t)weight->columns;
+    const sl_cuda_decode decode = {.jobs = {{from, packed, elements}}, .count = 1, .type = weight->type};
+    return sl_cuda_decode_weights(&none, &decode, stream);
 }
 
 /* ---- the kernel ---- */

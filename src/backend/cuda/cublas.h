@@ -37,6 +37,11 @@ SL_CUDA_RUN(sl_cuda_linear_cublas);
 const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
+/* The layout of kernels that keep a matrix decoded: BF16, as it lies in the scratch of the others. */
+uint64_t sl_cuda_kept_bytes(const sl_weight *weight);
+void sl_cuda_kept_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+cudaError_t sl_cuda_kept_repack(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
+                                cudaStream_t stream);
 void sl_cuda_cublas_destroy(sl_cuda_blas *blas);
 
 #ifdef __cplusplus

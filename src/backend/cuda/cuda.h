@@ -112,6 +112,11 @@ struct sl_cuda_kernel {
     sl_cuda_run run;
     /* Once, when the op is resolved: whatever `run` must not do. NULL: nothing. */
     int (*prepare)(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
+    /* With kernel.pack: puts the packing of all of a weight on the stream, from the file's bytes on the
+     * device. The packed copy has this type. */
+    cudaError_t (*repack)(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
+                          cudaStream_t stream);
+    sl_qtype packed_type;
 };
 
 /* `run` is given the first op of the run; the others lie behind it: op[1], op[2], ... */

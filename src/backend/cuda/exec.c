@@ -90,23 +90,28 @@ static int resolve_operand(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-static int resolve_weight(const sl_executor *executor, int32_t index, sl_cuda_weight *result,
-                          sl_error *error) {
+/* kernel: whose layout is wanted; NULL: the file's. */
+static int resolve_weight(const sl_executor *executor, int32_t index, const sl_cuda_kernel *kernel,
+                          sl_cuda_weight *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_weight *weight = &deployment->program->weights[index];
+    const bool packed = kernel && kernel->kernel.pack;
     int32_t use = 0;
-    while (use < deployment->weight_count && deployment->weights[use].weight != index) {
+    while (use < deployment->weight_count &&
+           (deployment->weights[use].weight != index ||
+            (deployment->weights[use].layout ? deployment->weights[use].layout->pack : NULL) !=
+                (packed ? kernel->kernel.pack : NULL))) {
         use++;
     }
     if (use == deployment->weight_count) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is used but not listed", weight->name);
     }
-    if (!sl_qtype_bytes(weight->type, (uint64_t)weight->columns, &result->row_bytes)) {
+    result->type = packed ? kernel->packed_type : weight->type;
+    if (!sl_qtype_bytes(result->type, (uint64_t)weight->columns, &result->row_bytes)) {
         return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
     }
     result->data = executor->pools[SL_POOL_WEIGHTS] + executor->weight_offsets[use];
-    result->expert_bytes = weight->bytes / (uint64_t)weight->experts;
-    result->type = weight->type;
+    result->expert_bytes = deployment->weights[use].bytes / (uint64_t)weight->experts;
     result->experts = weight->experts;
     result->rows = weight->rows;
     result->columns = weight->columns;
@@ -151,11 +156,11 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda
         result->weight_count = op->u.linear.segment_count;
         for (int32_t s = 0; s < result->weight_count && !status; s++) {
             const sl_linear_segment *segment = &op->u.linear.segments[s];
-            status = resolve_weight(executor, segment->weight, &result->weights[s], error);
+            status = resolve_weight(executor, segment->weight, result->kernel, &result->weights[s], error);
             result->weights[s].column = segment->column;
             if (!status && segment->bias != SL_NONE) {
                 sl_cuda_weight bias = {0};
-                status = resolve_weight(executor, segment->bias, &bias, error);
+                status = resolve_weight(executor, segment->bias, NULL, &bias, error);
                 result->weights[s].bias = (const float *)(const void *)bias.data;
             }
         }
@@ -165,7 +170,7 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda
     result->weight_count = op_weights(op, indices);
     for (int32_t i = 0; i < result->weight_count && !status; i++) {
         if (indices[i] != SL_NONE) {
-            status = resolve_weight(executor, indices[i], &result->weights[i], error);
+            status = resolve_weight(executor, indices[i], NULL, &result->weights[i], error);
         }
     }
     return status;

@@ -75,6 +75,25 @@
                    .workspace = sl_cuda_cublas_workspace},                                                   \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare        \
     }
+/* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
+ * memory.
+ */
+#define KEPT(ID, type_name)                                                                                  \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-cublas-kept",                                         \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/cublaslt",                                                         \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = 1.5e-2f,                                                                     \
+                   .batched = true,                                                                          \
+                   .on_request = true,                                                                       \
+                   .declines = sl_cuda_cublas_declines,                                                      \
+                   .packed_bytes = sl_cuda_kept_bytes,                                                       \
+                   .pack = sl_cuda_kept_pack,                                                                \
+                   .workspace = sl_cuda_cublas_workspace},                                                   \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare,       \
+        .repack = sl_cuda_kept_repack, .packed_type = SL_QTYPE_BF16                                          \
+    }
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
  * is tested with outliers, whose scores are hundreds. */
@@ -100,6 +119,12 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
+    KEPT(F16, f16),
+    KEPT(Q8_0, q8_0),
+    KEPT(Q4_0, q4_0),
+    KEPT(Q4_K, q4_k),
+    KEPT(Q5_K, q5_k),
+    KEPT(Q6_K, q6_k),
     CUBLAS(F16, f16, 1.5e-2f),
     CUBLAS(BF16, bf16, 1e-4f),
     CUBLAS(Q8_0, q8_0, 1.5e-2f),

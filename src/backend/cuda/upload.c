@@ -13,11 +13,13 @@ typedef struct upload {
     void *buffers[BUFFERS];
     cudaEvent_t sent[BUFFERS];
     int next;
+    void *staging; /* on the device: the file's bytes of a weight that is packed there */
     uint64_t done, total;
 } upload;
 
-static int begin(upload *u, sl_error *error) {
-    int status = SL_OK;
+/* staging: bytes of the largest weight that is packed; whole words of 16 bytes are read of it. */
+static int begin(upload *u, uint64_t staging, sl_error *error) {
+    int status = staging > 0 ? sl_cuda_malloc(u->device, staging + 64, &u->staging, error) : SL_OK;
     for (int b = 0; b < BUFFERS && !status; b++) {
         status = sl_cuda_malloc_host(u->device, BUFFER_BYTES, &u->buffers[b], error);
         if (!status) {
@@ -34,6 +36,7 @@ static void end(upload *u) {
         }
         sl_cuda_free_host(u->buffers[b]);
     }
+    sl_cuda_free(u->staging);
 }
 
 static int send(upload *u, const unsigned char *from, unsigned char *to, uint64_t bytes, sl_error *error) {
@@ -66,6 +69,18 @@ static int send(upload *u, const unsigned char *from, unsigned char *to, uint64_
     return SL_OK;
 }
 
+/* The next weight may come to the staging buffer as soon as it is packed: all is in the order of the stream.
+ */
+static int send_weight(upload *u, const sl_weight_use *use, const sl_weight *weight, unsigned char *to,
+                       sl_error *error) {
+    if (!use->layout) {
+        return send(u, weight->data, to, use->bytes, error);
+    }
+    const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)(const void *)use->layout;
+    const int status = send(u, weight->data, u->staging, weight->bytes, error);
+    return status ? status : SL_CUDA(kernel->repack(weight, u->staging, to, u->device->stream), error);
+}
+
 static int send_all(upload *u, const sl_deployment *deployment, unsigned char *pool, uint64_t *offsets,
                     sl_error *error) {
     uint64_t offset = 0;
@@ -73,7 +88,7 @@ static int send_all(upload *u, const sl_deployment *deployment, unsigned char *p
         const sl_weight_use *use = &deployment->weights[i];
         const sl_weight *weight = &deployment->program->weights[use->weight];
         uint64_t next;
-        if (use->layout || use->bytes != weight->bytes) {
+        if (use->layout ? use->bytes != use->layout->packed_bytes(weight) : use->bytes != weight->bytes) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
                            weight->name);
         }
@@ -83,7 +98,7 @@ static int send_all(upload *u, const sl_deployment *deployment, unsigned char *p
                            weight->name);
         }
         offsets[i] = offset;
-        const int status = send(u, weight->data, pool + offset, use->bytes, error);
+        const int status = send_weight(u, use, weight, pool + offset, error);
         if (status) {
             return status;
         }
@@ -95,10 +110,13 @@ static int send_all(upload *u, const sl_deployment *deployment, unsigned char *p
 int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
                    uint64_t *offsets, const sl_progress *progress, sl_error *error) {
     upload u = {.device = device, .progress = progress};
+    uint64_t staging = 0;
     for (int32_t i = 0; i < deployment->weight_count; i++) {
-        u.total += deployment->weights[i].bytes;
+        const uint64_t bytes = deployment->program->weights[deployment->weights[i].weight].bytes;
+        u.total += bytes;
+        staging = deployment->weights[i].layout && bytes > staging ? bytes : staging;
     }
-    int status = begin(&u, error);
+    int status = begin(&u, staging, error);
     if (!status) {
         status = send_all(&u, deployment, pool, offsets, error);
     }
