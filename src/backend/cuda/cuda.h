@@ -225,7 +225,18 @@ SL_CUDA_RUN(sl_cuda_linear_wgmma_bf16);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_wgmma_q5_k);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_q6_k);
+/* linear of gates and values, activate, quantize to BF16, in one */
+SL_CUDA_RUN(sl_cuda_gated_wgmma);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_f16);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_bf16);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_q8_0);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_q4_0);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_q4_k);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_q5_k);
+SL_CUDA_RUN(sl_cuda_gated_wgmma_q6_k);
+const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */

@@ -99,6 +99,16 @@ static __device__ __forceinline__ float sl_silu(float x) {
     return x / (1.0f + expf(-x));
 }
 
+/* Hugging Face's gelu_pytorch_tanh. */
+static __device__ __forceinline__ float sl_gelu_tanh(float x) {
+    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+/* function: sl_activation */
+static __device__ __forceinline__ float sl_activate(int32_t function, float x) {
+    return function == SL_ACTIVATION_SILU ? sl_silu(x) : sl_gelu_tanh(x);
+}
+
 /* Sum over a warp, the same bits in every lane. */
 static __device__ __forceinline__ float sl_warp_sum(float value) {
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {

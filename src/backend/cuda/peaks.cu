@@ -1,6 +1,6 @@
 /* What the device can do at most, for profiles: memory read by plain loads, and BF16 products without memory.
  */
-#include "backend/cuda/matmul_wgmma.cuh"
+#include "backend/cuda/hopper.cuh"
 
 enum { READ_THREADS = 512, READ_BLOCKS = 4096, LOADS = 8, PRODUCTS = 8192, TENSOR_THREADS = 256 };
 

@@ -133,11 +133,6 @@ static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q
 
 /* ---- activate ---- */
 
-/* Hugging Face's gelu_pytorch_tanh. */
-static __device__ __forceinline__ float sl_gelu_tanh(float x) {
-    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
-}
-
 static __device__ __forceinline__ float4 sl_activate_quad(int32_t function, float4 gate, float4 up) {
     return function == SL_ACTIVATION_SILU
                ? sl_map_quads(gate, up, [](float g, float u) { return sl_silu(g) * u; })

@@ -137,6 +137,7 @@ static const sl_cuda_kernel kernels[] = {
     MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(Q4_0, q4_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(Q4_K, q4_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
+    MATMUL(Q5_K, q5_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(Q6_K, q6_k, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(F16, f16, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(BF16, bf16, mma, sl_cuda_matmul_declines, 1e-4f),
@@ -229,6 +230,8 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
 static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate+quantize", SL_OP_LINEAR,
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_gated_wgmma, sl_cuda_gated_declines, "linear-wgmma+activate+quantize", SL_OP_LINEAR,
+           SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate", SL_OP_LINEAR,
            SL_OP_ACTIVATE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "norms+rope+cache_write", SL_OP_RMSNORM, SL_OP_RMSNORM,
@@ -259,7 +262,7 @@ static const sl_cuda_fusion fused[] = {
 #define FUSED(i) &fused[i].fusion
 static const sl_fusion *const fusions[] = {
     FUSED(0), FUSED(1), FUSED(2), FUSED(3), FUSED(4),  FUSED(5),
-    FUSED(6), FUSED(7), FUSED(8), FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13),
+    FUSED(6), FUSED(7), FUSED(8), FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14),
 };
 _Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 
