@@ -43,7 +43,8 @@ enum {
     LEAST_ROWS = 32
 };
 #define MOST_SCRATCH (UINT64_C(512) << 20)
-#define LEAST_DECAY (-100.0f) /* of a logarithm: its power is 0 */
+#define LEAST_DECAY (-200.0f) /* of a logarithm: its power is 0 */
+#define LOG2_E 1.44269504088896341f
 
 /* What the first launch leaves for the second; chunks of all spans one after the other. */
 typedef struct chunk_memory {
@@ -163,9 +164,14 @@ static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk,
 }
 
 template <int KEYS> struct prepare_shared {
-    __half k[CHUNK][KEYS + 8], q[CHUNK][KEYS + 8];
-    float system[SOLVED][CHUNK][SOLVE_STRIDE]; /* A, then T */
-    float logs[SOLVED][CHUNK], betas[SOLVED][CHUNK];
+    union {
+        struct {
+            __half k[CHUNK][KEYS + 8], q[CHUNK][KEYS + 8];
+        };
+        float system[SOLVED][CHUNK][SOLVE_STRIDE]; /* afterwards: A, then T */
+    };
+    float logs[SOLVED][CHUNK], betas[SOLVED][CHUNK]; /* logarithms to base 2 */
+    float totals[PREPARE_WARPS];
     chunk_place place;
 };
 
@@ -174,15 +180,16 @@ template <int KEYS>
 static __device__ __forceinline__ void load_rows(const delta_args &args, const chunk_place &place,
                                                  int32_t column, float scale, __half (*out)[KEYS + 8]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, first = (int32_t)threadIdx.x / SL_WARP * 16;
-    enum { EACH = KEYS / SL_WARP, BATCH = KEYS > 128 ? 4 : 8 };
+    enum { EACH = KEYS / SL_WARP, BATCH = KEYS > 128 ? 4 : KEYS > 64 ? 8 : 16 };
     for (int32_t base = first; base < first + 16; base += BATCH) {
         float x[BATCH][EACH];
+        const unsigned char *from =
+            (const unsigned char *)(sl_f32(args.x, place.first + base) + column + lane);
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            const float *row = sl_f32(args.x, place.first + base + b) + column;
+        for (int b = 0; b < BATCH; b++, from += args.x.row_bytes) {
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
-                x[b][i] = base + b < place.count ? row[lane + SL_WARP * i] : 0.0f;
+                x[b][i] = base + b < place.count ? ((const float *)from)[SL_WARP * i] : 0.0f;
             }
         }
 #pragma unroll
@@ -201,60 +208,79 @@ static __device__ __forceinline__ void load_rows(const delta_args &args, const c
     }
 }
 
-/* By one warp, for value head `head`: b_t and the sums of logarithms of decays. */
-static __device__ void load_factors(const delta_args &args, const chunk_place &place, int32_t head,
-                                    float *logs, float *betas) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    const float rate = delta_rate(args, head), bias = args.dt_bias[head];
-    float before = 0;
-    for (int32_t t = lane; t < CHUNK; t += SL_WARP) {
-        const bool there = t < place.count;
-        const int64_t row = place.first + (there ? t : 0);
-        float sum = there ? rate * delta_softplus(sl_f32(args.a, row)[head] + bias) : 0.0f;
-        sum = sum < LEAST_DECAY ? LEAST_DECAY : sum;
-        for (int distance = 1; distance < SL_WARP; distance *= 2) {
-            const float other = __shfl_up_sync(SL_FULL_WARP, sum, distance);
-            sum += lane >= distance ? other : 0.0f;
-        }
-        logs[t] = sum + before;
-        before += __shfl_sync(SL_FULL_WARP, sum, SL_WARP - 1);
-        betas[t] = there ? sl_sigmoid(sl_f32(args.b, row)[head]) : 0.0f;
-    }
+static __device__ __forceinline__ int32_t value_head(const delta_args &args, int32_t key_head,
+                                                     int32_t index) {
+    return args.scan.keys_cycle ? key_head + index * args.scan.key_heads
+                                : key_head * (args.scan.value_heads / args.scan.key_heads) + index;
 }
 
-/* A warp's 16 rows of A and of P, from K K^T and Q K^T in the layout of results. */
+/* What a thread needs of row t of the chunk for one value head, as it lies in memory. */
+typedef struct row_factors {
+    float rate, decay, beta; /* decay: before softplus */
+    bool there;
+} row_factors;
+
+static __device__ __forceinline__ row_factors load_factors(const delta_args &args, const chunk_place &place,
+                                                           int32_t head, int32_t t) {
+    const int64_t row = place.first + (t < place.count ? t : 0);
+    row_factors factors;
+    factors.rate = args.weight[head];
+    factors.decay = sl_f32(args.a, row)[head] + args.dt_bias[head];
+    factors.beta = sl_f32(args.b, row)[head];
+    factors.there = t < place.count;
+    return factors;
+}
+
+/* b_t, and the sums of logarithms of decays: two warps for a head, a thread for a row. Every thread of the
+ * block comes here. */
+static __device__ __forceinline__ void add_factors(const delta_args &args, const row_factors &factors,
+                                                   int32_t t, float *logs, float *betas, float *totals) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
+    const float rate = args.scan.decay_is_negated ? factors.rate : -expf(factors.rate);
+    float sum = factors.there ? rate * delta_softplus(factors.decay) * LOG2_E : 0.0f;
+    sum = sum < LEAST_DECAY ? LEAST_DECAY : sum;
+    for (int distance = 1; distance < SL_WARP; distance *= 2) {
+        const float other = __shfl_up_sync(SL_FULL_WARP, sum, distance);
+        sum += lane >= distance ? other : 0.0f;
+    }
+    if (lane == SL_WARP - 1) {
+        totals[warp] = sum;
+    }
+    __syncthreads();
+    logs[t] = t < SL_WARP ? sum : sum + totals[warp - 1];
+    betas[t] = factors.there ? sl_sigmoid(factors.beta) : 0.0f;
+    __syncthreads();
+}
+
+/* 2^x for x <= 0, within two units of the last place. */
+static __device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* A warp's 16 rows of A and of P, from K K^T and Q K^T in the layout of results; as far as the blocks of 32
+ * on the diagonal, what lies beyond is never read. */
 static __device__ __forceinline__ void weigh(const float (*kk)[4], const float (*qk)[4], const float *logs,
                                              const float *betas, float (*system)[SOLVE_STRIDE],
                                              __half *weights) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, first = (int32_t)threadIdx.x / SL_WARP * 16;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
 #pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++) {
+    for (int half = 0; half < 2; half++) {
+        const int32_t t = 16 * warp + lane / 4 + 8 * half;
+        const float log = logs[t], beta = betas[t];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t t = first + lane / 4 + 8 * half, i = 8 * n + 2 * (lane % 4);
-            const float low = i <= t ? expf(logs[t] - logs[i]) : 0.0f;
-            const float high = i + 1 <= t ? expf(logs[t] - logs[i + 1]) : 0.0f;
-            *(float2 *)&system[t][i] = make_float2(i < t ? betas[t] * low * kk[n][2 * half] : 0.0f,
-                                                   i + 1 < t ? betas[t] * high * kk[n][2 * half + 1] : 0.0f);
-            *(uint32_t *)(weights + t * CHUNK + i) =
-                pack(i <= t ? low * qk[n][2 * half] : 0.0f, i + 1 <= t ? high * qk[n][2 * half + 1] : 0.0f);
-        }
-    }
-}
-
-/* out[4 or 8] = sum over `count` of row[k] times columns[k][..]. */
-template <int COUNT, int COLUMNS>
-static __device__ __forceinline__ void multiply_row(const float *row, const float (*columns)[SOLVE_STRIDE],
-                                                    float *out) {
-#pragma unroll 4
-    for (int k = 0; k < COUNT; k++) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c += 4) {
-            const float4 b = *(const float4 *)(columns[k] + c);
-            out[c] = fmaf(row[k], b.x, out[c]);
-            out[c + 1] = fmaf(row[k], b.y, out[c + 1]);
-            out[c + 2] = fmaf(row[k], b.z, out[c + 2]);
-            out[c + 3] = fmaf(row[k], b.w, out[c + 3]);
+        for (int n = 0; n < CHUNK / 8; n++) {
+            if (n / 2 <= (warp | 1)) {
+                const int32_t i = 8 * n + 2 * (lane % 4);
+                const float2 logs_i = *(const float2 *)(logs + i);
+                const float low = i <= t ? power(log - logs_i.x) : 0.0f;
+                const float high = i + 1 <= t ? power(log - logs_i.y) : 0.0f;
+                *(float2 *)&system[t][i] = make_float2(i < t ? beta * low * kk[n][2 * half] : 0.0f,
+                                                       i + 1 < t ? beta * high * kk[n][2 * half + 1] : 0.0f);
+                *(uint32_t *)(weights + t * CHUNK + i) =
+                    pack(low * qk[n][2 * half], high * qk[n][2 * half + 1]);
+            }
         }
     }
 }
@@ -270,10 +296,25 @@ static __device__ __forceinline__ void invert_below(float (*m)[SOLVE_STRIDE], in
     for (int step = 0; step < 2; step++) {
         float out[ROWS][COLUMNS] = {};
         const int32_t inner = at + (step == 0 ? 0 : SIZE);
+        const float *left = m[at + SIZE + row] + inner, *right = m[inner] + at + column;
+#pragma unroll 8
+        for (int k = 0; k < SIZE; k++) {
+            float a[ROWS], b[COLUMNS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            multiply_row<SIZE, COLUMNS>(m[at + SIZE + row + r * STEP] + inner,
-                                        (const float(*)[SOLVE_STRIDE]) & m[inner][at + column], out[r]);
+            for (int r = 0; r < ROWS; r++) {
+                a[r] = left[r * STEP * SOLVE_STRIDE + k];
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) {
+                *(float4 *)(b + c) = *(const float4 *)(right + k * SOLVE_STRIDE + c);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                for (int c = 0; c < COLUMNS; c++) {
+                    out[r][c] = fmaf(a[r], b[c], out[r][c]);
+                }
+            }
         }
         __syncthreads();
 #pragma unroll
@@ -317,6 +358,9 @@ static __device__ __forceinline__ void invert(float (*m)[SOLVE_STRIDE], int32_t 
 static __device__ __forceinline__ void store_inverse(const float (*m)[SOLVE_STRIDE], int32_t thread,
                                                      __half *solved) {
     for (int32_t i = thread; i < CHUNK * CHUNK / 8; i += CHUNK) {
+        if (i % 8 / 2 > i / 8 / 16) {
+            continue; /* right of the diagonal's blocks: never read */
+        }
         const float *from = &m[i / 8][i % 8 * 8];
         const float4 a = *(const float4 *)from, b = *(const float4 *)(from + 4);
         *(uint4 *)(solved + i * 8) =
@@ -324,17 +368,39 @@ static __device__ __forceinline__ void store_inverse(const float (*m)[SOLVE_STRI
     }
 }
 
+/* K K^T and Q K^T, of a warp's 16 rows; what lies right of the diagonal costs less than a branch. */
+template <int KEYS>
+static __device__ __forceinline__ void multiply_keys(const prepare_shared<KEYS> &s, float (*kk)[4],
+                                                     float (*qk)[4]) {
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
+#pragma unroll
+    for (int step = 0; step < KEYS / 16; step++) {
+        uint32_t left_k[4], left_q[4];
+        load_left(left_k, &s.k[16 * warp][16 * step], KEYS + 8);
+        load_left(left_q, &s.q[16 * warp][16 * step], KEYS + 8);
+#pragma unroll
+        for (int n = 0; n < CHUNK / 16; n++) {
+            uint32_t right[4];
+            load_right(right, &s.k[16 * n][16 * step], KEYS + 8);
+            multiply(kk[2 * n], left_k, right[0], right[1]);
+            multiply(kk[2 * n + 1], left_k, right[2], right[3]);
+            multiply(qk[2 * n], left_q, right[0], right[1]);
+            multiply(qk[2 * n + 1], left_q, right[2], right[3]);
+        }
+    }
+}
+
 /* A block per chunk and key head, for the value heads that use it. */
 template <int KEYS>
-static __global__ void __launch_bounds__(PREPARE_THREADS)
+static __global__ void __launch_bounds__(PREPARE_THREADS, KEYS > 128 ? 3 : 4)
     prepare_kernel(sl_cuda_context context, delta_args args, chunk_memory memory) {
     extern __shared__ uint4 dynamic[];
     prepare_shared<KEYS> &s = *(prepare_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
-    const int32_t chunk = (int32_t)blockIdx.x, key_head = (int32_t)blockIdx.y;
-    const int32_t key_heads = args.scan.key_heads, ratio = args.scan.value_heads / key_heads;
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
-    if (warp == 0) {
+    const int32_t chunk = (int32_t)blockIdx.x, key_head = (int32_t)blockIdx.y,
+                  key_heads = args.scan.key_heads;
+    const int32_t ratio = args.scan.value_heads / key_heads;
+    if (threadIdx.x < SL_WARP) {
         find_chunk(context, chunk, &s.place);
     }
     __syncthreads();
@@ -342,6 +408,11 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
         return;
     }
     const chunk_place place = s.place;
+    /* The thread's part in solving: row or column t, for one of SOLVED heads; the last head again where there
+     * are fewer. */
+    const int32_t mine = (int32_t)threadIdx.x / CHUNK, t = (int32_t)threadIdx.x % CHUNK;
+    int32_t index = mine < ratio ? mine : ratio - 1;
+    row_factors factors = load_factors(args, place, value_head(args, key_head, index), t);
     load_rows<KEYS>(args, place, key_head * KEYS, 1.0f / sqrtf((float)KEYS), s.q);
     load_rows<KEYS>(args, place, (key_heads + key_head) * KEYS, 1.0f, s.k);
     __syncthreads();
@@ -352,48 +423,29 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
         *(uint4 *)(memory.q + at + (int64_t)i * 8) = *(const uint4 *)&s.q[row][column];
     }
     float kk[CHUNK / 8][4] = {}, qk[CHUNK / 8][4] = {};
-#pragma unroll
-    for (int step = 0; step < KEYS / 16; step++) {
-        uint32_t left_k[4], left_q[4];
-        load_left(left_k, &s.k[16 * warp][16 * step], KEYS + 8);
-        load_left(left_q, &s.q[16 * warp][16 * step], KEYS + 8);
-#pragma unroll
-        for (int n = 0; n < CHUNK / 16; n++) {
-            if (n <= warp) {
-                uint32_t right[4];
-                load_right(right, &s.k[16 * n][16 * step], KEYS + 8);
-                multiply(kk[2 * n], left_k, right[0], right[1]);
-                multiply(kk[2 * n + 1], left_k, right[2], right[3]);
-                multiply(qk[2 * n], left_q, right[0], right[1]);
-                multiply(qk[2 * n + 1], left_q, right[2], right[3]);
-            }
-        }
-    }
+    multiply_keys<KEYS>(s, kk, qk);
+    __syncthreads(); /* the system takes the place of k and q */
     for (int32_t base = 0; base < ratio; base += SOLVED) {
-        const int32_t heads = ratio - base < SOLVED ? ratio - base : SOLVED;
-        int64_t index[SOLVED];
-        for (int32_t h = 0; h < SOLVED; h++) {
-            const int32_t head =
-                args.scan.keys_cycle ? key_head + (base + h) * key_heads : key_head * ratio + base + h;
-            index[h] = (int64_t)chunk * args.scan.value_heads + head;
-            if (h < heads && warp == h) {
-                load_factors(args, place, head, s.logs[h], s.betas[h]);
-            }
+        if (base > 0) {
+            index = base + mine < ratio ? base + mine : ratio - 1;
+            factors = load_factors(args, place, value_head(args, key_head, index), t);
+        }
+        add_factors(args, factors, t, s.logs[mine], s.betas[mine], s.totals);
+        const int64_t heads = (int64_t)chunk * args.scan.value_heads;
+#pragma unroll
+        for (int h = 0; h < SOLVED; h++) {
+            const int32_t other = base + h < ratio ? base + h : ratio - 1;
+            weigh(kk, qk, s.logs[h], s.betas[h], s.system[h],
+                  memory.weights + (heads + value_head(args, key_head, other)) * CHUNK * CHUNK);
         }
         __syncthreads();
-        for (int32_t h = 0; h < heads; h++) {
-            weigh(kk, qk, s.logs[h], s.betas[h], s.system[h], memory.weights + index[h] * CHUNK * CHUNK);
-        }
-        __syncthreads();
-        const int32_t mine = (int32_t)threadIdx.x / CHUNK, t = (int32_t)threadIdx.x % CHUNK;
         invert(s.system[mine], t);
-        if (mine < heads) {
-            store_inverse(s.system[mine], t, memory.solved + index[mine] * CHUNK * CHUNK);
-            float *factors = memory.factors + index[mine] * FACTORS * CHUNK;
-            factors[t] = s.betas[mine][t];
-            factors[CHUNK + t] = expf(s.logs[mine][t]);
-            factors[2 * CHUNK + t] = expf(s.logs[mine][CHUNK - 1] - s.logs[mine][t]);
-        }
+        const int64_t head = heads + value_head(args, key_head, index);
+        store_inverse(s.system[mine], t, memory.solved + head * CHUNK * CHUNK);
+        float *out = memory.factors + head * FACTORS * CHUNK;
+        out[t] = s.betas[mine][t];
+        out[CHUNK + t] = power(s.logs[mine][t]);
+        out[2 * CHUNK + t] = power(s.logs[mine][CHUNK - 1] - s.logs[mine][t]);
         __syncthreads();
     }
 }
@@ -498,11 +550,12 @@ static __device__ __forceinline__ void wait_for_copies(void) {
 }
 
 /* out[16][CHUNK] += left[16][16] rows[..][16]^T, of the first `tiles` times 16 rows. */
+template <bool WHOLE>
 static __device__ __forceinline__ void add_product(const uint32_t *left, const __half *rows, int32_t stride,
                                                    int32_t tiles, float (*out)[4]) {
 #pragma unroll
     for (int n = 0; n < CHUNK / 16; n++) {
-        if (n < tiles) {
+        if (WHOLE || n < tiles) {
             uint32_t right[4];
             load_right(right, rows + 16 * n * stride, stride);
             multiply(out[2 * n], left, right[0], right[1]);
@@ -512,13 +565,14 @@ static __device__ __forceinline__ void add_product(const uint32_t *left, const _
 }
 
 /* out[16][CHUNK] += left[16][CHUNK] lower^T, a lower triangular matrix. */
+template <bool WHOLE>
 static __device__ __forceinline__ void
 apply_lower(const uint32_t (*left)[4], const __half (*lower)[SQUARE_STRIDE], int32_t tiles, float (*out)[4]) {
 #pragma unroll
     for (int step = 0; step < CHUNK / 16; step++) {
 #pragma unroll
         for (int n = step; n < CHUNK / 16; n++) {
-            if (n < tiles) {
+            if (WHOLE || n < tiles) {
                 uint32_t right[4];
                 load_right(right, &lower[16 * n][16 * step], SQUARE_STRIDE);
                 multiply(out[2 * n], left[step], right[0], right[1]);
@@ -533,8 +587,9 @@ static __device__ __forceinline__ float2 factors_at(const float *factors, int n)
     return *(const float2 *)(factors + 8 * n + 2 * (threadIdx.x % 4));
 }
 
-/* One chunk for a warp's 16 columns: state is S^T [16][KEYS] in the layout of results. */
-template <int KEYS>
+/* One chunk for a warp's 16 columns: state is S^T [16][KEYS] in the layout of results. WHOLE: no 16 rows of
+ * it are missing, and nothing branches. */
+template <int KEYS, bool WHOLE>
 static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, int32_t which, int32_t warp,
                                                     int32_t count, float (*state)[4]) {
     const auto &stage = shared->update[which];
@@ -547,7 +602,7 @@ static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, i
         uint32_t a[4];
         as_left(a, state[2 * step], state[2 * step + 1]);
         handed.state[step][lane] = make_uint4(a[0], a[1], a[2], a[3]);
-        add_product(a, &stage.k[0][16 * step], KEYS + 8, tiles, x);
+        add_product<WHOLE>(a, &stage.k[0][16 * step], KEYS + 8, tiles, x);
     }
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
@@ -563,7 +618,7 @@ static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, i
     for (int m = 0; m < CHUNK / 16; m++) {
         as_left(left[m], x[2 * m], x[2 * m + 1]);
     }
-    apply_lower(left, stage.solved, tiles, u);
+    apply_lower<WHOLE>(left, stage.solved, tiles, u);
     const float decay = stage.factors[1][CHUNK - 1];
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++) {
@@ -586,7 +641,7 @@ static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, i
             u[n][3] *= rest.y;
         }
         as_left(left[m], u[2 * m], u[2 * m + 1]);
-        if (m < tiles) {
+        if (WHOLE || m < tiles) {
 #pragma unroll
             for (int n = 0; n < KEYS / 16; n++) {
                 uint32_t right[4];
@@ -599,7 +654,7 @@ static __device__ __forceinline__ void update_state(walk_shared<KEYS> *shared, i
 }
 
 /* The outputs of a chunk for a warp's 16 columns. */
-template <int KEYS>
+template <int KEYS, bool WHOLE>
 static __device__ __forceinline__ void make_outputs(const delta_args &args, const walk_place &place,
                                                     const walk_shared<KEYS> *shared, int32_t which,
                                                     int32_t warp) {
@@ -612,7 +667,7 @@ static __device__ __forceinline__ void make_outputs(const delta_args &args, cons
     for (int step = 0; step < KEYS / 16; step++) {
         const uint4 state = handed.state[step][lane];
         const uint32_t a[4] = {state.x, state.y, state.z, state.w};
-        add_product(a, &stage.q[0][16 * step], KEYS + 8, tiles, y);
+        add_product<WHOLE>(a, &stage.q[0][16 * step], KEYS + 8, tiles, y);
     }
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
@@ -630,7 +685,7 @@ static __device__ __forceinline__ void make_outputs(const delta_args &args, cons
         left[m][2] = changes.z;
         left[m][3] = changes.w;
     }
-    apply_lower(left, stage.weights, tiles, y);
+    apply_lower<WHOLE>(left, stage.weights, tiles, y);
     const int32_t column = place.head * args.shape.value_size + place.column + 16 * warp + lane / 4;
     unsigned char *out = (unsigned char *)(sl_f32(args.y, place.first + 2 * (lane % 4)) + column);
 #pragma unroll
@@ -681,7 +736,12 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
     const int32_t chunks = chunks_of(start.count);
     meet<THREADS>();
     for (int32_t c = 0; c < chunks; c++) {
-        update_state<KEYS>(shared, c % 2, warp, chunk_at(start, c).count, state);
+        const int32_t count = chunk_at(start, c).count;
+        if (count > CHUNK - 16) {
+            update_state<KEYS, true>(shared, c % 2, warp, count, state);
+        } else {
+            update_state<KEYS, false>(shared, c % 2, warp, count, state);
+        }
         meet<THREADS>();
     }
     meet<THREADS>();
@@ -721,7 +781,12 @@ static __global__ void __launch_bounds__(walk_shape<KEYS>::THREADS)
         meet<THREADS>();
         for (int32_t c = 0; c <= chunks; c++) {
             if (c > 0) {
-                make_outputs<KEYS>(args, chunk_at(start, c - 1), shared, (c - 1) % 2, warp - STATES);
+                const walk_place place = chunk_at(start, c - 1);
+                if (place.count > CHUNK - 16) {
+                    make_outputs<KEYS, true>(args, place, shared, (c - 1) % 2, warp - STATES);
+                } else {
+                    make_outputs<KEYS, false>(args, place, shared, (c - 1) % 2, warp - STATES);
+                }
             }
             meet<THREADS>();
         }
