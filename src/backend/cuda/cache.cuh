@@ -66,25 +66,27 @@ static __device__ __forceinline__ void sl_encode_q8_0_quad(float4 quad, unsigned
     }
 }
 
-template <bool ALIGNED, typename TYPE, typename FUNCTION>
+/* As sl_f32_to_e4m3, in memory's order. */
+static __device__ __forceinline__ uint32_t sl_e4m3_quad(float4 quad) {
+#if __CUDA_ARCH__ >= 890
+    if (!sl_has_nan(quad)) {
+        uint16_t low, high;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(quad.y), "f"(quad.x));
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(quad.w), "f"(quad.z));
+        return low | (uint32_t)high << 16;
+    }
+#endif
+    return sl_f32_to_e4m3(quad.x) | (uint32_t)sl_f32_to_e4m3(quad.y) << 8 |
+           (uint32_t)sl_f32_to_e4m3(quad.z) << 16 | (uint32_t)sl_f32_to_e4m3(quad.w) << 24;
+}
+
+/* One by one. */
+template <typename TYPE, typename FUNCTION>
 static __device__ __forceinline__ void sl_encode_elements(float4 quad, unsigned char *row, int32_t i,
                                                           int32_t width, FUNCTION encode) {
-    TYPE *start = (TYPE *)(void *)row + i;
     const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
-    if (ALIGNED) {
-        struct __align__(SL_QUAD * sizeof(TYPE)) {
-            TYPE at[SL_QUAD];
-        }
-        packed;
-#pragma unroll
-        for (int k = 0; k < SL_QUAD; k++) {
-            packed.at[k] = encode(values[k]);
-        }
-        *(decltype(packed) *)(void *)start = packed;
-    } else {
-        for (int32_t k = 0; k < SL_QUAD && i + k < width; k++) {
-            start[k] = encode(values[k]);
-        }
+    for (int32_t k = 0; k < SL_QUAD && i + k < width; k++) {
+        ((TYPE *)(void *)row)[i + k] = encode(values[k]);
     }
 }
 
@@ -102,16 +104,24 @@ static __device__ __forceinline__ void sl_encode_quad(sl_qtype type, float4 quad
     }
     switch (type) {
     case SL_QTYPE_F32:
-        sl_encode_elements<ALIGNED, float>(quad, row, i, width, [](float v) { return v; });
+        sl_store_quad<ALIGNED>((float *)(void *)row, i, width, quad);
         break;
     case SL_QTYPE_F16:
-        sl_encode_elements<ALIGNED, uint16_t>(quad, row, i, width, [](float v) { return sl_f32_to_f16(v); });
+        if (ALIGNED) {
+            *(uint2 *)(void *)(row + 2 * i) = sl_f16_quad(quad);
+        } else {
+            sl_encode_elements<uint16_t>(quad, row, i, width, [](float v) { return sl_f32_to_f16(v); });
+        }
         break;
     case SL_QTYPE_FP8:
-        sl_encode_elements<ALIGNED, uint8_t>(quad, row, i, width, [](float v) { return sl_f32_to_e4m3(v); });
+        if (ALIGNED) {
+            *(uint32_t *)(void *)(row + i) = sl_e4m3_quad(quad);
+        } else {
+            sl_encode_elements<uint8_t>(quad, row, i, width, [](float v) { return sl_f32_to_e4m3(v); });
+        }
         break;
     default:
-        sl_encode_elements<ALIGNED, uint16_t>(quad, row, i, width, [](float v) { return sl_f32_to_bf16(v); });
+        sl_store_bf16_quad<ALIGNED>((uint16_t *)(void *)row, i, width, quad);
         break;
     }
 }

@@ -2,194 +2,212 @@
  * are any, RoPE, and the write to the cache. */
 #include "backend/cuda/cache.cuh"
 
-enum { WARPS = 8, THREADS = WARPS * SL_WARP, MOST_SIZE = 512, MANY_BLOCKS = 1056 };
+enum { MOST_WARPS = 8, MOST_SIZE = 512, MANY_BLOCKS = 1056, FEW_BLOCKS = 132 };
 
 typedef struct heads_args {
     sl_cuda_operand q, k, v;
     const float *q_weight, *k_weight, *frequencies;
-    sl_op_rmsnorm q_norm, k_norm;
-    sl_op_rope rope; /* of q; k's heads lie side by side */
+    float q_offset, k_offset, q_epsilon, k_epsilon, share; /* share: 1 / head size */
+    sl_op_rope rope;                                       /* of q; k's heads lie side by side */
     sl_cache_place place;
-    int32_t has_norms, keep_k;
+    bool has_norms, keep_k;
 } heads_args;
 
-/* A head's quads, and what it is. */
-typedef struct head {
-    const float *from;
-    float *to; /* NULL: it is not kept */
-    int32_t index, size;
-    bool is_query, is_value;
-} head;
-
-/* Heads in the order q, k, v. */
-static __device__ __forceinline__ head find_head(const sl_cuda_cache &cache, const heads_args &args,
-                                                 int32_t row, int32_t i) {
-    head found;
-    found.is_query = i < args.rope.heads;
-    found.is_value = i >= args.rope.heads + cache.kv_heads;
-    found.index = found.is_query ? i : i - args.rope.heads - (found.is_value ? cache.kv_heads : 0);
-    found.size = found.is_value ? cache.value_size : cache.key_size;
-    float *row_start = sl_f32(found.is_query ? args.q : found.is_value ? args.v : args.k, row);
-    float *start = row_start + found.index * (found.is_query ? args.rope.stride : found.size);
-    found.from = start;
-    found.to = found.is_query || (!found.is_value && args.keep_k) ? start : NULL;
-    return found;
+static __device__ __forceinline__ int32_t quad_at(int32_t k) {
+    return SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
 }
 
 template <int QUADS>
 static __device__ __forceinline__ void load_quads(const float *from, int32_t size, float4 (&x)[QUADS]) {
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-        x[k] = i < size ? sl_load_quad<true>(from, i, size) : make_float4(0, 0, 0, 0);
+        x[k] = quad_at(k) < size ? sl_load_quad<true>(from, quad_at(k), size) : make_float4(0, 0, 0, 0);
     }
 }
 
-/* As the op RMSNORM does it. */
+/* A norm's weights with their offset; all ones when it has none: multiplying by them changes nothing. */
 template <int QUADS>
-static __device__ __forceinline__ void norm_head(const sl_op_rmsnorm &norm, const float4 (&weight)[QUADS],
-                                                 bool weighted, float4 (&x)[QUADS]) {
-    const float factor = sl_norm_factor(x, norm.width, norm.epsilon, (float *)NULL);
+static __device__ __forceinline__ void load_weights(const float *from, float offset, int32_t size,
+                                                    float4 (&weight)[QUADS]) {
+    load_quads(from, from ? size : 0, weight);
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        x[k] = sl_map_quad(x[k], [factor](float v) { return v * factor; });
-        if (weighted) {
-            x[k] = sl_map_quads(x[k], weight[k],
-                                [&norm](float v, float w) { return v * (w + norm.weight_offset); });
+        weight[k] =
+            from ? sl_map_quad(weight[k], [offset](float w) { return w + offset; }) : make_float4(1, 1, 1, 1);
+    }
+}
+
+/* What a lane's elements are multiplied by, and what their partners are, when a head turns: `own` is the
+ * cosine, `other` the sine, with a minus for a pair's first. */
+template <int QUADS> struct turns { float4 own[QUADS], other[QUADS]; };
+
+/* table: cosines, then sines of the row's pairs. */
+template <int QUADS>
+static __device__ __forceinline__ void load_turns(const sl_op_rope &rope, const float *table,
+                                                  turns<QUADS> &turn) {
+    const int32_t pairs = rope.dims / 2;
+    const bool in_halves = rope.layout == SL_ROPE_HALVES;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const int32_t i = quad_at(k);
+        turn.own[k] = turn.other[k] = make_float4(0, 0, 0, 0);
+        if (i >= rope.dims) {
+            continue;
+        }
+        if (in_halves) {
+            const int32_t pair = i < pairs ? i : i - pairs;
+            turn.own[k] = sl_load_quad<true>(table, pair, pairs);
+            turn.other[k] = sl_load_quad<true>(table + pairs, pair, pairs);
+            if (i < pairs) {
+                turn.other[k] = sl_map_quad(turn.other[k], [](float sine) { return -sine; });
+            }
+        } else {
+            const float2 cosine = *(const float2 *)(const void *)(table + i / 2);
+            const float2 sine = *(const float2 *)(const void *)(table + pairs + i / 2);
+            turn.own[k] = make_float4(cosine.x, cosine.x, cosine.y, cosine.y);
+            turn.other[k] = make_float4(-sine.x, sine.x, -sine.y, sine.y);
         }
     }
 }
 
-/* Element i turns with its partner; `first`: it is the pair's first. */
-static __device__ __forceinline__ float4 turn_halves(float4 own, float4 partner, float4 cosine, float4 sine,
-                                                     bool first) {
-    const float a[SL_QUAD] = {own.x, own.y, own.z, own.w};
-    const float b[SL_QUAD] = {partner.x, partner.y, partner.z, partner.w};
-    const float c[SL_QUAD] = {cosine.x, cosine.y, cosine.z, cosine.w};
-    const float s[SL_QUAD] = {sine.x, sine.y, sine.z, sine.w};
-    float y[SL_QUAD];
-#pragma unroll
-    for (int k = 0; k < SL_QUAD; k++) {
-        const sl_turn turn = {c[k], s[k]};
-        y[k] = first ? sl_turn_first(turn, a[k], b[k]) : sl_turn_second(turn, b[k], a[k]);
-    }
-    return make_float4(y[0], y[1], y[2], y[3]);
-}
-
-/* table: cosines, then sines of the row's pairs; exchange: the warp's own, [dims]. */
+/* The bits of the op ROPE: a - b is a + -b, and sums do not care for order. exchange: the warp's own, [dims].
+ */
 template <int QUADS>
-static __device__ __forceinline__ void rotate_head(const sl_op_rope &rope, const float *table,
+static __device__ __forceinline__ void rotate_head(const sl_op_rope &rope, const turns<QUADS> &turn,
                                                    float *exchange, float4 (&x)[QUADS]) {
     const int32_t pairs = rope.dims / 2;
-    if (rope.layout == SL_ROPE_PAIRS) {
+    float4 partner[QUADS];
+    if (rope.layout == SL_ROPE_HALVES) {
+        __syncwarp();
 #pragma unroll
         for (int k = 0; k < QUADS; k++) {
-            const int32_t i = SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-            if (i < rope.dims) {
-                const sl_turn one = {table[i / 2], table[pairs + i / 2]};
-                const sl_turn two = {table[i / 2 + 1], table[pairs + i / 2 + 1]};
-                x[k] = make_float4(sl_turn_first(one, x[k].x, x[k].y), sl_turn_second(one, x[k].x, x[k].y),
-                                   sl_turn_first(two, x[k].z, x[k].w), sl_turn_second(two, x[k].z, x[k].w));
+            if (quad_at(k) < rope.dims) {
+                sl_store_quad<true>(exchange, quad_at(k), rope.dims, x[k]);
             }
         }
-        return;
+        __syncwarp();
     }
-    __syncwarp();
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-        if (i < rope.dims) {
-            sl_store_quad<true>(exchange, i, rope.dims, x[k]);
+        const int32_t i = quad_at(k);
+        if (i >= rope.dims) {
+            continue;
         }
+        partner[k] = rope.layout == SL_ROPE_HALVES
+                         ? sl_load_quad<true>(exchange, i < pairs ? i + pairs : i - pairs, rope.dims)
+                         : make_float4(x[k].y, x[k].x, x[k].w, x[k].z);
+        const float4 one = sl_map_quads(x[k], turn.own[k], [](float a, float c) { return a * c; });
+        const float4 two = sl_map_quads(partner[k], turn.other[k], [](float b, float s) { return b * s; });
+        x[k] = sl_add_quads(one, two);
     }
-    __syncwarp();
+}
+
+/* To its place in the row and to the cache, each unless it is NULL. */
+template <int QUADS>
+static __device__ __forceinline__ void store_head(const float4 (&x)[QUADS], int32_t size, float *to,
+                                                  sl_qtype type, unsigned char *out) {
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-        const bool first = i < pairs;
-        const int32_t pair = first ? i : i - pairs;
-        if (i < rope.dims) {
-            x[k] = turn_halves(x[k], sl_load_quad<true>(exchange, first ? i + pairs : pair, rope.dims),
-                               sl_load_quad<true>(table, pair, pairs),
-                               sl_load_quad<true>(table + pairs, pair, pairs), first);
+        const int32_t i = quad_at(k);
+        if (to && i < size) {
+            sl_store_quad<true>(to, i, size, x[k]);
+        }
+        if (out) {
+            sl_encode_quad<true>(type, x[k], out, i, size);
         }
     }
 }
 
-/* A row for each x of the grid, its heads shared among the warps of all y. */
+/* A row for each x of the grid; its heads, in the order q, k, v, are shared among the warps of all y. */
 template <int QUADS>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     heads_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ heads_args args) {
     extern __shared__ float4 memory[];
     __shared__ sl_cache_spot shared_spot;
-    const int32_t pairs = args.rope.dims / 2, row = (int32_t)blockIdx.x;
-    const int32_t warp = (int32_t)threadIdx.y, thread = warp * SL_WARP + (int32_t)threadIdx.x;
-    float *table = (float *)(void *)memory, *exchange = table + 2 * pairs + warp * args.rope.dims;
     const sl_cuda_cache &cache = context.caches[args.place.group];
-    const float frequency = thread < pairs ? args.frequencies[thread] : 0.0f;
+    const int32_t pairs = args.rope.dims / 2, row = (int32_t)blockIdx.x, size = cache.key_size;
+    const int32_t warp = (int32_t)threadIdx.y, threads = (int32_t)blockDim.y * SL_WARP;
+    const int32_t queries = args.rope.heads, keys = queries + cache.kv_heads, heads = keys + cache.kv_heads;
+    float *table = (float *)(void *)memory, *exchange = table + 2 * pairs + warp * args.rope.dims;
     float4 q_weight[QUADS], k_weight[QUADS], x[QUADS], next[QUADS];
-    load_quads(args.q_weight, args.q_weight ? cache.key_size : 0, q_weight);
-    load_quads(args.k_weight, args.k_weight ? cache.key_size : 0, k_weight);
+    load_weights(args.q_weight, args.q_offset, size, q_weight);
+    load_weights(args.k_weight, args.k_offset, size, k_weight);
     sl_wait_for_inputs();
     sl_let_next_begin();
-    const int32_t rows = context.header->rows, heads = args.rope.heads + 2 * cache.kv_heads;
+    const int32_t rows = context.header->rows;
     if (row > 0 && row >= rows) { /* the first row's memory is there even in an empty step */
         return;
     }
-    const int32_t step = (int32_t)gridDim.y * WARPS;
-    int32_t i = (int32_t)blockIdx.y * WARPS + warp;
-    head now = find_head(cache, args, row, i < heads ? i : 0);
-    load_quads(now.from, now.size, next);
-    if (thread < pairs) {
-        const sl_turn turn = sl_turn_of(args.rope, context.rows[row].position, frequency);
-        table[thread] = turn.cosine;
-        table[pairs + thread] = turn.sine;
+    float *q = sl_f32(args.q, row), *k = sl_f32(args.k, row), *v = sl_f32(args.v, row);
+    const auto head_at = [&](int32_t i) {
+        return i < queries ? q + i * args.rope.stride
+               : i < keys  ? k + (i - queries) * size
+                           : v + (i - keys) * cache.value_size;
+    };
+    const int32_t step = (int32_t)(gridDim.y * blockDim.y);
+    int32_t i = (int32_t)(blockIdx.y * blockDim.y) + warp;
+    load_quads(head_at(i < heads ? i : 0), i < keys ? size : cache.value_size, next);
+    const int32_t position = context.rows[row].position;
+    for (int32_t pair = warp * SL_WARP + (int32_t)threadIdx.x; pair < pairs; pair += threads) {
+        const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
+        table[pair] = turn.cosine;
+        table[pairs + pair] = turn.sine;
     }
     if (row >= rows) {
         return;
     }
-    if (thread == THREADS - 1) {
+    if (warp == (int32_t)blockDim.y - 1 && threadIdx.x == 0) {
         shared_spot = sl_find_spot(context, args.place, row);
     }
     __syncthreads();
     const sl_cache_spot spot = shared_spot;
+    turns<QUADS> turn;
+    load_turns(args.rope, table, turn);
     for (; i < heads; i += step) {
-        const head done = now;
+        const bool is_query = i < queries, is_value = i >= keys;
 #pragma unroll
-        for (int k = 0; k < QUADS; k++) {
-            x[k] = next[k];
+        for (int n = 0; n < QUADS; n++) {
+            x[n] = next[n];
         }
         if (i + step < heads) {
-            now = find_head(cache, args, row, i + step);
-            load_quads(now.from, now.size, next);
+            load_quads(head_at(i + step), i + step < keys ? size : cache.value_size, next);
         }
-        if (!done.is_value) {
-            if (args.has_norms && done.is_query) {
-                norm_head(args.q_norm, q_weight, args.q_weight != NULL, x);
-            } else if (args.has_norms) {
-                norm_head(args.k_norm, k_weight, args.k_weight != NULL, x);
-            }
-            rotate_head(args.rope, table, exchange, x);
-        }
-        unsigned char *out =
-            done.is_query || !spot.keys ? NULL : sl_cache_row(cache, spot, done.is_value, done.index);
+        if (!is_value) {
+            if (args.has_norms) {
+                const float factor = sl_norm_factor<QUADS, 1>(
+                    x, args.share, is_query ? args.q_epsilon : args.k_epsilon, (float *)NULL);
 #pragma unroll
-        for (int k = 0; k < QUADS; k++) {
-            const int32_t at = SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-            if (done.to && at < done.size) {
-                sl_store_quad<true>(done.to, at, done.size, x[k]);
+                for (int n = 0; n < QUADS; n++) {
+                    x[n] = sl_map_quad(x[n], [factor](float a) { return a * factor; });
+                    x[n] = sl_map_quads(x[n], is_query ? q_weight[n] : k_weight[n],
+                                        [](float a, float w) { return a * w; });
+                }
             }
-            if (out) {
-                sl_encode_quad<true>(cache.type, x[k], out, at, done.size);
-            }
+            rotate_head(args.rope, turn, exchange, x);
         }
+        unsigned char *out = is_query || !spot.keys
+                                 ? NULL
+                                 : sl_cache_row(cache, spot, is_value, i - (is_value ? keys : queries));
+        store_head(x, is_value ? cache.value_size : size,
+                   is_query || (!is_value && args.keep_k) ? head_at(i) : NULL, cache.type, out);
     }
+}
+
+/* Few rows in small blocks, so that more processors share them; many rows in few blocks each, so that sines
+ * and cosines are computed once. */
+static sl_launch_shape heads_shape(unsigned rows, unsigned heads, const sl_op_rope &rope) {
+    unsigned warps = MOST_WARPS;
+    while (warps > 2 && rows * heads < warps * FEW_BLOCKS) {
+        warps /= 2;
+    }
+    const unsigned most = (heads + warps - 1) / warps, wanted = (MANY_BLOCKS + rows - 1) / rows;
+    return {dim3(rows, wanted < most ? wanted : most), dim3(SL_WARP, warps),
+            (uint32_t)rope.dims * (1 + warps) * (uint32_t)sizeof(float)};
 }
 
 /* Ops: [RMSNORM q, RMSNORM k,] ROPE q, ROPE k, CACHE_WRITE. */
 SL_CUDA_RUN(sl_cuda_heads) {
-    const sl_cuda_op *rope = op->op->kind == SL_OP_RMSNORM ? op + 2 : op;
-    const sl_cuda_op *write = rope + 2;
+    const sl_cuda_op *rope = op->op->kind == SL_OP_RMSNORM ? op + 2 : op, *write = rope + 2;
     heads_args args = {};
     args.q = rope[0].out[0];
     args.k = rope[1].out[0];
@@ -199,18 +217,18 @@ SL_CUDA_RUN(sl_cuda_heads) {
     args.place = write->op->u.cache_write.place;
     args.keep_k = !rope[1].unread[0];
     args.has_norms = rope != op;
+    const sl_cuda_cache *cache = &context->caches[args.place.group];
+    args.share = 1.0f / (float)cache->key_size;
     if (args.has_norms) {
-        args.q_norm = op[0].op->u.rmsnorm;
-        args.k_norm = op[1].op->u.rmsnorm;
+        args.q_offset = op[0].op->u.rmsnorm.weight_offset;
+        args.k_offset = op[1].op->u.rmsnorm.weight_offset;
+        args.q_epsilon = op[0].op->u.rmsnorm.epsilon;
+        args.k_epsilon = op[1].op->u.rmsnorm.epsilon;
         args.q_weight = (const float *)(const void *)op[0].weights[0].data;
         args.k_weight = (const float *)(const void *)op[1].weights[0].data;
     }
-    const sl_cuda_cache *cache = &context->caches[args.place.group];
-    const unsigned rows = (unsigned)op->rows[SL_ROWS_STEP];
-    const unsigned most = ((unsigned)args.rope.heads + 2 * (unsigned)cache->kv_heads + WARPS - 1) / WARPS;
-    const unsigned wanted = (MANY_BLOCKS + rows - 1) / rows;
-    const sl_launch_shape shape = {dim3(rows, wanted < most ? wanted : most), dim3(SL_WARP, WARPS),
-                                   (uint32_t)args.rope.dims * (1 + WARPS) * (uint32_t)sizeof(float)};
+    const unsigned heads = (unsigned)args.rope.heads + 2 * (unsigned)cache->kv_heads;
+    const sl_launch_shape shape = heads_shape((unsigned)op->rows[SL_ROWS_STEP], heads, args.rope);
     const int32_t size = cache->key_size > cache->value_size ? cache->key_size : cache->value_size;
     return size <= SL_QUAD * SL_WARP ? sl_launch(context, stream, shape, heads_kernel<1>, *context, args)
            : size <= 2 * SL_QUAD * SL_WARP

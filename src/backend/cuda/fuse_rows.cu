@@ -10,11 +10,11 @@ static cudaError_t run_norm(const sl_cuda_context *context, const sl_cuda_op *op
                             const sl_norm_args &args) {
     switch (sl_norm_shape_of(args.norm.width).quads) {
     case 1:
-        return sl_norm_launch<1, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<1, true, true, SOURCE>(context, op, stream, args);
     case 2:
-        return sl_norm_launch<2, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<2, true, true, SOURCE>(context, op, stream, args);
     default:
-        return sl_norm_launch<MOST_QUADS, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<MOST_QUADS, true, true, SOURCE>(context, op, stream, args);
     }
 }
 
@@ -98,6 +98,7 @@ static bool op_in_quads(const sl_fusion_query *query, const sl_op *op) {
 }
 
 #define NOT_IN_QUADS "takes operands that lie in whole quads"
+#define NOT_PLAIN "takes a norm without a gate and without a residual behind it"
 #define NOT_A_CHAIN "takes ops of which each reads the one before"
 
 /* The norm at `at`, and a QUANTIZE behind it. */
@@ -139,9 +140,11 @@ const char *sl_cuda_source_fusion_declines(const sl_fusion *fusion, const sl_fus
                               ? query->program->weights[source->u.embed.weight].columns
                           : source->kind == SL_OP_COMBINE ? source->u.combine.width
                                                           : source->u.gather.width;
+    if (op->in[2].value != SL_NONE || op->u.rmsnorm.residual == SL_RESIDUAL_AFTER) {
+        return NOT_PLAIN;
+    }
     if (!same(source->out[0], op->in[0]) || op->in[1].value == source->out[0].value ||
-        op->in[2].value == source->out[0].value || op->u.rmsnorm.groups != 1 ||
-        op->u.rmsnorm.width != width) {
+        op->u.rmsnorm.groups != 1 || op->u.rmsnorm.width != width) {
         return NOT_A_CHAIN;
     }
     return op_in_quads(query, source) ? norm_declines(query, 1, fusion->count, MOST_QUADS) : NOT_IN_QUADS;

@@ -6,7 +6,7 @@
  * launch, where every block adds up all words and places its own rows. */
 #include "backend/cuda/device.cuh"
 
-enum { ROWS = 32, THREADS = ROWS * SL_WARP, MOST_EXPERTS = 1024, MOST_USED = SL_WARP };
+enum { ROWS = 32, MOST_THREADS = ROWS * SL_WARP, MOST_EXPERTS = 1024, MOST_USED = SL_WARP };
 
 typedef struct router_args {
     sl_op_router router;
@@ -106,7 +106,7 @@ static __device__ void choose(const router_args &args, int32_t row, uint32_t bit
 
 typedef struct schedule_memory {
     int32_t count[MOST_EXPERTS], first[MOST_EXPERTS]; /* rows of an expert; those in lower blocks */
-    int32_t warp[THREADS / SL_WARP];
+    int32_t warp[MOST_THREADS / SL_WARP];
 } schedule_memory;
 
 /* Per expert: its rows in all blocks, and those before block `block`. */
@@ -117,7 +117,7 @@ static __device__ void add_words(const uint32_t *words, int32_t block, int32_t b
         shared->count[thread] = shared->first[thread] = 0;
     }
     __syncthreads();
-    const int32_t e = thread % column, slice = thread / column, slices = THREADS / column;
+    const int32_t e = thread % column, slice = thread / column, slices = (int32_t)blockDim.x / column;
     int32_t count = 0, first = 0;
     for (int32_t b = slice; b < blocks && e < experts && slice < slices; b += slices) {
         const int32_t rows = __popc(words[(int64_t)b * experts + e]);
@@ -171,12 +171,14 @@ static __device__ void schedule(const router_args &args, const uint32_t *words, 
 }
 
 template <int EACH>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MOST_THREADS)
     choose_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ router_args args) {
     __shared__ uint32_t words[MOST_EXPERTS];
     __shared__ schedule_memory shared;
     const int32_t thread = (int32_t)threadIdx.x, warp = thread / SL_WARP, block = (int32_t)blockIdx.x;
-    words[thread] = 0;
+    for (int32_t e = thread; e < args.router.experts; e += (int32_t)blockDim.x) {
+        words[e] = 0;
+    }
     sl_wait_for_inputs();
     sl_let_next_begin();
     const int32_t rows = context.header->rows;
@@ -197,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MOST_THREADS)
     schedule_kernel(const __grid_constant__ sl_cuda_context context,
                     const __grid_constant__ router_args args) {
     __shared__ schedule_memory shared;
@@ -221,7 +223,9 @@ SL_CUDA_RUN(sl_cuda_router) {
     args.offsets = op->out[2].head;
     args.list = (int32_t *)(void *)op->out[2].data;
     args.words = args.list && blocks > 1 ? (uint32_t *)(void *)op->scratch : NULL;
-    const sl_launch_shape shape = {dim3(blocks), dim3(THREADS), 0};
+    const unsigned rows = blocks > 1 ? (unsigned)ROWS : (unsigned)op->rows[SL_ROWS_STEP];
+    const unsigned columns = ((unsigned)router->experts + SL_WARP - 1) / SL_WARP;
+    const sl_launch_shape shape = {dim3(blocks), dim3((rows > columns ? rows : columns) * SL_WARP), 0};
     const cudaError_t code = router->experts <= 4 * SL_WARP
                                  ? sl_launch(context, stream, shape, choose_kernel<4>, *context, args)
                              : router->experts <= 8 * SL_WARP

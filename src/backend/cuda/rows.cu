@@ -2,12 +2,16 @@
  * have return at once. */
 #include "backend/cuda/rows.cuh"
 
-/* A row for each x of the grid, a thread for each of its quads. */
+/* A row for each x of the grid, a thread for each of its quads; few rows in small blocks, so that more
+ * processors share them. */
 static sl_launch_shape quads_of_rows(int32_t rows, int32_t width) {
-    const int32_t quads = (width + SL_QUAD - 1) / SL_QUAD;
-    const int32_t warps = (quads + SL_WARP - 1) / SL_WARP;
-    const unsigned threads = (unsigned)(warps * SL_WARP < SL_ROW_THREADS ? warps * SL_WARP : SL_ROW_THREADS);
-    return {dim3((unsigned)rows, sl_blocks_for(quads, threads)), dim3(threads), 0};
+    const int32_t quads = (width + SL_QUAD - 1) / SL_QUAD, warps = (quads + SL_WARP - 1) / SL_WARP;
+    int32_t threads = SL_ROW_THREADS;
+    while (threads > 2 * SL_WARP && (int64_t)rows * quads < (int64_t)threads * SL_SMALL_GRID) {
+        threads /= 2;
+    }
+    threads = warps * SL_WARP < threads ? warps * SL_WARP : threads;
+    return {dim3((unsigned)rows, sl_blocks_for(quads, threads)), dim3((unsigned)threads), 0};
 }
 
 static __device__ __forceinline__ int32_t my_quad(void) {
@@ -23,7 +27,7 @@ static __global__ void embed_kernel(const __grid_constant__ sl_cuda_context cont
     sl_let_next_begin();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad();
     if (row < context.header->rows && i < args.table.columns) {
-        const float4 quad = sl_embed_quad(args, sl_embedding(context, args, row), i);
+        const float4 quad = sl_embed_quad<ALIGNED>(args, sl_embedding(context, args, row), i);
         sl_store_quad<ALIGNED>(sl_f32(args.y, row), i, args.table.columns, quad);
     }
 }
@@ -38,10 +42,33 @@ SL_CUDA_RUN(sl_cuda_embed) {
 
 /* ---- rmsnorm ---- */
 
+template <bool ALIGNED, bool PLAIN>
+static cudaError_t run_norm(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
+                            const sl_norm_args &args) {
+    switch (sl_norm_shape_of(args.norm.width).quads) {
+    case 1:
+        return sl_norm_launch<1, ALIGNED, PLAIN, SL_NORM_OF_X>(context, op, stream, args);
+    case 2:
+        return sl_norm_launch<2, ALIGNED, PLAIN, SL_NORM_OF_X>(context, op, stream, args);
+    case 4:
+        return sl_norm_launch<4, ALIGNED, PLAIN, SL_NORM_OF_X>(context, op, stream, args);
+    case 8:
+        return sl_norm_launch<8, ALIGNED, PLAIN, SL_NORM_OF_X>(context, op, stream, args);
+    default:
+        return sl_norm_launch<SL_NORM_QUADS, ALIGNED, PLAIN, SL_NORM_OF_X>(context, op, stream, args);
+    }
+}
+
+static cudaError_t run_norm_in_quads(const sl_cuda_context *context, const sl_cuda_op *op,
+                                     cudaStream_t stream, const sl_norm_args &args) {
+    return sl_norm_is_plain(args) ? run_norm<true, true>(context, op, stream, args)
+                                  : run_norm<true, false>(context, op, stream, args);
+}
+
 SL_CUDA_RUN(sl_cuda_rmsnorm) {
     const sl_norm_args args = sl_norm_args_of(op);
-    return sl_norm_in_quads(args) ? sl_norm_run<true, SL_NORM_OF_X>(context, op, stream, args)
-                                  : sl_norm_run<false, SL_NORM_OF_X>(context, op, stream, args);
+    return sl_norm_in_quads(args) ? run_norm_in_quads(context, op, stream, args)
+                                  : run_norm<false, false>(context, op, stream, args);
 }
 
 SL_CUDA_RUN(sl_cuda_rmsnorm_quantize) {
@@ -49,7 +76,7 @@ SL_CUDA_RUN(sl_cuda_rmsnorm_quantize) {
     args.q = op[1].out[0];
     args.keep_y = !op[0].unread[0];
     args.sum.data = op[0].unread[1] ? NULL : args.sum.data;
-    return sl_norm_run<true, SL_NORM_OF_X>(context, op, stream, args);
+    return run_norm_in_quads(context, op, stream, args);
 }
 
 const char *sl_cuda_rmsnorm_declines(const sl_kernel *kernel, const sl_kernel_query *query) {

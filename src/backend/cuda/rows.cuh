@@ -6,7 +6,17 @@
 
 #include "backend/cuda/device.cuh"
 
-enum { SL_QUAD = 4, SL_NORM_THREADS = 512, SL_NORM_QUADS = 16, SL_ROW_THREADS = 256 };
+enum {
+    SL_QUAD = 4,
+    SL_NORM_MOST_THREADS = 1024,
+    SL_NORM_THREADS = 512,
+    SL_NORM_QUADS = 16,
+    SL_NORM_CLUSTER = 4,
+    SL_NORM_SPREAD_ROWS = 32,
+    SL_NORM_SPREAD_QUADS = 512,
+    SL_ROW_THREADS = 256,
+    SL_SMALL_GRID = 128
+};
 
 static inline unsigned sl_blocks_for(int64_t items, int64_t per_block) {
     return (unsigned)((items + per_block - 1) / per_block);
@@ -61,30 +71,30 @@ static __device__ __forceinline__ float4 sl_add_quads(float4 a, float4 b) {
 
 /* ---- quantize ---- */
 
+/* The larger of two magnitudes; a NaN if one is. */
+static __device__ __forceinline__ float sl_larger(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+    return larger;
+}
+
 /* Eight neighbouring lanes hold a group of 32; lanes without a quad hold zeros and store nothing. The bits of
  * sl_q8_32_encode. */
 static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q8_32 &row, int32_t i,
                                                          bool active) {
-    const uint32_t mask = 0x7fffffffu;
-    uint32_t magnitude = max(max(sl_f32_bits(quad.x) & mask, sl_f32_bits(quad.y) & mask),
-                             max(sl_f32_bits(quad.z) & mask, sl_f32_bits(quad.w) & mask));
+    float largest = sl_larger(sl_larger(quad.x, quad.y), sl_larger(quad.z, quad.w));
 #pragma unroll
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
-        magnitude = max(magnitude, __shfl_xor_sync(SL_FULL_WARP, magnitude, distance));
+        largest = sl_larger(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
     }
-    const float largest = sl_f32_from_bits(magnitude);
     const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
-    const float inverse = usable ? 127.0f / largest : 0.0f;
-    const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
-    uint32_t packed = 0;
-    int sum = 0;
-#pragma unroll
-    for (int k = 0; k < SL_QUAD; k++) {
-        const int quant =
-            usable ? (int)(sl_f32_bits(values[k] * inverse + 12582912.0f) & 0x7fffffu) - 0x400000 : 0;
-        packed |= ((uint32_t)quant & 255u) << 8 * k;
-        sum += quant;
-    }
+    const float inverse = 127.0f / largest;
+    /* Adding 1.5 * 2^23 rounds to a whole number, which is then in the lower bits. */
+    const float4 whole = sl_map_quad(quad, [inverse](float v) { return v * inverse + 12582912.0f; });
+    const uint32_t low = __byte_perm(sl_f32_bits(whole.x), sl_f32_bits(whole.y), 0x0040);
+    const uint32_t high = __byte_perm(sl_f32_bits(whole.z), sl_f32_bits(whole.w), 0x0040);
+    const uint32_t packed = usable ? __byte_perm(low, high, 0x5410) : 0;
+    int sum = __dp4a((int)packed, 0x01010101, 0);
 #pragma unroll
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
         sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
@@ -101,16 +111,38 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     }
 }
 
-/* Two elements in memory's order. */
-static __device__ __forceinline__ uint32_t sl_bf16_pair(float low, float high) {
-    return sl_f32_to_bf16(low) | (uint32_t)sl_f32_to_bf16(high) << 16;
+static __device__ __forceinline__ bool sl_has_nan(float4 quad) {
+    return quad.x != quad.x || quad.y != quad.y || quad.z != quad.z || quad.w != quad.w;
+}
+
+/* As sl_f32_to_bf16 and sl_f32_to_f16, in memory's order. The instructions agree with them but for NaNs. */
+static __device__ __forceinline__ uint2 sl_bf16_quad(float4 quad) {
+    uint2 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.x) : "f"(quad.y), "f"(quad.x));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.y) : "f"(quad.w), "f"(quad.z));
+    if (sl_has_nan(quad)) {
+        packed.x = sl_f32_to_bf16(quad.x) | (uint32_t)sl_f32_to_bf16(quad.y) << 16;
+        packed.y = sl_f32_to_bf16(quad.z) | (uint32_t)sl_f32_to_bf16(quad.w) << 16;
+    }
+    return packed;
+}
+
+static __device__ __forceinline__ uint2 sl_f16_quad(float4 quad) {
+    uint2 packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed.x) : "f"(quad.y), "f"(quad.x));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed.y) : "f"(quad.w), "f"(quad.z));
+    if (sl_has_nan(quad)) {
+        packed.x = sl_f32_to_f16(quad.x) | (uint32_t)sl_f32_to_f16(quad.y) << 16;
+        packed.y = sl_f32_to_f16(quad.z) | (uint32_t)sl_f32_to_f16(quad.w) << 16;
+    }
+    return packed;
 }
 
 template <bool ALIGNED>
 static __device__ __forceinline__ void sl_store_bf16_quad(uint16_t *row, int32_t i, int32_t width,
                                                           float4 quad) {
     if (ALIGNED) {
-        *(uint2 *)(void *)(row + i) = make_uint2(sl_bf16_pair(quad.x, quad.y), sl_bf16_pair(quad.z, quad.w));
+        *(uint2 *)(void *)(row + i) = sl_bf16_quad(quad);
         return;
     }
     const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
@@ -223,14 +255,40 @@ static __device__ __forceinline__ const unsigned char *sl_embedding(const sl_cud
     return inside ? args.table.data + (uint64_t)token * args.table.row_bytes : NULL;
 }
 
+template <sl_qtype TYPE>
+static __device__ __forceinline__ float4 sl_decode_quad_of(const unsigned char *row, int32_t i) {
+    const int32_t first = i & ~(SL_QUAD - 1); /* what a group has in common is decoded once */
+    return make_float4(sl_decode(TYPE, row, first), sl_decode(TYPE, row, first | 1),
+                       sl_decode(TYPE, row, first | 2), sl_decode(TYPE, row, first | 3));
+}
+
+/* Elements [i, i + 4) of a row of any type; i is a multiple of 4. */
+static __device__ __noinline__ float4 sl_decode_quad(sl_qtype type, const unsigned char *row, int32_t i) {
+    switch (type) {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
+    case SL_QTYPE_##ID:                                                                                      \
+        return sl_decode_quad_of<SL_QTYPE_##ID>(row, i);
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+    default:
+        return make_float4(0, 0, 0, 0);
+    }
+}
+
+template <bool ALIGNED>
 static __device__ __forceinline__ float4 sl_embed_quad(const sl_embed_args &args, const unsigned char *values,
                                                        int32_t i) {
-    float quad[SL_QUAD];
-#pragma unroll
-    for (int32_t k = 0; k < SL_QUAD; k++) {
-        quad[k] = values && i + k < args.table.columns
-                      ? sl_decode(args.table.type, values, i + k) * args.scale
-                      : 0.0f;
+    const float scale = args.scale;
+    if (!values) {
+        return make_float4(0, 0, 0, 0);
+    }
+    if (ALIGNED) {
+        return sl_map_quad(sl_decode_quad(args.table.type, values, i),
+                           [scale](float v) { return v * scale; });
+    }
+    float quad[SL_QUAD] = {};
+    for (int32_t k = 0; k < SL_QUAD && i + k < args.table.columns; k++) {
+        quad[k] = sl_decode(args.table.type, values, i + k) * scale;
     }
     return make_float4(quad[0], quad[1], quad[2], quad[3]);
 }
@@ -250,6 +308,7 @@ typedef struct sl_norm_args {
     sl_cuda_operand x, residual, gate, y, sum;
     sl_cuda_operand q; /* y as a linear reads it; data is NULL when that is not asked for */
     const float *weight;
+    float share; /* 1 / width */
     int32_t y_stride;
     bool keep_y;
     /* What stands in front of the norm; of its output and of a gathered residual, data is NULL when they need
@@ -260,14 +319,17 @@ typedef struct sl_norm_args {
     bool gathers_residual;
 } sl_norm_args;
 
-/* Threads and quads of each: they depend on the group's width alone. */
+/* Threads and quads of each: they depend on the group's width alone. A quad each as long as a block or, for
+ * heads, a warp has enough threads. */
 typedef struct sl_norm_shape {
     int32_t threads, quads;
 } sl_norm_shape;
 
 static inline sl_norm_shape sl_norm_shape_of(int32_t width) {
     const int32_t all = (width + SL_QUAD - 1) / SL_QUAD;
-    const int32_t most = all <= SL_QUAD * SL_WARP ? (int32_t)SL_WARP : (int32_t)SL_NORM_THREADS;
+    const int32_t most = all <= SL_QUAD * SL_WARP      ? (int32_t)SL_WARP
+                         : all <= SL_NORM_MOST_THREADS ? (int32_t)SL_NORM_MOST_THREADS
+                                                       : (int32_t)SL_NORM_THREADS;
     int32_t quads = 1;
     while (quads * most < all) {
         quads *= 2;
@@ -277,13 +339,16 @@ static inline sl_norm_shape sl_norm_shape_of(int32_t width) {
 }
 
 /* A thread's quads of a group: its number, and on from there. */
-static __device__ __forceinline__ int32_t sl_quad_at(int32_t k) {
-    return SL_QUAD * ((int32_t)threadIdx.x + k * (int32_t)blockDim.x);
+template <int CLUSTER> static __device__ __forceinline__ int32_t sl_quad_at(int32_t k) {
+    const int32_t thread = (int32_t)(blockIdx.x % CLUSTER * blockDim.x + threadIdx.x);
+    return SL_QUAD * (thread + k * CLUSTER * (int32_t)blockDim.x);
 }
 
-/* Class "f32/tree": fused squares, a thread's quads in rising order, then sl_block_sum. */
-template <int QUADS>
-static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS], int32_t width, float epsilon,
+/* Class "f32/tree": fused squares, a thread's quads in rising order, then over the warp, then over the warps
+ * of the group. With more than one warp this is for once in a kernel, which called sl_cluster_arrive; shared
+ * has 32 floats. `share`: 1 / width. */
+template <int QUADS, int CLUSTER>
+static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS], float share, float epsilon,
                                                        float *shared) {
     float squares = 0;
 #pragma unroll
@@ -293,11 +358,29 @@ static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS],
         squares = fmaf(x[k].z, x[k].z, squares);
         squares = fmaf(x[k].w, x[k].w, squares);
     }
-    const float mean = sl_block_sum(squares, shared) / (float)width;
-    return 1.0f / sqrtf(mean + epsilon);
+    squares = sl_warp_sum(squares);
+    const unsigned lane = threadIdx.x % SL_WARP, warps = blockDim.x / SL_WARP;
+    if (CLUSTER > 1) { /* every block gets all warps' sums */
+        float *mine = &shared[blockIdx.x % CLUSTER * warps + threadIdx.x / SL_WARP];
+        sl_cluster_wait<CLUSTER>();
+        if (lane < CLUSTER) {
+            *sl_of_block(mine, lane) = squares;
+        }
+        sl_cluster_arrive<CLUSTER>();
+        sl_cluster_wait<CLUSTER>();
+    } else if (warps > 1) {
+        if (lane == 0) {
+            shared[threadIdx.x / SL_WARP] = squares;
+        }
+        __syncthreads();
+    }
+    if (CLUSTER * warps > 1) {
+        squares = sl_warp_sum(lane < CLUSTER * warps ? shared[lane] : 0.0f);
+    }
+    return rsqrtf(fmaf(squares, share, epsilon));
 }
 
-template <int QUADS, bool ALIGNED, sl_norm_source SOURCE>
+template <int QUADS, bool ALIGNED, sl_norm_source SOURCE, int CLUSTER>
 static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &context, const sl_norm_args &args,
                                                     int32_t row, int32_t at, float4 (&x)[QUADS]) {
     const int32_t width = args.norm.width;
@@ -307,10 +390,10 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     const unsigned char *values = SOURCE == SL_NORM_OF_EMBED ? sl_embedding(context, args.embed, row) : NULL;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = sl_quad_at(k);
+        const int32_t i = sl_quad_at<CLUSTER>(k);
         x[k] = make_float4(0, 0, 0, 0);
         if (i < width) {
-            x[k] = SOURCE == SL_NORM_OF_EMBED     ? sl_embed_quad(args.embed, values, i)
+            x[k] = SOURCE == SL_NORM_OF_EMBED     ? sl_embed_quad<ALIGNED>(args.embed, values, i)
                    : SOURCE == SL_NORM_OF_COMBINE ? sl_combine_quad<ALIGNED>(args.combine, row, i)
                                                   : sl_load_quad<ALIGNED>(from, i, width);
             if (SOURCE != SL_NORM_OF_X && args.kept.data) {
@@ -326,12 +409,12 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     float4 residual[QUADS];
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = sl_quad_at(k);
+        const int32_t i = sl_quad_at<CLUSTER>(k);
         residual[k] = i < width ? sl_load_quad<ALIGNED>(before, i, width) : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = sl_quad_at(k);
+        const int32_t i = sl_quad_at<CLUSTER>(k);
         if (SOURCE == SL_NORM_OF_GATHER && args.kept_residual.data && i < width) {
             sl_store_quad<ALIGNED>(sl_f32(args.kept_residual, row), i, width, residual[k]);
         }
@@ -339,23 +422,26 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     }
 }
 
-/* x: the normed row's quads before the norm. */
-template <int QUADS, bool ALIGNED>
+/* x: the row's quads before the norm; weight: with the offset. */
+template <int QUADS, bool ALIGNED, bool PLAIN, int CLUSTER>
 static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, int32_t row, int32_t group,
                                                      float factor, const float4 (&x)[QUADS],
                                                      const float4 (&weight)[QUADS]) {
     const sl_op_rmsnorm &norm = args.norm;
     const int32_t width = norm.width, at = group * args.y_stride;
-    const float *gate = args.gate.data ? sl_f32(args.gate, row) + group * norm.gate_stride : NULL;
-    const float *after = norm.residual == SL_RESIDUAL_AFTER ? sl_f32(args.residual, row) + at : NULL;
+    const float *gate = !PLAIN && args.gate.data ? sl_f32(args.gate, row) + group * norm.gate_stride : NULL;
+    const float *after =
+        !PLAIN && norm.residual == SL_RESIDUAL_AFTER ? sl_f32(args.residual, row) + at : NULL;
     float *sum = args.sum.data ? sl_f32(args.sum, row) + group * norm.stride : NULL;
+    float *y = args.keep_y ? sl_f32(args.y, row) + at : NULL;
+    sl_cuda_operand q = args.q;
+    q.column += at;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = sl_quad_at(k);
+        const int32_t i = sl_quad_at<CLUSTER>(k);
         float4 result = sl_map_quad(x[k], [factor](float v) { return v * factor; });
         if (args.weight) {
-            result = sl_map_quads(result, weight[k],
-                                  [&norm](float v, float w) { return v * (w + norm.weight_offset); });
+            result = sl_map_quads(result, weight[k], [](float v, float w) { return v * w; });
         }
         if (i < width) {
             if (gate) {
@@ -368,34 +454,35 @@ static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, i
             if (sum) {
                 sl_store_quad<ALIGNED>(sum, i, width, after ? result : x[k]);
             }
-            if (args.keep_y) {
-                sl_store_quad<ALIGNED>(sl_f32(args.y, row) + at, i, width, result);
+            if (y) {
+                sl_store_quad<ALIGNED>(y, i, width, result);
             }
         }
-        if (args.q.data) {
-            sl_cuda_operand q = args.q;
-            q.column += at;
+        if (q.data) {
             sl_quantize_quad<ALIGNED>(q, row, i, width, result);
         }
     }
 }
 
 /* A row for each x of the grid. A group has a block, or a warp of it (threadIdx.y) when a warp is enough. x,
- * y, residual and sum may be the same memory: a thread reads all its quads before it writes one. */
-template <int QUADS, bool ALIGNED, sl_norm_source SOURCE>
-static __global__ void __launch_bounds__(SL_NORM_THREADS)
+ * y, residual and sum may be the same memory: a thread reads all its quads before it writes one. PLAIN:
+ * without a gate and a residual behind the norm. CLUSTER: blocks that share a group. */
+template <int QUADS, bool ALIGNED, bool PLAIN, sl_norm_source SOURCE, int CLUSTER>
+static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_NORM_THREADS)
     sl_norm_kernel(const __grid_constant__ sl_cuda_context context,
                    const __grid_constant__ sl_norm_args args) {
     __shared__ float partial[SL_WARP];
-    const int32_t row = (int32_t)blockIdx.x, width = args.norm.width;
+    const int32_t row = (int32_t)blockIdx.x / CLUSTER, width = args.norm.width;
     const int32_t group = (int32_t)(blockIdx.y * blockDim.y + threadIdx.y);
     float4 weight[QUADS], x[QUADS];
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = sl_quad_at(k);
+        const int32_t i = sl_quad_at<CLUSTER>(k);
         weight[k] =
             args.weight && i < width ? sl_load_quad<ALIGNED>(args.weight, i, width) : make_float4(0, 0, 0, 0);
+        weight[k] = sl_map_quad(weight[k], [&args](float w) { return w + args.norm.weight_offset; });
     }
+    sl_cluster_arrive<CLUSTER>();
     sl_wait_for_inputs();
     sl_let_next_begin();
     /* The first row's memory is there even in an empty step: it is read without waiting for the count. */
@@ -404,41 +491,39 @@ static __global__ void __launch_bounds__(SL_NORM_THREADS)
     if (group >= args.norm.groups || (!at_once && row >= sl_count(context, args.y.rows))) {
         return;
     }
-    sl_norm_load<QUADS, ALIGNED, SOURCE>(context, args, row, group * args.norm.stride, x);
-    const float factor = sl_norm_factor(x, width, args.norm.epsilon, partial);
+    sl_norm_load<QUADS, ALIGNED, SOURCE, CLUSTER>(context, args, row, group * args.norm.stride, x);
+    const float factor = sl_norm_factor<QUADS, CLUSTER>(x, args.share, args.norm.epsilon, partial);
     if (at_once && row >= sl_count(context, args.y.rows)) {
         return;
     }
-    sl_norm_store<QUADS, ALIGNED>(args, row, group, factor, x, weight);
+    sl_norm_store<QUADS, ALIGNED, PLAIN, CLUSTER>(args, row, group, factor, x, weight);
 }
 
 /* Launches it for the bucket's rows. */
-template <int QUADS, bool ALIGNED, sl_norm_source SOURCE>
+template <int QUADS, bool ALIGNED, bool PLAIN, sl_norm_source SOURCE>
 static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
                                   const sl_norm_args &args) {
     const unsigned threads = (unsigned)sl_norm_shape_of(args.norm.width).threads;
     const unsigned groups = (unsigned)args.norm.groups;
     const unsigned warps = threads > SL_WARP ? 1 : groups < 8 ? groups : 8;
-    const sl_launch_shape shape = {dim3((unsigned)op->rows[args.y.rows], (groups + warps - 1) / warps),
-                                   dim3(threads, warps), 0};
-    return sl_launch(context, stream, shape, sl_norm_kernel<QUADS, ALIGNED, SOURCE>, *context, args);
+    const unsigned rows = (unsigned)op->rows[args.y.rows];
+    /* Both it and early launches came with 9.0. With fewer threads or experts in front it does not pay. */
+    constexpr int CLUSTER = PLAIN && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE ? (int)SL_NORM_CLUSTER : 1;
+    sl_launch_shape shape = {dim3(rows, (groups + warps - 1) / warps), dim3(threads, warps), 0};
+    if (CLUSTER > 1 && context->dependent_launches && rows * groups <= SL_NORM_SPREAD_ROWS &&
+        threads * QUADS > SL_NORM_SPREAD_QUADS && threads % (CLUSTER * SL_WARP) == 0) {
+        shape.grid.x *= CLUSTER;
+        shape.block.x /= CLUSTER;
+        shape.cluster = CLUSTER;
+        const auto spread = sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, CLUSTER>;
+        return sl_launch(context, stream, shape, spread, *context, args);
+    }
+    const auto kernel = sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, 1>;
+    return sl_launch(context, stream, shape, kernel, *context, args);
 }
 
-template <bool ALIGNED, sl_norm_source SOURCE>
-static cudaError_t sl_norm_run(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
-                               const sl_norm_args &args) {
-    switch (sl_norm_shape_of(args.norm.width).quads) {
-    case 1:
-        return sl_norm_launch<1, ALIGNED, SOURCE>(context, op, stream, args);
-    case 2:
-        return sl_norm_launch<2, ALIGNED, SOURCE>(context, op, stream, args);
-    case 4:
-        return sl_norm_launch<4, ALIGNED, SOURCE>(context, op, stream, args);
-    case 8:
-        return sl_norm_launch<8, ALIGNED, SOURCE>(context, op, stream, args);
-    default:
-        return sl_norm_launch<SL_NORM_QUADS, ALIGNED, SOURCE>(context, op, stream, args);
-    }
+static inline bool sl_norm_is_plain(const sl_norm_args &args) {
+    return !args.gate.data && args.norm.residual != SL_RESIDUAL_AFTER;
 }
 
 static inline sl_norm_args sl_norm_args_of(const sl_cuda_op *op) {
@@ -452,6 +537,7 @@ static inline sl_norm_args sl_norm_args_of(const sl_cuda_op *op) {
     args.y = op->out[0];
     args.sum = op->out[1];
     args.weight = (const float *)(const void *)op->weights[0].data;
+    args.share = 1.0f / (float)norm->width;
     args.y_stride = in_place ? norm->stride : norm->width;
     args.keep_y = true;
     return args;

@@ -1,5 +1,5 @@
 /* The sampler of program/step.h. An output has a cluster of blocks where the device knows them, else one
- * block; each block keeps the logits of its part of the vocabulary.
+ * block; each block keeps its part of the vocabulary, logits as keys that order like them.
  *
  * Sums of probabilities are integers (units of 2^-43 of the likeliest candidate's), so that they do not
  * depend on the order in which threads add. top-k and top-p need no sorted list: the logit of the worst
@@ -17,13 +17,13 @@ typedef unsigned long long mass;
 
 typedef struct sample_args {
     sl_cuda_operand logits, tokens;
-    float *scratch;           /* [outputs][vocabulary]: penalised logits; NULL: they are in shared memory */
+    uint32_t *scratch;        /* [outputs][blocks][part]: keys; NULL: they are in shared memory */
     int32_t vocabulary, part; /* candidates of a block, a multiple of 4 */
 } sample_args;
 
 typedef struct sampling {
     const sl_sampler *sampler;
-    const float *logits;  /* of the block's part, penalised */
+    const uint32_t *keys; /* of the block's part, penalised */
     int32_t first, count; /* the part */
     int32_t vocabulary;
     float largest;         /* of all */
@@ -52,45 +52,17 @@ typedef struct shared_memory {
 
 /* ---- clusters ---- */
 
-static __device__ __forceinline__ uint32_t cluster_blocks(void) {
-    uint32_t blocks = 1;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-#endif
-    return blocks;
-}
-
-static __device__ __forceinline__ void cluster_sync(void) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-#else
-    __syncthreads();
-#endif
-}
-
-/* The same variable of another block. */
-static __device__ __forceinline__ const mass *of_block(const mass *own, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-    const mass *other;
-    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
-    return other;
-#else
-    (void)rank;
-    return own;
-#endif
-}
-
 /* Every block gives a number; the sum over all, and over the blocks before this one. */
 static __device__ mass sum_blocks(sampling *s, mass mine, mass *before, shared_memory *shared) {
     mass *exchange = &shared->exchange[s->turn++ % 2];
     if (threadIdx.x == 0) {
         *exchange = mine;
     }
-    cluster_sync();
+    sl_cluster_sync();
     mass total = 0;
     *before = 0;
     for (uint32_t rank = 0; rank < s->blocks; rank++) {
-        const mass number = *of_block(exchange, rank);
+        const mass number = *sl_of_block(exchange, rank);
         total += number;
         *before += rank < s->rank ? number : 0;
     }
@@ -137,12 +109,11 @@ static __device__ __forceinline__ void keep_better(candidate *best, float logit,
     best->id = better ? id : best->id;
 }
 
-/* The thread's best candidate of the part `from`; all are copied to `to` unless it is NULL. */
-static __device__ candidate read_part(const float *from, int32_t first, int32_t count, float *to) {
+/* The thread's best candidate of the part `from`; the keys of all go to `to` unless it is NULL. */
+static __device__ candidate read_part(const float *from, int32_t first, int32_t count, uint32_t *to) {
     candidate best = {-INFINITY, -1};
-    const bool in_quads = (uintptr_t)from % 16 == 0 && (uintptr_t)to % 16 == 0;
-    const int32_t quads = in_quads ? count / 4 : 0;
-#pragma unroll 4
+    const int32_t quads = (uintptr_t)from % 16 == 0 ? count / 4 : 0;
+#pragma unroll 8
     for (int32_t i = (int32_t)threadIdx.x; i < quads; i += THREADS) {
         float4 quad = ((const float4 *)(const void *)from)[i];
         quad = make_float4(number_of(quad.x), number_of(quad.y), number_of(quad.z), number_of(quad.w));
@@ -151,30 +122,37 @@ static __device__ candidate read_part(const float *from, int32_t first, int32_t 
         keep_better(&best, quad.z, first + 4 * i + 2);
         keep_better(&best, quad.w, first + 4 * i + 3);
         if (to) {
-            ((float4 *)(void *)to)[i] = quad;
+            ((uint4 *)(void *)to)[i] =
+                make_uint4(order_key(quad.x), order_key(quad.y), order_key(quad.z), order_key(quad.w));
         }
     }
     for (int32_t i = 4 * quads + (int32_t)threadIdx.x; i < count; i += THREADS) {
         const float logit = number_of(from[i]);
         keep_better(&best, logit, first + i);
         if (to) {
-            to[i] = logit;
+            to[i] = order_key(logit);
         }
     }
     return best;
 }
 
 /* A token counts once however often it is in the history: its penalty is computed from the original logit
- * each time. */
-static __device__ void penalise(const sl_cuda_context &context, const sl_step_output &output,
-                                const float *from, const sampling &s, float *to) {
+ * each time. Then the thread's best candidate. */
+static __device__ candidate penalise(const sl_cuda_context &context, const sl_step_output &output,
+                                     const float *from, const sampling &s, uint32_t *to) {
     const float penalty = output.sampler.repetition_penalty;
     for (int32_t i = (int32_t)threadIdx.x; i < output.history_count; i += THREADS) {
         const int32_t at = context.history[output.history_first + i] - s.first;
         if (at >= 0 && at < s.count && from[at] == from[at]) {
-            to[at] = from[at] > 0 ? from[at] / penalty : from[at] * penalty;
+            to[at] = order_key(from[at] > 0 ? from[at] / penalty : from[at] * penalty);
         }
     }
+    __syncthreads();
+    candidate best = {-INFINITY, -1};
+    for (int32_t i = (int32_t)threadIdx.x; i < s.count; i += THREADS) {
+        keep_better(&best, logit_of(to[i]), s.first + i);
+    }
+    return best;
 }
 
 /* The candidate with the largest logit, the lowest id in a tie; the same in all threads of the cluster. */
@@ -196,10 +174,10 @@ static __device__ candidate find_best(sampling *s, const candidate &mine, shared
         }
         *exchange = best;
     }
-    cluster_sync();
+    sl_cluster_sync();
     best = 0;
     for (uint32_t rank = 0; rank < s->blocks; rank++) {
-        const unsigned long long other = *of_block(exchange, rank);
+        const unsigned long long other = *sl_of_block(exchange, rank);
         best = other > best ? other : best;
     }
     return {logit_of((uint32_t)(best >> 32)), (int32_t)(0xffffffffu - (uint32_t)best)};
@@ -242,14 +220,25 @@ static __device__ void fill_bins(const sampling &s, const search &q, int shift, 
         shared->bins[0][i] = 0;
     }
     __syncthreads();
-    const int32_t count = q.one_each ? THREADS : s.count;
-    for (int32_t base = 0; base < count; base += THREADS) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        const uint32_t key = q.one_each ? s.thread_key : i < s.count ? order_key(s.logits[i]) : 0;
+    const auto add = [&](uint32_t key) {
         const bool active = key != 0 && key >= q.floor && (shift == 24 || key >> (shift + 8) == q.prefix);
         if (__any_sync(SL_FULL_WARP, active)) {
             const mass weight = !active ? 0 : q.by_mass ? to_mass(probability(s, logit_of(key))) : 1;
             add_to_bins(active, key >> shift & 255u, weight, shared->bins[warp]);
+        }
+    };
+    if (q.one_each) {
+        add(s.thread_key);
+    }
+    const int32_t quads = q.one_each ? 0 : (s.count + 3) / 4;
+    for (int32_t base = 0; base < quads; base += THREADS) {
+        const int32_t i = base + (int32_t)threadIdx.x;
+        const uint4 keys = i < quads ? ((const uint4 *)(const void *)s.keys)[i] : make_uint4(0, 0, 0, 0);
+        if (__any_sync(SL_FULL_WARP, max(max(keys.x, keys.y), max(keys.z, keys.w)) >= q.floor)) {
+            add(keys.x);
+            add(keys.y);
+            add(keys.z);
+            add(keys.w);
         }
     }
     __syncthreads();
@@ -298,10 +287,10 @@ static __device__ void run_search(sampling *s, search *q, int digits, shared_mem
     for (int d = 0; d < digits; d++) {
         mass *totals = shared->totals[s->turn++ % 2];
         fill_bins(*s, *q, 24 - 8 * d, totals, shared);
-        cluster_sync();
+        sl_cluster_sync();
         mass mine = 0;
         for (uint32_t rank = 0; rank < s->blocks && threadIdx.x < BINS; rank++) {
-            mine += *of_block(&totals[BINS - 1 - threadIdx.x], rank);
+            mine += *sl_of_block(&totals[BINS - 1 - threadIdx.x], rank);
         }
         choose_bin(mine, q, shared);
         if (!q->reached && q->one_each) {
@@ -372,7 +361,7 @@ static __device__ uint32_t ties_before(sampling *s, const cut &limit, int32_t fi
     }
     mass mine = 0, total;
     for (int32_t i = first; i < last; i++) {
-        mine += order_key(s->logits[i]) == limit.key;
+        mine += s->keys[i] == limit.key;
     }
     return (uint32_t)sum_threads(s, mine, &total, shared);
 }
@@ -380,13 +369,13 @@ static __device__ uint32_t ties_before(sampling *s, const cut &limit, int32_t fi
 /* What candidate i weighs if it is inside the cut and at least `least` as likely as the likeliest. */
 static __device__ __forceinline__ mass left_mass(const sampling &s, const cut &limit, int32_t i, float least,
                                                  uint32_t *tie) {
-    const uint32_t key = order_key(s.logits[i]);
+    const uint32_t key = s.keys[i];
     const bool inside = is_inside(limit, key, *tie);
     *tie += key == limit.key && limit.ties != 0xffffffffu;
     if (!inside) {
         return 0;
     }
-    const float p = probability(s, s.logits[i]);
+    const float p = probability(s, logit_of(key));
     return p >= least ? to_mass(p) : 0;
 }
 
@@ -452,7 +441,7 @@ static __global__ void __launch_bounds__(THREADS)
     sl_wait_for_inputs();
     sl_let_next_begin();
     sampling s = {};
-    s.blocks = cluster_blocks();
+    s.blocks = sl_cluster_blocks();
     s.rank = blockIdx.x % s.blocks;
     const int32_t index = (int32_t)(blockIdx.x / s.blocks);
     if (index >= context.header->outputs) { /* so do the others of the cluster */
@@ -464,22 +453,24 @@ static __global__ void __launch_bounds__(THREADS)
     s.first = min((int32_t)s.rank * args.part, args.vocabulary);
     s.count = min(args.part, args.vocabulary - s.first);
     const float *from = sl_f32(args.logits, index) + s.first;
-    float *part = args.scratch ? args.scratch + (int64_t)index * args.vocabulary + s.first : (float *)memory;
+    uint32_t *part =
+        args.scratch ? args.scratch + (int64_t)blockIdx.x * args.part : (uint32_t *)(void *)memory;
     const float penalty = output.sampler.repetition_penalty;
     const bool penalised = penalty > 0 && penalty != 1.0f && output.history_count > 0;
     const bool draws = output.sampler.temperature > 0;
     candidate mine = read_part(from, s.first, s.count, penalised || draws ? part : NULL);
     const bool superseded = is_superseded(context, index, output.slot);
     if (penalised) {
-        penalise(context, output, from, s, part);
-        __syncthreads();
-        mine = read_part(part, s.first, s.count, NULL);
+        mine = penalise(context, output, from, s, part);
+    }
+    if (draws && threadIdx.x < 4 && s.count + (int32_t)threadIdx.x < args.part) {
+        part[s.count + threadIdx.x] = 0; /* none: the last quad is read whole */
     }
     const candidate best = find_best(&s, mine, &shared);
     int32_t token = best.id;
     bool writes = s.rank == 0 && threadIdx.x == 0;
     if (draws && isfinite(best.logit)) {
-        s.logits = part;
+        s.keys = part;
         s.largest = best.logit;
         s.thread_key = mine.id < 0 ? 0 : order_key(mine.logit);
         writes = draw(&s, best, &token, &shared);
@@ -490,7 +481,7 @@ static __global__ void __launch_bounds__(THREADS)
             context.last_tokens[output.slot] = token;
         }
     }
-    cluster_sync(); /* others may still read this block's memory */
+    sl_cluster_sync(); /* others may still read this block's memory */
 }
 
 cudaError_t sl_cuda_sample_prepare(int device) {
@@ -504,7 +495,9 @@ cudaError_t sl_cuda_sample_prepare(int device) {
 
 uint64_t sl_cuda_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
-    return (uint64_t)query->rows[SL_ROWS_OUTPUT] * (uint64_t)query->op->u.sample.vocabulary * sizeof(float);
+    const uint64_t whole = CLUSTER * 4; /* parts are whole quads */
+    return (uint64_t)query->rows[SL_ROWS_OUTPUT] *
+           (((uint64_t)query->op->u.sample.vocabulary + whole - 1) / whole * whole) * sizeof(uint32_t);
 }
 
 SL_CUDA_RUN(sl_cuda_sample) {
@@ -513,8 +506,8 @@ SL_CUDA_RUN(sl_cuda_sample) {
     const int32_t part = (vocabulary + (int32_t)cluster * 4 - 1) / ((int32_t)cluster * 4) * 4;
     const uint32_t bytes = (uint32_t)part * (uint32_t)sizeof(float);
     const bool fits = cluster > 1 && bytes <= MOST_SHARED;
-    const sample_args args = {op->in[0], op->out[0], fits ? NULL : (float *)(void *)op->scratch, vocabulary,
-                              part};
+    const sample_args args = {op->in[0], op->out[0], fits ? NULL : (uint32_t *)(void *)op->scratch,
+                              vocabulary, part};
     sl_launch_shape shape = {dim3((unsigned)op->rows[SL_ROWS_OUTPUT] * cluster), dim3(THREADS),
                              fits ? bytes : 0};
     shape.cluster = cluster;
