@@ -193,6 +193,9 @@ static const linear_shape linear_shapes[] = {
     {.rows = 19, .columns = 256, .outputs = {48, 40}, .bias = true, .experts = 8, .used = 3},
     {.rows = 1, .columns = 512, .outputs = {33}, .experts = 8, .used = 2},
     {.rows = 70, .columns = 512, .outputs = {64}, .bias = true, .experts = 5, .used = 2, .expert_x = true},
+    {.rows = 33, .columns = 768, .outputs = {160, 17}, .bias = true, .residual = true, .how = OUTLIERS},
+    {.rows = 150, .columns = 1024, .outputs = {200}, .raw = true},
+    {.rows = 40, .columns = 1280, .outputs = {72}, .experts = 3, .used = 2, .raw = true},
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
 };

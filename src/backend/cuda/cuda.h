@@ -109,6 +109,8 @@ struct sl_cuda_kernel {
     sl_kernel kernel; /* first: the registry hands out pointers to it */
     sl_qtype weight_type;
     int32_t most_rows; /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
+    int32_t least_rows, best_rows; /* LINEAR: declines smaller buckets; declines larger ones unless deterministic, as
+                                      others are faster there; 0: neither */
     sl_cuda_run run;
     /* Once, when the op is resolved: whatever `run` must not do. NULL: nothing. */
     int (*prepare)(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
@@ -243,6 +245,22 @@ const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_que
 cudaError_t sl_cuda_matmul_prepare(int device);
 cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes, bool wgmma);
 cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes, bool wgmma);
+/* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows, `mmq_tile` for
+ * many */
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q6_k);
+const char *sl_cuda_mmq_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+cudaError_t sl_cuda_mmq_prepare(int device);
+cudaError_t sl_cuda_mmq_prepare_legacy(int most_bytes);
+cudaError_t sl_cuda_mmq_prepare_kquants(int most_bytes);
 /* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
  * device */
 cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest, cudaStream_t stream);

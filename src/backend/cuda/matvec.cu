@@ -250,8 +250,11 @@ const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kern
     const sl_op *op = query->op;
     /* A plan whose buckets are all this small would take it, one for longer chunks could not: the chunk would
      * change the bits. */
-    if (query->backend->options.deterministic) {
+    if (query->backend->options.deterministic && ((const sl_cuda_kernel *)kernel)->most_rows > 0) {
         return "has a numeric class for few rows only";
+    }
+    if (op->in[1].value != SL_NONE && query->rows[SL_ROWS_STEP] > SL_CUDA_FEW_ROWS) {
+        return "reads experts' weights row by row";
     }
     /* x and the weights are read 16 bytes at a time. */
     if (query->values[op->in[0].value].width % 4 != 0 || op->in[0].column % 4 != 0 ||

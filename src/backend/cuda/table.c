@@ -35,7 +35,7 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
-#define MATVEC(ID, type_name, format, class_name, check)                                                            \
+#define MATVEC(ID, type_name, format, class_name, check, most)                                               \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-matvec",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -43,9 +43,8 @@
                    .activation = SL_VALUE_##format,                                                          \
                    .tolerance = 2e-5f,                                                                       \
                    .batched = true,                                                                          \
-                   .declines = check},                                                     \
-        .weight_type = SL_QTYPE_##ID, .most_rows = SL_CUDA_FEW_ROWS,                                         \
-        .run = sl_cuda_linear_matvec_##type_name                                                             \
+                   .declines = check},                                                                       \
+        .weight_type = SL_QTYPE_##ID, .most_rows = most, .run = sl_cuda_linear_matvec_##type_name            \
     }
 /* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
  * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
@@ -94,6 +93,19 @@
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare,       \
         .repack = sl_cuda_kept_repack, .packed_type = SL_QTYPE_BF16                                          \
     }
+/* Buckets of `least` to `most` rows (0: any); above `best` BF16 is faster. */
+#define MMQ(ID, type_name, shape, least, most, best)                                                         \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-mmq-" #shape,                                         \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "q8_32/256",                                                             \
+                   .activation = SL_VALUE_Q8_32,                                                             \
+                   .tolerance = 2e-5f,                                                                       \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_mmq_declines},                                                        \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most, .best_rows = best,             \
+        .run = sl_cuda_linear_mmq_##shape##_##type_name                                                      \
+    }
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
  * is tested with outliers, whose scores are hundreds. */
@@ -125,6 +137,11 @@ static const sl_cuda_kernel kernels[] = {
     KEPT(Q4_K, q4_k),
     KEPT(Q5_K, q5_k),
     KEPT(Q6_K, q6_k),
+    MMQ(Q8_0, q8_0, batch, 9, 64, 64),
+    MMQ(Q4_0, q4_0, batch, 9, 64, 64),
+    MMQ(Q4_K, q4_k, batch, 9, 64, 64),
+    MMQ(Q5_K, q5_k, batch, 9, 64, 64),
+    MMQ(Q6_K, q6_k, batch, 9, 64, 64),
     CUBLAS(F16, f16, 1.5e-2f),
     CUBLAS(BF16, bf16, 1e-4f),
     CUBLAS(Q8_0, q8_0, 1.5e-2f),
@@ -145,14 +162,19 @@ static const sl_cuda_kernel kernels[] = {
     MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
-    MATVEC(F32, f32, F32, "f32/lanes", sl_cuda_matvec_float_declines),
-    MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines),
-    MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines),
-    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
-    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
-    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
-    MATVEC(Q5_K, q5_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
-    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines),
+    MMQ(Q8_0, q8_0, tile, 17, 0, 0),
+    MMQ(Q4_0, q4_0, tile, 17, 0, 0),
+    MMQ(Q4_K, q4_k, tile, 17, 0, 0),
+    MMQ(Q5_K, q5_k, tile, 17, 0, 0),
+    MMQ(Q6_K, q6_k, tile, 17, 0, 0),
+    MATVEC(F32, f32, F32, "f32/lanes", sl_cuda_matvec_float_declines, 0),
+    MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(Q5_K, q5_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
