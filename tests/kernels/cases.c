@@ -300,29 +300,41 @@ typedef struct attention_shape {
     bool sinks, gate;
     sl_qtype cache;
     style how;
+    int32_t step_rows; /* 0: all at once */
 } attention_shape;
 
 static const attention_shape attention_shapes[] = {
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
-    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL},
-    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL},
-    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
-    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL},
-    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL},
-    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL},
-    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL},
-    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL},
-    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL},
-    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL},
-    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS},
-    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL},
-    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL},
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL},
-    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS},
-    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, LARGE},
-    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL},
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
+    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0},
+    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0},
+    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
+    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 0},
+    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL, 0},
+    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL, 0},
+    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL, 0},
+    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL, 0},
+    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
+    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0},
+    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS, 0},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS, 0},
+    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
+    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL, 0},
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
+    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS, 0},
+    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 0},
+    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
+    /* Few rows a step, many keys before them. */
+    {560, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 13},
+    {660, 2, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 12},
+    {530, 1, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 13},
+    {640, 2, 3, 1, 192, 128, 300, 0, false, true, SL_QTYPE_F16, NORMAL, 12},
+    {530, 1, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_BF16, NORMAL, 8},
+    {700, 5, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 55},
+    {400, 3, 32, 2, 64, 64, 100, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 60},
+    {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0},
+    {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0},
+    {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4},
 };
 enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes };
 
@@ -331,6 +343,7 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     begin_case(c, shape->rows, shape->spans, random);
     c->tolerance = 1e-4; /* an error of a score is one of its exponential */
     c->cache_type = shape->cache;
+    c->step_rows = shape->step_rows;
     const sl_cache_group group = {"all",        2, shape->kv_heads, shape->key_size, shape->value_size,
                                   shape->window};
     const sl_cache_group other = {"other", 1, 1, 32, 32, 0}; /* so that the group's number matters */
@@ -391,6 +404,9 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     build_attention(c, shape, kind == SL_OP_ATTENTION, random);
     if (kind == SL_OP_BEGIN) {
         c->op = 0;
+    }
+    if (kind != SL_OP_ATTENTION) {
+        c->step_rows = 0; /* what checks them takes pages as one step deals them out */
     }
     if (kind == SL_OP_CACHE_WRITE && shape->cache == SL_QTYPE_FP8) {
         disturb_for_e4m3(c, c->program.ops[1].in[0].value, random);
@@ -796,7 +812,7 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         return true;
     }
     if (kind == SL_OP_ATTENTION && variant == 0) {
-        const attention_shape shape = {rows, 1, 16, 8, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL};
+        const attention_shape shape = {rows, 1, 16, 8, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0};
         build_attention(c, &shape, true, random);
         snprintf(c->name, sizeof c->name, "16/8 heads of 128, f16");
         return true;

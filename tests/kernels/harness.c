@@ -232,7 +232,7 @@ kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_
         longest = c->span_rows[s] > longest ? c->span_rows[s] : longest;
     }
     d->program = &c->program;
-    d->limits = (sl_limits){.rows = c->rows + SPARE_ROWS,
+    d->limits = (sl_limits){.rows = (c->step_rows ? c->step_rows : c->rows) + SPARE_ROWS,
                             .outputs = c->output_count + 1,
                             .sequences = c->span_count,
                             .context = longest + c->position_base + 1,
@@ -597,6 +597,7 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
     for (;;) {
         step_plan step;
         int32_t start = 0, rows = 0;
+        const int32_t most = c->step_rows ? c->step_rows / c->span_count : INT32_MAX;
         memset(&step, 0, sizeof step);
         for (int32_t s = 0; s < c->span_count; s++) {
             const int32_t left = c->span_rows[s] - r->done[s];
@@ -607,6 +608,7 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
                             : left == 0 || kt_below(random, 3) == 0
                                 ? 0
                                 : 1 + kt_below(random, left < 70 ? left : 70);
+            step.count[s] = step.count[s] < most ? step.count[s] : most;
             rows += step.count[s];
             start += c->span_rows[s];
         }

@@ -33,6 +33,7 @@ typedef struct kt_case {
     int32_t op; /* the one under test */
     int32_t span_count, span_rows[KT_SPANS];
     int32_t rows;
+    int32_t step_rows; /* most rows of a step; 0: all */
     int32_t position_base;
     int32_t *tokens;         /* [rows] */
     sl_step_output *outputs; /* [output_count], rows on the time line, rising */
@@ -81,7 +82,8 @@ kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_
 void kt_runner_free(kt_runner *runner);
 /* The kernel that runs the op under test. */
 const sl_kernel *kt_runner_kernel(const kt_runner *runner);
-/* Runs the time line; false with a printed message on failure, which includes damaged guard bytes. */
+/* Runs the time line; KT_WHOLE in one step, or in as few as step_rows allows. False with a printed message on
+ * failure, which includes damaged guard bytes. */
 bool kt_run(kt_runner *runner, kt_cut cut, kt_random *random, kt_result *result);
 /* Runs the op under test alone, on what the last kt_run left; for timing. */
 bool kt_run_op(kt_runner *runner);

@@ -57,6 +57,8 @@ typedef struct sl_cuda_cache {
 
 typedef struct sl_cuda_blas sl_cuda_blas;
 
+enum { SL_CUDA_ARRIVALS = 16384 };
+
 /* Passed to kernels by value. All pointers are to device memory; the arrays are the device's copy of the step
  * block. */
 typedef struct sl_cuda_context {
@@ -76,6 +78,8 @@ typedef struct sl_cuda_context {
     int32_t processors;      /* multiprocessors of the device */
     bool dependent_launches; /* the device knows programmatic dependent launch */
     sl_cuda_blas *blas;      /* on the host: cuBLASLt, NULL while no kernel needs it */
+    /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */
+    uint32_t *arrivals;
 } sl_cuda_context;
 
 typedef struct sl_cuda_kernel sl_cuda_kernel;
@@ -161,13 +165,15 @@ SL_CUDA_RUN(sl_cuda_cache_write);
 SL_CUDA_RUN(sl_cuda_attention);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_attention_prepare(int device);
-/* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys, one class; `wgmma` for
- * many rows on Hopper, another. */
+/* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys, one class; on Hopper
+ * `decode` for few rows and `wgmma` for many, a class each. */
 enum { SL_CUDA_SPLIT_ROWS = 16, SL_CUDA_FLASH_FEW_ROWS = 64 };
 SL_CUDA_RUN(sl_cuda_flash_whole);
 SL_CUDA_RUN(sl_cuda_flash_few);
 SL_CUDA_RUN(sl_cuda_flash_split);
 SL_CUDA_RUN(sl_cuda_flash_wgmma);
+SL_CUDA_RUN(sl_cuda_flash_decode);
+uint64_t sl_cuda_flash_decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_flash_prepare(int device);

@@ -51,6 +51,7 @@ struct sl_executor {
     unsigned char *pools[SL_POOL_COUNT]; /* on the device, but for staging: pinned host memory */
     unsigned char *block;                /* the device's copy of the step block */
     control *control;
+    uint32_t *arrivals;
     unsigned long long *digests; /* pinned: replayed, eager */
     stage stages[SL_CUDA_STAGES];
     int32_t next, in_flight;  /* the stage to fill; how many before it are not waited for */
@@ -334,6 +335,13 @@ static int make_pools(sl_executor *executor, sl_error *error) {
         status =
             sl_cuda_malloc(&executor->device, sizeof(control) + slots, (void **)&executor->control, error);
     }
+    const uint64_t arrivals = SL_CUDA_ARRIVALS * sizeof(uint32_t);
+    if (!status) {
+        status = sl_cuda_malloc(&executor->device, arrivals, (void **)&executor->arrivals, error);
+    }
+    if (!status) {
+        status = SL_CUDA(cudaMemsetAsync(executor->arrivals, 0, arrivals, executor->device.stream), error);
+    }
     if (!status) {
         status = sl_cuda_malloc_host(&executor->device, 2 * sizeof *executor->digests,
                                      (void **)&executor->digests, error);
@@ -392,6 +400,7 @@ static int make_context(sl_executor *executor, sl_error *error) {
     context->history = sl_step_history(layout, executor->block);
     context->table_width = sl_table_width(deployment->limits.context);
     context->experts_used = program->experts_used;
+    context->arrivals = executor->arrivals;
     context->state = executor->pools[SL_POOL_STATE];
     context->state_bytes = program->state_bytes;
     int32_t *table = (int32_t *)(void *)executor->pools[SL_POOL_TABLES];
@@ -815,6 +824,7 @@ static void destroy_executor(sl_executor *executor) {
     sl_cuda_cublas_destroy(executor->context.blas);
     sl_cuda_free(executor->block);
     sl_cuda_free(executor->control);
+    sl_cuda_free(executor->arrivals);
     sl_cuda_free_host(executor->digests);
     for (int i = 0; i < SL_CUDA_STAGES; i++) {
         if (executor->stages[i].finished) {

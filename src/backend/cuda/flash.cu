@@ -5,7 +5,9 @@ enum {
     MERGE_THREADS = 128,
     MOST_SIZE = 512,
     MOST_TILE_SIZE = 256, /* of a head, in the arrangement for many rows */
-    MOST_WGMMA_SIZE = 128,
+    MOST_WGMMA_SIZE = 256,
+    MOST_DECODE_SIZE = 256,
+    FEW_SPANS = 8, /* up to which a step's sequences are too few to give every block whole rows */
     LEAST_WGMMA_ROWS = 64
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
@@ -103,9 +105,41 @@ uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query 
            (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
 }
 
+uint64_t sl_cuda_flash_decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
+           (uint64_t)decode_most_parts(group->kv_heads) * (uint64_t)(DECODE_HEAD + group->value_size) *
+           sizeof(float);
+}
+
+static bool is_hopper(int device) {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           major == 9;
+}
+
+/* What only `decode` refuses. */
+static const char *decode_declines(const sl_kernel_query *query) {
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    if (query->rows[SL_ROWS_STEP] > DECODE_MOST_ROWS) {
+        return "takes 64 rows at most";
+    }
+    if (size_of(group) > MOST_DECODE_SIZE) {
+        return "takes head sizes up to 256";
+    }
+    if (query->rows[SL_ROWS_STEP] * attention->heads > SL_CUDA_ARRIVALS) {
+        return "takes fewer heads";
+    }
+    return is_hopper(query->backend->options.device) ? NULL : "takes devices of capability 9.0";
+}
+
 static int32_t bytes_needed(sl_qtype type, int32_t size, bool few) {
     return type == SL_QTYPE_BF16   ? sl_flash_bytes_bf16(size, few)
            : type == SL_QTYPE_Q8_0 ? sl_flash_bytes_q8_0(size, few)
+           : type == SL_QTYPE_FP8  ? sl_flash_bytes_fp8(size, few)
                                    : sl_flash_bytes_f16(size, few);
 }
 
@@ -114,14 +148,15 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    const bool wgmma = row->run == sl_cuda_flash_wgmma, few = !wgmma && row->run != sl_cuda_flash_whole;
+    const bool wgmma = row->run == sl_cuda_flash_wgmma, decode = row->run == sl_cuda_flash_decode;
+    const bool few = !wgmma && row->run != sl_cuda_flash_whole;
     const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
     if (type != row->weight_type) {
         return "takes caches of another type";
     }
     if (wgmma && size_of(group) > MOST_WGMMA_SIZE) {
-        return "takes head sizes up to 128";
+        return "takes head sizes up to 256";
     }
     if (wgmma && query->rows[SL_ROWS_STEP] < LEAST_WGMMA_ROWS) {
         return "takes 64 rows or more";
@@ -136,15 +171,20 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     if (group->key_size % 8 != 0 || group->value_size % 8 != 0) {
         return "takes head sizes that are multiples of 8";
     }
+    if (type == SL_QTYPE_FP8 && (group->key_size % 16 != 0 || group->value_size % 16 != 0)) {
+        return "takes head sizes that are multiples of 16";
+    }
     if (!(attention->scale > 0)) {
         return "takes positive scales";
     }
     if (kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 256 MiB";
     }
-    int most = 0, major = 0;
-    if (wgmma && (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-                  major != 9)) {
+    if (decode) {
+        return decode_declines(query);
+    }
+    int most = 0;
+    if (wgmma && !is_hopper(device)) {
         return "takes devices of capability 9.0";
     }
     if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
@@ -160,10 +200,15 @@ cudaError_t sl_cuda_flash_prepare(int device) {
     code = code == cudaSuccess ? sl_flash_prepare_f16(most) : code;
     code = code == cudaSuccess ? sl_flash_prepare_bf16(most) : code;
     code = code == cudaSuccess ? sl_flash_prepare_q8_0(most) : code;
-    int major = 0;
-    code = code == cudaSuccess ? cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)
-                               : code;
-    return code == cudaSuccess && major == 9 ? sl_flash_prepare_wgmma() : code;
+    code = code == cudaSuccess ? sl_flash_prepare_fp8(most) : code;
+    if (code != cudaSuccess || !is_hopper(device)) {
+        return code;
+    }
+    code = sl_flash_prepare_wgmma();
+    code = code == cudaSuccess ? sl_decode_prepare_f16() : code;
+    code = code == cudaSuccess ? sl_decode_prepare_bf16() : code;
+    code = code == cudaSuccess ? sl_decode_prepare_q8_0() : code;
+    return code == cudaSuccess ? sl_decode_prepare_fp8() : code;
 }
 
 typedef enum flash_way { WAY_WHOLE, WAY_FEW, WAY_SPLIT, WAY_WGMMA } flash_way;
@@ -188,11 +233,41 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     cudaError_t code = way == WAY_WGMMA        ? sl_flash_launch_wgmma(context, &args, &shape, stream)
                        : type == SL_QTYPE_BF16 ? sl_flash_launch_bf16(context, &args, &shape, stream)
                        : type == SL_QTYPE_Q8_0 ? sl_flash_launch_q8_0(context, &args, &shape, stream)
+                       : type == SL_QTYPE_FP8  ? sl_flash_launch_fp8(context, &args, &shape, stream)
                                                : sl_flash_launch_f16(context, &args, &shape, stream);
     if (code == cudaSuccess && split) {
         code = merge(context, &args, shape.rows, group->value_size, stream);
     }
     return code;
+}
+
+SL_CUDA_RUN(sl_cuda_flash_decode) {
+    const sl_op_attention *attention = &op->op->u.attention;
+    const sl_cache_group *group = &op->program->groups[attention->place.group];
+    const decode_args args = {*attention,
+                              op->in[0],
+                              op->in[1],
+                              op->out[0],
+                              (const float *)op->weights[0].data,
+                              (float *)op->scratch,
+                              context->arrivals,
+                              decode_most_parts(group->kv_heads),
+                              attention->heads / group->kv_heads,
+                              op->spans,
+                              op->spans <= FEW_SPANS ? 1 : decode_most_parts(group->kv_heads),
+                              group->layers};
+    const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
+                                      true};
+    switch (context->caches[attention->place.group].type) {
+    case SL_QTYPE_BF16:
+        return sl_decode_launch_bf16(context, &args, &shape, stream);
+    case SL_QTYPE_Q8_0:
+        return sl_decode_launch_q8_0(context, &args, &shape, stream);
+    case SL_QTYPE_FP8:
+        return sl_decode_launch_fp8(context, &args, &shape, stream);
+    default:
+        return sl_decode_launch_f16(context, &args, &shape, stream);
+    }
 }
 
 SL_CUDA_RUN(sl_cuda_flash_whole) {

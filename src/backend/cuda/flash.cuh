@@ -9,11 +9,11 @@
  * n-th chunk of the keys instead of all of them, and merge_kernel in flash.cu adds the chunks.
  *
  * Class "mma64/split512", after the type multiplied in: q and p are rounded to that type, keys and values
- * are of it (q8_0 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the sequence;
- * chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16 columns,
- * then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e after a
- * softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y = y
- * corr
+ * are of it (q8_0 and fp8 decoded to f16). Keys in tiles of 64, at multiples of 64 of their index in the
+ * sequence; chunks of eight tiles, at multiples of 512. Scores in f32 by matrix instructions over steps of 16
+ * columns, then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2 e (log2 e
+ * after a softcap), p = 2^(score c - m' c); every lane adds the p of its own columns, l = l corr + p + ...; y
+ * = y corr
  * + p v over steps of 16 keys. A chunk starts with m = -infinity, l = 0, y = 0. Its l is added over the four
  * lanes of a row at its end, then the chunks as merge_chunk() says. A tile that a row does not see changes
  * none of its bits: p = 0, corr = 1. So a result depends on neither arrangement nor the rest of the step. */
@@ -26,6 +26,9 @@
 static constexpr int FLASH_THREADS = 128, FLASH_WARPS = 4, FLASH_KEYS = SL_PAGE_TOKENS;
 static constexpr float FLASH_LOG2_E = 1.4426950408889634f;
 
+/* Rows that are decoded to f16 before they are multiplied. */
+template <int TYPE> static constexpr bool FLASH_RAW = TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_FP8;
+
 /* SIZE: columns of keys and values, what a head lacks is zeros. MS: groups of 16 units per warp. WN: warps
  * that share units. STAGES: tiles of keys and of values in shared memory. */
 template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct flash_shape {
@@ -33,8 +36,9 @@ template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct flash_shape {
     static constexpr int UNITS = 16 * MS * WM;
     static constexpr int STRIDE = SIZE + 8; /* 16-bit elements: 8 rows of 16 bytes fall on different banks */
     static constexpr int COLUMNS = SIZE / WN;
-    static constexpr int PLANES = TYPE == SL_QTYPE_Q8_0 ? 1 : STAGES;
-    static constexpr int RAW = TYPE == SL_QTYPE_Q8_0 ? SIZE / 32 * SL_Q8_0_BYTES * FLASH_KEYS : 0;
+    static constexpr int PLANES = FLASH_RAW<TYPE> ? 1 : STAGES;
+    static constexpr int ROW = TYPE == SL_QTYPE_Q8_0 ? SIZE / 32 * SL_Q8_0_BYTES : SIZE;
+    static constexpr int RAW = FLASH_RAW<TYPE> ? ROW * FLASH_KEYS : 0;
     static constexpr int TILE_BYTES = FLASH_KEYS * STRIDE * 2;
     static constexpr int BYTES = UNITS * STRIDE * 2 + 2 * PLANES * TILE_BYTES + 2 * RAW;
     static_assert(COLUMNS % 16 == 0 && RAW % 16 == 0, "pairs of columns of eight");
@@ -123,16 +127,31 @@ template <int LEFT> static __device__ __forceinline__ void flash_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+/* Two E4M3 values as f16, exactly. */
+static __device__ __forceinline__ uint32_t flash_e4m3(uint32_t two) {
+    uint32_t pair;
+#if __CUDA_ARCH__ >= 890
+    asm("{.reg .b16 low; cvt.u16.u32 low, %1; cvt.rn.f16x2.e4m3x2 %0, low;}" : "=r"(pair) : "r"(two));
+#else
+    const uint32_t wide = (two & 0xffu) | (two & 0xff00u) << 8, magnitude = wide & 0x007f007fu;
+    const uint32_t nan = ((magnitude + 0x00010001u) & 0x00800080u) * 0xfcu; /* 0x7e00 where it is the NaN */
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(magnitude << 7), "r"(0x5c005c00u)); /* 256 */
+    pair |= (wide & 0x00800080u) << 8 | nan;
+#endif
+    return pair;
+}
+
 /* ---- moving tiles ---- */
 
-/* Starts copying a tile's keys (or values) to `to`: as elements, or q8_0's blocks as they lie in the page. */
+/* Starts copying a tile's keys (or values) to `to`: as elements, or q8_0's and fp8's rows as they lie in the
+ * page. */
 template <typename SHAPE, int TYPE, int SIZE>
 static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t tile, bool is_key,
                                                    uint32_t to) {
     if (tile <= w.last_tile) {
         const unsigned char *from = (is_key ? w.keys : w.values) + (uint64_t)w.table[tile] * w.page_bytes;
         const int32_t row_bytes = is_key ? w.key_bytes : w.value_bytes;
-        if (TYPE == SL_QTYPE_Q8_0) {
+        if (FLASH_RAW<TYPE>) {
             const int32_t pieces = row_bytes * FLASH_KEYS / 16; /* 64 rows are a multiple of 16 */
 #pragma unroll 4
             for (int32_t i = (int32_t)threadIdx.x; i < pieces; i += FLASH_THREADS) {
@@ -156,8 +175,31 @@ static __device__ __forceinline__ void flash_fetch(const flash_walk &w, int32_t 
     flash_commit();
 }
 
-/* q8_0 blocks in shared memory to f16 elements, 16 at a time. */
-template <typename SHAPE, int SIZE>
+/* 16 elements of a row as f16. */
+template <int TYPE>
+static __device__ __forceinline__ void flash_decode16(const unsigned char *row, int32_t piece,
+                                                      uint32_t out[8]) {
+    if (TYPE == SL_QTYPE_FP8) {
+        const uint32_t *words = (const uint32_t *)(row + 16 * piece);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            out[e] = flash_e4m3(words[e / 2] >> e % 2 * 16 & 0xffffu);
+        }
+        return;
+    }
+    const uint16_t *block = (const uint16_t *)(row + piece / 2 * SL_Q8_0_BYTES);
+    float scale;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(scale) : "h"(block[0]));
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const uint32_t two = block[1 + piece % 2 * 8 + e];
+        out[e] =
+            flash_pack<SL_QTYPE_F16>((float)(int8_t)(two & 255u) * scale, (float)(int8_t)(two >> 8) * scale);
+    }
+}
+
+/* Rows in shared memory to f16 elements, 16 at a time. */
+template <typename SHAPE, int TYPE, int SIZE>
 static __device__ __forceinline__ void flash_decode(const flash_walk &w, int32_t tile, bool is_key,
                                                     const unsigned char *raw, unsigned char *to) {
     constexpr int PIECES = SIZE / 16;
@@ -168,15 +210,7 @@ static __device__ __forceinline__ void flash_decode(const flash_walk &w, int32_t
         const int32_t key = i / PIECES, piece = i % PIECES;
         uint32_t out[8];
         if (16 * piece < size && base + key >= w.lowest && base + key <= w.highest) {
-            const uint16_t *block = (const uint16_t *)(raw + key * row_bytes + piece / 2 * SL_Q8_0_BYTES);
-            float scale;
-            asm("cvt.f32.f16 %0, %1;" : "=f"(scale) : "h"(block[0]));
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                const uint32_t two = block[1 + piece % 2 * 8 + e];
-                out[e] = flash_pack<SL_QTYPE_F16>((float)(int8_t)(two & 255u) * scale,
-                                                  (float)(int8_t)(two >> 8) * scale);
-            }
+            flash_decode16<TYPE>(raw + key * row_bytes, piece, out);
         } else {
 #pragma unroll
             for (int e = 0; e < 8; e++) {
@@ -685,11 +719,12 @@ static __device__ __forceinline__ void flash_keep_queries(uint32_t q_at, uint32_
 template <typename SHAPE, int TYPE, int SIZE, int STAGES>
 static __device__ __forceinline__ void flash_take_keys(const flash_walk &w, const flash_layout &at,
                                                        int32_t tile, int32_t next, uint32_t there) {
-    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    constexpr bool RAW = FLASH_RAW<TYPE>;
     flash_wait<RAW || STAGES == 2 ? 1 : 0>();
     __syncthreads(); /* the keys are there, and nobody reads the tile before any more */
     if (RAW) {
-        flash_decode<SHAPE, SIZE>(w, tile, true, at.memory + (at.raw - at.q), at.memory + (at.k - at.q));
+        flash_decode<SHAPE, TYPE, SIZE>(w, tile, true, at.memory + (at.raw - at.q),
+                                        at.memory + (at.k - at.q));
         __syncthreads();
         flash_fetch<SHAPE, TYPE, SIZE>(w, next, true, at.raw);
     } else if (STAGES == 2) {
@@ -704,12 +739,12 @@ static __device__ __forceinline__ void flash_take_keys(const flash_walk &w, cons
 template <typename SHAPE, int TYPE, int SIZE, int STAGES>
 static __device__ __forceinline__ void flash_take_values(const flash_walk &w, const flash_layout &at,
                                                          int32_t tile, int32_t next) {
-    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    constexpr bool RAW = FLASH_RAW<TYPE>;
     flash_wait<RAW ? 1 : STAGES == 2 ? 2 : 0>();
     __syncthreads(); /* the values are there, and nobody reads the keys any more */
     if (RAW) {
-        flash_decode<SHAPE, SIZE>(w, tile, false, at.memory + (at.raw - at.q) + SHAPE::RAW,
-                                  at.memory + (at.v - at.q));
+        flash_decode<SHAPE, TYPE, SIZE>(w, tile, false, at.memory + (at.raw - at.q) + SHAPE::RAW,
+                                        at.memory + (at.v - at.q));
         __syncthreads();
         flash_fetch<SHAPE, TYPE, SIZE>(w, next, false, at.raw + SHAPE::RAW);
     } else if (STAGES == 1) {
@@ -736,7 +771,7 @@ template <int TYPE, int SIZE, int MS, int WN, int STAGES, int BLOCKS>
 static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
     flash_kernel(sl_cuda_context context, flash_args args) {
     typedef flash_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;
-    constexpr bool RAW = TYPE == SL_QTYPE_Q8_0;
+    constexpr bool RAW = FLASH_RAW<TYPE>;
     constexpr bool KEEP = SIZE / 16 * MS * 4 <= 32; /* q stays in registers */
     extern __shared__ uint4 flash_memory[];
     __shared__ flash_rare<SHAPE::UNITS, WN> rare;

@@ -35,6 +35,54 @@ typedef struct flash_launch_shape {
 FLASH_DECLARE(f16)
 FLASH_DECLARE(bf16)
 FLASH_DECLARE(q8_0)
+FLASH_DECLARE(fp8)
+#undef FLASH_DECLARE
+/* What a row's keys are cut into where few rows have many keys, see flash_decode.cuh. */
+enum {
+    DECODE_MOST_ROWS = 64,
+    DECODE_PARTS = 128,     /* of all key heads together: about one for each multiprocessor */
+    DECODE_LEAST_TILES = 4, /* of a part */
+    DECODE_HEAD = 4         /* floats before a partial result: m (times log2 e), l and two unused */
+};
+
+/* Tiles of a part, for a row whose last key lies in the tile before `tiles`. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    decode_part_tiles(int32_t tiles, int32_t window, int32_t kv_heads) {
+    const int32_t most = window > 0 ? (window + SL_PAGE_TOKENS - 2) / SL_PAGE_TOKENS + 1 : tiles;
+    const int32_t seen = most < tiles ? most : tiles;
+    const int32_t each = (seen * kv_heads + DECODE_PARTS - 1) / DECODE_PARTS;
+    return each > DECODE_LEAST_TILES ? each : DECODE_LEAST_TILES;
+}
+
+/* Most parts that a run of units can have. */
+static inline int32_t decode_most_parts(int32_t kv_heads) {
+    return (DECODE_PARTS + kv_heads - 1) / kv_heads + 1;
+}
+
+typedef struct decode_args {
+    sl_op_attention attention;
+    sl_cuda_operand q, gate, y;
+    const float *sinks;
+    float *partials;    /* [row][head][most_parts][DECODE_HEAD + value_size]: m and l, y */
+    uint32_t *arrivals; /* [row][head]: parts done, 0 before a launch and after it */
+    int32_t most_parts;
+    int32_t ratio;      /* query heads per key head */
+    int32_t spans;      /* at most */
+    int32_t item_parts; /* parts that a block does one after the other */
+    int32_t layers;     /* of a page */
+} decode_args;
+
+#define FLASH_DECLARE(name)                                                                                  \
+    cudaError_t sl_decode_launch_##name(const sl_cuda_context *context, const decode_args *args,             \
+                                        const flash_launch_shape *shape, cudaStream_t stream);               \
+    cudaError_t sl_decode_prepare_##name(void);
+FLASH_DECLARE(f16)
+FLASH_DECLARE(bf16)
+FLASH_DECLARE(q8_0)
+FLASH_DECLARE(fp8)
 #undef FLASH_DECLARE
 /* Devices of capability 9.0 only; heads up to 128. */
 cudaError_t sl_flash_launch_wgmma(const sl_cuda_context *context, const flash_args *args,

@@ -1,0 +1,954 @@
+/* Flash attention on Hopper for steps of few rows with many keys, where reading keys and values is the work.
+ *
+ * A unit is one row and one query head, as in flash.cuh; UNITS of them that read one key head are the columns
+ * of the matrix instruction, keys (then values' columns) its rows. The keys of a row are cut into parts of
+ * whole tiles. An item is a run of units, a key head and some parts; blocks take items in turn. In a block
+ * one warp copies tiles into a ring of slots; four warps take 16 keys of every tile each, and add up what
+ * they found at a part's end. If a run's parts are in several items, the last block to finish one adds them.
+ *
+ * Class "decode16", after the type multiplied in: q and p are rounded to that type, keys and values are of it
+ * (q8_0 and fp8 decoded to f16). decode_part_tiles() says how many tiles a part has, by the number that the
+ * row sees; it begins at a multiple of that. Keys 16 w to 16 w + 15 of a part's tiles are strand w. A strand
+ * goes over its tiles in rising order: scores by matrix instructions over steps of 16 columns (even steps and
+ * odd steps apart, then added), then softcap; m' = max(m, scores), corr = 2^((m - m') c) with c = scale log2
+ * e (log2 e after a softcap), p = 2^(score c - m' c), l = l corr + p + p of the lane's two keys, y = y corr +
+ * p v. l is added over the eight lanes of a unit at the end. A part is its strands in order: with M the
+ * largest m, the fused sums of l 2^(m - M) and of y 2^(m - M). A row is its parts in order, each added as
+ * flash_merge() says, behind a sink as a part with l = 1. What a row does not see adds nothing to its bits: p
+ * = 0, corr = 1. So a result depends only on the row and its sequence. */
+#ifndef SL_BACKEND_CUDA_FLASH_DECODE_CUH
+#define SL_BACKEND_CUDA_FLASH_DECODE_CUH
+
+#include "backend/cuda/flash_hopper.cuh"
+
+enum {
+    DECODE_WARPS = 4, /* that multiply */
+    DECODE_THREADS = 32 * (DECODE_WARPS + 1),
+    DECODE_MULTIPLIERS = 32 * DECODE_WARPS,
+    DECODE_BATCH = 8 /* parts that are on their way at a time */
+};
+
+/* BYTES: of an element in a slot. BOXES: of 128 bytes of a row. COLUMNS: of keys and values, what a head
+ * lacks is zeros. */
+template <int TYPE, int SIZE, int UNITS_, int SLOTS_> struct decode_shape {
+    static constexpr bool RAW = TYPE == SL_QTYPE_Q8_0; /* rows as they lie in the page */
+    static constexpr int UNITS = UNITS_, SLOTS = SLOTS_;
+    static constexpr int BYTES = TYPE == SL_QTYPE_FP8 ? 1 : 2;
+    static constexpr int BOXES = (SIZE * BYTES + 127) / 128;
+    static constexpr int COLUMNS = RAW ? SIZE : BOXES * 128 / BYTES;
+    static constexpr int SLOT = RAW ? SIZE / 32 * SL_Q8_0_BYTES * FLASH_KEYS : BOXES * 128 * FLASH_KEYS;
+    static constexpr int STRIDE = COLUMNS + 4; /* floats of a unit where strands meet: no bank twice */
+    static constexpr int MEETING = DECODE_WARPS * UNITS * STRIDE * 4;
+    static constexpr int TOTALS = UNITS * STRIDE * 4;
+    static constexpr int SHARED = 1024 + SLOTS * SLOT + MEETING + TOTALS; /* 1024: to align */
+};
+
+/* Some parts of a run of units. */
+typedef struct decode_item {
+    const int32_t *table;
+    int32_t first_row;   /* of the span, in the step */
+    int32_t length;      /* of the span: keys before its rows */
+    int32_t unit, units; /* numbered in the span */
+    int32_t kv_head;
+    int32_t part, count;       /* the first one, from the run's first part on; how many */
+    int32_t parts, part_tiles; /* of the run; of a part */
+    int32_t tile, end;         /* tiles of all parts of the item */
+} decode_item;
+
+template <int UNITS, int SLOTS> struct decode_shared {
+    uint64_t full[SLOTS], empty[SLOTS];
+    int32_t before[DECODE_MOST_ROWS + 1]; /* items before each span */
+    int32_t value_size;
+    float m[DECODE_WARPS][UNITS], l[DECODE_WARPS][UNITS]; /* of the strands; m times c */
+    float2 totals[2][UNITS];                              /* m and l of the parts before, by turns */
+    bool last;
+};
+
+#if __CUDA_ARCH__ >= 900
+
+/* ---- finding work ---- */
+
+static __device__ __forceinline__ int32_t decode_rest(int32_t x, int32_t d) {
+    return x - hopper_divide(x, d) * d;
+}
+
+/* Rows of a span in one tile of keys: they have the same parts. */
+typedef struct decode_rows {
+    int32_t first, count; /* in the span */
+    int32_t tiles;        /* of a part */
+    int32_t first_tile, last_tile, first_part;
+    int32_t runs, parts, groups; /* groups: of parts, an item each */
+} decode_rows;
+
+template <int UNITS>
+static __device__ __forceinline__ decode_rows decode_cut(const decode_args &args, const sl_cuda_cache &cache,
+                                                         int32_t length, int32_t first, int32_t count) {
+    decode_rows rows;
+    const int32_t index = length + first;
+    rows.first = first;
+    rows.count = count;
+    rows.last_tile = index / FLASH_KEYS;
+    rows.first_tile = flash_first_seen(cache.window, index) / FLASH_KEYS;
+    rows.tiles = decode_part_tiles(rows.last_tile + 1, cache.window, cache.kv_heads);
+    rows.first_part = hopper_divide(rows.first_tile, rows.tiles);
+    rows.parts = hopper_divide(rows.last_tile, rows.tiles) - rows.first_part + 1;
+    rows.groups = hopper_divide(rows.parts + args.item_parts - 1, args.item_parts);
+    rows.runs = (count * args.ratio + UNITS - 1) / UNITS;
+    return rows;
+}
+
+static __device__ __forceinline__ int32_t decode_rows_before_cut(int32_t length, int32_t rows) {
+    const int32_t left = FLASH_KEYS - length % FLASH_KEYS;
+    return rows < left ? rows : left;
+}
+
+/* By one warp: how many items there are before each span. */
+template <int UNITS>
+static __device__ __forceinline__ void decode_list(const sl_cuda_context &context, const decode_args &args,
+                                                   int32_t *before) {
+    const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
+    const sl_cuda_cache &cache = context.caches[group];
+    const int32_t spans = context.header->spans;
+    int32_t sum = 0;
+    before[0] = 0;
+    for (int32_t base = 0; base < args.spans; base += SL_WARP) {
+        const int32_t s = base + lane;
+        int32_t items = 0;
+        if (s < args.spans) {
+            const int32_t length = context.spans[s].length[group], rows = context.spans[s].row_count;
+            if (s < spans) {
+                const int32_t cut = decode_rows_before_cut(length, rows);
+                const decode_rows a = decode_cut<UNITS>(args, cache, length, 0, cut);
+                items = a.runs * a.groups * cache.kv_heads;
+                if (cut < rows) {
+                    const decode_rows b = decode_cut<UNITS>(args, cache, length, cut, rows - cut);
+                    items += b.runs * b.groups * cache.kv_heads;
+                }
+            }
+        }
+        if (args.spans > 1) {
+            for (int distance = 1; distance < SL_WARP; distance *= 2) {
+                const int32_t other = __shfl_up_sync(SL_FULL_WARP, items, distance);
+                items += lane >= distance ? other : 0;
+            }
+        }
+        items += sum;
+        if (s < args.spans) {
+            before[s + 1] = items;
+        }
+        sum = __shfl_sync(SL_FULL_WARP, items, SL_WARP - 1);
+    }
+}
+
+/* By a whole warp: what item `number`, which exists, is. */
+template <int UNITS>
+static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context &context,
+                                                          const decode_args &args, const int32_t *before,
+                                                          int32_t number) {
+    const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
+    const sl_cuda_cache &cache = context.caches[group];
+    int32_t s = 0;
+    for (int32_t base = 1; base < args.spans; base += SL_WARP) {
+        s += __popc(__ballot_sync(SL_FULL_WARP, base + lane < args.spans && before[base + lane] <= number));
+    }
+    const sl_step_span &span = context.spans[s];
+    decode_item item;
+    item.length = span.length[group];
+    item.first_row = span.first_row;
+    item.units = span.row_count;
+    item.table = cache.table + (int64_t)span.slot * context.table_width;
+    const int32_t all = item.units, cut = decode_rows_before_cut(item.length, all);
+    int32_t rest = number - before[s];
+    decode_rows rows = decode_cut<UNITS>(args, cache, item.length, 0, cut);
+    const int32_t items = rows.runs * rows.groups * cache.kv_heads;
+    if (rest >= items) {
+        rest -= items;
+        rows = decode_cut<UNITS>(args, cache, item.length, cut, all - cut);
+    }
+    const int32_t outer = hopper_divide(rest, cache.kv_heads);
+    const int32_t run = hopper_divide(outer, rows.groups), units = rows.count * args.ratio - run * UNITS;
+    item.kv_head = rest - outer * cache.kv_heads;
+    item.parts = rows.parts;
+    item.part_tiles = rows.tiles;
+    item.part = (outer - run * rows.groups) * args.item_parts;
+    item.count = rows.parts - item.part < args.item_parts ? rows.parts - item.part : args.item_parts;
+    item.unit = rows.first * args.ratio + run * UNITS;
+    item.units = units < UNITS ? units : UNITS;
+    const int32_t begin = (rows.first_part + item.part) * rows.tiles, end = begin + item.count * rows.tiles;
+    item.tile = begin > rows.first_tile ? begin : rows.first_tile;
+    item.end = end <= rows.last_tile ? end : rows.last_tile + 1;
+    return item;
+}
+
+/* ---- copying ---- */
+
+/* A tile of keys or of values, and the slot and barrier it is for. */
+typedef struct decode_load {
+    int32_t kv_head, page;
+    bool is_key;
+    uint32_t to, barrier;
+} decode_load;
+
+/* By one thread. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_copy(const sl_cuda_cache &cache, const decode_args &args,
+                                                   const flash_maps &maps, const decode_load &load) {
+    const int32_t layer = args.attention.place.layer;
+    if (SHAPE::RAW) {
+        const uint32_t bytes = FLASH_KEYS * (uint32_t)(load.is_key ? cache.key_bytes : cache.value_bytes);
+        const unsigned char *from =
+            cache.pages + (uint64_t)load.page * cache.page_bytes + (uint64_t)layer * cache.layer_bytes +
+            (load.is_key ? 0 : (uint64_t)cache.kv_heads * FLASH_KEYS * cache.key_bytes) +
+            (uint64_t)load.kv_head * bytes;
+        hopper_expect(load.barrier, bytes);
+        hopper_copy_bytes(load.to, from, bytes, load.barrier);
+        return;
+    }
+    hopper_expect(load.barrier, SHAPE::SLOT);
+#pragma unroll
+    for (int box = 0; box < SHAPE::BOXES; box++) {
+        hopper_copy_box(load.to + (uint32_t)box * 128 * FLASH_KEYS, load.is_key ? &maps.keys : &maps.values,
+                        box * 128 / SHAPE::BYTES, load.kv_head * FLASH_KEYS, load.page * args.layers + layer,
+                        load.barrier);
+    }
+}
+
+/* By one warp: copies all tiles of the block's items, keys and values in turn. */
+template <typename SHAPE, typename SHARED>
+static __device__ __forceinline__ void decode_feed(const sl_cuda_context &context, const decode_args &args,
+                                                   const flash_maps &maps, SHARED *shared, uint32_t slots) {
+    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const uint32_t full = (uint32_t)__cvta_generic_to_shared(shared->full);
+    const uint32_t empty = (uint32_t)__cvta_generic_to_shared(shared->empty);
+    const int32_t total = shared->before[args.spans];
+    uint32_t slot = 0, phase = 1; /* the slots are empty at first */
+    for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
+        const decode_item item = decode_find<SHAPE::UNITS>(context, args, shared->before, number);
+        int32_t mine = item.tile + lane < item.end ? item.table[item.tile + lane] : 0;
+        for (int32_t base = item.tile; base < item.end; base += SL_WARP) {
+            const int32_t count = item.end - base < SL_WARP ? item.end - base : SL_WARP;
+            for (int32_t k = 0; k < 2 * count; k++) {
+                const int32_t page = __shfl_sync(SL_FULL_WARP, mine, k / 2);
+                hopper_wait(empty + 8 * slot, phase);
+                if (lane == 0) {
+                    const decode_load load = {item.kv_head, page > 0 ? page : 0, k % 2 == 0,
+                                              slots + slot * SHAPE::SLOT, full + 8 * slot};
+                    decode_copy<SHAPE>(cache, args, maps, load);
+                }
+                slot = slot + 1 == SHAPE::SLOTS ? 0 : slot + 1;
+                phase ^= slot == 0;
+            }
+            const int32_t next = base + SL_WARP + lane;
+            mine = next < item.end ? item.table[next] : 0;
+        }
+    }
+}
+
+/* ---- operands ---- */
+
+/* The columns that a lane multiplies in step s of q . k, as the instruction's 2 j, 2 j + 1, 2 j + 8, 2 j + 9
+ * with j = lane % 4. Where an element is decoded on the way, a lane's columns lie together. */
+template <typename SHAPE>
+static __device__ __forceinline__ int32_t decode_column(int32_t step, int32_t half) {
+    const int32_t j = (int32_t)threadIdx.x % 4;
+    return SHAPE::RAW || SHAPE::BYTES == 1 ? j * (SHAPE::COLUMNS / 4) + 4 * step + 2 * half
+                                           : 16 * step + 2 * j + 8 * half;
+}
+
+template <typename SHAPE, int TYPE>
+static __device__ __forceinline__ void
+decode_load_queries(const decode_args &args, const decode_item &item, int32_t key_size,
+                    uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
+                           (uint64_t)args.attention.q_stride * sizeof(float)) &
+                          7) == 0;
+#pragma unroll
+    for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+        const int32_t at = 8 * n + lane / 4, unit = item.unit + at;
+        const int32_t of_span = hopper_divide(unit, args.ratio);
+        const int32_t head = item.kv_head * args.ratio + unit - of_span * args.ratio;
+        const float *from = sl_f32(args.q, item.first_row + of_span) + head * args.attention.q_stride;
+#pragma unroll
+        for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int32_t c = decode_column<SHAPE>(step, half);
+                float2 pair = make_float2(0, 0);
+                if (at < item.units && c < key_size) {
+                    pair = aligned ? *(const float2 *)(from + c) : make_float2(from[c], from[c + 1]);
+                }
+                q[n][step][half] = flash_pack<TYPE>(flash_q(pair.x), flash_q(pair.y));
+            }
+        }
+    }
+}
+
+/* Two int8 values times a scale, as f16. */
+static __device__ __forceinline__ uint32_t decode_int8(uint32_t two, uint32_t scale) {
+    uint32_t pair;
+    asm("prmt.b32 %0, %1, %2, 0x4140;" : "=r"(pair) : "r"(two ^ 0x8080u), "r"(0x64646464u));
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x64806480u)); /* 1024 + 128 */
+    asm("mul.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(scale));
+    return pair;
+}
+
+static __device__ __forceinline__ uint32_t decode_twice(uint16_t half) {
+    return (uint32_t)half * 0x10001u;
+}
+
+/* A slot's rows from `row` on, one for each of 16 keys. */
+typedef struct decode_slice {
+    const unsigned char *slot;
+    int32_t row, row_bytes;
+    int32_t size; /* columns that there are */
+} decode_slice;
+
+/* s = k . q for the warp's keys. */
+template <typename SHAPE, int TYPE>
+static __device__ __forceinline__ void
+decode_scores(const decode_slice &keys, const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2],
+              float s[SHAPE::UNITS / 8][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    float sums[SHAPE::UNITS / 8][2][4];
+#pragma unroll
+    for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            sums[n][e / 4][e % 4] = 0;
+        }
+    }
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(keys.slot);
+    const int32_t key = keys.row + lane / 4,
+                  first = lane % 4 * (SHAPE::COLUMNS / 4); /* of the lane's columns */
+#pragma unroll
+    for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
+        uint32_t a[4];
+        if constexpr (SHAPE::RAW) {
+            const int32_t c = first + 4 * step;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint16_t *block =
+                    (const uint16_t *)(keys.slot + (key + 8 * h) * keys.row_bytes + c / 32 * SL_Q8_0_BYTES);
+                const uint32_t scale = c < keys.size ? decode_twice(block[0]) : 0;
+                a[h] = decode_int8(block[1 + c % 32 / 2], scale);
+                a[2 + h] = decode_int8(block[2 + c % 32 / 2], scale);
+            }
+        } else if constexpr (SHAPE::BYTES == 1) {
+            const int32_t c = first + 4 * step;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int32_t k = key + 8 * h;
+                const uint32_t four = *(const uint32_t *)(keys.slot + (c / 128 * FLASH_KEYS + k) * 128 +
+                                                          ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16);
+                a[h] = flash_e4m3(four & 0xffffu);
+                a[2 + h] = flash_e4m3(four >> 16);
+            }
+        } else {
+            const int32_t k = keys.row + lane % 16, piece = 2 * step + lane / 16;
+            flash_load4(at + (uint32_t)((piece / 8 * FLASH_KEYS + k) * 128 + ((piece ^ k) & 7) * 16), a);
+        }
+#pragma unroll
+        for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+            flash_mma<TYPE>(sums[n][step % 2], a, q[n][step][0], q[n][step][1]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = sums[n][0][e] + sums[n][1][e];
+        }
+    }
+}
+
+/* The column of y that row `r` of 16 of the instruction is. */
+template <typename SHAPE>
+static __device__ __forceinline__ int32_t decode_value_column(int32_t block, int32_t h) {
+    const int32_t r = (int32_t)threadIdx.x % SL_WARP / 4;
+    return SHAPE::RAW || SHAPE::BYTES == 1 ? r * (SHAPE::COLUMNS / 8) + 2 * block + h
+                                           : 16 * block + r + 8 * h;
+}
+
+/* y += v . p. seen: which of the lane's keys 2 j, 2 j + 1 and 2 j + 8, 2 j + 9 some unit sees; what the
+ * others hold may be anything. */
+template <typename SHAPE, int TYPE>
+static __device__ __forceinline__ void decode_values(const decode_slice &values, const uint32_t seen[2],
+                                                     const uint32_t p[SHAPE::UNITS / 8][2],
+                                                     float y[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, key = values.row + 2 * (lane % 4);
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(values.slot);
+#pragma unroll
+    for (int block = 0; block < SHAPE::COLUMNS / 16; block++) {
+        uint32_t a[4];
+        if constexpr (SHAPE::RAW || SHAPE::BYTES == 1) {
+            const int32_t c = decode_value_column<SHAPE>(block, 0);
+            uint32_t two[4]; /* columns c and c + 1 of the four keys */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int32_t k = key + i / 2 * 8 + i % 2;
+                if constexpr (SHAPE::RAW) {
+                    const uint16_t *of =
+                        (const uint16_t *)(values.slot + k * values.row_bytes + c / 32 * SL_Q8_0_BYTES);
+                    two[i] = decode_int8(of[1 + c % 32 / 2], c < values.size ? decode_twice(of[0]) : 0);
+                } else {
+                    two[i] = flash_e4m3(*(const uint16_t *)(values.slot + (c / 128 * FLASH_KEYS + k) * 128 +
+                                                            ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16));
+                }
+            }
+            a[0] = __byte_perm(two[0], two[1], 0x5410);
+            a[1] = __byte_perm(two[0], two[1], 0x7632);
+            a[2] = __byte_perm(two[2], two[3], 0x5410);
+            a[3] = __byte_perm(two[2], two[3], 0x7632);
+        } else {
+            const int32_t k = values.row + lane / 16 * 8 + lane % 8, piece = 2 * block + lane / 8 % 2;
+            flash_load4_transposed(
+                at + (uint32_t)((piece / 8 * FLASH_KEYS + k) * 128 + ((piece ^ k) & 7) * 16), a);
+        }
+        a[0] &= seen[0];
+        a[1] &= seen[0];
+        a[2] &= seen[1];
+        a[3] &= seen[1];
+#pragma unroll
+        for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+            flash_mma<TYPE>(y[n][block], a, p[n][0], p[n][1]);
+        }
+    }
+}
+
+/* ---- softmax ---- */
+
+/* Of a strand: per lane the units 2 j and 2 j + 1 of each eight, the same in all lanes of one j but for l,
+ * which is the lane's part; y[][block][h] of row lane / 4 (h < 2) and lane / 4 + 8. */
+template <int UNITS, int COLUMNS> struct decode_state {
+    float m[UNITS / 8][2], l[UNITS / 8][2];
+    float y[UNITS / 8][COLUMNS / 16][4];
+};
+
+/* What a warp has of a part. */
+template <int UNITS> struct decode_view {
+    float scale, softcap;
+    float c; /* what scores, after the softcap if any, are multiplied by for powers of two */
+    int32_t window;
+    int32_t index[UNITS / 8][2];         /* the last key that the lane's units see */
+    int32_t lowest_first, highest_first; /* of the first keys that units see */
+    int32_t lowest_last, highest_last;   /* of the last ones */
+    int32_t tile, end;
+};
+
+/* Scores to p; what y is to be multiplied by. key: the index of what s[][0] and s[][1] belong to, s[][2] and
+ * s[][3] are 8 later. masked: some unit does not see all keys. */
+template <int UNITS, int COLUMNS>
+static __device__ __forceinline__ void
+decode_weigh(decode_state<UNITS, COLUMNS> *state, float s[UNITS / 8][4], const decode_view<UNITS> &view,
+             int32_t key, bool masked, float correction[UNITS / 8][2]) {
+    if (view.softcap > 0) {
+        const float inverse = view.scale / view.softcap;
+#pragma unroll
+        for (int n = 0; n < UNITS / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[n][e] = view.softcap * flash_tanh(s[n][e] * inverse);
+            }
+        }
+    }
+    if (masked) {
+#pragma unroll
+        for (int n = 0; n < UNITS / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int32_t k = key + e / 2 * 8, to = view.index[n][e % 2];
+                const bool seen = k <= to && k >= flash_first_seen(view.window, to);
+                s[n][e] = seen ? s[n][e] : -INFINITY;
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < UNITS / 8; n++) {
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            float largest = fmaxf(s[n][u], s[n][2 + u]);
+            largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 4));
+            largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 8));
+            largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 16));
+            const float before = state->m[n][u];
+            largest = fmaxf(largest, before);
+            const float bias = largest == -INFINITY ? 0.0f : -largest * view.c;
+            correction[n][u] = largest == before ? 1.0f : flash_exp2(fmaf(before, view.c, bias));
+            s[n][u] = flash_exp2(fmaf(s[n][u], view.c, bias));
+            s[n][2 + u] = flash_exp2(fmaf(s[n][2 + u], view.c, bias));
+            state->l[n][u] = state->l[n][u] * correction[n][u] + (s[n][u] + s[n][2 + u]);
+            state->m[n][u] = largest;
+        }
+    }
+}
+
+static __device__ __forceinline__ uint32_t decode_transposed(uint32_t pair) {
+    uint32_t other;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+    return other;
+}
+
+/* ---- ending a part ---- */
+
+/* Four columns of one row and head. */
+typedef struct decode_place {
+    int32_t row, head;
+    int32_t column, size; /* size: of all columns */
+} decode_place;
+
+/* A row's result: y, normalised and gated. */
+static __device__ __forceinline__ void decode_store(const decode_args &args, const decode_place &at,
+                                                    const float total[4], float sum) {
+    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    float *y = sl_f32(args.y, at.row) + at.head * at.size + at.column;
+    const float *gate =
+        args.gate.data ? sl_f32(args.gate, at.row) + at.head * args.attention.gate_stride + at.column : NULL;
+    float out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[i] = total[i] * factor;
+        if (gate) {
+            out[i] *= sl_sigmoid(gate[i]);
+        }
+    }
+    if (((uint64_t)y & 15) == 0) {
+        *(float4 *)y = make_float4(out[0], out[1], out[2], out[3]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = out[i];
+        }
+    }
+}
+
+static __device__ __forceinline__ int32_t decode_row_of(const decode_args &args, const decode_item &item,
+                                                        int32_t u) {
+    return item.first_row + hopper_divide(item.unit + u, args.ratio);
+}
+
+static __device__ __forceinline__ int32_t decode_head_of(const decode_args &args, const decode_item &item,
+                                                         int32_t u) {
+    return item.kv_head * args.ratio + decode_rest(item.unit + u, args.ratio);
+}
+
+/* Columns 4 i to 4 i + 3 of the item's units, one unit after the other. */
+static __device__ __forceinline__ decode_place decode_place_of(const decode_args &args,
+                                                               const decode_item &item, int32_t size,
+                                                               int32_t i, int32_t *u) {
+    *u = hopper_divide(i, size / 4);
+    return {decode_row_of(args, item, *u), decode_head_of(args, item, *u), 4 * (i - *u * (size / 4)), size};
+}
+
+/* Where the parts of a row and head lie. */
+static __device__ __forceinline__ float *decode_parts_of(const decode_args &args, const decode_place &at) {
+    return args.partials +
+           ((int64_t)at.row * args.attention.heads + at.head) * args.most_parts * (DECODE_HEAD + at.size);
+}
+
+/* m and l of a row before its first part. */
+static __device__ __forceinline__ float2 decode_begin_row(const decode_args &args, int32_t head) {
+    return args.sinks ? make_float2(args.sinks[head] * FLASH_LOG2_E, 1.0f) : make_float2(-INFINITY, 0.0f);
+}
+
+static __device__ __forceinline__ void decode_add_part(float2 part, const float4 &y, float2 *total,
+                                                       float sum[4]) {
+    float keep, add;
+    flash_merge(part.x, part.y, &total->x, &total->y, &keep, &add);
+    sum[0] = sum[0] * keep + y.x * add;
+    sum[1] = sum[1] * keep + y.y * add;
+    sum[2] = sum[2] * keep + y.z * add;
+    sum[3] = sum[3] * keep + y.w * add;
+}
+
+/* Adds all parts of one unit, for four columns. */
+static __device__ __forceinline__ void decode_merge(const decode_args &args, const decode_item &item,
+                                                    const decode_place &at) {
+    const int32_t stride = DECODE_HEAD + at.size;
+    const float *from = decode_parts_of(args, at);
+    float2 total = decode_begin_row(args, at.head);
+    float sum[4] = {0, 0, 0, 0};
+    for (int32_t part = 0; part < item.parts; part += DECODE_BATCH) {
+        float4 y[DECODE_BATCH];
+        float2 both[DECODE_BATCH];
+#pragma unroll
+        for (int k = 0; k < DECODE_BATCH; k++) {
+            if (part + k < item.parts) {
+                both[k] = __ldcg((const float2 *)(from + (part + k) * stride));
+                y[k] = __ldcg((const float4 *)(from + (part + k) * stride + DECODE_HEAD + at.column));
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < DECODE_BATCH; k++) {
+            if (part + k < item.parts) {
+                decode_add_part(both[k], y[k], &total, sum);
+            }
+        }
+    }
+    decode_store(args, at, sum, total.y);
+}
+
+/* Adds the strands of the item's part `n`, for four columns of one unit; then the part to those before it, or
+ * stores it if other items have parts of the run. */
+template <typename SHAPE, typename SHARED>
+static __device__ __forceinline__ void decode_add_strands(const decode_args &args, const decode_item &item,
+                                                          int32_t n, SHARED *shared, const float *meeting,
+                                                          int32_t i) {
+    int32_t u;
+    const int32_t size = (int32_t)shared->value_size;
+    const decode_place at = decode_place_of(args, item, size, i, &u);
+    const int32_t c = at.column;
+    float largest = shared->m[0][u];
+#pragma unroll
+    for (int w = 1; w < DECODE_WARPS; w++) {
+        largest = fmaxf(largest, shared->m[w][u]);
+    }
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    float l = 0.0f;
+    float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < DECODE_WARPS; w++) {
+        const float weight = flash_exp2(shared->m[w][u] - base);
+        const float4 more = *(const float4 *)(meeting + (w * SHAPE::UNITS + u) * SHAPE::STRIDE + c);
+        l = fmaf(shared->l[w][u], weight, l);
+        y.x = fmaf(more.x, weight, y.x);
+        y.y = fmaf(more.y, weight, y.y);
+        y.z = fmaf(more.z, weight, y.z);
+        y.w = fmaf(more.w, weight, y.w);
+    }
+    if (item.count < item.parts) {
+        float *to = decode_parts_of(args, at) + (item.part + n) * (DECODE_HEAD + at.size);
+        if (c == 0) {
+            __stcg((float2 *)to, make_float2(largest, l));
+        }
+        __stcg((float4 *)(to + DECODE_HEAD + c), y);
+        return;
+    }
+    float4 *kept = (float4 *)(meeting + (DECODE_WARPS * SHAPE::UNITS + u) * SHAPE::STRIDE + c);
+    float2 total = n == 0 ? decode_begin_row(args, at.head) : shared->totals[n % 2][u];
+    const float4 before = n == 0 ? make_float4(0, 0, 0, 0) : *kept;
+    float sum[4] = {before.x, before.y, before.z, before.w};
+    decode_add_part(make_float2(largest, l), y, &total, sum);
+    if (n == item.count - 1) {
+        decode_store(args, at, sum, total.y);
+        return;
+    }
+    *kept = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    if (c == 0) {
+        shared->totals[(n + 1) % 2][u] = total;
+    }
+}
+
+/* After the last part of an item that has not all of its run: the last block to come here adds them. */
+template <typename SHAPE, typename SHARED>
+static __device__ __forceinline__ void decode_end_item(const decode_args &args, const decode_item &item,
+                                                       SHARED *shared, int32_t size) {
+    const int32_t all = item.units * (size / 4);
+    const int32_t groups = hopper_divide(item.parts + args.item_parts - 1, args.item_parts);
+    __threadfence();
+    hopper_meet(1, DECODE_MULTIPLIERS);
+    if (threadIdx.x == 0) {
+        uint32_t *arrivals = args.arrivals + decode_row_of(args, item, 0) * args.attention.heads +
+                             decode_head_of(args, item, 0);
+        shared->last = atomicAdd(arrivals, 1u) == (uint32_t)groups - 1;
+        if (shared->last) {
+            *arrivals = 0;
+        }
+        __threadfence();
+    }
+    hopper_meet(1, DECODE_MULTIPLIERS);
+    if (shared->last) {
+        for (int32_t i = (int32_t)threadIdx.x; i < all; i += DECODE_MULTIPLIERS) {
+            int32_t u;
+            decode_merge(args, item, decode_place_of(args, item, size, i, &u));
+        }
+    }
+}
+
+/* ---- multiplying ---- */
+
+/* What a warp has of the ring of slots. */
+typedef struct decode_ring {
+    const unsigned char *slots;
+    uint32_t full, empty; /* the barriers */
+    uint32_t slot, phase;
+} decode_ring;
+
+template <typename SHAPE>
+static __device__ __forceinline__ const unsigned char *decode_take(const decode_ring &ring) {
+    hopper_wait(ring.full + 8 * ring.slot, ring.phase);
+    return ring.slots + ring.slot * SHAPE::SLOT;
+}
+
+/* The warp has read the slot. */
+template <typename SHAPE> static __device__ __forceinline__ void decode_leave(decode_ring *ring) {
+    __syncwarp();
+    if (threadIdx.x % SL_WARP == 0) {
+        hopper_arrive(ring->empty + 8 * ring->slot);
+    }
+    ring->slot = ring->slot + 1 == SHAPE::SLOTS ? 0 : ring->slot + 1;
+    ring->phase ^= ring->slot == 0;
+}
+
+template <int UNITS>
+static __device__ __forceinline__ void decode_begin_item(const decode_args &args, const decode_item &item,
+                                                         decode_view<UNITS> *view) {
+#pragma unroll
+    for (int i = 0; i < UNITS / 4; i++) {
+        const int32_t at = i / 2 * 8 + 2 * ((int32_t)threadIdx.x % 4) + i % 2;
+        const int32_t unit = at < item.units ? at : item.units - 1;
+        view->index[i / 2][i % 2] = item.length + hopper_divide(item.unit + unit, args.ratio);
+    }
+    view->lowest_last = item.length + hopper_divide(item.unit, args.ratio);
+    view->highest_last = item.length + hopper_divide(item.unit + item.units - 1, args.ratio);
+    view->lowest_first = flash_first_seen(view->window, view->lowest_last);
+    view->highest_first = flash_first_seen(view->window, view->highest_last);
+}
+
+/* One tile of a strand, whose first of the warp's keys is `base`. */
+template <typename SHAPE, int TYPE>
+static __device__ __forceinline__ void
+decode_tile(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
+            const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2], int32_t base, decode_ring *ring,
+            decode_state<SHAPE::UNITS, SHAPE::COLUMNS> *state) {
+    constexpr int N = SHAPE::UNITS / 8;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = base % FLASH_KEYS;
+    const bool masked = base + 15 > view.lowest_last || base < view.highest_first;
+    float s[N][4], correction[N][2];
+    const decode_slice keys = {decode_take<SHAPE>(*ring), row, (int32_t)cache.key_bytes, cache.key_size};
+    decode_scores<SHAPE, TYPE>(keys, q, s);
+    decode_leave<SHAPE>(ring);
+    decode_weigh<SHAPE::UNITS, SHAPE::COLUMNS>(state, s, view, base + lane / 4, masked, correction);
+    bool same = true;
+    uint32_t p[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        same = same && correction[n][0] == 1.0f && correction[n][1] == 1.0f;
+        p[n][0] = decode_transposed(flash_pack<TYPE>(s[n][0], s[n][1]));
+        p[n][1] = decode_transposed(flash_pack<TYPE>(s[n][2], s[n][3]));
+    }
+    if (!__all_sync(SL_FULL_WARP, same)) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < SHAPE::COLUMNS / 4; e++) {
+                state->y[n][e / 4][e % 4] *= correction[n][e % 2];
+            }
+        }
+    }
+    uint32_t seen[2] = {~0u, ~0u};
+    if (masked) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t k = base + 2 * (lane % 4) + i / 2 * 8 + i % 2;
+            if (k < view.lowest_first || k > view.highest_last) {
+                seen[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+            }
+        }
+    }
+    const decode_slice values = {decode_take<SHAPE>(*ring), row, (int32_t)cache.value_bytes,
+                                 cache.value_size};
+    decode_values<SHAPE, TYPE>(values, seen, p, state->y);
+    decode_leave<SHAPE>(ring);
+}
+
+/* A warp's strand of a part, left in `meeting`. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void
+decode_strand(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
+              const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2], decode_ring *ring, SHARED *shared,
+              float *meeting) {
+    constexpr int N = SHAPE::UNITS / 8;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
+    decode_state<SHAPE::UNITS, SHAPE::COLUMNS> state;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        state.m[n][0] = state.m[n][1] = -INFINITY;
+        state.l[n][0] = state.l[n][1] = 0;
+#pragma unroll
+        for (int e = 0; e < SHAPE::COLUMNS / 4; e++) {
+            state.y[n][e / 4][e % 4] = 0;
+        }
+    }
+    for (int32_t tile = view.tile; tile < view.end; tile++) {
+        decode_tile<SHAPE, TYPE>(cache, view, q, tile * FLASH_KEYS + 16 * warp, ring, &state);
+    }
+    hopper_meet(1, DECODE_MULTIPLIERS); /* nobody reads the part before any more */
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            const int32_t unit = 8 * n + 2 * (lane % 4) + u;
+            float l = state.l[n][u];
+            l += __shfl_xor_sync(SL_FULL_WARP, l, 4);
+            l += __shfl_xor_sync(SL_FULL_WARP, l, 8);
+            l += __shfl_xor_sync(SL_FULL_WARP, l, 16);
+            if (lane / 4 == 0) {
+                shared->m[warp][unit] = state.m[n][u] == -INFINITY ? -INFINITY : state.m[n][u] * view.c;
+                shared->l[warp][unit] = l;
+            }
+#pragma unroll
+            for (int block = 0; block < SHAPE::COLUMNS / 16; block++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    meeting[(warp * SHAPE::UNITS + unit) * SHAPE::STRIDE +
+                            decode_value_column<SHAPE>(block, h)] = state.y[n][block][2 * h + u];
+                }
+            }
+        }
+    }
+    hopper_meet(1, DECODE_MULTIPLIERS);
+}
+
+/* By the warps that multiply: all items of the block. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &context,
+                                                       const decode_args &args, SHARED *shared,
+                                                       const unsigned char *slots, float *meeting) {
+    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
+    const int32_t size = cache.value_size;
+    decode_ring ring = {slots, (uint32_t)__cvta_generic_to_shared(shared->full),
+                        (uint32_t)__cvta_generic_to_shared(shared->empty), 0, 0};
+    decode_view<SHAPE::UNITS> view;
+    view.scale = args.attention.scale;
+    view.softcap = args.attention.softcap;
+    view.c = view.softcap > 0 ? FLASH_LOG2_E : view.scale * FLASH_LOG2_E;
+    view.window = cache.window;
+    const int32_t total = shared->before[args.spans];
+    for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
+        const decode_item item = decode_find<SHAPE::UNITS>(context, args, shared->before, number);
+        uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2];
+        decode_load_queries<SHAPE, TYPE>(args, item, cache.key_size, q);
+        decode_begin_item<SHAPE::UNITS>(args, item, &view);
+        view.tile = item.tile;
+        for (int32_t n = 0; n < item.count; n++) {
+            view.end = view.tile - decode_rest(view.tile, item.part_tiles) + item.part_tiles;
+            view.end = view.end < item.end ? view.end : item.end;
+            decode_strand<SHAPE, TYPE>(cache, view, q, &ring, shared, meeting);
+            for (int32_t i = (int32_t)threadIdx.x; i < item.units * (size / 4); i += DECODE_MULTIPLIERS) {
+                decode_add_strands<SHAPE>(args, item, n, shared, meeting, i);
+            }
+            view.tile = view.end;
+        }
+        if (item.count < item.parts) {
+            decode_end_item<SHAPE>(args, item, shared, size);
+        }
+    }
+}
+
+#endif
+
+template <int TYPE, int SIZE, int UNITS, int SLOTS, int BLOCKS>
+static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
+    decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args,
+                  const __grid_constant__ flash_maps maps) {
+#if __CUDA_ARCH__ >= 900
+    typedef decode_shape<TYPE, SIZE, UNITS, SLOTS> SHAPE;
+    extern __shared__ uint4 flash_memory[];
+    __shared__ decode_shared<UNITS, SLOTS> shared;
+    /* Nothing of this is read or written by another kernel. */
+    if (threadIdx.x == 0) {
+        shared.value_size = context.caches[args.attention.place.group].value_size;
+        for (int i = 0; i < SLOTS; i++) {
+            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full[i]), 1);
+            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty[i]), DECODE_WARPS);
+        }
+        hopper_barriers_started();
+        if (!SHAPE::RAW) {
+            hopper_expect_map(&maps.keys);
+            hopper_expect_map(&maps.values);
+        }
+    }
+    sl_wait_for_inputs();
+    sl_let_next_begin(); /* all blocks are there */
+    if (threadIdx.x < SL_WARP) {
+        decode_list<UNITS>(context, args, shared.before);
+    }
+    __syncthreads();
+    unsigned char *slots = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
+    if (threadIdx.x >= DECODE_MULTIPLIERS) {
+        decode_feed<SHAPE>(context, args, maps, &shared, (uint32_t)__cvta_generic_to_shared(slots));
+    } else {
+        decode_multiply<SHAPE, TYPE>(context, args, &shared, slots, (float *)(slots + SLOTS * SHAPE::SLOT));
+    }
+#else
+    (void)context;
+    (void)args;
+    (void)maps;
+#endif
+}
+
+/* ---- launches ---- */
+
+/* Calls `what`(SIZE, UNITS, SLOTS, BLOCKS) for a head size. */
+#define DECODE_FOR_SIZE(size, units, what)                                                                   \
+    if ((size) <= 64) {                                                                                      \
+        if ((units) <= 8) {                                                                                  \
+            what(64, 8, 8, 2);                                                                               \
+        } else {                                                                                             \
+            what(64, 16, 8, 2);                                                                              \
+        }                                                                                                    \
+    } else if ((size) <= 128) {                                                                              \
+        if ((units) <= 8) {                                                                                  \
+            what(128, 8, 5, 2);                                                                              \
+        } else {                                                                                             \
+            what(128, 16, 4, 2);                                                                             \
+        }                                                                                                    \
+    } else {                                                                                                 \
+        if ((units) <= 8) {                                                                                  \
+            what(256, 8, 4, 1);                                                                              \
+        } else {                                                                                             \
+            what(256, 16, 4, 1);                                                                             \
+        }                                                                                                    \
+    }
+
+template <int TYPE>
+static cudaError_t decode_launch(const sl_cuda_context *context, const decode_args *args,
+                                 const flash_launch_shape *shape, cudaStream_t stream) {
+    const sl_cuda_cache *cache = &context->caches[args->attention.place.group];
+    flash_maps maps = {};
+    cudaError_t code = TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, &maps);
+    int device = 0, processors = 0;
+    code = code == cudaSuccess ? cudaGetDevice(&device) : code;
+    code = code == cudaSuccess ? cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)
+                               : code;
+    if (code != cudaSuccess) {
+        return code;
+    }
+#define DECODE_LAUNCH(SIZE, UNITS, SLOTS, BLOCKS)                                                            \
+    do {                                                                                                     \
+        const int64_t runs = shape->rows * ((args->ratio + UNITS - 1) / UNITS);                              \
+        const int64_t items = runs * shape->kv_heads * ((args->most_parts - 1) / args->item_parts + 1);      \
+        const int64_t blocks = items < BLOCKS * processors ? items : BLOCKS * processors;                    \
+        const sl_launch_shape launch = {dim3((unsigned)blocks), dim3(DECODE_THREADS),                        \
+                                        (uint32_t)decode_shape<TYPE, SIZE, UNITS, SLOTS>::SHARED};           \
+        return sl_launch(context, stream, launch, decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS>, *context, \
+                         *args, maps);                                                                       \
+    } while (0)
+    DECODE_FOR_SIZE(shape->size, args->ratio, DECODE_LAUNCH)
+}
+
+template <int TYPE> static cudaError_t decode_prepare(void) {
+    static const int32_t sizes[] = {64, 128, 256};
+    cudaError_t code = cudaSuccess;
+    for (int i = 0; i < 6 && code == cudaSuccess; i++) {
+#define DECODE_PREPARE(SIZE, UNITS, SLOTS, BLOCKS)                                                           \
+    code = cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS>,                             \
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,                                 \
+                                decode_shape<TYPE, SIZE, UNITS, SLOTS>::SHARED)
+        DECODE_FOR_SIZE(sizes[i / 2], i % 2 * 16, DECODE_PREPARE)
+    }
+    return code;
+}
+
+#define DECODE_DEFINE(name, TYPE)                                                                            \
+    cudaError_t sl_decode_launch_##name(const sl_cuda_context *context, const decode_args *args,             \
+                                        const flash_launch_shape *shape, cudaStream_t stream) {              \
+        return decode_launch<TYPE>(context, args, shape, stream);                                            \
+    }                                                                                                        \
+    cudaError_t sl_decode_prepare_##name(void) {                                                             \
+        return decode_prepare<TYPE>();                                                                       \
+    }
+
+#endif
