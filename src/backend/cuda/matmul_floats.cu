@@ -108,6 +108,9 @@ const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_quer
         }
     } else if (parts->segment_count == 2) {
         up_column = parts->segments[1].column;
+        if ((parts->segments[0].bias == SL_NONE) != (parts->segments[1].bias == SL_NONE)) {
+            return "both weights must have a bias or none";
+        }
         if (rows != width || query->program->weights[parts->segments[1].weight].rows != width) {
             return "both weights must be as high as the activation is wide";
         }

@@ -398,6 +398,10 @@ static __device__ __forceinline__ void ring_scales(const unsigned char *row, flo
             float4 pair;
             q4_k_scales(header, step, 0, &pair.x, &pair.y);
             q4_k_scales(header, step, 1, &pair.z, &pair.w);
+            if (TYPE == SL_QTYPE_Q4_K) { /* its quants are taken 16 times as large */
+                pair.w = fmaf(30720.0f, pair.z, pair.w);
+                pair.z *= 0.0625f;
+            }
             to[step ^ swap] = pair;
         }
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
@@ -420,59 +424,76 @@ static __device__ __forceinline__ void ring_scales(const unsigned char *row, flo
     }
 }
 
-/* Columns 2 part, 2 part + 1, and these plus 8, 16, .. 56 of step `step` of the chunk, as eight pairs: what
- * the instruction wants of one row for four times 16 columns. */
+/* A lane's quants of 64 columns of one row, undecoded: columns 2 part, 2 part + 1, and these plus 8, 16,
+ * .. 56. */
+typedef struct ring_quants {
+    uint32_t words[6];
+    float4 scales;
+} ring_quants;
+
 template <int TYPE>
-static __device__ __forceinline__ void ring_decode(const unsigned char *row, const float4 &scales,
-                                                   int32_t step, int32_t part, uint32_t out[8]) {
-    if constexpr (TYPE == SL_QTYPE_Q4_K) {
-        const unsigned char *quants = row + 16 + 32 * step + 2 * part;
-        const uint32_t first = two_halves(quants, quants + 8), second = two_halves(quants + 16, quants + 24);
-        decode_bytes(first & 0x0f0f0f0fu, scales.x, scales.y, out);
-        decode_bytes(second & 0x0f0f0f0fu, scales.x, scales.y, out + 2);
-        decode_bytes(first >> 4 & 0x0f0f0f0fu, scales.z, scales.w, out + 4);
-        decode_bytes(second >> 4 & 0x0f0f0f0fu, scales.z, scales.w, out + 6);
-    } else if constexpr (TYPE == SL_QTYPE_Q5_K) {
-        const unsigned char *quants = row + 48 + 32 * step + 2 * part, *fifth = row + 16 + 2 * part;
+static __device__ __forceinline__ void ring_load(const unsigned char *row, int32_t step, int32_t part,
+                                                 ring_quants *raw) {
+    if constexpr (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
+        const unsigned char *quants = row + (TYPE == SL_QTYPE_Q4_K ? 16 : 48) + 32 * step + 2 * part;
+        const unsigned char *fifth = row + 16 + 2 * part;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = two_halves(quants + 16 * i, quants + 16 * i + 8);
-            const uint32_t high = two_halves(fifth + 16 * i, fifth + 16 * i + 8) >> 2 * step;
-            decode_bytes((low & 0x0f0f0f0fu) | (high & 0x01010101u) << 4, scales.x, scales.y, out + 2 * i);
-            decode_bytes((low >> 4 & 0x0f0f0f0fu) | (high & 0x02020202u) << 3, scales.z, scales.w,
-                         out + 4 + 2 * i);
+            raw->words[i] = two_halves(quants + 16 * i, quants + 16 * i + 8);
+            raw->words[2 + i] =
+                TYPE == SL_QTYPE_Q5_K ? two_halves(fifth + 16 * i, fifth + 16 * i + 8) >> 2 * step : 0;
         }
     } else if constexpr (TYPE == SL_QTYPE_Q4_0) {
 #pragma unroll
         for (int group = 0; group < 2; group++) {
             const unsigned char *quants = row + (2 * step + group) * SL_Q4_0_BYTES + 2 + 2 * part;
-            const uint32_t both = two_halves(quants, quants + 8);
-            const float scale = group ? scales.z : scales.x, constant = group ? scales.w : scales.y;
-            decode_bytes(both & 0x0f0f0f0fu, scale, constant, out + 4 * group);
-            decode_bytes(both >> 4 & 0x0f0f0f0fu, scale, constant, out + 4 * group + 2);
+            raw->words[group] = two_halves(quants, quants + 8);
         }
     } else if constexpr (TYPE == SL_QTYPE_Q8_0) {
 #pragma unroll
-        for (int group = 0; group < 2; group++) {
-            const unsigned char *quants = row + (2 * step + group) * SL_Q8_0_BYTES + 2 + 2 * part;
-            const float scale = group ? scales.z : scales.x, constant = group ? scales.w : scales.y;
-            decode_bytes(two_halves(quants, quants + 8) ^ 0x80808080u, scale, constant, out + 4 * group);
-            decode_bytes(two_halves(quants + 16, quants + 24) ^ 0x80808080u, scale, constant,
-                         out + 4 * group + 2);
+        for (int k = 0; k < 4; k++) {
+            const unsigned char *quants =
+                row + (2 * step + k / 2) * SL_Q8_0_BYTES + 2 + 2 * part + k % 2 * 16;
+            raw->words[k] = two_halves(quants, quants + 8);
         }
-    } else { /* Q6_K: step 2 h + o has the columns 64 o .. of half h: r = 2 o, 2 o + 1 */
-        const unsigned char *low = row + 64 * (step / 2) + 2 * part,
-                            *high = row + 128 + 32 * (step / 2) + 2 * part;
-        const int32_t odd = step % 2;
-        const float each[4] = {scales.x, scales.y, scales.z, scales.w};
-        const uint32_t highs[2] = {two_halves(high, high + 8) >> 4 * odd,
-                                   two_halves(high + 16, high + 24) >> 4 * odd};
+    } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
+        /* Step 2 h + o has the columns 64 o .. of half h, in blocks.h r = 2 o and 2 o + 1. */
+        const unsigned char *low = row + 64 * (step / 2) + 2 * part;
+        const unsigned char *high = row + 128 + 32 * (step / 2) + 2 * part;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t l = two_halves(low + 16 * i, low + 16 * i + 8) >> 4 * odd & 0x0f0f0f0fu;
-            const uint32_t h = highs[i % 2] >> 2 * (i / 2) & 0x03030303u;
-            decode_bytes(l | h << 4, each[i], -32800.0f * each[i], out + 2 * i);
+        for (int k = 0; k < 4; k++) {
+            raw->words[k] = two_halves(low + 16 * k, low + 16 * k + 8) >> 4 * (step % 2);
         }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            raw->words[4 + i] = two_halves(high + 16 * i, high + 16 * i + 8) >> 4 * (step % 2);
+        }
+    }
+}
+
+/* Columns 16 k .. of them, as the instruction wants them: two pairs. */
+template <int TYPE>
+static __device__ __forceinline__ void ring_decode(const ring_quants &raw, int k, uint32_t out[2]) {
+    const uint32_t *words = raw.words;
+    const float scale = k / 2 ? raw.scales.z : raw.scales.x, constant = k / 2 ? raw.scales.w : raw.scales.y;
+    if constexpr (TYPE == SL_QTYPE_Q4_K) {
+        decode_bytes(words[k % 2] & (k / 2 ? 0xf0f0f0f0u : 0x0f0f0f0fu), scale, constant, out);
+    } else if constexpr (TYPE == SL_QTYPE_Q5_K) {
+        const uint32_t low = (k / 2 ? words[k % 2] >> 4 : words[k % 2]) & 0x0f0f0f0fu;
+        const uint32_t fifth =
+            k / 2 ? (words[2 + k % 2] & 0x02020202u) << 3 : (words[2 + k % 2] & 0x01010101u) << 4;
+        decode_bytes(low | fifth, scale, constant, out);
+    } else if constexpr (TYPE == SL_QTYPE_Q4_0) {
+        decode_bytes((k % 2 ? words[k / 2] >> 4 : words[k / 2]) & 0x0f0f0f0fu, scale, constant, out);
+    } else if constexpr (TYPE == SL_QTYPE_Q8_0) {
+        decode_bytes(words[k] ^ 0x80808080u, scale, constant, out);
+    } else {
+        const float each = k == 0   ? raw.scales.x
+                           : k == 1 ? raw.scales.y
+                           : k == 2 ? raw.scales.z
+                                    : raw.scales.w;
+        const uint32_t high = (words[4 + k % 2] >> 2 * (k / 2) & 0x03030303u) << 4;
+        decode_bytes((words[k] & 0x0f0f0f0fu) | high, each, -32800.0f * each, out);
     }
 }
 
@@ -491,16 +512,27 @@ static __device__ __forceinline__ uint32_t ring_shift(const ring_work &work, con
     return 0;
 }
 
-/* Operand a of 64 outputs, of which this lane has rows `row` and `row` + 8. */
-template <int TYPE>
-static __device__ __forceinline__ void ring_operand(const ring_work &work, const unsigned char *weights,
-                                                    int32_t row, int32_t step, int32_t part,
-                                                    uint32_t (&a)[4][4]) {
+/* Which 64 columns: step of the chunk, and descriptor of x's. */
+typedef struct ring_columns {
+    int32_t step, lane;
+    uint64_t x;
+    uint32_t full, parity; /* of the barrier to wait for before x is read; 0: none */
+} ring_columns;
+
+/* sums += 64 outputs' weights times x, 64 columns: `row` and `row` + 8 of the tile are the lane's outputs. A
+ * product is issued as soon as its 16 columns are decoded: a warp cannot issue the next before it has begun,
+ * and decodes meanwhile. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void ring_multiply(const ring_work &work, const unsigned char *weights,
+                                                     int32_t row, const ring_columns &columns,
+                                                     uint32_t (&a)[4][4], float (&sums)[ROWS / 2]) {
+    typedef ring_layout<TYPE> layout;
+    const int32_t step = columns.step, lane = columns.lane;
     if constexpr (TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16) {
         /* Lanes 0..15 point at the 16 rows' first 8 columns, the others at the next 8. */
-        const int32_t lane = (int32_t)threadIdx.x % SL_WARP, at = row - lane / 4 + lane % 16;
+        const int32_t at = row - lane / 4 + lane % 16;
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(weights) +
-                              (uint32_t)(at * ring_layout<TYPE>::stride + step * STEP * 2 + lane / 16 * 16);
+                              (uint32_t)(at * layout::stride + step * STEP * 2 + lane / 16 * 16);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -512,21 +544,36 @@ static __device__ __forceinline__ void ring_operand(const ring_work &work, const
                 a[k][i] = pack_bf16(to_float(a[k][i]), to_float(a[k][i] >> 16));
             }
         }
-    } else {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t at = row + 8 * half;
-            const float4 scales = *(const float4 *)(work.memory + ring_memory<TYPE>::scales + at * 64 +
-                                                    (step ^ at / 2 % 4) * 16);
-            uint32_t pairs[8];
-            ring_decode<TYPE>(weights + at * ring_layout<TYPE>::stride, scales, step, part, pairs);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                a[k][half] = pairs[2 * k];
-                a[k][2 + half] = pairs[2 * k + 1];
-            }
-        }
     }
+    ring_quants raw[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int32_t at = row + 8 * half;
+        raw[half].scales =
+            *(const float4 *)(work.memory + ring_memory<TYPE>::scales + at * 64 + (step ^ at / 2 % 4) * 16);
+        ring_load<TYPE>(weights + at * layout::stride, step, lane % 4, &raw[half]);
+    }
+    if (columns.full) {
+        barrier_wait(columns.full, columns.parity);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if constexpr (TYPE != SL_QTYPE_F16 && TYPE != SL_QTYPE_BF16) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t pairs[2];
+                ring_decode<TYPE>(raw[half], k, pairs);
+                a[k][half] = pairs[0];
+                a[k][2 + half] = pairs[1];
+            }
+            asm volatile(""
+                         : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3])); /* now, not later */
+        }
+        wgmma_fence();
+        wgmma<ROWS>(sums, a[k], columns.x + (uint64_t)(2 * k));
+    }
+    wgmma_commit();
 }
 
 template <int TYPE> struct ring_places {
@@ -534,71 +581,149 @@ template <int TYPE> struct ring_places {
     ring_place<ring_layout<TYPE>::chunks> weights;
 };
 
-template <int ROWS>
-static __device__ __forceinline__ void ring_store_gated(const ring_work &work, const ring_tile &tile,
-                                                        const int32_t *rows, const float (&sums)[2][ROWS / 2],
-                                                        int32_t at, int32_t part) {
-    const sl_cuda_weight *weights = work.args.weights;
-    const sl_cuda_operand &gated = work.all.gated;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int32_t output = tile.first_output + at + 8 * half;
-        if (output >= weights[0].rows) {
-            continue;
+/* ---- results ---- */
+
+/* What one consumer warpgroup stores of a tile. Sums lie by output, eight neighbours in lanes four apart; so
+ * that rows are written in long pieces, they pass through shared memory (where scales are, which nobody needs
+ * then), 16 rows at a time as [row][64 outputs] for both parts. Outputs change places with the row so that a
+ * warp's stores lie in different banks. Only the stores from registers are unrolled: as code runs once per
+ * tile, fetching it can take longer than running it. */
+typedef struct ring_results {
+    const ring_work &work;
+    const ring_tile &tile;
+    float *buffer;       /* [2][16][64] */
+    const int32_t *rows; /* of y, [tile.count] */
+    int32_t thread;      /* 0..127 */
+    int32_t group;       /* which warpgroup */
+} ring_results;
+
+enum { RING_BATCH = 16 }; /* rows */
+
+static __device__ __forceinline__ void ring_meet(const ring_results &results) {
+    asm volatile("bar.sync %0, 128;" ::"r"(results.group + 1) : "memory");
+}
+
+static __device__ __forceinline__ const float *ring_result(const ring_results &results, int32_t part,
+                                                           int32_t row, int32_t output) {
+    return &results.buffer[part * 1024 + row * 64 + (output ^ row / 2 % 4 * 8)];
+}
+
+/* Rows [first, first + 16) of 128 outputs, a warp to a row, where outputs do not lie in fours or have a bias.
+ */
+static __device__ __forceinline__ void ring_write_singly(const ring_results &results, int32_t first) {
+    const matmul_args &args = results.work.args;
+    const sl_cuda_weight &weight = *results.tile.weight;
+#pragma unroll 1
+    for (int32_t i = results.thread; i < RING_BATCH * 128; i += 128) {
+        const int32_t n = i / 128, at = i % 128;
+        const int32_t output = results.tile.first_output + 128 * results.group + at;
+        if (first + n < results.tile.count && output < weight.rows) {
+            const int32_t row = results.rows[first + n];
+            float value = *ring_result(results, at / 64, n, at % 64);
+            value = weight.bias ? value + weight.bias[(int64_t)results.tile.expert * weight.rows + output]
+                                : value;
+            value = args.residual.data ? value + sl_f32(args.residual, row)[weight.column + output] : value;
+            sl_f32(args.y, row)[weight.column + output] = value;
         }
-        const int64_t index = (int64_t)tile.expert * weights[0].rows + output;
-        const float gate_bias = weights[0].bias ? weights[0].bias[index] : 0.0f;
-        const float value_bias = weights[1].bias ? weights[1].bias[index] : 0.0f;
-        unsigned char *to = gated.data + 2 * (int64_t)(gated.column + output);
+    }
+}
+
+/* The same in fours, where they do. */
+static __device__ __forceinline__ void ring_write(const ring_results &results, int32_t first) {
+    const matmul_args &args = results.work.args;
+    const sl_cuda_weight &weight = *results.tile.weight;
+    const int32_t quad = results.thread % SL_WARP * 4, mine = results.thread / SL_WARP;
+    const int32_t output = results.tile.first_output + 128 * results.group + quad;
+    const int32_t column = weight.column + output;
+    const uint64_t y = (uint64_t)(sl_f32(args.y, 0) + column);
+    const uint64_t residual = args.residual.data ? (uint64_t)(sl_f32(args.residual, 0) + column) : 0;
+    const uint64_t y_bytes = args.y.row_bytes, residual_bytes = residual ? args.residual.row_bytes : 0;
+    if (weight.bias || weight.rows % 4 != 0 || (y | residual | y_bytes | residual_bytes) % 16 != 0) {
+        ring_write_singly(results, first);
+        return;
+    }
+    uint32_t rows[RING_BATCH / 4];
+    float4 sums[RING_BATCH / 4];
 #pragma unroll
-        for (int i = 0; i < ROWS / 4; i++) {
-            const int32_t n = i / 2 * 8 + part * 2 + i % 2;
-            if (n < tile.count) {
-                float gate = sums[0][i / 2 * 4 + half * 2 + i % 2],
-                      value = sums[1][i / 2 * 4 + half * 2 + i % 2];
-                gate = weights[0].bias ? gate + gate_bias : gate;
-                value = weights[1].bias ? value + value_bias : value;
-                *(uint16_t *)(to + (uint32_t)rows[n] * gated.row_bytes) =
-                    sl_f32_to_bf16(sl_activate(work.all.function, gate) * value);
+    for (int i = 0; i < RING_BATCH / 4; i++) {
+        rows[i] = (uint32_t)results.rows[min(first + mine + 4 * i, results.tile.count - 1)];
+        sums[i] = *(const float4 *)ring_result(results, quad / 64, mine + 4 * i, quad % 64);
+    }
+#pragma unroll
+    for (int i = 0; i < RING_BATCH / 4; i++) {
+        if (first + mine + 4 * i < results.tile.count && output < weight.rows) {
+            if (residual) {
+                const float4 more = *(const float4 *)(residual + rows[i] * residual_bytes);
+                sums[i] = make_float4(sums[i].x + more.x, sums[i].y + more.y, sums[i].z + more.z,
+                                      sums[i].w + more.w);
             }
+            *(float4 *)(y + rows[i] * y_bytes) = sums[i];
+        }
+    }
+}
+
+/* f(gate) * value of rows [first, first + 16) and 64 outputs, of which a thread has eight of one row. */
+static __device__ __forceinline__ void ring_write_gated(const ring_results &results, int32_t first) {
+    const sl_cuda_weight *weights = results.work.args.weights;
+    const sl_cuda_operand &gated = results.work.all.gated;
+    const int32_t n = results.thread / 8, eight = results.thread % 8 * 8;
+    const int32_t output = results.tile.first_output + 64 * results.group + eight;
+    const int32_t left = weights[0].rows - output;
+    if (first + n >= results.tile.count || left <= 0) {
+        return;
+    }
+    const int64_t bias = (int64_t)results.tile.expert * weights[0].rows + output;
+    uint16_t *to = (uint16_t *)(gated.data + (uint64_t)(uint32_t)results.rows[first + n] * gated.row_bytes) +
+                   gated.column + output;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float gate = *ring_result(results, 0, n, eight + i), value = *ring_result(results, 1, n, eight + i);
+        if (weights[0].bias && i < left) {
+            gate += weights[0].bias[bias + i];
+            value += weights[1].bias[bias + i];
+        }
+        const uint32_t bits = sl_f32_to_bf16(sl_activate(results.work.all.function, gate) * value);
+        words[i / 2] = i % 2 ? words[i / 2] | bits << 16 : bits;
+    }
+    if (left >= 8 && (uint64_t)to % 16 == 0) {
+        *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (i < left) {
+            to[i] = (uint16_t)(words[i / 2] >> 16 * (i % 2));
         }
     }
 }
 
 template <int ROWS>
-static __device__ __forceinline__ void ring_store(const ring_work &work, const ring_tile &tile,
-                                                  const int32_t *rows, const float (&sums)[ROWS / 2],
-                                                  int32_t at, int32_t part) {
-    const matmul_args &args = work.args;
-    const sl_cuda_weight &weight = *tile.weight;
+static __device__ __forceinline__ void ring_store(const ring_results &results,
+                                                  const float (&sums)[2][ROWS / 2]) {
+    const int32_t lane = results.thread % SL_WARP, at = results.thread / SL_WARP * 16 + lane / 4;
+    float *to = results.buffer + lane % 4 * 2 * 64;
+#pragma unroll 1
+    for (int32_t batch = 0; batch * RING_BATCH < results.tile.count; batch++) {
+        ring_meet(results);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int32_t output = tile.first_output + at + 8 * half;
-        if (output >= weight.rows) {
-            continue;
-        }
-        const float *bias = weight.bias ? weight.bias + (int64_t)tile.expert * weight.rows + output : NULL;
-        float *y = (float *)args.y.data + args.y.column + weight.column + output;
-        const float *residual =
-            args.residual.data ? (float *)args.residual.data + args.residual.column + weight.column + output
-                               : NULL;
+        for (int which = 0; which < ROWS / RING_BATCH; which++) {
+            if (which == batch) {
 #pragma unroll
-        for (int i = 0; i < ROWS / 4; i++) {
-            const int32_t n = i / 2 * 8 + part * 2 + i % 2;
-            if (n < tile.count) {
-                const uint32_t row = (uint32_t)rows[n];
-                float value = sums[i / 2 * 4 + half * 2 + i % 2];
-                if (bias) {
-                    value += *bias;
+                for (int i = 0; i < 16; i++) {
+                    to[i / 8 * 1024 + (i % 8 / 4 * 8 + i % 2) * 64 + ((at + i % 4 / 2 * 8) ^ lane % 4 * 8)] =
+                        sums[i / 8][which * 8 + i % 8];
                 }
-                if (residual) {
-                    value +=
-                        *(const float *)((const unsigned char *)residual + row * args.residual.row_bytes);
-                }
-                *(float *)((unsigned char *)y + row * args.y.row_bytes) = value;
             }
         }
+        ring_meet(results);
+        if (results.work.all.gated.data) {
+            ring_write_gated(results, batch * RING_BATCH);
+        } else {
+            ring_write(results, batch * RING_BATCH);
+        }
     }
+    ring_meet(results); /* before the next tile's scales */
 }
 
 /* A consumer warpgroup's half of a tile of ROWS rows or fewer. */
@@ -631,31 +756,20 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
         __syncwarp();
 #pragma unroll 1
         for (int32_t step = 0; step < layout::columns / STEP; step++) {
-            wgmma_wait<1>(a[0]);
-            ring_operand<TYPE>(work, weights + shifts[0], mine, step, lane % 4, a[0]);
-            barrier_wait(ring_x_full<TYPE>(work.base, places.x.at), places.x.parity);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             const uint64_t x =
                 matrix |
                 (uint64_t)((work.base + ring_memory<TYPE>::x + places.x.at * RING_X_BYTES) >> 4 & 0x3fffu);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                wgmma<ROWS>(sums[0], a[0][k], x + (uint64_t)(2 * k));
-            }
-            wgmma_commit();
+            wgmma_wait<1>(a[0]);
+            const ring_columns first_time = {step, lane, x, ring_x_full<TYPE>(work.base, places.x.at),
+                                             places.x.parity};
+            ring_multiply<TYPE, ROWS>(work, weights + shifts[0], mine, first_time, a[0], sums[0]);
             wgmma_wait<1>(a[1]);
             if (before && lane == 0) {
                 barrier_arrive(before); /* the step before is done with x */
             }
             before = ring_x_empty<TYPE>(work.base, places.x.at);
-            ring_operand<TYPE>(work, weights + shifts[1], mine + 64, step, lane % 4, a[1]);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                wgmma<ROWS>(sums[1], a[1][k], x + (uint64_t)(2 * k));
-            }
-            wgmma_commit();
+            const ring_columns second_time = {step, lane, x, 0, 0};
+            ring_multiply<TYPE, ROWS>(work, weights + shifts[1], mine + 64, second_time, a[1], sums[1]);
             places.x.next();
         }
         __syncwarp();
@@ -674,13 +788,9 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
         rows[i] = work.args.list ? work.args.list[tile.first + i] : tile.first + i;
     }
     __syncwarp();
-    if (work.all.gated.data) {
-        ring_store_gated<ROWS>(work, tile, rows, sums, warp / 4 * 64 + warp % 4 * 16 + lane / 4, lane % 4);
-    } else {
-        ring_store<ROWS>(work, tile, rows, sums[0], mine, lane % 4);
-        ring_store<ROWS>(work, tile, rows, sums[1], mine + 64, lane % 4);
-    }
-    __syncwarp();
+    ring_store<ROWS>({work, tile, (float *)(work.memory + ring_memory<TYPE>::scales + warp / 4 * 8192), rows,
+                      thread % 128, warp / 4},
+                     sums);
 }
 
 /* All tiles from `index` on that have this height. */
