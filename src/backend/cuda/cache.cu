@@ -6,8 +6,8 @@ enum { THREADS = 256, BEGIN_BLOCKS = 32, WRITE_WARPS = 8 };
 /* All blocks share each page copy and the table changes, which are few and name each entry once. Neither
  * reads what the other writes. A page's bytes are a multiple of 64. */
 static __global__ void begin_kernel(const __grid_constant__ sl_cuda_context context) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const uint64_t first = blockIdx.x * THREADS + threadIdx.x, step = (uint64_t)gridDim.x * THREADS;
     const int32_t copies = context.header->page_copies, changes = context.header->table_changes;
     for (int32_t i = 0; i < copies; i++) {
@@ -44,8 +44,8 @@ typedef struct write_args {
 template <bool ALIGNED>
 static __global__ void write_kernel(const __grid_constant__ sl_cuda_context context,
                                     const __grid_constant__ write_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, lane = (int32_t)threadIdx.x;
     if (row >= context.header->rows) {
         return;

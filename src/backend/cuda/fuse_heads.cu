@@ -132,8 +132,8 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     float4 q_weight[QUADS], k_weight[QUADS], x[QUADS], next[QUADS];
     load_weights(args.q_weight, args.q_offset, size, q_weight);
     load_weights(args.k_weight, args.k_offset, size, k_weight);
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t rows = context.header->rows;
     if (row > 0 && row >= rows) { /* the first row's memory is there even in an empty step */
         return;

@@ -179,8 +179,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     for (int32_t e = thread; e < args.router.experts; e += (int32_t)blockDim.x) {
         words[e] = 0;
     }
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t rows = context.header->rows;
     if (block > 0 && block * ROWS >= rows) {
         return;
@@ -203,8 +203,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     schedule_kernel(const __grid_constant__ sl_cuda_context context,
                     const __grid_constant__ router_args args) {
     __shared__ schedule_memory shared;
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t block = (int32_t)blockIdx.x, rows = context.header->rows;
     if (block == 0 || block * ROWS < rows) {
         schedule(args, args.words, block, rows, &shared);

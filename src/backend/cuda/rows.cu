@@ -23,8 +23,8 @@ static __device__ __forceinline__ int32_t my_quad(void) {
 template <bool ALIGNED>
 static __global__ void embed_kernel(const __grid_constant__ sl_cuda_context context,
                                     const __grid_constant__ sl_embed_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad();
     if (row < context.header->rows && i < args.table.columns) {
         const float4 quad = sl_embed_quad<ALIGNED>(args, sl_embedding(context, args, row), i);
@@ -96,8 +96,8 @@ typedef struct quantize_args {
 template <bool ALIGNED>
 static __global__ void quantize_kernel(const __grid_constant__ sl_cuda_context context,
                                        const __grid_constant__ quantize_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad();
     if (row >= sl_count(context, args.q.rows)) {
         return;
@@ -126,8 +126,8 @@ typedef struct rope_args {
 /* A block takes a row; each thread keeps the sine and cosine of its pair for all heads. */
 static __global__ void rope_kernel(const __grid_constant__ sl_cuda_context context,
                                    const __grid_constant__ rope_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x;
     if (row >= context.header->rows) {
         return;
@@ -159,8 +159,8 @@ SL_CUDA_RUN(sl_cuda_rope) {
 template <bool ALIGNED>
 static __global__ void combine_kernel(const __grid_constant__ sl_cuda_context context,
                                       const __grid_constant__ sl_combine_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad(), width = args.combine.width;
     if (row < sl_count(context, args.y.rows) && i < width) {
         sl_store_quad<ALIGNED>(sl_f32(args.y, row), i, width, sl_combine_quad<ALIGNED>(args, row, i));
@@ -192,8 +192,8 @@ static bool elements_in_quads(const element_args &args) {
 template <bool ALIGNED>
 static __global__ void activate_kernel(const __grid_constant__ sl_cuda_context context,
                                        const __grid_constant__ element_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad(), width = args.width;
     if (row >= sl_count(context, args.y.rows)) {
         return;
@@ -242,8 +242,8 @@ SL_CUDA_RUN(sl_cuda_activate_quantize) {
 template <bool ALIGNED>
 static __global__ void gather_kernel(const __grid_constant__ sl_cuda_context context,
                                      const __grid_constant__ element_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t output = (int32_t)blockIdx.x, i = my_quad();
     if (output < context.header->outputs && i < args.width) {
         const float *x = sl_f32(args.a, context.outputs[output].row);
@@ -265,8 +265,8 @@ SL_CUDA_RUN(sl_cuda_gather) {
 template <bool ALIGNED>
 static __global__ void softcap_kernel(const __grid_constant__ sl_cuda_context context,
                                       const __grid_constant__ element_args args) {
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     const int32_t row = (int32_t)blockIdx.x, i = my_quad();
     if (row < sl_count(context, args.y.rows) && i < args.width) {
         float *x = sl_f32(args.y, row);

@@ -483,8 +483,8 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
         weight[k] = sl_map_quad(weight[k], [&args](float w) { return w + args.norm.weight_offset; });
     }
     sl_cluster_arrive<CLUSTER>();
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     /* The first row's memory is there even in an empty step: it is read without waiting for the count. */
     const bool at_once =
         row == 0 && (SOURCE == SL_NORM_OF_X || (SOURCE == SL_NORM_OF_COMBINE && !args.kept.data));

@@ -438,8 +438,8 @@ static __global__ void __launch_bounds__(THREADS)
     sample_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sample_args args) {
     extern __shared__ float4 memory[];
     __shared__ shared_memory shared;
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     sampling s = {};
     s.blocks = sl_cluster_blocks();
     s.rank = blockIdx.x % s.blocks;
