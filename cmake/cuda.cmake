@@ -52,7 +52,8 @@ file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects}
   src/base/alloc.c src/base/arena.c src/base/error.c src/base/log.c
-  src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/qtype.c
+  src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
+  src/quant/qtype.c
   src/program/program.c src/program/step.c)
 set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 target_include_directories(sluice_cuda PRIVATE src)

@@ -48,6 +48,29 @@ typedef struct SL_PACKED sl_block_q4_0 {
     uint8_t quants[16];
 } sl_block_q4_0;
 
+/* value[i] = scale * q[i] + min: q as in Q4_0, 0..15 */
+typedef struct SL_PACKED sl_block_q4_1 {
+    uint16_t scale; /* f16 */
+    uint16_t min;   /* f16 */
+    uint8_t quants[16];
+} sl_block_q4_1;
+
+/* value[i] = scale * (q[i] - 16): the lower four bits of q[i] as in Q4_0; the fifth is bit i % 8 of high[i /
+ * 8] */
+typedef struct SL_PACKED sl_block_q5_0 {
+    uint16_t scale; /* f16 */
+    uint8_t high[4];
+    uint8_t quants[16];
+} sl_block_q5_0;
+
+/* value[i] = scale * q[i] + min: q as in Q5_0, 0..31 */
+typedef struct SL_PACKED sl_block_q5_1 {
+    uint16_t scale; /* f16 */
+    uint16_t min;   /* f16 */
+    uint8_t high[4];
+    uint8_t quants[16];
+} sl_block_q5_1;
+
 /* 8 groups of 32: with g = i / 32, value[i] = (scale * group_scale[g]) * q[i] - (min_scale * group_min[g]).
  *
  * q[i] in 0..15: two groups share 32 bytes, the even one in nibble 0, the odd one in nibble 1:
@@ -84,6 +107,52 @@ typedef struct SL_PACKED sl_block_q6_k {
     uint16_t scale; /* f16, of the group scales */
 } sl_block_q6_k;
 
+/* 16 groups of 16: with s = scales[i / 16], value[i] = (scale * (s & 15)) * q[i] - (min_scale * (s >> 4)),
+ * q[i] in 0..3.
+ *
+ * Two halves of 128 elements; element i = 32 * r + c of half h (r in 0..3, c in 0..31) has its q in bits 2r
+ * and 2r + 1 of quants[32 * h + c]. */
+typedef struct SL_PACKED sl_block_q2_k {
+    uint8_t scales[16];
+    uint8_t quants[64];
+    uint16_t scale;     /* f16, of the group scales */
+    uint16_t min_scale; /* f16, of the group minima */
+} sl_block_q2_k;
+
+/* 16 groups of 16: value[i] = (scale * (s[i / 16] - 32)) * (q[i] - 4), q[i] in 0..7, s in 0..63.
+ *
+ * The lower two bits of q[i] as in Q2_K; the third is bit i / 32 of high[i % 32]. The lower four bits of s[j]
+ * are nibble j / 8 of scales[j % 8], the upper two bits 2 (j / 4) and the next of scales[8 + j % 4]. */
+typedef struct SL_PACKED sl_block_q3_k {
+    uint8_t high[32];
+    uint8_t quants[64];
+    uint8_t scales[12];
+    uint16_t scale; /* f16, of the group scales */
+} sl_block_q3_k;
+
+/* value[i] = scale * sl_iq4_value(q[i]): q as in Q4_0 */
+typedef struct SL_PACKED sl_block_iq4_nl {
+    uint16_t scale; /* f16 */
+    uint8_t quants[16];
+} sl_block_iq4_nl;
+
+/* 8 groups of 32: value[i] = (scale * (s[g] - 32)) * sl_iq4_value(q[i]), g = i / 32. A group has 16 bytes of
+ * quants, as in Q4_0. The lower four bits of s[g] are nibble g % 2 of scales_low[g / 2], the upper two bits
+ * 2g and 2g + 1 of scales_high. */
+typedef struct SL_PACKED sl_block_iq4_xs {
+    uint16_t scale; /* f16, of the group scales */
+    uint16_t scales_high;
+    uint8_t scales_low[4];
+    uint8_t quants[128];
+} sl_block_iq4_xs;
+
+/* value[i] = sl_mxfp4_scale(exponent) * sl_mxfp4_value(q[i]): q as in Q4_0. Source of the format: OCP
+ * Microscaling Formats (MX) 1.0, MXFP4, with doubled values and half the scale. */
+typedef struct SL_PACKED sl_block_mxfp4 {
+    uint8_t exponent;
+    uint8_t quants[16];
+} sl_block_mxfp4;
+
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
     static_assert(sizeof(sl_block_##name) == (block_bytes), "block of " #name);
 #include "quant/qtypes.def"
@@ -100,7 +169,46 @@ SL_INLINE void sl_q4_k_group(const uint8_t *scales, uint32_t group, uint8_t *sca
     }
 }
 
-/* q[32 * group + i], i in 0..31 */
+/* q[i] of Q5_0 and Q5_1. */
+SL_INLINE uint8_t sl_q5_quant(const uint8_t *high, const uint8_t *quants, uint32_t i) {
+    const uint32_t low = (uint32_t)quants[i % 16] >> 4 * (i / 16) & 15u;
+    return (uint8_t)(low | ((uint32_t)high[i / 8] >> i % 8 & 1u) << 4);
+}
+
+/* s[j] - 32 of Q3_K, j in 0..15. */
+SL_INLINE int8_t sl_q3_k_scale(const uint8_t *scales, uint32_t j) {
+    const uint32_t low = (uint32_t)scales[j % 8] >> 4 * (j / 8) & 15u;
+    return (int8_t)((int32_t)(low | ((uint32_t)scales[8 + j % 4] >> 2 * (j / 4) & 3u) << 4) - 32);
+}
+
+/* s[g] - 32 of IQ4_XS. */
+SL_INLINE int8_t sl_iq4_xs_scale(const sl_block_iq4_xs *block, uint32_t g) {
+    const uint32_t low = (uint32_t)block->scales_low[g / 2] >> 4 * (g % 2) & 15u;
+    return (int8_t)((int32_t)(low | ((uint32_t)block->scales_high >> 2 * g & 3u) << 4) - 32);
+}
+
+/* The values of IQ4_NL and IQ4_XS, rising: value j is byte j % 8, signed, of the word for j / 8. */
+#define SL_IQ4_VALUES_0 0xf6eaddcfbfad9881u /* -127 -104 -83 -65 -49 -35 -22 -10 */
+#define SL_IQ4_VALUES_1 0x7159453526190d01u /* 1 13 25 38 53 69 89 113 */
+
+SL_INLINE int8_t sl_iq4_value(uint32_t j) {
+    return (int8_t)((j < 8 ? SL_IQ4_VALUES_0 : SL_IQ4_VALUES_1) >> 8 * (j % 8) & 255u);
+}
+
+/* The values of E2M1 twice: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and the same negative. */
+#define SL_MXFP4_VALUES_0 0x0c08060403020100u
+#define SL_MXFP4_VALUES_1 0xf4f8fafcfdfeff00u
+
+SL_INLINE int8_t sl_mxfp4_value(uint32_t j) {
+    return (int8_t)((j < 8 ? SL_MXFP4_VALUES_0 : SL_MXFP4_VALUES_1) >> 8 * (j % 8) & 255u);
+}
+
+/* 2^(exponent - 128): half of what E8M0 means. Its NaN, 255, is 2^127, as ggml has it. */
+SL_INLINE float sl_mxfp4_scale(uint32_t exponent) {
+    return sl_f32_from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+}
+
+/* q[32 * group + i] of Q5_K, i in 0..31 */
 SL_INLINE uint8_t sl_q5_k_quant(const sl_block_q5_k *block, uint32_t group, uint32_t i) {
     const uint32_t low = (uint32_t)block->quants[32 * (group / 2) + i] >> 4 * (group % 2) & 15u;
     return (uint8_t)(low | ((uint32_t)block->high[i] >> group & 1u) << 4);

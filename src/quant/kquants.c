@@ -1,4 +1,4 @@
-/* Types of 256 elements with quantised group scales: Q4_K, Q5_K and Q6_K.
+/* Types of 256 elements with quantised group scales: Q2_K to Q6_K.
  *
  * The encoders search the scale of each group: they try a range of scales, round to levels with each, solve
  * for the scale (and minimum) that fits those levels best in weighted least squares, and keep the best. Sums
@@ -11,9 +11,16 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { AFFINE_GROUP = 32, AFFINE_GROUPS = 8, Q6_K_GROUP = 16, Q6_K_GROUPS = 16, Q6_K_HALF_RANGE = 32 };
+enum {
+    AFFINE_GROUP = 32,
+    AFFINE_GROUPS = 8,
+    SMALL_GROUP = 16,
+    SMALL_GROUPS = 16,
+    Q3_K_HALF_RANGE = 4,
+    Q6_K_HALF_RANGE = 32
+};
 
-/* A group of Q6_K whose values are all below this counts as zero. */
+/* A group of Q3_K or Q6_K whose values are all below this counts as zero. */
 #define NEGLIGIBLE 1e-15f
 
 /* Nearest integer, ties to even, for |value| < 2^22. At 1.5 * 2^23 the last place of a float is worth 1, so
@@ -107,7 +114,7 @@ static void affine_weights(const affine_kind *kind, const float *values, float *
 }
 
 static void affine_search(const affine_kind *kind, affine *best, const float *values) {
-    float weights[AFFINE_GROUP];
+    float weights[AFFINE_GROUP] = {0};
     affine_weights(kind, values, weights);
     float low = values[0];
     float high = values[0];
@@ -283,6 +290,172 @@ void sl_encode_q5_k(const float *values, void *blocks, uint64_t count) {
     }
 }
 
+/* ---- Q2_K
+ * ------------------------------------------------------------------------------------------------------- */
+
+void sl_decode_q2_k(const void *blocks, float *values, uint64_t count) {
+    const sl_block_q2_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q2_K_ELEMENTS, block++) {
+        const float block_scale = sl_f16_to_f32(block->scale);
+        const float block_min = sl_f16_to_f32(block->min_scale);
+        for (int i = 0; i < SL_Q2_K_ELEMENTS; i++) {
+            const float scale = block_scale * (float)(block->scales[i / SMALL_GROUP] & 15);
+            const float min = block_min * (float)(block->scales[i / SMALL_GROUP] >> 4);
+            const int quant = block->quants[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3;
+            values[done + (uint64_t)i] = scale * (float)quant - min;
+        }
+    }
+}
+
+/* Two bits of each of 256 levels, the lower ones. */
+static void pack_two_bits(const uint8_t *levels, uint8_t *quants) {
+    memset(quants, 0, 64);
+    for (int i = 0; i < 256; i++) {
+        quants[32 * (i / 128) + i % 32] |= (uint8_t)((levels[i] & 3) << 2 * (i / 32 % 4));
+    }
+}
+
+/* 4 bits, of what is 0..15 but for overflow inside the search. */
+static uint8_t small_group_number(float value) {
+    return (uint8_t)clamp(nearest(value), 0, 15);
+}
+
+static void q2_k_encode_block(const float *values, sl_block_q2_k *block) {
+    static const affine_kind kind = {
+        .count = SMALL_GROUP, .levels = 4, .first = -0.5f, .steps = 15, .absolute = true};
+    affine fits[SMALL_GROUPS];
+    float largest_scale = 0.0f;
+    float largest_min = 0.0f; /* minima are stored negated */
+    for (int group = 0; group < SMALL_GROUPS; group++) {
+        affine_search(&kind, &fits[group], values + SMALL_GROUP * group);
+        largest_scale = fits[group].scale > largest_scale ? fits[group].scale : largest_scale;
+        largest_min = -fits[group].min > largest_min ? -fits[group].min : largest_min;
+    }
+    const float inverse_scale = largest_scale > 0.0f ? 15.0f / largest_scale : 0.0f;
+    const float inverse_min = largest_min > 0.0f ? 15.0f / largest_min : 0.0f;
+    block->scale = sl_f32_to_f16(largest_scale / 15.0f);
+    block->min_scale = sl_f32_to_f16(largest_min / 15.0f);
+    uint8_t levels[SL_Q2_K_ELEMENTS];
+    for (int group = 0; group < SMALL_GROUPS; group++) {
+        const uint8_t number = small_group_number(inverse_scale * fits[group].scale);
+        const uint8_t min_number = small_group_number(inverse_min * -fits[group].min);
+        block->scales[group] = (uint8_t)(number | min_number << 4);
+        affine_round_again(&kind, values + SMALL_GROUP * group, sl_f16_to_f32(block->scale) * (float)number,
+                           sl_f16_to_f32(block->min_scale) * (float)min_number, fits[group].levels);
+        memcpy(levels + SMALL_GROUP * group, fits[group].levels, SMALL_GROUP);
+    }
+    pack_two_bits(levels, block->quants);
+}
+
+void sl_encode_q2_k(const float *values, void *blocks, uint64_t count) {
+    sl_block_q2_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q2_K_ELEMENTS) {
+        q2_k_encode_block(values + done, block++);
+    }
+}
+
+/* ---- Q3_K
+ * ------------------------------------------------------------------------------------------------------- */
+
+void sl_decode_q3_k(const void *blocks, float *values, uint64_t count) {
+    const sl_block_q3_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q3_K_ELEMENTS, block++) {
+        const float block_scale = sl_f16_to_f32(block->scale);
+        for (int i = 0; i < SL_Q3_K_ELEMENTS; i++) {
+            const int low = block->quants[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3;
+            const int high = block->high[i % 32] >> i / 32 & 1;
+            const float scale = block_scale * (float)sl_q3_k_scale(block->scales, (uint32_t)i / SMALL_GROUP);
+            values[done + (uint64_t)i] = scale * (float)(low + 4 * high - Q3_K_HALF_RANGE);
+        }
+    }
+}
+
+static int q3_k_level(float value) {
+    return clamp(nearest(value), -Q3_K_HALF_RANGE, Q3_K_HALF_RANGE - 1);
+}
+
+/* Rounds, and then moves single levels for as long as that makes the weighted squared error smaller, weights
+ * x^2; the levels are -4..3. Returns the scale. */
+static float q3_k_search(const float *values, int *levels) {
+    float extreme = 0.0f; /* with its sign: it becomes -4 */
+    for (int i = 0; i < SMALL_GROUP; i++) {
+        extreme = fabsf(values[i]) > fabsf(extreme) ? values[i] : extreme;
+    }
+    if (fabsf(extreme) < NEGLIGIBLE) {
+        for (int i = 0; i < SMALL_GROUP; i++) {
+            levels[i] = -Q3_K_HALF_RANGE; /* with a scale of 0 */
+        }
+        return 0.0f;
+    }
+    const float inverse = -(float)Q3_K_HALF_RANGE / extreme;
+    float value_level = 0.0f, level_level = 0.0f;
+    for (int i = 0; i < SMALL_GROUP; i++) {
+        const float weight = values[i] * values[i];
+        levels[i] = q3_k_level(inverse * values[i]);
+        value_level += weight * values[i] * (float)levels[i];
+        level_level += weight * (float)levels[i] * (float)levels[i];
+    }
+    bool moved = true;
+    for (int round = 0; round < 5 && moved; round++) {
+        moved = false;
+        for (int i = 0; i < SMALL_GROUP; i++) {
+            const float weight = values[i] * values[i], level = (float)levels[i];
+            float other_value = value_level - weight * values[i] * level; /* without element i */
+            if (!(other_value > 0.0f)) {
+                continue;
+            }
+            float other_level = level_level - weight * level * level;
+            const int tried = q3_k_level(values[i] * other_level / other_value);
+            other_value += weight * values[i] * (float)tried;
+            other_level += weight * (float)tried * (float)tried;
+            if (tried != levels[i] && other_level > 0.0f &&
+                other_value * other_value * level_level > value_level * value_level * other_level) {
+                levels[i] = tried;
+                value_level = other_value;
+                level_level = other_level;
+                moved = true;
+            }
+        }
+    }
+    return level_level > 0.0f ? value_level / level_level : 0.0f;
+}
+
+static void q3_k_encode_block(const float *values, sl_block_q3_k *block) {
+    int levels[SL_Q3_K_ELEMENTS];
+    float scales[SMALL_GROUPS];
+    float extreme = 0.0f; /* the largest scale, with its sign: it becomes -32 */
+    for (int group = 0; group < SMALL_GROUPS; group++) {
+        scales[group] = q3_k_search(values + SMALL_GROUP * group, levels + SMALL_GROUP * group);
+        extreme = fabsf(scales[group]) > fabsf(extreme) ? scales[group] : extreme;
+    }
+    memset(block, 0, sizeof *block); /* without an extreme the numbers are 0 as well */
+    if (extreme != 0.0f) {
+        const float inverse = -32.0f / extreme;
+        block->scale = sl_f32_to_f16(1.0f / inverse);
+        for (int group = 0; group < SMALL_GROUPS; group++) {
+            const int number = clamp(nearest(inverse * scales[group]), -32, 31) + 32;
+            block->scales[group % 8] |= (uint8_t)(number % 16 << 4 * (group / 8));
+            block->scales[8 + group % 4] |= (uint8_t)(number / 16 << 2 * (group / 4));
+        }
+    }
+    uint8_t packed[SL_Q3_K_ELEMENTS];
+    for (int i = 0; i < SL_Q3_K_ELEMENTS; i++) {
+        const float scale =
+            sl_f16_to_f32(block->scale) * (float)sl_q3_k_scale(block->scales, (uint32_t)i / SMALL_GROUP);
+        const int level = scale != 0.0f ? q3_k_level(values[i] / scale) : levels[i];
+        packed[i] = (uint8_t)(level + Q3_K_HALF_RANGE);
+        block->high[i % 32] |= (uint8_t)(packed[i] >> 2 << i / 32);
+    }
+    pack_two_bits(packed, block->quants);
+}
+
+void sl_encode_q3_k(const float *values, void *blocks, uint64_t count) {
+    sl_block_q3_k *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_Q3_K_ELEMENTS) {
+        q3_k_encode_block(values + done, block++);
+    }
+}
+
 /* ---- Q6_K
  * ------------------------------------------------------------------------------------------------------- */
 
@@ -296,7 +469,7 @@ void sl_decode_q6_k(const void *blocks, float *values, uint64_t count) {
             const int column = i % 32;
             const int low = block->low[64 * half + 32 * (quarter % 2) + column] >> 4 * (quarter / 2) & 15;
             const int high = block->high[32 * half + column] >> 2 * quarter & 3;
-            const float scale = block_scale * (float)block->scales[i / Q6_K_GROUP];
+            const float scale = block_scale * (float)block->scales[i / SMALL_GROUP];
             values[done + i] = scale * (float)((high << 4 | low) - Q6_K_HALF_RANGE);
         }
     }
@@ -305,7 +478,7 @@ void sl_decode_q6_k(const void *blocks, float *values, uint64_t count) {
 /* value ~ scale * (level - 32) */
 typedef struct symmetric {
     float scale;
-    uint8_t levels[Q6_K_GROUP];
+    uint8_t levels[SMALL_GROUP];
 } symmetric;
 
 /* What a choice of levels gives: with weights x^2, the sums of weight * x * level and weight * level^2. */
@@ -316,7 +489,7 @@ typedef struct symmetric_sums {
 
 static symmetric_sums symmetric_round(const float *values, float inverse, uint8_t *levels) {
     symmetric_sums sums = {0.0f, 0.0f};
-    for (int i = 0; i < Q6_K_GROUP; i++) {
+    for (int i = 0; i < SMALL_GROUP; i++) {
         const int level = clamp(nearest(inverse * values[i]), -Q6_K_HALF_RANGE, Q6_K_HALF_RANGE - 1);
         const float weight = values[i] * values[i];
         levels[i] = (uint8_t)(level + Q6_K_HALF_RANGE);
@@ -328,7 +501,7 @@ static symmetric_sums symmetric_round(const float *values, float inverse, uint8_
 
 static void symmetric_search(symmetric *best, const float *values) {
     float extreme = 0.0f; /* with its sign: it becomes about -32 */
-    for (int i = 0; i < Q6_K_GROUP; i++) {
+    for (int i = 0; i < SMALL_GROUP; i++) {
         extreme = fabsf(values[i]) > fabsf(extreme) ? values[i] : extreme;
     }
     if (fabsf(extreme) < NEGLIGIBLE) {
@@ -359,17 +532,17 @@ static void q6_k_pack(const symmetric *fits, sl_block_q6_k *block) {
         const int half = i / 128;
         const int quarter = i / 32 % 4;
         const int column = i % 32;
-        const int level = fits[i / Q6_K_GROUP].levels[i % Q6_K_GROUP];
+        const int level = fits[i / SMALL_GROUP].levels[i % SMALL_GROUP];
         block->low[64 * half + 32 * (quarter % 2) + column] |= (uint8_t)((level & 15) << 4 * (quarter / 2));
         block->high[32 * half + column] |= (uint8_t)(level >> 4 << 2 * quarter);
     }
 }
 
 static void q6_k_encode_block(const float *values, sl_block_q6_k *block) {
-    symmetric fits[Q6_K_GROUPS];
+    symmetric fits[SMALL_GROUPS];
     float extreme = 0.0f; /* the largest group scale, with its sign: it becomes -128 */
-    for (int group = 0; group < Q6_K_GROUPS; group++) {
-        symmetric_search(&fits[group], values + Q6_K_GROUP * group);
+    for (int group = 0; group < SMALL_GROUPS; group++) {
+        symmetric_search(&fits[group], values + SMALL_GROUP * group);
         extreme = fabsf(fits[group].scale) > fabsf(extreme) ? fits[group].scale : extreme;
     }
     if (fabsf(extreme) < NEGLIGIBLE) {
@@ -378,13 +551,13 @@ static void q6_k_encode_block(const float *values, sl_block_q6_k *block) {
     }
     const float inverse = -128.0f / extreme;
     block->scale = sl_f32_to_f16(1.0f / inverse);
-    for (int group = 0; group < Q6_K_GROUPS; group++) {
+    for (int group = 0; group < SMALL_GROUPS; group++) {
         const int number = nearest(inverse * fits[group].scale);
         block->scales[group] = (int8_t)(number < 127 ? number : 127);
         const float scale = sl_f16_to_f32(block->scale) * (float)block->scales[group];
         if (scale != 0.0f) { /* round again with what decode will see */
-            for (int i = 0; i < Q6_K_GROUP; i++) {
-                const int level = nearest(values[Q6_K_GROUP * group + i] / scale);
+            for (int i = 0; i < SMALL_GROUP; i++) {
+                const int level = nearest(values[SMALL_GROUP * group + i] / scale);
                 fits[group].levels[i] =
                     (uint8_t)(clamp(level, -Q6_K_HALF_RANGE, Q6_K_HALF_RANGE - 1) + Q6_K_HALF_RANGE);
             }

@@ -15,6 +15,14 @@ enum file_type {
     FILE_Q4_K = 14,
     FILE_Q6_K = 18,
     FILE_Q5_K = 16,
+    FILE_Q4_1 = 3,
+    FILE_Q5_0 = 8,
+    FILE_Q5_1 = 9,
+    FILE_Q2_K = 10,
+    FILE_Q3_K = 11,
+    FILE_IQ4_NL = 25,
+    FILE_IQ4_XS = 30,
+    FILE_MXFP4 = 38,
 };
 
 static const sl_qtype_info types[SL_QTYPE_ALL] = {
@@ -23,7 +31,12 @@ static const sl_qtype_info types[SL_QTYPE_ALL] = {
                        FILE_##ID},
 #include "quant/qtypes.def"
 #undef SL_QTYPE
-    [SL_QTYPE_FP8] = {"fp8", SL_QTYPE_NO_GGUF, 1, 1, sl_decode_fp8, sl_encode_fp8},
+    [SL_QTYPE_FP8] = {.name = "fp8",
+                      .gguf_type = SL_QTYPE_NO_GGUF,
+                      .block_elements = 1,
+                      .block_bytes = 1,
+                      .decode = sl_decode_fp8,
+                      .encode = sl_encode_fp8},
 };
 
 const char sl_qtype_cache_names[] = "f16, bf16, f32, q8_0, fp8";

@@ -94,16 +94,35 @@ static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t siz
     return sl_program_weight(&c->program, &weight);
 }
 
+/* Where a type's blocks keep their scale and their minimum, or the scale of the minima: 2 bytes each. */
+static const struct {
+    size_t scale, min;
+} scale_offsets[SL_QTYPE_COUNT] = {
+    [SL_QTYPE_Q8_0] = {offsetof(sl_block_q8_0, scale), SIZE_MAX},
+    [SL_QTYPE_Q4_0] = {offsetof(sl_block_q4_0, scale), SIZE_MAX},
+    [SL_QTYPE_Q4_K] = {offsetof(sl_block_q4_k, scale), offsetof(sl_block_q4_k, min_scale)},
+    [SL_QTYPE_Q6_K] = {offsetof(sl_block_q6_k, scale), SIZE_MAX},
+    [SL_QTYPE_Q5_K] = {offsetof(sl_block_q5_k, scale), offsetof(sl_block_q5_k, min_scale)},
+    [SL_QTYPE_Q4_1] = {offsetof(sl_block_q4_1, scale), offsetof(sl_block_q4_1, min)},
+    [SL_QTYPE_Q5_0] = {offsetof(sl_block_q5_0, scale), SIZE_MAX},
+    [SL_QTYPE_Q5_1] = {offsetof(sl_block_q5_1, scale), offsetof(sl_block_q5_1, min)},
+    [SL_QTYPE_Q2_K] = {offsetof(sl_block_q2_k, scale), offsetof(sl_block_q2_k, min_scale)},
+    [SL_QTYPE_Q3_K] = {offsetof(sl_block_q3_k, scale), SIZE_MAX},
+    [SL_QTYPE_IQ4_NL] = {offsetof(sl_block_iq4_nl, scale), SIZE_MAX},
+    [SL_QTYPE_IQ4_XS] = {offsetof(sl_block_iq4_xs, scale), SIZE_MAX},
+};
+
+/* Ordinary scales, so that sums stay finite. */
 static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
     const uint16_t scale = sl_f32_to_f16_plain(kt_uniform(random, 0.01f));
     const uint16_t min = sl_f32_to_f16_plain(kt_uniform(random, 0.01f));
-    if (type == SL_QTYPE_Q6_K) {
-        memcpy(block + 208, &scale, 2);
+    if (type == SL_QTYPE_MXFP4) {
+        block[0] = (unsigned char)(115 + kt_below(random, 10));
         return;
     }
-    memcpy(block, &scale, 2);
-    if (type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q5_K) {
-        memcpy(block + 2, &min, 2);
+    memcpy(block + scale_offsets[type].scale, &scale, 2);
+    if (scale_offsets[type].min != SIZE_MAX) {
+        memcpy(block + scale_offsets[type].min, &min, 2);
     }
 }
 

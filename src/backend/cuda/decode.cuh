@@ -8,7 +8,7 @@
 #ifndef SL_BACKEND_CUDA_DECODE_CUH
 #define SL_BACKEND_CUDA_DECODE_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/groups.cuh"
 
 enum { DECODE_PART = 16 };
 
@@ -215,6 +215,41 @@ template <> struct decode_part<SL_QTYPE_Q6_K> {
             all, -32800.0f * all);
     }
 };
+
+/* Types that groups.cuh decodes: a part is every other eight of a group. */
+template <int TYPE, int ELEMENTS, int BYTES> struct decode_part_of_group {
+    enum { elements = ELEMENTS, bytes = BYTES };
+    sl_group32 group;
+    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
+        sl_load_group<TYPE>(block, part / 2, &group);
+    }
+    static __device__ __forceinline__ int32_t first(int32_t part) {
+        return 32 * (part / 2) + 8 * (part % 2);
+    }
+    static __device__ __forceinline__ int32_t second(int32_t part) {
+        return first(part) + 16;
+    }
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        const float4 a = sl_group_values<TYPE>(group, 4 * i), b = sl_group_values<TYPE>(group, 4 * i + 1);
+        const float4 c = sl_group_values<TYPE>(group, 4 * i + 2), d = sl_group_values<TYPE>(group, 4 * i + 3);
+        const float4 low = part % 2 ? c : a, high = part % 2 ? d : b;
+        return make_uint4(decode_pack(low.x, low.y), decode_pack(low.z, low.w), decode_pack(high.x, high.y),
+                          decode_pack(high.z, high.w));
+    }
+};
+
+#define DECODE_GROUPS(ID)                                                                                    \
+    template <>                                                                                              \
+    struct decode_part<SL_QTYPE_##ID>                                                                        \
+        : decode_part_of_group<SL_QTYPE_##ID, SL_##ID##_ELEMENTS, SL_##ID##_BYTES> {};
+DECODE_GROUPS(Q4_1)
+DECODE_GROUPS(Q5_0)
+DECODE_GROUPS(Q5_1)
+DECODE_GROUPS(Q2_K)
+DECODE_GROUPS(Q3_K)
+DECODE_GROUPS(IQ4_NL)
+DECODE_GROUPS(IQ4_XS)
+DECODE_GROUPS(MXFP4)
 
 /* Parts `index`, `index + stride`, ... (UNROLL of them) of `count` parts: loaded together, stored later. */
 template <int TYPE, int UNROLL> struct decode_parts {

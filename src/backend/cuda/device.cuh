@@ -247,6 +247,51 @@ static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned 
                    (float)sl_q5_k_quant(block, group, (uint32_t)i % 32) -
                sl_f16_to_f32(block->min_scale) * (float)min;
     }
+    case SL_QTYPE_Q4_1: {
+        const sl_block_q4_1 *block = (const sl_block_q4_1 *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return (float)quant * sl_f16_to_f32(block->scale) + sl_f16_to_f32(block->min);
+    }
+    case SL_QTYPE_Q5_0: {
+        const sl_block_q5_0 *block = (const sl_block_q5_0 *)row + i / 32;
+        const int quant = sl_q5_quant(block->high, block->quants, (uint32_t)i % 32);
+        return (float)(quant - 16) * sl_f16_to_f32(block->scale);
+    }
+    case SL_QTYPE_Q5_1: {
+        const sl_block_q5_1 *block = (const sl_block_q5_1 *)row + i / 32;
+        const int quant = sl_q5_quant(block->high, block->quants, (uint32_t)i % 32);
+        return (float)quant * sl_f16_to_f32(block->scale) + sl_f16_to_f32(block->min);
+    }
+    case SL_QTYPE_Q2_K: {
+        const sl_block_q2_k *block = (const sl_block_q2_k *)row + i / 256;
+        const int numbers = block->scales[i % 256 / 16];
+        const int quant = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
+        return sl_f16_to_f32(block->scale) * (float)(numbers & 15) * (float)quant -
+               sl_f16_to_f32(block->min_scale) * (float)(numbers >> 4);
+    }
+    case SL_QTYPE_Q3_K: {
+        const sl_block_q3_k *block = (const sl_block_q3_k *)row + i / 256;
+        const int low = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
+        const int high = (block->high[i % 32] >> i % 256 / 32) & 1;
+        return sl_f16_to_f32(block->scale) * (float)sl_q3_k_scale(block->scales, (uint32_t)i % 256 / 16) *
+               (float)(low + 4 * high - 4);
+    }
+    case SL_QTYPE_IQ4_NL: {
+        const sl_block_iq4_nl *block = (const sl_block_iq4_nl *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return sl_f16_to_f32(block->scale) * (float)sl_iq4_value((uint32_t)quant);
+    }
+    case SL_QTYPE_IQ4_XS: {
+        const sl_block_iq4_xs *block = (const sl_block_iq4_xs *)row + i / 256;
+        const int quant = (block->quants[16 * (i % 256 / 32) + i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return sl_f16_to_f32(block->scale) * (float)sl_iq4_xs_scale(block, (uint32_t)i % 256 / 32) *
+               (float)sl_iq4_value((uint32_t)quant);
+    }
+    case SL_QTYPE_MXFP4: {
+        const sl_block_mxfp4 *block = (const sl_block_mxfp4 *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return (float)sl_mxfp4_value((uint32_t)quant) * sl_mxfp4_scale(block->exponent);
+    }
     default: {
         const sl_block_q6_k *block = (const sl_block_q6_k *)row + i / 256;
         const int half = i % 256 / 128, r = i % 128 / 32, c = i % 32;

@@ -7,10 +7,11 @@
  * Class "q8_32/256": activations int8 with a scale and a sum per 32. The columns are cut into chunks of 256.
  * Per group of 32, dot is exact and sum = fmaf(scale * dot, x_scale, sum); where a type has minima then sum =
  * fmaf(-minimum, x_scale * sum(x), sum). A chunk, from 0, adds its groups in order, and y, from 0, the chunks
- * in order. scale and minimum are products of the block's fields; every operation is rounded by itself. Class
- * "f32/256": the same with products of decoded weights and f32 activations, added with fmaf. Then bias, then
- * residual. */
-#include "backend/cuda/device.cuh"
+ * in order. (q2_k has a minimum for each half of a group: an integer factor of each, times the sum of x over
+ * that half, stands for sum(x).) scale and minimum are products of the block's fields; every operation is
+ * rounded by itself. Class "f32/256": the same with products of decoded weights and f32 activations, added
+ * with fmaf. Then bias, then residual. */
+#include "backend/cuda/groups.cuh"
 
 enum {
     CHUNK = 256, /* columns */
@@ -34,144 +35,37 @@ typedef struct linear_args {
 
 /* ---- weight types ---- */
 
-#define HAS_MIN(type) ((type) == SL_QTYPE_Q4_K || (type) == SL_QTYPE_Q5_K)
 #define IS_FLOAT(type) ((type) == SL_QTYPE_F32 || (type) == SL_QTYPE_F16 || (type) == SL_QTYPE_BF16)
 /* The type itself where it fits a function template, else one that does: the call is not made. */
 #define FLOAT_OF(type) (IS_FLOAT(type) ? (type) : (int)SL_QTYPE_F32)
 #define Q8_OF(type) (IS_FLOAT(type) ? (int)SL_QTYPE_Q8_0 : (type))
-
-/* A group of 32 integers of a weight row. Factors belong to its halves. */
-typedef struct group32 {
-    int32_t words[8]; /* element 4 i + b is byte b of words[i] */
-    float scale, min;
-    int32_t factor0, factor1;
-} group32;
-
-static __device__ __forceinline__ float half_at(const unsigned char *at) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(*(const uint16_t *)at));
-    return value;
-}
-
-/* Words at an even address, from aligned loads: where it is not a multiple of four, the two bytes before and
- * the two behind are read too. Before lie others of the block; behind, others of it, or the padding of the
- * weight: what ends so is no multiple of four long. Without a branch, so that the loads of several groups can
- * be under way at once. */
-template <int WORDS>
-static __device__ __forceinline__ void load_words(const unsigned char *at, uint32_t words[WORDS]) {
-    const uint32_t odd = (uint32_t)(uint64_t)at & 2u;
-    const uint32_t *aligned = (const uint32_t *)(at - odd);
-    uint32_t before = aligned[0];
-#pragma unroll
-    for (int i = 0; i < WORDS; i++) {
-        const uint32_t next = i + 1 < WORDS ? aligned[i + 1] : aligned[WORDS - 1 + odd / 2];
-        words[i] = __funnelshift_r(before, next, 8 * odd);
-        before = next;
-    }
-}
-
-/* Each byte minus `value`; bytes are below 128 and the difference fits int8. */
-static __device__ __forceinline__ int32_t subtract_each(uint32_t word, uint32_t value) {
-    return (int32_t)__vsub4(word, value * 0x01010101u);
-}
-
-template <int TYPE>
-static __device__ __forceinline__ void load_group(const unsigned char *row, int32_t g, group32 *w);
-
-template <>
-__device__ __forceinline__ void load_group<SL_QTYPE_Q8_0>(const unsigned char *row, int32_t g, group32 *w) {
-    const unsigned char *block = row + (uint64_t)g * SL_Q8_0_BYTES;
-    uint32_t words[8];
-    load_words<8>(block + 2, words);
-    w->scale = half_at(block);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        w->words[i] = (int32_t)words[i];
-    }
-}
-
-template <>
-__device__ __forceinline__ void load_group<SL_QTYPE_Q4_0>(const unsigned char *row, int32_t g, group32 *w) {
-    const unsigned char *block = row + (uint64_t)g * SL_Q4_0_BYTES;
-    uint32_t words[4];
-    load_words<4>(block + 2, words);
-    w->scale = half_at(block);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        w->words[i] = subtract_each(words[i] & 0x0f0f0f0fu, 8);
-        w->words[4 + i] = subtract_each(words[i] >> 4 & 0x0f0f0f0fu, 8);
-    }
-}
-
-/* Blocks of 144 bytes: rows are aligned to 16. */
-template <>
-__device__ __forceinline__ void load_group<SL_QTYPE_Q4_K>(const unsigned char *row, int32_t g, group32 *w) {
-    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q4_K_BYTES;
-    const uint32_t group = (uint32_t)g % 8;
-    uint8_t scale, min;
-    sl_q4_k_group(block + 4, group, &scale, &min);
-    w->scale = half_at(block) * (float)scale;
-    w->min = half_at(block + 2) * (float)min;
-    const uint4 *quants = (const uint4 *)(block + 16 + 32 * (group / 2));
-    const uint4 low = quants[0], high = quants[1];
-    const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        w->words[i] = (int32_t)(words[i] >> 4 * (group % 2) & 0x0f0f0f0fu);
-    }
-}
-
-/* Blocks of 176 bytes: rows are aligned to 16. */
-template <>
-__device__ __forceinline__ void load_group<SL_QTYPE_Q5_K>(const unsigned char *row, int32_t g, group32 *w) {
-    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q5_K_BYTES;
-    const uint32_t group = (uint32_t)g % 8;
-    uint8_t scale, min;
-    sl_q4_k_group(block + 4, group, &scale, &min);
-    w->scale = half_at(block) * (float)scale;
-    w->min = half_at(block + 2) * (float)min;
-    const uint32_t *highs = (const uint32_t *)(block + 16);
-    const uint32_t *lows = (const uint32_t *)(block + 48 + 32 * (group / 2));
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t low = lows[i] >> 4 * (group % 2) & 0x0f0f0f0fu;
-        w->words[i] = (int32_t)(low | (highs[i] >> group & 0x01010101u) << 4);
-    }
-}
-
-template <>
-__device__ __forceinline__ void load_group<SL_QTYPE_Q6_K>(const unsigned char *row, int32_t g, group32 *w) {
-    const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q6_K_BYTES;
-    const int32_t half = g % 8 / 4, r = g % 4;
-    const unsigned char *low = block + 64 * half + 32 * (r % 2), *high = block + 128 + 32 * half;
-    const int8_t *scales = (const int8_t *)block + 192;
-    w->scale = half_at(block + 208);
-    w->factor0 = scales[2 * (g % 8)];
-    w->factor1 = scales[2 * (g % 8) + 1];
-    uint32_t low_words[8], high_words[8];
-    load_words<8>(low, low_words);
-    load_words<8>(high, high_words);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t quants =
-            (low_words[i] >> 4 * (r / 2) & 0x0f0f0f0fu) | (high_words[i] >> 2 * r & 0x03030303u) << 4;
-        w->words[i] = subtract_each(quants, 32);
-    }
-}
 
 /* sum + the contribution of a group. */
 template <int TYPE>
 static __device__ __forceinline__ float add_group(int32_t dot, float scale, float min, int32_t x_sum,
                                                   float x_scale, float sum) {
     sum = fmaf(scale * (float)dot, x_scale, sum);
-    return HAS_MIN(TYPE) ? fmaf(-min, x_scale * (float)x_sum, sum) : sum;
+    return sl_group_kind<TYPE>::HAS_MIN ? fmaf(-min, x_scale * (float)x_sum, sum) : sum;
+}
+
+/* Adds eight signed bytes. */
+static __device__ __forceinline__ int32_t add_bytes(int2 words, int32_t sum) {
+    return __dp4a(words.y, 0x01010101, __dp4a(words.x, 0x01010101, sum));
+}
+
+/* What a minimum multiplies. x_low: the sum of the group's first half. */
+template <int TYPE>
+static __device__ __forceinline__ int32_t min_sum(int32_t factor0, int32_t factor1, int32_t x_low,
+                                                  int32_t x_sum) {
+    return sl_group_kind<TYPE>::HAS_MIN_FACTORS ? factor0 * x_low + factor1 * (x_sum - x_low) : x_sum;
 }
 
 template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {
     if (TYPE == SL_QTYPE_F32) {
         return ((const float *)row)[i];
     }
-    return TYPE == SL_QTYPE_F16 ? half_at(row + 2 * (int64_t)i) : sl_bf16_to_f32(((const uint16_t *)row)[i]);
+    return TYPE == SL_QTYPE_F16 ? sl_half_at(row + 2 * (int64_t)i)
+                                : sl_bf16_to_f32(((const uint16_t *)row)[i]);
 }
 
 /* ---- what both shapes share ---- */
@@ -212,8 +106,8 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
     const int32_t end = columns / 32 < (chunk + 1) * 8 ? columns / 32 : (chunk + 1) * 8;
 #pragma unroll(ROWS == 1 ? 4 : 2)
     for (int32_t g = chunk * 8; g < end; g++) {
-        group32 w;
-        load_group<TYPE>(w_row, g, &w);
+        sl_group32 w;
+        sl_load_group<TYPE>(w_row, g, &w);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (r >= n) {
@@ -221,15 +115,18 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
             }
             const sl_q8_32 x = sl_q8_32_of(args.x, first + r);
             const int2 *values = (const int2 *)(x.values + 32 * g);
-            int32_t low = 0, high = 0;
+            int32_t low = 0, high = 0, x_low = 0;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int2 a = values[i], b = values[2 + i];
+                x_low = sl_group_kind<TYPE>::HAS_MIN_FACTORS ? add_bytes(a, x_low) : 0;
                 low = __dp4a(w.words[2 * i + 1], a.y, __dp4a(w.words[2 * i], a.x, low));
                 high = __dp4a(w.words[4 + 2 * i + 1], b.y, __dp4a(w.words[4 + 2 * i], b.x, high));
             }
-            const int32_t dot = TYPE == SL_QTYPE_Q6_K ? w.factor0 * low + w.factor1 * high : low + high;
-            part[r] = add_group<TYPE>(dot, w.scale, w.min, x.sums[g], x.scales[g], part[r]);
+            const int32_t dot =
+                sl_group_kind<TYPE>::HAS_FACTORS ? w.factor0 * low + w.factor1 * high : low + high;
+            const int32_t x_sum = min_sum<TYPE>(w.min_factor0, w.min_factor1, x_low, x.sums[g]);
+            part[r] = add_group<TYPE>(dot, w.scale, w.min, x_sum, x.scales[g], part[r]);
         }
     }
 }
@@ -374,13 +271,13 @@ enum { Q8_GROUPS = 4, Q8_STRIDE = Q8_GROUPS * 8 + 4 };
 typedef struct tile_q8 {
     alignas(16) int32_t w[TILE][Q8_STRIDE], x[TILE][Q8_STRIDE];
     float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS], x_scale[Q8_GROUPS][TILE];
-    int32_t x_sum[Q8_GROUPS][TILE];
-    int8_t factors[TILE][Q8_GROUPS][2];
+    int32_t x_sum[Q8_GROUPS][TILE], x_low[Q8_GROUPS][TILE];
+    int8_t factors[TILE][Q8_GROUPS][4]; /* of the two halves' scales, and of their minima */
 } tile_q8;
 
 /* One group of the weights and one of x: what a thread brings to a tile. */
 typedef struct part_q8 {
-    group32 w;
+    sl_group32 w;
     int2 x[4];
     float x_scale;
     int32_t x_sum;
@@ -395,7 +292,7 @@ static __device__ __forceinline__ void fetch_q8(const many_work &work, int32_t g
     const bool inside = g < weight.columns / 32;
     *part = {};
     if (inside && work.first_output + at < weight.rows) {
-        load_group<TYPE>(work.matrix + (uint64_t)(work.first_output + at) * weight.row_bytes, g, &part->w);
+        sl_load_group<TYPE>(work.matrix + (uint64_t)(work.first_output + at) * weight.row_bytes, g, &part->w);
     }
     if (inside && rows->x[at] >= 0) {
         const sl_q8_32 x = sl_q8_32_of(work.args->x, rows->x[at]);
@@ -409,7 +306,7 @@ static __device__ __forceinline__ void fetch_q8(const many_work &work, int32_t g
     }
 }
 
-static __device__ __forceinline__ void put_q8(const part_q8 &part, tile_q8 *tile) {
+template <int TYPE> static __device__ __forceinline__ void put_q8(const part_q8 &part, tile_q8 *tile) {
     const int32_t at = (int32_t)threadIdx.x / Q8_GROUPS, g = (int32_t)threadIdx.x % Q8_GROUPS;
     const int32_t *w = part.w.words;
     int4 *to_w = (int4 *)&tile->w[at][8 * g], *to_x = (int4 *)&tile->x[at][8 * g];
@@ -423,6 +320,11 @@ static __device__ __forceinline__ void put_q8(const part_q8 &part, tile_q8 *tile
     tile->factors[at][g][1] = (int8_t)part.w.factor1;
     tile->x_scale[g][at] = part.x_scale;
     tile->x_sum[g][at] = part.x_sum;
+    if (sl_group_kind<TYPE>::HAS_MIN_FACTORS) {
+        tile->factors[at][g][2] = (int8_t)part.w.min_factor0;
+        tile->factors[at][g][3] = (int8_t)part.w.min_factor1;
+        tile->x_low[g][at] = add_bytes(part.x[1], add_bytes(part.x[0], 0));
+    }
 }
 
 /* sums += a b^T for 16 weight rows, 8 rows and 32 columns (or 16 with mma_16): the warp's shared fragments.
@@ -459,14 +361,13 @@ static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, in
     const int32_t a[4] = {tile->w[o0][word], tile->w[o1][word], tile->w[o0][word + 4], tile->w[o1][word + 4]};
     const float scale[2] = {tile->w_scale[o0][g], tile->w_scale[o1][g]};
     const float min[2] = {tile->w_min[o0][g], tile->w_min[o1][g]};
-    const int32_t factor[2][2] = {{tile->factors[o0][g][0], tile->factors[o0][g][1]},
-                                  {tile->factors[o1][g][0], tile->factors[o1][g][1]}};
+    const int8_t *factors[2] = {tile->factors[o0][g], tile->factors[o1][g]};
 #pragma unroll
     for (int p = 0; p < EACH; p++) {
         const int32_t x_row = my_row(p, 0) - lane % 4 * 2 + lane / 4;
         const int32_t b[2] = {tile->x[x_row][word], tile->x[x_row][word + 4]};
         int32_t low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        if (TYPE == SL_QTYPE_Q6_K) {
+        if (sl_group_kind<TYPE>::HAS_FACTORS) {
             mma_16(low, a[0], a[1], b[0]);
             mma_16(high, a[2], a[3], b[1]);
         } else {
@@ -475,10 +376,13 @@ static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, in
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int32_t row = my_row(p, e);
+            const int8_t *factor = factors[e / 2];
             const int32_t dot =
-                TYPE == SL_QTYPE_Q6_K ? factor[e / 2][0] * low[e] + factor[e / 2][1] * high[e] : low[e];
-            part[p][e] = add_group<TYPE>(dot, scale[e / 2], min[e / 2], tile->x_sum[g][row],
-                                         tile->x_scale[g][row], part[p][e]);
+                sl_group_kind<TYPE>::HAS_FACTORS ? factor[0] * low[e] + factor[1] * high[e] : low[e];
+            const int32_t x_sum =
+                min_sum<TYPE>(factor[2], factor[3], tile->x_low[g][row], tile->x_sum[g][row]);
+            part[p][e] =
+                add_group<TYPE>(dot, scale[e / 2], min[e / 2], x_sum, tile->x_scale[g][row], part[p][e]);
         }
     }
 }
@@ -549,7 +453,7 @@ static __device__ __forceinline__ void many_q8(const many_work &work, float sums
     part_q8 part;
     fetch_q8<TYPE>(work, 0, &part);
     for (int32_t group = 0; group < groups; group += Q8_GROUPS) {
-        put_q8(part, &tile);
+        put_q8<TYPE>(part, &tile);
         __syncthreads();
         fetch_q8<TYPE>(work, group + Q8_GROUPS, &part);
         const int32_t count = groups - group < Q8_GROUPS ? groups - group : (int32_t)Q8_GROUPS;

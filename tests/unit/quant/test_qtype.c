@@ -128,7 +128,9 @@ static void blocks_are_those_of_ggml(void **state) {
     free(record);
     for (int type = 0; type < SL_QTYPE_COUNT; type++) { /* a new row needs its records */
         if (type != SL_QTYPE_F32) {
-            assert_in_range(encoded[type], 34, 1000);
+            /* Without those whose bytes ggml leaves to chance: see nonlinear.c. */
+            const int left_out = type == SL_QTYPE_IQ4_NL ? 7 : type == SL_QTYPE_MXFP4 ? 1 : 0;
+            assert_in_range(encoded[type], 34 - left_out, 1000);
             assert_in_range(decoded[type], encoded[type], 1000);
         }
     }
@@ -154,6 +156,14 @@ static void gaussian_data_comes_back_near(void **state) {
         [SL_QTYPE_Q4_K] = 5.118e-3 * 1.02,
         [SL_QTYPE_Q6_K] = 3.151e-4 * 1.02,
         [SL_QTYPE_Q5_K] = 1.305e-3 * 1.02,
+        [SL_QTYPE_Q4_1] = 6.112e-3 * 1.02,
+        [SL_QTYPE_Q5_0] = 1.821e-3 * 1.02,
+        [SL_QTYPE_Q5_1] = 1.436e-3 * 1.02,
+        [SL_QTYPE_Q2_K] = 8.766e-2 * 1.02,
+        [SL_QTYPE_Q3_K] = 2.273e-2 * 1.02,
+        [SL_QTYPE_IQ4_NL] = 6.198e-3 * 1.02,
+        [SL_QTYPE_IQ4_XS] = 5.889e-3 * 1.02,
+        [SL_QTYPE_MXFP4] = 1.325e-2 * 1.02,
     };
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);
@@ -189,6 +199,8 @@ static void no_input_disturbs_the_next_block(void **state) {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, 1e20f};
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);
+        /* Half of a step, of the 3 or 8 that -8 to 8 is cut into; 3 bits do not reach the 8. */
+        const float worst = type == SL_QTYPE_Q2_K ? 2.7f : type == SL_QTYPE_Q3_K ? 2.1f : 1.0f;
         for (size_t k = 0; k < sizeof odd / sizeof odd[0]; k++) {
             float values[2 * ELEMENTS];
             float back[2 * ELEMENTS];
@@ -203,7 +215,7 @@ static void no_input_disturbs_the_next_block(void **state) {
             info->decode(blocks, alone, ELEMENTS);
             assert_memory_equal(back + ELEMENTS, alone, sizeof alone);
             for (int i = 0; i < ELEMENTS; i++) {
-                assert_true(fabsf(alone[i] - values[ELEMENTS + i]) <= 1.0f);
+                assert_true(fabsf(alone[i] - values[ELEMENTS + i]) <= worst);
             }
         }
     }

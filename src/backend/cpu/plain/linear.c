@@ -5,14 +5,23 @@
  * does.
  *
  * Class "q8_32": activations int8 with a scale and a sum per group of 32 (quant/activation.h). Per group of
- * 32 columns a weight row has integers q, a scale and a minimum in f32, and an integer factor for each half
- * of the group: dot = factor0 * sum(q[0..15] * x[0..15]) + factor1 * sum(q[16..31] * x[16..31])    exact,
- * below 2^24 y  += (scale * dot - minimum * sum(x)) * x_scale                                   group after
- * group, each operation rounded by itself q8_0  q signed, scale = d q4_0  q - 8, scale = d q4_k  q 0..15,
- * scale = d * group_scale, minimum = dmin * group_min (both rounded to f32) q6_k  q - 32, scale = d, factors
- * = the two int8 scales and no minimum, and factors 1, where none are named. Another tier may regroup the
- * float part and call it another class; the integer part is the same everywhere. At the end bias, then
- * residual are added. */
+ * 32 columns a weight row has integers q, a scale and a minimum in f32, and for each half of the group an
+ * integer factor of the scale and one of the minimum:
+ *
+ *     dot = factor0 * sum(q[0..15] * x[0..15]) + factor1 * sum(q[16..31] * x[16..31])   exact, below 2^24
+ *     sum = the same with the minimum's factors and q = 1
+ *     y  += (scale * dot - minimum * sum) * x_scale     group after group, each operation rounded by itself
+ *
+ *     q8_0, iq4_nl, mxfp4   q signed, or from the table; scale = d
+ *     q4_0, q5_0            q - 8, q - 16; scale = d
+ *     q4_1, q5_1            scale = d, minimum = -m
+ *     q4_k, q5_k            scale = d * group_scale, minimum = dmin * group_min (both rounded to f32)
+ *     iq4_xs                q from the table, scale = d * group_scale (rounded to f32)
+ *     q3_k, q6_k            q - 4, q - 32; scale = d, factors = the two group scales
+ *     q2_k                  scale = d, minimum = dmin, factors = the two group scales and minima
+ *
+ * and no minimum, and factors 1, where none are named. Another tier may regroup the float part and call it
+ * another class; the integer part is the same everywhere. At the end bias, then residual are added. */
 #include "backend/cpu/plain/plain.h"
 #include "quant/blocks.h"
 
@@ -131,8 +140,8 @@ void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, in
 
 /* A weight row as class "q8_32" describes it. */
 typedef struct unpacked {
-    float *scales, *minima;   /* [columns / 32] */
-    int8_t *values, *factors; /* [columns], [columns / 16] */
+    float *scales, *minima;                 /* [columns / 32] */
+    int8_t *values, *factors, *min_factors; /* [columns], [columns / 16] twice */
 } unpacked;
 
 static unpacked unpacked_at(void *scratch, int32_t columns) {
@@ -141,13 +150,14 @@ static unpacked unpacked_at(void *scratch, int32_t columns) {
     row.minima = row.scales + columns / 32;
     row.values = (int8_t *)(void *)(row.minima + columns / 32);
     row.factors = row.values + columns;
+    row.min_factors = row.factors + columns / 16;
     return row;
 }
 
 uint64_t sl_plain_linear_q8_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const uint64_t columns = (uint64_t)largest_columns(query);
-    return sl_cpu_scratch_bytes(query, columns / 32 * 2 * sizeof(float) + columns + columns / 16);
+    return sl_cpu_scratch_bytes(query, columns / 32 * 2 * sizeof(float) + columns + columns / 16 * 2);
 }
 
 static void unpack_q8_0(const void *data, int32_t columns, unpacked row) {
@@ -197,6 +207,105 @@ static void unpack_q5_k(const void *data, int32_t columns, unpacked row) {
     }
 }
 
+static void unpack_q4_1(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q4_1 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        row.minima[g] = -sl_f16_to_f32(blocks[g].min);
+        for (int32_t i = 0; i < 16; i++) {
+            row.values[32 * g + i] = (int8_t)(blocks[g].quants[i] & 15);
+            row.values[32 * g + 16 + i] = (int8_t)(blocks[g].quants[i] >> 4);
+        }
+    }
+}
+
+static void unpack_q5_0(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q5_0 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        for (int32_t i = 0; i < 32; i++) {
+            row.values[32 * g + i] =
+                (int8_t)(sl_q5_quant(blocks[g].high, blocks[g].quants, (uint32_t)i) - 16);
+        }
+    }
+}
+
+static void unpack_q5_1(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q5_1 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        row.minima[g] = -sl_f16_to_f32(blocks[g].min);
+        for (int32_t i = 0; i < 32; i++) {
+            row.values[32 * g + i] = (int8_t)sl_q5_quant(blocks[g].high, blocks[g].quants, (uint32_t)i);
+        }
+    }
+}
+
+static void unpack_q2_k(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q2_k *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_q2_k *block = &blocks[g / 8];
+        row.scales[g] = sl_f16_to_f32(block->scale);
+        row.minima[g] = sl_f16_to_f32(block->min_scale);
+        for (int32_t h = 0; h < 2; h++) {
+            row.factors[2 * g + h] = (int8_t)(block->scales[2 * (g % 8) + h] & 15);
+            row.min_factors[2 * g + h] = (int8_t)(block->scales[2 * (g % 8) + h] >> 4);
+        }
+        for (int32_t i = 0; i < 32; i++) {
+            row.values[32 * g + i] = (int8_t)(block->quants[32 * (g % 8 / 4) + i] >> 2 * (g % 4) & 3);
+        }
+    }
+}
+
+static void unpack_q3_k(const void *data, int32_t columns, unpacked row) {
+    const sl_block_q3_k *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_q3_k *block = &blocks[g / 8];
+        row.scales[g] = sl_f16_to_f32(block->scale);
+        row.factors[2 * g] = sl_q3_k_scale(block->scales, (uint32_t)g % 8 * 2);
+        row.factors[2 * g + 1] = sl_q3_k_scale(block->scales, (uint32_t)g % 8 * 2 + 1);
+        for (int32_t i = 0; i < 32; i++) {
+            const int32_t low = block->quants[32 * (g % 8 / 4) + i] >> 2 * (g % 4) & 3;
+            row.values[32 * g + i] = (int8_t)(low + 4 * (block->high[i] >> g % 8 & 1) - 4);
+        }
+    }
+}
+
+static void unpack_iq4(const uint8_t *quants, int8_t *values) {
+    for (int32_t i = 0; i < 16; i++) {
+        values[i] = sl_iq4_value(quants[i] & 15u);
+        values[16 + i] = sl_iq4_value((uint32_t)quants[i] >> 4);
+    }
+}
+
+static void unpack_iq4_nl(const void *data, int32_t columns, unpacked row) {
+    const sl_block_iq4_nl *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_f16_to_f32(blocks[g].scale);
+        unpack_iq4(blocks[g].quants, row.values + 32 * g);
+    }
+}
+
+static void unpack_iq4_xs(const void *data, int32_t columns, unpacked row) {
+    const sl_block_iq4_xs *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_iq4_xs *block = &blocks[g / 8];
+        row.scales[g] = sl_f16_to_f32(block->scale) * (float)sl_iq4_xs_scale(block, (uint32_t)g % 8);
+        unpack_iq4(block->quants + 16 * (g % 8), row.values + 32 * g);
+    }
+}
+
+static void unpack_mxfp4(const void *data, int32_t columns, unpacked row) {
+    const sl_block_mxfp4 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        row.scales[g] = sl_mxfp4_scale(blocks[g].exponent);
+        for (int32_t i = 0; i < 16; i++) {
+            row.values[32 * g + i] = sl_mxfp4_value(blocks[g].quants[i] & 15u);
+            row.values[32 * g + 16 + i] = sl_mxfp4_value((uint32_t)blocks[g].quants[i] >> 4);
+        }
+    }
+}
+
 static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
     const sl_block_q6_k *blocks = data;
     for (int32_t g = 0; g < columns / 32; g++) {
@@ -215,8 +324,11 @@ static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
 
 typedef void (*unpack_function)(const void *data, int32_t columns, unpacked row);
 static const unpack_function unpackers[SL_QTYPE_COUNT] = {
-    [SL_QTYPE_Q8_0] = unpack_q8_0, [SL_QTYPE_Q4_0] = unpack_q4_0, [SL_QTYPE_Q4_K] = unpack_q4_k,
-    [SL_QTYPE_Q6_K] = unpack_q6_k, [SL_QTYPE_Q5_K] = unpack_q5_k,
+    [SL_QTYPE_Q8_0] = unpack_q8_0,   [SL_QTYPE_Q4_0] = unpack_q4_0,     [SL_QTYPE_Q4_K] = unpack_q4_k,
+    [SL_QTYPE_Q6_K] = unpack_q6_k,   [SL_QTYPE_Q5_K] = unpack_q5_k,     [SL_QTYPE_Q4_1] = unpack_q4_1,
+    [SL_QTYPE_Q5_0] = unpack_q5_0,   [SL_QTYPE_Q5_1] = unpack_q5_1,     [SL_QTYPE_Q2_K] = unpack_q2_k,
+    [SL_QTYPE_Q3_K] = unpack_q3_k,   [SL_QTYPE_IQ4_NL] = unpack_iq4_nl, [SL_QTYPE_IQ4_XS] = unpack_iq4_xs,
+    [SL_QTYPE_MXFP4] = unpack_mxfp4,
 };
 
 static int32_t dot16(const int8_t *a, const int8_t *b) {
@@ -227,12 +339,25 @@ static int32_t dot16(const int8_t *a, const int8_t *b) {
     return sum;
 }
 
+/* The sum that a group's minimum multiplies. */
+static int32_t min_sum(const int8_t *factors, const int8_t *x, int32_t sum) {
+    if (factors[0] == 1 && factors[1] == 1) {
+        return sum;
+    }
+    int32_t low = 0;
+    for (int32_t i = 0; i < 16; i++) {
+        low += x[i];
+    }
+    return factors[0] * low + factors[1] * (sum - low);
+}
+
 static float dot_q8(unpacked w, sl_q8_32 x, int32_t columns) {
     float y = 0;
     for (int32_t g = 0; g < columns / 32; g++) {
         const int32_t dot = w.factors[2 * g] * dot16(w.values + 32 * g, x.values + 32 * g) +
                             w.factors[2 * g + 1] * dot16(w.values + 32 * g + 16, x.values + 32 * g + 16);
-        y += (w.scales[g] * (float)dot - w.minima[g] * (float)x.sums[g]) * x.scales[g];
+        const int32_t sum = min_sum(w.min_factors + 2 * g, x.values + 32 * g, x.sums[g]);
+        y += (w.scales[g] * (float)dot - w.minima[g] * (float)sum) * x.scales[g];
     }
     return y;
 }
@@ -244,6 +369,7 @@ void sl_plain_linear_q8(const sl_cpu_context *context, const sl_cpu_op *op, int 
         const unpacked w = unpacked_at(sl_cpu_scratch(op, thread, threads), columns);
         memset(w.minima, 0, (size_t)(columns / 32) * sizeof *w.minima);
         memset(w.factors, 1, (size_t)(columns / 16));
+        memset(w.min_factors, 1, (size_t)(columns / 16));
         for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
             unpackers[part.weight->type](weight_row(&part, output), columns, w);
             for (int32_t i = 0; i < part.batch.count; i++) {

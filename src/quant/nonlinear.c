@@ -1,0 +1,210 @@
+/* Types of 4 bits whose values stand in a table: IQ4_NL, IQ4_XS and MXFP4. */
+#include "quant/blocks.h"
+#include "quant/codec.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { GROUP = 32, GROUPS = 8, STEPS = 7 };
+
+/* A group whose values are all below this counts as zero. */
+#define NEGLIGIBLE 1e-15f
+
+/* 32 values from 16 bytes: elements 0 to 15 in the low nibbles. */
+static void put_nibbles(const uint8_t *levels, uint8_t *quants) {
+    for (int i = 0; i < GROUP / 2; i++) {
+        quants[i] = (uint8_t)(levels[i] | levels[GROUP / 2 + i] << 4);
+    }
+}
+
+static int nibble(const uint8_t *quants, int i) {
+    return quants[i % 16] >> 4 * (i / 16) & 15;
+}
+
+/* ---- IQ4
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void decode_iq4(const uint8_t *quants, float scale, float *values) {
+    for (int i = 0; i < GROUP; i++) {
+        values[i] = scale * (float)sl_iq4_value((uint32_t)nibble(quants, i));
+    }
+}
+
+/* The level whose value is nearest, the upper one of two as near. */
+static uint8_t iq4_level(float x) {
+    uint32_t above = 1;
+    while (above < 15 && !(x < (float)sl_iq4_value(above))) {
+        above++;
+    }
+    const float below = x - (float)sl_iq4_value(above - 1);
+    return (uint8_t)(below < (float)sl_iq4_value(above) - x ? above - 1 : above);
+}
+
+/* What a choice of levels gives: with weights x^2, the sums of weight * x * value and weight * value^2. */
+typedef struct iq4_sums {
+    float xv, vv;
+} iq4_sums;
+
+static iq4_sums iq4_round(const float *values, float inverse, uint8_t *levels) {
+    iq4_sums sums = {0.0f, 0.0f};
+    for (int i = 0; i < GROUP; i++) {
+        levels[i] = iq4_level(inverse * values[i]);
+        const float value = (float)sl_iq4_value(levels[i]), weighted = values[i] * values[i] * value;
+        sums.xv += weighted * values[i];
+        sums.vv += weighted * value;
+    }
+    return sums;
+}
+
+static float iq4_extreme(const float *values) {
+    float extreme =
+        0.0f; /* with its sign: it becomes the table's first value, or that with `steps` about it */
+    for (int i = 0; i < GROUP; i++) {
+        extreme = fabsf(values[i]) > fabsf(extreme) ? values[i] : extreme;
+    }
+    return extreme;
+}
+
+void sl_decode_iq4_nl(const void *blocks, float *values, uint64_t count) {
+    const sl_block_iq4_nl *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_IQ4_NL_ELEMENTS, block++) {
+        decode_iq4(block->quants, sl_f16_to_f32(block->scale), values + done);
+    }
+}
+
+/* Of a negligible block ggml leaves the quants undefined; here they are the value nearest to 0. */
+void sl_encode_iq4_nl(const float *values, void *blocks, uint64_t count) {
+    sl_block_iq4_nl *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_IQ4_NL_ELEMENTS, block++) {
+        const float extreme = iq4_extreme(values + done);
+        uint8_t levels[GROUP];
+        float scale = 0.0f;
+        if (fabsf(extreme) < NEGLIGIBLE) {
+            memset(levels, iq4_level(0.0f), sizeof levels);
+        } else {
+            const iq4_sums sums = iq4_round(values + done, 1.0f / (extreme / (float)sl_iq4_value(0)), levels);
+            scale = sums.vv > 0.0f ? sums.xv / sums.vv : 0.0f;
+        }
+        block->scale = sl_f32_to_f16(scale);
+        put_nibbles(levels, block->quants);
+    }
+}
+
+void sl_decode_iq4_xs(const void *blocks, float *values, uint64_t count) {
+    const sl_block_iq4_xs *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_IQ4_XS_ELEMENTS, block++) {
+        const float block_scale = sl_f16_to_f32(block->scale);
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            decode_iq4(block->quants + (size_t)16 * g, block_scale * (float)sl_iq4_xs_scale(block, g),
+                       values + done + (size_t)GROUP * g);
+        }
+    }
+}
+
+/* The scale that fits a group best in weighted least squares, of several tried. */
+static float iq4_search(const float *values) {
+    const float extreme = iq4_extreme(values), first = (float)sl_iq4_value(0);
+    if (fabsf(extreme) < NEGLIGIBLE) {
+        return 0.0f;
+    }
+    uint8_t levels[GROUP];
+    iq4_sums sums = iq4_round(values, 1.0f / (-extreme / first), levels);
+    float scale = sums.vv > 0.0f ? sums.xv / sums.vv : 0.0f;
+    float gain = scale * sums.xv; /* by how much the weighted squared error falls from that of zero */
+    for (int step = -STEPS; step <= STEPS; step++) {
+        sums = iq4_round(values, ((float)step + first) / extreme, levels);
+        if (sums.vv > 0.0f && sums.xv * sums.xv > gain * sums.vv) {
+            scale = sums.xv / sums.vv;
+            gain = scale * sums.xv;
+        }
+    }
+    return scale;
+}
+
+/* Nearest integer, ties to even, for |value| < 2^22; see kquants.c. */
+static int nearest(float value) {
+    return (int)(sl_f32_bits(value + 12582912.0f) & 0x7fffffu) - 0x400000;
+}
+
+static void iq4_xs_encode_block(const float *values, sl_block_iq4_xs *block) {
+    float scales[GROUPS];
+    float extreme = 0.0f; /* the largest scale, with its sign: it becomes -32 */
+    for (int g = 0; g < GROUPS; g++) {
+        scales[g] = iq4_search(values + (size_t)GROUP * (size_t)g);
+        extreme = fabsf(scales[g]) > fabsf(extreme) ? scales[g] : extreme;
+    }
+    const float block_scale = -extreme / 32.0f;
+    const float inverse = block_scale != 0.0f ? 1.0f / block_scale : 0.0f;
+    uint32_t high = 0;
+    block->scale = sl_f32_to_f16(block_scale);
+    memset(block->scales_low, 0, sizeof block->scales_low);
+    for (int g = 0; g < GROUPS; g++) {
+        int number = nearest(inverse * scales[g]);
+        number = number < -32 ? -32 : number > 31 ? 31 : number;
+        const float scale = block_scale * (float)number;
+        const float inverse_scale = scale != 0.0f ? 1.0f / scale : 0.0f;
+        uint8_t levels[GROUP];
+        for (int i = 0; i < GROUP; i++) {
+            levels[i] = iq4_level(inverse_scale * values[GROUP * g + i]);
+        }
+        put_nibbles(levels, block->quants + (size_t)16 * (size_t)g);
+        block->scales_low[g / 2] |= (uint8_t)((number + 32) % 16 << 4 * (g % 2));
+        high |= (uint32_t)(number + 32) / 16 << 2 * g;
+    }
+    block->scales_high = (uint16_t)high;
+}
+
+void sl_encode_iq4_xs(const float *values, void *blocks, uint64_t count) {
+    sl_block_iq4_xs *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_IQ4_XS_ELEMENTS) {
+        iq4_xs_encode_block(values + done, block++);
+    }
+}
+
+/* ---- MXFP4
+ * ------------------------------------------------------------------------------------------------------ */
+
+void sl_decode_mxfp4(const void *blocks, float *values, uint64_t count) {
+    const sl_block_mxfp4 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_MXFP4_ELEMENTS, block++) {
+        const float scale = sl_mxfp4_scale(block->exponent);
+        for (int i = 0; i < GROUP; i++) {
+            values[done + (uint64_t)i] = (float)sl_mxfp4_value((uint32_t)nibble(block->quants, i)) * scale;
+        }
+    }
+}
+
+/* The nearest value, the first in the table of two as near. */
+static uint8_t mxfp4_level(float x, float scale) {
+    uint8_t best = 0;
+    float best_error = fabsf((float)sl_mxfp4_value(0) * scale - x);
+    for (uint8_t level = 1; level < 16; level++) {
+        const float error = fabsf((float)sl_mxfp4_value(level) * scale - x);
+        if (error < best_error) {
+            best = level;
+            best_error = error;
+        }
+    }
+    return best;
+}
+
+/* The exponent is floor(log2(largest)) - 2. It is taken from the bits, which log2f is not sure to give for
+ * what lies just below a power of two; and it ends at the smallest there is, where ggml's wraps around. */
+void sl_encode_mxfp4(const float *values, void *blocks, uint64_t count) {
+    sl_block_mxfp4 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_MXFP4_ELEMENTS, block++) {
+        float largest = 0.0f;
+        for (int i = 0; i < GROUP; i++) {
+            const float magnitude = fabsf(values[done + (uint64_t)i]);
+            largest = largest < magnitude ? magnitude : largest;
+        }
+        const uint32_t exponent = sl_f32_bits(largest) >> 23;
+        block->exponent = (uint8_t)(exponent > 2 ? exponent - 2 : 0);
+        const float scale = sl_mxfp4_scale(block->exponent);
+        uint8_t levels[GROUP];
+        for (int i = 0; i < GROUP; i++) {
+            levels[i] = mxfp4_level(values[done + (uint64_t)i], scale);
+        }
+        put_nibbles(levels, block->quants);
+    }
+}
