@@ -5,12 +5,22 @@
  * w * SL_PANEL + o. So a panel has exactly the bytes of its outputs' blocks, and a vector load gives the same
  * four columns of as many outputs as it has lanes. (Outputs past the last are zeros.)
  *
- *     q8_0  scale f16                            quants  8 words: columns 4w .. 4w+3
- *     q4_0  scale f16                            quants  4 words: nibble 0 columns 4w.., nibble 1 columns
- * 16+4w.. q4_k  scale, min scale f16; 3 words of     quants  4 periods of 8 words: nibble n is group 2 period
- * + n group scales, as in the file q6_k  scale f16; 4 words: 16 int8 scales   quants  2 periods (halves) of
- * 16 words of low bits and 8 words of high bits: group r of the half in nibble r / 2 of the low words 8 (r %
- * 2) .., and in bits 2r, 2r+1 of the high words f32, f16, bf16 [columns][SL_PANEL] bf16 for pairs (AVX-512)
+ * The header's fields come first, then periods of quants; n w: n words of a plane, "low" and "two": four and
+ * two bits of each quant, "high": a word of one more bit for each of 32 columns, bit 8 b + q for column 4 q +
+ * b.
+ *
+ *     q8_0    scale f16                                  8 w: columns 4w .. 4w+3
+ *     q4_0    scale f16                                  4 w low: nibble 0 columns 4w.., nibble 1 columns
+ * 16+4w.. iq4_nl  the same mxfp4   exponent, a byte                           the same q4_1    scale f16, min
+ * f16                         the same q5_0    scale f16                                  1 w high, then the
+ * same q5_1    scale f16, min f16                         1 w high, then the same iq4_xs  scale f16, high
+ * scale bits 16, 1 w low     8 periods, each a group as q4_0's q4_k    scale, min scale f16; 3 w group scales
+ * 4 periods of 8 w low: nibble n is group 2 period + n q5_k    the same                                   4
+ * periods of 2 w high (of its groups), then 8 w low q2_k    4 w group scales; scale, min scale f16     2
+ * periods (halves) of 8 w two: bits 2r, 2r+1 are group r q3_k    scale f16; 3 w group scales                2
+ * periods of 4 w high (of its groups), then 8 w two q6_k    scale f16; 4 w: 16 int8 scales             2
+ * periods of 16 w low and 8 w high bits: group r of the half in nibble r / 2 of the low words 8 (r % 2) ..,
+ * and in bits 2r, 2r+1 of the high words f32, f16, bf16         [columns][SL_PANEL] bf16 for pairs (AVX-512)
  * [columns / 2][SL_PANEL][2]
  *
  * A tile is 1 to 8 rows of activations, packed for the kernels at the start of an op. Of every 32 columns:

@@ -4,28 +4,118 @@
 
 #include <string.h>
 
-/* A run of words of the file's block that becomes a plane of the panel's block: `count` words of `bytes`
- * bytes. */
+/* A run of words of the block that becomes a plane of the panel's block: `count` words of `bytes` bytes. */
 typedef struct plane {
     uint16_t offset;
     uint8_t bytes, count;
 } plane;
 
-enum { PLANES = 6 };
+enum { PLANES = 6, LARGEST_BLOCK = 256 };
 
-/* The planes of each type in the panel's order; none: a type without blocks. */
-static const plane planes[SL_QTYPE_COUNT][PLANES] = {
-    [SL_QTYPE_Q8_0] = {{offsetof(sl_block_q8_0, scale), 2, 1}, {offsetof(sl_block_q8_0, quants), 4, 8}},
-    [SL_QTYPE_Q4_0] = {{offsetof(sl_block_q4_0, scale), 2, 1}, {offsetof(sl_block_q4_0, quants), 4, 4}},
-    [SL_QTYPE_Q4_K] = {{offsetof(sl_block_q4_k, scale), 2, 2},
-                       {offsetof(sl_block_q4_k, scales), 4, 3},
-                       {offsetof(sl_block_q4_k, quants), 4, 32}},
-    [SL_QTYPE_Q6_K] = {{offsetof(sl_block_q6_k, scale), 2, 1},
-                       {offsetof(sl_block_q6_k, scales), 4, 4},
-                       {offsetof(sl_block_q6_k, low), 4, 16},
-                       {offsetof(sl_block_q6_k, high), 4, 8},
-                       {offsetof(sl_block_q6_k, low) + 64, 4, 16},
-                       {offsetof(sl_block_q6_k, high) + 32, 4, 8}},
+/* Bit 8 b + q of a word of high bits belongs to column 4 q + b of its 32, as the columns lie in the bytes of
+ * the quants' words. In the file it is bit 4 q + b. */
+static uint32_t high_word(uint32_t bits) {
+    uint32_t word = 0;
+    for (int i = 0; i < 32; i++) {
+        word |= (bits >> i & 1u) << (8 * (i % 4) + i / 4);
+    }
+    return word;
+}
+
+/* Bit `bit` of 32 bytes. */
+static uint32_t gather_bits(const uint8_t *bytes, int bit) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 32; i++) {
+        bits |= ((uint32_t)bytes[i] >> bit & 1u) << i;
+    }
+    return bits;
+}
+
+static void put_high_word(unsigned char *out, uint32_t bits) {
+    const uint32_t word = high_word(bits);
+    memcpy(out, &word, sizeof word);
+}
+
+/* How a type's block is rearranged before its planes are taken: high bits to words, those of a period in
+ * front of its quants. */
+static void prepare_q5_0(const unsigned char *block, unsigned char *out) {
+    uint32_t bits;
+    memcpy(out, block, SL_Q5_0_BYTES);
+    memcpy(&bits, block + offsetof(sl_block_q5_0, high), sizeof bits);
+    put_high_word(out + offsetof(sl_block_q5_0, high), bits);
+}
+
+static void prepare_q5_1(const unsigned char *block, unsigned char *out) {
+    uint32_t bits;
+    memcpy(out, block, SL_Q5_1_BYTES);
+    memcpy(&bits, block + offsetof(sl_block_q5_1, high), sizeof bits);
+    put_high_word(out + offsetof(sl_block_q5_1, high), bits);
+}
+
+static void prepare_q5_k(const unsigned char *data, unsigned char *out) {
+    const sl_block_q5_k *block = (const void *)data;
+    memcpy(out, data, 16);
+    out += 16;
+    for (int pair = 0; pair < 4; pair++, out += 40) {
+        put_high_word(out, gather_bits(block->high, 2 * pair));
+        put_high_word(out + 4, gather_bits(block->high, 2 * pair + 1));
+        memcpy(out + 8, block->quants + (size_t)32 * (size_t)pair, 32);
+    }
+}
+
+static void prepare_q3_k(const unsigned char *data, unsigned char *out) {
+    const sl_block_q3_k *block = (const void *)data;
+    memcpy(out, &block->scale, 2);
+    memcpy(out + 2, block->scales, 12);
+    out += 14;
+    for (int half = 0; half < 2; half++, out += 48) {
+        for (int r = 0; r < 4; r++) {
+            put_high_word(out + (size_t)4 * (size_t)r, gather_bits(block->high, 4 * half + r));
+        }
+        memcpy(out + 16, block->quants + (size_t)32 * (size_t)half, 32);
+    }
+}
+
+/* The planes of each type in the panel's order, of the block as rearranged; none: a type without blocks. */
+static const struct {
+    void (*prepare)(const unsigned char *block, unsigned char *out); /* NULL: as it is */
+    plane planes[PLANES];
+} blocks_of[SL_QTYPE_COUNT] = {
+    [SL_QTYPE_Q8_0] = {NULL,
+                       {{offsetof(sl_block_q8_0, scale), 2, 1}, {offsetof(sl_block_q8_0, quants), 4, 8}}},
+    [SL_QTYPE_Q4_0] = {NULL,
+                       {{offsetof(sl_block_q4_0, scale), 2, 1}, {offsetof(sl_block_q4_0, quants), 4, 4}}},
+    [SL_QTYPE_Q4_1] = {NULL,
+                       {{offsetof(sl_block_q4_1, scale), 2, 2}, {offsetof(sl_block_q4_1, quants), 4, 4}}},
+    [SL_QTYPE_Q5_0] = {prepare_q5_0, {{0, 2, 1}, {2, 4, 5}}},
+    [SL_QTYPE_Q5_1] = {prepare_q5_1, {{0, 2, 2}, {4, 4, 5}}},
+    [SL_QTYPE_Q2_K] = {NULL,
+                       {{offsetof(sl_block_q2_k, scales), 4, 4},
+                        {offsetof(sl_block_q2_k, scale), 2, 2},
+                        {offsetof(sl_block_q2_k, quants), 4, 16}}},
+    [SL_QTYPE_Q3_K] = {prepare_q3_k, {{0, 2, 1}, {2, 4, 3}, {14, 4, 24}}},
+    [SL_QTYPE_Q4_K] = {NULL,
+                       {{offsetof(sl_block_q4_k, scale), 2, 2},
+                        {offsetof(sl_block_q4_k, scales), 4, 3},
+                        {offsetof(sl_block_q4_k, quants), 4, 32}}},
+    [SL_QTYPE_Q5_K] = {prepare_q5_k, {{0, 2, 2}, {4, 4, 3}, {16, 4, 40}}},
+    [SL_QTYPE_Q6_K] = {NULL,
+                       {{offsetof(sl_block_q6_k, scale), 2, 1},
+                        {offsetof(sl_block_q6_k, scales), 4, 4},
+                        {offsetof(sl_block_q6_k, low), 4, 16},
+                        {offsetof(sl_block_q6_k, high), 4, 8},
+                        {offsetof(sl_block_q6_k, low) + 64, 4, 16},
+                        {offsetof(sl_block_q6_k, high) + 32, 4, 8}}},
+    [SL_QTYPE_IQ4_NL] = {NULL,
+                         {{offsetof(sl_block_iq4_nl, scale), 2, 1},
+                          {offsetof(sl_block_iq4_nl, quants), 4, 4}}},
+    [SL_QTYPE_IQ4_XS] = {NULL,
+                         {{offsetof(sl_block_iq4_xs, scale), 2, 2},
+                          {offsetof(sl_block_iq4_xs, scales_low), 4, 1},
+                          {offsetof(sl_block_iq4_xs, quants), 4, 32}}},
+    [SL_QTYPE_MXFP4] = {NULL,
+                        {{offsetof(sl_block_mxfp4, exponent), 1, 1},
+                         {offsetof(sl_block_mxfp4, quants), 4, 4}}},
 };
 
 typedef struct layout {
@@ -62,8 +152,10 @@ static void interleave(const unsigned char *block, const plane *planes_of, int32
         for (int w = 0; w < planes_of[p].count; w++, in += bytes, out += bytes * (size_t)panel) {
             if (bytes == 4) {
                 memcpy(out, in, 4);
-            } else {
+            } else if (bytes == 2) {
                 memcpy(out, in, 2);
+            } else {
+                *out = *in;
             }
         }
         packed += bytes * (size_t)panel * planes_of[p].count;
@@ -80,7 +172,7 @@ static void flip_signs(unsigned char *quants, size_t bytes) {
 static void pack_panel(const sl_weight *weight, const layout *layout, const unsigned char *rows,
                        int32_t outputs, unsigned char *packed) {
     const sl_qtype_info *type = sl_qtype_get(weight->type);
-    const bool blocks = planes[weight->type][0].count > 0;
+    const plane *planes = blocks_of[weight->type].planes;
     const size_t words = layout->bf16_pairs && weight->type == SL_QTYPE_BF16 ? 2 : 1;
     const size_t bytes = type->block_bytes * words;
     const size_t count = (size_t)weight->columns / type->block_elements / words;
@@ -91,8 +183,13 @@ static void pack_panel(const sl_weight *weight, const layout *layout, const unsi
             memset(packed, 0, bytes * panel);
         }
         for (int32_t o = 0; o < outputs; o++) {
-            interleave(rows + (size_t)o * stride + b * bytes, blocks ? planes[weight->type] : whole,
-                       layout->panel, o, packed);
+            const unsigned char *block = rows + (size_t)o * stride + b * bytes;
+            unsigned char prepared[LARGEST_BLOCK];
+            if (blocks_of[weight->type].prepare) {
+                blocks_of[weight->type].prepare(block, prepared);
+                block = prepared;
+            }
+            interleave(block, planes[0].count > 0 ? planes : whole, layout->panel, o, packed);
         }
         if (weight->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
             flip_signs(packed + 2 * panel, 32 * panel);

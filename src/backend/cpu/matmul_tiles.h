@@ -1,12 +1,12 @@
 /* The innermost loops of the matrix product, for one tier: included once by its matmul.c, after its unpack.h.
  *
- * Class "q8_32/chain": per group of 32 columns (half a group for q6_k, which has a scale for each) the
- * integer sum is exact; as f32 it is multiplied by the weight's scale and then, fused with the addition to
- * the running sum, by x's. A minimum times x's sum, itself a rounded product, is then subtracted in one more
- * fused step.
+ * Class "q8_32/chain": per group of 32 columns (half a group for q2_k, q3_k and q6_k, which have a scale for
+ * each) the integer sum is exact; as f32 it is multiplied by the weight's scale and then, fused with the
+ * addition to the running sum, by x's. A minimum times x's sum, itself a rounded product, is then subtracted
+ * in one more fused step (two for q2_k, one per half).
  *
- * The two planes behind a tile's scales: what the integer sum starts from to make up for weights kept as
- * unsigned (q6_k: of each half group), or, for q4_k, x's scale times its sum as f32. */
+ * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from to make
+ * up for weights kept as unsigned, or, for types with minima, x's scale times its sum as f32. */
 #ifndef SL_BACKEND_CPU_MATMUL_TILES_H
 #define SL_BACKEND_CPU_MATMUL_TILES_H
 
@@ -19,21 +19,59 @@ enum { PREFETCH = 6144 }; /* bytes ahead: less, and a single row does not reach 
 
 /* ---- a type's geometry, all constants after inlining ---- */
 
+typedef struct geometry {
+    int groups; /* of a block */
+    int period; /* groups whose quants lie together */
+    int header; /* bytes of one output in front of a block's periods */
+    int quants; /* bytes of one output and period */
+    int halves; /* scales of a group */
+    int minima; /* of a group */
+} geometry;
+
+SL_ALWAYS_INLINE geometry geometry_of(sl_qtype type) {
+    switch (type) {
+    case SL_QTYPE_Q8_0:
+        return (geometry){1, 1, 2, 32, 1, 0};
+    case SL_QTYPE_Q4_1:
+        return (geometry){1, 1, 4, 16, 1, 1};
+    case SL_QTYPE_Q5_0:
+        return (geometry){1, 1, 2, 20, 1, 0};
+    case SL_QTYPE_Q5_1:
+        return (geometry){1, 1, 4, 20, 1, 1};
+    case SL_QTYPE_Q2_K:
+        return (geometry){8, 4, 20, 32, 2, 2};
+    case SL_QTYPE_Q3_K:
+        return (geometry){8, 4, 14, 48, 2, 0};
+    case SL_QTYPE_Q4_K:
+        return (geometry){8, 2, 16, 32, 1, 1};
+    case SL_QTYPE_Q5_K:
+        return (geometry){8, 2, 16, 40, 1, 1};
+    case SL_QTYPE_Q6_K:
+        return (geometry){8, 4, 18, 96, 2, 0};
+    case SL_QTYPE_IQ4_XS:
+        return (geometry){8, 1, 8, 16, 1, 0};
+    case SL_QTYPE_MXFP4:
+        return (geometry){1, 1, 1, 16, 1, 0};
+    default: /* q4_0, iq4_nl */
+        return (geometry){1, 1, 2, 16, 1, 0};
+    }
+}
+
 SL_ALWAYS_INLINE int block_groups(sl_qtype type) {
-    return type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q6_K ? 8 : 1;
+    return geometry_of(type).groups;
 }
 SL_ALWAYS_INLINE int period_groups(sl_qtype type) {
-    return type == SL_QTYPE_Q4_K ? 2 : type == SL_QTYPE_Q6_K ? 4 : 1;
+    return geometry_of(type).period;
 }
 SL_ALWAYS_INLINE int header_bytes(sl_qtype type) {
-    return SL_PANEL * (type == SL_QTYPE_Q4_K ? 16 : type == SL_QTYPE_Q6_K ? 18 : 2);
+    return SL_PANEL * geometry_of(type).header;
 }
 SL_ALWAYS_INLINE int period_bytes(sl_qtype type) {
-    return SL_PANEL * (type == SL_QTYPE_Q4_0 ? 16 : type == SL_QTYPE_Q6_K ? 96 : 32);
+    return SL_PANEL * geometry_of(type).quants;
 }
-/* Vectors of scales of a group and output: q4_k has a scale and a minimum, q6_k two scales. */
+/* Vectors of scales of a group and output: its scales, then its minima. */
 SL_ALWAYS_INLINE int group_scales(sl_qtype type) {
-    return type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q6_K ? 2 : 1;
+    return geometry_of(type).halves + geometry_of(type).minima;
 }
 
 /* ---- scales ---- */
@@ -44,7 +82,8 @@ SL_ALWAYS_INLINE vi q4_k_high(vi a, int shift, vi b, int shift_b) {
                  vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
 }
 
-SL_ALWAYS_INLINE void expand_q4_k(const unsigned char *header, int v, float *scales) {
+/* Of q4_k and q5_k. */
+SL_ALWAYS_INLINE void expand_q4_k(sl_qtype type, const unsigned char *header, int v, float *scales) {
     const vf scale = vf_load_f16(header + v * VN * 2), min = vf_load_f16(header + SL_PANEL * 2 + v * VN * 2);
     const unsigned char *words = header + SL_PANEL * 4 + v * (int)sizeof(vi);
     const vi a = vi_load(words), b = vi_load(words + SL_PANEL * 4), c = vi_load(words + SL_PANEL * 8);
@@ -52,7 +91,7 @@ SL_ALWAYS_INLINE void expand_q4_k(const unsigned char *header, int v, float *sca
         const int s = g % 4 * 8;
         const vi group_scale = g < 4 ? vi_and(vi_right(a, s), vi_set1(63)) : q4_k_high(c, s, a, s + 6);
         const vi group_min = g < 4 ? vi_and(vi_right(b, s), vi_set1(63)) : q4_k_high(c, s + 4, b, s + 6);
-        const vf factor = vf_set1(unpack_scale(SL_QTYPE_Q4_K, g % 2));
+        const vf factor = vf_set1(unpack_scale(type, g % 2));
         vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_mul(vf_from_int(group_scale), scale), factor));
         vf_store(scales + (2 * g + 1) * SL_PANEL, vf_mul(vf_from_int(group_min), min));
     }
@@ -68,16 +107,82 @@ SL_ALWAYS_INLINE void expand_q6_k(const unsigned char *header, int v, float *sca
     }
 }
 
+/* Byte i of a run of words of the header. */
+SL_ALWAYS_INLINE vi header_byte(const unsigned char *words, int i) {
+    return vi_and(vi_right(vi_load(words + i / 4 * SL_PANEL * 4), i % 4 * 8), vi_set1(255));
+}
+
+SL_ALWAYS_INLINE void expand_q2_k(const unsigned char *header, int v, float *scales) {
+    const unsigned char *words = header + v * (int)sizeof(vi);
+    const vf scale = vf_load_f16(header + SL_PANEL * 16 + v * VN * 2);
+    const vf min = vf_load_f16(header + SL_PANEL * 18 + v * VN * 2);
+    SL_UNROLL for (int i = 0; i < 16; i++) {
+        const vi both = header_byte(words, i);
+        float *out = scales + (i / 2 * 4 + i % 2) * SL_PANEL;
+        vf_store(out, vf_mul(vf_from_int(vi_and(both, vi_set1(15))), scale));
+        vf_store(out + 2 * SL_PANEL, vf_mul(vf_from_int(vi_right(both, 4)), min));
+    }
+}
+
+SL_ALWAYS_INLINE void expand_q3_k(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load_f16(header + v * VN * 2);
+    const unsigned char *words = header + SL_PANEL * 2 + v * (int)sizeof(vi);
+    SL_UNROLL for (int i = 0; i < 16; i++) {
+        const vi low = vi_and(vi_right(header_byte(words, i % 8), i / 8 * 4), vi_set1(15));
+        const vi high = vi_and(vi_right(header_byte(words, 8 + i % 4), i / 4 * 2), vi_set1(3));
+        const vi number = vi_add(vi_or(low, vi_left(high, 4)), vi_set1(-32));
+        vf_store(scales + i * SL_PANEL, vf_mul(vf_from_int(number), scale));
+    }
+}
+
+SL_ALWAYS_INLINE void expand_iq4_xs(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load_f16(header + v * VN * 2);
+    const vi high = vi_load_u16(header + SL_PANEL * 2 + v * VN * 2);
+    const vi low = vi_load(header + SL_PANEL * 4 + v * (int)sizeof(vi));
+    SL_UNROLL for (int g = 0; g < 8; g++) {
+        const vi number = vi_or(vi_and(vi_right(low, 4 * g), vi_set1(15)),
+                                vi_left(vi_and(vi_right(high, 2 * g), vi_set1(3)), 4));
+        vf_store(scales + g * SL_PANEL, vf_mul(vf_from_int(vi_add(number, vi_set1(-32))), scale));
+    }
+}
+
+/* Half of 2^(e - 127). As the bits of a float an exponent of 0 would be 0; it is 2^-127. */
+SL_ALWAYS_INLINE void expand_mxfp4(const unsigned char *header, int v, float *scales) {
+    const vi exponent = vi_left(vi_load_u8(header + v * VN), 23);
+    const vf power = vf_xor(vf_zero(), vi_max_unsigned(exponent, vi_set1(0x00400000)));
+    vf_store(scales, vf_mul(power, vf_set1(0.5f)));
+}
+
 /* Of one block: [groups][group_scales][SL_PANEL]. */
 SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, float *scales) {
     SL_UNROLL for (int v = 0; v < 2; v++) {
         float *out = scales + v * VN;
-        if (type == SL_QTYPE_Q4_K) {
-            expand_q4_k(header, v, out);
-        } else if (type == SL_QTYPE_Q6_K) {
+        switch (type) {
+        case SL_QTYPE_Q4_K:
+        case SL_QTYPE_Q5_K:
+            expand_q4_k(type, header, v, out);
+            break;
+        case SL_QTYPE_Q6_K:
             expand_q6_k(header, v, out);
-        } else {
+            break;
+        case SL_QTYPE_Q2_K:
+            expand_q2_k(header, v, out);
+            break;
+        case SL_QTYPE_Q3_K:
+            expand_q3_k(header, v, out);
+            break;
+        case SL_QTYPE_IQ4_XS:
+            expand_iq4_xs(header, v, out);
+            break;
+        case SL_QTYPE_MXFP4:
+            expand_mxfp4(header, v, out);
+            break;
+        default:
             vf_store(out, vf_load_f16(header + v * VN * 2));
+            if (geometry_of(type).minima) { /* added in the file, subtracted here */
+                const vf min = vf_load_f16(header + SL_PANEL * 2 + v * VN * 2);
+                vf_store(out + SL_PANEL, vf_sub(vf_zero(), min));
+            }
         }
     }
 }
@@ -114,15 +219,15 @@ SL_ALWAYS_INLINE void pack_row_int(sl_qtype type, const sl_matmul_source *source
         int32_t *planes = (int32_t *)(void *)(scales + rows);
         memcpy(group + i * SL_MATMUL_GROUP, values, SL_MATMUL_GROUP);
         scales[i] = x.scales[g];
-        if (type == SL_QTYPE_Q4_K) {
-            const float sum = (float)x.sums[g] * x.scales[g];
-            memcpy(&planes[i], &sum, sizeof sum);
-        } else if (type == SL_QTYPE_Q6_K) {
-            const int32_t first = sum_of(values, 16);
-            planes[i] = -unpack_offset(type) * first;
-            planes[rows + i] = -unpack_offset(type) * (x.sums[g] - first);
-        } else {
-            planes[i] = -unpack_offset(type) * x.sums[g];
+        const int halves = geometry_of(type).halves;
+        const int32_t first = halves == 2 ? sum_of(values, 16) : x.sums[g];
+        const int32_t sums[2] = {first, x.sums[g] - first};
+        for (int h = 0; h < halves; h++) {
+            const float scaled = (float)sums[h] * x.scales[g];
+            planes[h * rows + i] = -unpack_offset(type) * sums[h];
+            if (geometry_of(type).minima) {
+                memcpy(&planes[h * rows + i], &scaled, sizeof scaled);
+            }
         }
     }
 }
@@ -167,7 +272,7 @@ typedef struct int_group {
 
 SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const int_group group,
                                 vf sums[SL_MATMUL_TILE][2]) {
-    const int halves = type == SL_QTYPE_Q6_K ? 2 : 1;
+    const int halves = geometry_of(type).halves;
     const unsigned char *x_scales = group.x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
     SL_UNROLL for (int h = 0; h < halves; h++) {
         vi dots[SL_MATMUL_TILE][2];
@@ -194,11 +299,12 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const int_g
             }
         }
     }
-    if (type == SL_QTYPE_Q4_K) {
+    SL_UNROLL for (int m = 0; m < geometry_of(type).minima; m++) {
         SL_UNROLL for (int r = 0; r < rows; r++) {
-            const vf x_sum = broadcast_f32(planes + r * 4);
+            const vf x_sum = broadcast_f32(planes + (m * rows + r) * 4);
             SL_UNROLL for (int v = 0; v < 2; v++) {
-                sums[r][v] = vf_fnma(vf_load(group.scales + SL_PANEL + v * VN), x_sum, sums[r][v]);
+                const vf min = vf_load(group.scales + (halves + m) * SL_PANEL + v * VN);
+                sums[r][v] = vf_fnma(min, x_sum, sums[r][v]);
             }
         }
     }
@@ -214,7 +320,7 @@ SL_ALWAYS_INLINE void prefetch_group(const sl_qtype type, const unsigned char *a
 SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_matmul_part *part) {
     const int block_scales = block_groups(type) * group_scales(type) * SL_PANEL;
     const int periods = block_groups(type) / period_groups(type);
-    float local[8 * 2 * SL_PANEL] __attribute__((aligned(64)));
+    float local[8 * 4 * SL_PANEL] __attribute__((aligned(64)));
     const unsigned char *weights = part->weights, *x = part->x;
     const float *expanded = part->scales;
     vf sums[SL_MATMUL_TILE][2];

@@ -1,12 +1,14 @@
 /* What the AVX2 tier supplies to matmul_tiles.h. vpmaddubsw adds two products of an unsigned and a signed
  * byte into 16 bits, and must not saturate:
  *
- *     q4_0, q4_k   weights 0 .. 15: 2 * 15 * 127 = 3810, so that a group's 8 steps fit 16 bits; widened once
- *     q8_0, q6_k   signed weights: |w| times x with w's sign, 2 * 128 * 127 = 32512; widened at each step */
+ *     narrow     weights 0 .. 15: 2 * 15 * 127 = 3810, so that a group's 8 steps fit 16 bits; widened once
+ *     unsigned   weights 0 .. 31: widened at each step
+ *     signed     |w| times x with w's sign, 2 * 128 * 127 = 32512; widened at each step */
 #ifndef SL_BACKEND_CPU_AVX2_UNPACK_H
 #define SL_BACKEND_CPU_AVX2_UNPACK_H
 
 #include "backend/cpu/avx2/simd.h"
+#include "quant/blocks.h"
 #include "quant/qtype.h"
 
 enum {
@@ -15,13 +17,45 @@ enum {
     SL_MOST_ROWS = 5,
 };
 
+/* What the operand below is above the true weight. */
 SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
-    return type == SL_QTYPE_Q4_0 ? 8 : 0;
+    switch (type) {
+    case SL_QTYPE_Q5_0:
+        return 16;
+    case SL_QTYPE_MXFP4:
+        return 12;
+    case SL_QTYPE_Q4_0:
+        return 8;
+    case SL_QTYPE_Q3_K:
+        return 4;
+    default:
+        return 0;
+    }
 }
 
 SL_ALWAYS_INLINE float unpack_scale(sl_qtype type, int phase) {
     (void)type, (void)phase;
     return 1.0f;
+}
+
+/* Nibbles of the words at `words`, a group of 16 bytes: columns 4 quad .. */
+SL_ALWAYS_INLINE vi unpack_nibbles(const unsigned char *words, int quad) {
+    const vi both = vi_load(words + quad % 4 * 4 * SL_PANEL);
+    return vi_and(quad < 4 ? both : vi_right(both, 4), _mm256_set1_epi8(15));
+}
+
+/* Bit `quad` of every byte of a word of high bits, as bit `to`. */
+SL_ALWAYS_INLINE vi unpack_high(const unsigned char *word, int quad, int to) {
+    const vi bits = vi_load(word);
+    const vi moved = quad < to ? vi_left(bits, to - quad) : quad > to ? vi_right(bits, quad - to) : bits;
+    return vi_and(moved, _mm256_set1_epi8((char)(1 << to)));
+}
+
+/* Of sixteen bytes, `more` added to each, those that the nibbles name. */
+SL_ALWAYS_INLINE vi look_up(uint64_t values_0, uint64_t values_1, int more, vi nibbles) {
+    const __m128i table = _mm_set_epi64x((long long)values_1, (long long)values_0);
+    const __m128i sums = _mm_add_epi8(table, _mm_set1_epi8((char)more));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sums), nibbles);
 }
 
 SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, int phase, int quad, int v) {
@@ -31,10 +65,27 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     switch (type) {
     case SL_QTYPE_Q8_0:
         return vi_load(period + quad * WORD);
-    case SL_QTYPE_Q4_0: {
-        const vi both = vi_load(period + quad % 4 * WORD);
-        return vi_and(quad < 4 ? both : vi_right(both, 4), nibble);
+    case SL_QTYPE_Q4_0:
+    case SL_QTYPE_Q4_1:
+        return unpack_nibbles(period, quad);
+    case SL_QTYPE_IQ4_NL:
+    case SL_QTYPE_IQ4_XS:
+        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, 0, unpack_nibbles(period, quad));
+    case SL_QTYPE_MXFP4:
+        return look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, 12, unpack_nibbles(period, quad));
+    case SL_QTYPE_Q5_0:
+    case SL_QTYPE_Q5_1:
+        return vi_or(unpack_nibbles(period + WORD, quad), unpack_high(period, quad, 4));
+    case SL_QTYPE_Q5_K: {
+        const vi both = vi_load(period + (2 + quad) * WORD);
+        return vi_or(vi_and(phase ? vi_right(both, 4) : both, nibble),
+                     unpack_high(period + phase * WORD, quad, 4));
     }
+    case SL_QTYPE_Q2_K:
+        return vi_and(vi_right(vi_load(period + quad * WORD), 2 * phase), _mm256_set1_epi8(3));
+    case SL_QTYPE_Q3_K:
+        return vi_or(vi_and(vi_right(vi_load(period + (4 + quad) * WORD), 2 * phase), _mm256_set1_epi8(3)),
+                     unpack_high(period + phase * WORD, quad, 2));
     case SL_QTYPE_Q4_K: {
         const vi both = vi_load(period + quad * WORD);
         return vi_and(phase ? vi_right(both, 4) : both, nibble);
@@ -53,7 +104,11 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
 }
 
 SL_ALWAYS_INLINE int dot_is_narrow(sl_qtype type) {
-    return type == SL_QTYPE_Q4_0 || type == SL_QTYPE_Q4_K;
+    return type == SL_QTYPE_Q4_0 || type == SL_QTYPE_Q4_1 || type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q2_K ||
+           type == SL_QTYPE_Q3_K;
+}
+SL_ALWAYS_INLINE int dot_is_unsigned(sl_qtype type) {
+    return type == SL_QTYPE_Q5_0 || type == SL_QTYPE_Q5_1 || type == SL_QTYPE_Q5_K || type == SL_QTYPE_MXFP4;
 }
 SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
     return dot_is_narrow(type) ? vi_zero() : start;
@@ -62,7 +117,9 @@ SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, vi weights, vi x) {
     if (dot_is_narrow(type)) {
         return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, x));
     }
-    const vi pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+    const vi pairs = dot_is_unsigned(type)
+                         ? _mm256_maddubs_epi16(weights, x)
+                         : _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 SL_ALWAYS_INLINE vi dot_end(sl_qtype type, vi sum, vi start) {

@@ -135,6 +135,13 @@ SL_ALWAYS_INLINE float vf_largest(vf v) {
 SL_ALWAYS_INLINE vi vi_load(const void *p) {
     return _mm512_loadu_si512(p);
 }
+/* VN unsigned numbers of 8 or 16 bits */
+SL_ALWAYS_INLINE vi vi_load_u8(const void *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+}
+SL_ALWAYS_INLINE vi vi_load_u16(const void *p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+}
 SL_ALWAYS_INLINE vi vi_zero(void) {
     return _mm512_setzero_si512();
 }

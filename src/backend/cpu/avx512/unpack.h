@@ -3,6 +3,7 @@
 #define SL_BACKEND_CPU_AVX512_UNPACK_H
 
 #include "backend/cpu/avx512/simd.h"
+#include "quant/blocks.h"
 #include "quant/qtype.h"
 
 enum {
@@ -13,12 +14,49 @@ enum {
 
 /* What the operand below is above the true weight. */
 SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
-    return type == SL_QTYPE_Q8_0 ? 128 : type == SL_QTYPE_Q4_0 ? 8 : type == SL_QTYPE_Q6_K ? 32 : 0;
+    switch (type) {
+    case SL_QTYPE_Q8_0:
+    case SL_QTYPE_IQ4_NL:
+    case SL_QTYPE_IQ4_XS:
+        return 128;
+    case SL_QTYPE_Q6_K:
+        return 32;
+    case SL_QTYPE_Q5_0:
+        return 16;
+    case SL_QTYPE_MXFP4:
+        return 12;
+    case SL_QTYPE_Q4_0:
+        return 8;
+    case SL_QTYPE_Q3_K:
+        return 4;
+    default:
+        return 0;
+    }
 }
 
 /* The odd groups of q4_k stay 16 times as large. */
 SL_ALWAYS_INLINE float unpack_scale(sl_qtype type, int phase) {
     return type == SL_QTYPE_Q4_K && phase == 1 ? 0.0625f : 1.0f;
+}
+
+/* Nibbles of the words at `words`, a group of 16 bytes: columns 4 quad .. */
+SL_ALWAYS_INLINE vi unpack_nibbles(const unsigned char *words, int quad) {
+    const vi both = vi_load(words + quad % 4 * 4 * SL_PANEL);
+    return vi_and(quad < 4 ? both : vi_right(both, 4), _mm512_set1_epi8(15));
+}
+
+/* Bit `quad` of every byte of a word of high bits, as bit `to`. */
+SL_ALWAYS_INLINE vi unpack_high(const unsigned char *word, int quad, int to) {
+    const vi bits = vi_load(word);
+    const vi moved = quad < to ? vi_left(bits, to - quad) : quad > to ? vi_right(bits, quad - to) : bits;
+    return vi_and(moved, _mm512_set1_epi8((char)(1 << to)));
+}
+
+/* Of sixteen bytes, `more` added to each, those that the nibbles name. */
+SL_ALWAYS_INLINE vi look_up(uint64_t values_0, uint64_t values_1, int more, vi nibbles) {
+    const __m128i table = _mm_set_epi64x((long long)values_1, (long long)values_0);
+    const __m128i sums = _mm_add_epi8(table, _mm_set1_epi8((char)more));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sums), nibbles);
 }
 
 /* Columns 4 quad .. of group `phase` of a period, for the outputs of vector v. */
@@ -28,10 +66,27 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     switch (type) {
     case SL_QTYPE_Q8_0:
         return vi_load(period + quad * WORD);
-    case SL_QTYPE_Q4_0: {
-        const vi both = vi_load(period + quad % 4 * WORD);
-        return vi_and(quad < 4 ? both : vi_right(both, 4), _mm512_set1_epi8(15));
+    case SL_QTYPE_Q4_0:
+    case SL_QTYPE_Q4_1:
+        return unpack_nibbles(period, quad);
+    case SL_QTYPE_IQ4_NL:
+    case SL_QTYPE_IQ4_XS:
+        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, 128, unpack_nibbles(period, quad));
+    case SL_QTYPE_MXFP4:
+        return look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, 12, unpack_nibbles(period, quad));
+    case SL_QTYPE_Q5_0:
+    case SL_QTYPE_Q5_1:
+        return vi_or(unpack_nibbles(period + WORD, quad), unpack_high(period, quad, 4));
+    case SL_QTYPE_Q5_K: {
+        const vi both = vi_load(period + (2 + quad) * WORD);
+        return vi_or(vi_and(phase ? vi_right(both, 4) : both, _mm512_set1_epi8(15)),
+                     unpack_high(period + phase * WORD, quad, 4));
     }
+    case SL_QTYPE_Q2_K:
+        return vi_and(vi_right(vi_load(period + quad * WORD), 2 * phase), _mm512_set1_epi8(3));
+    case SL_QTYPE_Q3_K:
+        return vi_or(vi_and(vi_right(vi_load(period + (4 + quad) * WORD), 2 * phase), _mm512_set1_epi8(3)),
+                     unpack_high(period + phase * WORD, quad, 2));
     case SL_QTYPE_Q4_K:
         return vi_and(vi_load(period + quad * WORD), _mm512_set1_epi8((char)(phase ? 0xf0 : 0x0f)));
     default: { /* q6_k */
