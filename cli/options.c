@@ -86,7 +86,7 @@ static const option OPTIONS[] = {
     {IN_PLAN, "--ops", NULL, FLAG, AT(ops), NULL, 0, 0, "the list of operations instead of the memory"},
 
     {IN_SYNTH, "--type", "TYPE", TEXT, AT(type), "q8_0", 0, 0,
-     "of the matrices: f32 f16 bf16 q8_0 q4_0 q4_k q6_k"},
+     "of the matrices: f32, f16, bf16 or one that `sluice quantize --help` names"},
     {IN_SYNTH, "-s --seed", "N", SIZE, AT(seed), "0", 0, 0, "of the random weights"},
     {IN_SYNTH, "--layers", "N", NUMBER, AT(layers), NULL, 1, INT_MOST, "instead of the preset's"},
     {IN_SYNTH, "--width", "N", NUMBER, AT(width), NULL, 1, INT_MOST, "of the residual stream"},

@@ -51,7 +51,7 @@ file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
 
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects}
-  src/base/alloc.c src/base/arena.c src/base/error.c src/base/log.c
+  src/base/alloc.c src/base/arena.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c
   src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
   src/quant/qtype.c
   src/program/program.c src/program/step.c)

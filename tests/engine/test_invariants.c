@@ -14,7 +14,11 @@ static const char *device = "cpu"; /* --device */
 static bool deterministic;         /* asked for on a GPU */
 
 static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3_5"};
-static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"};
+static const char *const types[] = {
+#define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes) #name,
+#include "quant/qtypes.def"
+#undef SL_QTYPE
+};
 static const char *const tiers[] = {"plain", "avx2", "avx512"};
 static const char *const cache_types[] = {"f16", "bf16", "f32", "q8_0", "fp8"};
 
