@@ -211,6 +211,42 @@ static __device__ void sl_find_tile(const int32_t *offsets, int32_t experts, int
     }
 }
 
+/* What sl_decode does for the types that have two or three bits, or a table. */
+static __device__ __forceinline__ float sl_decode_other(sl_qtype type, const unsigned char *row, int32_t i) {
+    switch (type) {
+    case SL_QTYPE_Q2_K: {
+        const sl_block_q2_k *block = (const sl_block_q2_k *)row + i / 256;
+        const int numbers = block->scales[i % 256 / 16];
+        const int quant = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
+        return sl_f16_to_f32(block->scale) * (float)(numbers & 15) * (float)quant -
+               sl_f16_to_f32(block->min_scale) * (float)(numbers >> 4);
+    }
+    case SL_QTYPE_Q3_K: {
+        const sl_block_q3_k *block = (const sl_block_q3_k *)row + i / 256;
+        const int low = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
+        const int high = (block->high[i % 32] >> i % 256 / 32) & 1;
+        return sl_f16_to_f32(block->scale) * (float)sl_q3_k_scale(block->scales, (uint32_t)i % 256 / 16) *
+               (float)(low + 4 * high - 4);
+    }
+    case SL_QTYPE_IQ4_NL: {
+        const sl_block_iq4_nl *block = (const sl_block_iq4_nl *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return sl_f16_to_f32(block->scale) * (float)sl_iq4_value((uint32_t)quant);
+    }
+    case SL_QTYPE_IQ4_XS: {
+        const sl_block_iq4_xs *block = (const sl_block_iq4_xs *)row + i / 256;
+        const int quant = (block->quants[16 * (i % 256 / 32) + i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return sl_f16_to_f32(block->scale) * (float)sl_iq4_xs_scale(block, (uint32_t)i % 256 / 32) *
+               (float)sl_iq4_value((uint32_t)quant);
+    }
+    default: { /* mxfp4 */
+        const sl_block_mxfp4 *block = (const sl_block_mxfp4 *)row + i / 32;
+        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
+        return (float)sl_mxfp4_value((uint32_t)quant) * sl_mxfp4_scale(block->exponent);
+    }
+    }
+}
+
 /* Element i of a row of any type: the bits of the reference decode (quant/codec.h). */
 static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned char *row, int32_t i) {
     switch (type) {
@@ -262,37 +298,7 @@ static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned 
         const int quant = sl_q5_quant(block->high, block->quants, (uint32_t)i % 32);
         return (float)quant * sl_f16_to_f32(block->scale) + sl_f16_to_f32(block->min);
     }
-    case SL_QTYPE_Q2_K: {
-        const sl_block_q2_k *block = (const sl_block_q2_k *)row + i / 256;
-        const int numbers = block->scales[i % 256 / 16];
-        const int quant = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
-        return sl_f16_to_f32(block->scale) * (float)(numbers & 15) * (float)quant -
-               sl_f16_to_f32(block->min_scale) * (float)(numbers >> 4);
-    }
-    case SL_QTYPE_Q3_K: {
-        const sl_block_q3_k *block = (const sl_block_q3_k *)row + i / 256;
-        const int low = (block->quants[32 * (i % 256 / 128) + i % 32] >> 2 * (i % 128 / 32)) & 3;
-        const int high = (block->high[i % 32] >> i % 256 / 32) & 1;
-        return sl_f16_to_f32(block->scale) * (float)sl_q3_k_scale(block->scales, (uint32_t)i % 256 / 16) *
-               (float)(low + 4 * high - 4);
-    }
-    case SL_QTYPE_IQ4_NL: {
-        const sl_block_iq4_nl *block = (const sl_block_iq4_nl *)row + i / 32;
-        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
-        return sl_f16_to_f32(block->scale) * (float)sl_iq4_value((uint32_t)quant);
-    }
-    case SL_QTYPE_IQ4_XS: {
-        const sl_block_iq4_xs *block = (const sl_block_iq4_xs *)row + i / 256;
-        const int quant = (block->quants[16 * (i % 256 / 32) + i % 16] >> 4 * (i % 32 / 16)) & 15;
-        return sl_f16_to_f32(block->scale) * (float)sl_iq4_xs_scale(block, (uint32_t)i % 256 / 32) *
-               (float)sl_iq4_value((uint32_t)quant);
-    }
-    case SL_QTYPE_MXFP4: {
-        const sl_block_mxfp4 *block = (const sl_block_mxfp4 *)row + i / 32;
-        const int quant = (block->quants[i % 16] >> 4 * (i % 32 / 16)) & 15;
-        return (float)sl_mxfp4_value((uint32_t)quant) * sl_mxfp4_scale(block->exponent);
-    }
-    default: {
+    case SL_QTYPE_Q6_K: {
         const sl_block_q6_k *block = (const sl_block_q6_k *)row + i / 256;
         const int half = i % 256 / 128, r = i % 128 / 32, c = i % 32;
         const int low = (block->low[64 * half + 32 * (r % 2) + c] >> 4 * (r / 2)) & 15;
@@ -300,6 +306,8 @@ static __device__ __forceinline__ float sl_decode(sl_qtype type, const unsigned 
         return sl_f16_to_f32(block->scale) * (float)block->scales[i % 256 / 16] *
                (float)((low | high << 4) - 32);
     }
+    default:
+        return sl_decode_other(type, row, i);
     }
 }
 
