@@ -71,7 +71,7 @@ static void oracle_close(oracle *o) {
     free(o->logits);
 }
 
-static void compare_logits(const oracle *o, const float *logits, const limits *limit, const char *what) {
+static double compare_logits(const oracle *o, const float *logits, const limits *limit, const char *what) {
     double difference = 0, norm = 0, largest = 0;
     for (size_t i = 0; i < o->position_count; i++) {
         size_t position =
@@ -90,6 +90,20 @@ static void compare_logits(const oracle *o, const float *logits, const limits *l
         fail_msg("%s: logits differ from transformers: relative %g (limit %g), largest %g (limit %g)", what,
                  relative, limit->relative, largest, limit->absolute);
     }
+    return relative;
+}
+
+static double check_logits(const oracle *o, sluice_engine *engine, const limits *limit, const char *what) {
+    sluice_sequence *sequence = open_sequence(engine);
+    float *logits = calloc(o->token_count * o->vocabulary, sizeof(float));
+    sluice_request_options read = {
+        .size = sizeof read, .tokens = o->tokens, .token_count = o->token_count, .logits = SLUICE_LOGITS_ALL};
+    collected got = {.logits = logits, .vocabulary = o->vocabulary, .room = o->token_count};
+    collect(submit(sequence, &read), &got);
+    const double relative = compare_logits(o, logits, limit, what);
+    free(logits);
+    sluice_sequence_release(sequence);
+    return relative;
 }
 
 static void check_case(const oracle *o, sluice_model *model, const char *isa, int32_t chunk) {
@@ -102,19 +116,11 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
                                      .outputs = chunk,
                                      .kv_type = "f32"};
     sluice_engine *engine = open_engine(model, &options);
-    sluice_sequence *sequence = open_sequence(engine);
-    float *logits = calloc(o->token_count * o->vocabulary, sizeof(float));
-    sluice_request_options read = {
-        .size = sizeof read, .tokens = o->tokens, .token_count = o->token_count, .logits = SLUICE_LOGITS_ALL};
-    collected got = {.logits = logits, .vocabulary = o->vocabulary, .room = o->token_count};
-    collect(submit(sequence, &read), &got);
     char what[1200];
     snprintf(what, sizeof what, "%s, %s, chunk %d", strrchr(o->folder, '/') + 1, isa, (int)chunk);
     bool rounds =
         strstr(o->folder, "bf16") && (strcmp(isa, "avx512") == 0 || strncmp(device, "cuda", 4) == 0);
-    compare_logits(o, logits, rounds ? &bf16_limits : &f32_limits, what);
-    free(logits);
-    sluice_sequence_release(sequence);
+    check_logits(o, engine, rounds ? &bf16_limits : &f32_limits, what);
 
     if (rounds) {
         /* The oracle's choices on the way are closer to each other than what rounding moves. */
@@ -122,7 +128,7 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
         sluice_engine_destroy(engine);
         return;
     }
-    sequence = open_sequence(engine);
+    sluice_sequence *sequence = open_sequence(engine);
     int32_t tokens[64];
     sluice_request_options generate = {.size = sizeof generate,
                                        .tokens = o->prompt,
@@ -130,7 +136,7 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
                                        .generate = o->continuation_count,
                                        .no_text = true,
                                        .ignore_eos = true};
-    got = (collected){.tokens = tokens};
+    collected got = {.tokens = tokens};
     assert_int_equal(collect(submit(sequence, &generate), &got), o->continuation_count);
     assert_memory_equal(tokens, o->continuation, o->continuation_count * sizeof *tokens);
     sluice_sequence_release(sequence);
@@ -161,14 +167,50 @@ static void family_matches_transformers(void **state) {
     oracle_close(&o);
 }
 
+/* What a cache of fewer bits costs, with and without products by cuBLAS. */
+static void caches_round_a_little(void **state) {
+    static const struct {
+        const char *type;
+        limits limit;
+    } caches[] = {
+        {"f16", {3e-3, 3e-2}}, {"bf16", {1.7e-2, 2e-1}}, {"q8_0", {5.5e-2, 7e-1}}, {"fp8", {2.5e-1, 3.5}}};
+    oracle o = {0};
+    oracle_open(&o, *state);
+    sluice_model *model = open_model(o.folder);
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        const bool gpu = strncmp(device, "cuda", 4) == 0;
+        for (int asked = 0; asked <= gpu; asked++) {
+            sluice_engine_options options = {.size = sizeof options,
+                                             .device = device,
+                                             .context = 512,
+                                             .outputs = 512,
+                                             .chunk = 512,
+                                             .kv_type = caches[i].type,
+                                             .kernels = asked ? "attention/cuda-cublas" : NULL};
+            sluice_engine *engine = open_engine(model, &options);
+            char what[1200];
+            snprintf(what, sizeof what, "%s, cache of %s%s", strrchr(o.folder, '/') + 1, caches[i].type,
+                     asked ? ", cuBLAS" : "");
+            /* And it does cost that: another type was not taken instead. */
+            assert_true(check_logits(&o, engine, &caches[i].limit, what) > caches[i].limit.relative / 6);
+            sluice_engine_destroy(engine);
+        }
+    }
+    sluice_model_release(model);
+    oracle_close(&o);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--device") == 0) {
         device = argv[2];
     }
-    struct CMUnitTest tests[sizeof cases / sizeof *cases];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    enum { CASES = sizeof cases / sizeof *cases };
+    struct CMUnitTest tests[CASES + 1];
+    for (size_t i = 0; i < CASES; i++) {
         tests[i] =
             (struct CMUnitTest){cases[i], family_matches_transformers, NULL, NULL, (void *)(size_t)cases[i]};
     }
+    tests[CASES] = (struct CMUnitTest){"caches_round_a_little", caches_round_a_little, NULL, NULL,
+                                       (void *)(size_t) "qwen3"};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

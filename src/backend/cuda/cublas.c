@@ -12,6 +12,7 @@
  * on the number of rows, so there is no promise that buckets agree bit for bit, and deterministic plans do
  * without. */
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/library.h"
 #include "base/alloc.h"
 #include "quant/convert.h"
 
@@ -140,7 +141,7 @@ typedef struct parts {
 } parts;
 
 struct sl_cuda_blas {
-    void *handle;
+    void *handle, *gemm; /* of cuBLASLt, of cuBLAS; each when it is first needed */
     product *products;
     parts *ops;
 };
@@ -380,16 +381,25 @@ static int resolve_part(sl_cuda_blas *blas, const sl_cuda_op *op, int32_t output
     return find_product(blas, &wanted, &made->product, error);
 }
 
+static int make_holder(sl_cuda_context *context, sl_error *error) {
+    if (!context->blas) {
+        context->blas = sl_alloc_zero(1, sizeof *context->blas);
+    }
+    return context->blas ? SL_OK : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for cublasLt");
+}
+
 static int make_blas(sl_cuda_context *context, sl_error *error) {
-    if (context->blas) {
-        return SL_OK;
-    }
-    sl_cuda_blas *blas = sl_alloc_zero(1, sizeof *blas);
-    if (!blas) {
-        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for cublasLt");
-    }
-    context->blas = blas;
-    return LT(lt.create(&blas->handle), error);
+    const int status = make_holder(context, error);
+    return status || context->blas->handle ? status : LT(lt.create(&context->blas->handle), error);
+}
+
+int sl_cuda_cublas_make_gemm(sl_cuda_context *context, sl_error *error) {
+    const int status = make_holder(context, error);
+    return status || context->blas->gemm ? status : sl_cuda_gemm_create(&context->blas->gemm, error);
+}
+
+void *sl_cuda_cublas_gemm(const sl_cuda_blas *blas) {
+    return blas->gemm;
 }
 
 void sl_cuda_cublas_destroy(sl_cuda_blas *blas) {
@@ -409,6 +419,7 @@ void sl_cuda_cublas_destroy(sl_cuda_blas *blas) {
     if (blas->handle) {
         lt.destroy(blas->handle);
     }
+    sl_cuda_gemm_destroy(blas->gemm);
     sl_free(blas);
 }
 

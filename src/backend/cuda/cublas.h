@@ -43,6 +43,9 @@ void sl_cuda_kept_pack(const sl_weight *weight, void *packed, int32_t first, int
 cudaError_t sl_cuda_kept_repack(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
                                 cudaStream_t stream);
 void sl_cuda_cublas_destroy(sl_cuda_blas *blas);
+/* For attention_cublas.cu: cuBLAS (library.h) beside cuBLASLt. It must be there. */
+int sl_cuda_cublas_make_gemm(sl_cuda_context *context, sl_error *error);
+void *sl_cuda_cublas_gemm(const sl_cuda_blas *blas);
 
 #ifdef __cplusplus
 }

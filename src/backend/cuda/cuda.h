@@ -77,7 +77,7 @@ typedef struct sl_cuda_context {
     int32_t experts_used;
     int32_t processors;      /* multiprocessors of the device */
     bool dependent_launches; /* the device knows programmatic dependent launch */
-    sl_cuda_blas *blas;      /* on the host: cuBLASLt, NULL while no kernel needs it */
+    sl_cuda_blas *blas;      /* on the host: cuBLASLt and cuBLAS, NULL while no kernel needs them */
     /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */
     uint32_t *arrivals;
 } sl_cuda_context;
@@ -165,6 +165,11 @@ SL_CUDA_RUN(sl_cuda_cache_write);
 SL_CUDA_RUN(sl_cuda_attention);
 const char *sl_cuda_attention_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_attention_prepare(int device);
+/* attention_cublas.cu */
+SL_CUDA_RUN(sl_cuda_attention_cublas);
+const char *sl_cuda_attention_cublas_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+uint64_t sl_cuda_attention_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+int sl_cuda_attention_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
 /* flash.cu: `whole` for many rows, `few` for few, `split` for few rows with many keys, one class; on Hopper
  * `decode` for few rows and `wgmma` for many, a class each. */
 enum { SL_CUDA_SPLIT_ROWS = 16, SL_CUDA_FLASH_FEW_ROWS = 64 };

@@ -126,6 +126,22 @@
         FLASH(few, ID, type_name, product FLASH_MMA, NULL, SL_CUDA_FLASH_FEW_ROWS, most),                    \
         FLASH(whole, ID, type_name, product FLASH_MMA, NULL, 0, most)
 
+/* Tolerances as above, for the same reasons. */
+#define BATCHED(ID, type_name, class_name, most)                                                             \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-cublas-" #type_name,                                              \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = class_name "/cublas",                                                    \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .on_request = true,                                                                       \
+                   .cut_dependent = true,                                                                    \
+                   .declines = sl_cuda_attention_cublas_declines,                                            \
+                   .workspace = sl_cuda_attention_cublas_workspace},                                         \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_attention_cublas,                                       \
+        .prepare = sl_cuda_attention_cublas_prepare                                                          \
+    }
+
 static const sl_cuda_kernel kernels[] = {
     SIMPLE(BEGIN, begin, "exact", 0),
     SIMPLE(EMBED, embed, "exact", 0),
@@ -228,6 +244,11 @@ static const sl_cuda_kernel kernels[] = {
                 .declines = sl_cuda_router_declines,
                 .workspace = sl_cuda_router_workspace},
      .run = sl_cuda_router},
+    BATCHED(F16, f16, "f16", 1e-2f),
+    BATCHED(BF16, bf16, "bf16", 5e-2f),
+    BATCHED(F32, f32, "f32", 1e-4f),
+    BATCHED(Q8_0, q8_0, "q8_0:f16", 0.15f),
+    BATCHED(FP8, fp8, "fp8:f32", 1e-3f),
     SIMPLE(COMBINE, combine, "f32", 1e-5f),
     SIMPLE(ACTIVATE, activate, "f32", 1e-5f),
     SIMPLE(DELTA_CONV, delta_conv, "f32", 1e-5f),
