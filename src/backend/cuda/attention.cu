@@ -256,8 +256,8 @@ static __global__ void __launch_bounds__(THREADS)
     attention_kernel(sl_cuda_context context, attention_args args) {
     extern __shared__ float dynamic[];
     __shared__ tile_state shared;
-    sl_wait_for_inputs();
     sl_let_next_begin();
+    sl_wait_for_inputs();
     if (threadIdx.x < SL_WARP) {
         find_tile(context, (int32_t)blockIdx.x, args.ratio, &shared);
     }

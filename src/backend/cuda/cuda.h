@@ -76,6 +76,7 @@ typedef struct sl_cuda_context {
     int32_t table_width;
     int32_t experts_used;
     int32_t processors;      /* multiprocessors of the device */
+    int32_t shared_bytes;    /* of shared memory that a block can have */
     bool dependent_launches; /* the device knows programmatic dependent launch */
     sl_cuda_blas *blas;      /* on the host: cuBLASLt and cuBLAS, NULL while no kernel needs them */
     /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */

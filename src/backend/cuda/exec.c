@@ -876,6 +876,12 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
                                                 cudaDevAttrMultiProcessorCount, executor->device.index),
                          error);
     }
+    if (!status) {
+        status = SL_CUDA(cudaDeviceGetAttribute(&executor->context.shared_bytes,
+                                                cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                                executor->device.index),
+                         error);
+    }
     for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
         status =
             SL_CUDA(cudaEventCreateWithFlags(&executor->stages[i].finished, cudaEventDisableTiming), error);

@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
 
     /* The warps are a multiple of the parts, so a lane's chunk is the same in every item. */
     const int32_t lane_row = args.parts == 1 ? sl_matvec_divide(lane, args.per_chunks) : 0;
-    const int32_t chunk = lane - lane_row * op.chunks + (warp & (args.parts - 1)) * args.part;
+    const int32_t chunk = lane - lane_row * op.chunks + (warp % args.parts) * args.part;
     sl_x_chunk<TYPE> x;
     x.load(records + min(chunk, op.chunks - 1) * RECORD);
     int32_t i = warp;
@@ -235,7 +235,8 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
 
 /* ---- launches ---- */
 
-/* `blocks`: about as many as there should be for all rows of y. */
+/* `blocks`: about as many as there should be for all rows of y. cudaErrorInvalidConfiguration, and nothing is
+ * launched, when a block needs more shared memory than there is. */
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
@@ -243,8 +244,8 @@ static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.op = sl_matvec_args_of(context, op);
     const int32_t chunks = args.op.chunks, rows = op->rows[op->out[0].rows];
     args.parts = 1;
-    while (args.parts * SL_WARP < chunks) {
-        args.parts *= 2;
+    while (args.parts * SL_WARP < chunks || WARPS % args.parts) {
+        args.parts++;
     }
     args.part = (chunks + args.parts - 1) / args.parts;
     args.padded = chunks | 1;
@@ -264,6 +265,9 @@ static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op 
     shape.shared_bytes =
         (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
                    chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * unit * args.padded * 4);
+    if (shape.shared_bytes > (uint32_t)context->shared_bytes) {
+        return cudaErrorInvalidConfiguration;
+    }
     return sl_launch(context, stream, shape, ring_kernel<TYPE, WARPS, SLOTS>, args);
 }
 

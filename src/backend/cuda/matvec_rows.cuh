@@ -23,9 +23,10 @@ enum {
 typedef struct rows_args {
     sl_matvec_args op;
     int32_t phases;
-    bool keeps;    /* outputs, until all phases or all of a granule are there */
-    int32_t group; /* tiles between which x is staged and outputs are kept */
-    int32_t batch; /* tiles whose chunks' sums fit */
+    bool keeps;            /* outputs, until all phases or all of a granule are there */
+    int32_t group;         /* tiles between which x is staged and outputs are kept */
+    int32_t batch;         /* tiles whose chunks' sums fit */
+    uint32_t per_items[2]; /* sl_matvec_inverse of a tile's items in the last phase, and in those before */
 } rows_args;
 
 /* ---- items ---- */
@@ -69,7 +70,7 @@ static __device__ __forceinline__ rows_item rows_item_at(const rows_args &args, 
     enum { ITEM = sl_tile_shape<TYPE>::ITEM };
     rows_item item;
     int32_t row;
-    item.tile = at.i / at.items;
+    item.tile = sl_matvec_divide(at.i, args.per_items[at.phase + 1 < args.phases]);
     item.chunk = (at.i - item.tile * at.items) * ITEM;
     const sl_cuda_weight &weight = args.op.weights[sl_matvec_unit(args.op, at.begin + item.tile, &row)];
     item.row_bytes = weight.row_bytes;
@@ -249,6 +250,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
 
 /* ---- launches ---- */
 
+/* As ring_launch. */
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                int32_t sum_bytes, cudaStream_t stream) {
@@ -262,6 +264,9 @@ static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.group = args.keeps && each > ROWS_KEPT ? (int32_t)ROWS_KEPT : each;
     const int32_t fit = sum_bytes / (staged * ROWS_SUMS * 4);
     args.batch = fit < 1 ? 1 : fit < args.group ? fit : args.group;
+    const int32_t last = chunks - (args.phases - 1) * ROWS_PHASE, item = sl_tile_shape<TYPE>::ITEM;
+    args.per_items[0] = sl_matvec_inverse((last + item - 1) / item);
+    args.per_items[1] = sl_matvec_inverse(ROWS_PHASE / item);
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along);
     shape.block = dim3(WARPS * SL_WARP);
@@ -269,6 +274,9 @@ static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op 
         (uint32_t)(WARPS * SLOTS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
                    staged * sl_tile_shape<TYPE>::X_BYTES + args.batch * staged * ROWS_SUMS * 4 +
                    (args.keeps ? args.group * ROWS_TILE * 4 : 0));
+    if (shape.shared_bytes > (uint32_t)context->shared_bytes) {
+        return cudaErrorInvalidConfiguration;
+    }
     return sl_launch(context, stream, shape, rows_kernel<TYPE, WARPS, SLOTS>, args);
 }
 

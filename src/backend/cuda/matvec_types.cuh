@@ -5,26 +5,33 @@
 #include "backend/cuda/matvec_ring.cuh"
 #include "backend/cuda/matvec_rows.cuh"
 
-/* WARPS and SLOTS of the ring for one row, ROWS_SLOTS of that for several. */
-template <int TYPE> struct matvec_sizes {
-    enum { WARPS = 8, SLOTS = 3, ROWS_WARPS = 16, ROWS_SLOTS = 1 };
-};
-template <> struct matvec_sizes<SL_QTYPE_Q8_0> {
-    enum { WARPS = 8, SLOTS = 2, ROWS_WARPS = 16, ROWS_SLOTS = 2 };
-};
-enum { MATVEC_ROWS_SUMS = 20480 }; /* bytes */
+/* With these a block of either kernel fits 160 KiB, whatever the type. Where there is room, more slots keep
+ * more copies under way. */
+enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SLOTS = 2, MATVEC_ROWS_SUMS = 20480 /* bytes */ };
 
-/* The blocks of several rows of y of experts are small, and two of them fit a multiprocessor. */
+/* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
+template <int TYPE> struct matvec_sizes {
+    enum { ROWS_WARPS = TYPE == SL_QTYPE_Q6_K ? 8 : 16 };
+};
+
+/* Blocks of experts' rows are small, and two of them share a multiprocessor. */
 template <int TYPE>
 static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    typedef matvec_sizes<TYPE> sizes;
+    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS };
     const bool experts = op->in[1].data;
+    cudaError_t code;
     if (experts || op->rows[op->out[0].rows] == 1) {
-        return ring_launch<TYPE, sizes::WARPS, sizes::SLOTS>(context, op,
-                                                             context->processors * (experts ? 2 : 1), stream);
+        const int32_t blocks = context->processors * (experts ? 2 : 1);
+        code = ring_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(context, op, blocks, stream);
+        return code == cudaErrorInvalidConfiguration
+                   ? ring_launch<TYPE, MATVEC_WARPS, 1>(context, op, blocks, stream)
+                   : code;
     }
-    return rows_launch<TYPE, sizes::ROWS_WARPS, sizes::ROWS_SLOTS>(context, op, context->processors,
-                                                                   MATVEC_ROWS_SUMS, stream);
+    const int32_t blocks = context->processors;
+    code = rows_launch<TYPE, ROWS_WARPS, MATVEC_ROWS_SLOTS>(context, op, blocks, MATVEC_ROWS_SUMS, stream);
+    return code == cudaErrorInvalidConfiguration
+               ? rows_launch<TYPE, ROWS_WARPS, 1>(context, op, blocks, MATVEC_ROWS_SUMS, stream)
+               : code;
 }
 
 template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kernel, int most_bytes) {
@@ -36,10 +43,11 @@ template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kerne
 }
 
 template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
-    typedef matvec_sizes<TYPE> sizes;
-    const cudaError_t code = matvec_prepare_kernel(ring_kernel<TYPE, sizes::WARPS, sizes::SLOTS>, most_bytes);
-    return code ? code
-                : matvec_prepare_kernel(rows_kernel<TYPE, sizes::ROWS_WARPS, sizes::ROWS_SLOTS>, most_bytes);
+    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS };
+    cudaError_t code = matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, MATVEC_SLOTS>, most_bytes);
+    code = code ? code : matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
+    code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, MATVEC_ROWS_SLOTS>, most_bytes);
+    return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
 }
 
 #endif
