@@ -7,17 +7,17 @@
 
 /* With these a block of either kernel fits 160 KiB, whatever the type. Where there is room, more slots keep
  * more copies under way. */
-enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SLOTS = 2, MATVEC_ROWS_SUMS = 20480 /* bytes */ };
+enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SUMS = 20480 /* bytes */ };
 
 /* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
 template <int TYPE> struct matvec_sizes {
-    enum { ROWS_WARPS = TYPE == SL_QTYPE_Q6_K ? 8 : 16 };
+    enum { ROWS_WARPS = TYPE == SL_QTYPE_Q6_K ? 8 : 16, ROWS_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 2 : 1 };
 };
 
 /* Blocks of experts' rows are small, and two of them share a multiprocessor. */
 template <int TYPE>
 static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS };
+    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS, ROWS_SLOTS = matvec_sizes<TYPE>::ROWS_SLOTS };
     const bool experts = op->in[1].data;
     cudaError_t code;
     if (experts || op->rows[op->out[0].rows] == 1) {
@@ -28,7 +28,7 @@ static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_o
                    : code;
     }
     const int32_t blocks = context->processors;
-    code = rows_launch<TYPE, ROWS_WARPS, MATVEC_ROWS_SLOTS>(context, op, blocks, MATVEC_ROWS_SUMS, stream);
+    code = rows_launch<TYPE, ROWS_WARPS, ROWS_SLOTS>(context, op, blocks, MATVEC_ROWS_SUMS, stream);
     return code == cudaErrorInvalidConfiguration
                ? rows_launch<TYPE, ROWS_WARPS, 1>(context, op, blocks, MATVEC_ROWS_SUMS, stream)
                : code;
@@ -43,10 +43,10 @@ template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kerne
 }
 
 template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
-    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS };
+    enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS, ROWS_SLOTS = matvec_sizes<TYPE>::ROWS_SLOTS };
     cudaError_t code = matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, MATVEC_SLOTS>, most_bytes);
     code = code ? code : matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
-    code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, MATVEC_ROWS_SLOTS>, most_bytes);
+    code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
     return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
 }
 
