@@ -91,12 +91,20 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     return reason;
 }
 
-/* Does every bucket have a kernel of this one's class for the op? */
+/* Is there a kernel of this one's class for the op whatever the number of rows? Not only for this plan's
+ * buckets: the class must not depend on how large a step may be. */
 static bool class_everywhere(const lowering *l, const sl_kernel *kernel, sl_kernel_query query) {
+    enum { MOST_DOUBLINGS = 14 };
     int32_t count = 0;
     const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
-    for (int32_t b = 0; b < l->plan->deployment.bucket_count; b++) {
-        query.rows = l->plan->deployment.buckets[b].rows;
+    if (!l->plan->backend->fixed_buckets) {
+        return true; /* its kernels take any */
+    }
+    for (int32_t doublings = 0; doublings <= MOST_DOUBLINGS; doublings++) {
+        const int32_t rows[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = 1 << doublings,
+                                             [SL_ROWS_EXPERT] = l->program->experts_used << doublings,
+                                             [SL_ROWS_OUTPUT] = 1 << doublings};
+        query.rows = rows;
         bool found = false;
         for (int32_t k = 0; k < count && !found; k++) {
             found = kernels[k]->op == query.op->kind && kernel->numeric_class &&
@@ -155,7 +163,7 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
         }
         const char *reason = reason_against(l, kernel, &query, required);
         if (!reason && l->record && l->classes->reason && !class_everywhere(l, kernel, query)) {
-            reason = "no kernel of its numeric class takes the smaller buckets";
+            reason = "no kernels of its numeric class take every number of rows";
         }
         if (!reason) {
             *chosen = kernel;

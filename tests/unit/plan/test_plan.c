@@ -420,7 +420,7 @@ static void one_class_in_every_bucket(void **state) {
     assert_string_equal(kernel_for(plan, 3, "0.out"), "linear/q4_0/many");
     assert_string_equal(kernel_for(plan, 4, "0.out"), "linear/q4_0/many");
     assert_string_equal(reason_of(plan, 4, "linear/q4_0/wide", "0.out"),
-                        "no kernel of its numeric class takes the smaller buckets");
+                        "no kernels of its numeric class take every number of rows");
     assert_string_equal(reason_of(plan, 3, "linear/q4_0/wide", "0.out"),
                         "another numeric class than the bucket of 16 rows");
     for (int32_t b = 1; b < plan->deployment.bucket_count; b++) {
