@@ -113,9 +113,9 @@ typedef cudaError_t (*sl_cuda_run)(const sl_cuda_context *context, const sl_cuda
 struct sl_cuda_kernel {
     sl_kernel kernel; /* first: the registry hands out pointers to it */
     sl_qtype weight_type;
-    int32_t most_rows; /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
-    int32_t least_rows, best_rows; /* LINEAR: declines smaller buckets; declines larger ones unless deterministic, as
-                                      others are faster there; 0: neither */
+    int32_t most_rows;             /* LINEAR, ATTENTION: declines larger buckets; 0: takes any */
+    int32_t least_rows, best_rows; /* LINEAR: declines smaller buckets; declines larger ones unless
+                                      deterministic, as others are faster there; 0: neither */
     sl_cuda_run run;
     /* Once, when the op is resolved: whatever `run` must not do. NULL: nothing. */
     int (*prepare)(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
@@ -131,6 +131,16 @@ struct sl_cuda_fusion {
     sl_fusion fusion; /* first */
     sl_cuda_run run;
 };
+
+/* What does an op that begins a run, and the rest of the run: the fusion's function, or its kernel's. */
+static inline sl_cuda_run sl_cuda_run_of(const sl_cuda_op *op) {
+    return op->fusion ? op->fusion->run : op->kernel->run;
+}
+
+/* Its name. */
+static inline const char *sl_cuda_name_of(const sl_cuda_op *op) {
+    return op->fusion ? op->fusion->fusion.name : op->kernel->kernel.name;
+}
 
 #define SL_CUDA_RUN(name)                                                                                    \
     cudaError_t name(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream)
@@ -257,8 +267,8 @@ const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_que
 cudaError_t sl_cuda_matmul_prepare(int device);
 cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes, bool wgmma);
 cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes, bool wgmma);
-/* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows, `mmq_tile` for
- * many */
+/* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows,
+ * `mmq_tile` for many */
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q4_k);

@@ -426,12 +426,12 @@ static int make_context(sl_executor *executor, sl_error *error) {
 static int run_eagerly(sl_executor *executor, const bucket *bucket, sl_error *error) {
     for (int32_t i = 0; i < bucket->op_count; i += bucket->ops[i].run_length) {
         const sl_cuda_op *op = &bucket->ops[i];
-        const sl_cuda_run run = op->fusion ? op->fusion->run : op->kernel->run;
         const int status = sl_cuda_result(
-            sl_cuda_inject() ? cudaErrorUnknown : run(&executor->context, op, executor->device.stream),
+            sl_cuda_inject() ? cudaErrorUnknown
+                             : sl_cuda_run_of(op)(&executor->context, op, executor->device.stream),
             "launch", error);
         if (status) {
-            sl_fail_prefix(error, op->fusion ? op->fusion->fusion.name : op->kernel->kernel.name);
+            sl_fail_prefix(error, sl_cuda_name_of(op));
             return status;
         }
     }
@@ -872,15 +872,15 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
         executor->context.dependent_launches = major >= 9;
     }
     if (!status) {
-        status = SL_CUDA(cudaDeviceGetAttribute(&executor->context.processors,
-                                                cudaDevAttrMultiProcessorCount, executor->device.index),
+        status = SL_CUDA(cudaDeviceGetAttribute(&executor->context.processors, cudaDevAttrMultiProcessorCount,
+                                                executor->device.index),
                          error);
     }
     if (!status) {
-        status = SL_CUDA(cudaDeviceGetAttribute(&executor->context.shared_bytes,
-                                                cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                                executor->device.index),
-                         error);
+        status =
+            SL_CUDA(cudaDeviceGetAttribute(&executor->context.shared_bytes,
+                                           cudaDevAttrMaxSharedMemoryPerBlockOptin, executor->device.index),
+                    error);
     }
     for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
         status =

@@ -20,10 +20,10 @@ typedef struct profiling {
 
 static int launch(const profiling *p, const sl_cuda_op *op, sl_error *error) {
     const int status = sl_cuda_result(
-        sl_cuda_inject() ? cudaErrorUnknown : op->kernel->run(p->list->context, op, p->device->stream),
+        sl_cuda_inject() ? cudaErrorUnknown : sl_cuda_run_of(op)(p->list->context, op, p->device->stream),
         "launch", error);
     if (status) {
-        sl_fail_prefix(error, op->kernel->kernel.name);
+        sl_fail_prefix(error, sl_cuda_name_of(op));
     }
     return status;
 }
