@@ -91,6 +91,10 @@ bool sl_scheduler_has_work(const sl_scheduler *s) {
     return s->first != NULL;
 }
 
+const sl_cache *sl_scheduler_cache(const sl_scheduler *s) {
+    return s->cache;
+}
+
 /* ---- sequences
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -537,8 +541,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
 static bool goes_on(const sl_scheduler *s, const part *part) {
     const sl_work *work = part->work;
     return work && !work->cancelled && work->logits == SL_LOGITS_NONE && work->generate >= 2 &&
-           part->outputs == 1 && !has_penalty(work) &&
-           part->sequence->timeline.cached + part->rows == part->sequence->count &&
+           !has_penalty(work) && part->sequence->timeline.cached + part->rows == part->sequence->count &&
            part->sequence->count < s->limits->context;
 }
 

@@ -76,6 +76,8 @@ int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, bool reuse, 
 void sl_scheduler_destroy(sl_scheduler *scheduler);
 const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *scheduler);
 bool sl_scheduler_has_work(const sl_scheduler *scheduler);
+/* For tests: who owns what. */
+const sl_cache *sl_scheduler_cache(const sl_scheduler *scheduler);
 
 int sl_sequence_create(sl_scheduler *scheduler, sl_sequence **sequence, sl_error *error);
 /* It must have no work and not be in a step. */

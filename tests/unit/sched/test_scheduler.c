@@ -50,6 +50,12 @@ static int32_t next_token(const int32_t *tokens, int32_t count, int32_t window) 
     return (int32_t)(hash % VOCABULARY);
 }
 
+/* What a repetition penalty makes of a sampled token; without history nothing. */
+static int32_t penalised(int32_t token, const int32_t *history, int32_t count) {
+    uint64_t hash = count ? sl_hash64(history, (size_t)count * sizeof *history, 11) : 0;
+    return (int32_t)(((uint64_t)token + hash % VOCABULARY) % VOCABULARY);
+}
+
 static uint64_t next_state(uint64_t state, int32_t token) {
     return sl_hash64(&token, sizeof token, state + 1);
 }
@@ -136,9 +142,11 @@ static int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
     }
     for (int32_t i = 0; i < head->outputs; i++) {
         const sl_step_output *output = &sl_step_outputs(layout, e->block)[i];
-        e->tokens[stage][i] = sampled[output->row];
+        const int32_t *history = sl_step_history(layout, e->block) + output->history_first;
+        assert_int_equal(output->sampler.counter, sl_step_rows(layout, e->block)[output->row].position);
+        e->tokens[stage][i] = penalised(sampled[output->row], history, output->history_count);
         e->logits[stage][i][0] = (float)sampled[output->row];
-        e->last_tokens[output->slot] = sampled[output->row];
+        e->last_tokens[output->slot] = e->tokens[stage][i];
     }
     return 0;
 }
@@ -302,14 +310,21 @@ typedef struct job {
     bool done;
     sl_finish finish;
     int32_t logits_next, logits_seen;
-    bool may_end; /* at some tokens, as at the end of a text */
+    bool may_end;      /* at some tokens, as at the end of a text */
+    int32_t ends_at;   /* `count` after a token that is the end of a text; 0: none is */
+    float penalty;     /* on repetitions, of works submitted from now on */
+    bool keeps_logits; /* stays blocked when it was given some */
 } job;
 
 static sl_finish job_token(sl_work *work, int32_t token) {
     job *j = (job *)work;
-    assert_int_equal(token, expected_token(j->program, j->model, j->count));
+    const bool penalty = work->sampler.repetition_penalty > 1;
+    const int32_t history = !penalty ? 0 : j->count < HISTORY ? j->count : HISTORY;
+    assert_false(j->done);
+    assert_int_equal(token, penalised(expected_token(j->program, j->model, j->count),
+                                      j->model + j->count - history, history));
     j->model[j->count++] = token;
-    return j->may_end && token % 16 == 0 ? SL_FINISH_EOS : SL_FINISH_LENGTH;
+    return (j->may_end && token % 16 == 0) || j->count == j->ends_at ? SL_FINISH_EOS : SL_FINISH_LENGTH;
 }
 
 static void job_logits(sl_work *work, const float *logits, int32_t rows, int32_t first) {
@@ -323,12 +338,14 @@ static void job_logits(sl_work *work, const float *logits, int32_t rows, int32_t
     }
     j->logits_next = first + rows;
     j->logits_seen += rows;
-    work->blocked = false;
+    assert_true(work->blocked && !j->done);
+    work->blocked = j->keeps_logits;
 }
 
 static void job_done(sl_work *work, sl_finish finish, const sl_error *error) {
     job *j = (job *)work;
     (void)error;
+    assert_false(j->done);
     j->done = true;
     j->finish = finish;
 }
@@ -338,6 +355,7 @@ static int job_submit(rig *r, job *j, const int32_t *tokens, int32_t count, int3
     sl_sequence *sequence = j->work.sequence;
     j->work = (sl_work){.sequence = sequence,
                         .generate = generate,
+                        .sampler.repetition_penalty = j->penalty,
                         .logits = logits,
                         .logits_from = j->count,
                         .on_token = job_token,
@@ -359,6 +377,44 @@ static int job_submit(rig *r, job *j, const int32_t *tokens, int32_t count, int3
 static void job_check(const job *j) {
     assert_int_equal(j->work.sequence->count, j->count);
     assert_memory_equal(j->work.sequence->tokens, j->model, (size_t)j->count * sizeof *j->model);
+}
+
+static void count_items(unsigned char *held, const int32_t *items, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        held[items[i] < 0 ? 0 : items[i] + 1] = 1;
+    }
+}
+
+static int32_t sum(const unsigned char *held, int32_t count) {
+    int32_t all = 0;
+    for (int32_t i = 0; i < count; i++) {
+        all += held[i + 1];
+    }
+    return all;
+}
+
+/* Every page and state slot is held by a timeline of these jobs, or could be taken. */
+static void books_balance(const rig *r, const job *jobs, int count) {
+    enum { MOST = 128 };
+    const sl_cache *cache = sl_scheduler_cache(r->scheduler);
+    for (int32_t g = 0; g <= r->program.group_count; g++) {
+        const bool states = g == r->program.group_count;
+        const int32_t items = states ? r->plan.deployment.state_slots : r->plan.deployment.caches[g].pages;
+        unsigned char held[MOST + 1] = {0};
+        assert_in_range(items, 0, MOST);
+        for (int k = 0; k < count; k++) {
+            const sl_timeline *t = jobs[k].work.sequence ? &jobs[k].work.sequence->timeline : NULL;
+            if (t && states) {
+                count_items(held, (int32_t[]){t->state, t->previous_state, t->write_state}, 3);
+            } else if (t) {
+                count_items(held, t->pages[g], t->page_count[g]);
+                count_items(held, &t->copied_from[g], 1);
+            }
+        }
+        const int32_t available =
+            states ? sl_cache_available_states(cache) : sl_cache_available_pages(cache, g);
+        assert_int_equal(sum(held, items) + available, items);
+    }
 }
 
 /* ---- tests
@@ -497,6 +553,70 @@ static void submissions_are_checked(void **state) {
     rig_destroy(r);
 }
 
+/* A prompt of many steps does not hold up who generates, also after it did because memory was short. */
+static void single_tokens_go_first(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 14, .steps_in_flight = 1});
+    job jobs[2] = {0};
+    sl_error error;
+    static const int32_t zeros[CONTEXT];
+    for (int again = 0; again < 2; again++) {
+        for (int k = 0; k < 2; k++) {
+            memset(&jobs[k], 0, sizeof jobs[k]);
+            assert_int_equal(sl_sequence_create(r->scheduler, &jobs[k].work.sequence, &error), 0);
+        }
+        assert_int_equal(job_submit(r, &jobs[0], zeros, 5 * CHUNK, 1, SL_LOGITS_NONE), 0);
+        assert_int_equal(job_submit(r, &jobs[1], zeros, 1, 5, SL_LOGITS_NONE), 0);
+        for (int step = 1; step <= 5; step++) {
+            assert_true(rig_step(r));
+            assert_int_equal(jobs[1].count, 1 + step);
+            assert_int_equal(jobs[0].count, 5 * CHUNK);
+        }
+        assert_true(rig_step(r));
+        assert_int_equal(jobs[0].count, 5 * CHUNK + 1);
+        assert_false(rig_step(r));
+        /* Together they need 16 pages. */
+        for (int k = 0; k < 2 && again == 0; k++) {
+            assert_int_equal(job_submit(r, &jobs[k], zeros, 500 - jobs[k].count, 20, SL_LOGITS_NONE), 0);
+        }
+        while (rig_step(r)) {
+        }
+        assert_true(sl_scheduler_counts(r->scheduler)->preemptions > 0);
+        for (int k = 0; k < 2; k++) {
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+    }
+    rig_destroy(r);
+}
+
+/* Unless the prompt came first and finds no page: those who are in the step already cannot give theirs. */
+static void the_oldest_does_not_starve(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 4, .steps_in_flight = 1});
+    job jobs[2] = {0};
+    sl_error error;
+    static const int32_t zeros[CONTEXT];
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(sl_sequence_create(r->scheduler, &jobs[k].work.sequence, &error), 0);
+    }
+    assert_int_equal(job_submit(r, &jobs[0], zeros, 250, 3, SL_LOGITS_NONE), 0);
+    assert_int_equal(job_submit(r, &jobs[1], zeros, 1, 60, SL_LOGITS_NONE), 0);
+    while (!jobs[0].done) {
+        assert_true(rig_step(r));
+    }
+    /* One token in each of the two steps that left the prompt a page, and in the one that did not. */
+    assert_int_equal(jobs[1].count, 1 + 3);
+    while (rig_step(r)) {
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(jobs[k].finish, SL_FINISH_LENGTH);
+        job_check(&jobs[k]);
+        sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+    }
+    rig_destroy(r);
+}
+
 static uint32_t seed_state;
 static uint32_t draw(uint32_t below) {
     seed_state = seed_state * 1664525u + 1013904223u;
@@ -523,6 +643,7 @@ static void random_act(rig *r, job *jobs) {
             tokens[t] = (int32_t)draw((uint32_t)alphabet);
         }
         int32_t generate = (int32_t)draw(40);
+        j->penalty = draw(5) == 0 ? 1.5f : 1;
         if (j->count + count + generate < 600) {
             assert_int_equal(job_submit(r, j, tokens, count, generate, (sl_logits_wanted)draw(3)), 0);
         }
@@ -540,6 +661,7 @@ static void random_act(rig *r, job *jobs) {
         sl_sequence_destroy(r->scheduler, j->work.sequence);
         j->work.sequence = NULL;
     }
+    books_balance(r, jobs, JOBS);
 }
 
 static void random_lives_see_only_their_own_past(void **state) {
@@ -558,6 +680,7 @@ static void random_lives_see_only_their_own_past(void **state) {
                     }
                     rig_step(r);
                     r->executor->fail_in = 0;
+                    books_balance(r, jobs, JOBS);
                 }
             }
             while (rig_step(r)) {
@@ -595,6 +718,342 @@ static void steady_steps_allocate_nothing(void **state) {
     rig_destroy(r);
 }
 
+/* ---- two steps in flight
+ * ------------------------------------------------------------------------------------------------ */
+
+static const shape pairs[] = {
+    {40, 0, 0, 0, true, 2}, {24, 48, 12, 9, true, 2}, {0, 0, 0, 10, true, 2}, {40, 0, 0, 7, false, 2}};
+
+/* A sequence with its first `generate` tokens asked for. */
+static void start_job(rig *r, job *j, int32_t prompt, int32_t generate) {
+    int32_t tokens[CONTEXT];
+    sl_error error;
+    for (int32_t t = 0; t < prompt; t++) {
+        tokens[t] = t * 5 % VOCABULARY;
+    }
+    if (!j->work.sequence) {
+        assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
+    }
+    assert_int_equal(job_submit(r, j, tokens, prompt, generate, SL_LOGITS_NONE), 0);
+}
+
+/* Nothing in flight, and the sequence as if its last row had never been computed ahead. */
+static void check_settled(const rig *r, const job *j, sl_finish finish) {
+    assert_true(j->done);
+    assert_int_equal(j->finish, finish);
+    assert_null(j->work.sequence->work);
+    assert_int_equal(j->work.sequence->in_step, 0);
+    assert_int_equal(j->work.sequence->timeline.cached, j->count - 1);
+    assert_int_equal(j->work.sequence->timeline.write_state, SL_NONE);
+    job_check(j);
+    books_balance(r, j, 1);
+}
+
+/* A text that ends while the next row is under way: the row is dropped, and nothing shows of it, wherever in
+ * a page it falls; over and over, so that a slot or page lost each time would be missed. */
+static void what_ended_is_dropped_from_the_following_step(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
+        job j = {0};
+        while (j.count < 200) {
+            const sl_scheduler_counters before = *counts;
+            const uint64_t submitted = r->executor->steps;
+            /* What was left pending goes through with the new prompt's token, but where a snapshot at a
+             * page's end parts them. */
+            const int32_t pending = (j.count > 0) + 1;
+            const bool cut = pairs[i].state_slots && pairs[i].reuse && j.count % SL_PAGE_TOKENS == 0;
+            const int32_t steps = 4 + (cut && pending == 2);
+            j.ends_at = j.count + 4;
+            start_job(r, &j, 1, 50);
+            while (rig_step(r)) {
+            }
+            assert_int_equal(j.count, j.ends_at);
+            check_settled(r, &j, SL_FINISH_EOS);
+            /* Three tokens, one step each and one row for nothing. */
+            assert_int_equal(r->executor->steps - submitted, steps);
+            assert_int_equal(counts->steps - before.steps, steps);
+            assert_int_equal(counts->rows - before.rows, pending + 3);
+            assert_int_equal(counts->outputs - before.outputs, 4);
+            assert_int_equal(counts->following_steps - before.following_steps, 3);
+        }
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+/* What stays in the step goes on as if it had been alone in it. */
+static void others_stay_in_the_following_step(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        job jobs[2] = {0};
+        jobs[0].ends_at = 15;
+        start_job(r, &jobs[0], 10, 60);
+        start_job(r, &jobs[1], 20, 60);
+        while (jobs[0].done == 0) {
+            assert_true(rig_step(r));
+        }
+        /* The one that ended is still in a step, until that has been waited for. */
+        assert_true(r->under_way);
+        assert_int_equal(jobs[0].work.sequence->in_step, 1);
+        assert_int_equal(jobs[1].count, 25);
+        assert_true(rig_step(r));
+        assert_int_equal(jobs[0].work.sequence->in_step, 0);
+        assert_int_equal(jobs[0].work.sequence->timeline.cached, 14);
+        assert_int_equal(jobs[0].count, 15);
+        assert_int_equal(jobs[1].count, 26);
+        books_balance(r, jobs, 2);
+        while (rig_step(r)) {
+        }
+        assert_int_equal(jobs[1].count, 80);
+        assert_int_equal(jobs[1].finish, SL_FINISH_LENGTH);
+        for (int k = 0; k < 2; k++) {
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        books_balance(r, NULL, 0);
+        rig_destroy(r);
+    }
+}
+
+/* Ends that are known beforehand cost no row: the last token asked for, and the last that fits. */
+static void no_step_follows_the_last_token(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        shape wide = pairs[i];
+        wide.pages *= wide.pages ? 2 : 0;
+        rig *r = rig_create(&wide);
+        job j = {0};
+        start_job(r, &j, 10, 30);
+        while (rig_step(r)) {
+        }
+        check_settled(r, &j, SL_FINISH_LENGTH);
+        assert_int_equal(j.count, 40);
+        assert_int_equal(r->executor->steps, 30);
+        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps, 29);
+        start_job(r, &j, 90, 1);
+        while (rig_step(r)) {
+        }
+        const int32_t left = CONTEXT - j.count;
+        const uint64_t before = r->executor->steps;
+        start_job(r, &j, 0, left + 10);
+        while (rig_step(r)) {
+        }
+        assert_int_equal(j.finish, SL_FINISH_CONTEXT);
+        assert_int_equal(j.count, CONTEXT);
+        /* The token that fills the context goes through too, to no end but that its logits could be wanted.
+         */
+        assert_int_equal(j.work.sequence->timeline.cached, CONTEXT);
+        assert_int_equal(r->executor->steps - before, left + 1);
+        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps, 29 + left);
+        job_check(&j);
+        books_balance(r, &j, 1);
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+/* It ends as soon as what is in flight is through, whose tokens it still gets. */
+static void cancelled_works_are_not_followed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        job j = {0};
+        for (int again = 0; again < 20; again++) {
+            const int32_t before = j.count;
+            start_job(r, &j, 1, 100);
+            for (int steps = 0; steps < 3; steps++) {
+                assert_true(rig_step(r));
+            }
+            assert_true(r->under_way);
+            j.work.cancelled = true;
+            assert_true(rig_step(r));
+            assert_false(rig_step(r));
+            assert_int_equal(j.count, before + 1 + 4);
+            check_settled(r, &j, SL_FINISH_CANCELLED);
+        }
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+/* A step that does not begin leaves its sequences as they were, also behind one that succeeds. */
+static void failed_steps_leave_their_sequences(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        for (int fail_in = 1; fail_in <= 3; fail_in++) {
+            rig *r = rig_create(&pairs[i]);
+            job j = {0};
+            for (int again = 0; again < 20; again++) {
+                const sl_scheduler_counters before = *sl_scheduler_counts(r->scheduler);
+                const int32_t length = j.count, cached = again ? j.work.sequence->timeline.cached : 0;
+                r->executor->fail_in = fail_in;
+                start_job(r, &j, 1, 100);
+                while (rig_step(r)) {
+                }
+                assert_int_equal(j.finish, SL_FINISH_ERROR);
+                assert_int_equal(j.count, length + 1 + fail_in - 1);
+                assert_int_equal(j.work.sequence->in_step, 0);
+                assert_int_equal(j.work.sequence->timeline.cached, fail_in == 1 ? cached : j.count - 1);
+                assert_int_equal(sl_scheduler_counts(r->scheduler)->steps - before.steps, fail_in - 1);
+                job_check(&j);
+                books_balance(r, &j, 1);
+            }
+            start_job(r, &j, 0, 10);
+            while (rig_step(r)) {
+            }
+            check_settled(r, &j, SL_FINISH_LENGTH);
+            sl_sequence_destroy(r->scheduler, j.work.sequence);
+            rig_destroy(r);
+        }
+    }
+}
+
+/* What the host has to see first: logits that the owner reads, and the history of a penalty. */
+static void what_the_host_must_see_is_not_followed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
+        job j = {.penalty = 1.5f};
+        start_job(r, &j, 20, 30);
+        while (rig_step(r)) {
+        }
+        check_settled(r, &j, SL_FINISH_LENGTH);
+        assert_int_equal(counts->following_steps, 0);
+        j.penalty = 1;
+        j.keeps_logits = true;
+        assert_int_equal(job_submit(r, &j, NULL, 0, 10, SL_LOGITS_LAST), 0);
+        for (int32_t seen = 1; seen <= 10; seen++) {
+            assert_true(rig_step(r));
+            assert_int_equal(j.logits_seen, seen);
+            if (seen < 10) {
+                assert_false(rig_step(r)); /* until it is told to go on */
+            }
+            j.work.blocked = false;
+        }
+        assert_false(rig_step(r));
+        check_settled(r, &j, SL_FINISH_LENGTH);
+        assert_int_equal(counts->following_steps, 0);
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+/* Steps that follow are for those who are in them, so nobody may have to wait for that to end; who is blocked
+ * waits for something else. */
+static void whoever_waits_is_in_the_next_step(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        job jobs[3] = {0};
+        start_job(r, &jobs[0], 10, 150);
+        for (int steps = 0; steps < 5; steps++) {
+            assert_true(rig_step(r));
+        }
+        assert_true(r->under_way);
+        start_job(r, &jobs[1], 20, 5);
+        assert_true(rig_step(r)); /* was under way */
+        assert_true(rig_step(r));
+        assert_int_equal(jobs[1].count, 21);
+        assert_int_equal(jobs[0].count, 10 + 7);
+        while (!jobs[1].done) {
+            assert_true(rig_step(r));
+        }
+        assert_int_equal(jobs[0].count, 10 + 11);
+        sl_error error;
+        jobs[2].keeps_logits = true;
+        assert_int_equal(sl_sequence_create(r->scheduler, &jobs[2].work.sequence, &error), 0);
+        assert_int_equal(job_submit(r, &jobs[2], &(int32_t){3}, 1, 9, SL_LOGITS_LAST), 0);
+        while (jobs[2].logits_seen == 0) {
+            assert_true(rig_step(r));
+        }
+        const uint64_t before = sl_scheduler_counts(r->scheduler)->following_steps;
+        for (int steps = 0; steps < 10; steps++) {
+            assert_true(rig_step(r));
+        }
+        assert_in_range(sl_scheduler_counts(r->scheduler)->following_steps - before, 9, 10);
+        assert_int_equal(jobs[2].logits_seen, 1);
+        jobs[0].work.cancelled = jobs[2].work.cancelled = true;
+        while (rig_step(r)) {
+        }
+        books_balance(r, jobs, 3);
+        for (int k = 0; k < 3; k++) {
+            assert_true(jobs[k].done);
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        rig_destroy(r);
+    }
+}
+
+/* Where only some of them find a page, those go on; the others wait their turn. */
+static void who_finds_no_page_is_left_out_of_the_following_step(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 3, .state_slots = 9, .steps_in_flight = 2});
+    job jobs[2] = {0};
+    int left_out = 0;
+    start_job(r, &jobs[0], 60, 40); /* both need a second page from their 65th token on */
+    start_job(r, &jobs[1], 62, 40);
+    while (rig_step(r)) {
+        const bool first = jobs[0].work.sequence->in_step, second = jobs[1].work.sequence->in_step;
+        left_out += r->under_way && first != second && !jobs[0].done && !jobs[1].done;
+        books_balance(r, jobs, 2);
+    }
+    assert_int_equal(left_out, 1);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(jobs[k].finish, SL_FINISH_LENGTH);
+        assert_int_equal(jobs[k].count, k ? 102 : 100);
+        job_check(&jobs[k]);
+    }
+    for (int k = 0; k < 2; k++) {
+        sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+    }
+    books_balance(r, NULL, 0);
+    rig_destroy(r);
+}
+
+/* The device is gone with two steps in flight: every work ends, and what they held can be given back. */
+static void a_lost_device_lets_go_of_everything(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        rig *r = rig_create(&pairs[i]);
+        job jobs[3] = {0};
+        sl_error error;
+        start_job(r, &jobs[0], 10, 50);
+        start_job(r, &jobs[1], 20, 50);
+        for (int steps = 0; steps < 4; steps++) {
+            assert_true(rig_step(r));
+        }
+        assert_true(r->under_way);
+        start_job(r, &jobs[2], 30, 50); /* waits */
+        sl_fail(&error, SL_ERR_DEVICE, "gone");
+        sl_scheduler_fail_all(r->scheduler, &error);
+        assert_false(sl_scheduler_has_work(r->scheduler));
+        for (int k = 0; k < 3; k++) {
+            assert_true(jobs[k].done);
+            assert_int_equal(jobs[k].finish, SL_FINISH_ERROR);
+            assert_int_equal(jobs[k].work.sequence->in_step, 0);
+            assert_null(jobs[k].work.sequence->work);
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        books_balance(r, NULL, 0);
+        /* Nothing of it is left: as good as new, were there a device. */
+        r->under_way = false;
+        r->executor->in_flight = 0;
+        job j = {0};
+        start_job(r, &j, 10, 50);
+        while (rig_step(r)) {
+        }
+        check_settled(r, &j, SL_FINISH_LENGTH);
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_are_cut_into_chunks_and_generate),
@@ -602,8 +1061,19 @@ int main(void) {
         cmocka_unit_test(preempted_works_go_on_where_they_were),
         cmocka_unit_test(what_never_fits_ends_with_a_message),
         cmocka_unit_test(submissions_are_checked),
+        cmocka_unit_test(single_tokens_go_first),
+        cmocka_unit_test(the_oldest_does_not_starve),
         cmocka_unit_test(random_lives_see_only_their_own_past),
         cmocka_unit_test(steady_steps_allocate_nothing),
+        cmocka_unit_test(what_ended_is_dropped_from_the_following_step),
+        cmocka_unit_test(others_stay_in_the_following_step),
+        cmocka_unit_test(no_step_follows_the_last_token),
+        cmocka_unit_test(cancelled_works_are_not_followed),
+        cmocka_unit_test(failed_steps_leave_their_sequences),
+        cmocka_unit_test(what_the_host_must_see_is_not_followed),
+        cmocka_unit_test(whoever_waits_is_in_the_next_step),
+        cmocka_unit_test(who_finds_no_page_is_left_out_of_the_following_step),
+        cmocka_unit_test(a_lost_device_lets_go_of_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
