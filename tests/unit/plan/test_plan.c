@@ -434,6 +434,169 @@ static void one_class_in_every_bucket(void **state) {
     sl_program_free(&p);
 }
 
+/* ---- one class for any number of rows
+ * ------------------------------------------------------------------------------------ */
+
+/* Kernels for some numbers of rows only, of the op's own kind of rows. A class of several such kernels may
+ * take all numbers, all but some in the middle, or all but the largest. */
+typedef struct ranged_kernel {
+    sl_kernel base;
+    int32_t least, most;
+} ranged_kernel;
+
+static const char *ranged_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const ranged_kernel *ranged = (const ranged_kernel *)kernel;
+    const sl_op *op = query->op;
+    const int32_t rows = query->rows[query->values[op->out[0].value].rows];
+    if (op->kind == SL_OP_LINEAR &&
+        query->program->weights[op->u.linear.segments[0].weight].type != SL_QTYPE_Q4_0) {
+        return "another weight type";
+    }
+    return rows < ranged->least ? "too few rows" : rows > ranged->most ? "too many rows" : NULL;
+}
+
+#define RANGED(label, kind, class_name, format, least_rows, most_rows, ...)                                  \
+    {                                                                                                        \
+        {.name = label,                                                                                      \
+         .op = SL_OP_##kind,                                                                                 \
+         .numeric_class = class_name,                                                                        \
+         .activation = SL_VALUE_##format,                                                                    \
+         .declines = ranged_declines,                                                                        \
+         __VA_ARGS__},                                                                                       \
+            least_rows, most_rows                                                                            \
+    }
+/* In front of all others, so that each would be taken wherever it can be. */
+static const ranged_kernel RANGED_KERNELS[] = {
+    RANGED("linear/few", LINEAR, "few", F32, 1, 8),
+    RANGED("linear/hole-few", LINEAR, "hole", Q8_32, 1, 15),
+    RANGED("linear/hole-many", LINEAR, "hole", Q8_32, 17, INT32_MAX),
+    RANGED("linear/tail", LINEAR, "tail", F32, 1, 5000),
+    RANGED("linear/split-few", LINEAR, "split", Q8_32, 1, 16),
+    RANGED("linear/split-many", LINEAR, "split", Q8_32, 9, INT32_MAX),
+    RANGED("attention/exact", ATTENTION, "exact", F32, 1, 8), /* a class that other kinds of op complete */
+    RANGED("attention/few", ATTENTION, "f16", F32, 1, 8),
+    RANGED("attention/cut-many", ATTENTION, "f16", F32, 9, INT32_MAX, .cut_dependent = true),
+    RANGED("attention/asked-many", ATTENTION, "f16", F32, 9, INT32_MAX, .on_request = true),
+};
+enum { RANGED_COUNT = sizeof RANGED_KERNELS / sizeof *RANGED_KERNELS };
+
+static const sl_kernel *const *ranged_kernels(const sl_backend *backend, int32_t *count) {
+    static const sl_kernel *list[RANGED_COUNT + FAKE_COUNT];
+    (void)backend;
+    for (int32_t i = 0; i < RANGED_COUNT; i++) {
+        list[i] = &RANGED_KERNELS[i].base;
+    }
+    for (int32_t i = 0; i < FAKE_COUNT; i++) {
+        list[RANGED_COUNT + i] = &FAKES[i].base;
+    }
+    *count = RANGED_COUNT + FAKE_COUNT;
+    return list;
+}
+
+static const sl_backend_functions RANGED_FUNCTIONS = {.kernels = ranged_kernels,
+                                                      .memory_available = fake_available};
+
+/* The one numeric class that a kind of op on that kind of rows has in all buckets; linears of q4_0 only. */
+static const char *class_of(const sl_plan *plan, sl_op_kind kind, sl_rows rows) {
+    const char *class_name = NULL;
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        const sl_lowered *lowered = &plan->deployment.buckets[b];
+        for (int32_t i = 0; i < lowered->op_count; i++) {
+            const sl_op *op = &lowered->ops[i];
+            if (op->kind != kind || lowered->values[op->out[0].value].rows != rows ||
+                (kind == SL_OP_LINEAR &&
+                 plan->deployment.program->weights[op->u.linear.segments[0].weight].type != SL_QTYPE_Q4_0)) {
+                continue;
+            }
+            class_name = class_name ? class_name : lowered->kernels[i]->numeric_class;
+            assert_string_equal(class_name, lowered->kernels[i]->numeric_class);
+        }
+    }
+    assert_non_null(class_name);
+    return class_name;
+}
+
+/* However large a step may be: the class that would serve all of a plan's own buckets is another one for
+ * nearly each of these, and so would be the bits of a text. */
+static void one_class_however_large_steps_are(void **state) {
+    (void)state;
+    static const int32_t chunks[] = {1, 2, 7, 8, 9, 15, 16, 24, 64, 100, 512, 2000, 4096, 20000};
+    static const int32_t sequences[] = {1, 3, 8, 40};
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    backend.base.functions = &RANGED_FUNCTIONS;
+    backend.base.options.deterministic = true;
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+        for (size_t s = 0; s < sizeof sequences / sizeof *sequences; s++) {
+            sl_plan *plan =
+                make(&p, &backend,
+                     &(sl_plan_options){.chunk = chunks[c], .sequences = sequences[s], .context = 128});
+            assert_string_equal(class_of(plan, SL_OP_LINEAR, SL_ROWS_STEP), "split");
+            assert_string_equal(class_of(plan, SL_OP_LINEAR, SL_ROWS_EXPERT), "split");
+            assert_string_equal(class_of(plan, SL_OP_LINEAR, SL_ROWS_OUTPUT), "split");
+            assert_string_equal(class_of(plan, SL_OP_ATTENTION, SL_ROWS_STEP), "f32");
+            /* Within the class the order counts, as always. */
+            assert_string_equal(kernel_for(plan, 0, "0.out"), "linear/split-few");
+            if (chunks[c] > 16) {
+                assert_string_equal(kernel_for(plan, plan->deployment.bucket_count - 1, "0.out"),
+                                    "linear/split-many");
+            }
+            const char *few =
+                chunks[c] > 8 ? "too many rows" : "no kernels of its numeric class take every number of rows";
+            assert_string_equal(reason_of(plan, plan->deployment.bucket_count - 1, "linear/few", "0.out"),
+                                few);
+            sl_plan_destroy(plan);
+        }
+    }
+    /* Where that is not asked for, each bucket takes what comes first. */
+    backend.base.options.deterministic = false;
+    sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 16, .sequences = 1, .context = 128});
+    assert_string_equal(kernel_for(plan, 3, "0.out"), "linear/few");
+    assert_string_equal(kernel_for(plan, 4, "0.out"), "linear/tail");
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* A kernel that no plan would take does not complete a class: one for requests only without a request, one
+ * whose bits depend on how steps are cut ever. */
+static void what_is_not_taken_completes_no_class(void **state) {
+    (void)state;
+    static const struct {
+        const char *prefer;
+        int32_t chunk;
+        const char *expected, *name; /* class, and kernel of the first bucket */
+    } cases[] = {
+        {NULL, 8, "f32", "attention"},
+        {NULL, 64, "f32", "attention"},
+        {"attention/few", 8, "f32", "attention"},
+        {"attention/few,attention/cut", 64, "f32", "attention"},
+        {"attention/asked-many", 8, "f16", "attention/few"},
+        {"attention/asked-many", 64, "f16", "attention/few"},
+        {"attention/asked", 64, "f16", "attention/asked"}, /* and this one takes all */
+    };
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    backend.base.functions = &RANGED_FUNCTIONS;
+    backend.base.options.deterministic = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_plan *plan =
+            make(&p, &backend,
+                 &(sl_plan_options){
+                     .chunk = cases[i].chunk, .sequences = 1, .context = 128, .prefer = cases[i].prefer});
+        assert_string_equal(class_of(plan, SL_OP_ATTENTION, SL_ROWS_STEP), cases[i].expected);
+        const sl_lowered *lowered = &plan->deployment.buckets[0];
+        int32_t attention = 0;
+        while (lowered->ops[attention].kind != SL_OP_ATTENTION) {
+            attention++;
+        }
+        assert_string_equal(lowered->kernels[attention]->name, cases[i].name);
+        sl_plan_destroy(plan);
+    }
+    sl_program_free(&p);
+}
+
 /* ---- buckets ---- */
 
 static void buckets_and_their_choice(void **state) {
@@ -965,6 +1128,8 @@ int main(void) {
         cmocka_unit_test(copies_are_shared_until_overwritten),
         cmocka_unit_test(an_odd_width_is_not_quantised),
         cmocka_unit_test(one_class_in_every_bucket),
+        cmocka_unit_test(one_class_however_large_steps_are),
+        cmocka_unit_test(what_is_not_taken_completes_no_class),
         cmocka_unit_test(buckets_and_their_choice),
         cmocka_unit_test(no_live_values_overlap),
         cmocka_unit_test(no_live_values_overlap_in_random_programs),
