@@ -6,15 +6,29 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Spin this often before giving the processor away, and that often before sleeping: an op is microseconds
- * long, but on a shared machine the other thread may not be running at all. */
-enum { SPIN_ROUNDS = 2000, YIELD_ROUNDS = 200 };
+/* An op is microseconds long, so whoever waits for the others spins at first. But on a shared machine the
+ * one waited for may not be running at all, and spinning then takes the processor from it: after the first
+ * rounds a thread spins on only while that pays, as the last wait that ended in sleep tells (see `waiting`).
+ */
+enum {
+    FIRST_ROUNDS = 256,        /* without a look at the clock */
+    ROUNDS_PER_LOOK = 64,      /* from then on */
+    SPIN_NANOSECONDS = 100000, /* at most, before sleeping; a sleep that lasts no longer was not worth it */
+};
+
+/* A word that threads wait to see changed. */
+typedef struct waiting {
+    _Atomic unsigned word;
+    _Atomic int sleepers;
+    _Atomic bool spins; /* beyond the first rounds: the last sleep was short */
+} waiting;
 
 typedef struct worker {
     sl_pool *pool;
@@ -28,14 +42,10 @@ struct sl_pool {
     worker *workers;
     sl_pool_function function;
     void *context;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    _Atomic unsigned generation; /* raised once per run */
+    waiting runs; /* the word counts them */
     _Atomic int stop;
-    _Atomic int sleepers;
     _Atomic int barrier_count;
-    _Atomic unsigned barrier_phase;
-    _Atomic int barrier_sleepers;
+    waiting barriers; /* the word counts them */
 };
 
 static void cpu_relax(void) {
@@ -44,82 +54,87 @@ static void cpu_relax(void) {
 #endif
 }
 
+static int64_t nanoseconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* A wait returns at once when *word is not `value` any more; an interrupted one is repeated by the caller's
  * loop. */
 static void futex(_Atomic unsigned *word, int operation, unsigned value) {
     syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
 }
 
+static bool has_changed(waiting *w, unsigned seen) {
+    return atomic_load_explicit(&w->word, memory_order_acquire) != seen;
+}
+
+static bool changes_within(waiting *w, unsigned seen, int rounds) {
+    for (int round = 0; round < rounds; round++) {
+        if (has_changed(w, seen)) {
+            return true;
+        }
+        cpu_relax();
+    }
+    return false;
+}
+
+static void wait_for_change(waiting *w, unsigned seen) {
+    if (changes_within(w, seen, FIRST_ROUNDS)) {
+        return;
+    }
+    int64_t begin = nanoseconds_now();
+    if (atomic_load_explicit(&w->spins, memory_order_relaxed)) {
+        const int64_t end = begin + SPIN_NANOSECONDS;
+        while (begin < end) {
+            if (changes_within(w, seen, ROUNDS_PER_LOOK)) {
+                return;
+            }
+            begin = nanoseconds_now();
+        }
+    }
+    atomic_fetch_add(&w->sleepers, 1);
+    while (!has_changed(w, seen)) {
+        futex(&w->word, FUTEX_WAIT_PRIVATE, seen);
+    }
+    atomic_fetch_sub(&w->sleepers, 1);
+    atomic_store_explicit(&w->spins, nanoseconds_now() - begin < SPIN_NANOSECONDS, memory_order_relaxed);
+}
+
+static void change(waiting *w) {
+    /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new word and does
+     * not sleep. */
+    atomic_fetch_add(&w->word, 1);
+    if (atomic_load(&w->sleepers) > 0) {
+        futex(&w->word, FUTEX_WAKE_PRIVATE, INT_MAX);
+    }
+}
+
 void sl_pool_barrier(sl_pool *pool) {
     if (pool->threads == 1) {
         return;
     }
-    unsigned phase = atomic_load_explicit(&pool->barrier_phase, memory_order_acquire);
+    const unsigned seen = atomic_load_explicit(&pool->barriers.word, memory_order_acquire);
     if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->threads - 1) {
         atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
-        /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new phase and
-         * does not sleep. */
-        atomic_store(&pool->barrier_phase, phase + 1);
-        if (atomic_load(&pool->barrier_sleepers) > 0) {
-            futex(&pool->barrier_phase, FUTEX_WAKE_PRIVATE, INT_MAX);
-        }
-        return;
+        change(&pool->barriers);
+    } else {
+        wait_for_change(&pool->barriers, seen);
     }
-    for (int round = 0; atomic_load_explicit(&pool->barrier_phase, memory_order_acquire) == phase; round++) {
-        if (round < SPIN_ROUNDS) {
-            cpu_relax();
-        } else if (round < SPIN_ROUNDS + YIELD_ROUNDS) {
-            sched_yield();
-        } else {
-            atomic_fetch_add(&pool->barrier_sleepers, 1);
-            futex(&pool->barrier_phase, FUTEX_WAIT_PRIVATE, phase);
-            atomic_fetch_sub(&pool->barrier_sleepers, 1);
-        }
-    }
-}
-
-/* Waits for a generation after `seen`; returns it. */
-static unsigned wait_for_work(sl_pool *pool, unsigned seen) {
-    unsigned now;
-    for (int round = 0; (now = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen;
-         round++) {
-        if (round < SPIN_ROUNDS) {
-            cpu_relax();
-        } else if (round < SPIN_ROUNDS + YIELD_ROUNDS) {
-            sched_yield();
-        } else {
-            pthread_mutex_lock(&pool->mutex);
-            atomic_fetch_add(&pool->sleepers, 1);
-            while (atomic_load(&pool->generation) == seen) {
-                pthread_cond_wait(&pool->wake, &pool->mutex);
-            }
-            atomic_fetch_sub(&pool->sleepers, 1);
-            pthread_mutex_unlock(&pool->mutex);
-        }
-    }
-    return now;
 }
 
 static void *worker_main(void *argument) {
     worker *self = argument;
     sl_pool *pool = self->pool;
     unsigned seen = 0;
-    for (;;) {
-        seen = wait_for_work(pool, seen);
+    for (;; seen++) {
+        wait_for_change(&pool->runs, seen);
         if (atomic_load(&pool->stop)) {
             return NULL;
         }
         pool->function(pool->context, self->index, pool->threads);
         sl_pool_barrier(pool);
-    }
-}
-
-static void release_workers(sl_pool *pool) {
-    atomic_fetch_add(&pool->generation, 1);
-    if (atomic_load(&pool->sleepers) > 0) {
-        pthread_mutex_lock(&pool->mutex);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->mutex);
     }
 }
 
@@ -137,8 +152,6 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
     }
     pool->threads = threads;
     pool->workers = workers;
-    pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->wake, NULL);
     for (int i = 1; i < threads; i++) {
         workers[i].pool = pool;
         workers[i].index = i;
@@ -159,12 +172,10 @@ void sl_pool_destroy(sl_pool *pool) {
         return;
     }
     atomic_store(&pool->stop, 1);
-    release_workers(pool);
+    change(&pool->runs);
     for (int i = 1; i <= pool->started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
     }
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->mutex);
     sl_free(pool->workers);
     sl_free(pool);
 }
@@ -177,7 +188,7 @@ void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
     if (pool->threads > 1) {
-        release_workers(pool);
+        change(&pool->runs);
     }
     function(context, 0, pool->threads);
     sl_pool_barrier(pool);
