@@ -7,10 +7,14 @@
 #include <string.h>
 
 enum { GUARD = 256, PATTERN = 0xA5, SPARE_ROWS = 3, SPARE_PAGES = 12 };
+enum { NEAR = 64 << 10, SCRATCH_FILL = 1 << 20 };
 
 /* ---- random numbers ---- */
 
 uint64_t kt_next(kt_random *random) {
+    if (!random) {
+        return 0;
+    }
     uint64_t z = (random->state += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
@@ -78,6 +82,11 @@ struct kt_runner {
     int32_t *pages; /* [group][span][table width]: where each page of a sequence lies now */
     int32_t state_slot[KT_SPANS];
     int32_t done[KT_SPANS]; /* rows of each span that were run */
+    /* The values with their guards, as they are on the device where a step has rows; behind them in the
+     * workspace lies scratch, which may be large and is not copied. */
+    unsigned char *image;
+    uint64_t image_bytes;
+    int32_t most_rows, most_outputs; /* of a step of the run */
 };
 
 static uint64_t aligned(uint64_t bytes) {
@@ -149,6 +158,13 @@ static void lay_out_caches(kt_runner *r) {
     d->pool_bytes[SL_POOL_CACHE] = offset;
 }
 
+static uint64_t scratch_bytes(const kt_runner *r, int32_t op) {
+    const sl_kernel *kernel = r->buckets[0].kernels[op];
+    sl_kernel_query query;
+    query_of(r, op, &query);
+    return kernel->workspace ? aligned(kernel->workspace(kernel, &query)) : 0;
+}
+
 /* Every value with GUARD bytes before and after it, then the ops' scratch, each with a guard behind. */
 static void lay_out_workspace(kt_runner *r) {
     sl_lowered *all = &r->buckets[0];
@@ -157,13 +173,12 @@ static void lay_out_workspace(kt_runner *r) {
         all->value_offsets[v] = offset;
         offset += aligned(sl_value_bytes(&all->values[v], all->rows)) + GUARD;
     }
+    r->image_bytes = offset;
+    r->image = kt_alloc(offset, 1);
     for (int32_t i = 0; i < all->op_count; i++) {
-        sl_kernel_query query;
-        query_of(r, i, &query);
+        const uint64_t bytes = scratch_bytes(r, i);
         all->scratch_offsets[i] = offset;
-        if (all->kernels[i]->workspace) {
-            offset += aligned(all->kernels[i]->workspace(all->kernels[i], &query)) + GUARD;
-        }
+        offset += bytes ? bytes + GUARD : 0;
     }
     r->deployment.pool_bytes[SL_POOL_WORKSPACE] = offset;
 }
@@ -218,12 +233,13 @@ static void lay_out(kt_runner *r) {
     one->op_count = 1;
 }
 
-kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
-                         const char **declined) {
+/* Up to the choice of kernels: nothing is on the device yet. NULL with *declined set when `kernel` declines.
+ */
+static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
+                        const char **declined) {
     kt_runner *r = kt_alloc(1, sizeof *r);
     sl_deployment *d = &r->deployment;
     sl_lowered *all = &r->buckets[0];
-    sl_error error = {0};
     int32_t longest = 0;
     *declined = NULL;
     r->backend = backend;
@@ -258,10 +274,31 @@ kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_
             return NULL;
         }
     }
+    return r;
+}
+
+const sl_kernel *kt_choose(sl_backend *backend, const sl_kernel *kernel, const kt_case *c) {
+    const char *declined;
+    kt_runner *r = lower(backend, kernel, c, &declined);
+    const sl_kernel *found = r ? kt_runner_kernel(r) : NULL;
+    if (r) {
+        kt_runner_free(r);
+    }
+    return found;
+}
+
+kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
+                         const char **declined) {
+    kt_runner *r = lower(backend, kernel, c, declined);
+    sl_error error = {0};
+    if (!r) {
+        return NULL;
+    }
     lay_out(r);
-    r->pages = kt_alloc((size_t)(c->program.group_count * c->span_count * sl_table_width(d->limits.context)),
-                        sizeof(int32_t));
-    if (backend->functions->deploy(backend, d, NULL, &r->executor, &error)) {
+    r->pages = kt_alloc(
+        (size_t)(c->program.group_count * c->span_count * sl_table_width(r->deployment.limits.context)),
+        sizeof(int32_t));
+    if (backend->functions->deploy(backend, &r->deployment, NULL, &r->executor, &error)) {
         fprintf(stderr, "%s: deploy: %s\n", c->name, error.message);
         kt_runner_free(r);
         return NULL;
@@ -278,6 +315,7 @@ void kt_runner_free(kt_runner *r) {
     free(r->buckets[0].scratch_offsets);
     free(r->deployment.weights);
     free(r->pages);
+    free(r->image);
     free(r);
 }
 
@@ -424,27 +462,32 @@ static void make_schedule(const int32_t *ids, int32_t count, int32_t experts, in
     schedule[experts] = next;
 }
 
-/* Everything gets the pattern, then inputs their rows. The image is kept for comparison. */
-static unsigned char *make_image(const kt_runner *r, const step_plan *step) {
+static uint64_t end_of_rows(const kt_runner *r, int32_t v, int32_t rows) {
+    const sl_value *value = &r->buckets[0].values[v];
+    return r->buckets[0].value_offsets[v] + (uint64_t)value->fixed * element_bytes(value->type) +
+           (uint64_t)rows * sl_value_row_bytes(value->type, value->width);
+}
+
+/* What a step has of each value gets the pattern, GUARD bytes behind its rows too, then inputs their rows. */
+static void fill_image(kt_runner *r, const step_plan *step) {
     const kt_case *c = r->c;
     const sl_lowered *all = &r->buckets[0];
-    unsigned char *image = kt_alloc(r->deployment.pool_bytes[SL_POOL_WORKSPACE], 1);
     int32_t *list =
         kt_alloc((size_t)(all->rows[SL_ROWS_STEP] * (c->program.experts_used + 1) + all->rows[2]), 4);
-    memset(image, PATTERN, r->deployment.pool_bytes[SL_POOL_WORKSPACE]);
     for (int32_t v = 0; v < all->value_count; v++) {
         const uint64_t bytes = sl_value_row_bytes(all->values[v].type, all->values[v].width);
-        unsigned char *at = image + all->value_offsets[v];
+        unsigned char *at = r->image + all->value_offsets[v];
+        const int32_t count = list_rows(c, step, all->values[v].rows, list);
+        memset(at, PATTERN, end_of_rows(r, v, count) - all->value_offsets[v] + GUARD);
         if (v == c->schedule_value && c->inputs[c->ids_value]) {
-            const int32_t count = list_rows(c, step, SL_ROWS_STEP, list), used = c->program.experts_used;
-            int32_t *ids = kt_alloc((size_t)(count * used), sizeof *ids);
-            for (int32_t i = 0; i < count * used; i++) {
+            const int32_t rows = list_rows(c, step, SL_ROWS_STEP, list), used = c->program.experts_used;
+            int32_t *ids = kt_alloc((size_t)(rows * used), sizeof *ids);
+            for (int32_t i = 0; i < rows * used; i++) {
                 ids[i] = ((const int32_t *)c->inputs[c->ids_value])[list[i / used] * used + i % used];
             }
-            make_schedule(ids, count * used, c->program.experts, (int32_t *)(void *)at);
+            make_schedule(ids, rows * used, c->program.experts, (int32_t *)(void *)at);
             free(ids);
         } else if (c->inputs[v]) {
-            const int32_t count = list_rows(c, step, all->values[v].rows, list);
             for (int32_t i = 0; i < count; i++) {
                 memcpy(at + (uint64_t)i * bytes, (const char *)c->inputs[v] + (uint64_t)list[i] * bytes,
                        bytes);
@@ -452,36 +495,89 @@ static unsigned char *make_image(const kt_runner *r, const step_plan *step) {
         }
     }
     free(list);
-    return image;
 }
 
-/* Guards hold the pattern, and so do the rows behind the last one (fixed launch shapes of a device may use
- * those). */
-static bool check_guards(const kt_runner *r, const unsigned char *image, int32_t rows, int32_t outputs) {
+/* Copies the step's rows of all values and GUARD bytes behind them, to the device or from it. What lies near
+ * each other goes in one piece: a call costs as much as some tens of KiB. */
+static bool copy_image(kt_runner *r, int32_t rows, int32_t outputs, bool to_device) {
+    const sl_backend_functions *f = r->backend->functions;
     const sl_lowered *all = &r->buckets[0];
-    uint64_t at = 0;
-    for (int32_t v = 0; v <= all->value_count; v++) {
-        const uint64_t end = v < all->value_count ? all->value_offsets[v] : at + GUARD;
-        for (; at < end; at++) {
-            if (image[at] != PATTERN) {
-                fprintf(stderr, "%s: a byte %s value %s was overwritten\n", r->c->name,
-                        v ? "behind" : "before", all->values[v ? v - 1 : 0].name);
-                return false;
-            }
+    sl_error error = {0};
+    bool good = true;
+    for (int32_t v = 0; v < all->value_count && good;) {
+        const uint64_t start = all->value_offsets[v];
+        uint64_t end = start;
+        for (; v < all->value_count && all->value_offsets[v] < end + (end > start ? NEAR : 1); v++) {
+            end = end_of_rows(r, v, rows_of_kind(r->c, all->values[v].rows, rows, outputs)) + GUARD;
         }
-        if (v < all->value_count) {
-            const sl_value *value = &all->values[v];
-            const int32_t count = r->backend->fixed_buckets ? all->rows[value->rows]
-                                                            : rows_of_kind(r->c, value->rows, rows, outputs);
-            at += (uint64_t)value->fixed * element_bytes(value->type) +
-                  (uint64_t)count * sl_value_row_bytes(value->type, value->width);
+        unsigned char *at = r->image + start;
+        good = check(to_device ? f->write(r->executor, SL_POOL_WORKSPACE, start, at, end - start, &error)
+                               : f->read(r->executor, SL_POOL_WORKSPACE, start, at, end - start, &error),
+                     &error, r->c->name);
+    }
+    return good;
+}
+
+static bool is_pattern(const unsigned char *at, uint64_t bytes) {
+    return bytes == 0 || (at[0] == PATTERN && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
+/* After a step: what lies directly behind each value's rows holds the pattern. Where launch shapes are fixed,
+ * the bucket's rows behind those of the step may be used. */
+static bool check_rows_behind(const kt_runner *r, int32_t rows, int32_t outputs) {
+    const sl_lowered *all = &r->buckets[0];
+    for (int32_t v = 0; v < all->value_count && !r->backend->fixed_buckets; v++) {
+        const uint64_t end = end_of_rows(r, v, rows_of_kind(r->c, all->values[v].rows, rows, outputs));
+        if (!is_pattern(r->image + end, GUARD)) {
+            fprintf(stderr, "%s: a byte behind value %s was overwritten\n", r->c->name, all->values[v].name);
+            return false;
         }
     }
     return true;
 }
 
-static void collect(const kt_runner *r, const step_plan *step, const unsigned char *image,
-                    kt_result *result) {
+/* After a run: all guards hold the pattern, and so does what lies behind the rows of the largest step. */
+static bool check_guards(kt_runner *r) {
+    const sl_backend_functions *f = r->backend->functions;
+    const sl_lowered *all = &r->buckets[0];
+    sl_error error = {0};
+    uint64_t at = 0;
+    if (!check(f->read(r->executor, SL_POOL_WORKSPACE, 0, r->image, r->image_bytes, &error), &error,
+               r->c->name)) {
+        return false;
+    }
+    for (int32_t v = 0; v <= all->value_count; v++) {
+        const uint64_t end = v < all->value_count ? all->value_offsets[v] : r->image_bytes;
+        if (!is_pattern(r->image + at, end - at)) {
+            fprintf(stderr, "%s: a byte %s value %s was overwritten\n", r->c->name, v ? "behind" : "before",
+                    all->values[v ? v - 1 : 0].name);
+            return false;
+        }
+        if (v < all->value_count) {
+            const sl_rows kind = all->values[v].rows;
+            at = end_of_rows(r, v,
+                             r->backend->fixed_buckets
+                                 ? all->rows[kind]
+                                 : rows_of_kind(r->c, kind, r->most_rows, r->most_outputs));
+        }
+    }
+    for (int32_t i = 0; i < all->op_count; i++) {
+        const uint64_t bytes = scratch_bytes(r, i);
+        unsigned char guard[GUARD];
+        if (bytes > 0 && (!check(f->read(r->executor, SL_POOL_WORKSPACE, all->scratch_offsets[i] + bytes,
+                                         guard, GUARD, &error),
+                                 &error, r->c->name) ||
+                          !is_pattern(guard, GUARD))) {
+            fprintf(stderr, "%s: the guard behind the scratch of %s was overwritten\n", r->c->name,
+                    sl_op_name(all->ops[i].kind));
+            return false;
+        }
+    }
+    return true;
+}
+
+static void collect(const kt_runner *r, const step_plan *step, kt_result *result) {
+    const unsigned char *image = r->image;
     const kt_case *c = r->c;
     const sl_lowered *all = &r->buckets[0];
     int32_t *list =
@@ -504,29 +600,53 @@ static void collect(const kt_runner *r, const step_plan *step, const unsigned ch
 
 static bool run_step(kt_runner *r, const step_plan *step, bool move, kt_random *random, kt_result *result) {
     const sl_backend_functions *f = r->backend->functions;
-    const uint64_t bytes = r->deployment.pool_bytes[SL_POOL_WORKSPACE];
-    unsigned char *image = make_image(r, step);
     sl_error error = {0};
+    fill_image(r, step);
     fill_block(r, step, move, random);
     const sl_step_header *header = sl_step_head(f->step_block(r->executor));
     const int32_t rows = header->rows, outputs = header->outputs;
-    bool good =
-        check(f->write(r->executor, SL_POOL_WORKSPACE, 0, image, bytes, &error), &error, r->c->name) &&
-        check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
-        check(f->wait(r->executor, &error), &error, r->c->name) &&
-        check(f->read(r->executor, SL_POOL_WORKSPACE, 0, image, bytes, &error), &error, r->c->name) &&
-        check_guards(r, image, rows, outputs);
+    const bool good = copy_image(r, rows, outputs, true) &&
+                      check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
+                      check(f->wait(r->executor, &error), &error, r->c->name) &&
+                      copy_image(r, rows, outputs, false) && check_rows_behind(r, rows, outputs);
     if (good) {
-        collect(r, step, image, result);
+        collect(r, step, result);
     }
     for (int32_t s = 0; s < r->c->span_count; s++) {
         r->done[s] += step->count[s];
     }
-    free(image);
+    r->most_rows = rows > r->most_rows ? rows : r->most_rows;
+    r->most_outputs = outputs > r->most_outputs ? outputs : r->most_outputs;
     return good;
 }
 
 /* ---- a run ---- */
+
+/* The pattern for all values with their guards, the guards of scratch, and where scratch begins. */
+static bool prepare_workspace(kt_runner *r) {
+    const sl_backend_functions *f = r->backend->functions;
+    const sl_lowered *all = &r->buckets[0];
+    sl_error error = {0};
+    memset(r->image, PATTERN, r->image_bytes);
+    r->most_rows = r->most_outputs = 0;
+    bool good = check(f->write(r->executor, SL_POOL_WORKSPACE, 0, r->image, r->image_bytes, &error), &error,
+                      r->c->name);
+    for (int32_t i = 0; i < all->op_count && good; i++) {
+        const uint64_t bytes = scratch_bytes(r, i), fill = bytes < SCRATCH_FILL ? bytes : SCRATCH_FILL;
+        if (bytes > 0) {
+            unsigned char *pattern = kt_alloc(fill + GUARD, 1);
+            memset(pattern, PATTERN, fill + GUARD);
+            good = check(f->write(r->executor, SL_POOL_WORKSPACE, all->scratch_offsets[i], pattern, fill,
+                                  &error),
+                         &error, r->c->name) &&
+                   check(f->write(r->executor, SL_POOL_WORKSPACE, all->scratch_offsets[i] + bytes, pattern,
+                                  GUARD, &error),
+                         &error, r->c->name);
+            free(pattern);
+        }
+    }
+    return good;
+}
 
 static bool prepare(kt_runner *r, kt_result *result) {
     const kt_case *c = r->c;
@@ -569,7 +689,8 @@ static bool prepare(kt_runner *r, kt_result *result) {
               c->name) &&
         check(f->write(r->executor, SL_POOL_TABLES, 0, table,
                        (uint64_t)(entries + c->span_count) * sizeof *table, &error),
-              &error, c->name);
+              &error, c->name) &&
+        prepare_workspace(r);
     free(table);
     return good;
 }
@@ -586,7 +707,8 @@ static bool finish(kt_runner *r, kt_result *result) {
                  c->name) &&
            check(f->read(r->executor, SL_POOL_TABLES, tables, result->last_tokens,
                          (uint64_t)c->span_count * sizeof(int32_t), &error),
-                 &error, c->name);
+                 &error, c->name) &&
+           check_guards(r);
 }
 
 bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {

@@ -50,7 +50,8 @@ typedef struct kt_case {
 void kt_case_free(kt_case *c);
 void *kt_alloc(size_t count, size_t size);
 
-/* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. */
+/* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. `random`
+ * NULL: a LINEAR's case in shape only, to ask who takes it; its weights and inputs hold nothing. */
 bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type activation, kt_random *random);
 /* A realistic shape with that many rows, for timing; false when the kind is not timed or `variant` past the
  * end. */
@@ -80,6 +81,8 @@ typedef struct kt_runner kt_runner;
 kt_runner *kt_runner_new(sl_backend *backend, const sl_kernel *kernel, const kt_case *c,
                          const char **declined);
 void kt_runner_free(kt_runner *runner);
+/* The kernel that would run the op under test; NULL when there is none. Puts nothing on the device. */
+const sl_kernel *kt_choose(sl_backend *backend, const sl_kernel *kernel, const kt_case *c);
 /* The kernel that runs the op under test. */
 const sl_kernel *kt_runner_kernel(const kt_runner *runner);
 /* Runs the time line; KT_WHOLE in one step, or in as few as step_rows allows. False with a printed message on

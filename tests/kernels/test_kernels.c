@@ -2,7 +2,12 @@
  * plain CPU kernel and with the definition in double, and with itself when the rows are cut into steps in
  * other ways or more threads run. `--bench` times the same kernels.
  *
- *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--seed N] [--bench] [--verbose] */
+ *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N]
+ *                  [--light] [--seed N] [--bench] [--verbose]
+ *
+ * --part takes every N-th kernel, from the I-th on (1 is the first). --cases runs at most N cases of a
+ * kernel, spread over all that it takes. --light runs each case whole and in chunks, against the definition:
+ * what a tool that makes every access slow needs to see. */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
 
@@ -11,12 +16,17 @@
 #include <string.h>
 #include <time.h>
 
+enum { WITHOUT = 4 };
+
 typedef struct suite {
     sl_backend *backend, *threaded, *plain;
     const char *filter;
+    const char *without[WITHOUT]; /* kernels whose names hold one of these are left out */
+    int without_count;
     uint64_t seed;
     int most; /* cases of a kernel to run; 0: all */
-    bool verbose;
+    bool verbose, light;
+    int part, parts; /* every `parts`-th kernel from `part` on */
     int passed, failed;
     int run, declined; /* cases of the kernel under test */
 } suite;
@@ -140,21 +150,10 @@ static bool run_on(sl_backend *backend, const sl_kernel *kernel, const kt_case *
     return good;
 }
 
-/* The plain kernel that reads the same activations; NULL when the only one is `kernel` itself. */
-static const sl_kernel *plain_kernel(const suite *s, const sl_kernel *kernel, const kt_case *c) {
-    const char *declined;
-    kt_runner *runner = kt_runner_new(s->plain, NULL, c, &declined);
-    const sl_kernel *found = runner ? kt_runner_kernel(runner) : NULL;
-    if (runner) {
-        kt_runner_free(runner);
-    }
-    return found == kernel ? NULL : found;
-}
-
 static bool check_against_plain(const suite *s, const sl_kernel *kernel, const kt_case *c,
                                 const kt_result *whole, kt_random *random) {
-    const sl_kernel *plain = plain_kernel(s, kernel, c);
-    if (!plain) {
+    const sl_kernel *plain = kt_choose(s->plain, NULL, c);
+    if (!plain || plain == kernel) {
         return true;
     }
     kt_result expected = {0};
@@ -192,6 +191,11 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
         good = error <= allowed || fail(c, kernel, "against the definition", error, allowed);
         good = good && (inputs_are_intact(c, &whole) || fail(c, kernel, "an input was changed", 1, 0));
     }
+    if (s->light) {
+        good = good && check_cut(runner, c, &whole, KT_CHUNKS, "in random chunks", random);
+        kt_result_free(&whole);
+        return good;
+    }
     good = good && check_against_plain(s, kernel, c, &whole, random);
     good = good && check_cut(runner, c, &whole, KT_WHOLE, "the same step again", random);
     /* Rows do not see each other: every kernel keeps that, whatever a plan then chooses among; to the bit
@@ -215,44 +219,80 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
 
 /* ---- the loop ---- */
 
-static void test_kernel(suite *s, const sl_kernel *kernel) {
-    s->run = s->declined = 0;
-    for (int32_t index = 0; s->most == 0 || s->run < s->most; index++) {
-        /* Each case has its own numbers, so that one of them can be run alone. */
-        kt_random random = {s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
-        kt_case c;
-        const char *declined;
-        if (!kt_make_case(&c, kernel->op, index, kernel->activation, &random)) {
-            break;
-        }
-        kt_runner *runner = c.rows ? kt_runner_new(s->backend, kernel, &c, &declined) : NULL;
-        if (runner) {
-            const bool good = check_case(s, kernel, &c, runner, &random);
-            s->run++;
-            s->passed += good;
-            s->failed += !good;
-            if (s->verbose && good) {
-                printf("ok %s, %s\n", kernel->name, c.name);
-            }
-            kt_runner_free(runner);
-        } else if (c.rows && !declined) {
-            s->failed++;
-        } else {
-            s->declined++;
-        }
-        kt_case_free(&c);
-    }
-    printf("%-32s %-16s %3d cases, %d declined\n", kernel->name, kernel->numeric_class, s->run, s->declined);
-    if (s->run == 0) {
-        /* A tier that this machine lacks; anything else would be a kernel that no test reaches. */
-        printf("%-32s SKIPPED: it takes no case here\n", kernel->name);
-    }
-}
-
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Each case has its own numbers, so that one of them can be run alone. */
+static kt_random random_of(const suite *s, const sl_kernel *kernel, int32_t index) {
+    return (kt_random){s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
+}
+
+/* Whether the kernel takes the case, as far as its shape says: that spares making numbers for those that are
+ * declined, most of LINEAR's. False with *end set past the last case. */
+static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, bool *end) {
+    kt_random random = random_of(s, kernel, index);
+    kt_case c;
+    *end =
+        !kt_make_case(&c, kernel->op, index, kernel->activation, kernel->op == SL_OP_LINEAR ? NULL : &random);
+    if (*end) {
+        return false;
+    }
+    const bool takes = c.rows && kt_choose(s->backend, kernel, &c);
+    kt_case_free(&c);
+    return takes;
+}
+
+static void run_case(suite *s, const sl_kernel *kernel, int32_t index) {
+    kt_random random = random_of(s, kernel, index);
+    kt_case c;
+    const char *declined = NULL;
+    kt_make_case(&c, kernel->op, index, kernel->activation, &random);
+    kt_runner *runner = kt_runner_new(s->backend, kernel, &c, &declined);
+    const bool good = runner ? check_case(s, kernel, &c, runner, &random) : false;
+    s->run++;
+    s->passed += good;
+    s->failed += !good;
+    if (declined) {
+        fprintf(stderr, "FAILED %s, %s: taken by its shape, then declined: %s\n", kernel->name, c.name,
+                declined);
+    }
+    if (s->verbose && good) {
+        printf("ok %s, %s\n", kernel->name, c.name);
+    }
+    if (runner) {
+        kt_runner_free(runner);
+    }
+    kt_case_free(&c);
+}
+
+enum { MOST_CASES = 1024 };
+
+static void test_kernel(suite *s, const sl_kernel *kernel) {
+    int32_t taken[MOST_CASES], count = 0;
+    const double start = now();
+    bool end = false;
+    s->run = s->declined = 0;
+    for (int32_t index = 0; !end && count < MOST_CASES; index++) {
+        if (takes_shape(s, kernel, index, &end)) {
+            taken[count++] = index;
+        } else if (!end) {
+            s->declined++;
+        }
+    }
+    const int32_t most = s->most > 0 && s->most < count ? s->most : count;
+    for (int32_t i = 0; i < most; i++) {
+        run_case(s, kernel, taken[most > 1 ? (int64_t)i * (count - 1) / (most - 1) : count / 2]);
+    }
+    printf("%-32s %-16s %3d cases, %d declined, %.1f s\n", kernel->name, kernel->numeric_class, s->run,
+           s->declined, now() - start);
+    fflush(stdout);
+    if (s->run == 0) {
+        /* A tier that this machine lacks; anything else would be a kernel that no test reaches. */
+        printf("%-32s SKIPPED: it takes no case here\n", kernel->name);
+    }
 }
 
 /* False when the kernel does not take the case. */
@@ -323,30 +363,56 @@ static bool open_backends(suite *s, const char *device, bool bench) {
     return true;
 }
 
-int main(int argc, char **argv) {
-    suite s = {.seed = 1};
-    const char *device = "cpu";
-    bool bench = false;
+static bool is_wanted(const suite *s, const char *name) {
+    for (int i = 0; i < s->without_count; i++) {
+        if (strstr(name, s->without[i])) {
+            return false;
+        }
+    }
+    return !s->filter || strstr(name, s->filter);
+}
+
+static bool parse(int argc, char **argv, suite *s, const char **device, bool *bench) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0) {
-            bench = true;
+            *bench = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
-            s.verbose = true;
+            s->verbose = true;
+        } else if (strcmp(argv[i], "--light") == 0) {
+            s->light = true;
         } else if (i + 1 < argc && strcmp(argv[i], "--backend") == 0) {
-            device = argv[++i];
+            *device = argv[++i];
         } else if (i + 1 < argc && strcmp(argv[i], "--kernel") == 0) {
-            s.filter = argv[++i];
+            s->filter = argv[++i];
+        } else if (i + 1 < argc && strcmp(argv[i], "--without") == 0 && s->without_count < WITHOUT) {
+            s->without[s->without_count++] = argv[++i];
         } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
-            s.seed = strtoull(argv[++i], NULL, 10);
+            s->seed = strtoull(argv[++i], NULL, 10);
         } else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0) {
-            s.most = atoi(argv[++i]);
+            s->most = atoi(argv[++i]);
+        } else if (i + 1 < argc && strcmp(argv[i], "--part") == 0) {
+            if (sscanf(argv[++i], "%d/%d", &s->part, &s->parts) != 2 || s->part < 1 || s->part > s->parts) {
+                fprintf(stderr, "--part %s: I/N with 1 <= I <= N was expected\n", argv[i]);
+                return false;
+            }
         } else {
-            fprintf(
-                stderr,
-                "usage: %s [--backend NAME] [--kernel TEXT] [--cases N] [--seed N] [--bench] [--verbose]\n",
-                argv[0]);
-            return 2;
+            fprintf(stderr,
+                    "usage: %s [--backend NAME] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N] "
+                    "[--light]"
+                    " [--seed N] [--bench] [--verbose]\n",
+                    argv[0]);
+            return false;
         }
+    }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    suite s = {.seed = 1, .part = 1, .parts = 1};
+    const char *device = "cpu";
+    bool bench = false;
+    if (!parse(argc, argv, &s, &device, &bench)) {
+        return 2;
     }
     if (!open_backends(&s, device, bench)) {
         return strcmp(device, "cpu") == 0 ? 1 : 77;
@@ -355,8 +421,8 @@ int main(int argc, char **argv) {
            (unsigned long long)s.seed);
     int32_t count;
     const sl_kernel *const *kernels = s.backend->functions->kernels(s.backend, &count);
-    for (int32_t k = 0; k < count; k++) {
-        if (s.filter && !strstr(kernels[k]->name, s.filter)) {
+    for (int32_t k = 0, found = 0; k < count; k++) {
+        if (!is_wanted(&s, kernels[k]->name) || found++ % s.parts != s.part - 1) {
             continue;
         }
         if (bench) {
