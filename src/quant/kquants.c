@@ -23,6 +23,15 @@ enum {
 /* A group of Q3_K or Q6_K whose values are all below this counts as zero. */
 #define NEGLIGIBLE 1e-15f
 
+/* The encoder of a type, block after block. */
+#define ENCODE_BLOCKS(type, ID)                                                                              \
+    void sl_encode_##type(const float *values, void *blocks, uint64_t count) {                               \
+        sl_block_##type *block = blocks;                                                                     \
+        for (uint64_t done = 0; done < count; done += SL_##ID##_ELEMENTS) {                                  \
+            type##_encode_block(values + done, block++);                                                     \
+        }                                                                                                    \
+    }
+
 /* Nearest integer, ties to even, for |value| < 2^22. At 1.5 * 2^23 the last place of a float is worth 1, so
  * the sum is rounded and the integer stands in its low bits. Larger values, infinities and NaNs give some
  * integer; callers clamp. */
@@ -242,12 +251,7 @@ static void q4_k_encode_block(const float *values, sl_block_q4_k *block) {
     }
 }
 
-void sl_encode_q4_k(const float *values, void *blocks, uint64_t count) {
-    sl_block_q4_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q4_K_ELEMENTS) {
-        q4_k_encode_block(values + done, block++);
-    }
-}
+ENCODE_BLOCKS(q4_k, Q4_K)
 
 void sl_decode_q5_k(const void *blocks, float *values, uint64_t count) {
     const sl_block_q5_k *block = blocks;
@@ -283,12 +287,7 @@ static void q5_k_encode_block(const float *values, sl_block_q5_k *block) {
     }
 }
 
-void sl_encode_q5_k(const float *values, void *blocks, uint64_t count) {
-    sl_block_q5_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q5_K_ELEMENTS) {
-        q5_k_encode_block(values + done, block++);
-    }
-}
+ENCODE_BLOCKS(q5_k, Q5_K)
 
 /* ---- Q2_K
  * ------------------------------------------------------------------------------------------------------- */
@@ -347,12 +346,7 @@ static void q2_k_encode_block(const float *values, sl_block_q2_k *block) {
     pack_two_bits(levels, block->quants);
 }
 
-void sl_encode_q2_k(const float *values, void *blocks, uint64_t count) {
-    sl_block_q2_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q2_K_ELEMENTS) {
-        q2_k_encode_block(values + done, block++);
-    }
-}
+ENCODE_BLOCKS(q2_k, Q2_K)
 
 /* ---- Q3_K
  * ------------------------------------------------------------------------------------------------------- */
@@ -449,12 +443,7 @@ static void q3_k_encode_block(const float *values, sl_block_q3_k *block) {
     pack_two_bits(packed, block->quants);
 }
 
-void sl_encode_q3_k(const float *values, void *blocks, uint64_t count) {
-    sl_block_q3_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q3_K_ELEMENTS) {
-        q3_k_encode_block(values + done, block++);
-    }
-}
+ENCODE_BLOCKS(q3_k, Q3_K)
 
 /* ---- Q6_K
  * ------------------------------------------------------------------------------------------------------- */
@@ -566,9 +555,4 @@ static void q6_k_encode_block(const float *values, sl_block_q6_k *block) {
     q6_k_pack(fits, block);
 }
 
-void sl_encode_q6_k(const float *values, void *blocks, uint64_t count) {
-    sl_block_q6_k *block = blocks;
-    for (uint64_t done = 0; done < count; done += SL_Q6_K_ELEMENTS) {
-        q6_k_encode_block(values + done, block++);
-    }
-}
+ENCODE_BLOCKS(q6_k, Q6_K)

@@ -413,7 +413,23 @@ static void pack_row_f32(const sl_matmul_source *source) {
             name##_tile_7, name##_tile_8                                                                     \
     }
 
-#define SL_INT_TYPE(name, ID)                                                                                \
+/* Every integer type, with the number of scales of a block. */
+#define SL_EACH_INT_TYPE(MACRO)                                                                              \
+    MACRO(q8_0, Q8_0, 1)                                                                                     \
+    MACRO(q4_0, Q4_0, 1)                                                                                     \
+    MACRO(q4_k, Q4_K, 16)                                                                                    \
+    MACRO(q6_k, Q6_K, 16)                                                                                    \
+    MACRO(q5_k, Q5_K, 16)                                                                                    \
+    MACRO(q4_1, Q4_1, 2)                                                                                     \
+    MACRO(q5_0, Q5_0, 1)                                                                                     \
+    MACRO(q5_1, Q5_1, 2)                                                                                     \
+    MACRO(q2_k, Q2_K, 32)                                                                                    \
+    MACRO(q3_k, Q3_K, 16)                                                                                    \
+    MACRO(iq4_nl, IQ4_NL, 1)                                                                                 \
+    MACRO(iq4_xs, IQ4_XS, 8)                                                                                 \
+    MACRO(mxfp4, MXFP4, 1)
+
+#define SL_INT_TYPE(name, ID, block_scales)                                                                  \
     SL_TILES(SL_INT_TILE, name, ID)                                                                          \
     static void name##_pack_row(const sl_matmul_source *source) {                                            \
         pack_row_int(SL_QTYPE_##ID, source);                                                                 \
@@ -431,7 +447,7 @@ static void pack_row_f32(const sl_matmul_source *source) {
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_##ID##_BYTES,                                                       \
                        .scales = block_scales,                                                               \
-                       .group_bytes = INT_GROUP_BYTES}
+                       .group_bytes = INT_GROUP_BYTES},
 #define SL_FLOAT_ROW(name, ID)                                                                               \
     [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
                        .pack_row = pack_row_f32,                                                             \
