@@ -925,7 +925,7 @@ static void what_the_host_must_see_is_not_followed(void **state) {
         assert_int_equal(counts->following_steps, 0);
         j.penalty = 1;
         j.keeps_logits = true;
-        assert_int_equal(job_submit(r, &j, NULL, 0, 10, SL_LOGITS_LAST), 0);
+        assert_int_equal(job_submit(r, &j, (int32_t[1]){0}, 0, 10, SL_LOGITS_LAST), 0);
         for (int32_t seen = 1; seen <= 10; seen++) {
             assert_true(rig_step(r));
             assert_int_equal(j.logits_seen, seen);
