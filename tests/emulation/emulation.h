@@ -17,7 +17,6 @@ enum {
     EMU_PROCESSORS = 6,               /* multiprocessors of the emulated GPU */
     EMU_SHARED_OPTIN = 227 * 1024,    /* most shared memory of a block */
     EMU_SHARED_WINDOW = 256 * 1024,   /* address space of a block's shared memory */
-    EMU_THREAD_STORAGE = 64,          /* bytes that the interpreter may keep for a thread, zero at the start */
 };
 
 typedef struct emu_block emu_block;
@@ -66,7 +65,7 @@ typedef struct emu_operand {
 
 /* One asm statement, by one thread. Operands: outputs, then inputs, as %0, %1, ... count them. `text` is the same
  * pointer each time a statement runs: what was parsed can be kept by it. */
-void emu_asm(const char *text, const emu_operand *operands, int outs, int ins);
+void emu_asm(const char *text, emu_operand *operands, int outs, int ins);
 /* The scheduler calls these so that the interpreter can free what it keeps, and complain about what is pending. */
 void emu_asm_thread_ends(emu_thread *thread);
 void emu_asm_block_ends(emu_block *block);
@@ -105,6 +104,18 @@ uint32_t emu_shared_address(const void *pointer);
 void *emu_shared_pointer(uint32_t address);
 /* A variable of the block, the same one each time for one key. */
 void *emu_shared_variable(const void *key, size_t bytes, size_t alignment);
+
+/* What a CUtensorMap holds here, made by the fake cuTensorMapEncodeTiled: its arguments, innermost dimension first. */
+typedef struct emu_tensor_map {
+    uint32_t magic; /* EMU_TENSOR_MAP */
+    uint8_t type, rank, interleave, swizzle, promotion, fill; /* CUtensorMapDataType, ...: the driver's enums */
+    uint16_t box[5];
+    uint64_t address;
+    uint64_t size[5];
+    uint64_t stride[4]; /* bytes, of dimension 1 and on */
+    uint8_t step[5];    /* element strides */
+} emu_tensor_map;
+enum { EMU_TENSOR_MAP = 0x70616d74 };
 
 /* ---- errors ---- */
 
