@@ -89,9 +89,15 @@ const void *emu_gather(emu_group group, const void *mine, uint32_t bytes, const 
 void emu_yield_until(bool (*ready)(void *), void *context, const char *what);
 /* Lets the others go on first: in everything that a loop may use to wait for another thread. */
 void emu_pause(const char *what);
+/* In atomic operations: lets the others go on now and then. */
+void emu_atomic(const char *what);
+/* The lanes of the warp that have not ended. */
+uint32_t emu_alive_lanes(void);
 
 /* bar.sync (wait) and bar.arrive. threads: how many arrive in all, 0 for all of the block. */
 void emu_named_barrier(int id, uint32_t threads, bool wait);
+/* A barrier of all of the block; how many of its threads said yes. */
+uint32_t emu_block_count(bool yes);
 /* barrier.cluster.arrive and .wait. */
 void emu_cluster_arrive(void);
 void emu_cluster_wait(void);

@@ -1,0 +1,516 @@
+/* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in the
+ * order in which it is given to them; while one captures, it is kept for a graph instead. */
+#include "grid.h"
+#include "memory.h"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unordered_map>
+#include <vector>
+
+typedef std::vector<std::function<cudaError_t()>> work_list;
+
+struct CUgraph_st {
+    work_list work;
+};
+struct CUgraphExec_st {
+    work_list work;
+};
+struct CUstream_st {
+    CUgraph_st *capture;
+    bool spoilt; /* something failed while it was capturing */
+};
+struct CUevent_st {
+    double seconds;
+};
+
+namespace {
+
+std::recursive_mutex lock; /* one kernel, and one change of what is below, at a time */
+cudaError_t broken;        /* a kernel failed: as on a GPU, nothing works any more */
+thread_local cudaError_t last_error;
+thread_local CUstream_st *capturing;
+std::unordered_map<const void *, int> dynamic_limits; /* by kernel */
+CUstream_st null_stream;
+
+cudaError_t result(cudaError_t code) {
+    if (code != cudaSuccess) {
+        last_error = code;
+    }
+    return code;
+}
+
+/* What a call that is no launch returns first: what broke, or that it is not to be captured. */
+cudaError_t before_call(bool may_capture) {
+    if (capturing && !may_capture) {
+        capturing->spoilt = true;
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    return broken;
+}
+
+#define CALL(may_capture)                                                                                              \
+    const std::lock_guard<std::recursive_mutex> guard(lock);                                                           \
+    if (const cudaError_t code = before_call(may_capture); code != cudaSuccess) {                                      \
+        return result(code);                                                                                           \
+    }
+
+cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
+    CUstream_st *s = stream ? stream : &null_stream;
+    if (s->capture) {
+        s->capture->work.push_back(std::move(work));
+        return cudaSuccess;
+    }
+    return result(work());
+}
+
+double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+struct kept_launch {
+    emu_launch launch;
+    ~kept_launch() {
+        launch.release(launch.arguments);
+    }
+};
+
+cudaError_t run(const emu_launch *launch) {
+    if (broken == cudaSuccess && !emu_run_grid(launch)) {
+        broken = cudaErrorLaunchFailure;
+    }
+    return broken;
+}
+
+bool in_range(dim3 d, uint32_t x, uint32_t y, uint32_t z) {
+    return d.x >= 1 && d.y >= 1 && d.z >= 1 && d.x <= x && d.y <= y && d.z <= z;
+}
+
+/* Programming guide, "Compute Capabilities". */
+cudaError_t check_shape(const emu_launch &launch) {
+    enum { MOST_THREADS = 1024, USUAL_SHARED = 48 * 1024, MOST_CLUSTER = 8 };
+    const dim3 g = launch.grid, b = launch.block, c = launch.cluster;
+    if (!in_range(g, 0x7fffffff, 65535, 65535) || !in_range(b, 1024, 1024, 64) || b.x * b.y * b.z > MOST_THREADS) {
+        return cudaErrorInvalidConfiguration;
+    }
+    const auto limit = dynamic_limits.find(launch.kernel);
+    if (launch.shared_bytes > (uint32_t)(limit == dynamic_limits.end() ? USUAL_SHARED : limit->second)) {
+        return cudaErrorInvalidValue;
+    }
+    if (c.x * c.y * c.z > MOST_CLUSTER || g.x % c.x != 0 || g.y % c.y != 0 || g.z % c.z != 0) {
+        return cudaErrorInvalidConfiguration;
+    }
+    return c.y == 1 && c.z == 1 ? cudaSuccess : cudaErrorNotSupported; /* the scheduler's own limit */
+}
+
+cudaError_t read_attributes(const cudaLaunchConfig_t *config, emu_launch *launch) {
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const cudaLaunchAttribute &a = config->attrs[i];
+        switch (a.id) {
+        case cudaLaunchAttributeClusterDimension:
+            launch->cluster = dim3(a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z);
+            break;
+        case cudaLaunchAttributeCooperative:
+            launch->is_cooperative = a.val.cooperative != 0;
+            break;
+        case cudaLaunchAttributeProgrammaticStreamSerialization: /* one kernel after the other is a way to do it */
+        case cudaLaunchAttributePriority:
+        case cudaLaunchAttributePreferredSharedMemoryCarveout:
+            break;
+        default:
+            emu_report("launch attribute %d is not known here", (int)a.id);
+            return cudaErrorNotSupported;
+        }
+    }
+    return cudaSuccess;
+}
+
+} // namespace
+
+cudaError_t emu_launch_configured(const cudaLaunchConfig_t *config, emu_launch *launch) {
+    const std::lock_guard<std::recursive_mutex> guard(lock);
+    launch->grid = config->gridDim;
+    launch->block = config->blockDim;
+    launch->shared_bytes = (uint32_t)config->dynamicSmemBytes;
+    launch->stream = config->stream;
+    const auto kept = std::make_shared<kept_launch>();
+    kept->launch = *launch;
+    cudaError_t code = broken;
+    if (code == cudaSuccess) {
+        code = read_attributes(config, &kept->launch);
+    }
+    if (code == cudaSuccess) {
+        code = check_shape(kept->launch);
+    }
+    if (code == cudaSuccess && kept->launch.is_cooperative && !emu_fits_at_once(&kept->launch)) {
+        code = cudaErrorCooperativeLaunchTooLarge;
+    }
+    if (code != cudaSuccess) {
+        return result(code);
+    }
+    return submit(config->stream, [kept] { return run(&kept->launch); });
+}
+
+extern "C" {
+
+/* ---- the device ---- */
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+enum : size_t { DEVICE_BYTES = (size_t)4 << 30 };
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
+    static const struct {
+        cudaDeviceAttr attribute;
+        int value;
+    } values[] = {
+        {cudaDevAttrComputeCapabilityMajor, EMU_CUDA_ARCH / 100},
+        {cudaDevAttrComputeCapabilityMinor, EMU_CUDA_ARCH / 10 % 10},
+        {cudaDevAttrMultiProcessorCount, EMU_PROCESSORS},
+        {cudaDevAttrMaxSharedMemoryPerBlock, 48 * 1024},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, EMU_SHARED_OPTIN},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, EMU_SHARED_OPTIN + 1024},
+        {cudaDevAttrReservedSharedMemoryPerBlock, 1024},
+        {cudaDevAttrMaxThreadsPerBlock, 1024},
+        {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+        {cudaDevAttrMaxBlocksPerMultiprocessor, 32},
+        {cudaDevAttrMaxRegistersPerBlock, 65536},
+        {cudaDevAttrWarpSize, EMU_WARP},
+        {cudaDevAttrCooperativeLaunch, 1},
+        {cudaDevAttrL2CacheSize, 60 << 20},
+        {cudaDevAttrClusterLaunch, EMU_CUDA_ARCH >= 900},
+    };
+    if (device != 0) {
+        return result(cudaErrorInvalidDevice);
+    }
+    for (const auto &known : values) {
+        if (known.attribute == attribute) {
+            *value = known.value;
+            return cudaSuccess;
+        }
+    }
+    emu_report("device attribute %d is not known here", (int)attribute);
+    return result(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
+    if (device != 0) {
+        return result(cudaErrorInvalidDevice);
+    }
+    memset(properties, 0, sizeof *properties);
+    snprintf(properties->name, sizeof properties->name, "emulated GPU");
+    properties->major = EMU_CUDA_ARCH / 100;
+    properties->minor = EMU_CUDA_ARCH / 10 % 10;
+    properties->totalGlobalMem = DEVICE_BYTES;
+    properties->multiProcessorCount = EMU_PROCESSORS;
+    properties->warpSize = EMU_WARP;
+    properties->maxThreadsPerBlock = 1024;
+    properties->maxThreadsPerMultiProcessor = 2048;
+    properties->sharedMemPerBlock = 48 * 1024;
+    properties->sharedMemPerBlockOptin = EMU_SHARED_OPTIN;
+    properties->sharedMemPerMultiprocessor = EMU_SHARED_OPTIN + 1024;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+/* ---- errors ---- */
+
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t code = broken != cudaSuccess ? broken : last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return broken != cudaSuccess ? broken : last_error;
+}
+
+#define ERRORS(X)                                                                                                      \
+    X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)              \
+    X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)     \
+    X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                 \
+    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+
+const char *cudaGetErrorName(cudaError_t code) {
+    switch (code) {
+#define NAME(error)                                                                                                    \
+    case error:                                                                                                        \
+        return #error;
+        ERRORS(NAME)
+#undef NAME
+    default:
+        return "an error without a name here";
+    }
+}
+
+const char *cudaGetErrorString(cudaError_t code) {
+    return code == cudaErrorMemoryAllocation ? "out of memory" : "on the emulated GPU";
+}
+
+/* ---- memory ---- */
+
+static cudaError_t allocate(void **memory, size_t bytes, emu_memory_kind kind) {
+    CALL(false)
+    *memory = emu_allocated_bytes() + bytes <= DEVICE_BYTES ? emu_allocate(bytes, kind) : NULL;
+    return result(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+static cudaError_t release(void *memory, emu_memory_kind kind) {
+    CALL(false)
+    return result(!memory || emu_release(memory, kind) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMalloc(void **memory, size_t bytes) {
+    return allocate(memory, bytes, EMU_DEVICE_MEMORY);
+}
+
+cudaError_t cudaFree(void *memory) {
+    return release(memory, EMU_DEVICE_MEMORY);
+}
+
+cudaError_t cudaMallocHost(void **memory, size_t bytes) {
+    return allocate(memory, bytes, EMU_PINNED_MEMORY);
+}
+
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned int) {
+    return allocate(memory, bytes, EMU_PINNED_MEMORY);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    return release(memory, EMU_PINNED_MEMORY);
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    CALL(true)
+    *total = DEVICE_BYTES;
+    *available = DEVICE_BYTES - emu_allocated_bytes();
+    return cudaSuccess;
+}
+
+static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    const bool to_device = emu_is_allocated(to, bytes, EMU_DEVICE_MEMORY);
+    const bool from_device = emu_is_allocated(from, bytes, EMU_DEVICE_MEMORY);
+    if ((kind == cudaMemcpyHostToDevice && (!to_device || from_device)) ||
+        (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
+        (kind == cudaMemcpyDeviceToDevice && (!to_device || !from_device))) {
+        emu_report("a copy of %zu bytes of kind %d: to %p, from %p", bytes, (int)kind, to, from);
+        return cudaErrorInvalidValue;
+    }
+    memmove(to, from, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    CALL(true)
+    return submit(stream, [=] { return copy(to, from, bytes, kind); });
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    CALL(false)
+    return result(copy(to, from, bytes, kind));
+}
+
+static cudaError_t fill(void *memory, int value, size_t bytes) {
+    if (!emu_is_allocated(memory, bytes, EMU_DEVICE_MEMORY)) {
+        emu_report("cudaMemset of %zu bytes at %p: not all of that is device memory", bytes, memory);
+        return cudaErrorInvalidValue;
+    }
+    memset(memory, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream) {
+    CALL(true)
+    return submit(stream, [=] { return fill(memory, value, bytes); });
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
+    CALL(false)
+    return result(fill(memory, value, bytes));
+}
+
+/* ---- streams and events ---- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int) {
+    CALL(false)
+    *stream = new CUstream_st();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+    return cudaStreamCreateWithFlags(stream, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int) {
+    CALL(true)
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int) {
+    CALL(true)
+    *event = new CUevent_st();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, 0);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    CALL(true)
+    return submit(stream, [event] {
+        event->seconds = now();
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    CALL(true)
+    *milliseconds = (float)((end->seconds - start->seconds) * 1e3);
+    return cudaSuccess;
+}
+
+/* ---- graphs ---- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    CALL(false)
+    if (!stream || stream->capture) {
+        return result(cudaErrorIllegalState);
+    }
+    stream->capture = new CUgraph_st();
+    stream->spoilt = false;
+    capturing = stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    const std::lock_guard<std::recursive_mutex> guard(lock);
+    *graph = NULL;
+    if (!stream || !stream->capture) {
+        return result(cudaErrorIllegalState);
+    }
+    CUgraph_st *captured = stream->capture;
+    stream->capture = NULL;
+    capturing = NULL;
+    if (stream->spoilt) {
+        delete captured;
+        return result(cudaErrorStreamCaptureInvalidated);
+    }
+    *graph = captured;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long) {
+    CALL(false)
+    *executable = new CUgraphExec_st{graph->work};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+    CALL(false)
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    CALL(false)
+    return submit(stream, [executable] {
+        cudaError_t code = cudaSuccess;
+        for (size_t i = 0; i < executable->work.size() && code == cudaSuccess; i++) {
+            code = executable->work[i]();
+        }
+        return code;
+    });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    delete executable;
+    return cudaSuccess;
+}
+
+/* ---- kernels ---- */
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
+    const std::lock_guard<std::recursive_mutex> guard(lock);
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value < 0 || value > EMU_SHARED_OPTIN) {
+            return result(cudaErrorInvalidValue);
+        }
+        dynamic_limits[kernel] = value;
+    }
+    return cudaSuccess;
+}
+
+/* Registers and static shared memory are not known here. */
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->numRegs = 32;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t bytes) {
+    emu_launch launch = {};
+    launch.grid = launch.cluster = dim3(1, 1, 1);
+    launch.block = dim3((unsigned)threads, 1, 1);
+    launch.shared_bytes = (uint32_t)bytes;
+    *blocks = (int)emu_most_resident(&launch) / EMU_PROCESSORS;
+    return cudaSuccess;
+}
+}
