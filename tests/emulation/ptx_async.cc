@@ -9,6 +9,7 @@ ptx_block *ptx_block_of(emu_block *block) {
     if (!block->interpreter) {
         ptx_block *fresh = new ptx_block();
         fresh->threads.resize(block->threads);
+        fresh->warps.resize((block->threads + EMU_WARP - 1) / EMU_WARP);
         fresh->warpgroups.resize((block->threads + EMU_WARPGROUP - 1) / EMU_WARPGROUP);
         block->interpreter = fresh;
     }

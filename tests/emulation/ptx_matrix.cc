@@ -1,6 +1,7 @@
 /* Matrices of a warp: ldmatrix, stmatrix, movmatrix, mma. Where a matrix's elements lie in the lanes'
  * registers is said by the PTX ISA, "Matrix fragments for mma". */
 #include "ptx_matrix.h"
+#include "ptx_state.h"
 
 #include <algorithm>
 
@@ -111,95 +112,80 @@ static bool decode_move(ptx_decoder &decoder) {
 
 /* ---- products ---- */
 
-/* What a lane leaves for the others: its registers of A and B, as numbers. Register r of A has row lane / 4 +
- * 8 (r % 2) and bytes 4 (lane % 4) + 16 (r / 2) of it; register r of B has the same bytes of column lane / 4,
- * with r for r / 2. */
-template <typename NUMBER> struct fragments { NUMBER a[4][4], b[2][4]; /* [register][element] */ };
-
-/* The factors' types, and how many registers A has: 2 or 4. */
-struct mma_kind {
-    ptx_factor a, b;
-    uint32_t registers;
+/* What a lane leaves for the others. Register r of A has row lane / 4 + 8 (r % 2) and bytes 4 (lane % 4) + 16
+ * (r / 2) of it; register r of B has the same bytes of column lane / 4, with r for r / 2. */
+struct fragments {
+    uint32_t a[4], b[2];
 };
 
-static mma_kind kind_of(const ptx_instruction &instruction) {
-    mma_kind kind = {};
-    ptx_find_factor(instruction.type, &kind.a);
-    ptx_find_factor(instruction.from, &kind.b);
-    kind.registers = (uint32_t)instruction.operands[1].parts.size();
-    return kind;
-}
-
-template <typename NUMBER>
-static fragments<NUMBER> read_fragments(const ptx_call &call, const ptx_instruction &instruction,
-                                        const mma_kind &kind) {
-    fragments<NUMBER> own = {};
-    for (uint32_t r = 0; r < kind.registers; r++) {
-        const uint32_t bits = ptx_get32(call, part(instruction.operands[1], r));
-        ptx_factors(kind.a, (const unsigned char *)&bits, 4, own.a[r]);
+/* The warp's whole product, by the first of its lanes to ask for it. */
+static const float *multiply(const ptx_instruction &instruction, const fragments *all) {
+    enum { ROWS = 16, COLUMNS = 8, MOST = 32 };
+    ptx_warp &warp = ptx_block_of(emu_self()->block)->warps[emu_self()->warp];
+    const uint64_t round = ++ptx_thread_now()->matrix_products;
+    if (warp.matrix_products == round) {
+        return warp.sums;
     }
-    for (uint32_t r = 0; r < kind.registers / 2; r++) {
-        const uint32_t bits = ptx_get32(call, part(instruction.operands[2], r));
-        ptx_factors(kind.b, (const unsigned char *)&bits, 4, own.b[r]);
-    }
-    return own;
-}
-
-/* Products of a row and a column, added one after the other. The device's own order is not documented; it
- * also cuts off where this rounds. */
-template <typename NUMBER>
-static NUMBER dot(const fragments<NUMBER> *all, const mma_kind &kind, uint32_t row, uint32_t column) {
-    NUMBER sum = 0;
-    for (uint32_t r = 0; r < kind.registers / 2; r++) {
-        for (uint32_t i = 0; i < 4; i++) {
-            const NUMBER *a = all[4 * (row % 8) + i].a[row / 8 + 2 * r], *b = all[4 * column + i].b[r];
-            for (int e = 0; e < 4 / kind.a.bytes; e++) {
-                sum += a[e] * b[e];
-            }
+    warp.matrix_products = round;
+    ptx_factor a_factor = {}, b_factor = {};
+    ptx_find_factor(instruction.type, &a_factor);
+    ptx_find_factor(instruction.from, &b_factor);
+    const uint32_t registers = (uint32_t)instruction.operands[1].parts.size();
+    const uint32_t row_bytes = 8 * registers, depth = row_bytes / (uint32_t)a_factor.bytes;
+    unsigned char a_bytes[ROWS * MOST], b_bytes[COLUMNS * MOST];
+    for (uint32_t lane = 0; lane < EMU_WARP; lane++) {
+        const uint32_t at = lane % 4 * 4;
+        for (uint32_t r = 0; r < registers; r++) {
+            memcpy(&a_bytes[(lane / 4 + r % 2 * 8) * row_bytes + at + r / 2 * 16], &all[lane].a[r], 4);
+        }
+        for (uint32_t r = 0; r < registers / 2; r++) {
+            memcpy(&b_bytes[lane / 4 * row_bytes + at + r * 16], &all[lane].b[r], 4);
         }
     }
-    return sum;
+    float a[ROWS * MOST], b_columns[COLUMNS * MOST], b[COLUMNS * MOST];
+    ptx_factors(a_factor, a_bytes, ROWS * row_bytes, a);
+    ptx_factors(b_factor, b_bytes, COLUMNS * row_bytes, b_columns);
+    for (uint32_t i = 0; i < COLUMNS * depth; i++) {
+        b[i % depth * COLUMNS + i / depth] = b_columns[i];
+    }
+    ptx_multiply(a, b, warp.sums, {ROWS, COLUMNS, depth});
+    return warp.sums;
 }
 
-static void run_mma_floats(ptx_call &call, const ptx_instruction &instruction) {
-    const mma_kind kind = kind_of(instruction);
-    const fragments<float> *all = meet(read_fragments<float>(call, instruction, kind), instruction);
+static uint32_t add_integers(uint32_t x, float product, bool saturate) {
+    const int64_t sum = (int64_t)(int32_t)x + (int64_t)product;
+    return (uint32_t)(saturate ? std::min<int64_t>(std::max<int64_t>(sum, INT32_MIN), INT32_MAX) : sum);
+}
+
+/* a: what the sums are */
+enum { TO_F32, TO_F16, TO_S32 };
+
+static void run_mma(ptx_call &call, const ptx_instruction &instruction) {
     const uint32_t lane = emu_self()->lane;
-    float sums[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        sums[i] = dot(all, kind, lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+    const std::vector<ptx_operand> &operands = instruction.operands;
+    fragments own = {};
+    for (uint32_t r = 0; r < operands[1].parts.size(); r++) {
+        own.a[r] = ptx_get32(call, operands[1].parts[r]);
+        own.b[r / 2] = r % 2 ? own.b[r / 2] : ptx_get32(call, part(operands[2], r / 2));
     }
-    const std::vector<ptx_operand> &to = instruction.operands[0].parts, &from = instruction.operands[3].parts;
-    if (instruction.a == 0) {
-        for (uint32_t i = 0; i < 4; i++) {
-            sums[i] = ptx_get_float(call, from[i]) + sums[i];
+    const float *sums = multiply(instruction, meet(own, instruction));
+    const float *places[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        places[i] = &sums[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2];
+    }
+    const std::vector<ptx_operand> &to = operands[0].parts, &from = operands[3].parts;
+    for (uint32_t i = 0; i < to.size(); i++) {
+        const uint32_t before = ptx_get32(call, from[i]);
+        uint32_t after;
+        if (instruction.a == TO_F32) {
+            after = ptx_bits(ptx_float(before) + *places[i]);
+        } else if (instruction.a == TO_S32) {
+            after = add_integers(before, *places[i], instruction.c);
+        } else { /* two to a register */
+            const uint32_t low = ptx_to_f16(ptx_from_f16(before & 0xffff) + *places[2 * i]);
+            after = low | ptx_to_f16(ptx_from_f16(before >> 16) + *places[2 * i + 1]) << 16;
         }
-        for (uint32_t i = 0; i < 4; i++) {
-            ptx_set_float(call, to[i], sums[i]);
-        }
-        return;
-    }
-    for (uint32_t i = 0; i < 2; i++) { /* f16: two to a register */
-        const uint32_t pair = ptx_get32(call, from[i]);
-        const uint32_t low = ptx_to_f16(ptx_from_f16(pair & 0xffff) + sums[2 * i]);
-        const uint32_t high = ptx_to_f16(ptx_from_f16(pair >> 16) + sums[2 * i + 1]);
-        ptx_set(call, to[i], high << 16 | low, 4);
-    }
-}
-
-static void run_mma_integers(ptx_call &call, const ptx_instruction &instruction) {
-    const mma_kind kind = kind_of(instruction);
-    const fragments<int32_t> *all = meet(read_fragments<int32_t>(call, instruction, kind), instruction);
-    const uint32_t lane = emu_self()->lane;
-    uint32_t results[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        const int64_t sum = (int64_t)dot(all, kind, lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2) +
-                            (int32_t)ptx_get32(call, instruction.operands[3].parts[i]);
-        const int64_t kept = std::min<int64_t>(std::max<int64_t>(sum, INT32_MIN), INT32_MAX);
-        results[i] = (uint32_t)(instruction.c ? kept : sum);
-    }
-    for (uint32_t i = 0; i < 4; i++) {
-        ptx_set(call, instruction.operands[0].parts[i], results[i], 4);
+        ptx_set(call, to[i], after, 4);
     }
 }
 
@@ -241,8 +227,8 @@ static bool decode_mma(ptx_decoder &decoder) {
         instruction.operands[0].parts.size() != results || instruction.operands[3].parts.size() != results) {
         ptx_unknown(decoder, "types or registers do not go with the shape");
     }
-    instruction.a = to_f16;
-    instruction.run = a.integer ? run_mma_integers : run_mma_floats;
+    instruction.a = a.integer ? TO_S32 : to_f16 ? TO_F16 : TO_F32;
+    instruction.run = run_mma;
     return true;
 }
 

@@ -35,18 +35,55 @@ static inline bool ptx_find_factor(const ptx_type *type, ptx_factor *factor) {
     return false;
 }
 
-/* `bytes` bytes of factors as floats. */
-static inline void ptx_factors(const ptx_factor &factor, const unsigned char *from, int bytes, float *to) {
-    for (int i = 0; i < bytes / factor.bytes; i++) {
-        uint32_t bits = 0;
-        memcpy(&bits, from + i * factor.bytes, (size_t)factor.bytes);
-        to[i] = ptx_widen(factor.bytes == 4 ? bits >> 13 : bits, factor.format);
+/* Bits of f16 to f32 without a branch for each kind of number: the exponent is moved by a product, which is
+ * exact for subnormal ones too. */
+static inline float ptx_quick_f16(uint32_t bits) {
+    const uint32_t magnitude = (bits & 0x7fffu) << 13;
+    const float value = ptx_float(magnitude) * 0x1p112f;
+    const uint32_t special = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u | magnitude : ptx_bits(value);
+    return ptx_float(special | (bits & 0x8000u) << 16);
+}
+
+/* `bytes` bytes of factors as floats, which hold integers of eight bits and sums of 32 of their products
+ * exactly. */
+static inline void ptx_factors(const ptx_factor &factor, const unsigned char *from, uint32_t bytes,
+                               float *to) {
+    const uint32_t count = bytes / (uint32_t)factor.bytes;
+    if (factor.integer) {
+        for (uint32_t i = 0; i < count; i++) {
+            to[i] = factor.is_signed ? (float)(int8_t)from[i] : (float)from[i];
+        }
+    } else if (factor.bytes == 2) {
+        const bool is_bf16 = factor.format.exponent_bits == 8;
+        for (uint32_t i = 0; i < count; i++) {
+            uint16_t bits;
+            memcpy(&bits, from + 2 * i, sizeof bits);
+            to[i] = is_bf16 ? ptx_from_bf16(bits) : ptx_quick_f16(bits);
+        }
+    } else {
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t bits = 0;
+            memcpy(&bits, from + i * (uint32_t)factor.bytes, (size_t)factor.bytes);
+            to[i] = ptx_widen(factor.bytes == 4 ? bits >> 13 : bits, factor.format);
+        }
     }
 }
 
-static inline void ptx_factors(const ptx_factor &factor, const unsigned char *from, int bytes, int32_t *to) {
-    for (int i = 0; i < bytes; i++) {
-        to[i] = factor.is_signed ? (int32_t)(int8_t)from[i] : (int32_t)from[i];
+/* sums[rows][columns] = a[rows][depth] b[depth][columns], of products one after the other; columns: a
+ * multiple of 8. The device's own order is not documented; it also cuts off where this rounds. */
+static inline void ptx_multiply(const float *a, const float *b, float *sums, const uint32_t (&sizes)[3]) {
+    typedef float floats __attribute__((vector_size(32)));
+    const uint32_t rows = sizes[0], columns = sizes[1], depth = sizes[2];
+    for (uint32_t m = 0; m < rows; m++) {
+        for (uint32_t n = 0; n < columns; n += 8) {
+            floats sum = {};
+            for (uint32_t k = 0; k < depth; k++) {
+                floats factors;
+                memcpy(&factors, &b[k * columns + n], sizeof factors);
+                sum += factors * a[m * depth + k];
+            }
+            memcpy(&sums[m * columns + n], &sum, sizeof sum);
+        }
     }
 }
 

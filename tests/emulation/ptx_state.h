@@ -63,11 +63,19 @@ struct ptx_thread {
     std::vector<ptx_bulk_store> stores;
     uint64_t store_groups;
     uint64_t products, product_groups; /* wgmma: issued, committed */
+    uint64_t matrix_products;          /* mma */
     bool fenced;                       /* since the registers of products may have been used */
     bool waited_for_inputs;            /* griddepcontrol.wait */
 };
 
+/* The product that a warp's lanes are at, of 16 rows and 8 columns: one computes it for all. */
+struct ptx_warp {
+    uint64_t matrix_products;
+    float sums[16 * 8];
+};
+
 struct ptx_block {
+    std::vector<ptx_warp> warps;
     std::vector<std::unique_ptr<ptx_thread>> threads;
     std::map<unsigned char *, ptx_barrier> barriers; /* by address */
     std::vector<std::unique_ptr<ptx_warpgroup, ptx_warpgroup_delete>> warpgroups;

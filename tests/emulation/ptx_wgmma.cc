@@ -112,33 +112,21 @@ enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, TO_F16 = 4, SATURATE = 8, IN_REGISTERS 
 
 /* ---- carrying out ---- */
 
-/* sums += a b^T: sums of products first, one after the other; the device's own order is not documented. */
-template <typename NUMBER>
+/* sums = a b^T */
 static void multiply(const product &product, const ptx_factor &a_factor, const ptx_factor &b_factor,
-                     NUMBER (*sums)[LARGEST]) {
-    typedef NUMBER numbers __attribute__((vector_size(32)));
+                     float *sums) {
     const uint32_t columns = (uint32_t)product.instruction->a;
     const uint32_t depth = DEPTH_BYTES / (uint32_t)a_factor.bytes;
-    static NUMBER b[DEPTH_BYTES][LARGEST] __attribute__((aligned(32)));
-    NUMBER row[DEPTH_BYTES];
+    static float a[ROWS * DEPTH_BYTES], b[DEPTH_BYTES * LARGEST];
+    float row[DEPTH_BYTES];
     for (uint32_t n = 0; n < columns; n++) {
         ptx_factors(b_factor, &product.b_bytes[n * DEPTH_BYTES], DEPTH_BYTES, row);
         for (uint32_t k = 0; k < depth; k++) {
-            b[k][n] = row[k];
+            b[k * columns + n] = row[k];
         }
     }
-    for (uint32_t m = 0; m < ROWS; m++) {
-        ptx_factors(a_factor, product.a_bytes[m], DEPTH_BYTES, row);
-        for (uint32_t n = 0; n < columns; n += 8) {
-            numbers sum = {};
-            for (uint32_t k = 0; k < depth; k++) {
-                numbers factors;
-                memcpy(&factors, &b[k][n], sizeof factors);
-                sum += factors * row[k];
-            }
-            memcpy(&sums[m][n], &sum, sizeof sum);
-        }
-    }
+    ptx_factors(a_factor, product.a_bytes[0], ROWS * DEPTH_BYTES, a);
+    ptx_multiply(a, b, sums, {ROWS, columns, depth});
 }
 
 static void check_memory(const product &product) {
@@ -174,21 +162,14 @@ static void carry_out(const product &product) {
     if (!product.add) {
         std::fill(values.begin(), values.end(), 0);
     }
-    static union {
-        float floats[ROWS][LARGEST];
-        int32_t integers[ROWS][LARGEST];
-    } sums;
-    if (a.integer) {
-        multiply(product, a, b, sums.integers);
-    } else {
-        multiply(product, a, b, sums.floats);
-    }
+    static float sums[ROWS * LARGEST];
+    multiply(product, a, b, sums);
     for (uint32_t i = 0; i < ROWS * columns; i++) {
         uint32_t &value = values[i];
         if (a.integer) {
-            value = add_integers(value, sums.integers[i / columns][i % columns], instruction.c & SATURATE);
+            value = add_integers(value, (int32_t)sums[i], instruction.c & SATURATE);
         } else {
-            const float sum = ptx_float(value) + sums.floats[i / columns][i % columns];
+            const float sum = ptx_float(value) + sums[i];
             value = ptx_bits(instruction.c & TO_F16 ? ptx_from_f16(ptx_to_f16(sum)) : sum);
         }
     }
