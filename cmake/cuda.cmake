@@ -2,6 +2,10 @@
 # the few base files it uses, so that it needs nothing but the driver.
 #
 # nvcc is called by rules of our own: the flags of the C parts are not for it, and a machine without it must not notice.
+set(SLUICE_CUDA_BASE_SOURCES
+  src/base/alloc.c src/base/arena.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c
+  src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
+  src/quant/qtype.c src/program/program.c src/program/step.c)
 if(NOT SLUICE_CUDA)
   return()
 endif()
@@ -50,11 +54,7 @@ endforeach()
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
 
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
-add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects}
-  src/base/alloc.c src/base/arena.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c
-  src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
-  src/quant/qtype.c
-  src/program/program.c src/program/step.c)
+add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects} ${SLUICE_CUDA_BASE_SOURCES})
 set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 target_include_directories(sluice_cuda PRIVATE src)
 target_include_directories(sluice_cuda SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})

@@ -1,0 +1,3 @@
+#include "grid.h"
+
+const uint64_t emu_order_seed = 20240229;
