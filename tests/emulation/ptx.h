@@ -194,6 +194,11 @@ static inline int64_t ptx_get_signed(const ptx_call &call, const ptx_operand &op
 }
 
 static inline uint32_t ptx_get32(const ptx_call &call, const ptx_operand &operand) {
+    if (operand.kind == PTX_ARGUMENT && call.arguments[operand.index].bytes == 4) { /* nearly always */
+        uint32_t value;
+        memcpy(&value, call.arguments[operand.index].at, sizeof value);
+        return value;
+    }
     return (uint32_t)ptx_get(call, operand, 4);
 }
 

@@ -230,10 +230,10 @@ static void run_f64(ptx_call &call, const ptx_instruction &instruction) {
 }
 
 /* f16, bf16: one or two in a register. A double holds a product exactly and a sum nearly always; rounded to
- * odd, what does not fit leaves the last bit set, so that rounding again gives the right number. */
+ * odd, what does not fit a float leaves the last bit set, so that rounding again gives the right number. */
 static float to_odd(double value) {
     const float result = (float)value;
-    if (!std::isfinite(value) || (double)result == value) {
+    if ((double)result == value || !std::isfinite(value)) {
         return result;
     }
     const uint32_t bits = ptx_bits(result);
@@ -241,36 +241,57 @@ static float to_odd(double value) {
     return ptx_float((away ? bits - 1 : bits) | 1);
 }
 
-static uint32_t run_half(const ptx_instruction &instruction, const uint32_t *from, ptx_format format) {
-    const double x = ptx_widen(from[0], format), y = ptx_widen(from[1], format),
-                 z = ptx_widen(from[2], format);
-    const double value = calculate(instruction, x, y, z);
-    uint32_t result = ptx_narrow(to_odd(value), format, PTX_NEAREST_EVEN, false);
+static float calculate_half(const ptx_instruction &instruction, float x, float y, float z) {
+    switch (instruction.a) {
+    case ADD:
+        return to_odd((double)x + y);
+    case SUB:
+        return to_odd((double)x - y);
+    case MUL_LO:
+        return x * y; /* exact, unless it is subnormal */
+    case FMA:
+        return to_odd((double)x * y + z);
+    default:
+        return (float)calculate(instruction, x, y, z);
+    }
+}
+
+static uint32_t run_half(const ptx_instruction &instruction, const uint32_t *from, bool is_bf16) {
+    float values[3];
+    for (int i = 0; i < 3; i++) {
+        values[i] = is_bf16 ? ptx_from_bf16(from[i]) : ptx_from_f16(from[i]);
+    }
+    float value = calculate_half(instruction, values[0], values[1], values[2]);
     if (instruction.c & SAT) {
-        const uint32_t one = ptx_narrow(1.0f, format, PTX_NEAREST_EVEN, false);
-        result = std::isnan(value) || result >> 15 ? 0 : std::min(result, one);
+        value = value > 0 ? std::min(value, 1.0f) : 0.0f;
     }
-    if (instruction.c & RELU && !std::isnan(value) && result >> 15) {
-        result = 0;
+    if (instruction.c & RELU && value <= 0) {
+        value = 0.0f;
     }
-    if (instruction.a == NEG) {
-        return from[0] ^ 0x8000u;
-    }
-    return instruction.a == ABS ? from[0] & 0x7fffu : result;
+    return is_bf16 ? ptx_to_bf16(value) : ptx_to_f16(value);
 }
 
 static void run_halves(ptx_call &call, const ptx_instruction &instruction) {
     const int bytes = instruction.type->bytes;
-    const ptx_format format = instruction.type->name[0] == 'b' ? PTX_FORMAT_BF16 : PTX_FORMAT_F16;
-    uint32_t result = 0;
+    uint32_t registers[3] = {}, result = 0;
+    for (size_t i = 1; i < instruction.operands.size(); i++) {
+        registers[i - 1] = (uint32_t)ptx_get(call, instruction.operands[i], bytes);
+    }
     for (int part = 0; part < bytes / 2; part++) {
-        uint32_t from[3] = {};
-        for (size_t i = 1; i < instruction.operands.size(); i++) {
-            from[i - 1] = ptx_get32(call, instruction.operands[i]) >> 16 * part & 0xffffu;
+        uint32_t from[3];
+        for (int i = 0; i < 3; i++) {
+            from[i] = registers[i] >> 16 * part & 0xffffu;
         }
-        result |= run_half(instruction, from, format) << 16 * part;
+        result |= run_half(instruction, from, instruction.type->name[0] == 'b') << 16 * part;
     }
     ptx_set(call, instruction.operands[0], result, bytes);
+}
+
+static void run_half_signs(ptx_call &call, const ptx_instruction &instruction) {
+    const int bytes = instruction.type->bytes;
+    const uint32_t signs = bytes == 4 ? 0x80008000u : 0x8000u;
+    const uint32_t from = (uint32_t)ptx_get(call, instruction.operands[1], bytes);
+    ptx_set(call, instruction.operands[0], instruction.a == NEG ? from ^ signs : from & ~signs, bytes);
 }
 
 /* ---- functions of one number ---- */
@@ -663,7 +684,7 @@ static void decode_floating(ptx_decoder &decoder) {
         instruction.run = run_f64;
     } else if (ptx_is(type, "f16") || ptx_is(type, "f16x2") || ptx_is(type, "bf16") ||
                ptx_is(type, "bf16x2")) {
-        instruction.run = run_halves;
+        instruction.run = instruction.a == NEG || instruction.a == ABS ? run_half_signs : run_halves;
     } else {
         ptx_unknown(decoder, "type not supported");
     }

@@ -58,6 +58,19 @@ static void run_narrow_pair(ptx_call &call, const ptx_instruction &instruction) 
     ptx_set(call, instruction.operands[0], high << 4 * bytes | low, bytes);
 }
 
+/* To the nearest f16 or bf16. */
+static void run_pack_f16(ptx_call &call, const ptx_instruction &instruction) {
+    const uint32_t high = ptx_to_f16(ptx_get_float(call, instruction.operands[1]));
+    const uint32_t low = ptx_to_f16(ptx_get_float(call, instruction.operands[2]));
+    ptx_set(call, instruction.operands[0], high << 16 | low, 4);
+}
+
+static void run_pack_bf16(ptx_call &call, const ptx_instruction &instruction) {
+    const uint32_t high = ptx_to_bf16(ptx_get_float(call, instruction.operands[1]));
+    const uint32_t low = ptx_to_bf16(ptx_get_float(call, instruction.operands[2]));
+    ptx_set(call, instruction.operands[0], high << 16 | low, 4);
+}
+
 static void run_widen(ptx_call &call, const ptx_instruction &instruction) {
     ptx_format format = PTX_FORMAT_F16;
     format_of(instruction.from, &format);
@@ -197,7 +210,10 @@ static void choose_floating(ptx_decoder &decoder) {
     const bool from_f32 = ptx_is(instruction.from, "f32");
     if (pair && from_f32) {
         ptx_count(decoder, 3, -1);
-        instruction.run = run_narrow_pair;
+        const bool plain = instruction.a == PTX_NEAREST_EVEN && instruction.c == 0;
+        instruction.run = plain && ptx_is(instruction.type, "f16x2")    ? run_pack_f16
+                          : plain && ptx_is(instruction.type, "bf16x2") ? run_pack_bf16
+                                                                        : run_narrow_pair;
     } else if (pair && from_pair) {
         instruction.run = run_pair;
     } else if (to_narrow && !pair && from_f32) {

@@ -35,15 +35,6 @@ static inline bool ptx_find_factor(const ptx_type *type, ptx_factor *factor) {
     return false;
 }
 
-/* Bits of f16 to f32 without a branch for each kind of number: the exponent is moved by a product, which is
- * exact for subnormal ones too. */
-static inline float ptx_quick_f16(uint32_t bits) {
-    const uint32_t magnitude = (bits & 0x7fffu) << 13;
-    const float value = ptx_float(magnitude) * 0x1p112f;
-    const uint32_t special = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u | magnitude : ptx_bits(value);
-    return ptx_float(special | (bits & 0x8000u) << 16);
-}
-
 /* `bytes` bytes of factors as floats, which hold integers of eight bits and sums of 32 of their products
  * exactly. */
 static inline void ptx_factors(const ptx_factor &factor, const unsigned char *from, uint32_t bytes,
@@ -58,7 +49,7 @@ static inline void ptx_factors(const ptx_factor &factor, const unsigned char *fr
         for (uint32_t i = 0; i < count; i++) {
             uint16_t bits;
             memcpy(&bits, from + 2 * i, sizeof bits);
-            to[i] = is_bf16 ? ptx_from_bf16(bits) : ptx_quick_f16(bits);
+            to[i] = is_bf16 ? ptx_from_bf16(bits) : ptx_from_f16(bits);
         }
     } else {
         for (uint32_t i = 0; i < count; i++) {

@@ -107,8 +107,14 @@ static inline float ptx_widen(uint32_t bits, ptx_format format) {
     return ptx_float(sign | ((magnitude << (23 - format.mantissa_bits)) + ((uint32_t)(127 - bias) << 23)));
 }
 
+/* The conversions that programs do most often, without a branch for each kind of number. */
+
+/* The exponent is moved by a product, which is exact for subnormal numbers too. */
 static inline float ptx_from_f16(uint32_t bits) {
-    return ptx_widen(bits & 0xffffu, PTX_FORMAT_F16);
+    const uint32_t magnitude = (bits & 0x7fffu) << 13;
+    const uint32_t finite = ptx_bits(ptx_float(magnitude) * 0x1p112f);
+    const uint32_t value = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u | magnitude : finite;
+    return ptx_float(value | (bits & 0x8000u) << 16);
 }
 
 static inline float ptx_from_bf16(uint32_t bits) {
@@ -116,11 +122,22 @@ static inline float ptx_from_bf16(uint32_t bits) {
 }
 
 static inline uint32_t ptx_to_f16(float x) {
-    return ptx_narrow(x, PTX_FORMAT_F16, PTX_NEAREST_EVEN, false);
+    const uint32_t magnitude = ptx_bits(x) & 0x7fffffffu, sign = ptx_bits(x) >> 16 & 0x8000u;
+    if (magnitude > 0x7f800000u) {
+        return 0x7fff;
+    }
+    if (magnitude >= 0x47800000u) { /* 2^16 */
+        return sign | 0x7c00u;
+    }
+    if (magnitude < 0x38800000u) { /* 2^-14: the sum's unit is that of subnormal numbers */
+        return sign | (ptx_bits(ptx_float(magnitude) + 0.5f) - ptx_bits(0.5f));
+    }
+    return sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
 }
 
 static inline uint32_t ptx_to_bf16(float x) {
-    return ptx_narrow(x, PTX_FORMAT_BF16, PTX_NEAREST_EVEN, false);
+    const uint32_t bits = ptx_bits(x);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 
 #endif
