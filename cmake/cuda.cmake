@@ -62,16 +62,3 @@ target_link_libraries(sluice_cuda PRIVATE ${SLUICE_CUDART} Threads::Threads ${CM
 target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
 set_target_properties(sluice_cuda PROPERTIES OUTPUT_NAME sluice-cuda PREFIX lib)
 install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-
-# Needs a GPU, so tools/gpu-test runs it; elsewhere it says so and is skipped.
-if(SLUICE_TESTS AND TARGET sluice_static AND EXISTS ${CMAKE_SOURCE_DIR}/tests/cuda/test_cuda.c)
-  enable_testing()
-  pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
-  add_executable(test_cuda tests/cuda/test_cuda.c)
-  target_include_directories(test_cuda PRIVATE tests)
-  target_link_libraries(test_cuda PRIVATE sluice_static PkgConfig::CMOCKA ${CMAKE_DL_LIBS})
-  target_compile_definitions(test_cuda PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" _GNU_SOURCE)
-  add_dependencies(test_cuda sluice_cuda)
-  add_test(NAME test_cuda COMMAND test_cuda)
-  set_tests_properties(test_cuda PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
-endif()

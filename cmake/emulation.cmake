@@ -91,19 +91,3 @@ foreach(order plain shuffled)
   set_target_properties(emulation_${order} PROPERTIES OUTPUT_NAME sluice-cuda PREFIX lib
     LIBRARY_OUTPUT_DIRECTORY ${emulated}/$<$<STREQUAL:${order},shuffled>:shuffled>)
 endforeach()
-
-# ---- the programs that test it --------------------------------------------------------------------------------------
-# sluice_emulated(TARGET): a copy of the program beside each module.
-set(emulated_programs "")
-function(sluice_emulated program)
-  foreach(folder ${emulated} ${emulated}/shuffled)
-    add_custom_command(OUTPUT ${folder}/${program} COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:${program}> ${folder}/
-      DEPENDS ${program} COMMENT "" VERBATIM)
-    list(APPEND emulated_programs ${folder}/${program})
-  endforeach()
-  set(emulated_programs ${emulated_programs} PARENT_SCOPE)
-endfunction()
-if(SLUICE_TESTS)
-  sluice_emulated(test_kernels)
-endif()
-add_custom_target(emulation ALL DEPENDS ${emulated_programs} emulation_plain emulation_shuffled)
