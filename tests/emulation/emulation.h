@@ -28,6 +28,7 @@ typedef struct emu_thread {
     uint32_t index;     /* in the block */
     uint32_t lane, warp;
     emu_block *block;
+    bool waited_for_inputs; /* griddepcontrol.wait */
     /* The interpreter's, e.g. a pointer to its lists of copies; zero when the thread starts. */
     void *interpreter;
 } emu_thread;
@@ -38,6 +39,7 @@ struct emu_block {
     dim3 block_dim, grid_dim, cluster_dim;        /* blockDim, gridDim */
     uint32_t cluster_rank, cluster_blocks;
     uint32_t threads;
+    uint32_t running; /* threads that have not returned from the kernel */
     unsigned char *shared; /* the window: static variables from its start, dynamic memory at its end */
     unsigned char *dynamic_shared;
     uint32_t dynamic_bytes;

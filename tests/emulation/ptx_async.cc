@@ -27,8 +27,8 @@ ptx_thread *ptx_thread_now(void) {
 }
 
 /* Whatever no thread has waited for when the last one of the block ends: the shared memory that it reads or
- * writes is another block's then. Also the rule that every thread waits for the grid before, or none. */
-static void check_end(const ptx_block &state, uint32_t threads) {
+ * writes is another block's then. */
+static void check_end(const ptx_block &state) {
     for (const auto &place : state.barriers) {
         if (!place.second.coming.empty()) {
             emu_fail(
@@ -36,23 +36,17 @@ static void check_end(const ptx_block &state, uint32_t threads) {
                 place.second.coming.size(), emu_shared_address(place.first));
         }
     }
-    uint32_t waited = 0;
     for (const std::unique_ptr<ptx_thread> &thread : state.threads) {
-        waited += thread && thread->waited_for_inputs;
         if (thread && !thread->stores.empty()) {
             emu_fail("a thread ended without waiting for its bulk stores");
         }
     }
-    if (waited != 0 && waited != threads) {
-        emu_fail("%u of %u threads executed griddepcontrol.wait", waited, threads);
-    }
 }
 
 void emu_asm_thread_ends(emu_thread *thread) {
-    ptx_block *state = ptx_block_of(thread->block);
-    state->ended++;
-    if (state->ended == thread->block->threads) {
-        check_end(*state, thread->block->threads);
+    const ptx_block *state = (ptx_block *)thread->block->interpreter;
+    if (state && thread->block->running == 0) {
+        check_end(*state);
     }
 }
 

@@ -69,7 +69,7 @@ static void run_cluster_wait(ptx_call &, const ptx_instruction &) {
 }
 
 static void run_grid_wait(ptx_call &, const ptx_instruction &) {
-    ptx_thread_now()->waited_for_inputs = true;
+    emu_self()->waited_for_inputs = true;
 }
 
 static void run_trap(ptx_call &, const ptx_instruction &instruction) {

@@ -65,7 +65,6 @@ struct ptx_thread {
     uint64_t products, product_groups; /* wgmma: issued, committed */
     uint64_t matrix_products;          /* mma */
     bool fenced;                       /* since the registers of products may have been used */
-    bool waited_for_inputs;            /* griddepcontrol.wait */
 };
 
 /* The product that a warp's lanes are at, of 16 rows and 8 columns: one computes it for all. */
@@ -79,7 +78,6 @@ struct ptx_block {
     std::vector<std::unique_ptr<ptx_thread>> threads;
     std::map<unsigned char *, ptx_barrier> barriers; /* by address */
     std::vector<std::unique_ptr<ptx_warpgroup, ptx_warpgroup_delete>> warpgroups;
-    uint32_t ended; /* threads */
 };
 
 /* Of the thread that runs, and of any block; made when first asked for. */

@@ -119,7 +119,9 @@ cudaError_t read_attributes(const cudaLaunchConfig_t *config, emu_launch *launch
         case cudaLaunchAttributeCooperative:
             launch->is_cooperative = a.val.cooperative != 0;
             break;
-        case cudaLaunchAttributeProgrammaticStreamSerialization: /* one kernel after the other is a way to do it */
+        case cudaLaunchAttributeProgrammaticStreamSerialization:
+            launch->is_dependent = a.val.programmaticStreamSerializationAllowed != 0;
+            break;
         case cudaLaunchAttributePriority:
         case cudaLaunchAttributePreferredSharedMemoryCarveout:
             break;

@@ -83,6 +83,7 @@ struct grid_state {
     std::deque<fiber *> ready, paused;
     std::vector<fiber *> polling;
     std::vector<std::unique_ptr<cluster_state>> clusters;
+    std::vector<block_state *> spare;
     uint64_t next_block, blocks;
     uint32_t resident, most_resident;
     uint64_t random;
@@ -150,6 +151,12 @@ uint32_t meeting_size(const meeting &m) {
 
 /* How many of the meeting's threads there are that have not ended. */
 uint32_t expected_at(const block_state &block, const meeting &m, uint32_t first_thread) {
+    if (block.alive == block.block.threads) {
+        const uint32_t there = std::min<uint32_t>(meeting_size(m), block.block.threads - first_thread);
+        return m.kind != EMU_LANES   ? there
+               : there == EMU_WARP ? (uint32_t)__builtin_popcount(m.mask)
+                                     : (uint32_t)__builtin_popcount(m.mask & ((1u << there) - 1u));
+    }
     uint32_t count = 0;
     for (uint32_t i = 0; i < meeting_size(m) && first_thread + i < block.fibers.size(); i++) {
         const bool member = m.kind != EMU_LANES || (m.mask >> i & 1u);
@@ -242,15 +249,29 @@ void check_margins(const block_state &block) {
     }
 }
 
+/* Blocks of a grid are alike: one that has ended is taken for a new one, with its stacks and its window. */
+void reset(block_state *state) {
+    for (auto &of_warp : state->meetings) {
+        for (auto &m : of_warp) {
+            m->arrived = 0;
+            m->waiting.clear();
+        }
+    }
+    for (named_barrier &barrier : state->barriers) {
+        barrier.arrived = barrier.expected = 0;
+        barrier.waiting.clear();
+    }
+    state->variables.clear();
+    state->static_end = EMU_SHARED_FIRST;
+    state->counts[0] = state->counts[1] = 0;
+    state->block.interpreter = nullptr;
+}
+
 void release_cluster(cluster_state *cluster) {
     for (emu_block *block : cluster->blocks) {
-        block_state *state = (block_state *)block;
-        for (fiber &f : state->fibers) {
-            emu_give_stack(f.stack);
-        }
-        emu_give_window(block->shared);
         grid->resident--;
-        delete state;
+        reset((block_state *)block);
+        grid->spare.push_back((block_state *)block);
     }
     for (auto &known : grid->clusters) {
         if (known.get() == cluster) {
@@ -284,6 +305,10 @@ void fiber_ended(fiber *f) {
 void fiber_main() {
     fiber *me = self();
     grid->launch->call(grid->launch->arguments);
+    if (grid->launch->is_dependent && !me->thread.waited_for_inputs) {
+        emu_fail("a thread ended without griddepcontrol.wait in a programmatic dependent launch");
+    }
+    me->thread.block->running--;
     emu_asm_thread_ends(&me->thread);
     me->state = ENDED;
     give_way();
@@ -293,28 +318,59 @@ uint3 from_linear(uint64_t index, dim3 dim) {
     return {(uint32_t)(index % dim.x), (uint32_t)(index / dim.x % dim.y), (uint32_t)(index / dim.x / dim.y)};
 }
 
-void prepare_shared(emu_block *block, uint32_t bytes) {
-    const uint32_t start = EMU_SHARED_END - (bytes + 1023u) / 1024u * 1024u;
-    block->shared = emu_take_window();
-    block->dynamic_shared = block->shared + start;
-    block->dynamic_bytes = bytes;
-    memset(block->dynamic_shared, FRESH, EMU_SHARED_END - start);
-    memset(block->shared + EMU_SHARED_FIRST, FRESH, 256);
-}
-
-void start_fibers(block_state *block, const emu_launch &launch) {
-    block->fibers.resize(block->block.threads);
-    block->meetings.resize((block->block.threads + EMU_WARP - 1) / EMU_WARP);
-    block->alive = block->block.threads;
-    for (uint32_t i = 0; i < block->block.threads; i++) {
+block_state *new_block(const emu_launch &launch) {
+    block_state *block = new block_state();
+    const uint32_t threads = launch.block.x * launch.block.y * launch.block.z;
+    const uint32_t start = EMU_SHARED_END - (launch.shared_bytes + 1023u) / 1024u * 1024u;
+    block->block.block_dim = launch.block;
+    block->block.grid_dim = launch.grid;
+    block->block.cluster_dim = launch.cluster;
+    block->block.threads = threads;
+    block->block.shared = emu_take_window();
+    block->block.dynamic_shared = block->block.shared + start;
+    block->block.dynamic_bytes = launch.shared_bytes;
+    block->fibers.resize(threads);
+    block->meetings.resize((threads + EMU_WARP - 1) / EMU_WARP);
+    for (uint32_t i = 0; i < threads; i++) {
         fiber &f = block->fibers[i];
-        f = {};
         f.thread.thread_index = from_linear(i, launch.block);
         f.thread.index = i;
         f.thread.lane = i % EMU_WARP;
         f.thread.warp = i / EMU_WARP;
         f.thread.block = &block->block;
         f.stack = emu_take_stack();
+    }
+    return block;
+}
+
+block_state *take_block(const emu_launch &launch) {
+    if (grid->spare.empty()) {
+        return new_block(launch);
+    }
+    block_state *block = grid->spare.back();
+    grid->spare.pop_back();
+    return block;
+}
+
+void free_spare_blocks() {
+    for (block_state *block : grid->spare) {
+        for (fiber &f : block->fibers) {
+            emu_give_stack(f.stack);
+        }
+        emu_give_window(block->block.shared);
+        delete block;
+    }
+}
+
+void start_fibers(block_state *block) {
+    unsigned char *window = block->block.shared;
+    memset(block->block.dynamic_shared, FRESH, (size_t)(window + EMU_SHARED_END - block->block.dynamic_shared));
+    memset(window + EMU_SHARED_FIRST, FRESH, 256);
+    block->alive = block->block.running = block->block.threads;
+    for (fiber &f : block->fibers) {
+        f.thread.waited_for_inputs = false;
+        f.thread.interpreter = nullptr;
+        f.atomics = 0;
         f.context = emu_fresh_context(f.stack, fiber_main);
         wake(&f);
     }
@@ -328,16 +384,11 @@ void start_cluster() {
     const uint32_t blocks = launch.cluster.x * launch.cluster.y * launch.cluster.z;
     /* Clusters are counted as blocks are, and a cluster's blocks are neighbours along x (checked at the launch). */
     for (uint32_t rank = 0; rank < blocks; rank++) {
-        block_state *block = new block_state();
+        block_state *block = take_block(launch);
         block->block.block_index = from_linear(grid->next_block++, launch.grid);
-        block->block.block_dim = launch.block;
-        block->block.grid_dim = launch.grid;
-        block->block.cluster_dim = launch.cluster;
         block->block.cluster_rank = rank;
         block->block.cluster_blocks = blocks;
-        block->block.threads = launch.block.x * launch.block.y * launch.block.z;
         block->cluster = cluster;
-        prepare_shared(&block->block, launch.shared_bytes);
         cluster->blocks.push_back(&block->block);
     }
     cluster->alive = blocks * ((block_state *)cluster->blocks[0])->block.threads;
@@ -345,7 +396,7 @@ void start_cluster() {
     grid->resident += blocks;
     for (emu_block *block : cluster->blocks) {
         block->cluster = cluster->blocks.data();
-        start_fibers((block_state *)block, launch);
+        start_fibers((block_state *)block);
     }
     grid->progress++;
 }
@@ -492,6 +543,7 @@ void run_all() {
     while (!grid->clusters.empty()) { /* it failed: what is left is abandoned */
         release_cluster(grid->clusters.back().get());
     }
+    free_spare_blocks();
 }
 
 } // namespace
