@@ -588,7 +588,11 @@ static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, c
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
             const int32_t seen = warp.index[16 * i + 8 * h + lane / 4];
-            if (args.partials && !flash_has_one_chunk(warp.window, seen)) {
+            const bool one_chunk = flash_has_one_chunk(warp.window, seen);
+            if (args.partials && one_chunk && chunk != seen / (FLASH_CHUNK_TILES * FLASH_KEYS)) {
+                continue; /* another unit's chunk: y is the block's that has this unit's own */
+            }
+            if (args.partials && !one_chunk) {
                 const int64_t part = ((int64_t)row * args.attention.heads + head) * args.splits + chunk;
                 float *to = args.partials + part * (FLASH_PARTIAL_HEAD + size);
                 if (lane % 4 == 0 && column == 0) {
