@@ -73,6 +73,7 @@ struct block_state {
     std::vector<shared_variable> variables;
     uint32_t static_end = EMU_SHARED_FIRST;
     uint32_t alive = 0;
+    uint32_t waited = 0; /* threads that waited for the kernels before */
     uint32_t counts[2] = {}, count_phase = 0; /* emu_block_count's */
     cluster_state *cluster = nullptr;
 };
@@ -264,6 +265,7 @@ void reset(block_state *state) {
     state->variables.clear();
     state->static_end = EMU_SHARED_FIRST;
     state->counts[0] = state->counts[1] = 0;
+    state->waited = 0;
     state->block.interpreter = nullptr;
 }
 
@@ -305,10 +307,13 @@ void fiber_ended(fiber *f) {
 void fiber_main() {
     fiber *me = self();
     grid->launch->call(grid->launch->arguments);
-    if (grid->launch->is_dependent && !me->thread.waited_for_inputs) {
-        emu_fail("a thread ended without griddepcontrol.wait in a programmatic dependent launch");
+    emu_block *block = me->thread.block;
+    uint32_t &waited = ((block_state *)block)->waited;
+    waited += me->thread.waited_for_inputs;
+    if (--block->running == 0 && waited != block->threads && (waited != 0 || grid->launch->is_dependent)) {
+        emu_fail("%u of %u threads executed griddepcontrol.wait%s", waited, block->threads,
+                 grid->launch->is_dependent ? " in a programmatic dependent launch" : "");
     }
-    me->thread.block->running--;
     emu_asm_thread_ends(&me->thread);
     me->state = ENDED;
     give_way();
