@@ -55,9 +55,11 @@ set(emulation_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics -fvisibili
 if(SLUICE_CPU_HAS_FMA)
   list(APPEND emulation_flags -mavx2 -mfma -mf16c)
 endif()
-# nvcc's build is where the kernels' warnings show. Line tables, for reports.
+# nvcc's build is where the kernels' warnings show; like nvcc, nothing is concluded from types of pointers, bounds of
+# arrays and signs of sums. Line tables, for reports.
 add_library(emulation_kernels OBJECT ${translated_sources})
-target_compile_options(emulation_kernels PRIVATE -w -Wno-psabi -O1 -g1 ${emulation_flags}
+target_compile_options(emulation_kernels PRIVATE -w -Wno-psabi -O1 -g1 -fno-strict-aliasing -fno-aggressive-loop-optimizations
+  -fwrapv ${emulation_flags}
   -include ${emulation_folder}/device.h)
 target_include_directories(emulation_kernels PRIVATE ${emulated}/src src ${emulation_folder})
 add_dependencies(emulation_kernels emulation_translated)
