@@ -565,8 +565,9 @@ static __device__ __forceinline__ float flash_sum_lanes(float l) {
     return l + __shfl_xor_sync(SL_FULL_WARP, l, 2);
 }
 
-/* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. */
-template <int MS, int COLUMNS>
+/* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. SPLITS: other
+ * blocks may have others of the units' chunks. */
+template <bool SPLITS, int MS, int COLUMNS>
 static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, const flash_walk &w,
                                                        const flash_warp &warp, int32_t chunk, bool last,
                                                        flash_state<MS, COLUMNS> *state) {
@@ -583,16 +584,13 @@ static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, c
             const float l = flash_sum_lanes(state->l[i][h]);
             const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * warp.c;
             const int32_t u = unit + 16 * i + 8 * h + lane / 4;
-            if (u > w.last_unit) {
+            /* A unit that sees no key of the chunk has its own chunks in other blocks, and y is theirs. */
+            if (u > w.last_unit || (SPLITS && args.partials && l == 0.0f)) {
                 continue;
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
             const int32_t seen = warp.index[16 * i + 8 * h + lane / 4];
-            const bool one_chunk = flash_has_one_chunk(warp.window, seen);
-            if (args.partials && one_chunk && chunk != seen / (FLASH_CHUNK_TILES * FLASH_KEYS)) {
-                continue; /* another unit's chunk: y is the block's that has this unit's own */
-            }
-            if (args.partials && !one_chunk) {
+            if (args.partials && !flash_has_one_chunk(warp.window, seen)) {
                 const int64_t part = ((int64_t)row * args.attention.heads + head) * args.splits + chunk;
                 float *to = args.partials + part * (FLASH_PARTIAL_HEAD + size);
                 if (lane % 4 == 0 && column == 0) {
@@ -844,7 +842,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
         }
         const bool last = next > w.last_tile;
         if (last || next / FLASH_CHUNK_TILES != tile / FLASH_CHUNK_TILES) {
-            flash_end_chunk(args, w, warp, tile / FLASH_CHUNK_TILES, last, &state);
+            flash_end_chunk<SPLITS>(args, w, warp, tile / FLASH_CHUNK_TILES, last, &state);
         }
         stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
         tile = next;
