@@ -72,6 +72,10 @@ static void run_grid_wait(ptx_call &, const ptx_instruction &) {
     emu_self()->waited_for_inputs = true;
 }
 
+static void run_nanosleep(ptx_call &, const ptx_instruction &instruction) {
+    emu_pause(instruction.text.c_str());
+}
+
 static void run_trap(ptx_call &, const ptx_instruction &instruction) {
     ptx_fail(instruction, "trap");
 }
@@ -117,7 +121,6 @@ static bool decode_nothing(ptx_decoder &decoder) {
         {"prefetch", "global local L1 L2 L2::evict_last L2::evict_normal tensormap const param", 1},
         {"prefetchu", "L1", 1},
         {"setmaxnreg", "inc dec sync aligned u32", 1},
-        {"nanosleep", "u32", 1},
         {"discard", "global L2", 2},
         {"applypriority", "global L2::evict_normal", 2},
         {"pragma", "", 1},
@@ -150,6 +153,11 @@ bool ptx_decode_flow(ptx_decoder &decoder) {
             ptx_take_choice(decoder, "wait launch_dependents") == 0 ? run_grid_wait : run_nothing;
         return true;
     }
+    if (decoder.name == "nanosleep") {
+        ptx_take(decoder, "u32");
+        instruction.run = run_nanosleep;
+        return true;
+    }
     if (decoder.name == "trap") {
         instruction.run = run_trap;
         return true;
@@ -164,9 +172,13 @@ static int vector_width(ptx_decoder &decoder) {
     return WIDTHS[ptx_take_choice(decoder, "v2 v4 v8") + 1];
 }
 
-/* a: space, b: how many. A loaded number fills a wider register, with its sign if it has one. */
+/* a: space, b: how many, c: threads that wait for others may do so with it, so others get their turn. A
+ * loaded number fills a wider register, with its sign if it has one. */
 static void run_load(ptx_call &call, const ptx_instruction &instruction) {
     const int bytes = instruction.type->bytes, count = (int)instruction.b;
+    if (instruction.c) {
+        emu_atomic(instruction.text.c_str());
+    }
     const unsigned char *from = ptx_pointer(call, instruction, instruction.operands[1],
                                             (ptx_space)instruction.a, (size_t)(bytes * count));
     const ptx_operand &to = instruction.operands[0];
@@ -196,6 +208,7 @@ static bool decode_access(ptx_decoder &decoder) {
         return false;
     }
     instruction.a = ptx_take_space(decoder);
+    instruction.c = ptx_take_choice(decoder, "acquire relaxed volatile") >= 0;
     ptx_take_ordering(decoder);
     instruction.b = vector_width(decoder);
     instruction.type = ptx_take_type(decoder);
@@ -254,6 +267,7 @@ static void run_atomic(ptx_call &call, const ptx_instruction &instruction) {
     const int bytes = instruction.type->bytes;
     const size_t first = (size_t)instruction.c;
     const std::vector<ptx_operand> &operands = instruction.operands;
+    emu_atomic(instruction.text.c_str());
     unsigned char *at =
         ptx_pointer(call, instruction, operands[first], (ptx_space)instruction.a, (size_t)bytes);
     uint64_t old = 0;

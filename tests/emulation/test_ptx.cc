@@ -188,6 +188,26 @@ static void test_access() {
     CHECK(a == 77);
 }
 
+/* The first threads wait for the last one, each with a load or an atomic operation of its own. */
+static void test_polling() {
+    static uint32_t flag;
+    const uint32_t thread = emu_self()->index;
+    uint32_t value = 0;
+    ptx("bar.sync 0;", {});
+    if (thread == 63) {
+        ptx("red.release.gpu.global.add.u32 [%0], 5;", {in(&flag)});
+    } else if (thread % 2) {
+        ptx("{.reg .pred p; again: ld.acquire.gpu.global.u32 %0, [%1]; setp.ne.u32 p, %0, 5; @p bra again;}",
+            {out(value), in(&flag)});
+    } else {
+        ptx("{.reg .pred p; again: atom.or.b32 %0, [%1], 0; setp.ne.u32 p, %0, 5; @p bra again;}",
+            {out(value), in(&flag)});
+    }
+    CHECK(flag == 5);
+    ptx("bar.sync 0;", {});
+    flag = 0;
+}
+
 /* Copies land at the wait, group by group; before, what they replace is lost. */
 static void test_copies() {
     alignas(16) static const uint32_t source[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -326,6 +346,7 @@ static const test_case TESTS[] = {
     {"arithmetic", test_arithmetic, 1, 1, nullptr},
     {"lanes", test_lanes, 32, 1, nullptr},
     {"access", test_access, 1, 1, nullptr},
+    {"polling", test_polling, 64, 1, nullptr},
     {"copies", test_copies, 32, 1, nullptr},
     {"barriers", test_barriers, 64, 1, nullptr},
     {"arrivals of copies", test_copy_arrivals, 64, 1, nullptr},
