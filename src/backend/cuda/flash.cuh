@@ -566,7 +566,8 @@ static __device__ __forceinline__ float flash_sum_lanes(float l) {
 }
 
 /* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. SPLITS: other
- * blocks may have others of the units' chunks. */
+ * blocks may have others of the units' chunks; a unit that sees no key of this chunk is left out then, as its
+ * y is theirs. */
 template <bool SPLITS, int MS, int COLUMNS>
 static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, const flash_walk &w,
                                                        const flash_warp &warp, int32_t chunk, bool last,
@@ -584,7 +585,6 @@ static __device__ __forceinline__ void flash_end_chunk(const flash_args &args, c
             const float l = flash_sum_lanes(state->l[i][h]);
             const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * warp.c;
             const int32_t u = unit + 16 * i + 8 * h + lane / 4;
-            /* A unit that sees no key of the chunk has its own chunks in other blocks, and y is theirs. */
             if (u > w.last_unit || (SPLITS && args.partials && l == 0.0f)) {
                 continue;
             }
