@@ -287,6 +287,20 @@ static void run_halves(ptx_call &call, const ptx_instruction &instruction) {
     ptx_set(call, instruction.operands[0], result, bytes);
 }
 
+/* The most frequent ones: f16x2, two factors, no modifiers. */
+template <int OPERATION> static void run_f16x2(ptx_call &call, const ptx_instruction &instruction) {
+    const uint32_t x = ptx_get32(call, instruction.operands[1]), y = ptx_get32(call, instruction.operands[2]);
+    uint32_t result = 0;
+    for (int half = 0; half < 2; half++) {
+        const float a = ptx_from_f16(x >> 16 * half & 0xffffu), b = ptx_from_f16(y >> 16 * half & 0xffffu);
+        const float value = OPERATION == MUL_LO ? a * b
+                            : OPERATION == ADD  ? to_odd((double)a + b)
+                                                : to_odd((double)a - b);
+        result |= ptx_to_f16(value) << 16 * half;
+    }
+    ptx_set(call, instruction.operands[0], result, 4);
+}
+
 static void run_half_signs(ptx_call &call, const ptx_instruction &instruction) {
     const int bytes = instruction.type->bytes;
     const uint32_t signs = bytes == 4 ? 0x80008000u : 0x8000u;
@@ -684,7 +698,13 @@ static void decode_floating(ptx_decoder &decoder) {
         instruction.run = run_f64;
     } else if (ptx_is(type, "f16") || ptx_is(type, "f16x2") || ptx_is(type, "bf16") ||
                ptx_is(type, "bf16x2")) {
-        instruction.run = instruction.a == NEG || instruction.a == ABS ? run_half_signs : run_halves;
+        const bool plain = ptx_is(type, "f16x2") && instruction.c == 0;
+        const bool signs = instruction.a == NEG || instruction.a == ABS;
+        instruction.run = signs                              ? run_half_signs
+                          : plain && instruction.a == MUL_LO ? run_f16x2<MUL_LO>
+                          : plain && instruction.a == ADD    ? run_f16x2<ADD>
+                          : plain && instruction.a == SUB    ? run_f16x2<SUB>
+                                                             : run_halves;
     } else {
         ptx_unknown(decoder, "type not supported");
     }
