@@ -49,7 +49,7 @@ struct emu_block {
 };
 
 /* The thread that runs. Device code only. */
-extern emu_thread *emu_now;
+extern emu_thread *emu_now __attribute__((visibility("hidden")));
 
 static inline emu_thread *emu_self(void) {
     return emu_now;

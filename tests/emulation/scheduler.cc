@@ -110,10 +110,21 @@ uint64_t random_number() {
     return x ^ x >> 31;
 }
 
+/* The next one that is ready takes over; the scheduler does if there is none, if this one has ended, and in a random
+ * order, where it chooses. */
 void give_way() {
     fiber *me = self();
     me->atomics = 0;
-    emu_switch(&me->context, grid->context);
+    if (emu_order_seed || grid->ready.empty() || me->state == ENDED) {
+        emu_switch(&me->context, grid->context);
+        return;
+    }
+    fiber *next = grid->ready.front();
+    grid->ready.pop_front();
+    if (next != me) {
+        emu_now = &next->thread;
+        emu_switch(&me->context, next->context);
+    }
 }
 
 void wake(fiber *who) {
@@ -540,9 +551,10 @@ void run_all() {
         fiber *next = take_ready();
         emu_now = &next->thread;
         emu_switch(&grid->context, next->context);
+        fiber *last = self();
         emu_now = nullptr;
-        if (!grid->failed && next->state == ENDED) {
-            fiber_ended(next);
+        if (!grid->failed && last->state == ENDED) {
+            fiber_ended(last);
         }
     }
     while (!grid->clusters.empty()) { /* it failed: what is left is abandoned */
@@ -603,8 +615,11 @@ const void *emu_gather(emu_group group, const void *mine, uint32_t bytes, const 
         emu_fail("threads of a warp meet at different instructions: %s (%u bytes) and %s (%u bytes)", m.what, m.bytes,
                  what, bytes);
     }
-    if (bytes > 0) {
-        memcpy(m.deposits[m.phase].data() + (size_t)index * bytes, mine, bytes);
+    unsigned char *place = m.deposits[m.phase].data() + (size_t)index * bytes;
+    if (bytes == 4) {
+        memcpy(place, mine, 4);
+    } else if (bytes > 0) {
+        memcpy(place, mine, bytes);
     }
     m.arrived++;
     if (m.arrived == expected_at(block, m, warp * EMU_WARP)) {
