@@ -169,14 +169,19 @@ static void run_load(ptx_call &call, const ptx_instruction &instruction) {
     if (bytes % 16 != 0 || bytes == 0) {
         ptx_fail(instruction, "%u bytes are no multiple of 16", bytes);
     }
+    if (instruction.a) {
+        ptx_proxy_read(emu_shared_address(from) & 0xffffffu, bytes, instruction);
+    }
     for (const uint32_t target : targets(call, instruction, 4, to)) {
         unsigned char *place = (unsigned char *)emu_shared_pointer(target);
         emu_shared_pointer(target + bytes - 1);
         const uint32_t rank = target & 0xff000000u;
         unsigned char *at = (unsigned char *)emu_shared_pointer(rank | (barrier & 0xffffff));
         memset(place, PTX_POISON, bytes);
+        ptx_proxy_brought(target, bytes);
         ptx_barrier_at(at, instruction).coming.push_back([=, &instruction](ptx_barrier &arrived) {
             memcpy(place, from, bytes);
+            ptx_proxy_brought(target, bytes);
             ptx_barrier_bytes(arrived, -(int64_t)bytes, instruction);
         });
     }
@@ -192,8 +197,10 @@ static void run_tensor_load(ptx_call &call, const ptx_instruction &instruction) 
         unsigned char *at = (unsigned char *)emu_shared_pointer(rank | (barrier & 0xffffff));
         emu_shared_pointer(target + copy.bytes - 1);
         memset(emu_shared_pointer(target), PTX_POISON, copy.bytes);
+        ptx_proxy_brought(target, copy.bytes);
         ptx_barrier_at(at, instruction).coming.push_back([=, &instruction](ptx_barrier &arrived) {
             load_box(copy);
+            ptx_proxy_brought(target, copy.bytes);
             ptx_barrier_bytes(arrived, -(int64_t)copy.bytes, instruction);
         });
     }
@@ -204,6 +211,7 @@ static void run_tensor_load(ptx_call &call, const ptx_instruction &instruction) 
 /* What the copy reads must stay as it is until the thread has waited. */
 static std::function<void()> checked_store(const ptx_instruction &instruction, const unsigned char *from,
                                            uint32_t bytes, const std::function<void()> &store) {
+    ptx_proxy_read(emu_shared_address(from) & 0xffffffu, bytes, instruction);
     const std::vector<unsigned char> before(from, from + bytes);
     return [=, &instruction]() {
         if (memcmp(before.data(), from, bytes) != 0) {

@@ -72,6 +72,10 @@ static void run_grid_wait(ptx_call &, const ptx_instruction &) {
     emu_self()->waited_for_inputs = true;
 }
 
+static void run_proxy_fence(ptx_call &, const ptx_instruction &) {
+    ptx_proxy_fence();
+}
+
 static void run_nanosleep(ptx_call &, const ptx_instruction &instruction) {
     emu_pause(instruction.text.c_str());
 }
@@ -112,11 +116,7 @@ static bool decode_nothing(ptx_decoder &decoder) {
         const char *name, *modifiers;
         int operands;
     } ROWS[] = {
-        {"fence",
-         "proxy async async::generic alias tensormap::generic mbarrier_init global shared::cta "
-         "shared::cluster sc acq_rel acquire release sync_restrict::shared::cta "
-         "sync_restrict::shared::cluster cta cluster gpu sys",
-         2},
+        {"fence", "mbarrier_init sc acq_rel acquire release cta cluster gpu sys", 0},
         {"membar", "cta gl sys", 0},
         {"prefetch", "global local L1 L2 L2::evict_last L2::evict_normal tensormap const param", 1},
         {"prefetchu", "L1", 1},
@@ -151,6 +151,16 @@ bool ptx_decode_flow(ptx_decoder &decoder) {
     if (decoder.name == "griddepcontrol") {
         instruction.run =
             ptx_take_choice(decoder, "wait launch_dependents") == 0 ? run_grid_wait : run_nothing;
+        return true;
+    }
+    if (decoder.name == "fence" && ptx_take(decoder, "proxy")) {
+        const bool async = ptx_take(decoder, "async"), global = ptx_take(decoder, "global");
+        ptx_take_choice(decoder, "shared::cta shared::cluster");
+        instruction.run = async && !global ? run_proxy_fence : run_nothing;
+        if (!async) {
+            ptx_take_ordering(decoder);
+            ptx_take_choice(decoder, "alias tensormap::generic async::generic");
+        }
         return true;
     }
     if (decoder.name == "nanosleep") {

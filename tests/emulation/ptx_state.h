@@ -55,6 +55,20 @@ struct ptx_warpgroup_delete {
     void operator()(ptx_warpgroup *warpgroup) const;
 };
 
+/* ---- what copies and products see of shared memory (ptx_proxy.cc) ---- */
+
+struct ptx_async_view;
+struct ptx_async_view_delete {
+    void operator()(ptx_async_view *view) const;
+};
+/* fence.proxy.async by the thread that runs. */
+void ptx_proxy_fence(void);
+/* A bulk copy (or the poison before it) wrote these bytes of the window. */
+void ptx_proxy_brought(uint32_t address, uint32_t bytes);
+/* A copy or a product reads bytes of the block's own shared memory: fails where threads wrote them without a
+ * fence. */
+void ptx_proxy_read(uint32_t offset, uint32_t bytes, const ptx_instruction &instruction);
+
 /* ---- threads and blocks ---- */
 
 struct ptx_thread {
@@ -78,6 +92,7 @@ struct ptx_block {
     std::vector<std::unique_ptr<ptx_thread>> threads;
     std::map<unsigned char *, ptx_barrier> barriers; /* by address */
     std::vector<std::unique_ptr<ptx_warpgroup, ptx_warpgroup_delete>> warpgroups;
+    std::unique_ptr<ptx_async_view, ptx_async_view_delete> async_view;
 };
 
 /* Of the thread that runs, and of any block; made when first asked for. */

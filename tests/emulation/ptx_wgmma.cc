@@ -268,6 +268,15 @@ static issue read_issue(const ptx_call &call, const ptx_instruction &instruction
     return result;
 }
 
+/* Every 16 bytes of the tile. */
+static void check_fenced(const descriptor &matrix, uint32_t rows, const ptx_instruction &instruction) {
+    const uint32_t lines = matrix.transposed ? DEPTH_BYTES / 2 : rows;
+    const uint32_t pieces = matrix.transposed ? rows / 8 : DEPTH_BYTES / 16;
+    for (uint32_t i = 0; i < lines * pieces; i++) {
+        ptx_proxy_read(place_of(matrix, i / pieces, i % pieces), 16, instruction);
+    }
+}
+
 static product begin_product(const ptx_instruction &instruction, const issue &issue, uint64_t group) {
     const uint32_t columns = (uint32_t)instruction.a;
     product fresh = {};
@@ -278,9 +287,11 @@ static product begin_product(const ptx_instruction &instruction, const issue &is
     fresh.b = read_descriptor(issue.b_bits, instruction.c & TRANSPOSE_B, instruction);
     fresh.b_bytes.resize(columns * DEPTH_BYTES);
     read_tile(fresh.b, columns, instruction, fresh.b_bytes.data());
+    check_fenced(fresh.b, columns, instruction);
     if (fresh.a_in_memory) {
         fresh.a = read_descriptor(issue.a_bits, instruction.c & TRANSPOSE_A, instruction);
         read_tile(fresh.a, ROWS, instruction, fresh.a_bytes[0]);
+        check_fenced(fresh.a, ROWS, instruction);
     }
     return fresh;
 }

@@ -267,12 +267,13 @@ static void issue_plain(float *d) {
 }
 static void no_fence() {
     float d[4];
+    ptx("fence.proxy.async;", {});
     issue_plain(d);
 }
 static void tile_changes() {
     float d[4];
     memset(emu_self()->block->dynamic_shared, 0, 512);
-    ptx("bar.sync 0; wgmma.fence.sync.aligned;", {});
+    ptx("fence.proxy.async.shared::cta; bar.sync 0; wgmma.fence.sync.aligned;", {});
     issue_plain(d);
     ptx("wgmma.commit_group.sync.aligned;", {});
     emu_self()->block->dynamic_shared[5] = 1;
@@ -280,7 +281,7 @@ static void tile_changes() {
 }
 static void sums_change() {
     float d[4];
-    ptx("wgmma.fence.sync.aligned;", {});
+    ptx("fence.proxy.async; wgmma.fence.sync.aligned;", {});
     issue_plain(d);
     ptx("wgmma.commit_group.sync.aligned;", {});
     d[2] = 3;
@@ -288,17 +289,38 @@ static void sums_change() {
 }
 static void different_products() {
     float d[4];
-    ptx("wgmma.fence.sync.aligned;", {});
+    ptx("fence.proxy.async; wgmma.fence.sync.aligned;", {});
     if (emu_self()->index == 77) {
         ptx("wgmma.commit_group.sync.aligned;", {});
     }
     issue_plain(d);
 }
+/* Threads write a tile: for the first product with a fence, for the second without. */
+static void tile_without_fence() {
+    float d[4];
+    for (uint32_t round = 0; round < 2; round++) {
+        memset(emu_self()->block->dynamic_shared, (int)round, 512);
+        if (round == 0) {
+            ptx("fence.proxy.async.shared::cta;", {});
+        }
+        ptx("bar.sync 0; wgmma.fence.sync.aligned;", {});
+        issue_plain(d);
+        ptx("wgmma.commit_group.sync.aligned;", {});
+        ptx("wgmma.wait_group.sync.aligned 0;", {});
+        CHECK(round == 0);
+    }
+}
+static void store_without_fence() {
+    alignas(16) static uint32_t to[4];
+    memset(emu_self()->block->dynamic_shared, 1, 16);
+    ptx("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;",
+        {in(&to[0]), in(emu_shared_address(emu_self()->block->dynamic_shared))});
+}
 /* Not committed: the wait does not wait for it. */
 static void test_uncommitted() {
     float d[4], e[4];
     memset(emu_self()->block->dynamic_shared, 0, 512);
-    ptx("bar.sync 0; wgmma.fence.sync.aligned;", {});
+    ptx("fence.proxy.async; bar.sync 0; wgmma.fence.sync.aligned;", {});
     issue_plain(d);
     ptx("wgmma.commit_group.sync.aligned;", {});
     issue_plain(e);
@@ -408,6 +430,8 @@ const test_case test_matrix_cases[] = {
     {"wgmma that is not committed", test_uncommitted, 128, 1, nullptr},
     {"wgmma without fence", no_fence, 128, 1, "no wgmma.fence"},
     {"a tile that changes", tile_changes, 128, 1, "shared memory that it reads changed"},
+    {"a tile without a fence", tile_without_fence, 128, 1, "no fence.proxy.async came after"},
+    {"a store without a fence", store_without_fence, 1, 1, "no fence.proxy.async came after"},
     {"sums that change", sums_change, 128, 1, "changed before anybody waited"},
     {"different products", different_products, 128, 1, "issue different products"},
     {"wgmma by half a warpgroup", no_fence, 64, 1, "no whole warpgroup"},
