@@ -50,7 +50,8 @@ void *emu_fresh_context(unsigned char *stack_end, void (*entry)(void)) {
 enum { PAGE = 4096 };
 
 static unsigned char *map(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : (unsigned char *)memory;
 }
 
@@ -67,7 +68,8 @@ unsigned char *emu_take_stack(void) {
     if (!start || mprotect(start, PAGE, PROT_NONE) != 0) {
         return NULL;
     }
-    /* Not all at the same distance from a page's start: they would compete for the same lines of the cache. */
+    /* Not all at the same distance from a page's start: they would compete for the same lines of the cache.
+     */
     return start + EMU_STACK_BYTES - stacks_made++ % 61 * 64;
 }
 

@@ -1,5 +1,6 @@
-/* What device code takes for granted and g++ does not have: included before every translated file. Semantics are those
- * of the CUDA C++ programming guide and of the CUDA math API's "SIMD" and "type casting" intrinsics. */
+/* What device code takes for granted and g++ does not have: included before every translated file. Semantics
+ * are those of the CUDA C++ programming guide and of the CUDA math API's "SIMD" and "type casting"
+ * intrinsics. */
 #ifndef SL_TESTS_EMULATION_DEVICE_H
 #define SL_TESTS_EMULATION_DEVICE_H
 
@@ -68,14 +69,11 @@ struct input {
     }
 };
 
-template <size_t OUTS> struct outputs_list {
-    emu_operand operands[OUTS + 1];
-};
-template <size_t INS> struct inputs_list {
-    input_value values[INS + 1];
-};
+template <size_t OUTS> struct outputs_list { emu_operand operands[OUTS + 1]; };
+template <size_t INS> struct inputs_list { input_value values[INS + 1]; };
 
-template <typename... OPERANDS> static inline outputs_list<sizeof...(OPERANDS)> outputs(OPERANDS... operands) {
+template <typename... OPERANDS>
+static inline outputs_list<sizeof...(OPERANDS)> outputs(OPERANDS... operands) {
     return {{operands..., emu_operand{}}};
 }
 template <typename... VALUES> static inline inputs_list<sizeof...(VALUES)> inputs(VALUES... values) {
@@ -114,7 +112,8 @@ template <typename... PARAMETERS> struct call {
 
 template <typename... PARAMETERS, typename... ARGUMENTS>
 static inline emu_launch launch_of(void (*kernel)(PARAMETERS...), ARGUMENTS &&...arguments) {
-    static_assert(sizeof...(PARAMETERS) == sizeof...(ARGUMENTS), "as many arguments as the kernel has parameters");
+    static_assert(sizeof...(PARAMETERS) == sizeof...(ARGUMENTS),
+                  "as many arguments as the kernel has parameters");
     emu_launch launch = {};
     launch.kernel = (const void *)kernel;
     launch.call = call<PARAMETERS...>::run;
@@ -162,17 +161,20 @@ static inline void operator<<(void (*kernel)(PARAMETERS...), const pending<ARGUM
 #define cudaLaunchKernelEx emu::launch_kernel_ex
 
 template <typename RESULT, typename... PARAMETERS>
-static inline cudaError_t cudaFuncSetAttribute(RESULT (*kernel)(PARAMETERS...), cudaFuncAttribute attribute, int value) {
+static inline cudaError_t cudaFuncSetAttribute(RESULT (*kernel)(PARAMETERS...), cudaFuncAttribute attribute,
+                                               int value) {
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
 }
 
 template <typename RESULT, typename... PARAMETERS>
-static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, RESULT (*kernel)(PARAMETERS...)) {
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes,
+                                                RESULT (*kernel)(PARAMETERS...)) {
     return cudaFuncGetAttributes(attributes, (const void *)kernel);
 }
 
 template <typename RESULT, typename... PARAMETERS>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, RESULT (*kernel)(PARAMETERS...),
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks,
+                                                                        RESULT (*kernel)(PARAMETERS...),
                                                                         int threads, size_t bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, (const void *)kernel, threads, bytes);
 }
@@ -192,11 +194,15 @@ int __syncthreads_count(int predicate);
 static inline void __syncwarp(uint32_t mask = 0xffffffffu) {
     emu_lanes(mask, nullptr, 0, "__syncwarp");
 }
-static inline void __threadfence(void) {}
-static inline void __threadfence_block(void) {}
-static inline void __threadfence_system(void) {}
+static inline void __threadfence(void) {
+}
+static inline void __threadfence_block(void) {
+}
+static inline void __threadfence_system(void) {
+}
 
-template <typename TYPE> static inline TYPE emu_shuffle(uint32_t mask, TYPE value, uint32_t from, const char *what) {
+template <typename TYPE>
+static inline TYPE emu_shuffle(uint32_t mask, TYPE value, uint32_t from, const char *what) {
     const TYPE *all = (const TYPE *)emu_lanes(mask, &value, sizeof value, what);
     if (!(mask >> from & 1u)) {
         emu_fail("%s: lane %u, which is not in the mask 0x%08x, is read", what, from, mask);
@@ -208,7 +214,8 @@ template <typename TYPE> static inline TYPE emu_shuffle(uint32_t mask, TYPE valu
 template <typename TYPE>
 static inline TYPE __shfl_sync(uint32_t mask, TYPE value, int source, int width = EMU_WARP) {
     const uint32_t lane = emu_now->lane;
-    return emu_shuffle(mask, value, (lane & ~(uint32_t)(width - 1)) | ((uint32_t)source & (uint32_t)(width - 1)),
+    return emu_shuffle(mask, value,
+                       (lane & ~(uint32_t)(width - 1)) | ((uint32_t)source & (uint32_t)(width - 1)),
                        "__shfl_sync");
 }
 template <typename TYPE>
@@ -252,9 +259,9 @@ static inline TYPE emu_reduce(unsigned mask, TYPE value, const char *what, JOIN 
     return result;
 }
 /* Only 32-bit integers, as the hardware has them. */
-#define EMU_REDUCE(name, TYPE, expression)                                                                             \
-    static inline TYPE name(unsigned mask, TYPE value) {                                                               \
-        return emu_reduce(mask, value, #name, [](TYPE a, TYPE b) { return (TYPE)(expression); });                      \
+#define EMU_REDUCE(name, TYPE, expression)                                                                   \
+    static inline TYPE name(unsigned mask, TYPE value) {                                                     \
+        return emu_reduce(mask, value, #name, [](TYPE a, TYPE b) { return (TYPE)(expression); });            \
     }
 EMU_REDUCE(__reduce_add_sync, unsigned, a + b)
 EMU_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
@@ -278,15 +285,15 @@ static inline size_t __cvta_generic_to_global(const void *pointer) {
     return (size_t)pointer;
 }
 
-#define EMU_LOAD(name)                                                                                                 \
-    template <typename TYPE> static inline TYPE name(const TYPE *at) {                                                 \
-        emu_check_aligned(at, sizeof(TYPE), #name);                                                                    \
-        return *at;                                                                                                    \
+#define EMU_LOAD(name)                                                                                       \
+    template <typename TYPE> static inline TYPE name(const TYPE *at) {                                       \
+        emu_check_aligned(at, sizeof(TYPE), #name);                                                          \
+        return *at;                                                                                          \
     }
-#define EMU_STORE(name)                                                                                                \
-    template <typename TYPE> static inline void name(TYPE *at, TYPE value) {                                           \
-        emu_check_aligned(at, sizeof(TYPE), #name);                                                                    \
-        *at = value;                                                                                                   \
+#define EMU_STORE(name)                                                                                      \
+    template <typename TYPE> static inline void name(TYPE *at, TYPE value) {                                 \
+        emu_check_aligned(at, sizeof(TYPE), #name);                                                          \
+        *at = value;                                                                                         \
     }
 static inline void emu_check_aligned(const void *at, size_t bytes, const char *what) {
     if ((uintptr_t)at % bytes != 0) {
@@ -305,12 +312,12 @@ EMU_STORE(__stwb)
 EMU_STORE(__stwt)
 
 /* The type of the value is the memory's. */
-#define EMU_ATOMIC(name, expression)                                                                                   \
-    template <typename TYPE> static inline TYPE name(TYPE *at, std::common_type_t<TYPE> operand) {                     \
-        emu_atomic(#name);                                                                                             \
-        const TYPE old = *at;                                                                                          \
-        *at = (TYPE)(expression);                                                                                      \
-        return old;                                                                                                    \
+#define EMU_ATOMIC(name, expression)                                                                         \
+    template <typename TYPE> static inline TYPE name(TYPE *at, std::common_type_t<TYPE> operand) {           \
+        emu_atomic(#name);                                                                                   \
+        const TYPE old = *at;                                                                                \
+        *at = (TYPE)(expression);                                                                            \
+        return old;                                                                                          \
     }
 EMU_ATOMIC(atomicAdd, old + operand)
 EMU_ATOMIC(atomicSub, old - operand)
@@ -413,12 +420,12 @@ static inline double __longlong_as_double(long long x) {
 
 /* ---- numbers ---- */
 
-#define EMU_MIN_MAX(TYPE, A, B)                                                                                        \
-    static inline TYPE min(A a, B b) {                                                                                 \
-        return (TYPE)a < (TYPE)b ? (TYPE)a : (TYPE)b;                                                                  \
-    }                                                                                                                  \
-    static inline TYPE max(A a, B b) {                                                                                 \
-        return (TYPE)a > (TYPE)b ? (TYPE)a : (TYPE)b;                                                                  \
+#define EMU_MIN_MAX(TYPE, A, B)                                                                              \
+    static inline TYPE min(A a, B b) {                                                                       \
+        return (TYPE)a < (TYPE)b ? (TYPE)a : (TYPE)b;                                                        \
+    }                                                                                                        \
+    static inline TYPE max(A a, B b) {                                                                       \
+        return (TYPE)a > (TYPE)b ? (TYPE)a : (TYPE)b;                                                        \
     }
 EMU_MIN_MAX(int, int, int)
 EMU_MIN_MAX(unsigned, unsigned, unsigned)

@@ -1,8 +1,9 @@
-/* An emulated GPU: what translated device code, the interpreter of inline PTX and the fake CUDA runtime share.
+/* An emulated GPU: what translated device code, the interpreter of inline PTX and the fake CUDA runtime
+ * share.
  *
  * A thread of a grid is a fiber with a stack of its own. Fibers run one at a time, on the system thread that
- * launched the kernel; one gives way only where it has to wait (a barrier, a shuffle, a poll). So nothing here needs
- * to be atomic. See README.md. */
+ * launched the kernel; one gives way only where it has to wait (a barrier, a shuffle, a poll). So nothing
+ * here needs to be atomic. See README.md. */
 #ifndef SL_TESTS_EMULATION_EMULATION_H
 #define SL_TESTS_EMULATION_EMULATION_H
 
@@ -14,9 +15,9 @@ enum {
     EMU_WARP = 32,
     EMU_WARPGROUP = 128,
     EMU_NAMED_BARRIERS = 16,
-    EMU_PROCESSORS = 6,               /* multiprocessors of the emulated GPU */
-    EMU_SHARED_OPTIN = 227 * 1024,    /* most shared memory of a block */
-    EMU_SHARED_WINDOW = 256 * 1024,   /* address space of a block's shared memory */
+    EMU_PROCESSORS = 6,             /* multiprocessors of the emulated GPU */
+    EMU_SHARED_OPTIN = 227 * 1024,  /* most shared memory of a block */
+    EMU_SHARED_WINDOW = 256 * 1024, /* address space of a block's shared memory */
 };
 
 typedef struct emu_block emu_block;
@@ -35,11 +36,11 @@ typedef struct emu_thread {
 
 /* What device code may ask about the block. */
 struct emu_block {
-    uint3 block_index;                            /* blockIdx */
-    dim3 block_dim, grid_dim, cluster_dim;        /* blockDim, gridDim */
+    uint3 block_index;                     /* blockIdx */
+    dim3 block_dim, grid_dim, cluster_dim; /* blockDim, gridDim */
     uint32_t cluster_rank, cluster_blocks;
     uint32_t threads;
-    uint32_t running; /* threads that have not returned from the kernel */
+    uint32_t running;      /* threads that have not returned from the kernel */
     unsigned char *shared; /* the window: static variables from its start, dynamic memory at its end */
     unsigned char *dynamic_shared;
     uint32_t dynamic_bytes;
@@ -57,18 +58,19 @@ static inline emu_thread *emu_self(void) {
 
 /* ---- inline PTX (ptx.cc) ---- */
 
-/* An operand of an asm statement. at: the variable of an output, a temporary with the value of an input ("n" too).
- * constraint as in the source: "=r" "+f" "l" "n" ...; bytes: of what `at` points to. */
+/* An operand of an asm statement. at: the variable of an output, a temporary with the value of an input ("n"
+ * too). constraint as in the source: "=r" "+f" "l" "n" ...; bytes: of what `at` points to. */
 typedef struct emu_operand {
     const char *constraint;
     void *at;
     uint32_t bytes;
 } emu_operand;
 
-/* One asm statement, by one thread. Operands: outputs, then inputs, as %0, %1, ... count them. `text` is the same
- * pointer each time a statement runs: what was parsed can be kept by it. */
+/* One asm statement, by one thread. Operands: outputs, then inputs, as %0, %1, ... count them. `text` is the
+ * same pointer each time a statement runs: what was parsed can be kept by it. */
 void emu_asm(const char *text, emu_operand *operands, int outs, int ins);
-/* The scheduler calls these so that the interpreter can free what it keeps, and complain about what is pending. */
+/* The scheduler calls these so that the interpreter can free what it keeps, and complain about what is
+ * pending. */
 void emu_asm_thread_ends(emu_thread *thread);
 void emu_asm_block_ends(emu_block *block);
 
@@ -81,10 +83,11 @@ typedef struct emu_group {
     uint32_t mask; /* EMU_LANES */
 } emu_group;
 
-/* All threads of the group meet; each leaves `bytes` at `mine`. Returns all that was left, [32 or 128][bytes] by lane
- * (or by index in the warpgroup), valid until the calling thread meets the same group again. Threads that do not
- * exist, have ended or are not in the mask left zeros. `what`: the instruction, for reports; threads that meet with
- * different `what` or `bytes` are an error. `what` must be a literal or otherwise live on. */
+/* All threads of the group meet; each leaves `bytes` at `mine`. Returns all that was left, [32 or 128][bytes]
+ * by lane (or by index in the warpgroup), valid until the calling thread meets the same group again. Threads
+ * that do not exist, have ended or are not in the mask left zeros. `what`: the instruction, for reports;
+ * threads that meet with different `what` or `bytes` are an error. `what` must be a literal or otherwise live
+ * on. */
 const void *emu_gather(emu_group group, const void *mine, uint32_t bytes, const char *what);
 
 /* Waits until ready(context) is true; it is called often, by whoever runs, and must have no effects. */
@@ -106,17 +109,19 @@ void emu_cluster_wait(void);
 
 /* ---- memory ---- */
 
-/* The 32-bit window of shared memory. Bits 24 and above: 1 + rank of the block in its cluster; below: the offset in
- * the block's window. Addresses outside any window of the cluster are errors (emu_fail). */
+/* The 32-bit window of shared memory. Bits 24 and above: 1 + rank of the block in its cluster; below: the
+ * offset in the block's window. Addresses outside any window of the cluster are errors (emu_fail). */
 uint32_t emu_shared_address(const void *pointer);
 void *emu_shared_pointer(uint32_t address);
 /* A variable of the block, the same one each time for one key. */
 void *emu_shared_variable(const void *key, size_t bytes, size_t alignment);
 
-/* What a CUtensorMap holds here, made by the fake cuTensorMapEncodeTiled: its arguments, innermost dimension first. */
+/* What a CUtensorMap holds here, made by the fake cuTensorMapEncodeTiled: its arguments, innermost dimension
+ * first. */
 typedef struct emu_tensor_map {
     uint32_t magic; /* EMU_TENSOR_MAP */
-    uint8_t type, rank, interleave, swizzle, promotion, fill; /* CUtensorMapDataType, ...: the driver's enums */
+    uint8_t type, rank, interleave, swizzle, promotion,
+        fill; /* CUtensorMapDataType, ...: the driver's enums */
     uint16_t box[5];
     uint64_t address;
     uint64_t size[5];
@@ -127,8 +132,8 @@ enum { EMU_TENSOR_MAP = 0x70616d74 };
 
 /* ---- errors ---- */
 
-/* Ends the launch with an error; says kernel, block and thread, then the formatted message. Does not return when
- * called by device code. */
+/* Ends the launch with an error; says kernel, block and thread, then the formatted message. Does not return
+ * when called by device code. */
 [[noreturn]] void emu_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -26,7 +26,8 @@ bool emu_fits_at_once(const emu_launch *launch);
 /* runtime.cc: checks the shape, then runs the launch or records it. Takes the arguments. */
 cudaError_t emu_launch_configured(const cudaLaunchConfig_t *config, emu_launch *launch);
 
-/* Order of the fibers: 0: as they become ready; other seeds: random. A module may be linked with another one. */
+/* Order of the fibers: 0: as they become ready; other seeds: random. A module may be linked with another one.
+ */
 extern const uint64_t emu_order_seed;
 
 /* A line of the report of what went wrong. */
@@ -52,8 +53,8 @@ enum { EMU_SHARED_FIRST = 1024, EMU_SHARED_END = 228 * 1024 };
 unsigned char *emu_take_window(void);
 void emu_give_window(unsigned char *window);
 
-/* While a fiber runs: an access to memory that is not there calls `fault` with the address, on a stack of its own;
- * when that returns, the fiber goes on in `leave`. */
+/* While a fiber runs: an access to memory that is not there calls `fault` with the address, on a stack of its
+ * own; when that returns, the fiber goes on in `leave`. */
 void emu_catch_faults(void (*fault)(const void *address, const void *place), void (*leave)(void));
 
 #endif

@@ -36,8 +36,8 @@ bool margins_are_fresh(unsigned char *start, const allocation &a) {
     }
     for (const unsigned char *at = start + a.bytes; at < last; at++) {
         if (*at != FRESH) {
-            emu_report("byte %td behind the end of an allocation of %zu bytes was written", at - start - a.bytes,
-                       a.bytes);
+            emu_report("byte %td behind the end of an allocation of %zu bytes was written",
+                       at - start - a.bytes, a.bytes);
             return false;
         }
     }
@@ -50,7 +50,8 @@ void *emu_allocate(size_t bytes, emu_memory_kind kind) {
     const std::lock_guard<std::mutex> guard(lock);
     /* The end of the allocation lies as near to the page behind it as alignment lets it. */
     const size_t used = round_up(bytes, ALIGNMENT), pages = round_up(used, PAGE);
-    void *mapping = mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *mapping =
+        mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) {
         return NULL;
     }
@@ -101,7 +102,8 @@ void emu_report_address(const void *address) {
     for (const auto &[start, a] : allocations) {
         const char *kind = a.kind == EMU_DEVICE_MEMORY ? "device" : "pinned";
         if (at >= a.mapping && at < start) {
-            emu_report("  %td bytes before an allocation of %zu bytes of %s memory", start - at, a.bytes, kind);
+            emu_report("  %td bytes before an allocation of %zu bytes of %s memory", start - at, a.bytes,
+                       kind);
             return;
         }
         if (at >= start && at < a.mapping + a.mapped) {
@@ -118,5 +120,6 @@ void emu_report_address(const void *address) {
             return;
         }
     }
-    emu_report("  near no allocation (freed, null or a thread's stack that is full: %d bytes each)", EMU_STACK_BYTES);
+    emu_report("  near no allocation (freed, null or a thread's stack that is full: %d bytes each)",
+               EMU_STACK_BYTES);
 }

@@ -1,5 +1,5 @@
-/* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in the
- * order in which it is given to them; while one captures, it is kept for a graph instead. */
+/* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in
+ * the order in which it is given to them; while one captures, it is kept for a graph instead. */
 #include "grid.h"
 #include "memory.h"
 
@@ -53,10 +53,10 @@ cudaError_t before_call(bool may_capture) {
     return broken;
 }
 
-#define CALL(may_capture)                                                                                              \
-    const std::lock_guard<std::recursive_mutex> guard(lock);                                                           \
-    if (const cudaError_t code = before_call(may_capture); code != cudaSuccess) {                                      \
-        return result(code);                                                                                           \
+#define CALL(may_capture)                                                                                    \
+    const std::lock_guard<std::recursive_mutex> guard(lock);                                                 \
+    if (const cudaError_t code = before_call(may_capture); code != cudaSuccess) {                            \
+        return result(code);                                                                                 \
     }
 
 cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
@@ -96,7 +96,8 @@ bool in_range(dim3 d, uint32_t x, uint32_t y, uint32_t z) {
 cudaError_t check_shape(const emu_launch &launch) {
     enum { MOST_THREADS = 1024, USUAL_SHARED = 48 * 1024, MOST_CLUSTER = 8 };
     const dim3 g = launch.grid, b = launch.block, c = launch.cluster;
-    if (!in_range(g, 0x7fffffff, 65535, 65535) || !in_range(b, 1024, 1024, 64) || b.x * b.y * b.z > MOST_THREADS) {
+    if (!in_range(g, 0x7fffffff, 65535, 65535) || !in_range(b, 1024, 1024, 64) ||
+        b.x * b.y * b.z > MOST_THREADS) {
         return cudaErrorInvalidConfiguration;
     }
     const auto limit = dynamic_limits.find(launch.kernel);
@@ -255,16 +256,18 @@ cudaError_t cudaPeekAtLastError(void) {
     return broken != cudaSuccess ? broken : last_error;
 }
 
-#define ERRORS(X)                                                                                                      \
-    X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)              \
-    X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)     \
-    X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                 \
-    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+#define ERRORS(X)                                                                                            \
+    X(cudaSuccess)                                                                                           \
+    X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)                   \
+        X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                         \
+            X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                           \
+                X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                                \
+                    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
-#define NAME(error)                                                                                                    \
-    case error:                                                                                                        \
+#define NAME(error)                                                                                          \
+    case error:                                                                                              \
         return #error;
         ERRORS(NAME)
 #undef NAME
@@ -330,7 +333,8 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
     CALL(true)
     return submit(stream, [=] { return copy(to, from, bytes, kind); });
 }
@@ -513,7 +517,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) 
     return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t bytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads,
+                                                          size_t bytes) {
     emu_launch launch = {};
     launch.grid = launch.cluster = dim3(1, 1, 1);
     launch.block = dim3((unsigned)threads, 1, 1);

@@ -31,8 +31,8 @@ struct fiber {
     uint32_t atomics; /* since it gave way last */
 };
 
-/* A rendezvous of some threads, again and again. Two buffers: while the next one gathers, threads may still read
- * what the last one gave. */
+/* A rendezvous of some threads, again and again. Two buffers: while the next one gathers, threads may still
+ * read what the last one gave. */
 struct meeting {
     emu_group_kind kind;
     uint32_t mask;
@@ -68,12 +68,13 @@ struct cluster_state {
 struct block_state {
     emu_block block; /* first: emu_thread.block points here */
     std::vector<fiber> fibers;
-    std::vector<std::vector<std::unique_ptr<meeting>>> meetings; /* by warp; a warpgroup's with its first warp */
+    std::vector<std::vector<std::unique_ptr<meeting>>>
+        meetings; /* by warp; a warpgroup's with its first warp */
     named_barrier barriers[EMU_NAMED_BARRIERS] = {};
     std::vector<shared_variable> variables;
     uint32_t static_end = EMU_SHARED_FIRST;
     uint32_t alive = 0;
-    uint32_t waited = 0; /* threads that waited for the kernels before */
+    uint32_t waited = 0;                      /* threads that waited for the kernels before */
     uint32_t counts[2] = {}, count_phase = 0; /* emu_block_count's */
     cluster_state *cluster = nullptr;
 };
@@ -110,8 +111,8 @@ uint64_t random_number() {
     return x ^ x >> 31;
 }
 
-/* The next one that is ready takes over; the scheduler does if there is none, if this one has ended, and in a random
- * order, where it chooses. */
+/* The next one that is ready takes over; the scheduler does if there is none, if this one has ended, and in a
+ * random order, where it chooses. */
 void give_way() {
     fiber *me = self();
     me->atomics = 0;
@@ -165,9 +166,9 @@ uint32_t meeting_size(const meeting &m) {
 uint32_t expected_at(const block_state &block, const meeting &m, uint32_t first_thread) {
     if (block.alive == block.block.threads) {
         const uint32_t there = std::min<uint32_t>(meeting_size(m), block.block.threads - first_thread);
-        return m.kind != EMU_LANES   ? there
+        return m.kind != EMU_LANES ? there
                : there == EMU_WARP ? (uint32_t)__builtin_popcount(m.mask)
-                                     : (uint32_t)__builtin_popcount(m.mask & ((1u << there) - 1u));
+                                   : (uint32_t)__builtin_popcount(m.mask & ((1u << there) - 1u));
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < meeting_size(m) && first_thread + i < block.fibers.size(); i++) {
@@ -252,8 +253,8 @@ void check_margins(const block_state &block) {
         for (uint32_t i = ranges[r][0]; i < ranges[r][1]; i++) {
             if (window[i] != FRESH) {
                 const uint3 b = block.block.block_index;
-                emu_report("block (%u,%u,%u) wrote behind its shared memory: byte %u of the window, %s", b.x, b.y,
-                           b.z, i, r == 0 ? "behind the static variables" : "behind the dynamic part");
+                emu_report("block (%u,%u,%u) wrote behind its shared memory: byte %u of the window, %s", b.x,
+                           b.y, b.z, i, r == 0 ? "behind the static variables" : "behind the dynamic part");
                 grid->failed = true;
                 return;
             }
@@ -380,7 +381,8 @@ void free_spare_blocks() {
 
 void start_fibers(block_state *block) {
     unsigned char *window = block->block.shared;
-    memset(block->block.dynamic_shared, FRESH, (size_t)(window + EMU_SHARED_END - block->block.dynamic_shared));
+    memset(block->block.dynamic_shared, FRESH,
+           (size_t)(window + EMU_SHARED_END - block->block.dynamic_shared));
     memset(window + EMU_SHARED_FIRST, FRESH, 256);
     block->alive = block->block.running = block->block.threads;
     for (fiber &f : block->fibers) {
@@ -398,7 +400,8 @@ void start_cluster() {
     grid->clusters.emplace_back(new cluster_state());
     cluster_state *cluster = grid->clusters.back().get();
     const uint32_t blocks = launch.cluster.x * launch.cluster.y * launch.cluster.z;
-    /* Clusters are counted as blocks are, and a cluster's blocks are neighbours along x (checked at the launch). */
+    /* Clusters are counted as blocks are, and a cluster's blocks are neighbours along x (checked at the
+     * launch). */
     for (uint32_t rank = 0; rank < blocks; rank++) {
         block_state *block = take_block(launch);
         block->block.block_index = from_linear(grid->next_block++, launch.grid);
@@ -428,8 +431,9 @@ void say_kernel() {
     if (!grid->told) {
         grid->told = true;
         const dim3 g = grid->launch->grid, b = grid->launch->block;
-        emu_report("a kernel failed: grid (%u,%u,%u), blocks of (%u,%u,%u), %u bytes of dynamic shared memory", g.x,
-                   g.y, g.z, b.x, b.y, b.z, grid->launch->shared_bytes);
+        emu_report(
+            "a kernel failed: grid (%u,%u,%u), blocks of (%u,%u,%u), %u bytes of dynamic shared memory", g.x,
+            g.y, g.z, b.x, b.y, b.z, grid->launch->shared_bytes);
         emu_report_place("  the kernel: ", grid->launch->kernel);
     }
 }
@@ -456,8 +460,9 @@ void report_waiting() {
                 }
                 const uint3 b = block->block_index;
                 char prefix[256];
-                snprintf(prefix, sizeof prefix, "  block (%u,%u,%u): %u threads from %zu to %zu wait at %s: ", b.x,
-                         b.y, b.z, count, i, last, fibers[i].what ? fibers[i].what : "?");
+                snprintf(prefix, sizeof prefix,
+                         "  block (%u,%u,%u): %u threads from %zu to %zu wait at %s: ", b.x, b.y, b.z, count,
+                         i, last, fibers[i].what ? fibers[i].what : "?");
                 emu_report_place(prefix, fibers[i].place);
                 lines++;
             }
@@ -612,8 +617,8 @@ const void *emu_gather(emu_group group, const void *mine, uint32_t bytes, const 
         m.bytes = bytes;
         m.deposits[m.phase].assign((size_t)meeting_size(m) * bytes, 0);
     } else if (m.bytes != bytes || (m.what != what && strcmp(m.what, what) != 0)) {
-        emu_fail("threads of a warp meet at different instructions: %s (%u bytes) and %s (%u bytes)", m.what, m.bytes,
-                 what, bytes);
+        emu_fail("threads of a warp meet at different instructions: %s (%u bytes) and %s (%u bytes)", m.what,
+                 m.bytes, what, bytes);
     }
     unsigned char *place = m.deposits[m.phase].data() + (size_t)index * bytes;
     if (bytes == 4) {
@@ -672,7 +677,8 @@ void emu_named_barrier(int id, uint32_t threads, bool wait) {
     }
     named_barrier &barrier = block.barriers[id];
     if (barrier.arrived > 0 && (barrier.expected != threads || barrier.whole != (threads == 0))) {
-        emu_fail("barrier %d: %u threads are awaited here and %u elsewhere (0: all)", id, threads, barrier.expected);
+        emu_fail("barrier %d: %u threads are awaited here and %u elsewhere (0: all)", id, threads,
+                 barrier.expected);
     }
     barrier.expected = threads;
     barrier.whole = threads == 0;
@@ -687,7 +693,8 @@ void emu_named_barrier(int id, uint32_t threads, bool wait) {
 }
 
 uint32_t emu_block_count(bool yes) {
-    /* Two counters, the one that is not in use zero: threads may still read one when the next count begins. */
+    /* Two counters, the one that is not in use zero: threads may still read one when the next count begins.
+     */
     block_state &block = *own_block();
     uint32_t &count = block.counts[block.count_phase];
     count += yes;
@@ -720,7 +727,8 @@ void emu_cluster_wait(void) {
 uint32_t emu_alive_lanes(void) {
     const block_state &block = *own_block();
     uint32_t mask = 0;
-    for (uint32_t lane = 0, i = emu_now->warp * EMU_WARP; lane < EMU_WARP && i < block.fibers.size(); lane++, i++) {
+    for (uint32_t lane = 0, i = emu_now->warp * EMU_WARP; lane < EMU_WARP && i < block.fibers.size();
+         lane++, i++) {
         mask |= (uint32_t)(block.fibers[i].state != ENDED) << lane;
     }
     return mask;
@@ -760,8 +768,8 @@ void *emu_shared_variable(const void *key, size_t bytes, size_t alignment) {
     const uint32_t end = start + (uint32_t)bytes;
     if (end - EMU_SHARED_FIRST > 48 * 1024 ||
         end - EMU_SHARED_FIRST + block.block.dynamic_bytes > EMU_SHARED_OPTIN) {
-        emu_fail("shared memory: %u bytes of variables and %u dynamic bytes are too many", end - EMU_SHARED_FIRST,
-                 block.block.dynamic_bytes);
+        emu_fail("shared memory: %u bytes of variables and %u dynamic bytes are too many",
+                 end - EMU_SHARED_FIRST, block.block.dynamic_bytes);
     }
     unsigned char *at = block.block.shared + start;
     /* What lies behind it is the margin that is checked, until the next variable takes it. */

@@ -1,4 +1,5 @@
-/* cuTensorMapEncodeTiled, and how it is found. The rules are those of the CUDA driver API's description of it. */
+/* cuTensorMapEncodeTiled, and how it is found. The rules are those of the CUDA driver API's description of
+ * it. */
 #include "grid.h"
 
 #include <cuda.h>
@@ -26,8 +27,8 @@ static bool is_sound(const emu_tensor_map &map) {
     static const uint32_t spans[] = {0, 32, 64, 128};
     bool sound = map.rank >= 1 && map.rank <= 5 && map.address % 16 == 0 && map.swizzle < 4;
     for (int i = 0; i < map.rank && sound; i++) {
-        sound = map.size[i] >= 1 && map.size[i] <= (uint64_t)1 << 32 && map.box[i] >= 1 && map.box[i] <= 256 &&
-                map.step[i] >= 1 && map.step[i] <= 8 &&
+        sound = map.size[i] >= 1 && map.size[i] <= (uint64_t)1 << 32 && map.box[i] >= 1 &&
+                map.box[i] <= 256 && map.step[i] >= 1 && map.step[i] <= 8 &&
                 (i == 0 || (map.stride[i - 1] % 16 == 0 && map.stride[i - 1] < (uint64_t)1 << 40));
     }
     const uint32_t row = map.box[0] * bytes;
@@ -65,7 +66,8 @@ static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t ra
 }
 
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned int,
-                                                        unsigned long long, cudaDriverEntryPointQueryResult *found) {
+                                                        unsigned long long,
+                                                        cudaDriverEntryPointQueryResult *found) {
     const bool is_known = strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
     *function = is_known ? (void *)encode : NULL;
     if (found) {

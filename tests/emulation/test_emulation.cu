@@ -1,5 +1,5 @@
-/* The emulated GPU itself: kernels that are right in every order of their threads, and kernels with a mistake, which
- * must be reported. The mistakes are those that kernels of ours have had, or might. */
+/* The emulated GPU itself: kernels that are right in every order of their threads, and kernels with a
+ * mistake, which must be reported. The mistakes are those that kernels of ours have had, or might. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
@@ -220,9 +220,9 @@ static bool reported(const char *name, const char *expected) {
 
 static bool mistakes(const memory *m) {
     bool good = true;
-#define MISTAKE(name, expected, ...)                                                                                   \
-    catch_report();                                                                                                    \
-    __VA_ARGS__;                                                                                                       \
+#define MISTAKE(name, expected, ...)                                                                         \
+    catch_report();                                                                                          \
+    __VA_ARGS__;                                                                                             \
     good &= reported(name, expected)
     const int many = THREADS;
     MISTAKE("a read past the end", "0 bytes behind the end of an allocation",
@@ -234,8 +234,10 @@ static bool mistakes(const memory *m) {
     MISTAKE("a write behind a variable", "behind the static variables",
             write_past_a_variable<<<1, THREADS>>>(m->sum, many));
     MISTAKE("a barrier for some", "a deadlock", barrier_for_some<<<1, THREADS>>>(m->sum));
-    MISTAKE("a shuffle of some", "16 threads from 0 to 15 wait at __shfl_sync", shuffle_of_some<<<1, 32>>>(m->sum));
-    MISTAKE("different instructions", "meet at different instructions", different_instructions<<<1, 32>>>(m->sum));
+    MISTAKE("a shuffle of some", "16 threads from 0 to 15 wait at __shfl_sync",
+            shuffle_of_some<<<1, 32>>>(m->sum));
+    MISTAKE("different instructions", "meet at different instructions",
+            different_instructions<<<1, 32>>>(m->sum));
     MISTAKE("a lane that is not in the mask", "which is not in the mask", foreign_lane<<<1, 32>>>(m->sum));
     MISTAKE("an endless loop", "a deadlock", endless<<<2, 32>>>(m->sum));
     MISTAKE("a full stack", "stack that is full", deep<<<1, 32>>>(m->sum, 1000));
@@ -263,16 +265,17 @@ static bool unwritten(const memory *m) {
 
 static bool refused(const memory *m) {
     bool good = true;
-#define REFUSED(expected, ...)                                                                                         \
-    __VA_ARGS__;                                                                                                       \
-    if (const cudaError_t code = cudaGetLastError(); code != expected) {                                               \
-        printf("FAILED %s: %s\n", #__VA_ARGS__, cudaGetErrorName(code));                                               \
-        good = false;                                                                                                  \
+#define REFUSED(expected, ...)                                                                               \
+    __VA_ARGS__;                                                                                             \
+    if (const cudaError_t code = cudaGetLastError(); code != expected) {                                     \
+        printf("FAILED %s: %s\n", #__VA_ARGS__, cudaGetErrorName(code));                                     \
+        good = false;                                                                                        \
     }
     REFUSED(cudaErrorInvalidConfiguration, votes<<<1, 2048>>>(m->sum))
     REFUSED(cudaErrorInvalidConfiguration, votes<<<0, 32>>>(m->sum))
     REFUSED(cudaErrorInvalidValue, write_past_shared<<<1, THREADS, 64 * 1024>>>(m->sum))
-    REFUSED(cudaErrorInvalidValue, cudaFuncSetAttribute(votes, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20))
+    REFUSED(cudaErrorInvalidValue,
+            cudaFuncSetAttribute(votes, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20))
     REFUSED(cudaErrorInvalidValue, cudaMemcpy(m->sum, m->values, 4, cudaMemcpyHostToDevice))
     printf("%s what a GPU refuses\n", good ? "passed" : "FAILED");
     return good;
@@ -287,7 +290,8 @@ static bool graphs(const memory *m) {
     bool good = start(m) && cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
     sum_block<<<1, THREADS, 0, stream>>>(m->values, m->sum);
     good = good && cudaStreamEndCapture(stream, &graph) == cudaSuccess && sum_of(m) == 0 &&
-           cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess;
+           cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess &&
+           cudaGraphDestroy(graph) == cudaSuccess;
     for (int i = 0; i < 3 && good; i++) {
         good = cudaGraphLaunch(executable, stream) == cudaSuccess;
     }
