@@ -188,13 +188,14 @@ static void test_access() {
     CHECK(a == 77);
 }
 
-/* The first threads wait for the last one, each with a load or an atomic operation of its own. */
+/* The others wait for the last one but one, which runs last after a barrier: each with a load or an atomic
+ * operation of its own. */
 static void test_polling() {
     static uint32_t flag;
     const uint32_t thread = emu_self()->index;
     uint32_t value = 0;
     ptx("bar.sync 0;", {});
-    if (thread == 63) {
+    if (thread == 62) {
         ptx("red.release.gpu.global.add.u32 [%0], 5;", {in(&flag)});
     } else if (thread % 2) {
         ptx("{.reg .pred p; again: ld.acquire.gpu.global.u32 %0, [%1]; setp.ne.u32 p, %0, 5; @p bra again;}",
