@@ -100,7 +100,7 @@ static inline void assembly(const char *text, outputs_list<OUTS> outs = {}, inpu
 /* Keeps a launch's arguments, converted to the kernel's parameters. */
 template <typename... PARAMETERS> struct call {
     void (*kernel)(PARAMETERS...);
-    std::tuple<PARAMETERS...> arguments;
+    std::tuple<std::decay_t<PARAMETERS>...> arguments;
     static void run(void *self) {
         call *c = (call *)self;
         std::apply(c->kernel, c->arguments);
@@ -119,7 +119,8 @@ static inline emu_launch launch_of(void (*kernel)(PARAMETERS...), ARGUMENTS &&..
     launch.call = call<PARAMETERS...>::run;
     launch.release = call<PARAMETERS...>::release;
     launch.arguments = new call<PARAMETERS...>{
-        kernel, std::tuple<PARAMETERS...>(static_cast<PARAMETERS>(std::forward<ARGUMENTS>(arguments))...)};
+        kernel, std::tuple<std::decay_t<PARAMETERS>...>(
+                    static_cast<std::decay_t<PARAMETERS>>(std::forward<ARGUMENTS>(arguments))...)};
     launch.cluster = dim3(1, 1, 1);
     return launch;
 }

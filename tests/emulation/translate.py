@@ -6,6 +6,7 @@ less, are
   __shared__ variables      to references into the block's shared memory,
   asm statements            to calls of the interpreter of PTX, in macros too,
   kernel<<<...>>>(...)      to calls of the fake runtime,
+  __grid_constant__         parameters, which nothing can change, to references: a copy for each thread takes time,
   some names                as threadIdx (but not a member of that name); __CUDA_ARCH__ to one of our own, since the
                             toolkit's headers are read as a host compiler reads them.
 """
@@ -195,9 +196,25 @@ def closing_launch(tokens, at):
     raise Failure(f"line {tokens[at].line}: no >>> closes this <<<")
 
 
+def refer_to_grid_constants(tokens):
+    """Puts & before the names of __grid_constant__ parameters."""
+    result, is_constant, depth = list(tokens), False, 0
+    for i, token in enumerate(tokens):
+        if token.text == "__grid_constant__" and token.kind == "name":
+            is_constant, depth = True, 0
+        elif is_constant and token.kind == "punctuation":
+            if depth == 0 and token.text in (",", ")"):
+                at = next(j for j in range(i - 1, -1, -1) if tokens[j].kind == "name")
+                result[at] = Token("name", "&" + tokens[at].text, tokens[at].line)
+                is_constant = False
+            depth += (token.text in OPENING or token.text == "<") - (token.text in CLOSING or token.text == ">")
+    return result
+
+
 def translate(tokens):
     result, at = [], 0
     tokens = [constraint(t) if is_constraint(tokens, i) else t for i, t in enumerate(tokens)]
+    tokens = refer_to_grid_constants(tokens)
     while at < len(tokens):
         token = tokens[at]
         if token.kind == "name" and token.text in ("__shared__", "extern"):
