@@ -129,6 +129,8 @@ typedef struct emu_tensor_map {
     uint8_t step[5];    /* element strides */
 } emu_tensor_map;
 enum { EMU_TENSOR_MAP = 0x70616d74 };
+/* Of an element of the tensor; 0: a type that is not known here. tensor_map.cc */
+uint32_t emu_element_bytes(const emu_tensor_map &map);
 
 /* ---- errors ---- */
 

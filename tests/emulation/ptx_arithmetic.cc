@@ -152,14 +152,16 @@ static float flush(float x) {
 }
 
 /* min and max ignore a NaN unless told otherwise, and take -0 for less than +0. */
-static double smaller(double x, double y, bool nan_wins) {
+template <typename NUMBER> static NUMBER smaller(NUMBER x, NUMBER y, bool nan_wins) {
     if (std::isnan(x) || std::isnan(y)) {
-        return nan_wins ? NAN : std::isnan(x) ? y : x;
+        return nan_wins ? (NUMBER)NAN : std::isnan(x) ? y : x;
     }
     return x < y || (x == y && std::signbit(x)) ? x : y;
 }
 
-static double calculate(const ptx_instruction &instruction, double x, double y, double z) {
+/* In the type itself: what rounds must not round twice. */
+template <typename NUMBER>
+static NUMBER calculate(const ptx_instruction &instruction, NUMBER x, NUMBER y, NUMBER z) {
     const bool nan_wins = instruction.c & NAN_WINS;
     switch (instruction.a) {
     case ADD:
@@ -183,31 +185,13 @@ static double calculate(const ptx_instruction &instruction, double x, double y, 
     }
 }
 
-/* In float: the operations that round must not round twice. */
-static float calculate_f32(const ptx_instruction &instruction, float x, float y, float z) {
-    switch (instruction.a) {
-    case ADD:
-        return x + y;
-    case SUB:
-        return x - y;
-    case MUL_LO:
-        return x * y;
-    case FMA:
-        return std::fmaf(x, y, z);
-    case DIV:
-        return x / y;
-    default:
-        return (float)calculate(instruction, x, y, z);
-    }
-}
-
 static void run_f32(ptx_call &call, const ptx_instruction &instruction) {
     float values[3] = {};
     for (size_t i = 1; i < instruction.operands.size(); i++) {
         const float value = ptx_get_float(call, instruction.operands[i]);
         values[i - 1] = instruction.c & FTZ ? flush(value) : value;
     }
-    float result = calculate_f32(instruction, values[0], values[1], values[2]);
+    float result = calculate(instruction, values[0], values[1], values[2]);
     result = instruction.c & FTZ ? flush(result) : result;
     if (instruction.c & SAT) {
         result = result > 0 ? (result < 1 ? result : 1.0f) : 0.0f;
@@ -252,7 +236,7 @@ static float calculate_half(const ptx_instruction &instruction, float x, float y
     case FMA:
         return to_odd((double)x * y + z);
     default:
-        return (float)calculate(instruction, x, y, z);
+        return calculate(instruction, x, y, z);
     }
 }
 

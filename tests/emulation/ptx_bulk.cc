@@ -7,30 +7,6 @@ enum { DIMENSIONS = 5 };
 
 /* ---- tensor maps ---- */
 
-static uint32_t element_bytes(const emu_tensor_map &map) {
-    switch ((CUtensorMapDataType)map.type) {
-    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
-        return 1;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
-        return 2;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
-    case CU_TENSOR_MAP_DATA_TYPE_INT32:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
-        return 4;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
-    case CU_TENSOR_MAP_DATA_TYPE_INT64:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
-        return 8;
-    default:
-        return 0;
-    }
-}
-
 static uint32_t swizzle_bytes(const emu_tensor_map &map) {
     switch ((CUtensorMapSwizzle)map.swizzle) {
     case CU_TENSOR_MAP_SWIZZLE_32B:
@@ -49,7 +25,7 @@ static void check_map(const emu_tensor_map &map, const ptx_instruction &instruct
     if (map.magic != EMU_TENSOR_MAP || map.rank != dimensions) {
         ptx_fail(instruction, "that is no tensor map of %u dimensions", dimensions);
     }
-    bool known = element_bytes(map) > 0 && map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+    bool known = emu_element_bytes(map) > 0 && map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
                  map.swizzle <= CU_TENSOR_MAP_SWIZZLE_128B;
     for (int i = 0; i < map.rank; i++) {
         known = known && map.step[i] == 1;
@@ -72,7 +48,7 @@ struct box_copy {
 /* Calls piece(shared, global or null where outside the tensor) for every element. */
 template <typename PIECE> static void for_each_element(const box_copy &copy, PIECE piece) {
     const emu_tensor_map &map = copy.map;
-    const uint32_t bytes = element_bytes(map), swizzle = swizzle_bytes(map);
+    const uint32_t bytes = emu_element_bytes(map), swizzle = swizzle_bytes(map);
     uint32_t place = copy.address, index[DIMENSIONS] = {};
     for (;;) {
         uint64_t from = map.address;
@@ -96,7 +72,7 @@ template <typename PIECE> static void for_each_element(const box_copy &copy, PIE
 }
 
 static void load_box(const box_copy &copy) {
-    const uint32_t bytes = element_bytes(copy.map);
+    const uint32_t bytes = emu_element_bytes(copy.map);
     for_each_element(copy, [&](unsigned char *shared, const unsigned char *global) {
         if (global) {
             memcpy(shared, global, bytes);
@@ -107,7 +83,7 @@ static void load_box(const box_copy &copy) {
 }
 
 static void store_box(const box_copy &copy) {
-    const uint32_t bytes = element_bytes(copy.map);
+    const uint32_t bytes = emu_element_bytes(copy.map);
     for_each_element(copy, [&](const unsigned char *shared, unsigned char *global) {
         if (global) {
             memcpy(global, shared, bytes);
@@ -125,7 +101,7 @@ static box_copy read_box(const ptx_call &call, const ptx_instruction &instructio
     if (coordinates.parts.size() != (size_t)instruction.b) {
         ptx_fail(instruction, "%zu coordinates", coordinates.parts.size());
     }
-    copy.bytes = element_bytes(copy.map);
+    copy.bytes = emu_element_bytes(copy.map);
     for (int i = 0; i < copy.map.rank; i++) {
         copy.start[i] = (int32_t)ptx_get32(call, coordinates.parts[(size_t)i]);
         copy.bytes *= copy.map.box[i];

@@ -258,11 +258,12 @@ cudaError_t cudaPeekAtLastError(void) {
 
 #define ERRORS(X)                                                                                            \
     X(cudaSuccess)                                                                                           \
-    X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)                   \
-        X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                         \
-            X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                           \
-                X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                                \
-                    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+    X(cudaErrorInvalidValue)                                                                                 \
+    X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidDevice)                  \
+        X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)                 \
+            X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                        \
+                X(cudaErrorIllegalState) X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound)    \
+                    X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {

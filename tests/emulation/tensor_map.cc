@@ -5,25 +5,32 @@
 #include <cuda.h>
 #include <string.h>
 
-static uint32_t element_bytes(CUtensorMapDataType type) {
-    switch (type) {
+uint32_t emu_element_bytes(const emu_tensor_map &map) {
+    switch ((CUtensorMapDataType)map.type) {
     case CU_TENSOR_MAP_DATA_TYPE_UINT8:
         return 1;
     case CU_TENSOR_MAP_DATA_TYPE_UINT16:
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
     case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
         return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+    case CU_TENSOR_MAP_DATA_TYPE_INT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
+        return 4;
     case CU_TENSOR_MAP_DATA_TYPE_UINT64:
     case CU_TENSOR_MAP_DATA_TYPE_INT64:
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
         return 8;
     default:
-        return 4;
+        return 0;
     }
 }
 
 static bool is_sound(const emu_tensor_map &map) {
-    const uint32_t bytes = element_bytes((CUtensorMapDataType)map.type);
+    const uint32_t bytes = emu_element_bytes(map);
     static const uint32_t spans[] = {0, 32, 64, 128};
     bool sound = map.rank >= 1 && map.rank <= 5 && map.address % 16 == 0 && map.swizzle < 4;
     for (int i = 0; i < map.rank && sound; i++) {
@@ -32,7 +39,7 @@ static bool is_sound(const emu_tensor_map &map) {
                 (i == 0 || (map.stride[i - 1] % 16 == 0 && map.stride[i - 1] < (uint64_t)1 << 40));
     }
     const uint32_t row = map.box[0] * bytes;
-    return sound && row % 16 == 0 && (map.swizzle == 0 || row <= spans[map.swizzle]);
+    return sound && bytes > 0 && row % 16 == 0 && (map.swizzle == 0 || row <= spans[map.swizzle]);
 }
 
 static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *address,

@@ -107,16 +107,22 @@ __device__ __forceinline__ void sl_load_group<SL_QTYPE_Q4_0>(const unsigned char
     }
 }
 
+/* What Q4_K and Q5_K blocks begin with: both factors, and a scale and a minimum for each of eight groups. */
+static __device__ __forceinline__ void sl_load_kquant_factors(const unsigned char *block, uint32_t group,
+                                                              sl_group32 *w) {
+    uint8_t scale, min;
+    sl_q4_k_group(block + 4, group, &scale, &min);
+    w->scale = sl_half_at(block) * (float)scale;
+    w->min = sl_half_at(block + 2) * (float)min;
+}
+
 /* Blocks of 144 bytes: rows are aligned to 16. */
 template <>
 __device__ __forceinline__ void sl_load_group<SL_QTYPE_Q4_K>(const unsigned char *row, int32_t g,
                                                              sl_group32 *w) {
     const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q4_K_BYTES;
     const uint32_t group = (uint32_t)g % 8;
-    uint8_t scale, min;
-    sl_q4_k_group(block + 4, group, &scale, &min);
-    w->scale = sl_half_at(block) * (float)scale;
-    w->min = sl_half_at(block + 2) * (float)min;
+    sl_load_kquant_factors(block, group, w);
     const uint4 *quants = (const uint4 *)(block + 16 + 32 * (group / 2));
     const uint4 low = quants[0], high = quants[1];
     const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -132,10 +138,7 @@ __device__ __forceinline__ void sl_load_group<SL_QTYPE_Q5_K>(const unsigned char
                                                              sl_group32 *w) {
     const unsigned char *block = row + (uint64_t)(g / 8) * SL_Q5_K_BYTES;
     const uint32_t group = (uint32_t)g % 8;
-    uint8_t scale, min;
-    sl_q4_k_group(block + 4, group, &scale, &min);
-    w->scale = sl_half_at(block) * (float)scale;
-    w->min = sl_half_at(block + 2) * (float)min;
+    sl_load_kquant_factors(block, group, w);
     const uint32_t *highs = (const uint32_t *)(block + 16);
     const uint32_t *lows = (const uint32_t *)(block + 48 + 32 * (group / 2));
 #pragma unroll
