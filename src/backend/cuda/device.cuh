@@ -62,6 +62,25 @@ static __device__ __forceinline__ void sl_let_next_begin(void) {
 #endif
 }
 
+/* ---- shared memory from warp to warp ---- */
+
+/* Lanes of a warp that arrive at the mbarrier at which it hands shared memory over. After __syncwarp() one is
+ * enough. compute-sanitizer's racecheck takes as ordered what the arriving thread itself did, so in a module
+ * for it all lanes arrive (docs/gpu-test.md). */
+#ifdef SL_CUDA_RACECHECK
+enum { SL_ARRIVING_LANES = SL_WARP };
+#else
+enum { SL_ARRIVING_LANES = 1 };
+#endif
+
+/* By every thread that read shared memory which asynchronous copies (bulk, tensor) fill again, before it says
+ * so: those are of another proxy than the reads (PTX, "async proxy"). */
+static __device__ __forceinline__ void sl_fence_reads(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /* ---- clusters, of one block where the device does not know them ---- */
 
 static __device__ __forceinline__ uint32_t sl_cluster_blocks(void) {

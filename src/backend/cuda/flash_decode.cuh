@@ -683,8 +683,9 @@ static __device__ __forceinline__ const unsigned char *decode_take(const decode_
 
 /* The warp has read the slot. */
 template <typename SHAPE> static __device__ __forceinline__ void decode_leave(decode_ring *ring) {
+    sl_fence_reads();
     __syncwarp();
-    if (threadIdx.x % SL_WARP == 0) {
+    if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
         hopper_arrive(ring->empty + 8 * ring->slot);
     }
     ring->slot = ring->slot + 1 == SHAPE::SLOTS ? 0 : ring->slot + 1;
@@ -852,7 +853,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
         shared.value_size = context.caches[args.attention.place.group].value_size;
         for (int i = 0; i < SLOTS; i++) {
             hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full[i]), 1);
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty[i]), DECODE_WARPS);
+            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty[i]),
+                                 DECODE_WARPS * SL_ARRIVING_LANES);
         }
         hopper_barriers_started();
         if (!SHAPE::RAW) {

@@ -547,7 +547,7 @@ static __device__ __forceinline__ void wgmma_take(const wgmma_ring &ring) {
 
 /* The warp has read it. */
 static __device__ __forceinline__ void wgmma_leave(wgmma_ring *ring) {
-    if (threadIdx.x % SL_WARP == 0) {
+    if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
         hopper_arrive(ring->empty + 8 * ring->stage);
     }
     ring->stage ^= 1;
@@ -671,9 +671,9 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
             hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full_keys[i]), 1);
             hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full_values[i]), 1);
             hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty_keys[i]),
-                                 WGMMA_MULTIPLIERS / SL_WARP);
+                                 WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
             hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty_values[i]),
-                                 WGMMA_MULTIPLIERS / SL_WARP);
+                                 WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
         }
         hopper_barriers_started();
     }

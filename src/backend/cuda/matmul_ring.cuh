@@ -764,7 +764,7 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
                                              places.x.parity};
             ring_multiply<TYPE, ROWS>(work, weights + shifts[0], mine, first_time, a[0], sums[0]);
             wgmma_wait<1>(a[1]);
-            if (before && lane == 0) {
+            if (before && lane < SL_ARRIVING_LANES) {
                 barrier_arrive(before); /* the step before is done with x */
             }
             before = ring_x_empty<TYPE>(work.base, places.x.at);
@@ -773,14 +773,14 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
             places.x.next();
         }
         __syncwarp();
-        if (lane == 0) {
+        if (lane < SL_ARRIVING_LANES) {
             barrier_arrive(ring_empty<TYPE>(work.base, places.weights.at));
         }
         places.weights.next();
     }
     wgmma_wait<0>(a[0]);
     wgmma_wait<0>(a[1]);
-    if (lane == 0) {
+    if (lane < SL_ARRIVING_LANES) {
         barrier_arrive(before);
     }
     int32_t *rows = (int32_t *)(work.memory + ring_memory<TYPE>::rows) + warp * RING_ROWS;
@@ -839,11 +839,11 @@ static __global__ void __launch_bounds__(RING_THREADS, 1)
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < layout::steps; i++) {
             barrier_init(ring_x_full<TYPE>(base, i), RING_COPIERS);
-            barrier_init(ring_x_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP);
+            barrier_init(ring_x_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
         }
         for (uint32_t i = 0; i < layout::chunks; i++) {
             barrier_init(ring_full<TYPE>(base, i), RING_COPIERS);
-            barrier_init(ring_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP);
+            barrier_init(ring_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -219,6 +219,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
                 float *row_sums = sums + ((first + item.unit - batch) * op.unit + lane_row) * args.padded;
                 row_sums[chunk] = sl_chunk<TYPE>::product(chunks + lane * BYTES, x);
             }
+            sl_fence_reads();
             __syncwarp();
             copy_next(ring.slot);
             ring.advance();
