@@ -29,6 +29,7 @@ struct fiber {
     const void *deposits; /* of the rendezvous that it waited for */
     uint64_t cluster_phase;
     uint32_t atomics; /* since it gave way last */
+    bool late;        /* in a random order: goes on when hardly anybody else can */
 };
 
 /* A rendezvous of some threads, again and again. Two buffers: while the next one gathers, threads may still
@@ -385,10 +386,15 @@ void start_fibers(block_state *block) {
            (size_t)(window + EMU_SHARED_END - block->block.dynamic_shared));
     memset(window + EMU_SHARED_FIRST, FRESH, 256);
     block->alive = block->block.running = block->block.threads;
+    bool late = false; /* the warp */
     for (fiber &f : block->fibers) {
         f.thread.waited_for_inputs = false;
         f.thread.interpreter = nullptr;
         f.atomics = 0;
+        if (f.thread.index % EMU_WARP == 0) {
+            late = emu_order_seed && random_number() % 4 == 0;
+        }
+        f.late = late;
         f.context = emu_fresh_context(f.stack, fiber_main);
         wake(&f);
     }
@@ -491,11 +497,16 @@ void on_fault(const void *address, const void *place) {
 enum { PATIENCE = 100000 }; /* rounds in which nobody does more than look whether to go on */
 
 fiber *take_ready() {
-    fiber *next;
-    if (emu_order_seed) {
+    /* Threads that all took turns would hardly get further apart than from one shuffle to the next, and a
+     * missing barrier would show only there: so some warps stay behind. */
+    enum { TRIES = 16 };
+    for (int i = 0; emu_order_seed && i < TRIES; i++) {
         std::swap(grid->ready[random_number() % grid->ready.size()], grid->ready.front());
+        if (!grid->ready.front()->late) {
+            break;
+        }
     }
-    next = grid->ready.front();
+    fiber *next = grid->ready.front();
     grid->ready.pop_front();
     return next;
 }

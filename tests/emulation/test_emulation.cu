@@ -1,5 +1,7 @@
 /* The emulated GPU itself: kernels that are right in every order of their threads, and kernels with a
  * mistake, which must be reported. The mistakes are those that kernels of ours have had, or might. */
+#include "grid.h"
+
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +73,20 @@ __global__ static void no_barrier(int *sum) {
     __shared__ int shared[THREADS];
     shared[threadIdx.x] = 1;
     atomicAdd(sum, shared[(threadIdx.x + 1) % THREADS]);
+}
+
+/* The next warp's numbers are added to long after it should have cleared them: right when all warps take
+ * turns. */
+__global__ static void no_barrier_far(int *sum) {
+    __shared__ int shared[THREADS];
+    shared[threadIdx.x] = 0;
+    int one = 1;
+    for (int i = 0; i < 8; i++) {
+        one = __shfl_xor_sync(0xffffffffu, one, 1);
+    }
+    atomicAdd(&shared[(threadIdx.x + 32) % THREADS], one);
+    __syncthreads();
+    atomicAdd(sum, shared[threadIdx.x]);
 }
 
 __global__ static void read_past_the_end(const int *values, int *sum, int count) {
@@ -250,7 +266,15 @@ static bool missing_barrier(const memory *m) {
     no_barrier<<<1, THREADS>>>(m->sum);
     const int sum = sum_of(m);
     printf("%s a missing barrier\n", sum == THREADS ? "FAILED" : "passed");
-    return sum != THREADS;
+    int right = 0;
+    for (int i = 0; i < 8; i++) {
+        start(m);
+        no_barrier_far<<<1, THREADS>>>(m->sum);
+        right += sum_of(m) == THREADS;
+    }
+    const bool found = emu_order_seed == 0 || right < 8;
+    printf("%s a barrier missing far away, right %d times\n", found ? "passed" : "FAILED", right);
+    return sum != THREADS && found;
 }
 
 static bool unwritten(const memory *m) {

@@ -87,6 +87,7 @@ struct kt_runner {
     unsigned char *image;
     uint64_t image_bytes;
     int32_t most_rows, most_outputs; /* of a step of the run */
+    void *last_block;                /* of the last step of the run, in one of the executor's blocks */
 };
 
 static uint64_t aligned(uint64_t bytes) {
@@ -603,7 +604,8 @@ static bool run_step(kt_runner *r, const step_plan *step, bool move, kt_random *
     sl_error error = {0};
     fill_image(r, step);
     fill_block(r, step, move, random);
-    const sl_step_header *header = sl_step_head(f->step_block(r->executor));
+    r->last_block = f->step_block(r->executor);
+    const sl_step_header *header = sl_step_head(r->last_block);
     const int32_t rows = header->rows, outputs = header->outputs;
     const bool good = copy_image(r, rows, outputs, true) &&
                       check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
@@ -750,6 +752,10 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
 
 bool kt_run_op(kt_runner *r) {
     sl_error error = {0};
+    void *block = r->backend->functions->step_block(r->executor); /* not always the same one */
+    if (block != r->last_block) {
+        memcpy(block, r->last_block, r->deployment.step.bytes);
+    }
     return check(r->backend->functions->submit(r->executor, 1, &error), &error, r->c->name) &&
            check(r->backend->functions->wait(r->executor, &error), &error, r->c->name);
 }

@@ -217,7 +217,7 @@ static __device__ void fill_bins(const sampling &s, const search &q, int shift, 
                                  shared_memory *shared) {
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
     for (int32_t i = (int32_t)threadIdx.x; i < WARPS * BINS; i += THREADS) {
-        shared->bins[0][i] = 0;
+        shared->bins[i / BINS][i % BINS] = 0;
     }
     __syncthreads();
     const auto add = [&](uint32_t key) {
