@@ -222,6 +222,7 @@ const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_que
 /* matvec*.cu: as `few`, at the rate the weights can be read; of few's class, but for floats. */
 SL_CUDA_RUN(sl_cuda_linear_matvec_f32);
 SL_CUDA_RUN(sl_cuda_linear_matvec_f16);
+SL_CUDA_RUN(sl_cuda_linear_tile_f32); /* from 9 rows on, in the class of matvec's F32 */
 SL_CUDA_RUN(sl_cuda_linear_matvec_bf16);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
@@ -230,6 +231,7 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_q5_k);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q6_k);
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* An integer matvec, the ACTIVATE of its two segments, and possibly the QUANTIZE of that. */
 SL_CUDA_RUN(sl_cuda_matvec_activate);
 const char *sl_cuda_matvec_activate_declines(const sl_fusion *fusion, const sl_fusion_query *query);

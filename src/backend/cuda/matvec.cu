@@ -6,7 +6,7 @@
  *
  * Class "f32/lanes": piece p of a row goes to lane p % 32 (F32: of four warps, to thread p % 128). A lane
  * adds its products in rising order with fmaf; then the lanes are added as in sl_warp_sum, and the warps in
- * order. Then bias, then residual. */
+ * order. Then bias, then residual. With more rows F32 weights go tile by tile, in the same class. */
 #include "backend/cuda/device.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / SL_WARP };
@@ -191,6 +191,100 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* ---- many rows ---- */
+
+/* A block has TILE_GROUPS groups of 128 threads, and each thread a piece's place in the rows as in the kernel
+ * above, so that sums are made in the same order; but for ROWS rows of x times OUTPUTS weight rows at once.
+ * What lanes load is consecutive, and rows of x are shared by the groups through the cache. */
+enum { TILE_GROUPS = 4, TILE_LANES = 128, TILE_THREADS = TILE_GROUPS * TILE_LANES };
+
+/* Adds each of COUNT values over the warp as sl_warp_sum does, with the same bits, but every exchange leaves
+ * a lane half of the values: the first COUNT / 32 are then those from the returned index on (with fewer than
+ * 32 values, several lanes have the same one). */
+template <int COUNT, int DISTANCE> static __device__ __forceinline__ int32_t sum_many(float *values) {
+    const bool upper = ((int32_t)threadIdx.x & DISTANCE) != 0;
+    if constexpr (COUNT == 1) {
+        values[0] += __shfl_xor_sync(SL_FULL_WARP, values[0], DISTANCE);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; i++) {
+        const float given = upper ? values[i] : values[i + COUNT / 2];
+        const float kept = upper ? values[i + COUNT / 2] : values[i];
+        values[i] = kept + __shfl_xor_sync(SL_FULL_WARP, given, DISTANCE);
+    }
+    const int32_t index = upper ? COUNT / 2 : 0;
+    if constexpr (DISTANCE == 1) {
+        return index;
+    } else {
+        return index + sum_many<(COUNT > 1 ? COUNT / 2 : 1), DISTANCE / 2>(values);
+    }
+}
+
+/* blockIdx.y: a group of ROWS rows; blockIdx.x: TILE_GROUPS * OUTPUTS weight rows of a segment. */
+template <int ROWS, int OUTPUTS>
+static __global__ void __launch_bounds__(TILE_THREADS)
+    tile_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ matvec_args args) {
+    enum { COUNT = ROWS * OUTPUTS, LEFT = COUNT > SL_WARP ? COUNT / SL_WARP : 1 };
+    __shared__ float partial[TILE_THREADS / SL_WARP][COUNT];
+    sl_let_next_begin();
+    sl_wait_for_inputs();
+    const int32_t first = (int32_t)blockIdx.y * ROWS, left = sl_count(context, args.y.rows) - first;
+    if (left <= 0) {
+        return;
+    }
+    const int32_t segment = find_segment(args), warp = (int32_t)threadIdx.x / SL_WARP;
+    const int32_t group = (int32_t)threadIdx.x / TILE_LANES, thread = (int32_t)threadIdx.x % TILE_LANES;
+    const sl_cuda_weight &weight = args.weights[segment];
+    const int32_t output =
+        (((int32_t)blockIdx.x - args.first_block[segment]) * TILE_GROUPS + group) * OUTPUTS;
+    const float4 *x = (const float4 *)sl_f32(args.x, first), *w[OUTPUTS];
+    uint32_t offsets[ROWS]; /* of rows, in units of 16 bytes */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) { /* past the end: the last row once more */
+        offsets[r] = (uint32_t)(r < left ? r : left - 1) * (uint32_t)(args.x.row_bytes / 16);
+    }
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) {
+        const int32_t row = output + o < weight.rows ? output + o : weight.rows - 1;
+        w[o] = (const float4 *)(weight.data + (uint64_t)row * weight.row_bytes);
+    }
+    float sums[COUNT] = {};
+#pragma unroll 1
+    for (int32_t piece = thread; piece < weight.columns / 4; piece += TILE_LANES) {
+        float4 weights[OUTPUTS];
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+            weights[o] = __ldg(w[o] + piece);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float4 v = x[offsets[r] + (uint32_t)piece];
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                float *sum = &sums[r * OUTPUTS + o];
+                *sum = fmaf(weights[o].w, v.w,
+                            fmaf(weights[o].z, v.z, fmaf(weights[o].y, v.y, fmaf(weights[o].x, v.x, *sum))));
+            }
+        }
+    }
+    const int32_t index = sum_many<COUNT, SL_WARP / 2>(sums);
+#pragma unroll
+    for (int i = 0; i < LEFT; i++) {
+        partial[warp][index + i] = sums[i];
+    }
+    __syncthreads();
+    for (int32_t i = thread; i < COUNT; i += TILE_LANES) {
+        const int32_t r = i / OUTPUTS, o = i % OUTPUTS, from = group * (TILE_LANES / SL_WARP);
+        float sum = partial[from][i];
+        for (int32_t other = 1; other < TILE_LANES / SL_WARP; other++) {
+            sum += partial[from + other][i];
+        }
+        if (r < left && output + o < weight.rows) {
+            store(args, weight, 0, first + r, output + o, sum);
+        }
+    }
+}
+
 /* ---- launches ---- */
 
 /* `per_block`: weight rows of a block. Returns the blocks along x. */
@@ -238,6 +332,28 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_f32) {
     return launch_type<SL_QTYPE_F32>(context, op, stream);
 }
 
+template <int ROWS, int OUTPUTS>
+static cudaError_t launch_tile(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    matvec_args args = {};
+    const unsigned blocks = make_args(context, op, TILE_GROUPS * OUTPUTS, &args);
+    const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
+    const sl_launch_shape shape = {dim3(blocks, groups), dim3(TILE_THREADS), 0};
+    return sl_launch(context, stream, shape, tile_kernel<ROWS, OUTPUTS>, *context, args);
+}
+
+/* Large tiles read less, small ones fill the device with few rows. */
+SL_CUDA_RUN(sl_cuda_linear_tile_f32) {
+    const int64_t rows = op->rows[op->out[0].rows];
+    int64_t outputs = 0;
+    for (int32_t s = 0; s < op->weight_count; s++) {
+        outputs += op->weights[s].rows;
+    }
+    return rows * outputs >= (int64_t)context->processors * 16 * 16 * 3 / 4
+               ? launch_tile<16, 4>(context, op, stream)
+           : rows * outputs >= (int64_t)context->processors * 8 * 8 ? launch_tile<8, 2>(context, op, stream)
+                                                                    : launch_tile<4, 1>(context, op, stream);
+}
+
 SL_CUDA_RUN(sl_cuda_linear_matvec_f16) {
     return launch_type<SL_QTYPE_F16>(context, op, stream);
 }
@@ -262,6 +378,17 @@ const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kern
         return "takes rows aligned to 16 bytes";
     }
     return sl_cuda_linear_declines(kernel, query);
+}
+
+const char *sl_cuda_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    if (query->op->in[1].value != SL_NONE) {
+        return "takes no experts";
+    }
+    if (query->rows[query->values[query->op->out[0].value].rows] <
+        ((const sl_cuda_kernel *)kernel)->least_rows) {
+        return "is for more rows";
+    }
+    return sl_cuda_matvec_float_declines(kernel, query);
 }
 
 /* ---- integers ---- */
