@@ -80,7 +80,7 @@ template <int TYPE> struct ring_memory {
         scales = weights + layout::chunks * RING_OUTPUTS * layout::stride, /* [output][64] */
         rows = scales + RING_OUTPUTS * 64, /* [consumer warp][RING_ROWS]: y's rows */
         schedule = rows + RING_CONSUMERS / SL_WARP * RING_ROWS * 4,
-        barriers = schedule + (int)sizeof(ring_schedule),
+        barriers = schedule + ((int)sizeof(ring_schedule) + 7) / 8 * 8,
         bytes = barriers + 16 * (layout::steps + layout::chunks) + 1024
     };
     static_assert(bytes <= 227 * 1024, "a block's shared memory");
