@@ -51,14 +51,34 @@ foreach(source ${cuda_sources})
     DEPENDS ${source} DEPFILE ${object}.d COMMENT "nvcc ${name}.cu" VERBATIM)
   list(APPEND cuda_objects ${object})
 endforeach()
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+
+# The same module for compute-sanitizer's racecheck, on demand: kernels with rings in shared memory so built that it can
+# follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.
+set(racecheck_objects ${cuda_objects})
+file(GLOB ring_sources CONFIGURE_DEPENDS src/backend/cuda/matmul_*.cu src/backend/cuda/flash_decode_*.cu
+  src/backend/cuda/flash_wgmma.cu src/backend/cuda/chain.cu)
+foreach(source ${ring_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_BINARY_DIR}/racecheck/${name}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${SLUICE_NVCC} ${cuda_flags} -DSL_CUDA_RACECHECK -lineinfo -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
+    DEPENDS ${source} DEPFILE ${object}.d COMMENT "nvcc ${name}.cu for racecheck" VERBATIM)
+  list(REMOVE_ITEM racecheck_objects ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  list(APPEND racecheck_objects ${object})
+endforeach()
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda ${CMAKE_BINARY_DIR}/racecheck)
 
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
+add_library(sluice_cuda_racecheck MODULE EXCLUDE_FROM_ALL ${cuda_host_sources} ${racecheck_objects}
+  ${SLUICE_CUDA_BASE_SOURCES})
 add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects} ${SLUICE_CUDA_BASE_SOURCES})
-set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-target_include_directories(sluice_cuda PRIVATE src)
-target_include_directories(sluice_cuda SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})
-target_link_libraries(sluice_cuda PRIVATE ${SLUICE_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt m)
-target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
-set_target_properties(sluice_cuda PROPERTIES OUTPUT_NAME sluice-cuda PREFIX lib)
+set_source_files_properties(${cuda_objects} ${racecheck_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+foreach(module sluice_cuda sluice_cuda_racecheck)
+  target_include_directories(${module} PRIVATE src)
+  target_include_directories(${module} SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})
+  target_link_libraries(${module} PRIVATE ${SLUICE_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt m)
+  target_link_options(${module} PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  set_target_properties(${module} PROPERTIES OUTPUT_NAME sluice-cuda PREFIX lib)
+endforeach()
+set_target_properties(sluice_cuda_racecheck PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/racecheck)
 install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
