@@ -229,6 +229,14 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q5_k);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q4_1);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q5_0);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q5_1);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q2_k);
+SL_CUDA_RUN(sl_cuda_linear_matvec_q3_k);
+SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_nl);
+SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_xs);
+SL_CUDA_RUN(sl_cuda_linear_matvec_mxfp4);
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -239,6 +247,9 @@ const char *sl_cuda_matvec_activate_declines(const sl_fusion *fusion, const sl_f
 cudaError_t sl_cuda_matvec_prepare(int device);
 cudaError_t sl_cuda_matvec_prepare_legacy(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_kquants(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_fives(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_bits(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_tables(int most_bytes);
 /* matmul_*.cu: tensor cores on BF16 x, weights decoded to BF16 in registers; for more rows than `few` */
 SL_CUDA_RUN(sl_cuda_linear_mma_f16);
 SL_CUDA_RUN(sl_cuda_linear_mma_bf16);

@@ -9,25 +9,37 @@
 
 #include "backend/cuda/matvec_common.cuh"
 
+/* What a group of x brings besides its values and scale. */
+enum {
+    SL_X_NOTHING,
+    SL_X_START, /* where its dot product starts: 1.5 * 2^23 + FACTOR * sum, as an integer's bits */
+    SL_X_MIN,   /* scale * sum */
+    SL_X_HALVES /* FACTOR * the sum of each half */
+};
+
 /* BYTES of a chunk of weights. A chunk of x is a record: 256 values, 8 scales, and EXTRA words that the type
  * needs; RECORD is padded to an odd multiple of 16, so that 16-byte reads of neighbouring records fall on
- * different banks. */
+ * different banks. INTERLEAVED: a group's values lie as 0 16 1 17 ... 15 31. */
+template <int WEIGHT_BYTES, int BRINGS, int TIMES = 0, bool INTERLEAVES = false> struct chunk_shape {
+    enum { BYTES = WEIGHT_BYTES, X = BRINGS, FACTOR = TIMES, INTERLEAVED = INTERLEAVES };
+    enum { EXTRA = SL_CHUNK_GROUPS * (BRINGS == SL_X_NOTHING ? 0 : BRINGS == SL_X_HALVES ? 2 : 1) };
+    enum { RECORD = SL_CHUNK + 4 * (SL_CHUNK_GROUPS + EXTRA) + 16 };
+};
 template <int TYPE> struct sl_chunk_shape;
-template <> struct sl_chunk_shape<SL_QTYPE_Q8_0> {
-    enum { BYTES = 8 * SL_Q8_0_BYTES, RECORD = 304 };
-};
-template <> struct sl_chunk_shape<SL_QTYPE_Q4_0> { /* extra: 1.5 * 2^23 - 8 * sum, as an integer's bits */
-    enum { BYTES = 8 * SL_Q4_0_BYTES, RECORD = 336 };
-};
-template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> { /* extra: scale * sum */
-    enum { BYTES = SL_Q4_K_BYTES, RECORD = 336 };
-};
-template <> struct sl_chunk_shape<SL_QTYPE_Q5_K> { /* extra: scale * sum */
-    enum { BYTES = SL_Q5_K_BYTES, RECORD = 336 };
-};
-template <> struct sl_chunk_shape<SL_QTYPE_Q6_K> { /* extra: -32 * the sum of each half of a group */
-    enum { BYTES = SL_Q6_K_BYTES, RECORD = 368 };
-};
+template <> struct sl_chunk_shape<SL_QTYPE_Q8_0> : chunk_shape<8 * SL_Q8_0_BYTES, SL_X_NOTHING> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_0> : chunk_shape<8 * SL_Q4_0_BYTES, SL_X_START, -8> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> : chunk_shape<SL_Q4_K_BYTES, SL_X_MIN> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q5_K> : chunk_shape<SL_Q5_K_BYTES, SL_X_MIN> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q6_K> : chunk_shape<SL_Q6_K_BYTES, SL_X_HALVES, -32> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_1> : chunk_shape<8 * SL_Q4_1_BYTES, SL_X_MIN> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q5_0> : chunk_shape<8 * SL_Q5_0_BYTES, SL_X_START, -16> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q5_1> : chunk_shape<8 * SL_Q5_1_BYTES, SL_X_MIN> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q2_K> : chunk_shape<SL_Q2_K_BYTES, SL_X_HALVES, 1> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q3_K> : chunk_shape<SL_Q3_K_BYTES, SL_X_HALVES, -4> {};
+template <>
+struct sl_chunk_shape<SL_QTYPE_IQ4_NL> : chunk_shape<8 * SL_IQ4_NL_BYTES, SL_X_NOTHING, 0, true> {};
+template <> struct sl_chunk_shape<SL_QTYPE_IQ4_XS> : chunk_shape<SL_IQ4_XS_BYTES, SL_X_NOTHING, 0, true> {};
+template <> struct sl_chunk_shape<SL_QTYPE_MXFP4> : chunk_shape<8 * SL_MXFP4_BYTES, SL_X_START, -12, true> {};
 
 #define SL_FLOAT_OF_INT 12582912.0f /* 1.5 * 2^23 */
 #define SL_FLOAT_OF_INT_BITS 0x4b400000
@@ -52,40 +64,70 @@ static __device__ __forceinline__ float sl_times_byte(float d, float less, uint3
 
 /* ---- x ---- */
 
+/* What a group of x brings; low: its first half. */
+template <int TYPE>
+static __device__ __forceinline__ void sl_x_extra(const uint4 &low, float scale, int32_t sum,
+                                                  uint32_t extra[2]) {
+    typedef sl_chunk_shape<TYPE> shape;
+    if (shape::X == SL_X_MIN) {
+        extra[0] = __float_as_uint(scale * (float)sum);
+    } else if (shape::X == SL_X_START) {
+        extra[0] = (uint32_t)(SL_FLOAT_OF_INT_BITS + shape::FACTOR * sum);
+    } else if (shape::X == SL_X_HALVES) {
+        int32_t half = __dp4a((int32_t)low.x, 0x01010101, 0);
+        half = __dp4a((int32_t)low.y, 0x01010101, half);
+        half = __dp4a((int32_t)low.z, 0x01010101, half);
+        half = __dp4a((int32_t)low.w, 0x01010101, half);
+        extra[0] = (uint32_t)(shape::FACTOR * half);
+        extra[1] = (uint32_t)(shape::FACTOR * (sum - half));
+    }
+}
+
+/* Four elements of a group's first half, and the four of its second half beside them, in turn. */
+static __device__ __forceinline__ void sl_interleave(uint32_t first, uint32_t second, uint32_t *to) {
+    to[0] = __byte_perm(first, second, 0x5140);
+    to[1] = __byte_perm(first, second, 0x7362);
+}
+
 /* Puts chunks of a row of x as records; all threads of the block, a group each. All loads of a thread are
  * under way at once. */
 template <int TYPE>
 static __device__ __forceinline__ void sl_stage_x(const sl_q8_32 &x, int32_t chunks, unsigned char *records) {
-    enum { RECORD = sl_chunk_shape<TYPE>::RECORD };
+    typedef sl_chunk_shape<TYPE> shape;
 #pragma unroll 2
     for (int32_t i = (int32_t)threadIdx.x; i < chunks * SL_CHUNK_GROUPS; i += (int32_t)blockDim.x) {
-        const int4 low = ((const int4 *)x.values)[2 * i], high = ((const int4 *)x.values)[2 * i + 1];
+        uint4 low = ((const uint4 *)x.values)[2 * i], high = ((const uint4 *)x.values)[2 * i + 1];
         const float scale = x.scales[i];
         const int32_t x_sum = x.sums[i], g = i % SL_CHUNK_GROUPS;
-        unsigned char *record = records + i / SL_CHUNK_GROUPS * RECORD;
-        ((int4 *)record)[2 * g] = low;
-        ((int4 *)record)[2 * g + 1] = high;
-        float *scales = (float *)(record + SL_CHUNK), *extra = scales + SL_CHUNK_GROUPS;
+        uint32_t extra[2];
+        sl_x_extra<TYPE>(low, scale, x_sum, extra);
+        if (shape::INTERLEAVED) {
+            uint32_t words[8];
+            sl_interleave(low.x, high.x, words);
+            sl_interleave(low.y, high.y, words + 2);
+            sl_interleave(low.z, high.z, words + 4);
+            sl_interleave(low.w, high.w, words + 6);
+            low = make_uint4(words[0], words[1], words[2], words[3]);
+            high = make_uint4(words[4], words[5], words[6], words[7]);
+        }
+        unsigned char *record = records + i / SL_CHUNK_GROUPS * shape::RECORD;
+        ((uint4 *)record)[2 * g] = low;
+        ((uint4 *)record)[2 * g + 1] = high;
+        float *scales = (float *)(record + SL_CHUNK);
+        uint32_t *extras = (uint32_t *)(scales + SL_CHUNK_GROUPS);
         scales[g] = scale;
-        if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
-            extra[g] = scale * (float)x_sum;
-        } else if (TYPE == SL_QTYPE_Q4_0) {
-            ((int32_t *)extra)[g] = SL_FLOAT_OF_INT_BITS - 8 * x_sum;
-        } else if (TYPE == SL_QTYPE_Q6_K) {
-            int32_t sum = 0;
-            sum = __dp4a(low.x, 0x01010101, sum);
-            sum = __dp4a(low.y, 0x01010101, sum);
-            sum = __dp4a(low.z, 0x01010101, sum);
-            sum = __dp4a(low.w, 0x01010101, sum);
-            ((int32_t *)extra)[2 * g] = -32 * sum;
-            ((int32_t *)extra)[2 * g + 1] = -32 * (x_sum - sum);
+        if (shape::X == SL_X_HALVES) {
+            extras[2 * g] = extra[0];
+            extras[2 * g + 1] = extra[1];
+        } else if (shape::X != SL_X_NOTHING) {
+            extras[g] = extra[0];
         }
     }
 }
 
 /* A lane's chunk of x. */
 template <int TYPE> struct sl_x_chunk {
-    enum { EXTRA = TYPE == SL_QTYPE_Q8_0 ? 0 : TYPE == SL_QTYPE_Q6_K ? 16 : 8 };
+    enum { EXTRA = sl_chunk_shape<TYPE>::EXTRA };
     int32_t values[SL_CHUNK / 4];
     float scales[SL_CHUNK_GROUPS];
     uint32_t extra[EXTRA > 0 ? EXTRA : 1];

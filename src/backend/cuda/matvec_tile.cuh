@@ -14,12 +14,20 @@ enum { SL_TILE_ROWS = 16, SL_TILE_X = 8 };
 /* x of a chunk: values [group][row][32], scales [group][row], then per group and row what the type needs, see
  * sl_chunk_shape; Q6_K's halves [group][half][row]. ITEM: chunks of a weight row that a warp takes at once,
  * whole sectors of memory if possible. STRIDE: of their weight rows in shared memory, which keeps the reads
- * of a warp on different banks; Q6_K's chunks begin and end at any even address. */
+ * of a warp on different banks. Chunks of no whole 16 bytes begin up to 15 bytes behind a row's start there.
+ */
 template <int TYPE> struct sl_tile_shape {
     enum { VALUES = SL_CHUNK * SL_TILE_X, SCALES = SL_CHUNK_GROUPS * SL_TILE_X * 4 };
-    enum { X_BYTES = VALUES + SCALES * (TYPE == SL_QTYPE_Q8_0 ? 1 : TYPE == SL_QTYPE_Q6_K ? 3 : 2) };
+    enum { X_BYTES = VALUES + SCALES + sl_chunk_shape<TYPE>::EXTRA * SL_TILE_X * 4 };
     enum { ITEM = TYPE == SL_QTYPE_Q8_0 ? 1 : 2, BYTES = ITEM * sl_chunk_shape<TYPE>::BYTES };
-    enum { STRIDE = TYPE == SL_QTYPE_Q6_K ? 464 : TYPE == SL_QTYPE_Q4_0 ? BYTES + 16 : BYTES };
+    enum {
+        STRIDE = TYPE == SL_QTYPE_Q6_K                                                     ? 464
+                 : TYPE == SL_QTYPE_IQ4_XS || TYPE == SL_QTYPE_MXFP4                       ? 304
+                 : TYPE == SL_QTYPE_Q3_K                                                   ? 240
+                 : TYPE == SL_QTYPE_Q2_K                                                   ? 208
+                 : TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K ? BYTES
+                                                                                           : BYTES + 16
+    };
 };
 
 /* ---- x ---- */
@@ -38,6 +46,17 @@ template <int TYPE> static __device__ __forceinline__ void order_group(uint32_t 
     uint32_t moved[8];
     if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
         return; /* eight bytes of the block's 32 */
+    }
+    if (sl_chunk_shape<TYPE>::INTERLEAVED) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sl_interleave(words[i], words[4 + i], moved + 2 * i);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            words[i] = moved[i];
+        }
+        return;
     }
     if (TYPE == SL_QTYPE_Q8_0 && group % 2 == 0) { /* the block starts in the middle of a word */
         shift_halves<8>(words, moved);
@@ -73,19 +92,15 @@ static __device__ __forceinline__ void tile_put(const tile_group &x, int32_t row
     uint4 *values = (uint4 *)(record + (g * SL_TILE_X + row) * 32);
     values[0] = make_uint4(words[0], words[1], words[2], words[3]);
     values[1] = make_uint4(words[4], words[5], words[6], words[7]);
-    float *scales = (float *)(record + shape::VALUES), *extra = scales + SL_CHUNK_GROUPS * SL_TILE_X;
+    float *scales = (float *)(record + shape::VALUES);
+    uint32_t *extras = (uint32_t *)(scales + SL_CHUNK_GROUPS * SL_TILE_X), extra[2];
     scales[g * SL_TILE_X + row] = x.scale;
-    if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
-        extra[g * SL_TILE_X + row] = x.scale * (float)x.sum;
-    } else if (TYPE == SL_QTYPE_Q4_0) {
-        ((int32_t *)extra)[g * SL_TILE_X + row] = SL_FLOAT_OF_INT_BITS - 8 * x.sum;
-    } else if (TYPE == SL_QTYPE_Q6_K) {
-        int32_t half = __dp4a((int32_t)x.low.x, 0x01010101, 0);
-        half = __dp4a((int32_t)x.low.y, 0x01010101, half);
-        half = __dp4a((int32_t)x.low.z, 0x01010101, half);
-        half = __dp4a((int32_t)x.low.w, 0x01010101, half);
-        ((int32_t *)extra)[2 * g * SL_TILE_X + row] = -32 * half;
-        ((int32_t *)extra)[(2 * g + 1) * SL_TILE_X + row] = -32 * (x.sum - half);
+    sl_x_extra<TYPE>(x.low, x.scale, x.sum, extra);
+    if (sl_chunk_shape<TYPE>::X == SL_X_HALVES) {
+        extras[2 * g * SL_TILE_X + row] = extra[0];
+        extras[(2 * g + 1) * SL_TILE_X + row] = extra[1];
+    } else if (sl_chunk_shape<TYPE>::X != SL_X_NOTHING) {
+        extras[g * SL_TILE_X + row] = extra[0];
     }
 }
 

@@ -2,6 +2,7 @@
 #ifndef SL_BACKEND_CUDA_MATVEC_TYPES_CUH
 #define SL_BACKEND_CUDA_MATVEC_TYPES_CUH
 
+#include "backend/cuda/matvec_bits.cuh"
 #include "backend/cuda/matvec_ring.cuh"
 #include "backend/cuda/matvec_rows.cuh"
 
@@ -49,5 +50,10 @@ template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
     code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
     return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
 }
+
+#define MATVEC_RUN(ID, name)                                                                                 \
+    SL_CUDA_RUN(sl_cuda_linear_matvec_##name) {                                                              \
+        return matvec_launch<SL_QTYPE_##ID>(context, op, stream);                                            \
+    }
 
 #endif
