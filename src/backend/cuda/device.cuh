@@ -46,9 +46,9 @@ static cudaError_t sl_launch(const sl_cuda_context *context, cudaStream_t stream
 }
 
 /* First in every kernel that sl_launch launches, by every thread, before anything conditional: until it
- * returns, what the kernels before wrote is not there, the step block neither, and nothing may be written.
- * Only weights may be read earlier. A block that left without it could let the next kernel begin before the
- * last one ended. */
+ * returns, what the kernels before wrote is not there, and nothing may be written. Only weights may be read
+ * earlier, and the step block, which is copied before a step's first launch. A block that left without it
+ * could let the next kernel begin before the last one ended. */
 static __device__ __forceinline__ void sl_wait_for_inputs(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,5 +1,6 @@
 /* Flash attention: which kernel of flash.cuh an op takes, and the launch that adds chunks. */
 #include "backend/cuda/flash.cuh"
+#include "backend/cuda/heads.cuh"
 
 enum {
     MERGE_THREADS = 128,
@@ -241,7 +242,9 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     return code;
 }
 
-SL_CUDA_RUN(sl_cuda_flash_decode) {
+/* heads: NULL, or what makes the heads in the same launch. */
+static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, const sl_heads_args *heads,
+                          cudaStream_t stream) {
     const sl_op_attention *attention = &op->op->u.attention;
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     const decode_args args = {*attention,
@@ -260,14 +263,52 @@ SL_CUDA_RUN(sl_cuda_flash_decode) {
                                       true};
     switch (context->caches[attention->place.group].type) {
     case SL_QTYPE_BF16:
-        return sl_decode_launch_bf16(context, &args, &shape, stream);
+        return sl_decode_launch_bf16(context, &args, heads, &shape, stream);
     case SL_QTYPE_Q8_0:
-        return sl_decode_launch_q8_0(context, &args, &shape, stream);
+        return sl_decode_launch_q8_0(context, &args, heads, &shape, stream);
     case SL_QTYPE_FP8:
-        return sl_decode_launch_fp8(context, &args, &shape, stream);
+        return sl_decode_launch_fp8(context, &args, heads, &shape, stream);
     default:
-        return sl_decode_launch_f16(context, &args, &shape, stream);
+        return sl_decode_launch_f16(context, &args, heads, &shape, stream);
     }
+}
+
+SL_CUDA_RUN(sl_cuda_flash_decode) {
+    return decode(context, op, NULL, stream);
+}
+
+/* Ops: those of sl_cuda_heads, ATTENTION. */
+SL_CUDA_RUN(sl_cuda_heads_decode) {
+    const sl_heads_args heads = sl_heads_args_of(context, op);
+    return decode(context, op + op->run_length - 1, &heads, stream);
+}
+
+const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const int32_t last = fusion->count - 1;
+    const sl_op *attention = &query->ops[last], *write = attention - 1, *rope = write - 2;
+    const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)query->kernels[last];
+    if (kernel->run != sl_cuda_flash_decode) {
+        return "takes attention by cuda-flash-decode";
+    }
+    if (query->rows[SL_ROWS_STEP] > 1) {
+        return "takes one row";
+    }
+    sl_fusion heads = *fusion;
+    heads.count = last;
+    const char *reason = sl_cuda_heads_declines(&heads, query);
+    if (reason) {
+        return reason;
+    }
+    if (attention->in[0].value != rope->out[0].value || attention->in[0].column != rope->out[0].column ||
+        attention->u.attention.q_stride != rope->u.rope.stride ||
+        attention->u.attention.heads != rope->u.rope.heads ||
+        attention->u.attention.place.group != write->u.cache_write.place.group ||
+        attention->u.attention.place.layer != write->u.cache_write.place.layer) {
+        return "takes ops of which each reads the one before";
+    }
+    return query->unread[last - 3][0] && query->unread[last - 2][0]
+               ? NULL
+               : "takes queries and keys that nobody else reads";
 }
 
 SL_CUDA_RUN(sl_cuda_flash_whole) {

@@ -62,6 +62,8 @@ static inline int32_t decode_most_parts(int32_t kv_heads) {
     return (DECODE_PARTS + kv_heads - 1) / kv_heads + 1;
 }
 
+struct sl_heads_args;
+
 typedef struct decode_args {
     sl_op_attention attention;
     sl_cuda_operand q, gate, y;
@@ -75,9 +77,12 @@ typedef struct decode_args {
     int32_t layers;     /* of a page */
 } decode_args;
 
+/* heads: what makes the heads of q and k in the same launch, see heads.cuh; NULL: q is made, k and v are in
+ * the cache */
 #define FLASH_DECLARE(name)                                                                                  \
     cudaError_t sl_decode_launch_##name(const sl_cuda_context *context, const decode_args *args,             \
-                                        const flash_launch_shape *shape, cudaStream_t stream);               \
+                                        const struct sl_heads_args *heads, const flash_launch_shape *shape,  \
+                                        cudaStream_t stream);                                                \
     cudaError_t sl_decode_prepare_##name(void);
 FLASH_DECLARE(f16)
 FLASH_DECLARE(bf16)

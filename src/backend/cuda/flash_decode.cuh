@@ -20,19 +20,23 @@
 #define SL_BACKEND_CUDA_FLASH_DECODE_CUH
 
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/heads.cuh"
 
 enum {
     DECODE_WARPS = 4, /* that multiply */
     DECODE_THREADS = 32 * (DECODE_WARPS + 1),
     DECODE_MULTIPLIERS = 32 * DECODE_WARPS,
-    DECODE_BATCH = 8 /* parts that are on their way at a time */
+    DECODE_BATCH = 8, /* parts that are on their way at a time */
+    DECODE_NEWEST = 2 /* the barrier at which the step's key and value are in shared memory */
 };
 
 /* BYTES: of an element in a slot. BOXES: of 128 bytes of a row. COLUMNS: of keys and values, what a head
  * lacks is zeros. */
-template <int TYPE, int SIZE, int UNITS_, int SLOTS_> struct decode_shape {
+template <int TYPE, int SIZE, int UNITS_, int SLOTS_, bool ONE_> struct decode_shape {
     static constexpr bool RAW = TYPE == SL_QTYPE_Q8_0; /* rows as they lie in the page */
     static constexpr int UNITS = UNITS_, SLOTS = SLOTS_;
+    static constexpr bool ONE = ONE_; /* steps of one row at most, whose heads are made here */
+    static constexpr int QUADS = (SIZE + SL_QUAD * SL_WARP - 1) / (SL_QUAD * SL_WARP); /* of a lane */
     static constexpr int BYTES = TYPE == SL_QTYPE_FP8 ? 1 : 2;
     static constexpr int BOXES = (SIZE * BYTES + 127) / 128;
     static constexpr int COLUMNS = RAW ? SIZE : BOXES * 128 / BYTES;
@@ -46,6 +50,7 @@ template <int TYPE, int SIZE, int UNITS_, int SLOTS_> struct decode_shape {
 /* Some parts of a run of units. */
 typedef struct decode_item {
     const int32_t *table;
+    int32_t slot;        /* of the sequence */
     int32_t first_row;   /* of the span, in the step */
     int32_t length;      /* of the span: keys before its rows */
     int32_t unit, units; /* numbered in the span */
@@ -55,12 +60,15 @@ typedef struct decode_item {
     int32_t tile, end;         /* tiles of all parts of the item */
 } decode_item;
 
-template <int UNITS, int SLOTS> struct decode_shared {
+template <int UNITS, int SLOTS, int COLUMNS, int QUADS> struct decode_shared {
     uint64_t full[SLOTS], empty[SLOTS];
     int32_t before[DECODE_MOST_ROWS + 1]; /* items before each span */
     int32_t value_size;
     float m[DECODE_WARPS][UNITS], l[DECODE_WARPS][UNITS]; /* of the strands; m times c */
     float2 totals[2][UNITS];                              /* m and l of the parts before, by turns */
+    /* Where heads are made here: pairs of q, no bank twice; and the last key and value. */
+    uint32_t queries[UNITS][COLUMNS / 2 + 4];
+    float4 newest[2][QUADS][SL_WARP];
     bool last;
 };
 
@@ -70,6 +78,12 @@ template <int UNITS, int SLOTS> struct decode_shared {
 
 static __device__ __forceinline__ int32_t decode_rest(int32_t x, int32_t d) {
     return x - hopper_divide(x, d) * d;
+}
+
+/* Rows of the span before a unit's. */
+template <bool ONE>
+static __device__ __forceinline__ int32_t decode_rows_before(const decode_args &args, int32_t unit) {
+    return ONE ? 0 : hopper_divide(unit, args.ratio);
 }
 
 /* Rows of a span in one tile of keys: they have the same parts. */
@@ -140,15 +154,28 @@ static __device__ __forceinline__ void decode_list(const sl_cuda_context &contex
     }
 }
 
+/* How many items there are. */
+template <typename SHAPE, typename SHARED>
+static __device__ __forceinline__ int32_t decode_total(const sl_cuda_context &context,
+                                                       const decode_args &args, const SHARED &shared) {
+    if (!SHAPE::ONE) {
+        return shared.before[args.spans];
+    }
+    const int32_t group = args.attention.place.group, length = context.spans[0].length[group];
+    const sl_cuda_cache &cache = context.caches[group];
+    const decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, length, 0, 1);
+    return context.header->rows > 0 ? rows.runs * rows.groups * cache.kv_heads : 0;
+}
+
 /* By a whole warp: what item `number`, which exists, is. */
-template <int UNITS>
+template <typename SHAPE>
 static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context &context,
                                                           const decode_args &args, const int32_t *before,
                                                           int32_t number) {
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
     int32_t s = 0;
-    for (int32_t base = 1; base < args.spans; base += SL_WARP) {
+    for (int32_t base = 1; !SHAPE::ONE && base < args.spans; base += SL_WARP) {
         s += __popc(__ballot_sync(SL_FULL_WARP, base + lane < args.spans && before[base + lane] <= number));
     }
     const sl_step_span &span = context.spans[s];
@@ -156,28 +183,37 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
     item.length = span.length[group];
     item.first_row = span.first_row;
     item.units = span.row_count;
+    item.slot = span.slot;
     item.table = cache.table + (int64_t)span.slot * context.table_width;
-    const int32_t all = item.units, cut = decode_rows_before_cut(item.length, all);
-    int32_t rest = number - before[s];
-    decode_rows rows = decode_cut<UNITS>(args, cache, item.length, 0, cut);
+    const int32_t all = SHAPE::ONE ? 1 : item.units;
+    const int32_t cut = SHAPE::ONE ? 1 : decode_rows_before_cut(item.length, all);
+    int32_t rest = SHAPE::ONE ? number : number - before[s];
+    decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, cut);
     const int32_t items = rows.runs * rows.groups * cache.kv_heads;
-    if (rest >= items) {
+    if (!SHAPE::ONE && rest >= items) {
         rest -= items;
-        rows = decode_cut<UNITS>(args, cache, item.length, cut, all - cut);
+        rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, cut, all - cut);
     }
     const int32_t outer = hopper_divide(rest, cache.kv_heads);
-    const int32_t run = hopper_divide(outer, rows.groups), units = rows.count * args.ratio - run * UNITS;
+    const int32_t run = hopper_divide(outer, rows.groups),
+                  units = rows.count * args.ratio - run * SHAPE::UNITS;
     item.kv_head = rest - outer * cache.kv_heads;
     item.parts = rows.parts;
     item.part_tiles = rows.tiles;
     item.part = (outer - run * rows.groups) * args.item_parts;
     item.count = rows.parts - item.part < args.item_parts ? rows.parts - item.part : args.item_parts;
-    item.unit = rows.first * args.ratio + run * UNITS;
-    item.units = units < UNITS ? units : UNITS;
+    item.unit = rows.first * args.ratio + run * SHAPE::UNITS;
+    item.units = units < SHAPE::UNITS ? units : SHAPE::UNITS;
     const int32_t begin = (rows.first_part + item.part) * rows.tiles, end = begin + item.count * rows.tiles;
     item.tile = begin > rows.first_tile ? begin : rows.first_tile;
     item.end = end <= rows.last_tile ? end : rows.last_tile + 1;
     return item;
+}
+
+/* Whether the key of a step of one row is in the item's tiles. */
+static __device__ __forceinline__ bool decode_has_newest(const decode_item &item) {
+    const int32_t tile = item.length / FLASH_KEYS;
+    return tile >= item.tile && tile < item.end;
 }
 
 /* ---- copying ---- */
@@ -213,35 +249,59 @@ static __device__ __forceinline__ void decode_copy(const sl_cuda_cache &cache, c
     }
 }
 
-/* By one warp: copies all tiles of the block's items, keys and values in turn. */
-template <typename SHAPE, typename SHARED>
-static __device__ __forceinline__ void decode_feed(const sl_cuda_context &context, const decode_args &args,
-                                                   const flash_maps &maps, SHARED *shared, uint32_t slots) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    const uint32_t full = (uint32_t)__cvta_generic_to_shared(shared->full);
-    const uint32_t empty = (uint32_t)__cvta_generic_to_shared(shared->empty);
-    const int32_t total = shared->before[args.spans];
-    uint32_t slot = 0, phase = 1; /* the slots are empty at first */
-    for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
-        const decode_item item = decode_find<SHAPE::UNITS>(context, args, shared->before, number);
-        int32_t mine = item.tile + lane < item.end ? item.table[item.tile + lane] : 0;
-        for (int32_t base = item.tile; base < item.end; base += SL_WARP) {
-            const int32_t count = item.end - base < SL_WARP ? item.end - base : SL_WARP;
-            for (int32_t k = 0; k < 2 * count; k++) {
-                const int32_t page = __shfl_sync(SL_FULL_WARP, mine, k / 2);
-                hopper_wait(empty + 8 * slot, phase);
-                if (lane == 0) {
-                    const decode_load load = {item.kv_head, page > 0 ? page : 0, k % 2 == 0,
-                                              slots + slot * SHAPE::SLOT, full + 8 * slot};
-                    decode_copy<SHAPE>(cache, args, maps, load);
-                }
-                slot = slot + 1 == SHAPE::SLOTS ? 0 : slot + 1;
-                phase ^= slot == 0;
-            }
-            const int32_t next = base + SL_WARP + lane;
-            mine = next < item.end ? item.table[next] : 0;
+/* The tiles below it may be copied before the inputs are there: nothing of this step changes them, nor where
+ * they lie. The step block is there from the beginning, and tells. By a whole warp. */
+template <bool ONE>
+static __device__ __forceinline__ int32_t decode_stable(const sl_cuda_context &context,
+                                                        const decode_args &args, const decode_item &item) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, group = args.attention.place.group;
+    const int32_t changes = context.header->table_changes;
+    /* With one row the step's key goes to its tile in shared memory. */
+    int32_t stable = ONE ? item.end : item.length / FLASH_KEYS;
+    if (context.header->page_copies > 0 || changes > SL_WARP) {
+        return 0;
+    }
+    if (lane < changes) {
+        const sl_table_change change = context.table_changes[lane];
+        if (change.group == group && change.slot == item.slot) {
+            stable = min(stable, change.index);
         }
+    }
+    return __reduce_min_sync(SL_FULL_WARP, stable);
+}
+
+/* Where the warp that copies is. */
+typedef struct decode_feeder {
+    uint32_t slots, full, empty; /* shared memory; the barriers */
+    uint32_t slot, phase;
+} decode_feeder;
+
+/* Copies tiles [first, end) of an item, keys and values in turn. `mine`: the lane's entry of the page table,
+ * from the first tile on. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &cache, const decode_args &args,
+                                                         const flash_maps &maps, const decode_item &item,
+                                                         int32_t first, decode_feeder *feeder) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    /* Past the first level of the cache: it may hold lines from before the inputs were there. */
+    int32_t mine = first + lane < item.end ? __ldcg(item.table + first + lane) : 0;
+    for (int32_t base = first; base < item.end; base += SL_WARP) {
+        const int32_t count = item.end - base < SL_WARP ? item.end - base : SL_WARP;
+        for (int32_t k = 0; k < 2 * count; k++) {
+            const int32_t page = __shfl_sync(SL_FULL_WARP, mine, k / 2);
+            hopper_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
+            if (lane == 0) {
+                sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
+                const decode_load load = {item.kv_head, page > 0 ? page : 0, k % 2 == 0,
+                                          feeder->slots + feeder->slot * SHAPE::SLOT,
+                                          feeder->full + 8 * feeder->slot};
+                decode_copy<SHAPE>(cache, args, maps, load);
+            }
+            feeder->slot = feeder->slot + 1 == SHAPE::SLOTS ? 0 : feeder->slot + 1;
+            feeder->phase ^= feeder->slot == 0;
+        }
+        const int32_t next = base + SL_WARP + lane;
+        mine = next < item.end ? __ldcg(item.table + next) : 0;
     }
 }
 
@@ -281,6 +341,165 @@ decode_load_queries(const decode_args &args, const decode_item &item, int32_t ke
                 }
                 q[n][step][half] = flash_pack<TYPE>(flash_q(pair.x), flash_q(pair.y));
             }
+        }
+    }
+}
+
+template <bool ONE>
+static __device__ __forceinline__ int32_t decode_row_of(const decode_args &args, const decode_item &item,
+                                                        int32_t u) {
+    return item.first_row + decode_rows_before<ONE>(args, item.unit + u);
+}
+
+template <bool ONE>
+static __device__ __forceinline__ int32_t decode_head_of(const decode_args &args, const decode_item &item,
+                                                         int32_t u) {
+    const int32_t unit = item.unit + u;
+    return item.kv_head * args.ratio + unit - decode_rows_before<ONE>(args, unit) * args.ratio;
+}
+
+/* What a warp makes heads with. */
+template <int QUADS> struct decode_maker {
+    float4 q_weight[QUADS], k_weight[QUADS];
+    sl_turns<QUADS> turn;
+};
+
+/* Reads weights and the step block only. */
+template <int QUADS>
+static __device__ __forceinline__ void decode_begin_heads(const sl_cuda_context &context,
+                                                          const sl_heads_args &args, int32_t row,
+                                                          decode_maker<QUADS> *maker) {
+    const int32_t size = context.caches[args.place.group].key_size;
+    sl_load_head_weights(args.q_weight, args.q_offset, size, maker->q_weight);
+    sl_load_head_weights(args.k_weight, args.k_offset, size, maker->k_weight);
+    sl_make_turns(args.rope, args.frequencies, context.rows[row].position, maker->turn);
+}
+
+/* Heads of q, rounded, to `shared`, and the step's key and value. By all warps that multiply. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void
+decode_make_heads(const sl_cuda_context &context, const decode_args &args, const sl_heads_args &made,
+                  const decode_item &item, const decode_maker<SHAPE::QUADS> &maker, SHARED *shared) {
+    enum { EACH = SHAPE::UNITS / DECODE_WARPS, QUADS = SHAPE::QUADS };
+    const sl_cuda_cache &cache = context.caches[made.place.group];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const bool has_newest = decode_has_newest(item);
+    /* The warp in whose strand it is makes it. */
+    const bool makes = has_newest && item.length % FLASH_KEYS / 16 == warp;
+    float4 x[EACH][QUADS], k[QUADS], v[QUADS];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int32_t at = warp + e * DECODE_WARPS, unit = at < item.units ? at : 0;
+        sl_load_head(sl_f32(made.q, item.first_row) +
+                         decode_head_of<true>(args, item, unit) * made.rope.stride,
+                     at < item.units ? cache.key_size : 0, x[e]);
+    }
+    sl_load_head(sl_f32(made.k, item.first_row) + item.kv_head * cache.key_size, makes ? cache.key_size : 0,
+                 k);
+    sl_load_head(sl_f32(made.v, item.first_row) + item.kv_head * cache.value_size,
+                 makes ? cache.value_size : 0, v);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int32_t at = warp + e * DECODE_WARPS;
+        if (at < item.units) {
+            if (made.has_norms) {
+                sl_norm_head(made.share, made.q_epsilon, maker.q_weight, x[e]);
+            }
+            sl_turn_head_in_warp(made.rope, maker.turn, x[e]);
+        }
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            if (sl_head_at(i) < SHAPE::COLUMNS) {
+                *(uint2 *)(void *)&shared->queries[at][sl_head_at(i) / 2] =
+                    make_uint2(flash_pack<TYPE>(flash_q(x[e][i].x), flash_q(x[e][i].y)),
+                               flash_pack<TYPE>(flash_q(x[e][i].z), flash_q(x[e][i].w)));
+            }
+        }
+    }
+    if (makes) {
+        if (made.has_norms) {
+            sl_norm_head(made.share, made.k_epsilon, maker.k_weight, k);
+        }
+        sl_turn_head_in_warp(made.rope, maker.turn, k);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            shared->newest[0][i][lane] = k[i];
+            shared->newest[1][i][lane] = v[i];
+        }
+    }
+    if (has_newest) {
+        hopper_meet_without_waiting(DECODE_NEWEST, DECODE_THREADS);
+    }
+    hopper_meet(1, DECODE_MULTIPLIERS);
+}
+
+template <typename SHAPE, typename SHARED>
+static __device__ __forceinline__ void
+decode_take_queries(const SHARED &shared, uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+#pragma unroll
+    for (int n = 0; n < SHAPE::UNITS / 8; n++) {
+#pragma unroll
+        for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                q[n][step][half] = shared.queries[8 * n + lane / 4][decode_column<SHAPE>(step, half) / 2];
+            }
+        }
+    }
+}
+
+/* Where element i of a row of a slot lies, minus where it would lie in the cache. */
+template <typename SHAPE>
+static __device__ __forceinline__ unsigned char *decode_slot_row(unsigned char *slot, int32_t row,
+                                                                 int32_t row_bytes, int32_t i) {
+    if (SHAPE::RAW) {
+        return slot + row * row_bytes;
+    }
+    const int32_t byte = i * SHAPE::BYTES, piece = byte / 16;
+    return slot + (piece / 8 * FLASH_KEYS + row) * 128 + ((piece ^ row) & 7) * 16 + byte % 16 - byte;
+}
+
+/* The step's key or value to the slot of its tile, if the warp's 16 keys from `base` on are with it. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_add_newest(const sl_cuda_cache &cache, const decode_item &item,
+                                                         int32_t base, bool is_value, unsigned char *slot,
+                                                         const SHARED *shared) {
+    if (item.length / 16 != base / 16) {
+        return;
+    }
+    const int32_t row_bytes = (int32_t)(is_value ? cache.value_bytes : cache.key_bytes);
+#pragma unroll
+    for (int k = 0; k < SHAPE::QUADS; k++) {
+        const int32_t i = sl_head_at(k);
+        unsigned char *row = decode_slot_row<SHAPE>(slot, item.length % FLASH_KEYS, row_bytes, i);
+        sl_encode_quad<true>((sl_qtype)TYPE, shared->newest[is_value][k][threadIdx.x % SL_WARP], row, i,
+                             is_value ? cache.value_size : cache.key_size);
+    }
+    __syncwarp();
+}
+
+/* Both to the cache, by the warp that copied the tiles: nobody waits for it. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_write_newest(const sl_cuda_context &context,
+                                                           const sl_cache_place &place,
+                                                           const decode_item &item, const SHARED *shared) {
+    const sl_cuda_cache &cache = context.caches[place.group];
+    const int32_t page = __ldcg(item.table + item.length / FLASH_KEYS);
+    hopper_meet(DECODE_NEWEST, DECODE_THREADS);
+    if (page < 0) {
+        return;
+    }
+    const sl_cache_spot spot = {cache.pages + (uint64_t)page * cache.page_bytes +
+                                    (uint64_t)place.layer * cache.layer_bytes,
+                                item.length % FLASH_KEYS};
+#pragma unroll
+    for (int k = 0; k < SHAPE::QUADS; k++) {
+#pragma unroll
+        for (int is_value = 0; is_value < 2; is_value++) {
+            sl_encode_quad<true>((sl_qtype)TYPE, shared->newest[is_value][k][threadIdx.x % SL_WARP],
+                                 sl_cache_row(cache, spot, is_value, item.kv_head), sl_head_at(k),
+                                 is_value ? cache.value_size : cache.key_size);
         }
     }
 }
@@ -417,6 +636,60 @@ static __device__ __forceinline__ void decode_values(const decode_slice &values,
     }
 }
 
+/* Copies what of an item may be copied before the inputs are there, and waits for them. The item is left with
+ * the rest. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_feed_early(const sl_cuda_context &context,
+                                                         const decode_args &args, const flash_maps &maps,
+                                                         decode_item *item, decode_feeder *feeder) {
+    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
+    const int32_t end = item->end;
+    item->end = min(end, decode_stable<SHAPE::ONE>(context, args, *item));
+    decode_feed_tiles<SHAPE>(cache, args, maps, *item, item->tile, feeder);
+    item->tile = max(item->tile, item->end);
+    item->end = end;
+    sl_wait_for_inputs();
+}
+
+/* By one warp: copies all tiles of the block's items. Waits for the kernel's inputs. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_feed(const sl_cuda_context &context, const decode_args &args,
+                                                   const flash_maps &maps, SHARED *shared, uint32_t slots) {
+    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
+    const int32_t total = decode_total<SHAPE>(context, args, *shared);
+    /* The slots are empty at first. */
+    decode_feeder feeder = {slots, (uint32_t)__cvta_generic_to_shared(shared->full),
+                            (uint32_t)__cvta_generic_to_shared(shared->empty), 0, 1};
+    int32_t number = (int32_t)blockIdx.x;
+    if (number >= total) {
+        sl_wait_for_inputs();
+        return;
+    }
+    decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
+    const bool has_newest = decode_has_newest(item);
+    decode_feed_early<SHAPE>(context, args, maps, &item, &feeder);
+    if constexpr (SHAPE::ONE) { /* one item */
+        decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
+        if (has_newest) {
+            decode_write_newest<SHAPE, TYPE>(context, args.attention.place, item, shared);
+        }
+    } else {
+        while (number < total) {
+            /* The next item is found while slots are full. */
+            decode_item next = item;
+            next.end = min(item.end, item.tile + SHAPE::SLOTS / 2);
+            decode_feed_tiles<SHAPE>(cache, args, maps, next, item.tile, &feeder);
+            item.tile = max(item.tile, next.end);
+            number += (int32_t)gridDim.x;
+            if (number < total) {
+                next = decode_find<SHAPE>(context, args, shared->before, number);
+            }
+            decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
+            item = next;
+        }
+    }
+}
+
 /* ---- softmax ---- */
 
 /* Of a strand: per lane the units 2 j and 2 j + 1 of each eight, the same in all lanes of one j but for l,
@@ -428,6 +701,7 @@ template <int UNITS, int COLUMNS> struct decode_state {
 
 /* What a warp has of a part. */
 template <int UNITS> struct decode_view {
+    const sl_cuda_cache *cache;
     float scale, softcap;
     float c; /* what scores, after the softcap if any, are multiplied by for powers of two */
     int32_t window;
@@ -523,22 +797,14 @@ static __device__ __forceinline__ void decode_store(const decode_args &args, con
     }
 }
 
-static __device__ __forceinline__ int32_t decode_row_of(const decode_args &args, const decode_item &item,
-                                                        int32_t u) {
-    return item.first_row + hopper_divide(item.unit + u, args.ratio);
-}
-
-static __device__ __forceinline__ int32_t decode_head_of(const decode_args &args, const decode_item &item,
-                                                         int32_t u) {
-    return item.kv_head * args.ratio + decode_rest(item.unit + u, args.ratio);
-}
-
 /* Columns 4 i to 4 i + 3 of the item's units, one unit after the other. */
+template <bool ONE>
 static __device__ __forceinline__ decode_place decode_place_of(const decode_args &args,
                                                                const decode_item &item, int32_t size,
                                                                int32_t i, int32_t *u) {
     *u = hopper_divide(i, size / 4);
-    return {decode_row_of(args, item, *u), decode_head_of(args, item, *u), 4 * (i - *u * (size / 4)), size};
+    return {decode_row_of<ONE>(args, item, *u), decode_head_of<ONE>(args, item, *u),
+            4 * (i - *u * (size / 4)), size};
 }
 
 /* Where the parts of a row and head lie. */
@@ -597,7 +863,7 @@ static __device__ __forceinline__ void decode_add_strands(const decode_args &arg
                                                           int32_t i) {
     int32_t u;
     const int32_t size = (int32_t)shared->value_size;
-    const decode_place at = decode_place_of(args, item, size, i, &u);
+    const decode_place at = decode_place_of<SHAPE::ONE>(args, item, size, i, &u);
     const int32_t c = at.column;
     float largest = shared->m[0][u];
 #pragma unroll
@@ -649,8 +915,8 @@ static __device__ __forceinline__ void decode_end_item(const decode_args &args, 
     __threadfence();
     hopper_meet(1, DECODE_MULTIPLIERS);
     if (threadIdx.x == 0) {
-        uint32_t *arrivals = args.arrivals + decode_row_of(args, item, 0) * args.attention.heads +
-                             decode_head_of(args, item, 0);
+        uint32_t *arrivals = args.arrivals + decode_row_of<SHAPE::ONE>(args, item, 0) * args.attention.heads +
+                             decode_head_of<SHAPE::ONE>(args, item, 0);
         shared->last = atomicAdd(arrivals, 1u) == (uint32_t)groups - 1;
         if (shared->last) {
             *arrivals = 0;
@@ -661,7 +927,7 @@ static __device__ __forceinline__ void decode_end_item(const decode_args &args, 
     if (shared->last) {
         for (int32_t i = (int32_t)threadIdx.x; i < all; i += DECODE_MULTIPLIERS) {
             int32_t u;
-            decode_merge(args, item, decode_place_of(args, item, size, i, &u));
+            decode_merge(args, item, decode_place_of<SHAPE::ONE>(args, item, size, i, &u));
         }
     }
 }
@@ -670,20 +936,19 @@ static __device__ __forceinline__ void decode_end_item(const decode_args &args, 
 
 /* What a warp has of the ring of slots. */
 typedef struct decode_ring {
-    const unsigned char *slots;
+    unsigned char *slots;
     uint32_t full, empty; /* the barriers */
     uint32_t slot, phase;
 } decode_ring;
 
 template <typename SHAPE>
-static __device__ __forceinline__ const unsigned char *decode_take(const decode_ring &ring) {
+static __device__ __forceinline__ unsigned char *decode_take(const decode_ring &ring) {
     hopper_wait(ring.full + 8 * ring.slot, ring.phase);
     return ring.slots + ring.slot * SHAPE::SLOT;
 }
 
 /* The warp has read the slot. */
 template <typename SHAPE> static __device__ __forceinline__ void decode_leave(decode_ring *ring) {
-    sl_fence_reads();
     __syncwarp();
     if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
         hopper_arrive(ring->empty + 8 * ring->slot);
@@ -692,32 +957,33 @@ template <typename SHAPE> static __device__ __forceinline__ void decode_leave(de
     ring->phase ^= ring->slot == 0;
 }
 
-template <int UNITS>
+template <int UNITS, bool ONE>
 static __device__ __forceinline__ void decode_begin_item(const decode_args &args, const decode_item &item,
                                                          decode_view<UNITS> *view) {
 #pragma unroll
     for (int i = 0; i < UNITS / 4; i++) {
         const int32_t at = i / 2 * 8 + 2 * ((int32_t)threadIdx.x % 4) + i % 2;
         const int32_t unit = at < item.units ? at : item.units - 1;
-        view->index[i / 2][i % 2] = item.length + hopper_divide(item.unit + unit, args.ratio);
+        view->index[i / 2][i % 2] = item.length + decode_rows_before<ONE>(args, item.unit + unit);
     }
-    view->lowest_last = item.length + hopper_divide(item.unit, args.ratio);
-    view->highest_last = item.length + hopper_divide(item.unit + item.units - 1, args.ratio);
+    view->lowest_last = item.length + decode_rows_before<ONE>(args, item.unit);
+    view->highest_last = item.length + decode_rows_before<ONE>(args, item.unit + item.units - 1);
     view->lowest_first = flash_first_seen(view->window, view->lowest_last);
     view->highest_first = flash_first_seen(view->window, view->highest_last);
 }
 
 /* One tile of a strand, whose first of the warp's keys is `base`. */
-template <typename SHAPE, int TYPE>
+template <typename SHAPE, int TYPE, typename ADD>
 static __device__ __forceinline__ void
-decode_tile(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
-            const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2], int32_t base, decode_ring *ring,
-            decode_state<SHAPE::UNITS, SHAPE::COLUMNS> *state) {
+decode_tile(const decode_view<SHAPE::UNITS> &view, const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2],
+            int32_t base, decode_ring *ring, decode_state<SHAPE::UNITS, SHAPE::COLUMNS> *state, ADD add) {
     constexpr int N = SHAPE::UNITS / 8;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = base % FLASH_KEYS;
     const bool masked = base + 15 > view.lowest_last || base < view.highest_first;
     float s[N][4], correction[N][2];
-    const decode_slice keys = {decode_take<SHAPE>(*ring), row, (int32_t)cache.key_bytes, cache.key_size};
+    unsigned char *slot = decode_take<SHAPE>(*ring);
+    add(base, false, slot);
+    const decode_slice keys = {slot, row, (int32_t)view.cache->key_bytes, view.cache->key_size};
     decode_scores<SHAPE, TYPE>(keys, q, s);
     decode_leave<SHAPE>(ring);
     decode_weigh<SHAPE::UNITS, SHAPE::COLUMNS>(state, s, view, base + lane / 4, masked, correction);
@@ -748,18 +1014,19 @@ decode_tile(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
             }
         }
     }
-    const decode_slice values = {decode_take<SHAPE>(*ring), row, (int32_t)cache.value_bytes,
-                                 cache.value_size};
+    slot = decode_take<SHAPE>(*ring);
+    add(base, true, slot);
+    const decode_slice values = {slot, row, (int32_t)view.cache->value_bytes, view.cache->value_size};
     decode_values<SHAPE, TYPE>(values, seen, p, state->y);
     decode_leave<SHAPE>(ring);
 }
 
 /* A warp's strand of a part, left in `meeting`. */
-template <typename SHAPE, int TYPE, typename SHARED>
+template <typename SHAPE, int TYPE, typename SHARED, typename ADD>
 static __device__ __forceinline__ void
-decode_strand(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
+decode_strand(const decode_view<SHAPE::UNITS> &view,
               const uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2], decode_ring *ring, SHARED *shared,
-              float *meeting) {
+              float *meeting, ADD add) {
     constexpr int N = SHAPE::UNITS / 8;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
     decode_state<SHAPE::UNITS, SHAPE::COLUMNS> state;
@@ -773,7 +1040,7 @@ decode_strand(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
         }
     }
     for (int32_t tile = view.tile; tile < view.end; tile++) {
-        decode_tile<SHAPE, TYPE>(cache, view, q, tile * FLASH_KEYS + 16 * warp, ring, &state);
+        decode_tile<SHAPE, TYPE>(view, q, tile * FLASH_KEYS + 16 * warp, ring, &state, add);
     }
     hopper_meet(1, DECODE_MULTIPLIERS); /* nobody reads the part before any more */
 #pragma unroll
@@ -802,11 +1069,11 @@ decode_strand(const sl_cuda_cache &cache, const decode_view<SHAPE::UNITS> &view,
     hopper_meet(1, DECODE_MULTIPLIERS);
 }
 
-/* By the warps that multiply: all items of the block. */
+/* By the warps that multiply: all items of the block. Waits for the kernel's inputs. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &context,
-                                                       const decode_args &args, SHARED *shared,
-                                                       const unsigned char *slots, float *meeting) {
+                                                       const decode_args &args, const sl_heads_args &made,
+                                                       SHARED *shared, unsigned char *slots, float *meeting) {
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
     const int32_t size = cache.value_size;
     decode_ring ring = {slots, (uint32_t)__cvta_generic_to_shared(shared->full),
@@ -816,17 +1083,37 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.softcap = args.attention.softcap;
     view.c = view.softcap > 0 ? FLASH_LOG2_E : view.scale * FLASH_LOG2_E;
     view.window = cache.window;
-    const int32_t total = shared->before[args.spans];
+    view.cache = &cache;
+    const int32_t total = decode_total<SHAPE>(context, args, *shared);
+    bool waited = false;
     for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
-        const decode_item item = decode_find<SHAPE::UNITS>(context, args, shared->before, number);
+        const decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
+        decode_begin_item<SHAPE::UNITS, SHAPE::ONE>(args, item, &view);
+        decode_maker<SHAPE::QUADS> maker;
+        if (SHAPE::ONE) {
+            decode_begin_heads(context, made, item.first_row, &maker);
+        }
+        if (!waited) {
+            sl_wait_for_inputs();
+            waited = true;
+        }
         uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2];
-        decode_load_queries<SHAPE, TYPE>(args, item, cache.key_size, q);
-        decode_begin_item<SHAPE::UNITS>(args, item, &view);
+        if (SHAPE::ONE) {
+            decode_make_heads<SHAPE, TYPE>(context, args, made, item, maker, shared);
+            decode_take_queries<SHAPE>(*shared, q);
+        } else {
+            decode_load_queries<SHAPE, TYPE>(args, item, cache.key_size, q);
+        }
+        const auto add = [&](int32_t base, bool is_value, unsigned char *slot) {
+            if (SHAPE::ONE) {
+                decode_add_newest<SHAPE, TYPE>(cache, item, base, is_value, slot, shared);
+            }
+        };
         view.tile = item.tile;
         for (int32_t n = 0; n < item.count; n++) {
             view.end = view.tile - decode_rest(view.tile, item.part_tiles) + item.part_tiles;
             view.end = view.end < item.end ? view.end : item.end;
-            decode_strand<SHAPE, TYPE>(cache, view, q, &ring, shared, meeting);
+            decode_strand<SHAPE, TYPE>(view, q, &ring, shared, meeting, add);
             for (int32_t i = (int32_t)threadIdx.x; i < item.units * (size / 4); i += DECODE_MULTIPLIERS) {
                 decode_add_strands<SHAPE>(args, item, n, shared, meeting, i);
             }
@@ -835,20 +1122,28 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
         if (item.count < item.parts) {
             decode_end_item<SHAPE>(args, item, shared, size);
         }
+        if (SHAPE::ONE) { /* one item */
+            break;
+        }
+    }
+    if (!waited) {
+        sl_wait_for_inputs();
     }
 }
 
 #endif
 
-template <int TYPE, int SIZE, int UNITS, int SLOTS, int BLOCKS>
+/* ONE: for steps of one row, with norms, rotation and cache write of the heads. Their blocks have one item at
+ * most. */
+template <int TYPE, int SIZE, int UNITS, int SLOTS, int BLOCKS, bool ONE>
 static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
     decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args,
-                  const __grid_constant__ flash_maps maps) {
+                  const __grid_constant__ sl_heads_args made, const __grid_constant__ flash_maps maps) {
 #if __CUDA_ARCH__ >= 900
-    typedef decode_shape<TYPE, SIZE, UNITS, SLOTS> SHAPE;
+    typedef decode_shape<TYPE, SIZE, UNITS, SLOTS, ONE> SHAPE;
     extern __shared__ uint4 flash_memory[];
-    __shared__ decode_shared<UNITS, SLOTS> shared;
-    /* Nothing of this is read or written by another kernel. */
+    __shared__ decode_shared<UNITS, SLOTS, SHAPE::COLUMNS, SHAPE::QUADS> shared;
+    sl_let_next_begin();
     if (threadIdx.x == 0) {
         shared.value_size = context.caches[args.attention.place.group].value_size;
         for (int i = 0; i < SLOTS; i++) {
@@ -862,21 +1157,21 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
             hopper_expect_map(&maps.values);
         }
     }
-    sl_wait_for_inputs();
-    sl_let_next_begin(); /* all blocks are there */
-    if (threadIdx.x < SL_WARP) {
+    if (!ONE && threadIdx.x < SL_WARP) {
         decode_list<UNITS>(context, args, shared.before);
     }
     __syncthreads();
     unsigned char *slots = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     if (threadIdx.x >= DECODE_MULTIPLIERS) {
-        decode_feed<SHAPE>(context, args, maps, &shared, (uint32_t)__cvta_generic_to_shared(slots));
+        decode_feed<SHAPE, TYPE>(context, args, maps, &shared, (uint32_t)__cvta_generic_to_shared(slots));
     } else {
-        decode_multiply<SHAPE, TYPE>(context, args, &shared, slots, (float *)(slots + SLOTS * SHAPE::SLOT));
+        decode_multiply<SHAPE, TYPE>(context, args, made, &shared, slots,
+                                     (float *)(slots + SLOTS * SHAPE::SLOT));
     }
 #else
     (void)context;
     (void)args;
+    (void)made;
     (void)maps;
 #endif
 }
@@ -907,7 +1202,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
 
 template <int TYPE>
 static cudaError_t decode_launch(const sl_cuda_context *context, const decode_args *args,
-                                 const flash_launch_shape *shape, cudaStream_t stream) {
+                                 const sl_heads_args *heads, const flash_launch_shape *shape,
+                                 cudaStream_t stream) {
     const sl_cuda_cache *cache = &context->caches[args->attention.place.group];
     flash_maps maps = {};
     cudaError_t code = TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, &maps);
@@ -922,11 +1218,15 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
     do {                                                                                                     \
         const int64_t runs = shape->rows * ((args->ratio + UNITS - 1) / UNITS);                              \
         const int64_t items = runs * shape->kv_heads * ((args->most_parts - 1) / args->item_parts + 1);      \
-        const int64_t blocks = items < BLOCKS * processors ? items : BLOCKS * processors;                    \
+        const int64_t blocks = heads || items < BLOCKS * processors ? items : BLOCKS * processors;           \
         const sl_launch_shape launch = {dim3((unsigned)blocks), dim3(DECODE_THREADS),                        \
-                                        (uint32_t)decode_shape<TYPE, SIZE, UNITS, SLOTS>::SHARED};           \
-        return sl_launch(context, stream, launch, decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS>, *context, \
-                         *args, maps);                                                                       \
+                                        (uint32_t)decode_shape<TYPE, SIZE, UNITS, SLOTS, false>::SHARED};    \
+        return heads ? sl_launch(context, stream, launch,                                                    \
+                                 decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, true>, *context, *args,     \
+                                 *heads, maps)                                                               \
+                     : sl_launch(context, stream, launch,                                                    \
+                                 decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, false>, *context, *args,    \
+                                 sl_heads_args{}, maps);                                                     \
     } while (0)
     DECODE_FOR_SIZE(shape->size, args->ratio, DECODE_LAUNCH)
 }
@@ -936,9 +1236,15 @@ template <int TYPE> static cudaError_t decode_prepare(void) {
     cudaError_t code = cudaSuccess;
     for (int i = 0; i < 6 && code == cudaSuccess; i++) {
 #define DECODE_PREPARE(SIZE, UNITS, SLOTS, BLOCKS)                                                           \
-    code = cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS>,                             \
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,                                 \
-                                decode_shape<TYPE, SIZE, UNITS, SLOTS>::SHARED)
+    do {                                                                                                     \
+        const int bytes = decode_shape<TYPE, SIZE, UNITS, SLOTS, false>::SHARED;                             \
+        code = cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, false>,                  \
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);                     \
+        code = code == cudaSuccess                                                                           \
+                   ? cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, true>,             \
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)                \
+                   : code;                                                                                   \
+    } while (0)
         DECODE_FOR_SIZE(sizes[i / 2], i % 2 * 16, DECODE_PREPARE)
     }
     return code;
@@ -946,8 +1252,9 @@ template <int TYPE> static cudaError_t decode_prepare(void) {
 
 #define DECODE_DEFINE(name, TYPE)                                                                            \
     cudaError_t sl_decode_launch_##name(const sl_cuda_context *context, const decode_args *args,             \
-                                        const flash_launch_shape *shape, cudaStream_t stream) {              \
-        return decode_launch<TYPE>(context, args, shape, stream);                                            \
+                                        const sl_heads_args *heads, const flash_launch_shape *shape,         \
+                                        cudaStream_t stream) {                                               \
+        return decode_launch<TYPE>(context, args, heads, shape, stream);                                     \
     }                                                                                                        \
     cudaError_t sl_decode_prepare_##name(void) {                                                             \
         return decode_prepare<TYPE>();                                                                       \

@@ -1,79 +1,12 @@
 /* What happens to q, k and v between their projection and attention, in one launch: norms of q and k if there
  * are any, RoPE, and the write to the cache. */
-#include "backend/cuda/cache.cuh"
+#include "backend/cuda/heads.cuh"
 
 enum { MOST_WARPS = 8, MOST_SIZE = 512, MANY_BLOCKS = 1056, FEW_BLOCKS = 132 };
 
-typedef struct heads_args {
-    sl_cuda_operand q, k, v;
-    const float *q_weight, *k_weight, *frequencies;
-    float q_offset, k_offset, q_epsilon, k_epsilon, share; /* share: 1 / head size */
-    sl_op_rope rope;                                       /* of q; k's heads lie side by side */
-    sl_cache_place place;
-    bool has_norms, keep_k;
-} heads_args;
-
-static __device__ __forceinline__ int32_t quad_at(int32_t k) {
-    return SL_QUAD * ((int32_t)threadIdx.x + k * SL_WARP);
-}
-
+/* exchange: the warp's own, [dims]. */
 template <int QUADS>
-static __device__ __forceinline__ void load_quads(const float *from, int32_t size, float4 (&x)[QUADS]) {
-#pragma unroll
-    for (int k = 0; k < QUADS; k++) {
-        x[k] = quad_at(k) < size ? sl_load_quad<true>(from, quad_at(k), size) : make_float4(0, 0, 0, 0);
-    }
-}
-
-/* A norm's weights with their offset; all ones when it has none: multiplying by them changes nothing. */
-template <int QUADS>
-static __device__ __forceinline__ void load_weights(const float *from, float offset, int32_t size,
-                                                    float4 (&weight)[QUADS]) {
-    load_quads(from, from ? size : 0, weight);
-#pragma unroll
-    for (int k = 0; k < QUADS; k++) {
-        weight[k] =
-            from ? sl_map_quad(weight[k], [offset](float w) { return w + offset; }) : make_float4(1, 1, 1, 1);
-    }
-}
-
-/* What a lane's elements are multiplied by, and what their partners are, when a head turns: `own` is the
- * cosine, `other` the sine, with a minus for a pair's first. */
-template <int QUADS> struct turns { float4 own[QUADS], other[QUADS]; };
-
-/* table: cosines, then sines of the row's pairs. */
-template <int QUADS>
-static __device__ __forceinline__ void load_turns(const sl_op_rope &rope, const float *table,
-                                                  turns<QUADS> &turn) {
-    const int32_t pairs = rope.dims / 2;
-    const bool in_halves = rope.layout == SL_ROPE_HALVES;
-#pragma unroll
-    for (int k = 0; k < QUADS; k++) {
-        const int32_t i = quad_at(k);
-        turn.own[k] = turn.other[k] = make_float4(0, 0, 0, 0);
-        if (i >= rope.dims) {
-            continue;
-        }
-        if (in_halves) {
-            const int32_t pair = i < pairs ? i : i - pairs;
-            turn.own[k] = sl_load_quad<true>(table, pair, pairs);
-            turn.other[k] = sl_load_quad<true>(table + pairs, pair, pairs);
-            if (i < pairs) {
-                turn.other[k] = sl_map_quad(turn.other[k], [](float sine) { return -sine; });
-            }
-        } else {
-            const float2 cosine = *(const float2 *)(const void *)(table + i / 2);
-            const float2 sine = *(const float2 *)(const void *)(table + pairs + i / 2);
-            turn.own[k] = make_float4(cosine.x, cosine.x, cosine.y, cosine.y);
-            turn.other[k] = make_float4(-sine.x, sine.x, -sine.y, sine.y);
-        }
-    }
-}
-
-/* The bits of the op ROPE: a - b is a + -b, and sums do not care for order. exchange: the warp's own, [dims].
- */
-template <int QUADS>
-static __device__ __forceinline__ void rotate_head(const sl_op_rope &rope, const turns<QUADS> &turn,
+static __device__ __forceinline__ void rotate_head(const sl_op_rope &rope, const sl_turns<QUADS> &turn,
                                                    float *exchange, float4 (&x)[QUADS]) {
     const int32_t pairs = rope.dims / 2;
     float4 partner[QUADS];
@@ -81,25 +14,22 @@ static __device__ __forceinline__ void rotate_head(const sl_op_rope &rope, const
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < QUADS; k++) {
-            if (quad_at(k) < rope.dims) {
-                sl_store_quad<true>(exchange, quad_at(k), rope.dims, x[k]);
+            if (sl_head_at(k) < rope.dims) {
+                sl_store_quad<true>(exchange, sl_head_at(k), rope.dims, x[k]);
             }
         }
         __syncwarp();
     }
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = quad_at(k);
-        if (i >= rope.dims) {
-            continue;
+        const int32_t i = sl_head_at(k);
+        if (i < rope.dims) {
+            partner[k] = rope.layout == SL_ROPE_HALVES
+                             ? sl_load_quad<true>(exchange, i < pairs ? i + pairs : i - pairs, rope.dims)
+                             : make_float4(x[k].y, x[k].x, x[k].w, x[k].z);
         }
-        partner[k] = rope.layout == SL_ROPE_HALVES
-                         ? sl_load_quad<true>(exchange, i < pairs ? i + pairs : i - pairs, rope.dims)
-                         : make_float4(x[k].y, x[k].x, x[k].w, x[k].z);
-        const float4 one = sl_map_quads(x[k], turn.own[k], [](float a, float c) { return a * c; });
-        const float4 two = sl_map_quads(partner[k], turn.other[k], [](float b, float s) { return b * s; });
-        x[k] = sl_add_quads(one, two);
     }
+    sl_turn_head(rope, turn, partner, x);
 }
 
 /* To its place in the row and to the cache, each unless it is NULL. */
@@ -108,7 +38,7 @@ static __device__ __forceinline__ void store_head(const float4 (&x)[QUADS], int3
                                                   sl_qtype type, unsigned char *out) {
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
-        const int32_t i = quad_at(k);
+        const int32_t i = sl_head_at(k);
         if (to && i < size) {
             sl_store_quad<true>(to, i, size, x[k]);
         }
@@ -121,7 +51,8 @@ static __device__ __forceinline__ void store_head(const float4 (&x)[QUADS], int3
 /* A row for each x of the grid; its heads, in the order q, k, v, are shared among the warps of all y. */
 template <int QUADS>
 static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
-    heads_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ heads_args args) {
+    heads_kernel(const __grid_constant__ sl_cuda_context context,
+                 const __grid_constant__ sl_heads_args args) {
     extern __shared__ float4 memory[];
     __shared__ sl_cache_spot shared_spot;
     const sl_cuda_cache &cache = context.caches[args.place.group];
@@ -130,8 +61,8 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     const int32_t queries = args.rope.heads, keys = queries + cache.kv_heads, heads = keys + cache.kv_heads;
     float *table = (float *)(void *)memory, *exchange = table + 2 * pairs + warp * args.rope.dims;
     float4 q_weight[QUADS], k_weight[QUADS], x[QUADS], next[QUADS];
-    load_weights(args.q_weight, args.q_offset, size, q_weight);
-    load_weights(args.k_weight, args.k_offset, size, k_weight);
+    sl_load_head_weights(args.q_weight, args.q_offset, size, q_weight);
+    sl_load_head_weights(args.k_weight, args.k_offset, size, k_weight);
     sl_let_next_begin();
     sl_wait_for_inputs();
     const int32_t rows = context.header->rows;
@@ -146,7 +77,7 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     };
     const int32_t step = (int32_t)(gridDim.y * blockDim.y);
     int32_t i = (int32_t)(blockIdx.y * blockDim.y) + warp;
-    load_quads(head_at(i < heads ? i : 0), i < keys ? size : cache.value_size, next);
+    sl_load_head(head_at(i < heads ? i : 0), i < keys ? size : cache.value_size, next);
     const int32_t position = context.rows[row].position;
     for (int32_t pair = warp * SL_WARP + (int32_t)threadIdx.x; pair < pairs; pair += threads) {
         const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
@@ -161,8 +92,8 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     }
     __syncthreads();
     const sl_cache_spot spot = shared_spot;
-    turns<QUADS> turn;
-    load_turns(args.rope, table, turn);
+    sl_turns<QUADS> turn;
+    sl_load_turns(args.rope, table, turn);
     for (; i < heads; i += step) {
         const bool is_query = i < queries, is_value = i >= keys;
 #pragma unroll
@@ -170,17 +101,15 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
             x[n] = next[n];
         }
         if (i + step < heads) {
-            load_quads(head_at(i + step), i + step < keys ? size : cache.value_size, next);
+            sl_load_head(head_at(i + step), i + step < keys ? size : cache.value_size, next);
         }
         if (!is_value) {
             if (args.has_norms) {
-                const float factor = sl_norm_factor<QUADS, 1>(
-                    x, args.share, is_query ? args.q_epsilon : args.k_epsilon, (float *)NULL);
-#pragma unroll
-                for (int n = 0; n < QUADS; n++) {
-                    x[n] = sl_map_quad(x[n], [factor](float a) { return a * factor; });
-                    x[n] = sl_map_quads(x[n], is_query ? q_weight[n] : k_weight[n],
-                                        [](float a, float w) { return a * w; });
+                const float epsilon = is_query ? args.q_epsilon : args.k_epsilon;
+                if (is_query) {
+                    sl_norm_head(args.share, epsilon, q_weight, x);
+                } else {
+                    sl_norm_head(args.share, epsilon, k_weight, x);
                 }
             }
             rotate_head(args.rope, turn, exchange, x);
@@ -205,10 +134,9 @@ static sl_launch_shape heads_shape(unsigned rows, unsigned heads, const sl_op_ro
             (uint32_t)rope.dims * (1 + warps) * (uint32_t)sizeof(float)};
 }
 
-/* Ops: [RMSNORM q, RMSNORM k,] ROPE q, ROPE k, CACHE_WRITE. */
-SL_CUDA_RUN(sl_cuda_heads) {
+sl_heads_args sl_heads_args_of(const sl_cuda_context *context, const sl_cuda_op *op) {
     const sl_cuda_op *rope = op->op->kind == SL_OP_RMSNORM ? op + 2 : op, *write = rope + 2;
-    heads_args args = {};
+    sl_heads_args args = {};
     args.q = rope[0].out[0];
     args.k = rope[1].out[0];
     args.v = write->in[1];
@@ -217,8 +145,7 @@ SL_CUDA_RUN(sl_cuda_heads) {
     args.place = write->op->u.cache_write.place;
     args.keep_k = !rope[1].unread[0];
     args.has_norms = rope != op;
-    const sl_cuda_cache *cache = &context->caches[args.place.group];
-    args.share = 1.0f / (float)cache->key_size;
+    args.share = 1.0f / (float)context->caches[args.place.group].key_size;
     if (args.has_norms) {
         args.q_offset = op[0].op->u.rmsnorm.weight_offset;
         args.k_offset = op[1].op->u.rmsnorm.weight_offset;
@@ -227,6 +154,12 @@ SL_CUDA_RUN(sl_cuda_heads) {
         args.q_weight = (const float *)(const void *)op[0].weights[0].data;
         args.k_weight = (const float *)(const void *)op[1].weights[0].data;
     }
+    return args;
+}
+
+SL_CUDA_RUN(sl_cuda_heads) {
+    const sl_heads_args args = sl_heads_args_of(context, op);
+    const sl_cuda_cache *cache = &context->caches[args.place.group];
     const unsigned heads = (unsigned)args.rope.heads + 2 * (unsigned)cache->kv_heads;
     const sl_launch_shape shape = heads_shape((unsigned)op->rows[SL_ROWS_STEP], heads, args.rope);
     const int32_t size = cache->key_size > cache->value_size ? cache->key_size : cache->value_size;

@@ -344,12 +344,8 @@ template <int CLUSTER> static __device__ __forceinline__ int32_t sl_quad_at(int3
     return SL_QUAD * (thread + k * CLUSTER * (int32_t)blockDim.x);
 }
 
-/* Class "f32/tree": fused squares, a thread's quads in rising order, then over the warp, then over the warps
- * of the group. With more than one warp this is for once in a kernel, which called sl_cluster_arrive; shared
- * has 32 floats. `share`: 1 / width. */
-template <int QUADS, int CLUSTER>
-static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS], float share, float epsilon,
-                                                       float *shared) {
+/* Of a thread's quads. */
+template <int QUADS> static __device__ __forceinline__ float sl_norm_squares(const float4 (&x)[QUADS]) {
     float squares = 0;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) { /* zeros behind the end change nothing */
@@ -358,7 +354,16 @@ static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS],
         squares = fmaf(x[k].z, x[k].z, squares);
         squares = fmaf(x[k].w, x[k].w, squares);
     }
-    squares = sl_warp_sum(squares);
+    return squares;
+}
+
+/* Class "f32/tree": fused squares, a thread's quads in rising order, then over the warp, then over the warps
+ * of the group. With more than one warp this is for once in a kernel, which called sl_cluster_arrive; shared
+ * has 32 floats. `share`: 1 / width. */
+template <int QUADS, int CLUSTER>
+static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS], float share, float epsilon,
+                                                       float *shared) {
+    float squares = sl_warp_sum(sl_norm_squares(x));
     const unsigned lane = threadIdx.x % SL_WARP, warps = blockDim.x / SL_WARP;
     if (CLUSTER > 1) { /* every block gets all warps' sums */
         float *mine = &shared[blockIdx.x % CLUSTER * warps + threadIdx.x / SL_WARP];

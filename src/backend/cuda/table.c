@@ -324,6 +324,10 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate", SL_OP_LINEAR,
            SL_OP_ACTIVATE),
+    FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "norms+rope+cache_write+attention",
+           SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
+    FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "rope+cache_write+attention", SL_OP_ROPE,
+           SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "norms+rope+cache_write", SL_OP_RMSNORM, SL_OP_RMSNORM,
            SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "rope+cache_write", SL_OP_ROPE, SL_OP_ROPE,
@@ -352,7 +356,7 @@ static const sl_cuda_fusion fused[] = {
 #define FUSED(i) &fused[i].fusion
 static const sl_fusion *const fusions[] = {
     FUSED(0), FUSED(1), FUSED(2),  FUSED(3),  FUSED(4),  FUSED(5),  FUSED(6),  FUSED(7),
-    FUSED(8), FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14),
+    FUSED(8), FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14), FUSED(15), FUSED(16),
 };
 _Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 
