@@ -277,12 +277,38 @@ SL_CUDA_RUN(sl_cuda_gated_wgmma_q4_k);
 SL_CUDA_RUN(sl_cuda_gated_wgmma_q5_k);
 SL_CUDA_RUN(sl_cuda_gated_wgmma_q6_k);
 const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* Why the run is not gates and values side by side, stored as BF16 alone, or NULL. */
+const char *sl_cuda_gated_reason(const sl_fusion_query *query);
+cudaError_t sl_cuda_has_wgmma(int device, bool *has);
 const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_matmul_prepare(int device);
 cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes, bool wgmma);
 cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes, bool wgmma);
+/* matmul_skinny*.cu: Hopper's tensor cores on BF16 x for 5 to 128 rows, at the rate the weights can be read;
+ * alone, and with activate and quantize to BF16 behind gates and values */
+SL_CUDA_RUN(sl_cuda_linear_skinny_f16);
+SL_CUDA_RUN(sl_cuda_linear_skinny_bf16);
+SL_CUDA_RUN(sl_cuda_linear_skinny_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_skinny_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_skinny_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_skinny_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_skinny_q6_k);
+SL_CUDA_RUN(sl_cuda_gated_skinny);
+SL_CUDA_RUN(sl_cuda_gated_skinny_f16);
+SL_CUDA_RUN(sl_cuda_gated_skinny_bf16);
+SL_CUDA_RUN(sl_cuda_gated_skinny_q8_0);
+SL_CUDA_RUN(sl_cuda_gated_skinny_q4_0);
+SL_CUDA_RUN(sl_cuda_gated_skinny_q4_k);
+SL_CUDA_RUN(sl_cuda_gated_skinny_q5_k);
+SL_CUDA_RUN(sl_cuda_gated_skinny_q6_k);
+const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* Allows the kernels their shared memory; once per device, before a launch. */
+cudaError_t sl_cuda_skinny_prepare(int device);
+cudaError_t sl_cuda_skinny_prepare_legacy(void);
+cudaError_t sl_cuda_skinny_prepare_kquants(void);
 /* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows,
  * `mmq_tile` for many */
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);

@@ -125,6 +125,10 @@ static __device__ __forceinline__ void wgmma(float (&d)[ROWS / 2], const uint32_
 #define SL_M112 SL_M104 SL_COMMA SL_N104
 #define SL_M120 SL_M112 SL_COMMA SL_N112
 #define SL_M128 SL_M120 SL_COMMA SL_N120
+#define SL_D4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define SL_M4 "%0, %1, %2, %3"
+SL_WGMMA(8, SL_M4, "{%4, %5, %6, %7}, %8", SL_D4)
+SL_WGMMA(16, SL_N0, "{%8, %9, %10, %11}, %12", SL_D(0))
 SL_WGMMA(32, SL_M16, "{%16, %17, %18, %19}, %20", SL_D16)
 SL_WGMMA(48, SL_M24, "{%24, %25, %26, %27}, %28", SL_D24)
 SL_WGMMA(64, SL_M32, "{%32, %33, %34, %35}, %36", SL_D32)

@@ -29,7 +29,7 @@ SL_CUDA_RUN(sl_cuda_gated_wgmma_bf16) {
 }
 
 /* The instructions are those of 9.0 alone: later chips have others. */
-static cudaError_t has_wgmma(int device, bool *has) {
+cudaError_t sl_cuda_has_wgmma(int device, bool *has) {
     int major = 0;
     const cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     *has = major == 9;
@@ -40,7 +40,7 @@ cudaError_t sl_cuda_matmul_prepare(int device) {
     int most_bytes = 0;
     bool wgmma = false;
     cudaError_t code = cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    code = code ? code : has_wgmma(device, &wgmma);
+    code = code ? code : sl_cuda_has_wgmma(device, &wgmma);
     code = code ? code : prepare_type<SL_QTYPE_F16>(most_bytes);
     code = code ? code : prepare_type<SL_QTYPE_BF16>(most_bytes);
     code = code || !wgmma ? code : ring_prepare_type<SL_QTYPE_F16>();
@@ -79,7 +79,7 @@ const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_quer
         return reason;
     }
     bool has = false;
-    if (has_wgmma(query->backend->options.device, &has) != cudaSuccess || !has) {
+    if (sl_cuda_has_wgmma(query->backend->options.device, &has) != cudaSuccess || !has) {
         return "needs compute capability 9.0";
     }
     const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
@@ -90,13 +90,16 @@ const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_quer
     return weight->experts > RING_EXPERTS ? "takes up to 512 experts" : NULL;
 }
 
-/* Gates and values side by side, stored as BF16 alone. */
 const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     (void)fusion;
-    const sl_op *linear = &query->ops[0], *activate = &query->ops[1], *quantize = &query->ops[2];
     if (strcmp(query->kernels[0]->numeric_class, "bf16/wgmma") != 0) {
         return "is for products of class bf16/wgmma";
     }
+    return sl_cuda_gated_reason(query);
+}
+
+const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
+    const sl_op *linear = &query->ops[0], *activate = &query->ops[1], *quantize = &query->ops[2];
     const sl_op_linear *parts = &linear->u.linear;
     const int32_t width = activate->u.activate.width, first = parts->segments[0].weight;
     const int32_t rows = query->program->weights[first].rows;

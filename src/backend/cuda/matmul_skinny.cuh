@@ -1,0 +1,1098 @@
+/* Matrix products for 5 to 128 rows with Hopper's warpgroup instructions, as fast as the weights can be read:
+ * y = x W^T (+ bias) (+ residual), with or without experts.
+ *
+ * Class "bf16/skinny": like "bf16/wgmma" (matmul_ring.cuh) x is BF16, and weights are decoded to BF16 in
+ * registers as the products' first operand, but by fused operations on BF16 pairs, for which scales (and
+ * minima) are rounded to BF16 first: see matmul_skinny_types.cuh. The columns are cut into ranges, as many as
+ * skinny_choose takes for the weights' shapes, type and device, whatever the rows; a range's products are
+ * added in f32 by m64nNk16, 16 columns after the other, and the ranges one after the other. Then bias, then
+ * residual.
+ *
+ * A block has up to four consumer warpgroups of 64 outputs each, all rows, and one warpgroup that copies. One
+ * of its threads brings weights as the file has them, in boxes of 32 rows and skinny_layout::columns columns,
+ * another 128 columns of x at a time in the layout "128-byte swizzle" (see matmul_ring.cuh). Experts' rows of
+ * x lie anywhere: three warps bring them in pieces of 16 bytes. The ranges of a tile's columns belong to the
+ * blocks of a cluster: in the end the sums of every block lie in its shared memory, and each block adds and
+ * stores some of the rows, reading the others' shared memory. Without ranges sums are stored from registers,
+ * and blocks go on to further tiles, for which weights are copied already.
+ *
+ * What bounds it on a H200, 64 rows of a layer of 8B in Q4_K: memory 28 us, tensor cores 26 (in proportion to
+ * the rows), decoding 33 (operations on integers take two cycles a warp), and the beginning and end of four
+ * launches, 4 us each or more; at 8 rows the last two. Columns are cut into ranges where tiles leave
+ * processors idle. */
+#ifndef SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
+#define SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
+
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/matmul_skinny_types.cuh"
+
+#include <cuda.h>
+
+enum {
+    SKINNY_PART = 64,     /* outputs of a consumer warpgroup */
+    SKINNY_STEP = 64,     /* columns that are decoded at once; a stage of x is two steps */
+    SKINNY_RANGE = 256,   /* columns: ranges are multiples */
+    SKINNY_GROUP = 128,   /* threads */
+    SKINNY_BOX = 32,      /* rows of weights that are copied at once */
+    SKINNY_X_COPIERS = 3, /* warps, for experts */
+    SKINNY_CHUNKS = 12,   /* most in the ring of weights */
+    SKINNY_EXPERTS = 512,
+    SKINNY_SPLITS = 8,  /* most ranges */
+    SKINNY_AT_ONCE = 4, /* of them, that are read before they are added */
+    SKINNY_BYTES = 227 * 1024
+};
+
+/* ROWS: 8, 16, 32, 64, 96 or 128. stages: in the ring of x; then registers. */
+template <int ROWS> struct skinny_shape {
+    enum {
+        stages = ROWS <= 16 ? 8 : 4,
+        parts = ROWS <= 16 ? 4 : 3,       /* most consumers: what registers there are */
+        ahead = ROWS == 32 || ROWS == 64, /* steps */
+        threads = (parts + 1) * SKINNY_GROUP,
+        consumer_registers = parts == 4 ? 104 : 152,
+        copier_registers = parts == 4 ? 64 : 56,
+        sums_bytes = parts * SKINNY_PART * ROWS * 4,
+        step_bytes = ROWS * SKINNY_STEP * 2,
+        stage_bytes = 2 * step_bytes
+    };
+    static_assert((int)stages * (int)stage_bytes >= (int)sums_bytes, "the sums lie where x was");
+};
+
+/* Of numbers of 16 bits, in three dimensions, the innermost first. */
+typedef struct skinny_tensor {
+    const void *data;
+    uint64_t sizes[3], strides[2]; /* strides: bytes */
+    uint32_t box[2];               /* the third: 1 */
+    bool swizzles;                 /* 128-byte swizzle, or none */
+} skinny_tensor;
+
+/* Host code, no device work. matmul_skinny_floats.cu */
+cudaError_t sl_cuda_skinny_map(const skinny_tensor *tensor, CUtensorMap *map);
+
+typedef struct skinny_args {
+    CUtensorMap x_map, maps[SL_LINEAR_SEGMENTS]; /* x without experts; weights */
+    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
+    int32_t first_part[SL_LINEAR_SEGMENTS + 1]; /* of each segment; all parts */
+    int32_t segments;
+    int32_t parts, splits, chunks; /* consumer groups of a block, ranges, chunks in the ring */
+    sl_cuda_operand x, residual, y;
+    const int32_t *offsets, *list; /* the schedule, or NULL */
+    int32_t x_share;               /* rows of y that read one row of x */
+    sl_cuda_operand gated;         /* BF16, or absent: segment 0 are gates, 1 as many values, and what is
+                                      stored is f(gate) * value */
+    int32_t function;              /* sl_activation */
+} skinny_args;
+
+/* Row tiles, by expert: expert e's are starts[e] .. starts[e + 1] - 1. */
+typedef struct skinny_schedule {
+    int32_t offsets[SKINNY_EXPERTS + 1], starts[SKINNY_EXPERTS + 1];
+} skinny_schedule;
+
+/* Places in shared memory, from an address that is a multiple of 1024 on. */
+template <int TYPE, int ROWS> struct skinny_memory {
+    enum {
+        x = 0,
+        x_end = x + (int)skinny_shape<ROWS>::stages * (int)skinny_shape<ROWS>::stage_bytes,
+        sums = x,
+        scales = x_end,
+        rows = scales + (int)skinny_shape<ROWS>::parts * SKINNY_PART * skinny_layout<TYPE>::scales,
+        barriers = rows + SKINNY_X_COPIERS * ROWS * 4,
+        schedule = barriers + 8 * (2 * skinny_shape<ROWS>::stages + 2 * SKINNY_CHUNKS),
+        weights = (schedule + (int)sizeof(skinny_schedule) + 127) / 128 * 128
+    };
+};
+
+typedef struct skinny_tile {
+    int32_t expert, first, count; /* rows of the schedule or of y */
+    int32_t part;                 /* the first */
+} skinny_tile;
+
+/* What a block works with. */
+typedef struct skinny_work {
+    const sl_cuda_context &context;
+    const skinny_args &args;
+    const skinny_schedule &schedule;
+    skinny_schedule *plan; /* the same, to write */
+    int32_t rows;          /* without experts */
+    int32_t blocks;        /* of parts */
+    int32_t first_tile, tiles, tile_step;
+    int32_t first_chunk, end_chunk; /* the range */
+    uint32_t base;                  /* of shared memory */
+    unsigned char *memory;
+} skinny_work;
+
+/* 64 rows of weights, or 32 gates and their 32 values. weight: NULL past the end. */
+typedef struct skinny_part {
+    const sl_cuda_weight *weight;
+    int32_t segment, output; /* the first */
+} skinny_part;
+
+static __device__ __forceinline__ skinny_part skinny_part_of(const skinny_args &args, int32_t index) {
+    skinny_part part = {NULL, 0, 0};
+#pragma unroll 1
+    while (part.segment + 1 < args.segments && index >= args.first_part[part.segment + 1]) {
+        part.segment++;
+    }
+    if (index < args.first_part[SL_LINEAR_SEGMENTS]) {
+        part.weight = &args.weights[part.segment];
+        part.output = (index - args.first_part[part.segment]) * (args.gated.data ? 32 : SKINNY_PART);
+    }
+    return part;
+}
+
+template <int ROWS>
+static __device__ __forceinline__ skinny_tile skinny_find(const skinny_work &work, int32_t index) {
+    const skinny_args &args = work.args;
+    const int32_t high = index / work.blocks;
+    skinny_tile tile = {0, 0, work.rows, (index - high * work.blocks) * args.parts};
+    if (args.list) {
+        const skinny_schedule &schedule = work.schedule;
+        int32_t low = 0, end = args.weights[0].experts; /* starts[low] <= high < starts[end] */
+#pragma unroll 1
+        while (end - low > 1) {
+            const int32_t middle = (low + end) / 2;
+            if (schedule.starts[middle] <= high) {
+                low = middle;
+            } else {
+                end = middle;
+            }
+        }
+        const int32_t done = (high - schedule.starts[low]) * ROWS;
+        tile.expert = low;
+        tile.first = schedule.offsets[low] + done;
+        tile.count = min(schedule.offsets[low + 1] - tile.first, ROWS);
+    }
+    return tile;
+}
+
+/* sl_count without experts: begins to read now, so that nobody waits before the end. */
+static __device__ __forceinline__ int32_t skinny_count(const sl_cuda_context &context, sl_rows rows) {
+    int32_t count;
+    asm volatile("ld.global.b32 %0, [%1];"
+                 : "=r"(count)
+                 : "l"(rows == SL_ROWS_STEP ? &context.header->rows : &context.header->outputs)
+                 : "memory");
+    return count;
+}
+
+/* By all threads; returns the row tiles. */
+template <int ROWS>
+static __device__ int32_t skinny_plan(const skinny_args &args, skinny_schedule *schedule) {
+    const int32_t experts = args.weights[0].experts;
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; i <= experts; i += (int32_t)blockDim.x) {
+        schedule->offsets[i] = args.offsets[i];
+    }
+    __syncthreads();
+    if (threadIdx.x < SL_WARP) {
+        const int32_t lane = (int32_t)threadIdx.x;
+        int32_t before = 0;
+#pragma unroll 1
+        for (int32_t first = 0; first < experts; first += SL_WARP) {
+            const int32_t expert = first + lane;
+            const int32_t count =
+                expert < experts ? schedule->offsets[expert + 1] - schedule->offsets[expert] : 0;
+            const int32_t tiles = (count + ROWS - 1) / ROWS;
+            int32_t end = tiles;
+            for (int distance = 1; distance < SL_WARP; distance *= 2) {
+                const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
+                end += lane >= distance ? other : 0;
+            }
+            if (expert < experts) {
+                schedule->starts[expert] = before + end - tiles;
+            }
+            before += __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
+        }
+        if (lane == 0) {
+            schedule->starts[experts] = before;
+        }
+    }
+    __syncthreads();
+    return schedule->starts[experts];
+}
+
+#if SL_HAS_WGMMA
+
+/* ---- barriers: x full, x empty, weights full, weights empty ---- */
+
+template <int TYPE, int ROWS> struct skinny_barriers {
+    enum { STAGES = skinny_shape<ROWS>::stages };
+    static __device__ __forceinline__ uint32_t at(uint32_t base, uint32_t i) {
+        return base + skinny_memory<TYPE, ROWS>::barriers + 8 * i;
+    }
+    static __device__ __forceinline__ uint32_t x_full(uint32_t base, uint32_t i) {
+        return at(base, i);
+    }
+    static __device__ __forceinline__ uint32_t x_empty(uint32_t base, uint32_t i) {
+        return at(base, STAGES + i);
+    }
+    static __device__ __forceinline__ uint32_t full(uint32_t base, uint32_t i) {
+        return at(base, 2 * STAGES + i);
+    }
+    static __device__ __forceinline__ uint32_t empty(uint32_t base, uint32_t i) {
+        return at(base, 2 * STAGES + SKINNY_CHUNKS + i);
+    }
+    static __device__ void init(uint32_t base, int32_t parts, bool has_experts) {
+        const uint32_t warps = 4 * (uint32_t)parts;
+#pragma unroll 1
+        for (uint32_t i = 0; i < STAGES; i++) {
+            barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
+            barrier_init(x_empty(base, i), warps);
+        }
+#pragma unroll 1
+        for (uint32_t i = 0; i < SKINNY_CHUNKS; i++) {
+            barrier_init(full(base, i), 1);
+            barrier_init(empty(base, i), warps);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+};
+
+/* A position in the ring of weights, and the parity of the phase of its barriers. */
+typedef struct skinny_place {
+    uint32_t at, parity;
+} skinny_place;
+
+static __device__ __forceinline__ void skinny_next(skinny_place *place, uint32_t length) {
+    place->at++;
+    if (place->at == length) {
+        place->at = 0;
+        place->parity ^= 1;
+    }
+}
+
+/* ---- copies by the tensor memory accelerator ---- */
+
+/* Arrives, and lets the barrier wait for that many bytes of copies too. */
+static __device__ __forceinline__ void skinny_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void skinny_copy_box(uint32_t to, const CUtensorMap *map, int32_t column,
+                                                       int32_t row, int32_t expert, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(expert), "r"(barrier)
+                 : "memory");
+}
+
+/* ---- weights: one thread ---- */
+
+/* Where copies have come to. */
+typedef struct skinny_copies {
+    skinny_place place;
+    int32_t index, chunk; /* tile, chunk of the row */
+    uint32_t issued;
+} skinny_copies;
+
+/* The next chunk, if there is one. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &work, skinny_copies *copies) {
+    typedef skinny_layout<TYPE> layout;
+    if (copies->index >= work.tiles) {
+        return false;
+    }
+    const skinny_args &args = work.args;
+    const skinny_tile tile = skinny_find<ROWS>(work, copies->index);
+    const uint32_t full = skinny_barriers<TYPE, ROWS>::full(work.base, copies->place.at);
+    const uint32_t box = SKINNY_BOX * layout::stride;
+    const int32_t parts = min(args.parts, args.first_part[SL_LINEAR_SEGMENTS] - tile.part);
+    const int32_t column = copies->chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
+    uint32_t to =
+        work.base + skinny_memory<TYPE, ROWS>::weights + copies->place.at * (uint32_t)args.parts * (2 * box);
+    skinny_expect(full, (uint32_t)parts * 2 * box);
+#pragma unroll 1
+    for (int32_t i = 0; i < parts; i++) {
+        const skinny_part part = skinny_part_of(args, tile.part + i);
+        const CUtensorMap *map = &args.maps[part.segment];
+        const bool gated = args.gated.data != NULL;
+        skinny_copy_box(to, map, column, part.output, tile.expert, full);
+        skinny_copy_box(to + box, gated ? &args.maps[1] : map, column, part.output + (gated ? 0 : SKINNY_BOX),
+                        tile.expert, full);
+        to += 2 * box;
+    }
+    skinny_next(&copies->place, (uint32_t)args.chunks);
+    copies->issued++;
+    if (++copies->chunk == work.end_chunk) {
+        copies->chunk = work.first_chunk;
+        copies->index += work.tile_step;
+    }
+    return true;
+}
+
+/* ---- x: without experts by one thread, with them in pieces of 16 bytes by three warps ---- */
+
+static __device__ __forceinline__ void skinny_copy(uint32_t to, const unsigned char *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_bring_x(const skinny_work &work) {
+    typedef skinny_shape<ROWS> shape;
+    typedef skinny_barriers<TYPE, ROWS> barriers;
+    const int32_t stages =
+        (work.end_chunk - work.first_chunk) * (skinny_layout<TYPE>::columns / (2 * SKINNY_STEP));
+    const int32_t first = work.first_chunk * skinny_layout<TYPE>::columns;
+    uint32_t passed = 0; /* stages of tiles before */
+#pragma unroll 1
+    for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
+#pragma unroll 1
+        for (int32_t stage = 0; stage < stages; stage++) {
+            const uint32_t all = passed + (uint32_t)stage, slot = all % shape::stages;
+            const uint32_t to = work.base + slot * shape::stage_bytes,
+                           full = barriers::x_full(work.base, slot);
+            const int32_t column = first + stage * (2 * SKINNY_STEP);
+            barrier_wait(barriers::x_empty(work.base, slot), (all / shape::stages & 1) ^ 1);
+            skinny_expect(full, shape::stage_bytes);
+            skinny_copy_box(to, &work.args.x_map, column, 0, 0, full);
+            skinny_copy_box(to + shape::step_bytes, &work.args.x_map, column + SKINNY_STEP, 0, 0, full);
+        }
+        passed += (uint32_t)stages;
+    }
+}
+
+/* Warp `warp` of the three: every third pair of rows; sixteen lanes to a row of 128 columns. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, int32_t warp) {
+    typedef skinny_shape<ROWS> shape;
+    typedef skinny_barriers<TYPE, ROWS> barriers;
+    const skinny_args &args = work.args;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t stages =
+        (work.end_chunk - work.first_chunk) * (skinny_layout<TYPE>::columns / (2 * SKINNY_STEP));
+    uint32_t *rows = (uint32_t *)(work.memory + skinny_memory<TYPE, ROWS>::rows) + warp * ROWS;
+    uint32_t passed = 0; /* stages of tiles before */
+    const int32_t first_row = 2 * warp + lane / 16;
+    const uint32_t piece = (uint32_t)lane % 8, step = (uint32_t)lane / 8 % 2 * shape::step_bytes;
+    const unsigned char *x = args.x.data + 2 * (int64_t)args.x.column +
+                             (int64_t)work.first_chunk * (skinny_layout<TYPE>::columns * 2) + lane % 16 * 16;
+#pragma unroll 1
+    for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
+        const skinny_tile tile = skinny_find<ROWS>(work, index);
+        __syncwarp();
+#pragma unroll 1
+        for (int32_t i = lane; i < tile.count; i += SL_WARP) {
+            const uint32_t row = (uint32_t)args.list[tile.first + i] / (uint32_t)args.x_share;
+            rows[i] = (uint32_t)((uint64_t)row * args.x.row_bytes >> 4);
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int32_t stage = 0; stage < stages; stage++) {
+            const uint32_t all = passed + (uint32_t)stage, slot = all % shape::stages;
+            const unsigned char *from = x + (uint32_t)stage * (4 * SKINNY_STEP);
+            const uint32_t to = work.base + slot * shape::stage_bytes + step;
+            barrier_wait(barriers::x_empty(work.base, slot), (all / shape::stages & 1) ^ 1);
+#pragma unroll 4
+            for (int32_t row = first_row; row < tile.count; row += 2 * SKINNY_X_COPIERS) {
+                skinny_copy(to + (uint32_t)(row * 128) + (piece ^ (uint32_t)row % 8) * 16,
+                            from + (uint64_t)rows[row] * 16);
+            }
+            barrier_arrive_copied(barriers::x_full(work.base, slot));
+        }
+        passed += (uint32_t)stages;
+    }
+}
+
+/* ---- the consumers ---- */
+
+typedef struct skinny_places {
+    skinny_place weights;
+    uint32_t stage; /* of x, of all tiles */
+} skinny_places;
+
+/* What a consumer warp's lane knows for good. */
+typedef struct skinny_lane {
+    int32_t thread, lane, warp, part; /* warp: of the part */
+    int32_t scale_row;                /* lane % 16 of the warp's rows, in a part */
+    skinny_view view;                 /* of chunk 0 */
+    uint32_t scales;                  /* offset, of the warp */
+} skinny_lane;
+
+/* Row m of the operand lies in row m of the part; with gates 8 of them and their values alternate in the
+ * operand, while in shared memory 32 gates come first. */
+static __device__ __forceinline__ int32_t skinny_row(bool gated, int32_t m) {
+    return gated ? m / 16 * 8 + m % 8 + m % 16 / 8 * 32 : m;
+}
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &work) {
+    typedef skinny_layout<TYPE> layout;
+    typedef skinny_memory<TYPE, ROWS> memory;
+    skinny_lane me;
+    me.thread = (int32_t)threadIdx.x;
+    me.lane = me.thread % SL_WARP;
+    me.warp = me.thread / SL_WARP % 4;
+    me.part = me.thread / SKINNY_GROUP;
+    const bool gated = work.args.gated.data != NULL;
+    const uint32_t start = work.base + memory::weights + (uint32_t)(me.part * SKINNY_PART * layout::stride);
+    me.scale_row = skinny_row(gated, 16 * me.warp + me.lane % 16);
+    me.scales = (uint32_t)(memory::scales + (me.part * 4 + me.warp) * 16 * layout::scales);
+    me.view.matrix = start + (uint32_t)(me.scale_row * layout::stride + me.lane / 16 * 16);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int32_t m = 16 * me.warp + me.lane / 4 + 8 * i;
+        me.view.row[i] = start + (uint32_t)(skinny_row(gated, m) * layout::stride);
+    }
+    me.view.pair = (uint32_t)me.lane % 4 * 2;
+    me.view.select = me.view.pair * 0x1111 + 0x1100;
+    me.view.scales = work.base + me.scales + (uint32_t)(me.lane / 4 * layout::scales);
+    return me;
+}
+
+/* A matrix of x in shared memory, at 16 * place: rows of 128 bytes, groups of 8 rows 1024 bytes apart,
+ * 128-byte swizzle; see PTX, "matrix descriptor". */
+static __device__ __forceinline__ uint64_t skinny_matrix(uint32_t place) {
+    return (uint64_t)(1u << 30 | 1024 >> 4) << 32 | ((1u << 16) + place);
+}
+
+/* sums += 64 outputs' weights times x, 64 columns. */
+template <int ROWS>
+static __device__ __forceinline__ void skinny_multiply(uint32_t (&a)[4][4], uint32_t x,
+                                                       float (&sums)[ROWS / 2]) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3])); /* now, not later */
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        wgmma<ROWS>(sums, a[k], skinny_matrix(x + (uint32_t)(2 * k)));
+    }
+    wgmma_commit();
+}
+
+/* One chunk. The registers of products under way are left alone until those of two steps ago are done. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, const skinny_lane &me,
+                                                    const skinny_view &view, skinny_places &places,
+                                                    uint32_t (&a)[2][4][4], float (&sums)[ROWS / 2]) {
+    typedef skinny_shape<ROWS> shape;
+    typedef skinny_barriers<TYPE, ROWS> barriers;
+    enum { STEPS = skinny_layout<TYPE>::columns / SKINNY_STEP };
+    skinny_decoder<TYPE> decoders[2];
+    if (shape::ahead) {
+        decoders[0].load(view, 0);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t(&mine)[4][4] = a[step % 2];
+        const uint32_t slot = places.stage % shape::stages;
+        if (step + shape::ahead < STEPS) {
+            decoders[(step + shape::ahead) % 2].load(view, step + shape::ahead);
+        }
+        wgmma_wait<1>(mine);
+        if (step % 2 && places.stage >= 1 && me.lane == 0) {
+            barrier_arrive(barriers::x_empty(work.base, (places.stage - 1) % shape::stages));
+        }
+        decoders[step % 2].run(view, step, mine);
+        if (step % 2 == 0) { /* a loop between two steps would make the assembler wait for every product */
+            barrier_wait(barriers::x_full(work.base, slot), places.stage / shape::stages & 1);
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        }
+        skinny_multiply<ROWS>(mine,
+                              (work.base + slot * shape::stage_bytes) / 16 +
+                                  (uint32_t)(step % 2 * shape::step_bytes / 16),
+                              sums);
+        places.stage += (uint32_t)(step % 2);
+    }
+}
+
+/* The range's columns of a tile. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_consume(const skinny_work &work, const skinny_lane &me,
+                                                      skinny_places &places, float (&sums)[ROWS / 2]) {
+    typedef skinny_layout<TYPE> layout;
+    typedef skinny_barriers<TYPE, ROWS> barriers;
+    uint32_t a[2][4][4] = {};
+#pragma unroll 1
+    for (int32_t chunk = work.first_chunk; chunk < work.end_chunk; chunk++) {
+        const uint32_t at = places.weights.at * (uint32_t)(work.args.parts * SKINNY_PART * layout::stride);
+        skinny_view view = me.view;
+        view.matrix += at;
+        const uint32_t shift = (uint32_t)(chunk * layout::bytes) % 16;
+        view.row[0] += at + shift;
+        view.row[1] += at + shift;
+        barrier_wait(barriers::full(work.base, places.weights.at), places.weights.parity);
+        if constexpr (layout::scales > 0) {
+            const unsigned char *row = work.memory + skinny_memory<TYPE, ROWS>::weights + at +
+                                       (me.part * SKINNY_PART + me.scale_row) * layout::stride + shift;
+            skinny_scales<TYPE>(row, me.lane / 16,
+                                (uint4 *)(work.memory + me.scales + me.lane % 16 * layout::scales));
+            __syncwarp();
+        }
+        skinny_chunk<TYPE, ROWS>(work, me, view, places, a, sums);
+        sl_fence_reads();
+        __syncwarp();
+        if (me.lane == 0) {
+            barrier_arrive(barriers::empty(work.base, places.weights.at));
+        }
+        skinny_next(&places.weights, (uint32_t)work.args.chunks);
+    }
+    wgmma_wait<0>(a[0]);
+    wgmma_wait<0>(a[1]);
+}
+
+/* ---- results ---- */
+
+static __device__ __forceinline__ void skinny_meet(const skinny_work &work) {
+    asm volatile("bar.sync 1, %0;" ::"r"(work.args.parts * SKINNY_GROUP) : "memory");
+}
+
+/* Sums lie in every block as [row][outputs of the tile]; outputs change places with the row so that a warp's
+ * stores lie in different banks. */
+static __device__ __forceinline__ int32_t skinny_place_of(const skinny_args &args, int32_t row,
+                                                          int32_t output) {
+    return row * (args.parts * SKINNY_PART) + (output ^ row / 2 % 4 * 8);
+}
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_put_sums(const skinny_work &work, const skinny_lane &me,
+                                                       int32_t count, const float (&sums)[ROWS / 2]) {
+    float *to = (float *)(work.memory + skinny_memory<TYPE, ROWS>::sums);
+    int32_t lane = me.lane;
+    asm volatile("" : "+r"(lane)); /* nothing of this is kept while products run: registers are short */
+    const int32_t output = me.part * SKINNY_PART + 16 * me.warp + lane / 4;
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; i++) {
+        const int32_t row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (i / 4 * 8 < count) {
+            to[skinny_place_of(work.args, row, output + i % 4 / 2 * 8)] = sums[i];
+        }
+    }
+}
+
+/* A lane's outputs of one row without ranges: output `output` and eight on, or a gate and its value. */
+static __device__ __forceinline__ void skinny_store_two(const skinny_args &args, const sl_cuda_weight &weight,
+                                                        int64_t y_row, int32_t output, float low,
+                                                        float high) {
+    if (args.gated.data) {
+        uint16_t *to = (uint16_t *)(args.gated.data + (uint64_t)y_row * args.gated.row_bytes) +
+                       args.gated.column + output;
+        *to = sl_f32_to_bf16(sl_activate(args.function, low) * high);
+        return;
+    }
+    const int32_t column = weight.column + output;
+    float *y = sl_f32(args.y, y_row) + column;
+    const float *residual = args.residual.data ? sl_f32(args.residual, y_row) + column : NULL;
+    y[0] = residual ? low + residual[0] : low;
+    if (output + 8 < weight.rows) {
+        y[8] = residual ? high + residual[8] : high;
+    }
+}
+
+/* Without ranges: from registers. A lane has outputs lane / 4 and lane / 4 + 8 of its warp's 16 (with gates a
+ * gate and its value), and two of every eight rows. Code that runs once is slow, so this is a loop. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_store_sums(const skinny_work &work, const skinny_lane &me,
+                                                         const skinny_tile &tile, float (&sums)[ROWS / 2]) {
+    const skinny_args &args = work.args;
+    const skinny_part part = skinny_part_of(args, tile.part + me.part);
+    int32_t lane = me.lane;
+    asm volatile("" : "+r"(lane)); /* nothing of this is kept while products run: registers are short */
+    const bool gated = args.gated.data != NULL;
+    const int32_t output = part.output + (gated ? 8 : 16) * me.warp + lane / 4;
+    if (!part.weight || output >= part.weight->rows) {
+        return;
+    }
+    const sl_cuda_weight &weight = *part.weight;
+    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+    const int64_t bias = (int64_t)tile.expert * weight.rows + output;
+    const float *second = gated ? args.weights[1].bias : weight.bias ? weight.bias + 8 : NULL;
+    second = gated || output + 8 < weight.rows ? second : NULL;
+    const float biases[2] = {weight.bias ? weight.bias[bias] : 0.0f, second ? second[bias] : 0.0f};
+#pragma unroll 1
+    for (int32_t first = lane % 4 * 2; first < tile.count; first += 8) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int32_t row = first + i;
+            if (row < tile.count) {
+                const float low = sums[i] * scale, high = sums[2 + i] * scale;
+                skinny_store_two(args, weight, args.list ? args.list[tile.first + row] : row, output,
+                                 weight.bias ? low + biases[0] : low, second ? high + biases[1] : high);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i + 4 < ROWS / 2; i++) { /* the next eight rows' */
+            sums[i] = sums[i + 4];
+        }
+    }
+}
+
+/* What is to be stored of one row of y: the place of its sums, with those of the cluster's other blocks. */
+typedef struct skinny_result {
+    const skinny_work &work;
+    const skinny_tile &tile;
+    const skinny_part &part;
+    int32_t row, y_row; /* of the tile, of y */
+    float scale;
+    float *sums;
+} skinny_result;
+
+/* WIDTH neighbouring outputs of the tile, the ranges one after the other. */
+template <int WIDTH>
+static __device__ __forceinline__ void skinny_add(const skinny_result &result, int32_t output,
+                                                  float (&out)[WIDTH]) {
+    const skinny_args &args = result.work.args;
+    float *from = result.sums + skinny_place_of(args, result.row, output);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        out[i] = 0.0f;
+    }
+#pragma unroll 1
+    for (int32_t first = 0; first < args.splits; first += SKINNY_AT_ONCE) {
+        float parts[SKINNY_AT_ONCE][WIDTH];
+#pragma unroll
+        for (int s = 0; s < SKINNY_AT_ONCE; s++) {
+            if (first + s < args.splits) {
+                const float *other = args.splits > 1 ? sl_of_block(from, (uint32_t)(first + s)) : from;
+#pragma unroll
+                for (int i = 0; i < WIDTH; i += 2) { /* two of them make one load */
+                    const float2 two = ((const float2 *)other)[i / 2];
+                    parts[s][i] = two.x;
+                    parts[s][i + 1] = two.y;
+                }
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < SKINNY_AT_ONCE; s++) {
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                out[i] = first + s >= args.splits ? out[i]
+                         : first + s == 0         ? parts[s][i]
+                                                  : out[i] + parts[s][i];
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        out[i] *= result.scale;
+    }
+}
+
+/* Outputs 4 quad .. 4 quad + 3 of the part. */
+static __device__ __forceinline__ void skinny_write(const skinny_result &result, int32_t first,
+                                                    int32_t quad) {
+    const skinny_args &args = result.work.args;
+    const sl_cuda_weight &weight = *result.part.weight;
+    const int32_t output = result.part.output + 4 * quad, left = weight.rows - output;
+    float sums[4];
+    skinny_add<4>(result, first + 4 * quad, sums);
+    if (left <= 0) {
+        return;
+    }
+    float *y = sl_f32(args.y, result.y_row) + weight.column + output;
+    const float *residual =
+        args.residual.data ? sl_f32(args.residual, result.y_row) + weight.column + output : NULL;
+    const float *bias = weight.bias ? weight.bias + (int64_t)result.tile.expert * weight.rows + output : NULL;
+    if (left >= 4 && !bias && ((uint64_t)y | (uint64_t)residual) % 16 == 0) {
+        if (residual) {
+            const float4 more = *(const float4 *)residual;
+            sums[0] += more.x;
+            sums[1] += more.y;
+            sums[2] += more.z;
+            sums[3] += more.w;
+        }
+        *(float4 *)y = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i < left) {
+            sums[i] = bias ? sums[i] + bias[i] : sums[i];
+            y[i] = residual ? sums[i] + residual[i] : sums[i];
+        }
+    }
+}
+
+/* f(gate) * value, outputs 2 pair and the next of the part's 32. */
+static __device__ __forceinline__ void skinny_write_gated(const skinny_result &result, int32_t first,
+                                                          int32_t pair) {
+    const skinny_args &args = result.work.args;
+    const int32_t output = result.part.output + 2 * pair, left = result.part.weight->rows - output;
+    const int32_t gate = first + pair / 4 * 16 + pair % 4 * 2;
+    float gates[2], values[2];
+    skinny_add<2>(result, gate, gates);
+    skinny_add<2>(result, gate + 8, values);
+    if (left <= 0) {
+        return;
+    }
+    const int64_t bias = (int64_t)result.tile.expert * result.part.weight->rows + output;
+    uint16_t *to = (uint16_t *)(args.gated.data + (uint64_t)(uint32_t)result.y_row * args.gated.row_bytes) +
+                   args.gated.column + output;
+    uint32_t bits[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (args.weights[0].bias && i < left) {
+            gates[i] += args.weights[0].bias[bias + i];
+            values[i] += args.weights[1].bias[bias + i];
+        }
+        bits[i] = sl_f32_to_bf16(sl_activate(args.function, gates[i]) * values[i]);
+    }
+    if (left >= 2 && (uint64_t)to % 4 == 0) {
+        *(uint32_t *)to = bits[0] | bits[1] << 16;
+    } else {
+        to[0] = (uint16_t)bits[0];
+        if (left >= 2) {
+            to[1] = (uint16_t)bits[1];
+        }
+    }
+}
+
+/* By the consumers: the block's rows of the tile, sixteen lanes to a row of a part. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_store(const skinny_work &work, const skinny_tile &tile,
+                                                    int32_t rank) {
+    const skinny_args &args = work.args;
+    int32_t thread = (int32_t)threadIdx.x;
+    asm volatile("" : "+r"(thread)); /* nothing of this is kept while products run: registers are short */
+    const int32_t sixteen = thread / 16, mine = thread % 16;
+    const int32_t which = sixteen % args.parts, first_row = sixteen / args.parts;
+    const skinny_part part = skinny_part_of(args, tile.part + which);
+    const int32_t each = ROWS / args.splits, end = min((rank + 1) * each, tile.count);
+    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+    if (!part.weight) {
+        return;
+    }
+#pragma unroll 1
+    for (int32_t row = rank * each + first_row; row < end; row += 8) {
+        const int32_t y_row = args.list ? args.list[tile.first + row] : row;
+        const skinny_result result = {
+            work, tile, part, row, y_row, scale, (float *)(work.memory + skinny_memory<TYPE, ROWS>::sums)};
+        if (args.gated.data) {
+            skinny_write_gated(result, which * SKINNY_PART, mine);
+        } else {
+            skinny_write(result, which * SKINNY_PART, mine);
+        }
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_copy_weights(const skinny_work &work, skinny_copies copies) {
+    for (;;) {
+        if (copies.issued >= (uint32_t)work.args.chunks) {
+            barrier_wait(skinny_barriers<TYPE, ROWS>::empty(work.base, copies.place.at),
+                         copies.place.parity ^ 1);
+        }
+        if (!skinny_bring_chunk<TYPE, ROWS>(work, &copies)) {
+            return;
+        }
+    }
+}
+
+/* Until inputs are there: which tiles and rows there are. By every thread. */
+template <int ROWS> static __device__ __forceinline__ void skinny_begin(skinny_work *work) {
+    sl_wait_for_inputs();
+    if (work->args.list) {
+        work->tiles = skinny_plan<ROWS>(work->args, work->plan) * work->blocks;
+    } else {
+        work->rows = skinny_count(work->context, work->args.y.rows);
+    }
+}
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_consume_all(skinny_work &work, int32_t rank) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::consumer_registers));
+    skinny_begin<ROWS>(&work);
+    const skinny_lane me = skinny_lane_of<TYPE, ROWS>(work);
+    skinny_places places = {};
+#pragma unroll 1
+    for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
+        const skinny_tile tile = skinny_find<ROWS>(work, index);
+        float sums[ROWS / 2] = {};
+        skinny_consume<TYPE, ROWS>(work, me, places, sums);
+        if (work.args.splits == 1) {
+            skinny_store_sums<TYPE, ROWS>(work, me, tile, sums);
+            __syncwarp();
+            continue;
+        }
+        skinny_meet(work); /* all have read x, where the sums go */
+        skinny_put_sums<TYPE, ROWS>(work, me, tile.count, sums);
+        sl_cluster_sync();
+        skinny_store<TYPE, ROWS>(work, tile, rank);
+    }
+}
+
+template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy_all(skinny_work &work) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::copier_registers));
+    const skinny_args &args = work.args;
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP - 4 * args.parts;
+    const bool leads = threadIdx.x % SL_WARP == 0;
+    skinny_copies copies = {{0, 0}, work.first_tile, work.first_chunk, 0};
+    if (warp == 0 && leads && !args.list) { /* more would delay what this and the kernel before read */
+#pragma unroll 1
+        for (int32_t i = 0; i < 2 && i < args.chunks; i++) {
+            skinny_bring_chunk<TYPE, ROWS>(work, &copies);
+        }
+    }
+    __syncwarp();
+    skinny_begin<ROWS>(&work);
+    if (warp == 0) {
+        if (leads) {
+            skinny_copy_weights<TYPE, ROWS>(work, copies);
+        }
+    } else if (args.list) {
+        skinny_gather_x<TYPE, ROWS>(work, warp - 1);
+    } else if (warp == 1 && leads) {
+        skinny_bring_x<TYPE, ROWS>(work);
+    }
+    __syncwarp();
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    if (args.splits > 1) {
+        sl_cluster_sync();
+    }
+}
+#endif
+
+/* With ranges a cluster has one tile. */
+template <int TYPE, int ROWS>
+static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
+    skinny_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ skinny_args args) {
+#if SL_HAS_WGMMA
+    extern __shared__ __align__(128) unsigned char start[];
+    const uint32_t window = (uint32_t)__cvta_generic_to_shared(start), base = (window + 1023) / 1024 * 1024;
+    unsigned char *const memory = start + (base - window);
+    skinny_schedule *schedule = (skinny_schedule *)(memory + skinny_memory<TYPE, ROWS>::schedule);
+    const int32_t blocks = (args.first_part[SL_LINEAR_SEGMENTS] + args.parts - 1) / args.parts;
+    const int32_t rank = (int32_t)blockIdx.x % args.splits;
+    const int32_t ranges = args.weights[0].columns / SKINNY_RANGE;
+    enum { EACH = SKINNY_RANGE / skinny_layout<TYPE>::columns };
+    skinny_work work = {context,
+                        args,
+                        *schedule,
+                        schedule,
+                        0,
+                        blocks,
+                        (int32_t)blockIdx.x / args.splits,
+                        blocks,
+                        (int32_t)gridDim.x / args.splits,
+                        ranges * rank / args.splits * EACH,
+                        ranges * (rank + 1) / args.splits * EACH,
+                        base,
+                        memory};
+    if (threadIdx.x == 0) {
+        skinny_barriers<TYPE, ROWS>::init(base, args.parts, args.list != NULL);
+    }
+    __syncthreads();
+    sl_let_next_begin();
+    if ((int32_t)threadIdx.x < args.parts * SKINNY_GROUP) {
+        skinny_consume_all<TYPE, ROWS>(work, rank);
+    } else {
+        skinny_copy_all<TYPE, ROWS>(work);
+    }
+    if (args.splits > 1) { /* shared memory stays until the others have read it */
+        sl_cluster_sync();
+    }
+#else
+    (void)context;
+    (void)args;
+    sl_wait_for_inputs();
+#endif
+}
+
+/* ---- launches ---- */
+
+/* How an op is cut. Ranges must not depend on rows: they are part of the numeric class. */
+typedef struct skinny_cut {
+    int32_t parts, splits;
+} skinny_cut;
+
+/* The least time of a block, in twentieths of a microsecond, as a H200 takes at 64 rows: each 256 columns 17
+ * and for every part 10 more; adding ranges 7 for every part and range. Clusters of more than two blocks
+ * cannot have all processors: those of 4 and 8 leave 12 of 132. */
+static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors) {
+    skinny_cut best = {1, 1};
+    int64_t least = INT64_MAX;
+    for (int32_t splits = 1; splits <= SKINNY_SPLITS && splits <= ranges; splits *= 2) {
+        for (int32_t parts = 1; parts <= 3; parts++) {
+            const int32_t tiles = (all_parts + parts - 1) / parts;
+            const int32_t room = splits > 2 ? processors - processors / 11 : processors;
+            if (splits > 1 && tiles > room / splits) {
+                continue;
+            }
+            const int64_t rounds = (tiles * splits + processors - 1) / processors;
+            const int64_t range = (ranges + splits - 1) / splits;
+            const int64_t add = splits > 1 ? 7 * parts * splits : 0;
+            const int64_t time = rounds * range * (17 + 10 * parts) + add;
+            if (time < least) {
+                least = time;
+                best.parts = parts;
+                best.splits = splits;
+            }
+        }
+    }
+    return best;
+}
+
+/* Parts of a tile of experts: the fewest rounds, as above, of the tiles there will be when each row takes its
+ * experts by chance. No bit depends on it. */
+static int32_t skinny_choose_parts(const sl_cuda_context *context, int32_t all_parts, int32_t experts,
+                                   int32_t rows) {
+    double unchosen = 1.0;
+    for (int32_t row = 0; row < rows / context->experts_used; row++) {
+        unchosen *= 1.0 - (double)context->experts_used / experts;
+    }
+    const int32_t chosen = (int32_t)(experts * (1.0 - unchosen)) + 1;
+    int32_t best = 1, least = INT32_MAX;
+    for (int32_t parts = 1; parts <= 4; parts++) {
+        const int32_t tiles = chosen * ((all_parts + parts - 1) / parts);
+        const int32_t rounds = (tiles + context->processors - 1) / context->processors;
+        const int32_t time = rounds * (5 + 6 * parts);
+        if (time < least) {
+            least = time;
+            best = parts;
+        }
+    }
+    return best;
+}
+
+template <int TYPE, int ROWS> static cudaError_t skinny_prepare_rows() {
+    return cudaFuncSetAttribute(skinny_kernel<TYPE, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                SKINNY_BYTES);
+}
+
+template <int TYPE> static cudaError_t skinny_prepare_type() {
+    cudaError_t code = skinny_prepare_rows<TYPE, 8>();
+    code = code ? code : skinny_prepare_rows<TYPE, 16>();
+    code = code ? code : skinny_prepare_rows<TYPE, 32>();
+    code = code ? code : skinny_prepare_rows<TYPE, 64>();
+    code = code ? code : skinny_prepare_rows<TYPE, 96>();
+    return code ? code : skinny_prepare_rows<TYPE, 128>();
+}
+
+/* Maps of x, rows of 64 columns swizzled, and of the weights, 32 rows of a chunk as they lie in memory. */
+template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_op *op, skinny_args *args) {
+    const uint64_t rows = (uint64_t)op->rows[args->x.rows];
+    const skinny_tensor x = {args->x.data + 2 * (uint64_t)args->x.column,
+                             {(uint64_t)args->weights[0].columns, rows, 1},
+                             {args->x.row_bytes, args->x.row_bytes * rows},
+                             {SKINNY_STEP, ROWS},
+                             true};
+    cudaError_t code = args->list ? cudaSuccess : sl_cuda_skinny_map(&x, &args->x_map);
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
+        const sl_cuda_weight &weight = args->weights[s];
+        const uint64_t rows = (uint64_t)weight.rows;
+        const skinny_tensor map = {
+            weight.data,
+            {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
+            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
+            {skinny_layout<TYPE>::stride / 2, SKINNY_BOX},
+            false};
+        code = weight.data ? sl_cuda_skinny_map(&map, &args->maps[s]) : cudaSuccess;
+    }
+    return code;
+}
+
+/* The rest of args, and the launch. row_tiles: most that there can be. */
+template <int TYPE, int ROWS>
+static cudaError_t skinny_launch_rows(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args,
+                                      int32_t row_tiles, cudaStream_t stream) {
+    typedef skinny_memory<TYPE, ROWS> memory;
+    const int32_t all = args->first_part[SL_LINEAR_SEGMENTS];
+    if (args->parts > skinny_shape<ROWS>::parts) {
+        args->parts = skinny_shape<ROWS>::parts;
+    }
+    const int32_t room = SKINNY_BYTES - 1024 - memory::weights;
+    while (args->parts > 1 && args->parts * SKINNY_PART * skinny_layout<TYPE>::stride > room / 2) {
+        args->parts--; /* a tile is lower, which changes no bit */
+    }
+    const int32_t chunk = args->parts * SKINNY_PART * skinny_layout<TYPE>::stride, fit = room / chunk;
+    args->chunks = fit < SKINNY_CHUNKS ? fit : (int32_t)SKINNY_CHUNKS;
+    const int64_t tiles = (int64_t)((all + args->parts - 1) / args->parts) * row_tiles;
+    sl_launch_shape shape = {};
+    shape.grid = dim3((unsigned)(args->splits > 1              ? tiles * args->splits
+                                 : tiles < context->processors ? tiles
+                                                               : context->processors));
+    shape.block = dim3((unsigned)((args->parts + 1) * SKINNY_GROUP));
+    shape.shared_bytes = (uint32_t)(1024 + memory::weights + args->chunks * chunk);
+    shape.cluster = (uint32_t)args->splits;
+    const cudaError_t code = skinny_make_maps<TYPE, ROWS>(op, args);
+    return code ? code : sl_launch(context, stream, shape, skinny_kernel<TYPE, ROWS>, *context, *args);
+}
+
+template <int TYPE>
+static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args) {
+    const skinny_args none = {};
+    *args = none;
+    args->segments = op->weight_count;
+    int32_t parts = 0;
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
+        args->weights[s] = op->weights[s];
+        args->first_part[s] = parts;
+        parts += s < op->weight_count ? (op->weights[s].rows + SKINNY_PART - 1) / SKINNY_PART : 0;
+    }
+    args->first_part[SL_LINEAR_SEGMENTS] = parts;
+    args->x = op->in[0];
+    args->residual = op->in[3];
+    args->y = op->out[0];
+    args->offsets = op->in[2].head;
+    args->list = (const int32_t *)op->in[2].data;
+    args->x_share =
+        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
+    args->parts = args->splits = 1;
+    if (!args->list) {
+        const skinny_cut cut =
+            skinny_choose(parts, op->weights[0].columns / SKINNY_RANGE, context->processors);
+        args->splits = cut.splits;
+        args->parts = cut.parts < parts ? cut.parts : parts;
+    }
+}
+
+template <int TYPE>
+static cudaError_t skinny_launch(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args,
+                                 cudaStream_t stream) {
+    const int32_t rows = op->rows[op->out[0].rows];
+    if (args->list) { /* twice the mean load; each expert that is chosen may have one tile more */
+        const int32_t experts = op->weights[0].experts, loads = 2 * rows / experts;
+        const int32_t chosen = experts < rows ? experts : rows;
+        args->parts = skinny_choose_parts(context, args->first_part[SL_LINEAR_SEGMENTS], experts, rows);
+        return loads <= 8    ? skinny_launch_rows<TYPE, 8>(context, op, args, rows / 8 + chosen, stream)
+               : loads <= 16 ? skinny_launch_rows<TYPE, 16>(context, op, args, rows / 16 + chosen, stream)
+               : loads <= 32 ? skinny_launch_rows<TYPE, 32>(context, op, args, rows / 32 + chosen, stream)
+                             : skinny_launch_rows<TYPE, 64>(context, op, args, rows / 64 + chosen, stream);
+    }
+    return rows <= 8    ? skinny_launch_rows<TYPE, 8>(context, op, args, 1, stream)
+           : rows <= 16 ? skinny_launch_rows<TYPE, 16>(context, op, args, 1, stream)
+           : rows <= 32 ? skinny_launch_rows<TYPE, 32>(context, op, args, 1, stream)
+           : rows <= 64 ? skinny_launch_rows<TYPE, 64>(context, op, args, 1, stream)
+           : rows <= 96 ? skinny_launch_rows<TYPE, 96>(context, op, args, 1, stream)
+                        : skinny_launch_rows<TYPE, 128>(context, op, args, 1, stream);
+}
+
+template <int TYPE>
+static cudaError_t skinny_launch_type(const sl_cuda_context *context, const sl_cuda_op *op,
+                                      cudaStream_t stream) {
+    skinny_args args;
+    skinny_make_args<TYPE>(context, op, &args);
+    return skinny_launch<TYPE>(context, op, &args, stream);
+}
+
+/* LINEAR, ACTIVATE, QUANTIZE: op[0] .. op[2]. Ranges are those of the LINEAR alone. */
+template <int TYPE>
+static cudaError_t skinny_launch_gated(const sl_cuda_context *context, const sl_cuda_op *op,
+                                       cudaStream_t stream) {
+    skinny_args args;
+    skinny_make_args<TYPE>(context, op, &args);
+    const int32_t width = op[1].op->u.activate.width;
+    if (args.segments == 1) { /* gates and values are one weight */
+        args.weights[1] = args.weights[0];
+        args.weights[1].data += (uint64_t)width * args.weights[0].row_bytes;
+        args.weights[0].rows = args.weights[1].rows = width;
+    }
+    args.segments = 1;
+    args.first_part[1] = args.first_part[SL_LINEAR_SEGMENTS] = (width + 31) / 32;
+    args.gated = op[2].out[0];
+    args.function = op[1].op->u.activate.function;
+    return skinny_launch<TYPE>(context, op, &args, stream);
+}
+
+#define SKINNY_RUN(ID, name)                                                                                 \
+    SL_CUDA_RUN(sl_cuda_linear_skinny_##name) {                                                              \
+        return skinny_launch_type<SL_QTYPE_##ID>(context, op, stream);                                       \
+    }                                                                                                        \
+    SL_CUDA_RUN(sl_cuda_gated_skinny_##name) {                                                               \
+        return skinny_launch_gated<SL_QTYPE_##ID>(context, op, stream);                                      \
+    }
+
+#endif

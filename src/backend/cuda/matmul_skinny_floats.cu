@@ -1,0 +1,106 @@
+/* Matrix products of few rows, of floating-point weights; what all types share on the host. */
+#include "backend/cuda/matmul_skinny.cuh"
+
+#include <cudaTypedefs.h>
+#include <string.h>
+
+SKINNY_RUN(F16, f16)
+SKINNY_RUN(BF16, bf16)
+
+cudaError_t sl_cuda_skinny_map(const skinny_tensor *tensor, CUtensorMap *map) {
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t code =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+        return code != cudaSuccess ? code : cudaErrorNotSupported;
+    }
+    const cuuint64_t sizes[3] = {tensor->sizes[0], tensor->sizes[1], tensor->sizes[2]};
+    const cuuint64_t strides[2] = {tensor->strides[0], tensor->strides[1]};
+    const cuuint32_t box[3] = {tensor->box[0], tensor->box[1], 1}, steps[3] = {1, 1, 1};
+    const CUresult result = ((PFN_cuTensorMapEncodeTiled_v12000)entry)(
+        map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)tensor->data, sizes, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        tensor->swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t sl_cuda_skinny_prepare(int device) {
+    bool has = false;
+    cudaError_t code = sl_cuda_has_wgmma(device, &has);
+    if (code || !has) {
+        return code;
+    }
+    code = skinny_prepare_type<SL_QTYPE_F16>();
+    code = code ? code : skinny_prepare_type<SL_QTYPE_BF16>();
+    code = code ? code : sl_cuda_skinny_prepare_legacy();
+    return code ? code : sl_cuda_skinny_prepare_kquants();
+}
+
+const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
+    const sl_op *op = query->op;
+    const sl_weight *weight = &query->program->weights[op->u.linear.segments[0].weight];
+    if (weight->type != row->weight_type) {
+        return "is for another weight type";
+    }
+    bool has = false;
+    if (sl_cuda_has_wgmma(query->backend->options.device, &has) != cudaSuccess || !has) {
+        return "needs compute capability 9.0";
+    }
+    if (weight->columns % SKINNY_RANGE != 0) {
+        return "takes columns in groups of 256";
+    }
+    uint64_t row_bytes = 0;
+    if (!sl_qtype_bytes(weight->type, (uint64_t)weight->columns, &row_bytes) || row_bytes % 16 != 0) {
+        return "takes rows of a multiple of 16 bytes";
+    }
+    if (weight->type == SL_QTYPE_BF16 && weight->experts > 1) {
+        return "takes no experts of bf16";
+    }
+    if (weight->experts > SKINNY_EXPERTS) {
+        return "takes up to 512 experts";
+    }
+    /* A converted x starts at column 0. */
+    const sl_value *x = &query->values[op->in[0].value];
+    if (x->type == SL_VALUE_BF16 && (op->in[0].column % 8 != 0 || x->width % 8 != 0)) {
+        return "takes x at multiples of 8 columns";
+    }
+    /* Of an expert's rows it is the step that counts. */
+    const sl_rows kind = query->values[op->out[0].value].rows;
+    const int32_t rows = query->rows[kind == SL_ROWS_EXPERT ? SL_ROWS_STEP : kind];
+    if (rows > row->most_rows) {
+        return "takes at most 128 rows";
+    }
+    return rows < row->least_rows ? "is for more rows" : NULL;
+}
+
+const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    if (strcmp(query->kernels[0]->numeric_class, "bf16/skinny") != 0) {
+        return "is for products of class bf16/skinny";
+    }
+    return sl_cuda_gated_reason(query);
+}
+
+SL_CUDA_RUN(sl_cuda_gated_skinny) {
+    switch (op->weights[0].type) {
+    case SL_QTYPE_F16:
+        return sl_cuda_gated_skinny_f16(context, op, stream);
+    case SL_QTYPE_BF16:
+        return sl_cuda_gated_skinny_bf16(context, op, stream);
+    case SL_QTYPE_Q8_0:
+        return sl_cuda_gated_skinny_q8_0(context, op, stream);
+    case SL_QTYPE_Q4_0:
+        return sl_cuda_gated_skinny_q4_0(context, op, stream);
+    case SL_QTYPE_Q4_K:
+        return sl_cuda_gated_skinny_q4_k(context, op, stream);
+    case SL_QTYPE_Q5_K:
+        return sl_cuda_gated_skinny_q5_k(context, op, stream);
+    case SL_QTYPE_Q6_K:
+        return sl_cuda_gated_skinny_q6_k(context, op, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
