@@ -7,6 +7,7 @@
 #ifndef SL_BACKEND_CUDA_MATVEC_CHUNK_CUH
 #define SL_BACKEND_CUDA_MATVEC_CHUNK_CUH
 
+#include "backend/cuda/blocks.cuh"
 #include "backend/cuda/matvec_common.cuh"
 
 /* What a group of x brings besides its values and scale. */
@@ -41,15 +42,7 @@ struct sl_chunk_shape<SL_QTYPE_IQ4_NL> : chunk_shape<8 * SL_IQ4_NL_BYTES, SL_X_N
 template <> struct sl_chunk_shape<SL_QTYPE_IQ4_XS> : chunk_shape<SL_IQ4_XS_BYTES, SL_X_NOTHING, 0, true> {};
 template <> struct sl_chunk_shape<SL_QTYPE_MXFP4> : chunk_shape<8 * SL_MXFP4_BYTES, SL_X_START, -12, true> {};
 
-#define SL_FLOAT_OF_INT 12582912.0f /* 1.5 * 2^23 */
-#define SL_FLOAT_OF_INT_BITS 0x4b400000
 #define SL_FLOAT_OF_BYTE 8388608.0f /* 2^23 */
-
-static __device__ __forceinline__ float sl_half_of(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
 
 /* Bytes of a are unsigned, those of b signed. */
 static __device__ __forceinline__ int32_t sl_dot_unsigned(uint32_t a, int32_t b, int32_t sum) {

@@ -12,7 +12,8 @@
 #ifndef SL_BACKEND_CUDA_MMQ_CUH
 #define SL_BACKEND_CUDA_MMQ_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/groups.cuh"
 
 enum {
     MMQ_CHUNK = 256, /* columns */
@@ -25,23 +26,50 @@ enum {
 #define MMQ_OFFSET_FLOAT 12582912.0f
 
 /* A chunk of a weight row as it lies in the file: `bytes`, brought to shared memory in 16-byte pieces. There
- * rows are `stride` apart. */
+ * rows are `stride` apart; where that is more than the at most `own` pieces with bytes of the chunk, the last
+ * of them comes again, so that rows start on different banks. */
 template <int TYPE> struct mmq_type;
 template <> struct mmq_type<SL_QTYPE_Q4_K> {
-    enum { bytes = 144, pieces = 9, stride = 144, has_min = 1, is_unsigned = 1, halves = 0 };
+    enum { bytes = 144, pieces = 9, own = 9, stride = 144, has_min = 1, is_unsigned = 1, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q5_K> {
-    enum { bytes = 176, pieces = 11, stride = 176, has_min = 1, is_unsigned = 1, halves = 0 };
+    enum { bytes = 176, pieces = 11, own = 11, stride = 176, has_min = 1, is_unsigned = 1, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q8_0> {
-    enum { bytes = 272, pieces = 17, stride = 272, has_min = 0, is_unsigned = 0, halves = 0 };
+    enum { bytes = 272, pieces = 17, own = 17, stride = 272, has_min = 0, is_unsigned = 0, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q4_0> {
-    enum { bytes = 144, pieces = 9, stride = 144, has_min = 0, is_unsigned = 0, halves = 0 };
+    enum { bytes = 144, pieces = 9, own = 9, stride = 144, has_min = 0, is_unsigned = 0, halves = 0 };
 };
 /* Blocks start at even addresses: pieces start at a multiple of 16 at or below. */
 template <> struct mmq_type<SL_QTYPE_Q6_K> {
-    enum { bytes = 210, pieces = 14, stride = 224, has_min = 0, is_unsigned = 0, halves = 1 };
+    enum { bytes = 210, pieces = 14, own = 14, stride = 224, has_min = 0, is_unsigned = 0, halves = 1 };
+};
+
+template <> struct mmq_type<SL_QTYPE_Q3_K> {
+    enum { bytes = 110, pieces = 9, own = 8, stride = 144, has_min = 0, is_unsigned = 0, halves = 1 };
+};
+/* The types of blocks.cuh. */
+template <int BYTES, int PIECES, int OWN, bool HAS_MIN> struct mmq_block_type {
+    enum { bytes = BYTES, pieces = PIECES, own = OWN, stride = 16 * PIECES };
+    enum { has_min = HAS_MIN, is_unsigned = HAS_MIN, halves = 0 };
+};
+template <> struct mmq_type<SL_QTYPE_Q4_1> : mmq_block_type<8 * SL_Q4_1_BYTES, 11, 10, true> {};
+template <> struct mmq_type<SL_QTYPE_Q5_0> : mmq_block_type<8 * SL_Q5_0_BYTES, 11, 11, false> {};
+template <> struct mmq_type<SL_QTYPE_Q5_1> : mmq_block_type<8 * SL_Q5_1_BYTES, 13, 12, true> {};
+template <> struct mmq_type<SL_QTYPE_IQ4_NL> : mmq_block_type<8 * SL_IQ4_NL_BYTES, 9, 9, false> {};
+template <> struct mmq_type<SL_QTYPE_IQ4_XS> : mmq_block_type<SL_IQ4_XS_BYTES, 9, 9, false> {};
+template <> struct mmq_type<SL_QTYPE_MXFP4> : mmq_block_type<8 * SL_MXFP4_BYTES, 9, 9, false> {};
+template <int TYPE> struct mmq_words { /* how two groups' bytes lie: from a multiple of 4 on */
+    typedef sl_words_shared type;
+};
+template <> struct mmq_words<SL_QTYPE_MXFP4> { typedef sl_words_anywhere type; };
+template <int TYPE> struct mmq_kind {
+    enum {
+        IS_BLOCK = TYPE == SL_QTYPE_Q4_1 || TYPE == SL_QTYPE_Q5_0 || TYPE == SL_QTYPE_Q5_1 ||
+                   TYPE == SL_QTYPE_IQ4_NL || TYPE == SL_QTYPE_IQ4_XS || TYPE == SL_QTYPE_MXFP4,
+        IS_WIDE = TYPE == SL_QTYPE_MXFP4 /* see blocks.cuh */
+    };
 };
 
 /* ---- instructions ---- */
@@ -158,6 +186,13 @@ static __device__ __forceinline__ const unsigned char *mmq_raw_row(const mmq_raw
     return raw.at + row * mmq_type<TYPE>::stride + shift;
 }
 
+/* The piece that is copied as piece `piece` of the chunk at `start`, of which the low bits count. */
+template <int TYPE> static __device__ __forceinline__ uint32_t mmq_own_piece(uint32_t piece, uint32_t start) {
+    typedef mmq_type<TYPE> type;
+    const uint32_t last = ((type::bytes % 16 ? start % 16 : 0) + type::bytes - 1) / 16;
+    return (int)type::own < (int)type::pieces && piece > last ? last : piece;
+}
+
 /* ---- factors: what the groups of a chunk are multiplied with ---- */
 
 /* Of 16 weight rows and pairs of groups: scale and -minimum of the one and the other group; for a type with
@@ -189,6 +224,20 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
             f[i][0] = mmq_scale_byte(scales, i, i % 2 ? high : scale, i % 2 ? high_constant : scale_constant);
             f[i][1] = mmq_scale_byte(mins, i, min, min_constant);
         }
+    } else if constexpr (mmq_kind<TYPE>::IS_BLOCK) {
+        const bool whole = TYPE == SL_QTYPE_IQ4_XS; /* all scales in front */
+        const sl_words_shared words = {chunk + (whole ? 0 : mmq_type<TYPE>::bytes / 2 * half)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t group = whole ? 4 * half + i : i;
+            f[i][0] = sl_block32<TYPE>::scale(words, group);
+            f[i][1] = sl_block32<TYPE>::min(words, group);
+        }
+    } else if (TYPE == SL_QTYPE_Q3_K) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            f[i / 2][i % 2] = (float)sl_q3_k_scale(chunk + 96, (uint32_t)(8 * half + i));
+        }
     } else {
         const int32_t block = TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES;
         const int8_t *scales = (const int8_t *)chunk + 192 + 8 * half;
@@ -218,10 +267,68 @@ static __device__ __forceinline__ void mmq_finish_x(float4 at[2]) {
 
 /* ---- fragments ---- */
 
+/* Groups 2 pair and 2 pair + 1 of the weight rows lane / 4 and 8 further, of a type of blocks.cuh. */
+template <int TYPE>
+static __device__ __forceinline__ void mmq_block_fragments(const mmq_raw &raw, int32_t pair,
+                                                           uint32_t a[2][4]) {
+    typedef typename mmq_words<TYPE>::type words_type;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t both = TYPE == SL_QTYPE_IQ4_XS ? 32 : mmq_type<TYPE>::bytes / 4; /* two groups' bytes */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const words_type words = {mmq_raw_row<TYPE>(raw, lane / 4 + 8 * r) + both * pair};
+#pragma unroll
+        for (int g = 0; g < 2; g++) {
+            if constexpr (sl_block32<TYPE>::TABLE) {
+                int32_t low, high;
+                sl_look_up(sl_block32<TYPE>::VALUES_0, sl_block32<TYPE>::VALUES_1,
+                           sl_block32<TYPE>::nibbles(words, g, lane % 4), &low, &high);
+                a[g][r] = (uint32_t)low;
+                a[g][r + 2] = (uint32_t)high;
+            } else {
+                uint32_t quants[2];
+                sl_block32<TYPE>::quants(words, g, lane % 4, quants, NULL);
+                for (int i = 0; i < 2; i++) {
+                    a[g][r + 2 * i] = sl_block32<TYPE>::OFFSET > 0
+                                          ? mmq_subtract(quants[i], sl_block32<TYPE>::OFFSET)
+                                          : quants[i];
+                }
+            }
+        }
+    }
+}
+
+/* Of Q3_K. */
+static __device__ __forceinline__ void mmq_q3_k_fragments(const mmq_raw &raw, int32_t pair,
+                                                          uint32_t a[2][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned char *chunk = mmq_raw_row<SL_QTYPE_Q3_K>(raw, lane / 4 + 8 * r) + 4 * (lane % 4);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t high = mmq_even_word(chunk + 16 * i) >> 2 * pair;
+            const uint32_t low = mmq_even_word(chunk + 32 + pair / 2 * 32 + 16 * i) >> 4 * (pair % 2);
+#pragma unroll
+            for (int g = 0; g < 2; g++) {
+                const uint32_t quants = (low >> 2 * g & 0x03030303u) | (high >> g & 0x01010101u) << 2;
+                a[g][r + 2 * i] = mmq_subtract(quants, 4);
+            }
+        }
+    }
+}
+
 /* Groups 2 pair and 2 pair + 1 of 16 weight rows as the instruction takes them. */
 template <int TYPE>
 static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t pair, uint32_t a[2][4]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    if constexpr (mmq_kind<TYPE>::IS_BLOCK) {
+        mmq_block_fragments<TYPE>(raw, pair, a);
+        return;
+    } else if constexpr (TYPE == SL_QTYPE_Q3_K) {
+        mmq_q3_k_fragments(raw, pair, a);
+        return;
+    }
     if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
         const uint32_t at =
             mmq_shared(raw.at) + (uint32_t)(lane % 16 * mmq_type<TYPE>::stride + lane / 16 * 16 + 16);
@@ -314,7 +421,8 @@ static __device__ __forceinline__ void mmq_load_pair(const mmq_raw &raw, const m
         w->offset[0][o] = -MMQ_OFFSET_FLOAT * f.x;
         w->offset[1][o] = -MMQ_OFFSET_FLOAT * f.z;
         if (mmq_type<TYPE>::halves) {
-            w->scale[o] = mmq_half(*(const uint16_t *)(mmq_raw_row<TYPE>(raw, lane / 4 + 8 * o) + 208));
+            w->scale[o] = mmq_half(
+                *(const uint16_t *)(mmq_raw_row<TYPE>(raw, lane / 4 + 8 * o) + mmq_type<TYPE>::bytes - 2));
         }
     }
 }
@@ -335,7 +443,8 @@ static __device__ __forceinline__ void mmq_add_group(const mmq_pair<TYPE> &w, in
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         const int o = e / 2, r = e % 2;
-        float term = fmaf(w.factors[g][o][0], sums[e], w.offset[g][o]);
+        float term = mmq_kind<TYPE>::IS_WIDE ? w.factors[g][o][0] * (sums[e] - MMQ_OFFSET_FLOAT)
+                                             : fmaf(w.factors[g][o][0], sums[e], w.offset[g][o]);
         if (mmq_type<TYPE>::halves) { /* below 2^24: exact */
             term = w.scale[o] * fmaf(w.factors[g][o][1], high[e] - MMQ_OFFSET_FLOAT, term);
         }

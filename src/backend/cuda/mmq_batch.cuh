@@ -112,7 +112,8 @@ static __device__ __forceinline__ void batch_copy_weights(uint32_t to, const uns
         if ((i + 1) * SL_WARP <= batch_pieces<TYPE>::all || lane < batch_pieces<TYPE>::all - i * SL_WARP) {
             const unsigned char *at = from + pieces.of[i];
             if (mmq_type<TYPE>::bytes % 16 != 0) { /* every piece has bytes of the chunk */
-                const int32_t piece = (i * SL_WARP + lane) % mmq_type<TYPE>::pieces;
+                const uint32_t piece = mmq_own_piece<TYPE>(
+                    (uint32_t)(i * SL_WARP + lane) % mmq_type<TYPE>::pieces, (uint32_t)(uint64_t)at);
                 at = (const unsigned char *)((uint64_t)at & ~(uint64_t)15) + 16 * piece;
             }
             mmq_copy_16(to + (uint32_t)((i * SL_WARP + lane) * 16), at, 16);
@@ -310,8 +311,9 @@ static __device__ __forceinline__ void batch_begin(const batch_work<TYPE, TILES>
 #pragma unroll
     for (int i = 0; i < batch_pieces<TYPE>::count; i++) {
         const int32_t piece = i * SL_WARP + work.lane, row = piece / mmq_type<TYPE>::pieces;
-        course->pieces.of[i] = (uint32_t)row * work.row_bytes +
-                               (mmq_type<TYPE>::bytes % 16 == 0 ? piece % mmq_type<TYPE>::pieces * 16 : 0);
+        const uint32_t own = mmq_own_piece<TYPE>((uint32_t)piece % mmq_type<TYPE>::pieces, 0);
+        course->pieces.of[i] =
+            (uint32_t)row * work.row_bytes + (mmq_type<TYPE>::bytes % 16 == 0 ? own * 16 : 0);
     }
     const batch_walk<TYPE, TILES> start = {{}, NULL, (int32_t)blockIdx.x, 0, 0};
     course->ahead = course->now = start;

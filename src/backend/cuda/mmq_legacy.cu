@@ -19,7 +19,9 @@ cudaError_t sl_cuda_mmq_prepare(int device) {
         return code;
     }
     code = sl_cuda_mmq_prepare_legacy(most_bytes);
-    return code ? code : sl_cuda_mmq_prepare_kquants(most_bytes);
+    code = code ? code : sl_cuda_mmq_prepare_kquants(most_bytes);
+    code = code ? code : sl_cuda_mmq_prepare_fives(most_bytes);
+    return code ? code : sl_cuda_mmq_prepare_tables(most_bytes);
 }
 
 const char *sl_cuda_mmq_declines(const sl_kernel *kernel, const sl_kernel_query *query) {

@@ -89,9 +89,10 @@ static __device__ __forceinline__ void tile_copy(const tile_work<SHAPE> &work, i
                    row_bytes = (uint32_t)work.weight.row_bytes;
 #pragma unroll
     for (uint32_t k = 0; k < (SHAPE::outputs * PIECES + SHAPE::threads - 1) / SHAPE::threads; k++) {
-        const uint32_t i = k * SHAPE::threads + thread, row = i / PIECES, piece = i % PIECES;
+        const uint32_t i = k * SHAPE::threads + thread, row = i / PIECES;
         if (SHAPE::outputs * PIECES % SHAPE::threads == 0 || i < SHAPE::outputs * PIECES) {
             const unsigned char *start = from + (row < last ? row : last) * row_bytes;
+            const uint32_t piece = mmq_own_piece<TYPE>(i % PIECES, (uint32_t)(uint64_t)start);
             if (mmq_type<TYPE>::bytes % 16 != 0) { /* every piece has bytes of the chunk */
                 start = (const unsigned char *)((uint64_t)start & ~(uint64_t)15);
             }
