@@ -237,12 +237,12 @@ template <int TYPE, int ROWS> struct skinny_barriers {
 #pragma unroll 1
         for (uint32_t i = 0; i < STAGES; i++) {
             barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
-            barrier_init(x_empty(base, i), warps);
+            barrier_init(x_empty(base, i), warps * SL_ARRIVING_LANES);
         }
 #pragma unroll 1
         for (uint32_t i = 0; i < SKINNY_CHUNKS; i++) {
             barrier_init(full(base, i), 1);
-            barrier_init(empty(base, i), warps);
+            barrier_init(empty(base, i), warps * SL_ARRIVING_LANES);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -481,7 +481,7 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
             decoders[(step + shape::ahead) % 2].load(view, step + shape::ahead);
         }
         wgmma_wait<1>(mine);
-        if (step % 2 && places.stage >= 1 && me.lane == 0) {
+        if (step % 2 && places.stage >= 1 && me.lane < SL_ARRIVING_LANES) {
             barrier_arrive(barriers::x_empty(work.base, (places.stage - 1) % shape::stages));
         }
         decoders[step % 2].run(view, step, mine);
@@ -523,7 +523,7 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
         skinny_chunk<TYPE, ROWS>(work, me, view, places, a, sums);
         sl_fence_reads();
         __syncwarp();
-        if (me.lane == 0) {
+        if (me.lane < SL_ARRIVING_LANES) {
             barrier_arrive(barriers::empty(work.base, places.weights.at));
         }
         skinny_next(&places.weights, (uint32_t)work.args.chunks);
