@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 5 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 6 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -50,6 +50,7 @@ struct sl_kernel {
                         result */
     bool batched;    /* handles many rows in one pass over the weights or keys */
     bool on_request; /* taken only where a plan's options name it */
+    bool deterministic; /* taken only by deterministic plans */
     bool cut_dependent; /* the bits depend on where a sequence was cut into steps, though on no other row; a
                            deterministic plan declines it */
     /* NULL when it can do it, else why not, as the end of "<name>: ..."; a static string. */

@@ -80,6 +80,10 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     if (kernel->on_request && !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
         return "is taken only when asked for";
     }
+    if (kernel->deterministic && !l->plan->backend->options.deterministic &&
+        !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
+        return "is for deterministic plans";
+    }
     if (kernel->cut_dependent && l->plan->backend->options.deterministic) {
         return "its bits depend on how steps are cut";
     }

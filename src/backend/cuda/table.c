@@ -106,6 +106,33 @@
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most, .best_rows = best,             \
         .run = sl_cuda_linear_mmq_##shape##_##type_name                                                      \
     }
+/* Class "q8_256" (units.cuh): activations with one scale per 256 columns, off by about 0.5 % of a product's root mean
+ * square, five times that for the largest of many outputs. */
+#define UNITS(ID, type_name)                                                                                 \
+    {.kernel = {.name = "linear/" #type_name "/cuda-units",                                                  \
+                .op = SL_OP_LINEAR,                                                                          \
+                .numeric_class = "q8_256",                                                                   \
+                .activation = SL_VALUE_Q8_32,                                                                \
+                .tolerance = 8e-2f,                                                                          \
+                .batched = true,                                                                             \
+                .deterministic = true,                                                                       \
+                .declines = sl_cuda_matvec_declines},                                                        \
+     .weight_type = SL_QTYPE_##ID,                                                                           \
+     .most_rows = SL_CUDA_FEW_ROWS,                                                                          \
+     .run = sl_cuda_linear_units_##type_name},                                                               \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-planes",                                              \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "q8_256",                                                                \
+                   .activation = SL_VALUE_Q8_32,                                                             \
+                   .tolerance = 8e-2f,                                                                       \
+                   .batched = true,                                                                          \
+                   .deterministic = true,                                                                    \
+                   .declines = sl_cuda_planes_declines,                                                      \
+                   .workspace = sl_cuda_planes_workspace},                                                   \
+        .weight_type = SL_QTYPE_##ID, .least_rows = SL_CUDA_FEW_ROWS + 1,                                    \
+        .run = sl_cuda_linear_planes_##type_name                                                             \
+    }
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
  * is tested with outliers, whose scores are hundreds. */
@@ -147,6 +174,8 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
+    UNITS(Q8_0, q8_0),
+    UNITS(Q4_K, q4_k),
     KEPT(F16, f16),
     KEPT(Q8_0, q8_0),
     KEPT(Q4_0, q4_0),
