@@ -1,11 +1,13 @@
 /* Flash attention: which kernel of flash.cuh an op takes, and the launch that adds chunks. */
 #include "backend/cuda/flash.cuh"
+#include "backend/cuda/flash_split.h"
 
 enum {
     MERGE_THREADS = 128,
     MOST_SIZE = 512,
     MOST_TILE_SIZE = 256, /* of a head, in the arrangement for many rows */
     MOST_WGMMA_SIZE = 256,
+    MOST_WGMMA_SPLIT_SIZE = 128,
     MOST_DECODE_SIZE = 256,
     FEW_SPANS = 8, /* up to which a step's sequences are too few to give every block whole rows */
     LEAST_WGMMA_ROWS = 64
@@ -148,7 +150,8 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    const bool wgmma = row->run == sl_cuda_flash_wgmma, decode = row->run == sl_cuda_flash_decode;
+    const bool wgmma_split = row->run == sl_cuda_flash_wgmma_split;
+    const bool wgmma = row->run == sl_cuda_flash_wgmma || wgmma_split, decode = row->run == sl_cuda_flash_decode;
     const bool few = !wgmma && row->run != sl_cuda_flash_whole;
     const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
@@ -157,6 +160,9 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     }
     if (wgmma && size_of(group) > MOST_WGMMA_SIZE) {
         return "takes head sizes up to 256";
+    }
+    if (wgmma_split && size_of(group) > MOST_WGMMA_SPLIT_SIZE) {
+        return "takes head sizes up to 128";
     }
     if (wgmma && query->rows[SL_ROWS_STEP] < LEAST_WGMMA_ROWS) {
         return "takes 64 rows or more";
@@ -211,7 +217,7 @@ cudaError_t sl_cuda_flash_prepare(int device) {
     return code == cudaSuccess ? sl_decode_prepare_fp8() : code;
 }
 
-typedef enum flash_way { WAY_WHOLE, WAY_FEW, WAY_SPLIT, WAY_WGMMA } flash_way;
+typedef enum flash_way { WAY_WHOLE, WAY_FEW, WAY_SPLIT, WAY_WGMMA, WAY_WGMMA_SPLIT } flash_way;
 
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, flash_way way,
                           cudaStream_t stream) {
@@ -231,6 +237,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
                                       few};
     const sl_qtype type = context->caches[attention->place.group].type;
     cudaError_t code = way == WAY_WGMMA        ? sl_flash_launch_wgmma(context, &args, &shape, stream)
+                       : way == WAY_WGMMA_SPLIT ? sl_flash_launch_wgmma_split(context, &args, &shape, stream)
                        : type == SL_QTYPE_BF16 ? sl_flash_launch_bf16(context, &args, &shape, stream)
                        : type == SL_QTYPE_Q8_0 ? sl_flash_launch_q8_0(context, &args, &shape, stream)
                        : type == SL_QTYPE_FP8  ? sl_flash_launch_fp8(context, &args, &shape, stream)
@@ -284,4 +291,8 @@ SL_CUDA_RUN(sl_cuda_flash_split) {
 
 SL_CUDA_RUN(sl_cuda_flash_wgmma) {
     return launch(context, op, WAY_WGMMA, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_flash_wgmma_split) {
+    return launch(context, op, WAY_WGMMA_SPLIT, stream);
 }

@@ -11,8 +11,13 @@
  * scale log2 e (log2 e after a softcap); every lane adds the p of its own columns, those of even and of odd
  * pairs apart; y = y corr + p v over steps of 16 keys. l is added over the four lanes of a row at the end. A
  * sink is one more key with its logarithm as score and without value. What a row does not see changes none of
- * its bits: p = 0, corr = 1. */
+ * its bits: p = 0, corr = 1.
+ *
+ * SPLIT is the class "mma64/split512" of flash.cuh with the same instructions, for heads up to 128: these matrix
+ * instructions add as mma.sync does. Tiles of 64 keys, l in one chain, and every 512 keys m, l and y are
+ * merged into totals, which stay in registers. */
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/flash_split.h"
 
 enum {
     WGMMA_GROUPS = 2, /* of four warps, that multiply */
@@ -29,8 +34,8 @@ enum {
 };
 
 /* COLUMNS: of a row in shared memory. RUNS: that are known at a time; QUERIES: whose queries are there. */
-template <int SIZE> struct wgmma_shape {
-    static constexpr int KEYS = SIZE <= 128 ? 128 : 64, PAGES = KEYS / SL_PAGE_TOKENS;
+template <int SIZE, bool SPLIT> struct wgmma_shape {
+    static constexpr int KEYS = SIZE <= 128 && !SPLIT ? 128 : 64, PAGES = KEYS / SL_PAGE_TOKENS;
     static constexpr int BOXES = (SIZE + 63) / 64, COLUMNS = 64 * BOXES;
     static constexpr int RUNS = 2, QUERIES = SIZE <= 128 ? 2 : 1;
     static constexpr int Q_BYTES = 64 * COLUMNS * 2, TILE_BYTES = KEYS * COLUMNS * 2; /* Q: of a group */
@@ -407,13 +412,11 @@ static __device__ __forceinline__ void wgmma_start_run(const flash_args &args, c
     for (int h = 0; h < 2; h++) {
         const int32_t unit = mine + 8 * h < last ? mine + 8 * h : last;
         state->index[h] = run.length + hopper_divide(unit, args.ratio);
-        state->m[h] = -INFINITY;
-        state->l[h][0] = state->l[h][1] = 0;
     }
 }
 
 /* Scores of the keys from `base` on to p; what y is to be multiplied by. */
-template <int KEYS>
+template <int KEYS, bool SPLIT>
 static __device__ __forceinline__ void wgmma_weigh(wgmma_state *state, float s[KEYS / 8][4],
                                                    const wgmma_view &view, int32_t base,
                                                    float correction[2]) {
@@ -467,7 +470,7 @@ static __device__ __forceinline__ void wgmma_weigh(wgmma_state *state, float s[K
         for (int n = 0; n < KEYS / 8; n++) {
             s[n][2 * h] = flash_exp2(fmaf(s[n][2 * h], c, bias));
             s[n][2 * h + 1] = flash_exp2(fmaf(s[n][2 * h + 1], c, bias));
-            sums[n % 2] += s[n][2 * h] + s[n][2 * h + 1];
+            sums[SPLIT ? 0 : n % 2] += s[n][2 * h] + s[n][2 * h + 1];
         }
         state->l[h][0] = sums[0];
         state->l[h][1] = sums[1];
@@ -497,6 +500,75 @@ static __device__ __forceinline__ void wgmma_clear(unsigned char *values, int32_
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     hopper_meet(BARRIER_GROUP + (int32_t)threadIdx.x / 128 - 1, 128);
+}
+
+/* What the chunks before amount to: as in flash_end_chunk(). */
+template <int SIZE> struct wgmma_totals {
+    float y[SIZE / 8][4], largest[2], sum[2];
+};
+
+template <int SIZE>
+static __device__ __forceinline__ void wgmma_start_totals(const flash_args &args, const wgmma_run &run,
+                                                          wgmma_totals<SIZE> *totals) {
+    const int32_t at = ((int32_t)threadIdx.x - 128) / SL_WARP * 16 + (int32_t)threadIdx.x % SL_WARP / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int32_t head = run.kv_head * args.ratio + (run.unit + at + 8 * h) % args.ratio;
+        totals->largest[h] = args.sinks ? args.sinks[head] * FLASH_LOG2_E : -INFINITY;
+        totals->sum[h] = args.sinks ? 1.0f : 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < SIZE / 2; e++) {
+        totals->y[e / 4][e % 4] = 0;
+    }
+}
+
+/* Adds a chunk, whose m and l `state` has. */
+template <int SIZE>
+static __device__ __forceinline__ void wgmma_end_chunk(const wgmma_state &state, float c,
+                                                       const float y[SIZE / 8][4],
+                                                       wgmma_totals<SIZE> *totals) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float m = state.m[h] == -INFINITY ? -INFINITY : state.m[h] * c;
+        float keep, add;
+        flash_merge(m, flash_sum_lanes(state.l[h][0]), &totals->largest[h], &totals->sum[h], &keep, &add);
+#pragma unroll
+        for (int n = 0; n < SIZE / 8; n++) {
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) {
+                totals->y[n][e] = totals->y[n][e] * keep + y[n][e] * add;
+            }
+        }
+    }
+}
+
+template <int SIZE>
+static __device__ __forceinline__ void wgmma_store_totals(const flash_args &args, const wgmma_run &run,
+                                                          int32_t size, const wgmma_totals<SIZE> &totals) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t at = ((int32_t)threadIdx.x - 128) / SL_WARP * 16 + lane / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int32_t unit = run.unit + at + 8 * h;
+        if (at + 8 * h >= run.units) {
+            continue;
+        }
+        const int32_t row = run.first_row + unit / args.ratio;
+        const int32_t head = run.kv_head * args.ratio + unit % args.ratio;
+        const float factor = totals.sum[h] == 0.0f ? 0.0f : 1.0f / totals.sum[h];
+        float *to = sl_f32(args.y, row) + head * size;
+        const float *gate =
+            args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+        for (int n = 0; n < SIZE / 8; n++) {
+            const int32_t column = 8 * n + 2 * (lane % 4);
+            if (column < size) {
+                flash_store2(to + column, flash_finish(args, gate, column, totals.y[n][2 * h], factor),
+                             flash_finish(args, gate, column + 1, totals.y[n][2 * h + 1], factor));
+            }
+        }
+    }
 }
 
 template <int SIZE>
@@ -570,35 +642,40 @@ static __device__ __forceinline__ uint32_t wgmma_take_queries(const flash_args &
     return (uint32_t)__cvta_generic_to_shared(queries);
 }
 
-/* A group's part of one run. */
-template <typename SHAPE, int TYPE, int SIZE>
-static __device__ __forceinline__ void wgmma_do_run(const flash_args &args, const wgmma_run &run,
-                                                    wgmma_view *view, wgmma_ring *keys, wgmma_ring *values) {
+/* Tiles `first` to `last` of a run: y, m and l of their keys. */
+template <typename SHAPE, int TYPE, int SIZE, bool SPLIT>
+static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_run &run, const wgmma_view &view,
+                                                      int32_t first, int32_t last, wgmma_ring *keys,
+                                                      wgmma_ring *values, wgmma_state *state,
+                                                      float (&y)[SIZE / 8][4]) {
     constexpr int KEYS = SHAPE::KEYS;
-    wgmma_state state;
-    float y[SIZE / 8][4], s[KEYS / 8][4], correction[2];
+    float s[KEYS / 8][4], correction[2];
     uint32_t p[KEYS / 16][4];
-    wgmma_start_run(args, run, view, &state);
 #pragma unroll
     for (int e = 0; e < SIZE / 2; e++) {
         y[e / 4][e % 4] = 0;
     }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        state->m[h] = -INFINITY;
+        state->l[h][0] = state->l[h][1] = 0;
+    }
     wgmma_take(*keys);
     wgmma_fence();
-    wgmma_start_scores<TYPE, SIZE, KEYS>(s, view->queries, keys->start + keys->stage * SHAPE::TILE_BYTES);
+    wgmma_start_scores<TYPE, SIZE, KEYS>(s, view.queries, keys->start + keys->stage * SHAPE::TILE_BYTES);
     wgmma_wait<0>();
     wgmma_leave(keys);
-    wgmma_weigh<KEYS>(&state, s, *view, run.tile * KEYS, correction);
+    wgmma_weigh<KEYS, SPLIT>(state, s, view, first * KEYS, correction);
     wgmma_pack<TYPE, KEYS>(s, p);
-    for (int32_t tile = run.tile + 1; tile <= run.last_tile; tile++) {
+    for (int32_t tile = first + 1; tile <= last; tile++) {
         wgmma_take(*keys);
         wgmma_fence();
-        wgmma_start_scores<TYPE, SIZE, KEYS>(s, view->queries, keys->start + keys->stage * SHAPE::TILE_BYTES);
+        wgmma_start_scores<TYPE, SIZE, KEYS>(s, view.queries, keys->start + keys->stage * SHAPE::TILE_BYTES);
         wgmma_take(*values);
         wgmma_start_values<TYPE, SIZE, KEYS>(y, p, values->start + values->stage * SHAPE::TILE_BYTES);
         wgmma_wait<1>();
         wgmma_leave(keys);
-        wgmma_weigh<KEYS>(&state, s, *view, tile * KEYS, correction);
+        wgmma_weigh<KEYS, SPLIT>(state, s, view, tile * KEYS, correction);
         wgmma_wait<0>();
         wgmma_leave(values);
 #pragma unroll
@@ -608,19 +685,42 @@ static __device__ __forceinline__ void wgmma_do_run(const flash_args &args, cons
         wgmma_pack<TYPE, KEYS>(s, p);
     }
     wgmma_take(*values);
-    if ((run.last_tile + 1) * KEYS > run.keys) {
-        wgmma_clear<SHAPE>(values->memory + values->stage * SHAPE::TILE_BYTES, run.last_tile * KEYS,
-                           run.keys);
+    if ((last + 1) * KEYS > run.keys) {
+        wgmma_clear<SHAPE>(values->memory + values->stage * SHAPE::TILE_BYTES, last * KEYS, run.keys);
     }
     wgmma_fence();
     wgmma_start_values<TYPE, SIZE, KEYS>(y, p, values->start + values->stage * SHAPE::TILE_BYTES);
     wgmma_wait<0>();
     wgmma_leave(values);
-    wgmma_store<SIZE>(args, run, state, view->c, view->value_size, y);
+}
+
+/* A group's part of one run. */
+template <typename SHAPE, int TYPE, int SIZE, bool SPLIT>
+static __device__ __forceinline__ void wgmma_do_run(const flash_args &args, const wgmma_run &run,
+                                                    wgmma_view *view, wgmma_ring *keys, wgmma_ring *values) {
+    wgmma_state state;
+    float y[SIZE / 8][4];
+    wgmma_start_run(args, run, view, &state);
+    if constexpr (SPLIT) {
+        wgmma_totals<SIZE> totals;
+        wgmma_start_totals<SIZE>(args, run, &totals);
+        for (int32_t first = run.tile; first <= run.last_tile;) {
+            const int32_t end = (first / FLASH_CHUNK_TILES + 1) * FLASH_CHUNK_TILES - 1;
+            const int32_t last = end < run.last_tile ? end : run.last_tile;
+            wgmma_do_tiles<SHAPE, TYPE, SIZE, true>(run, *view, first, last, keys, values, &state, y);
+            wgmma_end_chunk<SIZE>(state, view->c, y, &totals);
+            first = last + 1;
+        }
+        wgmma_store_totals<SIZE>(args, run, view->value_size, totals);
+    } else {
+        wgmma_do_tiles<SHAPE, TYPE, SIZE, false>(run, *view, run.tile, run.last_tile, keys, values, &state,
+                                                 y);
+        wgmma_store<SIZE>(args, run, state, view->c, view->value_size, y);
+    }
 }
 
 /* By the two groups: all runs of the block. */
-template <typename SHAPE, int TYPE, int SIZE, typename SHARED>
+template <typename SHAPE, int TYPE, int SIZE, bool SPLIT, typename SHARED>
 static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &context, const flash_args &args,
                                                       SHARED *shared, unsigned char *memory) {
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
@@ -650,18 +750,18 @@ static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &con
             return;
         }
         view.queries = wgmma_take_queries<SHAPE, TYPE>(args, run, cache.key_size, round, memory);
-        wgmma_do_run<SHAPE, TYPE, SIZE>(args, run, &view, &keys, &values);
+        wgmma_do_run<SHAPE, TYPE, SIZE, SPLIT>(args, run, &view, &keys, &values);
         hopper_meet_without_waiting(BARRIER_EMPTY + place, WGMMA_LOADERS + WGMMA_MULTIPLIERS);
     }
 }
 #endif
 
-template <int TYPE, int SIZE>
+template <int TYPE, int SIZE, bool SPLIT>
 static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     wgmma_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ flash_args args,
                  const __grid_constant__ flash_maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef wgmma_shape<SIZE> SHAPE;
+    typedef wgmma_shape<SIZE, SPLIT> SHAPE;
     sl_wait_for_inputs();
     extern __shared__ uint4 flash_memory[];
     __shared__ wgmma_shared<SHAPE::RUNS> shared;
@@ -689,7 +789,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(WGMMA_MANY_REGISTERS));
-        wgmma_multiply<SHAPE, TYPE, SIZE>(context, args, &shared, memory);
+        wgmma_multiply<SHAPE, TYPE, SIZE, SPLIT>(context, args, &shared, memory);
     }
 #else
     (void)context;
@@ -700,7 +800,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
 
 /* ---- launches ---- */
 
-template <int TYPE, int SIZE>
+template <int TYPE, int SIZE, bool SPLIT>
 static cudaError_t launch(const sl_cuda_context *context, const flash_args *args,
                           const flash_launch_shape *shape, cudaStream_t stream) {
     flash_maps maps;
@@ -714,8 +814,8 @@ static cudaError_t launch(const sl_cuda_context *context, const flash_args *args
     }
     const int32_t runs = shape->kv_heads * flash_runs(shape, args->ratio, WGMMA_UNITS);
     const sl_launch_shape blocks = {dim3((unsigned)(runs < processors ? runs : processors)),
-                                    dim3(WGMMA_THREADS), (uint32_t)wgmma_shape<SIZE>::BYTES};
-    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE>, *context, *args, maps);
+                                    dim3(WGMMA_THREADS), (uint32_t)wgmma_shape<SIZE, SPLIT>::BYTES};
+    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT>, *context, *args, maps);
 }
 
 #define FOR_SIZE(size, what)                                                                                 \
@@ -735,9 +835,30 @@ cudaError_t sl_flash_launch_wgmma(const sl_cuda_context *context, const flash_ar
                                   const flash_launch_shape *shape, cudaStream_t stream) {
     const bool bf16 = context->caches[args->attention.place.group].type == SL_QTYPE_BF16;
 #define LAUNCH(SIZE)                                                                                         \
-    return bf16 ? launch<SL_QTYPE_BF16, SIZE>(context, args, shape, stream)                                  \
-                : launch<SL_QTYPE_F16, SIZE>(context, args, shape, stream)
+    return bf16 ? launch<SL_QTYPE_BF16, SIZE, false>(context, args, shape, stream)                           \
+                : launch<SL_QTYPE_F16, SIZE, false>(context, args, shape, stream)
     FOR_SIZE(shape->size, LAUNCH)
+}
+
+#define FOR_SPLIT_SIZE(size, what)                                                                           \
+    if ((size) <= 64) {                                                                                      \
+        what(64);                                                                                            \
+    } else {                                                                                                 \
+        what(128);                                                                                           \
+    }
+
+cudaError_t sl_flash_launch_wgmma_split(const sl_cuda_context *context, const flash_args *args,
+                                        const flash_launch_shape *shape, cudaStream_t stream) {
+    const bool bf16 = context->caches[args->attention.place.group].type == SL_QTYPE_BF16;
+#define LAUNCH_SPLIT(SIZE)                                                                                   \
+    return bf16 ? launch<SL_QTYPE_BF16, SIZE, true>(context, args, shape, stream)                            \
+                : launch<SL_QTYPE_F16, SIZE, true>(context, args, shape, stream)
+    FOR_SPLIT_SIZE(shape->size, LAUNCH_SPLIT)
+}
+
+template <int TYPE, int SIZE, bool SPLIT> static cudaError_t prepare(void) {
+    return cudaFuncSetAttribute(wgmma_kernel<TYPE, SIZE, SPLIT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                wgmma_shape<SIZE, SPLIT>::BYTES);
 }
 
 cudaError_t sl_flash_prepare_wgmma(void) {
@@ -745,13 +866,15 @@ cudaError_t sl_flash_prepare_wgmma(void) {
     cudaError_t code = cudaSuccess;
     for (int i = 0; i < 5 && code == cudaSuccess; i++) {
 #define PREPARE(SIZE)                                                                                        \
-    code = cudaFuncSetAttribute(wgmma_kernel<SL_QTYPE_F16, SIZE>,                                            \
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, wgmma_shape<SIZE>::BYTES);      \
-    code = code == cudaSuccess                                                                               \
-               ? cudaFuncSetAttribute(wgmma_kernel<SL_QTYPE_BF16, SIZE>,                                     \
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, wgmma_shape<SIZE>::BYTES) \
-               : code
+    code = prepare<SL_QTYPE_F16, SIZE, false>();                                                             \
+    code = code == cudaSuccess ? prepare<SL_QTYPE_BF16, SIZE, false>() : code
         FOR_SIZE(sizes[i], PREPARE)
+    }
+    for (int i = 0; i < 3 && code == cudaSuccess; i += 2) {
+#define PREPARE_SPLIT(SIZE)                                                                                  \
+    code = prepare<SL_QTYPE_F16, SIZE, true>();                                                              \
+    code = code == cudaSuccess ? prepare<SL_QTYPE_BF16, SIZE, true>() : code
+        FOR_SPLIT_SIZE(sizes[i], PREPARE_SPLIT)
     }
     return code;
 }

@@ -1,8 +1,8 @@
 /* Products for many rows in class "q8_256" (units.cuh) with Hopper's int8 warpgroup instructions.
  *
- * An integer weight of 16 bits is 256 * high + low, a signed and an unsigned byte. Per chunk of 256 columns a
- * warpgroup adds the products of the high bytes, multiplies the sums by 256, and adds those of the low bytes:
- * the exact integer. Then it becomes a float and is added to the sums over the chunks.
+ * An integer weight of 16 bits is 256 * high + low, a signed and an unsigned byte. A warpgroup adds the products of
+ * both over a chunk of 256 columns, each in sums of its own; 256 times the one plus the other is the exact
+ * integer, which becomes a float and is added to the sums over the chunks.
  *
  * Both sides lie in a scratch as shared memory has them, "128-byte swizzle": pieces of 8 rows by 128 columns,
  * 16-byte piece c of row r at c ^ r; so that a tile's stage is one bulk copy of weights and one of x. The
@@ -17,10 +17,10 @@
 enum {
     PLANES_OUTPUTS = 128, /* of a tile: two consumer warpgroups of 64 */
     PLANES_STEP = 128,    /* columns of a stage */
-    PLANES_STAGES = 4,    /* two chunks */
+    PLANES_STAGES = 4,    /* of half a chunk */
     PLANES_SLOTS = 3,     /* of factors: a chunk's may be read until the next one's products are done */
     PLANES_THREADS = 384,
-    PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP /* of a stage: high, low */
+    PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP /* of a stage: both planes */
 };
 
 /* w: [tile of outputs][step][plane][outputs / 8] pieces; units [chunk][outputs]; x [step][x_rows / 8] pieces;
@@ -43,8 +43,9 @@ template <int ROWS> struct planes_memory {
         stage = PLANES_W_BYTES + ROWS * PLANES_STEP,
         factors = PLANES_STAGES * stage, /* [slot][units, x_scales] */
         slot = (PLANES_OUTPUTS + ROWS) * 4,
-        barriers = factors + PLANES_SLOTS * slot,
-        bytes = barriers + 8 * 2 * PLANES_STAGES + 1024
+        full = factors + PLANES_SLOTS * slot,
+        empty = full + 8 * PLANES_STAGES,
+        bytes = empty + 8 * PLANES_STAGES + 1024
     };
 };
 
@@ -56,7 +57,6 @@ template <int ROWS> struct planes_memory {
 #define PLANES_D16 PLANES_D(0), PLANES_D(8)
 #define PLANES_D32 PLANES_D16, PLANES_D(16), PLANES_D(24)
 #define PLANES_D64 PLANES_D32, PLANES_D(32), PLANES_D(40), PLANES_D(48), PLANES_D(56)
-#define PLANES_D88 PLANES_D64, PLANES_D(64), PLANES_D(72), PLANES_D(80)
 
 /* d = (KEEP ? d : 0) + a b^T, 32 columns, both in shared memory. */
 template <int ROWS, bool LOW>
@@ -77,7 +77,6 @@ static __device__ __forceinline__ void planes_multiply(int32_t (&d)[ROWS / 2], u
     PLANES_WGMMA(ROWS, true, "u8.s8", NAMES, A, B, P, __VA_ARGS__)
 PLANES_BOTH(64, SL_M32, "%32", "%33", "%34", PLANES_D32)
 PLANES_BOTH(128, SL_M64, "%64", "%65", "%66", PLANES_D64)
-PLANES_BOTH(176, SL_M88, "%88", "%89", "%90", PLANES_D88)
 
 /* Until all products are done, which are operands so that nothing moves across. */
 template <int COUNT> static __device__ __forceinline__ void planes_wait(int32_t (&d)[COUNT]) {
@@ -135,28 +134,38 @@ static __device__ __forceinline__ void planes_await(uint32_t barrier, uint32_t p
                  : "memory");
 }
 
+/* A place in the ring, and the parity of its barriers' phase. */
+typedef struct planes_place {
+    uint32_t at, parity;
+} planes_place;
+
+static __device__ __forceinline__ void planes_next(planes_place *place) {
+    place->at = place->at + 1 == PLANES_STAGES ? 0 : place->at + 1;
+    place->parity ^= place->at == 0;
+}
+
 /* One thread: all copies of a block. */
 template <int ROWS, int CLUSTER>
-static __device__ void planes_bring(const planes_args &args, uint32_t base, uint32_t rank, int32_t first,
-                                    int32_t step) {
+static __device__ void planes_bring(const planes_args &args, uint32_t base, uint32_t rank) {
     typedef planes_memory<ROWS> memory;
     enum { SHARE = PLANES_W_BYTES / CLUSTER };
     const uint16_t mask = (uint16_t)((1u << CLUSTER) - 1);
-    uint32_t stage = 0, parity = 1, slot = 0;
-    for (int32_t t = first; t < args.tiles; t += step) {
+    planes_place place = {0, 1};
+    uint32_t slot = 0;
+    for (int32_t t = (int32_t)blockIdx.x; t < args.tiles; t += (int32_t)gridDim.x) {
         const int32_t output = t / args.row_tiles, row = t % args.row_tiles * ROWS;
         const unsigned char *w = args.w + (int64_t)output * args.chunks * 2 * PLANES_W_BYTES + rank * SHARE;
+        const unsigned char *x = args.x + (int64_t)row * PLANES_STEP;
         for (int32_t c = 0; c < 2 * args.chunks; c++) {
-            const uint32_t full = base + memory::barriers + 8 * stage, to = base + stage * memory::stage;
-            planes_await(full + 8 * PLANES_STAGES, parity);
+            const uint32_t full = base + memory::full + 8 * place.at, to = base + place.at * memory::stage;
+            planes_await(base + memory::empty + 8 * place.at, place.parity);
             planes_expect(full, memory::stage + (c % 2 ? 0u : (uint32_t)memory::slot));
             if (CLUSTER > 1) {
-                planes_copy_all(to + rank * SHARE, w + (int64_t)c * PLANES_W_BYTES, SHARE, full, mask);
+                planes_copy_all(to + rank * SHARE, w, SHARE, full, mask);
             } else {
-                planes_copy(to, w + (int64_t)c * PLANES_W_BYTES, PLANES_W_BYTES, full);
+                planes_copy(to, w, SHARE, full);
             }
-            planes_copy(to + PLANES_W_BYTES, args.x + ((int64_t)c * args.x_rows + row) * PLANES_STEP,
-                        ROWS * PLANES_STEP, full);
+            planes_copy(to + PLANES_W_BYTES, x, ROWS * PLANES_STEP, full);
             if (c % 2 == 0) {
                 const uint32_t factors = base + memory::factors + slot * memory::slot;
                 planes_copy(factors, args.units + (int64_t)(c / 2) * args.outputs + output * PLANES_OUTPUTS,
@@ -165,31 +174,38 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, uint
                             ROWS * 4, full);
                 slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
             }
-            stage = stage + 1 == PLANES_STAGES ? 0 : stage + 1;
-            parity ^= stage == 0;
+            w += PLANES_W_BYTES;
+            x += (int64_t)args.x_rows * PLANES_STEP;
+            planes_next(&place);
         }
     }
 }
 
-/* The two consumer warpgroups issue products in turn, so that one's float work falls into the other's
- * products. */
-static __device__ __forceinline__ void planes_take_turn(uint32_t group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-static __device__ __forceinline__ void planes_pass_turn(uint32_t group) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
-}
-
-template <int ROWS, bool LOW>
-static __device__ __forceinline__ void planes_add_stage(int32_t (&sums)[ROWS / 2], uint32_t stage,
-                                                        uint32_t group, int32_t keep) {
-    const uint64_t w = planes_descriptor(stage + (LOW ? PLANES_W_BYTES / 2 : 0) + group * 64 * PLANES_STEP);
+/* Both planes of a stage. */
+template <int ROWS>
+static __device__ __forceinline__ void planes_add_stage(int32_t (&high)[ROWS / 2], int32_t (&low)[ROWS / 2],
+                                                        uint32_t stage, uint32_t group, int32_t keep) {
+    const uint64_t w = planes_descriptor(stage + group * 64 * PLANES_STEP);
     const uint64_t x = planes_descriptor(stage + PLANES_W_BYTES);
 #pragma unroll
     for (int s = 0; s < PLANES_STEP / 32; s++) {
-        planes_multiply<ROWS, LOW>(sums, w + 2 * s, x + 2 * s, s > 0 ? 1 : keep);
+        planes_multiply<ROWS, false>(high, w + 2 * s, x + 2 * s, s > 0 ? 1 : keep);
+        planes_multiply<ROWS, true>(low, w + PLANES_W_BYTES / 2 / 16 + 2 * s, x + 2 * s, s > 0 ? 1 : keep);
     }
+}
+
+/* In each tile the second group begins when the first one's products are under way, so that the float work of
+ * one falls into the products of the other. */
+static __device__ __forceinline__ void planes_take_turn(void) {
+#ifndef NO_TURNS
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void planes_pass_turn(void) {
+#ifndef NO_TURNS
+    asm volatile("bar.arrive 1, 256;" ::: "memory");
+#endif
 }
 
 /* A thread's outputs: `output` of the tile and 8 further, rows `row` and the next of every eight. */
@@ -205,20 +221,26 @@ static __device__ __forceinline__ void planes_store(const planes_args &args, int
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const int32_t o = output + 8 * k;
-        if (o < weight.rows) {
-            const float bias = weight.bias ? weight.bias[o] : 0.0f;
+        if (o >= weight.rows) {
+            continue;
+        }
+        const float bias = weight.bias ? weight.bias[o] : 0.0f;
+        float *y = sl_f32(args.y, row) + weight.column + o;
+        const float *residual = args.residual.data ? sl_f32(args.residual, row) + weight.column + o : NULL;
+        const uint64_t y_step = args.y.row_bytes / 4, residual_step = args.residual.row_bytes / 4;
 #pragma unroll
-            for (int j = 0; j < ROWS / 8 * 2; j++) {
-                const int32_t r = row + j / 2 * 8 + j % 2;
-                if (r < rows) {
-                    float value = totals[j / 2 * 4 + 2 * k + j % 2];
+        for (int j = 0; j < ROWS / 8; j++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                if (row + 8 * j + e < rows) {
+                    float value = totals[4 * j + 2 * k + e];
                     value = weight.bias ? value + bias : value;
-                    if (args.residual.data) {
-                        value += sl_f32(args.residual, r)[weight.column + o];
-                    }
-                    sl_f32(args.y, r)[weight.column + o] = value;
+                    value = residual ? value + residual[e * residual_step] : value;
+                    y[e * y_step] = value;
                 }
             }
+            y += 8 * y_step;
+            residual = residual ? residual + 8 * residual_step : NULL;
         }
     }
 }
@@ -229,40 +251,42 @@ static __device__ void planes_consume(const sl_cuda_context &context, const plan
                                       unsigned char *memory_base) {
     typedef planes_memory<ROWS> memory;
     const uint32_t thread = threadIdx.x % 128, group = threadIdx.x / 128, lane = thread % 32;
-    const int32_t my_output = (int32_t)(group * 64 + thread / 32 * 16 + lane / 4), my_row = (int32_t)(lane % 4 * 2);
-    uint32_t stage = 0, parity = 0, slot = 0;
+    const int32_t my_output = (int32_t)(group * 64 + thread / 32 * 16 + lane / 4),
+                  my_row = (int32_t)(lane % 4 * 2);
     const int32_t rows = sl_count(context, args.y.rows);
-    int32_t sums[ROWS / 2];
-    if (group == 1) {
-        planes_pass_turn(group);
-    }
+    const bool turns = args.chunks > PLANES_STAGES / 2; /* else one might be two tiles ahead of the other */
+    planes_place place = {0, 0};
+    uint32_t slot = 0;
+    int32_t high[ROWS / 2], low[ROWS / 2];
     for (int32_t t = (int32_t)blockIdx.x; t < args.tiles; t += (int32_t)gridDim.x) {
         const int32_t tile = t / args.row_tiles, row = t % args.row_tiles * ROWS;
         float totals[ROWS / 2] = {};
+        if (group == 1 && turns) {
+            planes_take_turn();
+        }
         for (int32_t c = 0; c < args.chunks; c++) {
-            const uint32_t full = base + memory::barriers + 8 * stage, at = base + stage * memory::stage;
-            planes_await(full, parity);
-            planes_await(full + 8, parity);
-            planes_take_turn(group);
+            const uint32_t first = place.at;
+            planes_await(base + memory::full + 8 * place.at, place.parity);
             wgmma_fence();
-            planes_add_stage<ROWS, false>(sums, at, group, 0);
-            planes_add_stage<ROWS, false>(sums, at + memory::stage, group, 1);
+            planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 0);
             wgmma_commit();
-            planes_pass_turn(group);
-            planes_wait(sums);
-#pragma unroll
-            for (int i = 0; i < ROWS / 2; i++) {
-                sums[i] <<= 8;
+            planes_next(&place);
+            const uint32_t second = place.at;
+            planes_await(base + memory::full + 8 * place.at, place.parity);
+            planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 1);
+            wgmma_commit();
+            planes_next(&place);
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            if (thread < CLUSTER) {
+                planes_arrive(base + memory::empty + 8 * first, thread);
             }
-            planes_take_turn(group);
-            wgmma_fence();
-            planes_add_stage<ROWS, true>(sums, at, group, 1);
-            planes_add_stage<ROWS, true>(sums, at + memory::stage, group, 1);
-            wgmma_commit();
-            planes_pass_turn(group);
-            planes_wait(sums);
-            if (thread < 2 * CLUSTER) {
-                planes_arrive(full + 8 * PLANES_STAGES + 8 * (thread % 2), thread / 2);
+            if (group == 0 && c == 0 && turns) {
+                planes_pass_turn();
+            }
+            planes_wait(high);
+            planes_wait(low);
+            if (thread < CLUSTER) {
+                planes_arrive(base + memory::empty + 8 * second, thread);
             }
             const float *units = (const float *)(memory_base + memory::factors + slot * memory::slot);
             const float u[2] = {units[my_output], units[my_output + 8]};
@@ -272,14 +296,13 @@ static __device__ void planes_consume(const sl_cuda_context &context, const plan
                 const float2 s = x_scales[4 * j];
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    totals[4 * j + e] += units_product(sums[4 * j + e], u[e / 2], e % 2 ? s.y : s.x);
+                    const int32_t sum = high[4 * j + e] * 256 + low[4 * j + e];
+                    totals[4 * j + e] += units_product(sum, u[e / 2], e % 2 ? s.y : s.x);
                 }
             }
             slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
-            stage = stage + 2 == PLANES_STAGES ? 0 : stage + 2;
-            parity ^= stage == 0;
         }
-planes_store<ROWS>(args, args.first_tile + tile, my_output, row + my_row, rows, totals);
+        planes_store<ROWS>(args, args.first_tile + tile, my_output, row + my_row, rows, totals);
     }
 }
 
@@ -298,8 +321,8 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     const uint32_t rank = blockIdx.x % CLUSTER;
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < PLANES_STAGES; i++) {
-            barrier_init(base + memory::barriers + 8 * i, 1);
-            barrier_init(base + memory::barriers + 8 * (PLANES_STAGES + i), 2 * CLUSTER);
+            barrier_init(base + memory::full + 8 * i, 1);
+            barrier_init(base + memory::empty + 8 * i, 2 * CLUSTER);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -310,7 +333,7 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) {
-            planes_bring<ROWS, CLUSTER>(args, base, rank, (int32_t)blockIdx.x, (int32_t)gridDim.x);
+            planes_bring<ROWS, CLUSTER>(args, base, rank);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");

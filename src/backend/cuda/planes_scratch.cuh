@@ -109,8 +109,7 @@ static __global__ void __launch_bounds__(PLANES_FILL)
                               __byte_perm((uint32_t)v[2], (uint32_t)v[3], 0x0051), 0x5410);
     }
     /* [tile of 128][step of 128 columns][plane] of 16 KiB */
-    unsigned char *to =
-        args.to + ((int64_t)(row / 128) * (2 * args.chunks) + 2 * c + g / 4) * 32768;
+    unsigned char *to = args.to + ((int64_t)(row / 128) * (2 * args.chunks) + 2 * c + g / 4) * 32768;
     planes_put(to, row % 128, g, high);
     planes_put(to + 16384, row % 128, g, low);
     if (g == 0) {

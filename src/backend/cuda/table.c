@@ -1,6 +1,7 @@
 /* The CUDA kernels. Tolerances: against the plain CPU kernels, which add in other orders and use another
  * libm. */
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/flash_split.h"
 
 #define SIMPLE(ID, op_name, class_name, most)                                                                \
     {                                                                                                        \
@@ -148,6 +149,18 @@
         .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = sl_cuda_flash_##shape                       \
     }
 #define FLASH_MMA "/mma64/split512"
+/* The class of these with wgmma, for deterministic plans: others are served by a faster class. */
+#define FLASH_WGMMA_SPLIT(ID, type_name, product, most)                                                      \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-flash-wgmma-split-" #type_name,                                   \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = product FLASH_MMA,                                                       \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .deterministic = true,                                                                    \
+                   .declines = sl_cuda_flash_declines},                                                      \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_flash_wgmma_split                                       \
+    }
 #define FLASHES(ID, type_name, product, most)                                                                \
     FLASH(split, ID, type_name, product FLASH_MMA, sl_cuda_flash_workspace, SL_CUDA_SPLIT_ROWS, most),       \
         FLASH(few, ID, type_name, product FLASH_MMA, NULL, SL_CUDA_FLASH_FEW_ROWS, most),                    \
@@ -278,6 +291,8 @@ static const sl_cuda_kernel kernels[] = {
     FLASH(decode, FP8, fp8, "fp8:f16/decode16", sl_cuda_flash_decode_workspace, 0, 0.15f),
     FLASH(wgmma, F16, f16, "f16/wgmma128", NULL, 0, 1e-2f),
     FLASH(wgmma, BF16, bf16, "bf16/wgmma128", NULL, 0, 5e-2f),
+    FLASH_WGMMA_SPLIT(F16, f16, "f16", 1e-2f),
+    FLASH_WGMMA_SPLIT(BF16, bf16, "bf16", 5e-2f),
     FLASHES(F16, f16, "f16", 1e-2f),
     FLASHES(BF16, bf16, "bf16", 5e-2f),
     FLASHES(Q8_0, q8_0, "q8_0:f16", 0.15f),
