@@ -151,7 +151,8 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
     const bool wgmma_split = row->run == sl_cuda_flash_wgmma_split;
-    const bool wgmma = row->run == sl_cuda_flash_wgmma || wgmma_split, decode = row->run == sl_cuda_flash_decode;
+    const bool wgmma = row->run == sl_cuda_flash_wgmma || wgmma_split,
+               decode = row->run == sl_cuda_flash_decode;
     const bool few = !wgmma && row->run != sl_cuda_flash_whole;
     const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
@@ -236,12 +237,12 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
                                       few};
     const sl_qtype type = context->caches[attention->place.group].type;
-    cudaError_t code = way == WAY_WGMMA        ? sl_flash_launch_wgmma(context, &args, &shape, stream)
+    cudaError_t code = way == WAY_WGMMA         ? sl_flash_launch_wgmma(context, &args, &shape, stream)
                        : way == WAY_WGMMA_SPLIT ? sl_flash_launch_wgmma_split(context, &args, &shape, stream)
-                       : type == SL_QTYPE_BF16 ? sl_flash_launch_bf16(context, &args, &shape, stream)
-                       : type == SL_QTYPE_Q8_0 ? sl_flash_launch_q8_0(context, &args, &shape, stream)
-                       : type == SL_QTYPE_FP8  ? sl_flash_launch_fp8(context, &args, &shape, stream)
-                                               : sl_flash_launch_f16(context, &args, &shape, stream);
+                       : type == SL_QTYPE_BF16  ? sl_flash_launch_bf16(context, &args, &shape, stream)
+                       : type == SL_QTYPE_Q8_0  ? sl_flash_launch_q8_0(context, &args, &shape, stream)
+                       : type == SL_QTYPE_FP8   ? sl_flash_launch_fp8(context, &args, &shape, stream)
+                                                : sl_flash_launch_f16(context, &args, &shape, stream);
     if (code == cudaSuccess && split) {
         code = merge(context, &args, shape.rows, group->value_size, stream);
     }

@@ -13,9 +13,9 @@
  * sink is one more key with its logarithm as score and without value. What a row does not see changes none of
  * its bits: p = 0, corr = 1.
  *
- * SPLIT is the class "mma64/split512" of flash.cuh with the same instructions, for heads up to 128: these matrix
- * instructions add as mma.sync does. Tiles of 64 keys, l in one chain, and every 512 keys m, l and y are
- * merged into totals, which stay in registers. */
+ * SPLIT is the class "mma64/split512" of flash.cuh with the same instructions, for heads up to 128: these
+ * matrix instructions add as mma.sync does. Tiles of 64 keys, l in one chain, and every 512 keys m, l and y
+ * are merged into totals, which stay in registers. */
 #include "backend/cuda/flash_hopper.cuh"
 #include "backend/cuda/flash_split.h"
 
@@ -503,9 +503,7 @@ static __device__ __forceinline__ void wgmma_clear(unsigned char *values, int32_
 }
 
 /* What the chunks before amount to: as in flash_end_chunk(). */
-template <int SIZE> struct wgmma_totals {
-    float y[SIZE / 8][4], largest[2], sum[2];
-};
+template <int SIZE> struct wgmma_totals { float y[SIZE / 8][4], largest[2], sum[2]; };
 
 template <int SIZE>
 static __device__ __forceinline__ void wgmma_start_totals(const flash_args &args, const wgmma_run &run,
@@ -525,9 +523,8 @@ static __device__ __forceinline__ void wgmma_start_totals(const flash_args &args
 
 /* Adds a chunk, whose m and l `state` has. */
 template <int SIZE>
-static __device__ __forceinline__ void wgmma_end_chunk(const wgmma_state &state, float c,
-                                                       const float y[SIZE / 8][4],
-                                                       wgmma_totals<SIZE> *totals) {
+static __device__ __forceinline__ void
+wgmma_end_chunk(const wgmma_state &state, float c, const float y[SIZE / 8][4], wgmma_totals<SIZE> *totals) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float m = state.m[h] == -INFINITY ? -INFINITY : state.m[h] * c;
@@ -644,10 +641,9 @@ static __device__ __forceinline__ uint32_t wgmma_take_queries(const flash_args &
 
 /* Tiles `first` to `last` of a run: y, m and l of their keys. */
 template <typename SHAPE, int TYPE, int SIZE, bool SPLIT>
-static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_run &run, const wgmma_view &view,
-                                                      int32_t first, int32_t last, wgmma_ring *keys,
-                                                      wgmma_ring *values, wgmma_state *state,
-                                                      float (&y)[SIZE / 8][4]) {
+static __device__ __forceinline__ void
+wgmma_do_tiles(const wgmma_run &run, const wgmma_view &view, int32_t first, int32_t last, wgmma_ring *keys,
+               wgmma_ring *values, wgmma_state *state, float (&y)[SIZE / 8][4]) {
     constexpr int KEYS = SHAPE::KEYS;
     float s[KEYS / 8][4], correction[2];
     uint32_t p[KEYS / 16][4];

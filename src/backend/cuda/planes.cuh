@@ -1,13 +1,15 @@
 /* Products for many rows in class "q8_256" (units.cuh) with Hopper's int8 warpgroup instructions.
  *
- * An integer weight of 16 bits is 256 * high + low, a signed and an unsigned byte. A warpgroup adds the products of
- * both over a chunk of 256 columns, each in sums of its own; 256 times the one plus the other is the exact
- * integer, which becomes a float and is added to the sums over the chunks.
+ * An integer weight of 16 bits is 256 * high + low, a signed and an unsigned byte. A warpgroup adds the
+ * products of both over a chunk of 256 columns, each in sums of its own; 256 times the one plus the other is
+ * the exact integer, which becomes a float and is added to the sums over the chunks.
  *
- * Both sides lie in a scratch as shared memory has them, "128-byte swizzle": pieces of 8 rows by 128 columns,
- * 16-byte piece c of row r at c ^ r; so that a tile's stage is one bulk copy of weights and one of x. The
- * blocks of a cluster multiply one tile of weights with neighbouring tiles of x: each brings a part of the
- * weights to all of them. */
+ * x lies in a scratch as shared memory has it, "128-byte swizzle": pieces of 8 rows by 128 columns, 16-byte
+ * piece c of row r at c ^ r; so that a tile's stage is one bulk copy. The weights' planes are made by a
+ * warpgroup of the block from the file's bytes, a weight row each thread: through memory they would be two
+ * bytes a weight, and the L2 cache hands out too few (some 25 a cycle and multiprocessor) for that. Two
+ * warpgroups multiply 64 outputs each with all rows of the tile.
+ */
 #ifndef SL_BACKEND_CUDA_PLANES_CUH
 #define SL_BACKEND_CUDA_PLANES_CUH
 
@@ -20,21 +22,33 @@ enum {
     PLANES_STAGES = 4,    /* of half a chunk */
     PLANES_SLOTS = 3,     /* of factors: a chunk's may be read until the next one's products are done */
     PLANES_THREADS = 384,
-    PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP /* of a stage: both planes */
+    PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP, /* of a stage: both planes */
+    PLANES_DECODERS = 128
 };
 
-/* w: [tile of outputs][step][plane][outputs / 8] pieces; units [chunk][outputs]; x [step][x_rows / 8] pieces;
- * x_scales [chunk][x_rows]. x_rows are whole tiles, and whole clusters of them. The tiles of outputs, a segment's
- * last one padded, are those from first_tile on. */
+/* A tile of rows: `count` of them from `first` on in the scratch; they are rows of y from `row` on or, with
+ * experts, those that the schedule's list names from there on. */
+typedef struct planes_tile {
+    int32_t expert, first, row, count;
+} planes_tile;
+
+/* With experts: made on the device from the schedule. An expert's rows begin at a multiple of 8 in the
+ * scratch. */
+typedef struct planes_plan {
+    int32_t tiles, rows;
+    planes_tile at[];
+} planes_plan;
+
+/* x: [step][x_rows / 8] pieces; x_scales [chunk][x_rows]. */
 typedef struct planes_args {
     sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
-    int32_t segment_tile[SL_LINEAR_SEGMENTS + 1]; /* the first of each segment */
+    int32_t segment_tile[SL_LINEAR_SEGMENTS + 1]; /* the first tile of outputs of each segment; all */
     int32_t segments;
-    const unsigned char *w, *x;
-    const float *units, *x_scales;
-    int32_t first_tile, outputs, x_rows;
-    int32_t chunks;
-    int32_t row_tiles, tiles; /* tiles of rows by tiles of outputs; a multiple of the cluster */
+    const unsigned char *x;
+    const float *x_scales;
+    int32_t x_rows, chunks;
+    const planes_plan *plan; /* NULL without experts */
+    const int32_t *list;
     sl_cuda_operand y, residual;
 } planes_args;
 
@@ -49,6 +63,22 @@ template <int ROWS> struct planes_memory {
     };
 };
 
+/* Tile `index` of the rows; `rows`: of the step. */
+template <int ROWS>
+static __device__ __forceinline__ planes_tile planes_find(const planes_args &args, int32_t index,
+                                                          int32_t rows) {
+    if (args.plan) {
+        return args.plan->at[index];
+    }
+    const planes_tile tile = {0, index * ROWS, index * ROWS, min(rows - index * ROWS, ROWS)};
+    return tile;
+}
+
+template <int ROWS>
+static __device__ __forceinline__ int32_t planes_row_tiles(const planes_args &args, int32_t rows) {
+    return args.plan ? args.plan->tiles : (rows + ROWS - 1) / ROWS;
+}
+
 #if SL_HAS_WGMMA
 
 #define PLANES_D(i)                                                                                          \
@@ -62,7 +92,7 @@ template <int ROWS> struct planes_memory {
 template <int ROWS, bool LOW>
 static __device__ __forceinline__ void planes_multiply(int32_t (&d)[ROWS / 2], uint64_t a, uint64_t b,
                                                        int32_t keep);
-#define PLANES_WGMMA(ROWS, LOW, TYPES, NAMES, A, B, P, ...)                                                    \
+#define PLANES_WGMMA(ROWS, LOW, TYPES, NAMES, A, B, P, ...)                                                  \
     template <>                                                                                              \
     __device__ __forceinline__ void planes_multiply<ROWS, LOW>(int32_t(&d)[ROWS / 2], uint64_t a,            \
                                                                uint64_t b, int32_t keep) {                   \
@@ -105,35 +135,6 @@ static __device__ __forceinline__ void planes_copy(uint32_t to, const void *from
         : "memory");
 }
 
-/* To the same place of all blocks in `mask`, whose barriers count the bytes. */
-static __device__ __forceinline__ void planes_copy_all(uint32_t to, const void *from, uint32_t bytes,
-                                                       uint32_t barrier, uint16_t mask) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
-                 : "memory");
-}
-
-/* At the same barrier of block `rank` of the cluster. */
-static __device__ __forceinline__ void planes_arrive(uint32_t barrier, uint32_t rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-}
-
-/* The same as barrier_wait, and what other blocks of the cluster did before they arrived is seen. */
-static __device__ __forceinline__ void planes_await(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
 /* A place in the ring, and the parity of its barriers' phase. */
 typedef struct planes_place {
     uint32_t at, parity;
@@ -144,42 +145,202 @@ static __device__ __forceinline__ void planes_next(planes_place *place) {
     place->parity ^= place->at == 0;
 }
 
-/* One thread: all copies of a block. */
-template <int ROWS, int CLUSTER>
-static __device__ void planes_bring(const planes_args &args, uint32_t base, uint32_t rank) {
-    typedef planes_memory<ROWS> memory;
-    enum { SHARE = PLANES_W_BYTES / CLUSTER };
-    const uint16_t mask = (uint16_t)((1u << CLUSTER) - 1);
-    planes_place place = {0, 1};
-    uint32_t slot = 0;
-    for (int32_t t = (int32_t)blockIdx.x; t < args.tiles; t += (int32_t)gridDim.x) {
-        const int32_t output = t / args.row_tiles, row = t % args.row_tiles * ROWS;
-        const unsigned char *w = args.w + (int64_t)output * args.chunks * 2 * PLANES_W_BYTES + rank * SHARE;
-        const unsigned char *x = args.x + (int64_t)row * PLANES_STEP;
-        for (int32_t c = 0; c < 2 * args.chunks; c++) {
-            const uint32_t full = base + memory::full + 8 * place.at, to = base + place.at * memory::stage;
-            planes_await(base + memory::empty + 8 * place.at, place.parity);
-            planes_expect(full, memory::stage + (c % 2 ? 0u : (uint32_t)memory::slot));
-            if (CLUSTER > 1) {
-                planes_copy_all(to + rank * SHARE, w, SHARE, full, mask);
-            } else {
-                planes_copy(to, w, SHARE, full);
+static __device__ __forceinline__ int32_t planes_segment(const planes_args &args, int32_t tile) {
+    int32_t segment = 0;
+    while (segment + 1 < args.segments && tile >= args.segment_tile[segment + 1]) {
+        segment++;
+    }
+    return segment;
+}
+
+/* ---- weights to planes ---- */
+
+/* Four columns: q are bytes below 256, and scale * q + constant is the integer plus 2^15, twice. */
+static __device__ __forceinline__ void planes_four(uint32_t even, uint32_t odd, int32_t scale,
+                                                   uint32_t constant, uint32_t *high, uint32_t *low) {
+    const uint32_t e = even * (uint32_t)scale + constant, o = odd * (uint32_t)scale + constant;
+    *low = __byte_perm(e, o, 0x6240);
+    *high = __byte_perm(e, o, 0x7351) ^ 0x80808080u;
+}
+
+/* A thread's row: half a chunk at a time. */
+template <int TYPE> struct planes_row;
+
+template <> struct planes_row<SL_QTYPE_Q4_K> {
+    enum { BYTES = SL_Q4_K_BYTES };
+    uint4 header, quants[4];
+    units_k k;
+
+    __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
+        if (half == 0) {
+            header = *(const uint4 *)chunk;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            quants[i] = ((const uint4 *)chunk)[1 + 4 * half + i];
+        }
+    }
+    __device__ __forceinline__ void begin(void) {
+        k = units_k_of(header);
+    }
+    /* What the second half has from the first one. */
+    __device__ __forceinline__ void take(const planes_row &first) {
+        k = first.k;
+    }
+    __device__ __forceinline__ float unit(void) const {
+        return k.unit;
+    }
+    /* Words 4 j .. 4 j + 3 of group g's columns, g the number in the half. */
+    __device__ __forceinline__ void decode(int half, int g, int j, uint32_t (&high)[4],
+                                           uint32_t (&low)[4]) const {
+        const uint4 q = quants[g / 2 * 2 + j];
+        const uint32_t words[4] = {q.x, q.y, q.z, q.w};
+        const uint32_t scales = half ? k.scales[1] : k.scales[0], mins = half ? k.mins[1] : k.mins[0];
+        const int32_t scale = units_nearest(k.scale, units_byte(scales, g)) - UNITS_MAGIC_BITS;
+        const int32_t min = units_nearest(k.min, units_byte(mins, g)) - UNITS_MAGIC_BITS;
+        const uint32_t constant = (uint32_t)(32768 - min) * 0x10001u;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            planes_four(words[i] >> 4 * (g % 2) & 0x000f000fu, words[i] >> (8 + 4 * (g % 2)) & 0x000f000fu,
+                        scale, constant, &high[i], &low[i]);
+        }
+    }
+};
+
+template <> struct planes_row<SL_QTYPE_Q8_0> {
+    enum { BYTES = 8 * SL_Q8_0_BYTES };
+    uint4 quants[9]; /* from byte 128 of the second half on, 8 bytes early */
+    uint32_t largest;
+    float all, inverse;
+
+    __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
+        if (half == 0) {
+            largest = 0;
+#pragma unroll
+            for (int g = 0; g < 8; g++) {
+                largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
             }
-            planes_copy(to + PLANES_W_BYTES, x, ROWS * PLANES_STEP, full);
-            if (c % 2 == 0) {
-                const uint32_t factors = base + memory::factors + slot * memory::slot;
-                planes_copy(factors, args.units + (int64_t)(c / 2) * args.outputs + output * PLANES_OUTPUTS,
-                            PLANES_OUTPUTS * 4, full);
-                planes_copy(factors + PLANES_OUTPUTS * 4, args.x_scales + (int64_t)(c / 2) * args.x_rows + row,
-                            ROWS * 4, full);
-                slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
-            }
-            w += PLANES_W_BYTES;
-            x += (int64_t)args.x_rows * PLANES_STEP;
-            planes_next(&place);
+        }
+#pragma unroll
+        for (int i = 0; i < 9; i++) {
+            quants[i] = ((const uint4 *)chunk)[8 * half + i];
+        }
+    }
+    __device__ __forceinline__ void begin(void) {
+        all = units_of_largest(units_half(largest));
+        inverse = units_inverse(all);
+    }
+    __device__ __forceinline__ void take(const planes_row &first) {
+        all = first.all;
+        inverse = first.inverse;
+    }
+    __device__ __forceinline__ float unit(void) const {
+        return all;
+    }
+    __device__ __forceinline__ uint32_t word(int i) const {
+        const uint4 q = quants[i / 4];
+        return i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w;
+    }
+    __device__ __forceinline__ void decode(int half, int g, int j, uint32_t (&high)[4],
+                                           uint32_t (&low)[4]) const {
+        const int at =
+            2 * half + 17 * g / 2; /* the word that the scale is in: a half's blocks begin with a word */
+        const uint32_t bits = g % 2 ? word(at) >> 16 : word(at) & 0xffffu;
+        const int32_t scale = units_q8_scale(units_half(bits), inverse);
+        const uint32_t constant = (uint32_t)(32768 - 128 * scale) * 0x10001u;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int w = at + 4 * j + i;
+            const uint32_t q =
+                (g % 2 ? word(w + 1) : __funnelshift_r(word(w), word(w + 1), 16)) ^ 0x80808080u;
+            planes_four(q & 0x00ff00ffu, q >> 8 & 0x00ff00ffu, scale, constant, &high[i], &low[i]);
+        }
+    }
+};
+
+/* Half a chunk to a stage: 128 columns of both planes. */
+template <int TYPE>
+static __device__ __forceinline__ void planes_put_row(const planes_row<TYPE> &row, int half, int32_t at,
+                                                      unsigned char *stage) {
+    unsigned char *to = stage + at / 8 * 1024 + at % 8 * 128;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            uint32_t high[4], low[4];
+            row.decode(half, g, j, high, low);
+            const int32_t piece = ((2 * g + j) ^ (at % 8)) * 16;
+            *(uint4 *)(to + piece) = make_uint4(high[0], high[1], high[2], high[3]);
+            *(uint4 *)(to + PLANES_W_BYTES / 2 + piece) = make_uint4(low[0], low[1], low[2], low[3]);
         }
     }
 }
+
+/* One warpgroup: x's copies and the weights' planes of all stages. */
+template <int TYPE, int ROWS>
+static __device__ void planes_bring(const planes_args &args, uint32_t base, unsigned char *memory_base,
+                                    int32_t rows) {
+    typedef planes_memory<ROWS> memory;
+    const int32_t mine = (int32_t)threadIdx.x % PLANES_DECODERS, lane = mine % SL_WARP;
+    const int32_t row_tiles = planes_row_tiles<ROWS>(args, rows);
+    const int32_t tiles = row_tiles * args.segment_tile[SL_LINEAR_SEGMENTS];
+    planes_place place = {0, 1};
+    uint32_t slot = 0;
+    for (int32_t t = (int32_t)blockIdx.x; t < tiles; t += (int32_t)gridDim.x) {
+        const planes_tile tile = planes_find<ROWS>(args, t % row_tiles, rows);
+        const int32_t segment = planes_segment(args, t / row_tiles);
+        const sl_cuda_weight &weight = args.weights[segment];
+        const int32_t output = (t / row_tiles - args.segment_tile[segment]) * PLANES_OUTPUTS + mine;
+        const unsigned char *w = weight.data + (uint64_t)tile.expert * weight.expert_bytes +
+                                 (uint64_t)min(output, weight.rows - 1) * weight.row_bytes;
+        planes_row<TYPE> row, next;
+        next.load(w, 0);
+        for (int32_t c = 0; c < args.chunks; c++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                if (half == 0) {
+                    row = next;
+                    row.begin();
+                    next.load(w, 1);
+                } else {
+                    const planes_row<TYPE> head = row;
+                    row = next;
+                    row.take(head);
+                    w += planes_row<TYPE>::BYTES;
+                    next.load(c + 1 < args.chunks ? w : w - planes_row<TYPE>::BYTES, 0);
+                }
+                const uint32_t full = base + memory::full + 8 * place.at;
+                const uint32_t stage = place.at * memory::stage;
+                barrier_wait(base + memory::empty + 8 * place.at, place.parity);
+                if (mine == 0) {
+                    const uint32_t scales = memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4;
+                    planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (half ? 0 : ROWS * 4)));
+                    planes_copy(base + stage + PLANES_W_BYTES,
+                                args.x + ((int64_t)(2 * c + half) * args.x_rows + tile.first) * PLANES_STEP,
+                                ROWS * PLANES_STEP, full);
+                    if (half == 0) {
+                        planes_copy(base + scales, args.x_scales + (int64_t)c * args.x_rows + tile.first,
+                                    ROWS * 4, full);
+                    }
+                }
+                planes_put_row<TYPE>(row, half, mine, memory_base + stage);
+                if (half == 0) {
+                    float *units = (float *)(memory_base + memory::factors + slot * memory::slot);
+                    units[mine] = row.unit();
+                    slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
+                }
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                __syncwarp();
+                if (lane == 0) {
+                    barrier_arrive(full);
+                }
+                planes_next(&place);
+            }
+        }
+    }
+}
+
+/* ---- products ---- */
 
 /* Both planes of a stage. */
 template <int ROWS>
@@ -210,83 +371,83 @@ static __device__ __forceinline__ void planes_pass_turn(void) {
 
 /* A thread's outputs: `output` of the tile and 8 further, rows `row` and the next of every eight. */
 template <int ROWS>
-static __device__ __forceinline__ void planes_store(const planes_args &args, int32_t tile, int32_t output,
-                                                    int32_t row, int32_t rows, const float (&totals)[ROWS / 2]) {
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && tile >= args.segment_tile[segment + 1]) {
-        segment++;
-    }
+static __device__ __forceinline__ void planes_store(const planes_args &args, const planes_tile &tile,
+                                                    int32_t output_tile, int32_t output, int32_t row,
+                                                    const float (&totals)[ROWS / 2]) {
+    const int32_t segment = planes_segment(args, output_tile);
     const sl_cuda_weight &weight = args.weights[segment];
-    output += (tile - args.segment_tile[segment]) * PLANES_OUTPUTS;
+    output += (output_tile - args.segment_tile[segment]) * PLANES_OUTPUTS;
+    const bool there[2] = {output < weight.rows, output + 8 < weight.rows};
+    float bias[2] = {};
+    for (int k = 0; k < 2 && weight.bias; k++) {
+        bias[k] = there[k] ? weight.bias[(int64_t)tile.expert * weight.rows + output + 8 * k] : 0.0f;
+    }
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const int32_t o = output + 8 * k;
-        if (o >= weight.rows) {
-            continue;
-        }
-        const float bias = weight.bias ? weight.bias[o] : 0.0f;
-        float *y = sl_f32(args.y, row) + weight.column + o;
-        const float *residual = args.residual.data ? sl_f32(args.residual, row) + weight.column + o : NULL;
-        const uint64_t y_step = args.y.row_bytes / 4, residual_step = args.residual.row_bytes / 4;
+    for (int j = 0; j < ROWS / 8; j++) {
 #pragma unroll
-        for (int j = 0; j < ROWS / 8; j++) {
+        for (int e = 0; e < 2; e++) {
+            const int32_t r = row + 8 * j + e;
+            if (r < tile.count) {
+                const int32_t y_row = args.plan ? args.list[tile.row + r] : tile.row + r;
+                float *y = sl_f32(args.y, y_row) + weight.column + output;
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                if (row + 8 * j + e < rows) {
-                    float value = totals[4 * j + 2 * k + e];
-                    value = weight.bias ? value + bias : value;
-                    value = residual ? value + residual[e * residual_step] : value;
-                    y[e * y_step] = value;
+                for (int k = 0; k < 2; k++) {
+                    if (there[k]) {
+                        float value = totals[4 * j + 2 * k + e];
+                        value = weight.bias ? value + bias[k] : value;
+                        if (args.residual.data) {
+                            value += sl_f32(args.residual, y_row)[weight.column + output + 8 * k];
+                        }
+                        y[8 * k] = value;
+                    }
                 }
             }
-            y += 8 * y_step;
-            residual = residual ? residual + 8 * residual_step : NULL;
         }
     }
 }
 
 /* One of the two consumer warpgroups. */
-template <int ROWS, int CLUSTER>
-static __device__ void planes_consume(const sl_cuda_context &context, const planes_args &args, uint32_t base,
-                                      unsigned char *memory_base) {
+template <int ROWS>
+static __device__ void planes_consume(const planes_args &args, uint32_t base, unsigned char *memory_base,
+                                      int32_t rows) {
     typedef planes_memory<ROWS> memory;
     const uint32_t thread = threadIdx.x % 128, group = threadIdx.x / 128, lane = thread % 32;
     const int32_t my_output = (int32_t)(group * 64 + thread / 32 * 16 + lane / 4),
                   my_row = (int32_t)(lane % 4 * 2);
-    const int32_t rows = sl_count(context, args.y.rows);
     const bool turns = args.chunks > PLANES_STAGES / 2; /* else one might be two tiles ahead of the other */
+    const int32_t row_tiles = planes_row_tiles<ROWS>(args, rows);
+    const int32_t tiles = row_tiles * args.segment_tile[SL_LINEAR_SEGMENTS];
     planes_place place = {0, 0};
     uint32_t slot = 0;
     int32_t high[ROWS / 2], low[ROWS / 2];
-    for (int32_t t = (int32_t)blockIdx.x; t < args.tiles; t += (int32_t)gridDim.x) {
-        const int32_t tile = t / args.row_tiles, row = t % args.row_tiles * ROWS;
+    for (int32_t t = (int32_t)blockIdx.x; t < tiles; t += (int32_t)gridDim.x) {
         float totals[ROWS / 2] = {};
         if (group == 1 && turns) {
             planes_take_turn();
         }
         for (int32_t c = 0; c < args.chunks; c++) {
             const uint32_t first = place.at;
-            planes_await(base + memory::full + 8 * place.at, place.parity);
+            barrier_wait(base + memory::full + 8 * place.at, place.parity);
             wgmma_fence();
             planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 0);
             wgmma_commit();
             planes_next(&place);
             const uint32_t second = place.at;
-            planes_await(base + memory::full + 8 * place.at, place.parity);
+            barrier_wait(base + memory::full + 8 * place.at, place.parity);
             planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 1);
             wgmma_commit();
             planes_next(&place);
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-            if (thread < CLUSTER) {
-                planes_arrive(base + memory::empty + 8 * first, thread);
+            if (thread == 0) {
+                barrier_arrive(base + memory::empty + 8 * first);
             }
             if (group == 0 && c == 0 && turns) {
                 planes_pass_turn();
             }
             planes_wait(high);
             planes_wait(low);
-            if (thread < CLUSTER) {
-                planes_arrive(base + memory::empty + 8 * second, thread);
+            if (thread == 0) {
+                barrier_arrive(base + memory::empty + 8 * second);
             }
             const float *units = (const float *)(memory_base + memory::factors + slot * memory::slot);
             const float u[2] = {units[my_output], units[my_output + 8]};
@@ -300,16 +461,19 @@ static __device__ void planes_consume(const sl_cuda_context &context, const plan
                     totals[4 * j + e] += units_product(sum, u[e / 2], e % 2 ? s.y : s.x);
                 }
             }
+            asm volatile("fence.proxy.async.shared::cta;" ::
+                             : "memory"); /* the scales' place is copied to again */
             slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
         }
-        planes_store<ROWS>(args, args.first_tile + tile, my_output, row + my_row, rows, totals);
+        planes_store<ROWS>(args, planes_find<ROWS>(args, t % row_tiles, rows), t / row_tiles, my_output,
+                           my_row, totals);
     }
 }
 
 #endif
 
-/* Blocks that go through all tiles, neighbours in a cluster through neighbours. */
-template <int ROWS, int CLUSTER>
+/* Blocks that go through all tiles. */
+template <int TYPE, int ROWS>
 static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     planes_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ planes_args args) {
     sl_wait_for_inputs();
@@ -318,30 +482,23 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     extern __shared__ unsigned char shared[];
     const uint32_t start = (uint32_t)__cvta_generic_to_shared(shared), base = (start + 1023) / 1024 * 1024;
     unsigned char *const memory_base = shared + (base - start);
-    const uint32_t rank = blockIdx.x % CLUSTER;
+    const int32_t rows = sl_count(context, args.y.rows);
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < PLANES_STAGES; i++) {
-            barrier_init(base + memory::full + 8 * i, 1);
-            barrier_init(base + memory::empty + 8 * i, 2 * CLUSTER);
+            barrier_init(base + memory::full + 8 * i, 1 + PLANES_DECODERS / SL_WARP);
+            barrier_init(base + memory::empty + 8 * i, 2);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
-    sl_cluster_arrive<CLUSTER>();
-    sl_cluster_wait<CLUSTER>();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 256) {
-            planes_bring<ROWS, CLUSTER>(args, base, rank);
-        }
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+        planes_bring<TYPE, ROWS>(args, base, memory_base, rows);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        planes_consume<ROWS, CLUSTER>(context, args, base, memory_base);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+        planes_consume<ROWS>(args, base, memory_base, rows);
     }
-    __syncwarp();
-    sl_cluster_arrive<CLUSTER>();
-    sl_cluster_wait<CLUSTER>();
 #else
     (void)context;
     (void)args;

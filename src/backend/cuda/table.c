@@ -2,6 +2,7 @@
  * libm. */
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/flash_split.h"
+#include "backend/cuda/units.h"
 
 #define SIMPLE(ID, op_name, class_name, most)                                                                \
     {                                                                                                        \
@@ -107,26 +108,39 @@
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most, .best_rows = best,             \
         .run = sl_cuda_linear_mmq_##shape##_##type_name                                                      \
     }
-/* Class "q8_256" (units.cuh): activations with one scale per 256 columns, off by about 0.5 % of a product's root mean
- * square, five times that for the largest of many outputs. */
+/* Class "q8_256" (units.cuh): activations with one scale per 256 columns, off by about 0.5 % of a product's
+ * root mean square, five times that for the largest of many outputs. */
 #define UNITS(ID, type_name)                                                                                 \
-    {.kernel = {.name = "linear/" #type_name "/cuda-units",                                                  \
+    {.kernel = {.name = "linear/" #type_name "/cuda-units-batch",                                            \
                 .op = SL_OP_LINEAR,                                                                          \
                 .numeric_class = "q8_256",                                                                   \
                 .activation = SL_VALUE_Q8_32,                                                                \
-                .tolerance = 8e-2f,                                                                          \
+                .tolerance = 0.25f,                                                                          \
                 .batched = true,                                                                             \
                 .deterministic = true,                                                                       \
-                .declines = sl_cuda_matvec_declines},                                                        \
+                .declines = sl_cuda_units_batch_declines,                                                    \
+                .workspace = sl_cuda_units_batch_workspace},                                                 \
      .weight_type = SL_QTYPE_##ID,                                                                           \
-     .most_rows = SL_CUDA_FEW_ROWS,                                                                          \
-     .run = sl_cuda_linear_units_##type_name},                                                               \
+     .least_rows = 2,                                                                                        \
+     .most_rows = 64,                                                                                        \
+     .run = sl_cuda_linear_units_batch_##type_name},                                                         \
+        {.kernel = {.name = "linear/" #type_name "/cuda-units",                                              \
+                    .op = SL_OP_LINEAR,                                                                      \
+                    .numeric_class = "q8_256",                                                               \
+                    .activation = SL_VALUE_Q8_32,                                                            \
+                    .tolerance = 0.25f,                                                                      \
+                    .batched = true,                                                                         \
+                    .deterministic = true,                                                                   \
+                    .declines = sl_cuda_matvec_declines},                                                    \
+         .weight_type = SL_QTYPE_##ID,                                                                       \
+         .most_rows = SL_CUDA_FEW_ROWS,                                                                      \
+         .run = sl_cuda_linear_units_##type_name},                                                           \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-planes",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
                    .numeric_class = "q8_256",                                                                \
                    .activation = SL_VALUE_Q8_32,                                                             \
-                   .tolerance = 8e-2f,                                                                       \
+                   .tolerance = 0.25f,                                                                       \
                    .batched = true,                                                                          \
                    .deterministic = true,                                                                    \
                    .declines = sl_cuda_planes_declines,                                                      \

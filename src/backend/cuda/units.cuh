@@ -7,7 +7,8 @@
  * integer below 2^31, exact in any order; it is converted to float, and multiplied with unit * scale.
  *
  *   Q4_K, Q5_K  unit = max(|scale|, |min| / 128): mostly the scales are the file's own integers
- *   Q8_0        unit = the largest of the blocks' scales / 255: off by 0.11 % of the weights' root mean square */
+ *   Q8_0        unit = the largest of the blocks' scales / 255: off by 0.11 % of the weights' root mean
+ * square */
 #ifndef SL_BACKEND_CUDA_UNITS_CUH
 #define SL_BACKEND_CUDA_UNITS_CUH
 
