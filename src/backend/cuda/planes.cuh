@@ -21,7 +21,7 @@ enum {
     PLANES_STEP = 128,    /* columns of a stage */
     PLANES_STAGES = 4,    /* of half a chunk */
     PLANES_SLOTS = 3,     /* of factors: a chunk's may be read until the next one's products are done */
-    PLANES_THREADS = 384,
+    PLANES_THREADS = 512,
     PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP, /* of a stage: both planes */
     PLANES_DECODERS = 128
 };
@@ -86,6 +86,8 @@ static __device__ __forceinline__ int32_t planes_row_tiles(const planes_args &ar
         "+r"(d[i + 6]), "+r"(d[i + 7])
 #define PLANES_D16 PLANES_D(0), PLANES_D(8)
 #define PLANES_D32 PLANES_D16, PLANES_D(16), PLANES_D(24)
+#define PLANES_D40 PLANES_D32, PLANES_D(32)
+#define PLANES_D48 PLANES_D40, PLANES_D(40)
 #define PLANES_D64 PLANES_D32, PLANES_D(32), PLANES_D(40), PLANES_D(48), PLANES_D(56)
 
 /* d = (KEEP ? d : 0) + a b^T, 32 columns, both in shared memory. */
@@ -105,6 +107,9 @@ static __device__ __forceinline__ void planes_multiply(int32_t (&d)[ROWS / 2], u
 #define PLANES_BOTH(ROWS, NAMES, A, B, P, ...)                                                               \
     PLANES_WGMMA(ROWS, false, "s8.s8", NAMES, A, B, P, __VA_ARGS__)                                          \
     PLANES_WGMMA(ROWS, true, "u8.s8", NAMES, A, B, P, __VA_ARGS__)
+PLANES_BOTH(32, SL_M16, "%16", "%17", "%18", PLANES_D16)
+PLANES_BOTH(80, SL_M40, "%40", "%41", "%42", PLANES_D40)
+PLANES_BOTH(96, SL_M48, "%48", "%49", "%50", PLANES_D48)
 PLANES_BOTH(64, SL_M32, "%32", "%33", "%34", PLANES_D32)
 PLANES_BOTH(128, SL_M64, "%64", "%65", "%66", PLANES_D64)
 
@@ -172,9 +177,7 @@ template <> struct planes_row<SL_QTYPE_Q4_K> {
     units_k k;
 
     __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
-        if (half == 0) {
-            header = *(const uint4 *)chunk;
-        }
+        header = *(const uint4 *)chunk;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             quants[i] = ((const uint4 *)chunk)[1 + 4 * half + i];
@@ -182,10 +185,6 @@ template <> struct planes_row<SL_QTYPE_Q4_K> {
     }
     __device__ __forceinline__ void begin(void) {
         k = units_k_of(header);
-    }
-    /* What the second half has from the first one. */
-    __device__ __forceinline__ void take(const planes_row &first) {
-        k = first.k;
     }
     __device__ __forceinline__ float unit(void) const {
         return k.unit;
@@ -214,12 +213,10 @@ template <> struct planes_row<SL_QTYPE_Q8_0> {
     float all, inverse;
 
     __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
-        if (half == 0) {
-            largest = 0;
+        largest = 0;
 #pragma unroll
-            for (int g = 0; g < 8; g++) {
-                largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
-            }
+        for (int g = 0; g < 8; g++) {
+            largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
         }
 #pragma unroll
         for (int i = 0; i < 9; i++) {
@@ -229,10 +226,6 @@ template <> struct planes_row<SL_QTYPE_Q8_0> {
     __device__ __forceinline__ void begin(void) {
         all = units_of_largest(units_half(largest));
         inverse = units_inverse(all);
-    }
-    __device__ __forceinline__ void take(const planes_row &first) {
-        all = first.all;
-        inverse = first.inverse;
     }
     __device__ __forceinline__ float unit(void) const {
         return all;
@@ -276,16 +269,15 @@ static __device__ __forceinline__ void planes_put_row(const planes_row<TYPE> &ro
     }
 }
 
-/* One warpgroup: x's copies and the weights' planes of all stages. */
-template <int TYPE, int ROWS>
+/* A warpgroup for each half of the chunks: x's copies and the weights' planes of every other stage. */
+template <int TYPE, int ROWS, int HALF>
 static __device__ void planes_bring(const planes_args &args, uint32_t base, unsigned char *memory_base,
                                     int32_t rows) {
     typedef planes_memory<ROWS> memory;
     const int32_t mine = (int32_t)threadIdx.x % PLANES_DECODERS, lane = mine % SL_WARP;
     const int32_t row_tiles = planes_row_tiles<ROWS>(args, rows);
     const int32_t tiles = row_tiles * args.segment_tile[SL_LINEAR_SEGMENTS];
-    planes_place place = {0, 1};
-    uint32_t slot = 0;
+    uint32_t at = HALF, parity = 1, slot = 0;
     for (int32_t t = (int32_t)blockIdx.x; t < tiles; t += (int32_t)gridDim.x) {
         const planes_tile tile = planes_find<ROWS>(args, t % row_tiles, rows);
         const int32_t segment = planes_segment(args, t / row_tiles);
@@ -293,49 +285,38 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, unsi
         const int32_t output = (t / row_tiles - args.segment_tile[segment]) * PLANES_OUTPUTS + mine;
         const unsigned char *w = weight.data + (uint64_t)tile.expert * weight.expert_bytes +
                                  (uint64_t)min(output, weight.rows - 1) * weight.row_bytes;
-        planes_row<TYPE> row, next;
-        next.load(w, 0);
+        planes_row<TYPE> row;
+        row.load(w, HALF);
+#pragma unroll 1
         for (int32_t c = 0; c < args.chunks; c++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                if (half == 0) {
-                    row = next;
-                    row.begin();
-                    next.load(w, 1);
-                } else {
-                    const planes_row<TYPE> head = row;
-                    row = next;
-                    row.take(head);
-                    w += planes_row<TYPE>::BYTES;
-                    next.load(c + 1 < args.chunks ? w : w - planes_row<TYPE>::BYTES, 0);
+            const uint32_t full = base + memory::full + 8 * at, stage = at * memory::stage;
+            row.begin();
+            barrier_wait(base + memory::empty + 8 * at, parity);
+            if (mine == 0) {
+                planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (HALF ? 0 : ROWS * 4)));
+                planes_copy(base + stage + PLANES_W_BYTES,
+                            args.x + ((int64_t)(2 * c + HALF) * args.x_rows + tile.first) * PLANES_STEP,
+                            ROWS * PLANES_STEP, full);
+                if (HALF == 0) {
+                    planes_copy(base + memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4,
+                                args.x_scales + (int64_t)c * args.x_rows + tile.first, ROWS * 4, full);
                 }
-                const uint32_t full = base + memory::full + 8 * place.at;
-                const uint32_t stage = place.at * memory::stage;
-                barrier_wait(base + memory::empty + 8 * place.at, place.parity);
-                if (mine == 0) {
-                    const uint32_t scales = memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4;
-                    planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (half ? 0 : ROWS * 4)));
-                    planes_copy(base + stage + PLANES_W_BYTES,
-                                args.x + ((int64_t)(2 * c + half) * args.x_rows + tile.first) * PLANES_STEP,
-                                ROWS * PLANES_STEP, full);
-                    if (half == 0) {
-                        planes_copy(base + scales, args.x_scales + (int64_t)c * args.x_rows + tile.first,
-                                    ROWS * 4, full);
-                    }
-                }
-                planes_put_row<TYPE>(row, half, mine, memory_base + stage);
-                if (half == 0) {
-                    float *units = (float *)(memory_base + memory::factors + slot * memory::slot);
-                    units[mine] = row.unit();
-                    slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
-                }
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                __syncwarp();
-                if (lane == 0) {
-                    barrier_arrive(full);
-                }
-                planes_next(&place);
             }
+            if (HALF == 0) {
+                float *units = (float *)(memory_base + memory::factors + slot * memory::slot);
+                units[mine] = row.unit();
+                slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
+            }
+            planes_put_row<TYPE>(row, HALF, mine, memory_base + stage);
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            w += c + 1 < args.chunks ? (int)planes_row<TYPE>::BYTES : 0;
+            row.load(w, HALF);
+            __syncwarp();
+            if (lane == 0) {
+                barrier_arrive(full);
+            }
+            at = at + 2 >= PLANES_STAGES ? HALF : at + 2;
+            parity ^= at == HALF;
         }
     }
 }
@@ -370,10 +351,10 @@ static __device__ __forceinline__ void planes_pass_turn(void) {
 }
 
 /* A thread's outputs: `output` of the tile and 8 further, rows `row` and the next of every eight. */
-template <int ROWS>
+template <int N>
 static __device__ __forceinline__ void planes_store(const planes_args &args, const planes_tile &tile,
                                                     int32_t output_tile, int32_t output, int32_t row,
-                                                    const float (&totals)[ROWS / 2]) {
+                                                    const float (&totals)[N / 2]) {
     const int32_t segment = planes_segment(args, output_tile);
     const sl_cuda_weight &weight = args.weights[segment];
     output += (output_tile - args.segment_tile[segment]) * PLANES_OUTPUTS;
@@ -383,7 +364,7 @@ static __device__ __forceinline__ void planes_store(const planes_args &args, con
         bias[k] = there[k] ? weight.bias[(int64_t)tile.expert * weight.rows + output + 8 * k] : 0.0f;
     }
 #pragma unroll
-    for (int j = 0; j < ROWS / 8; j++) {
+    for (int j = 0; j < N / 8; j++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int32_t r = row + 8 * j + e;
@@ -406,67 +387,93 @@ static __device__ __forceinline__ void planes_store(const planes_args &args, con
     }
 }
 
-/* One of the two consumer warpgroups. */
-template <int ROWS>
-static __device__ void planes_consume(const planes_args &args, uint32_t base, unsigned char *memory_base,
-                                      int32_t rows) {
+/* Where a consumer is. */
+typedef struct planes_consumer {
+    uint32_t base;
+    unsigned char *memory;
+    planes_place place;
+    uint32_t slot;
+    bool turns;
+} planes_consumer;
+
+/* One tile, of which N rows are multiplied. */
+template <int ROWS, int N>
+static __device__ __forceinline__ void planes_do_tile(const planes_args &args, const planes_tile &tile,
+                                                      int32_t output_tile, planes_consumer *at) {
     typedef planes_memory<ROWS> memory;
     const uint32_t thread = threadIdx.x % 128, group = threadIdx.x / 128, lane = thread % 32;
     const int32_t my_output = (int32_t)(group * 64 + thread / 32 * 16 + lane / 4),
                   my_row = (int32_t)(lane % 4 * 2);
-    const bool turns = args.chunks > PLANES_STAGES / 2; /* else one might be two tiles ahead of the other */
+    int32_t high[N / 2], low[N / 2];
+    float totals[N / 2] = {};
+    if (group == 1 && at->turns) {
+        planes_take_turn();
+    }
+#pragma unroll 1
+    for (int32_t c = 0; c < args.chunks; c++) {
+        const uint32_t first = at->place.at;
+        barrier_wait(at->base + memory::full + 8 * first, at->place.parity);
+        wgmma_fence();
+        planes_add_stage<N>(high, low, at->base + first * memory::stage, group, 0);
+        wgmma_commit();
+        planes_next(&at->place);
+        const uint32_t second = at->place.at;
+        barrier_wait(at->base + memory::full + 8 * second, at->place.parity);
+        planes_add_stage<N>(high, low, at->base + second * memory::stage, group, 1);
+        wgmma_commit();
+        planes_next(&at->place);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (thread == 0) {
+            barrier_arrive(at->base + memory::empty + 8 * first);
+        }
+        if (group == 0 && c == 0 && at->turns) {
+            planes_pass_turn();
+        }
+        planes_wait(high);
+        planes_wait(low);
+        if (thread == 0) {
+            barrier_arrive(at->base + memory::empty + 8 * second);
+        }
+        const float *units = (const float *)(at->memory + memory::factors + at->slot * memory::slot);
+        const float u[2] = {units[my_output], units[my_output + 8]};
+        const float2 *x_scales = (const float2 *)(units + PLANES_OUTPUTS + my_row);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            const float2 s = x_scales[4 * j];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int32_t sum = high[4 * j + e] * 256 + low[4 * j + e];
+                totals[4 * j + e] += units_product(sum, u[e / 2], e % 2 ? s.y : s.x);
+            }
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::
+                         : "memory"); /* the scales' place is copied to again */
+        at->slot = at->slot + 1 == PLANES_SLOTS ? 0 : at->slot + 1;
+    }
+    planes_store<N>(args, tile, output_tile, my_output, my_row, totals);
+}
+
+/* One of the two consumer warpgroups. */
+template <int ROWS>
+static __device__ void planes_consume(const planes_args &args, uint32_t base, unsigned char *memory,
+                                      int32_t rows) {
     const int32_t row_tiles = planes_row_tiles<ROWS>(args, rows);
     const int32_t tiles = row_tiles * args.segment_tile[SL_LINEAR_SEGMENTS];
-    planes_place place = {0, 0};
-    uint32_t slot = 0;
-    int32_t high[ROWS / 2], low[ROWS / 2];
+    planes_consumer at = {base, memory, {0, 0}, 0, args.chunks > PLANES_STAGES / 2};
+    /* With fewer chunks one group might be two tiles ahead of the other, which turns do not allow for. */
     for (int32_t t = (int32_t)blockIdx.x; t < tiles; t += (int32_t)gridDim.x) {
-        float totals[ROWS / 2] = {};
-        if (group == 1 && turns) {
-            planes_take_turn();
+        const planes_tile tile = planes_find<ROWS>(args, t % row_tiles, rows);
+        if (ROWS > 96 && tile.count > 96) {
+            planes_do_tile<ROWS, ROWS>(args, tile, t / row_tiles, &at);
+        } else if (ROWS > 64 && tile.count > 80) {
+            planes_do_tile<ROWS, 96>(args, tile, t / row_tiles, &at);
+        } else if (ROWS > 64 && tile.count > 64) {
+            planes_do_tile<ROWS, 80>(args, tile, t / row_tiles, &at);
+        } else if (tile.count > 32) {
+            planes_do_tile<ROWS, 64>(args, tile, t / row_tiles, &at);
+        } else {
+            planes_do_tile<ROWS, 32>(args, tile, t / row_tiles, &at);
         }
-        for (int32_t c = 0; c < args.chunks; c++) {
-            const uint32_t first = place.at;
-            barrier_wait(base + memory::full + 8 * place.at, place.parity);
-            wgmma_fence();
-            planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 0);
-            wgmma_commit();
-            planes_next(&place);
-            const uint32_t second = place.at;
-            barrier_wait(base + memory::full + 8 * place.at, place.parity);
-            planes_add_stage<ROWS>(high, low, base + place.at * memory::stage, group, 1);
-            wgmma_commit();
-            planes_next(&place);
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-            if (thread == 0) {
-                barrier_arrive(base + memory::empty + 8 * first);
-            }
-            if (group == 0 && c == 0 && turns) {
-                planes_pass_turn();
-            }
-            planes_wait(high);
-            planes_wait(low);
-            if (thread == 0) {
-                barrier_arrive(base + memory::empty + 8 * second);
-            }
-            const float *units = (const float *)(memory_base + memory::factors + slot * memory::slot);
-            const float u[2] = {units[my_output], units[my_output + 8]};
-            const float2 *x_scales = (const float2 *)(units + PLANES_OUTPUTS + my_row);
-#pragma unroll
-            for (int j = 0; j < ROWS / 8; j++) {
-                const float2 s = x_scales[4 * j];
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int32_t sum = high[4 * j + e] * 256 + low[4 * j + e];
-                    totals[4 * j + e] += units_product(sum, u[e / 2], e % 2 ? s.y : s.x);
-                }
-            }
-            asm volatile("fence.proxy.async.shared::cta;" ::
-                             : "memory"); /* the scales' place is copied to again */
-            slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
-        }
-        planes_store<ROWS>(args, planes_find<ROWS>(args, t % row_tiles, rows), t / row_tiles, my_output,
-                           my_row, totals);
     }
 }
 
@@ -493,8 +500,12 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
-        planes_bring<TYPE, ROWS>(args, base, memory_base, rows);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        if (threadIdx.x < 256 + PLANES_DECODERS) {
+            planes_bring<TYPE, ROWS, 0>(args, base, memory_base, rows);
+        } else {
+            planes_bring<TYPE, ROWS, 1>(args, base, memory_base, rows);
+        }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
         planes_consume<ROWS>(args, base, memory_base, rows);

@@ -70,6 +70,7 @@ static const fake_kernel FAKES[] = {
     KERNEL("embed", EMBED, "exact", F32, -1, 0, 0),
     KERNEL("rmsnorm", RMSNORM, "f32", F32, -1, 0, 0),
     KERNEL("quantize", QUANTIZE, "exact", F32, -1, 0, 0),
+    KERNEL("rope/steady", ROPE, "steady", F32, -1, 0, 0, .deterministic = true),
     KERNEL("rope", ROPE, "f32", F32, -1, 0, 0),
     KERNEL("cache_write", CACHE_WRITE, "exact", F32, -1, 0, 0),
     KERNEL("attention", ATTENTION, "f32", F32, -1, 0, 4096),
@@ -301,6 +302,28 @@ static const char *attention_with(fake_backend *backend, sl_program *program, co
     }
     sl_plan_destroy(plan);
     return name;
+}
+
+static void some_kernels_are_for_deterministic_plans(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        backend.base.options.deterministic = deterministic;
+        sl_plan *plan = make(&p, &backend, NULL);
+        const sl_lowered *lowered = &plan->deployment.buckets[0];
+        int32_t rope = 0;
+        while (lowered->ops[rope].kind != SL_OP_ROPE) {
+            rope++;
+        }
+        assert_string_equal(lowered->kernels[rope]->name, deterministic ? "rope/steady" : "rope");
+        if (!deterministic) {
+            assert_string_equal(reason_for(plan, rope, "rope/steady"), "is for deterministic plans");
+        }
+        sl_plan_destroy(plan);
+    }
+    sl_program_free(&p);
 }
 
 static void kernels_that_are_asked_for_come_first(void **state) {
@@ -1138,6 +1161,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(explain_and_ops),
+        cmocka_unit_test(some_kernels_are_for_deterministic_plans),
         cmocka_unit_test(kernels_that_are_asked_for_come_first),
         cmocka_unit_test(memory_failures_leave_nothing),
     };
