@@ -639,12 +639,21 @@ static __device__ __forceinline__ uint32_t wgmma_take_queries(const flash_args &
     return (uint32_t)__cvta_generic_to_shared(queries);
 }
 
+/* What a group reads for a run. */
+typedef struct wgmma_part {
+    const wgmma_run &run;
+    const wgmma_view &view;
+    wgmma_ring *keys, *values;
+} wgmma_part;
+
 /* Tiles `first` to `last` of a run: y, m and l of their keys. */
 template <typename SHAPE, int TYPE, int SIZE, bool SPLIT>
-static __device__ __forceinline__ void
-wgmma_do_tiles(const wgmma_run &run, const wgmma_view &view, int32_t first, int32_t last, wgmma_ring *keys,
-               wgmma_ring *values, wgmma_state *state, float (&y)[SIZE / 8][4]) {
+static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_part &part, int32_t first, int32_t last,
+                                                      wgmma_state *state, float (&y)[SIZE / 8][4]) {
     constexpr int KEYS = SHAPE::KEYS;
+    const wgmma_run &run = part.run;
+    const wgmma_view &view = part.view;
+    wgmma_ring *const keys = part.keys, *const values = part.values;
     float s[KEYS / 8][4], correction[2];
     uint32_t p[KEYS / 16][4];
 #pragma unroll
@@ -696,6 +705,7 @@ static __device__ __forceinline__ void wgmma_do_run(const flash_args &args, cons
                                                     wgmma_view *view, wgmma_ring *keys, wgmma_ring *values) {
     wgmma_state state;
     float y[SIZE / 8][4];
+    const wgmma_part part = {run, *view, keys, values};
     wgmma_start_run(args, run, view, &state);
     if constexpr (SPLIT) {
         wgmma_totals<SIZE> totals;
@@ -703,14 +713,13 @@ static __device__ __forceinline__ void wgmma_do_run(const flash_args &args, cons
         for (int32_t first = run.tile; first <= run.last_tile;) {
             const int32_t end = (first / FLASH_CHUNK_TILES + 1) * FLASH_CHUNK_TILES - 1;
             const int32_t last = end < run.last_tile ? end : run.last_tile;
-            wgmma_do_tiles<SHAPE, TYPE, SIZE, true>(run, *view, first, last, keys, values, &state, y);
+            wgmma_do_tiles<SHAPE, TYPE, SIZE, true>(part, first, last, &state, y);
             wgmma_end_chunk<SIZE>(state, view->c, y, &totals);
             first = last + 1;
         }
         wgmma_store_totals<SIZE>(args, run, view->value_size, totals);
     } else {
-        wgmma_do_tiles<SHAPE, TYPE, SIZE, false>(run, *view, run.tile, run.last_tile, keys, values, &state,
-                                                 y);
+        wgmma_do_tiles<SHAPE, TYPE, SIZE, false>(part, run.tile, run.last_tile, &state, y);
         wgmma_store<SIZE>(args, run, state, view->c, view->value_size, y);
     }
 }

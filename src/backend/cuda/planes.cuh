@@ -5,10 +5,10 @@
  * the exact integer, which becomes a float and is added to the sums over the chunks.
  *
  * x lies in a scratch as shared memory has it, "128-byte swizzle": pieces of 8 rows by 128 columns, 16-byte
- * piece c of row r at c ^ r; so that a tile's stage is one bulk copy. The weights' planes are made by a
- * warpgroup of the block from the file's bytes, a weight row each thread: through memory they would be two
- * bytes a weight, and the L2 cache hands out too few (some 25 a cycle and multiprocessor) for that. Two
- * warpgroups multiply 64 outputs each with all rows of the tile.
+ * piece c of row r at c ^ r; so that a tile's stage is one bulk copy. The weights' planes are made by two
+ * warpgroups of the block from the file's bytes, every other stage and a weight row each thread: through
+ * memory they would be two bytes a weight, and the L2 cache hands out too few (some 25 a cycle and
+ * multiprocessor) for that. Two warpgroups multiply 64 outputs each with all rows of the tile.
  */
 #ifndef SL_BACKEND_CUDA_PLANES_CUH
 #define SL_BACKEND_CUDA_PLANES_CUH
@@ -35,7 +35,7 @@ typedef struct planes_tile {
 /* With experts: made on the device from the schedule. An expert's rows begin at a multiple of 8 in the
  * scratch. */
 typedef struct planes_plan {
-    int32_t tiles, rows;
+    int32_t tiles;
     planes_tile at[];
 } planes_plan;
 

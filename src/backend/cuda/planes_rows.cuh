@@ -37,7 +37,6 @@ static __global__ void __launch_bounds__(SL_WARP)
     }
     if (lane == 0) {
         plan->tiles = tiles_before;
-        plan->rows = rows_before;
     }
 }
 
