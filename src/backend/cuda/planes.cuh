@@ -5,10 +5,10 @@
  * the exact integer, which becomes a float and is added to the sums over the chunks.
  *
  * x lies in a scratch as shared memory has it, "128-byte swizzle": pieces of 8 rows by 128 columns, 16-byte
- * piece c of row r at c ^ r; so that a tile's stage is one bulk copy. The weights' planes are made by two
- * warpgroups of the block from the file's bytes, every other stage and a weight row each thread: through
- * memory they would be two bytes a weight, and the L2 cache hands out too few (some 25 a cycle and
- * multiprocessor) for that. Two warpgroups multiply 64 outputs each with all rows of the tile.
+ * piece c of row r at c ^ r; so that a tile's stage is one bulk copy. The weights' planes are made by a
+ * warpgroup of the block from the file's bytes, a weight row each thread: through memory they would be two
+ * bytes a weight, and the L2 cache hands out too few (some 25 a cycle and multiprocessor) for that. Two
+ * warpgroups multiply 64 outputs each with all rows of the tile.
  */
 #ifndef SL_BACKEND_CUDA_PLANES_CUH
 #define SL_BACKEND_CUDA_PLANES_CUH
@@ -21,7 +21,7 @@ enum {
     PLANES_STEP = 128,    /* columns of a stage */
     PLANES_STAGES = 4,    /* of half a chunk */
     PLANES_SLOTS = 3,     /* of factors: a chunk's may be read until the next one's products are done */
-    PLANES_THREADS = 512,
+    PLANES_THREADS = 384,
     PLANES_W_BYTES = 2 * PLANES_OUTPUTS * PLANES_STEP, /* of a stage: both planes */
     PLANES_DECODERS = 128
 };
@@ -177,7 +177,9 @@ template <> struct planes_row<SL_QTYPE_Q4_K> {
     units_k k;
 
     __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
-        header = *(const uint4 *)chunk;
+        if (half == 0) {
+            header = *(const uint4 *)chunk;
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             quants[i] = ((const uint4 *)chunk)[1 + 4 * half + i];
@@ -185,6 +187,10 @@ template <> struct planes_row<SL_QTYPE_Q4_K> {
     }
     __device__ __forceinline__ void begin(void) {
         k = units_k_of(header);
+    }
+    /* What the second half has from the first one. */
+    __device__ __forceinline__ void take(const planes_row &first) {
+        k = first.k;
     }
     __device__ __forceinline__ float unit(void) const {
         return k.unit;
@@ -213,10 +219,12 @@ template <> struct planes_row<SL_QTYPE_Q8_0> {
     float all, inverse;
 
     __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
-        largest = 0;
+        if (half == 0) {
+            largest = 0;
 #pragma unroll
-        for (int g = 0; g < 8; g++) {
-            largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
+            for (int g = 0; g < 8; g++) {
+                largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
+            }
         }
 #pragma unroll
         for (int i = 0; i < 9; i++) {
@@ -226,6 +234,10 @@ template <> struct planes_row<SL_QTYPE_Q8_0> {
     __device__ __forceinline__ void begin(void) {
         all = units_of_largest(units_half(largest));
         inverse = units_inverse(all);
+    }
+    __device__ __forceinline__ void take(const planes_row &first) {
+        all = first.all;
+        inverse = first.inverse;
     }
     __device__ __forceinline__ float unit(void) const {
         return all;
@@ -269,15 +281,16 @@ static __device__ __forceinline__ void planes_put_row(const planes_row<TYPE> &ro
     }
 }
 
-/* A warpgroup for each half of the chunks: x's copies and the weights' planes of every other stage. */
-template <int TYPE, int ROWS, int HALF>
+/* One warpgroup: x's copies and the weights' planes of all stages. */
+template <int TYPE, int ROWS>
 static __device__ void planes_bring(const planes_args &args, uint32_t base, unsigned char *memory_base,
                                     int32_t rows) {
     typedef planes_memory<ROWS> memory;
     const int32_t mine = (int32_t)threadIdx.x % PLANES_DECODERS, lane = mine % SL_WARP;
     const int32_t row_tiles = planes_row_tiles<ROWS>(args, rows);
     const int32_t tiles = row_tiles * args.segment_tile[SL_LINEAR_SEGMENTS];
-    uint32_t at = HALF, parity = 1, slot = 0;
+    planes_place place = {0, 1};
+    uint32_t slot = 0;
     for (int32_t t = (int32_t)blockIdx.x; t < tiles; t += (int32_t)gridDim.x) {
         const planes_tile tile = planes_find<ROWS>(args, t % row_tiles, rows);
         const int32_t segment = planes_segment(args, t / row_tiles);
@@ -285,38 +298,49 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, unsi
         const int32_t output = (t / row_tiles - args.segment_tile[segment]) * PLANES_OUTPUTS + mine;
         const unsigned char *w = weight.data + (uint64_t)tile.expert * weight.expert_bytes +
                                  (uint64_t)min(output, weight.rows - 1) * weight.row_bytes;
-        planes_row<TYPE> row;
-        row.load(w, HALF);
-#pragma unroll 1
+        planes_row<TYPE> row, next;
+        next.load(w, 0);
         for (int32_t c = 0; c < args.chunks; c++) {
-            const uint32_t full = base + memory::full + 8 * at, stage = at * memory::stage;
-            row.begin();
-            barrier_wait(base + memory::empty + 8 * at, parity);
-            if (mine == 0) {
-                planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (HALF ? 0 : ROWS * 4)));
-                planes_copy(base + stage + PLANES_W_BYTES,
-                            args.x + ((int64_t)(2 * c + HALF) * args.x_rows + tile.first) * PLANES_STEP,
-                            ROWS * PLANES_STEP, full);
-                if (HALF == 0) {
-                    planes_copy(base + memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4,
-                                args.x_scales + (int64_t)c * args.x_rows + tile.first, ROWS * 4, full);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                if (half == 0) {
+                    row = next;
+                    row.begin();
+                    next.load(w, 1);
+                } else {
+                    const planes_row<TYPE> head = row;
+                    row = next;
+                    row.take(head);
+                    w += planes_row<TYPE>::BYTES;
+                    next.load(c + 1 < args.chunks ? w : w - planes_row<TYPE>::BYTES, 0);
                 }
+                const uint32_t full = base + memory::full + 8 * place.at;
+                const uint32_t stage = place.at * memory::stage;
+                barrier_wait(base + memory::empty + 8 * place.at, place.parity);
+                if (mine == 0) {
+                    const uint32_t scales = memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4;
+                    planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (half ? 0 : ROWS * 4)));
+                    planes_copy(base + stage + PLANES_W_BYTES,
+                                args.x + ((int64_t)(2 * c + half) * args.x_rows + tile.first) * PLANES_STEP,
+                                ROWS * PLANES_STEP, full);
+                    if (half == 0) {
+                        planes_copy(base + scales, args.x_scales + (int64_t)c * args.x_rows + tile.first,
+                                    ROWS * 4, full);
+                    }
+                }
+                planes_put_row<TYPE>(row, half, mine, memory_base + stage);
+                if (half == 0) {
+                    float *units = (float *)(memory_base + memory::factors + slot * memory::slot);
+                    units[mine] = row.unit();
+                    slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
+                }
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                __syncwarp();
+                if (lane == 0) {
+                    barrier_arrive(full);
+                }
+                planes_next(&place);
             }
-            if (HALF == 0) {
-                float *units = (float *)(memory_base + memory::factors + slot * memory::slot);
-                units[mine] = row.unit();
-                slot = slot + 1 == PLANES_SLOTS ? 0 : slot + 1;
-            }
-            planes_put_row<TYPE>(row, HALF, mine, memory_base + stage);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            w += c + 1 < args.chunks ? (int)planes_row<TYPE>::BYTES : 0;
-            row.load(w, HALF);
-            __syncwarp();
-            if (lane == 0) {
-                barrier_arrive(full);
-            }
-            at = at + 2 >= PLANES_STAGES ? HALF : at + 2;
-            parity ^= at == HALF;
         }
     }
 }
@@ -500,14 +524,10 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        if (threadIdx.x < 256 + PLANES_DECODERS) {
-            planes_bring<TYPE, ROWS, 0>(args, base, memory_base, rows);
-        } else {
-            planes_bring<TYPE, ROWS, 1>(args, base, memory_base, rows);
-        }
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
+        planes_bring<TYPE, ROWS>(args, base, memory_base, rows);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
         planes_consume<ROWS>(args, base, memory_base, rows);
     }
 #else
