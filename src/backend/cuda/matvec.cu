@@ -406,6 +406,7 @@ cudaError_t sl_cuda_matvec_prepare(int device) {
     int most_bytes = 0;
     cudaError_t code = shared_bytes(device, &most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_legacy(most_bytes);
+    code = code ? code : sl_cuda_matvec_prepare_units(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_fives(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_bits(most_bytes);

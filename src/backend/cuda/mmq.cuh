@@ -14,6 +14,7 @@
 
 #include "backend/cuda/blocks.cuh"
 #include "backend/cuda/groups.cuh"
+#include "backend/cuda/units.cuh"
 
 enum {
     MMQ_CHUNK = 256, /* columns */
@@ -70,6 +71,14 @@ template <int TYPE> struct mmq_kind {
                    TYPE == SL_QTYPE_IQ4_NL || TYPE == SL_QTYPE_IQ4_XS || TYPE == SL_QTYPE_MXFP4,
         IS_WIDE = TYPE == SL_QTYPE_MXFP4 /* see blocks.cuh */
     };
+};
+
+/* MMQ_UNITS + a type: the same in class "q8_256" (units.cuh). x's scales are one for a chunk then. */
+enum { MMQ_UNITS = 64 };
+template <> struct mmq_type<MMQ_UNITS + SL_QTYPE_Q4_K> : mmq_type<SL_QTYPE_Q4_K> {};
+template <> struct mmq_type<MMQ_UNITS + SL_QTYPE_Q8_0> : mmq_type<SL_QTYPE_Q8_0> {};
+template <int TYPE> struct mmq_class {
+    enum { units = TYPE / MMQ_UNITS, type = TYPE % MMQ_UNITS };
 };
 
 /* ---- instructions ---- */
@@ -202,9 +211,56 @@ typedef struct mmq_factors {
     float4 of[MMQ_OUTPUTS][MMQ_FACTORS];
 } mmq_factors;
 
+/* Class "q8_256": scales and minima are integers' bits, and behind them comes the unit. */
+template <int TYPE>
+static __device__ __forceinline__ void mmq_make_units(const mmq_raw &raw, mmq_factors *factors) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane % MMQ_OUTPUTS, half = lane / MMQ_OUTPUTS;
+    const unsigned char *chunk = mmq_raw_row<TYPE>(raw, row);
+    int32_t f[4][2];
+    float unit;
+    if (mmq_class<TYPE>::type == SL_QTYPE_Q4_K) {
+        const units_k k = units_k_of(*(const uint4 *)chunk);
+        const uint32_t scales = half ? k.scales[1] : k.scales[0], mins = half ? k.mins[1] : k.mins[0];
+        unit = k.unit;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f[i][0] = units_nearest(k.scale, units_byte(scales, i)) - UNITS_MAGIC_BITS;
+            f[i][1] = units_nearest(k.min, units_byte(mins, i)) - UNITS_MAGIC_BITS;
+        }
+    } else {
+        uint32_t bits[4], largest = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bits[i] = *(const uint16_t *)(chunk + (4 * half + i) * SL_Q8_0_BYTES);
+            largest = max(largest, bits[i] & 0x7fffu);
+        }
+        largest = max(largest, __shfl_xor_sync(SL_FULL_WARP, largest, MMQ_OUTPUTS));
+        unit = units_of_largest(units_half(largest));
+        const float inverse = units_inverse(unit);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f[i][0] = units_q8_scale(units_half(bits[i]), inverse);
+            f[i][1] = 0;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        factors->of[row][2 * half + i] =
+            make_float4(__int_as_float(f[2 * i][0]), __int_as_float(f[2 * i][1]),
+                        __int_as_float(f[2 * i + 1][0]), __int_as_float(f[2 * i + 1][1]));
+    }
+    if (half == 0) {
+        factors->of[row][MMQ_GROUPS / 2].x = unit;
+    }
+}
+
 /* By one warp: a lane makes half of a row. */
 template <int TYPE>
 static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_factors *factors) {
+    if constexpr (mmq_class<TYPE>::units) {
+        mmq_make_units<TYPE>(raw, factors);
+        return;
+    }
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane % MMQ_OUTPUTS, half = lane / MMQ_OUTPUTS;
     const unsigned char *chunk = mmq_raw_row<TYPE>(raw, row);
     float f[4][2];
@@ -256,9 +312,15 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
     }
 }
 
-/* Four groups' scales and sums of x, as copied one behind the other, to pairs of scale and scale * sum. */
-static __device__ __forceinline__ void mmq_finish_x(float4 at[2]) {
+/* Four groups' scales and sums of x, as copied one behind the other, to pairs of scale and scale * sum; in
+ * class "q8_256" of scale and sum, an integer's bits. */
+template <int TYPE> static __device__ __forceinline__ void mmq_finish_x(float4 at[2]) {
     const float4 scales = at[0], sums = at[1];
+    if (mmq_class<TYPE>::units) {
+        at[0] = make_float4(scales.x, sums.x, scales.y, sums.y);
+        at[1] = make_float4(scales.z, sums.z, scales.w, sums.w);
+        return;
+    }
     at[0] = make_float4(scales.x, scales.x * (float)__float_as_int(sums.x), scales.y,
                         scales.y * (float)__float_as_int(sums.y));
     at[1] = make_float4(scales.z, scales.z * (float)__float_as_int(sums.z), scales.w,
@@ -329,11 +391,12 @@ static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t
         mmq_q3_k_fragments(raw, pair, a);
         return;
     }
-    if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
+    constexpr int KIND = mmq_class<TYPE>::type;
+    if (KIND == SL_QTYPE_Q4_K || KIND == SL_QTYPE_Q5_K) {
         const uint32_t at =
             mmq_shared(raw.at) + (uint32_t)(lane % 16 * mmq_type<TYPE>::stride + lane / 16 * 16 + 16);
         uint32_t words[4], high[4];
-        if (TYPE == SL_QTYPE_Q4_K) {
+        if (KIND == SL_QTYPE_Q4_K) {
             mmq_load_matrices(at + (uint32_t)(32 * pair), words);
         } else {
             mmq_load_matrices(at, high);
@@ -341,9 +404,9 @@ static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (TYPE == SL_QTYPE_Q4_K) {
+            if (KIND == SL_QTYPE_Q4_K) {
                 a[0][i] = words[i] & 0x0f0f0f0fu;
-                a[1][i] = words[i] & 0xf0f0f0f0u;
+                a[1][i] = mmq_class<TYPE>::units ? words[i] >> 4 & 0x0f0f0f0fu : words[i] & 0xf0f0f0f0u;
             } else {
                 const uint32_t bits = high[i] >> 2 * pair;
                 a[0][i] = (words[i] & 0x0f0f0f0fu) | (bits << 4 & 0x10101010u);
@@ -352,16 +415,16 @@ static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t
         }
     }
 #pragma unroll
-    for (int r = 0; r < 2 && TYPE != SL_QTYPE_Q4_K && TYPE != SL_QTYPE_Q5_K; r++) {
+    for (int r = 0; r < 2 && KIND != SL_QTYPE_Q4_K && KIND != SL_QTYPE_Q5_K; r++) {
         const unsigned char *chunk = mmq_raw_row<TYPE>(raw, lane / 4 + 8 * r);
-        if (TYPE == SL_QTYPE_Q8_0) {
+        if (KIND == SL_QTYPE_Q8_0) {
             const unsigned char *at = chunk + 2 * SL_Q8_0_BYTES * pair + 4 * (lane % 4);
 #pragma unroll
             for (int i = 0; i < 2; i++) { /* the first block's integers are two bytes behind a word */
                 a[0][r + 2 * i] = __funnelshift_r(mmq_word(at + 16 * i), mmq_word(at + 16 * i + 4), 16);
                 a[1][r + 2 * i] = mmq_word(at + SL_Q8_0_BYTES + 2 + 16 * i);
             }
-        } else if (TYPE == SL_QTYPE_Q4_0) {
+        } else if (KIND == SL_QTYPE_Q4_0) {
             const unsigned char *at = chunk + 2 * SL_Q4_0_BYTES * pair + 4 * (lane % 4);
             const uint32_t even = __funnelshift_r(mmq_word(at), mmq_word(at + 4), 16);
             const uint32_t odd = mmq_word(at + SL_Q4_0_BYTES + 2);
@@ -441,7 +504,17 @@ static __device__ __forceinline__ void mmq_add_group(const mmq_pair<TYPE> &w, in
         mmq_multiply<mmq_type<TYPE>::is_unsigned>(sums, w.a[g], b);
     }
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
+    for (int e = 0; e < 4 && mmq_class<TYPE>::units; e++) { /* part is an integer's bits */
+        const int o = e / 2, r = e % 2;
+        int32_t sum = __float_as_int(part[e]);
+        sum += __float_as_int(w.factors[g][o][0]) * (__float_as_int(sums[e]) - MMQ_OFFSET);
+        if (mmq_type<TYPE>::has_min) {
+            sum -= __float_as_int(w.factors[g][o][1]) * __float_as_int(x_sum[r]);
+        }
+        part[e] = __int_as_float(sum);
+    }
+#pragma unroll
+    for (int e = 0; e < 4 && !mmq_class<TYPE>::units; e++) {
         const int o = e / 2, r = e % 2;
         float term = mmq_kind<TYPE>::IS_WIDE ? w.factors[g][o][0] * (sums[e] - MMQ_OFFSET_FLOAT)
                                              : fmaf(w.factors[g][o][0], sums[e], w.offset[g][o]);
@@ -482,6 +555,18 @@ static __device__ __forceinline__ void mmq_add_chunk(const mmq_chunk<HEIGHT> &ch
                 for (int m = 0; m < HEIGHT; m++) {
                     mmq_add_group<TYPE>(w[m], g, b + 2 * g, scales[g], sums[g], part[m][n]);
                 }
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < TILES && mmq_class<TYPE>::units; n++) {
+#pragma unroll
+        for (int m = 0; m < HEIGHT; m++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float unit = chunk.factors[m].of[lane / 4 + e / 2 * 8][MMQ_GROUPS / 2].x;
+                part[m][n][e] = units_product(__float_as_int(part[m][n][e]), unit,
+                                              x_factors[(8 * n + e % 2) * MMQ_FACTORS].x);
             }
         }
     }

@@ -158,7 +158,7 @@ static __device__ __forceinline__ void batch_finish_x(const batch_work<TYPE, TIL
     float4 *factors = (float4 *)(work.memory + work.at.x_factors) + slot * depth * ROWS * MMQ_FACTORS;
     for (int32_t row = work.warp; row < ROWS; row += work.shape.width * depth) {
         for (int32_t i = work.lane; i < depth * 2; i += SL_WARP) {
-            mmq_finish_x(factors + (i / 2 * ROWS + row) * MMQ_FACTORS + i % 2 * 2);
+            mmq_finish_x<TYPE>(factors + (i / 2 * ROWS + row) * MMQ_FACTORS + i % 2 * 2);
         }
     }
 }

@@ -1,5 +1,6 @@
 /* int8 tensor-core products of weights in blocks of 32, and what all of mmq_*.cu share on the host. */
 #include "backend/cuda/mmq_launch.cuh"
+#include "backend/cuda/units.h"
 
 enum { LEAST_BYTES = 112 * 1024 };
 
@@ -19,6 +20,7 @@ cudaError_t sl_cuda_mmq_prepare(int device) {
         return code;
     }
     code = sl_cuda_mmq_prepare_legacy(most_bytes);
+    code = code ? code : sl_cuda_units_batch_prepare(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_fives(most_bytes);
     return code ? code : sl_cuda_mmq_prepare_tables(most_bytes);

@@ -124,7 +124,7 @@ template <int TYPE, typename SHAPE>
 static __device__ __forceinline__ void tile_finish_x(unsigned char *stage) {
     float4 *factors = (float4 *)(stage + tile_memory<TYPE, SHAPE>::x_factors);
     for (uint32_t i = threadIdx.x; i < SHAPE::rows * 2; i += SHAPE::threads) {
-        mmq_finish_x(factors + i / 2 * MMQ_FACTORS + i % 2 * 2);
+        mmq_finish_x<TYPE>(factors + i / 2 * MMQ_FACTORS + i % 2 * 2);
     }
 }
 
