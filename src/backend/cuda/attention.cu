@@ -172,6 +172,7 @@ static __device__ void weigh_unit(int32_t unit, tile_state *shared) {
     const float sum = sl_warp_sum(p0 + p1);
     scores[lane] = see0 ? p0 : -1.0f;
     scores[lane + 32] = see1 ? p1 : -1.0f;
+    __syncwarp(); /* all lanes have read the largest so far */
     if (lane == 0) {
         const bool any = from < to;
         const float correction = any ? expf(before - largest) : 1.0f;

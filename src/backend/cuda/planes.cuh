@@ -336,7 +336,7 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, unsi
                 }
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 __syncwarp();
-                if (lane == 0) {
+                if (lane < SL_ARRIVING_LANES) {
                     barrier_arrive(full);
                 }
                 planes_next(&place);
@@ -360,18 +360,23 @@ static __device__ __forceinline__ void planes_add_stage(int32_t (&high)[ROWS / 2
     }
 }
 
+/* Each warp for itself: that it leaves a chunk's first stage also says that it has read the factors of the
+ * chunk before. */
+static __device__ __forceinline__ void planes_leave(uint32_t empty) {
+    __syncwarp();
+    if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
+        barrier_arrive(empty);
+    }
+}
+
 /* In each tile the second group begins when the first one's products are under way, so that the float work of
  * one falls into the products of the other. */
 static __device__ __forceinline__ void planes_take_turn(void) {
-#ifndef NO_TURNS
     asm volatile("bar.sync 1, 256;" ::: "memory");
-#endif
 }
 
 static __device__ __forceinline__ void planes_pass_turn(void) {
-#ifndef NO_TURNS
     asm volatile("bar.arrive 1, 256;" ::: "memory");
-#endif
 }
 
 /* A thread's outputs: `output` of the tile and 8 further, rows `row` and the next of every eight. */
@@ -447,17 +452,13 @@ static __device__ __forceinline__ void planes_do_tile(const planes_args &args, c
         wgmma_commit();
         planes_next(&at->place);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        if (thread == 0) {
-            barrier_arrive(at->base + memory::empty + 8 * first);
-        }
+        planes_leave(at->base + memory::empty + 8 * first);
         if (group == 0 && c == 0 && at->turns) {
             planes_pass_turn();
         }
         planes_wait(high);
         planes_wait(low);
-        if (thread == 0) {
-            barrier_arrive(at->base + memory::empty + 8 * second);
-        }
+        planes_leave(at->base + memory::empty + 8 * second);
         const float *units = (const float *)(at->memory + memory::factors + at->slot * memory::slot);
         const float u[2] = {units[my_output], units[my_output + 8]};
         const float2 *x_scales = (const float2 *)(units + PLANES_OUTPUTS + my_row);
@@ -516,8 +517,8 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
     const int32_t rows = sl_count(context, args.y.rows);
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < PLANES_STAGES; i++) {
-            barrier_init(base + memory::full + 8 * i, 1 + PLANES_DECODERS / SL_WARP);
-            barrier_init(base + memory::empty + 8 * i, 2);
+            barrier_init(base + memory::full + 8 * i, 1 + PLANES_DECODERS / SL_WARP * SL_ARRIVING_LANES);
+            barrier_init(base + memory::empty + 8 * i, 256 / SL_WARP * SL_ARRIVING_LANES);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
