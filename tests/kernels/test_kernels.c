@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WITHOUT = 4 };
+enum { WITHOUT = 8 };
 
 typedef struct suite {
     sl_backend *backend, *threaded, *plain;
