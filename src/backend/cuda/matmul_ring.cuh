@@ -65,8 +65,8 @@ typedef struct ring_schedule {
     int32_t starts[RING_EXPERTS + 1];  /* row tiles before the expert at that place */
     int16_t experts[RING_EXPERTS];     /* at each place */
     int32_t places, rows, height;      /* height: without experts */
-    /* In that class alone. The spare one: compiled code reads two at a time, and behind these lies what others
-     * write then. */
+    /* In that class alone. The spare one: compiled code reads two at a time, and behind these lies what
+     * others write then. */
     int32_t class_places[RING_CLASSES], class_tiles[RING_CLASSES + 1];
     int32_t class_end[RING_CLASSES]; /* tiles of it and those before it */
 } ring_schedule;
