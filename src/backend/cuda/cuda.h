@@ -255,9 +255,7 @@ cudaError_t sl_cuda_matvec_prepare_bits(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_tables(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes);
 /* matvec_units.cu, matmul_planes.cu: class "q8_256" for few and for many rows */
-SL_CUDA_RUN(sl_cuda_linear_units_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_units_q4_k);
-SL_CUDA_RUN(sl_cuda_linear_planes_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_planes_q4_k);
 const char *sl_cuda_planes_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_planes_workspace(const sl_kernel *kernel, const sl_kernel_query *query);

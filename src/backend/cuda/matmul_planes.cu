@@ -120,10 +120,6 @@ SL_CUDA_RUN(sl_cuda_linear_planes_q4_k) {
     return launch<SL_QTYPE_Q4_K>(context, op, stream);
 }
 
-SL_CUDA_RUN(sl_cuda_linear_planes_q8_0) {
-    return launch<SL_QTYPE_Q8_0>(context, op, stream);
-}
-
 template <int TYPE, int ROWS> static cudaError_t prepare(int bytes) {
     return planes_memory<ROWS>::bytes > bytes
                ? cudaSuccess
@@ -135,7 +131,5 @@ cudaError_t sl_cuda_planes_prepare(int device) {
     int bytes = 0;
     cudaError_t code = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     code = code ? code : prepare<SL_QTYPE_Q4_K, FEW_ROWS>(bytes);
-    code = code ? code : prepare<SL_QTYPE_Q4_K, MANY_ROWS>(bytes);
-    code = code ? code : prepare<SL_QTYPE_Q8_0, FEW_ROWS>(bytes);
-    return code ? code : prepare<SL_QTYPE_Q8_0, MANY_ROWS>(bytes);
+    return code ? code : prepare<SL_QTYPE_Q4_K, MANY_ROWS>(bytes);
 }

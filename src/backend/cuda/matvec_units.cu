@@ -5,7 +5,6 @@
 enum {
     OF_UNITS = 64, /* added to a type where a template is to have this class */
     UNITS_Q4_K = OF_UNITS + SL_QTYPE_Q4_K,
-    UNITS_Q8_0 = OF_UNITS + SL_QTYPE_Q8_0,
     WARPS = 8,
     SLOTS = 3
 };
@@ -14,9 +13,6 @@ enum {
 
 template <> struct sl_chunk_shape<UNITS_Q4_K> {
     enum { BYTES = SL_Q4_K_BYTES, RECORD = 304 };
-};
-template <> struct sl_chunk_shape<UNITS_Q8_0> {
-    enum { BYTES = 8 * SL_Q8_0_BYTES, RECORD = 272 };
 };
 
 /* By all threads of the block; eight neighbours have a chunk. */
@@ -53,11 +49,6 @@ __device__ __forceinline__ void sl_stage_x<UNITS_Q4_K>(const sl_q8_32 &x, int32_
                                                        unsigned char *records) {
     stage_x<sl_chunk_shape<UNITS_Q4_K>::RECORD, true>(x, chunks, records);
 }
-template <>
-__device__ __forceinline__ void sl_stage_x<UNITS_Q8_0>(const sl_q8_32 &x, int32_t chunks,
-                                                       unsigned char *records) {
-    stage_x<sl_chunk_shape<UNITS_Q8_0>::RECORD, false>(x, chunks, records);
-}
 
 template <bool SUMS> struct units_x_chunk {
     int32_t values[SL_CHUNK / 4];
@@ -79,7 +70,6 @@ template <bool SUMS> struct units_x_chunk {
     }
 };
 template <> struct sl_x_chunk<UNITS_Q4_K> : units_x_chunk<true> {};
-template <> struct sl_x_chunk<UNITS_Q8_0> : units_x_chunk<false> {};
 
 /* ---- products ---- */
 
@@ -108,40 +98,6 @@ template <> struct sl_chunk<UNITS_Q4_K> {
     }
 };
 
-template <> struct sl_chunk<UNITS_Q8_0> {
-    static __device__ __forceinline__ float product(const unsigned char *w, const sl_x_chunk<UNITS_Q8_0> &x) {
-        uint32_t words[68];
-#pragma unroll
-        for (int i = 0; i < 17; i++) {
-            const uint4 v = ((const uint4 *)w)[i];
-            words[4 * i] = v.x;
-            words[4 * i + 1] = v.y;
-            words[4 * i + 2] = v.z;
-            words[4 * i + 3] = v.w;
-        }
-        uint32_t largest = 0; /* a half's bits are in the order of their size */
-#pragma unroll
-        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-            largest = max(largest, words[17 * g / 2] >> (g % 2 ? 16 : 0) & 0x7fffu);
-        }
-        const float unit = units_of_largest(units_half(largest)), inverse = units_inverse(unit);
-        int32_t sum = 0;
-#pragma unroll
-        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-            const int at = 17 * g / 2; /* the word that the scale is in */
-            int32_t dot = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t word =
-                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
-                dot = __dp4a((int32_t)word, x.values[8 * g + i], dot);
-            }
-            sum += units_q8_scale(units_half(g % 2 ? words[at] >> 16 : words[at] & 0xffffu), inverse) * dot;
-        }
-        return units_product(sum, unit, x.scale);
-    }
-};
-
 /* ---- launches ---- */
 
 template <int TYPE>
@@ -164,13 +120,7 @@ SL_CUDA_RUN(sl_cuda_linear_units_q4_k) {
     return launch<UNITS_Q4_K>(context, op, stream);
 }
 
-SL_CUDA_RUN(sl_cuda_linear_units_q8_0) {
-    return launch<UNITS_Q8_0>(context, op, stream);
-}
-
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes) {
-    cudaError_t code = prepare(ring_kernel<UNITS_Q4_K, WARPS, SLOTS>, most_bytes);
-    code = code ? code : prepare(ring_kernel<UNITS_Q4_K, WARPS, 1>, most_bytes);
-    code = code ? code : prepare(ring_kernel<UNITS_Q8_0, WARPS, SLOTS>, most_bytes);
-    return code ? code : prepare(ring_kernel<UNITS_Q8_0, WARPS, 1>, most_bytes);
+    const cudaError_t code = prepare(ring_kernel<UNITS_Q4_K, WARPS, SLOTS>, most_bytes);
+    return code ? code : prepare(ring_kernel<UNITS_Q4_K, WARPS, 1>, most_bytes);
 }

@@ -76,7 +76,6 @@ template <int TYPE> struct mmq_kind {
 /* MMQ_UNITS + a type: the same in class "q8_256" (units.cuh). x's scales are one for a chunk then. */
 enum { MMQ_UNITS = 64 };
 template <> struct mmq_type<MMQ_UNITS + SL_QTYPE_Q4_K> : mmq_type<SL_QTYPE_Q4_K> {};
-template <> struct mmq_type<MMQ_UNITS + SL_QTYPE_Q8_0> : mmq_type<SL_QTYPE_Q8_0> {};
 template <int TYPE> struct mmq_class {
     enum { units = TYPE / MMQ_UNITS, type = TYPE % MMQ_UNITS };
 };
@@ -216,32 +215,13 @@ template <int TYPE>
 static __device__ __forceinline__ void mmq_make_units(const mmq_raw &raw, mmq_factors *factors) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane % MMQ_OUTPUTS, half = lane / MMQ_OUTPUTS;
     const unsigned char *chunk = mmq_raw_row<TYPE>(raw, row);
+    const units_k k = units_k_of(*(const uint4 *)chunk);
+    const uint32_t scales = half ? k.scales[1] : k.scales[0], mins = half ? k.mins[1] : k.mins[0];
     int32_t f[4][2];
-    float unit;
-    if (mmq_class<TYPE>::type == SL_QTYPE_Q4_K) {
-        const units_k k = units_k_of(*(const uint4 *)chunk);
-        const uint32_t scales = half ? k.scales[1] : k.scales[0], mins = half ? k.mins[1] : k.mins[0];
-        unit = k.unit;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            f[i][0] = units_nearest(k.scale, units_byte(scales, i)) - UNITS_MAGIC_BITS;
-            f[i][1] = units_nearest(k.min, units_byte(mins, i)) - UNITS_MAGIC_BITS;
-        }
-    } else {
-        uint32_t bits[4], largest = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bits[i] = *(const uint16_t *)(chunk + (4 * half + i) * SL_Q8_0_BYTES);
-            largest = max(largest, bits[i] & 0x7fffu);
-        }
-        largest = max(largest, __shfl_xor_sync(SL_FULL_WARP, largest, MMQ_OUTPUTS));
-        unit = units_of_largest(units_half(largest));
-        const float inverse = units_inverse(unit);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            f[i][0] = units_q8_scale(units_half(bits[i]), inverse);
-            f[i][1] = 0;
-        }
+    for (int i = 0; i < 4; i++) {
+        f[i][0] = units_nearest(k.scale, units_byte(scales, i)) - UNITS_MAGIC_BITS;
+        f[i][1] = units_nearest(k.min, units_byte(mins, i)) - UNITS_MAGIC_BITS;
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -250,7 +230,7 @@ static __device__ __forceinline__ void mmq_make_units(const mmq_raw &raw, mmq_fa
                         __int_as_float(f[2 * i + 1][0]), __int_as_float(f[2 * i + 1][1]));
     }
     if (half == 0) {
-        factors->of[row][MMQ_GROUPS / 2].x = unit;
+        factors->of[row][MMQ_GROUPS / 2].x = k.unit;
     }
 }
 

@@ -77,10 +77,6 @@ SL_CUDA_RUN(sl_cuda_linear_units_batch_q4_k) {
     return launch<MMQ_UNITS + SL_QTYPE_Q4_K>(context, op, stream);
 }
 
-SL_CUDA_RUN(sl_cuda_linear_units_batch_q8_0) {
-    return launch<MMQ_UNITS + SL_QTYPE_Q8_0>(context, op, stream);
-}
-
 template <int TYPE> static cudaError_t prepare(int most_bytes) {
     cudaError_t code = batch_prepare_shape<TYPE, 1>(most_bytes);
     code = code ? code : batch_prepare_shape<TYPE, 2>(most_bytes);
@@ -88,6 +84,5 @@ template <int TYPE> static cudaError_t prepare(int most_bytes) {
 }
 
 cudaError_t sl_cuda_units_batch_prepare(int most_bytes) {
-    const cudaError_t code = prepare<MMQ_UNITS + SL_QTYPE_Q4_K>(most_bytes);
-    return code ? code : prepare<MMQ_UNITS + SL_QTYPE_Q8_0>(most_bytes);
+    return prepare<MMQ_UNITS + SL_QTYPE_Q4_K>(most_bytes);
 }

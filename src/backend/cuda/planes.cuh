@@ -212,57 +212,6 @@ template <> struct planes_row<SL_QTYPE_Q4_K> {
     }
 };
 
-template <> struct planes_row<SL_QTYPE_Q8_0> {
-    enum { BYTES = 8 * SL_Q8_0_BYTES };
-    uint4 quants[9]; /* from byte 128 of the second half on, 8 bytes early */
-    uint32_t largest;
-    float all, inverse;
-
-    __device__ __forceinline__ void load(const unsigned char *chunk, int half) {
-        if (half == 0) {
-            largest = 0;
-#pragma unroll
-            for (int g = 0; g < 8; g++) {
-                largest = max(largest, (uint32_t)(*(const uint16_t *)(chunk + g * SL_Q8_0_BYTES) & 0x7fff));
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 9; i++) {
-            quants[i] = ((const uint4 *)chunk)[8 * half + i];
-        }
-    }
-    __device__ __forceinline__ void begin(void) {
-        all = units_of_largest(units_half(largest));
-        inverse = units_inverse(all);
-    }
-    __device__ __forceinline__ void take(const planes_row &first) {
-        all = first.all;
-        inverse = first.inverse;
-    }
-    __device__ __forceinline__ float unit(void) const {
-        return all;
-    }
-    __device__ __forceinline__ uint32_t word(int i) const {
-        const uint4 q = quants[i / 4];
-        return i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w;
-    }
-    __device__ __forceinline__ void decode(int half, int g, int j, uint32_t (&high)[4],
-                                           uint32_t (&low)[4]) const {
-        const int at =
-            2 * half + 17 * g / 2; /* the word that the scale is in: a half's blocks begin with a word */
-        const uint32_t bits = g % 2 ? word(at) >> 16 : word(at) & 0xffffu;
-        const int32_t scale = units_q8_scale(units_half(bits), inverse);
-        const uint32_t constant = (uint32_t)(32768 - 128 * scale) * 0x10001u;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int w = at + 4 * j + i;
-            const uint32_t q =
-                (g % 2 ? word(w + 1) : __funnelshift_r(word(w), word(w + 1), 16)) ^ 0x80808080u;
-            planes_four(q & 0x00ff00ffu, q >> 8 & 0x00ff00ffu, scale, constant, &high[i], &low[i]);
-        }
-    }
-};
-
 /* Half a chunk to a stage: 128 columns of both planes. */
 template <int TYPE>
 static __device__ __forceinline__ void planes_put_row(const planes_row<TYPE> &row, int half, int32_t at,

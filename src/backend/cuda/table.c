@@ -122,49 +122,22 @@
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most, .best_rows = best,             \
         .run = sl_cuda_linear_mmq_##shape##_##type_name                                                      \
     }
-/* Class "q8_256" (units.cuh): activations with one scale per 256 columns. Off by 0.5 to 0.6 % of a product's
- * root mean square; but beside an outlier 255 columns keep few bits, and the tests have outliers. Q8_0 is
- * there to compare with: its blocks are read row by row, and `mmq-tile` is faster so far. */
-#define UNITS(ID, type_name, asked)                                                                          \
-    {.kernel = {.name = "linear/" #type_name "/cuda-units-batch",                                            \
-                .op = SL_OP_LINEAR,                                                                          \
-                .numeric_class = "q8_256",                                                                   \
-                .activation = SL_VALUE_Q8_32,                                                                \
-                .tolerance = 0.25f,                                                                          \
-                .batched = true,                                                                             \
-                .deterministic = true,                                                                       \
-                .on_request = asked,                                                                         \
-                .declines = sl_cuda_units_batch_declines,                                                    \
-                .workspace = sl_cuda_units_batch_workspace},                                                 \
-     .weight_type = SL_QTYPE_##ID,                                                                           \
-     .least_rows = 2,                                                                                        \
-     .most_rows = 64,                                                                                        \
-     .run = sl_cuda_linear_units_batch_##type_name},                                                         \
-        {.kernel = {.name = "linear/" #type_name "/cuda-units",                                              \
-                    .op = SL_OP_LINEAR,                                                                      \
-                    .numeric_class = "q8_256",                                                               \
-                    .activation = SL_VALUE_Q8_32,                                                            \
-                    .tolerance = 0.25f,                                                                      \
-                    .batched = true,                                                                         \
-                    .deterministic = true,                                                                   \
-                    .on_request = asked,                                                                     \
-                    .declines = sl_cuda_matvec_declines},                                                    \
-         .weight_type = SL_QTYPE_##ID,                                                                       \
-         .most_rows = SL_CUDA_FEW_ROWS,                                                                      \
-         .run = sl_cuda_linear_units_##type_name},                                                           \
+/* Class "q8_256" (units.cuh), for `least` to `most` rows (0: any): activations with one scale per 256
+ * columns. Off by 0.5 to 0.6 % of a product's root mean square; but beside an outlier 255 columns keep few
+ * bits, and the tests have outliers. */
+#define UNITS(ID, type_name, shape, least, most, check, bytes)                                               \
     {                                                                                                        \
-        .kernel = {.name = "linear/" #type_name "/cuda-planes",                                              \
+        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
                    .op = SL_OP_LINEAR,                                                                       \
                    .numeric_class = "q8_256",                                                                \
                    .activation = SL_VALUE_Q8_32,                                                             \
                    .tolerance = 0.25f,                                                                       \
                    .batched = true,                                                                          \
                    .deterministic = true,                                                                    \
-                   .on_request = asked,                                                                      \
-                   .declines = sl_cuda_planes_declines,                                                      \
-                   .workspace = sl_cuda_planes_workspace},                                                   \
-        .weight_type = SL_QTYPE_##ID, .least_rows = SL_CUDA_FEW_ROWS + 1,                                    \
-        .run = sl_cuda_linear_planes_##type_name                                                             \
+                   .declines = check,                                                                        \
+                   .workspace = bytes},                                                                      \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most,                                \
+        .run = sl_cuda_linear_##shape##_##type_name                                                          \
     }
 /* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
  * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
@@ -219,8 +192,9 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
-    UNITS(Q8_0, q8_0, true),
-    UNITS(Q4_K, q4_k, false),
+    UNITS(Q4_K, q4_k, units_batch, 2, 64, sl_cuda_units_batch_declines, sl_cuda_units_batch_workspace),
+    UNITS(Q4_K, q4_k, units, 0, SL_CUDA_FEW_ROWS, sl_cuda_matvec_declines, NULL),
+    UNITS(Q4_K, q4_k, planes, SL_CUDA_FEW_ROWS + 1, 0, sl_cuda_planes_declines, sl_cuda_planes_workspace),
     KEPT(F16, f16),
     KEPT(Q8_0, q8_0),
     KEPT(Q4_0, q4_0),

@@ -6,9 +6,7 @@
  * q8_32, to which the integers of the other groups are brought, nearest even. So a chunk's product is an
  * integer below 2^31, exact in any order; it is converted to float, and multiplied with unit * scale.
  *
- *   Q4_K, Q5_K  unit = max(|scale|, |min| / 128): mostly the scales are the file's own integers
- *   Q8_0        unit = the largest of the blocks' scales / 255: off by 0.11 % of the weights' root mean
- * square */
+ * Of Q4_K (and Q5_K) the unit is max(|scale|, |min| / 128): mostly the scales are the file's own integers. */
 #ifndef SL_BACKEND_CUDA_UNITS_CUH
 #define SL_BACKEND_CUDA_UNITS_CUH
 
@@ -69,15 +67,6 @@ static __device__ __forceinline__ int32_t units_k_scale(const units_k &k, int g)
 
 static __device__ __forceinline__ int32_t units_k_min(const units_k &k, int g) {
     return units_nearest(k.min, units_byte(k.mins[g / 4], g % 4)) - UNITS_MAGIC_BITS;
-}
-
-/* Of Q8_0: the unit of eight blocks' largest scale; and a block's integer. */
-static __device__ __forceinline__ float units_of_largest(float largest) {
-    return largest * (1.0f / 255.0f);
-}
-
-static __device__ __forceinline__ int32_t units_q8_scale(float scale, float inverse) {
-    return units_nearest(scale, inverse) - UNITS_MAGIC_BITS;
 }
 
 /* A chunk's product from its integer. */

@@ -8,7 +8,6 @@
 extern "C" {
 #endif
 
-SL_CUDA_RUN(sl_cuda_linear_units_batch_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_units_batch_q4_k);
 const char *sl_cuda_units_batch_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_units_batch_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
