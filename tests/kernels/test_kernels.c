@@ -3,11 +3,12 @@
  * other ways or more threads run. `--bench` times the same kernels.
  *
  *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N]
- *                  [--light] [--seed N] [--bench] [--verbose]
+ *                  [--light] [--most-operations N] [--seed N] [--bench] [--verbose]
  *
  * --part takes every N-th kernel, from the I-th on (1 is the first). --cases runs at most N cases of a
  * kernel, spread over all that it takes. --light runs each case whole and in chunks, against the definition:
- * what a tool that makes every access slow needs to see. */
+ * what a tool that makes every access slow needs to see. --most-operations leaves out larger cases, unless a
+ * kernel takes no others: then its smallest is run. */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
 
@@ -24,7 +25,8 @@ typedef struct suite {
     const char *without[WITHOUT]; /* kernels whose names hold one of these are left out */
     int without_count;
     uint64_t seed;
-    int most; /* cases of a kernel to run; 0: all */
+    int most;               /* cases of a kernel to run; 0: all */
+    double most_operations; /* of a case; 0: any */
     bool verbose, light;
     int part, parts; /* every `parts`-th kernel from `part` on */
     int passed, failed;
@@ -230,9 +232,15 @@ static kt_random random_of(const suite *s, const sl_kernel *kernel, int32_t inde
     return (kt_random){s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
 }
 
+static double operations_of(const kt_case *c) {
+    const int32_t rows[SL_ROWS_COUNT] = {c->rows, c->rows * c->program.experts_used, c->output_count};
+    return sl_op_cost(&c->program, &c->program.ops[c->op], rows, (c->rows + 1) / 2).operations;
+}
+
 /* Whether the kernel takes the case, as far as its shape says: that spares making numbers for those that are
- * declined, most of LINEAR's. False with *end set past the last case. */
-static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, bool *end) {
+ * declined, most of LINEAR's. False with *end set past the last case. operations: of a case that it takes. */
+static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, double *operations,
+                        bool *end) {
     kt_random random = random_of(s, kernel, index);
     kt_case c;
     *end =
@@ -241,6 +249,7 @@ static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, 
         return false;
     }
     const bool takes = c.rows && kt_choose(s->backend, kernel, &c);
+    *operations = takes ? operations_of(&c) : 0;
     kt_case_free(&c);
     return takes;
 }
@@ -271,16 +280,24 @@ static void run_case(suite *s, const sl_kernel *kernel, int32_t index) {
 enum { MOST_CASES = 1024 };
 
 static void test_kernel(suite *s, const sl_kernel *kernel) {
-    int32_t taken[MOST_CASES], count = 0;
+    int32_t taken[MOST_CASES], count = 0, smallest = 0;
     const double start = now();
+    double operations, least = INFINITY;
     bool end = false;
     s->run = s->declined = 0;
     for (int32_t index = 0; !end && count < MOST_CASES; index++) {
-        if (takes_shape(s, kernel, index, &end)) {
-            taken[count++] = index;
+        if (takes_shape(s, kernel, index, &operations, &end)) {
+            smallest = operations < least ? index : smallest;
+            least = operations < least ? operations : least;
+            if (s->most_operations <= 0 || operations <= s->most_operations) {
+                taken[count++] = index;
+            }
         } else if (!end) {
             s->declined++;
         }
+    }
+    if (count == 0 && least < INFINITY) {
+        taken[count++] = smallest;
     }
     const int32_t most = s->most > 0 && s->most < count ? s->most : count;
     for (int32_t i = 0; i < most; i++) {
@@ -402,6 +419,8 @@ static bool parse(int argc, char **argv, suite *s, const char **device, bool *be
             s->seed = strtoull(argv[++i], NULL, 10);
         } else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0) {
             s->most = atoi(argv[++i]);
+        } else if (i + 1 < argc && strcmp(argv[i], "--most-operations") == 0) {
+            s->most_operations = strtod(argv[++i], NULL);
         } else if (i + 1 < argc && strcmp(argv[i], "--part") == 0) {
             if (sscanf(argv[++i], "%d/%d", &s->part, &s->parts) != 2 || s->part < 1 || s->part > s->parts) {
                 fprintf(stderr, "--part %s: I/N with 1 <= I <= N was expected\n", argv[i]);
@@ -410,7 +429,7 @@ static bool parse(int argc, char **argv, suite *s, const char **device, bool *be
         } else {
             fprintf(stderr,
                     "usage: %s [--backend NAME] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N] "
-                    "[--light]"
+                    "[--light] [--most-operations N]"
                     " [--seed N] [--bench] [--verbose]\n",
                     argv[0]);
             return false;

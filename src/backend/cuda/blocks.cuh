@@ -59,14 +59,14 @@ struct sl_words_shared {
     }
 };
 
-/* The same at any address; reads up to four bytes behind. */
+/* The same at any address. What lies behind is not read: a copy may be on its way there. */
 struct sl_words_anywhere {
     const unsigned char *w;
 
     __device__ __forceinline__ uint32_t word(int at, int32_t i) const {
         const uint32_t odd = (uint32_t)(uint64_t)(w + at) & 3u;
         const uint32_t *words = (const uint32_t *)(w + at - odd) + i;
-        return __funnelshift_r(words[0], words[1], 8 * odd);
+        return __funnelshift_r(words[0], words[odd > 0], 8 * odd);
     }
 };
 
