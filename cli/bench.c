@@ -120,16 +120,20 @@ static int append(bench *b, sluice_sequence **sequences, int32_t from, int32_t c
     sluice_error error;
     sluice_request *requests[MOST] = {NULL};
     int code = DONE;
-    const double begin = seconds_now();
-    for (int32_t i = 0; i < b->sequences && code == DONE; i++) {
-        const sluice_request_options options = {.size = sizeof options,
-                                                .tokens = b->tokens + from,
-                                                .token_count = (size_t)count,
-                                                .generate = (size_t)generated,
-                                                .no_text = true,
-                                                .ignore_eos = true};
-        code = sluice_submit(sequences[i], &options, &requests[i], &error) ? fail_with(&error) : DONE;
+    const sluice_request_options work = {.size = sizeof work,
+                                         .tokens = b->tokens + from,
+                                         .token_count = (size_t)count,
+                                         .generate = (size_t)generated,
+                                         .no_text = true,
+                                         .ignore_eos = true};
+    const sluice_request_options *options[MOST];
+    for (int32_t i = 0; i < b->sequences; i++) {
+        options[i] = &work;
     }
+    const double begin = seconds_now();
+    code = sluice_submit_together(sequences, options, (size_t)b->sequences, requests, &error)
+               ? fail_with(&error)
+               : DONE;
     for (int32_t i = 0; i < b->sequences && code == DONE; i++) {
         sluice_event event = {.size = sizeof event};
         do {

@@ -255,6 +255,12 @@ typedef struct sluice_request_options {
  * sluice_request_release. */
 SLUICE_API int sluice_submit(sluice_sequence *sequence, const sluice_request_options *options,
                              sluice_request **request, sluice_error *error);
+/* The same for `count` different sequences of one engine, options for each: all are accepted or none, and they
+ * start in one step as far as it has room, where requests submitted in turn start while others run already.
+ * On failure requests[0 .. count - 1] are NULL. */
+SLUICE_API int sluice_submit_together(sluice_sequence *const *sequences,
+                                      const sluice_request_options *const *options, size_t count,
+                                      sluice_request **requests, sluice_error *error);
 
 typedef enum sluice_event_kind {
     SLUICE_EVENT_NONE,   /* nothing within the time given */

@@ -542,9 +542,9 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     request->prompt_tokens = o->token_count;
 }
 
-int sluice_submit(sluice_sequence *sequence, const sluice_request_options *given, sluice_request **out,
-                  sluice_error *error) {
-    *out = NULL;
+/* Under the lock: a request with all it needs, queued. On failure nothing has changed, and *out is NULL. */
+static int queue_request(sluice_sequence *sequence, const sluice_request_options *given, sluice_request **out,
+                         sluice_error *error) {
     sluice_engine *engine = sequence->engine;
     sluice_request_options o;
     int result = sl_api_options(&o, sizeof o, given, "sluice_request_options", error);
@@ -557,8 +557,6 @@ int sluice_submit(sluice_sequence *sequence, const sluice_request_options *given
     }
     request->engine = engine;
     sl_error inner;
-    pthread_mutex_lock(&engine->mutex);
-    wait_for_steps(engine, sequence->core);
     result = engine->failed ? (inner = engine->failure, inner.code) : check_sampling(&o, &inner);
     if (result == 0) {
         result = prepare_request(request, &o, sequence->core, &inner);
@@ -568,16 +566,56 @@ int sluice_submit(sluice_sequence *sequence, const sluice_request_options *given
         request->submitted = request->first_token = seconds_now();
         result = sl_scheduler_submit(engine->scheduler, &request->work, o.tokens, o.token_count, &inner);
     }
-    if (result == 0) {
-        pthread_cond_signal(&engine->work_came);
-    }
-    pthread_mutex_unlock(&engine->mutex);
     if (result) {
         free_request(request);
         return sl_api_error(error, &inner);
     }
     *out = request;
     return 0;
+}
+
+int sluice_submit_together(sluice_sequence *const *sequences, const sluice_request_options *const *options,
+                           size_t count, sluice_request **out, sluice_error *error) {
+    size_t queued = 0;
+    int result = 0;
+    for (size_t i = 0; i < count; i++) {
+        out[i] = NULL;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (sequences[i]->engine != sequences[0]->engine) {
+            return sl_api_fail(error, SL_ERR_INVALID, "sequence %zu: belongs to another engine", i);
+        }
+    }
+    if (count == 0) {
+        return 0;
+    }
+    sluice_engine *engine = sequences[0]->engine;
+    pthread_mutex_lock(&engine->mutex);
+    for (size_t i = 0; i < count; i++) {
+        wait_for_steps(engine, sequences[i]->core);
+    }
+    while (queued < count && result == 0) {
+        result = queue_request(sequences[queued], options[queued], &out[queued], error);
+        queued += result == 0;
+    }
+    while (result && queued > 0) {
+        sluice_request *request = out[--queued];
+        sl_sequence *core = sequences[queued]->core;
+        sl_scheduler_withdraw(engine->scheduler, &request->work,
+                              core->count - (int32_t)request->prompt_tokens);
+        free_request(request);
+        out[queued] = NULL;
+    }
+    if (result == 0) {
+        pthread_cond_signal(&engine->work_came);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return result;
+}
+
+int sluice_submit(sluice_sequence *sequence, const sluice_request_options *options, sluice_request **out,
+                  sluice_error *error) {
+    return sluice_submit_together(&sequence, &options, 1, out, error);
 }
 
 /* Text between what was polled and `end`, copied out because the stepping thread may move the original. */

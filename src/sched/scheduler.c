@@ -204,6 +204,17 @@ static step *flying(sl_scheduler *s, int32_t index) {
     return &s->steps[(s->next + STEPS - s->in_flight + index) % STEPS];
 }
 
+static void unlink_work(sl_scheduler *s, sl_work *work) {
+    *(work->previous ? &work->previous->next : &s->first) = work->next;
+    *(work->next ? &work->next->previous : &s->last) = work->previous;
+    work->sequence->work = NULL;
+}
+
+void sl_scheduler_withdraw(sl_scheduler *s, sl_work *work, int32_t count) {
+    unlink_work(s, work);
+    sl_sequence_rollback(s, work->sequence, count);
+}
+
 static void finish(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_error *error) {
     for (int32_t i = 0; i < s->in_flight; i++) {
         step *t = flying(s, i);
@@ -211,9 +222,7 @@ static void finish(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_er
             t->parts[p].work = t->parts[p].work == work ? NULL : t->parts[p].work;
         }
     }
-    *(work->previous ? &work->previous->next : &s->first) = work->next;
-    *(work->next ? &work->next->previous : &s->last) = work->previous;
-    work->sequence->work = NULL;
+    unlink_work(s, work);
     work->on_done(work, reason, error);
 }
 

@@ -90,6 +90,9 @@ void sl_sequence_rollback(sl_scheduler *scheduler, sl_sequence *sequence, int32_
  * to do); on failure nothing has changed. */
 int sl_scheduler_submit(sl_scheduler *scheduler, sl_work *work, const int32_t *tokens, size_t count,
                         sl_error *error);
+/* Takes back a work of which no step was built yet, without calling on_done; the sequence then has `count`
+ * tokens. */
+void sl_scheduler_withdraw(sl_scheduler *scheduler, sl_work *work, int32_t count);
 
 /* Fills the executor's step block. Returns the rows in it (0: nothing can run now) and the bucket to submit.
  */

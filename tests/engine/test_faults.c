@@ -181,6 +181,57 @@ static void misuse_is_refused(void **state) {
     sluice_model_release(model);
 }
 
+/* All or none; and those that are accepted start in one step. */
+static void requests_start_together(void **state) {
+    (void)state;
+    enum { COUNT = 4, GENERATED = 5 };
+    sluice_model *model = open_model(SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3");
+    const sluice_engine_options engine_options = {.size = sizeof engine_options,
+                                                  .device = "cpu",
+                                                  .threads = 1,
+                                                  .context = 256,
+                                                  .sequences = COUNT,
+                                                  .chunk = 16};
+    sluice_engine *engine = open_engine(model, &engine_options);
+    int32_t tokens[2] = {1, 100000};
+    const sluice_request_options good = {.size = sizeof good,
+                                         .tokens = tokens,
+                                         .token_count = 1,
+                                         .generate = GENERATED,
+                                         .ignore_eos = true,
+                                         .no_text = true};
+    sluice_request_options bad = good;
+    bad.token_count = 2;
+    sluice_sequence *sequences[COUNT];
+    const sluice_request_options *options[COUNT];
+    sluice_request *requests[COUNT];
+    sluice_error error;
+    for (int i = 0; i < COUNT; i++) {
+        sequences[i] = open_sequence(engine);
+        options[i] = i < COUNT - 1 ? &good : &bad;
+    }
+    assert_int_equal(sluice_submit_together(sequences, options, COUNT, requests, &error), SLUICE_ERR_INVALID);
+    for (int i = 0; i < COUNT; i++) {
+        assert_null(requests[i]);
+        assert_int_equal(sluice_sequence_length(sequences[i]), 0);
+    }
+    options[COUNT - 1] = &good;
+    sluice_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+    sluice_engine_get_counters(engine, &before);
+    must(sluice_submit_together(sequences, options, COUNT, requests, &error), &error, "submit");
+    for (int i = 0; i < COUNT; i++) {
+        collected got = {0};
+        assert_int_equal(collect(requests[i], &got), GENERATED);
+    }
+    sluice_engine_get_counters(engine, &after);
+    assert_int_equal(after.steps - before.steps, GENERATED);
+    for (int i = 0; i < COUNT; i++) {
+        sluice_sequence_release(sequences[i]);
+    }
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
 int main(void) {
     static life lives[] = {
         {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3moe", NULL, false},
@@ -195,6 +246,7 @@ int main(void) {
         {"allocations: stories260K", every_allocation_may_fail, NULL, NULL, &lives[3]},
         cmocka_unit_test(requests_end_when_cancelled),
         cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(requests_start_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
