@@ -68,8 +68,8 @@ const command COMMANDS[] = {
     {"quantize", IN_QUANTIZE, "IN OUT TYPE", 3, false, "write a model in another weight type",
      "Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in another type: f32, "
      "f16, bf16, q8_0,\n"
-     "q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_xs, iq4_nl or mxfp4. Vectors and routers "
-     "become f32.\n"
+     "q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_xs, iq4_nl, mxfp4 or nvfp4. Vectors "
+     "and routers become f32.\n"
      "OUT appears when it is complete.",
      "  sluice quantize folder model.gguf q8_0\n"
      "  sluice quantize model.gguf small.gguf q4_k\n",

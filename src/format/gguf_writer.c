@@ -273,8 +273,9 @@ int sl_gguf_writer_tensor(sl_gguf_writer *writer, const char *name, const sl_ggu
                           error);
     }
     uint64_t elements = 1, bytes = 0;
-    bool valid =
-        (uint32_t)shape->type < SL_QTYPE_COUNT && shape->dim_count >= 1 && shape->dim_count <= SL_TENSOR_DIMS;
+    bool valid = (uint32_t)shape->type < SL_QTYPE_COUNT &&
+                 sl_qtype_get(shape->type)->gguf_type != SL_QTYPE_NO_GGUF && shape->dim_count >= 1 &&
+                 shape->dim_count <= SL_TENSOR_DIMS;
     for (uint32_t i = 0; valid && i < shape->dim_count; i++) {
         valid = shape->dims[i] > 0 && sl_mul_u64(elements, shape->dims[i], &elements);
     }

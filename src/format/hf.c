@@ -248,24 +248,24 @@ const json_t *sl_hf_config(const sl_hf *hf) {
     return hf->config;
 }
 
-static sl_json_place in_config(const sl_hf *hf) {
+sl_json_place sl_hf_config_place(const sl_hf *hf) {
     return (sl_json_place){hf->config, hf->config_path};
 }
 
 int sl_hf_u64(const sl_hf *hf, const char *prefix, const char *key, uint64_t *value, sl_error *error) {
-    return sl_json_u64(in_config(hf), prefix, key, value, error);
+    return sl_json_u64(sl_hf_config_place(hf), prefix, key, value, error);
 }
 
 int sl_hf_f64(const sl_hf *hf, const char *prefix, const char *key, double *value, sl_error *error) {
-    return sl_json_f64(in_config(hf), prefix, key, value, error);
+    return sl_json_f64(sl_hf_config_place(hf), prefix, key, value, error);
 }
 
 int sl_hf_bool(const sl_hf *hf, const char *prefix, const char *key, bool *value, sl_error *error) {
-    return sl_json_bool(in_config(hf), prefix, key, value, error);
+    return sl_json_bool(sl_hf_config_place(hf), prefix, key, value, error);
 }
 
 int sl_hf_string(const sl_hf *hf, const char *prefix, const char *key, const char **value, sl_error *error) {
-    return sl_json_string(in_config(hf), prefix, key, value, error);
+    return sl_json_string(sl_hf_config_place(hf), prefix, key, value, error);
 }
 
 const char *sl_hf_tokenizer_path(const sl_hf *hf) {
@@ -282,6 +282,11 @@ uint64_t sl_hf_tensor_count(const sl_hf *hf) {
 
 const sl_safetensors_entry *sl_hf_tensor_at(const sl_hf *hf, uint64_t index) {
     return hf->tensors[index].entry;
+}
+
+const sl_safetensors_entry *sl_hf_find(const sl_hf *hf, const char *name) {
+    const uint64_t item = sl_name_index_find(&hf->index, name);
+    return item == UINT64_MAX ? NULL : hf->tensors[item].entry;
 }
 
 int sl_hf_tensor(const sl_hf *hf, const char *name, const sl_tensor **tensor, sl_error *error) {

@@ -19,6 +19,7 @@ const char *sl_hf_path(const sl_hf *hf);
 
 /* config.json, borrowed: always an object; empty when the file is missing. */
 const json_t *sl_hf_config(const sl_hf *hf);
+sl_json_place sl_hf_config_place(const sl_hf *hf); /* the same with its path */
 /* Typed look-ups into config.json: as sl_json_u64 and the others. */
 int sl_hf_u64(const sl_hf *hf, const char *prefix, const char *key, uint64_t *value, sl_error *error);
 int sl_hf_f64(const sl_hf *hf, const char *prefix, const char *key, double *value, sl_error *error);
@@ -32,6 +33,8 @@ const char *sl_hf_tokenizer_config_path(const sl_hf *hf); /* tokenizer_config.js
 uint64_t sl_hf_tensor_count(const sl_hf *hf);
 /* index < sl_hf_tensor_count; shard after shard, within a shard in the order of the data. */
 const sl_safetensors_entry *sl_hf_tensor_at(const sl_hf *hf, uint64_t index);
+/* Over all shards, refused ones too; NULL when there is none. */
+const sl_safetensors_entry *sl_hf_find(const sl_hf *hf, const char *name);
 /* Over all shards: SL_ERR_NOT_FOUND, or SL_ERR_UNSUPPORTED naming tensor, dtype and reason. */
 int sl_hf_tensor(const sl_hf *hf, const char *name, const sl_tensor **tensor, sl_error *error);
 

@@ -16,7 +16,8 @@ enum { SL_SAFETENSORS_HEADER_LIMIT = 100000000 /* bytes; the reference implement
 typedef struct sl_safetensors sl_safetensors;
 
 typedef struct sl_safetensors_entry {
-    /* name, data and bytes always hold. type, dims and elements hold only when `refusal` is NULL. */
+    /* name, data, bytes and elements always hold, dims where rank is at most 4. type holds only when
+     * `refusal` is NULL. */
     sl_tensor tensor;
     const char *dtype;   /* as the file says it: "BF16" */
     const char *refusal; /* why the engine cannot use it; NULL when it can */

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "format/index.h"
+#include "model/scaled.h"
 
 #include <stdio.h>
 
@@ -58,6 +59,7 @@ typedef struct binder {
     const sl_source *source;
     const char *file;
     const char *trunk, *head; /* prefixes of Hugging Face names */
+    sl_hf_quantization quantization;
     sl_program *program;
     sl_owned *owned;
     sl_binding *binding;
@@ -86,7 +88,8 @@ static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t exp
     snprintf(name, SL_TENSOR_NAME_SIZE, "%s%s", *format == '^' ? b->head : b->trunk, plain);
 }
 
-static int note_used(binder *b, const sl_tensor *tensor) {
+/* `elements` of a weight of type `type`; 0 for what belongs to one. */
+static int note_used(binder *b, const sl_tensor *tensor, sl_qtype type, uint64_t elements) {
     sl_binding *binding = b->binding;
     if (binding->tensors == b->used_capacity) {
         const size_t capacity = b->used_capacity ? b->used_capacity * 2 : 256;
@@ -98,6 +101,9 @@ static int note_used(binder *b, const sl_tensor *tensor) {
         b->used_capacity = capacity;
     }
     binding->used[binding->tensors++] = tensor;
+    binding->types[type].tensors += elements > 0;
+    binding->types[type].elements += elements;
+    binding->types[type].bytes += tensor->bytes;
     return 0;
 }
 
@@ -138,7 +144,45 @@ static int take(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t e
         return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s is missing", b->file, name);
     }
     code = code ? code : check_shape(b, fact, *tensor, experts);
-    return code ? code : note_used(b, *tensor);
+    return code ? code : note_used(b, *tensor, (*tensor)->type, (*tensor)->elements);
+}
+
+/* A matrix in the file, or what makes one. */
+typedef struct matrix {
+    const char *name;
+    sl_qtype type;
+    uint64_t bytes;
+    const sl_tensor *tensor; /* NULL: the other */
+    sl_scaled scaled;
+} matrix;
+
+/* Finds, checks and marks one matrix, or a block of `experts` of them. */
+static int take_matrix(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts, matrix *m) {
+    char name[SL_TENSOR_NAME_SIZE];
+    const sl_tensor *tensor = NULL;
+    bool there;
+    tensor_name(b, fact, expert, name);
+    const sl_scaled_query query = {b->source, &b->quantization, name, experts, fact->rows, fact->columns};
+    int code = sl_scaled_find(&query, &m->scaled, &there, b->error);
+    const bool blocks =
+        there && b->config->naming == SL_NAMING_GGUF; /* whose codes are a tensor as any other */
+    if (code == 0 && (!there || blocks)) {
+        code = take(b, fact, expert, experts, &tensor);
+    }
+    if (code) {
+        return code;
+    }
+    const sl_tensor *const parts[] = {blocks ? NULL : m->scaled.codes, m->scaled.scales, m->scaled.whole,
+                                      m->scaled.ignored[0], m->scaled.ignored[1]};
+    const uint64_t elements = (uint64_t)fact->rows * (uint64_t)fact->columns * (uint64_t)experts;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && code == 0; i++) {
+        code = parts[i] ? note_used(b, parts[i], m->scaled.type, i == 0 ? elements : 0) : 0;
+    }
+    m->tensor = there ? NULL : tensor;
+    m->name = there ? m->scaled.codes->name : tensor->name;
+    m->type = there ? m->scaled.type : tensor->type;
+    m->bytes = there ? 0 : tensor->bytes;
+    return code || !there || sl_scaled_bytes(&m->scaled, &m->bytes) ? code : no_memory(b);
 }
 
 static bool is_there(const binder *b, const sl_tensor_fact *fact) {
@@ -202,36 +246,62 @@ static int add_floats(const binder *b, const char *name, const float *values, in
     return add_weight(b, &weight, index);
 }
 
+static int copy_matrix(const binder *b, const matrix *m, unsigned char *to) {
+    if (!m->tensor) {
+        return sl_scaled_pack(&m->scaled, to, b->error);
+    }
+    memcpy(to, m->tensor->data, (size_t)m->bytes);
+    return 0;
+}
+
+/* A matrix, or a block of experts, that stays in the map if it can. */
+static int add_matrix(binder *b, const sl_tensor_fact *fact, int32_t *index) {
+    matrix m;
+    const int code = take_matrix(b, fact, 0, fact->experts, &m);
+    if (code || m.tensor) {
+        return code ? code : add_mapped(b, fact, m.tensor, index);
+    }
+    unsigned char *blocks = sl_owned_alloc(b->owned, m.bytes);
+    if (!blocks) {
+        return no_memory(b);
+    }
+    const sl_weight weight = {m.name, m.type, fact->experts, fact->rows, fact->columns, blocks, m.bytes};
+    const int packed = copy_matrix(b, &m, blocks);
+    return packed ? packed : add_weight(b, &weight, index);
+}
+
 /* One tensor per expert: copied side by side. */
 static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
-    const sl_tensor *tensor, *first = NULL;
+    matrix m, first = {0};
     char name[SL_TENSOR_NAME_SIZE];
     unsigned char *block = NULL;
     uint64_t bytes = 0;
     for (int32_t expert = 0; expert < fact->experts; expert++) {
-        const int code = take(b, fact, expert, 1, &tensor);
+        int code = take_matrix(b, fact, expert, 1, &m);
         if (code) {
             return code;
         }
-        if (!first) {
-            first = tensor;
-            if (!sl_mul_u64(tensor->bytes, (uint64_t)fact->experts, &bytes) ||
+        if (expert == 0) {
+            first = m;
+            if (!sl_mul_u64(m.bytes, (uint64_t)fact->experts, &bytes) ||
                 !(block = sl_owned_alloc(b->owned, bytes))) {
                 return no_memory(b);
             }
         }
-        if (tensor->type != first->type) {
+        if (m.type != first.type) {
             return sl_fail(b->error, SL_ERR_UNSUPPORTED,
-                           "%s: tensor %s is %s, but %s is %s: experts must be of one type", b->file,
-                           tensor->name, sl_qtype_get(tensor->type)->name, first->name,
-                           sl_qtype_get(first->type)->name);
+                           "%s: tensor %s is %s, but %s is %s: experts must be of one type", b->file, m.name,
+                           sl_qtype_get(m.type)->name, first.name, sl_qtype_get(first.type)->name);
         }
-        memcpy(block + (uint64_t)expert * tensor->bytes, tensor->data, (size_t)tensor->bytes);
+        code = copy_matrix(b, &m, block + (uint64_t)expert * m.bytes);
+        if (code) {
+            return code;
+        }
     }
     /* "...experts.0.gate_proj.weight" is expert 0's; the block's name has a star in its place. */
-    const char *number = strstr(first->name, "experts.") + strlen("experts.");
-    snprintf(name, sizeof name, "%.*s*%s", (int)(number - first->name), first->name, number + 1);
-    const sl_weight weight = {name, first->type, fact->experts, fact->rows, fact->columns, block, bytes};
+    const char *number = strstr(first.name, "experts.") + strlen("experts.");
+    snprintf(name, sizeof name, "%.*s*%s", (int)(number - first.name), first.name, number + 1);
+    const sl_weight weight = {name, first.type, fact->experts, fact->rows, fact->columns, block, bytes};
     return add_weight(b, &weight, index);
 }
 
@@ -243,14 +313,11 @@ static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
     if (per_expert) {
         return add_gathered(b, fact, index);
     }
-    int code = take(b, fact, 0, fact->experts, &tensor);
-    if (code) {
-        return code;
-    }
     if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS) {
-        return add_mapped(b, fact, tensor, index);
+        return add_matrix(b, fact, index);
     }
-    code = convert(b, tensor, &values);
+    int code = take(b, fact, 0, fact->experts, &tensor);
+    code = code ? code : convert(b, tensor, &values);
     return code ? code : add_floats(b, tensor->name, values, fact->rows, fact->columns, index);
 }
 
@@ -423,7 +490,9 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
         }
     }
     find_prefix(&b);
-    const int code = bind_all(&b);
+    const sl_hf *hf = sl_source_hf(source);
+    int code = hf ? sl_hf_read_quantization(hf, &b.quantization, error) : 0;
+    code = code ? code : bind_all(&b);
     if (code == 0) {
         warn_unused(&b);
     } else {

@@ -15,6 +15,11 @@ typedef struct sl_owned {
 void *sl_owned_alloc(sl_owned *owned, uint64_t bytes);
 void sl_owned_free(sl_owned *owned);
 
+/* How much of the source has one type. */
+typedef struct sl_type_use {
+    uint64_t tensors, elements, bytes;
+} sl_type_use;
+
 /* Indices of program weights; SL_NONE for what a model has not. */
 typedef struct sl_binding {
     int32_t model[SL_TENSOR_COUNT];
@@ -22,14 +27,16 @@ typedef struct sl_binding {
     int32_t rope, local_rope; /* frequencies of full and windowed layers; SL_NONE where no layer asks */
     const sl_tensor **used;   /* the source's tensors that are in use, each once; freed likewise */
     size_t tensors;           /* how many */
+    sl_type_use
+        types[SL_QTYPE_COUNT]; /* of those: weights as they are computed with, bytes as they are stored */
 } sl_binding;
 
 /* Adds every weight of the config to the program. Matrices stay where they are mapped. Owned copies are made
  * of vectors, convolution kernels and constants (as F32), of matrices that the file put at an address their
- * element type cannot be read from, and of a checkpoint's one-tensor-per-expert matrices, which become one
- * block of all experts: that doubles their memory (maps are dropped under pressure, copies are not), and GGUF
- * is the format to use where it hurts. On failure the binding is empty; what `owned` and the program hold is
- * freed with them. */
+ * element type cannot be read from, of those whose scales are tensors (model/scaled.h), and of a checkpoint's
+ * one-tensor-per-expert matrices, which become one block of all experts: that doubles their memory (maps are
+ * dropped under pressure, copies are not), and GGUF is the format to use where it hurts. On failure the
+ * binding is empty; what `owned` and the program hold is freed with them. */
 int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *program, sl_owned *owned,
                   sl_binding *binding, sl_error *error);
 void sl_binding_free(sl_binding *binding);

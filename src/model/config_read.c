@@ -1,4 +1,5 @@
 /* Configs from GGUF metadata and from config.json. */
+#include "format/quantization.h"
 #include "model/config_fields.h"
 
 #include <math.h>
@@ -164,7 +165,6 @@ typedef struct refusal {
 } refusal;
 
 static const refusal REFUSALS[] = {
-    {{NULL, "^quantization_config"}, 0, "quantised checkpoints are not supported"},
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported"},
@@ -565,6 +565,8 @@ int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) 
         r.root = sl_hf_config(sl_source_hf(source));
         r.text = r.root;
     }
-    const int code = r.gguf ? find_gguf_family(&r) : find_hf_family(&r);
+    sl_hf_quantization quantization; /* the binder's: here only what is not supported is refused */
+    int code = r.gguf ? find_gguf_family(&r) : find_hf_family(&r);
+    code = code || r.gguf ? code : sl_hf_read_quantization(sl_source_hf(source), &quantization, error);
     return code ? code : read_all(&r, config);
 }

@@ -24,8 +24,8 @@ static int load_tokenizer(sl_model *model, sl_error *error) {
     return code;
 }
 
-/* As much as fits, in whole characters. Names are shown on terminals and in JSON: what is no UTF-8, and control
- * characters, become question marks. */
+/* As much as fits, in whole characters. Names are shown on terminals and in JSON: what is no UTF-8, and
+ * control characters, become question marks. */
 static void copy_name(sl_view name, char *to, size_t size) {
     size_t length = 0;
     for (size_t at = 0; at < name.length;) {
@@ -74,13 +74,10 @@ static void describe(sl_model *model, const sl_binding *binding) {
     d->owned_bytes = model->owned.bytes;
     d->tensors = binding->tensors;
     d->file_tensors = sl_source_tensor_count(model->source);
-    for (size_t i = 0; i < binding->tensors; i++) {
-        const sl_tensor *tensor = binding->used[i];
-        d->parameters += tensor->elements;
-        d->bytes += tensor->bytes;
-        d->types[tensor->type].tensors++;
-        d->types[tensor->type].elements += tensor->elements;
-        d->types[tensor->type].bytes += tensor->bytes;
+    memcpy(d->types, binding->types, sizeof d->types);
+    for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+        d->parameters += d->types[type].elements;
+        d->bytes += d->types[type].bytes;
     }
 }
 

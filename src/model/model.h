@@ -11,15 +11,13 @@ enum { SL_MODEL_NAME_SIZE = 128 };
 typedef struct sl_model_description {
     char name[SL_MODEL_NAME_SIZE]; /* general.name, or the last part of the path */
     const char *family;
-    const char *format;    /* "GGUF" or "safetensors" */
-    uint64_t parameters;   /* elements of all weights in use, a tied head counted once */
-    uint64_t bytes;        /* of those weights, as stored */
-    uint64_t owned_bytes;  /* copied out of the map */
-    uint64_t tensors;      /* in use */
-    uint64_t file_tensors; /* in the file */
-    struct {
-        uint64_t tensors, elements, bytes;
-    } types[SL_QTYPE_COUNT]; /* of the weights in use, as stored */
+    const char *format;                /* "GGUF" or "safetensors" */
+    uint64_t parameters;               /* elements of all weights in use, a tied head counted once */
+    uint64_t bytes;                    /* of those weights, as stored */
+    uint64_t owned_bytes;              /* copied out of the map */
+    uint64_t tensors;                  /* in use */
+    uint64_t file_tensors;             /* in the file */
+    sl_type_use types[SL_QTYPE_COUNT]; /* of the weights in use; bytes as stored */
 } sl_model_description;
 
 typedef struct sl_model {

@@ -79,6 +79,8 @@ typedef struct file_tensor {
     const unsigned char *data; /* the source's [rows][columns], or more with ORDER_PART */
     uint64_t from_row_bytes;
     order row_order, column_order;
+    const float *scales; /* of all elements of a matrix, [matrices]; NULL: none */
+    uint64_t scale_count;
     float add;        /* to every element */
     bool negated_exp; /* -exp of every element */
 } file_tensor;
@@ -138,13 +140,45 @@ static sl_qtype gguf_type_of(const sl_tensor *tensor, sl_qtype type) {
     return matrix ? sl_file_matrix_type(type, tensor->dims[0]) : SL_QTYPE_F32;
 }
 
+/* The tensor of the same name but for its last part; NULL when there is none. */
+static const sl_tensor *gguf_sibling(const sl_gguf *gguf, const char *name, const char *last) {
+    char other[SL_TENSOR_NAME_SIZE];
+    const char *dot = strrchr(name, '.');
+    if (!dot ||
+        (size_t)snprintf(other, sizeof other, "%.*s.%s", (int)(dot - name), name, last) >= sizeof other) {
+        return NULL;
+    }
+    return sl_gguf_tensor(gguf, other);
+}
+
+static bool is_nvfp4(const sl_tensor *tensor) {
+    return tensor && tensor->type == SL_QTYPE_NVFP4;
+}
+
+/* Scales of whole NVFP4 matrices (model/scaled.h) go into the values of other types, and stay beside NVFP4.
+ */
 static int list_gguf(file_list *list, const sl_gguf *gguf, sl_qtype type, sl_error *error) {
     int code = 0;
     for (uint64_t i = 0; i < sl_gguf_tensor_count(gguf) && code == 0; i++) {
         const sl_tensor *from = sl_gguf_tensor_at(gguf, i);
+        const sl_tensor *scale = is_nvfp4(from) ? gguf_sibling(gguf, from->name, "scale") : NULL;
+        const char *last = strrchr(from->name, '.');
+        const bool beside = last && (strcmp(last, ".scale") == 0 || strcmp(last, ".input_scale") == 0) &&
+                            is_nvfp4(gguf_sibling(gguf, from->name, "weight"));
         file_tensor tensor = {.name = from->name, .from = from->type, .data = from->data};
         tensor.shape.dim_count = from->dim_count;
         memcpy(tensor.shape.dims, from->dims, sizeof tensor.shape.dims);
+        if (beside && type != SL_QTYPE_NVFP4) {
+            continue;
+        }
+        if (scale && type != SL_QTYPE_NVFP4) {
+            if (scale->type != SL_QTYPE_F32 || (scale->elements != 1 && scale->elements != from->dims[2])) {
+                return sl_fail(error, SL_ERR_FORMAT,
+                               "tensor %.100s must be f32, one number for each expert, or one", scale->name);
+            }
+            tensor.scales = scale->data;
+            tensor.scale_count = scale->elements;
+        }
         code = list_add(list, &tensor, gguf_type_of(from, type), error);
     }
     return code;
@@ -285,11 +319,19 @@ static void convert_row(const file_tensor *t, uint64_t row, unsigned char *out, 
                         float *ordered) {
     const unsigned char *from = t->data + source_index(&t->row_order, row) * t->from_row_bytes;
     const bool plain = t->column_order.kind == ORDER_SAME && t->add == 0 && !t->negated_exp;
-    if (plain && t->from == t->shape.type) {
+    if (plain && !t->scales && t->from == t->shape.type) {
         memcpy(out, from, (size_t)t->row_bytes);
         return;
     }
     sl_qtype_get(t->from)->decode(from, values, t->columns);
+    if (t->scales) {
+        float scale; /* anywhere in the file */
+        memcpy(&scale, t->scales + (t->scale_count == 1 ? 0 : row / (t->rows / t->scale_count)),
+               sizeof scale);
+        for (uint64_t i = 0; i < t->columns; i++) {
+            values[i] *= scale;
+        }
+    }
     const float *result = values;
     if (!plain) {
         for (uint64_t i = 0; i < t->columns; i++) {

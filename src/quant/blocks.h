@@ -153,6 +153,27 @@ typedef struct SL_PACKED sl_block_mxfp4 {
     uint8_t quants[16];
 } sl_block_mxfp4;
 
+/* 4 groups of 16: value[i] = sl_nvfp4_scale(scales[i / 16]) * sl_mxfp4_value(q[i]). A group has 8 bytes of
+ * quants: q of its elements 0..7 are their nibbles 0, of 8..15 their nibbles 1. */
+typedef struct SL_PACKED sl_block_nvfp4 {
+    uint8_t scales[4];
+    uint8_t quants[32];
+} sl_block_nvfp4;
+
+/* value[i] = (scale * sl_nvfp4_scale(scales[i / 16])) * sl_mxfp4_value(q[i]), 8 groups, q as in NVFP4: an
+ * NVFP4 matrix that has a scale of its own besides, with that in every block. */
+typedef struct SL_PACKED sl_block_nvfp4_128 {
+    float scale;
+    uint8_t scales[8];
+    uint8_t quants[64];
+} sl_block_nvfp4_128;
+
+/* value[i] = scale * sl_e4m3_to_f32(codes[i]): a matrix of E4M3 numbers with scales of its own. */
+typedef struct SL_PACKED sl_block_fp8_128 {
+    float scale;
+    uint8_t codes[128];
+} sl_block_fp8_128;
+
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
     static_assert(sizeof(sl_block_##name) == (block_bytes), "block of " #name);
 #include "quant/qtypes.def"
@@ -206,6 +227,19 @@ SL_INLINE int8_t sl_mxfp4_value(uint32_t j) {
 /* 2^(exponent - 128): half of what E8M0 means. Its NaN, 255, is 2^127, as ggml has it. */
 SL_INLINE float sl_mxfp4_scale(uint32_t exponent) {
     return sl_f32_from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+}
+
+/* Half of what E4M3 means, the sign left out: 0 for the NaN 127 (255 is 240), as ggml has it. */
+SL_INLINE float sl_nvfp4_scale(uint32_t code) {
+    if ((code & 120u) == 0) {
+        return (float)(code & 7u) * 0.0009765625f; /* 2^-10 */
+    }
+    return code == 127 ? 0.0f : sl_f32_from_bits(((code & 127u) << 20) + (119u << 23));
+}
+
+/* The level of element i of a group of NVFP4, from the group's 8 bytes. */
+SL_INLINE uint32_t sl_nvfp4_quant(const uint8_t *quants, uint32_t i) {
+    return (uint32_t)quants[i % 8] >> 4 * (i / 8) & 15u;
 }
 
 /* q[32 * group + i] of Q5_K, i in 0..31 */

@@ -1,4 +1,4 @@
-/* Types of 4 bits whose values stand in a table: IQ4_NL, IQ4_XS and MXFP4. */
+/* Types of 4 bits whose values stand in a table: IQ4_NL, IQ4_XS, MXFP4, NVFP4 and NVFP4_128; and FP8_128. */
 #include "quant/blocks.h"
 #include "quant/codec.h"
 
@@ -206,5 +206,117 @@ void sl_encode_mxfp4(const float *values, void *blocks, uint64_t count) {
             levels[i] = mxfp4_level(values[done + (uint64_t)i], scale);
         }
         put_nibbles(levels, block->quants);
+    }
+}
+
+/* ---- NVFP4
+ * ------------------------------------------------------------------------------------------------------ */
+
+enum { SMALL = 16 }; /* elements that share a scale */
+
+static float largest_of(const float *values, int count) {
+    float largest = 0.0f;
+    for (int i = 0; i < count; i++) {
+        const float magnitude = fabsf(values[i]);
+        largest = largest < magnitude ? magnitude : largest;
+    }
+    return largest;
+}
+
+static void decode_small(const uint8_t *quants, float scale, float *values) {
+    for (uint32_t i = 0; i < SMALL; i++) {
+        values[i] = (float)sl_mxfp4_value(sl_nvfp4_quant(quants, i)) * scale;
+    }
+}
+
+static void encode_small(const float *values, float scale, uint8_t *quants) {
+    for (int i = 0; i < SMALL / 2; i++) {
+        quants[i] = (uint8_t)(mxfp4_level(values[i], scale) | mxfp4_level(values[SMALL / 2 + i], scale) << 4);
+    }
+}
+
+/* Nearest in E4M3, of two as near the upper one; from 256 on the largest, 448. x is not negative. */
+static uint8_t nvfp4_scale_code(float x) {
+    const uint32_t bits = sl_f32_bits(x < 448.0f ? x : 448.0f);
+    if (!(x > 0.0f)) {
+        return 0;
+    }
+    if (bits >> 23 <= 120) { /* below 2^-6 */
+        const int number = (int)(x * 512.0f + 0.5f);
+        return (uint8_t)(number < 7 ? number : 7);
+    }
+    const uint32_t code = ((bits >> 19) + 1) / 2 - (120u << 3);
+    return (uint8_t)(code < 120 ? code : 126);
+}
+
+void sl_decode_nvfp4(const void *blocks, float *values, uint64_t count) {
+    const sl_block_nvfp4 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_NVFP4_ELEMENTS, block++) {
+        for (size_t g = 0; g < SL_NVFP4_ELEMENTS / SMALL; g++) {
+            decode_small(block->quants + 8 * g, sl_nvfp4_scale(block->scales[g]), values + done + SMALL * g);
+        }
+    }
+}
+
+void sl_encode_nvfp4(const float *values, void *blocks, uint64_t count) {
+    sl_block_nvfp4 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_NVFP4_ELEMENTS, block++) {
+        for (size_t g = 0; g < SL_NVFP4_ELEMENTS / SMALL; g++) {
+            const float *group = values + done + SMALL * g;
+            block->scales[g] = nvfp4_scale_code(largest_of(group, SMALL) / 6.0f);
+            encode_small(group, sl_nvfp4_scale(block->scales[g]), block->quants + 8 * g);
+        }
+    }
+}
+
+void sl_decode_nvfp4_128(const void *blocks, float *values, uint64_t count) {
+    const sl_block_nvfp4_128 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_NVFP4_128_ELEMENTS, block++) {
+        for (size_t g = 0; g < SL_NVFP4_128_ELEMENTS / SMALL; g++) {
+            decode_small(block->quants + 8 * g, block->scale * sl_nvfp4_scale(block->scales[g]),
+                         values + done + SMALL * g);
+        }
+    }
+}
+
+/* A scale that maps the largest of `count` numbers to `top`; one that is finite, and divides, in any case. */
+static float scale_to(const float *values, int count, float top) {
+    const float scale = largest_of(values, count) / top;
+    return scale >= 1e-30f && scale <= 1e30f ? scale : 1.0f;
+}
+
+void sl_encode_nvfp4_128(const float *values, void *blocks, uint64_t count) {
+    sl_block_nvfp4_128 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_NVFP4_128_ELEMENTS, block++) {
+        const float scale = scale_to(values + done, SL_NVFP4_128_ELEMENTS, 6.0f * 448.0f);
+        block->scale = scale;
+        for (size_t g = 0; g < SL_NVFP4_128_ELEMENTS / SMALL; g++) {
+            const float *group = values + done + SMALL * g;
+            block->scales[g] = sl_f32_to_e4m3(largest_of(group, SMALL) / 6.0f / scale) & 127;
+            encode_small(group, scale * sl_nvfp4_scale(block->scales[g]), block->quants + 8 * g);
+        }
+    }
+}
+
+/* ---- FP8
+ * -------------------------------------------------------------------------------------------------------- */
+
+void sl_decode_fp8_128(const void *blocks, float *values, uint64_t count) {
+    const sl_block_fp8_128 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_FP8_128_ELEMENTS, block++) {
+        for (size_t i = 0; i < SL_FP8_128_ELEMENTS; i++) {
+            values[done + i] = block->scale * sl_e4m3_to_f32(block->codes[i]);
+        }
+    }
+}
+
+void sl_encode_fp8_128(const float *values, void *blocks, uint64_t count) {
+    sl_block_fp8_128 *block = blocks;
+    for (uint64_t done = 0; done < count; done += SL_FP8_128_ELEMENTS, block++) {
+        const float scale = scale_to(values + done, SL_FP8_128_ELEMENTS, 448.0f);
+        block->scale = scale;
+        for (size_t i = 0; i < SL_FP8_128_ELEMENTS; i++) {
+            block->codes[i] = sl_f32_to_e4m3(values[done + i] / scale);
+        }
     }
 }

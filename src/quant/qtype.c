@@ -23,6 +23,9 @@ enum file_type {
     FILE_IQ4_NL = 25,
     FILE_IQ4_XS = 30,
     FILE_MXFP4 = 38,
+    FILE_NVFP4 = 39,
+    FILE_NVFP4_128 = 0, /* of no file */
+    FILE_FP8_128 = 0,
 };
 
 static const sl_qtype_info types[SL_QTYPE_ALL] = {
@@ -70,7 +73,7 @@ static bool same_name(const char *a, const char *b) {
 
 int sl_qtype_parse(const char *name) {
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
-        if (same_name(types[type].name, name)) {
+        if (types[type].gguf_type != SL_QTYPE_NO_GGUF && same_name(types[type].name, name)) {
             return type;
         }
     }
@@ -93,7 +96,7 @@ int sl_qtype_parse_cache(const char *name) {
 
 int sl_qtype_from_gguf(uint32_t gguf_type) {
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
-        if (types[type].gguf_type == gguf_type) {
+        if (types[type].gguf_type == gguf_type && gguf_type != SL_QTYPE_NO_GGUF) {
             return type;
         }
     }

@@ -13,8 +13,8 @@ typedef enum sl_qtype {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes) SL_QTYPE_##ID,
 #include "quant/qtypes.def"
 #undef SL_QTYPE
-    SL_QTYPE_COUNT, /* the types of weights, which GGUF has too, end here */
-    /* Of caches alone: OCP E4M3 without a scale, see quant/convert.h. */
+    SL_QTYPE_COUNT, /* the types of weights end here */
+    /* Of caches, and of tensors in checkpoints: OCP E4M3 without a scale, see quant/convert.h. */
     SL_QTYPE_FP8 = SL_QTYPE_COUNT,
     SL_QTYPE_ALL
 } sl_qtype;
@@ -34,8 +34,8 @@ typedef struct sl_qtype_info {
 
 /* Never NULL for a valid type. */
 const sl_qtype_info *sl_qtype_get(sl_qtype type);
-/* A type of weights, or of caches; -1 when there is none of that name. Names compare without regard to case.
- */
+/* A type of weights that files can be written in, or of caches; -1 when there is none of that name. Names
+ * compare without regard to case. */
 int sl_qtype_parse(const char *name);
 int sl_qtype_parse_cache(const char *name);
 /* Whether keys and values can be kept in it. */

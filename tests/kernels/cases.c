@@ -120,6 +120,17 @@ static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
         block[0] = (unsigned char)(115 + kt_below(random, 10));
         return;
     }
+    if (type == SL_QTYPE_NVFP4) {
+        return; /* all scales are ordinary ones */
+    }
+    if (type == SL_QTYPE_NVFP4_128 || type == SL_QTYPE_FP8_128) {
+        const float wide = kt_uniform(random, 0.01f);
+        memcpy(block, &wide, sizeof wide);
+        for (size_t i = 0; type == SL_QTYPE_FP8_128 && i < SL_FP8_128_ELEMENTS; i++) {
+            block[4 + i] &= (block[4 + i] & 127) == 127 ? 0xfe : 0xff; /* no NaNs: of numbers, all */
+        }
+        return;
+    }
     memcpy(block + scale_offsets[type].scale, &scale, 2);
     if (scale_offsets[type].min != SIZE_MAX) {
         memcpy(block + scale_offsets[type].min, &min, 2);

@@ -24,6 +24,7 @@ import zlib
 import torch
 import transformers
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 VOCAB = 256
@@ -126,6 +127,140 @@ CASES = {
 }
 
 
+# Folders with weights in 8 and 4 bits: widths that hold whole blocks of 128.
+WIDE = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=2)
+WIDE_MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, decoder_sparse_step=1,
+                norm_topk_prob=True)
+CASES.update({
+    "llama-fp8-block": ("llama", "LlamaConfig", dict(
+        tie_word_embeddings=False, rms_norm_eps=1e-5, rope_parameters=rope(10000.0), **WIDE), {
+        "theta": dict(rope_parameters=rope(500000.0))}),
+    "qwen3-fp8-channel": ("qwen3", "Qwen3Config", dict(tie_word_embeddings=False, **QWEN3, **WIDE), {
+        "unit q norm": zero("q_norm")}),
+    "llama-nvfp4": ("llama", "LlamaConfig", dict(
+        tie_word_embeddings=False, rms_norm_eps=1e-5, rope_parameters=rope(10000.0), **WIDE), {
+        "theta": dict(rope_parameters=rope(500000.0))}),
+    "qwen3moe-nvfp4": ("qwen3moe", "Qwen3MoeConfig", dict(
+        tie_word_embeddings=False, **QWEN3, **WIDE, **WIDE_MOE), {
+        "not normalised": dict(norm_topk_prob=False)}),
+})
+
+# ---- weights of 8 and 4 bits: each function gives the tensors that take a weight's place, and its value ----
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def fp8(values):
+    return values.clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def fp8_block(stem, w):
+    """Blocks of 128 x 128, those at the ends smaller; scales in BF16 as Qwen's folders have them."""
+    rows, columns = -(-w.shape[0] // 128), -(-w.shape[1] // 128)
+    scales = torch.empty(rows, columns, dtype=torch.bfloat16)
+    codes, value = torch.empty_like(w, dtype=torch.float8_e4m3fn), torch.empty_like(w)
+    for i in range(rows):
+        for j in range(columns):
+            at = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+            scales[i, j] = w[at].abs().max() / 448
+            codes[at] = fp8(w[at] / scales[i, j].float())
+            value[at] = codes[at].float() * scales[i, j].float()
+    return {stem + ".weight": codes, stem + ".weight_scale_inv": scales}, value
+
+
+def fp8_channel(stem, w):
+    scales = (w.abs().amax(1, keepdim=True) / 448).to(torch.bfloat16)
+    codes = fp8(w / scales.float())
+    return {stem + ".weight": codes, stem + ".weight_scale": scales}, codes.float() * scales.float()
+
+
+def nvfp4_codes(w, scales):
+    """Codes [rows][columns] and packed, the first of two in the low nibble."""
+    scaled = w.reshape(w.shape[0], -1, 16) / scales[..., None].clamp(min=1e-30)
+    codes = (scaled[..., None] - E2M1).abs().argmin(-1).reshape(w.shape)
+    return codes, (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8)
+
+
+def nvfp4_value(w, codes, scales):
+    return (E2M1[codes].reshape(w.shape[0], -1, 16) * scales[..., None]).reshape(w.shape)
+
+
+def nvfp4_modelopt(stem, w):
+    """weight_scale_2 multiplies."""
+    second = w.abs().max() / (6 * 448)
+    scales = fp8(w.reshape(w.shape[0], -1, 16).abs().amax(-1) / 6 / second)
+    codes, packed = nvfp4_codes(w, scales.float() * second)
+    return {stem + ".weight": packed, stem + ".weight_scale": scales, stem + ".weight_scale_2": second,
+            stem + ".input_scale": torch.tensor(0.01)}, nvfp4_value(w, codes, scales.float() * second)
+
+
+def nvfp4_packed(stem, w):
+    """weight_global_scale divides."""
+    whole = (6 * 448) / w.abs().max()
+    scales = fp8(w.reshape(w.shape[0], -1, 16).abs().amax(-1) / 6 * whole)
+    codes, packed = nvfp4_codes(w, scales.float() / whole)
+    return {stem + ".weight_packed": packed, stem + ".weight_scale": scales,
+            stem + ".weight_global_scale": whole.reshape(1), stem + ".input_global_scale": torch.ones(1)}, \
+        nvfp4_value(w, codes, scales.float() / whole)
+
+
+def group(weights, activations):
+    return {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations,
+                        "output_activations": None}}
+
+
+# as the folders of Qwen, Red Hat (compressed-tensors) and NVIDIA (ModelOpt) say it
+QUANTISED = {
+    "llama-fp8-block": (fp8_block, {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+        "weight_block_size": [128, 128]}),
+    "qwen3-fp8-channel": (fp8_channel, {
+        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "kv_cache_scheme": None, "quantization_status": "compressed", "config_groups": group(
+            {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False,
+             "group_size": None, "block_structure": None},
+            {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True})}),
+    "llama-nvfp4": (nvfp4_modelopt, {
+        "quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+        "producer": {"name": "modelopt", "version": "0.29.0"}, "config_groups": group(
+            {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False},
+            {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False})}),
+    "qwen3moe-nvfp4": (nvfp4_packed, {
+        "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+        "ignore": ["lm_head", "re:.*mlp.gate$"], "kv_cache_scheme": None,
+        "quantization_status": "compressed", "config_groups": group(
+            {"num_bits": 4, "type": "float", "strategy": "tensor_group", "symmetric": True,
+             "dynamic": False, "group_size": 16},
+            {"num_bits": 4, "type": "float", "strategy": "tensor_group", "symmetric": True,
+             "dynamic": "local", "group_size": 16})}),
+}
+
+
+def quantise(case, folder):
+    """The folder's weights become what is left of them; beside them, what is to take their place."""
+    path, kept, packed = os.path.join(folder, "model.safetensors"), {}, {}
+    for name, w in load_file(path).items():
+        stem = name.removesuffix(".weight")
+        if not stem.endswith("_proj"):
+            kept[name] = packed[name] = w
+        else:
+            tensors, kept[name] = QUANTISED[case][0](stem, w)
+            packed.update(tensors)
+    save_file(kept, path, metadata={"format": "pt"})
+    save_file(packed, os.path.join(folder, "packed"), metadata={"format": "pt"})
+
+
+def put_packed(case, folder):
+    os.replace(os.path.join(folder, "packed"), os.path.join(folder, "model.safetensors"))
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["quantization_config"] = QUANTISED[case][1]
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)
+        f.write("\n")
+
+
 def centred(family, name):
     """Whether a norm's weight counts from zero, that is, multiplies as 1 + w."""
     return family in ("gemma3", "qwen3_5") and "linear_attn.norm" not in name
@@ -176,6 +311,8 @@ def save(case, model, folder):
         model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="200KB")
     else:
         model.save_pretrained(folder)
+    if case in QUANTISED:
+        quantise(case, folder)
 
 
 def load(folder, config=None, dtype=torch.float32):
@@ -307,6 +444,8 @@ def write(case, seed, folder, result):
     with open(os.path.join(folder, "greedy.json"), "w") as f:
         json.dump({"prompt": tokens[:PROMPT], "tokens": new, "min_margin": round(greedy_margin, 6)}, f)
         f.write("\n")
+    if case in QUANTISED:
+        put_packed(case, folder)
 
 
 def listing(folder):

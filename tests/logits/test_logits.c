@@ -5,18 +5,21 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* Relative: the norm of the difference over the norm of the logits. Absolute: what tells every mutant of the
  * README's table from the model. Where weights are BF16, the AVX-512 and CUDA kernels round activations to
- * BF16 too (8 bits of mantissa), which the oracle does not. */
+ * BF16 too (8 bits of mantissa), which the oracle does not. NVFP4 is multiplied as int8, and activations are
+ * rounded to that: what the weights are is told by the same model written in F32. */
 typedef struct limits {
     double relative, absolute;
 } limits;
-static const limits f32_limits = {1e-4, 5e-4}, bf16_limits = {2e-2, 2e-1};
+static const limits f32_limits = {1e-4, 5e-4}, bf16_limits = {2e-2, 2e-1}, int8_limits = {8e-2, 1.5};
 
-static const char *const cases[] = {"llama",           "llama-scaled", "mistral",    "qwen2",
-                                    "qwen3",           "qwen3-tied",   "qwen3-bf16", "qwen3moe",
-                                    "qwen3moe-nonorm", "gemma3",       "qwen3_5"};
+static const char *const cases[] = {
+    "llama",       "llama-scaled",      "mistral",         "qwen2",  "qwen3",   "qwen3-tied",
+    "qwen3-bf16",  "qwen3moe",          "qwen3moe-nonorm", "gemma3", "qwen3_5", "llama-fp8-block",
+    "llama-nvfp4", "qwen3-fp8-channel", "qwen3moe-nvfp4"};
 
 static const char *device = "cpu"; /* --device */
 
@@ -106,7 +109,37 @@ static double check_logits(const oracle *o, sluice_engine *engine, const limits 
     return relative;
 }
 
-static void check_case(const oracle *o, sluice_model *model, const char *isa, int32_t chunk) {
+/* How far the engine may be, from how it rounds the activations that it multiplies with `weights`. */
+static const limits *limits_of(const char *weights, const char *isa) {
+    const bool cuda = strncmp(device, "cuda", 4) == 0;
+    if (strcmp(weights, "nvfp4") == 0) {
+        return &int8_limits;
+    }
+    return (strcmp(weights, "bf16") == 0 && (strcmp(isa, "avx512") == 0 || cuda)) ||
+                   (strcmp(weights, "fp8") == 0 && cuda)
+               ? &bf16_limits
+               : &f32_limits;
+}
+
+static const char *weights_of(const oracle *o) {
+    static const char *const names[] = {"bf16", "nvfp4", "fp8"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strstr(strrchr(o->folder, '/'), names[i])) {
+            return names[i];
+        }
+    }
+    return "f32";
+}
+
+/* A way to run a model that is the oracle's, with these weights. */
+typedef struct way {
+    const char *weights, *isa;
+    int32_t chunk;
+} way;
+
+static void check_case(const oracle *o, sluice_model *model, const way *w) {
+    const char *isa = w->isa;
+    const int32_t chunk = w->chunk;
     /* An F32 cache: the oracle rounds nothing. */
     sluice_engine_options options = {.size = sizeof options,
                                      .device = device,
@@ -117,14 +150,14 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
                                      .kv_type = "f32"};
     sluice_engine *engine = open_engine(model, &options);
     char what[1200];
-    snprintf(what, sizeof what, "%s, %s, chunk %d", strrchr(o->folder, '/') + 1, isa, (int)chunk);
-    bool rounds =
-        strstr(o->folder, "bf16") && (strcmp(isa, "avx512") == 0 || strncmp(device, "cuda", 4) == 0);
-    check_logits(o, engine, rounds ? &bf16_limits : &f32_limits, what);
+    snprintf(what, sizeof what, "%s, %s, %s, chunk %d", strrchr(o->folder, '/') + 1, w->weights, isa,
+             (int)chunk);
+    const limits *limit = limits_of(w->weights, isa);
+    check_logits(o, engine, limit, what);
 
-    if (rounds) {
+    if (limit != &f32_limits) {
         /* The oracle's choices on the way are closer to each other than what rounding moves. */
-        printf("%s: greedy text not compared, activations are rounded to BF16\n", what);
+        printf("%s: greedy text not compared, activations are rounded\n", what);
         sluice_engine_destroy(engine);
         return;
     }
@@ -143,10 +176,7 @@ static void check_case(const oracle *o, sluice_model *model, const char *isa, in
     sluice_engine_destroy(engine);
 }
 
-static void family_matches_transformers(void **state) {
-    oracle o = {0};
-    oracle_open(&o, *state);
-    sluice_model *model = open_model(o.folder);
+static void check_model(const oracle *o, sluice_model *model, const char *weights) {
     static const char *const tiers[] = {"plain", "avx2", "avx512"};
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
         sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
@@ -157,13 +187,30 @@ static void family_matches_transformers(void **state) {
             continue;
         }
         sluice_free(text);
-        check_case(&o, model, tiers[t], 512);
-        check_case(&o, model, tiers[t], 7);
+        check_case(o, model, &(way){weights, tiers[t], 512});
+        check_case(o, model, &(way){weights, tiers[t], 7});
         if (strncmp(device, "cuda", 4) == 0) {
             break; /* tiers are the CPU's */
         }
     }
+}
+
+static void family_matches_transformers(void **state) {
+    oracle o = {0};
+    oracle_open(&o, *state);
+    sluice_model *model = open_model(o.folder);
+    check_model(&o, model, weights_of(&o));
     sluice_model_release(model);
+    if (strcmp(weights_of(&o), "nvfp4") == 0) {
+        char file[256];
+        sluice_error error;
+        snprintf(file, sizeof file, "test_logits-%s-%d.gguf", (const char *)*state, (int)getpid());
+        must(sluice_quantize(o.folder, file, "f32", NULL, NULL, &error), &error, "quantize");
+        model = open_model(file);
+        check_model(&o, model, "f32");
+        sluice_model_release(model);
+        unlink(file);
+    }
     oracle_close(&o);
 }
 

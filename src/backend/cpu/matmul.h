@@ -9,19 +9,25 @@
  * two bits of each quant, "high": a word of one more bit for each of 32 columns, bit 8 b + q for column 4 q +
  * b.
  *
- *     q8_0    scale f16                                  8 w: columns 4w .. 4w+3
- *     q4_0    scale f16                                  4 w low: nibble 0 columns 4w.., nibble 1 columns
- * 16+4w.. iq4_nl  the same mxfp4   exponent, a byte                           the same q4_1    scale f16, min
- * f16                         the same q5_0    scale f16                                  1 w high, then the
- * same q5_1    scale f16, min f16                         1 w high, then the same iq4_xs  scale f16, high
- * scale bits 16, 1 w low     8 periods, each a group as q4_0's q4_k    scale, min scale f16; 3 w group scales
- * 4 periods of 8 w low: nibble n is group 2 period + n q5_k    the same                                   4
- * periods of 2 w high (of its groups), then 8 w low q2_k    4 w group scales; scale, min scale f16     2
- * periods (halves) of 8 w two: bits 2r, 2r+1 are group r q3_k    scale f16; 3 w group scales                2
- * periods of 4 w high (of its groups), then 8 w two q6_k    scale f16; 4 w: 16 int8 scales             2
- * periods of 16 w low and 8 w high bits: group r of the half in nibble r / 2 of the low words 8 (r % 2) ..,
- * and in bits 2r, 2r+1 of the high words f32, f16, bf16         [columns][SL_PANEL] bf16 for pairs (AVX-512)
- * [columns / 2][SL_PANEL][2]
+ *     q8_0     scale f16; 8 w: columns 4w .. 4w+3
+ *     q4_0     scale f16; 4 w low: nibble 0 columns 4w .., nibble 1 columns 16+4w ..
+ *     iq4_nl   the same
+ *     mxfp4    exponent, a byte; the same
+ *     q4_1     scale f16, min f16; the same
+ *     q5_0     scale f16; 1 w high, then the same
+ *     q5_1     scale f16, min f16; 1 w high, then the same
+ *     iq4_xs   scale f16, high scale bits 16, 1 w low; 8 periods, each a group as q4_0's
+ *     nvfp4    1 w: 4 scales E4M3; 2 periods, each a group as q4_0's
+ *     nvfp4_128  scale f32; 2 w: 8 scales E4M3; 4 periods likewise
+ *     q4_k     scale, min scale f16; 3 w group scales; 4 periods of 8 w low: nibble n is group 2 period + n
+ *     q5_k     the same; 4 periods of 2 w high (of its groups), then 8 w low
+ *     q2_k     4 w group scales; scale, min scale f16;
+ *              2 periods (halves) of 8 w two: bits 2r, 2r+1 are group r
+ *     q3_k     scale f16; 3 w group scales; 2 periods of 4 w high (of its groups), then 8 w two
+ *     q6_k     scale f16; 4 w: 16 int8 scales; 2 periods of 16 w low and 8 w high bits: group r of the
+ *              half in nibble r / 2 of the low words 8 (r % 2) .., in bits 2r, 2r+1 of the high words
+ *     fp8_128  scale f32; codes [128][SL_PANEL]
+ *     f32, f16, bf16   [columns][SL_PANEL]; bf16 for pairs (AVX-512) [columns / 2][SL_PANEL][2]
  *
  * A tile is 1 to 8 rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
  *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h

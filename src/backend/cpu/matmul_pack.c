@@ -76,6 +76,34 @@ static void prepare_q3_k(const unsigned char *data, unsigned char *out) {
     }
 }
 
+/* Groups of 16 with their nibbles as those of 32 have them elsewhere, and scales that are numbers: ggml's NaN
+ * is 0, and there is no sign. */
+static void prepare_nvfp4_parts(const unsigned char *scales, const unsigned char *quants, int groups,
+                                unsigned char *out) {
+    for (int g = 0; g < groups; g++) {
+        *out++ = scales[g] == 127 ? 0 : scales[g] & 127;
+    }
+    for (int pair = 0; pair < groups / 2; pair++, quants += 16, out += 16) {
+        for (int i = 0; i < 4; i++) {
+            out[i] = (unsigned char)((quants[i] & 15) | (quants[8 + i] & 15) << 4);
+            out[4 + i] = (unsigned char)((quants[4 + i] & 15) | (quants[12 + i] & 15) << 4);
+            out[8 + i] = (unsigned char)(quants[i] >> 4 | (quants[8 + i] & 240));
+            out[12 + i] = (unsigned char)(quants[4 + i] >> 4 | (quants[12 + i] & 240));
+        }
+    }
+}
+
+static void prepare_nvfp4(const unsigned char *data, unsigned char *out) {
+    const sl_block_nvfp4 *block = (const void *)data;
+    prepare_nvfp4_parts(block->scales, block->quants, 4, out);
+}
+
+static void prepare_nvfp4_128(const unsigned char *data, unsigned char *out) {
+    const sl_block_nvfp4_128 *block = (const void *)data;
+    memcpy(out, &block->scale, 4);
+    prepare_nvfp4_parts(block->scales, block->quants, 8, out + 4);
+}
+
 /* The planes of each type in the panel's order, of the block as rearranged; none: a type without blocks. */
 static const struct {
     void (*prepare)(const unsigned char *block, unsigned char *out); /* NULL: as it is */
@@ -116,6 +144,11 @@ static const struct {
     [SL_QTYPE_MXFP4] = {NULL,
                         {{offsetof(sl_block_mxfp4, exponent), 1, 1},
                          {offsetof(sl_block_mxfp4, quants), 4, 4}}},
+    [SL_QTYPE_NVFP4] = {prepare_nvfp4, {{0, 4, 1}, {4, 4, 8}}},
+    [SL_QTYPE_NVFP4_128] = {prepare_nvfp4_128, {{0, 4, 1}, {4, 4, 2}, {12, 4, 16}}},
+    [SL_QTYPE_FP8_128] = {NULL,
+                          {{offsetof(sl_block_fp8_128, scale), 4, 1},
+                           {offsetof(sl_block_fp8_128, codes), 1, 128}}},
 };
 
 typedef struct layout {

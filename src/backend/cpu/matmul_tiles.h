@@ -52,6 +52,10 @@ SL_ALWAYS_INLINE geometry geometry_of(sl_qtype type) {
         return (geometry){8, 1, 8, 16, 1, 0};
     case SL_QTYPE_MXFP4:
         return (geometry){1, 1, 1, 16, 1, 0};
+    case SL_QTYPE_NVFP4:
+        return (geometry){2, 1, 4, 16, 2, 0};
+    case SL_QTYPE_NVFP4_128:
+        return (geometry){4, 1, 12, 16, 2, 0};
     default: /* q4_0, iq4_nl */
         return (geometry){1, 1, 2, 16, 1, 0};
     }
@@ -153,6 +157,26 @@ SL_ALWAYS_INLINE void expand_mxfp4(const unsigned char *header, int v, float *sc
     vf_store(scales, vf_mul(power, vf_set1(0.5f)));
 }
 
+/* Scale i of NVFP4, from the words that hold them: E4M3's bits are those of a smaller float, subnormals
+ * included; 2^120 makes up for the biases, and half of that for the doubled values. */
+SL_ALWAYS_INLINE vf nvfp4_scale(const unsigned char *words, int i) {
+    return vf_mul(vf_xor(vf_zero(), vi_left(header_byte(words, i), 20)), vf_set1(0x1p119f));
+}
+
+SL_ALWAYS_INLINE void expand_nvfp4(const unsigned char *header, int v, float *scales) {
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        vf_store(scales + i * SL_PANEL, nvfp4_scale(header + v * (int)sizeof(vi), i));
+    }
+}
+
+SL_ALWAYS_INLINE void expand_nvfp4_128(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load(header + v * (int)sizeof(vf));
+    SL_UNROLL for (int i = 0; i < 8; i++) {
+        const vf own = nvfp4_scale(header + SL_PANEL * 4 + v * (int)sizeof(vi), i);
+        vf_store(scales + i * SL_PANEL, vf_mul(scale, own));
+    }
+}
+
 /* Of one block: [groups][group_scales][SL_PANEL]. */
 SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, float *scales) {
     SL_UNROLL for (int v = 0; v < 2; v++) {
@@ -176,6 +200,12 @@ SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, f
             break;
         case SL_QTYPE_MXFP4:
             expand_mxfp4(header, v, out);
+            break;
+        case SL_QTYPE_NVFP4:
+            expand_nvfp4(header, v, out);
+            break;
+        case SL_QTYPE_NVFP4_128:
+            expand_nvfp4_128(header, v, out);
             break;
         default:
             vf_store(out, vf_load_f16(header + v * VN * 2));
@@ -377,6 +407,30 @@ SL_ALWAYS_INLINE void float_tile(const sl_qtype type, const int rows, const sl_m
     store_sums(part, sums, rows);
 }
 
+/* Likewise: a weight is its block's scale times its own number, rounded. */
+SL_ALWAYS_INLINE void fp8_tile(const int rows, const sl_matmul_part *part) {
+    const unsigned char *weights = part->weights, *x = part->x;
+    vf sums[SL_MATMUL_TILE][2];
+    load_sums(part, sums, rows);
+    for (int32_t block = part->columns / 128; block > 0; block--) {
+        const vf scale0 = vf_load(weights), scale1 = vf_load(weights + VN * 4);
+        weights += SL_PANEL * 4;
+        for (int group = 0; group < 128 / SL_MATMUL_GROUP; group++, x += rows * SL_MATMUL_GROUP * 4) {
+            for (int k = 0; k < SL_MATMUL_GROUP; k++, weights += SL_PANEL) {
+                _mm_prefetch((const char *)weights + PREFETCH, _MM_HINT_T0);
+                const vf w0 = vf_mul(scale0, vf_load_e4m3(weights));
+                const vf w1 = vf_mul(scale1, vf_load_e4m3(weights + VN));
+                SL_UNROLL for (int r = 0; r < rows; r++) {
+                    const vf value = broadcast_f32(x + (r * SL_MATMUL_GROUP + k) * 4);
+                    sums[r][0] = vf_fma(w0, value, sums[r][0]);
+                    sums[r][1] = vf_fma(w1, value, sums[r][1]);
+                }
+            }
+        }
+    }
+    store_sums(part, sums, rows);
+}
+
 static void pack_row_f32(const sl_matmul_source *source) {
     const float *x = sl_cpu_f32(source->x, source->row);
     float *group = (float *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
@@ -397,6 +451,10 @@ static void pack_row_f32(const sl_matmul_source *source) {
 #define SL_FLOAT_TILE(name, ID, rows)                                                                        \
     static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
         float_tile(SL_QTYPE_##ID, rows, part);                                                               \
+    }
+#define SL_FP8_TILE(name, ID, rows)                                                                          \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
+        fp8_tile(rows, part);                                                                                \
     }
 #define SL_TILES(MACRO, name, ID)                                                                            \
     MACRO(name, ID, 1)                                                                                       \
@@ -427,7 +485,9 @@ static void pack_row_f32(const sl_matmul_source *source) {
     MACRO(q3_k, Q3_K, 16)                                                                                    \
     MACRO(iq4_nl, IQ4_NL, 1)                                                                                 \
     MACRO(iq4_xs, IQ4_XS, 8)                                                                                 \
-    MACRO(mxfp4, MXFP4, 1)
+    MACRO(mxfp4, MXFP4, 1)                                                                                   \
+    MACRO(nvfp4, NVFP4, 4)                                                                                   \
+    MACRO(nvfp4_128, NVFP4_128, 8)
 
 #define SL_INT_TYPE(name, ID, block_scales)                                                                  \
     SL_TILES(SL_INT_TILE, name, ID)                                                                          \
@@ -453,7 +513,7 @@ static void pack_row_f32(const sl_matmul_source *source) {
                        .pack_row = pack_row_f32,                                                             \
                        .main_rows = SL_FLOAT_ROWS,                                                           \
                        .most_rows = SL_FLOAT_ROWS,                                                           \
-                       .block = 1,                                                                           \
+                       .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_##ID##_BYTES,                                                       \
                        .group_bytes = SL_MATMUL_GROUP * 4}
 

@@ -230,7 +230,7 @@ static __device__ void sl_find_tile(const int32_t *offsets, int32_t experts, int
     }
 }
 
-/* What sl_decode does for the types that have two or three bits, or a table. */
+/* What sl_decode does for the types that have two or three bits, or a table, or E4M3. */
 static __device__ __forceinline__ float sl_decode_other(sl_qtype type, const unsigned char *row, int32_t i) {
     switch (type) {
     case SL_QTYPE_Q2_K: {
@@ -257,6 +257,20 @@ static __device__ __forceinline__ float sl_decode_other(sl_qtype type, const uns
         const int quant = (block->quants[16 * (i % 256 / 32) + i % 16] >> 4 * (i % 32 / 16)) & 15;
         return sl_f16_to_f32(block->scale) * (float)sl_iq4_xs_scale(block, (uint32_t)i % 256 / 32) *
                (float)sl_iq4_value((uint32_t)quant);
+    }
+    case SL_QTYPE_NVFP4: {
+        const sl_block_nvfp4 *block = (const sl_block_nvfp4 *)row + i / 64;
+        const uint32_t quant = sl_nvfp4_quant(block->quants + 8 * (i % 64 / 16), (uint32_t)i % 16);
+        return (float)sl_mxfp4_value(quant) * sl_nvfp4_scale(block->scales[i % 64 / 16]);
+    }
+    case SL_QTYPE_NVFP4_128: {
+        const sl_block_nvfp4_128 *block = (const sl_block_nvfp4_128 *)row + i / 128;
+        const uint32_t quant = sl_nvfp4_quant(block->quants + 8 * (i % 128 / 16), (uint32_t)i % 16);
+        return (float)sl_mxfp4_value(quant) * (block->scale * sl_nvfp4_scale(block->scales[i % 128 / 16]));
+    }
+    case SL_QTYPE_FP8_128: {
+        const sl_block_fp8_128 *block = (const sl_block_fp8_128 *)row + i / 128;
+        return block->scale * sl_e4m3_to_f32(block->codes[i % 128]);
     }
     default: { /* mxfp4 */
         const sl_block_mxfp4 *block = (const sl_block_mxfp4 *)row + i / 32;

@@ -59,11 +59,12 @@ static __device__ __forceinline__ void sl_look_up(uint64_t values_0, uint64_t va
 
 /* 32 integers of a weight row. With h the half that element i is in, its value is
  *     (scale * factor_h) * q[i] - min * min_factor_h
- * where a type has no factors they count as 1, without a minimum that is 0; they are undefined then. Rounded
- * after each operation as it stands, that is the reference decode. */
+ * where a type has no factors they count as 1, without a minimum that is 0; they are undefined then. A type
+ * with two scales has scale * q[i] in the first half and upper * q[i] in the second. Rounded after each
+ * operation as it stands, that is the reference decode. */
 typedef struct sl_group32 {
     int32_t words[8]; /* q[4 i + b], signed, is byte b of words[i] */
-    float scale, min;
+    float scale, min, upper;
     int32_t factor0, factor1, min_factor0, min_factor1; /* -128..127 */
 } sl_group32;
 
@@ -72,7 +73,8 @@ template <int TYPE> struct sl_group_kind {
         HAS_MIN = TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K || TYPE == SL_QTYPE_Q4_1 ||
                   TYPE == SL_QTYPE_Q5_1 || TYPE == SL_QTYPE_Q2_K,
         HAS_FACTORS = TYPE == SL_QTYPE_Q6_K || TYPE == SL_QTYPE_Q3_K || TYPE == SL_QTYPE_Q2_K,
-        HAS_MIN_FACTORS = TYPE == SL_QTYPE_Q2_K
+        HAS_MIN_FACTORS = TYPE == SL_QTYPE_Q2_K,
+        HAS_UPPER = TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128
     };
 };
 
@@ -288,9 +290,40 @@ __device__ __forceinline__ void sl_load_group<SL_QTYPE_MXFP4>(const unsigned cha
     }
 }
 
+/* The integers of a group of NVFP4, from four words. */
+static __device__ __forceinline__ void sl_look_up_nvfp4(const uint32_t *words, sl_group32 *w) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, words[i], &w->words[at], &w->words[at + 2]);
+    }
+}
+
+/* Blocks of 36 bytes: rows are aligned to 4. */
+template <>
+__device__ __forceinline__ void sl_load_group<SL_QTYPE_NVFP4>(const unsigned char *row, int32_t g,
+                                                              sl_group32 *w) {
+    const unsigned char *block = row + (uint64_t)(g / 2) * SL_NVFP4_BYTES, *scales = block + 2 * (g % 2);
+    w->scale = sl_nvfp4_scale(scales[0]);
+    w->upper = sl_nvfp4_scale(scales[1]);
+    sl_look_up_nvfp4((const uint32_t *)(block + 4 + 16 * (g % 2)), w);
+}
+
+/* Blocks of 76 bytes: likewise. */
+template <>
+__device__ __forceinline__ void sl_load_group<SL_QTYPE_NVFP4_128>(const unsigned char *row, int32_t g,
+                                                                  sl_group32 *w) {
+    const unsigned char *block = row + (uint64_t)(g / 4) * SL_NVFP4_128_BYTES;
+    const unsigned char *scales = block + 4 + 2 * (g % 4);
+    const float scale = *(const float *)block;
+    w->scale = scale * sl_nvfp4_scale(scales[0]);
+    w->upper = scale * sl_nvfp4_scale(scales[1]);
+    sl_look_up_nvfp4((const uint32_t *)(block + 12 + 16 * (g % 4)), w);
+}
+
 /* Elements 4 i .. 4 i + 3 of a group, with the bits of the reference decode. */
 template <int TYPE> static __device__ __forceinline__ float4 sl_group_values(const sl_group32 &w, int i) {
-    float scale = w.scale, min = w.min;
+    float scale = sl_group_kind<TYPE>::HAS_UPPER && i >= 4 ? w.upper : w.scale, min = w.min;
     if (sl_group_kind<TYPE>::HAS_FACTORS) {
         scale = scale * (float)(i < 4 ? w.factor0 : w.factor1);
     }

@@ -8,7 +8,8 @@
  * Per group of 32, dot is exact and sum = fmaf(scale * dot, x_scale, sum); where a type has minima then sum =
  * fmaf(-minimum, x_scale * sum(x), sum). A chunk, from 0, adds its groups in order, and y, from 0, the chunks
  * in order. (q2_k has a minimum for each half of a group: an integer factor of each, times the sum of x over
- * that half, stands for sum(x).) scale and minimum are products of the block's fields; every operation is
+ * that half, stands for sum(x); where the halves have scales of their own they are added one after the other,
+ * each with its dot.) scale and minimum are products of the block's fields; every operation is
  * rounded by itself. Class "f32/256": the same with products of decoded weights and f32 activations, added
  * with fmaf. Then bias, then residual. */
 #include "backend/cuda/groups.cuh"
@@ -35,7 +36,9 @@ typedef struct linear_args {
 
 /* ---- weight types ---- */
 
-#define IS_FLOAT(type) ((type) == SL_QTYPE_F32 || (type) == SL_QTYPE_F16 || (type) == SL_QTYPE_BF16)
+#define IS_FLOAT(type)                                                                                       \
+    ((type) == SL_QTYPE_F32 || (type) == SL_QTYPE_F16 || (type) == SL_QTYPE_BF16 ||                          \
+     (type) == SL_QTYPE_FP8_128)
 /* The type itself where it fits a function template, else one that does: the call is not made. */
 #define FLOAT_OF(type) (IS_FLOAT(type) ? (type) : (int)SL_QTYPE_F32)
 #define Q8_OF(type) (IS_FLOAT(type) ? (int)SL_QTYPE_Q8_0 : (type))
@@ -64,8 +67,31 @@ template <int TYPE> static __device__ __forceinline__ float load_float(const uns
     if (TYPE == SL_QTYPE_F32) {
         return ((const float *)row)[i];
     }
+    if (TYPE == SL_QTYPE_FP8_128) {
+        const unsigned char *block = row + (int64_t)(i / 128) * SL_FP8_128_BYTES;
+        return *(const float *)block * sl_e4m3_to_f32(block[4 + i % 128]);
+    }
     return TYPE == SL_QTYPE_F16 ? sl_half_at(row + 2 * (int64_t)i)
                                 : sl_bf16_to_f32(((const uint16_t *)row)[i]);
+}
+
+/* Elements i .. i + 3, i a multiple of 4, of a row that is aligned to 16 bytes, or of FP8_128. */
+template <int TYPE>
+static __device__ __forceinline__ void load_floats(const unsigned char *row, int32_t i, float w[4]) {
+    if (TYPE == SL_QTYPE_FP8_128) { /* blocks of 132 bytes: rows are aligned to 4 */
+        const unsigned char *block = row + (int64_t)(i / 128) * SL_FP8_128_BYTES;
+        const uint32_t codes = *(const uint32_t *)(block + 4 + i % 128);
+        const float scale = *(const float *)block;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            w[e] = scale * sl_e4m3_to_f32((uint8_t)(codes >> 8 * e));
+        }
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            w[e] = load_float<TYPE>(row, i + e);
+        }
+    }
 }
 
 /* ---- what both shapes share ---- */
@@ -123,6 +149,11 @@ static __device__ __forceinline__ void few_chunk_q8(const linear_args &args, con
                 low = __dp4a(w.words[2 * i + 1], a.y, __dp4a(w.words[2 * i], a.x, low));
                 high = __dp4a(w.words[4 + 2 * i + 1], b.y, __dp4a(w.words[4 + 2 * i], b.x, high));
             }
+            if (sl_group_kind<TYPE>::HAS_UPPER) {
+                part[r] = add_group<TYPE>(low, w.scale, 0, 0, x.scales[g], part[r]);
+                part[r] = add_group<TYPE>(high, w.upper, 0, 0, x.scales[g], part[r]);
+                continue;
+            }
             const int32_t dot =
                 sl_group_kind<TYPE>::HAS_FACTORS ? w.factor0 * low + w.factor1 * high : low + high;
             const int32_t x_sum = min_sum<TYPE>(w.min_factor0, w.min_factor1, x_low, x.sums[g]);
@@ -138,13 +169,11 @@ static __device__ __forceinline__ void few_chunk_float(const linear_args &args, 
     const unsigned char *w_row = work.row;
     const int32_t end = columns < (chunk + 1) * CHUNK ? columns : (chunk + 1) * CHUNK;
     int32_t i = chunk * CHUNK;
-    const bool aligned = ((uint64_t)w_row | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
+    const uint64_t w_bits = TYPE == SL_QTYPE_FP8_128 ? 0 : (uint64_t)w_row;
+    const bool aligned = (w_bits | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
     for (; aligned && i + 4 <= end; i += 4) {
         float w[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            w[e] = load_float<TYPE>(w_row, i + e);
-        }
+        load_floats<TYPE>(w_row, i, w);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (r < n) {
@@ -270,7 +299,8 @@ enum { Q8_GROUPS = 4, Q8_STRIDE = Q8_GROUPS * 8 + 4 };
 
 typedef struct tile_q8 {
     alignas(16) int32_t w[TILE][Q8_STRIDE], x[TILE][Q8_STRIDE];
-    float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS], x_scale[Q8_GROUPS][TILE];
+    float w_scale[TILE][Q8_GROUPS], w_min[TILE][Q8_GROUPS],
+        x_scale[Q8_GROUPS][TILE]; /* w_min: or the upper scale */
     int32_t x_sum[Q8_GROUPS][TILE], x_low[Q8_GROUPS][TILE];
     int8_t factors[TILE][Q8_GROUPS][4]; /* of the two halves' scales, and of their minima */
 } tile_q8;
@@ -315,7 +345,7 @@ template <int TYPE> static __device__ __forceinline__ void put_q8(const part_q8 
     to_x[0] = make_int4(part.x[0].x, part.x[0].y, part.x[1].x, part.x[1].y);
     to_x[1] = make_int4(part.x[2].x, part.x[2].y, part.x[3].x, part.x[3].y);
     tile->w_scale[at][g] = part.w.scale;
-    tile->w_min[at][g] = part.w.min;
+    tile->w_min[at][g] = sl_group_kind<TYPE>::HAS_UPPER ? part.w.upper : part.w.min;
     tile->factors[at][g][0] = (int8_t)part.w.factor0;
     tile->factors[at][g][1] = (int8_t)part.w.factor1;
     tile->x_scale[g][at] = part.x_scale;
@@ -367,7 +397,7 @@ static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, in
         const int32_t x_row = my_row(p, 0) - lane % 4 * 2 + lane / 4;
         const int32_t b[2] = {tile->x[x_row][word], tile->x[x_row][word + 4]};
         int32_t low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        if (sl_group_kind<TYPE>::HAS_FACTORS) {
+        if (sl_group_kind<TYPE>::HAS_FACTORS || sl_group_kind<TYPE>::HAS_UPPER) {
             mma_16(low, a[0], a[1], b[0]);
             mma_16(high, a[2], a[3], b[1]);
         } else {
@@ -377,6 +407,12 @@ static __device__ __forceinline__ void multiply_group_q8(const tile_q8 *tile, in
         for (int e = 0; e < 4; e++) {
             const int32_t row = my_row(p, e);
             const int8_t *factor = factors[e / 2];
+            if (sl_group_kind<TYPE>::HAS_UPPER) {
+                const float x_scale = tile->x_scale[g][row];
+                part[p][e] = add_group<TYPE>(low[e], scale[e / 2], 0, 0, x_scale, part[p][e]);
+                part[p][e] = add_group<TYPE>(high[e], min[e / 2], 0, 0, x_scale, part[p][e]);
+                continue;
+            }
             const int32_t dot =
                 sl_group_kind<TYPE>::HAS_FACTORS ? factor[0] * low[e] + factor[1] * high[e] : low[e];
             const int32_t x_sum =

@@ -10,9 +10,9 @@
 
 static const double relative_limit = 1e-5;
 
-static const char *const cases[] = {"llama",           "llama-scaled", "mistral",    "qwen2",
-                                    "qwen3",           "qwen3-tied",   "qwen3-bf16", "qwen3moe",
-                                    "qwen3moe-nonorm", "gemma3",       "qwen3_5"};
+static const char *const cases[] = {
+    "llama",    "llama-scaled",    "mistral", "qwen2",   "qwen3",           "qwen3-tied",       "qwen3-bf16",
+    "qwen3moe", "qwen3moe-nonorm", "gemma3",  "qwen3_5", "llama-fp8-block", "qwen3-fp8-channel"};
 
 enum { TOKENS = 160, VOCABULARY = 256 };
 

@@ -278,7 +278,7 @@ static void failed_writes_are_errors(void **state) {
 
 static void misuse_is_refused(void **state) {
     (void)state;
-    enum { CASES = 15 };
+    enum { CASES = 16 };
     for (int i = 0; i < CASES; i++) {
         sl_error error = {0};
         sl_gguf_writer *w;
@@ -286,7 +286,7 @@ static void misuse_is_refused(void **state) {
                       blocks = {SL_QTYPE_Q8_0, 1, {33}};
         sl_gguf_shape huge = {SL_QTYPE_F32, 2, {(uint64_t)1 << 40, (uint64_t)1 << 40}},
                       many = {SL_QTYPE_F32, 5, {1}};
-        sl_gguf_shape unknown = {SL_QTYPE_COUNT, 1, {1}};
+        sl_gguf_shape unknown = {SL_QTYPE_COUNT, 1, {1}}, memory_only = {SL_QTYPE_FP8_128, 1, {128}};
         sl_gguf_items nested = {SL_GGUF_ARRAY, NULL, 1};
         assert_int_equal(sl_gguf_writer_create(PATH, &w, &error), 0);
         int result = 0;
@@ -323,6 +323,9 @@ static void misuse_is_refused(void **state) {
             break;
         case 10:
             result = sl_gguf_writer_tensor(w, "t", &unknown, &error);
+            break;
+        case 14:
+            result = sl_gguf_writer_tensor(w, "t", &memory_only, &error);
             break;
         case 11:
             result = sl_gguf_writer_unsigned(w, "general.alignment", SL_GGUF_U32, 12, &error);

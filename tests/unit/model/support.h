@@ -68,12 +68,13 @@ static inline void write_config(const char *folder, const json_t *config) {
     free(text);
 }
 
-/* A folder's weights again, with changes: `edit` may rename, reshape or retype a tensor, and returns false to
- * leave it out. */
+/* A folder's weights again, with changes: `edit` may rename, reshape or retype a tensor or change its data,
+ * and returns false to leave it out. */
 typedef struct edited {
     char name[128], dtype[8];
     uint64_t shape[4]; /* outermost first */
     int rank;
+    unsigned char *data;
 } edited;
 typedef bool (*tensor_edit)(const char *context, edited *tensor);
 
@@ -92,13 +93,17 @@ static inline void write_weights(const char *folder, const char *fixture, tensor
     sl_buffer_text(&header, "{");
     for (uint64_t i = 0; i < sl_source_tensor_count(source); i++) {
         const sl_tensor *tensor = sl_source_tensor_at(source, i, NULL);
-        edited e = {.rank = (int)tensor->dim_count};
+        const size_t bytes_of = (size_t)tensor->bytes;
+        const sl_safetensors_entry *entry = sl_hf_tensor_at(sl_source_hf(source), i);
+        edited e = {.rank = (int)entry->rank, .data = malloc(bytes_of)};
+        memcpy(e.data, tensor->data, bytes_of);
         snprintf(e.name, sizeof e.name, "%s", tensor->name);
-        snprintf(e.dtype, sizeof e.dtype, "%s", tensor->type == SL_QTYPE_BF16 ? "BF16" : "F32");
+        snprintf(e.dtype, sizeof e.dtype, "%s", entry->dtype);
         for (int d = 0; d < e.rank; d++) {
             e.shape[d] = tensor->dims[e.rank - 1 - d];
         }
         if (edit && !edit(context, &e)) {
+            free(e.data);
             continue;
         }
         sl_buffer_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", header.length > 1 ? "," : "",
@@ -106,9 +111,9 @@ static inline void write_weights(const char *folder, const char *fixture, tensor
         for (int d = 0; d < e.rank; d++) {
             sl_buffer_printf(&header, "%s%llu", d ? "," : "", (unsigned long long)e.shape[d]);
         }
-        sl_buffer_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.size,
-                         data.size + (size_t)tensor->bytes);
-        put_bytes(&data, tensor->data, (size_t)tensor->bytes);
+        sl_buffer_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.size, data.size + bytes_of);
+        put_bytes(&data, e.data, bytes_of);
+        free(e.data);
     }
     sl_buffer_text(&header, "}");
     while (header.length % 8 != 0) {

@@ -54,6 +54,11 @@ static int leftovers(void) {
     return count;
 }
 
+/* Some types are what checkpoints' weights become in memory. */
+static bool is_written(int type) {
+    return sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF;
+}
+
 /* ---- synth ---- */
 
 static void every_preset_and_type_loads(void **state) {
@@ -62,6 +67,9 @@ static void every_preset_and_type_loads(void **state) {
                                         "qwen3moe", "gemma3",  "qwen3_5"};
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+            if (!is_written(type)) {
+                continue;
+            }
             sl_error error;
             sl_model *model;
             synth(OUT, small[i], (sl_qtype)type, 1);
@@ -98,6 +106,9 @@ static void check_spread(const sl_tensor *tensor, double wanted) {
 static void random_weights_have_the_right_spread(void **state) {
     (void)state;
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+        if (!is_written(type)) {
+            continue;
+        }
         synth(OUT, "qwen3moe", (sl_qtype)type, 3);
         sl_gguf *gguf = open_gguf(OUT);
         for (uint64_t i = 0; i < sl_gguf_tensor_count(gguf); i++) {
@@ -243,7 +254,9 @@ static void values_are_the_reference_encoding(void **state) {
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_synth_options options = {
             .preset = "qwen3moe", .type = SL_QTYPE_BF16, .seed = 2, .layers = 1};
-        check_reference_encoding(&options, (sl_qtype)type);
+        if (is_written(type)) {
+            check_reference_encoding(&options, (sl_qtype)type);
+        }
     }
     /* Matrices that are more than one batch of rows. */
     const sl_synth_options large = {

@@ -127,12 +127,40 @@ static void blocks_are_those_of_ggml(void **state) {
     fclose(file);
     free(record);
     for (int type = 0; type < SL_QTYPE_COUNT; type++) { /* a new row needs its records */
-        if (type != SL_QTYPE_F32) {
+        if (type != SL_QTYPE_F32 && sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF) {
             /* Without those whose bytes ggml leaves to chance: see nonlinear.c. */
             const int left_out = type == SL_QTYPE_IQ4_NL ? 7 : type == SL_QTYPE_MXFP4 ? 1 : 0;
             assert_in_range(encoded[type], 34 - left_out, 1000);
             assert_in_range(decoded[type], encoded[type], 1000);
         }
+    }
+}
+
+/* The types of blocks.h that are not ggml's, by hand: numbers of few bits, so that every value is exact. */
+static void own_types_mean_what_they_say(void **state) {
+    (void)state;
+    static const float fp4[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    /* E4M3: 0, 2^-9, 7 * 2^-9, 2^-6, 1, 1.125, 240, 448 */
+    static const uint8_t codes[8] = {0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x77, 0x7e};
+    static const float numbers[8] = {0, 0x1p-9f, 0x7p-9f, 0x1p-6f, 1, 1.125f, 240, 448};
+    sl_block_nvfp4_128 four = {.scale = 0.75f};
+    sl_block_fp8_128 eight = {.scale = -0.75f};
+    for (int i = 0; i < 128; i++) {
+        const int group = i / 16, within = i % 16, level = (i * 5 + group) % 16;
+        four.scales[group] = codes[group];
+        four.quants[8 * group + within % 8] |= (uint8_t)(within < 8 ? level : level << 4);
+        eight.codes[i] = (uint8_t)(codes[i * 3 % 8] | (i % 5 == 0) << 7);
+    }
+    float values[128];
+    sl_qtype_get(SL_QTYPE_NVFP4_128)->decode(&four, values, 128);
+    for (int i = 0; i < 128; i++) {
+        const int level = (i * 5 + i / 16) % 16;
+        const float value = 0.75f * numbers[i / 16] * fp4[level % 8];
+        assert_true(values[i] == (level < 8 ? value : -value));
+    }
+    sl_qtype_get(SL_QTYPE_FP8_128)->decode(&eight, values, 128);
+    for (int i = 0; i < 128; i++) {
+        assert_true(values[i] == (i % 5 == 0 ? 0.75f : -0.75f) * numbers[i * 3 % 8]);
     }
 }
 
@@ -164,6 +192,10 @@ static void gaussian_data_comes_back_near(void **state) {
         [SL_QTYPE_IQ4_NL] = 6.198e-3 * 1.02,
         [SL_QTYPE_IQ4_XS] = 5.889e-3 * 1.02,
         [SL_QTYPE_MXFP4] = 1.325e-2 * 1.02,
+        [SL_QTYPE_NVFP4] = 9.066e-3 * 1.02,
+        /* Not ggml's: a scale in E4M3 of another unit, and a relative 2^-4 at most, uniform within a step. */
+        [SL_QTYPE_NVFP4_128] = 9.066e-3 * 1.02,
+        [SL_QTYPE_FP8_128] = 7.5e-4,
     };
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);
@@ -199,8 +231,12 @@ static void no_input_disturbs_the_next_block(void **state) {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, 1e20f};
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);
-        /* Half of a step, of the 3 or 8 that -8 to 8 is cut into; 3 bits do not reach the 8. */
-        const float worst = type == SL_QTYPE_Q2_K ? 2.7f : type == SL_QTYPE_Q3_K ? 2.1f : 1.0f;
+        /* Half of a step, of the 3 or 8 that -8 to 8 is cut into; 3 bits do not reach the 8. E2M1's last step
+         * is a third of the largest, 8.25. */
+        const float worst = type == SL_QTYPE_Q2_K                                  ? 2.7f
+                            : type == SL_QTYPE_Q3_K                                ? 2.1f
+                            : type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128 ? 1.4f
+                                                                                   : 1.0f;
         for (size_t k = 0; k < sizeof odd / sizeof odd[0]; k++) {
             float values[2 * ELEMENTS];
             float back[2 * ELEMENTS];
@@ -248,7 +284,7 @@ static void numbers_and_names_are_those_of_ggml(void **state) {
     for (uint32_t number = 0; number < 1000; number++) {
         named += sl_gguf_type_name(number) != NULL;
     }
-    assert_int_equal(supported, SL_QTYPE_COUNT);
+    assert_int_equal(supported, SL_QTYPE_NVFP4_128); /* the types behind it are not ggml's */
     assert_int_equal(named, count);
     assert_null(sl_gguf_type_name(4));
     assert_null(sl_gguf_type_name(UINT32_MAX));
@@ -260,6 +296,8 @@ static void numbers_and_names_are_those_of_ggml(void **state) {
     assert_int_equal(sl_qtype_parse("q4_0 "), -1);
     assert_int_equal(sl_qtype_parse(""), -1);
     assert_int_equal(sl_qtype_parse("fp8"), -1);
+    assert_int_equal(sl_qtype_parse("fp8_128"), -1); /* files cannot be written in it */
+    assert_int_equal(sl_qtype_from_gguf(SL_QTYPE_NO_GGUF), -1);
     assert_null(sl_qtype_get(SL_QTYPE_ALL));
 }
 
@@ -290,6 +328,7 @@ static void sizes_are_whole_blocks_and_fit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_those_of_ggml),
+        cmocka_unit_test(own_types_mean_what_they_say),
         cmocka_unit_test(gaussian_data_comes_back_near),
         cmocka_unit_test(no_input_disturbs_the_next_block),
         cmocka_unit_test(numbers_and_names_are_those_of_ggml),

@@ -23,6 +23,8 @@ SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
     case SL_QTYPE_Q5_0:
         return 16;
     case SL_QTYPE_MXFP4:
+    case SL_QTYPE_NVFP4:
+    case SL_QTYPE_NVFP4_128:
         return 12;
     case SL_QTYPE_Q4_0:
         return 8;
@@ -72,6 +74,8 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     case SL_QTYPE_IQ4_XS:
         return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, 0, unpack_nibbles(period, quad));
     case SL_QTYPE_MXFP4:
+    case SL_QTYPE_NVFP4:
+    case SL_QTYPE_NVFP4_128:
         return look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, 12, unpack_nibbles(period, quad));
     case SL_QTYPE_Q5_0:
     case SL_QTYPE_Q5_1:
@@ -108,7 +112,8 @@ SL_ALWAYS_INLINE int dot_is_narrow(sl_qtype type) {
            type == SL_QTYPE_Q3_K;
 }
 SL_ALWAYS_INLINE int dot_is_unsigned(sl_qtype type) {
-    return type == SL_QTYPE_Q5_0 || type == SL_QTYPE_Q5_1 || type == SL_QTYPE_Q5_K || type == SL_QTYPE_MXFP4;
+    return type == SL_QTYPE_Q5_0 || type == SL_QTYPE_Q5_1 || type == SL_QTYPE_Q5_K || type == SL_QTYPE_MXFP4 ||
+           type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128;
 }
 SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
     return dot_is_narrow(type) ? vi_zero() : start;

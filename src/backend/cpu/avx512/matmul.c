@@ -8,6 +8,7 @@ enum { SL_FLOAT_ROWS = 8 };
 SL_EACH_INT_TYPE(SL_INT_TYPE)
 SL_TILES(SL_FLOAT_TILE, f32, F32)
 SL_TILES(SL_FLOAT_TILE, f16, F16)
+SL_TILES(SL_FP8_TILE, fp8_128, FP8_128)
 
 /* Class "bf16/pairs": vdpbf16ps adds the products of two neighbouring columns to the sum, the odd column's
  * first, each rounded to nearest even, subnormals taken as zero. */
@@ -50,7 +51,7 @@ static void pack_row_bf16(const sl_matmul_source *source) {
 SL_TILES(BF16_TILE, bf16, BF16)
 
 static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
-    SL_FLOAT_ROW(f32, F32), SL_FLOAT_ROW(f16, F16),
+    SL_FLOAT_ROW(f32, F32), SL_FLOAT_ROW(f16, F16), SL_FLOAT_ROW(fp8_128, FP8_128),
     /* A block is a pair of columns. */
     [SL_QTYPE_BF16] = {.tiles = SL_TILE_LIST(bf16),
                        .pack_row = pack_row_bf16,

@@ -24,6 +24,8 @@ SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
     case SL_QTYPE_Q5_0:
         return 16;
     case SL_QTYPE_MXFP4:
+    case SL_QTYPE_NVFP4:
+    case SL_QTYPE_NVFP4_128:
         return 12;
     case SL_QTYPE_Q4_0:
         return 8;
@@ -73,6 +75,8 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     case SL_QTYPE_IQ4_XS:
         return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, 128, unpack_nibbles(period, quad));
     case SL_QTYPE_MXFP4:
+    case SL_QTYPE_NVFP4:
+    case SL_QTYPE_NVFP4_128:
         return look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, 12, unpack_nibbles(period, quad));
     case SL_QTYPE_Q5_0:
     case SL_QTYPE_Q5_1:

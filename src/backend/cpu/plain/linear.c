@@ -19,6 +19,8 @@
  *     iq4_xs                q from the table, scale = d * group_scale (rounded to f32)
  *     q3_k, q6_k            q - 4, q - 32; scale = d, factors = the two group scales
  *     q2_k                  scale = d, minimum = dmin, factors = the two group scales and minima
+ *     nvfp4, nvfp4_128      q from the table; each half has a scale, and scale * dot stands for the sum,
+ * rounded, of the halves' own scale * dot: the group's, or the block's scale times that (rounded to f32)
  *
  * and no minimum, and factors 1, where none are named. Another tier may regroup the float part and call it
  * another class; the integer part is the same everywhere. At the end bias, then residual are added. */
@@ -140,15 +142,17 @@ void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, in
 
 /* A weight row as class "q8_32" describes it. */
 typedef struct unpacked {
-    float *scales, *minima;                 /* [columns / 32] */
+    float *scales, *minima; /* [columns / 32] */
+    float *uppers;          /* [columns / 32]: with `halves`, scales of the upper halves */
+    bool halves;
     int8_t *values, *factors, *min_factors; /* [columns], [columns / 16] twice */
 } unpacked;
 
 static unpacked unpacked_at(void *scratch, int32_t columns) {
-    unpacked row;
-    row.scales = scratch;
+    unpacked row = {.scales = scratch};
     row.minima = row.scales + columns / 32;
-    row.values = (int8_t *)(void *)(row.minima + columns / 32);
+    row.uppers = row.minima + columns / 32;
+    row.values = (int8_t *)(void *)(row.uppers + columns / 32);
     row.factors = row.values + columns;
     row.min_factors = row.factors + columns / 16;
     return row;
@@ -157,7 +161,7 @@ static unpacked unpacked_at(void *scratch, int32_t columns) {
 uint64_t sl_plain_linear_q8_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const uint64_t columns = (uint64_t)largest_columns(query);
-    return sl_cpu_scratch_bytes(query, columns / 32 * 2 * sizeof(float) + columns + columns / 16 * 2);
+    return sl_cpu_scratch_bytes(query, columns / 32 * 3 * sizeof(float) + columns + columns / 16 * 2);
 }
 
 static void unpack_q8_0(const void *data, int32_t columns, unpacked row) {
@@ -306,6 +310,33 @@ static void unpack_mxfp4(const void *data, int32_t columns, unpacked row) {
     }
 }
 
+/* 32 elements from 16 bytes. */
+static void unpack_fp4(const uint8_t *quants, int8_t *values) {
+    for (uint32_t i = 0; i < 32; i++) {
+        values[i] = sl_mxfp4_value(sl_nvfp4_quant(quants + 8 * (i / 16), i % 16));
+    }
+}
+
+static void unpack_nvfp4(const void *data, int32_t columns, unpacked row) {
+    const sl_block_nvfp4 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_nvfp4 *block = &blocks[g / 2];
+        row.scales[g] = sl_nvfp4_scale(block->scales[2 * (g % 2)]);
+        row.uppers[g] = sl_nvfp4_scale(block->scales[2 * (g % 2) + 1]);
+        unpack_fp4(block->quants + 16 * (g % 2), row.values + 32 * g);
+    }
+}
+
+static void unpack_nvfp4_128(const void *data, int32_t columns, unpacked row) {
+    const sl_block_nvfp4_128 *blocks = data;
+    for (int32_t g = 0; g < columns / 32; g++) {
+        const sl_block_nvfp4_128 *block = &blocks[g / 4];
+        row.scales[g] = block->scale * sl_nvfp4_scale(block->scales[2 * (g % 4)]);
+        row.uppers[g] = block->scale * sl_nvfp4_scale(block->scales[2 * (g % 4) + 1]);
+        unpack_fp4(block->quants + 16 * (g % 4), row.values + 32 * g);
+    }
+}
+
 static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
     const sl_block_q6_k *blocks = data;
     for (int32_t g = 0; g < columns / 32; g++) {
@@ -324,11 +355,14 @@ static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
 
 typedef void (*unpack_function)(const void *data, int32_t columns, unpacked row);
 static const unpack_function unpackers[SL_QTYPE_COUNT] = {
-    [SL_QTYPE_Q8_0] = unpack_q8_0,   [SL_QTYPE_Q4_0] = unpack_q4_0,     [SL_QTYPE_Q4_K] = unpack_q4_k,
-    [SL_QTYPE_Q6_K] = unpack_q6_k,   [SL_QTYPE_Q5_K] = unpack_q5_k,     [SL_QTYPE_Q4_1] = unpack_q4_1,
-    [SL_QTYPE_Q5_0] = unpack_q5_0,   [SL_QTYPE_Q5_1] = unpack_q5_1,     [SL_QTYPE_Q2_K] = unpack_q2_k,
-    [SL_QTYPE_Q3_K] = unpack_q3_k,   [SL_QTYPE_IQ4_NL] = unpack_iq4_nl, [SL_QTYPE_IQ4_XS] = unpack_iq4_xs,
-    [SL_QTYPE_MXFP4] = unpack_mxfp4,
+    [SL_QTYPE_Q8_0] = unpack_q8_0,           [SL_QTYPE_Q4_0] = unpack_q4_0,
+    [SL_QTYPE_Q4_K] = unpack_q4_k,           [SL_QTYPE_Q6_K] = unpack_q6_k,
+    [SL_QTYPE_Q5_K] = unpack_q5_k,           [SL_QTYPE_Q4_1] = unpack_q4_1,
+    [SL_QTYPE_Q5_0] = unpack_q5_0,           [SL_QTYPE_Q5_1] = unpack_q5_1,
+    [SL_QTYPE_Q2_K] = unpack_q2_k,           [SL_QTYPE_Q3_K] = unpack_q3_k,
+    [SL_QTYPE_IQ4_NL] = unpack_iq4_nl,       [SL_QTYPE_IQ4_XS] = unpack_iq4_xs,
+    [SL_QTYPE_MXFP4] = unpack_mxfp4,         [SL_QTYPE_NVFP4] = unpack_nvfp4,
+    [SL_QTYPE_NVFP4_128] = unpack_nvfp4_128,
 };
 
 static int32_t dot16(const int8_t *a, const int8_t *b) {
@@ -354,8 +388,13 @@ static int32_t min_sum(const int8_t *factors, const int8_t *x, int32_t sum) {
 static float dot_q8(unpacked w, sl_q8_32 x, int32_t columns) {
     float y = 0;
     for (int32_t g = 0; g < columns / 32; g++) {
-        const int32_t dot = w.factors[2 * g] * dot16(w.values + 32 * g, x.values + 32 * g) +
-                            w.factors[2 * g + 1] * dot16(w.values + 32 * g + 16, x.values + 32 * g + 16);
+        const int32_t low = dot16(w.values + 32 * g, x.values + 32 * g);
+        const int32_t high = dot16(w.values + 32 * g + 16, x.values + 32 * g + 16);
+        if (w.halves) {
+            y += (w.scales[g] * (float)low + w.uppers[g] * (float)high) * x.scales[g];
+            continue;
+        }
+        const int32_t dot = w.factors[2 * g] * low + w.factors[2 * g + 1] * high;
         const int32_t sum = min_sum(w.min_factors + 2 * g, x.values + 32 * g, x.sums[g]);
         y += (w.scales[g] * (float)dot - w.minima[g] * (float)sum) * x.scales[g];
     }
@@ -366,7 +405,8 @@ void sl_plain_linear_q8(const sl_cpu_context *context, const sl_cpu_op *op, int 
     part part;
     while (next_part(context, op, &part)) {
         const int32_t columns = part.weight->columns;
-        const unpacked w = unpacked_at(sl_cpu_scratch(op, thread, threads), columns);
+        unpacked w = unpacked_at(sl_cpu_scratch(op, thread, threads), columns);
+        w.halves = part.weight->type == SL_QTYPE_NVFP4 || part.weight->type == SL_QTYPE_NVFP4_128;
         memset(w.minima, 0, (size_t)(columns / 32) * sizeof *w.minima);
         memset(w.factors, 1, (size_t)(columns / 16));
         memset(w.min_factors, 1, (size_t)(columns / 16));

@@ -1,0 +1,214 @@
+#include "format/quantization.h"
+
+#include <string.h>
+
+#define ROOT "quantization_config"
+enum { BLOCK_LIMIT = 1 << 20, CODES_OF_A_BLOCK = 128 /* what a block of columns must be a multiple of */ };
+
+/* Where a rule is checked: an object of the config, and its path in messages. */
+typedef struct part {
+    sl_json_place place; /* of the object */
+    const char *path;
+    sl_error *error;
+} part;
+
+static int refuse(const part *p, const char *key, const char *value, const char *rule) {
+    return sl_fail(p->error, SL_ERR_UNSUPPORTED, "%s: '%s.%s' is %.40s, %s", p->place.file, p->path, key,
+                   value, rule);
+}
+
+/* A value as messages show it. */
+static const char *shown(const json_t *value, char text[64]) {
+    if (json_is_string(value)) {
+        const char *string = json_string_value(value);
+        size_t length = 0;
+        text[length++] = '"';
+        for (; *string && length < 40; string++) {
+            text[length++] = *string >= 0x20 && *string < 0x7f ? *string : '?';
+        }
+        text[length++] = '"';
+        text[length] = '\0';
+        return text;
+    }
+    if (json_is_integer(value)) {
+        snprintf(text, 64, "%lld", (long long)json_integer_value(value));
+        return text;
+    }
+    return json_is_true(value) ? "true" : json_is_false(value) ? "false" : "of another type";
+}
+
+/* The key may be missing where `needed` is false; otherwise it is one of the words, of which a NULL is the
+ * last. */
+static int expect_word(const part *p, const char *key, bool needed, const char *const *words,
+                       const char *rule) {
+    char text[64];
+    const json_t *value = sl_json_find(p->place.root, NULL, key);
+    if (!value) {
+        return needed ? refuse(p, key, "missing", rule) : 0;
+    }
+    for (; *words; words++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), *words) == 0) {
+            return 0;
+        }
+    }
+    return refuse(p, key, shown(value, text), rule);
+}
+
+/* Missing, null, or an object or array with nothing in it. */
+static int expect_nothing(const part *p, const char *key, const char *rule) {
+    char text[64];
+    const json_t *value = sl_json_find(p->place.root, NULL, key);
+    const bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
+                       (json_is_array(value) && json_array_size(value) == 0);
+    return empty ? 0 : refuse(p, key, shown(value, text), rule);
+}
+
+/* Missing, null or `wanted`. */
+static int expect_bool(const part *p, const char *key, bool wanted, const char *rule) {
+    char text[64];
+    const json_t *value = sl_json_find(p->place.root, NULL, key);
+    return !value || (json_is_boolean(value) && json_is_true(value) == wanted)
+               ? 0
+               : refuse(p, key, shown(value, text), rule);
+}
+
+/* Rows and columns that share a scale. */
+static int read_block(const part *p, const char *key, sl_hf_quantization *q) {
+    const json_t *value = sl_json_find(p->place.root, NULL, key);
+    uint64_t sizes[2];
+    if (!value) {
+        return 0;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *item = json_array_get(value, i);
+        if (json_array_size(value) != 2 || !json_is_integer(item) || json_integer_value(item) < 1 ||
+            json_integer_value(item) > BLOCK_LIMIT) {
+            return sl_fail(p->error, SL_ERR_FORMAT, "%s: '%s.%s' must be two integers from 1 to %d",
+                           p->place.file, p->path, key, BLOCK_LIMIT);
+        }
+        sizes[i] = (uint64_t)json_integer_value(item);
+    }
+    if (sizes[1] % CODES_OF_A_BLOCK != 0) {
+        return sl_fail(p->error, SL_ERR_UNSUPPORTED,
+                       "%s: '%s.%s' has blocks of %llu columns, must be a multiple of %d", p->place.file,
+                       p->path, key, (unsigned long long)sizes[1], CODES_OF_A_BLOCK);
+    }
+    if (q->block_rows && (q->block_rows != sizes[0] || q->block_columns != sizes[1])) {
+        return sl_fail(p->error, SL_ERR_UNSUPPORTED, "%s: '%s.%s': all blocks must be of one size",
+                       p->place.file, p->path, key);
+    }
+    q->block_rows = sizes[0];
+    q->block_columns = sizes[1];
+    return 0;
+}
+
+/* ---- the methods ---- */
+
+static int read_fp8(const part *p, sl_hf_quantization *q) {
+    static const char *const formats[] = {"e4m3", "float8_e4m3fn", NULL};
+    const int code = expect_word(p, "fmt", false, formats, "only \"e4m3\" is supported");
+    return code ? code : read_block(p, "weight_block_size", q);
+}
+
+/* `weights` of a group of modules. */
+static int read_weights(const part *p, sl_hf_quantization *q) {
+    static const char *const types[] = {"float", NULL};
+    static const char *const strategies_8[] = {"tensor", "channel", "block", NULL};
+    static const char *const strategies_4[] = {"tensor_group", "group", NULL};
+    char text[64];
+    const json_t *bits = sl_json_find(p->place.root, NULL, "num_bits");
+    const json_t *group = sl_json_find(p->place.root, NULL, "group_size");
+    const bool four = json_is_integer(bits) && json_integer_value(bits) == 4;
+    int code = expect_word(p, "type", true, types, "only \"float\" is supported");
+    if (code == 0 && !four && !(json_is_integer(bits) && json_integer_value(bits) == 8)) {
+        code = refuse(p, "num_bits", bits ? shown(bits, text) : "missing", "only 8 and 4 are supported");
+    }
+    if (code == 0 && group && !(four && json_is_integer(group) && json_integer_value(group) == 16)) {
+        code = refuse(p, "group_size", shown(group, text), "only 16 of 4 bits are supported");
+    }
+    code = code ? code
+                : expect_word(p, "strategy", false, four ? strategies_4 : strategies_8,
+                              "this is not supported for weights of so many bits");
+    code = code ? code : expect_bool(p, "symmetric", true, "zero points are not supported");
+    code = code ? code : expect_bool(p, "dynamic", false, "weights must have scales of their own");
+    return code ? code : read_block(p, "block_structure", q);
+}
+
+static int read_groups(const part *p, sl_hf_quantization *q) {
+    const json_t *groups = sl_json_find(p->place.root, NULL, "config_groups"), *group;
+    const char *name;
+    if (groups && !json_is_object(groups)) {
+        return sl_fail(p->error, SL_ERR_FORMAT, "%s: '%s.config_groups' must be an object", p->place.file,
+                       p->path);
+    }
+    json_object_foreach((json_t *)(uintptr_t)groups, name, group) {
+        const json_t *weights = sl_json_find(group, NULL, "weights");
+        const part inner = {{weights, p->place.file}, ROOT ".config_groups.*.weights", p->error};
+        const int code = weights ? read_weights(&inner, q) : 0;
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+static int read_compressed(const part *p, sl_hf_quantization *q) {
+    static const char *const formats[] = {"float-quantized", "nvfp4-pack-quantized", "mixed-precision", NULL};
+    static const char *const done[] = {"compressed", NULL};
+    static const char *const dense[] = {"dense", NULL};
+    const json_t *sparsity = sl_json_find(p->place.root, NULL, "sparsity_config");
+    const part inner = {{sparsity, p->place.file}, ROOT ".sparsity_config", p->error};
+    int code = expect_word(
+        p, "format", true, formats,
+        "only \"float-quantized\", \"nvfp4-pack-quantized\" and \"mixed-precision\" are supported");
+    code =
+        code ? code : expect_word(p, "quantization_status", false, done, "only \"compressed\" is supported");
+    code = code ? code : expect_nothing(p, "transform_config", "transforms are not supported");
+    code = code || !sparsity
+               ? code
+               : expect_word(&inner, "format", false, dense, "sparse weights are not supported");
+    return code ? code : read_groups(p, q);
+}
+
+static int read_modelopt(const part *p, sl_hf_quantization *q) {
+    static const char *const algorithms[] = {"FP8", "NVFP4", "MIXED_PRECISION", NULL};
+    const int code = expect_word(p, "quant_algo", true, algorithms,
+                                 "only \"FP8\", \"NVFP4\" and \"MIXED_PRECISION\" are supported");
+    return code ? code : read_groups(p, q);
+}
+
+static int read_nothing(const part *p, sl_hf_quantization *q) {
+    (void)p, (void)q;
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*read)(const part *p, sl_hf_quantization *q);
+} methods[] = {{"fp8", read_fp8},
+               {"fbgemm_fp8", read_nothing},
+               {"compressed-tensors", read_compressed},
+               {"modelopt", read_modelopt}};
+
+int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, sl_error *error) {
+    char text[64];
+    const sl_json_place root = sl_hf_config_place(hf);
+    const json_t *config = sl_json_find(root.root, NULL, ROOT);
+    const json_t *method = sl_json_find(config, NULL, "quant_method");
+    const part p = {{config, root.file}, ROOT, error};
+    memset(quantization, 0, sizeof *quantization);
+    if (!config) {
+        return 0;
+    }
+    if (!json_is_object(config)) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s: '" ROOT "' must be an object", root.file);
+    }
+    quantization->there = true;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        if (json_is_string(method) && strcmp(json_string_value(method), methods[i].name) == 0) {
+            return methods[i].read(&p, quantization);
+        }
+    }
+    return refuse(&p, "quant_method", method ? shown(method, text) : "missing",
+                  "only \"fp8\", \"fbgemm_fp8\", \"compressed-tensors\" and \"modelopt\" are supported");
+}

@@ -1,0 +1,19 @@
+/* What config.json's quantization_config says about weights, for the schemes whose weights can be read: FP8
+ * (E4M3) and NVFP4, as Hugging Face ("fp8", "fbgemm_fp8"), compressed-tensors and NVIDIA's ModelOpt write
+ * them. Which modules are quantised is left to their tensors, which differ; what is refused here would give
+ * tensors of the same names another meaning. Scales of activations and of caches are left out of account:
+ * here activations and caches have the engine's own types. */
+#ifndef SL_FORMAT_QUANTIZATION_H
+#define SL_FORMAT_QUANTIZATION_H
+
+#include "format/hf.h"
+
+typedef struct sl_hf_quantization {
+    bool there;
+    uint64_t block_rows, block_columns; /* that share a scale where scales are of blocks; 0 without */
+} sl_hf_quantization;
+
+/* SL_ERR_UNSUPPORTED names file, key and value of what cannot be read, SL_ERR_FORMAT what is malformed. */
+int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, sl_error *error);
+
+#endif

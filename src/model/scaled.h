@@ -1,0 +1,52 @@
+/* Matrices that have scales in tensors of their own: checkpoints' FP8 and NVFP4 (format/quantization.h), and
+ * GGUF's NVFP4 with a scale for the whole matrix. They become blocks of FP8_128 and NVFP4_128, with the same
+ * values: their codes and scales, those of larger parts repeated in every block. Inside src/model.
+ *
+ * With w the module's name in a checkpoint, [rows][columns] of a matrix, and E2M1's two numbers of a byte in
+ * the order of its nibbles:
+ *
+ *     w.weight F8_E4M3 [rows][columns], and w.weight_scale or w.weight_scale_inv, F32, BF16 or F16: one
+ * number, [rows], [rows][1], or one for each block of the config's size: value = code * scale w.weight U8
+ * [rows][columns / 2], w.weight_scale F8_E4M3 [rows][columns / 16] and w.weight_scale_2 F32, one number:
+ * value = code * (weight_scale * weight_scale_2) w.weight_packed U8, w.weight_scale likewise,
+ * w.weight_global_scale F32, one number: value = code * (weight_scale * (1 / weight_global_scale))
+ *
+ * In GGUF, beside w.weight of type NVFP4, w.scale F32: one number for each expert, or one. Scales of
+ * activations (input_scale, input_global_scale) are not used. */
+#ifndef SL_MODEL_SCALED_H
+#define SL_MODEL_SCALED_H
+
+#include "format/quantization.h"
+#include "model/bind.h"
+
+enum { SL_SCALED_IGNORED = 2 };
+
+/* Borrowed from the source. */
+typedef struct sl_scaled {
+    sl_qtype type; /* that the blocks have */
+    int32_t experts, rows, columns;
+    const sl_tensor *codes, *scales, *whole; /* scales or whole may be NULL */
+    bool divides;                            /* by whole */
+    uint64_t block_rows, block_columns;      /* of FP8, that share one of `scales` */
+    uint64_t scale_columns;                  /* of FP8, numbers in a row of `scales` */
+    const sl_tensor *ignored[SL_SCALED_IGNORED];
+    const char *file;
+} sl_scaled;
+
+/* Where to look. */
+typedef struct sl_scaled_query {
+    const sl_source *source;
+    const sl_hf_quantization *quantization;
+    const char *name; /* of the weight in the source: "...weight" */
+    int32_t experts, rows, columns;
+} sl_scaled_query;
+
+/* *there: whether the weight is such a matrix; then every tensor of it was checked, but for the numbers in
+ * it. */
+int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error);
+/* Bytes of all blocks; false when that overflows. */
+bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes);
+/* Writes them. SL_ERR_FORMAT names a tensor with a scale that is none. */
+int sl_scaled_pack(const sl_scaled *scaled, void *blocks, sl_error *error);
+
+#endif
