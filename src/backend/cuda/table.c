@@ -287,6 +287,7 @@ static const sl_cuda_kernel kernels[] = {
     MATVEC(F32, f32, F32, "f32/lanes", sl_cuda_matvec_float_declines, 0),
     MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
     MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(FP8_128, fp8_128, F32, "fp8/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
     MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
