@@ -228,6 +228,9 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_f16);
 SL_CUDA_RUN(sl_cuda_linear_tile_f32); /* from 9 rows on, in the class of matvec's F32 */
 SL_CUDA_RUN(sl_cuda_linear_matvec_bf16);
 SL_CUDA_RUN(sl_cuda_linear_matvec_fp8_128);
+SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4_128);
+const char *sl_cuda_fp4_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_matvec_q4_k);

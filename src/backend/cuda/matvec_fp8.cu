@@ -6,23 +6,9 @@
  * Class "fp8/lanes": elements 4 l .. 4 l + 3 of every block belong to lane l. It adds block after block, from
  * 0: sum = fmaf(scale, dot, sum), where dot adds the four products in rising order, from 0, with fmaf. Then
  * the lanes are added as in sl_warp_sum. Then bias, then residual. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/matvec_lanes.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / SL_WARP, BLOCK = SL_FP8_128_ELEMENTS };
-
-typedef struct fp8_args {
-    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
-    int32_t first_block[SL_LINEAR_SEGMENTS + 1]; /* of each segment, along x */
-    int32_t segments;
-    sl_cuda_operand x, ids, residual, y;
-    int32_t experts_used, x_share; /* rows of y that read one row of x */
-} fp8_args;
-
-static __device__ __forceinline__ uint32_t load_word(const unsigned char *at) {
-    uint32_t word;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"(at));
-    return word;
-}
+enum { BLOCK = SL_FP8_128_ELEMENTS };
 
 static __device__ __forceinline__ float half_of(uint32_t bits) {
     float value;
@@ -43,25 +29,6 @@ static __device__ __forceinline__ void decode_four(uint32_t codes, float w[4]) {
     w[1] = half_of(low >> 16);
     w[2] = half_of(high & 0xffffu);
     w[3] = half_of(high >> 16);
-}
-
-static __device__ __forceinline__ int32_t find_segment(const fp8_args &args) {
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
-        segment++;
-    }
-    return segment;
-}
-
-static __device__ __forceinline__ void store(const fp8_args &args, const sl_cuda_weight &weight,
-                                             int32_t expert, int32_t row, int32_t output, float value) {
-    if (weight.bias) {
-        value += weight.bias[(int64_t)expert * weight.rows + output];
-    }
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
 }
 
 /* What a lane has of some blocks of its weight rows. */
@@ -114,23 +81,13 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
     }
 };
 
-/* With experts blockIdx.y is a row of y, otherwise a group of ROWS rows. */
 template <int ROWS, int OUTPUTS, int AHEAD>
-static __global__ void __launch_bounds__(THREADS)
-    fp8_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ fp8_args args) {
+static __global__ void __launch_bounds__(LANES_THREADS)
+    fp8_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ lanes_args args) {
     sl_let_next_begin();
-    const int32_t segment = find_segment(args);
-    const sl_cuda_weight &weight = args.weights[segment];
-    const int32_t first = (int32_t)blockIdx.y * ROWS, blocks = weight.columns / BLOCK;
-    const int32_t output =
-        (((int32_t)blockIdx.x - args.first_block[segment]) * WARPS + (int32_t)threadIdx.x / SL_WARP) *
-        OUTPUTS;
     const unsigned char *w_rows[OUTPUTS];
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) { /* past the end: the last row once more */
-        const int32_t w_row = output + o < weight.rows ? output + o : weight.rows - 1;
-        w_rows[o] = weight.data + (uint64_t)w_row * weight.row_bytes;
-    }
+    const int32_t segment = find_segment(args), output = find_rows<OUTPUTS>(args, segment, w_rows);
+    const int32_t first = (int32_t)blockIdx.y * ROWS, blocks = args.weights[segment].columns / BLOCK;
     some_blocks<OUTPUTS, AHEAD> some;
     if (!args.ids.data) {
         some.load(w_rows, 0, blocks);
@@ -145,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
         expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
 #pragma unroll
         for (int o = 0; o < OUTPUTS; o++) {
-            w_rows[o] += (uint64_t)expert * weight.expert_bytes;
+            w_rows[o] += (uint64_t)expert * args.weights[segment].expert_bytes;
         }
         some.load(w_rows, 0, blocks);
     }
@@ -158,39 +115,12 @@ static __global__ void __launch_bounds__(THREADS)
         some.add(args.x, first / args.x_share, rows, block, blocks, sums);
         some = next;
     }
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            sums[o][r] = sl_warp_sum(sums[o][r]);
-            if (threadIdx.x % SL_WARP == 0 && output + o < weight.rows && r < rows) {
-                store(args, weight, expert, first + r, output + o, sums[o][r]);
-            }
-        }
-    }
+    finish<ROWS, OUTPUTS>(args, segment, expert, first, rows, output, sums);
 }
 
 template <int ROWS, int OUTPUTS, int AHEAD>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    fp8_args args = {};
-    int32_t blocks = 0;
-    args.segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args.weights[s] = op->weights[s];
-        args.first_block[s] = blocks;
-        blocks += s < op->weight_count ? (op->weights[s].rows + WARPS * OUTPUTS - 1) / (WARPS * OUTPUTS) : 0;
-    }
-    args.first_block[SL_LINEAR_SEGMENTS] = blocks;
-    args.x = op->in[0];
-    args.ids = op->in[1];
-    args.residual = op->in[3];
-    args.y = op->out[0];
-    args.experts_used = context->experts_used;
-    args.x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
-    const sl_launch_shape shape = {dim3((unsigned)blocks, groups), dim3(THREADS), 0};
-    return sl_launch(context, stream, shape, fp8_kernel<ROWS, OUTPUTS, AHEAD>, *context, args);
+    return lanes_launch<ROWS, OUTPUTS>(context, op, stream, fp8_kernel<ROWS, OUTPUTS, AHEAD>);
 }
 
 SL_CUDA_RUN(sl_cuda_linear_matvec_fp8_128) {

@@ -301,6 +301,8 @@ static const sl_cuda_kernel kernels[] = {
     MATVEC(IQ4_NL, iq4_nl, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(IQ4_XS, iq4_xs, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(MXFP4, mxfp4, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(NVFP4, nvfp4, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(NVFP4_128, nvfp4_128, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),

@@ -1,0 +1,153 @@
+/* Matrix products with few rows of x and NVFP4 or NVFP4_128 weights, y = x W^T (+ bias) (+ residual), with or
+ * without experts. A warp takes a weight row, or more when there are several rows of x, and its lanes take
+ * neighbouring words of quants, several under way at once.
+ *
+ * Class "q8_32/words": word i of a row's quants belongs to lane i % 32. dot, the sum of its eight integers
+ * times those of x, is exact; a lane adds word after word, from 0: sum = fmaf(scale * dot, x's scale, sum).
+ * Then the lanes are added as in sl_warp_sum. Then bias, then residual. */
+#include "backend/cuda/groups.cuh"
+#include "backend/cuda/matvec_lanes.cuh"
+
+/* Words of a block: what is in front of the quants, and those. A turn is a word of each lane. */
+template <int TYPE> struct fp4_shape;
+template <> struct fp4_shape<SL_QTYPE_NVFP4> {
+    enum { HEAD = 1, QUANTS = 8, BYTES = SL_NVFP4_BYTES };
+};
+template <> struct fp4_shape<SL_QTYPE_NVFP4_128> {
+    enum { HEAD = 3, QUANTS = 16, BYTES = SL_NVFP4_128_BYTES };
+};
+enum { WORD_ELEMENTS = 8 };
+
+/* What a lane has of a turn: its word, and the scales of its block. */
+template <int TYPE> struct fp4_word {
+    uint32_t quants, scales;
+    float whole;
+
+    __device__ __forceinline__ void load(const unsigned char *row, int32_t word) {
+        typedef fp4_shape<TYPE> shape;
+        const int32_t within = word % shape::QUANTS;
+        const uint32_t *block = (const uint32_t *)(row + (uint64_t)(word / shape::QUANTS) * shape::BYTES);
+        quants = block[shape::HEAD + within];
+        if (TYPE == SL_QTYPE_NVFP4) {
+            scales = block[0];
+        } else {
+            whole = __uint_as_float(block[0]);
+            scales = block[1 + within / 8];
+        }
+    }
+
+    /* Of the four groups whose scales are here. */
+    __device__ __forceinline__ float scale(int32_t word) const {
+        const float own = sl_nvfp4_scale(scales >> 8 * (word % 8 / 2) & 255u);
+        return TYPE == SL_QTYPE_NVFP4 ? own : whole * own;
+    }
+};
+
+/* A word of each weight row times its columns of rows of x. */
+template <int TYPE, int ROWS, int OUTPUTS>
+static __device__ __forceinline__ void add_word(const sl_cuda_operand &operand, int32_t row, int32_t rows,
+                                                int32_t word, const fp4_word<TYPE> *some,
+                                                float (*sums)[ROWS]) {
+    int32_t low[OUTPUTS], high[OUTPUTS];
+    float scales[OUTPUTS];
+#pragma unroll
+    for (int o = 0; o < OUTPUTS; o++) {
+        sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, some[o].quants, &low[o], &high[o]);
+        scales[o] = some[o].scale(word);
+    }
+    const int32_t at = word / 2 * 4 + word % 2; /* in words of x: the other four are two words behind */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (r < rows) {
+            const sl_q8_32 x = sl_q8_32_of(operand, row + r);
+            const int32_t *values = (const int32_t *)x.values + at;
+            const int32_t x_low = values[0], x_high = values[2];
+            const float x_scale = x.scales[word / 4];
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                const int32_t dot = __dp4a(high[o], x_high, __dp4a(low[o], x_low, 0));
+                sums[o][r] = fmaf(scales[o] * (float)dot, x_scale, sums[o][r]);
+            }
+        }
+    }
+}
+
+template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
+static __global__ void __launch_bounds__(LANES_THREADS)
+    fp4_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ lanes_args args) {
+    sl_let_next_begin();
+    const unsigned char *w_rows[OUTPUTS];
+    const int32_t segment = find_segment(args), output = find_rows<OUTPUTS>(args, segment, w_rows);
+    const int32_t first = (int32_t)blockIdx.y * ROWS, lane = (int32_t)threadIdx.x % SL_WARP;
+    sl_wait_for_inputs();
+    const int32_t left = sl_count(context, args.y.rows) - first, rows = left < ROWS ? left : ROWS;
+    if (left <= 0) {
+        return;
+    }
+    int32_t expert = 0;
+    if (args.ids.data) {
+        expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+            w_rows[o] += (uint64_t)expert * args.weights[segment].expert_bytes;
+        }
+    }
+    float sums[OUTPUTS][ROWS] = {};
+    const int32_t words = args.weights[segment].columns / WORD_ELEMENTS;
+    for (int32_t base = lane; base < words; base += AHEAD * SL_WARP) {
+        fp4_word<TYPE> some[AHEAD][OUTPUTS];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int32_t word = base + i * SL_WARP < words ? base + i * SL_WARP : base;
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                some[i][o].load(w_rows[o], word);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int32_t word = base + i * SL_WARP;
+            if (word < words) {
+                add_word<TYPE, ROWS, OUTPUTS>(args.x, first / args.x_share, rows, word, some[i], sums);
+            }
+        }
+    }
+    finish<ROWS, OUTPUTS>(args, segment, expert, first, rows, output, sums);
+}
+
+template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
+static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    return lanes_launch<ROWS, OUTPUTS>(context, op, stream, fp4_kernel<TYPE, ROWS, OUTPUTS, AHEAD>);
+}
+
+template <int TYPE>
+static cudaError_t launch_type(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    const int32_t rows = op->rows[op->out[0].rows];
+    if (op->in[1].data || rows == 1) {
+        return launch<TYPE, 1, 1, 4>(context, op, stream);
+    }
+    return rows <= 4 ? launch<TYPE, 4, 4, 2>(context, op, stream)
+                     : launch<TYPE, SL_CUDA_FEW_ROWS, 4, 1>(context, op, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4) {
+    return launch_type<SL_QTYPE_NVFP4>(context, op, stream);
+}
+
+SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4_128) {
+    return launch_type<SL_QTYPE_NVFP4_128>(context, op, stream);
+}
+
+const char *sl_cuda_fp4_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op *op = query->op;
+    if (query->backend->options.deterministic) {
+        return "has a numeric class for few rows only";
+    }
+    if (op->in[1].value != SL_NONE && query->rows[SL_ROWS_STEP] > SL_CUDA_FEW_ROWS) {
+        return "reads experts' weights row by row";
+    }
+    if (query->values[op->in[0].value].width % 32 != 0 || op->in[0].column % 32 != 0) {
+        return "takes whole groups of 32";
+    }
+    return sl_cuda_linear_declines(kernel, query);
+}
