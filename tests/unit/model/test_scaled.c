@@ -5,6 +5,8 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "model/files.h"
+#include "model/scaled.h"
+#include "quant/blocks.h"
 
 #define FOLDER SLUICE_BINARY_DIR "/test_scaled_folder"
 #define FROM SLUICE_BINARY_DIR "/test_scaled_from.gguf"
@@ -184,6 +186,38 @@ static void scales_have_several_names_and_shapes(void **state) {
     }
 }
 
+/* Three blocks of rows, the last one short, by two of columns: all codes are 1, so values are the scales. */
+static void every_block_has_its_own_scale(void **state) {
+    (void)state;
+    enum { ROWS = 300, COLUMNS = 256, BLOCKS = ROWS * COLUMNS / SL_FP8_128_ELEMENTS };
+    static unsigned char codes[ROWS * COLUMNS];
+    static float values[ROWS * COLUMNS];
+    static sl_block_fp8_128 blocks[BLOCKS];
+    const float scales[3][2] = {{1, 2}, {3, 4}, {5, 6}};
+    const sl_tensor codes_tensor = {.name = "codes", .data = codes};
+    const sl_tensor scales_tensor = {.name = "scales", .type = SL_QTYPE_F32, .data = scales};
+    const sl_scaled scaled = {.type = SL_QTYPE_FP8_128,
+                              .experts = 1,
+                              .rows = ROWS,
+                              .columns = COLUMNS,
+                              .codes = &codes_tensor,
+                              .scales = &scales_tensor,
+                              .block_rows = 128,
+                              .block_columns = 128,
+                              .scale_columns = 2,
+                              .file = "test"};
+    uint64_t bytes;
+    sl_error error;
+    memset(codes, 0x38, sizeof codes);
+    assert_true(sl_scaled_bytes(&scaled, &bytes));
+    assert_int_equal(bytes, sizeof blocks);
+    assert_int_equal(sl_scaled_pack(&scaled, blocks, &error), 0);
+    sl_qtype_get(SL_QTYPE_FP8_128)->decode(blocks, values, ROWS * COLUMNS);
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        assert_true(values[i] == scales[i / COLUMNS / 128][i % COLUMNS / 128]);
+    }
+}
+
 /* What inspect says: as many parameters as the same model has in F32, and every byte of the file that is
  * used. */
 static void descriptions_count_what_is_stored(void **state) {
@@ -357,6 +391,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(without_a_config_nothing_is_scaled),
         cmocka_unit_test(scales_have_several_names_and_shapes),
+        cmocka_unit_test(every_block_has_its_own_scale),
         cmocka_unit_test(descriptions_count_what_is_stored),
         cmocka_unit_test(gguf_scales_multiply_their_matrices),
         cmocka_unit_test(gguf_scales_survive_quantize),
