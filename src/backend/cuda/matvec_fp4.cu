@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(LANES_THREADS)
             }
         }
     }
-    finish<ROWS, OUTPUTS>(args, segment, expert, first, rows, output, sums);
+    finish<ROWS, OUTPUTS>(args, {segment, expert, first, rows, output}, sums);
 }
 
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>

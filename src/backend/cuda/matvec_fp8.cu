@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(LANES_THREADS)
         some.add(args.x, first / args.x_share, rows, block, blocks, sums);
         some = next;
     }
-    finish<ROWS, OUTPUTS>(args, segment, expert, first, rows, output, sums);
+    finish<ROWS, OUTPUTS>(args, {segment, expert, first, rows, output}, sums);
 }
 
 template <int ROWS, int OUTPUTS, int AHEAD>

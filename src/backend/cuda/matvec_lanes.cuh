@@ -56,19 +56,23 @@ static __device__ __forceinline__ int32_t find_rows(const lanes_args &args, int3
     return output;
 }
 
+/* What a warp computes: rows `first` to `first` + rows of y, from an output of the segment on. */
+typedef struct lanes_part {
+    int32_t segment, expert, first, rows, output;
+} lanes_part;
+
 /* Adds the lanes and stores what there is. */
 template <int ROWS, int OUTPUTS>
-static __device__ __forceinline__ void finish(const lanes_args &args, int32_t segment, int32_t expert,
-                                              int32_t first, int32_t rows, int32_t output,
+static __device__ __forceinline__ void finish(const lanes_args &args, const lanes_part &part,
                                               const float (*sums)[ROWS]) {
-    const sl_cuda_weight &weight = args.weights[segment];
+    const sl_cuda_weight &weight = args.weights[part.segment];
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float sum = sl_warp_sum(sums[o][r]);
-            if (threadIdx.x % SL_WARP == 0 && output + o < weight.rows && r < rows) {
-                store(args, weight, expert, first + r, output + o, sum);
+            if (threadIdx.x % SL_WARP == 0 && part.output + o < weight.rows && r < part.rows) {
+                store(args, weight, part.expert, part.first + r, part.output + o, sum);
             }
         }
     }
