@@ -200,6 +200,14 @@ cudaError_t sl_cuda_flash_prepare(int device);
 SL_CUDA_RUN(sl_cuda_router);
 uint64_t sl_cuda_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_router_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* fuse_router.cu: RMSNORM, possibly QUANTIZE, the LINEAR of a router */
+SL_CUDA_RUN(sl_cuda_route);
+const char *sl_cuda_route_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* matvec_experts.cu: ROUTER, LINEAR, ACTIVATE, QUANTIZE, LINEAR, COMBINE of one row's experts */
+SL_CUDA_RUN(sl_cuda_experts);
+const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* Allows the kernels their shared memory; once per device, before a launch. */
+cudaError_t sl_cuda_experts_prepare(int device);
 /* sample.cu */
 SL_CUDA_RUN(sl_cuda_sample);
 cudaError_t sl_cuda_sample_prepare(int device);

@@ -925,6 +925,9 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
         status = SL_CUDA(sl_cuda_mmq_prepare(executor->device.index), error);
     }
     if (!status) {
+        status = SL_CUDA(sl_cuda_experts_prepare(executor->device.index), error);
+    }
+    if (!status) {
         status = SL_CUDA(sl_cuda_skinny_prepare(executor->device.index), error);
     }
     if (!status) {

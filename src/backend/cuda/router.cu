@@ -4,7 +4,7 @@
  * A block takes 32 rows, a warp one of them. Its choices are one word for each expert, a bit for each row:
  * counts and ranks are counts of bits. With one such block the schedule is made at once, else by a second
  * launch, where every block adds up all words and places its own rows. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/router.cuh"
 
 enum { ROWS = 32, MOST_THREADS = ROWS * SL_WARP, MOST_EXPERTS = 1024, MOST_USED = SL_WARP };
 
@@ -16,91 +16,15 @@ typedef struct router_args {
     uint32_t *words;         /* [blocks][experts], when there are several blocks */
 } router_args;
 
-/* Orders like the score. A NaN is below every number; 0 is none. */
-static __device__ __forceinline__ uint32_t rank_key(float score) {
-    const uint32_t bits = sl_f32_bits(score);
-    return score == score ? (bits & 0x80000000u ? ~bits : bits | 0x80000000u) : 1u;
-}
-
-/* Probabilities of experts lane, lane + 32, ... of a row. Class "f32/tree": softmax with the largest logit
- * taken off; exponentials added by lane, experts 32 apart in rising order, then over the warp. */
-template <int EACH>
-static __device__ __forceinline__ void probabilities(const sl_op_router &router, const float *logits,
-                                                     float (&result)[EACH]) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    float largest = -INFINITY, sum = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const int32_t e = lane + k * SL_WARP;
-        result[k] = e < router.experts ? logits[e] : -INFINITY;
-        largest = fmaxf(largest, result[k]);
-    }
-    if (router.kind == SL_ROUTER_SIGMOID) {
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            result[k] = sl_sigmoid(result[k]);
-        }
-        return;
-    }
-    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
-    }
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        if (lane + k * SL_WARP < router.experts) {
-            result[k] = expf(result[k] - largest);
-            sum += result[k];
-        }
-    }
-    sum = sl_warp_sum(sum);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        result[k] /= sum;
-    }
-}
-
-/* By a warp: the row's experts, also as bit `bit` of the block's words. Always chooses `used` different ones,
- * whatever the probabilities are. */
+/* By a warp: the row's experts, also as bit `bit` of the block's words. */
 template <int EACH>
 static __device__ void choose(const router_args &args, int32_t row, uint32_t bit, uint32_t *words) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, experts = args.router.experts;
-    float probability[EACH], sum = 0, chosen_probability = 0;
-    uint32_t key[EACH], chosen = 0;
-    probabilities(args.router, sl_f32(args.logits, row), probability);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const int32_t e = lane + k * SL_WARP;
-        key[k] = e < experts ? rank_key(args.bias ? probability[k] + args.bias[e] : probability[k]) : 0;
-    }
-    for (int32_t rank = 0; rank < args.router.used; rank++) {
-        uint32_t best = 0, expert = 0xffffffffu;
-        float at = 0;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            best = max(best, key[k]);
-        }
-        best = __reduce_max_sync(SL_FULL_WARP, best);
-#pragma unroll
-        for (int k = EACH - 1; k >= 0; k--) {
-            expert = key[k] == best ? (uint32_t)(lane + k * SL_WARP) : expert;
-        }
-        expert = __reduce_min_sync(SL_FULL_WARP, expert);
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const bool is_it = expert == (uint32_t)(lane + k * SL_WARP);
-            at = is_it ? probability[k] : at;
-            key[k] = is_it ? 0 : key[k];
-        }
-        at = __shfl_sync(SL_FULL_WARP, at, (int)(expert % SL_WARP));
-        sum += at;
-        chosen = rank == lane ? expert : chosen;
-        chosen_probability = rank == lane ? at : chosen_probability;
-    }
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const sl_chosen mine = sl_choose<EACH>(args.router, args.bias, sl_f32(args.logits, row));
     if (lane < args.router.used) {
-        sl_i32(args.ids, row)[lane] = (int32_t)chosen;
-        sl_f32(args.weights, row)[lane] =
-            (args.router.normalise ? chosen_probability / sum : chosen_probability) * args.router.scale;
-        atomicOr(&words[chosen], 1u << bit);
+        sl_i32(args.ids, row)[lane] = (int32_t)mine.expert;
+        sl_f32(args.weights, row)[lane] = mine.weight;
+        atomicOr(&words[mine.expert], 1u << bit);
     }
 }
 

@@ -401,6 +401,11 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
 
 /* The longest first: the plan takes the first that does not decline. */
 static const sl_cuda_fusion fused[] = {
+    FUSION(sl_cuda_experts, sl_cuda_experts_declines, "router+linear+activate+quantize+linear+combine",
+           SL_OP_ROUTER, SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE, SL_OP_LINEAR, SL_OP_COMBINE),
+    FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+quantize+linear-f32", SL_OP_RMSNORM,
+           SL_OP_QUANTIZE, SL_OP_LINEAR),
+    FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+linear-f32", SL_OP_RMSNORM, SL_OP_LINEAR),
     FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate+quantize",
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_wgmma, sl_cuda_gated_declines, "linear-wgmma+activate+quantize", SL_OP_LINEAR,
@@ -442,6 +447,7 @@ static const sl_cuda_fusion fused[] = {
 static const sl_fusion *const fusions[] = {
     FUSED(0), FUSED(1),  FUSED(2),  FUSED(3),  FUSED(4),  FUSED(5),  FUSED(6),  FUSED(7),  FUSED(8),
     FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14), FUSED(15), FUSED(16), FUSED(17),
+    FUSED(18), FUSED(19), FUSED(20),
 };
 _Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 

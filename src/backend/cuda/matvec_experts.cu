@@ -1,0 +1,159 @@
+/* One row's experts in two launches, for the types that experts come in. */
+#include "backend/cuda/matvec_experts.cuh"
+
+#include <string.h>
+
+enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
+
+/* ---- types ---- */
+
+typedef cudaError_t (*experts_launch)(const sl_cuda_context *context, const sl_cuda_op *op,
+                                      cudaStream_t stream);
+
+static experts_launch gated_of(sl_qtype type) {
+    switch (type) {
+    case SL_QTYPE_Q8_0:
+        return gated_launch<SL_QTYPE_Q8_0>;
+    case SL_QTYPE_Q4_0:
+        return gated_launch<SL_QTYPE_Q4_0>;
+    case SL_QTYPE_Q4_K:
+        return gated_launch<SL_QTYPE_Q4_K>;
+    case SL_QTYPE_Q5_K:
+        return gated_launch<SL_QTYPE_Q5_K>;
+    case SL_QTYPE_Q6_K:
+        return gated_launch<SL_QTYPE_Q6_K>;
+    default:
+        return NULL;
+    }
+}
+
+static experts_launch down_of(sl_qtype type) {
+    switch (type) {
+    case SL_QTYPE_Q8_0:
+        return down_launch<SL_QTYPE_Q8_0>;
+    case SL_QTYPE_Q4_0:
+        return down_launch<SL_QTYPE_Q4_0>;
+    case SL_QTYPE_Q4_K:
+        return down_launch<SL_QTYPE_Q4_K>;
+    case SL_QTYPE_Q5_K:
+        return down_launch<SL_QTYPE_Q5_K>;
+    case SL_QTYPE_Q6_K:
+        return down_launch<SL_QTYPE_Q6_K>;
+    default:
+        return NULL;
+    }
+}
+
+template <typename KERNEL> static cudaError_t prepare_kernel(KERNEL kernel, int most_bytes) {
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
+    return code ? code
+                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared);
+}
+
+template <int TYPE, int EACH> static cudaError_t prepare_each(int most_bytes) {
+    const cudaError_t code = prepare_kernel(gated_kernel<TYPE, EACH>,
+                                            most_bytes < GATED_MOST_BYTES ? most_bytes : GATED_MOST_BYTES);
+    return code ? code
+                : prepare_kernel(down_kernel<TYPE, EACH>,
+                                 most_bytes < DOWN_MOST_BYTES ? most_bytes : DOWN_MOST_BYTES);
+}
+
+template <int TYPE> static cudaError_t prepare_type(int most_bytes) {
+    const cudaError_t code = prepare_each<TYPE, CHOICE_FEW>(most_bytes);
+    return code ? code : prepare_each<TYPE, CHOICE_MANY>(most_bytes);
+}
+
+cudaError_t sl_cuda_experts_prepare(int device) {
+    int most_bytes = 0;
+    bool hopper = false;
+    cudaError_t code = sl_cuda_has_wgmma(device, &hopper);
+    if (code || !hopper) {
+        return code;
+    }
+    code = cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    code = code ? code : prepare_type<SL_QTYPE_Q8_0>(most_bytes);
+    code = code ? code : prepare_type<SL_QTYPE_Q4_0>(most_bytes);
+    code = code ? code : prepare_type<SL_QTYPE_Q4_K>(most_bytes);
+    code = code ? code : prepare_type<SL_QTYPE_Q5_K>(most_bytes);
+    return code ? code : prepare_type<SL_QTYPE_Q6_K>(most_bytes);
+}
+
+/* ROUTER, LINEAR of gate and up, ACTIVATE, QUANTIZE, LINEAR of down, COMBINE. */
+SL_CUDA_RUN(sl_cuda_experts) {
+    const cudaError_t code = gated_of(op[1].weights[0].type)(context, op, stream);
+    return code ? code : down_of(op[4].weights[0].type)(context, op, stream);
+}
+
+/* ---- what they take ---- */
+
+static bool same(const sl_operand &a, const sl_operand &b, int32_t column) {
+    return a.value == b.value && a.column == b.column + column;
+}
+
+/* Whether the ops are one row's experts, each reading what the one before wrote. */
+static bool is_chain(const sl_fusion_query *query) {
+    const sl_op *router = &query->ops[0], *gated = router + 1, *activate = router + 2, *quantize = router + 3,
+                *down = router + 4, *combine = router + 5;
+    const sl_linear_segment *segments = gated->u.linear.segments;
+    const int32_t width = query->program->weights[segments[0].weight].rows;
+    return same(activate->in[0], gated->out[0], segments[0].column) &&
+           same(activate->in[1], gated->out[0], segments[1].column) && activate->u.activate.width == width &&
+           same(quantize->in[0], activate->out[0], 0) && quantize->u.quantize.width == width &&
+           query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
+           same(gated->in[1], router->out[0], 0) && same(down->in[0], quantize->out[0], 0) &&
+           same(down->in[1], router->out[0], 0) &&
+           same(combine->in[0], down->out[0], down->u.linear.segments[0].column) &&
+           same(combine->in[1], router->out[1], 0);
+}
+
+/* What the run computes and nobody else may read. */
+static bool is_unread(const sl_fusion_query *query) {
+    for (int32_t i = 0; i < 5; i++) {
+        for (int o = 0; o < SL_OP_OUTPUTS; o++) {
+            if (query->ops[i].out[o].value != SL_NONE && !query->unread[i][o]) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    const sl_op *router = &query->ops[0], *gated = router + 1, *down = router + 4, *combine = router + 5;
+    const sl_linear_segment *segments = gated->u.linear.segments;
+    const sl_weight *weights = query->program->weights;
+    for (int32_t i = 1; i <= 4; i += 3) {
+        if (query->kernels[i]->declines != sl_cuda_matvec_declines ||
+            strcmp(query->kernels[i]->numeric_class, "q8_32/256") != 0) {
+            return "is for integer weights and few rows";
+        }
+    }
+    if (query->rows[SL_ROWS_STEP] > 1) {
+        return "takes experts of one row";
+    }
+    if (gated->u.linear.segment_count != 2 || down->u.linear.segment_count != 1 ||
+        weights[segments[0].weight].rows != weights[segments[1].weight].rows ||
+        gated->in[3].value != SL_NONE || down->in[3].value != SL_NONE ||
+        query->values[gated->in[0].value].rows != SL_ROWS_STEP) {
+        return "takes gate and up in two segments, and down in one";
+    }
+    if (!is_chain(query) || !is_unread(query)) {
+        return "takes ops that read each other's output, and no others do";
+    }
+    const sl_weight *gate = &weights[segments[0].weight], *out = &weights[down->u.linear.segments[0].weight];
+    if (!gated_of(gate->type) || !down_of(out->type)) {
+        return "takes weights of q8_0, q4_0, q4_k, q5_k and q6_k";
+    }
+    const sl_op_router *choice = &router->u.router;
+    if (gate->columns > SL_WARP * SL_CHUNK || combine->u.combine.width != out->rows ||
+        choice->experts > CHOICE_EXPERTS || choice->used > CHOICE_USED ||
+        (int64_t)choice->used * out->columns > EXPERTS_MOST_COLUMNS) {
+        return "takes 256 experts, 8192 columns, and 16384 outputs of a row's experts";
+    }
+    bool hopper = false;
+    return sl_cuda_has_wgmma(query->backend->options.device, &hopper) == cudaSuccess && hopper
+               ? NULL
+               : "takes devices of capability 9.0";
+}

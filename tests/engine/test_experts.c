@@ -1,0 +1,33 @@
+/* One row through a mixture of experts in three launches, the norm with the router's product
+ * (fuse_router.cu), and the choice with the experts' products and their sum (matvec_experts.cuh), against the
+ * ops' own kernels, bit for bit. Needs a GPU with compute capability 9.0.
+ *
+ *     test_experts [--device cuda:N] [--only CASE] */
+#include "support/fused.h"
+
+#define MODEL(weights, columns)                                                                              \
+    .family = "qwen3moe", .type = weights, .cache_type = "f16", .layers = 2, .width = columns, .heads = 4,   \
+    .kv_heads = 2, .head_size = 64, .prompt = 5
+#define EXPERTS(all, chosen, columns) .experts = all, .experts_used = chosen, .expert_width = columns
+#define ROUTE                                                                                                \
+    { "rmsnorm+quantize+linear-f32/cuda", 2 }
+#define RUNS .runs = {{"router+linear+activate+quantize+linear+combine/cuda", 2}, ROUTE}
+
+static const fused_case cases[] = {
+    {"q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"rows of three chunks", MODEL("q4_k", 768), EXPERTS(40, 3, 768), RUNS},
+    {"one expert", MODEL("q4_k", 1024), EXPERTS(8, 1, 512), RUNS},
+    {"all experts", MODEL("q4_k", 1024), EXPERTS(6, 6, 256), RUNS},
+    {"weight rows in two passes, wide rows", MODEL("q4_k", 2304), EXPERTS(144, 8, 256), RUNS},
+    {"many experts", MODEL("q4_k", 1024), EXPERTS(200, 10, 256), RUNS},
+    {"more experts than the run takes", MODEL("q4_k", 1024), EXPERTS(300, 4, 256), .runs = {ROUTE}},
+    {"q8_0", MODEL("q8_0", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"q6_k", MODEL("q6_k", 768), EXPERTS(16, 4, 256), RUNS},
+    {"q5_k", MODEL("q5_k", 1024), EXPERTS(16, 4, 512), RUNS},
+    {"q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"other weights, the router alone", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), .runs = {ROUTE}},
+};
+
+int main(int argc, char **argv) {
+    return fused_main(argc, argv, cases, sizeof cases / sizeof *cases, "takes devices of capability 9.0");
+}

@@ -1,0 +1,180 @@
+/* What the tests of fused runs share: a model runs with and without fusion, and must give the same bits. */
+#ifndef SLUICE_TESTS_SUPPORT_FUSED_H
+#define SLUICE_TESTS_SUPPORT_FUSED_H
+
+#include "support/engine.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { FUSED_GENERATED = 6, FUSED_VOCABULARY = 320, FUSED_CONTEXT = 384, FUSED_RUNS = 4 };
+
+static const char *fused_device = "cuda";
+
+typedef struct fused_run {
+    const char *name; /* "quantize+linear/cuda" */
+    int32_t least;    /* times in the list of one row */
+} fused_run;
+
+typedef struct fused_case {
+    const char *name, *family, *type, *cache_type;
+    int32_t layers, width, heads, kv_heads, head_size, feed_forward;
+    int32_t experts, experts_used, expert_width;
+    int32_t prompt;             /* tokens in front of the single rows */
+    fused_run runs[FUSED_RUNS]; /* that must be in the list, and without fusion are not */
+} fused_case;
+
+static inline sluice_model *fused_model(const fused_case *c) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/fused-%d.gguf", SLUICE_BINARY_DIR, (int)getpid());
+    const sluice_synth_options options = {.size = sizeof options,
+                                          .preset = c->family,
+                                          .type = c->type,
+                                          .seed = 3,
+                                          .layers = c->layers,
+                                          .width = c->width,
+                                          .heads = c->heads,
+                                          .kv_heads = c->kv_heads,
+                                          .head_size = c->head_size,
+                                          .feed_forward = c->feed_forward,
+                                          .vocabulary = FUSED_VOCABULARY,
+                                          .experts = c->experts,
+                                          .experts_used = c->experts_used,
+                                          .expert_width = c->expert_width};
+    sluice_error error;
+    must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
+    sluice_model *model = open_model(path);
+    unlink(path); /* the map stays */
+    return model;
+}
+
+static inline sluice_engine_options fused_options(const fused_case *c, bool no_fusion) {
+    return (sluice_engine_options){.size = sizeof(sluice_engine_options),
+                                   .device = fused_device,
+                                   .chunk = 64,
+                                   .sequences = 1,
+                                   .context = FUSED_CONTEXT,
+                                   .outputs = 1,
+                                   .kv_type = c->cache_type,
+                                   .no_fusion = no_fusion};
+}
+
+/* Times that the list of single rows names the run. */
+static inline int32_t fused_count(sluice_model *model, sluice_engine_options options, const char *run) {
+    sluice_error error;
+    char *text, name[128];
+    options.chunk = 1;
+    must(sluice_plan_describe(model, &options, SLUICE_PLAN_OPS, SLUICE_TEXT, &text, &error), &error, "plan");
+    snprintf(name, sizeof name, "| %s", run);
+    int32_t count = 0;
+    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name)) {
+        count++;
+    }
+    sluice_free(text);
+    return count;
+}
+
+typedef struct fused_result {
+    float logits[FUSED_VOCABULARY];
+    int32_t tokens[FUSED_GENERATED];
+} fused_result;
+
+/* Tokens behind the prompt, one row each, and the logits of one more row. */
+static inline void fused_generate(sluice_model *model, const sluice_engine_options *options,
+                                  const fused_case *c, fused_result *result) {
+    sluice_engine *engine = open_engine(model, options);
+    sluice_sequence *sequence = open_sequence(engine);
+    int32_t prompt[FUSED_CONTEXT];
+    for (int32_t i = 0; i < c->prompt; i++) {
+        prompt[i] = (i * 71 + 5) % FUSED_VOCABULARY;
+    }
+    sluice_request_options request = {.size = sizeof request,
+                                      .tokens = prompt,
+                                      .token_count = (size_t)c->prompt,
+                                      .generate = FUSED_GENERATED,
+                                      .ignore_eos = true,
+                                      .no_text = true};
+    collected got = {.tokens = result->tokens};
+    assert_int_equal(collect(submit(sequence, &request), &got), FUSED_GENERATED);
+    request = (sluice_request_options){
+        .size = sizeof request, .tokens = prompt, .token_count = 1, .logits = SLUICE_LOGITS_ALL};
+    got = (collected){.logits = result->logits,
+                      .vocabulary = FUSED_VOCABULARY,
+                      .first = (size_t)c->prompt + FUSED_GENERATED,
+                      .room = 1};
+    collect(submit(sequence, &request), &got);
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_engine_get_counters(engine, &counters);
+    assert_int_equal(counters.failed_captures, 0);
+    sluice_sequence_release(sequence);
+    sluice_engine_destroy(engine);
+}
+
+/* The test of a case, its initial state. */
+static inline void fused_leaves_the_ops_bits(void **state) {
+    const fused_case *c = *state;
+    sluice_model *model = fused_model(c);
+    const sluice_engine_options alone = fused_options(c, true), fused = fused_options(c, false);
+    for (int i = 0; i < FUSED_RUNS && c->runs[i].name; i++) {
+        assert_int_equal(fused_count(model, alone, c->runs[i].name), 0);
+        const int32_t count = fused_count(model, fused, c->runs[i].name);
+        if (count < c->runs[i].least) {
+            fail_msg("%s: %d times, not %d", c->runs[i].name, count, c->runs[i].least);
+        }
+    }
+    static fused_result expected, actual;
+    fused_generate(model, &alone, c, &expected);
+    memset(&actual, 0, sizeof actual);
+    fused_generate(model, &fused, c, &actual);
+    assert_memory_equal(actual.tokens, expected.tokens, sizeof expected.tokens);
+    assert_memory_equal(actual.logits, expected.logits, sizeof expected.logits);
+    assert_true(expected.logits[0] != expected.logits[1]);
+    sluice_model_release(model);
+}
+
+/* Why the device cannot run the cases, in `reason`; false: it can. `without`: what `explain` says then. */
+static inline bool fused_cannot_run(const fused_case *c, const char *without, char *reason, size_t size) {
+    sluice_model *model = fused_model(c);
+    const sluice_engine_options options = fused_options(c, false);
+    sluice_error error;
+    char *text = NULL;
+    bool cannot = sluice_plan_describe(model, &options, SLUICE_PLAN_EXPLAIN, SLUICE_TEXT, &text, &error) != 0;
+    snprintf(reason, size, "%s", cannot ? error.message : "");
+    if (!cannot && strstr(text, without)) {
+        snprintf(reason, size, "the GPU's kernel says: %s", without);
+        cannot = true;
+    }
+    sluice_free(text);
+    sluice_model_release(model);
+    return cannot;
+}
+
+/* PROGRAM [--device cuda:N] [--only CASE] */
+static inline int fused_main(int argc, char **argv, const fused_case *cases, size_t count,
+                             const char *without) {
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--device") == 0) {
+            fused_device = argv[i + 1];
+        } else if (strcmp(argv[i], "--only") == 0) {
+            cmocka_set_test_filter(argv[i + 1]);
+        }
+    }
+    char reason[512];
+    if (fused_cannot_run(&cases[0], without, reason, sizeof reason)) {
+        printf("skipped: %s\n", reason);
+        return 77;
+    }
+    struct CMUnitTest *tests = calloc(count, sizeof *tests);
+    if (!tests) {
+        return 1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        tests[i] = (struct CMUnitTest){cases[i].name, fused_leaves_the_ops_bits, NULL, NULL,
+                                       (void *)(size_t)&cases[i]};
+    }
+    const int failed = _cmocka_run_group_tests("fused", tests, count, NULL, NULL);
+    free(tests);
+    return failed;
+}
+
+#endif
