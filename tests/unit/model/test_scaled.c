@@ -96,7 +96,7 @@ static const struct {
     {"llama-nvfp4", "d " Q0 "weight_scale_2 I32", SL_ERR_FORMAT, "must be F32, one number"},
     {"llama-nvfp4", "p " Q0 "weight_scale_2 bf", SL_ERR_FORMAT,
      "weight_scale_2: number 0 must be above 0 and finite"},
-    {"llama-nvfp4", "p layers.1.mlp.up_proj.weight_scale$ ff", SL_ERR_FORMAT,
+    {"llama-nvfp4", "p layers.1.mlp.up_proj.weight_scale$ 80", SL_ERR_FORMAT,
      "must be a number and not negative"},
     {"llama-nvfp4", "t layers.1.mlp.up_proj.weight", SL_ERR_FORMAT,
      "must be U8, two columns of the config's to a byte"},
