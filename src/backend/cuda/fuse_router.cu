@@ -102,8 +102,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     const bool valid = context.header->rows > 0;
-    sl_let_next_begin();
     sl_wait_for_inputs();
+    sl_let_next_begin(); /* not earlier: the experts' blocks would come up beside what is in front of this
+                            one, take its time for their first pass, and find no room on some processors */
     route_load(args.norm, thread, x);
     if (valid && args.norm.sum.data) {
         route_share(x, [&](int32_t i, float4 quad) {
