@@ -251,14 +251,18 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
 }
 
 /* heads: NULL, or what makes the heads in the same launch. */
-static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, const sl_heads_args *heads,
-                          cudaStream_t stream) {
+/* quantize: the QUANTIZE behind it in the run, or NULL. */
+static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, const sl_cuda_op *quantize,
+                          const sl_heads_args *heads, cudaStream_t stream) {
     const sl_op_attention *attention = &op->op->u.attention;
     const sl_cache_group *group = &op->program->groups[attention->place.group];
+    sl_cuda_operand y = op->out[0];
+    y.data = quantize && op->unread[0] ? NULL : y.data;
     const decode_args args = {*attention,
                               op->in[0],
                               op->in[1],
-                              op->out[0],
+                              y,
+                              quantize ? quantize->out[0] : sl_cuda_operand{},
                               (const float *)op->weights[0].data,
                               (float *)op->scratch,
                               context->arrivals,
@@ -282,17 +286,33 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
 }
 
 SL_CUDA_RUN(sl_cuda_flash_decode) {
-    return decode(context, op, NULL, stream);
+    return decode(context, op, NULL, NULL, stream);
 }
 
-/* Ops: those of sl_cuda_heads, ATTENTION. */
+/* Ops: those of sl_cuda_heads, ATTENTION, and QUANTIZE if there is one. */
 SL_CUDA_RUN(sl_cuda_heads_decode) {
     const sl_heads_args heads = sl_heads_args_of(context, op);
-    return decode(context, op + op->run_length - 1, &heads, stream);
+    const sl_cuda_op *last = op + op->run_length - 1;
+    return last->op->kind == SL_OP_QUANTIZE ? decode(context, last - 1, last, &heads, stream)
+                                            : decode(context, last, NULL, &heads, stream);
+}
+
+/* The QUANTIZE at ops[i], behind the attention. */
+static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
+    const sl_op *quantize = &query->ops[i], *attention = quantize - 1;
+    const sl_cache_group *group = &query->program->groups[attention->u.attention.place.group];
+    return quantize->in[0].value != attention->out[0].value ||
+                   quantize->in[0].column != attention->out[0].column ||
+                   quantize->u.quantize.width != attention->u.attention.heads * group->value_size
+               ? "takes ops of which each reads the one before"
+           : query->values[quantize->out[0].value].type != SL_VALUE_Q8_32 ||
+                   group->value_size % SL_Q8_32_GROUP != 0
+               ? "quantizes to groups of 32 that heads consist of"
+               : NULL;
 }
 
 const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
-    const int32_t last = fusion->count - 1;
+    const int32_t last = fusion->count - 1 - (fusion->ops[fusion->count - 1] == SL_OP_QUANTIZE);
     const sl_op *attention = &query->ops[last], *write = attention - 1, *rope = write - 2;
     const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)query->kernels[last];
     if (kernel->run != sl_cuda_flash_decode) {
@@ -304,6 +324,7 @@ const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusi
     sl_fusion heads = *fusion;
     heads.count = last;
     const char *reason = sl_cuda_heads_declines(&heads, query);
+    reason = reason || last == fusion->count - 1 ? reason : quantize_declines(query, last + 1);
     if (reason) {
         return reason;
     }

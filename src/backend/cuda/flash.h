@@ -66,7 +66,8 @@ struct sl_heads_args;
 
 typedef struct decode_args {
     sl_op_attention attention;
-    sl_cuda_operand q, gate, y;
+    sl_cuda_operand q, gate, y; /* y.data is NULL when only `quantized` is asked for */
+    sl_cuda_operand quantized;  /* y as a linear reads it; data is NULL when that is not asked for */
     const float *sinks;
     float *partials;    /* [row][head][most_parts][DECODE_HEAD + value_size]: m and l, y */
     uint32_t *arrivals; /* [row][head]: parts done, 0 before a launch and after it */

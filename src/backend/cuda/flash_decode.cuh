@@ -772,11 +772,13 @@ typedef struct decode_place {
     int32_t column, size; /* size: of all columns */
 } decode_place;
 
-/* A row's result: y, normalised and gated. */
+/* A row's result: y, normalised and gated, and as a linear reads it. Eight neighbouring lanes store a group
+ * of 32 columns of one head. */
+template <bool ONE>
 static __device__ __forceinline__ void decode_store(const decode_args &args, const decode_place &at,
                                                     const float total[4], float sum) {
     const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
-    float *y = sl_f32(args.y, at.row) + at.head * at.size + at.column;
+    const int32_t column = at.head * at.size + at.column;
     const float *gate =
         args.gate.data ? sl_f32(args.gate, at.row) + at.head * args.attention.gate_stride + at.column : NULL;
     float out[4];
@@ -787,13 +789,21 @@ static __device__ __forceinline__ void decode_store(const decode_args &args, con
             out[i] *= sl_sigmoid(gate[i]);
         }
     }
-    if (((uint64_t)y & 15) == 0) {
-        *(float4 *)y = make_float4(out[0], out[1], out[2], out[3]);
-    } else {
+    const float4 quad = make_float4(out[0], out[1], out[2], out[3]);
+    if (!ONE || args.y.data) {
+        float *y = sl_f32(args.y, at.row) + column;
+        if (((uint64_t)y & 15) == 0) {
+            *(float4 *)y = quad;
+        } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            y[i] = out[i];
+            for (int i = 0; i < 4; i++) {
+                y[i] = out[i];
+            }
         }
+    }
+    if (ONE && args.quantized.data) {
+        sl_quantize_group(quad, sl_q8_32_of(args.quantized, at.row), column, true,
+                          0xffu << (threadIdx.x & (SL_WARP - SL_Q8_32_GROUP / SL_QUAD)));
     }
 }
 
@@ -829,6 +839,7 @@ static __device__ __forceinline__ void decode_add_part(float2 part, const float4
 }
 
 /* Adds all parts of one unit, for four columns. */
+template <bool ONE>
 static __device__ __forceinline__ void decode_merge(const decode_args &args, const decode_item &item,
                                                     const decode_place &at) {
     const int32_t stride = DECODE_HEAD + at.size;
@@ -852,7 +863,7 @@ static __device__ __forceinline__ void decode_merge(const decode_args &args, con
             }
         }
     }
-    decode_store(args, at, sum, total.y);
+    decode_store<ONE>(args, at, sum, total.y);
 }
 
 /* Adds the strands of the item's part `n`, for four columns of one unit; then the part to those before it, or
@@ -897,7 +908,7 @@ static __device__ __forceinline__ void decode_add_strands(const decode_args &arg
     float sum[4] = {before.x, before.y, before.z, before.w};
     decode_add_part(make_float2(largest, l), y, &total, sum);
     if (n == item.count - 1) {
-        decode_store(args, at, sum, total.y);
+        decode_store<SHAPE::ONE>(args, at, sum, total.y);
         return;
     }
     *kept = make_float4(sum[0], sum[1], sum[2], sum[3]);
@@ -927,7 +938,7 @@ static __device__ __forceinline__ void decode_end_item(const decode_args &args, 
     if (shared->last) {
         for (int32_t i = (int32_t)threadIdx.x; i < all; i += DECODE_MULTIPLIERS) {
             int32_t u;
-            decode_merge(args, item, decode_place_of<SHAPE::ONE>(args, item, size, i, &u));
+            decode_merge<SHAPE::ONE>(args, item, decode_place_of<SHAPE::ONE>(args, item, size, i, &u));
         }
     }
 }

@@ -78,14 +78,14 @@ static __device__ __forceinline__ float sl_larger(float a, float b) {
     return larger;
 }
 
-/* Eight neighbouring lanes hold a group of 32; lanes without a quad hold zeros and store nothing. The bits of
- * sl_q8_32_encode. */
+/* Eight neighbouring lanes hold a group of 32; lanes without a quad hold zeros and store nothing. `lanes`:
+ * those that are here, a lane's own group at least. The bits of sl_q8_32_encode. */
 static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q8_32 &row, int32_t i,
-                                                         bool active) {
+                                                         bool active, uint32_t lanes = SL_FULL_WARP) {
     float largest = sl_larger(sl_larger(quad.x, quad.y), sl_larger(quad.z, quad.w));
 #pragma unroll
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
-        largest = sl_larger(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
+        largest = sl_larger(largest, __shfl_xor_sync(lanes, largest, distance));
     }
     const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
     const float inverse = 127.0f / largest;
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     int sum = __dp4a((int)packed, 0x01010101, 0);
 #pragma unroll
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
-        sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
+        sum += __shfl_xor_sync(lanes, sum, distance);
     }
     if (!active) {
         return;

@@ -414,6 +414,11 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate", SL_OP_LINEAR,
            SL_OP_ACTIVATE),
+    FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "norms+rope+cache_write+attention+quantize",
+           SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION,
+           SL_OP_QUANTIZE),
+    FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "rope+cache_write+attention+quantize",
+           SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION, SL_OP_QUANTIZE),
     FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "norms+rope+cache_write+attention",
            SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
     FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "rope+cache_write+attention", SL_OP_ROPE,
@@ -447,7 +452,7 @@ static const sl_cuda_fusion fused[] = {
 static const sl_fusion *const fusions[] = {
     FUSED(0), FUSED(1),  FUSED(2),  FUSED(3),  FUSED(4),  FUSED(5),  FUSED(6),  FUSED(7),  FUSED(8),
     FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14), FUSED(15), FUSED(16), FUSED(17),
-    FUSED(18), FUSED(19), FUSED(20),
+    FUSED(18), FUSED(19), FUSED(20), FUSED(21), FUSED(22),
 };
 _Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
 
