@@ -25,11 +25,16 @@ template <int WEIGHT_BYTES, int BRINGS, int TIMES = 0, bool INTERLEAVES = false>
     enum { BYTES = WEIGHT_BYTES, X = BRINGS, FACTOR = TIMES, INTERLEAVED = INTERLEAVES };
     enum { EXTRA = SL_CHUNK_GROUPS * (BRINGS == SL_X_NOTHING ? 0 : BRINGS == SL_X_HALVES ? 2 : 1) };
     enum { RECORD = SL_CHUNK + 4 * (SL_CHUNK_GROUPS + EXTRA) + 16 };
+    enum { HALVES = 0 }; /* whether there is sl_half_chunk */
 };
 template <int TYPE> struct sl_chunk_shape;
-template <> struct sl_chunk_shape<SL_QTYPE_Q8_0> : chunk_shape<8 * SL_Q8_0_BYTES, SL_X_NOTHING> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q8_0> : chunk_shape<8 * SL_Q8_0_BYTES, SL_X_NOTHING> {
+    enum { HALVES = 1 };
+};
 template <> struct sl_chunk_shape<SL_QTYPE_Q4_0> : chunk_shape<8 * SL_Q4_0_BYTES, SL_X_START, -8> {};
-template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> : chunk_shape<SL_Q4_K_BYTES, SL_X_MIN> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> : chunk_shape<SL_Q4_K_BYTES, SL_X_MIN> {
+    enum { HALVES = 1 };
+};
 template <> struct sl_chunk_shape<SL_QTYPE_Q5_K> : chunk_shape<SL_Q5_K_BYTES, SL_X_MIN> {};
 template <> struct sl_chunk_shape<SL_QTYPE_Q6_K> : chunk_shape<SL_Q6_K_BYTES, SL_X_HALVES, -32> {};
 template <> struct sl_chunk_shape<SL_QTYPE_Q4_1> : chunk_shape<8 * SL_Q4_1_BYTES, SL_X_MIN> {};
@@ -148,6 +153,41 @@ template <int TYPE> struct sl_x_chunk {
 
 template <int TYPE> struct sl_chunk;
 
+/* A chunk by two neighbouring lanes, four groups each: half the registers for x, so twice the warps. `half`:
+ * of this lane; x: its groups. The second lane returns the product, the bits of sl_chunk's. */
+template <int TYPE> struct sl_half_chunk;
+
+enum { SL_HALF_GROUPS = SL_CHUNK_GROUPS / 2 };
+
+/* A lane's half of a chunk of x. */
+template <int TYPE> struct sl_x_half {
+    enum { EXTRA = sl_chunk_shape<TYPE>::EXTRA / 2 };
+    int32_t values[SL_CHUNK / 8];
+    float scales[SL_HALF_GROUPS];
+    uint32_t extra[EXTRA > 0 ? EXTRA : 1];
+
+    __device__ __forceinline__ void load(const unsigned char *record, int32_t half) {
+#pragma unroll
+        for (int i = 0; i < SL_CHUNK / 32; i++) {
+            const int4 v = ((const int4 *)record)[SL_CHUNK / 32 * half + i];
+            values[4 * i] = v.x, values[4 * i + 1] = v.y, values[4 * i + 2] = v.z, values[4 * i + 3] = v.w;
+        }
+        const float4 s = ((const float4 *)(record + SL_CHUNK))[half];
+        scales[0] = s.x, scales[1] = s.y, scales[2] = s.z, scales[3] = s.w;
+#pragma unroll
+        for (int i = 0; i < EXTRA / 4; i++) {
+            const uint4 v = ((const uint4 *)(record + SL_CHUNK + 4 * SL_CHUNK_GROUPS))[EXTRA / 4 * half + i];
+            extra[4 * i] = v.x, extra[4 * i + 1] = v.y, extra[4 * i + 2] = v.z, extra[4 * i + 3] = v.w;
+        }
+    }
+};
+
+/* add(sum): a lane's groups added to a sum, those of the first half before those of the second. */
+template <typename ADD> static __device__ __forceinline__ float sl_add_halves(int32_t half, ADD add) {
+    const float first = __shfl_up_sync(SL_FULL_WARP, add(0.0f), 1);
+    return add(half ? first : 0.0f);
+}
+
 /* What Q4_K and Q5_K blocks begin with: the groups' scales and minima as bytes, and their factors; m is
  * negative. `_less`: for sl_times_byte. */
 typedef struct sl_kquant_head {
@@ -198,6 +238,48 @@ template <> struct sl_chunk<SL_QTYPE_Q4_K> {
             }
         }
         return sum;
+    }
+};
+
+template <> struct sl_half_chunk<SL_QTYPE_Q4_K> {
+    typedef sl_x_half<SL_QTYPE_Q4_K> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x, int32_t half) {
+        const uint4 head = *(const uint4 *)w;
+        const float d = sl_half_of(head.x & 0xffffu), m = -sl_half_of(head.x >> 16);
+        const uint32_t low = half ? head.w : head.y, high = head.y >> 2 & 0x30303030u;
+        const uint32_t scales = half ? (low & 0x0f0f0f0fu) | high : low & 0x3f3f3f3fu;
+        const uint32_t mins =
+            half ? (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u) : head.z & 0x3f3f3f3fu;
+        const float d_less = d * -SL_FLOAT_OF_BYTE, m_less = m * -SL_FLOAT_OF_BYTE;
+        const float d16 = d * 0.0625f, d16_less = d16 * -SL_FLOAT_OF_BYTE; /* as in sl_chunk */
+        float dots[SL_HALF_GROUPS];
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            const uint4 a = ((const uint4 *)w)[1 + 4 * half + 2 * p],
+                        b = ((const uint4 *)w)[2 + 4 * half + 2 * p];
+            const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int g = 2 * p + n;
+                int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    dot =
+                        sl_dot_unsigned(words[i] & (n ? 0xf0f0f0f0u : 0x0f0f0f0fu), x.values[8 * g + i], dot);
+                }
+                const float scale = sl_times_byte(n ? d16 : d, n ? d16_less : d_less, scales, g);
+                dots[g] = scale * (__int_as_float(dot) - SL_FLOAT_OF_INT);
+            }
+        }
+        return sl_add_halves(half, [&](float sum) {
+#pragma unroll
+            for (int g = 0; g < SL_HALF_GROUPS; g++) {
+                sum = fmaf(dots[g], x.scales[g], sum);
+                sum = fmaf(sl_times_byte(m, m_less, mins, g), __uint_as_float(x.extra[g]), sum);
+            }
+            return sum;
+        });
     }
 };
 
@@ -261,6 +343,41 @@ template <> struct sl_chunk<SL_QTYPE_Q8_0> {
             sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
         }
         return sum;
+    }
+};
+
+template <> struct sl_half_chunk<SL_QTYPE_Q8_0> {
+    typedef sl_x_half<SL_QTYPE_Q8_0> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x, int32_t half) {
+        uint32_t words[34];
+#pragma unroll
+        for (int i = 0; i < 17; i++) {
+            const uint2 v = ((const uint2 *)(w + 4 * SL_Q8_0_BYTES * half))[i];
+            words[2 * i] = v.x;
+            words[2 * i + 1] = v.y;
+        }
+        float dots[SL_HALF_GROUPS];
+#pragma unroll
+        for (int g = 0; g < SL_HALF_GROUPS; g++) {
+            const int at = 17 * g / 2; /* the word that the scale is in */
+            int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t word =
+                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
+                dot = __dp4a((int32_t)word, x.values[8 * g + i], dot);
+            }
+            const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
+            dots[g] = scale * (__int_as_float(dot) - SL_FLOAT_OF_INT);
+        }
+        return sl_add_halves(half, [&](float sum) {
+#pragma unroll
+            for (int g = 0; g < SL_HALF_GROUPS; g++) {
+                sum = fmaf(dots[g], x.scales[g], sum);
+            }
+            return sum;
+        });
     }
 };
 

@@ -14,7 +14,7 @@ enum { SL_GRANULE = SL_Q8_32_GROUP }; /* outputs that a block activates together
  * activation follows, 32 rows of the gate and the same 32 of up; otherwise one unit. */
 typedef struct sl_matvec_args {
     sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
-    int32_t first_unit[SL_LINEAR_SEGMENTS + 1]; /* of each segment, when there is no activation */
+    int32_t first_unit[SL_LINEAR_SEGMENTS + 1]; /* of each segment, when there is no activation; the end */
     int32_t segments;
     int32_t units, unit; /* in all; weight rows of one */
     int32_t granule;     /* units */
@@ -102,6 +102,7 @@ static inline int32_t sl_matvec_cut(int32_t unit, int32_t blocks, sl_matvec_args
         args->first_unit[s] = args->units;
         args->units += (args->weights[s].rows + unit - 1) / unit;
     }
+    args->first_unit[args->segments] = args->units;
     args->granule = args->activates ? 2 * SL_GRANULE / unit : 1;
     const int32_t granules = args->units / args->granule;
     blocks = blocks < granules ? blocks : granules;

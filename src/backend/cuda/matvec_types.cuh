@@ -5,6 +5,7 @@
 #include "backend/cuda/matvec_bits.cuh"
 #include "backend/cuda/matvec_ring.cuh"
 #include "backend/cuda/matvec_rows.cuh"
+#include "backend/cuda/matvec_stream.cuh"
 
 /* With these a block of either kernel fits 160 KiB, whatever the type. Where there is room, more slots keep
  * more copies under way. */
@@ -19,9 +20,17 @@ template <int TYPE> struct matvec_sizes {
 template <int TYPE>
 static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS, ROWS_SLOTS = matvec_sizes<TYPE>::ROWS_SLOTS };
-    const bool experts = op->in[1].data;
-    cudaError_t code;
-    if (experts || op->rows[op->out[0].rows] == 1) {
+    const bool experts = op->in[1].data, one = op->rows[op->out[0].rows] == 1;
+    cudaError_t code = cudaErrorInvalidConfiguration;
+    if constexpr (sl_chunk_shape<TYPE>::HALVES) {
+        if (one && !experts && context->dependent_launches && stream_takes<TYPE>(op->weights[0].columns)) {
+            code = stream_launch<TYPE>(context, op, stream);
+        }
+    }
+    if (code != cudaErrorInvalidConfiguration) {
+        return code;
+    }
+    if (experts || one) {
         const int32_t blocks = context->processors * (experts ? 2 : 1);
         code = ring_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(context, op, blocks, stream);
         return code == cudaErrorInvalidConfiguration
@@ -47,6 +56,9 @@ template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
     enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS, ROWS_SLOTS = matvec_sizes<TYPE>::ROWS_SLOTS };
     cudaError_t code = matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, MATVEC_SLOTS>, most_bytes);
     code = code ? code : matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
+    if constexpr (sl_chunk_shape<TYPE>::HALVES) {
+        code = code ? code : matvec_prepare_kernel(stream_kernel<TYPE>, most_bytes);
+    }
     code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
     return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
 }
