@@ -5,8 +5,9 @@
  * registers as the products' first operand, but by fused operations on BF16 pairs, for which scales (and
  * minima) are rounded to BF16 first: see matmul_skinny_types.cuh. The columns are cut into ranges, as many as
  * skinny_choose takes for the weights' shapes, type and device, whatever the rows; a range's products are
- * added in f32 by m64nNk16, 16 columns after the other, and the ranges one after the other. Then bias, then
- * residual.
+ * added in f32 by m64nNk16, 16 columns after the other, and the ranges one after the other. Where two groups
+ * take turns, chunks of skinny_layout::columns columns of a range alternate between two sums, one after the
+ * other. Then bias, then residual.
  *
  * A block has up to four consumer warpgroups of 64 outputs each, all rows, and one warpgroup that copies. One
  * of its threads brings weights as the file has them, in boxes of 32 rows and skinny_layout::columns columns,
@@ -16,10 +17,14 @@
  * stores some of the rows, reading the others' shared memory. Without ranges sums are stored from registers,
  * and blocks go on to further tiles, for which weights are copied already.
  *
- * What bounds it on a H200, 64 rows of a layer of 8B in Q4_K: memory 28 us, tensor cores 26 (in proportion to
- * the rows), decoding 33 (operations on integers take two cycles a warp), and the beginning and end of four
- * launches, 4 us each or more; at 8 rows the last two. Columns are cut into ranges where tiles leave
- * processors idle. */
+ * Groups of one part take turns at its chunks where a block has one tile, so that one decodes while another
+ * waits. Scales and the first columns of the next chunk are made while products of this one run, and barriers
+ * are asked before their answer is needed: three or four warps to a scheduler hide little by themselves.
+ *
+ * What bounds it on a H200, 24576x4096 in Q4_K: at 64 rows tensor cores 13 of 32 us, instructions 14 (about
+ * 430 a warp and 256 columns; those on integers take two cycles), shared memory 14, memory 13, beginning and
+ * end 6; Q8_0 needs 24 us of memory. Weights' bytes are read two at a time: wider reads of which four lanes
+ * take a part each cost four times the time in shared memory. */
 #ifndef SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
 #define SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
 
@@ -38,6 +43,8 @@ enum {
     SKINNY_CHUNKS = 12,   /* most in the ring of weights */
     SKINNY_EXPERTS = 512,
     SKINNY_SPLITS = 8,  /* most ranges */
+    SKINNY_SUBS = 2,    /* groups that take turns, at most */
+    SKINNY_STAGES = 4,  /* of x, where no groups take turns and rows are not few */
     SKINNY_AT_ONCE = 4, /* of them, that are read before they are added */
     SKINNY_BYTES = 227 * 1024
 };
@@ -45,9 +52,9 @@ enum {
 /* ROWS: 8, 16, 32, 64, 96 or 128. stages: in the ring of x; then registers. */
 template <int ROWS> struct skinny_shape {
     enum {
-        stages = ROWS <= 16 ? 8 : 4,
-        parts = ROWS <= 16 ? 4 : 3,       /* most consumers: what registers there are */
-        ahead = ROWS == 32 || ROWS == 64, /* steps */
+        stages = ROWS <= 64 ? 8 : 4, /* most */
+        parts = ROWS <= 16 ? 4 : 3,  /* most consumers: what registers there are */
+        ahead = ROWS <= 64,          /* whether columns are loaded a step before they are decoded */
         threads = (parts + 1) * SKINNY_GROUP,
         consumer_registers = parts == 4 ? 104 : 152,
         copier_registers = parts == 4 ? 64 : 56,
@@ -55,7 +62,6 @@ template <int ROWS> struct skinny_shape {
         step_bytes = ROWS * SKINNY_STEP * 2,
         stage_bytes = 2 * step_bytes
     };
-    static_assert((int)stages * (int)stage_bytes >= (int)sums_bytes, "the sums lie where x was");
 };
 
 /* Of numbers of 16 bits, in three dimensions, the innermost first. */
@@ -75,6 +81,8 @@ typedef struct skinny_args {
     int32_t first_part[SL_LINEAR_SEGMENTS + 1]; /* of each segment; all parts */
     int32_t segments;
     int32_t parts, splits, chunks; /* consumer groups of a block, ranges, chunks in the ring */
+    int32_t subs;                  /* consumer groups that take turns at the chunks of a part; `parts` each */
+    int32_t stages;                /* in the ring of x */
     sl_cuda_operand x, residual, y;
     const int32_t *offsets, *list; /* the schedule, or NULL */
     int32_t x_share;               /* rows of y that read one row of x */
@@ -88,17 +96,20 @@ typedef struct skinny_schedule {
     int32_t offsets[SKINNY_EXPERTS + 1], starts[SKINNY_EXPERTS + 1];
 } skinny_schedule;
 
+/* Whether the next chunk is begun while products of one run. With more rows, and Q8_0, there are few chunks
+ * in the ring, and a chunk would wait for the next one. */
+template <int TYPE, int ROWS> struct skinny_looks {
+    enum { AHEAD = skinny_shape<ROWS>::ahead && TYPE != SL_QTYPE_Q8_0 };
+};
+
 /* Places in shared memory, from an address that is a multiple of 1024 on. */
 template <int TYPE, int ROWS> struct skinny_memory {
     enum {
-        x = 0,
-        x_end = x + (int)skinny_shape<ROWS>::stages * (int)skinny_shape<ROWS>::stage_bytes,
-        sums = x,
-        scales = x_end,
-        rows = scales + (int)skinny_shape<ROWS>::parts * SKINNY_PART * skinny_layout<TYPE>::scales,
+        scales = 0,
+        rows = scales + 2 * (int)skinny_shape<ROWS>::parts * SKINNY_PART * skinny_layout<TYPE>::scales,
         barriers = rows + SKINNY_X_COPIERS * ROWS * 4,
         schedule = barriers + 8 * (2 * skinny_shape<ROWS>::stages + 2 * SKINNY_CHUNKS),
-        weights = (schedule + (int)sizeof(skinny_schedule) + 127) / 128 * 128
+        x = (schedule + (int)sizeof(skinny_schedule) + 1023) / 1024 * 1024 /* then sums; then weights */
     };
 };
 
@@ -117,7 +128,9 @@ typedef struct skinny_work {
     int32_t blocks;        /* of parts */
     int32_t first_tile, tiles, tile_step;
     int32_t first_chunk, end_chunk; /* the range */
-    uint32_t base;                  /* of shared memory */
+    int32_t range;
+    uint32_t base;    /* of shared memory */
+    uint32_t weights; /* offset */
     unsigned char *memory;
 } skinny_work;
 
@@ -143,9 +156,10 @@ static __device__ __forceinline__ skinny_part skinny_part_of(const skinny_args &
 template <int ROWS>
 static __device__ __forceinline__ skinny_tile skinny_find(const skinny_work &work, int32_t index) {
     const skinny_args &args = work.args;
-    const int32_t high = index / work.blocks;
-    skinny_tile tile = {0, 0, work.rows, (index - high * work.blocks) * args.parts};
+    skinny_tile tile = {0, 0, work.rows, index * args.parts};
     if (args.list) {
+        const int32_t high = index / work.blocks;
+        tile.part = (index - high * work.blocks) * args.parts;
         const skinny_schedule &schedule = work.schedule;
         int32_t low = 0, end = args.weights[0].experts; /* starts[low] <= high < starts[end] */
 #pragma unroll 1
@@ -233,7 +247,7 @@ template <int TYPE, int ROWS> struct skinny_barriers {
         return at(base, 2 * STAGES + SKINNY_CHUNKS + i);
     }
     static __device__ void init(uint32_t base, int32_t parts, bool has_experts) {
-        const uint32_t warps = 4 * (uint32_t)parts;
+        const uint32_t warps = 4 * (uint32_t)parts; /* that read one piece */
 #pragma unroll 1
         for (uint32_t i = 0; i < STAGES; i++) {
             barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
@@ -253,10 +267,10 @@ typedef struct skinny_place {
     uint32_t at, parity;
 } skinny_place;
 
-static __device__ __forceinline__ void skinny_next(skinny_place *place, uint32_t length) {
-    place->at++;
-    if (place->at == length) {
-        place->at = 0;
+static __device__ __forceinline__ void skinny_skip(skinny_place *place, uint32_t count, uint32_t length) {
+    place->at += count;
+    if (place->at >= length) {
+        place->at -= length;
         place->parity ^= 1;
     }
 }
@@ -299,8 +313,7 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
     const uint32_t box = SKINNY_BOX * layout::stride;
     const int32_t parts = min(args.parts, args.first_part[SL_LINEAR_SEGMENTS] - tile.part);
     const int32_t column = copies->chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
-    uint32_t to =
-        work.base + skinny_memory<TYPE, ROWS>::weights + copies->place.at * (uint32_t)args.parts * (2 * box);
+    uint32_t to = work.base + work.weights + copies->place.at * (uint32_t)args.parts * (2 * box);
     skinny_expect(full, (uint32_t)parts * 2 * box);
 #pragma unroll 1
     for (int32_t i = 0; i < parts; i++) {
@@ -312,7 +325,7 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
                         tile.expert, full);
         to += 2 * box;
     }
-    skinny_next(&copies->place, (uint32_t)args.chunks);
+    skinny_skip(&copies->place, 1, (uint32_t)args.chunks);
     copies->issued++;
     if (++copies->chunk == work.end_chunk) {
         copies->chunk = work.first_chunk;
@@ -333,21 +346,21 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_brin
     const int32_t stages =
         (work.end_chunk - work.first_chunk) * (skinny_layout<TYPE>::columns / (2 * SKINNY_STEP));
     const int32_t first = work.first_chunk * skinny_layout<TYPE>::columns;
-    uint32_t passed = 0; /* stages of tiles before */
+    skinny_place place = {0, 1};
 #pragma unroll 1
     for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
 #pragma unroll 1
         for (int32_t stage = 0; stage < stages; stage++) {
-            const uint32_t all = passed + (uint32_t)stage, slot = all % shape::stages;
-            const uint32_t to = work.base + slot * shape::stage_bytes,
+            const uint32_t slot = place.at;
+            const uint32_t to = work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes,
                            full = barriers::x_full(work.base, slot);
             const int32_t column = first + stage * (2 * SKINNY_STEP);
-            barrier_wait(barriers::x_empty(work.base, slot), (all / shape::stages & 1) ^ 1);
+            barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+            skinny_skip(&place, 1, (uint32_t)work.args.stages);
             skinny_expect(full, shape::stage_bytes);
             skinny_copy_box(to, &work.args.x_map, column, 0, 0, full);
             skinny_copy_box(to + shape::step_bytes, &work.args.x_map, column + SKINNY_STEP, 0, 0, full);
         }
-        passed += (uint32_t)stages;
     }
 }
 
@@ -361,7 +374,7 @@ static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, 
     const int32_t stages =
         (work.end_chunk - work.first_chunk) * (skinny_layout<TYPE>::columns / (2 * SKINNY_STEP));
     uint32_t *rows = (uint32_t *)(work.memory + skinny_memory<TYPE, ROWS>::rows) + warp * ROWS;
-    uint32_t passed = 0; /* stages of tiles before */
+    skinny_place place = {0, 1};
     const int32_t first_row = 2 * warp + lane / 16;
     const uint32_t piece = (uint32_t)lane % 8, step = (uint32_t)lane / 8 % 2 * shape::step_bytes;
     const unsigned char *x = args.x.data + 2 * (int64_t)args.x.column +
@@ -378,10 +391,11 @@ static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, 
         __syncwarp();
 #pragma unroll 1
         for (int32_t stage = 0; stage < stages; stage++) {
-            const uint32_t all = passed + (uint32_t)stage, slot = all % shape::stages;
+            const uint32_t slot = place.at;
             const unsigned char *from = x + (uint32_t)stage * (4 * SKINNY_STEP);
-            const uint32_t to = work.base + slot * shape::stage_bytes + step;
-            barrier_wait(barriers::x_empty(work.base, slot), (all / shape::stages & 1) ^ 1);
+            const uint32_t to = work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes + step;
+            barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+            skinny_skip(&place, 1, (uint32_t)args.stages);
 #pragma unroll 4
             for (int32_t row = first_row; row < tile.count; row += 2 * SKINNY_X_COPIERS) {
                 skinny_copy(to + (uint32_t)(row * 128) + (piece ^ (uint32_t)row % 8) * 16,
@@ -389,7 +403,6 @@ static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, 
             }
             barrier_arrive_copied(barriers::x_full(work.base, slot));
         }
-        passed += (uint32_t)stages;
     }
 }
 
@@ -397,15 +410,17 @@ static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, 
 
 typedef struct skinny_places {
     skinny_place weights;
-    uint32_t stage; /* of x, of all tiles */
+    skinny_place x;
+    int32_t last; /* slot of the stage before, or -1 */
 } skinny_places;
 
 /* What a consumer warp's lane knows for good. */
 typedef struct skinny_lane {
-    int32_t thread, lane, warp, part; /* warp: of the part */
-    int32_t scale_row;                /* lane % 16 of the warp's rows, in a part */
-    skinny_view view;                 /* of chunk 0 */
-    uint32_t scales;                  /* offset, of the warp */
+    int32_t thread, lane, warp, group; /* warp: of the group */
+    int32_t part, sub;
+    int32_t scale_row; /* lane % 16 of the warp's rows, in a part */
+    skinny_view view;  /* of chunk 0 */
+    uint32_t scales;   /* offset, of the warp */
 } skinny_lane;
 
 /* Row m of the operand lies in row m of the part; with gates 8 of them and their values alternate in the
@@ -422,11 +437,14 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
     me.thread = (int32_t)threadIdx.x;
     me.lane = me.thread % SL_WARP;
     me.warp = me.thread / SL_WARP % 4;
-    me.part = me.thread / SKINNY_GROUP;
+    /* The compiler knows what a shuffle gives as the same in the warp: uniform registers. */
+    me.group = __shfl_sync(SL_FULL_WARP, me.thread / SKINNY_GROUP, 0);
+    me.sub = me.group / work.args.parts;
+    me.part = me.group - me.sub * work.args.parts;
     const bool gated = work.args.gated.data != NULL;
-    const uint32_t start = work.base + memory::weights + (uint32_t)(me.part * SKINNY_PART * layout::stride);
+    const uint32_t start = work.base + work.weights + (uint32_t)(me.part * SKINNY_PART * layout::stride);
     me.scale_row = skinny_row(gated, 16 * me.warp + me.lane % 16);
-    me.scales = (uint32_t)(memory::scales + (me.part * 4 + me.warp) * 16 * layout::scales);
+    me.scales = (uint32_t)(memory::scales + (me.group * 4 + me.warp) * 32 * layout::scales);
     me.view.matrix = start + (uint32_t)(me.scale_row * layout::stride + me.lane / 16 * 16);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -435,7 +453,7 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
     }
     me.view.pair = (uint32_t)me.lane % 4 * 2;
     me.view.select = me.view.pair * 0x1111 + 0x1100;
-    me.view.scales = work.base + me.scales + (uint32_t)(me.lane / 4 * layout::scales);
+    me.view.scales = work.base + me.scales + (uint32_t)(me.lane / 4 * 16);
     return me;
 }
 
@@ -461,97 +479,230 @@ static __device__ __forceinline__ void skinny_multiply(uint32_t (&a)[4][4], uint
     wgmma_commit();
 }
 
-/* One chunk. The registers of products under way are left alone until those of two steps ago are done. */
+/* A chunk in the ring, and which of a warp's two places its scales take. */
+typedef struct skinny_spot {
+    skinny_place place;
+    int32_t chunk;
+    uint32_t turn;
+} skinny_spot;
+
+template <int TYPE>
+static __device__ __forceinline__ uint32_t skinny_offset(const skinny_work &work, const skinny_spot &spot) {
+    return spot.place.at * (uint32_t)(work.args.parts * SKINNY_PART * skinny_layout<TYPE>::stride);
+}
+
+template <int TYPE> static __device__ __forceinline__ uint32_t skinny_shift(const skinny_spot &spot) {
+    return (uint32_t)(spot.chunk * skinny_layout<TYPE>::bytes) % 16;
+}
+
+template <int TYPE>
+static __device__ __forceinline__ skinny_view skinny_look(const skinny_work &work, const skinny_lane &me,
+                                                          const skinny_spot &spot) {
+    const uint32_t at = skinny_offset<TYPE>(work, spot);
+    skinny_view view = me.view;
+    view.matrix += at;
+    view.row[0] += at + skinny_shift<TYPE>(spot);
+    view.row[1] += at + skinny_shift<TYPE>(spot);
+    view.scales += spot.turn * (16 * skinny_layout<TYPE>::scales);
+    return view;
+}
+
+/* A chunk's scales, decoded by its warp; they are there after a __syncwarp(). */
+template <int TYPE>
+static __device__ __forceinline__ void skinny_make_scales(const skinny_work &work, const skinny_lane &me,
+                                                          const skinny_spot &spot) {
+    typedef skinny_layout<TYPE> layout;
+    if constexpr (layout::scales > 0) {
+        const unsigned char *row = work.memory + work.weights + skinny_offset<TYPE>(work, spot) +
+                                   (me.part * SKINNY_PART + me.scale_row) * layout::stride +
+                                   skinny_shift<TYPE>(spot);
+        skinny_scales<TYPE>(
+            row, me.lane / 16,
+            (uint4 *)(work.memory + me.scales + spot.turn * (16 * layout::scales) + me.lane % 16 * 16));
+    }
+}
+
+/* Whether the phase has ended: asked early, so that nobody waits for the answer. */
+static __device__ __forceinline__ uint32_t skinny_ask(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+static __device__ __forceinline__ void skinny_await(uint32_t done, uint32_t barrier, uint32_t parity) {
+    if (!done) {
+        barrier_wait(barrier, parity);
+    }
+}
+
+/* A stage of x has been read, if slot is not -1. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_leave_x(const skinny_work &work, const skinny_lane &me,
+                                                      int32_t slot) {
+    if (slot >= 0 && me.lane < SL_ARRIVING_LANES) {
+        barrier_arrive(skinny_barriers<TYPE, ROWS>::x_empty(work.base, (uint32_t)slot));
+    }
+}
+
+typedef struct skinny_spots {
+    skinny_spot now, next;
+} skinny_spots;
+
+/* A lane's weights: on their way, and what two steps' products read. */
+template <int TYPE> struct skinny_hands {
+    skinny_decoder<TYPE> decoder;
+    uint32_t a[2][4][4];
+};
+
+/* One chunk; the next one's scales and first columns on the way. The registers of products under way are left
+ * alone until those of two steps ago are done. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, const skinny_lane &me,
-                                                    const skinny_view &view, skinny_places &places,
-                                                    uint32_t (&a)[2][4][4], float (&sums)[ROWS / 2]) {
+                                                    const skinny_spots &spots, skinny_places &places,
+                                                    skinny_hands<TYPE> &hands, float (&sums)[ROWS / 2]) {
+    const skinny_spot &now = spots.now, &next = spots.next;
+    skinny_decoder<TYPE> &decoder = hands.decoder;
     typedef skinny_shape<ROWS> shape;
     typedef skinny_barriers<TYPE, ROWS> barriers;
-    enum { STEPS = skinny_layout<TYPE>::columns / SKINNY_STEP };
-    skinny_decoder<TYPE> decoders[2];
-    if (shape::ahead) {
-        decoders[0].load(view, 0);
+    enum { STEPS = skinny_layout<TYPE>::columns / SKINNY_STEP, AHEAD = skinny_looks<TYPE, ROWS>::AHEAD };
+    const skinny_view view = skinny_look<TYPE>(work, me, now);
+    if (shape::ahead && !AHEAD) {
+        decoder.load(view, 0);
     }
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
-        uint32_t(&mine)[4][4] = a[step % 2];
-        const uint32_t slot = places.stage % shape::stages;
-        if (step + shape::ahead < STEPS) {
-            decoders[(step + shape::ahead) % 2].load(view, step + shape::ahead);
+        uint32_t(&mine)[4][4] = hands.a[step % 2];
+        const uint32_t slot = places.x.at, x_full = barriers::x_full(work.base, slot),
+                       x_parity = places.x.parity;
+        const uint32_t full = barriers::full(work.base, next.place.at);
+        const uint32_t x_there = step % 2 == 0 ? skinny_ask(x_full, x_parity) : 0;
+        const uint32_t there = AHEAD && step + 2 == STEPS ? skinny_ask(full, next.place.parity) : 0;
+        if (!shape::ahead) {
+            decoder.load(view, step);
         }
         wgmma_wait<1>(mine);
-        if (step % 2 && places.stage >= 1 && me.lane < SL_ARRIVING_LANES) {
-            barrier_arrive(barriers::x_empty(work.base, (places.stage - 1) % shape::stages));
+        /* Products with the group's stage before this one are done. */
+        if (step % 2) {
+            skinny_leave_x<TYPE, ROWS>(work, me, places.last);
         }
-        decoders[step % 2].run(view, step, mine);
+        decoder.run(view, step, mine);
+        if (shape::ahead && step + 1 < STEPS) {
+            decoder.load(view, step + 1);
+        }
+        if (AHEAD && step + 1 == STEPS) {
+            __syncwarp();
+            decoder.load(skinny_look<TYPE>(work, me, next), 0);
+        }
         if (step % 2 == 0) { /* a loop between two steps would make the assembler wait for every product */
-            barrier_wait(barriers::x_full(work.base, slot), places.stage / shape::stages & 1);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            skinny_await(x_there, x_full, x_parity);
+            if (work.args.list) { /* of x that was not copied by boxes */
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            }
+        }
+        if (AHEAD && step + 2 == STEPS) {
+            skinny_await(there, full, next.place.parity);
         }
         skinny_multiply<ROWS>(mine,
-                              (work.base + slot * shape::stage_bytes) / 16 +
+                              (work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes) / 16 +
                                   (uint32_t)(step % 2 * shape::step_bytes / 16),
                               sums);
-        places.stage += (uint32_t)(step % 2);
+        if (AHEAD && step + 2 == STEPS) {
+            skinny_make_scales<TYPE>(work, me, next);
+        }
+        if (step % 2) {
+            places.last = (int32_t)slot;
+            skinny_skip(&places.x, 1, (uint32_t)work.args.stages);
+        }
     }
+}
+
+/* Waits for a chunk, and makes its scales. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_take(const skinny_work &work, const skinny_lane &me,
+                                                   const skinny_spot &spot) {
+    barrier_wait(skinny_barriers<TYPE, ROWS>::full(work.base, spot.place.at), spot.place.parity);
+    skinny_make_scales<TYPE>(work, me, spot);
+    __syncwarp();
 }
 
 /* The range's columns of a tile. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_consume(const skinny_work &work, const skinny_lane &me,
                                                       skinny_places &places, float (&sums)[ROWS / 2]) {
-    typedef skinny_layout<TYPE> layout;
-    typedef skinny_barriers<TYPE, ROWS> barriers;
-    uint32_t a[2][4][4] = {};
+    enum { AHEAD = skinny_looks<TYPE, ROWS>::AHEAD };
+    skinny_spots spots = {{places.weights, work.first_chunk + me.sub, 0}, {{0, 0}, 0, 0}};
+    skinny_spot &now = spots.now, &next = spots.next;
+    if (now.chunk >= work.end_chunk) {
+        return;
+    }
+    skinny_hands<TYPE> hands;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        hands.a[i / 16][i % 16 / 4][i % 4] = 0;
+    }
+    if (AHEAD) {
+        skinny_take<TYPE, ROWS>(work, me, now);
+        hands.decoder.load(skinny_look<TYPE>(work, me, now), 0);
+    }
 #pragma unroll 1
-    for (int32_t chunk = work.first_chunk; chunk < work.end_chunk; chunk++) {
-        const uint32_t at = places.weights.at * (uint32_t)(work.args.parts * SKINNY_PART * layout::stride);
-        skinny_view view = me.view;
-        view.matrix += at;
-        const uint32_t shift = (uint32_t)(chunk * layout::bytes) % 16;
-        view.row[0] += at + shift;
-        view.row[1] += at + shift;
-        barrier_wait(barriers::full(work.base, places.weights.at), places.weights.parity);
-        if constexpr (layout::scales > 0) {
-            const unsigned char *row = work.memory + skinny_memory<TYPE, ROWS>::weights + at +
-                                       (me.part * SKINNY_PART + me.scale_row) * layout::stride + shift;
-            skinny_scales<TYPE>(row, me.lane / 16,
-                                (uint4 *)(work.memory + me.scales + me.lane % 16 * layout::scales));
-            __syncwarp();
+    for (bool more = true; more;) {
+        if (!AHEAD) {
+            skinny_take<TYPE, ROWS>(work, me, now);
         }
-        skinny_chunk<TYPE, ROWS>(work, me, view, places, a, sums);
+        next = {now.place, now.chunk + work.args.subs, now.turn ^ 1};
+        skinny_skip(&next.place, (uint32_t)work.args.subs, (uint32_t)work.args.chunks);
+        places.weights = next.place;
+        more = next.chunk < work.end_chunk;
+        if (!more) { /* the same again, for nothing */
+            next.place = now.place;
+            next.chunk = now.chunk;
+        }
+        skinny_chunk<TYPE, ROWS>(work, me, spots, places, hands, sums);
         sl_fence_reads();
         __syncwarp();
         if (me.lane < SL_ARRIVING_LANES) {
-            barrier_arrive(barriers::empty(work.base, places.weights.at));
+            barrier_arrive(skinny_barriers<TYPE, ROWS>::empty(work.base, now.place.at));
         }
-        skinny_next(&places.weights, (uint32_t)work.args.chunks);
+        if (work.args.subs > 1) {
+            enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
+            skinny_skip(&places.x, (uint32_t)((work.args.subs - 1) * STAGES), (uint32_t)work.args.stages);
+        }
+        now = next;
     }
-    wgmma_wait<0>(a[0]);
-    wgmma_wait<0>(a[1]);
+    wgmma_wait<0>(hands.a[0]);
+    wgmma_wait<0>(hands.a[1]);
+    if (work.args.subs > 1) { /* others may wait for it; there is one tile */
+        skinny_leave_x<TYPE, ROWS>(work, me, places.last);
+    }
 }
 
 /* ---- results ---- */
 
 static __device__ __forceinline__ void skinny_meet(const skinny_work &work) {
-    asm volatile("bar.sync 1, %0;" ::"r"(work.args.parts * SKINNY_GROUP) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"r"(work.args.parts * work.args.subs * SKINNY_GROUP) : "memory");
 }
 
-/* Sums lie in every block as [row][outputs of the tile]; outputs change places with the row so that a warp's
- * stores lie in different banks. */
+/* Sums lie in every block as [row][group][outputs of the group]; outputs change places with the row so that a
+ * warp's stores lie in different banks. */
 static __device__ __forceinline__ int32_t skinny_place_of(const skinny_args &args, int32_t row,
                                                           int32_t output) {
-    return row * (args.parts * SKINNY_PART) + (output ^ row / 2 % 4 * 8);
+    return row * (args.parts * args.subs * SKINNY_PART) + (output ^ row / 2 % 4 * 8);
 }
 
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_put_sums(const skinny_work &work, const skinny_lane &me,
                                                        int32_t count, const float (&sums)[ROWS / 2]) {
-    float *to = (float *)(work.memory + skinny_memory<TYPE, ROWS>::sums);
+    float *to = (float *)(work.memory + skinny_memory<TYPE, ROWS>::x);
     int32_t lane = me.lane;
     asm volatile("" : "+r"(lane)); /* nothing of this is kept while products run: registers are short */
-    const int32_t output = me.part * SKINNY_PART + 16 * me.warp + lane / 4;
+    const int32_t output = me.group * SKINNY_PART + 16 * me.warp + lane / 4;
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) {
         const int32_t row = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -561,21 +712,32 @@ static __device__ __forceinline__ void skinny_put_sums(const skinny_work &work, 
     }
 }
 
-/* A lane's outputs of one row without ranges: output `output` and eight on, or a gate and its value. */
-static __device__ __forceinline__ void skinny_store_two(const skinny_args &args, const sl_cuda_weight &weight,
-                                                        int64_t y_row, int32_t output, float low,
-                                                        float high) {
+/* Where a lane's outputs of a tile go without ranges: of its rows' first element; NULL: not there. */
+typedef struct skinny_target {
+    const sl_cuda_operand &to;
+    unsigned char *first;          /* output `output` of row 0, of y or of the gated values */
+    const unsigned char *residual; /* the same of the residual, or NULL */
+    bool has_second;               /* output eight on is there */
+    float scale;
+    const float *bias[2]; /* of the two outputs, or NULL */
+} skinny_target;
+
+/* Two outputs of row `row` of y, eight apart, or a gate and its value. */
+static __device__ __forceinline__ void skinny_store_two(const skinny_args &args, const skinny_target &target,
+                                                        int32_t row, float low, float high) {
+    low = target.bias[0] ? low * target.scale + *target.bias[0] : low * target.scale;
+    high = target.bias[1] ? high * target.scale + *target.bias[1] : high * target.scale;
+    unsigned char *to = target.first + (uint64_t)(uint32_t)row * target.to.row_bytes;
     if (args.gated.data) {
-        uint16_t *to = (uint16_t *)(args.gated.data + (uint64_t)y_row * args.gated.row_bytes) +
-                       args.gated.column + output;
-        *to = sl_f32_to_bf16(sl_activate(args.function, low) * high);
+        *(uint16_t *)to = sl_f32_to_bf16(sl_activate(args.function, low) * high);
         return;
     }
-    const int32_t column = weight.column + output;
-    float *y = sl_f32(args.y, y_row) + column;
-    const float *residual = args.residual.data ? sl_f32(args.residual, y_row) + column : NULL;
+    float *y = (float *)to;
+    const float *residual =
+        target.residual ? (const float *)(target.residual + (uint64_t)(uint32_t)row * args.residual.row_bytes)
+                        : NULL;
     y[0] = residual ? low + residual[0] : low;
-    if (output + 8 < weight.rows) {
+    if (target.has_second) {
         y[8] = residual ? high + residual[8] : high;
     }
 }
@@ -585,6 +747,7 @@ static __device__ __forceinline__ void skinny_store_two(const skinny_args &args,
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_store_sums(const skinny_work &work, const skinny_lane &me,
                                                          const skinny_tile &tile, float (&sums)[ROWS / 2]) {
+    enum { AT_ONCE = ROWS < 16 ? ROWS / 8 : 2 }; /* eights of rows */
     const skinny_args &args = work.args;
     const skinny_part part = skinny_part_of(args, tile.part + me.part);
     int32_t lane = me.lane;
@@ -595,25 +758,31 @@ static __device__ __forceinline__ void skinny_store_sums(const skinny_work &work
         return;
     }
     const sl_cuda_weight &weight = *part.weight;
-    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
     const int64_t bias = (int64_t)tile.expert * weight.rows + output;
+    const bool has_second = gated || output + 8 < weight.rows;
     const float *second = gated ? args.weights[1].bias : weight.bias ? weight.bias + 8 : NULL;
-    second = gated || output + 8 < weight.rows ? second : NULL;
-    const float biases[2] = {weight.bias ? weight.bias[bias] : 0.0f, second ? second[bias] : 0.0f};
+    const int32_t column = weight.column + output;
+    const skinny_target target = {
+        gated ? args.gated : args.y,
+        gated ? args.gated.data + 2 * (int64_t)(args.gated.column + output)
+              : (unsigned char *)(sl_f32(args.y, 0) + column),
+        !gated && args.residual.data ? (const unsigned char *)(sl_f32(args.residual, 0) + column) : NULL,
+        has_second,
+        __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23),
+        {weight.bias ? weight.bias + bias : NULL, has_second && second ? second + bias : NULL}};
 #pragma unroll 1
-    for (int32_t first = lane % 4 * 2; first < tile.count; first += 8) {
+    for (int32_t first = lane % 4 * 2; first < tile.count; first += 8 * AT_ONCE) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int32_t row = first + i;
+        for (int i = 0; i < 2 * AT_ONCE; i++) {
+            const int32_t row = first + i / 2 * 8 + i % 2, at = i / 2 * 4 + i % 2;
             if (row < tile.count) {
-                const float low = sums[i] * scale, high = sums[2 + i] * scale;
-                skinny_store_two(args, weight, args.list ? args.list[tile.first + row] : row, output,
-                                 weight.bias ? low + biases[0] : low, second ? high + biases[1] : high);
+                skinny_store_two(args, target, args.list ? args.list[tile.first + row] : row, sums[at],
+                                 sums[at + 2]);
             }
         }
 #pragma unroll
-        for (int i = 0; i + 4 < ROWS / 2; i++) { /* the next eight rows' */
-            sums[i] = sums[i + 4];
+        for (int i = 0; i + 4 * AT_ONCE < ROWS / 2; i++) { /* the next rows' */
+            sums[i] = sums[i + 4 * AT_ONCE];
         }
     }
 }
@@ -633,23 +802,31 @@ template <int WIDTH>
 static __device__ __forceinline__ void skinny_add(const skinny_result &result, int32_t output,
                                                   float (&out)[WIDTH]) {
     const skinny_args &args = result.work.args;
-    float *from = result.sums + skinny_place_of(args, result.row, output);
+    const float *from = result.sums + skinny_place_of(args, result.row, output);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         out[i] = 0.0f;
     }
+    const int32_t count = args.splits * args.subs;
+    uint32_t rank = 0, sub = 0;
 #pragma unroll 1
-    for (int32_t first = 0; first < args.splits; first += SKINNY_AT_ONCE) {
+    for (int32_t first = 0; first < count; first += SKINNY_AT_ONCE) {
         float parts[SKINNY_AT_ONCE][WIDTH];
 #pragma unroll
         for (int s = 0; s < SKINNY_AT_ONCE; s++) {
-            if (first + s < args.splits) {
-                const float *other = args.splits > 1 ? sl_of_block(from, (uint32_t)(first + s)) : from;
+            if (first + s < count) {
+                const float *own = from + sub * (uint32_t)(args.parts * SKINNY_PART);
+                const float *other = args.splits > 1 ? sl_of_block(own, rank) : own;
 #pragma unroll
                 for (int i = 0; i < WIDTH; i += 2) { /* two of them make one load */
                     const float2 two = ((const float2 *)other)[i / 2];
                     parts[s][i] = two.x;
                     parts[s][i + 1] = two.y;
+                }
+                sub++;
+                if (sub == (uint32_t)args.subs) {
+                    sub = 0;
+                    rank++;
                 }
             }
         }
@@ -657,9 +834,7 @@ static __device__ __forceinline__ void skinny_add(const skinny_result &result, i
         for (int s = 0; s < SKINNY_AT_ONCE; s++) {
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                out[i] = first + s >= args.splits ? out[i]
-                         : first + s == 0         ? parts[s][i]
-                                                  : out[i] + parts[s][i];
+                out[i] = first + s >= count ? out[i] : first + s == 0 ? parts[s][i] : out[i] + parts[s][i];
             }
         }
     }
@@ -740,9 +915,9 @@ static __device__ __forceinline__ void skinny_write_gated(const skinny_result &r
 
 /* By the consumers: the block's rows of the tile, sixteen lanes to a row of a part. */
 template <int TYPE, int ROWS>
-static __device__ __forceinline__ void skinny_store(const skinny_work &work, const skinny_tile &tile,
-                                                    int32_t rank) {
+static __device__ __forceinline__ void skinny_store(const skinny_work &work, const skinny_tile &tile) {
     const skinny_args &args = work.args;
+    const int32_t rank = work.range;
     int32_t thread = (int32_t)threadIdx.x;
     asm volatile("" : "+r"(thread)); /* nothing of this is kept while products run: registers are short */
     const int32_t sixteen = thread / 16, mine = thread % 16;
@@ -754,10 +929,10 @@ static __device__ __forceinline__ void skinny_store(const skinny_work &work, con
         return;
     }
 #pragma unroll 1
-    for (int32_t row = rank * each + first_row; row < end; row += 8) {
+    for (int32_t row = rank * each + first_row; row < end; row += 8 * args.subs) {
         const int32_t y_row = args.list ? args.list[tile.first + row] : row;
         const skinny_result result = {
-            work, tile, part, row, y_row, scale, (float *)(work.memory + skinny_memory<TYPE, ROWS>::sums)};
+            work, tile, part, row, y_row, scale, (float *)(work.memory + skinny_memory<TYPE, ROWS>::x)};
         if (args.gated.data) {
             skinny_write_gated(result, which * SKINNY_PART, mine);
         } else {
@@ -791,18 +966,18 @@ template <int ROWS> static __device__ __forceinline__ void skinny_begin(skinny_w
     }
 }
 
-template <int TYPE, int ROWS>
-static __device__ __forceinline__ void skinny_consume_all(skinny_work &work, int32_t rank) {
+template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_consume_all(skinny_work &work) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::consumer_registers));
     skinny_begin<ROWS>(&work);
     const skinny_lane me = skinny_lane_of<TYPE, ROWS>(work);
-    skinny_places places = {};
+    enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
+    skinny_places places = {{(uint32_t)me.sub, 0}, {(uint32_t)(me.sub * STAGES), 0}, -1};
 #pragma unroll 1
     for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
         const skinny_tile tile = skinny_find<ROWS>(work, index);
         float sums[ROWS / 2] = {};
         skinny_consume<TYPE, ROWS>(work, me, places, sums);
-        if (work.args.splits == 1) {
+        if (work.args.splits * work.args.subs == 1) {
             skinny_store_sums<TYPE, ROWS>(work, me, tile, sums);
             __syncwarp();
             continue;
@@ -810,14 +985,14 @@ static __device__ __forceinline__ void skinny_consume_all(skinny_work &work, int
         skinny_meet(work); /* all have read x, where the sums go */
         skinny_put_sums<TYPE, ROWS>(work, me, tile.count, sums);
         sl_cluster_sync();
-        skinny_store<TYPE, ROWS>(work, tile, rank);
+        skinny_store<TYPE, ROWS>(work, tile);
     }
 }
 
 template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy_all(skinny_work &work) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::copier_registers));
     const skinny_args &args = work.args;
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP - 4 * args.parts;
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP - 4 * args.parts * args.subs;
     const bool leads = threadIdx.x % SL_WARP == 0;
     skinny_copies copies = {{0, 0}, work.first_tile, work.first_chunk, 0};
     if (warp == 0 && leads && !args.list) { /* more would delay what this and the kernel before read */
@@ -825,6 +1000,9 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy
         for (int32_t i = 0; i < 2 && i < args.chunks; i++) {
             skinny_bring_chunk<TYPE, ROWS>(work, &copies);
         }
+    }
+    if (warp == 1 && leads && !args.list) {
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&args.x_map) : "memory");
     }
     __syncwarp();
     skinny_begin<ROWS>(&work);
@@ -839,7 +1017,7 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy
     }
     __syncwarp();
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if (args.splits > 1) {
+    if (args.splits * args.subs > 1) {
         sl_cluster_sync();
     }
 }
@@ -855,29 +1033,32 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
     unsigned char *const memory = start + (base - window);
     skinny_schedule *schedule = (skinny_schedule *)(memory + skinny_memory<TYPE, ROWS>::schedule);
     const int32_t blocks = (args.first_part[SL_LINEAR_SEGMENTS] + args.parts - 1) / args.parts;
-    const int32_t rank = (int32_t)blockIdx.x % args.splits;
+    const int32_t range = (int32_t)blockIdx.x % args.splits;
     const int32_t ranges = args.weights[0].columns / SKINNY_RANGE;
     enum { EACH = SKINNY_RANGE / skinny_layout<TYPE>::columns };
-    skinny_work work = {context,
-                        args,
-                        *schedule,
-                        schedule,
-                        0,
-                        blocks,
-                        (int32_t)blockIdx.x / args.splits,
-                        blocks,
-                        (int32_t)gridDim.x / args.splits,
-                        ranges * rank / args.splits * EACH,
-                        ranges * (rank + 1) / args.splits * EACH,
-                        base,
-                        memory};
+    skinny_work work = {
+        context,
+        args,
+        *schedule,
+        schedule,
+        0,
+        blocks,
+        (int32_t)blockIdx.x / args.splits,
+        blocks,
+        (int32_t)gridDim.x / args.splits,
+        ranges * range / args.splits * EACH,
+        ranges * (range + 1) / args.splits * EACH,
+        range,
+        base,
+        (uint32_t)(skinny_memory<TYPE, ROWS>::x + args.stages * skinny_shape<ROWS>::stage_bytes),
+        memory};
     if (threadIdx.x == 0) {
         skinny_barriers<TYPE, ROWS>::init(base, args.parts, args.list != NULL);
     }
     __syncthreads();
     sl_let_next_begin();
-    if ((int32_t)threadIdx.x < args.parts * SKINNY_GROUP) {
-        skinny_consume_all<TYPE, ROWS>(work, rank);
+    if ((int32_t)threadIdx.x < args.parts * args.subs * SKINNY_GROUP) {
+        skinny_consume_all<TYPE, ROWS>(work);
     } else {
         skinny_copy_all<TYPE, ROWS>(work);
     }
@@ -893,16 +1074,18 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
 
 /* ---- launches ---- */
 
-/* How an op is cut. Ranges must not depend on rows: they are part of the numeric class. */
+/* How an op is cut. Ranges and subs must not depend on rows: they are part of the numeric class. */
 typedef struct skinny_cut {
-    int32_t parts, splits;
+    int32_t parts, splits, subs;
 } skinny_cut;
 
-/* The least time of a block, in twentieths of a microsecond, as a H200 takes at 64 rows: each 256 columns 17
- * and for every part 10 more; adding ranges 7 for every part and range. Clusters of more than two blocks
- * cannot have all processors: those of 4 and 8 leave 12 of 132. */
-static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors) {
-    skinny_cut best = {1, 1};
+/* The least time of a block, in twentieths of a microsecond, as a H200 takes at 64 rows of Q4_K: each 256
+ * columns 12 to 29 (Q8_0 27 to 47), adding ranges 7 for every part and range. Clusters of more than two
+ * blocks cannot have all processors: those of 4 and 8 leave 12 of 132. Two groups take turns where there is
+ * one part and one tile, but for Q8_0. */
+template <int TYPE> static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors) {
+    enum { TURNS = TYPE == SL_QTYPE_Q8_0 ? 1 : SKINNY_SUBS };
+    skinny_cut best = {1, 1, 1};
     int64_t least = INT64_MAX;
     for (int32_t splits = 1; splits <= SKINNY_SPLITS && splits <= ranges; splits *= 2) {
         for (int32_t parts = 1; parts <= 3; parts++) {
@@ -914,11 +1097,18 @@ static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t proce
             const int64_t rounds = (tiles * splits + processors - 1) / processors;
             const int64_t range = (ranges + splits - 1) / splits;
             const int64_t add = splits > 1 ? 7 * parts * splits : 0;
-            const int64_t time = rounds * range * (17 + 10 * parts) + add;
+            const int32_t subs = rounds == 1 && parts == 1 ? TURNS : 1;
+            const int64_t each = TYPE == SL_QTYPE_Q8_0 ? 17 + 10 * parts
+                                 : parts == 3          ? 29
+                                 : parts == 2          ? 20
+                                 : subs > 1            ? 12
+                                                       : 18;
+            const int64_t time = rounds * range * each + add;
             if (time < least) {
                 least = time;
                 best.parts = parts;
                 best.splits = splits;
+                best.subs = subs;
             }
         }
     }
@@ -993,19 +1183,27 @@ static cudaError_t skinny_launch_rows(const sl_cuda_context *context, const sl_c
     if (args->parts > skinny_shape<ROWS>::parts) {
         args->parts = skinny_shape<ROWS>::parts;
     }
-    const int32_t room = SKINNY_BYTES - 1024 - memory::weights;
-    while (args->parts > 1 && args->parts * SKINNY_PART * skinny_layout<TYPE>::stride > room / 2) {
+    const int32_t least = SKINNY_PART * skinny_layout<TYPE>::stride;
+    /* Groups that take turns need more of x at once. Two chunks of weights would be too few. */
+    args->stages = args->subs > 1 || ROWS <= 16 ? (int32_t)skinny_shape<ROWS>::stages : SKINNY_STAGES;
+    int32_t room = SKINNY_BYTES - 1024 - memory::x - args->stages * skinny_shape<ROWS>::stage_bytes;
+    if (args->subs == 1 && args->stages == SKINNY_STAGES && room / (args->parts * least) == 2) {
+        args->stages--;
+        room += skinny_shape<ROWS>::stage_bytes;
+    }
+    while (args->parts > 1 && args->parts * least > room / 2) {
         args->parts--; /* a tile is lower, which changes no bit */
     }
-    const int32_t chunk = args->parts * SKINNY_PART * skinny_layout<TYPE>::stride, fit = room / chunk;
+    const int32_t chunk = args->parts * least, fit = room / chunk;
     args->chunks = fit < SKINNY_CHUNKS ? fit : (int32_t)SKINNY_CHUNKS;
     const int64_t tiles = (int64_t)((all + args->parts - 1) / args->parts) * row_tiles;
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)(args->splits > 1              ? tiles * args->splits
                                  : tiles < context->processors ? tiles
                                                                : context->processors));
-    shape.block = dim3((unsigned)((args->parts + 1) * SKINNY_GROUP));
-    shape.shared_bytes = (uint32_t)(1024 + memory::weights + args->chunks * chunk);
+    shape.block = dim3((unsigned)((args->parts * args->subs + 1) * SKINNY_GROUP));
+    shape.shared_bytes =
+        (uint32_t)(1024 + memory::x + args->stages * skinny_shape<ROWS>::stage_bytes + args->chunks * chunk);
     shape.cluster = (uint32_t)args->splits;
     const cudaError_t code = skinny_make_maps<TYPE, ROWS>(op, args);
     return code ? code : sl_launch(context, stream, shape, skinny_kernel<TYPE, ROWS>, *context, *args);
@@ -1030,12 +1228,13 @@ static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *o
     args->list = (const int32_t *)op->in[2].data;
     args->x_share =
         op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    args->parts = args->splits = 1;
+    args->parts = args->splits = args->subs = 1;
     if (!args->list) {
         const skinny_cut cut =
-            skinny_choose(parts, op->weights[0].columns / SKINNY_RANGE, context->processors);
+            skinny_choose<TYPE>(parts, op->weights[0].columns / SKINNY_RANGE, context->processors);
         args->splits = cut.splits;
         args->parts = cut.parts < parts ? cut.parts : parts;
+        args->subs = cut.subs;
     }
 }
 

@@ -56,9 +56,6 @@ const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_que
     if (!sl_qtype_bytes(weight->type, (uint64_t)weight->columns, &row_bytes) || row_bytes % 16 != 0) {
         return "takes rows of a multiple of 16 bytes";
     }
-    if (weight->type == SL_QTYPE_BF16 && weight->experts > 1) {
-        return "takes no experts of bf16";
-    }
     if (weight->experts > SKINNY_EXPERTS) {
         return "takes up to 512 experts";
     }

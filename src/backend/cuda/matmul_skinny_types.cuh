@@ -59,8 +59,8 @@ static __device__ __forceinline__ float skinny_half(uint32_t half) {
 }
 
 static __device__ __forceinline__ uint32_t skinny_short(uint32_t from) {
-    uint16_t half;
-    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(half) : "r"(from) : "memory");
+    uint32_t half;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(half) : "r"(from) : "memory");
     return half;
 }
 
@@ -98,8 +98,18 @@ static __device__ __forceinline__ uint32_t skinny_product(uint32_t a, uint32_t b
 #define SKINNY_OFFSET_Q4_0 0x80088008u
 #define SKINNY_OFFSET_Q6_K 0x80208020u
 
-static __device__ __forceinline__ float skinny_byte(uint32_t word, int i) {
-    return (float)(word >> 8 * i & 255u);
+/* Byte i of a word, plus 2^23. The exponent is in a register, so that the selector can be in the instruction.
+ */
+static __device__ __forceinline__ float skinny_byte(uint32_t word, uint32_t i) {
+    uint32_t exponent = 0x4b000000u;
+    asm("" : "+r"(exponent));
+    return __uint_as_float(__byte_perm(word, exponent, 0x7440u + i));
+}
+
+/* Byte i of a word times a factor of 11 bits, exactly; `less`: minus 2^23 times the factor. */
+static __device__ __forceinline__ float skinny_byte_times(uint32_t word, uint32_t i, float factor,
+                                                          float less) {
+    return fmaf(skinny_byte(word, i), factor, less);
 }
 
 /* Q4_K and Q5_K; `next`: how much larger the bits of odd groups are taken. */
@@ -110,17 +120,18 @@ static __device__ __forceinline__ void skinny_k_scales(uint4 header, int32_t hal
     const uint32_t low_mins = half ? header.w >> 4 & 0x0f0f0f0fu : header.z & 0x0f0f0f0fu;
     const uint32_t high_mins = half ? header.z >> 2 : header.z;
     const uint32_t scales = lows | (highs & 0x30303030u), mins = low_mins | (high_mins & 0x30303030u);
-    const float min = skinny_half(header.x >> 16) * -SKINNY_DOWN;
+    const float min = skinny_half(header.x >> 16) * -SKINNY_DOWN, less_min = min * -8388608.0f;
     float all = skinny_half(header.x) * SKINNY_UP;
 #pragma unroll
     for (int odd = 0; odd < 2; odd++) {
-        const float center = odd ? middle * next * SKINNY_BIT : middle * SKINNY_BIT;
+        const float center = odd ? middle * next * SKINNY_BIT : middle * SKINNY_BIT, less = all * -8388608.0f;
 #pragma unroll
         for (int i = odd; i < 4; i += 2) {
-            const float scale = skinny_byte(scales, i) * all;
+            const float scale = skinny_byte_times(scales, (uint32_t)i, all, less);
             const float taken = __uint_as_float(skinny_pack(0.0f, scale));
             out[2 * i] = skinny_twice(taken);
-            out[2 * i + 1] = skinny_twice(fmaf(center, scale - taken, skinny_byte(mins, i) * min));
+            out[2 * i + 1] = skinny_twice(
+                fmaf(center, scale - taken, skinny_byte_times(mins, (uint32_t)i, min, less_min)));
         }
         all *= 1.0f / next;
     }
@@ -135,8 +146,8 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         } else {
             skinny_k_scales(*(const uint4 *)row, half, 15.5f, 1.0f, out);
         }
-        to[2 * half] = make_uint4(out[0], out[1], out[2], out[3]);
-        to[2 * half + 1] = make_uint4(out[4], out[5], out[6], out[7]);
+        to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
+        to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
         const float all = skinny_half(*(const uint16_t *)(row + 208)) * SKINNY_UP;
         uint32_t out[8];
@@ -144,8 +155,8 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         for (int i = 0; i < 8; i++) {
             out[i] = skinny_twice(all * (float)(int8_t)row[192 + 8 * half + i]);
         }
-        to[2 * half] = make_uint4(out[0], out[1], out[2], out[3]);
-        to[2 * half + 1] = make_uint4(out[4], out[5], out[6], out[7]);
+        to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
+        to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
     } else if constexpr (!skinny_kind<TYPE>::IS_FLOAT) {
         enum { BYTES = TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES };
         uint32_t out[4];
@@ -153,7 +164,7 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         for (int i = 0; i < 4; i++) {
             out[i] = skinny_twice(skinny_half(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
         }
-        to[half] = make_uint4(out[0], out[1], out[2], out[3]);
+        to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
     }
 }
 
@@ -238,13 +249,14 @@ template <> struct skinny_decoder<SL_QTYPE_F16> : skinny_floats {
     }
 };
 
+#ifdef WIDE
 template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
     uint4 words[2][2], scales[2]; /* [row][16 bytes] */
 
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            scales[row] = skinny_four(view.scales + (uint32_t)(512 * row + 16 * step));
+            scales[row] = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
             words[row][0] = skinny_four(view.row[row] + (uint32_t)(16 + 32 * step));
             words[row][1] = skinny_four(view.row[row] + (uint32_t)(32 + 32 * step));
         }
@@ -266,6 +278,37 @@ template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
     }
 };
 
+#else
+template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
+    uint32_t words[2][4]; /* [row][which eight] */
+    uint4 scales[2];
+
+    __device__ __forceinline__ void load(const skinny_view &view, int step) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            scales[row] = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                words[row][i] = skinny_short(view.row[row] + view.pair + (uint32_t)(16 + 32 * step + 8 * i));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const skinny_view &, int, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const uint4 s = scales[row];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t pair = __byte_perm(words[row][i], 0, 0x4140);
+                a[i / 2][i % 2 * 2 + row] = skinny_value(pair & 0x000f000fu, s.x, s.y);
+                a[2 + i / 2][i % 2 * 2 + row] = skinny_value(pair & 0x00f000f0u, s.z, s.w);
+            }
+        }
+    }
+};
+
+#endif
 template <> struct skinny_decoder<SL_QTYPE_Q5_K> {
     /* Bits 0 to 3 of `low`, and bit `bit` of `high` for the fifth. */
     static __device__ __forceinline__ uint32_t join(uint32_t low, uint32_t high, int bit) {
@@ -279,7 +322,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q5_K> {
     __device__ __forceinline__ void run(const skinny_view &view, int step, uint32_t (&a)[4][4]) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            const uint4 scales = skinny_four(view.scales + (uint32_t)(512 * row + 16 * step));
+            const uint4 scales = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const uint2 low =
@@ -301,7 +344,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q8_0> {
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            scales[row] = skinny_two(view.scales + (uint32_t)(256 * row + 8 * step));
+            scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const uint32_t at = (uint32_t)((2 * step + k / 2) * SL_Q8_0_BYTES + 2 + k % 2 * 16);
@@ -335,7 +378,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q4_0> {
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            scales[row] = skinny_two(view.scales + (uint32_t)(256 * row + 8 * step));
+            scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const uint32_t at = (uint32_t)((2 * step + i) * SL_Q4_0_BYTES + 2);
@@ -377,7 +420,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q6_K> {
         const uint32_t half = (uint32_t)step / 2;
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            const uint4 four = skinny_four(view.scales + (uint32_t)(512 * row + 16 * step));
+            const uint4 four = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
             const uint32_t scales[4] = {four.x, four.y, four.z, four.w}, from = view.row[row] + view.pair;
             uint32_t high[2][2];
 #pragma unroll
