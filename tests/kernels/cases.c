@@ -228,6 +228,8 @@ static const linear_shape linear_shapes[] = {
     {.rows = 33, .columns = 768, .outputs = {160, 17}, .bias = true, .residual = true, .how = OUTLIERS},
     {.rows = 150, .columns = 1024, .outputs = {200}, .raw = true},
     {.rows = 40, .columns = 1280, .outputs = {72}, .experts = 3, .used = 2, .raw = true},
+    {.rows = 5, .columns = 4352, .outputs = {40, 24}, .bias = true, .residual = true}, /* phases of matvec */
+    {.rows = 3, .columns = 2816, .outputs = {200}},
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
 };

@@ -42,10 +42,11 @@ enum {
     SKINNY_X_COPIERS = 3, /* warps, for experts */
     SKINNY_CHUNKS = 12,   /* most in the ring of weights */
     SKINNY_EXPERTS = 512,
-    SKINNY_SPLITS = 8,  /* most ranges */
-    SKINNY_SUBS = 2,    /* groups that take turns, at most */
-    SKINNY_STAGES = 4,  /* of x, where no groups take turns and rows are not few */
-    SKINNY_AT_ONCE = 4, /* of them, that are read before they are added */
+    SKINNY_EXPERT_ROWS = 5, /* of the step: for fewer, experts are read row by row */
+    SKINNY_SPLITS = 8,      /* most ranges */
+    SKINNY_SUBS = 2,        /* groups that take turns, at most */
+    SKINNY_STAGES = 4,      /* of x, where no groups take turns and rows are not few */
+    SKINNY_AT_ONCE = 4,     /* of them, that are read before they are added */
     SKINNY_BYTES = 227 * 1024
 };
 

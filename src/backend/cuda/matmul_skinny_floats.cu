@@ -70,7 +70,8 @@ const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_que
     if (rows > row->most_rows) {
         return "takes at most 128 rows";
     }
-    return rows < row->least_rows ? "is for more rows" : NULL;
+    const int32_t least = kind == SL_ROWS_EXPERT ? (int32_t)SKINNY_EXPERT_ROWS : row->least_rows;
+    return rows < least ? "is for more rows" : NULL;
 }
 
 const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query) {

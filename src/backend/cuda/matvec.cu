@@ -1,8 +1,8 @@
 /* Matrix products with few rows of x, y = x W^T (+ bias) (+ residual), with or without experts: float weights
- * here, integers in matvec_ring.cuh and matvec_rows.cuh. What counts is reading the weights at the memory's
- * rate. A warp takes one weight row, or two when there are several rows of x, and its lanes take neighbouring
- * pieces of 16 bytes, so that a warp reads consecutive bytes; the loads of several pieces are under way at
- * once.
+ * here, integers in matvec_ring.cuh, matvec_rows.cuh and matvec_held.cuh. What counts is reading the weights
+ * at the memory's rate. A warp takes one weight row, or two when there are several rows of x, and its lanes
+ * take neighbouring pieces of 16 bytes, so that a warp reads consecutive bytes; the loads of several pieces
+ * are under way at once.
  *
  * Class "f32/lanes": piece p of a row goes to lane p % 32 (F32: of four warps, to thread p % 128). A lane
  * adds its products in rising order with fmaf; then the lanes are added as in sl_warp_sum, and the warps in

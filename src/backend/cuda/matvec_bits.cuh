@@ -69,10 +69,9 @@ template <> struct sl_chunk<SL_QTYPE_Q2_K> {
 };
 
 template <> struct sl_tile<SL_QTYPE_Q2_K> {
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<SL_QTYPE_Q2_K>::VALUES) + lane % 4;
-        const int2 *x_sums = (const int2 *)x_scales + SL_CHUNK_GROUPS * 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const sl_words_shared words[2] = {{w[0]}, {w[1]}};
         const sl_q2_k_head heads[2] = {sl_q2_k_head_of(words[0]), sl_q2_k_head_of(words[1])};
 #pragma unroll
@@ -87,12 +86,12 @@ template <> struct sl_tile<SL_QTYPE_Q2_K> {
             for (int q = 0; q < 4; q++) {
                 const int g = 4 * h + q;
                 const uint32_t mask = 0x03030303u << 2 * q;
-                const uint2 b = tile_values(x, g, lane);
+                const uint2 b = x.values(g);
                 int32_t low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
                 tile_mma_half(low, quants[0][0] & mask, quants[0][1] & mask, b.x);
                 tile_mma_half(high, quants[1][0] & mask, quants[1][1] & mask, b.y);
-                const int2 low_sums = x_sums[2 * g * 4], high_sums = x_sums[(2 * g + 1) * 4];
-                const float2 x_scale = x_scales[g * 4];
+                const int2 low_sums = x.extra(2 * g), high_sums = x.extra(2 * g + 1);
+                const float2 x_scale = x.scales(g);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const sl_q2_k_head &head = heads[e / 2];
@@ -178,10 +177,9 @@ template <> struct sl_tile<SL_QTYPE_Q3_K> {
         return (low & 0x03030303u << at) | (high & 0x04040404u << at);
     }
 
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<SL_QTYPE_Q3_K>::VALUES) + lane % 4;
-        const int2 *starts = (const int2 *)x_scales + SL_CHUNK_GROUPS * 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const int32_t at = 4 * (lane % 4);
         float d[2];
         uint32_t high[2][2], scales[2][4]; /* [half of a group][row] */
@@ -204,15 +202,15 @@ template <> struct sl_tile<SL_QTYPE_Q3_K> {
 #pragma unroll
             for (int q = 0; q < 4; q++) {
                 const int g = 4 * h + q, shift = q < 3 ? 2 * q : 4;
-                const uint2 b = tile_values(x, g, lane);
+                const uint2 b = x.values(g);
                 int32_t dots[2][4] = {};
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
                     tile_mma_half(dots[k], quants(low[k][0], high[k][0], q, g),
                                   quants(low[k][1], high[k][1], q, g), k ? b.y : b.x);
                 }
-                const int2 first = starts[2 * g * 4], second = starts[(2 * g + 1) * 4];
-                const float2 scale = x_scales[g * 4];
+                const int2 first = x.extra(2 * g), second = x.extra(2 * g + 1);
+                const float2 scale = x.scales(g);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int32_t f0 = sl_signed_byte_of(scales[e / 2], 2 * g),

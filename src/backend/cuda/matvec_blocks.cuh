@@ -39,10 +39,10 @@ template <int TYPE> struct chunk_of_blocks {
 };
 
 template <int TYPE> struct tile_of_blocks {
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         typedef sl_chunk_shape<TYPE> shape;
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<TYPE>::VALUES) + lane % 4;
         const sl_words_shared words[2] = {{w[0]}, {w[1]}};
 #pragma unroll
         for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
@@ -56,22 +56,21 @@ template <int TYPE> struct tile_of_blocks {
                 a[r] = own[0], a[2 + r] = own[1];
                 less[r] = own_less[0], less[2 + r] = own_less[1];
             }
-            const int2 extra = shape::X == SL_X_NOTHING ? make_int2(0, 0)
-                                                        : ((const int2 *)x_scales)[(SL_CHUNK_GROUPS + g) * 4];
+            const int2 extra = shape::X == SL_X_NOTHING ? make_int2(0, 0) : x.extra(g);
             const int2 start =
                 shape::X == SL_X_START ? extra : make_int2(SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS);
-            int32_t dots[4] = {start.x, start.y, start.x, start.y};
-            const uint2 b = tile_values(x, g, lane);
-            tile_mma<true>(dots, a, b.x, b.y);
+            const uint2 b = x.values(g);
+            int32_t dots[4];
+            tile_mma<true>(dots, a, b, start);
             if (sl_block32<TYPE>::SPLIT) {
-                int32_t less_dots[4] = {0, 0, 0, 0};
-                tile_mma<true>(less_dots, less, b.x, b.y);
+                int32_t less_dots[4];
+                tile_mma<true>(less_dots, less, b, make_int2(0, 0));
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     dots[e] -= less_dots[e];
                 }
             }
-            const float2 x_scale = x_scales[g * 4];
+            const float2 x_scale = x.scales(g);
             if (sl_block32<TYPE>::WIDE) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {

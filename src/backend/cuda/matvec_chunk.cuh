@@ -55,9 +55,20 @@ static __device__ __forceinline__ int32_t sl_dot_unsigned(uint32_t a, int32_t b,
     return sum;
 }
 
+/* The bits of 2^23 in blocks of one dimension, which the compiler does not know: with a constant it would bring
+ * the selector of every __byte_perm to a register. */
+static __device__ __forceinline__ uint32_t sl_float_of_byte_bits(void) {
+    return 0x4b000000u | threadIdx.y;
+}
+
 /* d times byte `index` of `bytes`; less is -d * 2^23. */
 static __device__ __forceinline__ float sl_times_byte(float d, float less, uint32_t bytes, int index) {
     return fmaf(d, __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + index)), less);
+}
+
+static __device__ __forceinline__ float sl_times_byte_by(uint32_t magic, float d, float less, uint32_t bytes,
+                                                         int index) {
+    return fmaf(d, __uint_as_float(__byte_perm(bytes, magic, 0x7540 + index)), less);
 }
 
 /* ---- x ---- */

@@ -128,7 +128,7 @@ static __device__ __forceinline__ void rows_multiply(const rows_item &item, cons
 #pragma unroll 1
     for (int32_t c = item.chunk; c < item.chunk + item.chunks; c++) {
         float part[4] = {};
-        sl_tile<TYPE>::add(w, records + c * shape::X_BYTES, lane, part);
+        sl_tile<TYPE>::add(w, sl_tile_record<TYPE>(records + c * shape::X_BYTES, lane), lane, part);
         w[0] += sl_chunk_shape<TYPE>::BYTES;
         w[1] += sl_chunk_shape<TYPE>::BYTES;
         float *sum = sums + c * ROWS_SUMS + lane % 4 * 2 * ROWS_STRIDE + row;

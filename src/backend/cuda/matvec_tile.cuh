@@ -139,20 +139,19 @@ static __device__ __forceinline__ void sl_stage_tile_x(const sl_cuda_operand &x,
 
 /* ---- products ---- */
 
+/* sums = c + a * b */
 template <bool UNSIGNED>
-static __device__ __forceinline__ void tile_mma(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+static __device__ __forceinline__ void tile_mma(int32_t sums[4], const uint32_t a[4], uint2 b, int2 c) {
     if (UNSIGNED) {
         asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, "
-            "%2, %3};"
-            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            "{%10, %11, %10, %11};"
+            : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(c.x), "r"(c.y));
     } else {
         asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, "
-            "%2, %3};"
-            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            "{%10, %11, %10, %11};"
+            : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(c.x), "r"(c.y));
     }
 }
 
@@ -162,10 +161,24 @@ static __device__ __forceinline__ void tile_mma_half(int32_t c[4], uint32_t a0, 
         : "r"(a0), "r"(a1), "r"(b));
 }
 
-/* What a thread reads of x for one group. */
-static __device__ __forceinline__ uint2 tile_values(const unsigned char *x, int g, int32_t lane) {
-    return *(const uint2 *)(x + (g * SL_TILE_X + lane / 4) * 32 + lane % 4 * 8);
-}
+/* A lane's part of a chunk of x in shared memory: for a group its eight values, and the scales and what the
+ * type needs of rows lane % 4 * 2 and one further. */
+template <int TYPE> struct sl_tile_record {
+    const unsigned char *values_at, *scales_at;
+
+    __device__ __forceinline__ sl_tile_record(const unsigned char *record, int32_t lane)
+        : values_at(record + lane * 8), scales_at(record + sl_tile_shape<TYPE>::VALUES + lane % 4 * 8) {
+    }
+    __device__ __forceinline__ uint2 values(int g) const {
+        return *(const uint2 *)(values_at + g * SL_TILE_X * 32);
+    }
+    __device__ __forceinline__ float2 scales(int g) const {
+        return *(const float2 *)(scales_at + g * SL_TILE_X * 4);
+    }
+    __device__ __forceinline__ int2 extra(int i) const {
+        return *(const int2 *)(scales_at + sl_tile_shape<TYPE>::SCALES + i * SL_TILE_X * 4);
+    }
+};
 
 /* sums: of weight rows i and i + 8 with rows j and j + 1 of x, where i = lane / 4 and j = lane % 4 * 2. */
 static __device__ __forceinline__ void tile_add(float sums[4], const int32_t dots[4], const float scale[2],
@@ -182,10 +195,11 @@ static __device__ __forceinline__ void tile_add(float sums[4], const int32_t dot
 template <int TYPE> struct sl_tile;
 
 template <int TYPE> struct tile_with_minima {
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<TYPE>::VALUES) + lane % 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const sl_kquant_head heads[2] = {sl_kquant_head_of(w[0]), sl_kquant_head_of(w[1])};
+        const uint32_t magic = sl_float_of_byte_bits();
         const int32_t at = 8 * (lane % 4), quants = TYPE == SL_QTYPE_Q5_K ? 48 : 16;
         uint2 high[2];
         if (TYPE == SL_QTYPE_Q5_K) {
@@ -210,23 +224,23 @@ template <int TYPE> struct tile_with_minima {
                         a[i] &= n ? 0xf0f0f0f0u : 0x0f0f0f0fu;
                     }
                 }
-                int32_t dots[4] = {SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS,
-                                   SL_FLOAT_OF_INT_BITS};
-                const uint2 b = tile_values(x, g, lane);
-                tile_mma<true>(dots, a, b.x, b.y);
+                int32_t dots[4];
+                tile_mma<true>(dots, a, x.values(g), make_int2(SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS));
                 float scale[2], min[2];
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    scale[r] = sl_times_byte(heads[r].d, heads[r].d_less, heads[r].scales[g / 4], g % 4);
-                    scale[r] *= TYPE == SL_QTYPE_Q4_K && n ? 0.0625f : 1.0f;
-                    min[r] = sl_times_byte(heads[r].m, heads[r].m_less, heads[r].mins[g / 4], g % 4);
+                    const float factor = TYPE == SL_QTYPE_Q4_K && n ? 0.0625f : 1.0f;
+                    scale[r] = sl_times_byte_by(magic, heads[r].d * factor, heads[r].d_less * factor,
+                                                heads[r].scales[g / 4], g % 4);
+                    min[r] =
+                        sl_times_byte_by(magic, heads[r].m, heads[r].m_less, heads[r].mins[g / 4], g % 4);
                 }
-                tile_add(sums, dots, scale, x_scales[g * 4]);
-                const float2 x_sums = x_scales[(SL_CHUNK_GROUPS + g) * 4];
-                sums[0] = fmaf(min[0], x_sums.x, sums[0]);
-                sums[1] = fmaf(min[0], x_sums.y, sums[1]);
-                sums[2] = fmaf(min[1], x_sums.x, sums[2]);
-                sums[3] = fmaf(min[1], x_sums.y, sums[3]);
+                tile_add(sums, dots, scale, x.scales(g));
+                const int2 x_sums = x.extra(g);
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    sums[e] = fmaf(min[e / 2], __int_as_float(e % 2 ? x_sums.y : x_sums.x), sums[e]);
+                }
             }
         }
     }
@@ -235,9 +249,9 @@ template <> struct sl_tile<SL_QTYPE_Q4_K> : tile_with_minima<SL_QTYPE_Q4_K> {};
 template <> struct sl_tile<SL_QTYPE_Q5_K> : tile_with_minima<SL_QTYPE_Q5_K> {};
 
 template <> struct sl_tile<SL_QTYPE_Q8_0> {
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<SL_QTYPE_Q8_0>::VALUES) + lane % 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const int32_t t = lane % 4;
 #pragma unroll
         for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
@@ -251,20 +265,17 @@ template <> struct sl_tile<SL_QTYPE_Q8_0> {
                 a[r] = words[1 + t];
                 a[2 + r] = g % 2 == 0 && t == 3 ? __byte_perm(first, last, 0x5432) : last;
             }
-            int32_t dots[4] = {SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS,
-                               SL_FLOAT_OF_INT_BITS};
-            const uint2 b = tile_values(x, g, lane);
-            tile_mma<false>(dots, a, b.x, b.y);
-            tile_add(sums, dots, scale, x_scales[g * 4]);
+            int32_t dots[4];
+            tile_mma<false>(dots, a, x.values(g), make_int2(SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS));
+            tile_add(sums, dots, scale, x.scales(g));
         }
     }
 };
 
 template <> struct sl_tile<SL_QTYPE_Q4_0> {
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<SL_QTYPE_Q4_0>::VALUES) + lane % 4;
-        const int2 *starts = (const int2 *)x_scales + SL_CHUNK_GROUPS * 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const int32_t t = lane % 4;
 #pragma unroll
         for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
@@ -279,11 +290,9 @@ template <> struct sl_tile<SL_QTYPE_Q4_0> {
                 a[r] = quants & 0x0f0f0f0fu;
                 a[2 + r] = quants >> 4 & 0x0f0f0f0fu;
             }
-            const int2 start = starts[g * 4];
-            int32_t dots[4] = {start.x, start.y, start.x, start.y};
-            const uint2 b = tile_values(x, g, lane);
-            tile_mma<true>(dots, a, b.x, b.y);
-            tile_add(sums, dots, scale, x_scales[g * 4]);
+            int32_t dots[4];
+            tile_mma<true>(dots, a, x.values(g), x.extra(g));
+            tile_add(sums, dots, scale, x.scales(g));
         }
     }
 };
@@ -296,10 +305,9 @@ template <> struct sl_tile<SL_QTYPE_Q6_K> {
         return __funnelshift_r(aligned[0], aligned[1], 8 * odd);
     }
 
-    static __device__ __forceinline__ void add(const unsigned char *const w[2], const unsigned char *x,
-                                               int32_t lane, float sums[4]) {
-        const float2 *x_scales = (const float2 *)(x + sl_tile_shape<SL_QTYPE_Q6_K>::VALUES) + lane % 4;
-        const int2 *starts = (const int2 *)x_scales + SL_CHUNK_GROUPS * 4;
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
         const int32_t at = 4 * (lane % 4);
         const float d[2] = {sl_half_of(((const uint16_t *)w[0])[104]),
                             sl_half_of(((const uint16_t *)w[1])[104])};
@@ -320,7 +328,7 @@ template <> struct sl_tile<SL_QTYPE_Q6_K> {
 #pragma unroll
             for (int q = 0; q < 4; q++) {
                 const int g = 4 * h + q;
-                const uint2 b = tile_values(x, g, lane);
+                const uint2 b = x.values(g);
                 int32_t dots[2][4];
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
@@ -330,12 +338,12 @@ template <> struct sl_tile<SL_QTYPE_Q6_K> {
                         const uint32_t bits = q < 2 ? high[r][k] << (4 - 2 * q) : high[r][k] >> (2 * q - 4);
                         a[r] = (low[r][q % 2][k] >> 4 * (q / 2) & 0x0f0f0f0fu) | (bits & 0x30303030u);
                     }
-                    const int2 start = starts[(2 * g + k) * 4];
+                    const int2 start = x.extra(2 * g + k);
                     dots[k][0] = dots[k][2] = start.x;
                     dots[k][1] = dots[k][3] = start.y;
                     tile_mma_half(dots[k], a[0], a[1], k ? b.y : b.x);
                 }
-                const float2 scale = x_scales[g * 4];
+                const float2 scale = x.scales(g);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const uint32_t f = factors[e / 2][q / 2] >> 16 * (q % 2);

@@ -3,17 +3,21 @@
 #define SL_BACKEND_CUDA_MATVEC_TYPES_CUH
 
 #include "backend/cuda/matvec_bits.cuh"
+#include "backend/cuda/matvec_held.cuh"
 #include "backend/cuda/matvec_ring.cuh"
 #include "backend/cuda/matvec_rows.cuh"
 #include "backend/cuda/matvec_stream.cuh"
 
-/* With these a block of either kernel fits 160 KiB, whatever the type. Where there is room, more slots keep
- * more copies under way. */
+/* With these a block of `ring` or `rows` fits 160 KiB, whatever the type. Where there is room, more slots
+ * keep more copies under way. */
 enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SUMS = 20480 /* bytes */ };
 
-/* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
+/* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. HOLDS: on
+ * Hopper `held` takes these rows. */
 template <int TYPE> struct matvec_sizes {
     enum { ROWS_WARPS = TYPE == SL_QTYPE_Q6_K ? 8 : 16, ROWS_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 2 : 1 };
+    enum { HOLDS = TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_K };
+    enum { HELD_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 4 : 2, HELD_BLOCKS = TYPE == SL_QTYPE_Q8_0 ? 1 : 2 };
 };
 
 /* Blocks of experts' rows are small, and two of them share a multiprocessor. */
@@ -38,6 +42,12 @@ static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_o
                    : code;
     }
     const int32_t blocks = context->processors;
+    if constexpr (matvec_sizes<TYPE>::HOLDS) {
+        if (held_takes(context, op)) {
+            return held_launch<TYPE, matvec_sizes<TYPE>::HELD_SLOTS, matvec_sizes<TYPE>::HELD_BLOCKS>(
+                context, op, blocks, stream);
+        }
+    }
     code = rows_launch<TYPE, ROWS_WARPS, ROWS_SLOTS>(context, op, blocks, MATVEC_ROWS_SUMS, stream);
     return code == cudaErrorInvalidConfiguration
                ? rows_launch<TYPE, ROWS_WARPS, 1>(context, op, blocks, MATVEC_ROWS_SUMS, stream)
@@ -58,6 +68,12 @@ template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
     code = code ? code : matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
     if constexpr (sl_chunk_shape<TYPE>::HALVES) {
         code = code ? code : matvec_prepare_kernel(stream_kernel<TYPE>, most_bytes);
+    }
+    if constexpr (matvec_sizes<TYPE>::HOLDS) {
+        code = code ? code
+                    : matvec_prepare_kernel(
+                          held_kernel<TYPE, matvec_sizes<TYPE>::HELD_SLOTS, matvec_sizes<TYPE>::HELD_BLOCKS>,
+                          most_bytes);
     }
     code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
     return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);

@@ -64,9 +64,10 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
     }
-/* From 5 rows on, up to 128. Scales are rounded to BF16 besides, and what comes of it once more: up to 1.5
- * times what MATMUL's weights err where there are none but scales, 2.2 times with minima. */
-#define SKINNY(ID, type_name, most)                                                                          \
+/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to 128; below, the int8 rows of MATVEC are faster.
+ * Scales are rounded to BF16 besides, and what comes of it once more: up to 1.5 times what MATMUL's weights
+ * err where there are none but scales, 2.2 times with minima. */
+#define SKINNY(ID, type_name, least, most)                                                                   \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-skinny",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -75,7 +76,7 @@
                    .tolerance = most,                                                                        \
                    .batched = true,                                                                          \
                    .declines = sl_cuda_skinny_declines},                                                     \
-        .weight_type = SL_QTYPE_##ID, .least_rows = 5, .most_rows = 128,                                     \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = 128,                                 \
         .run = sl_cuda_linear_skinny_##type_name                                                             \
     }
 #define CUBLAS(ID, type_name, most)                                                                          \
@@ -212,13 +213,13 @@ static const sl_cuda_kernel kernels[] = {
     KEPT(NVFP4, nvfp4),
     KEPT(NVFP4_128, nvfp4_128),
     KEPT(FP8_128, fp8_128),
-    SKINNY(F16, f16, 1.5e-2f),
-    SKINNY(BF16, bf16, 1e-4f),
-    SKINNY(Q8_0, q8_0, 2.5e-2f),
-    SKINNY(Q4_0, q4_0, 2.5e-2f),
-    SKINNY(Q4_K, q4_k, 3.5e-2f),
-    SKINNY(Q5_K, q5_k, 3.5e-2f),
-    SKINNY(Q6_K, q6_k, 2.5e-2f),
+    SKINNY(F16, f16, 5, 1.5e-2f),
+    SKINNY(BF16, bf16, 5, 1e-4f),
+    SKINNY(Q8_0, q8_0, 9, 2.5e-2f),
+    SKINNY(Q4_0, q4_0, 5, 2.5e-2f),
+    SKINNY(Q4_K, q4_k, 9, 3.5e-2f),
+    SKINNY(Q5_K, q5_k, 5, 3.5e-2f),
+    SKINNY(Q6_K, q6_k, 5, 2.5e-2f),
     MMQ(Q8_0, q8_0, batch, 9, 64, 64),
     MMQ(Q4_0, q4_0, batch, 9, 64, 64),
     MMQ(Q4_K, q4_k, batch, 9, 64, 64),
