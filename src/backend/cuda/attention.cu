@@ -54,19 +54,13 @@ typedef struct tile_rows {
     int32_t from, to;
 } tile_rows;
 
-static __device__ __forceinline__ float half_to_float(uint16_t half) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
-    return value;
-}
-
 template <int TYPE>
 static __device__ __forceinline__ float cache_element(const unsigned char *row, int32_t i) {
     if (TYPE == SL_QTYPE_F32) {
         return ((const float *)row)[i];
     }
     if (TYPE == SL_QTYPE_F16) {
-        return half_to_float(((const uint16_t *)row)[i]);
+        return sl_half_of(((const uint16_t *)row)[i]);
     }
     if (TYPE == SL_QTYPE_BF16) {
         return sl_bf16_to_f32(((const uint16_t *)row)[i]);
@@ -75,7 +69,7 @@ static __device__ __forceinline__ float cache_element(const unsigned char *row, 
         return sl_e4m3_to_f32(row[i]);
     }
     const unsigned char *block = row + (uint64_t)(i / 32) * SL_Q8_0_BYTES;
-    return (float)(int8_t)block[2 + i % 32] * half_to_float(*(const uint16_t *)block);
+    return (float)(int8_t)block[2 + i % 32] * sl_half_of(*(const uint16_t *)block);
 }
 
 /* Columns [column, column + SLICE) of the rows that are seen, to slice[key][column]; the rest is 0. */

@@ -8,12 +8,6 @@
 #define SL_FLOAT_OF_INT 12582912.0f /* 1.5 * 2^23 */
 #define SL_FLOAT_OF_INT_BITS 0x4b400000
 
-static __device__ __forceinline__ float sl_half_of(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
-
 /* ---- where bytes come from ----
  *
  * Word i of those that begin at byte `at`, which is known to the compiler. */

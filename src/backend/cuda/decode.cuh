@@ -17,19 +17,6 @@ template <int TYPE> struct decode_part {
     enum { elements = 0, bytes = 0 };
 };
 
-/* low in the lower half */
-static __device__ __forceinline__ uint32_t decode_pack(float low, float high) {
-    uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
-static __device__ __forceinline__ float decode_half(uint32_t half) {
-    float value;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(half));
-    return value;
-}
-
 /* 32768 + byte i of the word, without a conversion. */
 static __device__ __forceinline__ float decode_byte(uint32_t word, uint32_t i) {
     return __uint_as_float(__byte_perm(word, 0x47000000u, 0x7504u | i << 4));
@@ -41,8 +28,8 @@ static __device__ __forceinline__ uint4 decode_eight(uint2 bytes, float scale, f
     uint32_t out[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        out[i] = decode_pack(fmaf(decode_byte(words[i / 2], i % 2 * 2), scale, constant),
-                             fmaf(decode_byte(words[i / 2], i % 2 * 2 + 1), scale, constant));
+        out[i] = sl_bf16_pair(fmaf(decode_byte(words[i / 2], i % 2 * 2), scale, constant),
+                              fmaf(decode_byte(words[i / 2], i % 2 * 2 + 1), scale, constant));
     }
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
@@ -72,7 +59,7 @@ static __device__ __forceinline__ void decode_k_scales(uint4 header, int32_t gro
     const uint32_t a = header.y >> bits, b = header.z >> bits, c = header.w >> bits;
     const uint32_t s = group >= 4 ? (c & 15u) | (a >> 2 & 48u) : a & 63u;
     const uint32_t m = group >= 4 ? (c >> 4 & 15u) | (b >> 2 & 48u) : b & 63u;
-    const float all = decode_half(header.x), min = decode_half(header.x >> 16);
+    const float all = sl_half_of(header.x), min = sl_half_of(header.x >> 16);
     *scale = fmaf(decode_byte(s, 0), all, -32768.0f * all);
     *constant = fmaf(-32768.0f, *scale, -fmaf(decode_byte(m, 0), min, -32768.0f * min));
 }
@@ -92,10 +79,10 @@ template <> struct decode_part<SL_QTYPE_F16> {
     }
     __device__ __forceinline__ uint4 run(int i, int32_t) const {
         const uint4 from = halves[i];
-        return make_uint4(decode_pack(decode_half(from.x), decode_half(from.x >> 16)),
-                          decode_pack(decode_half(from.y), decode_half(from.y >> 16)),
-                          decode_pack(decode_half(from.z), decode_half(from.z >> 16)),
-                          decode_pack(decode_half(from.w), decode_half(from.w >> 16)));
+        return make_uint4(sl_bf16_pair(sl_half_of(from.x), sl_half_of(from.x >> 16)),
+                          sl_bf16_pair(sl_half_of(from.y), sl_half_of(from.y >> 16)),
+                          sl_bf16_pair(sl_half_of(from.z), sl_half_of(from.z >> 16)),
+                          sl_bf16_pair(sl_half_of(from.w), sl_half_of(from.w >> 16)));
     }
 };
 
@@ -114,7 +101,7 @@ template <> struct decode_part<SL_QTYPE_Q8_0> {
         return 8 * part + 16;
     }
     __device__ __forceinline__ uint4 run(int i, int32_t) const {
-        const float all = decode_half(scale);
+        const float all = sl_half_of(scale);
         return decode_eight(make_uint2(quants[i][0] ^ 0x80808080u, quants[i][1] ^ 0x80808080u), all,
                             -32896.0f * all);
     }
@@ -134,7 +121,7 @@ template <> struct decode_part<SL_QTYPE_Q4_0> {
         return 8 * part + 16;
     }
     __device__ __forceinline__ uint4 run(int i, int32_t) const {
-        const float all = decode_half(scale);
+        const float all = sl_half_of(scale);
         return decode_eight(make_uint2(quants[0] >> 4 * i & 0x0f0f0f0fu, quants[1] >> 4 * i & 0x0f0f0f0fu),
                             all, -32776.0f * all);
     }
@@ -207,7 +194,7 @@ template <> struct decode_part<SL_QTYPE_Q6_K> {
         return first(part) + 64;
     }
     __device__ __forceinline__ uint4 run(int i, int32_t part) const {
-        const float all = decode_half(scale) * (float)factors[i];
+        const float all = sl_half_of(scale) * (float)factors[i];
         const int32_t bits = 2 * (part / 4 % 2) + 4 * i;
         return decode_eight(
             make_uint2((low[0] >> 4 * i & 0x0f0f0f0fu) | (high[0] >> bits & 0x03030303u) << 4,
@@ -222,7 +209,7 @@ static __device__ __forceinline__ float2 decode_e4m3(uint32_t codes) {
 #if __CUDA_ARCH__ >= 890
     uint32_t halves;
     asm("{.reg .b16 c; cvt.u16.u32 c, %1; cvt.rn.f16x2.e4m3x2 %0, c;}" : "=r"(halves) : "r"(codes));
-    return make_float2(decode_half(halves), decode_half(halves >> 16));
+    return make_float2(sl_half_of(halves), sl_half_of(halves >> 16));
 #else
     return make_float2(sl_e4m3_to_f32((uint8_t)codes), sl_e4m3_to_f32((uint8_t)(codes >> 8)));
 #endif
@@ -252,7 +239,7 @@ template <> struct decode_part<SL_QTYPE_FP8_128> {
 #pragma unroll
         for (int pair = 0; pair < 4; pair++) {
             const float2 two = decode_e4m3(codes[i][pair / 2] >> 16 * (pair % 2));
-            out[pair] = decode_pack(scale * two.x, scale * two.y);
+            out[pair] = sl_bf16_pair(scale * two.x, scale * two.y);
         }
         return make_uint4(out[0], out[1], out[2], out[3]);
     }
@@ -275,8 +262,8 @@ template <int TYPE, int ELEMENTS, int BYTES> struct decode_part_of_group {
         const float4 a = sl_group_values<TYPE>(group, 4 * i), b = sl_group_values<TYPE>(group, 4 * i + 1);
         const float4 c = sl_group_values<TYPE>(group, 4 * i + 2), d = sl_group_values<TYPE>(group, 4 * i + 3);
         const float4 low = part % 2 ? c : a, high = part % 2 ? d : b;
-        return make_uint4(decode_pack(low.x, low.y), decode_pack(low.z, low.w), decode_pack(high.x, high.y),
-                          decode_pack(high.z, high.w));
+        return make_uint4(sl_bf16_pair(low.x, low.y), sl_bf16_pair(low.z, low.w),
+                          sl_bf16_pair(high.x, high.y), sl_bf16_pair(high.z, high.w));
     }
 };
 

@@ -81,6 +81,22 @@ static __device__ __forceinline__ void sl_fence_reads(void) {
 #endif
 }
 
+/* ---- numbers ---- */
+
+/* Of the lower 16 bits, as f16. */
+static __device__ __forceinline__ float sl_half_of(uint32_t bits) {
+    float value;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
+    return value;
+}
+
+/* Rounded to BF16; low in the lower half. */
+static __device__ __forceinline__ uint32_t sl_bf16_pair(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
 /* ---- clusters, of one block where the device does not know them ---- */
 
 static __device__ __forceinline__ uint32_t sl_cluster_blocks(void) {

@@ -130,19 +130,6 @@ static __device__ __forceinline__ void copy_weight(uint32_t to, const weight_row
 
 /* ---- weights: eight columns of one row into registers ---- */
 
-/* low in the lower half */
-static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
-static __device__ __forceinline__ float to_float(uint32_t half) {
-    float value;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(half));
-    return value;
-}
-
 /* 32768 + byte i of the word, without a conversion. */
 static __device__ __forceinline__ float biased_byte(uint32_t word, uint32_t i) {
     return __uint_as_float(__byte_perm(word, 0x47000000u, 0x7504u | i << 4));
@@ -151,10 +138,10 @@ static __device__ __forceinline__ float biased_byte(uint32_t word, uint32_t i) {
 /* Four bytes b to scale * (b - offset), where constant = -scale * (32768 + offset). */
 static __device__ __forceinline__ void decode_bytes(uint32_t word, float scale, float constant,
                                                     uint32_t *out) {
-    out[0] =
-        pack_bf16(fmaf(biased_byte(word, 0), scale, constant), fmaf(biased_byte(word, 1), scale, constant));
-    out[1] =
-        pack_bf16(fmaf(biased_byte(word, 2), scale, constant), fmaf(biased_byte(word, 3), scale, constant));
+    out[0] = sl_bf16_pair(fmaf(biased_byte(word, 0), scale, constant),
+                          fmaf(biased_byte(word, 1), scale, constant));
+    out[1] = sl_bf16_pair(fmaf(biased_byte(word, 2), scale, constant),
+                          fmaf(biased_byte(word, 3), scale, constant));
 }
 
 /* Eight bytes at an even address. */
@@ -174,7 +161,7 @@ static __device__ __forceinline__ void q4_k_scales(uint4 header, int32_t step, i
     const bool upper = step % 4 >= 2;
     const uint32_t s = upper ? (c & 15u) | (a >> 2 & 48u) : a & 63u;
     const uint32_t m = upper ? (c >> 4 & 15u) | (b >> 2 & 48u) : b & 63u;
-    const float all = to_float(header.x), min = to_float(header.x >> 16);
+    const float all = sl_half_of(header.x), min = sl_half_of(header.x >> 16);
     *scale = fmaf(biased_byte(s, 0), all, -32768.0f * all);
     *constant = fmaf(-32768.0f, *scale, -fmaf(biased_byte(m, 0), min, -32768.0f * min));
 }
@@ -197,18 +184,18 @@ static __device__ __forceinline__ void load_weight(const unsigned char *tile, in
         const uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            out[i] =
-                TYPE == SL_QTYPE_BF16 ? words[i] : pack_bf16(to_float(words[i]), to_float(words[i] >> 16));
+            out[i] = TYPE == SL_QTYPE_BF16 ? words[i]
+                                           : sl_bf16_pair(sl_half_of(words[i]), sl_half_of(words[i] >> 16));
         }
     } else if constexpr (TYPE == SL_QTYPE_Q8_0) {
         const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q8_0_BYTES;
-        const float scale = to_float(*(const uint16_t *)block), constant = -32896.0f * scale;
+        const float scale = sl_half_of(*(const uint16_t *)block), constant = -32896.0f * scale;
         const uint2 quants = load_even(block + 2 + 8 * part);
         decode_bytes(quants.x ^ 0x80808080u, scale, constant, out);
         decode_bytes(quants.y ^ 0x80808080u, scale, constant, out + 2);
     } else if constexpr (TYPE == SL_QTYPE_Q4_0) {
         const unsigned char *block = tile + row * layout::bytes + columns.shift + group * SL_Q4_0_BYTES;
-        const float scale = to_float(*(const uint16_t *)block), constant = -32776.0f * scale;
+        const float scale = sl_half_of(*(const uint16_t *)block), constant = -32776.0f * scale;
         const uint2 quants = load_even(block + 2 + 8 * (part % 2));
         const int32_t bits = 4 * (part / 2);
         decode_bytes(quants.x >> bits & 0x0f0f0f0fu, scale, constant, out);
@@ -224,7 +211,7 @@ static __device__ __forceinline__ void load_weight(const unsigned char *tile, in
         const int32_t odd = columns.step % 2, bits = 4 * odd + 2 * group;
         const float factor =
             (float)(int8_t)block[layout::scales + 4 * (columns.step % 4) + 2 * group + part / 2];
-        const float scale = to_float(*(const uint16_t *)(block + layout::scales + 16)) * factor;
+        const float scale = sl_half_of(*(const uint16_t *)(block + layout::scales + 16)) * factor;
         const float constant = -32800.0f * scale;
         const uint2 low = load_even(block + 32 * group + 8 * part);
         const uint2 high = load_even(block + layout::high + 8 * part);

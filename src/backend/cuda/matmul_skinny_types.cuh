@@ -46,18 +46,6 @@ template <int TYPE> struct skinny_kind {
 
 /* ---- pieces of it ---- */
 
-static __device__ __forceinline__ uint32_t skinny_pack(float low, float high) {
-    uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
-static __device__ __forceinline__ float skinny_half(uint32_t half) {
-    float value;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(half));
-    return value;
-}
-
 static __device__ __forceinline__ uint32_t skinny_short(uint32_t from) {
     uint32_t half;
     asm volatile("ld.shared.u16 %0, [%1];" : "=r"(half) : "r"(from) : "memory");
@@ -74,7 +62,7 @@ static __device__ __forceinline__ void skinny_matrices(uint32_t from, uint32_t (
 
 /* Two equal halves. */
 static __device__ __forceinline__ uint32_t skinny_twice(float value) {
-    return skinny_pack(value, value);
+    return sl_bf16_pair(value, value);
 }
 
 static __device__ __forceinline__ uint32_t skinny_product(uint32_t a, uint32_t b) {
@@ -120,15 +108,15 @@ static __device__ __forceinline__ void skinny_k_scales(uint4 header, int32_t hal
     const uint32_t low_mins = half ? header.w >> 4 & 0x0f0f0f0fu : header.z & 0x0f0f0f0fu;
     const uint32_t high_mins = half ? header.z >> 2 : header.z;
     const uint32_t scales = lows | (highs & 0x30303030u), mins = low_mins | (high_mins & 0x30303030u);
-    const float min = skinny_half(header.x >> 16) * -SKINNY_DOWN, less_min = min * -8388608.0f;
-    float all = skinny_half(header.x) * SKINNY_UP;
+    const float min = sl_half_of(header.x >> 16) * -SKINNY_DOWN, less_min = min * -8388608.0f;
+    float all = sl_half_of(header.x) * SKINNY_UP;
 #pragma unroll
     for (int odd = 0; odd < 2; odd++) {
         const float center = odd ? middle * next * SKINNY_BIT : middle * SKINNY_BIT, less = all * -8388608.0f;
 #pragma unroll
         for (int i = odd; i < 4; i += 2) {
             const float scale = skinny_byte_times(scales, (uint32_t)i, all, less);
-            const float taken = __uint_as_float(skinny_pack(0.0f, scale));
+            const float taken = __uint_as_float(sl_bf16_pair(0.0f, scale));
             out[2 * i] = skinny_twice(taken);
             out[2 * i + 1] = skinny_twice(
                 fmaf(center, scale - taken, skinny_byte_times(mins, (uint32_t)i, min, less_min)));
@@ -149,7 +137,7 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
         to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
-        const float all = skinny_half(*(const uint16_t *)(row + 208)) * SKINNY_UP;
+        const float all = sl_half_of(*(const uint16_t *)(row + 208)) * SKINNY_UP;
         uint32_t out[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -162,7 +150,7 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         uint32_t out[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            out[i] = skinny_twice(skinny_half(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
+            out[i] = skinny_twice(sl_half_of(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
         }
         to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
     }
@@ -244,41 +232,11 @@ template <> struct skinny_decoder<SL_QTYPE_F16> : skinny_floats {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             const uint32_t word = a[i / 4][i % 4];
-            a[i / 4][i % 4] = skinny_pack(skinny_half(word), skinny_half(word >> 16));
+            a[i / 4][i % 4] = sl_bf16_pair(sl_half_of(word), sl_half_of(word >> 16));
         }
     }
 };
 
-#ifdef WIDE
-template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
-    uint4 words[2][2], scales[2]; /* [row][16 bytes] */
-
-    __device__ __forceinline__ void load(const skinny_view &view, int step) {
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            scales[row] = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
-            words[row][0] = skinny_four(view.row[row] + (uint32_t)(16 + 32 * step));
-            words[row][1] = skinny_four(view.row[row] + (uint32_t)(32 + 32 * step));
-        }
-    }
-
-    __device__ __forceinline__ void run(const skinny_view &view, int, uint32_t (&a)[4][4]) {
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            const uint4 s = scales[row];
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const uint2 pairs = skinny_pick(words[row][k], view.select);
-                a[k][row] = skinny_value(pairs.x & 0x000f000fu, s.x, s.y);
-                a[k][2 + row] = skinny_value(pairs.y & 0x000f000fu, s.x, s.y);
-                a[2 + k][row] = skinny_value(pairs.x & 0x00f000f0u, s.z, s.w);
-                a[2 + k][2 + row] = skinny_value(pairs.y & 0x00f000f0u, s.z, s.w);
-            }
-        }
-    }
-};
-
-#else
 template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
     uint32_t words[2][4]; /* [row][which eight] */
     uint4 scales[2];
@@ -308,7 +266,6 @@ template <> struct skinny_decoder<SL_QTYPE_Q4_K> {
     }
 };
 
-#endif
 template <> struct skinny_decoder<SL_QTYPE_Q5_K> {
     /* Bits 0 to 3 of `low`, and bit `bit` of `high` for the fifth. */
     static __device__ __forceinline__ uint32_t join(uint32_t low, uint32_t high, int bit) {

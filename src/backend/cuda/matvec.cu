@@ -30,12 +30,6 @@ template <> struct piece_shape<SL_QTYPE_F32> {
 };
 enum { RAW = 4, AHEAD_ONE = 4, AHEAD_MORE = 2 }; /* words of a piece; pieces under way */
 
-static __device__ __forceinline__ float half_of(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
-
 static __device__ __forceinline__ void load_16(const unsigned char *at, uint32_t *words) {
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -49,8 +43,8 @@ template <int TYPE> static __device__ __forceinline__ void decode_floats(const u
         if (TYPE == SL_QTYPE_F32) {
             w[i] = __uint_as_float(raw[i]);
         } else if (TYPE == SL_QTYPE_F16) {
-            w[2 * i] = half_of(raw[i] & 0xffffu);
-            w[2 * i + 1] = half_of(raw[i] >> 16);
+            w[2 * i] = sl_half_of(raw[i] & 0xffffu);
+            w[2 * i + 1] = sl_half_of(raw[i] >> 16);
         } else {
             w[2 * i] = __uint_as_float(raw[i] << 16);
             w[2 * i + 1] = __uint_as_float(raw[i] & 0xffff0000u);

@@ -13,12 +13,6 @@
 enum { AHEAD_ONE = 4, BLOCKS_ONE = 4 };
 enum { BLOCK = SL_FP8_128_ELEMENTS };
 
-static __device__ __forceinline__ float half_of(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
-
 /* Two codes, in the lower bytes, as halves. */
 static __device__ __forceinline__ uint32_t halves_of(uint32_t codes) {
     uint32_t halves;
@@ -34,10 +28,10 @@ static __device__ __forceinline__ uint32_t halves_of(uint32_t codes) {
 
 static __device__ __forceinline__ void decode_four(uint32_t codes, float w[4]) {
     const uint32_t low = halves_of(codes), high = halves_of(codes >> 16);
-    w[0] = half_of(low & 0xffffu);
-    w[1] = half_of(low >> 16);
-    w[2] = half_of(high & 0xffffu);
-    w[3] = half_of(high >> 16);
+    w[0] = sl_half_of(low & 0xffffu);
+    w[1] = sl_half_of(low >> 16);
+    w[2] = sl_half_of(high & 0xffffu);
+    w[3] = sl_half_of(high >> 16);
 }
 
 /* What a lane has of some blocks of its weight rows. */

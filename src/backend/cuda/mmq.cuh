@@ -153,12 +153,6 @@ static __device__ __forceinline__ void mmq_multiply_16(float sums[4], uint32_t a
     }
 }
 
-static __device__ __forceinline__ float mmq_half(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
-
 /* scale * byte i of a word without a conversion, exact: scale is an f16, constant = -2^23 * scale. */
 static __device__ __forceinline__ float mmq_scale_byte(uint32_t word, int i, float scale, float constant) {
     return fmaf(scale, __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | (uint32_t)i)), constant);
@@ -250,7 +244,7 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
             half == 0 ? header.y & 0x3f3f3f3fu : (header.w & 0x0f0f0f0fu) | (header.y >> 2 & 0x30303030u);
         const uint32_t mins = half == 0 ? header.z & 0x3f3f3f3fu
                                         : (header.w >> 4 & 0x0f0f0f0fu) | (header.z >> 2 & 0x30303030u);
-        const float scale = mmq_half(header.x & 0xffffu), min = -mmq_half(header.x >> 16);
+        const float scale = sl_half_of(header.x & 0xffffu), min = -sl_half_of(header.x >> 16);
         const float scale_constant = -8388608.0f * scale, min_constant = -8388608.0f * min;
         /* Q4_K's odd groups are the high nibbles, left where they are. */
         const float part = TYPE == SL_QTYPE_Q4_K ? 0.0625f : 1.0f;
@@ -280,8 +274,8 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const bool halves = mmq_type<TYPE>::halves;
-            f[i][0] =
-                halves ? (float)scales[2 * i] : mmq_half(*(const uint16_t *)(chunk + (4 * half + i) * block));
+            f[i][0] = halves ? (float)scales[2 * i]
+                             : sl_half_of(*(const uint16_t *)(chunk + (4 * half + i) * block));
             f[i][1] = halves ? (float)scales[2 * i + 1] : 0.0f;
         }
     }
@@ -464,7 +458,7 @@ static __device__ __forceinline__ void mmq_load_pair(const mmq_raw &raw, const m
         w->offset[0][o] = -MMQ_OFFSET_FLOAT * f.x;
         w->offset[1][o] = -MMQ_OFFSET_FLOAT * f.z;
         if (mmq_type<TYPE>::halves) {
-            w->scale[o] = mmq_half(
+            w->scale[o] = sl_half_of(
                 *(const uint16_t *)(mmq_raw_row<TYPE>(raw, lane / 4 + 8 * o) + mmq_type<TYPE>::bytes - 2));
         }
     }

@@ -18,12 +18,6 @@ enum { UNITS_CHUNK = 256 };
 #define UNITS_MAGIC 12582912.0f
 #define UNITS_MAGIC_BITS 0x4b400000
 
-static __device__ __forceinline__ float units_half(uint32_t bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-    return value;
-}
-
 /* 1 / x, 0 for 0. */
 static __device__ __forceinline__ float units_inverse(float x) {
     float inverse;
@@ -49,7 +43,7 @@ typedef struct units_k {
 
 static __device__ __forceinline__ units_k units_k_of(uint4 header) {
     units_k k;
-    const float d = units_half(header.x & 0xffffu), m = units_half(header.x >> 16);
+    const float d = sl_half_of(header.x & 0xffffu), m = sl_half_of(header.x >> 16);
     k.unit = fmaxf(fabsf(d), fabsf(m) * 0.0078125f);
     const float inverse = units_inverse(k.unit);
     k.scale = d * inverse;
