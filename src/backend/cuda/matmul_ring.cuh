@@ -407,7 +407,7 @@ static __device__ __forceinline__ void ring_scales(const unsigned char *row, flo
             to[step ^ swap] = pair;
         }
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
-        const float all = to_float(*(const uint16_t *)(row + 208));
+        const float all = sl_half_of(*(const uint16_t *)(row + 208));
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             const int8_t *factors = (const int8_t *)row + 192 + 4 * step;
@@ -419,8 +419,8 @@ static __device__ __forceinline__ void ring_scales(const unsigned char *row, flo
         const float offset = TYPE == SL_QTYPE_Q8_0 ? -32896.0f : -32776.0f;
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            const float first = to_float(*(const uint16_t *)(row + 2 * step * BYTES));
-            const float second = to_float(*(const uint16_t *)(row + (2 * step + 1) * BYTES));
+            const float first = sl_half_of(*(const uint16_t *)(row + 2 * step * BYTES));
+            const float second = sl_half_of(*(const uint16_t *)(row + (2 * step + 1) * BYTES));
             to[step ^ swap] = make_float4(first, offset * first, second, offset * second);
         }
     }
@@ -543,7 +543,7 @@ static __device__ __forceinline__ void ring_multiply(const ring_work &work, cons
                          : "memory");
 #pragma unroll
             for (int i = 0; i < 4 && TYPE == SL_QTYPE_F16; i++) {
-                a[k][i] = pack_bf16(to_float(a[k][i]), to_float(a[k][i] >> 16));
+                a[k][i] = sl_bf16_pair(sl_half_of(a[k][i]), sl_half_of(a[k][i] >> 16));
             }
         }
     }
