@@ -200,6 +200,7 @@ typedef struct linear_shape {
     bool aligned;          /* y has a multiple of 8 columns, where the outputs and the shift have */
     int32_t experts, used; /* 0: no experts */
     bool expert_x;         /* x has expert rows */
+    bool single;           /* rows one by one, in a bucket of one */
     style how;
 } linear_shape;
 
@@ -232,6 +233,8 @@ static const linear_shape linear_shapes[] = {
     {.rows = 3, .columns = 2816, .outputs = {200}},
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
+    {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},
+    {.rows = 2, .columns = 4096, .outputs = {2100}, .residual = true, .single = true, .how = OUTLIERS},
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 
@@ -265,7 +268,9 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
                          kt_random *random) {
     int32_t ids = SL_NONE, schedule = SL_NONE, residual = SL_NONE, width = shape->shift;
     const int32_t experts = shape->experts ? shape->experts : 1;
-    begin_case(c, shape->rows, 3, random);
+    begin_case(c, shape->rows, shape->single ? 1 : 3, random);
+    c->step_rows = shape->single;
+    c->tight = shape->single;
     c->program.experts = shape->experts;
     c->program.experts_used = shape->used;
     const sl_rows y_rows = shape->experts ? SL_ROWS_EXPERT : SL_ROWS_STEP;

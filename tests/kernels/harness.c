@@ -249,7 +249,7 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
         longest = c->span_rows[s] > longest ? c->span_rows[s] : longest;
     }
     d->program = &c->program;
-    d->limits = (sl_limits){.rows = (c->step_rows ? c->step_rows : c->rows) + SPARE_ROWS,
+    d->limits = (sl_limits){.rows = (c->step_rows ? c->step_rows : c->rows) + (c->tight ? 0 : SPARE_ROWS),
                             .outputs = c->output_count + 1,
                             .sequences = c->span_count,
                             .context = longest + c->position_base + 1,

@@ -34,6 +34,7 @@ typedef struct kt_case {
     int32_t span_count, span_rows[KT_SPANS];
     int32_t rows;
     int32_t step_rows; /* most rows of a step; 0: all */
+    bool tight;        /* the bucket has no rows but a step's: kernels for one row are for such */
     int32_t position_base;
     int32_t *tokens;         /* [rows] */
     sl_step_output *outputs; /* [output_count], rows on the time line, rising */
