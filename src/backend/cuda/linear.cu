@@ -13,6 +13,7 @@
  * rounded by itself. Class "f32/256": the same with products of decoded weights and f32 activations, added
  * with fmaf. Then bias, then residual. */
 #include "backend/cuda/groups.cuh"
+#include "backend/cuda/linear_args.cuh"
 
 enum {
     CHUNK = 256, /* columns */
@@ -95,25 +96,6 @@ static __device__ __forceinline__ void load_floats(const unsigned char *row, int
 }
 
 /* ---- what both shapes share ---- */
-
-static __device__ __forceinline__ int32_t find_segment(const linear_args &args) {
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
-        segment++;
-    }
-    return segment;
-}
-
-static __device__ __forceinline__ void store(const linear_args &args, const sl_cuda_weight &weight,
-                                             int32_t expert, int32_t row, int32_t output, float value) {
-    if (weight.bias) {
-        value += weight.bias[(int64_t)expert * weight.rows + output];
-    }
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
-}
 
 /* ---- few rows ---- */
 
@@ -201,7 +183,8 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context
         return;
     }
     const int32_t n = left < ROWS ? left : ROWS;
-    const int32_t segment = find_segment(args), lanes = args.lanes, per_warp = SL_WARP / lanes;
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x),
+                  lanes = args.lanes, per_warp = SL_WARP / lanes;
     const sl_cuda_weight &weight = args.weights[segment];
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t output =
@@ -245,7 +228,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (valid && r < n && lane % lanes == 0) {
-            store(args, weight, expert, first + r, output, sums[r]);
+            sl_linear_store(args, weight, expert, first + r, output, sums[r]);
         }
     }
 }
@@ -525,7 +508,7 @@ template <int TYPE>
 static __global__ void __launch_bounds__(MANY_THREADS)
     many_kernel(sl_cuda_context context, linear_args args) {
     __shared__ tile_rows rows;
-    const int32_t segment = find_segment(args);
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x);
     const sl_cuda_weight &weight = args.weights[segment];
     if (!find_rows(context, args, weight.experts, &rows)) {
         return;
@@ -546,7 +529,7 @@ static __global__ void __launch_bounds__(MANY_THREADS)
             const int32_t at = IS_FLOAT(TYPE) ? (int32_t)threadIdx.x % SIDE + SIDE * a : my_output(b);
             const int32_t of = IS_FLOAT(TYPE) ? (int32_t)threadIdx.x / SIDE + SIDE * b : my_row(a, b);
             if (first_output + at < weight.rows && rows.y[of] >= 0) {
-                store(args, weight, rows.expert, rows.y[of], first_output + at, sums[a][b]);
+                sl_linear_store(args, weight, rows.expert, rows.y[of], first_output + at, sums[a][b]);
             }
         }
     }
@@ -557,24 +540,11 @@ static __global__ void __launch_bounds__(MANY_THREADS)
 /* Fills all but `lanes`; `per_block`: weight rows of a block. Returns the blocks along x. */
 static unsigned make_args(const sl_cuda_context *context, const sl_cuda_op *op, int32_t per_block,
                           linear_args *args) {
-    int32_t blocks = 0;
-    args->segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args->weights[s] = op->weights[s];
-        args->first_block[s] = blocks;
-        blocks += s < op->weight_count ? (op->weights[s].rows + per_block - 1) / per_block : 0;
-    }
-    args->first_block[SL_LINEAR_SEGMENTS] = blocks;
-    args->x = op->in[0];
+    sl_linear_fill(context, op, args);
+    sl_linear_fill_schedule(op, args);
     args->ids = op->in[1];
-    args->residual = op->in[3];
-    args->y = op->out[0];
-    args->offsets = op->in[2].head;
-    args->list = (const int32_t *)op->in[2].data;
     args->experts_used = context->experts_used;
-    args->x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    return (unsigned)blocks;
+    return (unsigned)sl_linear_cut(op, per_block, args->first_block);
 }
 
 template <int TYPE>

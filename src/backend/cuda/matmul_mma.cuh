@@ -17,7 +17,7 @@
 #ifndef SL_BACKEND_CUDA_MATMUL_MMA_CUH
 #define SL_BACKEND_CUDA_MATMUL_MMA_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/linear_args.cuh"
 
 enum { STEP = 64, GROUP = 32, STAGES = 3 };
 
@@ -480,23 +480,10 @@ template <int TYPE> static cudaError_t prepare_type(int most_bytes) {
 static inline unsigned make_matmul_args(const sl_cuda_context *context, const sl_cuda_op *op, int32_t outputs,
                                         matmul_args *args) {
     const matmul_args none = {};
-    int32_t blocks = 0;
     *args = none;
-    args->segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args->weights[s] = op->weights[s];
-        args->first_block[s] = blocks;
-        blocks += s < op->weight_count ? (op->weights[s].rows + outputs - 1) / outputs : 0;
-    }
-    args->first_block[SL_LINEAR_SEGMENTS] = blocks;
-    args->x = op->in[0];
-    args->residual = op->in[3];
-    args->y = op->out[0];
-    args->offsets = op->in[2].head;
-    args->list = (const int32_t *)op->in[2].data;
-    args->x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    return (unsigned)blocks;
+    sl_linear_fill(context, op, args);
+    sl_linear_fill_schedule(op, args);
+    return (unsigned)sl_linear_cut(op, outputs, args->first_block);
 }
 
 /* Neighbours in the grid share the weights: what a wave of blocks reads is x and few of the outputs' weights.

@@ -29,6 +29,7 @@
 #define SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/matmul_skinny_types.cuh"
 
 #include <cuda.h>
@@ -1214,21 +1215,9 @@ template <int TYPE>
 static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args) {
     const skinny_args none = {};
     *args = none;
-    args->segments = op->weight_count;
-    int32_t parts = 0;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args->weights[s] = op->weights[s];
-        args->first_part[s] = parts;
-        parts += s < op->weight_count ? (op->weights[s].rows + SKINNY_PART - 1) / SKINNY_PART : 0;
-    }
-    args->first_part[SL_LINEAR_SEGMENTS] = parts;
-    args->x = op->in[0];
-    args->residual = op->in[3];
-    args->y = op->out[0];
-    args->offsets = op->in[2].head;
-    args->list = (const int32_t *)op->in[2].data;
-    args->x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
+    sl_linear_fill(context, op, args);
+    sl_linear_fill_schedule(op, args);
+    const int32_t parts = sl_linear_cut(op, SKINNY_PART, args->first_part);
     args->parts = args->splits = args->subs = 1;
     if (!args->list) {
         const skinny_cut cut =

@@ -7,17 +7,9 @@
  * Class "f32/lanes": piece p of a row goes to lane p % 32 (F32: of four warps, to thread p % 128). A lane
  * adds its products in rising order with fmaf; then the lanes are added as in sl_warp_sum, and the warps in
  * order. Then bias, then residual. With more rows F32 weights go tile by tile, in the same class. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/linear_args.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / SL_WARP };
-
-typedef struct matvec_args {
-    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
-    int32_t first_block[SL_LINEAR_SEGMENTS + 1]; /* of each segment, along x */
-    int32_t segments;
-    sl_cuda_operand x, ids, residual, y;
-    int32_t experts_used, x_share; /* rows of y that read one row of x */
-} matvec_args;
 
 /* ---- pieces ---- */
 
@@ -65,7 +57,7 @@ static __device__ __forceinline__ float add_floats(const float *w, const float *
 /* ---- the kernel ---- */
 
 template <int TYPE, int ROWS, int OUTPUTS>
-static __device__ __forceinline__ void add_piece(const matvec_args &args, const uint32_t (*raw)[RAW],
+static __device__ __forceinline__ void add_piece(const sl_lanes_args &args, const uint32_t (*raw)[RAW],
                                                  int32_t p, int32_t first, int32_t rows,
                                                  float (*sums)[ROWS]) {
     enum { RUN = piece_shape<TYPE>::RUN };
@@ -86,29 +78,11 @@ static __device__ __forceinline__ void add_piece(const matvec_args &args, const 
     }
 }
 
-static __device__ __forceinline__ void store(const matvec_args &args, const sl_cuda_weight &weight,
-                                             int32_t expert, int32_t row, int32_t output, float value) {
-    if (weight.bias) {
-        value += weight.bias[(int64_t)expert * weight.rows + output];
-    }
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
-}
-
-static __device__ __forceinline__ int32_t find_segment(const matvec_args &args) {
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
-        segment++;
-    }
-    return segment;
-}
-
 /* With experts blockIdx.y is a row of y, otherwise a group of ROWS rows. AHEAD: pieces under way. */
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
 static __global__ void __launch_bounds__(THREADS)
-    matvec_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ matvec_args args) {
+    matvec_kernel(const __grid_constant__ sl_cuda_context context,
+                  const __grid_constant__ sl_lanes_args args) {
     enum { SPLIT = piece_shape<TYPE>::SPLIT, PIECE = piece_shape<TYPE>::RUN, LANES = SPLIT * SL_WARP };
     __shared__ float partial[SPLIT > 1 ? WARPS : 1][OUTPUTS][ROWS];
     sl_let_next_begin();
@@ -118,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     }
     const int32_t rows = left < ROWS ? left : ROWS;
-    const int32_t segment = find_segment(args);
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x);
     const sl_cuda_weight &weight = args.weights[segment];
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % LANES;
     const int32_t output =
@@ -179,7 +153,7 @@ static __global__ void __launch_bounds__(THREADS)
                 sum += partial[SPLIT > 1 ? warp + i : 0][o][r];
             }
             if (output + o < weight.rows && r < rows) {
-                store(args, weight, expert, first + r, output + o, sum);
+                sl_linear_store(args, weight, expert, first + r, output + o, sum);
             }
         }
     }
@@ -217,7 +191,7 @@ template <int COUNT, int DISTANCE> static __device__ __forceinline__ int32_t sum
 /* blockIdx.y: a group of ROWS rows; blockIdx.x: TILE_GROUPS * OUTPUTS weight rows of a segment. */
 template <int ROWS, int OUTPUTS>
 static __global__ void __launch_bounds__(TILE_THREADS)
-    tile_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ matvec_args args) {
+    tile_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sl_lanes_args args) {
     enum { COUNT = ROWS * OUTPUTS, LEFT = COUNT > SL_WARP ? COUNT / SL_WARP : 1 };
     __shared__ float partial[TILE_THREADS / SL_WARP][COUNT];
     sl_let_next_begin();
@@ -226,7 +200,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     if (left <= 0) {
         return;
     }
-    const int32_t segment = find_segment(args), warp = (int32_t)threadIdx.x / SL_WARP;
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x),
+                  warp = (int32_t)threadIdx.x / SL_WARP;
     const int32_t group = (int32_t)threadIdx.x / TILE_LANES, thread = (int32_t)threadIdx.x % TILE_LANES;
     const sl_cuda_weight &weight = args.weights[segment];
     const int32_t output =
@@ -274,39 +249,18 @@ static __global__ void __launch_bounds__(TILE_THREADS)
             sum += partial[from + other][i];
         }
         if (r < left && output + o < weight.rows) {
-            store(args, weight, 0, first + r, output + o, sum);
+            sl_linear_store(args, weight, 0, first + r, output + o, sum);
         }
     }
 }
 
 /* ---- launches ---- */
 
-/* `per_block`: weight rows of a block. Returns the blocks along x. */
-static unsigned make_args(const sl_cuda_context *context, const sl_cuda_op *op, int32_t per_block,
-                          matvec_args *args) {
-    int32_t blocks = 0;
-    args->segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args->weights[s] = op->weights[s];
-        args->first_block[s] = blocks;
-        blocks += s < op->weight_count ? (op->weights[s].rows + per_block - 1) / per_block : 0;
-    }
-    args->first_block[SL_LINEAR_SEGMENTS] = blocks;
-    args->x = op->in[0];
-    args->ids = op->in[1];
-    args->residual = op->in[3];
-    args->y = op->out[0];
-    args->experts_used = context->experts_used;
-    args->x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    return (unsigned)blocks;
-}
-
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    matvec_args args = {};
+    sl_lanes_args args = {};
     const int32_t per_block = WARPS / piece_shape<TYPE>::SPLIT * OUTPUTS;
-    const unsigned blocks = make_args(context, op, per_block, &args);
+    const unsigned blocks = sl_lanes_fill(context, op, per_block, &args);
     const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
     const sl_launch_shape shape = {dim3(blocks, groups), dim3(THREADS), 0};
     return sl_launch(context, stream, shape, matvec_kernel<TYPE, ROWS, OUTPUTS, AHEAD>, *context, args);
@@ -328,8 +282,8 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_f32) {
 
 template <int ROWS, int OUTPUTS>
 static cudaError_t launch_tile(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    matvec_args args = {};
-    const unsigned blocks = make_args(context, op, TILE_GROUPS * OUTPUTS, &args);
+    sl_lanes_args args = {};
+    const unsigned blocks = sl_lanes_fill(context, op, TILE_GROUPS * OUTPUTS, &args);
     const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
     const sl_launch_shape shape = {dim3(blocks, groups), dim3(TILE_THREADS), 0};
     return sl_launch(context, stream, shape, tile_kernel<ROWS, OUTPUTS>, *context, args);

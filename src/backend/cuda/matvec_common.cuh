@@ -2,6 +2,7 @@
 #ifndef SL_BACKEND_CUDA_MATVEC_COMMON_CUH
 #define SL_BACKEND_CUDA_MATVEC_COMMON_CUH
 
+#include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/rows.cuh"
 
 enum { SL_CHUNK = 256, SL_CHUNK_GROUPS = SL_CHUNK / SL_Q8_32_GROUP }; /* columns; groups of 32 */
@@ -68,19 +69,11 @@ static __device__ __forceinline__ int32_t sl_matvec_unit(const sl_matvec_args &a
 /* What an op, and an ACTIVATE and a QUANTIZE behind it in one run, ask for: all but how rows are cut. */
 static inline sl_matvec_args sl_matvec_args_of(const sl_cuda_context *context, const sl_cuda_op *op) {
     sl_matvec_args args = {};
-    args.segments = op->weight_count;
-    for (int32_t s = 0; s < op->weight_count; s++) {
-        args.weights[s] = op->weights[s];
-    }
+    sl_linear_fill(context, op, &args);
     args.chunks = op->weights[0].columns / SL_CHUNK;
-    args.x = op->in[0];
     args.ids = op->in[1];
-    args.residual = op->in[3];
-    args.y = op->out[0];
     args.header = context->header;
     args.experts_used = context->experts_used;
-    args.x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
     args.activates = op->run_length > 1;
     if (args.activates) {
         args.function = op[1].op->u.activate.function;
@@ -130,16 +123,6 @@ static __device__ __forceinline__ int32_t sl_matvec_divide(int32_t n, uint32_t i
 static __device__ __forceinline__ float sl_matvec_biased(const sl_cuda_weight &weight, int32_t expert,
                                                          int32_t output, float value) {
     return weight.bias ? value + weight.bias[(int64_t)expert * weight.rows + output] : value;
-}
-
-static __device__ __forceinline__ void sl_matvec_store(const sl_matvec_args &args,
-                                                       const sl_cuda_weight &weight, int32_t expert,
-                                                       int32_t row, int32_t output, float value) {
-    value = sl_matvec_biased(weight, expert, output, value);
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
 }
 
 /* A lane's element of a group of 32, the bits of sl_q8_32_encode. */

@@ -85,10 +85,11 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
 
 template <int ROWS, int OUTPUTS, int AHEAD>
 static __global__ void __launch_bounds__(LANES_THREADS, ROWS == 1 ? BLOCKS_ONE : 2)
-    fp8_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ lanes_args args) {
+    fp8_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sl_lanes_args args) {
     sl_let_next_begin();
     const unsigned char *w_rows[OUTPUTS];
-    const int32_t segment = find_segment(args), output = find_rows<OUTPUTS>(args, segment, w_rows);
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x),
+                  output = find_rows<OUTPUTS>(args, segment, w_rows);
     const int32_t first = (int32_t)blockIdx.y * ROWS, blocks = args.weights[segment].columns / BLOCK;
     some_blocks<OUTPUTS, AHEAD> some;
     if (!args.ids.data) {

@@ -352,7 +352,7 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     if (stores && row + e < weight.rows) {
-                        sl_matvec_store(args.op, weight, 0, j, row + e, four[e]);
+                        sl_linear_store(args.op, weight, 0, j, row + e, four[e]);
                     }
                 }
             }

@@ -3,17 +3,9 @@
 #ifndef SL_BACKEND_CUDA_MATVEC_LANES_CUH
 #define SL_BACKEND_CUDA_MATVEC_LANES_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/linear_args.cuh"
 
 enum { LANES_THREADS = 256, LANES_WARPS = LANES_THREADS / SL_WARP };
-
-typedef struct lanes_args {
-    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
-    int32_t first_block[SL_LINEAR_SEGMENTS + 1]; /* of each segment, along x */
-    int32_t segments;
-    sl_cuda_operand x, ids, residual, y;
-    int32_t experts_used, x_share; /* rows of y that read one row of x */
-} lanes_args;
 
 static __device__ __forceinline__ uint32_t load_word(const unsigned char *at) {
     uint32_t word;
@@ -21,29 +13,10 @@ static __device__ __forceinline__ uint32_t load_word(const unsigned char *at) {
     return word;
 }
 
-static __device__ __forceinline__ int32_t find_segment(const lanes_args &args) {
-    int32_t segment = 0;
-    while (segment + 1 < args.segments && (int32_t)blockIdx.x >= args.first_block[segment + 1]) {
-        segment++;
-    }
-    return segment;
-}
-
-static __device__ __forceinline__ void store(const lanes_args &args, const sl_cuda_weight &weight,
-                                             int32_t expert, int32_t row, int32_t output, float value) {
-    if (weight.bias) {
-        value += weight.bias[(int64_t)expert * weight.rows + output];
-    }
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
-}
-
 /* The weight rows of this warp from its first output on, of the segment's first expert; those past the end
  * are the last once more. Returns the first. */
 template <int OUTPUTS>
-static __device__ __forceinline__ int32_t find_rows(const lanes_args &args, int32_t segment,
+static __device__ __forceinline__ int32_t find_rows(const sl_lanes_args &args, int32_t segment,
                                                     const unsigned char *w_rows[OUTPUTS]) {
     const sl_cuda_weight &weight = args.weights[segment];
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
@@ -63,7 +36,7 @@ typedef struct lanes_part {
 
 /* Adds the lanes and stores what there is. */
 template <int ROWS, int OUTPUTS>
-static __device__ __forceinline__ void finish(const lanes_args &args, const lanes_part &part,
+static __device__ __forceinline__ void finish(const sl_lanes_args &args, const lanes_part &part,
                                               const float (*sums)[ROWS]) {
     const sl_cuda_weight &weight = args.weights[part.segment];
 #pragma unroll
@@ -72,7 +45,7 @@ static __device__ __forceinline__ void finish(const lanes_args &args, const lane
         for (int r = 0; r < ROWS; r++) {
             const float sum = sl_warp_sum(sums[o][r]);
             if (threadIdx.x % SL_WARP == 0 && part.output + o < weight.rows && r < part.rows) {
-                store(args, weight, part.expert, part.first + r, part.output + o, sum);
+                sl_linear_store(args, weight, part.expert, part.first + r, part.output + o, sum);
             }
         }
     }
@@ -81,25 +54,10 @@ static __device__ __forceinline__ void finish(const lanes_args &args, const lane
 template <int ROWS, int OUTPUTS, typename KERNEL>
 static cudaError_t lanes_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
                                 KERNEL kernel) {
-    enum { EACH = LANES_WARPS * OUTPUTS };
-    lanes_args args = {};
-    int32_t blocks = 0;
-    args.segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args.weights[s] = op->weights[s];
-        args.first_block[s] = blocks;
-        blocks += s < op->weight_count ? (op->weights[s].rows + EACH - 1) / EACH : 0;
-    }
-    args.first_block[SL_LINEAR_SEGMENTS] = blocks;
-    args.x = op->in[0];
-    args.ids = op->in[1];
-    args.residual = op->in[3];
-    args.y = op->out[0];
-    args.experts_used = context->experts_used;
-    args.x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
+    sl_lanes_args args = {};
+    const unsigned blocks = sl_lanes_fill(context, op, LANES_WARPS * OUTPUTS, &args);
     const unsigned groups = (unsigned)((op->rows[op->out[0].rows] + ROWS - 1) / ROWS);
-    const sl_launch_shape shape = {dim3((unsigned)blocks, groups), dim3(LANES_THREADS), 0};
+    const sl_launch_shape shape = {dim3(blocks, groups), dim3(LANES_THREADS), 0};
     return sl_launch(context, stream, shape, kernel, *context, args);
 }
 

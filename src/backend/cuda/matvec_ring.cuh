@@ -151,7 +151,7 @@ static __device__ __forceinline__ void ring_finish(const ring_args &args, const 
         const sl_cuda_weight &weight = op.weights[sl_matvec_unit(op, first + unit, &row)];
         row += i - unit * op.unit;
         if (row < weight.rows) {
-            sl_matvec_store(op, weight, expert, y_row, row, ring_sum(sums + i * args.padded, op.chunks));
+            sl_linear_store(op, weight, expert, y_row, row, ring_sum(sums + i * args.padded, op.chunks));
         }
     }
 }

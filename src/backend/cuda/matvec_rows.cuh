@@ -159,7 +159,7 @@ static __device__ __forceinline__ void rows_finish(const rows_args &args, const 
         const sl_cuda_weight &weight =
             args.op.weights[sl_matvec_unit(args.op, at.begin + first + tile, &row)];
         if (at.phase + 1 == args.phases && !args.op.activates && r < count && row + o < weight.rows) {
-            sl_matvec_store(args.op, weight, 0, r, row + o, value);
+            sl_linear_store(args.op, weight, 0, r, row + o, value);
         }
     }
 }

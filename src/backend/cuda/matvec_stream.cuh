@@ -79,7 +79,7 @@ static __device__ __forceinline__ stream_target stream_target_of(const sl_matvec
     return target;
 }
 
-/* As sl_matvec_store. */
+/* As sl_linear_store. */
 static __device__ __forceinline__ void stream_store(const stream_target &target, float value) {
     value = target.biased ? value + target.bias : value;
     *target.y = target.residual ? value + *target.residual : value;

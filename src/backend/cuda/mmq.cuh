@@ -14,6 +14,7 @@
 
 #include "backend/cuda/blocks.cuh"
 #include "backend/cuda/groups.cuh"
+#include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/units.cuh"
 
 enum {
@@ -569,34 +570,10 @@ static inline int32_t mmq_outputs(const sl_cuda_op *op) {
 static inline int32_t mmq_make_args(const sl_cuda_context *context, const sl_cuda_op *op, int32_t outputs,
                                     mmq_args *args) {
     const mmq_args none = {};
-    int32_t tiles = 0;
     *args = none;
-    args->segments = op->weight_count;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS; s++) {
-        args->weights[s] = op->weights[s];
-        args->first_tile[s] = tiles;
-        tiles += s < op->weight_count ? (op->weights[s].rows + outputs - 1) / outputs : 0;
-    }
-    args->first_tile[SL_LINEAR_SEGMENTS] = tiles;
-    args->x = op->in[0];
-    args->residual = op->in[3];
-    args->y = op->out[0];
-    args->offsets = op->in[2].head;
-    args->list = (const int32_t *)op->in[2].data;
-    args->x_share =
-        op->out[0].rows == SL_ROWS_EXPERT && op->in[0].rows == SL_ROWS_STEP ? context->experts_used : 1;
-    return tiles;
-}
-
-static __device__ __forceinline__ void mmq_store(const mmq_args &args, const sl_cuda_weight &weight,
-                                                 int32_t expert, int32_t row, int32_t output, float value) {
-    if (weight.bias) {
-        value += weight.bias[(int64_t)expert * weight.rows + output];
-    }
-    if (args.residual.data) {
-        value += sl_f32(args.residual, row)[weight.column + output];
-    }
-    sl_f32(args.y, row)[weight.column + output] = value;
+    sl_linear_fill(context, op, args);
+    sl_linear_fill_schedule(op, args);
+    return sl_linear_cut(op, outputs, args->first_tile);
 }
 
 #endif

@@ -224,8 +224,8 @@ static __device__ __forceinline__ void batch_add(const batch_work<TYPE, TILES> &
         if (!sums.ends) {
             totals[i] = sum;
         } else if (row < sums.rows && output >= tile.skip) {
-            mmq_store(work.args, work.args.weights[tile.segment], work.rows.expert, work.rows.y[row],
-                      tile.first + output, sum);
+            sl_linear_store(work.args, work.args.weights[tile.segment], work.rows.expert, work.rows.y[row],
+                            tile.first + output, sum);
         }
     }
 }

@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
                 const int32_t row = my_row + 8 * n + lane % 4 * 2 + e % 2;
                 const int32_t output = first + (my_tile + m) * MMQ_OUTPUTS + lane / 4 + e / 2 * 8;
                 if (row < rows.count && output < weight.rows) {
-                    mmq_store(args, weight, rows.expert, rows.y[row], output, totals[m][n][e]);
+                    sl_linear_store(args, weight, rows.expert, rows.y[row], output, totals[m][n][e]);
                 }
             }
         }
