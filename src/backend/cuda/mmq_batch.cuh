@@ -488,10 +488,7 @@ static inline cudaError_t batch_query(batch_device *device) {
                                          cudaDevAttrMaxSharedMemoryPerMultiprocessor, index);
 }
 
-#ifndef BATCH_TUNE
-#define BATCH_TUNE(shape)
 enum { BATCH_EXPERT_TILES = 8 }; /* of a block, at most */
-#endif
 
 /* Fits a block of `width` by `depth` warps into `most` bytes; false if it does not. Worth most is that x
  * stays, then that a tile's sums are added at once, then stages. */
@@ -523,7 +520,6 @@ static batch_shape batch_choose(const batch_device &device, int32_t columns, int
     shape.depth = chunks < shape.depth ? chunks : shape.depth;
     shape.width = experts ? 4 : TILES < 4 || outputs < 40 * device.processors ? 2 : 4;
     shape.together = experts ? 2 : 1;
-    BATCH_TUNE(shape);
     for (;;) {
         const int32_t share = device.processor_bytes / shape.together;
         const int32_t most =

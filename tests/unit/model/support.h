@@ -24,6 +24,16 @@ static inline void fixture_path(const char *name, char path[512]) {
     snprintf(path, 512, "%s/%s", FIXTURES, name);
 }
 
+/* The caller frees it. */
+static inline sl_model *must_load(const char *path) {
+    sl_model *model;
+    sl_error error;
+    if (sl_model_load(path, &model, &error)) {
+        fail_msg("%s", error.message);
+    }
+    return model;
+}
+
 static inline json_t *fixture_config(const char *name) {
     char path[600];
     snprintf(path, sizeof path, "%s/%s/config.json", FIXTURES, name);

@@ -16,15 +16,6 @@ static const char *const ALL[] = {"llama",           "llama-scaled", "mistral", 
                                   "qwen3moe-nonorm", "gemma3",       "qwen3_5"};
 enum { ALL_COUNT = sizeof ALL / sizeof *ALL };
 
-static sl_model *must_load(const char *path) {
-    sl_model *model;
-    sl_error error;
-    if (sl_model_load(path, &model, &error)) {
-        fail_msg("%s", error.message);
-    }
-    return model;
-}
-
 static sl_model *load_fixture(const char *name) {
     char path[512];
     fixture_path(name, path);

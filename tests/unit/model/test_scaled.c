@@ -142,15 +142,6 @@ static void without_a_config_nothing_is_scaled(void **state) {
     assert_non_null(strstr(error.message, "is F8_E4M3, but config.json has no quantization_config"));
 }
 
-static sl_model *must_load(const char *path) {
-    sl_model *model;
-    sl_error error;
-    if (sl_model_load(path, &model, &error)) {
-        fail_msg("%s", error.message);
-    }
-    return model;
-}
-
 static void assert_same_weights(const sl_program *a, const sl_program *b) {
     assert_int_equal(a->weight_count, b->weight_count);
     for (int32_t i = 0; i < a->weight_count; i++) {
