@@ -55,8 +55,8 @@ endforeach()
 # The same module for compute-sanitizer's racecheck, on demand: kernels with rings in shared memory so built that it can
 # follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.
 set(racecheck_objects ${cuda_objects})
-file(GLOB ring_sources CONFIGURE_DEPENDS src/backend/cuda/matmul_*.cu src/backend/cuda/flash_decode_*.cu
-  src/backend/cuda/flash_wgmma.cu)
+file(GLOB ring_sources CONFIGURE_DEPENDS src/backend/cuda/matmul_*.cu src/backend/cuda/matvec_*.cu
+  src/backend/cuda/flash_decode_*.cu src/backend/cuda/flash_wgmma.cu)
 foreach(source ${ring_sources})
   get_filename_component(name ${source} NAME_WE)
   set(object ${CMAKE_BINARY_DIR}/racecheck/${name}.o)

@@ -5,7 +5,8 @@
  *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N]
  *                  [--light] [--most-operations N] [--seed N] [--bench] [--verbose]
  *
- * --part takes every N-th kernel, from the I-th on (1 is the first). --cases runs at most N cases of a
+ * --kernel takes the kernels whose names hold the text, --without leaves such out; each may be said several
+ * times. --part takes every N-th kernel, from the I-th on (1 is the first). --cases runs at most N cases of a
  * kernel, spread over all that it takes. --light runs each case whole and in chunks, against the definition:
  * what a tool that makes every access slow needs to see. --most-operations leaves out larger cases, unless a
  * kernel takes no others: then its smallest is run. */
@@ -17,13 +18,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { WITHOUT = 8 };
+enum { NAMES = 24 };
 
 typedef struct suite {
     sl_backend *backend, *threaded, *plain;
-    const char *filter;
-    const char *without[WITHOUT]; /* kernels whose names hold one of these are left out */
-    int without_count;
+    const char *only[NAMES];    /* kernels whose names hold one of these are tested; none: all */
+    const char *without[NAMES]; /* kernels whose names hold one of these are left out */
+    int only_count, without_count;
     uint64_t seed;
     int most;               /* cases of a kernel to run; 0: all */
     double most_operations; /* of a case; 0: any */
@@ -392,13 +393,18 @@ static bool open_backends(suite *s, const char *device, bool bench) {
     return true;
 }
 
-static bool is_wanted(const suite *s, const char *name) {
-    for (int i = 0; i < s->without_count; i++) {
-        if (strstr(name, s->without[i])) {
-            return false;
+static bool holds_one(const char *name, const char *const *texts, int count) {
+    for (int i = 0; i < count; i++) {
+        if (strstr(name, texts[i])) {
+            return true;
         }
     }
-    return !s->filter || strstr(name, s->filter);
+    return false;
+}
+
+static bool is_wanted(const suite *s, const char *name) {
+    return (s->only_count == 0 || holds_one(name, s->only, s->only_count)) &&
+           !holds_one(name, s->without, s->without_count);
 }
 
 static bool parse(int argc, char **argv, suite *s, const char **device, bool *bench) {
@@ -411,9 +417,9 @@ static bool parse(int argc, char **argv, suite *s, const char **device, bool *be
             s->light = true;
         } else if (i + 1 < argc && strcmp(argv[i], "--backend") == 0) {
             *device = argv[++i];
-        } else if (i + 1 < argc && strcmp(argv[i], "--kernel") == 0) {
-            s->filter = argv[++i];
-        } else if (i + 1 < argc && strcmp(argv[i], "--without") == 0 && s->without_count < WITHOUT) {
+        } else if (i + 1 < argc && strcmp(argv[i], "--kernel") == 0 && s->only_count < NAMES) {
+            s->only[s->only_count++] = argv[++i];
+        } else if (i + 1 < argc && strcmp(argv[i], "--without") == 0 && s->without_count < NAMES) {
             s->without[s->without_count++] = argv[++i];
         } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
             s->seed = strtoull(argv[++i], NULL, 10);

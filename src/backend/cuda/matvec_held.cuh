@@ -335,7 +335,7 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
             value = chunks % 2 ? held_add(value, *(const float4 *)sum) : value;
             __syncwarp();
             if (team + 1 == args.teams || tile + 1 == stop) {
-                if (lane == 0) {
+                if (lane < SL_ARRIVING_LANES) {
                     sl_barrier_arrive(memory.empty + 8 * (uint32_t)buffer);
                 }
                 index++;
@@ -472,7 +472,7 @@ static __device__ __forceinline__ void held_multiply_all(const held_args &args, 
                 held_multiply<TYPE, SLOTS>(args, memory, warp, x, index, &used);
             }
             __syncwarp();
-            if (threadIdx.x % SL_WARP == 0) {
+            if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
                 sl_barrier_arrive(memory.full + 8 * (uint32_t)(index % HELD_BUFFERS));
             }
         }
@@ -509,8 +509,8 @@ static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
     held_settle(args, warp.team, warp.pair, warp.end, &warp.next);
     if (lane == 0 && index == HELD_WARPS) {
         for (uint32_t i = 0; i < HELD_BUFFERS; i++) {
-            sl_barrier_init(memory.full + 8 * i, HELD_WARPS);
-            sl_barrier_init(memory.empty + 8 * i, 1);
+            sl_barrier_init(memory.full + 8 * i, HELD_WARPS * SL_ARRIVING_LANES);
+            sl_barrier_init(memory.empty + 8 * i, SL_ARRIVING_LANES);
         }
     } else if (lane == 0) {
         for (int i = 0; i < SLOTS; i++) {
