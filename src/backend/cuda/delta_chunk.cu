@@ -69,22 +69,18 @@ static __device__ __forceinline__ void multiply(float *c, const uint32_t *a, uin
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
 /* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
 static __device__ __forceinline__ void load_matrices(uint32_t *r, const __half *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(sl_shared_address(row))
                  : "memory");
 }
 
 static __device__ __forceinline__ void load_transposed(uint32_t *r, const __half *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(sl_shared_address(row))
                  : "memory");
 }
 
@@ -116,12 +112,13 @@ static __device__ __forceinline__ void as_left(uint32_t *a, const float *c0, con
 }
 
 static __device__ __forceinline__ void copy_16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(sl_shared_address(to)), "l"(from)
+                 : "memory");
 }
 
 /* Zero where it is not there. */
 static __device__ __forceinline__ void copy_4(void *to, const void *from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(sl_shared_address(to)), "l"(from),
                  "r"(there ? 4 : 0)
                  : "memory");
 }

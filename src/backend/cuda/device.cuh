@@ -64,6 +64,11 @@ static __device__ __forceinline__ void sl_let_next_begin(void) {
 
 /* ---- shared memory from warp to warp ---- */
 
+/* In the window of shared memory, as PTX takes it. */
+static __device__ __forceinline__ uint32_t sl_shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
 /* Lanes of a warp that arrive at the mbarrier at which it hands shared memory over. After __syncwarp() one is
  * enough. compute-sanitizer's racecheck takes as ordered what the arriving thread itself did, so in a module
  * for it all lanes arrive (docs/gpu-test.md). */

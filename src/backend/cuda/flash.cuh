@@ -795,7 +795,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, BLOCKS)
 
     flash_layout at;
     at.memory = (unsigned char *)flash_memory;
-    at.q = (uint32_t)__cvta_generic_to_shared(at.memory);
+    at.q = sl_shared_address(at.memory);
     at.k = at.q + SHAPE::UNITS * SHAPE::STRIDE * 2;
     at.v = at.k + SHAPE::PLANES * SHAPE::TILE_BYTES;
     at.raw = at.v + SHAPE::PLANES * SHAPE::TILE_BYTES;

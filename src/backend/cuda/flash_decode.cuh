@@ -236,16 +236,16 @@ static __device__ __forceinline__ void decode_copy(const sl_cuda_cache &cache, c
             cache.pages + (uint64_t)load.page * cache.page_bytes + (uint64_t)layer * cache.layer_bytes +
             (load.is_key ? 0 : (uint64_t)cache.kv_heads * FLASH_KEYS * cache.key_bytes) +
             (uint64_t)load.kv_head * bytes;
-        hopper_expect(load.barrier, bytes);
-        hopper_copy_bytes(load.to, from, bytes, load.barrier);
+        sl_barrier_expect(load.barrier, bytes);
+        sl_bulk_copy(load.to, from, bytes, load.barrier);
         return;
     }
-    hopper_expect(load.barrier, SHAPE::SLOT);
+    sl_barrier_expect(load.barrier, SHAPE::SLOT);
 #pragma unroll
     for (int box = 0; box < SHAPE::BOXES; box++) {
-        hopper_copy_box(load.to + (uint32_t)box * 128 * FLASH_KEYS, load.is_key ? &maps.keys : &maps.values,
-                        box * 128 / SHAPE::BYTES, load.kv_head * FLASH_KEYS, load.page * args.layers + layer,
-                        load.barrier);
+        sl_box_copy(load.to + (uint32_t)box * 128 * FLASH_KEYS, load.is_key ? &maps.keys : &maps.values,
+                    box * 128 / SHAPE::BYTES, load.kv_head * FLASH_KEYS, load.page * args.layers + layer,
+                    load.barrier);
     }
 }
 
@@ -289,7 +289,7 @@ static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &ca
         const int32_t count = item.end - base < SL_WARP ? item.end - base : SL_WARP;
         for (int32_t k = 0; k < 2 * count; k++) {
             const int32_t page = __shfl_sync(SL_FULL_WARP, mine, k / 2);
-            hopper_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
+            sl_barrier_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
             if (lane == 0) {
                 sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
                 const decode_load load = {item.kv_head, page > 0 ? page : 0, k % 2 == 0,
@@ -538,7 +538,7 @@ decode_scores(const decode_slice &keys, const uint32_t q[SHAPE::UNITS / 8][SHAPE
             sums[n][e / 4][e % 4] = 0;
         }
     }
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(keys.slot);
+    const uint32_t at = sl_shared_address(keys.slot);
     const int32_t key = keys.row + lane / 4,
                   first = lane % 4 * (SHAPE::COLUMNS / 4); /* of the lane's columns */
 #pragma unroll
@@ -597,7 +597,7 @@ static __device__ __forceinline__ void decode_values(const decode_slice &values,
                                                      const uint32_t p[SHAPE::UNITS / 8][2],
                                                      float y[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][4]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, key = values.row + 2 * (lane % 4);
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(values.slot);
+    const uint32_t at = sl_shared_address(values.slot);
 #pragma unroll
     for (int block = 0; block < SHAPE::COLUMNS / 16; block++) {
         uint32_t a[4];
@@ -658,8 +658,7 @@ static __device__ __forceinline__ void decode_feed(const sl_cuda_context &contex
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
     const int32_t total = decode_total<SHAPE>(context, args, *shared);
     /* The slots are empty at first. */
-    decode_feeder feeder = {slots, (uint32_t)__cvta_generic_to_shared(shared->full),
-                            (uint32_t)__cvta_generic_to_shared(shared->empty), 0, 1};
+    decode_feeder feeder = {slots, sl_shared_address(shared->full), sl_shared_address(shared->empty), 0, 1};
     int32_t number = (int32_t)blockIdx.x;
     if (number >= total) {
         sl_wait_for_inputs();
@@ -954,7 +953,7 @@ typedef struct decode_ring {
 
 template <typename SHAPE>
 static __device__ __forceinline__ unsigned char *decode_take(const decode_ring &ring) {
-    hopper_wait(ring.full + 8 * ring.slot, ring.phase);
+    sl_barrier_wait(ring.full + 8 * ring.slot, ring.phase);
     return ring.slots + ring.slot * SHAPE::SLOT;
 }
 
@@ -962,7 +961,7 @@ static __device__ __forceinline__ unsigned char *decode_take(const decode_ring &
 template <typename SHAPE> static __device__ __forceinline__ void decode_leave(decode_ring *ring) {
     __syncwarp();
     if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
-        hopper_arrive(ring->empty + 8 * ring->slot);
+        sl_barrier_arrive(ring->empty + 8 * ring->slot);
     }
     ring->slot = ring->slot + 1 == SHAPE::SLOTS ? 0 : ring->slot + 1;
     ring->phase ^= ring->slot == 0;
@@ -1087,8 +1086,7 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
                                                        SHARED *shared, unsigned char *slots, float *meeting) {
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
     const int32_t size = cache.value_size;
-    decode_ring ring = {slots, (uint32_t)__cvta_generic_to_shared(shared->full),
-                        (uint32_t)__cvta_generic_to_shared(shared->empty), 0, 0};
+    decode_ring ring = {slots, sl_shared_address(shared->full), sl_shared_address(shared->empty), 0, 0};
     decode_view<SHAPE::UNITS> view;
     view.scale = args.attention.scale;
     view.softcap = args.attention.softcap;
@@ -1158,14 +1156,13 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
     if (threadIdx.x == 0) {
         shared.value_size = context.caches[args.attention.place.group].value_size;
         for (int i = 0; i < SLOTS; i++) {
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full[i]), 1);
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty[i]),
-                                 DECODE_WARPS * SL_ARRIVING_LANES);
+            sl_barrier_init(sl_shared_address(&shared.full[i]), 1);
+            sl_barrier_init(sl_shared_address(&shared.empty[i]), DECODE_WARPS * SL_ARRIVING_LANES);
         }
-        hopper_barriers_started();
+        sl_barriers_ready();
         if (!SHAPE::RAW) {
-            hopper_expect_map(&maps.keys);
-            hopper_expect_map(&maps.values);
+            sl_map_prefetch(&maps.keys);
+            sl_map_prefetch(&maps.values);
         }
     }
     if (!ONE && threadIdx.x < SL_WARP) {
@@ -1174,7 +1171,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
     __syncthreads();
     unsigned char *slots = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     if (threadIdx.x >= DECODE_MULTIPLIERS) {
-        decode_feed<SHAPE, TYPE>(context, args, maps, &shared, (uint32_t)__cvta_generic_to_shared(slots));
+        decode_feed<SHAPE, TYPE>(context, args, maps, &shared, sl_shared_address(slots));
     } else {
         decode_multiply<SHAPE, TYPE>(context, args, made, &shared, slots,
                                      (float *)(slots + SLOTS * SHAPE::SLOT));

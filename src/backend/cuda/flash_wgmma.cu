@@ -224,7 +224,7 @@ typedef struct wgmma_tile {
 template <typename SHAPE>
 static __device__ __forceinline__ void wgmma_copy(const wgmma_tile &tile, bool is_key, uint32_t to,
                                                   uint32_t full) {
-    hopper_expect(full, SHAPE::TILE_BYTES);
+    sl_barrier_expect(full, SHAPE::TILE_BYTES);
 #pragma unroll
     for (int p = 0; p < SHAPE::PAGES; p++) {
         const int32_t at = tile.first_page + p < tile.last_page ? tile.first_page + p : tile.last_page;
@@ -232,8 +232,8 @@ static __device__ __forceinline__ void wgmma_copy(const wgmma_tile &tile, bool i
 #pragma unroll
         for (int box = 0; box < SHAPE::BOXES; box++) {
             const int place = is_key ? box * SHAPE::PAGES + p : p * SHAPE::BOXES + box;
-            hopper_copy_box(to + (uint32_t)place * 128 * SL_PAGE_TOKENS, tile.map, 64 * box, tile.row,
-                            page * tile.layers + tile.layer, full);
+            sl_box_copy(to + (uint32_t)place * 128 * SL_PAGE_TOKENS, tile.map, 64 * box, tile.row,
+                        page * tile.layers + tile.layer, full);
         }
     }
 }
@@ -262,14 +262,14 @@ static __device__ __forceinline__ void wgmma_feed(const sl_cuda_context &context
             tile.table = run.table;
             for (int32_t t = run.tile; t <= run.last_tile; t++) {
                 tile.first_page = t * SHAPE::PAGES;
-                hopper_wait((uint32_t)__cvta_generic_to_shared(&shared->empty_keys[stage]), phase);
+                sl_barrier_wait(sl_shared_address(&shared->empty_keys[stage]), phase);
                 tile.map = &maps.keys;
                 wgmma_copy<SHAPE>(tile, true, keys + stage * SHAPE::TILE_BYTES,
-                                  (uint32_t)__cvta_generic_to_shared(&shared->full_keys[stage]));
-                hopper_wait((uint32_t)__cvta_generic_to_shared(&shared->empty_values[stage]), phase);
+                                  sl_shared_address(&shared->full_keys[stage]));
+                sl_barrier_wait(sl_shared_address(&shared->empty_values[stage]), phase);
                 tile.map = &maps.values;
                 wgmma_copy<SHAPE>(tile, false, values + stage * SHAPE::TILE_BYTES,
-                                  (uint32_t)__cvta_generic_to_shared(&shared->full_values[stage]));
+                                  sl_shared_address(&shared->full_values[stage]));
                 stage ^= 1;
                 phase ^= stage == 0;
             }
@@ -611,13 +611,13 @@ typedef struct wgmma_ring {
 
 /* The next tile, when it is there. */
 static __device__ __forceinline__ void wgmma_take(const wgmma_ring &ring) {
-    hopper_wait(ring.full + 8 * ring.stage, ring.phase);
+    sl_barrier_wait(ring.full + 8 * ring.stage, ring.phase);
 }
 
 /* The warp has read it. */
 static __device__ __forceinline__ void wgmma_leave(wgmma_ring *ring) {
     if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
-        hopper_arrive(ring->empty + 8 * ring->stage);
+        sl_barrier_arrive(ring->empty + 8 * ring->stage);
     }
     ring->stage ^= 1;
     ring->phase ^= ring->stage == 0;
@@ -636,7 +636,7 @@ static __device__ __forceinline__ uint32_t wgmma_take_queries(const flash_args &
                                                     (int32_t)threadIdx.x % 128, queries);
         hopper_meet(BARRIER_GROUP + group, 128);
     }
-    return (uint32_t)__cvta_generic_to_shared(queries);
+    return sl_shared_address(queries);
 }
 
 /* What a group reads for a run. */
@@ -733,15 +733,15 @@ static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &con
     unsigned char *keys_memory = memory + SHAPE::QUERIES * WGMMA_GROUPS * SHAPE::Q_BYTES;
     unsigned char *values_memory = keys_memory + STAGES * SHAPE::TILE_BYTES;
     wgmma_ring keys = {keys_memory,
-                       (uint32_t)__cvta_generic_to_shared(keys_memory),
-                       (uint32_t)__cvta_generic_to_shared(shared->full_keys),
-                       (uint32_t)__cvta_generic_to_shared(shared->empty_keys),
+                       sl_shared_address(keys_memory),
+                       sl_shared_address(shared->full_keys),
+                       sl_shared_address(shared->empty_keys),
                        0,
                        0};
     wgmma_ring values = {values_memory,
-                         (uint32_t)__cvta_generic_to_shared(values_memory),
-                         (uint32_t)__cvta_generic_to_shared(shared->full_values),
-                         (uint32_t)__cvta_generic_to_shared(shared->empty_values),
+                         sl_shared_address(values_memory),
+                         sl_shared_address(shared->full_values),
+                         sl_shared_address(shared->empty_values),
                          0,
                          0};
     wgmma_view view = {
@@ -773,21 +773,20 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     unsigned char *memory = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full_keys[i]), 1);
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.full_values[i]), 1);
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty_keys[i]),
-                                 WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
-            hopper_barrier_start((uint32_t)__cvta_generic_to_shared(&shared.empty_values[i]),
-                                 WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(sl_shared_address(&shared.full_keys[i]), 1);
+            sl_barrier_init(sl_shared_address(&shared.full_values[i]), 1);
+            sl_barrier_init(sl_shared_address(&shared.empty_keys[i]),
+                            WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(sl_shared_address(&shared.empty_values[i]),
+                            WGMMA_MULTIPLIERS / SL_WARP * SL_ARRIVING_LANES);
         }
-        hopper_barriers_started();
+        sl_barriers_ready();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(WGMMA_FEW_REGISTERS));
         if (threadIdx.x < SL_WARP) {
-            const uint32_t keys =
-                (uint32_t)__cvta_generic_to_shared(memory) + SHAPE::QUERIES * WGMMA_GROUPS * SHAPE::Q_BYTES;
+            const uint32_t keys = sl_shared_address(memory) + SHAPE::QUERIES * WGMMA_GROUPS * SHAPE::Q_BYTES;
             wgmma_feed<SHAPE>(context, args, maps, &shared, keys, keys + STAGES * SHAPE::TILE_BYTES);
         } else {
             wgmma_load<SHAPE, TYPE>(context, args, &shared, memory);

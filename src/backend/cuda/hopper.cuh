@@ -1,9 +1,8 @@
-/* Hopper's warpgroup products, and barriers in shared memory, as PTX has them (compute capability
- * 9.0a). Addresses of shared memory are those of the window (__cvta_generic_to_shared). */
+/* Hopper's warpgroup products, as PTX has them (compute capability 9.0a). */
 #ifndef SL_BACKEND_CUDA_HOPPER_CUH
 #define SL_BACKEND_CUDA_HOPPER_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/copies.cuh"
 
 /* The instructions are those of 9.0 alone: later chips have others. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -13,35 +12,6 @@
 #endif
 
 #if SL_HAS_WGMMA
-
-/* ---- barriers: a phase ends when `count` threads have arrived ---- */
-
-static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* Arrives when the thread's cp.async so far are done. */
-static __device__ __forceinline__ void barrier_arrive_copied(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-/* Until the phase of that parity has ended; a new barrier counts as if one of parity 1 had. */
-static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* ---- products ---- */
 
 static __device__ __forceinline__ void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

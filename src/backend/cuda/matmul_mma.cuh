@@ -409,7 +409,7 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
     /* A lane's outputs are 8 rows of an even number of bytes apart: all start at the same place modulo 16. */
     const uint32_t row_start =
         (uint32_t)(uint64_t)matrix + (uint32_t)(first_output + my_output) * (uint32_t)weight.row_bytes;
-    const uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
+    const uint32_t base = sl_shared_address(memory);
     float sums[SHAPE::row_tiles][SHAPE::output_tiles][4] = {};
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {

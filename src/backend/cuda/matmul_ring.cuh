@@ -322,7 +322,7 @@ template <int TYPE> static __device__ __forceinline__ void ring_bring_weights(co
          index += (int32_t)gridDim.x) {
         const ring_tile tile = ring_find(work, index);
         for (int32_t chunk = 0; chunk < tile.weight->columns / layout::columns; chunk++) {
-            barrier_wait(ring_empty<TYPE>(work.base, place.at), place.parity ^ 1);
+            sl_barrier_wait(ring_empty<TYPE>(work.base, place.at), place.parity ^ 1);
 #pragma unroll 1
             for (int i = 0; i < RING_OUTPUTS / 64; i++) {
                 const ring_part part = ring_part_of(work, tile, i);
@@ -333,7 +333,7 @@ template <int TYPE> static __device__ __forceinline__ void ring_bring_weights(co
                                       work.base + ring_memory<TYPE>::weights +
                                           (place.at * RING_OUTPUTS + 64 * i) * layout::stride);
             }
-            barrier_arrive_copied(ring_full<TYPE>(work.base, place.at));
+            sl_barrier_arrive_copied(ring_full<TYPE>(work.base, place.at));
             place.next();
         }
     }
@@ -362,7 +362,7 @@ template <int TYPE> static __device__ __forceinline__ void ring_bring_x(const ri
         }
         const unsigned char *x = args.x.data + 2 * (int64_t)args.x.column + 16 * piece;
         for (int32_t step = 0; step < tile.weight->columns / STEP; step++) {
-            barrier_wait(ring_x_empty<TYPE>(work.base, place.at), place.parity ^ 1);
+            sl_barrier_wait(ring_x_empty<TYPE>(work.base, place.at), place.parity ^ 1);
             const uint32_t to = work.base + ring_memory<TYPE>::x + place.at * RING_X_BYTES + place_of_first;
 #pragma unroll
             for (int i = 0; i < PASSES; i++) {
@@ -372,7 +372,7 @@ template <int TYPE> static __device__ __forceinline__ void ring_bring_x(const ri
                     copy_16((to ^ 64) + i * AT_ONCE * 128, from + 64, 16);
                 }
             }
-            barrier_arrive_copied(ring_x_full<TYPE>(work.base, place.at));
+            sl_barrier_arrive_copied(ring_x_full<TYPE>(work.base, place.at));
             x += 2 * STEP;
             place.next();
         }
@@ -533,8 +533,8 @@ static __device__ __forceinline__ void ring_multiply(const ring_work &work, cons
     if constexpr (TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16) {
         /* Lanes 0..15 point at the 16 rows' first 8 columns, the others at the next 8. */
         const int32_t at = row - lane / 4 + lane % 16;
-        const uint32_t from = (uint32_t)__cvta_generic_to_shared(weights) +
-                              (uint32_t)(at * layout::stride + step * STEP * 2 + lane / 16 * 16);
+        const uint32_t from =
+            sl_shared_address(weights) + (uint32_t)(at * layout::stride + step * STEP * 2 + lane / 16 * 16);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -556,7 +556,7 @@ static __device__ __forceinline__ void ring_multiply(const ring_work &work, cons
         ring_load<TYPE>(weights + at * layout::stride, step, lane % 4, &raw[half]);
     }
     if (columns.full) {
-        barrier_wait(columns.full, columns.parity);
+        sl_barrier_wait(columns.full, columns.parity);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 #pragma unroll
@@ -748,7 +748,7 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
     for (int32_t chunk = 0; chunk < chunks; chunk++) {
         const unsigned char *weights =
             work.memory + ring_memory<TYPE>::weights + places.weights.at * (RING_OUTPUTS * layout::stride);
-        barrier_wait(ring_full<TYPE>(work.base, places.weights.at), places.weights.parity);
+        sl_barrier_wait(ring_full<TYPE>(work.base, places.weights.at), places.weights.parity);
         const int32_t at = first + lane / 16 * 64 + lane % 16;
         ring_scales<TYPE>(weights + at * layout::stride + ring_shift<TYPE>(work, tile, chunk, at),
                           (float4 *)(work.memory + ring_memory<TYPE>::scales + at * 64), at / 2 % 4);
@@ -767,7 +767,7 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
             ring_multiply<TYPE, ROWS>(work, weights + shifts[0], mine, first_time, a[0], sums[0]);
             wgmma_wait<1>(a[1]);
             if (before && lane < SL_ARRIVING_LANES) {
-                barrier_arrive(before); /* the step before is done with x */
+                sl_barrier_arrive(before); /* the step before is done with x */
             }
             before = ring_x_empty<TYPE>(work.base, places.x.at);
             const ring_columns second_time = {step, lane, x, 0, 0};
@@ -776,14 +776,14 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
         }
         __syncwarp();
         if (lane < SL_ARRIVING_LANES) {
-            barrier_arrive(ring_empty<TYPE>(work.base, places.weights.at));
+            sl_barrier_arrive(ring_empty<TYPE>(work.base, places.weights.at));
         }
         places.weights.next();
     }
     wgmma_wait<0>(a[0]);
     wgmma_wait<0>(a[1]);
     if (lane < SL_ARRIVING_LANES) {
-        barrier_arrive(before);
+        sl_barrier_arrive(before);
     }
     int32_t *rows = (int32_t *)(work.memory + ring_memory<TYPE>::rows) + warp * RING_ROWS;
     for (int32_t i = lane; i < tile.count; i += SL_WARP) {
@@ -828,7 +828,7 @@ static __global__ void __launch_bounds__(RING_THREADS, 1)
     typedef ring_layout<TYPE> layout;
     const matmul_args &args = all.product;
     extern __shared__ __align__(128) unsigned char start[];
-    const uint32_t window = (uint32_t)__cvta_generic_to_shared(start), base = (window + 1023) / 1024 * 1024;
+    const uint32_t window = sl_shared_address(start), base = (window + 1023) / 1024 * 1024;
     unsigned char *const memory = start + (base - window);
     ring_schedule *schedule = (ring_schedule *)(memory + ring_memory<TYPE>::schedule);
     const int32_t blocks = args.first_block[SL_LINEAR_SEGMENTS];
@@ -840,14 +840,14 @@ static __global__ void __launch_bounds__(RING_THREADS, 1)
     const ring_work work = {all, args, *schedule, blocks, base, memory};
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < layout::steps; i++) {
-            barrier_init(ring_x_full<TYPE>(base, i), RING_COPIERS);
-            barrier_init(ring_x_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(ring_x_full<TYPE>(base, i), RING_COPIERS);
+            sl_barrier_init(ring_x_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
         }
         for (uint32_t i = 0; i < layout::chunks; i++) {
-            barrier_init(ring_full<TYPE>(base, i), RING_COPIERS);
-            barrier_init(ring_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(ring_full<TYPE>(base, i), RING_COPIERS);
+            sl_barrier_init(ring_empty<TYPE>(base, i), RING_CONSUMERS / SL_WARP * SL_ARRIVING_LANES);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_barriers_ready();
     }
     __syncthreads();
     if (threadIdx.x >= RING_CONSUMERS) {

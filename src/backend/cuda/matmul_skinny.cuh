@@ -32,8 +32,6 @@
 #include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/matmul_skinny_types.cuh"
 
-#include <cuda.h>
-
 enum {
     SKINNY_PART = 64,     /* outputs of a consumer warpgroup */
     SKINNY_STEP = 64,     /* columns that are decoded at once; a stage of x is two steps */
@@ -65,17 +63,6 @@ template <int ROWS> struct skinny_shape {
         stage_bytes = 2 * step_bytes
     };
 };
-
-/* Of numbers of 16 bits, in three dimensions, the innermost first. */
-typedef struct skinny_tensor {
-    const void *data;
-    uint64_t sizes[3], strides[2]; /* strides: bytes */
-    uint32_t box[2];               /* the third: 1 */
-    bool swizzles;                 /* 128-byte swizzle, or none */
-} skinny_tensor;
-
-/* Host code, no device work. matmul_skinny_floats.cu */
-cudaError_t sl_cuda_skinny_map(const skinny_tensor *tensor, CUtensorMap *map);
 
 typedef struct skinny_args {
     CUtensorMap x_map, maps[SL_LINEAR_SEGMENTS]; /* x without experts; weights */
@@ -252,15 +239,15 @@ template <int TYPE, int ROWS> struct skinny_barriers {
         const uint32_t warps = 4 * (uint32_t)parts; /* that read one piece */
 #pragma unroll 1
         for (uint32_t i = 0; i < STAGES; i++) {
-            barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
-            barrier_init(x_empty(base, i), warps * SL_ARRIVING_LANES);
+            sl_barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
+            sl_barrier_init(x_empty(base, i), warps * SL_ARRIVING_LANES);
         }
 #pragma unroll 1
         for (uint32_t i = 0; i < SKINNY_CHUNKS; i++) {
-            barrier_init(full(base, i), 1);
-            barrier_init(empty(base, i), warps * SL_ARRIVING_LANES);
+            sl_barrier_init(full(base, i), 1);
+            sl_barrier_init(empty(base, i), warps * SL_ARRIVING_LANES);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_barriers_ready();
     }
 };
 
@@ -275,22 +262,6 @@ static __device__ __forceinline__ void skinny_skip(skinny_place *place, uint32_t
         place->at -= length;
         place->parity ^= 1;
     }
-}
-
-/* ---- copies by the tensor memory accelerator ---- */
-
-/* Arrives, and lets the barrier wait for that many bytes of copies too. */
-static __device__ __forceinline__ void skinny_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void skinny_copy_box(uint32_t to, const CUtensorMap *map, int32_t column,
-                                                       int32_t row, int32_t expert, uint32_t barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-                 "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(expert), "r"(barrier)
-                 : "memory");
 }
 
 /* ---- weights: one thread ---- */
@@ -316,15 +287,15 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
     const int32_t parts = min(args.parts, args.first_part[SL_LINEAR_SEGMENTS] - tile.part);
     const int32_t column = copies->chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
     uint32_t to = work.base + work.weights + copies->place.at * (uint32_t)args.parts * (2 * box);
-    skinny_expect(full, (uint32_t)parts * 2 * box);
+    sl_barrier_expect(full, (uint32_t)parts * 2 * box);
 #pragma unroll 1
     for (int32_t i = 0; i < parts; i++) {
         const skinny_part part = skinny_part_of(args, tile.part + i);
         const CUtensorMap *map = &args.maps[part.segment];
         const bool gated = args.gated.data != NULL;
-        skinny_copy_box(to, map, column, part.output, tile.expert, full);
-        skinny_copy_box(to + box, gated ? &args.maps[1] : map, column, part.output + (gated ? 0 : SKINNY_BOX),
-                        tile.expert, full);
+        sl_box_copy(to, map, column, part.output, tile.expert, full);
+        sl_box_copy(to + box, gated ? &args.maps[1] : map, column, part.output + (gated ? 0 : SKINNY_BOX),
+                    tile.expert, full);
         to += 2 * box;
     }
     skinny_skip(&copies->place, 1, (uint32_t)args.chunks);
@@ -357,11 +328,11 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_brin
             const uint32_t to = work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes,
                            full = barriers::x_full(work.base, slot);
             const int32_t column = first + stage * (2 * SKINNY_STEP);
-            barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+            sl_barrier_wait(barriers::x_empty(work.base, slot), place.parity);
             skinny_skip(&place, 1, (uint32_t)work.args.stages);
-            skinny_expect(full, shape::stage_bytes);
-            skinny_copy_box(to, &work.args.x_map, column, 0, 0, full);
-            skinny_copy_box(to + shape::step_bytes, &work.args.x_map, column + SKINNY_STEP, 0, 0, full);
+            sl_barrier_expect(full, shape::stage_bytes);
+            sl_box_copy(to, &work.args.x_map, column, 0, 0, full);
+            sl_box_copy(to + shape::step_bytes, &work.args.x_map, column + SKINNY_STEP, 0, 0, full);
         }
     }
 }
@@ -396,14 +367,14 @@ static __device__ __forceinline__ void skinny_gather_x(const skinny_work &work, 
             const uint32_t slot = place.at;
             const unsigned char *from = x + (uint32_t)stage * (4 * SKINNY_STEP);
             const uint32_t to = work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes + step;
-            barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+            sl_barrier_wait(barriers::x_empty(work.base, slot), place.parity);
             skinny_skip(&place, 1, (uint32_t)args.stages);
 #pragma unroll 4
             for (int32_t row = first_row; row < tile.count; row += 2 * SKINNY_X_COPIERS) {
                 skinny_copy(to + (uint32_t)(row * 128) + (piece ^ (uint32_t)row % 8) * 16,
                             from + (uint64_t)rows[row] * 16);
             }
-            barrier_arrive_copied(barriers::x_full(work.base, slot));
+            sl_barrier_arrive_copied(barriers::x_full(work.base, slot));
         }
     }
 }
@@ -524,23 +495,10 @@ static __device__ __forceinline__ void skinny_make_scales(const skinny_work &wor
     }
 }
 
-/* Whether the phase has ended: asked early, so that nobody waits for the answer. */
-static __device__ __forceinline__ uint32_t skinny_ask(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, done;\n"
-                 "}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done;
-}
-
+/* done: asked early, so that nobody waits for the answer. */
 static __device__ __forceinline__ void skinny_await(uint32_t done, uint32_t barrier, uint32_t parity) {
     if (!done) {
-        barrier_wait(barrier, parity);
+        sl_barrier_wait(barrier, parity);
     }
 }
 
@@ -549,7 +507,7 @@ template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_leave_x(const skinny_work &work, const skinny_lane &me,
                                                       int32_t slot) {
     if (slot >= 0 && me.lane < SL_ARRIVING_LANES) {
-        barrier_arrive(skinny_barriers<TYPE, ROWS>::x_empty(work.base, (uint32_t)slot));
+        sl_barrier_arrive(skinny_barriers<TYPE, ROWS>::x_empty(work.base, (uint32_t)slot));
     }
 }
 
@@ -584,8 +542,8 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
         const uint32_t slot = places.x.at, x_full = barriers::x_full(work.base, slot),
                        x_parity = places.x.parity;
         const uint32_t full = barriers::full(work.base, next.place.at);
-        const uint32_t x_there = step % 2 == 0 ? skinny_ask(x_full, x_parity) : 0;
-        const uint32_t there = AHEAD && step + 2 == STEPS ? skinny_ask(full, next.place.parity) : 0;
+        const uint32_t x_there = step % 2 == 0 ? sl_barrier_ask(x_full, x_parity) : 0;
+        const uint32_t there = AHEAD && step + 2 == STEPS ? sl_barrier_ask(full, next.place.parity) : 0;
         if (!shape::ahead) {
             decoder.load(view, step);
         }
@@ -629,7 +587,7 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_take(const skinny_work &work, const skinny_lane &me,
                                                    const skinny_spot &spot) {
-    barrier_wait(skinny_barriers<TYPE, ROWS>::full(work.base, spot.place.at), spot.place.parity);
+    sl_barrier_wait(skinny_barriers<TYPE, ROWS>::full(work.base, spot.place.at), spot.place.parity);
     skinny_make_scales<TYPE>(work, me, spot);
     __syncwarp();
 }
@@ -670,7 +628,7 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
         sl_fence_reads();
         __syncwarp();
         if (me.lane < SL_ARRIVING_LANES) {
-            barrier_arrive(skinny_barriers<TYPE, ROWS>::empty(work.base, now.place.at));
+            sl_barrier_arrive(skinny_barriers<TYPE, ROWS>::empty(work.base, now.place.at));
         }
         if (work.args.subs > 1) {
             enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
@@ -949,8 +907,8 @@ template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_copy_weights(const skinny_work &work, skinny_copies copies) {
     for (;;) {
         if (copies.issued >= (uint32_t)work.args.chunks) {
-            barrier_wait(skinny_barriers<TYPE, ROWS>::empty(work.base, copies.place.at),
-                         copies.place.parity ^ 1);
+            sl_barrier_wait(skinny_barriers<TYPE, ROWS>::empty(work.base, copies.place.at),
+                            copies.place.parity ^ 1);
         }
         if (!skinny_bring_chunk<TYPE, ROWS>(work, &copies)) {
             return;
@@ -1031,7 +989,7 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
     skinny_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ skinny_args args) {
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char start[];
-    const uint32_t window = (uint32_t)__cvta_generic_to_shared(start), base = (window + 1023) / 1024 * 1024;
+    const uint32_t window = sl_shared_address(start), base = (window + 1023) / 1024 * 1024;
     unsigned char *const memory = start + (base - window);
     skinny_schedule *schedule = (skinny_schedule *)(memory + skinny_memory<TYPE, ROWS>::schedule);
     const int32_t blocks = (args.first_part[SL_LINEAR_SEGMENTS] + args.parts - 1) / args.parts;
@@ -1156,22 +1114,24 @@ template <int TYPE> static cudaError_t skinny_prepare_type() {
 /* Maps of x, rows of 64 columns swizzled, and of the weights, 32 rows of a chunk as they lie in memory. */
 template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_op *op, skinny_args *args) {
     const uint64_t rows = (uint64_t)op->rows[args->x.rows];
-    const skinny_tensor x = {args->x.data + 2 * (uint64_t)args->x.column,
-                             {(uint64_t)args->weights[0].columns, rows, 1},
-                             {args->x.row_bytes, args->x.row_bytes * rows},
-                             {SKINNY_STEP, ROWS},
-                             true};
-    cudaError_t code = args->list ? cudaSuccess : sl_cuda_skinny_map(&x, &args->x_map);
+    const sl_cuda_tensor x = {args->x.data + 2 * (uint64_t)args->x.column,
+                              2,
+                              {(uint64_t)args->weights[0].columns, rows, 1},
+                              {args->x.row_bytes, args->x.row_bytes * rows},
+                              {SKINNY_STEP, ROWS},
+                              true};
+    cudaError_t code = args->list ? cudaSuccess : sl_cuda_tensor_map(&x, &args->x_map);
     for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
         const sl_cuda_weight &weight = args->weights[s];
         const uint64_t rows = (uint64_t)weight.rows;
-        const skinny_tensor map = {
+        const sl_cuda_tensor map = {
             weight.data,
+            2,
             {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
             {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
             {skinny_layout<TYPE>::stride / 2, SKINNY_BOX},
             false};
-        code = weight.data ? sl_cuda_skinny_map(&map, &args->maps[s]) : cudaSuccess;
+        code = weight.data ? sl_cuda_tensor_map(&map, &args->maps[s]) : cudaSuccess;
     }
     return code;
 }

@@ -1,30 +1,10 @@
 /* Matrix products of few rows, of floating-point weights; what all types share on the host. */
 #include "backend/cuda/matmul_skinny.cuh"
 
-#include <cudaTypedefs.h>
 #include <string.h>
 
 SKINNY_RUN(F16, f16)
 SKINNY_RUN(BF16, bf16)
-
-cudaError_t sl_cuda_skinny_map(const skinny_tensor *tensor, CUtensorMap *map) {
-    void *entry = NULL;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t code =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
-        return code != cudaSuccess ? code : cudaErrorNotSupported;
-    }
-    const cuuint64_t sizes[3] = {tensor->sizes[0], tensor->sizes[1], tensor->sizes[2]};
-    const cuuint64_t strides[2] = {tensor->strides[0], tensor->strides[1]};
-    const cuuint32_t box[3] = {tensor->box[0], tensor->box[1], 1}, steps[3] = {1, 1, 1};
-    const CUresult result = ((PFN_cuTensorMapEncodeTiled_v12000)entry)(
-        map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)tensor->data, sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        tensor->swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
 
 cudaError_t sl_cuda_skinny_prepare(int device) {
     bool has = false;

@@ -1,7 +1,8 @@
-/* What the integer matvec kernels share: arguments, asynchronous copies, and what follows the sums. */
+/* What the integer matvec kernels share: arguments, and what follows the sums. */
 #ifndef SL_BACKEND_CUDA_MATVEC_COMMON_CUH
 #define SL_BACKEND_CUDA_MATVEC_COMMON_CUH
 
+#include "backend/cuda/copies.cuh"
 #include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/rows.cuh"
 
@@ -164,52 +165,5 @@ static __device__ __forceinline__ void sl_matvec_activate(const sl_matvec_args &
         sl_matvec_quantize(value, sl_q8_32_of(args.quantized, row), granule);
     }
 }
-
-/* ---- asynchronous copies ---- */
-
-static __device__ __forceinline__ uint32_t sl_shared_address(const void *at) {
-    return (uint32_t)__cvta_generic_to_shared(at);
-}
-
-#if __CUDA_ARCH__ >= 900
-static __device__ __forceinline__ void sl_barrier_init(uint32_t barrier, uint32_t count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-/* Makes barriers that this thread initialised known to bulk copies. */
-static __device__ __forceinline__ void sl_barrier_fence(void) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-static __device__ __forceinline__ void sl_barrier_wait(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void sl_barrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* Arrives, and lets the phase end only when so many bytes have come. */
-static __device__ __forceinline__ void sl_barrier_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-/* Both addresses and the count are multiples of 16. */
-static __device__ __forceinline__ void sl_bulk_copy(uint32_t to, const unsigned char *from, uint32_t bytes,
-                                                    uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-#endif
 
 #endif

@@ -398,8 +398,8 @@ static __device__ __forceinline__ void held_copy_next(const held_args &args, hel
     if (threadIdx.x % SL_WARP == 0) {
         const uint32_t barrier = warp->barriers + 8 * slot;
         sl_barrier_expect(barrier, shape::SLOT);
-        skinny_copy_box(sl_shared_address(warp->slots + slot * shape::SLOT), &args.maps[segment],
-                        chunk * (sl_chunk_shape<TYPE>::BYTES / 2), row, 0, barrier);
+        sl_box_copy(sl_shared_address(warp->slots + slot * shape::SLOT), &args.maps[segment],
+                    chunk * (sl_chunk_shape<TYPE>::BYTES / 2), row, 0, barrier);
     }
     if (++warp->item == shape::ITEMS) {
         warp->item = 0;
@@ -577,8 +577,9 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.rows = op->rows[op->out[0].rows] < SL_TILE_X ? op->rows[op->out[0].rows] : (int32_t)SL_TILE_X;
     for (int32_t s = 0; s < args.op.segments; s++) {
         const sl_cuda_weight &weight = args.op.weights[s];
-        skinny_tensor tensor = {};
+        sl_cuda_tensor tensor = {};
         tensor.data = weight.data;
+        tensor.element_bytes = 2;
         tensor.sizes[0] = weight.row_bytes / 2;
         tensor.sizes[1] = (uint64_t)weight.rows;
         tensor.sizes[2] = 1;
@@ -586,7 +587,7 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
         tensor.strides[1] = weight.row_bytes * (uint64_t)weight.rows;
         tensor.box[0] = sl_tile_shape<TYPE>::STRIDE / 2;
         tensor.box[1] = SL_TILE_ROWS;
-        const cudaError_t code = sl_cuda_skinny_map(&tensor, &args.maps[s]);
+        const cudaError_t code = sl_cuda_tensor_map(&tensor, &args.maps[s]);
         if (code) {
             return code;
         }

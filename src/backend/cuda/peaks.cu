@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 1) tensor_kernel(float 
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
-    const uint32_t start = (uint32_t)__cvta_generic_to_shared(x);
+    const uint32_t start = sl_shared_address(x);
     const uint64_t layout = (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16;
     const uint64_t rows = layout | (uint64_t)(start >> 4 & 0x3fffu);
     for (int i = 0; i < PRODUCTS / 4; i++) {

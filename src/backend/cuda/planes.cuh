@@ -127,19 +127,6 @@ static __device__ __forceinline__ uint64_t planes_descriptor(uint32_t address) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (address >> 4 & 0x3fffu);
 }
 
-static __device__ __forceinline__ void planes_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void planes_copy(uint32_t to, const void *from, uint32_t bytes,
-                                                   uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
 /* A place in the ring, and the parity of its barriers' phase. */
 typedef struct planes_place {
     uint32_t at, parity;
@@ -265,16 +252,16 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, unsi
                 }
                 const uint32_t full = base + memory::full + 8 * place.at;
                 const uint32_t stage = place.at * memory::stage;
-                barrier_wait(base + memory::empty + 8 * place.at, place.parity);
+                sl_barrier_wait(base + memory::empty + 8 * place.at, place.parity);
                 if (mine == 0) {
                     const uint32_t scales = memory::factors + slot * memory::slot + PLANES_OUTPUTS * 4;
-                    planes_expect(full, (uint32_t)(ROWS * PLANES_STEP + (half ? 0 : ROWS * 4)));
-                    planes_copy(base + stage + PLANES_W_BYTES,
-                                args.x + ((int64_t)(2 * c + half) * args.x_rows + tile.first) * PLANES_STEP,
-                                ROWS * PLANES_STEP, full);
+                    sl_barrier_expect(full, (uint32_t)(ROWS * PLANES_STEP + (half ? 0 : ROWS * 4)));
+                    sl_bulk_copy(base + stage + PLANES_W_BYTES,
+                                 args.x + ((int64_t)(2 * c + half) * args.x_rows + tile.first) * PLANES_STEP,
+                                 ROWS * PLANES_STEP, full);
                     if (half == 0) {
-                        planes_copy(base + scales, args.x_scales + (int64_t)c * args.x_rows + tile.first,
-                                    ROWS * 4, full);
+                        sl_bulk_copy(base + scales, args.x_scales + (int64_t)c * args.x_rows + tile.first,
+                                     ROWS * 4, full);
                     }
                 }
                 planes_put_row<TYPE>(row, half, mine, memory_base + stage);
@@ -286,7 +273,7 @@ static __device__ void planes_bring(const planes_args &args, uint32_t base, unsi
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 __syncwarp();
                 if (lane < SL_ARRIVING_LANES) {
-                    barrier_arrive(full);
+                    sl_barrier_arrive(full);
                 }
                 planes_next(&place);
             }
@@ -314,7 +301,7 @@ static __device__ __forceinline__ void planes_add_stage(int32_t (&high)[ROWS / 2
 static __device__ __forceinline__ void planes_leave(uint32_t empty) {
     __syncwarp();
     if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
-        barrier_arrive(empty);
+        sl_barrier_arrive(empty);
     }
 }
 
@@ -390,13 +377,13 @@ static __device__ __forceinline__ void planes_do_tile(const planes_args &args, c
 #pragma unroll 1
     for (int32_t c = 0; c < args.chunks; c++) {
         const uint32_t first = at->place.at;
-        barrier_wait(at->base + memory::full + 8 * first, at->place.parity);
+        sl_barrier_wait(at->base + memory::full + 8 * first, at->place.parity);
         wgmma_fence();
         planes_add_stage<N>(high, low, at->base + first * memory::stage, group, 0);
         wgmma_commit();
         planes_next(&at->place);
         const uint32_t second = at->place.at;
-        barrier_wait(at->base + memory::full + 8 * second, at->place.parity);
+        sl_barrier_wait(at->base + memory::full + 8 * second, at->place.parity);
         planes_add_stage<N>(high, low, at->base + second * memory::stage, group, 1);
         wgmma_commit();
         planes_next(&at->place);
@@ -461,15 +448,15 @@ static __global__ void __launch_bounds__(PLANES_THREADS, 1)
 #if SL_HAS_WGMMA
     typedef planes_memory<ROWS> memory;
     extern __shared__ unsigned char shared[];
-    const uint32_t start = (uint32_t)__cvta_generic_to_shared(shared), base = (start + 1023) / 1024 * 1024;
+    const uint32_t start = sl_shared_address(shared), base = (start + 1023) / 1024 * 1024;
     unsigned char *const memory_base = shared + (base - start);
     const int32_t rows = sl_count(context, args.y.rows);
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < PLANES_STAGES; i++) {
-            barrier_init(base + memory::full + 8 * i, 1 + PLANES_DECODERS / SL_WARP * SL_ARRIVING_LANES);
-            barrier_init(base + memory::empty + 8 * i, 256 / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(base + memory::full + 8 * i, 1 + PLANES_DECODERS / SL_WARP * SL_ARRIVING_LANES);
+            sl_barrier_init(base + memory::empty + 8 * i, 256 / SL_WARP * SL_ARRIVING_LANES);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_barriers_ready();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
