@@ -16,8 +16,8 @@ typedef struct placed {
 
 struct sl_hf {
     sl_arena arena;
-    const char *path, *config_path, *tokenizer_path, *tokenizer_config_path;
-    json_t *config;
+    const char *path, *config_path, *quant_config_path, *tokenizer_path, *tokenizer_config_path;
+    json_t *config, *quant_config; /* quant_config: NULL when there is none */
     sl_safetensors **shards;
     uint64_t shard_count;
     placed *tensors;
@@ -42,18 +42,26 @@ static int locate(sl_hf *hf, const char *name, const char **path, sl_error *erro
     return 0;
 }
 
+static int load_object(const char *path, json_t **object, sl_error *error) {
+    const int result = sl_json_load(path, SL_HF_CONFIG_LIMIT, object, error);
+    return result == 0 && !json_is_object(*object)
+               ? sl_fail(error, SL_ERR_FORMAT, "%s: must be a JSON object", path)
+               : result;
+}
+
 static int read_config(sl_hf *hf, sl_error *error) {
     int result = locate(hf, "config.json", &hf->config_path, error);
+    result = result == 0 ? locate(hf, "hf_quant_config.json", &hf->quant_config_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer.json", &hf->tokenizer_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer_config.json", &hf->tokenizer_config_path, error) : result;
+    if (result == 0 && hf->quant_config_path) {
+        result = load_object(hf->quant_config_path, &hf->quant_config, error);
+    }
     if (result != 0) {
         return result;
     }
     if (hf->config_path) {
-        result = sl_json_load(hf->config_path, SL_HF_CONFIG_LIMIT, &hf->config, error);
-        return result == 0 && !json_is_object(hf->config)
-                   ? sl_fail(error, SL_ERR_FORMAT, "%s: must be a JSON object", hf->config_path)
-                   : result;
+        return load_object(hf->config_path, &hf->config, error);
     }
     if (!hf->tokenizer_path) {
         return sl_fail(error, SL_ERR_NOT_FOUND,
@@ -235,6 +243,7 @@ void sl_hf_close(sl_hf *hf) {
         sl_free(hf->tensors);
         sl_name_index_free(&hf->index);
         json_decref(hf->config);
+        json_decref(hf->quant_config);
         sl_arena_free(&hf->arena);
         sl_free(hf);
     }
@@ -250,6 +259,10 @@ const json_t *sl_hf_config(const sl_hf *hf) {
 
 sl_json_place sl_hf_config_place(const sl_hf *hf) {
     return (sl_json_place){hf->config, hf->config_path};
+}
+
+sl_json_place sl_hf_quant_config_place(const sl_hf *hf) {
+    return (sl_json_place){hf->quant_config, hf->quant_config_path};
 }
 
 int sl_hf_u64(const sl_hf *hf, const char *prefix, const char *key, uint64_t *value, sl_error *error) {

@@ -170,10 +170,14 @@ static int read_compressed(const part *p, sl_hf_quantization *q) {
     return code ? code : read_groups(p, q);
 }
 
+static int expect_algorithm(const part *p) {
+    static const char *const algorithms[] = {"FP8", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION", NULL};
+    return expect_word(p, "quant_algo", true, algorithms,
+                       "only \"FP8\", \"NVFP4\", \"W4A16_NVFP4\" and \"MIXED_PRECISION\" are supported");
+}
+
 static int read_modelopt(const part *p, sl_hf_quantization *q) {
-    static const char *const algorithms[] = {"FP8", "NVFP4", "MIXED_PRECISION", NULL};
-    const int code = expect_word(p, "quant_algo", true, algorithms,
-                                 "only \"FP8\", \"NVFP4\" and \"MIXED_PRECISION\" are supported");
+    const int code = expect_algorithm(p);
     return code ? code : read_groups(p, q);
 }
 
@@ -190,15 +194,66 @@ static const struct {
                {"compressed-tensors", read_compressed},
                {"modelopt", read_modelopt}};
 
+/* ---- hf_quant_config.json ---- */
+
+/* What is said of all modules, or of one: FP8 has no groups, and what stands there then means nothing. */
+static int read_algorithm(const part *p) {
+    char text[64];
+    const json_t *group = sl_json_find(p->place.root, NULL, "group_size");
+    const char *algorithm = json_string_value(sl_json_find(p->place.root, NULL, "quant_algo"));
+    int code = expect_algorithm(p);
+    if (code == 0 && strcmp(algorithm, "FP8") != 0 && group &&
+        !(json_is_integer(group) && json_integer_value(group) == 16)) {
+        code = refuse(p, "group_size", shown(group, text), "only 16 is supported");
+    }
+    code = code ? code : expect_bool(p, "has_zero_point", false, "zero points are not supported");
+    return code ? code : expect_bool(p, "pre_quant_scale", false, "scales of inputs are not supported");
+}
+
+static int read_layers(const part *p) {
+    const json_t *layers = sl_json_find(p->place.root, NULL, "quantized_layers"), *layer;
+    const char *name;
+    if (layers && !json_is_object(layers)) {
+        return sl_fail(p->error, SL_ERR_FORMAT, "%s: '%s.quantized_layers' must be an object", p->place.file,
+                       p->path);
+    }
+    json_object_foreach((json_t *)(uintptr_t)layers, name, layer) {
+        const part inner = {{layer, p->place.file}, "quantization.quantized_layers.*", p->error};
+        const int code = read_algorithm(&inner);
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+/* Without an algorithm it speaks of the cache alone. */
+static int read_file(sl_json_place file, sl_hf_quantization *q, sl_error *error) {
+    static const char *const names[] = {"modelopt", NULL};
+    const json_t *inner = sl_json_find(file.root, NULL, "quantization");
+    const part producer = {{sl_json_find(file.root, NULL, "producer"), file.file}, "producer", error};
+    const part p = {{inner, file.file}, "quantization", error};
+    if (!json_is_object(inner)) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s: 'quantization' must be an object", file.file);
+    }
+    int code = expect_word(&producer, "name", false, names, "only \"modelopt\" is supported");
+    if (code || !sl_json_find(inner, NULL, "quant_algo")) {
+        return code;
+    }
+    q->there = true;
+    code = read_algorithm(&p);
+    return code ? code : read_layers(&p);
+}
+
 int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, sl_error *error) {
     char text[64];
-    const sl_json_place root = sl_hf_config_place(hf);
+    const sl_json_place root = sl_hf_config_place(hf), file = sl_hf_quant_config_place(hf);
     const json_t *config = sl_json_find(root.root, NULL, ROOT);
     const json_t *method = sl_json_find(config, NULL, "quant_method");
     const part p = {{config, root.file}, ROOT, error};
     memset(quantization, 0, sizeof *quantization);
     if (!config) {
-        return 0;
+        return file.root ? read_file(file, quantization, error) : 0;
     }
     if (!json_is_object(config)) {
         return sl_fail(error, SL_ERR_FORMAT, "%s: '" ROOT "' must be an object", root.file);

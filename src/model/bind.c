@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "format/index.h"
 #include "model/scaled.h"
+#include "quant/blocks.h"
 
 #include <stdio.h>
 
@@ -60,6 +61,7 @@ typedef struct binder {
     const char *file;
     const char *trunk, *head; /* prefixes of Hugging Face names */
     sl_hf_quantization quantization;
+    bool told; /* of weights that become BF16 */
     sl_program *program;
     sl_owned *owned;
     sl_binding *binding;
@@ -156,6 +158,16 @@ typedef struct matrix {
     sl_scaled scaled;
 } matrix;
 
+/* Once, of the first. */
+static void tell_of_bf16(binder *b, const sl_tensor_fact *fact, const char *name) {
+    if (!b->told) {
+        b->told = true;
+        sl_log(SL_LOG_WARNING,
+               "%s: %s has %d columns, not a multiple of %d: rounded to bf16, as all that have not", b->file,
+               name, fact->columns, SL_FP8_128_ELEMENTS);
+    }
+}
+
 /* Finds, checks and marks one matrix, or a block of `experts` of them. */
 static int take_matrix(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts, matrix *m) {
     char name[SL_TENSOR_NAME_SIZE];
@@ -182,6 +194,9 @@ static int take_matrix(binder *b, const sl_tensor_fact *fact, int32_t expert, in
     m->name = there ? m->scaled.codes->name : tensor->name;
     m->type = there ? m->scaled.type : tensor->type;
     m->bytes = there ? 0 : tensor->bytes;
+    if (there && m->type == SL_QTYPE_BF16) {
+        tell_of_bf16(b, fact, m->name);
+    }
     return code || !there || sl_scaled_bytes(&m->scaled, &m->bytes) ? code : no_memory(b);
 }
 

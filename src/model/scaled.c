@@ -1,5 +1,6 @@
 #include "model/scaled.h"
 
+#include "base/alloc.h"
 #include "base/checked.h"
 #include "quant/blocks.h"
 
@@ -10,11 +11,22 @@ enum { BLOCK = SL_FP8_128_ELEMENTS, SMALL = 16 }; /* columns of a block, and of 
 
 /* ---- finding ---- */
 
-/* "module.weight" to "module" and another ending. */
+/* Whether it is a module's own: all experts' matrices in one tensor are not ("experts.down_proj"). */
+static bool is_weight(const char *name) {
+    const size_t length = strlen(name), tail = strlen(".weight");
+    return length > tail && strcmp(name + length - tail, ".weight") == 0;
+}
+
+/* "module.weight" to "module" and another ending; with ".weight_scale" "experts.down_proj" becomes
+ * "experts.down_proj_scale". */
 static void sibling(const char *weight, const char *ending, char name[SL_TENSOR_NAME_SIZE]) {
-    const size_t length = strlen(weight), tail = strlen(".weight");
-    const bool usual = length > tail && strcmp(weight + length - tail, ".weight") == 0;
-    snprintf(name, SL_TENSOR_NAME_SIZE, "%.*s%s", (int)(usual ? length - tail : length), weight, ending);
+    const char *word = strncmp(ending, ".weight_", 8) == 0 ? ending + 8 : ending + 1;
+    if (is_weight(weight)) {
+        snprintf(name, SL_TENSOR_NAME_SIZE, "%.*s%s", (int)(strlen(weight) - strlen(".weight")), weight,
+                 ending);
+    } else {
+        snprintf(name, SL_TENSOR_NAME_SIZE, "%s_%s", weight, word);
+    }
 }
 
 typedef struct finder {
@@ -38,9 +50,11 @@ static bool has_dtype(const sl_safetensors_entry *entry, const char *dtype) {
     return entry && strcmp(entry->dtype, dtype) == 0;
 }
 
-/* Exactly [rows][columns]. */
-static bool has_shape(const sl_safetensors_entry *entry, uint64_t rows, uint64_t columns) {
-    return entry->rank == 2 && entry->tensor.dims[0] == columns && entry->tensor.dims[1] == rows;
+/* Exactly [rows][columns], of experts in one tensor [experts][rows][columns]. */
+static bool has_shape(const finder *f, const sl_safetensors_entry *entry, uint64_t rows, uint64_t columns) {
+    const bool one = is_weight(f->query->name);
+    return entry->rank == (one ? 2 : 3) && entry->tensor.dims[0] == columns &&
+           entry->tensor.dims[1] == rows && (one || entry->tensor.dims[2] == (uint64_t)f->query->experts);
 }
 
 static int wrong(const finder *f, const sl_safetensors_entry *entry, const char *rule) {
@@ -61,14 +75,6 @@ static int missing(const finder *f, const char *ending) {
     return sl_fail(f->error, SL_ERR_FORMAT, "%s: tensor %s is missing", f->file, name);
 }
 
-static int check_columns(const finder *f, const char *type) {
-    return f->query->columns % BLOCK == 0
-               ? 0
-               : sl_fail(f->error, SL_ERR_UNSUPPORTED,
-                         "%s: tensor %.100s has %d columns, in %s they must be a multiple of %d", f->file,
-                         f->query->name, f->query->columns, type, BLOCK);
-}
-
 /* Tensors beside a weight that would change what it means. */
 static int refuse_others(const finder *f) {
     static const char *const endings[] = {".pre_quant_scale", ".weight_zero_point", ".weight_g_idx",
@@ -83,39 +89,42 @@ static int refuse_others(const finder *f) {
     return 0;
 }
 
+/* Rows hold whole blocks; where they do not, it is BF16. */
+static sl_qtype type_for(const sl_scaled *s, sl_qtype blocks) {
+    return s->columns % BLOCK == 0 ? blocks : SL_QTYPE_BF16;
+}
+
 static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
     const uint64_t rows = (uint64_t)s->rows, columns = (uint64_t)s->columns;
     const uint64_t block_rows = f->query->quantization->block_rows,
                    block_columns = f->query->quantization->block_columns;
     const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale");
     const sl_safetensors_entry *other = hf_sibling(f, ".weight_scale_inv");
-    int code = check_columns(f, "FP8");
-    if (code == 0 && !has_shape(codes, rows, columns)) {
-        code = wrong(f, codes, "as large as the config says");
+    if (!has_shape(f, codes, rows, columns)) {
+        return wrong(f, codes, "as large as the config says");
     }
-    if (code == 0 && scales && other) {
-        code = wrong(f, other, "the only tensor of scales");
+    if (scales && other) {
+        return wrong(f, other, "the only tensor of scales");
     }
     scales = scales ? scales : other;
-    if (code == 0 && !scales) {
-        code = missing(f, ".weight_scale");
-    }
-    if (code) {
-        return code;
+    if (!scales) {
+        return missing(f, ".weight_scale");
     }
     if (!has_dtype(scales, "F32") && !has_dtype(scales, "BF16") && !has_dtype(scales, "F16")) {
         return wrong(f, scales, "F32, BF16 or F16");
     }
-    s->type = SL_QTYPE_FP8_128;
+    const uint64_t experts = (uint64_t)s->experts, numbers = scales->tensor.elements;
+    s->type = type_for(s, SL_QTYPE_FP8_128);
     s->codes = &codes->tensor;
     s->scales = &scales->tensor;
     s->block_columns = columns;
     s->scale_columns = 1;
-    if (scales->tensor.elements == 1 && scales->rank <= 2) {
+    if (has_shape(f, scales, 1, 1) ||
+        (scales->rank <= 1 && (numbers == 1 || (experts > 1 && numbers == experts)))) {
         s->block_rows = rows;
-    } else if (has_shape(scales, rows, 1) || (scales->rank == 1 && scales->tensor.elements == rows)) {
+    } else if (has_shape(f, scales, rows, 1) || (experts == 1 && scales->rank == 1 && numbers == rows)) {
         s->block_rows = 1;
-    } else if (block_rows && has_shape(scales, (rows + block_rows - 1) / block_rows,
+    } else if (block_rows && has_shape(f, scales, (rows + block_rows - 1) / block_rows,
                                        (columns + block_columns - 1) / block_columns)) {
         s->block_rows = block_rows;
         s->block_columns = block_columns;
@@ -123,6 +132,7 @@ static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scale
     } else {
         return wrong(f, scales, "one number, one for each row, or one for each block of the config's size");
     }
+    s->scale_step = numbers == 1 ? 0 : numbers / experts;
     s->ignored[0] = tensor_of(hf_sibling(f, ".input_scale"));
     s->ignored[1] = tensor_of(hf_sibling(f, ".activation_scale"));
     return 0;
@@ -132,23 +142,27 @@ static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool d
     const uint64_t rows = (uint64_t)s->rows, columns = (uint64_t)s->columns;
     const char *whole_ending = divides ? ".weight_global_scale" : ".weight_scale_2";
     const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale"), *whole = hf_sibling(f, whole_ending);
-    const int code = check_columns(f, "NVFP4");
-    if (code) {
-        return code;
+    if (columns % SMALL != 0) {
+        return sl_fail(f->error, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %.100s has %d columns, in NVFP4 they must be a multiple of %d", f->file,
+                       f->query->name, f->query->columns, SMALL);
+    }
+    if (!is_weight(f->query->name)) {
+        return wrong(f, codes, "F8_E4M3: one tensor of all experts is not supported in NVFP4");
     }
     if (!scales || !whole) {
         return missing(f, scales ? whole_ending : ".weight_scale");
     }
-    if (!has_dtype(codes, "U8") || !has_shape(codes, rows, columns / 2)) {
+    if (!has_dtype(codes, "U8") || !has_shape(f, codes, rows, columns / 2)) {
         return wrong(f, codes, "U8, two columns of the config's to a byte");
     }
-    if (!has_dtype(scales, "F8_E4M3") || !has_shape(scales, rows, columns / SMALL)) {
+    if (!has_dtype(scales, "F8_E4M3") || !has_shape(f, scales, rows, columns / SMALL)) {
         return wrong(f, scales, "F8_E4M3, one for each 16 columns");
     }
     if (!has_dtype(whole, "F32") || whole->tensor.elements != 1) {
         return wrong(f, whole, "F32, one number");
     }
-    s->type = SL_QTYPE_NVFP4_128;
+    s->type = type_for(s, SL_QTYPE_NVFP4_128);
     s->codes = &codes->tensor;
     s->scales = &scales->tensor;
     s->whole = &whole->tensor;
@@ -169,8 +183,9 @@ static int find_in_folder(const finder *f, sl_scaled *s, bool *there) {
     const sl_safetensors_entry *codes = plain ? plain : packed;
     if (!f->query->quantization->there) {
         return sl_fail(f->error, SL_ERR_UNSUPPORTED,
-                       "%s: tensor %.100s is %.16s, but config.json has no quantization_config", f->file,
-                       codes->tensor.name, codes->dtype);
+                       "%s: tensor %.100s is %.16s, but config.json has no quantization_config and no "
+                       "hf_quant_config.json has a quant_algo",
+                       f->file, codes->tensor.name, codes->dtype);
     }
     code = refuse_others(f);
     code = code || !fp8 ? code : find_fp8(f, codes, s);
@@ -199,10 +214,10 @@ static int find_in_gguf(const finder *f, const sl_gguf *gguf, sl_scaled *s, bool
                        "%s: tensor %.100s must be f32, one number for each expert, or one", f->file,
                        whole->name);
     }
-    s->type = SL_QTYPE_NVFP4_128;
+    s->type = type_for(s, SL_QTYPE_NVFP4_128);
     s->codes = codes;
     s->whole = whole;
-    return check_columns(f, "NVFP4 with a scale");
+    return 0;
 }
 
 int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error) {
@@ -240,18 +255,31 @@ static int bad_number(const sl_scaled *s, const sl_tensor *tensor, uint64_t inde
                    (unsigned long long)index, rule);
 }
 
-static int pack_fp8(const sl_scaled *s, sl_block_fp8_128 *block, sl_error *error) {
-    const unsigned char *codes = s->codes->data;
-    for (uint64_t row = 0; row < (uint64_t)s->rows; row++) {
-        for (uint64_t column = 0; column < (uint64_t)s->columns; column += BLOCK, block++, codes += BLOCK) {
-            const uint64_t index = row / s->block_rows * s->scale_columns + column / s->block_columns;
-            const float scale = number_at(s->scales, index);
-            if (!isfinite(scale)) {
-                return bad_number(s, s->scales, index, "finite", error);
-            }
-            memcpy(&block->scale, &scale, sizeof scale);
-            memcpy(block->codes, codes, BLOCK);
+static uint64_t row_blocks(const sl_scaled *s) {
+    return ((uint64_t)s->columns + BLOCK - 1) / BLOCK;
+}
+
+/* Columns that are there of those from `column` on, at most `most`. */
+static size_t columns_left(const sl_scaled *s, uint64_t column, size_t most) {
+    return (uint64_t)s->columns - column < most ? (size_t)((uint64_t)s->columns - column) : most;
+}
+
+/* Each of these writes row `row`, of all experts', as blocks; behind the last column comes what counts for
+ * nothing. */
+static int pack_fp8(const sl_scaled *s, uint64_t row, sl_block_fp8_128 *block, sl_error *error) {
+    const uint64_t columns = (uint64_t)s->columns, rows = (uint64_t)s->rows;
+    const unsigned char *codes = (const unsigned char *)s->codes->data + row * columns;
+    const uint64_t first = row / rows * s->scale_step + row % rows / s->block_rows * s->scale_columns;
+    for (uint64_t column = 0; column < columns; column += BLOCK, block++) {
+        const size_t count = columns_left(s, column, BLOCK);
+        const uint64_t index = first + column / s->block_columns;
+        const float scale = number_at(s->scales, index);
+        if (!isfinite(scale)) {
+            return bad_number(s, s->scales, index, "finite", error);
         }
+        memcpy(&block->scale, &scale, sizeof scale);
+        memcpy(block->codes, codes + column, count);
+        memset(block->codes + count, 0, BLOCK - count);
     }
     return 0;
 }
@@ -273,16 +301,20 @@ static int whole_scale(const sl_scaled *s, uint64_t index, float *scale, sl_erro
                : bad_number(s, s->whole, index, "above 0 and finite", error);
 }
 
-static int pack_nvfp4(const sl_scaled *s, sl_block_nvfp4_128 *block, sl_error *error) {
-    const unsigned char *codes = s->codes->data, *scales = s->scales->data;
-    const uint64_t blocks = (uint64_t)s->rows * (uint64_t)s->columns / BLOCK;
+static int pack_nvfp4(const sl_scaled *s, uint64_t row, sl_block_nvfp4_128 *block, sl_error *error) {
+    const uint64_t columns = (uint64_t)s->columns, first = row * columns / SMALL;
+    const unsigned char *codes = (const unsigned char *)s->codes->data + row * columns / 2;
+    const unsigned char *scales = (const unsigned char *)s->scales->data + first;
     float scale;
     const int code = whole_scale(s, 0, &scale, error);
-    for (uint64_t b = 0; b < blocks && code == 0; b++, block++) {
+    for (uint64_t b = 0; b < row_blocks(s) && code == 0; b++, block++) {
+        const size_t groups = columns_left(s, b * BLOCK, BLOCK) / SMALL;
+        memset(block, 0, sizeof *block);
         memcpy(&block->scale, &scale, sizeof scale);
-        for (uint64_t g = 0; g < BLOCK / SMALL; g++, codes += SMALL / 2, scales++) {
+        for (size_t g = 0; g < groups; g++, codes += SMALL / 2, scales++) {
             if (*scales >= 127) { /* E4M3's NaN, and its numbers with a sign */
-                return bad_number(s, s->scales, b * (BLOCK / SMALL) + g, "a number and not negative", error);
+                return bad_number(s, s->scales, first + b * (BLOCK / SMALL) + g, "a number and not negative",
+                                  error);
             }
             block->scales[g] = *scales;
             pack_small(codes, block->quants + SMALL / 2 * g);
@@ -291,28 +323,61 @@ static int pack_nvfp4(const sl_scaled *s, sl_block_nvfp4_128 *block, sl_error *e
     return code;
 }
 
-static int pack_gguf(const sl_scaled *s, sl_block_nvfp4_128 *block, sl_error *error) {
-    const sl_block_nvfp4 *from = s->codes->data;
-    const uint64_t blocks = (uint64_t)s->rows * (uint64_t)s->columns / BLOCK; /* of an expert */
-    for (uint64_t expert = 0; expert < (uint64_t)s->experts; expert++) {
-        float scale;
-        const int code = whole_scale(s, s->whole->elements == 1 ? 0 : expert, &scale, error);
-        if (code) {
-            return code;
-        }
-        for (uint64_t b = 0; b < blocks; b++, block++, from += 2) {
-            memcpy(&block->scale, &scale, sizeof scale);
-            for (size_t half = 0; half < 2; half++) {
-                memcpy(block->scales + 4 * half, from[half].scales, 4);
-                memcpy(block->quants + 32 * half, from[half].quants, 32);
-            }
+static int pack_gguf(const sl_scaled *s, uint64_t row, sl_block_nvfp4_128 *block, sl_error *error) {
+    const uint64_t columns = (uint64_t)s->columns;
+    const sl_block_nvfp4 *from = (const sl_block_nvfp4 *)s->codes->data + row * columns / SL_NVFP4_ELEMENTS;
+    float scale;
+    const int code = whole_scale(s, s->whole->elements == 1 ? 0 : row / (uint64_t)s->rows, &scale, error);
+    for (uint64_t b = 0; b < row_blocks(s) && code == 0; b++, block++) {
+        const size_t halves = columns_left(s, b * BLOCK, BLOCK) / SL_NVFP4_ELEMENTS;
+        memset(block, 0, sizeof *block);
+        memcpy(&block->scale, &scale, sizeof scale);
+        for (size_t half = 0; half < halves; half++, from++) {
+            memcpy(block->scales + 4 * half, from->scales, 4);
+            memcpy(block->quants + 32 * half, from->quants, 32);
         }
     }
-    return 0;
+    return code;
+}
+
+static int pack_row(const sl_scaled *s, uint64_t row, void *blocks, sl_error *error) {
+    return !s->whole   ? pack_fp8(s, row, blocks, error)
+           : s->scales ? pack_nvfp4(s, row, blocks, error)
+                       : pack_gguf(s, row, blocks, error);
+}
+
+/* Through blocks of one row and their values. */
+static int pack_plain(const sl_scaled *s, unsigned char *to, sl_error *error) {
+    const sl_qtype_info *blocks = sl_qtype_get(s->whole ? SL_QTYPE_NVFP4_128 : SL_QTYPE_FP8_128),
+                        *plain = sl_qtype_get(s->type);
+    const uint64_t rows = (uint64_t)s->experts * (uint64_t)s->rows, count = row_blocks(s);
+    float *values = sl_alloc((size_t)count * (BLOCK * sizeof *values + blocks->block_bytes));
+    if (!values) {
+        return sl_fail(error, SL_ERR_NOMEM, "%s: no memory for a row of %.100s", s->file, s->codes->name);
+    }
+    unsigned char *row_at = (unsigned char *)(values + count * BLOCK);
+    int code = 0;
+    for (uint64_t row = 0; row < rows && code == 0; row++) {
+        code = pack_row(s, row, row_at, error);
+        if (code == 0) {
+            blocks->decode(row_at, values, count * BLOCK);
+            plain->encode(values, to + row * (uint64_t)s->columns * plain->block_bytes, (uint64_t)s->columns);
+        }
+    }
+    sl_free(values);
+    return code;
 }
 
 int sl_scaled_pack(const sl_scaled *scaled, void *blocks, sl_error *error) {
-    return scaled->type == SL_QTYPE_FP8_128 ? pack_fp8(scaled, blocks, error)
-           : scaled->scales                 ? pack_nvfp4(scaled, blocks, error)
-                                            : pack_gguf(scaled, blocks, error);
+    const sl_qtype_info *type = sl_qtype_get(scaled->type);
+    const uint64_t rows = (uint64_t)scaled->experts * (uint64_t)scaled->rows;
+    if (type->block_elements != BLOCK) {
+        return pack_plain(scaled, blocks, error);
+    }
+    int code = 0;
+    for (uint64_t row = 0; row < rows && code == 0; row++) {
+        code = pack_row(scaled, row, (unsigned char *)blocks + row * row_blocks(scaled) * type->block_bytes,
+                        error);
+    }
+    return code;
 }

@@ -5,14 +5,18 @@
  * With w the module's name in a checkpoint, [rows][columns] of a matrix, and E2M1's two numbers of a byte in
  * the order of its nibbles:
  *
- *     w.weight F8_E4M3 [rows][columns], and w.weight_scale or w.weight_scale_inv, F32, BF16 or F16: one
- * number, [rows], [rows][1], or one for each block of the config's size: value = code * scale w.weight U8
- * [rows][columns / 2], w.weight_scale F8_E4M3 [rows][columns / 16] and w.weight_scale_2 F32, one number:
- * value = code * (weight_scale * weight_scale_2) w.weight_packed U8, w.weight_scale likewise,
- * w.weight_global_scale F32, one number: value = code * (weight_scale * (1 / weight_global_scale))
+ * - w.weight F8_E4M3 [rows][columns], and w.weight_scale or w.weight_scale_inv, F32, BF16 or F16: one number,
+ *   [rows], [rows][1], or one for each block of the config's size: value = code * scale
+ * - the same of all experts, w F8_E4M3 [experts][rows][columns] and w_scale or w_scale_inv of as many
+ *   dimensions, or [experts], or one number (gate_up_proj: gate's rows, then up's)
+ * - w.weight U8 [rows][columns / 2], w.weight_scale F8_E4M3 [rows][columns / 16] and w.weight_scale_2 F32,
+ * one number: value = code * (weight_scale * weight_scale_2)
+ * - w.weight_packed U8, w.weight_scale likewise, w.weight_global_scale F32, one number: value = code *
+ *   (weight_scale * (1 / weight_global_scale))
  *
  * In GGUF, beside w.weight of type NVFP4, w.scale F32: one number for each expert, or one. Scales of
- * activations (input_scale, input_global_scale) are not used. */
+ * activations (input_scale, input_global_scale) are not used. Rows that are no whole blocks of 128 become
+ * BF16, values rounded to it. */
 #ifndef SL_MODEL_SCALED_H
 #define SL_MODEL_SCALED_H
 
@@ -23,12 +27,13 @@ enum { SL_SCALED_IGNORED = 2 };
 
 /* Borrowed from the source. */
 typedef struct sl_scaled {
-    sl_qtype type; /* that the blocks have */
+    sl_qtype type; /* that they become */
     int32_t experts, rows, columns;
     const sl_tensor *codes, *scales, *whole; /* scales or whole may be NULL */
     bool divides;                            /* by whole */
     uint64_t block_rows, block_columns;      /* of FP8, that share one of `scales` */
     uint64_t scale_columns;                  /* of FP8, numbers in a row of `scales` */
+    uint64_t scale_step;                     /* of FP8, numbers from an expert's to the next's; 0: the same */
     const sl_tensor *ignored[SL_SCALED_IGNORED];
     const char *file;
 } sl_scaled;

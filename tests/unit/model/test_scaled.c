@@ -8,7 +8,10 @@
 #include "model/scaled.h"
 #include "quant/blocks.h"
 
+#include <math.h>
+
 #define FOLDER SLUICE_BINARY_DIR "/test_scaled_folder"
+#define MODELOPT_FILE "hf_quant_config.json"
 #define FROM SLUICE_BINARY_DIR "/test_scaled_from.gguf"
 #define TO SLUICE_BINARY_DIR "/test_scaled_to.gguf"
 
@@ -227,6 +230,326 @@ static void descriptions_count_what_is_stored(void **state) {
     sl_model_free(model);
 }
 
+static const sl_weight *find_weight(const sl_model *model, const char *name) {
+    for (int32_t i = 0; i < model->program.weight_count; i++) {
+        if (strcmp(model->program.weights[i].name, name) == 0) {
+            return &model->program.weights[i];
+        }
+    }
+    fail_msg("no weight %s", name);
+    return NULL;
+}
+
+static float *decode(const sl_weight *w, size_t *count) {
+    *count = (size_t)w->experts * (size_t)w->rows * (size_t)w->columns;
+    float *values = malloc(*count * sizeof *values);
+    sl_qtype_get(w->type)->decode(w->data, values, *count);
+    return values;
+}
+
+/* ---- ModelOpt's own file ---- */
+
+static void write_modelopt_file(const char *text) {
+    json_t *config = fixture_config("llama-nvfp4");
+    json_object_del(config, "quantization_config");
+    write_config(FOLDER, config);
+    json_decref(config);
+    write_text_file(FOLDER, MODELOPT_FILE, text);
+    write_weights(FOLDER, "llama-nvfp4", NULL, NULL, 0);
+}
+
+#define BY_MODELOPT "{\"producer\":{\"name\":\"modelopt\",\"version\":\"0.33.0\"},\"quantization\":"
+
+/* As ModelOpt writes it, and with what other versions leave out or add. */
+static void modelopts_own_file_says_the_same(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"kv_cache_quant_algo\":\"FP8\",\"group_size\":16,"
+                    "\"exclude_modules\":[\"lm_head\"]}}",
+        BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"kv_cache_quant_algo\":null,\"group_size\":null}}",
+        BY_MODELOPT
+        "{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"model.layers.0.mlp.up_proj\":"
+        "{\"quant_algo\":\"W4A16_NVFP4\",\"group_size\":16},\"model.layers.1.mlp.up_proj\":"
+        "{\"quant_algo\":\"FP8\"}}}}",
+        "{\"quantization\":{\"quant_algo\":\"NVFP4\",\"has_zero_point\":false,\"pre_quant_scale\":false}}"};
+    char path[512];
+    fixture_path("llama-nvfp4", path);
+    sl_model *fixture = must_load(path);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_modelopt_file(texts[i]);
+        sl_model *model = must_load(FOLDER);
+        assert_same_weights(&model->program, &fixture->program);
+        sl_model_free(model);
+    }
+    unlink(FOLDER "/" MODELOPT_FILE);
+    sl_model_free(fixture);
+}
+
+static void modelopts_own_file_is_not_believed(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int code;
+        const char *message;
+    } refused[] = {
+        {"[]", SL_ERR_FORMAT, MODELOPT_FILE ": must be a JSON object"},
+        {"{", SL_ERR_FORMAT, MODELOPT_FILE},
+        {BY_MODELOPT "[]}", SL_ERR_FORMAT, MODELOPT_FILE ": 'quantization' must be an object"},
+        {"{}", SL_ERR_FORMAT, MODELOPT_FILE ": 'quantization' must be an object"},
+        {"{\"producer\":{\"name\":\"other\"},\"quantization\":{\"quant_algo\":\"NVFP4\"}}",
+         SL_ERR_UNSUPPORTED, MODELOPT_FILE ": 'producer.name' is \"other\", only \"modelopt\""},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4_AWQ\"}}", SL_ERR_UNSUPPORTED,
+         "'quantization.quant_algo' is \"NVFP4_AWQ\", only"},
+        {BY_MODELOPT "{\"quant_algo\":8}}", SL_ERR_UNSUPPORTED, "'quantization.quant_algo' is 8, only"},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"group_size\":32}}", SL_ERR_UNSUPPORTED,
+         "'quantization.group_size' is 32, only 16"},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"has_zero_point\":true}}", SL_ERR_UNSUPPORTED,
+         "'quantization.has_zero_point' is true"},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"pre_quant_scale\":true}}", SL_ERR_UNSUPPORTED,
+         "'quantization.pre_quant_scale' is true"},
+        {BY_MODELOPT "{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":[]}}", SL_ERR_FORMAT,
+         "'quantization.quantized_layers' must be an object"},
+        {BY_MODELOPT "{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a\":{\"quant_algo\":"
+                     "\"W4A8_AWQ\"}}}}",
+         SL_ERR_UNSUPPORTED, "'quantization.quantized_layers.*.quant_algo' is \"W4A8_AWQ\""},
+        {BY_MODELOPT "{\"quant_algo\":null,\"kv_cache_quant_algo\":\"FP8\"}}", SL_ERR_UNSUPPORTED,
+         "no hf_quant_config.json has a quant_algo"}};
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        sl_model *model;
+        sl_error error = {0};
+        write_modelopt_file(refused[i].text);
+        const int code = sl_model_load(FOLDER, &model, &error);
+        if (code != refused[i].code || !strstr(error.message, refused[i].message)) {
+            print_error("%s: %d %s\n", refused[i].text, code, error.message);
+            wrong++;
+        }
+        sl_model_free(model);
+    }
+    unlink(FOLDER "/" MODELOPT_FILE);
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- all experts' matrices in one tensor ---- */
+
+/* How a writer lays scales out: dimensions behind the experts', or none of its own. */
+typedef enum layout { OF_BLOCKS, OF_ROWS, OF_EXPERTS, LIST, ONE, LAYOUTS } layout;
+
+enum { EXPERTS = 4, WIDTH = 128 };
+
+typedef struct folder {
+    sl_buffer header;
+    bytes data;
+} folder;
+
+static void add_tensor(folder *f, const char *name, const char *dtype, const char *shape, size_t size) {
+    sl_buffer_printf(&f->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                     f->header.length ? "," : "{", name, dtype, shape, f->data.size - size, f->data.size);
+}
+
+/* E4M3 numbers of one bit: 1, -2, 0.5, -0.25, 4, 0 and 0.0625, in an order of their own in every matrix. */
+static const unsigned char CODES[] = {0x38, 0xc0, 0x30, 0xa8, 0x48, 0x00, 0x18};
+static const float VALUES[] = {1, -2, 0.5f, -0.25f, 4, 0, 0.0625f};
+
+static size_t code_at(int expert, int half, int row, int column) {
+    return (size_t)(expert * 3 + half * 2 + row * 5 + column * (row % 3 + 1)) % 7;
+}
+
+/* Powers of two, one for each block, row or expert. */
+static float scale_at(layout l, int expert, int row, int column) {
+    const int from = l == OF_BLOCKS ? row / 128 * 2 + column / 128 : l == OF_ROWS ? row : 0;
+    return l == ONE ? 0.5f : ldexpf(1, (expert * 5 + from * 3) % 11 - 8);
+}
+
+/* One expert's matrix. half 0: gate's rows and up's, half 1: down's. */
+typedef struct part {
+    layout l;
+    int expert, half, rows, columns;
+} part;
+
+static void put_part(folder *f, const part *p, bool scales) {
+    const int step = !scales ? 1 : p->l == OF_BLOCKS ? 128 : p->l == OF_ROWS ? 1 : p->rows;
+    const int wide = !scales ? 1 : p->l == OF_BLOCKS ? 128 : p->columns;
+    for (int row = 0; row < p->rows; row += step) {
+        for (int column = 0; column < p->columns; column += wide) {
+            const float scale = scale_at(p->l, p->expert, row, column);
+            const unsigned char code = CODES[code_at(p->expert, p->half, row, column)];
+            put_bytes(&f->data, scales ? (const void *)&scale : &code, scales ? sizeof scale : 1);
+        }
+    }
+}
+
+static void put_parts(folder *f, part p, bool scales) {
+    for (p.expert = 0; p.expert < (scales && p.l == ONE ? 1 : EXPERTS); p.expert++) {
+        put_part(f, &p, scales);
+    }
+}
+
+static void put_stacked(folder *f, layout l, int layer, int half, int inner) {
+    const int rows = half ? WIDTH : 2 * inner, columns = half ? inner : WIDTH;
+    const part p = {l, 0, half, rows, columns};
+    char name[128], shape[64];
+    size_t from = f->data.size;
+    put_parts(f, p, false);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%s", layer, half ? "down_proj" : "gate_up_proj");
+    snprintf(shape, sizeof shape, "%d,%d,%d", EXPERTS, rows, columns);
+    add_tensor(f, name, "F8_E4M3", shape, f->data.size - from);
+    from = f->data.size;
+    put_parts(f, p, true);
+    snprintf(name + strlen(name), sizeof name - strlen(name), l == OF_ROWS ? "_scale" : "_scale_inv");
+    snprintf(shape, sizeof shape,
+             l == ONE    ? ""
+             : l == LIST ? "%d"
+                         : "%d,%d,%d",
+             EXPERTS,
+             l == OF_BLOCKS ? (rows + 127) / 128
+             : l == OF_ROWS ? rows
+                            : 1,
+             l == OF_BLOCKS ? (columns + 127) / 128 : 1);
+    add_tensor(f, name, "F32", shape, f->data.size - from);
+}
+
+/* The fixture with other experts, `inner` wide. */
+static void write_stacked(layout l, int inner) {
+    static const char blocks[] = "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}";
+    folder f = {0};
+    bytes file = {0};
+    sl_source *source;
+    sl_error error;
+    char path[512];
+    fixture_path("qwen3moe-nvfp4", path);
+    assert_int_equal(sl_source_open(path, &source, &error), 0);
+    for (uint64_t i = 0; i < sl_source_tensor_count(source); i++) {
+        const sl_safetensors_entry *entry = sl_hf_tensor_at(sl_source_hf(source), i);
+        if (!strstr(entry->tensor.name, ".experts.")) {
+            char shape[64] = "";
+            for (uint32_t d = entry->rank; d-- > 0;) {
+                snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%llu%s",
+                         (unsigned long long)entry->tensor.dims[d], d ? "," : "");
+            }
+            put_bytes(&f.data, entry->tensor.data, entry->tensor.bytes);
+            add_tensor(&f, entry->tensor.name, entry->dtype, shape, entry->tensor.bytes);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        put_stacked(&f, l, i / 2, i % 2, inner);
+    }
+    sl_buffer_text(&f.header, "}");
+    put_safetensors(&file, f.header.data, f.data.data, f.data.size);
+    json_t *config = fixture_config("qwen3moe-nvfp4"), *quantization = json_loads(blocks, 0, NULL);
+    set_path(config, "quantization_config", quantization);
+    set_path(config, "moe_intermediate_size", json_integer(inner));
+    write_config(FOLDER, config);
+    write_file(FOLDER "/model.safetensors", file.data, file.size);
+    json_decref(quantization);
+    json_decref(config);
+    sl_source_close(source);
+    sl_buffer_free(&f.header);
+    free(f.data.data);
+    free(file.data);
+}
+
+static void assert_values(const sl_weight *w, layout l, int half) {
+    size_t count, i = 0;
+    float *values = decode(w, &count);
+    assert_int_equal(w->experts, EXPERTS);
+    for (int e = 0; e < EXPERTS; e++) {
+        for (int row = 0; row < w->rows; row++) {
+            for (int column = 0; column < w->columns; column++, i++) {
+                const float want = VALUES[code_at(e, half, row, column)] * scale_at(l, e, row, column);
+                if (!(values[i] == want)) {
+                    fail_msg("%s: expert %d, row %d, column %d: %g, not %g", w->name, e, row, column,
+                             (double)values[i], (double)want);
+                }
+            }
+        }
+    }
+    free(values);
+}
+
+/* Rows of 192 columns are no whole blocks: down becomes BF16, which holds these values. */
+static void experts_of_one_tensor_have_scales(void **state) {
+    (void)state;
+    for (int l = 0; l < LAYOUTS; l++) {
+        for (int inner = 192; inner <= 256; inner += 64) {
+            write_stacked((layout)l, inner);
+            sl_model *model = must_load(FOLDER);
+            const sl_weight *both = find_weight(model, "model.layers.1.mlp.experts.gate_up_proj");
+            const sl_weight *down = find_weight(model, "model.layers.0.mlp.experts.down_proj");
+            assert_int_equal(both->type, SL_QTYPE_FP8_128);
+            assert_int_equal(down->type, inner == 192 ? SL_QTYPE_BF16 : SL_QTYPE_FP8_128);
+            assert_values(both, (layout)l, 0);
+            assert_values(down, (layout)l, 1);
+            assert_int_equal(model->description.tensors, model->description.file_tensors);
+            sl_model_free(model);
+        }
+    }
+}
+
+static void experts_of_one_tensor_must_fit(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *value, *message;
+    } cases[] = {
+        {"quantization_config.weight_block_size", "[64,128]",
+         "experts.gate_up_proj_scale_inv is F32 [4][4][1], must be one number"},
+        {"moe_intermediate_size", "128", "experts.gate_up_proj is F8_E4M3 [4][512][128], must be as large"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_model *model;
+        sl_error error = {0};
+        write_stacked(OF_BLOCKS, 256);
+        json_t *config = json_load_file(FOLDER "/config.json", 0, NULL);
+        json_t *value = json_loads(cases[i].value, JSON_DECODE_ANY, NULL);
+        set_path(config, cases[i].path, value);
+        write_config(FOLDER, config);
+        json_decref(value);
+        json_decref(config);
+        assert_int_equal(sl_model_load(FOLDER, &model, &error), SL_ERR_FORMAT);
+        if (!strstr(error.message, cases[i].message)) {
+            fail_msg("%s", error.message);
+        }
+    }
+}
+
+/* 176 columns of NVFP4: a block and three groups of the next. */
+static void short_rows_become_bf16(void **state) {
+    (void)state;
+    enum { ROWS = 3, COLUMNS = 176 };
+    static const unsigned char numbers[] = {0x31, 0xf4, 0x29}; /* 0.5 1.5, 2 -6, -0.5 1 */
+    static const float pairs[][2] = {{0.5f, 1.5f}, {2, -6}, {-0.5f, 1}};
+    unsigned char codes[ROWS * COLUMNS / 2], scales[ROWS * COLUMNS / 16];
+    uint16_t plain[ROWS * COLUMNS];
+    float values[ROWS * COLUMNS];
+    const float whole = 4;
+    for (size_t i = 0; i < sizeof codes; i++) {
+        codes[i] = numbers[i % 3];
+    }
+    for (size_t i = 0; i < sizeof scales; i++) {
+        scales[i] = (unsigned char)(0x28 + 8 * (i % 5)); /* 2^-2 to 2^2 */
+    }
+    const sl_tensor codes_tensor = {.name = "codes", .data = codes},
+                    scales_tensor = {.name = "scales", .data = scales},
+                    whole_tensor = {.name = "whole", .type = SL_QTYPE_F32, .data = &whole, .elements = 1};
+    const sl_scaled scaled = {.type = SL_QTYPE_BF16,
+                              .experts = 1,
+                              .rows = ROWS,
+                              .columns = COLUMNS,
+                              .codes = &codes_tensor,
+                              .scales = &scales_tensor,
+                              .whole = &whole_tensor,
+                              .divides = true,
+                              .file = "test"};
+    uint64_t bytes;
+    sl_error error;
+    assert_true(sl_scaled_bytes(&scaled, &bytes));
+    assert_int_equal(bytes, sizeof plain);
+    assert_int_equal(sl_scaled_pack(&scaled, plain, &error), 0);
+    sl_qtype_get(SL_QTYPE_BF16)->decode(plain, values, ROWS * COLUMNS);
+    for (size_t i = 0; i < ROWS * COLUMNS; i++) {
+        assert_true(values[i] == pairs[i / 2 % 3][i % 2] * ldexpf(1, (int)(i / 16 % 5) - 2) / 4);
+    }
+}
+
 /* ---- GGUF ---- */
 
 /* FROM again with a scale beside two tensors: `numbers` of it beside the experts' `up`. */
@@ -261,23 +584,6 @@ static void write_scaled_gguf(const char *other, uint64_t numbers, const float *
     assert_int_equal(sl_gguf_writer_finish(writer, &error), 0);
     sl_gguf_writer_free(writer);
     sl_gguf_close(from);
-}
-
-static const sl_weight *find_weight(const sl_model *model, const char *name) {
-    for (int32_t i = 0; i < model->program.weight_count; i++) {
-        if (strcmp(model->program.weights[i].name, name) == 0) {
-            return &model->program.weights[i];
-        }
-    }
-    fail_msg("no weight %s", name);
-    return NULL;
-}
-
-static float *decode(const sl_weight *w, size_t *count) {
-    *count = (size_t)w->experts * (size_t)w->rows * (size_t)w->columns;
-    float *values = malloc(*count * sizeof *values);
-    sl_qtype_get(w->type)->decode(w->data, values, *count);
-    return values;
 }
 
 /* Powers of two and three quarters of one, so that every product is exact. */
@@ -384,6 +690,11 @@ int main(void) {
         cmocka_unit_test(scales_have_several_names_and_shapes),
         cmocka_unit_test(every_block_has_its_own_scale),
         cmocka_unit_test(descriptions_count_what_is_stored),
+        cmocka_unit_test(modelopts_own_file_says_the_same),
+        cmocka_unit_test(modelopts_own_file_is_not_believed),
+        cmocka_unit_test(experts_of_one_tensor_have_scales),
+        cmocka_unit_test(experts_of_one_tensor_must_fit),
+        cmocka_unit_test(short_rows_become_bf16),
         cmocka_unit_test(gguf_scales_multiply_their_matrices),
         cmocka_unit_test(gguf_scales_survive_quantize),
         cmocka_unit_test(gguf_scales_must_fit),
