@@ -326,6 +326,21 @@ template <> struct sl_chunk<SL_QTYPE_Q5_K> {
     }
 };
 
+/* Group g's scale times its product with x; words: of the weights from a group of even number on, values: those
+ * of x. */
+static __device__ __forceinline__ float sl_q8_0_group(const uint32_t *words, int g, const int32_t *values) {
+    const int at = 17 * g / 2; /* the word that the scale is in */
+    int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t word =
+            g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
+        dot = __dp4a((int32_t)word, values[8 * g + i], dot);
+    }
+    const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
+    return scale * (__int_as_float(dot) - SL_FLOAT_OF_INT);
+}
+
 template <> struct sl_chunk<SL_QTYPE_Q8_0> {
     typedef sl_x_chunk<SL_QTYPE_Q8_0> X;
 
@@ -342,16 +357,7 @@ template <> struct sl_chunk<SL_QTYPE_Q8_0> {
         float sum = 0;
 #pragma unroll
         for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-            const int at = 17 * g / 2; /* the word that the scale is in */
-            int32_t dot = SL_FLOAT_OF_INT_BITS;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t word =
-                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
-                dot = __dp4a((int32_t)word, x.values[8 * g + i], dot);
-            }
-            const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
-            sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+            sum = fmaf(sl_q8_0_group(words, g, x.values), x.scales[g], sum);
         }
         return sum;
     }
@@ -371,16 +377,7 @@ template <> struct sl_half_chunk<SL_QTYPE_Q8_0> {
         float dots[SL_HALF_GROUPS];
 #pragma unroll
         for (int g = 0; g < SL_HALF_GROUPS; g++) {
-            const int at = 17 * g / 2; /* the word that the scale is in */
-            int32_t dot = SL_FLOAT_OF_INT_BITS;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t word =
-                    g % 2 ? words[at + 1 + i] : __funnelshift_r(words[at + i], words[at + 1 + i], 16);
-                dot = __dp4a((int32_t)word, x.values[8 * g + i], dot);
-            }
-            const float scale = sl_half_of(g % 2 ? words[at] >> 16 : words[at] & 0xffffu);
-            dots[g] = scale * (__int_as_float(dot) - SL_FLOAT_OF_INT);
+            dots[g] = sl_q8_0_group(words, g, x.values);
         }
         return sl_add_halves(half, [&](float sum) {
 #pragma unroll

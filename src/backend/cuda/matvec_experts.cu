@@ -10,40 +10,6 @@ enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
 typedef cudaError_t (*experts_launch)(const sl_cuda_context *context, const sl_cuda_op *op,
                                       cudaStream_t stream);
 
-static experts_launch gated_of(sl_qtype type) {
-    switch (type) {
-    case SL_QTYPE_Q8_0:
-        return gated_launch<SL_QTYPE_Q8_0>;
-    case SL_QTYPE_Q4_0:
-        return gated_launch<SL_QTYPE_Q4_0>;
-    case SL_QTYPE_Q4_K:
-        return gated_launch<SL_QTYPE_Q4_K>;
-    case SL_QTYPE_Q5_K:
-        return gated_launch<SL_QTYPE_Q5_K>;
-    case SL_QTYPE_Q6_K:
-        return gated_launch<SL_QTYPE_Q6_K>;
-    default:
-        return NULL;
-    }
-}
-
-static experts_launch down_of(sl_qtype type) {
-    switch (type) {
-    case SL_QTYPE_Q8_0:
-        return down_launch<SL_QTYPE_Q8_0>;
-    case SL_QTYPE_Q4_0:
-        return down_launch<SL_QTYPE_Q4_0>;
-    case SL_QTYPE_Q4_K:
-        return down_launch<SL_QTYPE_Q4_K>;
-    case SL_QTYPE_Q5_K:
-        return down_launch<SL_QTYPE_Q5_K>;
-    case SL_QTYPE_Q6_K:
-        return down_launch<SL_QTYPE_Q6_K>;
-    default:
-        return NULL;
-    }
-}
-
 template <typename KERNEL> static cudaError_t prepare_kernel(KERNEL kernel, int most_bytes) {
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
     return code ? code
@@ -64,6 +30,23 @@ template <int TYPE> static cudaError_t prepare_type(int most_bytes) {
     return code ? code : prepare_each<TYPE, CHOICE_MANY>(most_bytes);
 }
 
+#define EXPERTS(ID)                                                                                          \
+    { SL_QTYPE_##ID, gated_launch<SL_QTYPE_##ID>, down_launch<SL_QTYPE_##ID>, prepare_type<SL_QTYPE_##ID> }
+static const struct experts_type {
+    sl_qtype type;
+    experts_launch gated, down;
+    cudaError_t (*prepare)(int most_bytes);
+} TYPES[] = {EXPERTS(Q8_0), EXPERTS(Q4_0), EXPERTS(Q4_K), EXPERTS(Q5_K), EXPERTS(Q6_K)};
+
+static const experts_type *type_of(sl_qtype type) {
+    for (const experts_type &row : TYPES) {
+        if (row.type == type) {
+            return &row;
+        }
+    }
+    return NULL;
+}
+
 cudaError_t sl_cuda_experts_prepare(int device) {
     int most_bytes = 0;
     bool hopper = false;
@@ -72,17 +55,16 @@ cudaError_t sl_cuda_experts_prepare(int device) {
         return code;
     }
     code = cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    code = code ? code : prepare_type<SL_QTYPE_Q8_0>(most_bytes);
-    code = code ? code : prepare_type<SL_QTYPE_Q4_0>(most_bytes);
-    code = code ? code : prepare_type<SL_QTYPE_Q4_K>(most_bytes);
-    code = code ? code : prepare_type<SL_QTYPE_Q5_K>(most_bytes);
-    return code ? code : prepare_type<SL_QTYPE_Q6_K>(most_bytes);
+    for (const experts_type &row : TYPES) {
+        code = code ? code : row.prepare(most_bytes);
+    }
+    return code;
 }
 
 /* ROUTER, LINEAR of gate and up, ACTIVATE, QUANTIZE, LINEAR of down, COMBINE. */
 SL_CUDA_RUN(sl_cuda_experts) {
-    const cudaError_t code = gated_of(op[1].weights[0].type)(context, op, stream);
-    return code ? code : down_of(op[4].weights[0].type)(context, op, stream);
+    const cudaError_t code = type_of(op[1].weights[0].type)->gated(context, op, stream);
+    return code ? code : type_of(op[4].weights[0].type)->down(context, op, stream);
 }
 
 /* ---- what they take ---- */
@@ -143,7 +125,7 @@ const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_qu
         return "takes ops that read each other's output, and no others do";
     }
     const sl_weight *gate = &weights[segments[0].weight], *out = &weights[down->u.linear.segments[0].weight];
-    if (!gated_of(gate->type) || !down_of(out->type)) {
+    if (!type_of(gate->type) || !type_of(out->type)) {
         return "takes weights of q8_0, q4_0, q4_k, q5_k and q6_k";
     }
     const sl_op_router *choice = &router->u.router;

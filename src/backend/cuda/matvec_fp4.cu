@@ -19,7 +19,6 @@ template <> struct fp4_shape<SL_QTYPE_NVFP4_128> {
 /* Of one row of x: turns under way twice over, and thread blocks of a processor. H200, 4096 x 4096 and 4096 x
  * 12288: 1020 and 1130 GB/s; 2 under way and 6 thread blocks 710 and 750. */
 enum { AHEAD_ONE = 4, BLOCKS_ONE = 4 };
-enum { WORD_ELEMENTS = 8 };
 
 /* What a lane has of a turn: its word, and the scales of its block. */
 template <int TYPE> struct fp4_word {
@@ -48,6 +47,7 @@ template <int TYPE> struct fp4_word {
 
 /* What a lane has of some turns of its weight rows. */
 template <int TYPE, int OUTPUTS, int AHEAD> struct some_words {
+    enum { ELEMENTS = 8, STEP = AHEAD * SL_WARP, SPREAD = 1 };
     fp4_word<TYPE> words[AHEAD][OUTPUTS];
 
     /* Words past the end are the first once more. */
@@ -102,46 +102,7 @@ template <int TYPE, int OUTPUTS, int AHEAD> struct some_words {
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>
 static __global__ void __launch_bounds__(LANES_THREADS, ROWS == 1 ? BLOCKS_ONE : 2)
     fp4_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sl_lanes_args args) {
-    sl_let_next_begin();
-    const unsigned char *w_rows[OUTPUTS];
-    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x),
-                  output = find_rows<OUTPUTS>(args, segment, w_rows);
-    const int32_t words = args.weights[segment].columns / WORD_ELEMENTS;
-    const int32_t first = (int32_t)blockIdx.y * ROWS, lane = (int32_t)threadIdx.x % SL_WARP;
-    some_words<TYPE, OUTPUTS, AHEAD> some;
-    if (!args.ids.data && lane < words) {
-        some.load(w_rows, lane, words);
-    }
-    sl_wait_for_inputs();
-    const int32_t left = sl_count(context, args.y.rows) - first, rows = left < ROWS ? left : ROWS;
-    if (left <= 0) {
-        return;
-    }
-    int32_t expert = 0;
-    if (args.ids.data) {
-        expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) {
-            w_rows[o] += (uint64_t)expert * args.weights[segment].expert_bytes;
-        }
-        if (lane < words) {
-            some.load(w_rows, lane, words);
-        }
-    }
-    float sums[OUTPUTS][ROWS] = {};
-    for (int32_t base = lane; base < words; base += AHEAD * SL_WARP) {
-        some_words<TYPE, OUTPUTS, AHEAD> next = some;
-        if (base + AHEAD * SL_WARP < words) {
-            next.load(w_rows, base + AHEAD * SL_WARP, words);
-        }
-        if (base - lane + AHEAD * SL_WARP <= words) {
-            some.template add<ROWS, true>(args.x, first / args.x_share, rows, base, words, sums);
-        } else {
-            some.template add<ROWS, false>(args.x, first / args.x_share, rows, base, words, sums);
-        }
-        some = next;
-    }
-    finish<ROWS, OUTPUTS>(args, {segment, expert, first, rows, output}, sums);
+    multiply<ROWS, OUTPUTS, some_words<TYPE, OUTPUTS, AHEAD>>(context, args);
 }
 
 template <int TYPE, int ROWS, int OUTPUTS, int AHEAD>

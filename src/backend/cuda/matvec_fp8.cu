@@ -11,7 +11,6 @@
 /* Of one row of x: blocks under way twice over, and thread blocks of a processor. H200, 4096 x 4096 and 4096
  * x 12288: 2230 and 2770 GB/s; 8 under way and 3 thread blocks 1640 and 2030. */
 enum { AHEAD_ONE = 4, BLOCKS_ONE = 4 };
-enum { BLOCK = SL_FP8_128_ELEMENTS };
 
 /* Two codes, in the lower bytes, as halves. */
 static __device__ __forceinline__ uint32_t halves_of(uint32_t codes) {
@@ -36,6 +35,7 @@ static __device__ __forceinline__ void decode_four(uint32_t codes, float w[4]) {
 
 /* What a lane has of some blocks of its weight rows. */
 template <int OUTPUTS, int AHEAD> struct some_blocks {
+    enum { ELEMENTS = SL_FP8_128_ELEMENTS, STEP = AHEAD, SPREAD = 0 };
     uint32_t codes[AHEAD][OUTPUTS];
     float scales[AHEAD][OUTPUTS];
 
@@ -53,13 +53,16 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
         }
     }
 
-    /* x: of the first row, at the lane's elements of the first block. FULL: all blocks are there. */
+    /* x: of the first row. FULL: all blocks are there. */
     template <int ROWS, bool FULL>
-    __device__ __forceinline__ void add(const float *x, uint64_t row_floats, int32_t rows, int32_t count,
-                                        float (*sums)[ROWS]) const {
+    __device__ __forceinline__ void add(const sl_cuda_operand &operand, int32_t row, int32_t rows,
+                                        int32_t first, int32_t blocks, float (*sums)[ROWS]) const {
+        const float *x =
+            sl_f32(operand, row) + 4 * ((int32_t)threadIdx.x % SL_WARP) + (int64_t)first * ELEMENTS;
+        const uint64_t row_floats = operand.row_bytes / sizeof *x;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            if (!FULL && i >= count) {
+            if (!FULL && first + i >= blocks) {
                 return;
             }
             float w[OUTPUTS][4];
@@ -70,7 +73,7 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 if (ROWS == 1 || r < rows) {
-                    const float4 v = *(const float4 *)(x + (uint64_t)r * row_floats + i * BLOCK);
+                    const float4 v = *(const float4 *)(x + (uint64_t)r * row_floats + i * ELEMENTS);
 #pragma unroll
                     for (int o = 0; o < OUTPUTS; o++) {
                         const float dot =
@@ -86,45 +89,7 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
 template <int ROWS, int OUTPUTS, int AHEAD>
 static __global__ void __launch_bounds__(LANES_THREADS, ROWS == 1 ? BLOCKS_ONE : 2)
     fp8_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sl_lanes_args args) {
-    sl_let_next_begin();
-    const unsigned char *w_rows[OUTPUTS];
-    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x),
-                  output = find_rows<OUTPUTS>(args, segment, w_rows);
-    const int32_t first = (int32_t)blockIdx.y * ROWS, blocks = args.weights[segment].columns / BLOCK;
-    some_blocks<OUTPUTS, AHEAD> some;
-    if (!args.ids.data) {
-        some.load(w_rows, 0, blocks);
-    }
-    sl_wait_for_inputs();
-    const int32_t left = sl_count(context, args.y.rows) - first, rows = left < ROWS ? left : ROWS;
-    if (left <= 0) {
-        return;
-    }
-    int32_t expert = 0;
-    if (args.ids.data) {
-        expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) {
-            w_rows[o] += (uint64_t)expert * args.weights[segment].expert_bytes;
-        }
-        some.load(w_rows, 0, blocks);
-    }
-    const float *x = sl_f32(args.x, first / args.x_share) + 4 * ((int32_t)threadIdx.x % SL_WARP);
-    float sums[OUTPUTS][ROWS] = {};
-    for (int32_t block = 0; block < blocks; block += AHEAD) {
-        some_blocks<OUTPUTS, AHEAD> next = some;
-        if (block + AHEAD < blocks) {
-            next.load(w_rows, block + AHEAD, blocks);
-        }
-        const float *at = x + (int64_t)block * BLOCK;
-        if (block + AHEAD <= blocks) {
-            some.template add<ROWS, true>(at, args.x.row_bytes / sizeof *x, rows, AHEAD, sums);
-        } else {
-            some.template add<ROWS, false>(at, args.x.row_bytes / sizeof *x, rows, blocks - block, sums);
-        }
-        some = next;
-    }
-    finish<ROWS, OUTPUTS>(args, {segment, expert, first, rows, output}, sums);
+    multiply<ROWS, OUTPUTS, some_blocks<OUTPUTS, AHEAD>>(context, args);
 }
 
 template <int ROWS, int OUTPUTS, int AHEAD>

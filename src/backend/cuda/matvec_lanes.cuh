@@ -51,6 +51,54 @@ static __device__ __forceinline__ void finish(const sl_lanes_args &args, const l
     }
 }
 
+/* What a warp does, with PIECES, what a lane has of some neighbouring pieces of its weight rows: ELEMENTS of
+ * a piece, STEP of them in all lanes; SPREAD: the lanes begin at pieces one after the other and may have
+ * none, otherwise all have a part of each. */
+template <int ROWS, int OUTPUTS, typename PIECES>
+static __device__ __forceinline__ void multiply(const sl_cuda_context &context, const sl_lanes_args &args) {
+    sl_let_next_begin();
+    const unsigned char *w_rows[OUTPUTS];
+    const int32_t segment = sl_linear_find(args.first_block, args.segments, (int32_t)blockIdx.x);
+    const int32_t output = find_rows<OUTPUTS>(args, segment, w_rows);
+    const int32_t count = args.weights[segment].columns / PIECES::ELEMENTS;
+    const int32_t first = (int32_t)blockIdx.y * ROWS;
+    const int32_t start = PIECES::SPREAD ? (int32_t)threadIdx.x % SL_WARP : 0;
+    PIECES some;
+    if (!args.ids.data && (!PIECES::SPREAD || start < count)) {
+        some.load(w_rows, start, count);
+    }
+    sl_wait_for_inputs();
+    const int32_t left = sl_count(context, args.y.rows) - first, rows = left < ROWS ? left : ROWS;
+    if (left <= 0) {
+        return;
+    }
+    int32_t expert = 0;
+    if (args.ids.data) {
+        expert = sl_i32(args.ids, first / args.experts_used)[first % args.experts_used];
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+            w_rows[o] += (uint64_t)expert * args.weights[segment].expert_bytes;
+        }
+        if (!PIECES::SPREAD || start < count) {
+            some.load(w_rows, start, count);
+        }
+    }
+    float sums[OUTPUTS][ROWS] = {};
+    for (int32_t at = start; at < count; at += PIECES::STEP) {
+        PIECES next = some;
+        if (at + PIECES::STEP < count) {
+            next.load(w_rows, at + PIECES::STEP, count);
+        }
+        if (at - start + PIECES::STEP <= count) {
+            some.template add<ROWS, true>(args.x, first / args.x_share, rows, at, count, sums);
+        } else {
+            some.template add<ROWS, false>(args.x, first / args.x_share, rows, at, count, sums);
+        }
+        some = next;
+    }
+    finish<ROWS, OUTPUTS>(args, {segment, expert, first, rows, output}, sums);
+}
+
 template <int ROWS, int OUTPUTS, typename KERNEL>
 static cudaError_t lanes_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
                                 KERNEL kernel) {
