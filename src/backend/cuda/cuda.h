@@ -338,6 +338,7 @@ SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q6_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q4_1);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q5_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q5_1);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q2_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_iq4_xs);
@@ -350,6 +351,7 @@ SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q6_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q4_1);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q5_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q5_1);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q2_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_iq4_xs);
@@ -359,6 +361,7 @@ cudaError_t sl_cuda_mmq_prepare(int device);
 cudaError_t sl_cuda_mmq_prepare_legacy(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_kquants(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_fives(int most_bytes);
+cudaError_t sl_cuda_mmq_prepare_bits(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_tables(int most_bytes);
 /* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
  * device */

@@ -48,6 +48,10 @@ template <> struct mmq_type<SL_QTYPE_Q6_K> {
     enum { bytes = 210, pieces = 14, own = 14, stride = 224, has_min = 0, is_unsigned = 0, halves = 1 };
 };
 
+/* A scale of four bits times two bits fits a byte, so scales are in the fragments (`mins` in mmq_pair). */
+template <> struct mmq_type<SL_QTYPE_Q2_K> {
+    enum { bytes = 84, pieces = 7, own = 6, stride = 112, has_min = 1, is_unsigned = 1, halves = 0 };
+};
 template <> struct mmq_type<SL_QTYPE_Q3_K> {
     enum { bytes = 110, pieces = 9, own = 8, stride = 144, has_min = 0, is_unsigned = 0, halves = 1 };
 };
@@ -264,6 +268,13 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
             f[i][0] = sl_block32<TYPE>::scale(words, group);
             f[i][1] = sl_block32<TYPE>::min(words, group);
         }
+    } else if (TYPE == SL_QTYPE_Q2_K) {
+        const uint32_t both = mmq_word(chunk + 80);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f[i][0] = sl_half_of(both & 0xffffu);
+            f[i][1] = -sl_half_of(both >> 16);
+        }
     } else if (TYPE == SL_QTYPE_Q3_K) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -355,6 +366,28 @@ static __device__ __forceinline__ void mmq_q3_k_fragments(const mmq_raw &raw, in
     }
 }
 
+/* Of Q2_K; mins: every column of a half times the half's minimum. */
+static __device__ __forceinline__ void mmq_q2_k_fragments(const mmq_raw &raw, int32_t pair, uint32_t a[2][4],
+                                                          uint32_t mins[2][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned char *chunk = mmq_raw_row<SL_QTYPE_Q2_K>(raw, lane / 4 + 8 * r);
+        const uint32_t scales = mmq_word(chunk + 4 * pair);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t quants =
+                mmq_word(chunk + 16 + pair / 2 * 32 + 16 * i + 4 * (lane % 4)) >> 4 * (pair % 2);
+#pragma unroll
+            for (int g = 0; g < 2; g++) {
+                const uint32_t numbers = scales >> 8 * (2 * g + i);
+                a[g][r + 2 * i] = (quants >> 2 * g & 0x03030303u) * (numbers & 15u);
+                mins[g][r + 2 * i] = (numbers >> 4 & 15u) * 0x01010101u;
+            }
+        }
+    }
+}
+
 /* Groups 2 pair and 2 pair + 1 of 16 weight rows as the instruction takes them. */
 template <int TYPE>
 static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t pair, uint32_t a[2][4]) {
@@ -441,14 +474,19 @@ template <int TYPE> struct mmq_pair {
     uint32_t a[2][4];
     float factors[2][2][2]; /* [group][i or i + 8] */
     float offset[2][2];
-    float scale[2]; /* types with halves */
+    float scale[2];                                  /* types with halves */
+    uint32_t mins[TYPE == SL_QTYPE_Q2_K ? 2 : 1][4]; /* Q2_K: for sums of x times the halves' minima */
 };
 
 template <int TYPE>
 static __device__ __forceinline__ void mmq_load_pair(const mmq_raw &raw, const mmq_factors &factors,
                                                      int32_t pair, mmq_pair<TYPE> *w) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    mmq_fragments<TYPE>(raw, pair, w->a);
+    if constexpr (TYPE == SL_QTYPE_Q2_K) {
+        mmq_q2_k_fragments(raw, pair, w->a, w->mins);
+    } else {
+        mmq_fragments<TYPE>(raw, pair, w->a);
+    }
 #pragma unroll
     for (int o = 0; o < 2; o++) {
         const float4 f = factors.of[lane / 4 + 8 * o][pair];
@@ -478,6 +516,9 @@ static __device__ __forceinline__ void mmq_add_group(const mmq_pair<TYPE> &w, in
     } else {
         mmq_multiply<mmq_type<TYPE>::is_unsigned>(sums, w.a[g], b);
     }
+    if (TYPE == SL_QTYPE_Q2_K) {
+        mmq_multiply<1>(high, w.mins[g % (sizeof w.mins / sizeof *w.mins)], b);
+    }
 #pragma unroll
     for (int e = 0; e < 4 && mmq_class<TYPE>::units; e++) { /* part is an integer's bits */
         const int o = e / 2, r = e % 2;
@@ -498,7 +539,8 @@ static __device__ __forceinline__ void mmq_add_group(const mmq_pair<TYPE> &w, in
         }
         part[e] = fmaf(term, x_scale[r], part[e]);
         if (mmq_type<TYPE>::has_min) {
-            part[e] = fmaf(w.factors[g][o][1], x_sum[r], part[e]);
+            const float own = TYPE == SL_QTYPE_Q2_K ? x_scale[r] * (high[e] - MMQ_OFFSET_FLOAT) : x_sum[r];
+            part[e] = fmaf(w.factors[g][o][1], own, part[e]);
         }
     }
 }

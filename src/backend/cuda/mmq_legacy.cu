@@ -23,6 +23,7 @@ cudaError_t sl_cuda_mmq_prepare(int device) {
     code = code ? code : sl_cuda_units_batch_prepare(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_fives(most_bytes);
+    code = code ? code : sl_cuda_mmq_prepare_bits(most_bytes);
     return code ? code : sl_cuda_mmq_prepare_tables(most_bytes);
 }
 
