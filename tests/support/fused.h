@@ -75,11 +75,11 @@ static inline int32_t fused_count(sluice_model *model, sluice_engine_options opt
 }
 
 typedef struct fused_result {
-    float logits[FUSED_VOCABULARY];
+    float logits[FUSED_GENERATED][FUSED_VOCABULARY]; /* that the tokens were chosen by */
     int32_t tokens[FUSED_GENERATED];
 } fused_result;
 
-/* Tokens behind the prompt, one row each, and the logits of one more row. */
+/* Tokens behind the prompt, all but the first by steps of one row. */
 static inline void fused_generate(sluice_model *model, const sluice_engine_options *options,
                                   const fused_case *c, fused_result *result) {
     sluice_engine *engine = open_engine(model, options);
@@ -88,21 +88,19 @@ static inline void fused_generate(sluice_model *model, const sluice_engine_optio
     for (int32_t i = 0; i < c->prompt; i++) {
         prompt[i] = (i * 71 + 5) % FUSED_VOCABULARY;
     }
-    sluice_request_options request = {.size = sizeof request,
-                                      .tokens = prompt,
-                                      .token_count = (size_t)c->prompt,
-                                      .generate = FUSED_GENERATED,
-                                      .ignore_eos = true,
-                                      .no_text = true};
-    collected got = {.tokens = result->tokens};
+    const sluice_request_options request = {.size = sizeof request,
+                                            .tokens = prompt,
+                                            .token_count = (size_t)c->prompt,
+                                            .generate = FUSED_GENERATED,
+                                            .logits = SLUICE_LOGITS_LAST,
+                                            .ignore_eos = true,
+                                            .no_text = true};
+    collected got = {.tokens = result->tokens,
+                     .logits = result->logits[0],
+                     .vocabulary = FUSED_VOCABULARY,
+                     .first = (size_t)c->prompt - 1,
+                     .room = FUSED_GENERATED};
     assert_int_equal(collect(submit(sequence, &request), &got), FUSED_GENERATED);
-    request = (sluice_request_options){
-        .size = sizeof request, .tokens = prompt, .token_count = 1, .logits = SLUICE_LOGITS_ALL};
-    got = (collected){.logits = result->logits,
-                      .vocabulary = FUSED_VOCABULARY,
-                      .first = (size_t)c->prompt + FUSED_GENERATED,
-                      .room = 1};
-    collect(submit(sequence, &request), &got);
     sluice_counters counters = {.size = sizeof counters};
     sluice_engine_get_counters(engine, &counters);
     assert_int_equal(counters.failed_captures, 0);
@@ -128,7 +126,8 @@ static inline void fused_leaves_the_ops_bits(void **state) {
     fused_generate(model, &fused, c, &actual);
     assert_memory_equal(actual.tokens, expected.tokens, sizeof expected.tokens);
     assert_memory_equal(actual.logits, expected.logits, sizeof expected.logits);
-    assert_true(expected.logits[0] != expected.logits[1]);
+    const float *last = expected.logits[FUSED_GENERATED - 1];
+    assert_true(last[0] != last[1]);
     sluice_model_release(model);
 }
 
