@@ -25,6 +25,7 @@ struct sluice_engine {
     pthread_cond_t work_came; /* for the thread */
     pthread_cond_t step_done; /* for everybody else */
     bool thread_runs, stop;
+    bool holds;  /* the weights' data in the model */
     bool failed; /* the device is gone; `failure` says how */
     sl_error failure;
     double step_seconds;
@@ -175,9 +176,18 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     load_progress load = {options->progress, options->progress_context};
     sl_progress progress = {report_progress, &load};
     const sl_plan *plan = engine->planned.plan;
+    result = sl_model_hold(engine->model->model, error);
+    if (result) {
+        return result;
+    }
+    engine->holds = true;
     result = engine->planned.backend->functions->deploy(engine->planned.backend, &plan->deployment,
                                                         options->progress ? &progress : NULL,
                                                         &engine->executor, error);
+    if (result == 0 && !engine->planned.backend->maps_weights) {
+        engine->holds = false; /* the device has its own */
+        sl_model_let_go(engine->model->model, true);
+    }
     engine->reuses_prefixes = !options->no_prefix_reuse;
     if (result == 0) {
         result =
@@ -237,6 +247,9 @@ void sluice_engine_destroy(sluice_engine *engine) {
     sl_scheduler_destroy(engine->scheduler);
     if (engine->executor) {
         engine->planned.backend->functions->destroy_executor(engine->executor);
+    }
+    if (engine->holds) {
+        sl_model_let_go(engine->model->model, false);
     }
     sl_api_plan_close(&engine->planned);
     pthread_cond_destroy(&engine->work_came);

@@ -9,37 +9,6 @@
 
 #include <stdio.h>
 
-/* ---- owned memory ---- */
-
-void *sl_owned_alloc(sl_owned *owned, uint64_t bytes) {
-    if (owned->count == owned->capacity) {
-        const size_t capacity = owned->capacity ? owned->capacity * 2 : 64;
-        void **blocks = sl_realloc(owned->blocks, capacity * sizeof *blocks);
-        if (!blocks) {
-            return NULL;
-        }
-        owned->blocks = blocks;
-        owned->capacity = capacity;
-    }
-    if (bytes > SIZE_MAX) {
-        return NULL;
-    }
-    void *block = sl_alloc((size_t)bytes);
-    if (block) {
-        owned->blocks[owned->count++] = block;
-        owned->bytes += bytes;
-    }
-    return block;
-}
-
-void sl_owned_free(sl_owned *owned) {
-    for (size_t i = 0; i < owned->count; i++) {
-        sl_free(owned->blocks[i]);
-    }
-    sl_free(owned->blocks);
-    memset(owned, 0, sizeof *owned);
-}
-
 void sl_binding_free(sl_binding *binding) {
     sl_free(binding->layers);
     sl_free(binding->used);
@@ -222,10 +191,9 @@ static int add_mapped(const binder *b, const sl_tensor_fact *fact, const sl_tens
     const void *data = tensor->data;
     if ((uintptr_t)data % alignment != 0) {
         void *copy = sl_owned_alloc(b->owned, tensor->bytes);
-        if (!copy) {
+        if (!copy || !sl_owned_add_copy(b->owned, tensor, NULL, copy)) {
             return no_memory(b);
         }
-        memcpy(copy, tensor->data, (size_t)tensor->bytes);
         data = copy;
     }
     const sl_weight weight = {.name = tensor->name,
@@ -262,11 +230,7 @@ static int add_floats(const binder *b, const char *name, const float *values, in
 }
 
 static int copy_matrix(const binder *b, const matrix *m, unsigned char *to) {
-    if (!m->tensor) {
-        return sl_scaled_pack(&m->scaled, to, b->error);
-    }
-    memcpy(to, m->tensor->data, (size_t)m->bytes);
-    return 0;
+    return sl_owned_add_copy(b->owned, m->tensor, &m->scaled, to) ? 0 : no_memory(b);
 }
 
 /* A matrix, or a block of experts, that stays in the map if it can. */
@@ -281,8 +245,8 @@ static int add_matrix(binder *b, const sl_tensor_fact *fact, int32_t *index) {
         return no_memory(b);
     }
     const sl_weight weight = {m.name, m.type, fact->experts, fact->rows, fact->columns, blocks, m.bytes};
-    const int packed = copy_matrix(b, &m, blocks);
-    return packed ? packed : add_weight(b, &weight, index);
+    const int copied = copy_matrix(b, &m, blocks);
+    return copied ? copied : add_weight(b, &weight, index);
 }
 
 /* One tensor per expert: copied side by side. */
@@ -508,6 +472,7 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
     const sl_hf *hf = sl_source_hf(source);
     int code = hf ? sl_hf_read_quantization(hf, &b.quantization, error) : 0;
     code = code ? code : bind_all(&b);
+    code = code ? code : sl_owned_make_copies(owned, error);
     if (code == 0) {
         warn_unused(&b);
     } else {

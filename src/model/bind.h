@@ -3,17 +3,7 @@
 #define SL_MODEL_BIND_H
 
 #include "model/config.h"
-
-/* Memory that a model holds beside its maps. Zero-initialise before use. */
-typedef struct sl_owned {
-    void **blocks;
-    size_t count, capacity;
-    uint64_t bytes;
-} sl_owned;
-
-/* `bytes` of memory aligned to 64, freed with the others; NULL when memory ran out. */
-void *sl_owned_alloc(sl_owned *owned, uint64_t bytes);
-void sl_owned_free(sl_owned *owned);
+#include "model/owned.h"
 
 /* How much of the source has one type. */
 typedef struct sl_type_use {
@@ -35,7 +25,7 @@ typedef struct sl_binding {
  * of vectors, convolution kernels and constants (as F32), of matrices that the file put at an address their
  * element type cannot be read from, of those whose scales are tensors (model/scaled.h), and of a checkpoint's
  * one-tensor-per-expert matrices, which become one block of all experts: that doubles their memory (maps are
- * dropped under pressure, copies are not), and GGUF is the format to use where it hurts. On failure the
+ * dropped under pressure, copies are not) until a device has them (sl_model_let_go). On failure the
  * binding is empty; what `owned` and the program hold is freed with them. */
 int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *program, sl_owned *owned,
                   sl_binding *binding, sl_error *error);

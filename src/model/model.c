@@ -120,6 +120,7 @@ static int load_with(int (*load_it)(sl_model *model, const char *path, sl_error 
     if (!loaded) {
         return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
     }
+    pthread_mutex_init(&loaded->mutex, NULL);
     const int code = load_it(loaded, path, error);
     if (code) {
         sl_model_free(loaded);
@@ -145,5 +146,26 @@ void sl_model_free(sl_model *model) {
     sl_owned_free(&model->owned);
     sl_tokenizer_destroy(model->tokenizer);
     sl_source_close(model->source);
+    pthread_mutex_destroy(&model->mutex);
     sl_free(model);
+}
+
+int sl_model_hold(sl_model *model, sl_error *error) {
+    pthread_mutex_lock(&model->mutex);
+    const int code = model->dropped ? sl_owned_make_copies(&model->owned, error) : 0;
+    if (code == 0) {
+        model->dropped = false;
+        model->holders++;
+    }
+    pthread_mutex_unlock(&model->mutex);
+    return code;
+}
+
+void sl_model_let_go(sl_model *model, bool drop) {
+    pthread_mutex_lock(&model->mutex);
+    if (--model->holders == 0 && drop) {
+        sl_owned_drop_copies(&model->owned);
+        model->dropped = true;
+    }
+    pthread_mutex_unlock(&model->mutex);
 }

@@ -1,9 +1,12 @@
-/* A loaded model: maps, facts, tokenizer and program. Immutable once loaded, so any thread may read it. */
+/* A loaded model: maps, facts, tokenizer and program. Immutable once loaded, so any thread may read it; the
+ * weights' data only between sl_model_hold and sl_model_let_go, once anybody called these. */
 #ifndef SL_MODEL_MODEL_H
 #define SL_MODEL_MODEL_H
 
 #include "model/bind.h"
 #include "token/tokenizer.h"
+
+#include <pthread.h>
 
 enum { SL_MODEL_NAME_SIZE = 128 };
 
@@ -28,6 +31,9 @@ typedef struct sl_model {
     sl_program program;      /* weights borrow from `source` and `owned` */
     sl_owned owned;
     sl_model_description description;
+    pthread_mutex_t mutex; /* of what follows */
+    int32_t holders;       /* of the weights' data */
+    bool dropped;          /* copies in `owned` */
 } sl_model;
 
 /* A GGUF file or a Hugging Face folder. On failure *model is NULL and nothing is held; the message names the
@@ -39,5 +45,11 @@ int sl_model_load(const char *path, sl_model **model, sl_error *error);
  * tokenizer. */
 int sl_model_load_tokenizer(const char *path, sl_model **model, sl_error *error);
 void sl_model_free(sl_model *model); /* NULL is fine */
+
+/* The weights' data may be read from here on. Copies that were dropped are made again. */
+int sl_model_hold(sl_model *model, sl_error *error);
+/* Ends that. drop: the caller needs the data no more and expects nobody to; when no one else holds it, the
+ * copies' memory (model/bind.h) goes back to the system. */
+void sl_model_let_go(sl_model *model, bool drop);
 
 #endif

@@ -347,10 +347,10 @@ static int pack_row(const sl_scaled *s, uint64_t row, void *blocks, sl_error *er
 }
 
 /* Through blocks of one row and their values. */
-static int pack_plain(const sl_scaled *s, unsigned char *to, sl_error *error) {
+static int pack_plain(const sl_scaled *s, uint64_t first, uint64_t rows, unsigned char *to, sl_error *error) {
     const sl_qtype_info *blocks = sl_qtype_get(s->whole ? SL_QTYPE_NVFP4_128 : SL_QTYPE_FP8_128),
                         *plain = sl_qtype_get(s->type);
-    const uint64_t rows = (uint64_t)s->experts * (uint64_t)s->rows, count = row_blocks(s);
+    const uint64_t count = row_blocks(s);
     float *values = sl_alloc((size_t)count * (BLOCK * sizeof *values + blocks->block_bytes));
     if (!values) {
         return sl_fail(error, SL_ERR_NOMEM, "%s: no memory for a row of %.100s", s->file, s->codes->name);
@@ -358,7 +358,7 @@ static int pack_plain(const sl_scaled *s, unsigned char *to, sl_error *error) {
     unsigned char *row_at = (unsigned char *)(values + count * BLOCK);
     int code = 0;
     for (uint64_t row = 0; row < rows && code == 0; row++) {
-        code = pack_row(s, row, row_at, error);
+        code = pack_row(s, first + row, row_at, error);
         if (code == 0) {
             blocks->decode(row_at, values, count * BLOCK);
             plain->encode(values, to + row * (uint64_t)s->columns * plain->block_bytes, (uint64_t)s->columns);
@@ -368,16 +368,15 @@ static int pack_plain(const sl_scaled *s, unsigned char *to, sl_error *error) {
     return code;
 }
 
-int sl_scaled_pack(const sl_scaled *scaled, void *blocks, sl_error *error) {
+int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_error *error) {
     const sl_qtype_info *type = sl_qtype_get(scaled->type);
-    const uint64_t rows = (uint64_t)scaled->experts * (uint64_t)scaled->rows;
     if (type->block_elements != BLOCK) {
-        return pack_plain(scaled, blocks, error);
+        return pack_plain(scaled, first, rows, to, error);
     }
     int code = 0;
     for (uint64_t row = 0; row < rows && code == 0; row++) {
-        code = pack_row(scaled, row, (unsigned char *)blocks + row * row_blocks(scaled) * type->block_bytes,
-                        error);
+        code = pack_row(scaled, first + row,
+                        (unsigned char *)to + row * row_blocks(scaled) * type->block_bytes, error);
     }
     return code;
 }

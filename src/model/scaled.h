@@ -51,7 +51,8 @@ typedef struct sl_scaled_query {
 int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error);
 /* Bytes of all blocks; false when that overflows. */
 bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes);
-/* Writes them. SL_ERR_FORMAT names a tensor with a scale that is none. */
-int sl_scaled_pack(const sl_scaled *scaled, void *blocks, sl_error *error);
+/* Writes those of `rows` rows, of all experts' from `first` on. SL_ERR_FORMAT names a tensor with a scale
+ * that is none. */
+int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_error *error);
 
 #endif

@@ -205,7 +205,7 @@ static void every_block_has_its_own_scale(void **state) {
     memset(codes, 0x38, sizeof codes);
     assert_true(sl_scaled_bytes(&scaled, &bytes));
     assert_int_equal(bytes, sizeof blocks);
-    assert_int_equal(sl_scaled_pack(&scaled, blocks, &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, &error), 0);
     sl_qtype_get(SL_QTYPE_FP8_128)->decode(blocks, values, ROWS * COLUMNS);
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         assert_true(values[i] == scales[i / COLUMNS / 128][i % COLUMNS / 128]);
@@ -486,6 +486,34 @@ static void experts_of_one_tensor_have_scales(void **state) {
     }
 }
 
+/* What a device has needs no copy here, until somebody else asks. */
+static void copies_come_and_go(void **state) {
+    (void)state;
+    write_stacked(OF_BLOCKS, 256);
+    sl_model *model = must_load(FOLDER);
+    sl_error error;
+    const sl_weight *w = find_weight(model, "model.layers.1.mlp.experts.gate_up_proj");
+    unsigned char *before = malloc((size_t)w->bytes);
+    assert_non_null(before);
+    memcpy(before, w->data, (size_t)w->bytes);
+    assert_int_equal(sl_model_hold(model, &error), 0);
+    assert_int_equal(sl_model_hold(model, &error), 0);
+    sl_model_let_go(model, true);
+    assert_memory_equal(w->data, before, (size_t)w->bytes); /* somebody else holds it */
+    sl_model_let_go(model, true);
+    size_t same = 0;
+    for (size_t i = 0; i < (size_t)w->bytes; i++) {
+        same += ((const unsigned char *)w->data)[i] == before[i];
+    }
+    assert_in_range(same, 0, w->bytes / 2);
+    assert_int_equal(sl_model_hold(model, &error), 0);
+    assert_memory_equal(w->data, before, (size_t)w->bytes);
+    sl_model_let_go(model, false);
+    assert_memory_equal(w->data, before, (size_t)w->bytes);
+    free(before);
+    sl_model_free(model);
+}
+
 static void experts_of_one_tensor_must_fit(void **state) {
     (void)state;
     static const struct {
@@ -543,7 +571,7 @@ static void short_rows_become_bf16(void **state) {
     sl_error error;
     assert_true(sl_scaled_bytes(&scaled, &bytes));
     assert_int_equal(bytes, sizeof plain);
-    assert_int_equal(sl_scaled_pack(&scaled, plain, &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, plain, &error), 0);
     sl_qtype_get(SL_QTYPE_BF16)->decode(plain, values, ROWS * COLUMNS);
     for (size_t i = 0; i < ROWS * COLUMNS; i++) {
         assert_true(values[i] == pairs[i / 2 % 3][i % 2] * ldexpf(1, (int)(i / 16 % 5) - 2) / 4);
@@ -693,6 +721,7 @@ int main(void) {
         cmocka_unit_test(modelopts_own_file_says_the_same),
         cmocka_unit_test(modelopts_own_file_is_not_believed),
         cmocka_unit_test(experts_of_one_tensor_have_scales),
+        cmocka_unit_test(copies_come_and_go),
         cmocka_unit_test(experts_of_one_tensor_must_fit),
         cmocka_unit_test(short_rows_become_bf16),
         cmocka_unit_test(gguf_scales_multiply_their_matrices),
