@@ -16,8 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Pinning memory costs about as long per byte as sending it, so the buffers are few. */
-enum { BUFFERS = 14, BUFFER_BYTES = 4 << 20, MOST_READERS = 8, UNDER_WAY = 2 };
+/* Pinning memory costs about as long per byte as sending it, so the buffers are few; of small ones more can
+ * be under way. */
+enum { BUFFERS = 28, BUFFER_BYTES = 2 << 20, MOST_READERS = 12, UNDER_WAY = 4 };
 
 typedef struct upload {
     sl_cuda_device *device;
