@@ -252,6 +252,8 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_xs);
 SL_CUDA_RUN(sl_cuda_linear_matvec_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_held_q4_k); /* 2 to 8 rows, in a class of their own */
+const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -266,6 +268,7 @@ cudaError_t sl_cuda_matvec_prepare_fives(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_bits(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_tables(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_held(int most_bytes);
 /* matvec_units.cu, matmul_planes.cu: class "q8_256" for few and for many rows */
 SL_CUDA_RUN(sl_cuda_linear_units_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_planes_q4_k);

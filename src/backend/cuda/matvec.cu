@@ -355,6 +355,7 @@ cudaError_t sl_cuda_matvec_prepare(int device) {
     cudaError_t code = shared_bytes(device, &most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_legacy(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_units(most_bytes);
+    code = code ? code : sl_cuda_matvec_prepare_held(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_fives(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_bits(most_bytes);
@@ -392,7 +393,8 @@ static bool same(sl_operand a, sl_operand b, int32_t column) {
 const char *sl_cuda_matvec_activate_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     const sl_op *linear = &query->ops[0], *activate = &query->ops[1];
     const sl_op_linear *product = &linear->u.linear;
-    if (query->kernels[0]->declines != sl_cuda_matvec_declines) {
+    if (query->kernels[0]->declines != sl_cuda_matvec_declines &&
+        query->kernels[0]->declines != sl_cuda_held_declines) {
         return "is for integer weights and few rows";
     }
     const int32_t width = query->program->weights[product->segments[0].weight].rows;

@@ -166,4 +166,14 @@ static __device__ __forceinline__ void sl_matvec_activate(const sl_matvec_args &
     }
 }
 
+/* ---- launches ---- */
+
+template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kernel, int most_bytes) {
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
+    /* So that a block can come up beside one of the kernel before. */
+    return code ? code
+                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared);
+}
+
 #endif

@@ -1,12 +1,12 @@
-/* Matrix products with up to 8 rows of x at the rate the memory can be read, for Hopper. Class "q8_32/256" of
- * linear.cu.
+/* Matrix products with up to 8 rows of x at the rate the memory can be read, for Hopper. Classes "q8_32/256"
+ * of linear.cu, and "q8_32/factors" (held_part below).
  *
  * A block takes a range of tiles of 16 weight rows. Each of its multiplying warps owns a pair of neighbouring
  * chunks of 256 columns, whose x it holds in registers, and multiplies these columns of tile after tile on
  * the tensor cores (matvec_tile.cuh). Weights come as boxes of a tensor map to slots of the warp's own, the
- * first of them before the kernel's inputs are there. The chunks' sums go to shared memory, where one more
- * warp adds those of an output in order, stores them or activates them. Rows of more chunks than the warps
- * own take several phases, between which that warp keeps the outputs' sums; of fewer, teams of warps take a
+ * first of them before the kernel's inputs are there. The chunks' sums go to shared memory, where two more
+ * warps in turns add those of an output in order, store them or activate them. Rows of more chunks than the
+ * warps own take several phases, between which those keep the outputs' sums; of fewer, teams of warps take a
  * tile each.
  *
  * A block has a processor for itself, by the size of its shared memory. Where two would fit, and a small
@@ -21,14 +21,15 @@
 #include "backend/cuda/matvec_tile.cuh"
 
 enum {
-    HELD_WARPS = 8, /* that multiply */
-    HELD_THREADS = (HELD_WARPS + 1) * SL_WARP,
+    HELD_WARPS = 8,     /* that multiply */
+    HELD_FINISHERS = 2, /* warps that add, activate and store */
+    HELD_THREADS = (HELD_WARPS + HELD_FINISHERS) * SL_WARP,
     HELD_CHUNKS = 2,  /* of a warp */
     HELD_STRIDE = 20, /* of a row of x in a chunk's sums: 16 and what keeps the banks apart */
     HELD_SUMS = HELD_STRIDE * SL_TILE_X,
     HELD_TILE = SL_TILE_ROWS * SL_TILE_X,
     HELD_KEPT = 16,                                                    /* tiles */
-    HELD_BUFFERS = 2,                                                  /* of sums */
+    HELD_BUFFERS = 4,                                                  /* of sums */
     HELD_X_SCALES = HELD_CHUNKS * SL_CHUNK_GROUPS * SL_TILE_X / 2 * 16 /* bytes of a warp */
 };
 
@@ -99,33 +100,61 @@ static __device__ __forceinline__ uint2 held_values(const uint32_t *staged, int 
     return make_uint2(word(t), word(4 + t));
 }
 
-/* A warp's chunks from `chunk` on, of the first `rows` rows; what is not there is zero. staged: 1024
- * bytes; scales: HELD_X_SCALES. */
-template <int TYPE>
-static __device__ __forceinline__ void held_load_x(const sl_matvec_args &op, int32_t rows, int32_t chunk,
-                                                   uint32_t *staged, float4 *scales,
-                                                   held_x<TYPE> x[HELD_CHUNKS]) {
+/* What a warp holds of x, and the products of its chunks: SUMS sums of a tile's outputs, which are added in
+ * order; SCALES bytes of shared memory. */
+template <int TYPE, bool EXACT> struct held_part {
+    enum { SUMS = HELD_CHUNKS, SCALES = HELD_X_SCALES };
+    typedef struct raw {
+        uint4 values[2 * HELD_CHUNKS][2]; /* [half of a chunk][half of the rows] */
+        float4 scale;
+        int4 sum;
+    } raw;
+    held_x<TYPE> x[HELD_CHUNKS];
+
+    /* The chunks from `chunk` on of the first `rows` rows; what is not there is zero. */
+    static __device__ __forceinline__ void fetch(const sl_matvec_args &op, int32_t rows, int32_t chunk,
+                                                 raw *from);
+    /* staged: 1024 bytes; scales: SCALES. */
+    __device__ __forceinline__ void place(const raw &from, uint32_t *staged, float4 *scales);
+    /* w: of chunk c, as sl_tile's. */
+    __device__ __forceinline__ void add(int c, const unsigned char *const w[2], float sums[SUMS][4]) const {
+        sl_tile<TYPE>::add(w, x[c], (int32_t)threadIdx.x % SL_WARP, sums[c]);
+    }
+};
+
+template <int TYPE, bool EXACT>
+__device__ __forceinline__ void held_part<TYPE, EXACT>::fetch(const sl_matvec_args &op, int32_t rows,
+                                                              int32_t chunk, raw *from) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    uint4 raw[2 * HELD_CHUNKS][2]; /* [half of a chunk][half of the rows] */
 #pragma unroll
     for (int h = 0; h < 2 * HELD_CHUNKS; h++) {
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const int32_t row = 4 * k + lane / 8;
-            raw[h][k] = make_uint4(0, 0, 0, 0);
+            from->values[h][k] = make_uint4(0, 0, 0, 0);
             if (row < rows && chunk + h / 2 < op.chunks) {
-                raw[h][k] = ((const uint4 *)sl_q8_32_of(op.x, row).values)[16 * chunk + 8 * h + lane % 8];
+                from->values[h][k] =
+                    ((const uint4 *)sl_q8_32_of(op.x, row).values)[16 * chunk + 8 * h + lane % 8];
             }
         }
     }
     const int32_t c = lane / 16, row = lane / 2 % 8, half = lane % 2;
-    float4 scale = make_float4(0, 0, 0, 0);
-    int4 sum = make_int4(0, 0, 0, 0);
+    from->scale = make_float4(0, 0, 0, 0);
+    from->sum = make_int4(0, 0, 0, 0);
     if (row < rows && chunk + c < op.chunks) {
         const sl_q8_32 planes = sl_q8_32_of(op.x, row);
-        scale = ((const float4 *)planes.scales)[2 * (chunk + c) + half];
-        sum = ((const int4 *)planes.sums)[2 * (chunk + c) + half];
+        from->scale = ((const float4 *)planes.scales)[2 * (chunk + c) + half];
+        from->sum = ((const int4 *)planes.sums)[2 * (chunk + c) + half];
     }
+}
+
+template <int TYPE, bool EXACT>
+__device__ __forceinline__ void held_part<TYPE, EXACT>::place(const raw &from, uint32_t *staged,
+                                                              float4 *scales) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t c = lane / 16, row = lane / 2 % 8, half = lane % 2;
+    const float4 scale = from.scale;
+    const int4 sum = from.sum;
     const float each[4] = {scale.x, scale.y, scale.z, scale.w};
     const int32_t sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
@@ -143,7 +172,7 @@ static __device__ __forceinline__ void held_load_x(const sl_matvec_args &op, int
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const int32_t r = 4 * k + lane / 8, piece = lane % 8 ^ (r & 3) << 1 ^ r >> 2;
-            ((uint4 *)staged)[r * 8 + piece] = raw[h][k];
+            ((uint4 *)staged)[r * 8 + piece] = from.values[h][k];
         }
         __syncwarp();
 #pragma unroll
@@ -157,6 +186,149 @@ static __device__ __forceinline__ void held_load_x(const sl_matvec_args &op, int
         x[i].scales_at = scales + i * (SL_CHUNK_GROUPS * SL_TILE_X / 2) + lane % 4;
     }
 }
+
+/* ---- Q4_K ---- */
+
+/* A chunk's sum is d * sum of (scale * x's scale * dot) - m * sum of (minimum * x's scale * x's sum). Both
+ * are made by BF16 products of eight columns, in which a group of x takes two: what a scale of x is in
+ * BF16, and what is left. So a group's products of scales, the factors of its 16 x 8 dots, are one
+ * instruction; minima of four groups are one.
+ *
+ * A dot starts from HELD_START, so that it is no less than zero and a float's fraction: its bits are the
+ * float dot * 2^-149, which products take as it is, and what the starts add up to is where the chunk's sum
+ * starts. High nibbles stay 16 times too large, dot and start. */
+enum { HELD_START = 1 << 16 };           /* more than 32 * 15 * 127 */
+#define HELD_UP 1.2379400392853803e27f   /* 2^90, of scales of x: products with dots are normal floats */
+#define HELD_DOWN 5.7646075230342349e17f /* 2^(149 - 90) */
+#define HELD_START_UP -1.1368683772161603e-13f /* -HELD_START * 2^(90 - 149) */
+
+/* BF16 of a value, and of what is left of it behind that. */
+static __device__ __forceinline__ uint32_t held_split(float value) {
+    const uint32_t high = sl_bf16_pair(value, 0.0f) << 16;
+    return sl_bf16_pair(value, value - __uint_as_float(high));
+}
+
+/* sums = a * b + c */
+static __device__ __forceinline__ void held_outer(float sums[4], const uint32_t a[2], uint32_t b,
+                                                  const float c[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, "
+        "%10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+/* Byte `select` of a word, below 128, twice as BF16; select: byte indices as __byte_perm's. */
+static __device__ __forceinline__ uint32_t held_twice(uint32_t bytes, uint32_t select) {
+    uint32_t pair;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" /* 128 + byte - 128 */
+        : "=r"(pair)
+        : "r"(__byte_perm(bytes, 0x43434343u, select)), "r"(0x3f803f80u), "r"(0xc300c300u));
+    return pair;
+}
+
+/* A lane's part of a chunk: eight values of each group of row lane / 4, and of groups t and 4 + t, t = lane %
+ * 4, split: scales, where sums start, and minus what minima take. */
+typedef struct held_four {
+    uint2 values[SL_CHUNK_GROUPS];
+    uint32_t scales[2], starts[2], sums[2];
+} held_four;
+
+template <> struct held_part<SL_QTYPE_Q4_K, false> {
+    enum { SUMS = 1, SCALES = 0 };
+    typedef struct raw {
+        uint2 values[HELD_CHUNKS][SL_CHUNK_GROUPS];
+        float scales[HELD_CHUNKS][2];
+        int32_t sums[HELD_CHUNKS][2];
+    } raw;
+    held_four x[HELD_CHUNKS];
+
+    static __device__ __forceinline__ void fetch(const sl_matvec_args &op, int32_t rows, int32_t chunk,
+                                                 raw *from) {
+        const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane / 4, t = lane % 4;
+        const sl_q8_32 planes = sl_q8_32_of(op.x, row);
+#pragma unroll
+        for (int c = 0; c < HELD_CHUNKS; c++) {
+            const bool there = row < rows && chunk + c < op.chunks;
+#pragma unroll
+            for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+                from->values[c][g] = make_uint2(0, 0);
+                if (there) {
+                    from->values[c][g] = ((const uint2 *)planes.values)[32 * (chunk + c) + 4 * g + t];
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                from->scales[c][h] = there ? planes.scales[SL_CHUNK_GROUPS * (chunk + c) + 4 * h + t] : 0.0f;
+                from->sums[c][h] = there ? planes.sums[SL_CHUNK_GROUPS * (chunk + c) + 4 * h + t] : 0;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void place(const raw &from, uint32_t *, float4 *) {
+        const int32_t t = (int32_t)threadIdx.x % 4;
+        const float up = t % 2 ? HELD_UP * 0.0625f : HELD_UP;
+#pragma unroll
+        for (int c = 0; c < HELD_CHUNKS; c++) {
+#pragma unroll
+            for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+                x[c].values[g] = from.values[c][g];
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                x[c].scales[h] = held_split(from.scales[c][h] * up);
+                x[c].starts[h] = held_split(from.scales[c][h] * HELD_START_UP);
+                x[c].sums[h] = held_split(from.scales[c][h] * -(float)from.sums[c][h]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void add(int c, const unsigned char *const w[2], float sums[SUMS][4]) const {
+        const int32_t t = (int32_t)threadIdx.x % 4;
+        const uint32_t select = 0x4040u | (uint32_t)t * 0x0101u;
+        float acc[4] = {}, least[4] = {}, d[2], m[2];
+        uint32_t scales[2][2], minima[2][2]; /* [groups from 4 h on][row] */
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const sl_kquant_head head = sl_kquant_head_of(w[r]);
+            d[r] = head.d * HELD_DOWN;
+            m[r] = -head.m;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                scales[h][r] = held_twice(head.scales[h], select);
+                minima[h][r] = held_twice(head.mins[h], select);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            held_outer(acc, scales[h], x[c].starts[h], acc);
+            held_outer(least, minima[h], x[c].sums[h], least);
+        }
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            const uint2 low[2] = {*(const uint2 *)(w[0] + 16 + 32 * p + 8 * t),
+                                  *(const uint2 *)(w[1] + 16 + 32 * p + 8 * t)};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int g = 2 * p + n, start = n ? 16 * HELD_START : (int)HELD_START;
+                const uint32_t mask = n ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+                const uint32_t a[4] = {low[0].x & mask, low[1].x & mask, low[0].y & mask, low[1].y & mask};
+                int32_t dots[4];
+                tile_mma<true>(dots, a, x[c].values[g], make_int2(start, start));
+                const float zeros[4] = {};
+                float factors[4];
+                held_outer(factors, scales[g / 4], t == g % 4 ? x[c].scales[g / 4] : 0u, zeros);
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    acc[e] = fmaf(__int_as_float(dots[e]), factors[e], acc[e]);
+                }
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            sums[0][e] = fmaf(m[e / 2], least[e], fmaf(d[e / 2], acc[e], sums[0][e]));
+        }
+    }
+};
 
 /* ---- items ---- */
 
@@ -210,16 +382,44 @@ static __device__ __forceinline__ void held_settle(const held_args &args, int32_
 /* ---- sums ---- */
 
 typedef struct held_memory {
-    float *sums;          /* HELD_BUFFERS of [pair of the phase][team][chunk][HELD_SUMS] */
+    float *sums;          /* HELD_BUFFERS of [pair of the phase][team][a pair's sums][HELD_SUMS] */
     float *kept;          /* [tile of the group][HELD_TILE] */
     uint32_t full, empty; /* barriers of the buffers */
 } held_memory;
 
+/* Turns of the block's teams through its tiles are dealt to the warps that finish them, whole granules where
+ * an activation follows: a turn's number is that of its warp and, times their count, of those that this warp
+ * had before. Each has buffers of its own, as a barrier can be waited for by those only that saw its last
+ * phase. */
+static __device__ __forceinline__ int32_t held_finisher(const held_args &args, int32_t turn) {
+    const int32_t together = args.op.activates && args.teams < 4 ? 4 / args.teams : 1;
+    return turn / together % HELD_FINISHERS;
+}
+
+/* The number of the next turn of warp `finisher`, of which there were so many. */
+static __device__ __forceinline__ int32_t held_index(const int32_t (&turns)[HELD_FINISHERS],
+                                                     int32_t finisher) {
+    int32_t count = turns[0];
+#pragma unroll
+    for (int f = 1; f < HELD_FINISHERS; f++) {
+        count = f == finisher ? turns[f] : count;
+    }
+    return count * HELD_FINISHERS + finisher;
+}
+
+static __device__ __forceinline__ void held_count(int32_t (&turns)[HELD_FINISHERS], int32_t finisher) {
+#pragma unroll
+    for (int f = 0; f < HELD_FINISHERS; f++) {
+        turns[f] += f == finisher;
+    }
+}
+
 /* Where a warp puts the sums of the tiles that the block's teams multiply in turn `index`. */
+template <int TYPE, bool EXACT>
 static __device__ __forceinline__ float *held_own(const held_args &args, const held_memory &memory,
                                                   int32_t index, int32_t team, int32_t pair) {
-    return memory.sums +
-           ((index % HELD_BUFFERS * args.per_phase + pair) * args.teams + team) * (HELD_CHUNKS * HELD_SUMS);
+    return memory.sums + ((index % HELD_BUFFERS * args.per_phase + pair) * args.teams + team) *
+                             (held_part<TYPE, EXACT>::SUMS * HELD_SUMS);
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -304,60 +504,139 @@ static __device__ __forceinline__ float4 held_add(float4 a, float4 b) {
 
 #if __CUDA_ARCH__ >= 900
 
-/* The warp that finishes outputs: a lane has four neighbouring ones of a row of x. */
-static __device__ __forceinline__ void held_finish(const held_args &args, const held_memory &memory,
-                                                   held_cursor here, int32_t end) {
+/* A lane's four outputs of a tile: what its parts' sums add up to behind `value`. */
+template <int TYPE, bool EXACT>
+static __device__ __forceinline__ float4 held_total(const held_args &args, const float *sum, int32_t phase,
+                                                    float4 value) {
+    enum { SUMS = held_part<TYPE, EXACT>::SUMS };
+    const int32_t first = phase * args.per_phase, apart = args.teams * SUMS * HELD_SUMS;
+    if (SUMS > 1) {
+        const int32_t parts = min(args.per_phase * SUMS, args.op.chunks - first * SUMS);
+#pragma unroll 2
+        for (int32_t c = 0; c < parts / 2; c++, sum += apart) {
+            const float4 one = *(const float4 *)sum, two = *(const float4 *)(sum + HELD_SUMS);
+            value = held_add(held_add(value, one), two);
+        }
+        return parts % 2 ? held_add(value, *(const float4 *)sum) : value;
+    }
+    const int32_t parts = min(args.per_phase, args.pairs - first);
+    float4 part[HELD_WARPS];
+#pragma unroll
+    for (int c = 0; c < HELD_WARPS; c++) {
+        part[c] = c < parts ? *(const float4 *)(sum + c * apart) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int c = 0; c < HELD_WARPS; c++) {
+        value = held_add(value, part[c]);
+    }
+    return value;
+}
+
+/* Where a lane's four outputs of a tile go, and what is added to them, known before they are. */
+typedef struct held_target {
+    float *y;
+    int32_t count; /* of the four */
+    float biases[4], residuals[4];
+} held_target;
+
+static __device__ __forceinline__ held_target held_target_of(const sl_matvec_args &op, int32_t tile,
+                                                             bool stores) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, j = lane / 4;
-    const int32_t per_phase = args.per_phase * HELD_CHUNKS;
+    held_target target = {};
+    int32_t row;
+    const sl_cuda_weight &weight = op.weights[held_place(op, tile, &row)];
+    row += lane % 4 * 4;
+    target.count = stores ? weight.rows - row : 0;
+    target.y = sl_f32(op.y, j) + weight.column + row;
+    if (weight.bias) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            target.biases[e] = e < target.count ? weight.bias[row + e] : 0.0f;
+        }
+    }
+    if (op.residual.data) {
+        const float *residual = sl_f32(op.residual, j) + weight.column + row;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            target.residuals[e] = e < target.count ? residual[e] : 0.0f;
+        }
+    }
+    return target;
+}
+
+/* As sl_linear_store. */
+static __device__ __forceinline__ void held_store(const sl_matvec_args &op, const held_target &target,
+                                                  bool biased, const float value[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        if (e < target.count) {
+            const float sum = biased ? value[e] + target.biases[e] : value[e];
+            target.y[e] = op.residual.data ? sum + target.residuals[e] : sum;
+        }
+    }
+}
+
+/* Warp `which` of those that finish outputs: a lane has four neighbouring ones of a row of x. The warps take
+ * turns of the teams, or granules, one after the other. */
+template <int TYPE, bool EXACT>
+static __device__ __forceinline__ void held_finish(const held_args &args, const held_memory &memory,
+                                                   held_cursor here, int32_t end, int32_t which) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, j = lane / 4;
     const bool stores = j < sl_matvec_rows(args.op);
     float values[8] = {};
-    int32_t index = 0;
+    int32_t index = which;
 #pragma unroll 1
     while (here.begin < end) {
         const bool last = here.phase + 1 == args.phases;
         const int32_t stop = held_stop(args, here, end);
-        const int32_t chunks = min(per_phase, args.op.chunks - here.phase * per_phase);
 #pragma unroll 1
-        for (int32_t tile = here.begin; tile < stop; tile++) {
-            const int32_t team = (tile - here.begin) % args.teams, buffer = index % HELD_BUFFERS;
-            if (team == 0) {
-                sl_barrier_wait(memory.full + 8 * (uint32_t)buffer, (uint32_t)(index / HELD_BUFFERS) & 1);
+        for (int32_t tile = here.begin, turn = 0; tile < stop; tile += args.teams, turn++) {
+            if (held_finisher(args, turn) != which) {
+                continue;
             }
-            const float *sum = held_own(args, memory, index, team, 0) + j * HELD_STRIDE + lane % 4 * 4;
-            float4 *kept = (float4 *)memory.kept + (tile - here.begin) * SL_WARP + lane;
-            float4 value = here.phase == 0 ? make_float4(0, 0, 0, 0) : *kept;
-#pragma unroll 2
-            for (int32_t c = 0; c < chunks / 2; c++) {
-                const float4 first = ((const float4 *)sum)[0], second = *(const float4 *)(sum + HELD_SUMS);
-                value = held_add(held_add(value, first), second);
-                sum += args.teams * HELD_CHUNKS * HELD_SUMS;
-            }
-            value = chunks % 2 ? held_add(value, *(const float4 *)sum) : value;
-            __syncwarp();
-            if (team + 1 == args.teams || tile + 1 == stop) {
-                if (lane < SL_ARRIVING_LANES) {
+            const int32_t buffer = index % HELD_BUFFERS, count = min(args.teams, stop - tile);
+#pragma unroll 1
+            for (int32_t team = 0; team < count; team++) {
+                float4 *kept = (float4 *)memory.kept + (tile + team - here.begin) * SL_WARP + lane;
+                held_target target = {};
+                if (last && !args.op.activates) {
+                    target = held_target_of(args.op, tile + team, stores);
+                }
+                if (team == 0) {
+                    sl_barrier_wait(memory.full + 8 * (uint32_t)buffer, (uint32_t)(index / HELD_BUFFERS) & 1);
+                }
+                const float4 value = held_total<TYPE, EXACT>(
+                    args,
+                    held_own<TYPE, EXACT>(args, memory, index, team, 0) + j * HELD_STRIDE + lane % 4 * 4,
+                    here.phase, here.phase == 0 ? make_float4(0, 0, 0, 0) : *kept);
+                __syncwarp();
+                if (team + 1 == count && lane < SL_ARRIVING_LANES) {
                     sl_barrier_arrive(memory.empty + 8 * (uint32_t)buffer);
                 }
-                index++;
-            }
-            const float four[4] = {value.x, value.y, value.z, value.w};
-            if (!last) {
-                *kept = value;
-            } else if (args.op.activates) {
-                held_activate(args.op, tile, stores, four, values);
-            } else {
-                int32_t row;
-                const sl_cuda_weight &weight = args.op.weights[held_place(args.op, tile, &row)];
-                row += lane % 4 * 4;
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (stores && row + e < weight.rows) {
-                        sl_linear_store(args.op, weight, 0, j, row + e, four[e]);
-                    }
+                const float four[4] = {value.x, value.y, value.z, value.w};
+                if (!last) {
+                    *kept = value;
+                } else if (args.op.activates) {
+                    held_activate(args.op, tile + team, stores, four, values);
+                } else {
+                    int32_t row;
+                    held_store(args.op, target, args.op.weights[held_place(args.op, tile + team, &row)].bias,
+                               four);
                 }
             }
+            index += HELD_FINISHERS;
         }
         held_leave(args, 0, end, &here);
+    }
+}
+
+/* Reads all arguments once, for those that come to them late: they come from memory with every launch. By the
+ * warps that finish outputs. */
+static __device__ __forceinline__ void held_touch(const held_args &args) {
+    enum { LINE = 64 };
+#pragma unroll
+    for (int i = 0; i < (int)sizeof args; i += LINE) {
+        asm volatile("" ::"r"(*(const uint32_t *)(const void *)((const unsigned char *)&args + i)));
     }
 }
 
@@ -409,13 +688,13 @@ static __device__ __forceinline__ void held_copy_next(const held_args &args, hel
 }
 
 /* The warp's chunks of a tile. used: slots so far. */
-template <int TYPE, int SLOTS>
+template <int TYPE, bool EXACT, int SLOTS>
 static __device__ __forceinline__ void held_multiply(const held_args &args, const held_memory &memory,
-                                                     held_warp *warp, const held_x<TYPE> (&x)[HELD_CHUNKS],
+                                                     held_warp *warp, const held_part<TYPE, EXACT> &x,
                                                      int32_t index, uint32_t *used) {
     typedef held_shape<TYPE> shape;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    float part[HELD_CHUNKS][4] = {};
+    float part[held_part<TYPE, EXACT>::SUMS][4] = {};
 #pragma unroll
     for (int c = 0; c < HELD_CHUNKS; c++) {
         const uint32_t slot = *used % SLOTS;
@@ -426,7 +705,7 @@ static __device__ __forceinline__ void held_multiply(const held_args &args, cons
         w[0] = warp->slots + slot * shape::SLOT + lane / 4 * sl_tile_shape<TYPE>::STRIDE +
                c % shape::ITEM * sl_chunk_shape<TYPE>::BYTES;
         w[1] = w[0] + 8 * sl_tile_shape<TYPE>::STRIDE;
-        sl_tile<TYPE>::add(w, x[c], lane, part[c]);
+        x.add(c, w, part);
         if (c % shape::ITEM == shape::ITEM - 1) {
             sl_fence_reads();
             __syncwarp();
@@ -435,10 +714,10 @@ static __device__ __forceinline__ void held_multiply(const held_args &args, cons
         }
     }
     held_await(memory, index);
-    float *own =
-        held_own(args, memory, index, warp->team, warp->pair) + lane % 4 * 2 * HELD_STRIDE + lane / 4;
+    float *own = held_own<TYPE, EXACT>(args, memory, index, warp->team, warp->pair) +
+                 lane % 4 * 2 * HELD_STRIDE + lane / 4;
 #pragma unroll
-    for (int c = 0; c < HELD_CHUNKS; c++) {
+    for (int c = 0; c < held_part<TYPE, EXACT>::SUMS; c++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             own[c * HELD_SUMS + e % 2 * HELD_STRIDE + e / 2 * 8] = part[c][e];
@@ -447,29 +726,37 @@ static __device__ __forceinline__ void held_multiply(const held_args &args, cons
 }
 
 /* All tiles of the block, from here on. */
-template <int TYPE, int SLOTS>
+template <int TYPE, bool EXACT, int SLOTS>
 static __device__ __forceinline__ void held_multiply_all(const held_args &args, const held_memory &memory,
                                                          held_warp *warp, held_cursor here) {
-    held_x<TYPE> x[HELD_CHUNKS];
-    int32_t index = 0;
+    held_part<TYPE, EXACT> x;
+    int32_t turns[HELD_FINISHERS] = {};
     uint32_t used = 0;
+    bool first = true;
 #pragma unroll 1
     while (here.begin < warp->end) {
         const int32_t first_pair = here.phase * args.per_phase, stop = held_stop(args, here, warp->end);
-        if (index == 0 || args.phases > 1) {
+        if (first || args.phases > 1) {
+            const int32_t index = held_index(turns, 0);
             held_await(memory, index);
             if (warp->works) {
-                held_load_x<TYPE>(args.op, args.rows, (first_pair + warp->pair) * HELD_CHUNKS,
-                                  (uint32_t *)held_own(args, memory, index, warp->team, warp->pair),
-                                  warp->scales, x);
+                typename held_part<TYPE, EXACT>::raw from;
+                x.fetch(args.op, args.rows, (first_pair + warp->pair) * HELD_CHUNKS, &from);
+                x.place(from, (uint32_t *)held_own<TYPE, EXACT>(args, memory, index, warp->team, warp->pair),
+                        warp->scales);
             }
             sl_let_next_begin();
+            first = false;
         }
         const bool owns = warp->works && first_pair + warp->pair < args.pairs;
 #pragma unroll 1
-        for (int32_t tile = here.begin; tile < stop; tile += args.teams, index++) {
+        for (int32_t tile = here.begin, turn = 0; tile < stop; tile += args.teams, turn++) {
+            const int32_t finisher = held_finisher(args, turn), index = held_index(turns, finisher);
+            held_count(turns, finisher);
             if (owns && tile + warp->team < stop) {
-                held_multiply<TYPE, SLOTS>(args, memory, warp, x, index, &used);
+                held_multiply<TYPE, EXACT, SLOTS>(args, memory, warp, x, index, &used);
+            } else { /* nor may it arrive before the others did the last time */
+                held_await(memory, index);
             }
             __syncwarp();
             if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
@@ -482,8 +769,8 @@ static __device__ __forceinline__ void held_multiply_all(const held_args &args, 
 
 #endif
 
-template <int TYPE, int SLOTS, int BLOCKS>
-static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
+template <int TYPE, bool EXACT, int SLOTS>
+static __global__ void __launch_bounds__(HELD_THREADS, 1)
     held_kernel(const __grid_constant__ held_args args) {
 #if __CUDA_ARCH__ >= 900
     typedef held_shape<TYPE> shape;
@@ -491,8 +778,9 @@ static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
     const int32_t index = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     unsigned char *after = shared + HELD_WARPS * SLOTS * shape::SLOT;
     held_memory memory;
-    memory.sums = (float *)(after + HELD_WARPS * HELD_X_SCALES);
-    memory.kept = memory.sums + HELD_BUFFERS * args.per_phase * args.teams * HELD_CHUNKS * HELD_SUMS;
+    memory.sums = (float *)(after + HELD_WARPS * held_part<TYPE, EXACT>::SCALES);
+    memory.kept =
+        memory.sums + HELD_BUFFERS * args.per_phase * args.teams * held_part<TYPE, EXACT>::SUMS * HELD_SUMS;
     memory.full = sl_shared_address(memory.kept + (args.phases > 1 ? args.group * HELD_TILE : 0));
     memory.empty = memory.full + 8 * HELD_BUFFERS;
     held_warp warp;
@@ -501,7 +789,7 @@ static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
     warp.works = index < HELD_WARPS && warp.team < args.teams;
     warp.slots = shared + index * SLOTS * shape::SLOT;
     warp.barriers = memory.empty + (uint32_t)(8 * (HELD_BUFFERS + index * SLOTS));
-    warp.scales = (float4 *)(after + index * HELD_X_SCALES);
+    warp.scales = (float4 *)(after + index * held_part<TYPE, EXACT>::SCALES);
     held_cursor here = {};
     sl_matvec_range(args.op, &here.begin, &warp.end);
     warp.next = {warp.works ? here.begin : warp.end, 0, here.begin + warp.team};
@@ -512,7 +800,7 @@ static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
             sl_barrier_init(memory.full + 8 * i, HELD_WARPS * SL_ARRIVING_LANES);
             sl_barrier_init(memory.empty + 8 * i, SL_ARRIVING_LANES);
         }
-    } else if (lane == 0) {
+    } else if (lane == 0 && index < HELD_WARPS) {
         for (int i = 0; i < SLOTS; i++) {
             sl_barrier_init(warp.barriers + 8 * (uint32_t)i, 1);
         }
@@ -522,12 +810,15 @@ static __global__ void __launch_bounds__(HELD_THREADS, BLOCKS)
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         held_copy_next<TYPE>(args, &warp, slot);
     }
+    if (index >= HELD_WARPS) {
+        held_touch(args);
+    }
     sl_wait_for_inputs();
-    if (index == HELD_WARPS) {
+    if (index >= HELD_WARPS) {
         sl_let_next_begin();
-        held_finish(args, memory, here, warp.end);
+        held_finish<TYPE, EXACT>(args, memory, here, warp.end, index - HELD_WARPS);
     } else {
-        held_multiply_all<TYPE, SLOTS>(args, memory, &warp, here);
+        held_multiply_all<TYPE, EXACT, SLOTS>(args, memory, &warp, here);
     }
 #endif
 }
@@ -561,7 +852,7 @@ static inline void held_divide(held_args *args) {
 }
 
 /* As ring_launch. */
-template <int TYPE, int SLOTS, int BLOCKS>
+template <int TYPE, bool EXACT, int SLOTS>
 static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
     held_args args = {};
@@ -596,15 +887,16 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
     shape.grid = dim3((unsigned)along);
     shape.block = dim3(HELD_THREADS);
     shape.shared_bytes =
-        (uint32_t)(HELD_WARPS * (SLOTS * (held_shape<TYPE>::SLOT + 8) + HELD_X_SCALES) +
-                   HELD_BUFFERS * (args.per_phase * args.teams * HELD_CHUNKS * HELD_SUMS * 4 + 16) +
+        (uint32_t)(HELD_WARPS * (SLOTS * (held_shape<TYPE>::SLOT + 8) + held_part<TYPE, EXACT>::SCALES) +
+                   HELD_BUFFERS *
+                       (args.per_phase * args.teams * held_part<TYPE, EXACT>::SUMS * HELD_SUMS * 4 + 16) +
                    (args.phases > 1 ? args.group * HELD_TILE * 4 : 0));
     const uint32_t most = (uint32_t)context->shared_bytes;
     shape.shared_bytes = shape.shared_bytes > most / 2 ? shape.shared_bytes : most / 2; /* one block */
     if (shape.shared_bytes > most) {
         return cudaErrorInvalidConfiguration;
     }
-    return sl_launch(context, stream, shape, held_kernel<TYPE, SLOTS, BLOCKS>, args);
+    return sl_launch(context, stream, shape, held_kernel<TYPE, EXACT, SLOTS>, args);
 }
 
 #endif

@@ -16,8 +16,7 @@ enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SUMS = 20480 /* bytes */ 
  * Hopper `held` takes these rows. */
 template <int TYPE> struct matvec_sizes {
     enum { ROWS_WARPS = TYPE == SL_QTYPE_Q6_K ? 8 : 16, ROWS_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 2 : 1 };
-    enum { HOLDS = TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_K };
-    enum { HELD_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 4 : 2, HELD_BLOCKS = TYPE == SL_QTYPE_Q8_0 ? 1 : 2 };
+    enum { HOLDS = TYPE == SL_QTYPE_Q8_0, HELD_SLOTS = TYPE == SL_QTYPE_Q8_0 ? 4 : 2 };
 };
 
 /* Blocks of experts' rows are small, and two of them share a multiprocessor. */
@@ -44,22 +43,13 @@ static cudaError_t matvec_launch(const sl_cuda_context *context, const sl_cuda_o
     const int32_t blocks = context->processors;
     if constexpr (matvec_sizes<TYPE>::HOLDS) {
         if (held_takes(context, op)) {
-            return held_launch<TYPE, matvec_sizes<TYPE>::HELD_SLOTS, matvec_sizes<TYPE>::HELD_BLOCKS>(
-                context, op, blocks, stream);
+            return held_launch<TYPE, true, matvec_sizes<TYPE>::HELD_SLOTS>(context, op, blocks, stream);
         }
     }
     code = rows_launch<TYPE, ROWS_WARPS, ROWS_SLOTS>(context, op, blocks, MATVEC_ROWS_SUMS, stream);
     return code == cudaErrorInvalidConfiguration
                ? rows_launch<TYPE, ROWS_WARPS, 1>(context, op, blocks, MATVEC_ROWS_SUMS, stream)
                : code;
-}
-
-template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kernel, int most_bytes) {
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-    /* So that a block can come up beside one of the kernel before. */
-    return code ? code
-                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared);
 }
 
 template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
@@ -70,10 +60,9 @@ template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
         code = code ? code : matvec_prepare_kernel(stream_kernel<TYPE>, most_bytes);
     }
     if constexpr (matvec_sizes<TYPE>::HOLDS) {
-        code = code ? code
-                    : matvec_prepare_kernel(
-                          held_kernel<TYPE, matvec_sizes<TYPE>::HELD_SLOTS, matvec_sizes<TYPE>::HELD_BLOCKS>,
-                          most_bytes);
+        code =
+            code ? code
+                 : matvec_prepare_kernel(held_kernel<TYPE, true, matvec_sizes<TYPE>::HELD_SLOTS>, most_bytes);
     }
     code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
     return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);

@@ -48,6 +48,21 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .most_rows = most, .run = sl_cuda_linear_matvec_##type_name            \
     }
+/* Products of scales are rounded to 16 bits of fraction, and sums start from numbers that are up to 30 times
+ * as large as they are: of a product's root mean square 1e-5, and three times that for the largest of
+ * thousands of outputs. */
+#define HELD(ID, type_name)                                                                                  \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-held",                                                \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "q8_32/factors",                                                         \
+                   .activation = SL_VALUE_Q8_32,                                                             \
+                   .tolerance = 1e-4f,                                                                       \
+                   .batched = true,                                                                          \
+                   .declines = sl_cuda_held_declines},                                                       \
+        .weight_type = SL_QTYPE_##ID, .least_rows = 2, .most_rows = SL_CUDA_FEW_ROWS,                        \
+        .run = sl_cuda_linear_held_##type_name                                                               \
+    }
 /* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
  * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
  * mean square that is 0.0011 whatever its length, and five times that for the largest of a million outputs;
@@ -291,6 +306,7 @@ static const sl_cuda_kernel kernels[] = {
     MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
     MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
     MATVEC(FP8_128, fp8_128, F32, "fp8/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    HELD(Q4_K, q4_k),
     MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
     MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
