@@ -130,6 +130,8 @@ struct sl_cuda_kernel {
 struct sl_cuda_fusion {
     sl_fusion fusion; /* first */
     sl_cuda_run run;
+    /* What the kernel of the LINEAR it begins with declines by, where it does what that kernel does. */
+    const char *(*product)(const sl_kernel *kernel, const sl_kernel_query *query);
 };
 
 /* What does an op that begins a run, and the rest of the run: the fusion's function, or its kernel's. */
@@ -239,22 +241,44 @@ SL_CUDA_RUN(sl_cuda_linear_matvec_fp8_128);
 SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4);
 SL_CUDA_RUN(sl_cuda_linear_matvec_nvfp4_128);
 const char *sl_cuda_fp4_declines(const sl_kernel *kernel, const sl_kernel_query *query);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q8_0);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q4_0);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q4_k);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q5_k);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q6_k);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q4_1);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q5_0);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q5_1);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q2_k);
-SL_CUDA_RUN(sl_cuda_linear_matvec_q3_k);
-SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_nl);
-SL_CUDA_RUN(sl_cuda_linear_matvec_iq4_xs);
-SL_CUDA_RUN(sl_cuda_linear_matvec_mxfp4);
-SL_CUDA_RUN(sl_cuda_linear_held_q4_k); /* 2 to 8 rows, in a class of their own */
-const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* Integers, up to SL_CUDA_FEW_ROWS rows: `stream` for one row and `held` for more where the device has bulk
+ * copies, `ring` for one row and for experts', `rows` for more. */
+SL_CUDA_RUN(sl_cuda_linear_stream_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_stream_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_held_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_held_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_ring_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_ring_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_q4_1);
+SL_CUDA_RUN(sl_cuda_linear_ring_q5_0);
+SL_CUDA_RUN(sl_cuda_linear_ring_q5_1);
+SL_CUDA_RUN(sl_cuda_linear_ring_q2_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_q3_k);
+SL_CUDA_RUN(sl_cuda_linear_ring_iq4_nl);
+SL_CUDA_RUN(sl_cuda_linear_ring_iq4_xs);
+SL_CUDA_RUN(sl_cuda_linear_ring_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_rows_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_rows_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_rows_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_rows_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_rows_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_rows_q4_1);
+SL_CUDA_RUN(sl_cuda_linear_rows_q5_0);
+SL_CUDA_RUN(sl_cuda_linear_rows_q5_1);
+SL_CUDA_RUN(sl_cuda_linear_rows_q2_k);
+SL_CUDA_RUN(sl_cuda_linear_rows_q3_k);
+SL_CUDA_RUN(sl_cuda_linear_rows_iq4_nl);
+SL_CUDA_RUN(sl_cuda_linear_rows_iq4_xs);
+SL_CUDA_RUN(sl_cuda_linear_rows_mxfp4);
+/* What all of them decline, and `units` nothing else. */
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_stream_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_ring_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_rows_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* An integer matvec, the ACTIVATE of its two segments, and possibly the QUANTIZE of that. */

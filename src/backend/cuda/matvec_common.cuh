@@ -8,6 +8,10 @@
 
 enum { SL_CHUNK = 256, SL_CHUNK_GROUPS = SL_CHUNK / SL_Q8_32_GROUP }; /* columns; groups of 32 */
 
+/* What the plan takes them for: rows whose x still fits beside the weights, and devices with the shared memory
+ * that the largest blocks nearly use. */
+enum { MATVEC_COLUMNS = 32768, MATVEC_SHARED_BYTES = 227 * 1024 };
+
 /* ---- arguments ---- */
 
 enum { SL_GRANULE = SL_Q8_32_GROUP }; /* outputs that a block activates together */

@@ -1,8 +1,6 @@
 /* One row's experts in two launches, for the types that experts come in. */
 #include "backend/cuda/matvec_experts.cuh"
 
-#include <string.h>
-
 enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
 
 /* ---- types ---- */
@@ -107,9 +105,8 @@ const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_qu
     const sl_linear_segment *segments = gated->u.linear.segments;
     const sl_weight *weights = query->program->weights;
     for (int32_t i = 1; i <= 4; i += 3) {
-        if (query->kernels[i]->declines != sl_cuda_matvec_declines ||
-            strcmp(query->kernels[i]->numeric_class, "q8_32/256") != 0) {
-            return "is for integer weights and few rows";
+        if (query->kernels[i]->declines != sl_cuda_ring_declines) {
+            return "is for products of another kernel";
         }
     }
     if (query->rows[SL_ROWS_STEP] > 1) {

@@ -1,8 +1,8 @@
-/* Matrix products with 2 to 8 rows in class "q8_32/factors" (matvec_held.cuh), of which the device has a
- * kernel for Q4_K. */
+/* Matrix products with 2 to 8 rows on Hopper (matvec_held.cuh), of Q8_0 in class "q8_32/256", of Q4_K in
+ * class "q8_32/factors". */
 #include "backend/cuda/matvec_held.cuh"
 
-enum { HELD_SLOTS_Q4_K = 2 };
+enum { HELD_SLOTS_Q8_0 = 4, HELD_SLOTS_Q4_K = 2 };
 
 const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_op *op = query->op;
@@ -33,10 +33,17 @@ const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query
     return NULL;
 }
 
+SL_CUDA_RUN(sl_cuda_linear_held_q8_0) {
+    return held_launch<SL_QTYPE_Q8_0, true, HELD_SLOTS_Q8_0>(context, op, context->processors, stream);
+}
+
 SL_CUDA_RUN(sl_cuda_linear_held_q4_k) {
     return held_launch<SL_QTYPE_Q4_K, false, HELD_SLOTS_Q4_K>(context, op, context->processors, stream);
 }
 
 cudaError_t sl_cuda_matvec_prepare_held(int most_bytes) {
-    return matvec_prepare_kernel(held_kernel<SL_QTYPE_Q4_K, false, HELD_SLOTS_Q4_K>, most_bytes);
+    const cudaError_t code =
+        matvec_prepare_kernel(held_kernel<SL_QTYPE_Q8_0, true, HELD_SLOTS_Q8_0>, most_bytes);
+    return code ? code
+                : matvec_prepare_kernel(held_kernel<SL_QTYPE_Q4_K, false, HELD_SLOTS_Q4_K>, most_bytes);
 }

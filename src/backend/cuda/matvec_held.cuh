@@ -825,13 +825,6 @@ static __global__ void __launch_bounds__(HELD_THREADS, 1)
 
 /* ---- launches ---- */
 
-/* The device has tensor maps, which want rows of whole 16 bytes; and x, its scales and its sums are read 16
- * bytes at a time. */
-static inline bool held_takes(const sl_cuda_context *context, const sl_cuda_op *op) {
-    return context->dependent_launches && op->weights[0].row_bytes % 16 == 0 && op->in[0].width % 128 == 0 &&
-           op->in[0].column % 128 == 0;
-}
-
 /* Phases and teams that leave the fewest warps idle. */
 static inline void held_divide(held_args *args) {
     int32_t best = 0;
@@ -855,6 +848,11 @@ static inline void held_divide(held_args *args) {
 template <int TYPE, bool EXACT, int SLOTS>
 static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
+    static_assert(HELD_WARPS * (SLOTS * (held_shape<TYPE>::SLOT + 8) + held_part<TYPE, EXACT>::SCALES) +
+                          HELD_BUFFERS * (HELD_WARPS * held_part<TYPE, EXACT>::SUMS * HELD_SUMS * 4 + 16) +
+                          HELD_KEPT * HELD_TILE * 4 <=
+                      MATVEC_SHARED_BYTES,
+                  "a block fits");
     held_args args = {};
     args.op = sl_matvec_args_of(context, op);
     const int32_t along = sl_matvec_cut(SL_TILE_ROWS, blocks, &args.op);
@@ -893,9 +891,6 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
                    (args.phases > 1 ? args.group * HELD_TILE * 4 : 0));
     const uint32_t most = (uint32_t)context->shared_bytes;
     shape.shared_bytes = shape.shared_bytes > most / 2 ? shape.shared_bytes : most / 2; /* one block */
-    if (shape.shared_bytes > most) {
-        return cudaErrorInvalidConfiguration;
-    }
     return sl_launch(context, stream, shape, held_kernel<TYPE, EXACT, SLOTS>, args);
 }
 

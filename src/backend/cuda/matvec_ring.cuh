@@ -236,8 +236,15 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
 
 /* ---- launches ---- */
 
-/* `blocks`: about as many as there should be for all rows of y. cudaErrorInvalidConfiguration, and nothing is
- * launched, when a block needs more shared memory than there is. */
+/* Of shared memory, where a warp has that many slots. */
+template <int TYPE, int WARPS, int SLOTS> static inline uint32_t ring_bytes(const ring_args &args) {
+    return (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
+                      args.op.chunks * sl_chunk_shape<TYPE>::RECORD +
+                      args.batch * args.op.unit * args.padded * 4);
+}
+
+/* `blocks`: about as many as there should be for all rows of y. A warp has SLOTS slots, or one where rows are
+ * long: with one a block fits in MATVEC_SHARED_BYTES whatever the type and the shape. */
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
@@ -263,11 +270,10 @@ static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op 
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along, (unsigned)rows);
     shape.block = dim3(WARPS * SL_WARP);
-    shape.shared_bytes =
-        (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
-                   chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * unit * args.padded * 4);
+    shape.shared_bytes = ring_bytes<TYPE, WARPS, SLOTS>(args);
     if (shape.shared_bytes > (uint32_t)context->shared_bytes) {
-        return cudaErrorInvalidConfiguration;
+        shape.shared_bytes = ring_bytes<TYPE, WARPS, 1>(args);
+        return sl_launch(context, stream, shape, ring_kernel<TYPE, WARPS, 1>, args);
     }
     return sl_launch(context, stream, shape, ring_kernel<TYPE, WARPS, SLOTS>, args);
 }

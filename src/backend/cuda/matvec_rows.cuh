@@ -250,6 +250,14 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
 
 /* ---- launches ---- */
 
+/* As ring_bytes. */
+template <int TYPE, int WARPS, int SLOTS> static inline uint32_t rows_bytes(const rows_args &args) {
+    const int32_t staged = args.op.chunks < ROWS_PHASE ? args.op.chunks : (int32_t)ROWS_PHASE;
+    return (uint32_t)(WARPS * SLOTS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
+                      staged * sl_tile_shape<TYPE>::X_BYTES + args.batch * staged * ROWS_SUMS * 4 +
+                      (args.keeps ? args.group * ROWS_TILE * 4 : 0));
+}
+
 /* As ring_launch. */
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
@@ -270,12 +278,10 @@ static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op 
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along);
     shape.block = dim3(WARPS * SL_WARP);
-    shape.shared_bytes =
-        (uint32_t)(WARPS * SLOTS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
-                   staged * sl_tile_shape<TYPE>::X_BYTES + args.batch * staged * ROWS_SUMS * 4 +
-                   (args.keeps ? args.group * ROWS_TILE * 4 : 0));
+    shape.shared_bytes = rows_bytes<TYPE, WARPS, SLOTS>(args);
     if (shape.shared_bytes > (uint32_t)context->shared_bytes) {
-        return cudaErrorInvalidConfiguration;
+        shape.shared_bytes = rows_bytes<TYPE, WARPS, 1>(args);
+        return sl_launch(context, stream, shape, rows_kernel<TYPE, WARPS, 1>, args);
     }
     return sl_launch(context, stream, shape, rows_kernel<TYPE, WARPS, SLOTS>, args);
 }

@@ -7,7 +7,7 @@
  * sums are kept in shared memory until the range is done, or no more fit; then a thread adds those of a row
  * in order.
  *
- * Types without sl_half_chunk, experts and other devices have matvec_ring.cuh. */
+ * For types with sl_half_chunk, without experts. */
 #ifndef SL_BACKEND_CUDA_MATVEC_STREAM_CUH
 #define SL_BACKEND_CUDA_MATVEC_STREAM_CUH
 
@@ -256,44 +256,54 @@ static __global__ void __launch_bounds__(STREAM_WARPS *SL_WARP, 2)
 
 /* ---- launches ---- */
 
-/* Whether a stage has a row of so many columns. */
-template <int TYPE> static inline bool stream_takes(int32_t columns) {
-    return columns / SL_CHUNK <= stream_shape<TYPE>::CHUNKS;
+/* How a block goes through at most `most` weight rows. args->op.chunks and .activates are given. Returns its
+ * shared memory in bytes. */
+template <int TYPE> static inline int32_t stream_cut(int32_t most, stream_args *args) {
+    enum { CHUNKS = stream_shape<TYPE>::CHUNKS, SLOT = stream_shape<TYPE>::SLOT };
+    const int32_t chunks = args->op.chunks;
+    args->rows = CHUNKS / chunks;
+    args->row_bytes = chunks * sl_chunk_shape<TYPE>::BYTES;
+    args->padded = chunks | 1;
+    args->per_chunks = sl_matvec_inverse(chunks);
+    const int32_t stages = (most + args->rows - 1) / args->rows;
+    const int32_t fit = STREAM_SUMS / (args->rows * args->padded);
+    /* Granules are not cut. */
+    args->batch = args->op.activates || stages < fit ? stages : fit < 1 ? 1 : fit;
+    const int32_t others =
+        chunks * sl_chunk_shape<TYPE>::RECORD + args->batch * args->rows * args->padded * 4;
+    args->slots = (STREAM_SHARED - others) / (SLOT + 16);
+    args->ahead = (STREAM_AHEAD + SLOT / 2) / SLOT;
+    if (args->slots < STREAM_LEAST && args->slots < stages) {
+        args->slots = STREAM_LEAST;
+        args->ahead = STREAM_LEAST / 2;
+    }
+    args->slots = args->slots < 2 ? 2 : args->slots;
+    args->ahead = args->ahead < 1 ? 1 : args->ahead;
+    return args->slots * (SLOT + 16) + others;
 }
 
-/* cudaErrorInvalidConfiguration, and nothing is launched, when a block needs more shared memory than there
- * is. */
+/* Whether a block that activates its rows has room for their sums; alone it always has. */
+template <int TYPE> static inline bool stream_activates(int32_t chunks, int32_t most, int32_t shared_bytes) {
+    stream_args args = {};
+    args.op.chunks = chunks;
+    args.op.activates = true;
+    return stream_cut<TYPE>(most, &args) <= shared_bytes;
+}
+
 template <int TYPE>
 static cudaError_t stream_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    enum { CHUNKS = stream_shape<TYPE>::CHUNKS, SLOT = stream_shape<TYPE>::SLOT };
     static_assert(sl_chunk_shape<TYPE>::BYTES % 16 == 0, "bulk copies of rows as they lie");
+    static_assert(MATVEC_COLUMNS / SL_CHUNK <= stream_shape<TYPE>::CHUNKS, "a stage has a row");
+    static_assert(STREAM_LEAST * (stream_shape<TYPE>::SLOT + 16) +
+                          MATVEC_COLUMNS / SL_CHUNK * sl_chunk_shape<TYPE>::RECORD + STREAM_SUMS * 4 <=
+                      MATVEC_SHARED_BYTES,
+                  "a block fits");
     stream_args args = {};
     args.op = sl_matvec_args_of(context, op);
-    const int32_t chunks = args.op.chunks, blocks = sl_matvec_cut(1, context->processors, &args.op);
-    args.rows = CHUNKS / chunks;
-    args.row_bytes = chunks * sl_chunk_shape<TYPE>::BYTES;
-    args.padded = chunks | 1;
-    args.per_chunks = sl_matvec_inverse(chunks);
-    const int32_t most = sl_matvec_most(args.op) * args.op.granule;
-    const int32_t stages = (most + args.rows - 1) / args.rows, fit = STREAM_SUMS / (args.rows * args.padded);
-    /* Granules are not cut. */
-    args.batch = args.op.activates || stages < fit ? stages : fit < 1 ? 1 : fit;
-    const int32_t others = chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * args.rows * args.padded * 4;
-    args.slots = (STREAM_SHARED - others) / (SLOT + 16);
-    args.ahead = (STREAM_AHEAD + SLOT / 2) / SLOT;
-    if (args.slots < STREAM_LEAST && args.slots < stages) {
-        args.slots = STREAM_LEAST;
-        args.ahead = STREAM_LEAST / 2;
-    }
-    args.slots = args.slots < 2 ? 2 : args.slots;
-    args.ahead = args.ahead < 1 ? 1 : args.ahead;
     sl_launch_shape shape = {};
-    shape.grid = dim3((unsigned)blocks);
+    shape.grid = dim3((unsigned)sl_matvec_cut(1, context->processors, &args.op));
     shape.block = dim3(STREAM_WARPS * SL_WARP);
-    shape.shared_bytes = (uint32_t)(args.slots * (SLOT + 16) + others);
-    if (shape.shared_bytes > (uint32_t)context->shared_bytes) {
-        return cudaErrorInvalidConfiguration;
-    }
+    shape.shared_bytes = (uint32_t)stream_cut<TYPE>(sl_matvec_most(args.op) * args.op.granule, &args);
     return sl_launch(context, stream, shape, stream_kernel<TYPE>, args);
 }
 

@@ -103,9 +103,7 @@ template <> struct sl_chunk<UNITS_Q4_K> {
 template <int TYPE>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     const int32_t blocks = context->processors * (op->in[1].data ? 2 : 1);
-    const cudaError_t code = ring_launch<TYPE, WARPS, SLOTS>(context, op, blocks, stream);
-    return code == cudaErrorInvalidConfiguration ? ring_launch<TYPE, WARPS, 1>(context, op, blocks, stream)
-                                                 : code;
+    return ring_launch<TYPE, WARPS, SLOTS>(context, op, blocks, stream);
 }
 
 template <typename KERNEL> static cudaError_t prepare(KERNEL kernel, int most_bytes) {

@@ -37,27 +37,29 @@
 #define LINEARS(ID, type_name, format, class_name)                                                           \
     LINEAR(ID, type_name, few, format, class_name, 2e-5f, SL_CUDA_FEW_ROWS),                                 \
         LINEAR(ID, type_name, many, format, class_name, 2e-5f, 0)
-#define MATVEC(ID, type_name, format, class_name, check, most)                                               \
+#define MATVEC(ID, type_name, shape, format, class_name, check, most)                                        \
     {                                                                                                        \
-        .kernel = {.name = "linear/" #type_name "/cuda-matvec",                                              \
+        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
                    .op = SL_OP_LINEAR,                                                                       \
                    .numeric_class = class_name,                                                              \
                    .activation = SL_VALUE_##format,                                                          \
                    .tolerance = 2e-5f,                                                                       \
                    .batched = true,                                                                          \
                    .declines = check},                                                                       \
-        .weight_type = SL_QTYPE_##ID, .most_rows = most, .run = sl_cuda_linear_matvec_##type_name            \
+        .weight_type = SL_QTYPE_##ID, .most_rows = most, .run = sl_cuda_linear_##shape##_##type_name         \
     }
-/* Products of scales are rounded to 16 bits of fraction, and sums start from numbers that are up to 30 times
- * as large as they are: of a product's root mean square 1e-5, and three times that for the largest of
- * thousands of outputs. */
-#define HELD(ID, type_name)                                                                                  \
+#define INTEGERS(ID, type_name, shape)                                                                       \
+    MATVEC(ID, type_name, shape, Q8_32, "q8_32/256", sl_cuda_##shape##_declines, SL_CUDA_FEW_ROWS)
+/* In class "q8_32/factors" products of scales are rounded to 16 bits of fraction, and sums start from numbers
+ * that are up to 30 times as large as they are: of a product's root mean square 1e-5, and three times that
+ * for the largest of thousands of outputs. */
+#define HELD(ID, type_name, class_name, most)                                                                \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-held",                                                \
                    .op = SL_OP_LINEAR,                                                                       \
-                   .numeric_class = "q8_32/factors",                                                         \
+                   .numeric_class = class_name,                                                              \
                    .activation = SL_VALUE_Q8_32,                                                             \
-                   .tolerance = 1e-4f,                                                                       \
+                   .tolerance = most,                                                                        \
                    .batched = true,                                                                          \
                    .declines = sl_cuda_held_declines},                                                       \
         .weight_type = SL_QTYPE_##ID, .least_rows = 2, .most_rows = SL_CUDA_FEW_ROWS,                        \
@@ -302,26 +304,42 @@ static const sl_cuda_kernel kernels[] = {
      .weight_type = SL_QTYPE_F32,
      .least_rows = SL_CUDA_FEW_ROWS + 1,
      .run = sl_cuda_linear_tile_f32},
-    MATVEC(F32, f32, F32, "f32/lanes", sl_cuda_matvec_float_declines, 0),
-    MATVEC(F16, f16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(BF16, bf16, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(FP8_128, fp8_128, F32, "fp8/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
-    HELD(Q4_K, q4_k),
-    MATVEC(Q8_0, q8_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q4_0, q4_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q4_K, q4_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q5_K, q5_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q6_K, q6_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q4_1, q4_1, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q5_0, q5_0, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q5_1, q5_1, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q2_K, q2_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(Q3_K, q3_k, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(IQ4_NL, iq4_nl, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(IQ4_XS, iq4_xs, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(MXFP4, mxfp4, Q8_32, "q8_32/256", sl_cuda_matvec_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(NVFP4, nvfp4, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
-    MATVEC(NVFP4_128, nvfp4_128, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(F32, f32, matvec, F32, "f32/lanes", sl_cuda_matvec_float_declines, 0),
+    MATVEC(F16, f16, matvec, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(BF16, bf16, matvec, F32, "f32/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(FP8_128, fp8_128, matvec, F32, "fp8/lanes", sl_cuda_matvec_float_declines, SL_CUDA_FEW_ROWS),
+    INTEGERS(Q8_0, q8_0, stream),
+    INTEGERS(Q4_K, q4_k, stream),
+    INTEGERS(Q8_0, q8_0, ring),
+    INTEGERS(Q4_0, q4_0, ring),
+    INTEGERS(Q4_K, q4_k, ring),
+    INTEGERS(Q5_K, q5_k, ring),
+    INTEGERS(Q6_K, q6_k, ring),
+    INTEGERS(Q4_1, q4_1, ring),
+    INTEGERS(Q5_0, q5_0, ring),
+    INTEGERS(Q5_1, q5_1, ring),
+    INTEGERS(Q2_K, q2_k, ring),
+    INTEGERS(Q3_K, q3_k, ring),
+    INTEGERS(IQ4_NL, iq4_nl, ring),
+    INTEGERS(IQ4_XS, iq4_xs, ring),
+    INTEGERS(MXFP4, mxfp4, ring),
+    HELD(Q8_0, q8_0, "q8_32/256", 2e-5f),
+    HELD(Q4_K, q4_k, "q8_32/factors", 1e-4f),
+    INTEGERS(Q8_0, q8_0, rows),
+    INTEGERS(Q4_0, q4_0, rows),
+    INTEGERS(Q4_K, q4_k, rows),
+    INTEGERS(Q5_K, q5_k, rows),
+    INTEGERS(Q6_K, q6_k, rows),
+    INTEGERS(Q4_1, q4_1, rows),
+    INTEGERS(Q5_0, q5_0, rows),
+    INTEGERS(Q5_1, q5_1, rows),
+    INTEGERS(Q2_K, q2_k, rows),
+    INTEGERS(Q3_K, q3_k, rows),
+    INTEGERS(IQ4_NL, iq4_nl, rows),
+    INTEGERS(IQ4_XS, iq4_xs, rows),
+    INTEGERS(MXFP4, mxfp4, rows),
+    MATVEC(NVFP4, nvfp4, matvec, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
+    MATVEC(NVFP4_128, nvfp4_128, matvec, Q8_32, "q8_32/words", sl_cuda_fp4_declines, SL_CUDA_FEW_ROWS),
     LINEARS(F32, f32, F32, "f32/256"),
     LINEARS(F16, f16, F32, "f32/256"),
     LINEARS(BF16, bf16, F32, "f32/256"),
@@ -401,7 +419,8 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 #define AT_8(i)                                                                                              \
     AT(i), AT((i) + 1), AT((i) + 2), AT((i) + 3), AT((i) + 4), AT((i) + 5), AT((i) + 6), AT((i) + 7)
 #define AT_32(i) AT_8(i), AT_8((i) + 8), AT_8((i) + 16), AT_8((i) + 24)
-static const sl_kernel *const list[] = {AT_32(0), AT_32(32), AT_32(64), AT_32(96), AT_32(128), AT_32(160)};
+static const sl_kernel *const list[] = {AT_32(0),   AT_32(32),  AT_32(64), AT_32(96),
+                                        AT_32(128), AT_32(160), AT_32(192)};
 _Static_assert(sizeof list / sizeof *list >= COUNT, "a pointer for every row");
 
 const sl_kernel *const *sl_cuda_registry(int32_t *count) {
@@ -418,6 +437,16 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
         .run = function                                                                                      \
     }
 
+/* By the function of the LINEAR's own kernel, the one that declines by `of`. */
+#define ACTIVATES(shape, of, rest, ...)                                                                      \
+    {                                                                                                        \
+        .fusion = {.name = "linear-" #shape "+activate" rest "/cuda",                                        \
+                   .count = 1 + sizeof((const sl_op_kind[]){__VA_ARGS__}) / sizeof(sl_op_kind),              \
+                   .ops = {SL_OP_LINEAR, __VA_ARGS__},                                                       \
+                   .declines = sl_cuda_matvec_activate_declines},                                            \
+        .run = sl_cuda_matvec_activate, .product = of                                                        \
+    }
+
 /* The longest first: the plan takes the first that does not decline. */
 static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_experts, sl_cuda_experts_declines, "router+linear+activate+quantize+linear+combine",
@@ -425,14 +454,20 @@ static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+quantize+linear-f32", SL_OP_RMSNORM,
            SL_OP_QUANTIZE, SL_OP_LINEAR),
     FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+linear-f32", SL_OP_RMSNORM, SL_OP_LINEAR),
-    FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate+quantize",
-           SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(stream, sl_cuda_stream_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(ring, sl_cuda_ring_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(held, sl_cuda_held_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(rows, sl_cuda_rows_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(units, sl_cuda_matvec_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_wgmma, sl_cuda_gated_declines, "linear-wgmma+activate+quantize", SL_OP_LINEAR,
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_skinny, sl_cuda_gated_skinny_declines, "linear-skinny+activate+quantize",
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
-    FUSION(sl_cuda_matvec_activate, sl_cuda_matvec_activate_declines, "linear+activate", SL_OP_LINEAR,
-           SL_OP_ACTIVATE),
+    ACTIVATES(stream, sl_cuda_stream_declines, "", SL_OP_ACTIVATE),
+    ACTIVATES(ring, sl_cuda_ring_declines, "", SL_OP_ACTIVATE),
+    ACTIVATES(held, sl_cuda_held_declines, "", SL_OP_ACTIVATE),
+    ACTIVATES(rows, sl_cuda_rows_declines, "", SL_OP_ACTIVATE),
+    ACTIVATES(units, sl_cuda_matvec_declines, "", SL_OP_ACTIVATE),
     FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "norms+rope+cache_write+attention+quantize",
            SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION,
            SL_OP_QUANTIZE),
@@ -467,15 +502,16 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_QUANTIZE),
 };
 
-#define FUSED(i) &fused[i].fusion
-static const sl_fusion *const fusions[] = {
-    FUSED(0), FUSED(1),  FUSED(2),  FUSED(3),  FUSED(4),  FUSED(5),  FUSED(6),  FUSED(7),  FUSED(8),
-    FUSED(9), FUSED(10), FUSED(11), FUSED(12), FUSED(13), FUSED(14), FUSED(15), FUSED(16), FUSED(17),
-    FUSED(18), FUSED(19), FUSED(20), FUSED(21), FUSED(22),
-};
-_Static_assert(sizeof fusions / sizeof *fusions == sizeof fused / sizeof *fused, "one pointer for every row");
+enum { FUSIONS = sizeof fused / sizeof *fused };
+
+#define FUSED(i) &fused[(i) < FUSIONS ? (i) : FUSIONS - 1].fusion
+#define FUSED_8(i)                                                                                           \
+    FUSED(i), FUSED((i) + 1), FUSED((i) + 2), FUSED((i) + 3), FUSED((i) + 4), FUSED((i) + 5),                \
+        FUSED((i) + 6), FUSED((i) + 7)
+static const sl_fusion *const fusions[] = {FUSED_8(0), FUSED_8(8), FUSED_8(16), FUSED_8(24)};
+_Static_assert(sizeof fusions / sizeof *fusions >= FUSIONS, "a pointer for every row");
 
 const sl_fusion *const *sl_cuda_fusions(int32_t *count) {
-    *count = sizeof fusions / sizeof *fusions;
+    *count = FUSIONS;
     return fusions;
 }
