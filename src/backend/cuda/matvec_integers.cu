@@ -54,25 +54,22 @@ static bool has_bulk_copies(const sl_backend *backend) {
 }
 
 const char *sl_cuda_ring_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
-    if (!has_experts(query) && rows_of(query) > 1) {
-        return "is for one row, or for experts";
-    }
-    return sl_cuda_matvec_declines(kernel, query);
+    const char *reason = sl_cuda_matvec_declines(kernel, query);
+    return !reason && !has_experts(query) && rows_of(query) > 1 ? "is for one row, or for experts" : reason;
 }
 
 const char *sl_cuda_stream_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
-    if (has_experts(query)) {
-        return "takes no experts";
-    }
-    if (rows_of(query) > 1) {
-        return "is for one row";
-    }
-    return has_bulk_copies(query->backend) ? sl_cuda_matvec_declines(kernel, query)
-                                           : "needs compute capability 9.0";
+    const char *reason = sl_cuda_matvec_declines(kernel, query);
+    return reason                            ? reason
+           : has_experts(query)              ? "takes no experts"
+           : rows_of(query) > 1              ? "is for one row"
+           : has_bulk_copies(query->backend) ? NULL
+                                             : "needs compute capability 9.0";
 }
 
 const char *sl_cuda_rows_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
-    return has_experts(query) ? "takes no experts" : sl_cuda_matvec_declines(kernel, query);
+    const char *reason = sl_cuda_matvec_declines(kernel, query);
+    return !reason && has_experts(query) ? "takes no experts" : reason;
 }
 
 /* ---- with an activation ---- */
