@@ -524,7 +524,8 @@ const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_que
     const sl_op_linear *linear = &op->u.linear;
     const sl_weight *weight = &query->program->weights[linear->segments[0].weight];
     const sl_value *x = &query->values[op->in[0].value], *y = &query->values[op->out[0].value];
-    if (weight->type != ((const sl_cuda_kernel *)(const void *)kernel)->weight_type) {
+    const sl_cuda_kernel *row = (const sl_cuda_kernel *)(const void *)kernel;
+    if (weight->type != row->weight_type) {
         return "is for another weight type";
     }
     if (op->in[1].value != SL_NONE) {
@@ -536,7 +537,7 @@ const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_que
     if (query->backend && query->backend->options.deterministic) {
         return "the library may choose another order of adding for another bucket";
     }
-    if (query->rows[y->rows] < SL_CUDA_CUBLAS_ROWS) {
+    if (query->rows[y->rows] < (row->least_rows > 0 ? row->least_rows : SL_CUDA_CUBLAS_ROWS)) {
         return "is for more rows";
     }
     for (int32_t s = 0; s < linear->segment_count; s++) {

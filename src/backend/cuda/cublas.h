@@ -30,7 +30,7 @@ typedef struct sl_cuda_decode {
 cudaError_t sl_cuda_decode_weights(const sl_cuda_context *context, const sl_cuda_decode *decode,
                                    cudaStream_t stream);
 
-enum { SL_CUDA_CUBLAS_ROWS = 96 }; /* of a bucket, at least */
+enum { SL_CUDA_CUBLAS_ROWS = 96 }; /* of a bucket, at least, where the table says nothing else */
 
 /* cublas.c: a kernel's functions. Products are looked for when an op is resolved; `run` only launches. */
 SL_CUDA_RUN(sl_cuda_linear_cublas);

@@ -370,6 +370,8 @@ SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_iq4_xs);
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_mmq_batch_nvfp4_128);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q4_k);
@@ -383,12 +385,15 @@ SL_CUDA_RUN(sl_cuda_linear_mmq_tile_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_iq4_xs);
 SL_CUDA_RUN(sl_cuda_linear_mmq_tile_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_mmq_tile_nvfp4_128);
 const char *sl_cuda_mmq_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 cudaError_t sl_cuda_mmq_prepare(int device);
 cudaError_t sl_cuda_mmq_prepare_legacy(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_kquants(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_fives(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_bits(int most_bytes);
+cudaError_t sl_cuda_mmq_prepare_fp4(int most_bytes);
 cudaError_t sl_cuda_mmq_prepare_tables(int most_bytes);
 /* digest.cu: adds an order-free 64-bit digest of `bytes` (a multiple of 4) at `data` to *digest, on the
  * device */

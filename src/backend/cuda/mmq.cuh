@@ -28,44 +28,53 @@ enum {
 #define MMQ_OFFSET_FLOAT 12582912.0f
 
 /* A chunk of a weight row as it lies in the file: `bytes`, brought to shared memory in 16-byte pieces. There
- * rows are `stride` apart; where that is more than the at most `own` pieces with bytes of the chunk, the last
- * of them comes again, so that rows start on different banks. */
+ * rows are `stride` apart, so that they start on different banks; instead of pieces without bytes of the
+ * chunk the last one with some comes again. */
 template <int TYPE> struct mmq_type;
 template <> struct mmq_type<SL_QTYPE_Q4_K> {
-    enum { bytes = 144, pieces = 9, own = 9, stride = 144, has_min = 1, is_unsigned = 1, halves = 0 };
+    enum { bytes = 144, pieces = 9, stride = 144, has_min = 1, is_unsigned = 1, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q5_K> {
-    enum { bytes = 176, pieces = 11, own = 11, stride = 176, has_min = 1, is_unsigned = 1, halves = 0 };
+    enum { bytes = 176, pieces = 11, stride = 176, has_min = 1, is_unsigned = 1, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q8_0> {
-    enum { bytes = 272, pieces = 17, own = 17, stride = 272, has_min = 0, is_unsigned = 0, halves = 0 };
+    enum { bytes = 272, pieces = 17, stride = 272, has_min = 0, is_unsigned = 0, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q4_0> {
-    enum { bytes = 144, pieces = 9, own = 9, stride = 144, has_min = 0, is_unsigned = 0, halves = 0 };
+    enum { bytes = 144, pieces = 9, stride = 144, has_min = 0, is_unsigned = 0, halves = 0 };
 };
 /* Blocks start at even addresses: pieces start at a multiple of 16 at or below. */
 template <> struct mmq_type<SL_QTYPE_Q6_K> {
-    enum { bytes = 210, pieces = 14, own = 14, stride = 224, has_min = 0, is_unsigned = 0, halves = 1 };
+    enum { bytes = 210, pieces = 14, stride = 224, has_min = 0, is_unsigned = 0, halves = 1 };
 };
 
 /* A scale of four bits times two bits fits a byte, so scales are in the fragments (`mins` in mmq_pair). */
 template <> struct mmq_type<SL_QTYPE_Q2_K> {
-    enum { bytes = 84, pieces = 7, own = 6, stride = 112, has_min = 1, is_unsigned = 1, halves = 0 };
+    enum { bytes = 84, pieces = 7, stride = 112, has_min = 1, is_unsigned = 1, halves = 0 };
 };
 template <> struct mmq_type<SL_QTYPE_Q3_K> {
-    enum { bytes = 110, pieces = 9, own = 8, stride = 144, has_min = 0, is_unsigned = 0, halves = 1 };
+    enum { bytes = 110, pieces = 9, stride = 144, has_min = 0, is_unsigned = 0, halves = 1 };
+};
+/* A scale for each half of a group, where others have factors of one scale. */
+template <> struct mmq_type<SL_QTYPE_NVFP4> {
+    enum { bytes = 4 * SL_NVFP4_BYTES, pieces = 9, stride = 144 };
+    enum { has_min = 0, is_unsigned = 0, halves = 1 };
+};
+template <> struct mmq_type<SL_QTYPE_NVFP4_128> {
+    enum { bytes = 2 * SL_NVFP4_128_BYTES, pieces = 11, stride = 176 };
+    enum { has_min = 0, is_unsigned = 0, halves = 1 };
 };
 /* The types of blocks.cuh. */
-template <int BYTES, int PIECES, int OWN, bool HAS_MIN> struct mmq_block_type {
-    enum { bytes = BYTES, pieces = PIECES, own = OWN, stride = 16 * PIECES };
+template <int BYTES, int PIECES, bool HAS_MIN> struct mmq_block_type {
+    enum { bytes = BYTES, pieces = PIECES, stride = 16 * PIECES };
     enum { has_min = HAS_MIN, is_unsigned = HAS_MIN, halves = 0 };
 };
-template <> struct mmq_type<SL_QTYPE_Q4_1> : mmq_block_type<8 * SL_Q4_1_BYTES, 11, 10, true> {};
-template <> struct mmq_type<SL_QTYPE_Q5_0> : mmq_block_type<8 * SL_Q5_0_BYTES, 11, 11, false> {};
-template <> struct mmq_type<SL_QTYPE_Q5_1> : mmq_block_type<8 * SL_Q5_1_BYTES, 13, 12, true> {};
-template <> struct mmq_type<SL_QTYPE_IQ4_NL> : mmq_block_type<8 * SL_IQ4_NL_BYTES, 9, 9, false> {};
-template <> struct mmq_type<SL_QTYPE_IQ4_XS> : mmq_block_type<SL_IQ4_XS_BYTES, 9, 9, false> {};
-template <> struct mmq_type<SL_QTYPE_MXFP4> : mmq_block_type<8 * SL_MXFP4_BYTES, 9, 9, false> {};
+template <> struct mmq_type<SL_QTYPE_Q4_1> : mmq_block_type<8 * SL_Q4_1_BYTES, 11, true> {};
+template <> struct mmq_type<SL_QTYPE_Q5_0> : mmq_block_type<8 * SL_Q5_0_BYTES, 11, false> {};
+template <> struct mmq_type<SL_QTYPE_Q5_1> : mmq_block_type<8 * SL_Q5_1_BYTES, 13, true> {};
+template <> struct mmq_type<SL_QTYPE_IQ4_NL> : mmq_block_type<8 * SL_IQ4_NL_BYTES, 9, false> {};
+template <> struct mmq_type<SL_QTYPE_IQ4_XS> : mmq_block_type<SL_IQ4_XS_BYTES, 9, false> {};
+template <> struct mmq_type<SL_QTYPE_MXFP4> : mmq_block_type<8 * SL_MXFP4_BYTES, 9, false> {};
 template <int TYPE> struct mmq_words { /* how two groups' bytes lie: from a multiple of 4 on */
     typedef sl_words_shared type;
 };
@@ -74,6 +83,7 @@ template <int TYPE> struct mmq_kind {
     enum {
         IS_BLOCK = TYPE == SL_QTYPE_Q4_1 || TYPE == SL_QTYPE_Q5_0 || TYPE == SL_QTYPE_Q5_1 ||
                    TYPE == SL_QTYPE_IQ4_NL || TYPE == SL_QTYPE_IQ4_XS || TYPE == SL_QTYPE_MXFP4,
+        IS_FP4 = TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128,
         IS_WIDE = TYPE == SL_QTYPE_MXFP4 /* see blocks.cuh */
     };
 };
@@ -197,7 +207,7 @@ static __device__ __forceinline__ const unsigned char *mmq_raw_row(const mmq_raw
 template <int TYPE> static __device__ __forceinline__ uint32_t mmq_own_piece(uint32_t piece, uint32_t start) {
     typedef mmq_type<TYPE> type;
     const uint32_t last = ((type::bytes % 16 ? start % 16 : 0) + type::bytes - 1) / 16;
-    return (int)type::own < (int)type::pieces && piece > last ? last : piece;
+    return (type::bytes - 1) / 16 + 1 < type::pieces && piece > last ? last : piece;
 }
 
 /* ---- factors: what the groups of a chunk are multiplied with ---- */
@@ -267,6 +277,17 @@ static __device__ __forceinline__ void mmq_make_factors(const mmq_raw &raw, mmq_
             const int32_t group = whole ? 4 * half + i : i;
             f[i][0] = sl_block32<TYPE>::scale(words, group);
             f[i][1] = sl_block32<TYPE>::min(words, group);
+        }
+    } else if constexpr (mmq_kind<TYPE>::IS_FP4) {
+        const bool whole = TYPE == SL_QTYPE_NVFP4_128;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const unsigned char *block =
+                chunk + (whole ? SL_NVFP4_128_BYTES * half : SL_NVFP4_BYTES * (2 * half + i / 2));
+            const uint32_t scales = mmq_word(block + (whole ? 4 + i / 2 * 4 : 0)) >> 16 * (i % 2);
+            const float scale = whole ? __uint_as_float(mmq_word(block)) : 1.0f;
+            f[i][0] = scale * sl_nvfp4_scale(scales & 255u);
+            f[i][1] = scale * sl_nvfp4_scale(scales >> 8 & 255u);
         }
     } else if (TYPE == SL_QTYPE_Q2_K) {
         const uint32_t both = mmq_word(chunk + 80);
@@ -346,6 +367,24 @@ static __device__ __forceinline__ void mmq_block_fragments(const mmq_raw &raw, i
     }
 }
 
+/* Of NVFP4: a word has four columns in its low nibbles, and those eight columns on in its high ones. */
+template <int TYPE>
+static __device__ __forceinline__ void mmq_fp4_fragments(const mmq_raw &raw, int32_t pair, uint32_t a[2][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t at = TYPE == SL_QTYPE_NVFP4 ? SL_NVFP4_BYTES * pair + 4
+                                              : SL_NVFP4_128_BYTES * (pair / 2) + 12 + 32 * (pair % 2);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned char *quants = mmq_raw_row<TYPE>(raw, lane / 4 + 8 * r) + at + 4 * (lane % 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* halves of the two groups */
+            int32_t low, high;
+            sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, mmq_word(quants + 8 * i), &low, &high);
+            a[i / 2][r + i % 2 * 2] = (uint32_t)(lane % 4 < 2 ? low : high);
+        }
+    }
+}
+
 /* Of Q3_K. */
 static __device__ __forceinline__ void mmq_q3_k_fragments(const mmq_raw &raw, int32_t pair,
                                                           uint32_t a[2][4]) {
@@ -394,6 +433,9 @@ static __device__ __forceinline__ void mmq_fragments(const mmq_raw &raw, int32_t
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     if constexpr (mmq_kind<TYPE>::IS_BLOCK) {
         mmq_block_fragments<TYPE>(raw, pair, a);
+        return;
+    } else if constexpr (mmq_kind<TYPE>::IS_FP4) {
+        mmq_fp4_fragments<TYPE>(raw, pair, a);
         return;
     } else if constexpr (TYPE == SL_QTYPE_Q3_K) {
         mmq_q3_k_fragments(raw, pair, a);
@@ -496,7 +538,7 @@ static __device__ __forceinline__ void mmq_load_pair(const mmq_raw &raw, const m
         w->factors[1][o][1] = f.w;
         w->offset[0][o] = -MMQ_OFFSET_FLOAT * f.x;
         w->offset[1][o] = -MMQ_OFFSET_FLOAT * f.z;
-        if (mmq_type<TYPE>::halves) {
+        if (mmq_type<TYPE>::halves && !mmq_kind<TYPE>::IS_FP4) {
             w->scale[o] = sl_half_of(
                 *(const uint16_t *)(mmq_raw_row<TYPE>(raw, lane / 4 + 8 * o) + mmq_type<TYPE>::bytes - 2));
         }
@@ -532,6 +574,11 @@ static __device__ __forceinline__ void mmq_add_group(const mmq_pair<TYPE> &w, in
 #pragma unroll
     for (int e = 0; e < 4 && !mmq_class<TYPE>::units; e++) {
         const int o = e / 2, r = e % 2;
+        if (mmq_kind<TYPE>::IS_FP4) {
+            part[e] = fmaf(w.factors[g][o][0] * (sums[e] - MMQ_OFFSET_FLOAT), x_scale[r], part[e]);
+            part[e] = fmaf(w.factors[g][o][1] * (high[e] - MMQ_OFFSET_FLOAT), x_scale[r], part[e]);
+            continue;
+        }
         float term = mmq_kind<TYPE>::IS_WIDE ? w.factors[g][o][0] * (sums[e] - MMQ_OFFSET_FLOAT)
                                              : fmaf(w.factors[g][o][0], sums[e], w.offset[g][o]);
         if (mmq_type<TYPE>::halves) { /* below 2^24: exact */

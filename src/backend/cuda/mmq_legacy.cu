@@ -24,6 +24,7 @@ cudaError_t sl_cuda_mmq_prepare(int device) {
     code = code ? code : sl_cuda_mmq_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_fives(most_bytes);
     code = code ? code : sl_cuda_mmq_prepare_bits(most_bytes);
+    code = code ? code : sl_cuda_mmq_prepare_fp4(most_bytes);
     return code ? code : sl_cuda_mmq_prepare_tables(most_bytes);
 }
 

@@ -96,7 +96,8 @@
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = 128,                                 \
         .run = sl_cuda_linear_skinny_##type_name                                                             \
     }
-#define CUBLAS(ID, type_name, most)                                                                          \
+/* From `least` rows on: 0, SL_CUDA_CUBLAS_ROWS. */
+#define CUBLAS_FROM(ID, type_name, least, most)                                                              \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-cublas",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -106,8 +107,10 @@
                    .batched = true,                                                                          \
                    .declines = sl_cuda_cublas_declines,                                                      \
                    .workspace = sl_cuda_cublas_workspace},                                                   \
-        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare        \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .run = sl_cuda_linear_cublas,                     \
+        .prepare = sl_cuda_cublas_prepare                                                                    \
     }
+#define CUBLAS(ID, type_name, most) CUBLAS_FROM(ID, type_name, 0, most)
 /* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
  * memory.
  */
@@ -250,6 +253,8 @@ static const sl_cuda_kernel kernels[] = {
     MMQ(IQ4_NL, iq4_nl, batch, 9, 64, 64),
     MMQ(IQ4_XS, iq4_xs, batch, 9, 64, 64),
     MMQ(MXFP4, mxfp4, batch, 9, 64, 64),
+    MMQ(NVFP4, nvfp4, batch, 9, 64, 64),
+    MMQ(NVFP4_128, nvfp4_128, batch, 9, 64, 64),
     CUBLAS(F16, f16, 1.5e-2f),
     CUBLAS(BF16, bf16, 1e-4f),
     CUBLAS(Q8_0, q8_0, 1.5e-2f),
@@ -267,7 +272,7 @@ static const sl_cuda_kernel kernels[] = {
     CUBLAS(MXFP4, mxfp4, 1.5e-2f),
     CUBLAS(NVFP4, nvfp4, 1.5e-2f),
     CUBLAS(NVFP4_128, nvfp4_128, 1.5e-2f),
-    CUBLAS(FP8_128, fp8_128, 1.5e-2f),
+    CUBLAS_FROM(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
     MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
     MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
@@ -294,6 +299,8 @@ static const sl_cuda_kernel kernels[] = {
     MMQ(IQ4_NL, iq4_nl, tile, 17, 0, 0),
     MMQ(IQ4_XS, iq4_xs, tile, 17, 0, 0),
     MMQ(MXFP4, mxfp4, tile, 17, 0, 0),
+    MMQ(NVFP4, nvfp4, tile, 17, 0, 0),
+    MMQ(NVFP4_128, nvfp4_128, tile, 17, 0, 0),
     {.kernel = {.name = "linear/f32/cuda-tile",
                 .op = SL_OP_LINEAR,
                 .numeric_class = "f32/lanes",
