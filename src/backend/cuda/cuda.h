@@ -306,6 +306,7 @@ SL_CUDA_RUN(sl_cuda_linear_mma_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_mma_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_mma_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_mma_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_mma_fp8_128);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_f16);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_bf16);
 SL_CUDA_RUN(sl_cuda_linear_wgmma_q8_0);
@@ -330,6 +331,7 @@ const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_quer
 const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_matmul_prepare(int device);
+cudaError_t sl_cuda_matmul_prepare_fp8(int most_bytes);
 cudaError_t sl_cuda_matmul_prepare_legacy(int most_bytes, bool wgmma);
 cudaError_t sl_cuda_matmul_prepare_kquants(int most_bytes, bool wgmma);
 /* matmul_skinny*.cu: Hopper's tensor cores on BF16 x for 5 to 128 rows, at the rate the weights can be read;

@@ -45,6 +45,7 @@ cudaError_t sl_cuda_matmul_prepare(int device) {
     code = code ? code : prepare_type<SL_QTYPE_BF16>(most_bytes);
     code = code || !wgmma ? code : ring_prepare_type<SL_QTYPE_F16>();
     code = code || !wgmma ? code : ring_prepare_type<SL_QTYPE_BF16>();
+    code = code ? code : sl_cuda_matmul_prepare_fp8(most_bytes);
     code = code ? code : sl_cuda_matmul_prepare_legacy(most_bytes, wgmma);
     return code ? code : sl_cuda_matmul_prepare_kquants(most_bytes, wgmma);
 }

@@ -17,6 +17,7 @@
 #ifndef SL_BACKEND_CUDA_MATMUL_MMA_CUH
 #define SL_BACKEND_CUDA_MATMUL_MMA_CUH
 
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/linear_args.cuh"
 
 enum { STEP = 64, GROUP = 32, STAGES = 3 };
@@ -70,6 +71,9 @@ template <> struct weight_layout<SL_QTYPE_Q4_K> { /* [row][scales: 16], then [ro
 template <> struct weight_layout<SL_QTYPE_Q6_K> { /* [row][low: 80][high: 48][scales: 32] */
     enum { pieces = 10, bytes = 160, high = 80, scales = 128 };
 };
+template <> struct weight_layout<SL_QTYPE_FP8_128> { /* [row][half of a block's codes: 80][scale: 16] */
+    enum { pieces = 6, bytes = 96, scale = 80 };
+};
 
 static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -110,6 +114,11 @@ static __device__ __forceinline__ void copy_weight(uint32_t to, const weight_row
         const unsigned char *block = row.start + step / 4 * SL_Q4_K_BYTES;
         copy_16(piece == 0 ? to + at * 16 : to + ROWS * 16 + at * 32 + 16 * (piece - 1),
                 block + (piece == 0 ? 0 : 32 * (step % 4) + 16 * piece), row.valid ? 16 : 0);
+    } else if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        const unsigned char *block = row.start + step / 2 * SL_FP8_128_BYTES;
+        const bool codes = piece < 5;
+        copy_piece(to + at * layout::bytes + 16 * piece, codes ? block + 4 + 64 * (step % 2) : block,
+                   codes ? 64 : 4, codes ? piece : 0, row.valid);
     } else {
         const int32_t half = step % 4 / 2;
         const bool low = piece < 5, high = piece >= 5 && piece < 8;
@@ -206,6 +215,18 @@ static __device__ __forceinline__ void load_weight(const unsigned char *tile, in
         q4_k_scales(*(const uint4 *)(tile + row * 16), columns.step, group, &scale, &constant);
         decode_bytes(quants.x >> 4 * group & 0x0f0f0f0fu, scale, constant, out);
         decode_bytes(quants.y >> 4 * group & 0x0f0f0f0fu, scale, constant, out + 2);
+    } else if constexpr (TYPE == SL_QTYPE_FP8_128) { /* halves of the codes start 4 or 68 bytes on */
+        const unsigned char *block = tile + row * layout::bytes;
+        const float scale = *(const float *)(block + layout::scale + columns.shift);
+        const uint32_t *codes =
+            (const uint32_t *)(block + (columns.shift + 4) % 16 + GROUP * group + 8 * part);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float w[4];
+            sl_fp8_values(codes[i], w);
+            out[2 * i] = sl_bf16_pair(scale * w[0], scale * w[1]);
+            out[2 * i + 1] = sl_bf16_pair(scale * w[2], scale * w[3]);
+        }
     } else {
         const unsigned char *block = tile + row * layout::bytes + columns.shift;
         const int32_t odd = columns.step % 2, bits = 4 * odd + 2 * group;
@@ -421,9 +442,10 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
         __syncthreads();
         /* Past the last step this copies nothing but zeros. */
         copy_step<TYPE, SHAPE>(work, step + STAGES - 1, base + next * stage_bytes<TYPE, SHAPE>());
-        const int32_t offset = TYPE == SL_QTYPE_Q8_0   ? step * 2 * SL_Q8_0_BYTES
-                               : TYPE == SL_QTYPE_Q4_0 ? step * 2 * SL_Q4_0_BYTES
-                                                       : step / 4 * SL_Q6_K_BYTES;
+        const int32_t offset = TYPE == SL_QTYPE_Q8_0      ? step * 2 * SL_Q8_0_BYTES
+                               : TYPE == SL_QTYPE_Q4_0    ? step * 2 * SL_Q4_0_BYTES
+                               : TYPE == SL_QTYPE_FP8_128 ? step / 2 * SL_FP8_128_BYTES
+                                                          : step / 4 * SL_Q6_K_BYTES;
         multiply_step<TYPE, SHAPE>(memory + now * stage_bytes<TYPE, SHAPE>(), step,
                                    (int32_t)((row_start + (uint32_t)offset) % 16), my_row, my_output, sums);
         now = now + 1 == STAGES ? 0 : now + 1;

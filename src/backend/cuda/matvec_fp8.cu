@@ -6,32 +6,12 @@
  * Class "fp8/lanes": elements 4 l .. 4 l + 3 of every block belong to lane l. It adds block after block, from
  * 0: sum = fmaf(scale, dot, sum), where dot adds the four products in rising order, from 0, with fmaf. Then
  * the lanes are added as in sl_warp_sum. Then bias, then residual. */
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/matvec_lanes.cuh"
 
 /* Of one row of x: blocks under way twice over, and thread blocks of a processor. H200, 4096 x 4096 and 4096
  * x 12288: 2230 and 2770 GB/s; 8 under way and 3 thread blocks 1640 and 2030. */
 enum { AHEAD_ONE = 4, BLOCKS_ONE = 4 };
-
-/* Two codes, in the lower bytes, as halves. */
-static __device__ __forceinline__ uint32_t halves_of(uint32_t codes) {
-    uint32_t halves;
-#if __CUDA_ARCH__ >= 890
-    asm("{.reg .b16 c; cvt.u16.u32 c, %1; cvt.rn.f16x2.e4m3x2 %0, c;}" : "=r"(halves) : "r"(codes));
-#else /* E4M3's bits are those of a smaller half, subnormals included: 2^8 makes up for the biases */
-    const uint32_t upper = __byte_perm(codes, 0, 0x1404);
-    halves = (upper & 0x80008000u) | (upper >> 1 & 0x3f803f80u);
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x5c005c00u));
-#endif
-    return halves;
-}
-
-static __device__ __forceinline__ void decode_four(uint32_t codes, float w[4]) {
-    const uint32_t low = halves_of(codes), high = halves_of(codes >> 16);
-    w[0] = sl_half_of(low & 0xffffu);
-    w[1] = sl_half_of(low >> 16);
-    w[2] = sl_half_of(high & 0xffffu);
-    w[3] = sl_half_of(high >> 16);
-}
 
 /* What a lane has of some blocks of its weight rows. */
 template <int OUTPUTS, int AHEAD> struct some_blocks {
@@ -68,7 +48,7 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
             float w[OUTPUTS][4];
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o++) {
-                decode_four(codes[i][o], w[o]);
+                sl_fp8_values(codes[i][o], w[o]);
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {

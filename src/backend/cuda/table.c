@@ -286,6 +286,7 @@ static const sl_cuda_kernel kernels[] = {
     MATMUL(Q4_0, q4_0, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q4_K, q4_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MATMUL(Q6_K, q6_k, mma, sl_cuda_matmul_declines, 1.5e-2f),
+    MATMUL(FP8_128, fp8_128, mma, sl_cuda_matmul_declines, 1.5e-2f),
     MMQ(Q8_0, q8_0, tile, 17, 0, 0),
     MMQ(Q4_0, q4_0, tile, 17, 0, 0),
     MMQ(Q4_K, q4_k, tile, 17, 0, 0),
