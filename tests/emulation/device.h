@@ -23,6 +23,7 @@
 #undef __forceinline__
 #undef __noinline__
 #undef __launch_bounds__
+#undef __maxnreg__
 #undef __grid_constant__
 #undef __align__
 #define __global__
@@ -31,6 +32,7 @@
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 

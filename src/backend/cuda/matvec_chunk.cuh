@@ -206,8 +206,7 @@ typedef struct sl_kquant_head {
     float d, d_less, m, m_less;
 } sl_kquant_head;
 
-static __device__ __forceinline__ sl_kquant_head sl_kquant_head_of(const unsigned char *w) {
-    const uint4 bytes = *(const uint4 *)w;
+static __device__ __forceinline__ sl_kquant_head sl_kquant_head_of(const uint4 &bytes) {
     sl_kquant_head head;
     head.d = sl_half_of(bytes.x & 0xffffu);
     head.m = -sl_half_of(bytes.x >> 16);
@@ -218,6 +217,10 @@ static __device__ __forceinline__ sl_kquant_head sl_kquant_head_of(const unsigne
     head.mins[0] = bytes.z & 0x3f3f3f3fu;
     head.mins[1] = (bytes.w >> 4 & 0x0f0f0f0fu) | (bytes.z >> 2 & 0x30303030u);
     return head;
+}
+
+static __device__ __forceinline__ sl_kquant_head sl_kquant_head_of(const unsigned char *w) {
+    return sl_kquant_head_of(*(const uint4 *)w);
 }
 
 template <> struct sl_chunk<SL_QTYPE_Q4_K> {

@@ -1,18 +1,18 @@
-/* Matrix products with up to 8 rows of x at the rate the memory can be read, for Hopper. Classes "q8_32/256"
- * of linear.cu, and "q8_32/factors" (held_part below).
+/* Matrix products with up to 8 rows of x at the rate the memory can be read, for Hopper. EXACT ones are of
+ * class "q8_32/256" of linear.cu, others of "q8_32/factors" (Q4_K below).
  *
  * A block takes a range of tiles of 16 weight rows. Each of its multiplying warps owns a pair of neighbouring
  * chunks of 256 columns, whose x it holds in registers, and multiplies these columns of tile after tile on
- * the tensor cores (matvec_tile.cuh). Weights come as boxes of a tensor map to slots of the warp's own, the
- * first of them before the kernel's inputs are there. The chunks' sums go to shared memory, where two more
- * warps in turns add those of an output in order, store them or activate them. Rows of more chunks than the
- * warps own take several phases, between which those keep the outputs' sums; of fewer, teams of warps take a
- * tile each.
+ * the tensor cores. Weights come as boxes of a tensor map to slots of the warp's own, the first of them
+ * before the kernel's inputs are there; x as boxes too, that of another phase while one is multiplied. The
+ * chunks' sums go to shared memory, where two more warps in turns add those of an output in order, store them
+ * or activate them. Rows of more chunks than the warps own take several phases, between which those keep the
+ * outputs' sums; of fewer, teams of warps take a tile each.
  *
  * A block has a processor for itself, by the size of its shared memory. Where two would fit, and a small
  * kernel in front still has blocks on some processors, the device puts two blocks of this one on others and
- * none on those, and the launch takes up to twice as long. The next kernel may begin when this one has its x:
- * loads of x wait behind copies of weights. */
+ * none on those, and the launch takes up to twice as long. The next kernel may begin when this one has its x,
+ * which would wait behind copies of weights. */
 #ifndef SL_BACKEND_CUDA_MATVEC_HELD_CUH
 #define SL_BACKEND_CUDA_MATVEC_HELD_CUH
 
@@ -24,20 +24,28 @@ enum {
     HELD_WARPS = 8,     /* that multiply */
     HELD_FINISHERS = 2, /* warps that add, activate and store */
     HELD_THREADS = (HELD_WARPS + HELD_FINISHERS) * SL_WARP,
+    /* Of a thread. A quarter of a processor's 65536 has three of the warps, and two more of a norm's: more
+     * registers, and blocks would not come up where the norm before them still runs. */
+    HELD_REGISTERS = 144,
     HELD_CHUNKS = 2,  /* of a warp */
     HELD_STRIDE = 20, /* of a row of x in a chunk's sums: 16 and what keeps the banks apart */
     HELD_SUMS = HELD_STRIDE * SL_TILE_X,
     HELD_TILE = SL_TILE_ROWS * SL_TILE_X,
+    /* A warp's x in shared memory: 128 columns of all rows, by the tensor map moved in pieces of 16 bytes,
+     * four times; scales; sums. */
+    HELD_X_VALUES = SL_TILE_X * 128,
+    HELD_X_ROW = HELD_CHUNKS * SL_CHUNK_GROUPS * 4, /* bytes of scales, or sums */
+    HELD_X_EACH = SL_TILE_X * HELD_X_ROW,
+    HELD_X_BYTES = 2 * HELD_CHUNKS * HELD_X_VALUES + 2 * HELD_X_EACH,
     HELD_KEPT = 16,                                                    /* tiles */
-    HELD_BUFFERS = 4,                                                  /* of sums */
     HELD_X_SCALES = HELD_CHUNKS * SL_CHUNK_GROUPS * SL_TILE_X / 2 * 16 /* bytes of a warp */
 };
 
 /* A unit is a tile. */
 typedef struct held_args {
     CUtensorMap maps[SL_LINEAR_SEGMENTS];
+    CUtensorMap values, scales, sums; /* of x */
     sl_matvec_args op;
-    int32_t rows;                     /* of x in the bucket */
     int32_t pairs, per_phase, phases; /* pairs of chunks of a row, of all phases but the last */
     int32_t teams;                    /* a power of two */
     int32_t group;                    /* tiles between which x is loaded and outputs are kept */
@@ -61,11 +69,9 @@ template <int TYPE> struct held_x {
     }
 };
 
-/* Where word i of a group lies in the staged 128 columns of a row: moved by pieces of 16 bytes, so that the
- * rows that a half of a warp reads are on different banks. */
+/* Word i of a group of a row of 128 columns of x. */
 static __device__ __forceinline__ uint32_t held_word(const uint32_t *staged, int32_t row, int g, int32_t i) {
-    const int32_t piece = (2 * g + i / 4) ^ ((row & 3) << 1) ^ (row >> 2);
-    return staged[row * 32 + piece * 4 + i % 4];
+    return staged[row * 32 + ((2 * g + i / 4) ^ row) * 4 + i % 4];
 }
 
 /* Words as the lane finds the weights: order_group's. */
@@ -74,8 +80,7 @@ static __device__ __forceinline__ uint2 held_values(const uint32_t *staged, int 
     const int32_t row = lane / 4, t = lane % 4;
     const auto word = [&](int32_t i) { return held_word(staged, row, g, i); };
     if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
-        const int32_t piece = (2 * g + t / 2) ^ ((row & 3) << 1) ^ (row >> 2);
-        return *(const uint2 *)(staged + row * 32 + piece * 4 + t % 2 * 2);
+        return *(const uint2 *)(staged + row * 32 + ((2 * g + t / 2) ^ row) * 4 + t % 2 * 2);
     }
     if (sl_chunk_shape<TYPE>::INTERLEAVED) {
         uint32_t moved[2];
@@ -101,21 +106,13 @@ static __device__ __forceinline__ uint2 held_values(const uint32_t *staged, int 
 }
 
 /* What a warp holds of x, and the products of its chunks: SUMS sums of a tile's outputs, which are added in
- * order; SCALES bytes of shared memory. */
+ * order; SCALES bytes of shared memory; BUFFERS of all warps' sums. */
 template <int TYPE, bool EXACT> struct held_part {
-    enum { SUMS = HELD_CHUNKS, SCALES = HELD_X_SCALES };
-    typedef struct raw {
-        uint4 values[2 * HELD_CHUNKS][2]; /* [half of a chunk][half of the rows] */
-        float4 scale;
-        int4 sum;
-    } raw;
+    enum { SUMS = HELD_CHUNKS, SCALES = HELD_X_SCALES, BUFFERS = HELD_FINISHERS };
     held_x<TYPE> x[HELD_CHUNKS];
 
-    /* The chunks from `chunk` on of the first `rows` rows; what is not there is zero. */
-    static __device__ __forceinline__ void fetch(const sl_matvec_args &op, int32_t rows, int32_t chunk,
-                                                 raw *from);
-    /* staged: 1024 bytes; scales: SCALES. */
-    __device__ __forceinline__ void place(const raw &from, uint32_t *staged, float4 *scales);
+    /* from: HELD_X_BYTES in shared memory, all there; scales: SCALES. */
+    __device__ __forceinline__ void place(const unsigned char *from, float4 *scales);
     /* w: of chunk c, as sl_tile's. */
     __device__ __forceinline__ void add(int c, const unsigned char *const w[2], float sums[SUMS][4]) const {
         sl_tile<TYPE>::add(w, x[c], (int32_t)threadIdx.x % SL_WARP, sums[c]);
@@ -123,38 +120,12 @@ template <int TYPE, bool EXACT> struct held_part {
 };
 
 template <int TYPE, bool EXACT>
-__device__ __forceinline__ void held_part<TYPE, EXACT>::fetch(const sl_matvec_args &op, int32_t rows,
-                                                              int32_t chunk, raw *from) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-#pragma unroll
-    for (int h = 0; h < 2 * HELD_CHUNKS; h++) {
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int32_t row = 4 * k + lane / 8;
-            from->values[h][k] = make_uint4(0, 0, 0, 0);
-            if (row < rows && chunk + h / 2 < op.chunks) {
-                from->values[h][k] =
-                    ((const uint4 *)sl_q8_32_of(op.x, row).values)[16 * chunk + 8 * h + lane % 8];
-            }
-        }
-    }
-    const int32_t c = lane / 16, row = lane / 2 % 8, half = lane % 2;
-    from->scale = make_float4(0, 0, 0, 0);
-    from->sum = make_int4(0, 0, 0, 0);
-    if (row < rows && chunk + c < op.chunks) {
-        const sl_q8_32 planes = sl_q8_32_of(op.x, row);
-        from->scale = ((const float4 *)planes.scales)[2 * (chunk + c) + half];
-        from->sum = ((const int4 *)planes.sums)[2 * (chunk + c) + half];
-    }
-}
-
-template <int TYPE, bool EXACT>
-__device__ __forceinline__ void held_part<TYPE, EXACT>::place(const raw &from, uint32_t *staged,
-                                                              float4 *scales) {
+__device__ __forceinline__ void held_part<TYPE, EXACT>::place(const unsigned char *from, float4 *scales) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t c = lane / 16, row = lane / 2 % 8, half = lane % 2;
-    const float4 scale = from.scale;
-    const int4 sum = from.sum;
+    const float4 *of_rows = (const float4 *)(const void *)(from + 2 * HELD_CHUNKS * HELD_X_VALUES);
+    const float4 scale = of_rows[4 * row + 2 * c + half];
+    const int4 sum = ((const int4 *)(const void *)of_rows)[HELD_X_EACH / 16 + 4 * row + 2 * c + half];
     const float each[4] = {scale.x, scale.y, scale.z, scale.w};
     const int32_t sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
@@ -168,16 +139,10 @@ __device__ __forceinline__ void held_part<TYPE, EXACT>::place(const raw &from, u
     }
 #pragma unroll
     for (int h = 0; h < 2 * HELD_CHUNKS; h++) {
-        __syncwarp();
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int32_t r = 4 * k + lane / 8, piece = lane % 8 ^ (r & 3) << 1 ^ r >> 2;
-            ((uint4 *)staged)[r * 8 + piece] = from.values[h][k];
-        }
-        __syncwarp();
 #pragma unroll
         for (int g = 0; g < 4; g++) {
-            x[h / 2].held[h % 2 * 4 + g] = held_values<TYPE>(staged, g, lane);
+            x[h / 2].held[h % 2 * 4 + g] =
+                held_values<TYPE>((const uint32_t *)(const void *)(from + h * HELD_X_VALUES), g, lane);
         }
     }
     __syncwarp();
@@ -233,63 +198,63 @@ typedef struct held_four {
     uint32_t scales[2], starts[2], sums[2];
 } held_four;
 
+/* A lane's part of a chunk's weights. */
+typedef struct held_tile_q4_k {
+    uint4 heads[2];     /* [row] */
+    uint2 quants[4][2]; /* [64 columns][row] */
+} held_tile_q4_k;
+
 template <> struct held_part<SL_QTYPE_Q4_K, false> {
-    enum { SUMS = 1, SCALES = 0 };
-    typedef struct raw {
-        uint2 values[HELD_CHUNKS][SL_CHUNK_GROUPS];
-        float scales[HELD_CHUNKS][2];
-        int32_t sums[HELD_CHUNKS][2];
-    } raw;
+    enum { SUMS = 1, SCALES = 0, BUFFERS = 2 * HELD_FINISHERS };
     held_four x[HELD_CHUNKS];
 
-    static __device__ __forceinline__ void fetch(const sl_matvec_args &op, int32_t rows, int32_t chunk,
-                                                 raw *from) {
-        const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane / 4, t = lane % 4;
-        const sl_q8_32 planes = sl_q8_32_of(op.x, row);
-#pragma unroll
-        for (int c = 0; c < HELD_CHUNKS; c++) {
-            const bool there = row < rows && chunk + c < op.chunks;
-#pragma unroll
-            for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-                from->values[c][g] = make_uint2(0, 0);
-                if (there) {
-                    from->values[c][g] = ((const uint2 *)planes.values)[32 * (chunk + c) + 4 * g + t];
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                from->scales[c][h] = there ? planes.scales[SL_CHUNK_GROUPS * (chunk + c) + 4 * h + t] : 0.0f;
-                from->sums[c][h] = there ? planes.sums[SL_CHUNK_GROUPS * (chunk + c) + 4 * h + t] : 0;
-            }
-        }
-    }
-
-    __device__ __forceinline__ void place(const raw &from, uint32_t *, float4 *) {
-        const int32_t t = (int32_t)threadIdx.x % 4;
+    __device__ __forceinline__ void place(const unsigned char *from, float4 *) {
+        const int32_t lane = (int32_t)threadIdx.x % SL_WARP, t = lane % 4;
+        const float *scales = (const float *)(const void *)(from + 2 * HELD_CHUNKS * HELD_X_VALUES);
+        const int32_t *sums = (const int32_t *)(const void *)scales + HELD_X_EACH / 4;
         const float up = t % 2 ? HELD_UP * 0.0625f : HELD_UP;
 #pragma unroll
         for (int c = 0; c < HELD_CHUNKS; c++) {
 #pragma unroll
             for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-                x[c].values[g] = from.values[c][g];
+                const unsigned char *half = from + (2 * c + g / 4) * HELD_X_VALUES;
+                x[c].values[g] =
+                    held_values<SL_QTYPE_Q4_K>((const uint32_t *)(const void *)half, g % 4, lane);
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                x[c].scales[h] = held_split(from.scales[c][h] * up);
-                x[c].starts[h] = held_split(from.scales[c][h] * HELD_START_UP);
-                x[c].sums[h] = held_split(from.scales[c][h] * -(float)from.sums[c][h]);
+                const int32_t at = (lane / 4 * HELD_CHUNKS + c) * SL_CHUNK_GROUPS + 4 * h + t;
+                x[c].scales[h] = held_split(scales[at] * up);
+                x[c].starts[h] = held_split(scales[at] * HELD_START_UP);
+                x[c].sums[h] = held_split(scales[at] * -(float)sums[at]);
             }
         }
     }
 
-    __device__ __forceinline__ void add(int c, const unsigned char *const w[2], float sums[SUMS][4]) const {
+    /* Read before it is multiplied, so that the slot can be filled again meanwhile. w: rows lane / 4 and 8
+     * further. */
+    static __device__ __forceinline__ held_tile_q4_k load(const unsigned char *const w[2]) {
+        const int32_t t = (int32_t)threadIdx.x % 4;
+        held_tile_q4_k tile;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            tile.heads[r] = *(const uint4 *)w[r];
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                tile.quants[p][r] = *(const uint2 *)(w[r] + 16 + 32 * p + 8 * t);
+            }
+        }
+        return tile;
+    }
+
+    __device__ __forceinline__ void add(int c, const held_tile_q4_k &tile, float sums[SUMS][4]) const {
         const int32_t t = (int32_t)threadIdx.x % 4;
         const uint32_t select = 0x4040u | (uint32_t)t * 0x0101u;
         float acc[4] = {}, least[4] = {}, d[2], m[2];
         uint32_t scales[2][2], minima[2][2]; /* [groups from 4 h on][row] */
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const sl_kquant_head head = sl_kquant_head_of(w[r]);
+            const sl_kquant_head head = sl_kquant_head_of(tile.heads[r]);
             d[r] = head.d * HELD_DOWN;
             m[r] = -head.m;
 #pragma unroll
@@ -305,8 +270,7 @@ template <> struct held_part<SL_QTYPE_Q4_K, false> {
         }
 #pragma unroll
         for (int p = 0; p < 4; p++) {
-            const uint2 low[2] = {*(const uint2 *)(w[0] + 16 + 32 * p + 8 * t),
-                                  *(const uint2 *)(w[1] + 16 + 32 * p + 8 * t)};
+            const uint2(&low)[2] = tile.quants[p];
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const int g = 2 * p + n, start = n ? 16 * HELD_START : (int)HELD_START;
@@ -382,7 +346,7 @@ static __device__ __forceinline__ void held_settle(const held_args &args, int32_
 /* ---- sums ---- */
 
 typedef struct held_memory {
-    float *sums;          /* HELD_BUFFERS of [pair of the phase][team][a pair's sums][HELD_SUMS] */
+    float *sums;          /* buffers of [pair of the phase][team][a pair's sums][HELD_SUMS] */
     float *kept;          /* [tile of the group][HELD_TILE] */
     uint32_t full, empty; /* barriers of the buffers */
 } held_memory;
@@ -418,17 +382,18 @@ static __device__ __forceinline__ void held_count(int32_t (&turns)[HELD_FINISHER
 template <int TYPE, bool EXACT>
 static __device__ __forceinline__ float *held_own(const held_args &args, const held_memory &memory,
                                                   int32_t index, int32_t team, int32_t pair) {
-    return memory.sums + ((index % HELD_BUFFERS * args.per_phase + pair) * args.teams + team) *
-                             (held_part<TYPE, EXACT>::SUMS * HELD_SUMS);
+    return memory.sums +
+           ((index % held_part<TYPE, EXACT>::BUFFERS * args.per_phase + pair) * args.teams + team) *
+               (held_part<TYPE, EXACT>::SUMS * HELD_SUMS);
 }
 
 #if __CUDA_ARCH__ >= 900
 
 /* Until the sums that were in its buffer have been added. */
+template <int BUFFERS>
 static __device__ __forceinline__ void held_await(const held_memory &memory, int32_t index) {
-    if (index >= HELD_BUFFERS) {
-        sl_barrier_wait(memory.empty + 8 * (uint32_t)(index % HELD_BUFFERS),
-                        (uint32_t)(index / HELD_BUFFERS - 1) & 1);
+    if (index >= BUFFERS) {
+        sl_barrier_wait(memory.empty + 8 * (uint32_t)(index % BUFFERS), (uint32_t)(index / BUFFERS - 1) & 1);
     }
 }
 
@@ -594,7 +559,8 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
             if (held_finisher(args, turn) != which) {
                 continue;
             }
-            const int32_t buffer = index % HELD_BUFFERS, count = min(args.teams, stop - tile);
+            const int32_t buffer = index % held_part<TYPE, EXACT>::BUFFERS,
+                          count = min(args.teams, stop - tile);
 #pragma unroll 1
             for (int32_t team = 0; team < count; team++) {
                 float4 *kept = (float4 *)memory.kept + (tile + team - here.begin) * SL_WARP + lane;
@@ -603,7 +569,8 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
                     target = held_target_of(args.op, tile + team, stores);
                 }
                 if (team == 0) {
-                    sl_barrier_wait(memory.full + 8 * (uint32_t)buffer, (uint32_t)(index / HELD_BUFFERS) & 1);
+                    sl_barrier_wait(memory.full + 8 * (uint32_t)buffer,
+                                    (uint32_t)(index / held_part<TYPE, EXACT>::BUFFERS) & 1);
                 }
                 const float4 value = held_total<TYPE, EXACT>(
                     args,
@@ -655,7 +622,8 @@ typedef struct held_warp {
     bool works;
     int32_t end;
     unsigned char *slots;
-    uint32_t barriers; /* of the slots */
+    uint32_t barriers; /* of the slots, and of x */
+    unsigned char *x;
     float4 *scales;
     held_cursor next; /* where it copies */
     int32_t item;     /* of the pair */
@@ -695,25 +663,40 @@ static __device__ __forceinline__ void held_multiply(const held_args &args, cons
     typedef held_shape<TYPE> shape;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     float part[held_part<TYPE, EXACT>::SUMS][4] = {};
+    const unsigned char *w[2];
+    const auto enter = [&](int c) { /* the slot of chunk c */
+                                    const uint32_t slot = *used % SLOTS;
+                                    if (c % shape::ITEM == 0) {
+                                        sl_barrier_wait(warp->barriers + 8 * slot, *used / SLOTS & 1);
+                                    }
+                                    w[0] = warp->slots + slot * shape::SLOT +
+                                           lane / 4 * sl_tile_shape<TYPE>::STRIDE +
+                                           c % shape::ITEM * sl_chunk_shape<TYPE>::BYTES;
+                                    w[1] = w[0] + 8 * sl_tile_shape<TYPE>::STRIDE;
+    };
+    const auto leave = [&]() {
+        sl_fence_reads();
+        __syncwarp();
+        held_copy_next<TYPE>(args, warp, *used % SLOTS);
+        ++*used;
+    };
 #pragma unroll
     for (int c = 0; c < HELD_CHUNKS; c++) {
-        const uint32_t slot = *used % SLOTS;
-        if (c % shape::ITEM == 0) {
-            sl_barrier_wait(warp->barriers + 8 * slot, *used / SLOTS & 1);
-        }
-        const unsigned char *w[2];
-        w[0] = warp->slots + slot * shape::SLOT + lane / 4 * sl_tile_shape<TYPE>::STRIDE +
-               c % shape::ITEM * sl_chunk_shape<TYPE>::BYTES;
-        w[1] = w[0] + 8 * sl_tile_shape<TYPE>::STRIDE;
-        x.add(c, w, part);
-        if (c % shape::ITEM == shape::ITEM - 1) {
-            sl_fence_reads();
-            __syncwarp();
-            held_copy_next<TYPE>(args, warp, slot);
-            ++*used;
+        enter(c);
+        if constexpr (EXACT) {
+            x.add(c, w, part);
+            if (c % shape::ITEM == shape::ITEM - 1) {
+                leave();
+            }
+        } else {
+            const auto tile = x.load(w);
+            if (c % shape::ITEM == shape::ITEM - 1) {
+                leave();
+            }
+            x.add(c, tile, part);
         }
     }
-    held_await(memory, index);
+    held_await<held_part<TYPE, EXACT>::BUFFERS>(memory, index);
     float *own = held_own<TYPE, EXACT>(args, memory, index, warp->team, warp->pair) +
                  lane % 4 * 2 * HELD_STRIDE + lane / 4;
 #pragma unroll
@@ -725,6 +708,24 @@ static __device__ __forceinline__ void held_multiply(const held_args &args, cons
     }
 }
 
+/* x of the warp's chunks of a phase. */
+template <int SLOTS>
+static __device__ __forceinline__ void held_bring_x(const held_args &args, const held_warp &warp,
+                                                    int32_t phase) {
+    if (threadIdx.x % SL_WARP == 0) {
+        const int32_t pair = phase * args.per_phase + warp.pair;
+        const uint32_t barrier = warp.barriers + 8 * SLOTS, to = sl_shared_address(warp.x);
+        const uint32_t scales = to + 2 * HELD_CHUNKS * HELD_X_VALUES;
+        sl_barrier_expect(barrier, HELD_X_BYTES);
+        for (int h = 0; h < 2 * HELD_CHUNKS; h++) {
+            sl_box_copy(to + (uint32_t)(h * HELD_X_VALUES), &args.values, 128 * (2 * HELD_CHUNKS * pair + h),
+                        0, 0, barrier);
+        }
+        sl_box_copy(scales, &args.scales, HELD_X_ROW * pair, 0, 0, barrier);
+        sl_box_copy(scales + HELD_X_EACH, &args.sums, HELD_X_ROW * pair, 0, 0, barrier);
+    }
+}
+
 /* All tiles of the block, from here on. */
 template <int TYPE, bool EXACT, int SLOTS>
 static __device__ __forceinline__ void held_multiply_all(const held_args &args, const held_memory &memory,
@@ -732,21 +733,25 @@ static __device__ __forceinline__ void held_multiply_all(const held_args &args, 
     held_part<TYPE, EXACT> x;
     int32_t turns[HELD_FINISHERS] = {};
     uint32_t used = 0;
-    bool first = true;
+    uint32_t phases = 0;
+    if (warp->works) {
+        held_bring_x<SLOTS>(args, *warp, 0);
+    }
 #pragma unroll 1
     while (here.begin < warp->end) {
         const int32_t first_pair = here.phase * args.per_phase, stop = held_stop(args, here, warp->end);
-        if (first || args.phases > 1) {
-            const int32_t index = held_index(turns, 0);
-            held_await(memory, index);
+        if (phases == 0 || args.phases > 1) {
             if (warp->works) {
-                typename held_part<TYPE, EXACT>::raw from;
-                x.fetch(args.op, args.rows, (first_pair + warp->pair) * HELD_CHUNKS, &from);
-                x.place(from, (uint32_t *)held_own<TYPE, EXACT>(args, memory, index, warp->team, warp->pair),
-                        warp->scales);
+                sl_barrier_wait(warp->barriers + 8 * SLOTS, phases & 1);
+                x.place(warp->x, warp->scales);
+                sl_fence_reads();
+                __syncwarp();
+                if (args.phases > 1 && (here.phase + 1 < args.phases || stop < warp->end)) {
+                    held_bring_x<SLOTS>(args, *warp, here.phase + 1 < args.phases ? here.phase + 1 : 0);
+                }
             }
+            phases++;
             sl_let_next_begin();
-            first = false;
         }
         const bool owns = warp->works && first_pair + warp->pair < args.pairs;
 #pragma unroll 1
@@ -756,11 +761,11 @@ static __device__ __forceinline__ void held_multiply_all(const held_args &args, 
             if (owns && tile + warp->team < stop) {
                 held_multiply<TYPE, EXACT, SLOTS>(args, memory, warp, x, index, &used);
             } else { /* nor may it arrive before the others did the last time */
-                held_await(memory, index);
+                held_await<held_part<TYPE, EXACT>::BUFFERS>(memory, index);
             }
             __syncwarp();
             if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
-                sl_barrier_arrive(memory.full + 8 * (uint32_t)(index % HELD_BUFFERS));
+                sl_barrier_arrive(memory.full + 8 * (uint32_t)(index % held_part<TYPE, EXACT>::BUFFERS));
             }
         }
         held_leave(args, 0, warp->end, &here);
@@ -770,25 +775,27 @@ static __device__ __forceinline__ void held_multiply_all(const held_args &args, 
 #endif
 
 template <int TYPE, bool EXACT, int SLOTS>
-static __global__ void __launch_bounds__(HELD_THREADS, 1)
-    held_kernel(const __grid_constant__ held_args args) {
+static __global__ void __maxnreg__(HELD_REGISTERS) held_kernel(const __grid_constant__ held_args args) {
 #if __CUDA_ARCH__ >= 900
     typedef held_shape<TYPE> shape;
     extern __shared__ __align__(128) unsigned char shared[];
     const int32_t index = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    unsigned char *after = shared + HELD_WARPS * SLOTS * shape::SLOT;
+    unsigned char *base = shared + (0u - sl_shared_address(shared)) % 1024;
+    unsigned char *slots = base + HELD_WARPS * HELD_X_BYTES,
+                  *after = slots + HELD_WARPS * SLOTS * shape::SLOT;
     held_memory memory;
     memory.sums = (float *)(after + HELD_WARPS * held_part<TYPE, EXACT>::SCALES);
-    memory.kept =
-        memory.sums + HELD_BUFFERS * args.per_phase * args.teams * held_part<TYPE, EXACT>::SUMS * HELD_SUMS;
+    memory.kept = memory.sums + held_part<TYPE, EXACT>::BUFFERS * args.per_phase * args.teams *
+                                    held_part<TYPE, EXACT>::SUMS * HELD_SUMS;
     memory.full = sl_shared_address(memory.kept + (args.phases > 1 ? args.group * HELD_TILE : 0));
-    memory.empty = memory.full + 8 * HELD_BUFFERS;
+    memory.empty = memory.full + 8 * held_part<TYPE, EXACT>::BUFFERS;
     held_warp warp;
     warp.team = index / args.per_phase;
     warp.pair = index - warp.team * args.per_phase;
     warp.works = index < HELD_WARPS && warp.team < args.teams;
-    warp.slots = shared + index * SLOTS * shape::SLOT;
-    warp.barriers = memory.empty + (uint32_t)(8 * (HELD_BUFFERS + index * SLOTS));
+    warp.x = base + index * HELD_X_BYTES;
+    warp.slots = slots + index * SLOTS * shape::SLOT;
+    warp.barriers = memory.empty + (uint32_t)(8 * (held_part<TYPE, EXACT>::BUFFERS + index * (SLOTS + 1)));
     warp.scales = (float4 *)(after + index * held_part<TYPE, EXACT>::SCALES);
     held_cursor here = {};
     sl_matvec_range(args.op, &here.begin, &warp.end);
@@ -796,12 +803,12 @@ static __global__ void __launch_bounds__(HELD_THREADS, 1)
     warp.item = 0;
     held_settle(args, warp.team, warp.pair, warp.end, &warp.next);
     if (lane == 0 && index == HELD_WARPS) {
-        for (uint32_t i = 0; i < HELD_BUFFERS; i++) {
+        for (uint32_t i = 0; i < held_part<TYPE, EXACT>::BUFFERS; i++) {
             sl_barrier_init(memory.full + 8 * i, HELD_WARPS * SL_ARRIVING_LANES);
             sl_barrier_init(memory.empty + 8 * i, SL_ARRIVING_LANES);
         }
     } else if (lane == 0 && index < HELD_WARPS) {
-        for (int i = 0; i < SLOTS; i++) {
+        for (int i = 0; i < SLOTS + 1; i++) {
             sl_barrier_init(warp.barriers + 8 * (uint32_t)i, 1);
         }
         sl_barrier_fence();
@@ -812,6 +819,10 @@ static __global__ void __launch_bounds__(HELD_THREADS, 1)
     }
     if (index >= HELD_WARPS) {
         held_touch(args);
+    } else if (lane == 0) {
+        sl_map_prefetch(&args.values);
+        sl_map_prefetch(&args.scales);
+        sl_map_prefetch(&args.sums);
     }
     sl_wait_for_inputs();
     if (index >= HELD_WARPS) {
@@ -844,6 +855,49 @@ static inline void held_divide(held_args *args) {
     }
 }
 
+/* A tensor map of `bytes` bytes of each of `rows` rows, and boxes of `box` bytes of all of them. */
+static inline cudaError_t held_map_x(const void *data, uint64_t row_bytes, int32_t rows, int32_t bytes,
+                                     uint32_t box, CUtensorMap *map) {
+    sl_cuda_tensor tensor = {};
+    tensor.data = data;
+    tensor.element_bytes = 1;
+    tensor.sizes[0] = (uint64_t)bytes;
+    tensor.sizes[1] = (uint64_t)rows;
+    tensor.sizes[2] = 1;
+    tensor.strides[0] = row_bytes;
+    tensor.strides[1] = row_bytes * (uint64_t)rows;
+    tensor.box[0] = box;
+    tensor.box[1] = SL_TILE_X;
+    tensor.swizzles = box == 128;
+    return sl_cuda_tensor_map(&tensor, map);
+}
+
+/* Maps of the weights, and of the first `rows` rows of x. */
+template <int TYPE> static cudaError_t held_map(int32_t rows, held_args *args) {
+    const sl_cuda_operand &x = args->op.x;
+    const unsigned char *values = x.data + x.column, *scales = x.data + x.width + x.column / 8;
+    const int32_t count = rows < SL_TILE_X ? rows : (int32_t)SL_TILE_X, columns = args->op.chunks * SL_CHUNK;
+    cudaError_t code = held_map_x(values, x.row_bytes, count, columns, 128, &args->values);
+    code = code ? code : held_map_x(scales, x.row_bytes, count, columns / 8, HELD_X_ROW, &args->scales);
+    code = code ? code
+                : held_map_x(scales + x.width / 8, x.row_bytes, count, columns / 8, HELD_X_ROW, &args->sums);
+    for (int32_t s = 0; s < args->op.segments && !code; s++) {
+        const sl_cuda_weight &weight = args->op.weights[s];
+        sl_cuda_tensor tensor = {};
+        tensor.data = weight.data;
+        tensor.element_bytes = 2;
+        tensor.sizes[0] = weight.row_bytes / 2;
+        tensor.sizes[1] = (uint64_t)weight.rows;
+        tensor.sizes[2] = 1;
+        tensor.strides[0] = weight.row_bytes;
+        tensor.strides[1] = weight.row_bytes * (uint64_t)weight.rows;
+        tensor.box[0] = sl_tile_shape<TYPE>::STRIDE / 2;
+        tensor.box[1] = SL_TILE_ROWS;
+        code = sl_cuda_tensor_map(&tensor, &args->maps[s]);
+    }
+    return code;
+}
+
 /* As ring_launch. */
 template <int TYPE, bool EXACT, int SLOTS>
 static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
@@ -863,30 +917,17 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.pairs = (args.op.chunks + HELD_CHUNKS - 1) / HELD_CHUNKS;
     held_divide(&args);
     args.group = args.phases > 1 && each > HELD_KEPT ? (int32_t)HELD_KEPT : each;
-    args.rows = op->rows[op->out[0].rows] < SL_TILE_X ? op->rows[op->out[0].rows] : (int32_t)SL_TILE_X;
-    for (int32_t s = 0; s < args.op.segments; s++) {
-        const sl_cuda_weight &weight = args.op.weights[s];
-        sl_cuda_tensor tensor = {};
-        tensor.data = weight.data;
-        tensor.element_bytes = 2;
-        tensor.sizes[0] = weight.row_bytes / 2;
-        tensor.sizes[1] = (uint64_t)weight.rows;
-        tensor.sizes[2] = 1;
-        tensor.strides[0] = weight.row_bytes;
-        tensor.strides[1] = weight.row_bytes * (uint64_t)weight.rows;
-        tensor.box[0] = sl_tile_shape<TYPE>::STRIDE / 2;
-        tensor.box[1] = SL_TILE_ROWS;
-        const cudaError_t code = sl_cuda_tensor_map(&tensor, &args.maps[s]);
-        if (code) {
-            return code;
-        }
+    const cudaError_t code = held_map<TYPE>(op->rows[op->out[0].rows], &args);
+    if (code) {
+        return code;
     }
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along);
     shape.block = dim3(HELD_THREADS);
     shape.shared_bytes =
-        (uint32_t)(HELD_WARPS * (SLOTS * (held_shape<TYPE>::SLOT + 8) + held_part<TYPE, EXACT>::SCALES) +
-                   HELD_BUFFERS *
+        (uint32_t)(HELD_WARPS * (HELD_X_BYTES + 8 + SLOTS * (held_shape<TYPE>::SLOT + 8) +
+                                 held_part<TYPE, EXACT>::SCALES) +
+                   held_part<TYPE, EXACT>::BUFFERS *
                        (args.per_phase * args.teams * held_part<TYPE, EXACT>::SUMS * HELD_SUMS * 4 + 16) +
                    (args.phases > 1 ? args.group * HELD_TILE * 4 : 0));
     const uint32_t most = (uint32_t)context->shared_bytes;
