@@ -898,14 +898,18 @@ template <int TYPE> static cudaError_t held_map(int32_t rows, held_args *args) {
     return code;
 }
 
+/* Of shared memory, where `warps` of the warps work, and the outputs of `kept` tiles are kept. */
+template <int TYPE, bool EXACT, int SLOTS> static constexpr int32_t held_bytes(int32_t warps, int32_t kept) {
+    typedef held_part<TYPE, EXACT> part;
+    return 1024 + HELD_WARPS * (HELD_X_BYTES + 8 + SLOTS * (held_shape<TYPE>::SLOT + 8) + part::SCALES) +
+           part::BUFFERS * (warps * part::SUMS * HELD_SUMS * 4 + 16) + kept * HELD_TILE * 4;
+}
+
 /* As ring_launch. */
 template <int TYPE, bool EXACT, int SLOTS>
 static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
-    static_assert(HELD_WARPS * (SLOTS * (held_shape<TYPE>::SLOT + 8) + held_part<TYPE, EXACT>::SCALES) +
-                          HELD_BUFFERS * (HELD_WARPS * held_part<TYPE, EXACT>::SUMS * HELD_SUMS * 4 + 16) +
-                          HELD_KEPT * HELD_TILE * 4 <=
-                      MATVEC_SHARED_BYTES,
+    static_assert(held_bytes<TYPE, EXACT, SLOTS>(HELD_WARPS, HELD_KEPT) <= MATVEC_SHARED_BYTES,
                   "a block fits");
     held_args args = {};
     args.op = sl_matvec_args_of(context, op);
@@ -924,12 +928,8 @@ static cudaError_t held_launch(const sl_cuda_context *context, const sl_cuda_op 
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along);
     shape.block = dim3(HELD_THREADS);
-    shape.shared_bytes =
-        (uint32_t)(HELD_WARPS * (HELD_X_BYTES + 8 + SLOTS * (held_shape<TYPE>::SLOT + 8) +
-                                 held_part<TYPE, EXACT>::SCALES) +
-                   held_part<TYPE, EXACT>::BUFFERS *
-                       (args.per_phase * args.teams * held_part<TYPE, EXACT>::SUMS * HELD_SUMS * 4 + 16) +
-                   (args.phases > 1 ? args.group * HELD_TILE * 4 : 0));
+    shape.shared_bytes = (uint32_t)held_bytes<TYPE, EXACT, SLOTS>(args.per_phase * args.teams,
+                                                                  args.phases > 1 ? args.group : 0);
     const uint32_t most = (uint32_t)context->shared_bytes;
     shape.shared_bytes = shape.shared_bytes > most / 2 ? shape.shared_bytes : most / 2; /* one block */
     return sl_launch(context, stream, shape, held_kernel<TYPE, EXACT, SLOTS>, args);
