@@ -248,6 +248,12 @@ template <int TYPE, int WARPS, int SLOTS> static inline uint32_t ring_bytes(cons
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
+    enum { MOST_CHUNKS = MATVEC_COLUMNS / SL_CHUNK };
+    static_assert(WARPS * (warp_ring<TYPE, 1>::SLOT + 16) +
+                          MOST_CHUNKS * ((int)sl_chunk_shape<TYPE>::RECORD + 2 * SL_GRANULE * 4) +
+                          2 * SL_GRANULE * 4 + RING_SUMS * 4 <=
+                      MATVEC_SHARED_BYTES,
+                  "a block fits");
     ring_args args = {};
     args.op = sl_matvec_args_of(context, op);
     const int32_t chunks = args.op.chunks, rows = op->rows[op->out[0].rows];

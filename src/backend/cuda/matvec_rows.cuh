@@ -16,7 +16,8 @@ enum {
     ROWS_STRIDE = 20, /* of a row of x in a chunk's sums: 16 and what keeps the banks apart */
     ROWS_SUMS = ROWS_STRIDE * SL_TILE_X,
     ROWS_TILE = SL_TILE_ROWS * SL_TILE_X,
-    ROWS_KEPT = 16 /* tiles */
+    ROWS_KEPT = 16,   /* tiles */
+    ROWS_ROOM = 20480 /* bytes for chunks' sums */
 };
 
 /* A unit is a tile. */
@@ -261,7 +262,12 @@ template <int TYPE, int WARPS, int SLOTS> static inline uint32_t rows_bytes(cons
 /* As ring_launch. */
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
-                               int32_t sum_bytes, cudaStream_t stream) {
+                               cudaStream_t stream) {
+    static_assert(WARPS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
+                          ROWS_PHASE * (sl_tile_shape<TYPE>::X_BYTES + ROWS_SUMS * 4) + ROWS_ROOM +
+                          ROWS_KEPT * ROWS_TILE * 4 <=
+                      MATVEC_SHARED_BYTES,
+                  "a block fits");
     rows_args args = {};
     args.op = sl_matvec_args_of(context, op);
     const int32_t chunks = args.op.chunks, staged = chunks < ROWS_PHASE ? chunks : (int32_t)ROWS_PHASE;
@@ -270,7 +276,7 @@ static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op 
     const int32_t along = sl_matvec_cut(SL_TILE_ROWS, blocks, &args.op);
     const int32_t each = sl_matvec_most(args.op) * args.op.granule;
     args.group = args.keeps && each > ROWS_KEPT ? (int32_t)ROWS_KEPT : each;
-    const int32_t fit = sum_bytes / (staged * ROWS_SUMS * 4);
+    const int32_t fit = ROWS_ROOM / (staged * ROWS_SUMS * 4);
     args.batch = fit < 1 ? 1 : fit < args.group ? fit : args.group;
     const int32_t last = chunks - (args.phases - 1) * ROWS_PHASE, item = sl_tile_shape<TYPE>::ITEM;
     args.per_items[0] = sl_matvec_inverse((last + item - 1) / item);

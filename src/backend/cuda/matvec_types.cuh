@@ -8,7 +8,7 @@
 #include "backend/cuda/matvec_stream.cuh"
 
 /* Where there is room, more slots keep more copies under way. */
-enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3, MATVEC_ROWS_SUMS = 20480 /* bytes */ };
+enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3 };
 
 /* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
 template <int TYPE> struct matvec_sizes {
@@ -35,7 +35,7 @@ template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
     SL_CUDA_RUN(sl_cuda_linear_rows_##name) {                                                                \
         typedef matvec_sizes<SL_QTYPE_##ID> sizes;                                                           \
         return rows_launch<SL_QTYPE_##ID, sizes::ROWS_WARPS, sizes::ROWS_SLOTS>(                             \
-            context, op, context->processors, MATVEC_ROWS_SUMS, stream);                                     \
+            context, op, context->processors, stream);                                                       \
     }
 /* Where there is sl_half_chunk. */
 #define MATVEC_RUN_STREAM(ID, name)                                                                          \
