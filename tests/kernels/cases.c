@@ -235,6 +235,9 @@ static const linear_shape linear_shapes[] = {
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
     {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},
     {.rows = 2, .columns = 4096, .outputs = {2100}, .residual = true, .single = true, .how = OUTLIERS},
+    {.rows = 3, .columns = 256, .outputs = {5, 300}, .raw = true, .single = true, .how = SATURATED},
+    {.rows = 2, .columns = 9216, .outputs = {70, 33, 1}, .bias = true, .residual = true, .single = true},
+    {.rows = 2, .columns = 32768, .outputs = {40}, .raw = true, .single = true}, /* the longest of ring */
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 
