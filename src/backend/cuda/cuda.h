@@ -260,6 +260,8 @@ SL_CUDA_RUN(sl_cuda_linear_ring_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_ring_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_ring_iq4_xs);
 SL_CUDA_RUN(sl_cuda_linear_ring_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_ring_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_ring_nvfp4_128);
 SL_CUDA_RUN(sl_cuda_linear_rows_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_rows_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_rows_q4_k);
@@ -273,6 +275,8 @@ SL_CUDA_RUN(sl_cuda_linear_rows_q3_k);
 SL_CUDA_RUN(sl_cuda_linear_rows_iq4_nl);
 SL_CUDA_RUN(sl_cuda_linear_rows_iq4_xs);
 SL_CUDA_RUN(sl_cuda_linear_rows_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_rows_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_rows_nvfp4_128);
 /* What all of them decline, and `units` nothing else. */
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_stream_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -291,6 +295,7 @@ cudaError_t sl_cuda_matvec_prepare_kquants(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_fives(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_bits(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_tables(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_nvfp4(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_held(int most_bytes);
 /* matvec_units.cu, matmul_planes.cu: class "q8_256" for few and for many rows */

@@ -1,6 +1,7 @@
 /* Matrix products with few rows of x and NVFP4 or NVFP4_128 weights, y = x W^T (+ bias) (+ residual), with or
- * without experts. A warp takes a weight row, or more when there are several rows of x, and its lanes take
- * neighbouring words of quants, several under way at once.
+ * without experts, whose columns are no whole chunks (matvec_nvfp4.cuh takes those). A warp takes a weight
+ * row, or more when there are several rows of x, and its lanes take neighbouring words of quants, several
+ * under way at once.
  *
  * Class "q8_32/words": word i of a row's quants belongs to lane i % 32. dot, the sum of its eight integers
  * times those of x, is exact; a lane adds word after word, from 0: sum = fmaf(scale * dot, x's scale, sum).

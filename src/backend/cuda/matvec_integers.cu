@@ -15,6 +15,7 @@ cudaError_t sl_cuda_matvec_prepare(int device) {
     code = code ? code : sl_cuda_matvec_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_fives(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_bits(most_bytes);
+    code = code ? code : sl_cuda_matvec_prepare_nvfp4(most_bytes);
     return code ? code : sl_cuda_matvec_prepare_tables(most_bytes);
 }
 
