@@ -348,6 +348,10 @@ SL_CUDA_RUN(sl_cuda_linear_skinny_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_skinny_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_skinny_q5_k);
 SL_CUDA_RUN(sl_cuda_linear_skinny_q6_k);
+SL_CUDA_RUN(sl_cuda_linear_skinny_mxfp4);
+SL_CUDA_RUN(sl_cuda_linear_skinny_nvfp4);
+SL_CUDA_RUN(sl_cuda_linear_skinny_nvfp4_128);
+SL_CUDA_RUN(sl_cuda_linear_skinny_fp8_128);
 SL_CUDA_RUN(sl_cuda_gated_skinny);
 SL_CUDA_RUN(sl_cuda_gated_skinny_f16);
 SL_CUDA_RUN(sl_cuda_gated_skinny_bf16);
@@ -356,12 +360,17 @@ SL_CUDA_RUN(sl_cuda_gated_skinny_q4_0);
 SL_CUDA_RUN(sl_cuda_gated_skinny_q4_k);
 SL_CUDA_RUN(sl_cuda_gated_skinny_q5_k);
 SL_CUDA_RUN(sl_cuda_gated_skinny_q6_k);
+SL_CUDA_RUN(sl_cuda_gated_skinny_mxfp4);
+SL_CUDA_RUN(sl_cuda_gated_skinny_nvfp4);
+SL_CUDA_RUN(sl_cuda_gated_skinny_nvfp4_128);
+SL_CUDA_RUN(sl_cuda_gated_skinny_fp8_128);
 const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_skinny_prepare(int device);
 cudaError_t sl_cuda_skinny_prepare_legacy(void);
 cudaError_t sl_cuda_skinny_prepare_kquants(void);
+cudaError_t sl_cuda_skinny_prepare_small(void);
 /* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows,
  * `mmq_tile` for many */
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);

@@ -15,7 +15,8 @@ cudaError_t sl_cuda_skinny_prepare(int device) {
     code = skinny_prepare_type<SL_QTYPE_F16>();
     code = code ? code : skinny_prepare_type<SL_QTYPE_BF16>();
     code = code ? code : sl_cuda_skinny_prepare_legacy();
-    return code ? code : sl_cuda_skinny_prepare_kquants();
+    code = code ? code : sl_cuda_skinny_prepare_kquants();
+    return code ? code : sl_cuda_skinny_prepare_small();
 }
 
 const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -78,6 +79,14 @@ SL_CUDA_RUN(sl_cuda_gated_skinny) {
         return sl_cuda_gated_skinny_q5_k(context, op, stream);
     case SL_QTYPE_Q6_K:
         return sl_cuda_gated_skinny_q6_k(context, op, stream);
+    case SL_QTYPE_MXFP4:
+        return sl_cuda_gated_skinny_mxfp4(context, op, stream);
+    case SL_QTYPE_NVFP4:
+        return sl_cuda_gated_skinny_nvfp4(context, op, stream);
+    case SL_QTYPE_NVFP4_128:
+        return sl_cuda_gated_skinny_nvfp4_128(context, op, stream);
+    case SL_QTYPE_FP8_128:
+        return sl_cuda_gated_skinny_fp8_128(context, op, stream);
     default:
         return cudaErrorInvalidValue;
     }

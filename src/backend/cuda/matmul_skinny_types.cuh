@@ -40,6 +40,19 @@ template <> struct skinny_layout<SL_QTYPE_Q6_K> { /* copies begin up to 14 bytes
     enum { columns = 256, bytes = SL_Q6_K_BYTES, stride = 240, scales = 64, bits = 44 };
 };
 
+template <> struct skinny_layout<SL_QTYPE_MXFP4> { /* copies begin up to 8 bytes before, as of those below */
+    enum { columns = 256, bytes = 8 * SL_MXFP4_BYTES, stride = 144, scales = 32, bits = 44 };
+};
+template <> struct skinny_layout<SL_QTYPE_NVFP4> {
+    enum { columns = 256, bytes = 4 * SL_NVFP4_BYTES, stride = 144, scales = 64, bits = 44 };
+};
+template <> struct skinny_layout<SL_QTYPE_NVFP4_128> {
+    enum { columns = 256, bytes = 2 * SL_NVFP4_128_BYTES, stride = 176, scales = 64, bits = 44 };
+};
+template <> struct skinny_layout<SL_QTYPE_FP8_128> {
+    enum { columns = 256, bytes = 2 * SL_FP8_128_BYTES, stride = 272, scales = 32, bits = 44 };
+};
+
 template <int TYPE> struct skinny_kind {
     enum { IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16 };
 };
@@ -86,6 +99,14 @@ static __device__ __forceinline__ uint32_t skinny_product(uint32_t a, uint32_t b
 #define SKINNY_OFFSET_Q4_0 0x80088008u
 #define SKINNY_OFFSET_Q6_K 0x80208020u
 
+/* Of types whose quants are small floating-point numbers: what takes BF16 numbers of those bits, the exponent
+ * not biased anew, to 2^-44 of what they mean. */
+#define SKINNY_FP4 9.671406556917033e24f /* 2^83: E2M1, doubled, is 2^127 times what its bits are */
+#define SKINNY_FP8 7.555786372591432e22f /* 2^76: E4M3 is 2^120 times that */
+#define SKINNY_E4M3_ROOT                                                                                     \
+    2.535301200456459e30f /* 2^101: its square takes f32 numbers of E4M3's bits to 2^83 / 2                  \
+                             times their meaning */
+
 /* Byte i of a word, plus 2^23. The exponent is in a register, so that the selector can be in the instruction.
  */
 static __device__ __forceinline__ float skinny_byte(uint32_t word, uint32_t i) {
@@ -125,6 +146,23 @@ static __device__ __forceinline__ void skinny_k_scales(uint4 header, int32_t hal
     }
 }
 
+/* One of each 16 columns. */
+template <int TYPE>
+static __device__ __forceinline__ void skinny_fp4_scales(const unsigned char *row, int32_t half, uint4 *to) {
+    enum { WITH_WHOLE = TYPE == SL_QTYPE_NVFP4_128 };
+    uint32_t out[8];
+    const unsigned char *block = row + half * (WITH_WHOLE ? SL_NVFP4_128_BYTES : 2 * SL_NVFP4_BYTES);
+    const float whole = WITH_WHOLE ? *(const float *)block : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t code = WITH_WHOLE ? block[4 + i] : block[i / 4 * SL_NVFP4_BYTES + i % 4];
+        const float up = __uint_as_float((code & 127u) << 20) * SKINNY_E4M3_ROOT * SKINNY_E4M3_ROOT;
+        out[i] = skinny_twice(code == 127 ? 0.0f : up * whole);
+    }
+    to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
+    to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
 template <int TYPE>
 static __device__ __forceinline__ void skinny_scales(const unsigned char *row, int32_t half, uint4 *to) {
     if constexpr (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
@@ -145,6 +183,18 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         }
         to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
         to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
+    } else if constexpr (TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128) {
+        skinny_fp4_scales<TYPE>(row, half, to);
+    } else if constexpr (TYPE == SL_QTYPE_MXFP4) {
+        uint32_t out[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            out[i] = skinny_twice(sl_mxfp4_scale(row[(4 * half + i) * SL_MXFP4_BYTES]) * SKINNY_FP4);
+        }
+        to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
+    } else if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        const uint32_t scale = skinny_twice(*(const float *)(row + half * SL_FP8_128_BYTES) * SKINNY_FP8);
+        to[16 * half] = make_uint4(scale, scale, scale, scale);
     } else if constexpr (!skinny_kind<TYPE>::IS_FLOAT) {
         enum { BYTES = TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES };
         uint32_t out[4];
@@ -394,6 +444,122 @@ template <> struct skinny_decoder<SL_QTYPE_Q6_K> {
                     const uint32_t bits = join(low, step % 2, high[k % 2][i], bit);
                     a[k][2 * i + row] = skinny_value(bits, scales[k], constant);
                 }
+            }
+        }
+    }
+};
+
+/* Codes in the lower bytes of halves to signs, exponents and first bits of BF16 numbers: E2M1 of the lower or
+ * upper four bits, and E4M3. */
+static __device__ __forceinline__ uint32_t skinny_low_e2m1(uint32_t pair) {
+    return (pair << 6 & 0x01c001c0u) | (pair << 12 & 0x80008000u);
+}
+
+static __device__ __forceinline__ uint32_t skinny_high_e2m1(uint32_t pair) {
+    return (pair << 2 & 0x01c001c0u) | (pair << 8 & 0x80008000u);
+}
+
+static __device__ __forceinline__ uint32_t skinny_e4m3(uint32_t pair) {
+    return (pair << 4 & 0x07f007f0u) | (pair << 8 & 0x80008000u);
+}
+
+/* E2M1 in blocks of which element i is nibble i / 8 % 2 of byte i % 8 of its group of 16. */
+template <int TYPE> struct skinny_decoder_nvfp4 {
+    uint32_t words[2][4]; /* [row][16 columns] */
+    uint4 scales[2];
+
+    __device__ __forceinline__ void load(const skinny_view &view, int step) {
+        const uint32_t at = TYPE == SL_QTYPE_NVFP4
+                                ? (uint32_t)(step * SL_NVFP4_BYTES + 4)
+                                : (uint32_t)(step / 2 * SL_NVFP4_128_BYTES + 12 + step % 2 * 32);
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            scales[row] = skinny_four(view.scales + (uint32_t)(128 * row + 256 * step));
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                words[row][k] = skinny_short(view.row[row] + view.pair + at + (uint32_t)(8 * k));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const skinny_view &, int, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const uint32_t s[4] = {scales[row].x, scales[row].y, scales[row].z, scales[row].w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const uint32_t pair = __byte_perm(words[row][k], 0, 0x4140);
+                a[k][row] = skinny_product(skinny_low_e2m1(pair), s[k]);
+                a[k][2 + row] = skinny_product(skinny_high_e2m1(pair), s[k]);
+            }
+        }
+    }
+};
+
+template <> struct skinny_decoder<SL_QTYPE_NVFP4> : skinny_decoder_nvfp4<SL_QTYPE_NVFP4> {};
+template <> struct skinny_decoder<SL_QTYPE_NVFP4_128> : skinny_decoder_nvfp4<SL_QTYPE_NVFP4_128> {};
+
+/* Quants of every second block begin at odd addresses: a pair is the upper byte of one word and the lower of
+ * the next. */
+template <> struct skinny_decoder<SL_QTYPE_MXFP4> {
+    uint32_t words[2][2][2]; /* [row][block][which eight]: bytes 0 and 1 */
+    uint2 scales[2];
+
+    __device__ __forceinline__ void load(const skinny_view &view, int step) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t at = (uint32_t)((2 * step + i / 2) * SL_MXFP4_BYTES + 1 + i % 2 * 8),
+                               from = view.row[row] + view.pair + at;
+                words[row][i / 2][i % 2] =
+                    i / 2 ? skinny_short(from)
+                          : __byte_perm(skinny_short(from - 1), skinny_short(from + 1), 0x0041);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const skinny_view &, int, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t scale = i ? scales[row].y : scales[row].x;
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const uint32_t pair = __byte_perm(words[row][i][j], 0, 0x4140);
+                    a[2 * i][2 * j + row] = skinny_product(skinny_low_e2m1(pair), scale);
+                    a[2 * i + 1][2 * j + row] = skinny_product(skinny_high_e2m1(pair), scale);
+                }
+            }
+        }
+    }
+};
+
+template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
+    uint32_t words[2][4][2]; /* [row][16 columns][which eight] */
+    uint2 scales[2];
+
+    __device__ __forceinline__ void load(const skinny_view &view, int step) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t at = (uint32_t)(step / 2 * SL_FP8_128_BYTES + 4 + step % 2 * 64 + 8 * i);
+                words[row][i / 2][i % 2] = skinny_short(view.row[row] + view.pair + at);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const skinny_view &, int, uint32_t (&a)[4][4]) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t pair = __byte_perm(words[row][i / 2][i % 2], 0, 0x4140);
+                a[i / 2][i % 2 * 2 + row] = skinny_product(skinny_e4m3(pair), scales[row].x);
             }
         }
     }
