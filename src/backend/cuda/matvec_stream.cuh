@@ -17,8 +17,8 @@ enum {
     STREAM_WARPS = 8,
     STREAM_SUMS = 4096,         /* floats, where more stages follow */
     STREAM_SHARED = 132 * 1024, /* bytes of a block, unless long ranges of large slots want more */
-    STREAM_AHEAD = 36 * 1024,   /* about what is copied before the inputs are there: more would delay x */
-    STREAM_LEAST = 4            /* slots where more stages follow, half of them copied ahead */
+    STREAM_AHEAD = 2,           /* stages copied before the inputs are there: more would delay x */
+    STREAM_LEAST = 3            /* slots where more stages follow */
 };
 
 typedef struct stream_args {
@@ -272,13 +272,9 @@ template <int TYPE> static inline int32_t stream_cut(int32_t most, stream_args *
     const int32_t others =
         chunks * sl_chunk_shape<TYPE>::RECORD + args->batch * args->rows * args->padded * 4;
     args->slots = (STREAM_SHARED - others) / (SLOT + 16);
-    args->ahead = (STREAM_AHEAD + SLOT / 2) / SLOT;
-    if (args->slots < STREAM_LEAST && args->slots < stages) {
-        args->slots = STREAM_LEAST;
-        args->ahead = STREAM_LEAST / 2;
-    }
-    args->slots = args->slots < 2 ? 2 : args->slots;
-    args->ahead = args->ahead < 1 ? 1 : args->ahead;
+    args->slots = args->slots < STREAM_LEAST && args->slots < stages ? (int32_t)STREAM_LEAST : args->slots;
+    args->slots = args->slots < STREAM_AHEAD ? (int32_t)STREAM_AHEAD : args->slots;
+    args->ahead = STREAM_AHEAD;
     return args->slots * (SLOT + 16) + others;
 }
 
@@ -304,6 +300,9 @@ static cudaError_t stream_launch(const sl_cuda_context *context, const sl_cuda_o
     shape.grid = dim3((unsigned)sl_matvec_cut(1, context->processors, &args.op));
     shape.block = dim3(STREAM_WARPS * SL_WARP);
     shape.shared_bytes = (uint32_t)stream_cut<TYPE>(sl_matvec_most(args.op) * args.op.granule, &args);
+    /* Of two blocks that fit on a processor another would miss one. */
+    const uint32_t alone = (uint32_t)context->shared_bytes / 2;
+    shape.shared_bytes = shape.shared_bytes > alone ? shape.shared_bytes : alone;
     return sl_launch(context, stream, shape, stream_kernel<TYPE>, args);
 }
 
