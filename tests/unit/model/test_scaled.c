@@ -437,10 +437,12 @@ static void write_stacked(layout l, int inner) {
     sl_buffer_text(&f.header, "}");
     put_safetensors(&file, f.header.data, f.data.data, f.data.size);
     json_t *config = fixture_config("qwen3moe-nvfp4"), *quantization = json_loads(blocks, 0, NULL);
+    json_t *width = json_integer(inner);
     set_path(config, "quantization_config", quantization);
-    set_path(config, "moe_intermediate_size", json_integer(inner));
+    set_path(config, "moe_intermediate_size", width);
     write_config(FOLDER, config);
     write_file(FOLDER "/model.safetensors", file.data, file.size);
+    json_decref(width);
     json_decref(quantization);
     json_decref(config);
     sl_source_close(source);
