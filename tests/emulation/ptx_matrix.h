@@ -60,20 +60,23 @@ static inline void ptx_factors(const ptx_factor &factor, const unsigned char *fr
     }
 }
 
-/* sums[rows][columns] = a[rows][depth] b[depth][columns], of products one after the other; columns: a
- * multiple of 8. The device's own order is not documented; it also cuts off where this rounds. */
+/* sums[rows][columns] = a[rows][depth] b[depth][columns]; columns: a multiple of 8. Added in double, so that
+ * the order does not matter, as it does not on the device: kernels of one class may have columns of one
+ * product in different places. The device also cuts off where this rounds. */
 static inline void ptx_multiply(const float *a, const float *b, float *sums, const uint32_t (&sizes)[3]) {
-    typedef float floats __attribute__((vector_size(32)));
     const uint32_t rows = sizes[0], columns = sizes[1], depth = sizes[2];
     for (uint32_t m = 0; m < rows; m++) {
         for (uint32_t n = 0; n < columns; n += 8) {
-            floats sum = {};
+            double sum[8] = {};
             for (uint32_t k = 0; k < depth; k++) {
-                floats factors;
-                memcpy(&factors, &b[k * columns + n], sizeof factors);
-                sum += factors * a[m * depth + k];
+                const double factor = a[m * depth + k];
+                for (uint32_t i = 0; i < 8; i++) {
+                    sum[i] += factor * b[k * columns + n + i];
+                }
             }
-            memcpy(&sums[m * columns + n], &sum, sizeof sum);
+            for (uint32_t i = 0; i < 8; i++) {
+                sums[m * columns + n + i] = (float)sum[i];
+            }
         }
     }
 }

@@ -184,6 +184,55 @@ static bool check_cut(kt_runner *runner, const kt_case *c, const kt_result *whol
     return good;
 }
 
+/* The first rows of a case, as a case that shares all else with it. */
+static kt_case first_rows(const kt_case *c, int32_t rows) {
+    kt_case fewer = *c;
+    fewer.rows = rows;
+    fewer.span_count = 0;
+    for (int32_t left = rows; left > 0; left -= fewer.span_rows[fewer.span_count++]) {
+        const int32_t here = c->span_rows[fewer.span_count];
+        fewer.span_rows[fewer.span_count] = here < left ? here : left;
+    }
+    return fewer;
+}
+
+/* Kernels of one class give the same bits, whatever the rows of a bucket: a LINEAR's first rows by all of its
+ * class, in buckets of several sizes. */
+static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *c, const kt_result *whole,
+                        kt_random *random) {
+    static const int32_t sizes[] = {1, 3, 4, 8, 30, 96, 128, 256};
+    int32_t count = 0;
+    const sl_kernel *const *kernels = s->backend->functions->kernels(s->backend, &count);
+    bool good = true;
+    for (int32_t k = 0; k < count && good; k++) {
+        const sl_kernel *other = kernels[k];
+        if (other->op != SL_OP_LINEAR || other->activation != kernel->activation ||
+            strcmp(other->numeric_class, kernel->numeric_class) != 0) {
+            continue;
+        }
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes && good; i++) {
+            const kt_case fewer = first_rows(c, sizes[i] < c->rows ? sizes[i] : c->rows);
+            kt_result result = {0};
+            if ((other == kernel && fewer.rows == c->rows) || !kt_choose(s->backend, other, &fewer)) {
+                continue;
+            }
+            good = run_on(s->backend, other, &fewer, KT_WHOLE, random, &result);
+            if (good) {
+                char what[160];
+                double error = 0;
+                for (int32_t v = 0; v < c->program.value_count; v++) {
+                    const double d = v == c->schedule_value ? 0 : compare_values(&fewer, v, whole, &result);
+                    error = d > error ? d : error;
+                }
+                snprintf(what, sizeof what, "%d rows by %s", fewer.rows, other->name);
+                good = error == 0 || fail(c, kernel, what, error, 0);
+            }
+            kt_result_free(&result);
+        }
+    }
+    return good;
+}
+
 static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c, kt_runner *runner,
                        kt_random *random) {
     kt_result whole = {0};
@@ -207,6 +256,8 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
         good = check_cut(runner, c, &whole, KT_ROW_BY_ROW, "row by row", random) &&
                check_cut(runner, c, &whole, KT_CHUNKS, "in random chunks", random);
     }
+    good = good && (kernel->op != SL_OP_LINEAR || !kernel->deterministic ||
+                    check_class(s, kernel, c, &whole, random));
     if (good && s->threaded) {
         const char *declined;
         kt_runner *threaded = kt_runner_new(s->threaded, kernel, c, &declined);

@@ -9,15 +9,21 @@
  * The library is opened at run time. What is declared of it here is its documented interface (cuBLAS library,
  * "Using the cuBLASLt API"), so that building needs none of its headers. The algorithm of a shape is chosen
  * when an op is resolved, from a list that the library orders by its own estimate. Which one it is may depend
- * on the number of rows, so there is no promise that buckets agree bit for bit, and deterministic plans do
- * without. */
+ * on the number of rows; the library promises nothing about their bits.
+ *
+ * Class "bf16/k16" (k16.h): the same, but weights are decoded as that class has it, and where columns are cut
+ * into ranges each is a product, which adds the sums of those before. None of the algorithms splits a sum,
+ * and all of them gave the class's bits where it was tried (tests/kernels compares them on the machine at
+ * hand). */
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/k16.h"
 #include "backend/cuda/library.h"
 #include "base/alloc.h"
 #include "quant/convert.h"
 
 #include <dlfcn.h>
 #include <library_types.h>
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -113,7 +119,7 @@ static bool has_library(void) {
 /* y[rows][y_stride] = x[rows][x_stride] weights[outputs][columns]^T: BF16 times BF16 to F32. The library
  * counts rows and columns the other way round: weights are its A, transposed, x is its B. */
 typedef struct shape {
-    int32_t rows, outputs, columns, x_stride, y_stride;
+    int32_t rows, outputs, columns, stride, x_stride, y_stride; /* stride: of weights */
     uint32_t alignment[3]; /* of weights, x and y: powers of two, to 256 */
     const float *bias;     /* of one product with the shape; NULL: none has one */
 } shape;
@@ -128,8 +134,10 @@ typedef struct product {
 /* Rows of an op's weights that are decoded and multiplied together. */
 typedef struct part {
     sl_cuda_decode decode;
-    const product *product;
-    const void *weights; /* BF16 */
+    const product *products[SL_K16_RANGES]; /* of each range of columns */
+    int32_t ranges;
+    float factor;                 /* what sums are multiplied with */
+    const unsigned char *weights; /* BF16 */
     const float *bias;
     float *y;
 } part;
@@ -188,7 +196,7 @@ static int describe(product *p, sl_error *error) {
         status = LT(lt.description_set(p->description, LT_BIAS, &s->bias, sizeof s->bias), error);
     }
     if (!status) {
-        status = LT(lt.layout_create(&p->weights, CUDA_R_16BF, columns, outputs, s->columns), error);
+        status = LT(lt.layout_create(&p->weights, CUDA_R_16BF, columns, outputs, s->stride), error);
     }
     if (!status) {
         status = LT(lt.layout_create(&p->x, CUDA_R_16BF, columns, rows, s->x_stride), error);
@@ -233,8 +241,8 @@ static int choose(const sl_cuda_blas *blas, product *p, sl_error *error) {
 
 static bool same_shape(const shape *a, const shape *b) {
     return a->rows == b->rows && a->outputs == b->outputs && a->columns == b->columns &&
-           a->x_stride == b->x_stride && a->y_stride == b->y_stride && !a->bias == !b->bias &&
-           memcmp(a->alignment, b->alignment, sizeof a->alignment) == 0;
+           a->stride == b->stride && a->x_stride == b->x_stride && a->y_stride == b->y_stride &&
+           !a->bias == !b->bias && memcmp(a->alignment, b->alignment, sizeof a->alignment) == 0;
 }
 
 static int find_product(sl_cuda_blas *blas, const shape *wanted, const product **result, sl_error *error) {
@@ -365,20 +373,29 @@ static void make_part(const sl_cuda_op *op, int32_t first, int32_t row, int32_t 
     }
 }
 
+/* The last range's product adds the bias. */
 static int resolve_part(sl_cuda_blas *blas, const sl_cuda_op *op, int32_t outputs, part *made,
                         sl_error *error) {
     const uint64_t x_bytes = op->in[0].row_bytes, y_bytes = op->out[0].row_bytes;
     const int32_t columns = op->weights[0].columns;
-    const unsigned char *x = op->in[0].data + 2 * (uint64_t)op->in[0].column;
-    const shape wanted = {.rows = op->rows[op->out[0].rows],
-                          .outputs = outputs,
-                          .columns = columns,
-                          .x_stride = (int32_t)(x_bytes / 2),
-                          .y_stride = (int32_t)(y_bytes / 4),
-                          .alignment = {alignment_of(made->weights, 2 * (uint64_t)columns),
-                                        alignment_of(x, x_bytes), alignment_of(made->y, y_bytes)},
-                          .bias = made->bias};
-    return find_product(blas, &wanted, &made->product, error);
+    int status = 0;
+    for (int32_t r = 0; r < made->ranges && !status; r++) {
+        const int32_t first = made->ranges > 1 ? sl_k16_range(columns, made->ranges, r) : 0;
+        const int32_t end = made->ranges > 1 ? sl_k16_range(columns, made->ranges, r + 1) : columns;
+        const unsigned char *x = op->in[0].data + 2 * ((uint64_t)op->in[0].column + (uint64_t)first);
+        const shape wanted = {
+            .rows = op->rows[op->out[0].rows],
+            .outputs = outputs,
+            .columns = end - first,
+            .stride = columns,
+            .x_stride = (int32_t)(x_bytes / 2),
+            .y_stride = (int32_t)(y_bytes / 4),
+            .alignment = {alignment_of(made->weights + 2 * (uint64_t)first, 2 * (uint64_t)columns),
+                          alignment_of(x, x_bytes), alignment_of(made->y, y_bytes)},
+            .bias = r + 1 == made->ranges ? made->bias : NULL};
+        status = find_product(blas, &wanted, &made->products[r], error);
+    }
+    return status;
 }
 
 static int make_holder(sl_cuda_context *context, sl_error *error) {
@@ -423,6 +440,10 @@ void sl_cuda_cublas_destroy(sl_cuda_blas *blas) {
     sl_free(blas);
 }
 
+static bool has_scales(sl_qtype type) {
+    return sl_qtype_get(type)->block_elements > 1;
+}
+
 int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
     int32_t count = 0;
     const int32_t x_rows = op->rows[op->out[0].rows];
@@ -449,6 +470,9 @@ int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *e
             const int32_t here = rows - row < panel ? rows - row : panel;
             part *at = &made->at[made->count++];
             make_part(op, s, row, here, at);
+            at->ranges = sl_k16_is(op) ? sl_k16_ranges(op, context->processors) : 1;
+            at->decode.pairs = sl_k16_is(op);
+            at->factor = sl_k16_is(op) && has_scales(weight->type) ? ldexpf(1.0f, SL_K16_BITS) : 1.0f;
             status = resolve_part(context->blas, op, here, at, error);
         }
     }
@@ -497,16 +521,21 @@ cudaError_t sl_cuda_kept_repack(const sl_weight *weight, const unsigned char *fr
 
 static cudaError_t multiply(const sl_cuda_context *context, const sl_cuda_op *op, const part *at,
                             cudaStream_t stream) {
-    const float one = 1, zero = 0;
-    const product *p = at->product;
-    const unsigned char *x = op->in[0].data + 2 * (uint64_t)op->in[0].column;
-    if (at->bias && lt.description_set(p->description, LT_BIAS, &at->bias, sizeof at->bias)) {
-        return cudaErrorInvalidValue;
+    const float zero = 0, one = 1;
+    int code = 0;
+    for (int32_t r = 0; r < at->ranges && !code; r++) {
+        const product *p = at->products[r];
+        const uint64_t first =
+            at->ranges > 1 ? (uint64_t)sl_k16_range(op->weights[0].columns, at->ranges, r) : 0;
+        const unsigned char *x = op->in[0].data + 2 * ((uint64_t)op->in[0].column + first);
+        if (p->shape.bias && lt.description_set(p->description, LT_BIAS, &at->bias, sizeof at->bias)) {
+            return cudaErrorInvalidValue;
+        }
+        code = lt.multiply(context->blas->handle, p->description, &at->factor, at->weights + 2 * first,
+                           p->weights, x, p->x, r == 0 ? &zero : &one, at->y, p->y, at->y, p->y,
+                           &p->algorithm, library_scratch(op), LIBRARY_BYTES, stream);
     }
-    return lt.multiply(context->blas->handle, p->description, &one, at->weights, p->weights, x, p->x, &zero,
-                       at->y, p->y, at->y, p->y, &p->algorithm, library_scratch(op), LIBRARY_BYTES, stream)
-               ? cudaErrorLaunchFailure
-               : cudaSuccess;
+    return code ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 SL_CUDA_RUN(sl_cuda_linear_cublas) {
@@ -534,8 +563,11 @@ const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_que
     if (op->in[3].value != SL_NONE) {
         return "adds no residual";
     }
-    if (query->backend && query->backend->options.deterministic) {
+    if (query->backend && query->backend->options.deterministic && !kernel->deterministic) {
         return "the library may choose another order of adding for another bucket";
+    }
+    if (kernel->deterministic && weight->columns % SL_K16_CHUNK != 0) {
+        return "takes columns in groups of 256";
     }
     if (query->rows[y->rows] < (row->least_rows > 0 ? row->least_rows : SL_CUDA_CUBLAS_ROWS)) {
         return "is for more rows";

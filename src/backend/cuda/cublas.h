@@ -20,6 +20,7 @@ typedef struct sl_cuda_decode {
     sl_cuda_decode_job jobs[SL_LINEAR_SEGMENTS];
     int32_t count;
     sl_qtype type;
+    bool pairs; /* by operations on BF16 pairs, as class "bf16/k16" has it (k16.h) */
     /* BF16 rows of x that the step does not have get zeros, so that what comes of them is the same each time.
      * data NULL: there is nothing to do. */
     sl_cuda_operand x;

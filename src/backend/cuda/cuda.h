@@ -333,6 +333,8 @@ const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_quer
 const char *sl_cuda_gated_reason(const sl_fusion_query *query);
 cudaError_t sl_cuda_has_wgmma(int device, bool *has);
 const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* The same in class "bf16/k16" (k16.h), for experts alone. */
+const char *sl_cuda_k16_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matmul_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_matmul_prepare(int device);
@@ -371,6 +373,18 @@ cudaError_t sl_cuda_skinny_prepare(int device);
 cudaError_t sl_cuda_skinny_prepare_legacy(void);
 cudaError_t sl_cuda_skinny_prepare_kquants(void);
 cudaError_t sl_cuda_skinny_prepare_small(void);
+/* matmul_thin.cu: class "bf16/k16" (k16.h) for up to 4 rows; with activate and quantize behind it likewise */
+SL_CUDA_RUN(sl_cuda_linear_thin_f16);
+SL_CUDA_RUN(sl_cuda_linear_thin_bf16);
+SL_CUDA_RUN(sl_cuda_linear_thin_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_thin_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_thin_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_thin_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_thin_q6_k);
+SL_CUDA_RUN(sl_cuda_gated_thin);
+const char *sl_cuda_thin_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_gated_thin_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+cudaError_t sl_cuda_thin_prepare(int device);
 /* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows,
  * `mmq_tile` for many */
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);

@@ -9,6 +9,7 @@
 #define SL_BACKEND_CUDA_DECODE_CUH
 
 #include "backend/cuda/groups.cuh"
+#include "backend/cuda/matmul_skinny_types.cuh"
 
 enum { DECODE_PART = 16 };
 
@@ -282,10 +283,89 @@ DECODE_GROUPS(MXFP4)
 DECODE_GROUPS(NVFP4)
 DECODE_GROUPS(NVFP4_128)
 
-/* Parts `index`, `index + stride`, ... (UNROLL of them) of `count` parts: loaded together, stored later. */
-template <int TYPE, int UNROLL> struct decode_parts {
+/* ---- class "bf16/k16" ---- */
+
+/* The same elements as matmul_skinny_types.cuh decodes them, bit for bit: by fused operations on BF16 pairs,
+ * and 2^-44 of what they should be. F16 has no scales and is decoded as above. */
+template <int TYPE> struct decode_pair : decode_part<TYPE> {};
+
+/* Eight numbers below 256 to pairs: each counts 2^-133, times scale, plus constant. */
+static __device__ __forceinline__ uint4 decode_eight_pairs(uint2 bytes, uint32_t scale, uint32_t constant) {
+    return make_uint4(skinny_value(__byte_perm(bytes.x, 0, 0x4140), scale, constant),
+                      skinny_value(__byte_perm(bytes.x, 0, 0x4342), scale, constant),
+                      skinny_value(__byte_perm(bytes.y, 0, 0x4140), scale, constant),
+                      skinny_value(__byte_perm(bytes.y, 0, 0x4342), scale, constant));
+}
+
+/* Of a type whose constant is the scale times a number of quants. */
+static __device__ __forceinline__ uint4 decode_eight_scaled(uint2 bytes, float scale, uint32_t offset) {
+    const uint32_t pair = skinny_twice(scale);
+    return decode_eight_pairs(bytes, pair, skinny_product(pair, offset));
+}
+
+/* Of Q4_K and Q5_K; `middle` of a quant's range. */
+static __device__ __forceinline__ uint4 decode_eight_k(uint2 bytes, uint4 header, int32_t group,
+                                                       float middle) {
+    const int32_t bits = 8 * (group % 4);
+    const uint32_t a = header.y >> bits, b = header.z >> bits, c = header.w >> bits;
+    const uint32_t s = group >= 4 ? (c & 15u) | (a >> 2 & 48u) : a & 63u;
+    const uint32_t m = group >= 4 ? (c >> 4 & 15u) | (b >> 2 & 48u) : b & 63u;
+    const float scale = (float)s * (sl_half_of(header.x) * SKINNY_UP);
+    const float min = sl_half_of(header.x >> 16) * -SKINNY_DOWN;
+    const float taken = __uint_as_float(sl_bf16_pair(0.0f, scale));
+    return decode_eight_pairs(bytes, skinny_twice(taken),
+                              skinny_twice(fmaf(middle * SKINNY_BIT, scale - taken, (float)m * min)));
+}
+
+template <> struct decode_pair<SL_QTYPE_Q8_0> : decode_part<SL_QTYPE_Q8_0> {
+    __device__ __forceinline__ uint4 run(int i, int32_t) const {
+        return decode_eight_scaled(make_uint2(quants[i][0] ^ 0x80808080u, quants[i][1] ^ 0x80808080u),
+                                   sl_half_of(scale) * SKINNY_UP, SKINNY_OFFSET_Q8_0);
+    }
+};
+
+template <> struct decode_pair<SL_QTYPE_Q4_0> : decode_part<SL_QTYPE_Q4_0> {
+    __device__ __forceinline__ uint4 run(int i, int32_t) const {
+        return decode_eight_scaled(
+            make_uint2(quants[0] >> 4 * i & 0x0f0f0f0fu, quants[1] >> 4 * i & 0x0f0f0f0fu),
+            sl_half_of(scale) * SKINNY_UP, SKINNY_OFFSET_Q4_0);
+    }
+};
+
+template <> struct decode_pair<SL_QTYPE_Q4_K> : decode_part<SL_QTYPE_Q4_K> {
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        return decode_eight_k(make_uint2(quants.x >> 4 * i & 0x0f0f0f0fu, quants.y >> 4 * i & 0x0f0f0f0fu),
+                              header, part / 4 * 2 + i, 7.5f);
+    }
+};
+
+template <> struct decode_pair<SL_QTYPE_Q5_K> : decode_part<SL_QTYPE_Q5_K> {
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        const int32_t group = part / 4 * 2 + i;
+        return decode_eight_k(
+            make_uint2((low.x >> 4 * i & 0x0f0f0f0fu) | (high.x >> group & 0x01010101u) << 4,
+                       (low.y >> 4 * i & 0x0f0f0f0fu) | (high.y >> group & 0x01010101u) << 4),
+            header, group, 15.5f);
+    }
+};
+
+template <> struct decode_pair<SL_QTYPE_Q6_K> : decode_part<SL_QTYPE_Q6_K> {
+    __device__ __forceinline__ uint4 run(int i, int32_t part) const {
+        const int32_t bits = 2 * (part / 4 % 2) + 4 * i;
+        return decode_eight_scaled(
+            make_uint2((low[0] >> 4 * i & 0x0f0f0f0fu) | (high[0] >> bits & 0x03030303u) << 4,
+                       (low[1] >> 4 * i & 0x0f0f0f0fu) | (high[1] >> bits & 0x03030303u) << 4),
+            sl_half_of(scale) * SKINNY_UP * (float)factors[i], SKINNY_OFFSET_Q6_K);
+    }
+};
+
+/* ---- streams of them ---- */
+
+/* Parts `index`, `index + stride`, ... (UNROLL of them) of `count` parts: loaded together, stored later.
+ * PART: decode_part or decode_pair of the type. */
+template <int TYPE, int UNROLL, typename PART> struct decode_parts {
     enum { PARTS = decode_part<TYPE>::elements / DECODE_PART };
-    decode_part<TYPE> parts[UNROLL];
+    PART parts[UNROLL];
     uint32_t index, stride, count;
 
     __device__ __forceinline__ void load(const unsigned char *weights, uint32_t first, uint32_t step,

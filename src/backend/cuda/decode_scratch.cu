@@ -50,7 +50,7 @@ static __device__ __forceinline__ const unsigned char *stage_chunk(uint4 *stage,
     return (const unsigned char *)stage + shift;
 }
 
-template <int TYPE>
+template <int TYPE, typename PART>
 static __global__ void __launch_bounds__(DECODE_THREADS)
     decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args) {
     const sl_cuda_decode &work = args.work;
@@ -75,11 +75,17 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
             from = stage_chunk<TYPE>(
                 stage, from, (int32_t)(elements / decode_part<TYPE>::elements * decode_part<TYPE>::bytes));
         }
-        decode_parts<TYPE, DECODE_UNROLL> parts;
+        decode_parts<TYPE, DECODE_UNROLL, PART> parts;
         parts.load(from, threadIdx.x, DECODE_THREADS, elements / DECODE_PART);
         sl_wait_for_inputs(); /* the product before reads the scratch */
         parts.store((uint4 *)task.to + index * (chunk::elements / 8));
     }
+}
+
+/* Types that class "bf16/k16" decodes in its own way. */
+template <int TYPE> static constexpr bool has_pairs() {
+    return TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_0 || TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K ||
+           TYPE == SL_QTYPE_Q6_K;
 }
 
 template <int TYPE>
@@ -97,7 +103,15 @@ static cudaError_t decode_type(const sl_cuda_context *context, const sl_cuda_dec
     args.first_block[SL_LINEAR_SEGMENTS] = blocks;
     blocks += decode->x.data ? (uint32_t)decode->x_rows : 0;
     const sl_launch_shape shape = {dim3(blocks), dim3(DECODE_THREADS), 0};
-    return blocks == 0 ? cudaSuccess : sl_launch(context, stream, shape, decode_kernel<TYPE>, *context, args);
+    if (blocks == 0) {
+        return cudaSuccess;
+    }
+    if constexpr (has_pairs<TYPE>()) {
+        if (decode->pairs) {
+            return sl_launch(context, stream, shape, decode_kernel<TYPE, decode_pair<TYPE>>, *context, args);
+        }
+    }
+    return sl_launch(context, stream, shape, decode_kernel<TYPE, decode_part<TYPE>>, *context, args);
 }
 
 typedef cudaError_t (*decode_function)(const sl_cuda_context *context, const sl_cuda_decode *decode,

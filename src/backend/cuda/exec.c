@@ -931,6 +931,9 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
         status = SL_CUDA(sl_cuda_skinny_prepare(executor->device.index), error);
     }
     if (!status) {
+        status = SL_CUDA(sl_cuda_thin_prepare(executor->device.index), error);
+    }
+    if (!status) {
         status = SL_CUDA(sl_cuda_planes_prepare(executor->device.index), error);
     }
     return status ? status : warm_up(executor, error);

@@ -91,10 +91,18 @@ const char *sl_cuda_wgmma_declines(const sl_kernel *kernel, const sl_kernel_quer
     return weight->experts > RING_EXPERTS ? "takes up to 512 experts" : NULL;
 }
 
+const char *sl_cuda_k16_wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    if (query->op->in[1].value == SL_NONE) {
+        return "is for experts";
+    }
+    return sl_cuda_wgmma_declines(kernel, query);
+}
+
 const char *sl_cuda_gated_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     (void)fusion;
-    if (strcmp(query->kernels[0]->numeric_class, "bf16/wgmma") != 0) {
-        return "is for products of class bf16/wgmma";
+    if (query->kernels[0]->declines != sl_cuda_wgmma_declines &&
+        query->kernels[0]->declines != sl_cuda_k16_wgmma_declines) {
+        return "is for products of wgmma";
     }
     return sl_cuda_gated_reason(query);
 }

@@ -2,7 +2,8 @@
  * or without experts.
  *
  * Class "bf16/wgmma": like "bf16/mma" (matmul_mma.cuh), added by wgmma.m64nNk16 instead; the order of the
- * columns does not depend on N.
+ * columns does not depend on N. With PAIRS class "bf16/k16" (k16.h), whose weights are decoded in another
+ * way.
  *
  * A tile is 256 outputs by up to 160 rows. As many blocks as there are processors go through all tiles, each
  * with two consumer warpgroups of 128 outputs and a producer warpgroup. Two producer warps bring weights, as
@@ -20,7 +21,9 @@
 #define SL_BACKEND_CUDA_MATMUL_RING_CUH
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/k16.h"
 #include "backend/cuda/matmul_mma.cuh"
+#include "backend/cuda/matmul_skinny_types.cuh"
 
 enum {
     RING_OUTPUTS = 256,
@@ -521,6 +524,38 @@ typedef struct ring_columns {
     uint32_t full, parity; /* of the barrier to wait for before x is read; 0: none */
 } ring_columns;
 
+/* The same as ring_multiply in class "bf16/k16": all 64 columns are decoded before they are multiplied. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void
+ring_multiply_pairs(const ring_work &work, const unsigned char *weights, int32_t row,
+                    const ring_columns &columns, uint32_t (&a)[4][4], float (&sums)[ROWS / 2]) {
+    enum { STRIDE = ring_layout<TYPE>::stride, SCALES = skinny_layout<TYPE>::scales };
+    skinny_view view;
+    view.row[0] = (uint32_t)__cvta_generic_to_shared(weights) + (uint32_t)(row * STRIDE);
+    view.row[1] = view.row[0] + 8 * STRIDE;
+    view.matrix = 0;
+    view.scales = work.base + ring_memory<TYPE>::scales + (uint32_t)(row / 16 * 16 * SCALES + row % 16 * 16);
+    view.pair = (uint32_t)columns.lane % 4 * 2;
+    view.select = view.pair * 0x1111 + 0x1100;
+    skinny_decoder<TYPE> decoder;
+    decoder.load(view, columns.step);
+    decoder.run(view, columns.step, a);
+    if (columns.full) {
+        sl_barrier_wait(columns.full, columns.parity);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3])); /* now, not later */
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        wgmma<ROWS>(sums, a[k], columns.x + (uint64_t)(2 * k));
+    }
+    wgmma_commit();
+}
+
 /* sums += 64 outputs' weights times x, 64 columns: `row` and `row` + 8 of the tile are the lane's outputs. A
  * product is issued as soon as its 16 columns are decoded: a warp cannot issue the next before it has begun,
  * and decodes meanwhile. */
@@ -576,6 +611,18 @@ static __device__ __forceinline__ void ring_multiply(const ring_work &work, cons
         wgmma<ROWS>(sums, a[k], columns.x + (uint64_t)(2 * k));
     }
     wgmma_commit();
+}
+
+/* One or the other. */
+template <int TYPE, int ROWS, bool PAIRS>
+static __device__ __forceinline__ void ring_add(const ring_work &work, const unsigned char *weights,
+                                                int32_t row, const ring_columns &columns, uint32_t (&a)[4][4],
+                                                float (&sums)[ROWS / 2]) {
+    if constexpr (PAIRS) {
+        ring_multiply_pairs<TYPE, ROWS>(work, weights, row, columns, a, sums);
+    } else {
+        ring_multiply<TYPE, ROWS>(work, weights, row, columns, a, sums);
+    }
 }
 
 template <int TYPE> struct ring_places {
@@ -700,8 +747,9 @@ static __device__ __forceinline__ void ring_write_gated(const ring_results &resu
     }
 }
 
+/* scale: what sums are multiplied with. */
 template <int ROWS>
-static __device__ __forceinline__ void ring_store(const ring_results &results,
+static __device__ __forceinline__ void ring_store(const ring_results &results, float scale,
                                                   const float (&sums)[2][ROWS / 2]) {
     const int32_t lane = results.thread % SL_WARP, at = results.thread / SL_WARP * 16 + lane / 4;
     float *to = results.buffer + lane % 4 * 2 * 64;
@@ -714,7 +762,7 @@ static __device__ __forceinline__ void ring_store(const ring_results &results,
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
                     to[i / 8 * 1024 + (i % 8 / 4 * 8 + i % 2) * 64 + ((at + i % 4 / 2 * 8) ^ lane % 4 * 8)] =
-                        sums[i / 8][which * 8 + i % 8];
+                        sums[i / 8][which * 8 + i % 8] * scale;
                 }
             }
         }
@@ -729,7 +777,7 @@ static __device__ __forceinline__ void ring_store(const ring_results &results,
 }
 
 /* A consumer warpgroup's half of a tile of ROWS rows or fewer. */
-template <int TYPE, int ROWS>
+template <int TYPE, int ROWS, bool PAIRS>
 static __device__ __forceinline__ void ring_consume(const ring_work &work, const ring_tile &tile,
                                                     ring_places<TYPE> &places) {
     typedef ring_layout<TYPE> layout;
@@ -750,8 +798,16 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
             work.memory + ring_memory<TYPE>::weights + places.weights.at * (RING_OUTPUTS * layout::stride);
         sl_barrier_wait(ring_full<TYPE>(work.base, places.weights.at), places.weights.parity);
         const int32_t at = first + lane / 16 * 64 + lane % 16;
-        ring_scales<TYPE>(weights + at * layout::stride + ring_shift<TYPE>(work, tile, chunk, at),
-                          (float4 *)(work.memory + ring_memory<TYPE>::scales + at * 64), at / 2 % 4);
+        const unsigned char *headed = weights + at * layout::stride + ring_shift<TYPE>(work, tile, chunk, at);
+        if constexpr (PAIRS) {
+            uint4 *to = (uint4 *)(work.memory + ring_memory<TYPE>::scales +
+                                  at / 16 * 16 * skinny_layout<TYPE>::scales + at % 16 * 16);
+            skinny_scales<TYPE>(headed, 0, to);
+            skinny_scales<TYPE>(headed, 1, to);
+        } else {
+            ring_scales<TYPE>(headed, (float4 *)(work.memory + ring_memory<TYPE>::scales + at * 64),
+                              at / 2 % 4);
+        }
         /* Eight rows on it is the same. */
         const uint32_t shifts[2] = {ring_shift<TYPE>(work, tile, chunk, mine),
                                     ring_shift<TYPE>(work, tile, chunk, mine + 64)};
@@ -764,14 +820,14 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
             wgmma_wait<1>(a[0]);
             const ring_columns first_time = {step, lane, x, ring_x_full<TYPE>(work.base, places.x.at),
                                              places.x.parity};
-            ring_multiply<TYPE, ROWS>(work, weights + shifts[0], mine, first_time, a[0], sums[0]);
+            ring_add<TYPE, ROWS, PAIRS>(work, weights + shifts[0], mine, first_time, a[0], sums[0]);
             wgmma_wait<1>(a[1]);
             if (before && lane < SL_ARRIVING_LANES) {
                 sl_barrier_arrive(before); /* the step before is done with x */
             }
             before = ring_x_empty<TYPE>(work.base, places.x.at);
             const ring_columns second_time = {step, lane, x, 0, 0};
-            ring_multiply<TYPE, ROWS>(work, weights + shifts[1], mine + 64, second_time, a[1], sums[1]);
+            ring_add<TYPE, ROWS, PAIRS>(work, weights + shifts[1], mine + 64, second_time, a[1], sums[1]);
             places.x.next();
         }
         __syncwarp();
@@ -792,35 +848,37 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
     __syncwarp();
     ring_store<ROWS>({work, tile, (float *)(work.memory + ring_memory<TYPE>::scales + warp / 4 * 8192), rows,
                       thread % 128, warp / 4},
-                     sums);
+                     __uint_as_float((127u + (PAIRS ? skinny_layout<TYPE>::bits : 0)) << 23), sums);
 }
 
 /* All tiles from `index` on that have this height. */
-template <int TYPE, int ROWS>
+template <int TYPE, int ROWS, bool PAIRS>
 static __device__ __forceinline__ void ring_consume_class(const ring_work &work, ring_places<TYPE> &places,
                                                           int32_t &index) {
     for (; index < work.schedule.class_end[(RING_ROWS - ROWS) / 16]; index += (int32_t)gridDim.x) {
-        ring_consume<TYPE, ROWS>(work, ring_find(work, index), places);
+        ring_consume<TYPE, ROWS, PAIRS>(work, ring_find(work, index), places);
     }
 }
 
-template <int TYPE> static __device__ __forceinline__ void ring_consume_all(const ring_work &work) {
+template <int TYPE, bool PAIRS>
+static __device__ __forceinline__ void ring_consume_all(const ring_work &work) {
     ring_places<TYPE> places;
     int32_t index = (int32_t)blockIdx.x;
-    ring_consume_class<TYPE, 160>(work, places, index);
-    ring_consume_class<TYPE, 144>(work, places, index);
-    ring_consume_class<TYPE, 128>(work, places, index);
-    ring_consume_class<TYPE, 112>(work, places, index);
-    ring_consume_class<TYPE, 96>(work, places, index);
-    ring_consume_class<TYPE, 80>(work, places, index);
-    ring_consume_class<TYPE, 64>(work, places, index);
-    ring_consume_class<TYPE, 48>(work, places, index);
-    ring_consume_class<TYPE, 32>(work, places, index);
+    ring_consume_class<TYPE, 160, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 144, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 128, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 112, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 96, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 80, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 64, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 48, PAIRS>(work, places, index);
+    ring_consume_class<TYPE, 32, PAIRS>(work, places, index);
 }
 
 #endif
 
-template <int TYPE>
+/* PAIRS: in class "bf16/k16". */
+template <int TYPE, bool PAIRS>
 static __global__ void __launch_bounds__(RING_THREADS, 1)
     ring_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ ring_args all) {
     sl_wait_for_inputs();
@@ -860,16 +918,26 @@ static __global__ void __launch_bounds__(RING_THREADS, 1)
         asm volatile("cp.async.wait_all;" ::: "memory");
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-        ring_consume_all<TYPE>(work);
+        ring_consume_all<TYPE, PAIRS>(work);
     }
 #endif
 }
 
 /* ---- launches ---- */
 
+/* Floats are the same in both classes. */
+template <int TYPE> static constexpr bool ring_has_pairs() {
+    return skinny_layout<TYPE>::bits > 0;
+}
+
 template <int TYPE> static cudaError_t ring_prepare_type() {
-    return cudaFuncSetAttribute(ring_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                ring_memory<TYPE>::bytes);
+    cudaError_t code = cudaFuncSetAttribute(
+        ring_kernel<TYPE, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_memory<TYPE>::bytes);
+    if (ring_has_pairs<TYPE>() && !code) {
+        code = cudaFuncSetAttribute(ring_kernel<TYPE, ring_has_pairs<TYPE>()>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, ring_memory<TYPE>::bytes);
+    }
+    return code;
 }
 
 template <int TYPE>
@@ -882,7 +950,12 @@ static cudaError_t ring_launch(const sl_cuda_context *context, const sl_cuda_op 
     const int64_t tiles = (int64_t)row_tiles_of(op, 32) * args.product.first_block[SL_LINEAR_SEGMENTS];
     const sl_launch_shape shape = {dim3((unsigned)(tiles < processors ? tiles : processors)), RING_THREADS,
                                    ring_memory<TYPE>::bytes};
-    return code ? code : sl_launch(context, stream, shape, ring_kernel<TYPE>, *context, args);
+    if (code) {
+        return code;
+    }
+    return sl_k16_is(op)
+               ? sl_launch(context, stream, shape, ring_kernel<TYPE, ring_has_pairs<TYPE>()>, *context, args)
+               : sl_launch(context, stream, shape, ring_kernel<TYPE, false>, *context, args);
 }
 
 template <int TYPE>

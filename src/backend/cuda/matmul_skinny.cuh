@@ -7,7 +7,7 @@
  * skinny_choose takes for the weights' shapes, type and device, whatever the rows; a range's products are
  * added in f32 by m64nNk16, 16 columns after the other, and the ranges one after the other. Where two groups
  * take turns, chunks of skinny_layout::columns columns of a range alternate between two sums, one after the
- * other. Then bias, then residual.
+ * other. Then bias, then residual. In class "bf16/k16" (k16.h) the ranges are that class's.
  *
  * A block has up to four consumer warpgroups of 64 outputs each, all rows, and one warpgroup that copies. One
  * of its threads brings weights as the file has them, in boxes of 32 rows and skinny_layout::columns columns,
@@ -29,6 +29,7 @@
 #define SL_BACKEND_CUDA_MATMUL_SKINNY_CUH
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/k16.h"
 #include "backend/cuda/linear_args.cuh"
 #include "backend/cuda/matmul_skinny_types.cuh"
 
@@ -71,6 +72,7 @@ typedef struct skinny_args {
     int32_t segments;
     int32_t parts, splits, chunks; /* consumer groups of a block, ranges, chunks in the ring */
     int32_t subs;                  /* consumer groups that take turns at the chunks of a part; `parts` each */
+    bool halves;                   /* these are alternately of the range's halves */
     int32_t stages;                /* in the ring of x */
     sl_cuda_operand x, residual, y;
     const int32_t *offsets, *list; /* the schedule, or NULL */
@@ -117,11 +119,19 @@ typedef struct skinny_work {
     int32_t blocks;        /* of parts */
     int32_t first_tile, tiles, tile_step;
     int32_t first_chunk, end_chunk; /* the range */
+    int32_t half;                   /* chunks of the first of its halves, or 0: see skinny_chunk_at */
     int32_t range;
     uint32_t base;    /* of shared memory */
     uint32_t weights; /* offset */
     unsigned char *memory;
 } skinny_work;
+
+/* Which chunk of the columns comes as number `turn`: groups that take turns have alternate chunks, in class
+ * "bf16/k16" a half of the range each. */
+static __device__ __forceinline__ int32_t skinny_chunk_at(const skinny_work &work, int32_t turn) {
+    const int32_t done = turn - work.first_chunk;
+    return work.half ? work.first_chunk + done / 2 + done % 2 * work.half : turn;
+}
 
 /* 64 rows of weights, or 32 gates and their 32 values. weight: NULL past the end. */
 typedef struct skinny_part {
@@ -285,7 +295,8 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
     const uint32_t full = skinny_barriers<TYPE, ROWS>::full(work.base, copies->place.at);
     const uint32_t box = SKINNY_BOX * layout::stride;
     const int32_t parts = min(args.parts, args.first_part[SL_LINEAR_SEGMENTS] - tile.part);
-    const int32_t column = copies->chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
+    const int32_t chunk = skinny_chunk_at(work, copies->chunk);
+    const int32_t column = chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
     uint32_t to = work.base + work.weights + copies->place.at * (uint32_t)args.parts * (2 * box);
     sl_barrier_expect(full, (uint32_t)parts * 2 * box);
 #pragma unroll 1
@@ -316,9 +327,8 @@ static __device__ __forceinline__ void skinny_copy(uint32_t to, const unsigned c
 template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_bring_x(const skinny_work &work) {
     typedef skinny_shape<ROWS> shape;
     typedef skinny_barriers<TYPE, ROWS> barriers;
-    const int32_t stages =
-        (work.end_chunk - work.first_chunk) * (skinny_layout<TYPE>::columns / (2 * SKINNY_STEP));
-    const int32_t first = work.first_chunk * skinny_layout<TYPE>::columns;
+    enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
+    const int32_t stages = (work.end_chunk - work.first_chunk) * STAGES;
     skinny_place place = {0, 1};
 #pragma unroll 1
     for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
@@ -327,7 +337,8 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_brin
             const uint32_t slot = place.at;
             const uint32_t to = work.base + skinny_memory<TYPE, ROWS>::x + slot * shape::stage_bytes,
                            full = barriers::x_full(work.base, slot);
-            const int32_t column = first + stage * (2 * SKINNY_STEP);
+            const int32_t chunk = skinny_chunk_at(work, work.first_chunk + stage / STAGES);
+            const int32_t column = (chunk * STAGES + stage % STAGES) * (2 * SKINNY_STEP);
             sl_barrier_wait(barriers::x_empty(work.base, slot), place.parity);
             skinny_skip(&place, 1, (uint32_t)work.args.stages);
             sl_barrier_expect(full, shape::stage_bytes);
@@ -455,7 +466,8 @@ static __device__ __forceinline__ void skinny_multiply(uint32_t (&a)[4][4], uint
 /* A chunk in the ring, and which of a warp's two places its scales take. */
 typedef struct skinny_spot {
     skinny_place place;
-    int32_t chunk;
+    int32_t chunk;  /* number of its turn: see skinny_chunk_at */
+    uint32_t shift; /* bytes of a row's copy that lie before it */
     uint32_t turn;
 } skinny_spot;
 
@@ -464,8 +476,10 @@ static __device__ __forceinline__ uint32_t skinny_offset(const skinny_work &work
     return spot.place.at * (uint32_t)(work.args.parts * SKINNY_PART * skinny_layout<TYPE>::stride);
 }
 
-template <int TYPE> static __device__ __forceinline__ uint32_t skinny_shift(const skinny_spot &spot) {
-    return (uint32_t)(spot.chunk * skinny_layout<TYPE>::bytes) % 16;
+template <int TYPE>
+static __device__ __forceinline__ uint32_t skinny_shift(const skinny_work &work, int32_t turn) {
+    enum { BYTES = skinny_layout<TYPE>::bytes };
+    return BYTES % 16 ? (uint32_t)(skinny_chunk_at(work, turn) * BYTES) % 16 : 0;
 }
 
 template <int TYPE>
@@ -474,8 +488,8 @@ static __device__ __forceinline__ skinny_view skinny_look(const skinny_work &wor
     const uint32_t at = skinny_offset<TYPE>(work, spot);
     skinny_view view = me.view;
     view.matrix += at;
-    view.row[0] += at + skinny_shift<TYPE>(spot);
-    view.row[1] += at + skinny_shift<TYPE>(spot);
+    view.row[0] += at + spot.shift;
+    view.row[1] += at + spot.shift;
     view.scales += spot.turn * (16 * skinny_layout<TYPE>::scales);
     return view;
 }
@@ -487,8 +501,7 @@ static __device__ __forceinline__ void skinny_make_scales(const skinny_work &wor
     typedef skinny_layout<TYPE> layout;
     if constexpr (layout::scales > 0) {
         const unsigned char *row = work.memory + work.weights + skinny_offset<TYPE>(work, spot) +
-                                   (me.part * SKINNY_PART + me.scale_row) * layout::stride +
-                                   skinny_shift<TYPE>(spot);
+                                   (me.part * SKINNY_PART + me.scale_row) * layout::stride + spot.shift;
         skinny_scales<TYPE>(
             row, me.lane / 16,
             (uint4 *)(work.memory + me.scales + spot.turn * (16 * layout::scales) + me.lane % 16 * 16));
@@ -597,7 +610,8 @@ template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_consume(const skinny_work &work, const skinny_lane &me,
                                                       skinny_places &places, float (&sums)[ROWS / 2]) {
     enum { AHEAD = skinny_looks<TYPE, ROWS>::AHEAD };
-    skinny_spots spots = {{places.weights, work.first_chunk + me.sub, 0}, {{0, 0}, 0, 0}};
+    const int32_t first = work.first_chunk + me.sub;
+    skinny_spots spots = {{places.weights, first, skinny_shift<TYPE>(work, first), 0}, {{0, 0}, 0, 0, 0}};
     skinny_spot &now = spots.now, &next = spots.next;
     if (now.chunk >= work.end_chunk) {
         return;
@@ -616,13 +630,15 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
         if (!AHEAD) {
             skinny_take<TYPE, ROWS>(work, me, now);
         }
-        next = {now.place, now.chunk + work.args.subs, now.turn ^ 1};
+        const int32_t turn = now.chunk + work.args.subs;
+        next = {now.place, turn, skinny_shift<TYPE>(work, turn), now.turn ^ 1};
         skinny_skip(&next.place, (uint32_t)work.args.subs, (uint32_t)work.args.chunks);
         places.weights = next.place;
         more = next.chunk < work.end_chunk;
         if (!more) { /* the same again, for nothing */
             next.place = now.place;
             next.chunk = now.chunk;
+            next.shift = now.shift;
         }
         skinny_chunk<TYPE, ROWS>(work, me, spots, places, hands, sums);
         sl_fence_reads();
@@ -983,6 +999,12 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy
 }
 #endif
 
+/* The first chunk of half `half` of the ranges, of which each has two. */
+template <int TYPE>
+static __device__ __forceinline__ int32_t skinny_cut_at(const skinny_args &args, int32_t half) {
+    return sl_k16_range(args.weights[0].columns, 2 * args.splits, half) / skinny_layout<TYPE>::columns;
+}
+
 /* With ranges a cluster has one tile. */
 template <int TYPE, int ROWS>
 static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
@@ -994,8 +1016,6 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
     skinny_schedule *schedule = (skinny_schedule *)(memory + skinny_memory<TYPE, ROWS>::schedule);
     const int32_t blocks = (args.first_part[SL_LINEAR_SEGMENTS] + args.parts - 1) / args.parts;
     const int32_t range = (int32_t)blockIdx.x % args.splits;
-    const int32_t ranges = args.weights[0].columns / SKINNY_RANGE;
-    enum { EACH = SKINNY_RANGE / skinny_layout<TYPE>::columns };
     skinny_work work = {
         context,
         args,
@@ -1006,8 +1026,9 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
         (int32_t)blockIdx.x / args.splits,
         blocks,
         (int32_t)gridDim.x / args.splits,
-        ranges * range / args.splits * EACH,
-        ranges * (range + 1) / args.splits * EACH,
+        skinny_cut_at<TYPE>(args, 2 * range),
+        skinny_cut_at<TYPE>(args, 2 * range + 2),
+        args.halves ? skinny_cut_at<TYPE>(args, 2 * range + 1) - skinny_cut_at<TYPE>(args, 2 * range) : 0,
         range,
         base,
         (uint32_t)(skinny_memory<TYPE, ROWS>::x + args.stages * skinny_shape<ROWS>::stage_bytes),
@@ -1042,8 +1063,9 @@ typedef struct skinny_cut {
 /* The least time of a block, in twentieths of a microsecond, as a H200 takes at 64 rows of Q4_K: each 256
  * columns 12 to 29 (Q8_0 27 to 47), adding ranges 7 for every part and range. Clusters of more than two
  * blocks cannot have all processors: those of 4 and 8 leave 12 of 132. Two groups take turns where there is
- * one part and one tile, but for Q8_0. */
-template <int TYPE> static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors) {
+ * one part and one tile, but for Q8_0. wanted: ranges, or 0. */
+template <int TYPE>
+static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors, int32_t wanted) {
     enum { TURNS = TYPE == SL_QTYPE_Q8_0 ? 1 : SKINNY_SUBS };
     skinny_cut best = {1, 1, 1};
     int64_t least = INT64_MAX;
@@ -1051,13 +1073,13 @@ template <int TYPE> static skinny_cut skinny_choose(int32_t all_parts, int32_t r
         for (int32_t parts = 1; parts <= 3; parts++) {
             const int32_t tiles = (all_parts + parts - 1) / parts;
             const int32_t room = splits > 2 ? processors - processors / 11 : processors;
-            if (splits > 1 && tiles > room / splits) {
+            const int64_t rounds = (tiles * splits + room - 1) / room;
+            const int32_t subs = rounds == 1 && parts == 1 && splits != wanted ? TURNS : 1;
+            if (wanted ? splits * subs != wanted : splits > 1 && tiles > room / splits) {
                 continue;
             }
-            const int64_t rounds = (tiles * splits + processors - 1) / processors;
             const int64_t range = (ranges + splits - 1) / splits;
             const int64_t add = splits > 1 ? 7 * parts * splits : 0;
-            const int32_t subs = rounds == 1 && parts == 1 ? TURNS : 1;
             const int64_t each = TYPE == SL_QTYPE_Q8_0 ? 17 + 10 * parts
                                  : parts == 3          ? 29
                                  : parts == 2          ? 20
@@ -1180,11 +1202,13 @@ static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *o
     const int32_t parts = sl_linear_cut(op, SKINNY_PART, args->first_part);
     args->parts = args->splits = args->subs = 1;
     if (!args->list) {
-        const skinny_cut cut =
-            skinny_choose<TYPE>(parts, op->weights[0].columns / SKINNY_RANGE, context->processors);
+        const int32_t ranges = op->weights[0].columns / SKINNY_RANGE;
+        const skinny_cut cut = skinny_choose<TYPE>(
+            parts, ranges, context->processors, sl_k16_is(op) ? sl_k16_ranges(op, context->processors) : 0);
         args->splits = cut.splits;
         args->parts = cut.parts < parts ? cut.parts : parts;
         args->subs = cut.subs;
+        args->halves = sl_k16_is(op) && cut.subs > 1;
     }
 }
 

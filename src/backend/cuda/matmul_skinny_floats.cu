@@ -49,16 +49,17 @@ const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_que
     const sl_rows kind = query->values[op->out[0].value].rows;
     const int32_t rows = query->rows[kind == SL_ROWS_EXPERT ? SL_ROWS_STEP : kind];
     if (rows > row->most_rows) {
-        return "takes at most 128 rows";
+        return "is for fewer rows";
     }
-    const int32_t least = kind == SL_ROWS_EXPERT ? (int32_t)SKINNY_EXPERT_ROWS : row->least_rows;
+    const bool is_many = kind == SL_ROWS_EXPERT && row->least_rows > 0;
+    const int32_t least = is_many ? (int32_t)SKINNY_EXPERT_ROWS : row->least_rows;
     return rows < least ? "is for more rows" : NULL;
 }
 
 const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     (void)fusion;
-    if (strcmp(query->kernels[0]->numeric_class, "bf16/skinny") != 0) {
-        return "is for products of class bf16/skinny";
+    if (query->kernels[0]->declines != sl_cuda_skinny_declines) {
+        return "is for products of skinny";
     }
     return sl_cuda_gated_reason(query);
 }

@@ -111,6 +111,38 @@
         .prepare = sl_cuda_cublas_prepare                                                                    \
     }
 #define CUBLAS(ID, type_name, most) CUBLAS_FROM(ID, type_name, 0, most)
+/* Class "bf16/k16" (k16.h), for every number of rows; off by what SKINNY's are. */
+#define K16(ID, type_name, shape, least, most, check, most_error)                                            \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-k16-" #shape,                                         \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/k16",                                                              \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = most_error,                                                                  \
+                   .batched = true,                                                                          \
+                   .deterministic = true,                                                                    \
+                   .declines = check},                                                                       \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most,                                \
+        .run = sl_cuda_linear_##shape##_##type_name                                                          \
+    }
+#define K16_CUBLAS(ID, type_name, most_error)                                                                \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" #type_name "/cuda-k16-cublas",                                          \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/k16",                                                              \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = most_error,                                                                  \
+                   .batched = true,                                                                          \
+                   .deterministic = true,                                                                    \
+                   .declines = sl_cuda_cublas_declines,                                                      \
+                   .workspace = sl_cuda_cublas_workspace},                                                   \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare        \
+    }
+#define K16S(ID, type_name, most_error)                                                                      \
+    K16(ID, type_name, thin, 0, 4, sl_cuda_thin_declines, most_error),                                       \
+        K16(ID, type_name, skinny, 5, 128, sl_cuda_skinny_declines, most_error),                             \
+        K16_CUBLAS(ID, type_name, most_error),                                                               \
+        K16(ID, type_name, wgmma, 9, 0, sl_cuda_k16_wgmma_declines, most_error)
 /* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
  * memory.
  */
@@ -213,6 +245,13 @@ static const sl_cuda_kernel kernels[] = {
     SIMPLE(EMBED, embed, "exact", 0),
     CHECKED(RMSNORM, rmsnorm, "f32/tree", 1e-5f, sl_cuda_rmsnorm_declines),
     SIMPLE(QUANTIZE, quantize, "exact", 0),
+    K16S(F16, f16, 1.5e-2f),
+    K16S(BF16, bf16, 1e-4f),
+    K16S(Q8_0, q8_0, 2.5e-2f),
+    K16S(Q4_0, q4_0, 2.5e-2f),
+    K16S(Q4_K, q4_k, 3.5e-2f),
+    K16S(Q5_K, q5_k, 3.5e-2f),
+    K16S(Q6_K, q6_k, 2.5e-2f),
     UNITS(Q4_K, q4_k, units_batch, 2, 64, sl_cuda_units_batch_declines, sl_cuda_units_batch_workspace),
     UNITS(Q4_K, q4_k, units, 0, SL_CUDA_FEW_ROWS, sl_cuda_matvec_declines, NULL),
     UNITS(Q4_K, q4_k, planes, SL_CUDA_FEW_ROWS + 1, 0, sl_cuda_planes_declines, sl_cuda_planes_workspace),
@@ -435,8 +474,8 @@ enum { COUNT = sizeof kernels / sizeof *kernels };
 #define AT_8(i)                                                                                              \
     AT(i), AT((i) + 1), AT((i) + 2), AT((i) + 3), AT((i) + 4), AT((i) + 5), AT((i) + 6), AT((i) + 7)
 #define AT_32(i) AT_8(i), AT_8((i) + 8), AT_8((i) + 16), AT_8((i) + 24)
-static const sl_kernel *const list[] = {AT_32(0),   AT_32(32),  AT_32(64), AT_32(96),
-                                        AT_32(128), AT_32(160), AT_32(192)};
+static const sl_kernel *const list[] = {AT_32(0),   AT_32(32),  AT_32(64),  AT_32(96),
+                                        AT_32(128), AT_32(160), AT_32(192), AT_32(224)};
 _Static_assert(sizeof list / sizeof *list >= COUNT, "a pointer for every row");
 
 const sl_kernel *const *sl_cuda_registry(int32_t *count) {
@@ -479,6 +518,8 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_skinny, sl_cuda_gated_skinny_declines, "linear-skinny+activate+quantize",
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_gated_thin, sl_cuda_gated_thin_declines, "linear-thin+activate+quantize", SL_OP_LINEAR,
+           SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(stream, sl_cuda_stream_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(ring, sl_cuda_ring_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(held, sl_cuda_held_declines, "", SL_OP_ACTIVATE),

@@ -1,0 +1,564 @@
+/* Matrix products for one to four rows in class "bf16/k16" (k16.h), or one row per chosen expert:
+ * y = x W^T (+ bias) (+ residual).
+ *
+ * A warp takes sixteen weight rows and a range of the columns, which are one chain of mma.m16n8k16: what
+ * comes of one is added to by the next. It has a ring of slots in shared memory, which one of its lanes fills
+ * with boxes of tensor maps, the first of them before the kernel's inputs are there. Quants, scales and x are
+ * read ahead of their use, and the next 32 columns are decoded while the products of these run. x lies in
+ * shared memory as lanes want it: the four words of 32 columns one behind the other. Ranges of one tile
+ * belong to neighbouring warps, the first of which adds them. With gates, eight of a tile's rows are gates
+ * and the other eight their values. */
+#ifndef SL_BACKEND_CUDA_MATMUL_THIN_CUH
+#define SL_BACKEND_CUDA_MATMUL_THIN_CUH
+
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/k16.h"
+#include "backend/cuda/matmul_skinny.cuh"
+#include "backend/cuda/matmul_thin_types.cuh"
+
+enum {
+    THIN_ROWS = 16,  /* of weights, in a tile */
+    THIN_WARPS = 12, /* of a block */
+    THIN_THREADS = THIN_WARPS * SL_WARP,
+    THIN_STAGES = 4,        /* slots of a ring, at most */
+    THIN_RING = 18 * 1024,  /* bytes of it, about */
+    THIN_AHEAD = 32 * 1024, /* of a block, before inputs are there: more would delay x */
+    THIN_STEP = 64,         /* columns that are read at once */
+    THIN_BYTES = 227 * 1024,
+    THIN_LEAST_BYTES = 116 * 1024 /* two blocks on one processor would leave another idle */
+};
+
+typedef struct thin_args {
+    CUtensorMap maps[SL_LINEAR_SEGMENTS];
+    sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
+    int32_t first_tile[SL_LINEAR_SEGMENTS + 1];
+    int32_t segments, tiles;
+    /* A block's tiles lie one behind the other, `each` and in the first `more` blocks one more; where a warp
+     * has two at most they are dealt out one by one, so that neighbouring processors read neighbouring rows.
+     */
+    int32_t each, more;
+    bool deals;
+    int32_t ranges, warps, stages; /* warps: that have chains, a multiple of ranges */
+    int32_t ahead;                 /* slots that are filled before the kernel's inputs are there */
+    int32_t rows;                  /* of x; 1 with experts, whose rows are blockIdx.y */
+    sl_cuda_operand x, ids, residual, y;
+    sl_cuda_operand gated; /* BF16, or absent: segment 0 are gates, 1 as many values */
+    int32_t function;      /* sl_activation */
+    int32_t x_share;       /* rows of y that read one row of x */
+} thin_args;
+
+/* Shared memory: rings, scales (two chunks of each warp), barriers, ranges' sums (two of each warp), x. */
+typedef struct thin_memory {
+    uint32_t scales, barriers, sums, x, bytes;
+    uint32_t x_row; /* bytes; rows begin in different banks */
+} thin_memory;
+
+template <int TYPE> struct thin_sizes {
+    enum {
+        slot = (THIN_ROWS * thin_layout<TYPE>::stride + 127) / 128 * 128,
+        scales = THIN_ROWS * thin_layout<TYPE>::scales, /* of a chunk */
+        sums = SL_WARP * 16
+    };
+};
+
+template <int TYPE>
+static __host__ __device__ __forceinline__ thin_memory thin_memory_of(const thin_args &args) {
+    const uint32_t warps = (uint32_t)args.warps, stages = (uint32_t)args.stages;
+    thin_memory memory;
+    memory.scales = warps * stages * thin_sizes<TYPE>::slot;
+    memory.barriers = memory.scales + warps * 2 * thin_sizes<TYPE>::scales;
+    memory.sums = memory.barriers + (warps * stages * 8 + 15) / 16 * 16;
+    memory.x = memory.sums + (args.ranges > 1 ? warps * 2 * thin_sizes<TYPE>::sums : 0);
+    memory.x_row = 2 * (uint32_t)args.weights[0].columns + 16;
+    memory.bytes = memory.x + (uint32_t)args.rows * memory.x_row;
+    return memory;
+}
+
+#if SL_HAS_WGMMA
+
+/* What a warp works with. */
+typedef struct thin_work {
+    const thin_args &args;
+    thin_memory memory;
+    unsigned char *shared;
+    uint32_t base; /* the same, in the window */
+    int32_t warp, lane;
+    int32_t range, pair; /* of the warp; which warps share tiles */
+    int32_t first_chunk, chunks;
+    int32_t first_tile, end_tile, tile_step;
+    int32_t expert, y_row; /* y_row: of the block's first row */
+} thin_work;
+
+/* ---- copies, by one lane ---- */
+
+typedef struct thin_copies {
+    int32_t tile, chunk; /* the next */
+} thin_copies;
+
+static __device__ __forceinline__ int32_t thin_segment(const thin_args &args, int32_t tile) {
+    return sl_linear_find(args.first_tile, args.segments, tile);
+}
+
+template <int TYPE>
+static __device__ __forceinline__ uint32_t thin_barrier(const thin_work &work, int32_t slot) {
+    return work.base + work.memory.barriers + 8 * (uint32_t)(work.warp * work.args.stages + slot);
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_copies &copies, int32_t slot) {
+    typedef thin_layout<TYPE> layout;
+    const thin_args &args = work.args;
+    if (copies.tile >= work.end_tile) {
+        return;
+    }
+    const uint32_t full = thin_barrier<TYPE>(work, slot);
+    const uint32_t to = work.base + (uint32_t)(work.warp * args.stages + slot) * thin_sizes<TYPE>::slot;
+    /* Boxes begin at multiples of 16 bytes; their columns are of two bytes. */
+    const int32_t column = (work.first_chunk + copies.chunk) * layout::bytes / 16 * 8;
+    sl_barrier_expect(full, THIN_ROWS * layout::stride);
+    if (args.gated.data) {
+        const int32_t row = copies.tile * (THIN_ROWS / 2);
+        sl_box_copy(to, &args.maps[0], column, row, work.expert, full);
+        sl_box_copy(to + THIN_ROWS / 2 * layout::stride, &args.maps[1], column, row, work.expert, full);
+    } else {
+        const int32_t segment = thin_segment(args, copies.tile);
+        sl_box_copy(to, &args.maps[segment], column, (copies.tile - args.first_tile[segment]) * THIN_ROWS,
+                    work.expert, full);
+    }
+    copies.chunk += layout::chunks;
+    if (copies.chunk >= work.chunks) {
+        copies.chunk = 0;
+        copies.tile += work.tile_step;
+    }
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void thin_bring_rest(const thin_work &work, thin_copies &copies) {
+#pragma unroll 1
+    for (int32_t slot = work.args.ahead; slot < work.args.stages; slot++) {
+        thin_bring<TYPE>(work, copies, slot);
+    }
+}
+
+/* ---- x, by all threads ---- */
+
+/* Eight columns, number `eight` of a row. */
+template <int TYPE>
+static __device__ __forceinline__ void thin_put_x(uint32_t *row, int32_t eight, uint4 words) {
+    uint32_t *to = row + eight / 8 * 32 + eight / 2 % 4 * 2;
+    const int32_t second = eight % 2;
+    if constexpr (thin_layout<TYPE>::permuted) {
+        *(uint2 *)(to + 16 * second) =
+            make_uint2(__byte_perm(words.x, words.y, 0x5410), __byte_perm(words.x, words.y, 0x7632));
+        *(uint2 *)(to + 16 * second + 8) =
+            make_uint2(__byte_perm(words.z, words.w, 0x5410), __byte_perm(words.z, words.w, 0x7632));
+    } else {
+        to[second] = words.x;
+        to[8 + second] = words.y;
+        to[16 + second] = words.z;
+        to[24 + second] = words.w;
+    }
+}
+
+/* Fills the slots from args.ahead on when x is on its way. */
+template <int TYPE>
+static __device__ __forceinline__ void thin_stage_x(const thin_work &work, thin_copies &copies, bool brings) {
+    enum { AT_ONCE = 4 };
+    const thin_args &args = work.args;
+    const int32_t eights = args.weights[0].columns / 8;
+    for (int32_t r = 0; r < args.rows; r++) {
+        const int64_t x_row = (work.y_row + r) / args.x_share;
+        const uint4 *from =
+            (const uint4 *)((const uint16_t *)(args.x.data + (uint64_t)x_row * args.x.row_bytes) +
+                            args.x.column);
+        uint32_t *to = (uint32_t *)(work.shared + work.memory.x + (uint32_t)r * work.memory.x_row);
+#pragma unroll 1
+        for (int32_t first = (int32_t)threadIdx.x; first < eights; first += AT_ONCE * THIN_THREADS) {
+            uint4 words[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int32_t at = first + i * THIN_THREADS;
+                words[i] = at < eights ? from[at] : make_uint4(0, 0, 0, 0);
+            }
+            if (brings) {
+                brings = false;
+                thin_bring_rest<TYPE>(work, copies);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (first + i * THIN_THREADS < eights) {
+                    thin_put_x<TYPE>(to, first + i * THIN_THREADS, words[i]);
+                }
+            }
+        }
+    }
+    if (brings) { /* the thread had nothing of x */
+        thin_bring_rest<TYPE>(work, copies);
+    }
+}
+
+/* ---- results ---- */
+
+/* Output `output` of a segment, or of gates; the lane's row `row` of x. second: eight outputs on, or the
+ * value of the gate. */
+static __device__ __forceinline__ void thin_store(const thin_work &work, int32_t segment, int32_t output,
+                                                  int32_t row, float first, float second) {
+    const thin_args &args = work.args;
+    const sl_cuda_weight &weight = args.weights[segment];
+    const int32_t y_row = work.y_row + row;
+    const bool gated = args.gated.data != NULL;
+    if (output >= weight.rows) {
+        return;
+    }
+    const int64_t bias = (int64_t)work.expert * weight.rows + output;
+    first = weight.bias ? first + weight.bias[bias] : first;
+    if (gated) {
+        second = args.weights[1].bias ? second + args.weights[1].bias[bias] : second;
+        uint16_t *to = (uint16_t *)(args.gated.data + (uint64_t)(uint32_t)y_row * args.gated.row_bytes) +
+                       args.gated.column;
+        to[output] = sl_f32_to_bf16(sl_activate(args.function, first) * second);
+        return;
+    }
+    float *y = sl_f32(args.y, y_row) + weight.column + output;
+    const float *residual = args.residual.data ? sl_f32(args.residual, y_row) + weight.column + output : NULL;
+    y[0] = residual ? first + residual[0] : first;
+    if (output + 8 < weight.rows) {
+        second = weight.bias ? second + weight.bias[bias + 8] : second;
+        y[8] = residual ? second + residual[8] : second;
+    }
+}
+
+/* A tile's sums: adds the ranges and stores. valid: rows that the step has, of the block's. round: tiles that
+ * the warp had before. */
+template <int TYPE>
+static __device__ __forceinline__ void thin_finish(const thin_work &work, const float (&d)[4], int32_t tile,
+                                                   int32_t round, int32_t valid) {
+    const thin_args &args = work.args;
+    float sums[4] = {d[0], d[1], d[2], d[3]};
+    if (args.ranges > 1) {
+        float4 *all = (float4 *)(work.shared + work.memory.sums) +
+                      (round % 2 * args.warps + work.warp - work.range) * SL_WARP + work.lane;
+        if (work.range > 0) {
+            all[work.range * SL_WARP] = make_float4(d[0], d[1], d[2], d[3]);
+        }
+        asm volatile("bar.sync %0, %1;" ::"r"(work.pair + 1), "r"(args.ranges * SL_WARP) : "memory");
+        for (int32_t r = 1; r < args.ranges && work.range == 0; r++) {
+            const float4 more = all[r * SL_WARP];
+            sums[0] += more.x;
+            sums[1] += more.y;
+            sums[2] += more.z;
+            sums[3] += more.w;
+        }
+    }
+    if (work.range > 0) {
+        return;
+    }
+    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+    const int32_t segment = args.gated.data ? 0 : thin_segment(args, tile);
+    const int32_t output = args.gated.data ? tile * (THIN_ROWS / 2) + work.lane / 4
+                                           : (tile - args.first_tile[segment]) * THIN_ROWS + work.lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int32_t row = work.lane % 4 * 2 + i;
+        if (row < valid) {
+            thin_store(work, segment, output, row, sums[i] * scale, sums[2 + i] * scale);
+        }
+    }
+}
+
+/* ---- the chain ---- */
+
+static __device__ __forceinline__ void thin_multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t low,
+                                                     uint32_t high) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
+}
+
+/* Where a warp is: its chunk, and the slot that has it. */
+typedef struct thin_place {
+    int32_t chunk, slot, in_slot;
+    uint32_t parity;
+} thin_place;
+
+/* The next chunk's; `leaves`: it is in another slot. */
+template <int TYPE>
+static __device__ __forceinline__ thin_place thin_next(const thin_work &work, const thin_place &place,
+                                                       bool *leaves) {
+    thin_place next = place;
+    next.chunk = place.chunk + 1 == work.chunks ? 0 : place.chunk + 1;
+    *leaves = next.chunk == 0 || place.in_slot + 1 == thin_layout<TYPE>::chunks;
+    next.in_slot = *leaves ? 0 : place.in_slot + 1;
+    next.slot = !*leaves ? place.slot : place.slot + 1 == work.args.stages ? 0 : place.slot + 1;
+    next.parity = place.parity ^ (*leaves && next.slot == 0);
+    return next;
+}
+
+/* How far behind the first slot's beginning a chunk lies. */
+template <int TYPE>
+static __device__ __forceinline__ uint32_t thin_offset(const thin_work &work, const thin_place &place) {
+    const int32_t first = work.first_chunk + place.chunk - place.in_slot;
+    const uint32_t shift =
+        thin_layout<TYPE>::bytes % 16 ? (uint32_t)first * (uint32_t)thin_layout<TYPE>::bytes % 16u : 0u;
+    return (uint32_t)(place.slot * thin_sizes<TYPE>::slot + place.in_slot * thin_layout<TYPE>::bytes) + shift;
+}
+
+static __device__ __forceinline__ thin_view thin_view_at(const thin_view &start, uint32_t offset,
+                                                         uint32_t scales) {
+    return {start.matrix + offset, start.row + offset, start.scales + scales};
+}
+
+/* What a lane knows for good: where it reads the ring's first slot and x, and puts scales. */
+typedef struct thin_lane {
+    thin_view view;
+    uint32_t header, x;
+    unsigned char *scales;
+    bool has_x; /* its row of x: the products' other columns are nobody's */
+} thin_lane;
+
+template <int TYPE> static __device__ __forceinline__ thin_lane thin_lane_of(const thin_work &work) {
+    typedef thin_layout<TYPE> layout;
+    const int32_t lane = work.lane, row = lane / 4;
+    const uint32_t ring =
+        work.base + (uint32_t)(work.warp * work.args.stages) * (uint32_t)thin_sizes<TYPE>::slot;
+    const uint32_t scales =
+        work.memory.scales + (uint32_t)(work.warp * 2) * (uint32_t)thin_sizes<TYPE>::scales;
+    thin_lane me;
+    me.view.matrix = ring + (uint32_t)(lane % 16 * layout::stride + lane / 16 * 16);
+    me.view.row = ring + (uint32_t)(row * layout::stride + lane % 4 * 2);
+    me.view.scales = work.base + scales + (uint32_t)(row * layout::scales);
+    me.header = ring + (uint32_t)(lane % 16 * layout::stride);
+    me.scales = work.shared + scales + lane % 16 * layout::scales;
+    me.has_x = row < work.args.rows;
+    me.x = work.base + work.memory.x + (me.has_x ? (uint32_t)row * work.memory.x_row : 0u) +
+           (uint32_t)(lane % 4 * 32 + work.first_chunk * layout::columns * 2);
+    return me;
+}
+
+/* All chunks of all tiles of a warp, as one stream. */
+template <int TYPE>
+static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_copies &copies,
+                                                   int32_t valid) {
+    enum { COLUMNS = thin_layout<TYPE>::columns, STEPS = COLUMNS / THIN_STEP };
+    enum { SCALES = thin_sizes<TYPE>::scales };
+    const thin_lane me = thin_lane_of<TYPE>(work);
+    const int32_t upper = work.lane / 16;
+    thin_quants<TYPE> quants[2];
+    uint32_t a[2][2][4];
+    uint4 x[2] = {};
+    float d[4] = {};
+    thin_place place = {};
+    uint32_t x_from = me.x;
+    int32_t left = (work.end_tile - work.first_tile + work.tile_step - 1) / work.tile_step * work.chunks;
+    int32_t round = 0, odd = 0;
+    sl_barrier_wait(thin_barrier<TYPE>(work, 0), 0);
+    thin_view view = thin_view_at(me.view, thin_offset<TYPE>(work, place), 0);
+    thin_scales<TYPE>(thin_header<TYPE>(me.header + (view.matrix - me.view.matrix), upper), upper, me.scales);
+    __syncwarp();
+    quants[0].load(view, 0);
+    quants[0].template run<0>(a[0]);
+    if (me.has_x) {
+        x[0] = skinny_four(x_from);
+    }
+#pragma unroll 1
+    for (; left > 0; left--) {
+        bool leaves;
+        thin_place next = thin_next<TYPE>(work, place, &leaves);
+        if (left == 1) { /* what is decoded ahead then is nobody's */
+            next = place;
+        } else if (leaves) {
+            sl_barrier_wait(thin_barrier<TYPE>(work, next.slot), next.parity);
+        }
+        odd ^= 1;
+        const thin_view ahead = thin_view_at(me.view, thin_offset<TYPE>(work, next), odd ? SCALES : 0);
+        const uint32_t x_next = place.chunk + 1 == work.chunks ? me.x : x_from + 2 * COLUMNS;
+        const uint4 header = thin_header<TYPE>(me.header + (ahead.matrix - me.view.matrix), upper);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const bool ends = step + 1 == STEPS;
+            quants[(step + 1) % 2].load(ends ? ahead : view, ends ? 0 : step + 1);
+            if (me.has_x) {
+                x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
+            }
+            thin_multiply(d, a[0][0], x[0].x, x[0].y);
+            thin_multiply(d, a[0][1], x[0].z, x[0].w);
+            quants[step % 2].template run<1>(a[1]);
+            if (step == (STEPS > 2 ? STEPS - 3 : 0)) {
+                thin_scales<TYPE>(header, upper, me.scales + (odd ? SCALES : 0));
+            }
+            if (step ==
+                STEPS - 2) { /* all that is read of the chunk is, and the next one's scales are there */
+                __syncwarp();
+            }
+            if (me.has_x) {
+                x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
+            }
+            thin_multiply(d, a[1][0], x[1].x, x[1].y);
+            thin_multiply(d, a[1][1], x[1].z, x[1].w);
+            quants[(step + 1) % 2].template run<0>(a[0]);
+        }
+        if (leaves) {
+            sl_fence_reads();
+            __syncwarp();
+            if (work.lane == 0) {
+                thin_bring<TYPE>(work, copies, place.slot);
+            }
+        }
+        if (place.chunk + 1 == work.chunks) {
+            thin_finish<TYPE>(work, d, work.first_tile + round * work.tile_step, round, valid);
+            d[0] = d[1] = d[2] = d[3] = 0.0f;
+            round++;
+        }
+        place = next;
+        view = ahead;
+        x_from = x_next;
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <int TYPE>
+static __device__ __forceinline__ thin_work thin_work_of(const thin_args &args, unsigned char *shared) {
+    enum { COLUMNS = thin_layout<TYPE>::columns };
+    thin_work work = {args, thin_memory_of<TYPE>(args), shared};
+    work.base = (uint32_t)__cvta_generic_to_shared(shared);
+    work.warp = (int32_t)threadIdx.x / SL_WARP;
+    work.lane = (int32_t)threadIdx.x % SL_WARP;
+    work.pair = work.warp / args.ranges;
+    work.range = work.warp - work.pair * args.ranges;
+    const int32_t first = sl_k16_range(args.weights[0].columns, args.ranges, work.range);
+    work.first_chunk = first / COLUMNS;
+    work.chunks = (sl_k16_range(args.weights[0].columns, args.ranges, work.range + 1) - first) / COLUMNS;
+    const int32_t block = (int32_t)blockIdx.x, start = block * args.each + min(block, args.more);
+    const int32_t together = args.warps / args.ranges;
+    work.first_tile = args.deals ? block + work.pair * (int32_t)gridDim.x : start + work.pair;
+    work.end_tile = args.deals ? args.tiles : start + args.each + (block < args.more);
+    work.tile_step = args.deals ? together * (int32_t)gridDim.x : together;
+    work.expert = 0;
+    work.y_row = (int32_t)blockIdx.y;
+    return work;
+}
+#endif
+
+/* With experts blockIdx.y is a row of y. In the registers that a norm's block leaves free chains are a tenth
+ * slower, which costs more than one processor's late beginning. */
+template <int TYPE>
+static __global__ void __launch_bounds__(THIN_THREADS, 1)
+    thin_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ thin_args args) {
+#if SL_HAS_WGMMA
+    extern __shared__ __align__(128) unsigned char shared[];
+    thin_work work = thin_work_of<TYPE>(args, shared);
+    const bool works = work.warp < args.warps && work.first_tile < work.end_tile;
+    const bool brings = works && work.lane == 0;
+    thin_copies copies = {work.first_tile, 0};
+    if (brings) {
+        for (int32_t slot = 0; slot < args.stages; slot++) {
+            sl_barrier_init(thin_barrier<TYPE>(work, slot), 1);
+        }
+        sl_barriers_ready();
+    }
+    sl_let_next_begin();
+    for (int32_t slot = 0; brings && slot < args.ahead; slot++) {
+        thin_bring<TYPE>(work, copies, slot);
+    }
+    __syncwarp();
+    sl_wait_for_inputs();
+    const int32_t count = sl_count(context, args.y.rows);
+    if (args.ids.data) {
+        if (work.y_row >= count) {
+            return;
+        }
+        work.expert = sl_i32(args.ids, work.y_row / context.experts_used)[work.y_row % context.experts_used];
+    }
+    thin_stage_x<TYPE>(work, copies, brings);
+    __syncthreads();
+    if (works) {
+        thin_stream<TYPE>(work, copies, args.ids.data ? 1 : count);
+    }
+#else
+    (void)context;
+    (void)args;
+    sl_wait_for_inputs();
+#endif
+}
+
+/* ---- launches ---- */
+
+template <int TYPE> static cudaError_t thin_prepare_type() {
+    return cudaFuncSetAttribute(thin_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, THIN_BYTES);
+}
+
+/* Boxes of sixteen rows of a slot's columns; with gates of eight. */
+template <int TYPE> static cudaError_t thin_make_maps(thin_args *args) {
+    cudaError_t code = cudaSuccess;
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
+        const sl_cuda_weight &weight = args->weights[s];
+        const uint64_t rows = (uint64_t)weight.rows;
+        const sl_cuda_tensor map = {
+            weight.data,
+            2,
+            {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
+            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
+            {(uint32_t)thin_layout<TYPE>::stride / 2,
+             args->gated.data ? THIN_ROWS / 2u : (uint32_t)THIN_ROWS},
+            false};
+        code = weight.data ? sl_cuda_tensor_map(&map, &args->maps[s]) : cudaSuccess;
+    }
+    return code;
+}
+
+/* As many warps as the busiest block has chains, and as many slots as there is room for. */
+template <int TYPE> static cudaError_t thin_fit(thin_args *args, int32_t blocks) {
+    const int32_t chains = (args->tiles + blocks - 1) / blocks * args->ranges;
+    args->each = args->tiles / blocks;
+    args->more = args->tiles % blocks;
+    const int32_t most = THIN_WARPS / args->ranges * args->ranges;
+    args->warps = chains < most ? chains : most;
+    const int32_t stages = THIN_RING / thin_sizes<TYPE>::slot;
+    args->stages = stages < THIN_STAGES ? stages : (int32_t)THIN_STAGES;
+    while (args->stages > 2 && thin_memory_of<TYPE>(*args).bytes > THIN_BYTES) {
+        args->stages--;
+    }
+    while (args->warps > args->ranges && thin_memory_of<TYPE>(*args).bytes > THIN_BYTES) {
+        args->warps -= args->ranges;
+    }
+    const int32_t ahead = THIN_AHEAD / (args->warps * thin_sizes<TYPE>::slot);
+    args->ahead = args->ids.data ? 0 : ahead < 1 ? 1 : ahead < args->stages ? ahead : args->stages;
+    args->deals = args->each < 2 * (args->warps / args->ranges);
+    return thin_memory_of<TYPE>(*args).bytes > THIN_BYTES ? cudaErrorInvalidConfiguration : cudaSuccess;
+}
+
+/* A LINEAR, or one whose gates and values an ACTIVATE and a QUANTIZE behind it turn into BF16. */
+template <int TYPE>
+static cudaError_t thin_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    thin_args args = {};
+    const int32_t rows = op->rows[op->out[0].rows];
+    sl_linear_fill(context, op, &args);
+    args.ids = op->in[1];
+    args.tiles = sl_linear_cut(op, THIN_ROWS, args.first_tile);
+    args.ranges = sl_k16_ranges(op, context->processors);
+    args.rows = args.ids.data ? 1 : rows;
+    if (op->run_length > 1) {
+        const int32_t width = op[1].op->u.activate.width;
+        if (args.segments == 1) { /* gates and values are one weight */
+            args.weights[1] = args.weights[0];
+            args.weights[1].data += (uint64_t)width * args.weights[0].row_bytes;
+            args.weights[0].rows = args.weights[1].rows = width;
+        }
+        args.gated = op[2].out[0];
+        args.function = op[1].op->u.activate.function;
+        args.tiles = (width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
+    }
+    const int32_t together = args.ids.data ? rows : 1;
+    const int32_t wanted = context->processors > together ? context->processors / together : 1;
+    const int32_t blocks = args.tiles < wanted ? args.tiles : wanted;
+    cudaError_t code = thin_fit<TYPE>(&args, blocks);
+    code = code ? code : thin_make_maps<TYPE>(&args);
+    const uint32_t bytes = thin_memory_of<TYPE>(args).bytes;
+    const sl_launch_shape shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS),
+                                   bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
+    return code ? code : sl_launch(context, stream, shape, thin_kernel<TYPE>, *context, args);
+}
+
+#endif
