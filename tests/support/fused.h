@@ -7,20 +7,25 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { FUSED_GENERATED = 6, FUSED_VOCABULARY = 320, FUSED_CONTEXT = 384, FUSED_RUNS = 4 };
+enum { FUSED_GENERATED = 6, FUSED_VOCABULARY = 320, FUSED_CONTEXT = 640, FUSED_RUNS = 4, FUSED_PROMPTS = 8 };
 
 static const char *fused_device = "cuda";
 
 typedef struct fused_run {
     const char *name; /* "quantize+linear/cuda" */
-    int32_t least;    /* times in the list of one row */
+    int32_t least;    /* times in the list of the largest step */
 } fused_run;
 
 typedef struct fused_case {
     const char *name, *family, *type, *cache_type;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward;
     int32_t experts, experts_used, expert_width;
-    int32_t prompt;             /* tokens in front of the single rows */
+    int32_t prompt; /* tokens in front of the single rows */
+    /* Several sequences, one after the other with `prompt` tokens and these (0: no more), in steps of up to
+     * so many rows, which are parts of prompts and single rows in all mixes; 0: one sequence, whose runs are
+     * those of one row. */
+    int32_t rows, more[FUSED_PROMPTS - 1];
+    bool deterministic;
     fused_run runs[FUSED_RUNS]; /* that must be in the list, and without fusion are not */
 } fused_case;
 
@@ -51,19 +56,22 @@ static inline sluice_model *fused_model(const fused_case *c) {
 static inline sluice_engine_options fused_options(const fused_case *c, bool no_fusion) {
     return (sluice_engine_options){.size = sizeof(sluice_engine_options),
                                    .device = fused_device,
-                                   .chunk = 64,
-                                   .sequences = 1,
+                                   .chunk = c->rows > 0 ? c->rows : 64,
+                                   .sequences = c->rows > 0 ? c->rows : 1,
                                    .context = FUSED_CONTEXT,
-                                   .outputs = 1,
+                                   .outputs = c->rows > 0 ? c->rows : 1,
                                    .kv_type = c->cache_type,
-                                   .no_fusion = no_fusion};
+                                   .deterministic = c->deterministic,
+                                   .no_fusion = no_fusion,
+                                   .no_prefix_reuse = true};
 }
 
-/* Times that the list of single rows names the run. */
-static inline int32_t fused_count(sluice_model *model, sluice_engine_options options, const char *run) {
+/* Times that the list of the case's largest step, or of single rows, names the run. */
+static inline int32_t fused_count(sluice_model *model, const fused_case *c, sluice_engine_options options,
+                                  const char *run) {
     sluice_error error;
     char *text, name[128];
-    options.chunk = 1;
+    options.chunk = c->rows > 0 ? c->rows : 1;
     must(sluice_plan_describe(model, &options, SLUICE_PLAN_OPS, SLUICE_TEXT, &text, &error), &error, "plan");
     snprintf(name, sizeof name, "| %s", run);
     int32_t count = 0;
@@ -75,36 +83,54 @@ static inline int32_t fused_count(sluice_model *model, sluice_engine_options opt
 }
 
 typedef struct fused_result {
-    float logits[FUSED_GENERATED][FUSED_VOCABULARY]; /* that the tokens were chosen by */
-    int32_t tokens[FUSED_GENERATED];
+    float logits[FUSED_PROMPTS][FUSED_GENERATED][FUSED_VOCABULARY]; /* that the tokens were chosen by */
+    int32_t tokens[FUSED_PROMPTS][FUSED_GENERATED];
 } fused_result;
 
-/* Tokens behind the prompt, all but the first by steps of one row. */
+static inline int32_t fused_prompt(const fused_case *c, int32_t i) {
+    return i == 0 ? c->prompt : i < FUSED_PROMPTS ? c->more[i - 1] : 0;
+}
+
+/* Tokens behind the prompts, all but a sequence's first by one row of a step each. */
 static inline void fused_generate(sluice_model *model, const sluice_engine_options *options,
                                   const fused_case *c, fused_result *result) {
+    static int32_t prompts[FUSED_PROMPTS][FUSED_CONTEXT];
     sluice_engine *engine = open_engine(model, options);
-    sluice_sequence *sequence = open_sequence(engine);
-    int32_t prompt[FUSED_CONTEXT];
-    for (int32_t i = 0; i < c->prompt; i++) {
-        prompt[i] = (i * 71 + 5) % FUSED_VOCABULARY;
+    sluice_sequence *sequences[FUSED_PROMPTS];
+    sluice_request_options asked[FUSED_PROMPTS];
+    const sluice_request_options *each[FUSED_PROMPTS];
+    sluice_request *requests[FUSED_PROMPTS];
+    sluice_error error;
+    int32_t count = 0;
+    for (int32_t length; (length = fused_prompt(c, count)) > 0; count++) {
+        for (int32_t i = 0; i < length; i++) {
+            prompts[count][i] = (i * 71 + 5 + 13 * count) % FUSED_VOCABULARY;
+        }
+        sequences[count] = open_sequence(engine);
+        asked[count] = (sluice_request_options){.size = sizeof *asked,
+                                                .tokens = prompts[count],
+                                                .token_count = (size_t)length,
+                                                .generate = FUSED_GENERATED,
+                                                .logits = SLUICE_LOGITS_LAST,
+                                                .ignore_eos = true,
+                                                .no_text = true};
+        each[count] = &asked[count];
     }
-    const sluice_request_options request = {.size = sizeof request,
-                                            .tokens = prompt,
-                                            .token_count = (size_t)c->prompt,
-                                            .generate = FUSED_GENERATED,
-                                            .logits = SLUICE_LOGITS_LAST,
-                                            .ignore_eos = true,
-                                            .no_text = true};
-    collected got = {.tokens = result->tokens,
-                     .logits = result->logits[0],
-                     .vocabulary = FUSED_VOCABULARY,
-                     .first = (size_t)c->prompt - 1,
-                     .room = FUSED_GENERATED};
-    assert_int_equal(collect(submit(sequence, &request), &got), FUSED_GENERATED);
+    must(sluice_submit_together(sequences, each, (size_t)count, requests, &error), &error, "submit");
+    for (int32_t i = 0; i < count; i++) {
+        collected got = {.tokens = result->tokens[i],
+                         .logits = result->logits[i][0],
+                         .vocabulary = FUSED_VOCABULARY,
+                         .first = (size_t)fused_prompt(c, i) - 1,
+                         .room = FUSED_GENERATED};
+        assert_int_equal(collect(requests[i], &got), FUSED_GENERATED);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        sluice_sequence_release(sequences[i]);
+    }
     sluice_counters counters = {.size = sizeof counters};
     sluice_engine_get_counters(engine, &counters);
     assert_int_equal(counters.failed_captures, 0);
-    sluice_sequence_release(sequence);
     sluice_engine_destroy(engine);
 }
 
@@ -114,19 +140,20 @@ static inline void fused_leaves_the_ops_bits(void **state) {
     sluice_model *model = fused_model(c);
     const sluice_engine_options alone = fused_options(c, true), fused = fused_options(c, false);
     for (int i = 0; i < FUSED_RUNS && c->runs[i].name; i++) {
-        assert_int_equal(fused_count(model, alone, c->runs[i].name), 0);
-        const int32_t count = fused_count(model, fused, c->runs[i].name);
+        assert_int_equal(fused_count(model, c, alone, c->runs[i].name), 0);
+        const int32_t count = fused_count(model, c, fused, c->runs[i].name);
         if (count < c->runs[i].least) {
             fail_msg("%s: %d times, not %d", c->runs[i].name, count, c->runs[i].least);
         }
     }
     static fused_result expected, actual;
+    memset(&expected, 0, sizeof expected);
     fused_generate(model, &alone, c, &expected);
     memset(&actual, 0, sizeof actual);
     fused_generate(model, &fused, c, &actual);
     assert_memory_equal(actual.tokens, expected.tokens, sizeof expected.tokens);
     assert_memory_equal(actual.logits, expected.logits, sizeof expected.logits);
-    const float *last = expected.logits[FUSED_GENERATED - 1];
+    const float *last = expected.logits[0][FUSED_GENERATED - 1];
     assert_true(last[0] != last[1]);
     sluice_model_release(model);
 }

@@ -10,7 +10,8 @@ enum {
     MOST_WGMMA_SIZE = 256,
     MOST_WGMMA_SPLIT_SIZE = 128,
     MOST_DECODE_SIZE = 256,
-    FEW_SPANS = 8, /* up to which a step's sequences are too few to give every block whole rows */
+    MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
+    FEW_SPANS = 8,       /* up to which a step's sequences are too few to give every block whole rows */
     LEAST_WGMMA_ROWS = 64
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
@@ -102,8 +103,8 @@ static int32_t size_of(const sl_cache_group *group) {
 uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
-    const uint64_t floats =
-        FLASH_PARTIAL_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
+    const uint64_t floats = /* of a part; DECODE_HEAD is what a fused run puts before it */
+        DECODE_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
     return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
            (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
 }
@@ -123,20 +124,19 @@ static bool is_hopper(int device) {
            major == 9;
 }
 
-/* What only `decode` refuses. */
-static const char *decode_declines(const sl_kernel_query *query) {
-    const sl_op_attention *attention = &query->op->u.attention;
-    const sl_cache_group *group = &query->program->groups[attention->place.group];
-    if (query->rows[SL_ROWS_STEP] > DECODE_MOST_ROWS) {
+/* What only the kernels of flash_decode.cuh refuse. */
+static const char *decode_declines(const sl_op_attention *attention, const sl_cache_group *group,
+                                   int32_t rows, int device) {
+    if (rows > DECODE_MOST_ROWS) {
         return "takes 64 rows at most";
     }
     if (size_of(group) > MOST_DECODE_SIZE) {
         return "takes head sizes up to 256";
     }
-    if (query->rows[SL_ROWS_STEP] * attention->heads > SL_CUDA_ARRIVALS) {
+    if (rows * attention->heads > SL_CUDA_ARRIVALS) {
         return "takes fewer heads";
     }
-    return is_hopper(query->backend->options.device) ? NULL : "takes devices of capability 9.0";
+    return is_hopper(device) ? NULL : "takes devices of capability 9.0";
 }
 
 static int32_t bytes_needed(sl_qtype type, int32_t size, bool few) {
@@ -189,7 +189,7 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
         return "its parts would take more than 256 MiB";
     }
     if (decode) {
-        return decode_declines(query);
+        return decode_declines(attention, group, query->rows[SL_ROWS_STEP], device);
     }
     int most = 0;
     if (wgmma && !is_hopper(device)) {
@@ -258,6 +258,9 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     sl_cuda_operand y = op->out[0];
     y.data = quantize && op->unread[0] ? NULL : y.data;
+    const bool chunks = op->kernel->run == sl_cuda_flash_split;
+    const int32_t most_parts = chunks ? splits_of(context->table_width) : decode_most_parts(group->kv_heads);
+    const int32_t item_parts = op->spans <= FEW_SPANS ? 1 : most_parts;
     const decode_args args = {*attention,
                               op->in[0],
                               op->in[1],
@@ -266,10 +269,13 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
                               (const float *)op->weights[0].data,
                               (float *)op->scratch,
                               context->arrivals,
-                              decode_most_parts(group->kv_heads),
+                              most_parts,
                               attention->heads / group->kv_heads,
                               op->spans,
-                              op->spans <= FEW_SPANS ? 1 : decode_most_parts(group->kv_heads),
+                              op->rows[SL_ROWS_STEP],
+                              item_parts,
+                              (most_parts - 1) / item_parts + 1,
+                              chunks ? FLASH_CHUNK_TILES : 0,
                               group->layers};
     const flash_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads,
                                       true};
@@ -305,7 +311,7 @@ static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
                    quantize->in[0].column != attention->out[0].column ||
                    quantize->u.quantize.width != attention->u.attention.heads * group->value_size
                ? "takes ops of which each reads the one before"
-           : query->values[quantize->out[0].value].type != SL_VALUE_Q8_32 ||
+           : query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
                    group->value_size % SL_Q8_32_GROUP != 0
                ? "quantizes to groups of 32 that heads consist of"
                : NULL;
@@ -315,15 +321,23 @@ const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusi
     const int32_t last = fusion->count - 1 - (fusion->ops[fusion->count - 1] == SL_OP_QUANTIZE);
     const sl_op *attention = &query->ops[last], *write = attention - 1, *rope = write - 2;
     const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)query->kernels[last];
-    if (kernel->run != sl_cuda_flash_decode) {
-        return "takes attention by cuda-flash-decode";
+    if (kernel->run != sl_cuda_flash_decode && kernel->run != sl_cuda_flash_split) {
+        return "takes attention by cuda-flash-decode or cuda-flash-split";
     }
-    if (query->rows[SL_ROWS_STEP] > 1) {
-        return "takes one row";
+    /* A row reads its keys for itself, and makes those of its sequence's earlier rows in the step. */
+    if (query->rows[SL_ROWS_STEP] > MOST_FUSED_ROWS) {
+        return "takes 8 rows at most";
+    }
+    if (query->rows[SL_ROWS_STEP] > query->limits->sequences) {
+        return "takes no more rows than there are sequences";
     }
     sl_fusion heads = *fusion;
     heads.count = last;
     const char *reason = sl_cuda_heads_declines(&heads, query);
+    reason = reason ? reason
+                    : decode_declines(&attention->u.attention,
+                                      &query->program->groups[attention->u.attention.place.group],
+                                      query->rows[SL_ROWS_STEP], query->backend->options.device);
     reason = reason || last == fusion->count - 1 ? reason : quantize_declines(query, last + 1);
     if (reason) {
         return reason;

@@ -74,7 +74,10 @@ typedef struct decode_args {
     int32_t most_parts;
     int32_t ratio;      /* query heads per key head */
     int32_t spans;      /* at most */
+    int32_t rows;       /* of the bucket */
     int32_t item_parts; /* parts that a block does one after the other */
+    int32_t groups;     /* blocks that share the parts of a run, at most */
+    int32_t part_tiles; /* of a part, where the class is "mma64/split512"; 0: decode_part_tiles() says */
     int32_t layers;     /* of a page */
 } decode_args;
 

@@ -30,19 +30,29 @@ enum {
     DECODE_NEWEST = 2 /* the barrier at which the step's key and value are in shared memory */
 };
 
+/* Norms, rotation and cache write of the heads: by a launch before; in this one, of steps of one row at most
+ * or of any. Where heads are made here every block has one item at most, of one row. */
+typedef enum decode_heads { DECODE_APART, DECODE_ONE_ROW, DECODE_ROWS } decode_heads;
+
 /* BYTES: of an element in a slot. BOXES: of 128 bytes of a row. COLUMNS: of keys and values, what a head
  * lacks is zeros. */
-template <int TYPE, int SIZE, int UNITS_, int SLOTS_, bool ONE_> struct decode_shape {
+template <int TYPE, int SIZE, int UNITS_, int SLOTS_, decode_heads HEADS_, bool CHUNKS_ = false>
+struct decode_shape {
     static constexpr bool RAW = TYPE == SL_QTYPE_Q8_0; /* rows as they lie in the page */
     static constexpr int UNITS = UNITS_, SLOTS = SLOTS_;
-    static constexpr bool ONE = ONE_; /* steps of one row at most, whose heads are made here */
+    static constexpr decode_heads HEADS = HEADS_;
+    static constexpr bool ONE = HEADS != DECODE_APART;
+    static constexpr bool CHUNKS = CHUNKS_; /* class "mma64/split512", flash_decode_chunks.cuh */
     static constexpr int QUADS = (SIZE + SL_QUAD * SL_WARP - 1) / (SL_QUAD * SL_WARP); /* of a lane */
     static constexpr int BYTES = TYPE == SL_QTYPE_FP8 ? 1 : 2;
+    static constexpr bool APART = (RAW || BYTES == 1) && !CHUNKS; /* the columns of a step */
     static constexpr int BOXES = (SIZE * BYTES + 127) / 128;
     static constexpr int COLUMNS = RAW ? SIZE : BOXES * 128 / BYTES;
     static constexpr int SLOT = RAW ? SIZE / 32 * SL_Q8_0_BYTES * FLASH_KEYS : BOXES * 128 * FLASH_KEYS;
     static constexpr int STRIDE = COLUMNS + 4; /* floats of a unit where strands meet: no bank twice */
-    static constexpr int MEETING = DECODE_WARPS * UNITS * STRIDE * 4;
+    static constexpr int STRANDS = DECODE_WARPS * UNITS * STRIDE * 4;
+    static constexpr int EXCHANGE = CHUNKS ? FLASH_CHUNK_TILES * FLASH_KEYS * UNITS * 4 : 0;
+    static constexpr int MEETING = STRANDS > EXCHANGE ? STRANDS : EXCHANGE;
     static constexpr int TOTALS = UNITS * STRIDE * 4;
     static constexpr int SHARED = 1024 + SLOTS * SLOT + MEETING + TOTALS; /* 1024: to align */
 };
@@ -51,16 +61,18 @@ template <int TYPE, int SIZE, int UNITS_, int SLOTS_, bool ONE_> struct decode_s
 typedef struct decode_item {
     const int32_t *table;
     int32_t slot;        /* of the sequence */
-    int32_t first_row;   /* of the span, in the step */
-    int32_t length;      /* of the span: keys before its rows */
+    int32_t first_row;   /* in the step: of the span; with ONE the item's */
+    int32_t length;      /* keys before that row */
+    int32_t fresh;       /* with ONE: of those, the ones before the step; it writes the others itself */
     int32_t unit, units; /* numbered in the span */
     int32_t kv_head;
     int32_t part, count;       /* the first one, from the run's first part on; how many */
     int32_t parts, part_tiles; /* of the run; of a part */
+    int32_t groups;            /* items that the run's parts are in */
     int32_t tile, end;         /* tiles of all parts of the item */
 } decode_item;
 
-template <int UNITS, int SLOTS, int COLUMNS, int QUADS> struct decode_shared {
+template <int UNITS, int SLOTS, int COLUMNS, int QUADS, int TILES> struct decode_shared {
     uint64_t full[SLOTS], empty[SLOTS];
     int32_t before[DECODE_MOST_ROWS + 1]; /* items before each span */
     int32_t value_size;
@@ -69,6 +81,9 @@ template <int UNITS, int SLOTS, int COLUMNS, int QUADS> struct decode_shared {
     /* Where heads are made here: pairs of q, no bank twice; and the last key and value. */
     uint32_t queries[UNITS][COLUMNS / 2 + 4];
     float4 newest[2][QUADS][SL_WARP];
+    /* Of chunks, TILES of them at most (else 1): each tile's largest scores by warp, and what y is multiplied
+     * by before it. */
+    float largest[TILES][DECODE_WARPS][UNITS], correction[TILES][UNITS];
     bool last;
 };
 
@@ -103,7 +118,8 @@ static __device__ __forceinline__ decode_rows decode_cut(const decode_args &args
     rows.count = count;
     rows.last_tile = index / FLASH_KEYS;
     rows.first_tile = flash_first_seen(cache.window, index) / FLASH_KEYS;
-    rows.tiles = decode_part_tiles(rows.last_tile + 1, cache.window, cache.kv_heads);
+    rows.tiles = args.part_tiles > 0 ? args.part_tiles
+                                     : decode_part_tiles(rows.last_tile + 1, cache.window, cache.kv_heads);
     rows.first_part = hopper_divide(rows.first_tile, rows.tiles);
     rows.parts = hopper_divide(rows.last_tile, rows.tiles) - rows.first_part + 1;
     rows.groups = hopper_divide(rows.parts + args.item_parts - 1, args.item_parts);
@@ -154,17 +170,100 @@ static __device__ __forceinline__ void decode_list(const sl_cuda_context &contex
     }
 }
 
-/* How many items there are. */
+/* What of an item follows from the rows it belongs to: run `run`, from part `part` on, at most `most` parts.
+ */
+template <int UNITS>
+static __device__ __forceinline__ void decode_choose(const decode_args &args, const decode_rows &rows,
+                                                     int32_t run, int32_t part, int32_t most,
+                                                     decode_item *item) {
+    const int32_t units = rows.count * args.ratio - run * UNITS;
+    item->parts = rows.parts;
+    item->part_tiles = rows.tiles;
+    item->part = part;
+    item->count = rows.parts - part < most ? rows.parts - part : most;
+    item->unit = rows.first * args.ratio + run * UNITS;
+    item->units = units < UNITS ? units : UNITS;
+    const int32_t begin = (rows.first_part + part) * rows.tiles, end = begin + item->count * rows.tiles;
+    item->tile = begin > rows.first_tile ? begin : rows.first_tile;
+    item->end = end <= rows.last_tile ? end : rows.last_tile + 1;
+}
+
+/* The item of block `number` of a step of one row; count is 0 when there is none. Blocks lie [run][group of
+ * parts][key head]. */
+template <typename SHAPE>
+static __device__ __forceinline__ decode_item decode_find_only(const sl_cuda_context &context,
+                                                               const decode_args &args, int32_t number) {
+    const int32_t group = args.attention.place.group;
+    const sl_cuda_cache &cache = context.caches[group];
+    const sl_step_span &span = context.spans[0];
+    decode_item item;
+    item.length = item.fresh = span.length[group];
+    item.first_row = 0;
+    item.slot = span.slot;
+    item.table = cache.table + (int64_t)span.slot * context.table_width;
+    const decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, 1);
+    const int32_t each = SHAPE::CHUNKS ? hopper_divide(rows.parts + args.groups - 1, args.groups) : 1;
+    item.groups = SHAPE::CHUNKS ? hopper_divide(rows.parts + each - 1, each) : rows.parts;
+    const int32_t total = context.header->rows > 0 ? rows.runs * item.groups * cache.kv_heads : 0;
+    const int32_t outer = hopper_divide(number, cache.kv_heads), run = hopper_divide(outer, item.groups);
+    item.kv_head = number - outer * cache.kv_heads;
+    decode_choose<SHAPE::UNITS>(args, rows, run, (outer - run * item.groups) * each, each, &item);
+    item.count = number < total ? item.count : 0;
+    return item;
+}
+
+/* The same of a step of several rows, of whatever sequences. Blocks lie [group of parts][row][run][key head].
+ * Loads do not wait for each other where they need not. */
+template <typename SHAPE>
+static __device__ __forceinline__ decode_item decode_find_row(const sl_cuda_context &context,
+                                                              const decode_args &args, int32_t number) {
+    const int32_t cache_group = args.attention.place.group;
+    const sl_cuda_cache &cache = context.caches[cache_group];
+    const int32_t runs = (args.ratio + SHAPE::UNITS - 1) / SHAPE::UNITS, of_row = runs * cache.kv_heads;
+    const int32_t group = hopper_divide(number, args.rows * of_row);
+    const int32_t row = hopper_divide(number - group * args.rows * of_row, of_row);
+    const int32_t run_head = number - (group * args.rows + row) * of_row;
+    const int32_t run = hopper_divide(run_head, cache.kv_heads), at = context.rows[row].span;
+    const bool there = row < context.header->rows;
+    const sl_step_span *span = &context.spans[row]; /* mostly: a row is its sequence's only one */
+    int32_t slot = span->slot, length = span->length[cache_group], first_row = span->first_row;
+    if (there && at != row) {
+        span = &context.spans[at];
+        slot = span->slot;
+        length = span->length[cache_group];
+        first_row = span->first_row;
+    }
+    decode_item item;
+    item.slot = there ? slot : 0;
+    item.table = cache.table + (int64_t)item.slot * context.table_width;
+    item.fresh = there ? length : 0;
+    item.length = item.fresh + (there ? row - first_row : 0);
+    item.first_row = row;
+    item.kv_head = run_head - run * cache.kv_heads;
+    const decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, 1);
+    const int32_t each = hopper_divide(rows.parts + args.groups - 1, args.groups);
+    item.groups = hopper_divide(rows.parts + each - 1, each);
+    decode_choose<SHAPE::UNITS>(args, rows, run, group * each, each, &item);
+    item.count = there && group < item.groups ? item.count : 0;
+    return item;
+}
+
+template <typename SHAPE>
+static __device__ __forceinline__ decode_item decode_find_own(const sl_cuda_context &context,
+                                                              const decode_args &args, int32_t number) {
+    return SHAPE::HEADS == DECODE_ONE_ROW ? decode_find_only<SHAPE>(context, args, number)
+                                          : decode_find_row<SHAPE>(context, args, number);
+}
+
+/* How many items there are; with ONE whether the block has one. */
 template <typename SHAPE, typename SHARED>
 static __device__ __forceinline__ int32_t decode_total(const sl_cuda_context &context,
                                                        const decode_args &args, const SHARED &shared) {
     if (!SHAPE::ONE) {
         return shared.before[args.spans];
     }
-    const int32_t group = args.attention.place.group, length = context.spans[0].length[group];
-    const sl_cuda_cache &cache = context.caches[group];
-    const decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, length, 0, 1);
-    return context.header->rows > 0 ? rows.runs * rows.groups * cache.kv_heads : 0;
+    const int32_t number = (int32_t)blockIdx.x;
+    return decode_find_own<SHAPE>(context, args, number).count > 0 ? number + 1 : 0;
 }
 
 /* By a whole warp: what item `number`, which exists, is. */
@@ -172,45 +271,38 @@ template <typename SHAPE>
 static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context &context,
                                                           const decode_args &args, const int32_t *before,
                                                           int32_t number) {
+    if (SHAPE::ONE) {
+        return decode_find_own<SHAPE>(context, args, number);
+    }
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
     int32_t s = 0;
-    for (int32_t base = 1; !SHAPE::ONE && base < args.spans; base += SL_WARP) {
+    for (int32_t base = 1; base < args.spans; base += SL_WARP) {
         s += __popc(__ballot_sync(SL_FULL_WARP, base + lane < args.spans && before[base + lane] <= number));
     }
     const sl_step_span &span = context.spans[s];
     decode_item item;
-    item.length = span.length[group];
+    item.length = item.fresh = span.length[group];
     item.first_row = span.first_row;
-    item.units = span.row_count;
     item.slot = span.slot;
     item.table = cache.table + (int64_t)span.slot * context.table_width;
-    const int32_t all = SHAPE::ONE ? 1 : item.units;
-    const int32_t cut = SHAPE::ONE ? 1 : decode_rows_before_cut(item.length, all);
-    int32_t rest = SHAPE::ONE ? number : number - before[s];
+    const int32_t cut = decode_rows_before_cut(item.length, span.row_count);
+    int32_t rest = number - before[s];
     decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, cut);
     const int32_t items = rows.runs * rows.groups * cache.kv_heads;
-    if (!SHAPE::ONE && rest >= items) {
+    if (rest >= items) {
         rest -= items;
-        rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, cut, all - cut);
+        rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, cut, span.row_count - cut);
     }
-    const int32_t outer = hopper_divide(rest, cache.kv_heads);
-    const int32_t run = hopper_divide(outer, rows.groups),
-                  units = rows.count * args.ratio - run * SHAPE::UNITS;
+    const int32_t outer = hopper_divide(rest, cache.kv_heads), run = hopper_divide(outer, rows.groups);
     item.kv_head = rest - outer * cache.kv_heads;
-    item.parts = rows.parts;
-    item.part_tiles = rows.tiles;
-    item.part = (outer - run * rows.groups) * args.item_parts;
-    item.count = rows.parts - item.part < args.item_parts ? rows.parts - item.part : args.item_parts;
-    item.unit = rows.first * args.ratio + run * SHAPE::UNITS;
-    item.units = units < SHAPE::UNITS ? units : SHAPE::UNITS;
-    const int32_t begin = (rows.first_part + item.part) * rows.tiles, end = begin + item.count * rows.tiles;
-    item.tile = begin > rows.first_tile ? begin : rows.first_tile;
-    item.end = end <= rows.last_tile ? end : rows.last_tile + 1;
+    item.groups = rows.groups;
+    decode_choose<SHAPE::UNITS>(args, rows, run, (outer - run * rows.groups) * args.item_parts,
+                                args.item_parts, &item);
     return item;
 }
 
-/* Whether the key of a step of one row is in the item's tiles. */
+/* With ONE: whether the key of the item's row is in its tiles. */
 static __device__ __forceinline__ bool decode_has_newest(const decode_item &item) {
     const int32_t tile = item.length / FLASH_KEYS;
     return tile >= item.tile && tile < item.end;
@@ -256,7 +348,7 @@ static __device__ __forceinline__ int32_t decode_stable(const sl_cuda_context &c
                                                         const decode_args &args, const decode_item &item) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, group = args.attention.place.group;
     const int32_t changes = context.header->table_changes;
-    /* With one row the step's key goes to its tile in shared memory. */
+    /* With ONE the step's keys go to their tile in shared memory. */
     int32_t stable = ONE ? item.end : item.length / FLASH_KEYS;
     if (context.header->page_copies > 0 || changes > SL_WARP) {
         return 0;
@@ -276,8 +368,8 @@ typedef struct decode_feeder {
     uint32_t slot, phase;
 } decode_feeder;
 
-/* Copies tiles [first, end) of an item, keys and values in turn. `mine`: the lane's entry of the page table,
- * from the first tile on. */
+/* Copies tiles [first, end) of an item, keys and values in turn; of chunks the keys, then the values. `mine`:
+ * the lane's entry of the page table, from the first tile on. */
 template <typename SHAPE>
 static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &cache, const decode_args &args,
                                                          const flash_maps &maps, const decode_item &item,
@@ -285,22 +377,25 @@ static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &ca
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     /* Past the first level of the cache: it may hold lines from before the inputs were there. */
     int32_t mine = first + lane < item.end ? __ldcg(item.table + first + lane) : 0;
-    for (int32_t base = first; base < item.end; base += SL_WARP) {
-        const int32_t count = item.end - base < SL_WARP ? item.end - base : SL_WARP;
+    int32_t count = 0;
+    for (int32_t base = first; base < item.end; base += count) {
+        const int32_t most = SHAPE::CHUNKS ? FLASH_CHUNK_TILES - base % FLASH_CHUNK_TILES : SL_WARP;
+        count = item.end - base < most ? item.end - base : most;
         for (int32_t k = 0; k < 2 * count; k++) {
-            const int32_t page = __shfl_sync(SL_FULL_WARP, mine, k / 2);
+            const int32_t tile = SHAPE::CHUNKS ? (k < count ? k : k - count) : k / 2;
+            const int32_t page = __shfl_sync(SL_FULL_WARP, mine, tile);
             sl_barrier_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
             if (lane == 0) {
                 sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
-                const decode_load load = {item.kv_head, page > 0 ? page : 0, k % 2 == 0,
-                                          feeder->slots + feeder->slot * SHAPE::SLOT,
-                                          feeder->full + 8 * feeder->slot};
+                const decode_load load = {
+                    item.kv_head, page > 0 ? page : 0, SHAPE::CHUNKS ? k < count : k % 2 == 0,
+                    feeder->slots + feeder->slot * SHAPE::SLOT, feeder->full + 8 * feeder->slot};
                 decode_copy<SHAPE>(cache, args, maps, load);
             }
             feeder->slot = feeder->slot + 1 == SHAPE::SLOTS ? 0 : feeder->slot + 1;
             feeder->phase ^= feeder->slot == 0;
         }
-        const int32_t next = base + SL_WARP + lane;
+        const int32_t next = base + count + lane;
         mine = next < item.end ? __ldcg(item.table + next) : 0;
     }
 }
@@ -308,12 +403,12 @@ static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &ca
 /* ---- operands ---- */
 
 /* The columns that a lane multiplies in step s of q . k, as the instruction's 2 j, 2 j + 1, 2 j + 8, 2 j + 9
- * with j = lane % 4. Where an element is decoded on the way, a lane's columns lie together. */
+ * with j = lane % 4. Where an element is decoded on the way, a lane's columns lie together if the class lets
+ * them. */
 template <typename SHAPE>
 static __device__ __forceinline__ int32_t decode_column(int32_t step, int32_t half) {
     const int32_t j = (int32_t)threadIdx.x % 4;
-    return SHAPE::RAW || SHAPE::BYTES == 1 ? j * (SHAPE::COLUMNS / 4) + 4 * step + 2 * half
-                                           : 16 * step + 2 * j + 8 * half;
+    return SHAPE::APART ? j * (SHAPE::COLUMNS / 4) + 4 * step + 2 * half : 16 * step + 2 * j + 8 * half;
 }
 
 template <typename SHAPE, int TYPE>
@@ -479,6 +574,40 @@ static __device__ __forceinline__ void decode_add_newest(const sl_cuda_cache &ca
     __syncwarp();
 }
 
+/* Keys or values of the sequence's earlier rows in this step likewise, as their own blocks make them: those
+ * write them to the cache, nobody knows when. */
+template <typename SHAPE, int TYPE>
+static __device__ __forceinline__ void decode_add_earlier(const sl_cuda_context &context,
+                                                          const sl_heads_args &made, const decode_item &item,
+                                                          int32_t base, bool is_value, unsigned char *slot) {
+    enum { QUADS = SHAPE::QUADS };
+    const sl_cuda_cache &cache = context.caches[made.place.group];
+    const int32_t size = is_value ? cache.value_size : cache.key_size;
+    const int32_t row_bytes = (int32_t)(is_value ? cache.value_bytes : cache.key_bytes);
+#pragma unroll 1
+    for (int32_t index = max(base, item.fresh); index < min(base + 16, item.length); index++) {
+        const int32_t row = item.first_row + index - item.length;
+        float4 x[QUADS];
+        sl_load_head(sl_f32(is_value ? made.v : made.k, row) + item.kv_head * size, size, x);
+        if (!is_value) {
+            sl_turns<QUADS> turn;
+            sl_make_turns(made.rope, made.frequencies, context.rows[row].position, turn);
+            if (made.has_norms) {
+                float4 weight[QUADS];
+                sl_load_head_weights(made.k_weight, made.k_offset, size, weight);
+                sl_norm_head(made.share, made.k_epsilon, weight, x);
+            }
+            sl_turn_head_in_warp(made.rope, turn, x);
+        }
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            unsigned char *to = decode_slot_row<SHAPE>(slot, index % FLASH_KEYS, row_bytes, sl_head_at(i));
+            sl_encode_quad<true>((sl_qtype)TYPE, x[i], to, sl_head_at(i), size);
+        }
+        __syncwarp();
+    }
+}
+
 /* Both to the cache, by the warp that copied the tiles: nobody waits for it. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_write_newest(const sl_cuda_context &context,
@@ -539,30 +668,35 @@ decode_scores(const decode_slice &keys, const uint32_t q[SHAPE::UNITS / 8][SHAPE
         }
     }
     const uint32_t at = sl_shared_address(keys.slot);
-    const int32_t key = keys.row + lane / 4,
-                  first = lane % 4 * (SHAPE::COLUMNS / 4); /* of the lane's columns */
+    const int32_t key = keys.row + lane / 4;
 #pragma unroll
     for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
         uint32_t a[4];
         if constexpr (SHAPE::RAW) {
-            const int32_t c = first + 4 * step;
+            const int32_t c = decode_column<SHAPE>(step, 0), other = decode_column<SHAPE>(step, 1);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint16_t *block =
                     (const uint16_t *)(keys.slot + (key + 8 * h) * keys.row_bytes + c / 32 * SL_Q8_0_BYTES);
                 const uint32_t scale = c < keys.size ? decode_twice(block[0]) : 0;
                 a[h] = decode_int8(block[1 + c % 32 / 2], scale);
-                a[2 + h] = decode_int8(block[2 + c % 32 / 2], scale);
+                a[2 + h] = decode_int8(block[1 + other % 32 / 2], scale);
             }
         } else if constexpr (SHAPE::BYTES == 1) {
-            const int32_t c = first + 4 * step;
+            const int32_t c = decode_column<SHAPE>(step, 0);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int32_t k = key + 8 * h;
-                const uint32_t four = *(const uint32_t *)(keys.slot + (c / 128 * FLASH_KEYS + k) * 128 +
-                                                          ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16);
-                a[h] = flash_e4m3(four & 0xffffu);
-                a[2 + h] = flash_e4m3(four >> 16);
+                const unsigned char *at_c =
+                    keys.slot + (c / 128 * FLASH_KEYS + k) * 128 + ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16;
+                if (SHAPE::APART) {
+                    const uint32_t four = *(const uint32_t *)at_c;
+                    a[h] = flash_e4m3(four & 0xffffu);
+                    a[2 + h] = flash_e4m3(four >> 16);
+                } else { /* both of a step lie in one piece */
+                    a[h] = flash_e4m3(*(const uint16_t *)at_c);
+                    a[2 + h] = flash_e4m3(*(const uint16_t *)(at_c + 8));
+                }
             }
         } else {
             const int32_t k = keys.row + lane % 16, piece = 2 * step + lane / 16;
@@ -570,14 +704,14 @@ decode_scores(const decode_slice &keys, const uint32_t q[SHAPE::UNITS / 8][SHAPE
         }
 #pragma unroll
         for (int n = 0; n < SHAPE::UNITS / 8; n++) {
-            flash_mma<TYPE>(sums[n][step % 2], a, q[n][step][0], q[n][step][1]);
+            flash_mma<TYPE>(sums[n][SHAPE::CHUNKS ? 0 : step % 2], a, q[n][step][0], q[n][step][1]);
         }
     }
 #pragma unroll
     for (int n = 0; n < SHAPE::UNITS / 8; n++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            s[n][e] = sums[n][0][e] + sums[n][1][e];
+            s[n][e] = SHAPE::CHUNKS ? sums[n][0][e] : sums[n][0][e] + sums[n][1][e];
         }
     }
 }
@@ -590,16 +724,17 @@ static __device__ __forceinline__ int32_t decode_value_column(int32_t block, int
                                            : 16 * block + r + 8 * h;
 }
 
-/* y += v . p. seen: which of the lane's keys 2 j, 2 j + 1 and 2 j + 8, 2 j + 9 some unit sees; what the
- * others hold may be anything. */
-template <typename SHAPE, int TYPE>
+/* y += v . p, for BLOCKS blocks of 16 columns from `first` on. seen: which of the lane's keys 2 j, 2 j + 1
+ * and 2 j + 8, 2 j + 9 some unit sees; what the others hold may be anything. */
+template <typename SHAPE, int TYPE, int BLOCKS>
 static __device__ __forceinline__ void decode_values(const decode_slice &values, const uint32_t seen[2],
-                                                     const uint32_t p[SHAPE::UNITS / 8][2],
-                                                     float y[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][4]) {
+                                                     const uint32_t p[SHAPE::UNITS / 8][2], int32_t first,
+                                                     float y[SHAPE::UNITS / 8][BLOCKS][4]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, key = values.row + 2 * (lane % 4);
     const uint32_t at = sl_shared_address(values.slot);
 #pragma unroll
-    for (int block = 0; block < SHAPE::COLUMNS / 16; block++) {
+    for (int i_block = 0; i_block < BLOCKS; i_block++) {
+        const int32_t block = first + i_block;
         uint32_t a[4];
         if constexpr (SHAPE::RAW || SHAPE::BYTES == 1) {
             const int32_t c = decode_value_column<SHAPE>(block, 0);
@@ -631,60 +766,7 @@ static __device__ __forceinline__ void decode_values(const decode_slice &values,
         a[3] &= seen[1];
 #pragma unroll
         for (int n = 0; n < SHAPE::UNITS / 8; n++) {
-            flash_mma<TYPE>(y[n][block], a, p[n][0], p[n][1]);
-        }
-    }
-}
-
-/* Copies what of an item may be copied before the inputs are there, and waits for them. The item is left with
- * the rest. */
-template <typename SHAPE>
-static __device__ __forceinline__ void decode_feed_early(const sl_cuda_context &context,
-                                                         const decode_args &args, const flash_maps &maps,
-                                                         decode_item *item, decode_feeder *feeder) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t end = item->end;
-    item->end = min(end, decode_stable<SHAPE::ONE>(context, args, *item));
-    decode_feed_tiles<SHAPE>(cache, args, maps, *item, item->tile, feeder);
-    item->tile = max(item->tile, item->end);
-    item->end = end;
-    sl_wait_for_inputs();
-}
-
-/* By one warp: copies all tiles of the block's items. Waits for the kernel's inputs. */
-template <typename SHAPE, int TYPE, typename SHARED>
-static __device__ __forceinline__ void decode_feed(const sl_cuda_context &context, const decode_args &args,
-                                                   const flash_maps &maps, SHARED *shared, uint32_t slots) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t total = decode_total<SHAPE>(context, args, *shared);
-    /* The slots are empty at first. */
-    decode_feeder feeder = {slots, sl_shared_address(shared->full), sl_shared_address(shared->empty), 0, 1};
-    int32_t number = (int32_t)blockIdx.x;
-    if (number >= total) {
-        sl_wait_for_inputs();
-        return;
-    }
-    decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
-    const bool has_newest = decode_has_newest(item);
-    decode_feed_early<SHAPE>(context, args, maps, &item, &feeder);
-    if constexpr (SHAPE::ONE) { /* one item */
-        decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
-        if (has_newest) {
-            decode_write_newest<SHAPE, TYPE>(context, args.attention.place, item, shared);
-        }
-    } else {
-        while (number < total) {
-            /* The next item is found while slots are full. */
-            decode_item next = item;
-            next.end = min(item.end, item.tile + SHAPE::SLOTS / 2);
-            decode_feed_tiles<SHAPE>(cache, args, maps, next, item.tile, &feeder);
-            item.tile = max(item.tile, next.end);
-            number += (int32_t)gridDim.x;
-            if (number < total) {
-                next = decode_find<SHAPE>(context, args, shared->before, number);
-            }
-            decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
-            item = next;
+            flash_mma<TYPE>(y[n][i_block], a, p[n][0], p[n][1]);
         }
     }
 }
@@ -710,12 +792,11 @@ template <int UNITS> struct decode_view {
     int32_t tile, end;
 };
 
-/* Scores to p; what y is to be multiplied by. key: the index of what s[][0] and s[][1] belong to, s[][2] and
- * s[][3] are 8 later. masked: some unit does not see all keys. */
-template <int UNITS, int COLUMNS>
-static __device__ __forceinline__ void
-decode_weigh(decode_state<UNITS, COLUMNS> *state, float s[UNITS / 8][4], const decode_view<UNITS> &view,
-             int32_t key, bool masked, float correction[UNITS / 8][2]) {
+/* The softcap, and -infinity for what a unit does not see. key: the index of what s[][0] and s[][1] belong
+ * to, s[][2] and s[][3] are 8 later. masked: some unit does not see all keys. */
+template <int UNITS>
+static __device__ __forceinline__ void decode_see(float s[UNITS / 8][4], const decode_view<UNITS> &view,
+                                                  int32_t key, bool masked) {
     if (view.softcap > 0) {
         const float inverse = view.scale / view.softcap;
 #pragma unroll
@@ -737,6 +818,30 @@ decode_weigh(decode_state<UNITS, COLUMNS> *state, float s[UNITS / 8][4], const d
             }
         }
     }
+}
+
+/* Which of the lane's keys 2 j, 2 j + 1 and 2 j + 8, 2 j + 9 of 16 from `base` on some unit sees. */
+template <int UNITS>
+static __device__ __forceinline__ void decode_seen(const decode_view<UNITS> &view, int32_t base, bool masked,
+                                                   uint32_t seen[2]) {
+    seen[0] = seen[1] = ~0u;
+    if (masked) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t k = base + 2 * ((int32_t)threadIdx.x % 4) + i / 2 * 8 + i % 2;
+            if (k < view.lowest_first || k > view.highest_last) {
+                seen[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+            }
+        }
+    }
+}
+
+/* Scores to p; what y is to be multiplied by. key and masked as above. */
+template <int UNITS, int COLUMNS>
+static __device__ __forceinline__ void
+decode_weigh(decode_state<UNITS, COLUMNS> *state, float s[UNITS / 8][4], const decode_view<UNITS> &view,
+             int32_t key, bool masked, float correction[UNITS / 8][2]) {
+    decode_see(s, view, key, masked);
 #pragma unroll
     for (int n = 0; n < UNITS / 8; n++) {
 #pragma unroll
@@ -800,9 +905,16 @@ static __device__ __forceinline__ void decode_store(const decode_args &args, con
             }
         }
     }
-    if (ONE && args.quantized.data) {
+    if (!ONE || !args.quantized.data) {
+        return;
+    }
+    if (args.quantized.type == SL_VALUE_Q8_32) {
         sl_quantize_group(quad, sl_q8_32_of(args.quantized, at.row), column, true,
                           0xffu << (threadIdx.x & (SL_WARP - SL_Q8_32_GROUP / SL_QUAD)));
+    } else {
+        uint16_t *row =
+            (uint16_t *)(void *)(args.quantized.data + (uint64_t)at.row * args.quantized.row_bytes);
+        *(uint2 *)(void *)(row + args.quantized.column + column) = sl_bf16_quad(quad);
     }
 }
 
@@ -875,16 +987,17 @@ static __device__ __forceinline__ void decode_add_strands(const decode_args &arg
     const int32_t size = (int32_t)shared->value_size;
     const decode_place at = decode_place_of<SHAPE::ONE>(args, item, size, i, &u);
     const int32_t c = at.column;
+    constexpr int STRANDS = SHAPE::CHUNKS ? 1 : DECODE_WARPS;
     float largest = shared->m[0][u];
 #pragma unroll
-    for (int w = 1; w < DECODE_WARPS; w++) {
+    for (int w = 1; w < STRANDS; w++) {
         largest = fmaxf(largest, shared->m[w][u]);
     }
     const float base = largest == -INFINITY ? 0.0f : largest;
     float l = 0.0f;
     float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int w = 0; w < DECODE_WARPS; w++) {
+    for (int w = 0; w < STRANDS; w++) {
         const float weight = flash_exp2(shared->m[w][u] - base);
         const float4 more = *(const float4 *)(meeting + (w * SHAPE::UNITS + u) * SHAPE::STRIDE + c);
         l = fmaf(shared->l[w][u], weight, l);
@@ -901,7 +1014,7 @@ static __device__ __forceinline__ void decode_add_strands(const decode_args &arg
         __stcg((float4 *)(to + DECODE_HEAD + c), y);
         return;
     }
-    float4 *kept = (float4 *)(meeting + (DECODE_WARPS * SHAPE::UNITS + u) * SHAPE::STRIDE + c);
+    float4 *kept = (float4 *)(meeting + SHAPE::MEETING / 4 + u * SHAPE::STRIDE + c);
     float2 total = n == 0 ? decode_begin_row(args, at.head) : shared->totals[n % 2][u];
     const float4 before = n == 0 ? make_float4(0, 0, 0, 0) : *kept;
     float sum[4] = {before.x, before.y, before.z, before.w};
@@ -921,13 +1034,12 @@ template <typename SHAPE, typename SHARED>
 static __device__ __forceinline__ void decode_end_item(const decode_args &args, const decode_item &item,
                                                        SHARED *shared, int32_t size) {
     const int32_t all = item.units * (size / 4);
-    const int32_t groups = hopper_divide(item.parts + args.item_parts - 1, args.item_parts);
     __threadfence();
     hopper_meet(1, DECODE_MULTIPLIERS);
     if (threadIdx.x == 0) {
         uint32_t *arrivals = args.arrivals + decode_row_of<SHAPE::ONE>(args, item, 0) * args.attention.heads +
                              decode_head_of<SHAPE::ONE>(args, item, 0);
-        shared->last = atomicAdd(arrivals, 1u) == (uint32_t)groups - 1;
+        shared->last = atomicAdd(arrivals, 1u) == (uint32_t)item.groups - 1;
         if (shared->last) {
             *arrivals = 0;
         }
@@ -1014,20 +1126,12 @@ decode_tile(const decode_view<SHAPE::UNITS> &view, const uint32_t q[SHAPE::UNITS
             }
         }
     }
-    uint32_t seen[2] = {~0u, ~0u};
-    if (masked) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int32_t k = base + 2 * (lane % 4) + i / 2 * 8 + i % 2;
-            if (k < view.lowest_first || k > view.highest_last) {
-                seen[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-            }
-        }
-    }
+    uint32_t seen[2];
+    decode_seen(view, base, masked, seen);
     slot = decode_take<SHAPE>(*ring);
     add(base, true, slot);
     const decode_slice values = {slot, row, (int32_t)view.cache->value_bytes, view.cache->value_size};
-    decode_values<SHAPE, TYPE>(values, seen, p, state->y);
+    decode_values<SHAPE, TYPE, SHAPE::COLUMNS / 16>(values, seen, p, 0, state->y);
     decode_leave<SHAPE>(ring);
 }
 
@@ -1079,193 +1183,6 @@ decode_strand(const decode_view<SHAPE::UNITS> &view,
     hopper_meet(1, DECODE_MULTIPLIERS);
 }
 
-/* By the warps that multiply: all items of the block. Waits for the kernel's inputs. */
-template <typename SHAPE, int TYPE, typename SHARED>
-static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &context,
-                                                       const decode_args &args, const sl_heads_args &made,
-                                                       SHARED *shared, unsigned char *slots, float *meeting) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t size = cache.value_size;
-    decode_ring ring = {slots, sl_shared_address(shared->full), sl_shared_address(shared->empty), 0, 0};
-    decode_view<SHAPE::UNITS> view;
-    view.scale = args.attention.scale;
-    view.softcap = args.attention.softcap;
-    view.c = view.softcap > 0 ? FLASH_LOG2_E : view.scale * FLASH_LOG2_E;
-    view.window = cache.window;
-    view.cache = &cache;
-    const int32_t total = decode_total<SHAPE>(context, args, *shared);
-    bool waited = false;
-    for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
-        const decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
-        decode_begin_item<SHAPE::UNITS, SHAPE::ONE>(args, item, &view);
-        decode_maker<SHAPE::QUADS> maker;
-        if (SHAPE::ONE) {
-            decode_begin_heads(context, made, item.first_row, &maker);
-        }
-        if (!waited) {
-            sl_wait_for_inputs();
-            waited = true;
-        }
-        uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2];
-        if (SHAPE::ONE) {
-            decode_make_heads<SHAPE, TYPE>(context, args, made, item, maker, shared);
-            decode_take_queries<SHAPE>(*shared, q);
-        } else {
-            decode_load_queries<SHAPE, TYPE>(args, item, cache.key_size, q);
-        }
-        const auto add = [&](int32_t base, bool is_value, unsigned char *slot) {
-            if (SHAPE::ONE) {
-                decode_add_newest<SHAPE, TYPE>(cache, item, base, is_value, slot, shared);
-            }
-        };
-        view.tile = item.tile;
-        for (int32_t n = 0; n < item.count; n++) {
-            view.end = view.tile - decode_rest(view.tile, item.part_tiles) + item.part_tiles;
-            view.end = view.end < item.end ? view.end : item.end;
-            decode_strand<SHAPE, TYPE>(view, q, &ring, shared, meeting, add);
-            for (int32_t i = (int32_t)threadIdx.x; i < item.units * (size / 4); i += DECODE_MULTIPLIERS) {
-                decode_add_strands<SHAPE>(args, item, n, shared, meeting, i);
-            }
-            view.tile = view.end;
-        }
-        if (item.count < item.parts) {
-            decode_end_item<SHAPE>(args, item, shared, size);
-        }
-        if (SHAPE::ONE) { /* one item */
-            break;
-        }
-    }
-    if (!waited) {
-        sl_wait_for_inputs();
-    }
-}
-
 #endif
-
-/* ONE: for steps of one row, with norms, rotation and cache write of the heads. Their blocks have one item at
- * most. */
-template <int TYPE, int SIZE, int UNITS, int SLOTS, int BLOCKS, bool ONE>
-static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
-    decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args,
-                  const __grid_constant__ sl_heads_args made, const __grid_constant__ flash_maps maps) {
-#if __CUDA_ARCH__ >= 900
-    typedef decode_shape<TYPE, SIZE, UNITS, SLOTS, ONE> SHAPE;
-    extern __shared__ uint4 flash_memory[];
-    __shared__ decode_shared<UNITS, SLOTS, SHAPE::COLUMNS, SHAPE::QUADS> shared;
-    sl_let_next_begin();
-    if (threadIdx.x == 0) {
-        shared.value_size = context.caches[args.attention.place.group].value_size;
-        for (int i = 0; i < SLOTS; i++) {
-            sl_barrier_init(sl_shared_address(&shared.full[i]), 1);
-            sl_barrier_init(sl_shared_address(&shared.empty[i]), DECODE_WARPS * SL_ARRIVING_LANES);
-        }
-        sl_barriers_ready();
-        if (!SHAPE::RAW) {
-            sl_map_prefetch(&maps.keys);
-            sl_map_prefetch(&maps.values);
-        }
-    }
-    if (!ONE && threadIdx.x < SL_WARP) {
-        decode_list<UNITS>(context, args, shared.before);
-    }
-    __syncthreads();
-    unsigned char *slots = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
-    if (threadIdx.x >= DECODE_MULTIPLIERS) {
-        decode_feed<SHAPE, TYPE>(context, args, maps, &shared, sl_shared_address(slots));
-    } else {
-        decode_multiply<SHAPE, TYPE>(context, args, made, &shared, slots,
-                                     (float *)(slots + SLOTS * SHAPE::SLOT));
-    }
-#else
-    (void)context;
-    (void)args;
-    (void)made;
-    (void)maps;
-#endif
-}
-
-/* ---- launches ---- */
-
-/* Calls `what`(SIZE, UNITS, SLOTS, BLOCKS) for a head size. */
-#define DECODE_FOR_SIZE(size, units, what)                                                                   \
-    if ((size) <= 64) {                                                                                      \
-        if ((units) <= 8) {                                                                                  \
-            what(64, 8, 8, 2);                                                                               \
-        } else {                                                                                             \
-            what(64, 16, 8, 2);                                                                              \
-        }                                                                                                    \
-    } else if ((size) <= 128) {                                                                              \
-        if ((units) <= 8) {                                                                                  \
-            what(128, 8, 5, 2);                                                                              \
-        } else {                                                                                             \
-            what(128, 16, 4, 2);                                                                             \
-        }                                                                                                    \
-    } else {                                                                                                 \
-        if ((units) <= 8) {                                                                                  \
-            what(256, 8, 4, 1);                                                                              \
-        } else {                                                                                             \
-            what(256, 16, 4, 1);                                                                             \
-        }                                                                                                    \
-    }
-
-template <int TYPE>
-static cudaError_t decode_launch(const sl_cuda_context *context, const decode_args *args,
-                                 const sl_heads_args *heads, const flash_launch_shape *shape,
-                                 cudaStream_t stream) {
-    const sl_cuda_cache *cache = &context->caches[args->attention.place.group];
-    flash_maps maps = {};
-    cudaError_t code = TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, &maps);
-    int device = 0, processors = 0;
-    code = code == cudaSuccess ? cudaGetDevice(&device) : code;
-    code = code == cudaSuccess ? cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)
-                               : code;
-    if (code != cudaSuccess) {
-        return code;
-    }
-#define DECODE_LAUNCH(SIZE, UNITS, SLOTS, BLOCKS)                                                            \
-    do {                                                                                                     \
-        const int64_t runs = shape->rows * ((args->ratio + UNITS - 1) / UNITS);                              \
-        const int64_t items = runs * shape->kv_heads * ((args->most_parts - 1) / args->item_parts + 1);      \
-        const int64_t blocks = heads || items < BLOCKS * processors ? items : BLOCKS * processors;           \
-        const sl_launch_shape launch = {dim3((unsigned)blocks), dim3(DECODE_THREADS),                        \
-                                        (uint32_t)decode_shape<TYPE, SIZE, UNITS, SLOTS, false>::SHARED};    \
-        return heads ? sl_launch(context, stream, launch,                                                    \
-                                 decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, true>, *context, *args,     \
-                                 *heads, maps)                                                               \
-                     : sl_launch(context, stream, launch,                                                    \
-                                 decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, false>, *context, *args,    \
-                                 sl_heads_args{}, maps);                                                     \
-    } while (0)
-    DECODE_FOR_SIZE(shape->size, args->ratio, DECODE_LAUNCH)
-}
-
-template <int TYPE> static cudaError_t decode_prepare(void) {
-    static const int32_t sizes[] = {64, 128, 256};
-    cudaError_t code = cudaSuccess;
-    for (int i = 0; i < 6 && code == cudaSuccess; i++) {
-#define DECODE_PREPARE(SIZE, UNITS, SLOTS, BLOCKS)                                                           \
-    do {                                                                                                     \
-        const int bytes = decode_shape<TYPE, SIZE, UNITS, SLOTS, false>::SHARED;                             \
-        code = cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, false>,                  \
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);                     \
-        code = code == cudaSuccess                                                                           \
-                   ? cudaFuncSetAttribute(decode_kernel<TYPE, SIZE, UNITS, SLOTS, BLOCKS, true>,             \
-                                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)                \
-                   : code;                                                                                   \
-    } while (0)
-        DECODE_FOR_SIZE(sizes[i / 2], i % 2 * 16, DECODE_PREPARE)
-    }
-    return code;
-}
-
-#define DECODE_DEFINE(name, TYPE)                                                                            \
-    cudaError_t sl_decode_launch_##name(const sl_cuda_context *context, const decode_args *args,             \
-                                        const sl_heads_args *heads, const flash_launch_shape *shape,         \
-                                        cudaStream_t stream) {                                               \
-        return decode_launch<TYPE>(context, args, heads, shape, stream);                                     \
-    }                                                                                                        \
-    cudaError_t sl_decode_prepare_##name(void) {                                                             \
-        return decode_prepare<TYPE>();                                                                       \
-    }
 
 #endif
