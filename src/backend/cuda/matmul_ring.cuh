@@ -524,17 +524,23 @@ typedef struct ring_columns {
     uint32_t full, parity; /* of the barrier to wait for before x is read; 0: none */
 } ring_columns;
 
+/* Class "bf16/k16": where a row's scales are, behind `scales`: as skinny has them, within the 8192 bytes of
+ * the row's warpgroup, which stores results there while the other may still multiply. */
+template <int TYPE> static __device__ __forceinline__ uint32_t ring_pair_scales(int32_t row) {
+    return (uint32_t)(row / 128 * 8192 + row % 128 / 16 * 16 * skinny_layout<TYPE>::scales + row % 16 * 16);
+}
+
 /* The same as ring_multiply in class "bf16/k16": all 64 columns are decoded before they are multiplied. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void
 ring_multiply_pairs(const ring_work &work, const unsigned char *weights, int32_t row,
                     const ring_columns &columns, uint32_t (&a)[4][4], float (&sums)[ROWS / 2]) {
-    enum { STRIDE = ring_layout<TYPE>::stride, SCALES = skinny_layout<TYPE>::scales };
+    enum { STRIDE = ring_layout<TYPE>::stride };
     skinny_view view;
     view.row[0] = (uint32_t)__cvta_generic_to_shared(weights) + (uint32_t)(row * STRIDE);
     view.row[1] = view.row[0] + 8 * STRIDE;
     view.matrix = 0;
-    view.scales = work.base + ring_memory<TYPE>::scales + (uint32_t)(row / 16 * 16 * SCALES + row % 16 * 16);
+    view.scales = work.base + ring_memory<TYPE>::scales + ring_pair_scales<TYPE>(row);
     view.pair = (uint32_t)columns.lane % 4 * 2;
     view.select = view.pair * 0x1111 + 0x1100;
     skinny_decoder<TYPE> decoder;
@@ -800,8 +806,7 @@ static __device__ __forceinline__ void ring_consume(const ring_work &work, const
         const int32_t at = first + lane / 16 * 64 + lane % 16;
         const unsigned char *headed = weights + at * layout::stride + ring_shift<TYPE>(work, tile, chunk, at);
         if constexpr (PAIRS) {
-            uint4 *to = (uint4 *)(work.memory + ring_memory<TYPE>::scales +
-                                  at / 16 * 16 * skinny_layout<TYPE>::scales + at % 16 * 16);
+            uint4 *to = (uint4 *)(work.memory + ring_memory<TYPE>::scales + ring_pair_scales<TYPE>(at));
             skinny_scales<TYPE>(headed, 0, to);
             skinny_scales<TYPE>(headed, 1, to);
         } else {

@@ -78,10 +78,16 @@ static __device__ __forceinline__ uint32_t skinny_twice(float value) {
     return sl_bf16_pair(value, value);
 }
 
+/* Of pairs of BF16. */
 static __device__ __forceinline__ uint32_t skinny_product(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 900
     uint32_t out;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
     return out;
+#else /* two numbers of 8 bits: their product is exact in f32 */
+    return sl_bf16_pair(__uint_as_float(a << 16) * __uint_as_float(b << 16),
+                        __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u));
+#endif
 }
 
 /* ---- scales: two lanes to a row, each with half of the chunk ----

@@ -397,15 +397,14 @@ static void put_stacked(folder *f, layout l, int layer, int half, int inner) {
     from = f->data.size;
     put_parts(f, p, true);
     snprintf(name + strlen(name), sizeof name - strlen(name), l == OF_ROWS ? "_scale" : "_scale_inv");
-    snprintf(shape, sizeof shape,
-             l == ONE    ? ""
-             : l == LIST ? "%d"
-                         : "%d,%d,%d",
-             EXPERTS,
-             l == OF_BLOCKS ? (rows + 127) / 128
-             : l == OF_ROWS ? rows
-                            : 1,
-             l == OF_BLOCKS ? (columns + 127) / 128 : 1);
+    if (l == ONE) {
+        shape[0] = 0;
+    } else if (l == LIST) {
+        snprintf(shape, sizeof shape, "%d", EXPERTS);
+    } else {
+        const int parts = l == OF_BLOCKS ? (rows + 127) / 128 : l == OF_ROWS ? rows : 1;
+        snprintf(shape, sizeof shape, "%d,%d,%d", EXPERTS, parts, l == OF_BLOCKS ? (columns + 127) / 128 : 1);
+    }
     add_tensor(f, name, "F32", shape, f->data.size - from);
 }
 
