@@ -898,7 +898,8 @@ template <int TYPE> static cudaError_t held_map(int32_t rows, held_args *args) {
     return code;
 }
 
-/* Of shared memory, where `warps` of the warps work, and the outputs of `kept` tiles are kept. */
+/* Of shared memory, where `warps` of the warps work, and the outputs of `kept` tiles are kept. x begins at a
+ * multiple of 1024, as its tensor map moves pieces by address. */
 template <int TYPE, bool EXACT, int SLOTS> static constexpr int32_t held_bytes(int32_t warps, int32_t kept) {
     typedef held_part<TYPE, EXACT> part;
     return 1024 + HELD_WARPS * (HELD_X_BYTES + 8 + SLOTS * (held_shape<TYPE>::SLOT + 8) + part::SCALES) +
