@@ -1133,6 +1133,27 @@ template <int TYPE> static cudaError_t skinny_prepare_type() {
     return code ? code : skinny_prepare_rows<TYPE, 128>();
 }
 
+/* Of the weights that are there: boxes of `box_rows` rows and 2 * `halves` bytes of each, as they lie in
+ * memory. */
+static inline cudaError_t skinny_weight_maps(const sl_cuda_weight weights[SL_LINEAR_SEGMENTS],
+                                             uint32_t halves, uint32_t box_rows,
+                                             CUtensorMap maps[SL_LINEAR_SEGMENTS]) {
+    cudaError_t code = cudaSuccess;
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
+        const sl_cuda_weight &weight = weights[s];
+        const uint64_t rows = (uint64_t)weight.rows;
+        const sl_cuda_tensor map = {
+            weight.data,
+            2,
+            {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
+            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
+            {halves, box_rows},
+            false};
+        code = weight.data ? sl_cuda_tensor_map(&map, &maps[s]) : cudaSuccess;
+    }
+    return code;
+}
+
 /* Maps of x, rows of 64 columns swizzled, and of the weights, 32 rows of a chunk as they lie in memory. */
 template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_op *op, skinny_args *args) {
     const uint64_t rows = (uint64_t)op->rows[args->x.rows];
@@ -1143,19 +1164,8 @@ template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_
                               {SKINNY_STEP, ROWS},
                               true};
     cudaError_t code = args->list ? cudaSuccess : sl_cuda_tensor_map(&x, &args->x_map);
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
-        const sl_cuda_weight &weight = args->weights[s];
-        const uint64_t rows = (uint64_t)weight.rows;
-        const sl_cuda_tensor map = {
-            weight.data,
-            2,
-            {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
-            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
-            {skinny_layout<TYPE>::stride / 2, SKINNY_BOX},
-            false};
-        code = weight.data ? sl_cuda_tensor_map(&map, &args->maps[s]) : cudaSuccess;
-    }
-    return code;
+    return code ? code
+                : skinny_weight_maps(args->weights, skinny_layout<TYPE>::stride / 2, SKINNY_BOX, args->maps);
 }
 
 /* The rest of args, and the launch. row_tiles: most that there can be. */

@@ -491,21 +491,8 @@ template <int TYPE> static cudaError_t thin_prepare_type() {
 
 /* Boxes of sixteen rows of a slot's columns; with gates of eight. */
 template <int TYPE> static cudaError_t thin_make_maps(thin_args *args) {
-    cudaError_t code = cudaSuccess;
-    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
-        const sl_cuda_weight &weight = args->weights[s];
-        const uint64_t rows = (uint64_t)weight.rows;
-        const sl_cuda_tensor map = {
-            weight.data,
-            2,
-            {weight.row_bytes / 2, rows, (uint64_t)weight.experts},
-            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
-            {(uint32_t)thin_layout<TYPE>::stride / 2,
-             args->gated.data ? THIN_ROWS / 2u : (uint32_t)THIN_ROWS},
-            false};
-        code = weight.data ? sl_cuda_tensor_map(&map, &args->maps[s]) : cudaSuccess;
-    }
-    return code;
+    return skinny_weight_maps(args->weights, thin_layout<TYPE>::stride / 2,
+                              args->gated.data ? THIN_ROWS / 2u : (uint32_t)THIN_ROWS, args->maps);
 }
 
 /* As many warps as the busiest block has chains, and as many slots as there is room for. */

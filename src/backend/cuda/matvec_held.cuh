@@ -881,21 +881,9 @@ template <int TYPE> static cudaError_t held_map(int32_t rows, held_args *args) {
     code = code ? code : held_map_x(scales, x.row_bytes, count, columns / 8, HELD_X_ROW, &args->scales);
     code = code ? code
                 : held_map_x(scales + x.width / 8, x.row_bytes, count, columns / 8, HELD_X_ROW, &args->sums);
-    for (int32_t s = 0; s < args->op.segments && !code; s++) {
-        const sl_cuda_weight &weight = args->op.weights[s];
-        sl_cuda_tensor tensor = {};
-        tensor.data = weight.data;
-        tensor.element_bytes = 2;
-        tensor.sizes[0] = weight.row_bytes / 2;
-        tensor.sizes[1] = (uint64_t)weight.rows;
-        tensor.sizes[2] = 1;
-        tensor.strides[0] = weight.row_bytes;
-        tensor.strides[1] = weight.row_bytes * (uint64_t)weight.rows;
-        tensor.box[0] = sl_tile_shape<TYPE>::STRIDE / 2;
-        tensor.box[1] = SL_TILE_ROWS;
-        code = sl_cuda_tensor_map(&tensor, &args->maps[s]);
-    }
-    return code;
+    return code ? code
+                : skinny_weight_maps(args->op.weights, sl_tile_shape<TYPE>::STRIDE / 2, SL_TILE_ROWS,
+                                     args->maps);
 }
 
 /* Of shared memory, where `warps` of the warps work, and the outputs of `kept` tiles are kept. x begins at a
