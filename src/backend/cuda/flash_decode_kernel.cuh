@@ -206,10 +206,6 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
     const sl_cuda_cache *cache = &context->caches[args->attention.place.group];
     flash_maps maps = {};
     cudaError_t code = TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, &maps);
-    int device = 0, processors = 0;
-    code = code == cudaSuccess ? cudaGetDevice(&device) : code;
-    code = code == cudaSuccess ? cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)
-                               : code;
     if (code != cudaSuccess) {
         return code;
     }
@@ -224,7 +220,7 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
 #define DECODE_LAUNCH(SIZE, UNITS, SLOTS, BLOCKS)                                                            \
     do {                                                                                                     \
         const int64_t runs = shape->rows * ((args->ratio + UNITS - 1) / UNITS) * shape->kv_heads;            \
-        const int64_t room = BLOCKS * processors, items = runs * args->groups;                               \
+        const int64_t room = BLOCKS * context->processors, items = runs * args->groups;                      \
         if (items > room && (chunks || !one)) {                                                              \
             given.groups = (int32_t)(room < 2 * runs ? 1 : room / runs);                                     \
         }                                                                                                    \

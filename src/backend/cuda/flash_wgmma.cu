@@ -809,15 +809,11 @@ static cudaError_t launch(const sl_cuda_context *context, const flash_args *args
                           const flash_launch_shape *shape, cudaStream_t stream) {
     flash_maps maps;
     cudaError_t code = sl_flash_make_maps(&context->caches[args->attention.place.group], &maps);
-    int device = 0, processors = 0;
-    code = code == cudaSuccess ? cudaGetDevice(&device) : code;
-    code = code == cudaSuccess ? cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)
-                               : code;
     if (code != cudaSuccess) {
         return code;
     }
     const int32_t runs = shape->kv_heads * flash_runs(shape, args->ratio, WGMMA_UNITS);
-    const sl_launch_shape blocks = {dim3((unsigned)(runs < processors ? runs : processors)),
+    const sl_launch_shape blocks = {dim3((unsigned)(runs < context->processors ? runs : context->processors)),
                                     dim3(WGMMA_THREADS), (uint32_t)wgmma_shape<SIZE, SPLIT>::BYTES};
     return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT>, *context, *args, maps);
 }
