@@ -208,8 +208,16 @@ const char *sl_cuda_route_declines(const sl_fusion *fusion, const sl_fusion_quer
 /* matvec_experts.cu: ROUTER, LINEAR, ACTIVATE, QUANTIZE, LINEAR, COMBINE of one row's experts */
 SL_CUDA_RUN(sl_cuda_experts);
 const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* Why the six ops are not one row's experts with activations in that format, each reading the one before, or
+ * NULL. Gates and values are not looked at. */
+const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format);
 /* Allows the kernels their shared memory; once per device, before a launch. */
 cudaError_t sl_cuda_experts_prepare(int device);
+/* matmul_thin_experts.cu: the same run in class "bf16/k16" */
+SL_CUDA_RUN(sl_cuda_thin_experts);
+const char *sl_cuda_thin_experts_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* By sl_cuda_experts_prepare. */
+cudaError_t sl_cuda_thin_experts_prepare(void);
 /* sample.cu */
 SL_CUDA_RUN(sl_cuda_sample);
 cudaError_t sl_cuda_sample_prepare(int device);

@@ -228,8 +228,25 @@ static __device__ __forceinline__ void thin_store(const thin_work &work, int32_t
     }
 }
 
-/* A tile's sums: adds the ranges and stores. valid: rows that the step has, of the block's. round: tiles that
- * the warp had before. */
+/* A tile's sums. valid: rows that the step has, of the block's. */
+template <int TYPE>
+static __device__ __forceinline__ void thin_store_tile(const thin_work &work, const float (&sums)[4],
+                                                       int32_t tile, int32_t valid) {
+    const thin_args &args = work.args;
+    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+    const int32_t segment = args.gated.data ? 0 : thin_segment(args, tile);
+    const int32_t output = args.gated.data ? tile * (THIN_ROWS / 2) + work.lane / 4
+                                           : (tile - args.first_tile[segment]) * THIN_ROWS + work.lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int32_t row = work.lane % 4 * 2 + i;
+        if (row < valid) {
+            thin_store(work, segment, output, row, sums[i] * scale, sums[2 + i] * scale);
+        }
+    }
+}
+
+/* Adds the ranges of a tile and stores. round: tiles that the warp had before. */
 template <int TYPE>
 static __device__ __forceinline__ void thin_finish(const thin_work &work, const float (&d)[4], int32_t tile,
                                                    int32_t round, int32_t valid) {
@@ -250,19 +267,8 @@ static __device__ __forceinline__ void thin_finish(const thin_work &work, const 
             sums[3] += more.w;
         }
     }
-    if (work.range > 0) {
-        return;
-    }
-    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
-    const int32_t segment = args.gated.data ? 0 : thin_segment(args, tile);
-    const int32_t output = args.gated.data ? tile * (THIN_ROWS / 2) + work.lane / 4
-                                           : (tile - args.first_tile[segment]) * THIN_ROWS + work.lane / 4;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int32_t row = work.lane % 4 * 2 + i;
-        if (row < valid) {
-            thin_store(work, segment, output, row, sums[i] * scale, sums[2 + i] * scale);
-        }
+    if (work.range == 0) {
+        thin_store_tile<TYPE>(work, sums, tile, valid);
     }
 }
 
@@ -336,10 +342,11 @@ template <int TYPE> static __device__ __forceinline__ thin_lane thin_lane_of(con
     return me;
 }
 
-/* All chunks of all tiles of a warp, as one stream. */
-template <int TYPE>
+/* All chunks of all tiles of a warp, as one stream. Calls finish(sums, round) for each tile, round by round.
+ */
+template <int TYPE, typename FINISH>
 static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_copies &copies,
-                                                   int32_t valid) {
+                                                   FINISH finish) {
     enum { COLUMNS = thin_layout<TYPE>::columns, STEPS = COLUMNS / THIN_STEP };
     enum { SCALES = thin_sizes<TYPE>::scales };
     const thin_lane me = thin_lane_of<TYPE>(work);
@@ -406,7 +413,7 @@ static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_c
             }
         }
         if (place.chunk + 1 == work.chunks) {
-            thin_finish<TYPE>(work, d, work.first_tile + round * work.tile_step, round, valid);
+            finish(d, round);
             d[0] = d[1] = d[2] = d[3] = 0.0f;
             round++;
         }
@@ -474,7 +481,10 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     thin_stage_x<TYPE>(work, copies, brings);
     __syncthreads();
     if (works) {
-        thin_stream<TYPE>(work, copies, args.ids.data ? 1 : count);
+        const int32_t valid = args.ids.data ? 1 : count;
+        thin_stream<TYPE>(work, copies, [&work, valid](const float(&sums)[4], int32_t round) {
+            thin_finish<TYPE>(work, sums, work.first_tile + round * work.tile_step, round, valid);
+        });
     }
 #else
     (void)context;
@@ -485,8 +495,17 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
 
 /* ---- launches ---- */
 
+/* Of shared memory all that there is, so that the next kernel's blocks find room. */
+template <typename KERNEL> static cudaError_t thin_prepare_kernel(KERNEL kernel, int most_bytes) {
+    const cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
+    return code ? code
+                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared);
+}
+
 template <int TYPE> static cudaError_t thin_prepare_type() {
-    return cudaFuncSetAttribute(thin_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, THIN_BYTES);
+    return thin_prepare_kernel(thin_kernel<TYPE>, THIN_BYTES);
 }
 
 /* Boxes of sixteen rows of a slot's columns; with gates of eight. */
@@ -516,35 +535,45 @@ template <int TYPE> static cudaError_t thin_fit(thin_args *args, int32_t blocks)
     return thin_memory_of<TYPE>(*args).bytes > THIN_BYTES ? cudaErrorInvalidConfiguration : cudaSuccess;
 }
 
-/* A LINEAR, or one whose gates and values an ACTIVATE and a QUANTIZE behind it turn into BF16. */
+/* A launch of a LINEAR, or of one whose gates and values an ACTIVATE and a QUANTIZE behind it turn into BF16.
+ */
+template <int TYPE>
+static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *op, bool gated,
+                             thin_args *args, sl_launch_shape *shape) {
+    const int32_t rows = op->rows[op->out[0].rows];
+    sl_linear_fill(context, op, args);
+    args->ids = op->in[1];
+    args->tiles = sl_linear_cut(op, THIN_ROWS, args->first_tile);
+    args->ranges = sl_k16_ranges(op, context->processors);
+    args->rows = args->ids.data ? 1 : rows;
+    if (gated) {
+        const int32_t width = op[1].op->u.activate.width;
+        if (args->segments == 1) { /* gates and values are one weight */
+            args->weights[1] = args->weights[0];
+            args->weights[1].data += (uint64_t)width * args->weights[0].row_bytes;
+            args->weights[0].rows = args->weights[1].rows = width;
+        }
+        args->gated = op[2].out[0];
+        args->function = op[1].op->u.activate.function;
+        args->tiles = (width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
+    }
+    const int32_t together = args->ids.data ? rows : 1;
+    const int32_t wanted = context->processors > together ? context->processors / together : 1;
+    /* As few as take no longer: processors without a block have room for the small kernels around. */
+    const int32_t each = (args->tiles + wanted - 1) / wanted;
+    const int32_t blocks = (args->tiles + each - 1) / each;
+    const cudaError_t code = thin_fit<TYPE>(args, blocks);
+    const uint32_t bytes = thin_memory_of<TYPE>(*args).bytes;
+    *shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS),
+              bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
+    return code ? code : thin_make_maps<TYPE>(args);
+}
+
 template <int TYPE>
 static cudaError_t thin_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     thin_args args = {};
-    const int32_t rows = op->rows[op->out[0].rows];
-    sl_linear_fill(context, op, &args);
-    args.ids = op->in[1];
-    args.tiles = sl_linear_cut(op, THIN_ROWS, args.first_tile);
-    args.ranges = sl_k16_ranges(op, context->processors);
-    args.rows = args.ids.data ? 1 : rows;
-    if (op->run_length > 1) {
-        const int32_t width = op[1].op->u.activate.width;
-        if (args.segments == 1) { /* gates and values are one weight */
-            args.weights[1] = args.weights[0];
-            args.weights[1].data += (uint64_t)width * args.weights[0].row_bytes;
-            args.weights[0].rows = args.weights[1].rows = width;
-        }
-        args.gated = op[2].out[0];
-        args.function = op[1].op->u.activate.function;
-        args.tiles = (width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
-    }
-    const int32_t together = args.ids.data ? rows : 1;
-    const int32_t wanted = context->processors > together ? context->processors / together : 1;
-    const int32_t blocks = args.tiles < wanted ? args.tiles : wanted;
-    cudaError_t code = thin_fit<TYPE>(&args, blocks);
-    code = code ? code : thin_make_maps<TYPE>(&args);
-    const uint32_t bytes = thin_memory_of<TYPE>(args).bytes;
-    const sl_launch_shape shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS),
-                                   bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
+    sl_launch_shape shape = {};
+    const cudaError_t code = thin_fill<TYPE>(context, op, op->run_length > 1, &args, &shape);
     return code ? code : sl_launch(context, stream, shape, thin_kernel<TYPE>, *context, args);
 }
 

@@ -56,7 +56,7 @@ cudaError_t sl_cuda_experts_prepare(int device) {
     for (const experts_type &row : TYPES) {
         code = code ? code : row.prepare(most_bytes);
     }
-    return code;
+    return code ? code : sl_cuda_thin_experts_prepare();
 }
 
 /* ROUTER, LINEAR of gate and up, ACTIVATE, QUANTIZE, LINEAR of down, COMBINE. */
@@ -71,20 +71,27 @@ static bool same(const sl_operand &a, const sl_operand &b, int32_t column) {
     return a.value == b.value && a.column == b.column + column;
 }
 
-/* Whether the ops are one row's experts, each reading what the one before wrote. */
-static bool is_chain(const sl_fusion_query *query) {
+/* Whether the ops are one row's experts, each reading what the one before wrote, but for gates and values. */
+static bool is_chain(const sl_fusion_query *query, sl_value_type format) {
     const sl_op *router = &query->ops[0], *gated = router + 1, *activate = router + 2, *quantize = router + 3,
                 *down = router + 4, *combine = router + 5;
-    const sl_linear_segment *segments = gated->u.linear.segments;
-    const int32_t width = query->program->weights[segments[0].weight].rows;
-    return same(activate->in[0], gated->out[0], segments[0].column) &&
-           same(activate->in[1], gated->out[0], segments[1].column) && activate->u.activate.width == width &&
-           same(quantize->in[0], activate->out[0], 0) && quantize->u.quantize.width == width &&
-           query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
-           same(gated->in[1], router->out[0], 0) && same(down->in[0], quantize->out[0], 0) &&
-           same(down->in[1], router->out[0], 0) &&
+    const int32_t width = activate->u.activate.width;
+    return same(quantize->in[0], activate->out[0], 0) && quantize->u.quantize.width == width &&
+           query->values[quantize->out[0].value].type == format && same(gated->in[1], router->out[0], 0) &&
+           same(down->in[0], quantize->out[0], 0) && same(down->in[1], router->out[0], 0) &&
            same(combine->in[0], down->out[0], down->u.linear.segments[0].column) &&
            same(combine->in[1], router->out[1], 0);
+}
+
+/* Whether the activation's operands are gate and up, two segments of one height. */
+static bool is_gated(const sl_fusion_query *query) {
+    const sl_op *gated = &query->ops[1], *activate = gated + 1;
+    const sl_linear_segment *segments = gated->u.linear.segments;
+    const sl_weight *weights = query->program->weights;
+    const int32_t width = weights[segments[0].weight].rows;
+    return gated->u.linear.segment_count == 2 && weights[segments[1].weight].rows == width &&
+           same(activate->in[0], gated->out[0], segments[0].column) &&
+           same(activate->in[1], gated->out[0], segments[1].column) && activate->u.activate.width == width;
 }
 
 /* What the run computes and nobody else may read. */
@@ -99,37 +106,48 @@ static bool is_unread(const sl_fusion_query *query) {
     return true;
 }
 
+const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format) {
+    const sl_op *router = &query->ops[0], *gated = router + 1, *down = router + 4, *combine = router + 5;
+    const sl_weight *out = &query->program->weights[down->u.linear.segments[0].weight];
+    if (query->rows[SL_ROWS_STEP] > 1) {
+        return "takes experts of one row";
+    }
+    if (down->u.linear.segment_count != 1 || gated->in[3].value != SL_NONE || down->in[3].value != SL_NONE ||
+        query->values[gated->in[0].value].rows != SL_ROWS_STEP) {
+        return "takes down in one segment, and no residuals";
+    }
+    if (!is_chain(query, format) || !is_unread(query) || combine->u.combine.width != out->rows) {
+        return "takes ops that read each other's output, and no others do";
+    }
+    return router->u.router.experts > CHOICE_EXPERTS || router->u.router.used > CHOICE_USED
+               ? "takes 256 experts, and 32 of a row"
+               : NULL;
+}
+
 const char *sl_cuda_experts_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     (void)fusion;
-    const sl_op *router = &query->ops[0], *gated = router + 1, *down = router + 4, *combine = router + 5;
-    const sl_linear_segment *segments = gated->u.linear.segments;
+    const sl_op *router = &query->ops[0], *gated = router + 1, *down = router + 4;
     const sl_weight *weights = query->program->weights;
     for (int32_t i = 1; i <= 4; i += 3) {
         if (query->kernels[i]->declines != sl_cuda_ring_declines) {
             return "is for products of another kernel";
         }
     }
-    if (query->rows[SL_ROWS_STEP] > 1) {
-        return "takes experts of one row";
+    const char *reason = sl_cuda_experts_reason(query, SL_VALUE_Q8_32);
+    if (reason) {
+        return reason;
     }
-    if (gated->u.linear.segment_count != 2 || down->u.linear.segment_count != 1 ||
-        weights[segments[0].weight].rows != weights[segments[1].weight].rows ||
-        gated->in[3].value != SL_NONE || down->in[3].value != SL_NONE ||
-        query->values[gated->in[0].value].rows != SL_ROWS_STEP) {
-        return "takes gate and up in two segments, and down in one";
+    if (!is_gated(query)) {
+        return "takes gate and up in two segments";
     }
-    if (!is_chain(query) || !is_unread(query)) {
-        return "takes ops that read each other's output, and no others do";
-    }
-    const sl_weight *gate = &weights[segments[0].weight], *out = &weights[down->u.linear.segments[0].weight];
+    const sl_weight *gate = &weights[gated->u.linear.segments[0].weight];
+    const sl_weight *out = &weights[down->u.linear.segments[0].weight];
     if (!type_of(gate->type) || !type_of(out->type)) {
         return "takes weights of q8_0, q4_0, q4_k, q5_k and q6_k";
     }
-    const sl_op_router *choice = &router->u.router;
-    if (gate->columns > SL_WARP * SL_CHUNK || combine->u.combine.width != out->rows ||
-        choice->experts > CHOICE_EXPERTS || choice->used > CHOICE_USED ||
-        (int64_t)choice->used * out->columns > EXPERTS_MOST_COLUMNS) {
-        return "takes 256 experts, 8192 columns, and 16384 outputs of a row's experts";
+    if (gate->columns > SL_WARP * SL_CHUNK ||
+        (int64_t)router->u.router.used * out->columns > EXPERTS_MOST_COLUMNS) {
+        return "takes 8192 columns, and 16384 outputs of a row's experts";
     }
     bool hopper = false;
     return sl_cuda_has_wgmma(query->backend->options.device, &hopper) == cudaSuccess && hopper

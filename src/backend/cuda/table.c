@@ -506,6 +506,9 @@ const sl_kernel *const *sl_cuda_registry(int32_t *count) {
 static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_experts, sl_cuda_experts_declines, "router+linear+activate+quantize+linear+combine",
            SL_OP_ROUTER, SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE, SL_OP_LINEAR, SL_OP_COMBINE),
+    FUSION(sl_cuda_thin_experts, sl_cuda_thin_experts_declines,
+           "router+linear-thin+activate+quantize+linear-thin+combine", SL_OP_ROUTER, SL_OP_LINEAR,
+           SL_OP_ACTIVATE, SL_OP_QUANTIZE, SL_OP_LINEAR, SL_OP_COMBINE),
     FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+quantize+linear-f32", SL_OP_RMSNORM,
            SL_OP_QUANTIZE, SL_OP_LINEAR),
     FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+linear-f32", SL_OP_RMSNORM, SL_OP_LINEAR),
@@ -565,7 +568,7 @@ enum { FUSIONS = sizeof fused / sizeof *fused };
 #define FUSED_8(i)                                                                                           \
     FUSED(i), FUSED((i) + 1), FUSED((i) + 2), FUSED((i) + 3), FUSED((i) + 4), FUSED((i) + 5),                \
         FUSED((i) + 6), FUSED((i) + 7)
-static const sl_fusion *const fusions[] = {FUSED_8(0), FUSED_8(8), FUSED_8(16), FUSED_8(24)};
+static const sl_fusion *const fusions[] = {FUSED_8(0), FUSED_8(8), FUSED_8(16), FUSED_8(24), FUSED_8(32)};
 _Static_assert(sizeof fusions / sizeof *fusions >= FUSIONS, "a pointer for every row");
 
 const sl_fusion *const *sl_cuda_fusions(int32_t *count) {
