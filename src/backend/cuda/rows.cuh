@@ -25,7 +25,7 @@ static inline unsigned sl_blocks_for(int64_t items, int64_t per_block) {
 /* ---- quads ---- */
 
 /* Whether quads of an operand that begin at multiples of 4 can be loaded and stored as one. Values begin at
- * multiples of 64. */
+ * multiples of 256. */
 static inline bool sl_in_quads(const sl_cuda_operand &operand) {
     const uint64_t quad = operand.type == SL_VALUE_BF16 ? 8 : 16;
     return !operand.data || operand.type == SL_VALUE_Q8_32 ||
