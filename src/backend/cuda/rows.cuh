@@ -487,18 +487,19 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
             args.weight && i < width ? sl_load_quad<ALIGNED>(args.weight, i, width) : make_float4(0, 0, 0, 0);
         weight[k] = sl_map_quad(weight[k], [&args](float w) { return w + args.norm.weight_offset; });
     }
+    const int32_t rows = sl_count(context, args.y.rows); /* of the step block, which is there */
     sl_cluster_arrive<CLUSTER>();
     sl_let_next_begin();
     sl_wait_for_inputs();
     /* The first row's memory is there even in an empty step: it is read without waiting for the count. */
     const bool at_once =
         row == 0 && (SOURCE == SL_NORM_OF_X || (SOURCE == SL_NORM_OF_COMBINE && !args.kept.data));
-    if (group >= args.norm.groups || (!at_once && row >= sl_count(context, args.y.rows))) {
+    if (group >= args.norm.groups || (!at_once && row >= rows)) {
         return;
     }
     sl_norm_load<QUADS, ALIGNED, SOURCE, CLUSTER>(context, args, row, group * args.norm.stride, x);
     const float factor = sl_norm_factor<QUADS, CLUSTER>(x, args.share, args.norm.epsilon, partial);
-    if (at_once && row >= sl_count(context, args.y.rows)) {
+    if (at_once && row >= rows) {
         return;
     }
     sl_norm_store<QUADS, ALIGNED, PLAIN, CLUSTER>(args, row, group, factor, x, weight);
