@@ -5,8 +5,8 @@
  * Chains of products are as long as a weight row, so what counts is that all of them run at once: a warp has
  * one tile of one expert. Of gate and up a block's tiles lie one behind the other, whichever experts they are
  * of. A block of down has one tile, a warp for each expert, so that their sum is the block's own. Its weights
- * are on their way while gate and up are multiplied. Every warp chooses the experts by itself: that takes
- * less time than to wait for another's choice. */
+ * are on their way while gate and up are multiplied. Every block chooses the experts by
+ * itself, of gate and up every warp its own: that takes less time than to wait for another's choice. */
 #ifndef SL_BACKEND_CUDA_MATMUL_THIN_EXPERTS_CUH
 #define SL_BACKEND_CUDA_MATMUL_THIN_EXPERTS_CUH
 
@@ -72,31 +72,31 @@ static __device__ __forceinline__ void thin_take_tile(thin_work &work, int32_t t
     work.tile_step = 1;
 }
 
-/* A row of BF16 to a warp's own x. */
+/* A row of BF16 to x in shared memory, by `threads` threads of which this one is number `thread`. */
 template <int TYPE>
-static __device__ __forceinline__ void thin_stage_own_x(const thin_work &work, const sl_cuda_operand &x,
-                                                        int32_t row) {
+static __device__ __forceinline__ void thin_stage_row(const thin_work &work, int32_t row, int32_t thread,
+                                                      int32_t threads) {
     enum { AT_ONCE = 4 };
+    const sl_cuda_operand &x = work.args.x;
     const int32_t eights = work.args.weights[0].columns / 8;
     const uint4 *from =
         (const uint4 *)((const uint16_t *)(x.data + (uint64_t)(uint32_t)row * x.row_bytes) + x.column);
     uint32_t *to = (uint32_t *)(work.shared + work.memory.x);
 #pragma unroll 1
-    for (int32_t first = work.lane; first < eights; first += AT_ONCE * SL_WARP) {
+    for (int32_t first = thread; first < eights; first += AT_ONCE * threads) {
         uint4 words[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int32_t at = first + i * SL_WARP;
+            const int32_t at = first + i * threads;
             words[i] = at < eights ? from[at] : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            if (first + i * SL_WARP < eights) {
-                thin_put_x<TYPE>(to, first + i * SL_WARP, words[i]);
+            if (first + i * threads < eights) {
+                thin_put_x<TYPE>(to, first + i * threads, words[i]);
             }
         }
     }
-    __syncwarp();
 }
 
 /* An output of the experts' sum, as sl_combine_quad. outputs: [used][THIN_ROWS]. */
@@ -131,29 +131,25 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     const bool brings = works && work.lane == 0;
     const int32_t rank = works ? tile / all.expert_tiles : 0;
     thin_take_tile(work, tile - rank * all.expert_tiles);
-    work.y_row = 0;
     thin_copies copies = {work.first_tile, 0};
     thin_begin_ring<TYPE>(work, brings);
-    /* First on any numbers, while there is nothing else to do: so the instructions are near. */
-#pragma unroll 1
-    for (int32_t pass = 0; pass < 2; pass++) {
-        const float *logits = (const float *)(const void *)args.weights[0].data;
-        if (pass > 0) {
-            sl_wait_for_inputs();
-            sl_let_next_begin(); /* not earlier: see thin_down_kernel */
-            logits = sl_f32(all.logits, 0);
-        }
+    sl_wait_for_inputs();
+    sl_let_next_begin();                                            /* not earlier: see thin_down_kernel */
+    const int32_t idle = args.warps == THIN_WARPS ? 0 : args.warps; /* warps from here on bring x */
+    if (works) {
         sl_ranks<EACH> ranks;
-        ranks.init(all.router, all.bias, logits);
+        ranks.init(all.router, all.bias, sl_f32(all.logits, 0));
         uint32_t expert = 0;
 #pragma unroll 1
         for (int32_t found = 0; found <= rank; found++) {
             expert = ranks.next();
         }
         work.expert = (int32_t)expert;
+        thin_fill_ring<TYPE>(work, copies, brings);
     }
-    thin_fill_ring<TYPE>(work, copies, brings);
-    thin_stage_x<TYPE>(work, copies, false);
+    if (work.warp >= idle) {
+        thin_stage_row<TYPE>(work, 0, (int32_t)threadIdx.x - idle * SL_WARP, THIN_THREADS - idle * SL_WARP);
+    }
     __syncthreads();
     work.y_row = rank;
     if (works) {
@@ -176,6 +172,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     thin_down_kernel(const __grid_constant__ thin_experts_args all) {
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ int32_t experts[THIN_EXPERTS_USED];
     __shared__ float weights[THIN_EXPERTS_USED];
     const thin_args &args = all.thin;
     thin_work work = thin_work_of<TYPE>(args, shared);
@@ -188,18 +185,23 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     work.memory.x += (uint32_t)rank * work.memory.x_row;
     thin_copies copies = {work.first_tile, 0};
     thin_begin_ring<TYPE>(work, brings);
-    const sl_chosen mine = sl_choose<THIN_CHOICE_MANY>(all.router, all.bias, sl_f32(all.logits, 0));
-    work.expert = __shfl_sync(SL_FULL_WARP, (int32_t)mine.expert, rank);
-    if (work.lane == rank) {
-        weights[rank] = mine.weight;
+    if (rank == 0) { /* one warp alone: what it does now is taken from gate and up */
+        const sl_chosen mine = sl_choose<THIN_CHOICE_MANY>(all.router, all.bias, sl_f32(all.logits, 0));
+        if (work.lane < all.router.used) {
+            experts[work.lane] = (int32_t)mine.expert;
+            weights[work.lane] = mine.weight;
+        }
     }
+    __syncthreads();
+    work.expert = experts[rank];
     thin_fill_ring<TYPE>(work, copies, brings);
     sl_wait_for_inputs();
     sl_let_next_begin();
     if (!valid) {
         return;
     }
-    thin_stage_own_x<TYPE>(work, args.x, rank);
+    thin_stage_row<TYPE>(work, rank, work.lane, SL_WARP);
+    __syncwarp();
     thin_stream<TYPE>(work, copies, [&](const float(&sums)[4], int32_t) {
         const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
         const int32_t output = work.first_tile * THIN_ROWS + work.lane / 4;
