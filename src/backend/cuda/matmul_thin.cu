@@ -14,9 +14,6 @@ THIN_RUN(Q4_K, q4_k)
 THIN_RUN(Q5_K, q5_k)
 THIN_RUN(Q6_K, q6_k)
 
-/* x of four rows must fit beside two slots for each of a few warps. */
-enum { THIN_MOST_COLUMNS = 16384 };
-
 cudaError_t sl_cuda_thin_prepare(int device) {
     bool has = false;
     cudaError_t code = sl_cuda_has_wgmma(device, &has);
@@ -32,14 +29,44 @@ cudaError_t sl_cuda_thin_prepare(int device) {
     return code ? code : thin_prepare_type<SL_QTYPE_Q6_K>();
 }
 
-/* What skinny's boxes need, and few rows. */
+/* What a block with rings of two slots for the ranges of a tile takes: thin_fit comes down to it. */
+static uint32_t thin_bytes(sl_qtype type, int32_t columns, int32_t rows) {
+    thin_args args = {};
+    args.weights[0].columns = columns;
+    args.rows = rows;
+    args.warps = args.ranges = SL_K16_RANGES;
+    args.stages = 2;
+    switch (type) {
+    case SL_QTYPE_F16:
+        return thin_memory_of<SL_QTYPE_F16>(args).bytes;
+    case SL_QTYPE_BF16:
+        return thin_memory_of<SL_QTYPE_BF16>(args).bytes;
+    case SL_QTYPE_Q8_0:
+        return thin_memory_of<SL_QTYPE_Q8_0>(args).bytes;
+    case SL_QTYPE_Q4_0:
+        return thin_memory_of<SL_QTYPE_Q4_0>(args).bytes;
+    case SL_QTYPE_Q4_K:
+        return thin_memory_of<SL_QTYPE_Q4_K>(args).bytes;
+    case SL_QTYPE_Q5_K:
+        return thin_memory_of<SL_QTYPE_Q5_K>(args).bytes;
+    default:
+        return thin_memory_of<SL_QTYPE_Q6_K>(args).bytes;
+    }
+}
+
+/* What skinny's boxes need, and room for x beside the rings. */
 const char *sl_cuda_thin_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const char *reason = sl_cuda_skinny_declines(kernel, query);
     if (reason) {
         return reason;
     }
     const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
-    return weight->columns > THIN_MOST_COLUMNS ? "takes at most 16384 columns" : NULL;
+    const sl_rows kind = query->values[query->op->out[0].value].rows;
+    const int32_t rows = kind == SL_ROWS_EXPERT ? 1 : query->rows[kind];
+    /* Beyond 2^17 columns bytes could overflow. */
+    const bool fits =
+        weight->columns <= 1 << 17 && thin_bytes(weight->type, weight->columns, rows) <= (uint32_t)THIN_BYTES;
+    return fits ? NULL : "has no room in shared memory for x of so many columns";
 }
 
 const char *sl_cuda_gated_thin_declines(const sl_fusion *fusion, const sl_fusion_query *query) {

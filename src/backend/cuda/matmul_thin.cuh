@@ -3,11 +3,12 @@
  *
  * A warp takes sixteen weight rows and a range of the columns, which are one chain of mma.m16n8k16: what
  * comes of one is added to by the next. It has a ring of slots in shared memory, which one of its lanes fills
- * with boxes of tensor maps, the first of them before the kernel's inputs are there. Quants, scales and x are
- * read ahead of their use, and the next 32 columns are decoded while the products of these run. x lies in
- * shared memory as lanes want it: the four words of 32 columns one behind the other. Ranges of one tile
- * belong to neighbouring warps, the first of which adds them. With gates, eight of a tile's rows are gates
- * and the other eight their values. */
+ * with boxes of tensor maps, the first of them before the kernel's inputs are there; later another warp, as a
+ * box costs the warp that asks for it as much as 160 columns. Quants, scales and x are read ahead of their
+ * use, and the next 32 columns are decoded while the products of these run. x lies in shared memory as lanes
+ * want it: the four words of 32 columns one behind the other. Ranges of one tile belong to neighbouring
+ * warps, the first of which adds them. With gates, eight of a tile's rows are gates and the other eight their
+ * values. */
 #ifndef SL_BACKEND_CUDA_MATMUL_THIN_CUH
 #define SL_BACKEND_CUDA_MATMUL_THIN_CUH
 
@@ -18,8 +19,9 @@
 
 enum {
     THIN_ROWS = 16,  /* of weights, in a tile */
-    THIN_WARPS = 12, /* of a block */
+    THIN_WARPS = 12, /* of a block, that have chains */
     THIN_THREADS = THIN_WARPS * SL_WARP,
+    THIN_COPIERS = 4,       /* warps behind them: every fourth warp with a chain is one's */
     THIN_STAGES = 4,        /* slots of a ring, at most */
     THIN_RING = 18 * 1024,  /* bytes of it, about */
     THIN_AHEAD = 32 * 1024, /* of a block, before inputs are there: more would delay x */
@@ -47,9 +49,10 @@ typedef struct thin_args {
     int32_t x_share;       /* rows of y that read one row of x */
 } thin_args;
 
-/* Shared memory: rings, scales (two chunks of each warp), barriers, ranges' sums (two of each warp), x. */
+/* Shared memory: rings, scales (two chunks of each warp), barriers of slots that are full and of such that
+ * are empty, ranges' sums (two of each warp), x. */
 typedef struct thin_memory {
-    uint32_t scales, barriers, sums, x, bytes;
+    uint32_t scales, barriers, empties, sums, x, bytes;
     uint32_t x_row; /* bytes; rows begin in different banks */
 } thin_memory;
 
@@ -67,7 +70,8 @@ static __host__ __device__ __forceinline__ thin_memory thin_memory_of(const thin
     thin_memory memory;
     memory.scales = warps * stages * thin_sizes<TYPE>::slot;
     memory.barriers = memory.scales + warps * 2 * thin_sizes<TYPE>::scales;
-    memory.sums = memory.barriers + (warps * stages * 8 + 15) / 16 * 16;
+    memory.empties = memory.barriers + warps * stages * 8;
+    memory.sums = memory.empties + warps * stages * 8;
     memory.x = memory.sums + (args.ranges > 1 ? warps * 2 * thin_sizes<TYPE>::sums : 0);
     memory.x_row = 2 * (uint32_t)args.weights[0].columns + 16;
     memory.bytes = memory.x + (uint32_t)args.rows * memory.x_row;
@@ -104,6 +108,20 @@ static __device__ __forceinline__ uint32_t thin_barrier(const thin_work &work, i
     return work.base + work.memory.barriers + 8 * (uint32_t)(work.warp * work.args.stages + slot);
 }
 
+/* Where nobody reads a slot any more. */
+static __device__ __forceinline__ uint32_t thin_empty(const thin_work &work, int32_t slot) {
+    return work.base + work.memory.empties + 8 * (uint32_t)(work.warp * work.args.stages + slot);
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void thin_pass(const thin_work &work, thin_copies &copies) {
+    copies.chunk += thin_layout<TYPE>::chunks;
+    if (copies.chunk >= work.chunks) {
+        copies.chunk = 0;
+        copies.tile += work.tile_step;
+    }
+}
+
 template <int TYPE>
 static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_copies &copies, int32_t slot) {
     typedef thin_layout<TYPE> layout;
@@ -125,11 +143,7 @@ static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_co
         sl_box_copy(to, &args.maps[segment], column, (copies.tile - args.first_tile[segment]) * THIN_ROWS,
                     work.expert, full);
     }
-    copies.chunk += layout::chunks;
-    if (copies.chunk >= work.chunks) {
-        copies.chunk = 0;
-        copies.tile += work.tile_step;
-    }
+    thin_pass<TYPE>(work, copies);
 }
 
 template <int TYPE>
@@ -342,9 +356,36 @@ template <int TYPE> static __device__ __forceinline__ thin_lane thin_lane_of(con
     return me;
 }
 
+/* No branch: what is behind one waits for products. */
+static __device__ __forceinline__ void thin_arrive_if(uint32_t barrier, bool arrives) {
+    asm volatile("{\n"
+                 ".reg .pred arrives;\n"
+                 "setp.ne.u32 arrives, %1, 0;\n"
+                 "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+                 "}" ::"r"(barrier),
+                 "r"((uint32_t)arrives)
+                 : "memory");
+}
+
+/* Behind a chunk; `leaves`: it was the slot's last. */
+template <int TYPE, bool HAS_COPIER>
+static __device__ __forceinline__ void thin_leave(const thin_work &work, thin_copies &copies, int32_t slot,
+                                                  bool leaves) {
+    if constexpr (HAS_COPIER) {
+        __syncwarp();
+        thin_arrive_if(thin_empty(work, slot), leaves && work.lane < SL_ARRIVING_LANES);
+    } else if (leaves) {
+        sl_fence_reads();
+        __syncwarp();
+        if (work.lane == 0) {
+            thin_bring<TYPE>(work, copies, slot);
+        }
+    }
+}
+
 /* All chunks of all tiles of a warp, as one stream. Calls finish(sums, round) for each tile, round by round.
- */
-template <int TYPE, typename FINISH>
+ * HAS_COPIER: another warp fills slots again. */
+template <int TYPE, bool HAS_COPIER, typename FINISH>
 static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_copies &copies,
                                                    FINISH finish) {
     enum { COLUMNS = thin_layout<TYPE>::columns, STEPS = COLUMNS / THIN_STEP };
@@ -369,68 +410,64 @@ static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_c
         x[0] = skinny_four(x_from);
     }
 #pragma unroll 1
-    for (; left > 0; left--) {
-        bool leaves;
-        thin_place next = thin_next<TYPE>(work, place, &leaves);
-        if (left == 1) { /* what is decoded ahead then is nobody's */
-            next = place;
-        } else if (leaves) {
-            sl_barrier_wait(thin_barrier<TYPE>(work, next.slot), next.parity);
-        }
-        odd ^= 1;
-        const thin_view ahead = thin_view_at(me.view, thin_offset<TYPE>(work, next), odd ? SCALES : 0);
-        const uint32_t x_next = place.chunk + 1 == work.chunks ? me.x : x_from + 2 * COLUMNS;
-        const uint4 header = thin_header<TYPE>(me.header + (ahead.matrix - me.view.matrix), upper);
+    while (left > 0) {
+#pragma unroll 1
+        for (int32_t rest = work.chunks; rest > 0; rest--, left--) {
+            bool leaves;
+            thin_place next = thin_next<TYPE>(work, place, &leaves);
+            if (left == 1) { /* what is decoded ahead then is nobody's */
+                next = place;
+            } else if (leaves) {
+                sl_barrier_wait(thin_barrier<TYPE>(work, next.slot), next.parity);
+            }
+            odd ^= 1;
+            const thin_view ahead = thin_view_at(me.view, thin_offset<TYPE>(work, next), odd ? SCALES : 0);
+            const uint32_t x_next = place.chunk + 1 == work.chunks ? me.x : x_from + 2 * COLUMNS;
+            const uint4 header = thin_header<TYPE>(me.header + (ahead.matrix - me.view.matrix), upper);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            const bool ends = step + 1 == STEPS;
-            quants[(step + 1) % 2].load(ends ? ahead : view, ends ? 0 : step + 1);
-            if (me.has_x) {
-                x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
+            for (int step = 0; step < STEPS; step++) {
+                const bool ends = step + 1 == STEPS;
+                quants[(step + 1) % 2].load(ends ? ahead : view, ends ? 0 : step + 1);
+                if (me.has_x) {
+                    x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
+                }
+                thin_multiply(d, a[0][0], x[0].x, x[0].y);
+                thin_multiply(d, a[0][1], x[0].z, x[0].w);
+                quants[step % 2].template run<1>(a[1]);
+                if (step == (STEPS > 2 ? STEPS - 3 : 0)) {
+                    thin_scales<TYPE>(header, upper, me.scales + (odd ? SCALES : 0));
+                }
+                if (step ==
+                    STEPS - 2) { /* all that is read of the chunk is, and the next one's scales are there */
+                    __syncwarp();
+                }
+                if (me.has_x) {
+                    x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
+                }
+                thin_multiply(d, a[1][0], x[1].x, x[1].y);
+                thin_multiply(d, a[1][1], x[1].z, x[1].w);
+                quants[(step + 1) % 2].template run<0>(a[0]);
             }
-            thin_multiply(d, a[0][0], x[0].x, x[0].y);
-            thin_multiply(d, a[0][1], x[0].z, x[0].w);
-            quants[step % 2].template run<1>(a[1]);
-            if (step == (STEPS > 2 ? STEPS - 3 : 0)) {
-                thin_scales<TYPE>(header, upper, me.scales + (odd ? SCALES : 0));
-            }
-            if (step ==
-                STEPS - 2) { /* all that is read of the chunk is, and the next one's scales are there */
-                __syncwarp();
-            }
-            if (me.has_x) {
-                x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
-            }
-            thin_multiply(d, a[1][0], x[1].x, x[1].y);
-            thin_multiply(d, a[1][1], x[1].z, x[1].w);
-            quants[(step + 1) % 2].template run<0>(a[0]);
+            thin_leave<TYPE, HAS_COPIER>(work, copies, place.slot, leaves);
+            place = next;
+            view = ahead;
+            x_from = x_next;
         }
-        if (leaves) {
-            sl_fence_reads();
-            __syncwarp();
-            if (work.lane == 0) {
-                thin_bring<TYPE>(work, copies, place.slot);
-            }
-        }
-        if (place.chunk + 1 == work.chunks) {
-            finish(d, round);
-            d[0] = d[1] = d[2] = d[3] = 0.0f;
-            round++;
-        }
-        place = next;
-        view = ahead;
-        x_from = x_next;
+        finish(d, round);
+        d[0] = d[1] = d[2] = d[3] = 0.0f;
+        round++;
     }
 }
 
 /* ---- the kernel ---- */
 
 template <int TYPE>
-static __device__ __forceinline__ thin_work thin_work_of(const thin_args &args, unsigned char *shared) {
+static __device__ __forceinline__ thin_work thin_work_of(const thin_args &args, unsigned char *shared,
+                                                         int32_t warp) {
     enum { COLUMNS = thin_layout<TYPE>::columns };
     thin_work work = {args, thin_memory_of<TYPE>(args), shared};
     work.base = (uint32_t)__cvta_generic_to_shared(shared);
-    work.warp = (int32_t)threadIdx.x / SL_WARP;
+    work.warp = warp;
     work.lane = (int32_t)threadIdx.x % SL_WARP;
     work.pair = work.warp / args.ranges;
     work.range = work.warp - work.pair * args.ranges;
@@ -446,22 +483,72 @@ static __device__ __forceinline__ thin_work thin_work_of(const thin_args &args, 
     work.y_row = (int32_t)blockIdx.y;
     return work;
 }
+
+/* The same in all lanes, which the compiler sees. */
+static __device__ __forceinline__ int32_t thin_warp(void) {
+    return __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0);
+}
+
+/* A warp that fills the slots of its chains again, as they come free. A lane knows the chain of its number.
+ */
+template <int TYPE>
+static __device__ __forceinline__ void thin_copy_on(const thin_args &args, unsigned char *shared,
+                                                    int32_t copier, int32_t expert) {
+    enum { CHAINS = THIN_WARPS / THIN_COPIERS };
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    thin_work own = thin_work_of<TYPE>(args, shared, copier + lane % CHAINS * THIN_COPIERS);
+    own.expert = expert;
+    const int32_t tiles = own.end_tile - own.first_tile;
+    const int32_t slots = (own.chunks + thin_layout<TYPE>::chunks - 1) / thin_layout<TYPE>::chunks;
+    const int32_t rounds =
+        tiles > 0 && own.warp < args.warps ? (tiles + own.tile_step - 1) / own.tile_step : 0;
+    thin_copies copies = {own.first_tile, 0};
+    for (int32_t i = 0; i < args.stages; i++) {
+        thin_pass<TYPE>(own, copies);
+    }
+    const uint32_t empties = own.base + own.memory.empties + (uint32_t)(copier * args.stages) * 8;
+    const int32_t filled = rounds * slots - args.stages;
+    int32_t again[CHAINS], most = 0;
+    for (int i = 0; i < CHAINS; i++) {
+        again[i] = __shfl_sync(SL_FULL_WARP, filled, i);
+        most = max(most, again[i]);
+    }
+    int32_t slot = 0;
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int32_t n = 0; n < most; n++) {
+#pragma unroll
+        for (int i = 0; i < CHAINS; i++) {
+            if (n < again[i]) {
+                sl_barrier_wait(empties + (uint32_t)(i * THIN_COPIERS * args.stages + slot) * 8, parity);
+                if (lane == i) {
+                    sl_fence_reads(); /* those of the warp that has come to the barrier */
+                    thin_bring<TYPE>(own, copies, slot);
+                }
+                __syncwarp();
+            }
+        }
+        slot = slot + 1 == args.stages ? 0 : slot + 1;
+        parity ^= slot == 0;
+    }
+}
 #endif
 
 /* With experts blockIdx.y is a row of y. In the registers that a norm's block leaves free chains are a tenth
  * slower, which costs more than one processor's late beginning. */
 template <int TYPE>
-static __global__ void __launch_bounds__(THIN_THREADS, 1)
+static __global__ void __launch_bounds__(THIN_THREADS + THIN_COPIERS * SL_WARP, 1)
     thin_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ thin_args args) {
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char shared[];
-    thin_work work = thin_work_of<TYPE>(args, shared);
+    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
     const bool works = work.warp < args.warps && work.first_tile < work.end_tile;
     const bool brings = works && work.lane == 0;
     thin_copies copies = {work.first_tile, 0};
     if (brings) {
         for (int32_t slot = 0; slot < args.stages; slot++) {
             sl_barrier_init(thin_barrier<TYPE>(work, slot), 1);
+            sl_barrier_init(thin_empty(work, slot), SL_ARRIVING_LANES);
         }
         sl_barriers_ready();
     }
@@ -478,11 +565,16 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
         }
         work.expert = sl_i32(args.ids, work.y_row / context.experts_used)[work.y_row % context.experts_used];
     }
+    if (work.warp >= THIN_WARPS) {
+        __syncthreads();
+        thin_copy_on<TYPE>(args, shared, work.warp - THIN_WARPS, work.expert);
+        return;
+    }
     thin_stage_x<TYPE>(work, copies, brings);
     __syncthreads();
     if (works) {
         const int32_t valid = args.ids.data ? 1 : count;
-        thin_stream<TYPE>(work, copies, [&work, valid](const float(&sums)[4], int32_t round) {
+        thin_stream<TYPE, true>(work, copies, [&work, valid](const float(&sums)[4], int32_t round) {
             thin_finish<TYPE>(work, sums, work.first_tile + round * work.tile_step, round, valid);
         });
     }
@@ -564,7 +656,7 @@ static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *o
     const int32_t blocks = (args->tiles + each - 1) / each;
     const cudaError_t code = thin_fit<TYPE>(args, blocks);
     const uint32_t bytes = thin_memory_of<TYPE>(*args).bytes;
-    *shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS),
+    *shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS + THIN_COPIERS * SL_WARP),
               bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
     return code ? code : thin_make_maps<TYPE>(args);
 }

@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     const thin_args &args = all.thin;
     const int32_t block = (int32_t)blockIdx.x;
-    thin_work work = thin_work_of<TYPE>(args, shared);
+    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
     const int32_t tile = block * args.each + min(block, args.more) + work.warp;
     const int32_t end = (block + 1) * args.each + min(block + 1, args.more);
     const bool works = work.warp < args.warps && tile < end && all.header->rows > 0;
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     __syncthreads();
     work.y_row = rank;
     if (works) {
-        thin_stream<TYPE>(work, copies, [&work](const float(&sums)[4], int32_t) {
+        thin_stream<TYPE, false>(work, copies, [&work](const float(&sums)[4], int32_t) {
             thin_store_tile<TYPE>(work, sums, work.first_tile, 1);
         });
     }
@@ -175,7 +175,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     __shared__ int32_t experts[THIN_EXPERTS_USED];
     __shared__ float weights[THIN_EXPERTS_USED];
     const thin_args &args = all.thin;
-    thin_work work = thin_work_of<TYPE>(args, shared);
+    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
     uint32_t first_output;
     thin_down_bytes<TYPE>(args, &first_output);
     float *outputs = (float *)(void *)(shared + first_output);
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     }
     thin_stage_row<TYPE>(work, rank, work.lane, SL_WARP);
     __syncwarp();
-    thin_stream<TYPE>(work, copies, [&](const float(&sums)[4], int32_t) {
+    thin_stream<TYPE, false>(work, copies, [&](const float(&sums)[4], int32_t) {
         const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
         const int32_t output = work.first_tile * THIN_ROWS + work.lane / 4;
         const float *bias = args.weights[0].bias;

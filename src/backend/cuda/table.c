@@ -140,7 +140,7 @@
     }
 #define K16S(ID, type_name, most_error)                                                                      \
     K16(ID, type_name, thin, 0, 4, sl_cuda_thin_declines, most_error),                                       \
-        K16(ID, type_name, skinny, 5, 128, sl_cuda_skinny_declines, most_error),                             \
+        K16(ID, type_name, skinny, 1, 128, sl_cuda_skinny_declines, most_error),                             \
         K16_CUBLAS(ID, type_name, most_error),                                                               \
         K16(ID, type_name, wgmma, 9, 0, sl_cuda_k16_wgmma_declines, most_error)
 /* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
