@@ -47,6 +47,10 @@ enum {
     SKINNY_SUBS = 2,        /* groups that take turns, at most */
     SKINNY_STAGES = 4,      /* of x, where no groups take turns and rows are not few */
     SKINNY_AT_ONCE = 4,     /* of them, that are read before they are added */
+    /* Chunks that are copied before the inputs are there: at least two, at once, and with few rows or weights
+     * of many bytes as many as this holds. */
+    SKINNY_FIRST = 2,
+    SKINNY_EARLY_BYTES = 140 * 1024,
     SKINNY_BYTES = 227 * 1024
 };
 
@@ -74,6 +78,7 @@ typedef struct skinny_args {
     int32_t subs;                  /* consumer groups that take turns at the chunks of a part; `parts` each */
     bool halves;                   /* these are alternately of the range's halves */
     int32_t stages;                /* in the ring of x */
+    int32_t early;                 /* chunks that are copied before the inputs are there */
     sl_cuda_operand x, residual, y;
     const int32_t *offsets, *list; /* the schedule, or NULL */
     int32_t x_share;               /* rows of y that read one row of x */
@@ -245,17 +250,26 @@ template <int TYPE, int ROWS> struct skinny_barriers {
     static __device__ __forceinline__ uint32_t empty(uint32_t base, uint32_t i) {
         return at(base, 2 * STAGES + SKINNY_CHUNKS + i);
     }
-    static __device__ void init(uint32_t base, int32_t parts, bool has_experts) {
-        const uint32_t warps = 4 * (uint32_t)parts; /* that read one piece */
+    /* By one thread, which may copy weights at once. */
+    static __device__ __forceinline__ void init_full(uint32_t base, int32_t chunks) {
 #pragma unroll 1
-        for (uint32_t i = 0; i < STAGES; i++) {
-            sl_barrier_init(x_full(base, i), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
-            sl_barrier_init(x_empty(base, i), warps * SL_ARRIVING_LANES);
+        for (int32_t i = 0; i < chunks; i++) {
+            sl_barrier_init(full(base, (uint32_t)i), 1);
         }
-#pragma unroll 1
-        for (uint32_t i = 0; i < SKINNY_CHUNKS; i++) {
-            sl_barrier_init(full(base, i), 1);
-            sl_barrier_init(empty(base, i), warps * SL_ARRIVING_LANES);
+        sl_barrier_fence();
+        sl_barriers_ready();
+    }
+    /* The others, by a warp. */
+    static __device__ __forceinline__ void init(uint32_t base, int32_t parts, bool has_experts) {
+        static_assert(STAGES <= SL_WARP && (int)SKINNY_CHUNKS <= SL_WARP, "a lane for each");
+        const uint32_t warps = 4 * (uint32_t)parts; /* that read one piece */
+        const uint32_t lane = threadIdx.x % SL_WARP;
+        if (lane < STAGES) {
+            sl_barrier_init(x_full(base, lane), has_experts ? SL_WARP * SKINNY_X_COPIERS : 1);
+            sl_barrier_init(x_empty(base, lane), warps * SL_ARRIVING_LANES);
+        }
+        if (lane < SKINNY_CHUNKS) {
+            sl_barrier_init(empty(base, lane), warps * SL_ARRIVING_LANES);
         }
         sl_barriers_ready();
     }
@@ -965,15 +979,16 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_cons
     }
 }
 
-template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_copy_all(skinny_work &work) {
+/* `copies`: of the thread that copies weights. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_copy_all(skinny_work &work, skinny_copies copies) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::copier_registers));
     const skinny_args &args = work.args;
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP - 4 * args.parts * args.subs;
     const bool leads = threadIdx.x % SL_WARP == 0;
-    skinny_copies copies = {{0, 0}, work.first_tile, work.first_chunk, 0};
-    if (warp == 0 && leads && !args.list) { /* more would delay what this and the kernel before read */
+    if (warp == 0 && leads) { /* more would delay what this and the kernel before read */
 #pragma unroll 1
-        for (int32_t i = 0; i < 2 && i < args.chunks; i++) {
+        for (int32_t i = SKINNY_FIRST; i < args.early; i++) {
             skinny_bring_chunk<TYPE, ROWS>(work, &copies);
         }
     }
@@ -1033,15 +1048,24 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
         base,
         (uint32_t)(skinny_memory<TYPE, ROWS>::x + args.stages * skinny_shape<ROWS>::stage_bytes),
         memory};
-    if (threadIdx.x == 0) {
+    const int32_t consumers = args.parts * args.subs * SKINNY_GROUP;
+    skinny_copies copies = {{0, 0}, work.first_tile, work.first_chunk, 0};
+    if ((int32_t)threadIdx.x == consumers) { /* the first weights before anything else */
+        skinny_barriers<TYPE, ROWS>::init_full(base, args.chunks);
+#pragma unroll 1
+        for (int32_t i = 0; i < SKINNY_FIRST && i < args.early; i++) {
+            skinny_bring_chunk<TYPE, ROWS>(work, &copies);
+        }
+    }
+    if (threadIdx.x < SL_WARP) {
         skinny_barriers<TYPE, ROWS>::init(base, args.parts, args.list != NULL);
     }
     __syncthreads();
     sl_let_next_begin();
-    if ((int32_t)threadIdx.x < args.parts * args.subs * SKINNY_GROUP) {
+    if ((int32_t)threadIdx.x < consumers) {
         skinny_consume_all<TYPE, ROWS>(work);
     } else {
-        skinny_copy_all<TYPE, ROWS>(work);
+        skinny_copy_all<TYPE, ROWS>(work, copies);
     }
     if (args.splits > 1) { /* shared memory stays until the others have read it */
         sl_cluster_sync();
@@ -1190,6 +1214,10 @@ static cudaError_t skinny_launch_rows(const sl_cuda_context *context, const sl_c
     }
     const int32_t chunk = args->parts * least, fit = room / chunk;
     args->chunks = fit < SKINNY_CHUNKS ? fit : (int32_t)SKINNY_CHUNKS;
+    const bool eager = TYPE == SL_QTYPE_Q8_0 || ROWS <= 32;
+    int32_t early = eager ? SKINNY_EARLY_BYTES / chunk : (int32_t)SKINNY_FIRST;
+    early = early < SKINNY_FIRST ? (int32_t)SKINNY_FIRST : early;
+    args->early = args->list ? 0 : early < args->chunks ? early : args->chunks;
     const int64_t tiles = (int64_t)((all + args->parts - 1) / args->parts) * row_tiles;
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)(args->splits > 1              ? tiles * args->splits
