@@ -241,6 +241,9 @@ static const linear_shape linear_shapes[] = {
     {.rows = 3, .columns = 256, .outputs = {5, 300}, .raw = true, .single = true, .how = SATURATED},
     {.rows = 2, .columns = 9216, .outputs = {70, 33, 1}, .bias = true, .residual = true, .single = true},
     {.rows = 2, .columns = 32768, .outputs = {40}, .raw = true, .single = true}, /* the longest of ring */
+    {.rows = 5, .columns = 3328, .outputs = {330, 70, 1}, .bias = true, .residual = true, .how = OUTLIERS},
+    {.rows = 4, .columns = 4096, .outputs = {700}, .raw = true}, /* every warp of wide has a chunk */
+    {.rows = 3, .columns = 3072, .outputs = {33, 100}, .shift = 3},
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 

@@ -13,7 +13,7 @@
 /* What a tensor map is of, in three dimensions, the innermost first. */
 typedef struct sl_cuda_tensor {
     const void *data;
-    int32_t element_bytes; /* 1 or 2 */
+    int32_t element_bytes; /* 1, 2 or 8 */
     uint64_t sizes[3];     /* elements */
     uint64_t strides[2];   /* of the second and third dimension; bytes */
     uint32_t box[2];       /* elements that a copy brings; of the third dimension one */

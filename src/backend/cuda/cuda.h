@@ -255,6 +255,7 @@ SL_CUDA_RUN(sl_cuda_linear_stream_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_stream_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_held_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_held_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_wide_q8_0); /* as held, for 3072 to 4096 columns */
 SL_CUDA_RUN(sl_cuda_linear_ring_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_ring_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_ring_q4_k);
@@ -289,6 +290,7 @@ SL_CUDA_RUN(sl_cuda_linear_rows_nvfp4_128);
 const char *sl_cuda_matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_stream_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_held_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_wide_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_ring_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_rows_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_matvec_float_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -306,6 +308,7 @@ cudaError_t sl_cuda_matvec_prepare_tables(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_nvfp4(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes);
 cudaError_t sl_cuda_matvec_prepare_held(int most_bytes);
+cudaError_t sl_cuda_matvec_prepare_wide(int most_bytes);
 /* matvec_units.cu, matmul_planes.cu: class "q8_256" for few and for many rows */
 SL_CUDA_RUN(sl_cuda_linear_units_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_planes_q4_k);

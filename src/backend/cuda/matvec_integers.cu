@@ -12,6 +12,7 @@ cudaError_t sl_cuda_matvec_prepare(int device) {
     code = code ? code : sl_cuda_matvec_prepare_legacy(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_units(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_held(most_bytes);
+    code = code ? code : sl_cuda_matvec_prepare_wide(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_kquants(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_fives(most_bytes);
     code = code ? code : sl_cuda_matvec_prepare_bits(most_bytes);

@@ -53,17 +53,17 @@
 /* In class "q8_32/factors" products of scales are rounded to 16 bits of fraction, and sums start from numbers
  * that are up to 30 times as large as they are: of a product's root mean square 1e-5, and three times that
  * for the largest of thousands of outputs. */
-#define HELD(ID, type_name, class_name, most)                                                                \
+#define HELD(ID, type_name, shape, class_name, most)                                                         \
     {                                                                                                        \
-        .kernel = {.name = "linear/" #type_name "/cuda-held",                                                \
+        .kernel = {.name = "linear/" #type_name "/cuda-" #shape,                                             \
                    .op = SL_OP_LINEAR,                                                                       \
                    .numeric_class = class_name,                                                              \
                    .activation = SL_VALUE_Q8_32,                                                             \
                    .tolerance = most,                                                                        \
                    .batched = true,                                                                          \
-                   .declines = sl_cuda_held_declines},                                                       \
+                   .declines = sl_cuda_##shape##_declines},                                                  \
         .weight_type = SL_QTYPE_##ID, .least_rows = 2, .most_rows = SL_CUDA_FEW_ROWS,                        \
-        .run = sl_cuda_linear_held_##type_name                                                               \
+        .run = sl_cuda_linear_##shape##_##type_name                                                          \
     }
 /* There is none for F32: such weights are few (routers), and are F32 because it matters. A weight that is not
  * BF16 is rounded to it: by at most 2^-9 of itself, about 2^-9.8 in the mean of squares. Of a product's root
@@ -376,8 +376,9 @@ static const sl_cuda_kernel kernels[] = {
     INTEGERS(MXFP4, mxfp4, ring),
     INTEGERS(NVFP4, nvfp4, ring),
     INTEGERS(NVFP4_128, nvfp4_128, ring),
-    HELD(Q8_0, q8_0, "q8_32/256", 2e-5f),
-    HELD(Q4_K, q4_k, "q8_32/factors", 1e-4f),
+    HELD(Q8_0, q8_0, wide, "q8_32/256", 2e-5f),
+    HELD(Q8_0, q8_0, held, "q8_32/256", 2e-5f),
+    HELD(Q4_K, q4_k, held, "q8_32/factors", 1e-4f),
     INTEGERS(Q8_0, q8_0, rows),
     INTEGERS(Q4_0, q4_0, rows),
     INTEGERS(Q4_K, q4_k, rows),
@@ -514,6 +515,7 @@ static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_route, sl_cuda_route_declines, "rmsnorm+linear-f32", SL_OP_RMSNORM, SL_OP_LINEAR),
     ACTIVATES(stream, sl_cuda_stream_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(ring, sl_cuda_ring_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    ACTIVATES(wide, sl_cuda_wide_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(held, sl_cuda_held_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(rows, sl_cuda_rows_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(units, sl_cuda_matvec_declines, "+quantize", SL_OP_ACTIVATE, SL_OP_QUANTIZE),
@@ -525,6 +527,7 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     ACTIVATES(stream, sl_cuda_stream_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(ring, sl_cuda_ring_declines, "", SL_OP_ACTIVATE),
+    ACTIVATES(wide, sl_cuda_wide_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(held, sl_cuda_held_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(rows, sl_cuda_rows_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(units, sl_cuda_matvec_declines, "", SL_OP_ACTIVATE),

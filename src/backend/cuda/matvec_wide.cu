@@ -1,0 +1,19 @@
+/* Matrix products of Q8_0 with 2 to 8 rows on Hopper (matvec_wide.cuh), in class "q8_32/256". */
+#include "backend/cuda/matvec_wide.cuh"
+
+const char *sl_cuda_wide_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const char *why = sl_cuda_held_declines(kernel, query);
+    if (why) {
+        return why;
+    }
+    const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
+    return columns < WIDE_LEAST_COLUMNS || columns > WIDE_MOST_COLUMNS ? "takes 3072 to 4096 columns" : NULL;
+}
+
+SL_CUDA_RUN(sl_cuda_linear_wide_q8_0) {
+    return wide_launch(context, op, stream);
+}
+
+cudaError_t sl_cuda_matvec_prepare_wide(int most_bytes) {
+    return matvec_prepare_kernel(wide_kernel, most_bytes);
+}

@@ -1,0 +1,282 @@
+/* Matrix products of Q8_0 with 2 to 8 rows of x and at most 4096 columns at the rate the memory can be read,
+ * for Hopper. As held (matvec_held.cuh), but each of sixteen warps has one chunk of 256 columns, weights come
+ * as boxes of 1024 columns for four of them, and a warp of its own copies. Class "q8_32/256". */
+#ifndef SL_BACKEND_CUDA_MATVEC_WIDE_CUH
+#define SL_BACKEND_CUDA_MATVEC_WIDE_CUH
+
+#include "backend/cuda/matvec_held.cuh"
+
+enum {
+    WIDE_WARPS = 16, /* that multiply; then those that finish outputs, and the one that copies */
+    WIDE_THREADS = (WIDE_WARPS + HELD_FINISHERS + 1) * SL_WARP,
+    /* Of a thread: five warps of a quarter of a processor leave a norm's two their room. */
+    WIDE_REGISTERS = 80,
+    WIDE_SHARE = 4, /* warps of a box */
+    WIDE_CHUNK_BYTES = sl_chunk_shape<SL_QTYPE_Q8_0>::BYTES,
+    /* Of a row of a box: 16 bytes of the next box too, which keep the reads of a warp on different banks. */
+    WIDE_STRIDE = WIDE_SHARE * WIDE_CHUNK_BYTES + 16,
+    WIDE_SLOT = SL_TILE_ROWS * WIDE_STRIDE,
+    WIDE_SLOTS = 9,
+    /* Boxes under way at most, which memory needs to be busy. More would only wait, and with them x, and what
+     * the kernel before reads. */
+    WIDE_FLIGHT = 4,
+    WIDE_X_ROW = SL_CHUNK_GROUPS * 4, /* bytes of a chunk's scales */
+    WIDE_X_VALUES = SL_TILE_X * SL_CHUNK,
+    WIDE_X_SCALES = SL_TILE_X * WIDE_X_ROW,
+    WIDE_SUMS = HELD_FINISHERS * WIDE_WARPS * HELD_SUMS * 4,
+    WIDE_BARRIERS = 8 * (2 * WIDE_SLOTS + 2 * HELD_FINISHERS + WIDE_WARPS),
+    /* x begins at a multiple of 1024, as its tensor map moves pieces by address */
+    WIDE_BYTES = 1024 + WIDE_WARPS * (WIDE_X_VALUES + 2 * WIDE_X_SCALES) + WIDE_SLOTS * WIDE_SLOT +
+                 WIDE_SUMS + WIDE_BARRIERS,
+    WIDE_LEAST_COLUMNS = 3072, /* of fewer, too many warps have none */
+    WIDE_MOST_COLUMNS = WIDE_WARPS * SL_CHUNK
+};
+
+/* A lane's part of a chunk of x; scales_at: [group][row]. */
+typedef struct wide_x {
+    uint2 held[SL_CHUNK_GROUPS];
+    const float *scales_at;
+
+    __device__ __forceinline__ uint2 values(int g) const {
+        return held[g];
+    }
+    __device__ __forceinline__ float2 scales(int g) const {
+        return *(const float2 *)(const void *)(scales_at + g * SL_TILE_X);
+    }
+} wide_x;
+
+typedef struct wide_memory {
+    held_memory sums;
+    uint32_t slots, full, empty; /* and barriers of them */
+    uint32_t x;                  /* barriers of the warps' x */
+    unsigned char *values, *scales;
+} wide_memory;
+
+#if __CUDA_ARCH__ >= 900
+
+/* All boxes of the block, tile after tile; by one thread. */
+static __device__ __forceinline__ void wide_copy_all(const held_args &args, const wide_memory &memory,
+                                                     int32_t begin, int32_t end) {
+    const int32_t boxes = (args.op.chunks + WIDE_SHARE - 1) / WIDE_SHARE, count = (end - begin) * boxes;
+    int32_t tile = begin, box = 0;
+    uint32_t slot = 0, parity = 1, arriving = 0, there = 0;
+    bool waited = false;
+#pragma unroll 1
+    for (int32_t i = 0; i < count; i++) {
+        if (i == WIDE_SLOTS) {
+            sl_wait_for_inputs();
+            waited = true;
+        }
+        sl_barrier_wait(memory.empty + 8 * slot, parity);
+        if (i >= WIDE_FLIGHT) {
+            sl_barrier_wait(memory.full + 8 * arriving, there);
+            there ^= arriving + 1 == WIDE_SLOTS;
+            arriving = arriving + 1 == WIDE_SLOTS ? 0 : arriving + 1;
+        }
+        int32_t row;
+        const int32_t segment = held_place(args.op, tile, &row);
+        sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
+        sl_box_copy(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
+                    box * (WIDE_SHARE * WIDE_CHUNK_BYTES / 8), row, 0, memory.full + 8 * slot);
+        tile += box + 1 == boxes;
+        box = box + 1 == boxes ? 0 : box + 1;
+        parity ^= slot + 1 == WIDE_SLOTS;
+        slot = slot + 1 == WIDE_SLOTS ? 0 : slot + 1;
+    }
+    if (!waited) {
+        sl_wait_for_inputs();
+    }
+}
+
+/* x of chunk `warp`, which comes to the warp's shared memory. */
+static __device__ __forceinline__ void wide_load_x(const held_args &args, const wide_memory &memory,
+                                                   int32_t warp, wide_x *x) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const uint32_t barrier = memory.x + 8 * (uint32_t)warp;
+    unsigned char *values = memory.values + warp * WIDE_X_VALUES;
+    float *staged = (float *)(void *)(memory.scales + 2 * warp * WIDE_X_SCALES);
+    float *scales = staged + WIDE_X_SCALES / 4;
+    if (lane == 0) {
+        sl_barrier_expect(barrier, WIDE_X_VALUES + WIDE_X_SCALES);
+        for (int h = 0; h < 2; h++) {
+            sl_box_copy(sl_shared_address(values) + (uint32_t)(h * HELD_X_VALUES), &args.values,
+                        128 * (2 * warp + h), 0, 0, barrier);
+        }
+        sl_box_copy(sl_shared_address(staged), &args.scales, WIDE_X_ROW * warp, 0, 0, barrier);
+    }
+    __syncwarp();
+    sl_barrier_wait(barrier, 0);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int32_t at = lane + i * SL_WARP;
+        scales[at % SL_CHUNK_GROUPS * SL_TILE_X + at / SL_CHUNK_GROUPS] = staged[at];
+    }
+#pragma unroll
+    for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+        x->held[g] = held_values<SL_QTYPE_Q8_0>(
+            (const uint32_t *)(const void *)(values + g / 4 * HELD_X_VALUES), g % 4, lane);
+    }
+    __syncwarp();
+    x->scales_at = scales + lane % 4 * 2;
+}
+
+static __device__ __forceinline__ void wide_multiply_all(const held_args &args, const wide_memory &memory,
+                                                         int32_t warp, int32_t begin, int32_t end) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP,
+                  boxes = (args.op.chunks + WIDE_SHARE - 1) / WIDE_SHARE;
+    const bool reads = warp / WIDE_SHARE < boxes, works = warp < args.op.chunks;
+    int32_t turns[HELD_FINISHERS] = {};
+    uint32_t slot = (uint32_t)(warp / WIDE_SHARE), parity = 0;
+    wide_x x;
+    if (works) {
+        wide_load_x(args, memory, warp, &x);
+    }
+    sl_let_next_begin();
+#pragma unroll 1
+    for (int32_t tile = begin, turn = 0; tile < end; tile++, turn++) {
+        const int32_t finisher = held_finisher(args, turn), index = held_index(turns, finisher);
+        held_count(turns, finisher);
+        float sums[4] = {};
+        if (reads) {
+            sl_barrier_wait(memory.full + 8 * slot, parity);
+            if (works) {
+                const unsigned char *first = (const unsigned char *)__cvta_shared_to_generic(
+                    memory.slots + slot * WIDE_SLOT + (uint32_t)(lane / 4 * WIDE_STRIDE) +
+                    (uint32_t)(warp % WIDE_SHARE * WIDE_CHUNK_BYTES));
+                const unsigned char *const w[2] = {first, first + 8 * WIDE_STRIDE};
+                sl_tile<SL_QTYPE_Q8_0>::add(w, x, lane, sums);
+            }
+            sl_fence_reads();
+            __syncwarp();
+            if (lane < SL_ARRIVING_LANES) {
+                sl_barrier_arrive(memory.empty + 8 * slot);
+            }
+            slot += (uint32_t)boxes;
+            parity ^= slot >= WIDE_SLOTS;
+            slot -= slot >= WIDE_SLOTS ? WIDE_SLOTS : 0;
+        }
+        held_await<HELD_FINISHERS>(memory.sums, index);
+        if (works) {
+            float *own = memory.sums.sums + (index % HELD_FINISHERS * 2 * args.per_phase + warp) * HELD_SUMS +
+                         lane % 4 * 2 * HELD_STRIDE + lane / 4;
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                own[e % 2 * HELD_STRIDE + e / 2 * 8] = sums[e];
+            }
+        }
+        __syncwarp();
+        if (lane < SL_ARRIVING_LANES) {
+            sl_barrier_arrive(memory.sums.full + 8 * (uint32_t)(index % HELD_FINISHERS));
+        }
+    }
+}
+
+#endif
+
+static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_constant__ held_args args) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) unsigned char shared[];
+    const int32_t warp = __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0),
+                  lane = (int32_t)threadIdx.x % SL_WARP;
+    wide_memory memory;
+    memory.values = shared + (0u - sl_shared_address(shared)) % 1024;
+    unsigned char *slots = memory.values + WIDE_WARPS * WIDE_X_VALUES;
+    memory.slots = sl_shared_address(slots);
+    memory.sums.sums = (float *)(void *)(slots + WIDE_SLOTS * WIDE_SLOT);
+    memory.sums.kept = NULL;
+    memory.scales = slots + WIDE_SLOTS * WIDE_SLOT + WIDE_SUMS;
+    memory.full = sl_shared_address(memory.scales + 2 * WIDE_WARPS * WIDE_X_SCALES);
+    memory.empty = memory.full + 8 * WIDE_SLOTS;
+    memory.sums.full = memory.empty + 8 * WIDE_SLOTS;
+    memory.sums.empty = memory.sums.full + 8 * HELD_FINISHERS;
+    memory.x = memory.sums.empty + 8 * HELD_FINISHERS;
+    held_cursor here = {};
+    int32_t end;
+    sl_matvec_range(args.op, &here.begin, &end);
+    if (warp == WIDE_WARPS + HELD_FINISHERS && lane == 0) {
+        for (uint32_t i = 0; i < WIDE_SLOTS; i++) {
+            sl_barrier_init(memory.full + 8 * i, 1);
+            sl_barrier_init(memory.empty + 8 * i, WIDE_SHARE * SL_ARRIVING_LANES);
+        }
+        sl_barrier_fence();
+    } else if (warp == WIDE_WARPS && lane == 0) {
+        for (uint32_t i = 0; i < HELD_FINISHERS; i++) {
+            sl_barrier_init(memory.sums.full + 8 * i, WIDE_WARPS * SL_ARRIVING_LANES);
+            sl_barrier_init(memory.sums.empty + 8 * i, SL_ARRIVING_LANES);
+        }
+    } else if (warp < WIDE_WARPS && lane == 0) {
+        sl_barrier_init(memory.x + 8 * (uint32_t)warp, 1);
+        sl_barrier_fence();
+    }
+    __syncthreads();
+    if (warp == WIDE_WARPS + HELD_FINISHERS) {
+        if (lane == 0) {
+            wide_copy_all(args, memory, here.begin, end);
+        } else {
+            sl_wait_for_inputs();
+        }
+        return;
+    }
+    if (warp >= WIDE_WARPS) {
+        held_touch(args);
+    } else if (lane == 0) {
+        sl_map_prefetch(&args.values);
+        sl_map_prefetch(&args.scales);
+    }
+    sl_wait_for_inputs();
+    if (warp >= WIDE_WARPS) {
+        sl_let_next_begin();
+        held_finish<SL_QTYPE_Q8_0, true>(args, memory.sums, here, end, warp - WIDE_WARPS);
+    } else {
+        wide_multiply_all(args, memory, warp, here.begin, end);
+    }
+#endif
+}
+
+/* ---- launches ---- */
+
+/* Maps of the weights, and of the first `rows` rows of x. */
+static inline cudaError_t wide_map(int32_t rows, held_args *args) {
+    const sl_cuda_operand &x = args->op.x;
+    const int32_t count = rows < SL_TILE_X ? rows : (int32_t)SL_TILE_X, columns = args->op.chunks * SL_CHUNK;
+    cudaError_t code = held_map_x(x.data + x.column, x.row_bytes, count, columns, 128, &args->values);
+    code = code ? code
+                : held_map_x(x.data + x.width + x.column / 8, x.row_bytes, count, columns / 8, WIDE_X_ROW,
+                             &args->scales);
+    for (int32_t s = 0; s < args->op.segments && !code; s++) {
+        const sl_cuda_weight &weight = args->op.weights[s];
+        const uint64_t weight_rows = (uint64_t)weight.rows;
+        const sl_cuda_tensor tensor = {weight.data,
+                                       8,
+                                       {weight.row_bytes / 8, weight_rows, 1},
+                                       {weight.row_bytes, weight.row_bytes * weight_rows},
+                                       {WIDE_STRIDE / 8, SL_TILE_ROWS},
+                                       false};
+        code = sl_cuda_tensor_map(&tensor, &args->maps[s]);
+    }
+    return code;
+}
+
+static cudaError_t wide_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    static_assert((int)WIDE_BYTES <= (int)MATVEC_SHARED_BYTES, "a block fits");
+    held_args args = {};
+    args.op = sl_matvec_args_of(context, op);
+    const int32_t along = sl_matvec_cut(SL_TILE_ROWS, context->processors, &args.op);
+    for (int32_t s = args.op.segments; s < SL_LINEAR_SEGMENTS; s++) {
+        args.op.first_unit[s] = args.op.units;
+    }
+    args.pairs = args.per_phase = (args.op.chunks + HELD_CHUNKS - 1) / HELD_CHUNKS;
+    args.phases = args.teams = 1;
+    args.group = sl_matvec_most(args.op) * args.op.granule;
+    const cudaError_t code = wide_map(op->rows[op->out[0].rows], &args);
+    if (code) {
+        return code;
+    }
+    sl_launch_shape shape = {};
+    shape.grid = dim3((unsigned)along);
+    shape.block = dim3(WIDE_THREADS);
+    shape.shared_bytes = WIDE_BYTES;
+    return sl_launch(context, stream, shape, wide_kernel, args);
+}
+
+#endif
