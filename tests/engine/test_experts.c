@@ -8,7 +8,7 @@
 
 #define MODEL(weights, columns)                                                                              \
     .family = "qwen3moe", .type = weights, .cache_type = "f16", .layers = 2, .width = columns, .heads = 4,   \
-    .kv_heads = 2, .head_size = 64, .prompt = 5
+    .kv_heads = 2, .head_size = 64, .prompt = 1
 #define EXPERTS(all, chosen, columns) .experts = all, .experts_used = chosen, .expert_width = columns
 #define ROUTE                                                                                                \
     { "rmsnorm+quantize+linear-f32/cuda", 2 }

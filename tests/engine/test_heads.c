@@ -8,7 +8,7 @@
 #include "support/fused.h"
 
 #define MODEL(family_name, cache)                                                                            \
-    .family = family_name, .type = "q8_0", .cache_type = cache, .layers = 2, .width = 256, .feed_forward = 256
+    .family = family_name, .type = "q8_0", .cache_type = cache, .layers = 2, .width = 64, .feed_forward = 64
 #define NORMED .runs = {{"norms+rope+cache_write+attention+quantize/cuda", 2}}
 #define BARE .runs = {{"rope+cache_write+attention+quantize/cuda", 2}}
 

@@ -141,6 +141,23 @@ typedef struct matrix_shape {
     int32_t experts, rows, columns;
 } matrix_shape;
 
+enum { ENCODED = 16384 };
+
+/* Blocks of the type with what it makes of random numbers. To search for the best scales takes long, so they
+ * are that for the first ENCODED numbers, and then copies of those blocks in any order. */
+static void encode_blocks(sl_qtype type, unsigned char *data, size_t count, kt_random *random) {
+    const sl_qtype_info *info = sl_qtype_get(type);
+    const size_t some = info->block_elements > 1 && count > ENCODED ? ENCODED : count;
+    const size_t encoded = some / info->block_elements, blocks = count / info->block_elements;
+    float *floats = random_floats(some, NORMAL, random);
+    info->encode(floats, data, some);
+    free(floats);
+    for (size_t i = encoded; i < blocks; i++) {
+        const size_t from = (size_t)kt_below(random, (int32_t)encoded);
+        memcpy(data + i * info->block_bytes, data + from * info->block_bytes, info->block_bytes);
+    }
+}
+
 /* `raw`: blocks of random bits, so that every value of every field occurs, the extreme ones too. */
 static int32_t matrix(kt_case *c, sl_qtype type, matrix_shape shape, bool raw, kt_random *random) {
     const size_t count = (size_t)shape.experts * (size_t)shape.rows * (size_t)shape.columns;
@@ -158,9 +175,7 @@ static int32_t matrix(kt_case *c, sl_qtype type, matrix_shape shape, bool raw, k
             set_scale(data + i, type, random);
         }
     } else {
-        float *floats = random_floats(count, NORMAL, random);
-        info->encode(floats, data, count);
-        free(floats);
+        encode_blocks(type, data, count, random);
     }
     const sl_weight weight = {"w", type, shape.experts, shape.rows, shape.columns, data, bytes};
     return sl_program_weight(&c->program, &weight);

@@ -4,6 +4,7 @@
  * library; TEXT: only the cases whose name holds it. */
 #define _GNU_SOURCE
 #include "cases.h"
+#include "support/sanitized.h"
 
 #include "base/alloc.h"
 #include "sluice.h"
@@ -19,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef SLUICE_SANITIZED
+#if SANITIZED
 enum { SAMPLING = 18, CPU_LIMIT_MS = 20000, MEASURED = 0 };
 const char *__asan_default_options(void);
 /* Leaks are seen by the library's own count of live bytes; a search of all memory per case would take
