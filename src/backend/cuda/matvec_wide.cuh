@@ -18,7 +18,9 @@ enum {
     WIDE_SLOT = SL_TILE_ROWS * WIDE_STRIDE,
     WIDE_SLOTS = 9,
     /* Boxes under way at most, which memory needs to be busy. More would only wait, and with them x, and what
-     * the kernel before reads. */
+     * the kernel before reads. Nor may there be more than slots less the boxes of a tile: a slot has boxes of
+     * other warps in turn, and a warp may wait for its own only when the one before in that slot has come. It
+     * has, when it came before the warp's last box was asked for. */
     WIDE_FLIGHT = 4,
     WIDE_X_ROW = SL_CHUNK_GROUPS * 4, /* bytes of a chunk's scales */
     WIDE_X_VALUES = SL_TILE_X * SL_CHUNK,
@@ -259,6 +261,7 @@ static inline cudaError_t wide_map(int32_t rows, held_args *args) {
 
 static cudaError_t wide_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     static_assert((int)WIDE_BYTES <= (int)MATVEC_SHARED_BYTES, "a block fits");
+    static_assert(WIDE_FLIGHT + WIDE_WARPS / WIDE_SHARE <= WIDE_SLOTS, "barriers are waited for in order");
     held_args args = {};
     args.op = sl_matvec_args_of(context, op);
     const int32_t along = sl_matvec_cut(SL_TILE_ROWS, context->processors, &args.op);
