@@ -1,8 +1,8 @@
 /* Norms, rotation and cache write of the heads in attention's launch, and what a linear reads of its result
  * (src/backend/cuda/flash_decode.cuh): for
  * heads of every size, ratio and cache type, single rows at the borders of pages and parts, and steps of
- * several rows of one sequence or many, leave the bits that the ops' own kernels leave. Needs a GPU with
- * compute capability 9.0.
+ * several rows of one sequence or many, leave the bits that the ops' own kernels leave; and for more rows
+ * that result alone. Needs a GPU with compute capability 9.0.
  *
  *     test_heads [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
@@ -11,6 +11,8 @@
     .family = family_name, .type = "q8_0", .cache_type = cache, .layers = 2, .width = 64, .feed_forward = 64
 #define NORMED .runs = {{"norms+rope+cache_write+attention+quantize/cuda", 2}}
 #define BARE .runs = {{"rope+cache_write+attention+quantize/cuda", 2}}
+
+#define APART .runs = {{"attention+quantize/cuda", 2}} /* heads in a launch of their own */
 
 #define HEADS(of_q, of_keys, size, tokens)                                                                   \
     .heads = of_q, .kv_heads = of_keys, .head_size = size, .prompt = tokens
@@ -46,6 +48,11 @@ static const fused_case cases[] = {
      ROWS(8, 129, 3)},
     {"several sequences, one byte", MODEL("qwen3", "fp8"), HEADS(8, 2, 128, 61), NORMED, ROWS(8, 129, 3)},
     {"several sequences, parts", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 300), NORMED, ROWS(8, 320, 253)},
+    {"sixteen rows", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 61), APART, ROWS(16, 3, 129, 64, 2, 70, 7, 1)},
+    {"sixteen rows of one sequence", MODEL("qwen3", "fp8"), HEADS(8, 1, 64, 150), APART, ROWS(16)},
+    {"sixteen rows, sixteen heads a key", MODEL("llama", "bf16"), HEADS(16, 1, 128, 61), APART,
+     ROWS(16, 66, 5)},
+    {"chunks, sixteen rows", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 506), APART, ROWS(16, 3, 129), CHUNKS},
     {"chunks, the first token", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 1), NORMED, CHUNKS},
     {"chunks, a page's end", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 253), NORMED, CHUNKS},
     {"chunks, the second one", MODEL("qwen3", "f16"), HEADS(8, 1, 64, 509), NORMED, CHUNKS},

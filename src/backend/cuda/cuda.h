@@ -191,9 +191,13 @@ SL_CUDA_RUN(sl_cuda_flash_few);
 SL_CUDA_RUN(sl_cuda_flash_split);
 SL_CUDA_RUN(sl_cuda_flash_wgmma);
 SL_CUDA_RUN(sl_cuda_flash_decode);
+SL_CUDA_RUN(sl_cuda_flash_decode_split); /* `decode` in the class of `split` */
 /* `decode` with what sl_cuda_heads does in front of it */
 SL_CUDA_RUN(sl_cuda_heads_decode);
 const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+/* `decode` with the QUANTIZE behind it */
+SL_CUDA_RUN(sl_cuda_decode_quantize);
+const char *sl_cuda_decode_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 uint64_t sl_cuda_flash_decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_flash_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_query *query);

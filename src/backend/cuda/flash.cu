@@ -124,6 +124,10 @@ static bool is_hopper(int device) {
            major == 9;
 }
 
+static bool is_decode(const sl_cuda_kernel *kernel) {
+    return kernel->run == sl_cuda_flash_decode || kernel->run == sl_cuda_flash_decode_split;
+}
+
 /* What only the kernels of flash_decode.cuh refuse. */
 static const char *decode_declines(const sl_op_attention *attention, const sl_cache_group *group,
                                    int32_t rows, int device) {
@@ -152,8 +156,7 @@ const char *sl_cuda_flash_declines(const sl_kernel *kernel, const sl_kernel_quer
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
     const bool wgmma_split = row->run == sl_cuda_flash_wgmma_split;
-    const bool wgmma = row->run == sl_cuda_flash_wgmma || wgmma_split,
-               decode = row->run == sl_cuda_flash_decode;
+    const bool wgmma = row->run == sl_cuda_flash_wgmma || wgmma_split, decode = is_decode(row);
     const bool few = !wgmma && row->run != sl_cuda_flash_whole;
     const int device = query->backend->options.device;
     const sl_qtype type = query->cache_type;
@@ -258,7 +261,7 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     sl_cuda_operand y = op->out[0];
     y.data = quantize && op->unread[0] ? NULL : y.data;
-    const bool chunks = op->kernel->run == sl_cuda_flash_split;
+    const bool chunks = op->kernel->run != sl_cuda_flash_decode;
     const int32_t most_parts = chunks ? splits_of(context->table_width) : decode_most_parts(group->kv_heads);
     const int32_t item_parts = op->spans <= FEW_SPANS ? 1 : most_parts;
     const decode_args args = {*attention,
@@ -295,12 +298,21 @@ SL_CUDA_RUN(sl_cuda_flash_decode) {
     return decode(context, op, NULL, NULL, stream);
 }
 
+SL_CUDA_RUN(sl_cuda_flash_decode_split) {
+    return decode(context, op, NULL, NULL, stream);
+}
+
 /* Ops: those of sl_cuda_heads, ATTENTION, and QUANTIZE if there is one. */
 SL_CUDA_RUN(sl_cuda_heads_decode) {
     const sl_heads_args heads = sl_heads_args_of(context, op);
     const sl_cuda_op *last = op + op->run_length - 1;
     return last->op->kind == SL_OP_QUANTIZE ? decode(context, last - 1, last, &heads, stream)
                                             : decode(context, last, NULL, &heads, stream);
+}
+
+/* Ops: ATTENTION, QUANTIZE. */
+SL_CUDA_RUN(sl_cuda_decode_quantize) {
+    return decode(context, op, op + 1, NULL, stream);
 }
 
 /* The QUANTIZE at ops[i], behind the attention. */
@@ -321,7 +333,7 @@ const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusi
     const int32_t last = fusion->count - 1 - (fusion->ops[fusion->count - 1] == SL_OP_QUANTIZE);
     const sl_op *attention = &query->ops[last], *write = attention - 1, *rope = write - 2;
     const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)query->kernels[last];
-    if (kernel->run != sl_cuda_flash_decode && kernel->run != sl_cuda_flash_split) {
+    if (!is_decode(kernel) && kernel->run != sl_cuda_flash_split) {
         return "takes attention by cuda-flash-decode or cuda-flash-split";
     }
     /* A row reads its keys for itself, and makes those of its sequence's earlier rows in the step. */
@@ -352,6 +364,12 @@ const char *sl_cuda_heads_decode_declines(const sl_fusion *fusion, const sl_fusi
     return query->unread[last - 3][0] && query->unread[last - 2][0]
                ? NULL
                : "takes queries and keys that nobody else reads";
+}
+
+const char *sl_cuda_decode_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    return !is_decode((const sl_cuda_kernel *)query->kernels[0]) ? "takes attention by cuda-flash-decode"
+                                                                 : quantize_declines(query, 1);
 }
 
 SL_CUDA_RUN(sl_cuda_flash_whole) {

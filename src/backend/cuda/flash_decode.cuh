@@ -26,8 +26,9 @@ enum {
     DECODE_WARPS = 4, /* that multiply */
     DECODE_THREADS = 32 * (DECODE_WARPS + 1),
     DECODE_MULTIPLIERS = 32 * DECODE_WARPS,
-    DECODE_BATCH = 8, /* parts that are on their way at a time */
-    DECODE_NEWEST = 2 /* the barrier at which the step's key and value are in shared memory */
+    DECODE_BATCH = 8,  /* parts that are on their way at a time */
+    DECODE_NEWEST = 2, /* the barrier at which the step's key and value are in shared memory */
+    DECODE_READY = 3   /* the barrier behind which other barriers may be used */
 };
 
 /* Norms, rotation and cache write of the heads: by a launch before; in this one, of steps of one row at most
@@ -70,19 +71,28 @@ typedef struct decode_item {
     int32_t parts, part_tiles; /* of the run; of a part */
     int32_t groups;            /* items that the run's parts are in */
     int32_t tile, end;         /* tiles of all parts of the item */
+    int32_t last;              /* the last key that a unit sees */
 } decode_item;
 
+/* Boxes of whole tiles, and of the 16 keys of a tile that a warp has. */
+typedef struct decode_maps {
+    flash_maps tiles, strands;
+} decode_maps;
+
+/* QUADS: with ONE of a lane, else 0. TILES: of a chunk, else 1. */
 template <int UNITS, int SLOTS, int COLUMNS, int QUADS, int TILES> struct decode_shared {
     uint64_t full[SLOTS], empty[SLOTS];
     int32_t before[DECODE_MOST_ROWS + 1]; /* items before each span */
-    int32_t value_size;
+    int32_t value_size, total;            /* total: items of the step, where heads are made elsewhere */
     float m[DECODE_WARPS][UNITS], l[DECODE_WARPS][UNITS]; /* of the strands; m times c */
     float2 totals[2][UNITS];                              /* m and l of the parts before, by turns */
-    /* Where heads are made here: pairs of q, no bank twice; and the last key and value. */
-    uint32_t queries[UNITS][COLUMNS / 2 + 4];
-    float4 newest[2][QUADS][SL_WARP];
-    /* Of chunks, TILES of them at most (else 1): each tile's largest scores by warp, and what y is multiplied
-     * by before it. */
+    uint32_t queries[UNITS][COLUMNS / 2 + 4];             /* pairs of q, no bank twice */
+    /* Where heads are made elsewhere the item that they are of; whether both are there, and read. */
+    decode_item item;
+    uint64_t handed, taken;
+    /* Where heads are made here the last key and value. */
+    float4 newest[2][QUADS > 0 ? QUADS : 1][QUADS > 0 ? SL_WARP : 1];
+    /* Of chunks each tile's largest scores by warp, and what y is multiplied by before it. */
     float largest[TILES][DECODE_WARPS][UNITS], correction[TILES][UNITS];
     bool last;
 };
@@ -132,26 +142,40 @@ static __device__ __forceinline__ int32_t decode_rows_before_cut(int32_t length,
     return rows < left ? rows : left;
 }
 
-/* By one warp: how many items there are before each span. */
+/* Which items there are. `each`: as many for each span; 0: `before`, of the block, has those before each. */
+typedef struct decode_work {
+    const int32_t *before;
+    int32_t each, total;
+} decode_work;
+
+/* By one warp. */
 template <int UNITS>
-static __device__ __forceinline__ void decode_list(const sl_cuda_context &context, const decode_args &args,
-                                                   int32_t *before) {
+static __device__ __forceinline__ decode_work decode_list(const sl_cuda_context &context,
+                                                          const decode_args &args, int32_t *before) {
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
-    const int32_t spans = context.header->spans;
+    const int32_t each = (args.ratio + UNITS - 1) / UNITS * cache.kv_heads;
+    /* Brings near what will mostly be asked for next. */
+    const int32_t likely = min(hopper_divide((int32_t)blockIdx.x, each), args.spans - 1);
+    const int32_t slot = context.spans[likely].slot;
+    const int32_t spans = context.header->spans, rows = context.header->rows;
+    asm volatile("" ::"r"(slot));
+    if (args.item_parts >= args.most_parts && rows == spans) { /* one row each, its parts in one item */
+        return {before, each, spans * each};
+    }
     int32_t sum = 0;
     before[0] = 0;
     for (int32_t base = 0; base < args.spans; base += SL_WARP) {
         const int32_t s = base + lane;
         int32_t items = 0;
         if (s < args.spans) {
-            const int32_t length = context.spans[s].length[group], rows = context.spans[s].row_count;
+            const int32_t length = context.spans[s].length[group], count = context.spans[s].row_count;
             if (s < spans) {
-                const int32_t cut = decode_rows_before_cut(length, rows);
+                const int32_t cut = decode_rows_before_cut(length, count);
                 const decode_rows a = decode_cut<UNITS>(args, cache, length, 0, cut);
                 items = a.runs * a.groups * cache.kv_heads;
-                if (cut < rows) {
-                    const decode_rows b = decode_cut<UNITS>(args, cache, length, cut, rows - cut);
+                if (cut < count) {
+                    const decode_rows b = decode_cut<UNITS>(args, cache, length, cut, count - cut);
                     items += b.runs * b.groups * cache.kv_heads;
                 }
             }
@@ -168,11 +192,13 @@ static __device__ __forceinline__ void decode_list(const sl_cuda_context &contex
         }
         sum = __shfl_sync(SL_FULL_WARP, items, SL_WARP - 1);
     }
+    __syncwarp();
+    return {before, 0, before[args.spans]};
 }
 
 /* What of an item follows from the rows it belongs to: run `run`, from part `part` on, at most `most` parts.
  */
-template <int UNITS>
+template <int UNITS, bool ONE>
 static __device__ __forceinline__ void decode_choose(const decode_args &args, const decode_rows &rows,
                                                      int32_t run, int32_t part, int32_t most,
                                                      decode_item *item) {
@@ -183,6 +209,7 @@ static __device__ __forceinline__ void decode_choose(const decode_args &args, co
     item->count = rows.parts - part < most ? rows.parts - part : most;
     item->unit = rows.first * args.ratio + run * UNITS;
     item->units = units < UNITS ? units : UNITS;
+    item->last = item->length + decode_rows_before<ONE>(args, item->unit + item->units - 1);
     const int32_t begin = (rows.first_part + part) * rows.tiles, end = begin + item->count * rows.tiles;
     item->tile = begin > rows.first_tile ? begin : rows.first_tile;
     item->end = end <= rows.last_tile ? end : rows.last_tile + 1;
@@ -207,7 +234,7 @@ static __device__ __forceinline__ decode_item decode_find_only(const sl_cuda_con
     const int32_t total = context.header->rows > 0 ? rows.runs * item.groups * cache.kv_heads : 0;
     const int32_t outer = hopper_divide(number, cache.kv_heads), run = hopper_divide(outer, item.groups);
     item.kv_head = number - outer * cache.kv_heads;
-    decode_choose<SHAPE::UNITS>(args, rows, run, (outer - run * item.groups) * each, each, &item);
+    decode_choose<SHAPE::UNITS, SHAPE::ONE>(args, rows, run, (outer - run * item.groups) * each, each, &item);
     item.count = number < total ? item.count : 0;
     return item;
 }
@@ -243,7 +270,7 @@ static __device__ __forceinline__ decode_item decode_find_row(const sl_cuda_cont
     const decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, 1);
     const int32_t each = hopper_divide(rows.parts + args.groups - 1, args.groups);
     item.groups = hopper_divide(rows.parts + each - 1, each);
-    decode_choose<SHAPE::UNITS>(args, rows, run, group * each, each, &item);
+    decode_choose<SHAPE::UNITS, SHAPE::ONE>(args, rows, run, group * each, each, &item);
     item.count = there && group < item.groups ? item.count : 0;
     return item;
 }
@@ -255,30 +282,17 @@ static __device__ __forceinline__ decode_item decode_find_own(const sl_cuda_cont
                                           : decode_find_row<SHAPE>(context, args, number);
 }
 
-/* How many items there are; with ONE whether the block has one. */
-template <typename SHAPE, typename SHARED>
-static __device__ __forceinline__ int32_t decode_total(const sl_cuda_context &context,
-                                                       const decode_args &args, const SHARED &shared) {
-    if (!SHAPE::ONE) {
-        return shared.before[args.spans];
-    }
-    const int32_t number = (int32_t)blockIdx.x;
-    return decode_find_own<SHAPE>(context, args, number).count > 0 ? number + 1 : 0;
-}
-
 /* By a whole warp: what item `number`, which exists, is. */
 template <typename SHAPE>
 static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context &context,
-                                                          const decode_args &args, const int32_t *before,
+                                                          const decode_args &args, const decode_work &work,
                                                           int32_t number) {
-    if (SHAPE::ONE) {
-        return decode_find_own<SHAPE>(context, args, number);
-    }
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
-    int32_t s = 0;
-    for (int32_t base = 1; base < args.spans; base += SL_WARP) {
-        s += __popc(__ballot_sync(SL_FULL_WARP, base + lane < args.spans && before[base + lane] <= number));
+    int32_t s = work.each > 0 ? hopper_divide(number, work.each) : 0;
+    for (int32_t base = 1; work.each == 0 && base < args.spans; base += SL_WARP) {
+        s += __popc(
+            __ballot_sync(SL_FULL_WARP, base + lane < args.spans && work.before[base + lane] <= number));
     }
     const sl_step_span &span = context.spans[s];
     decode_item item;
@@ -287,7 +301,7 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
     item.slot = span.slot;
     item.table = cache.table + (int64_t)span.slot * context.table_width;
     const int32_t cut = decode_rows_before_cut(item.length, span.row_count);
-    int32_t rest = number - before[s];
+    int32_t rest = number - (work.each > 0 ? s * work.each : work.before[s]);
     decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, cut);
     const int32_t items = rows.runs * rows.groups * cache.kv_heads;
     if (rest >= items) {
@@ -297,8 +311,8 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
     const int32_t outer = hopper_divide(rest, cache.kv_heads), run = hopper_divide(outer, rows.groups);
     item.kv_head = rest - outer * cache.kv_heads;
     item.groups = rows.groups;
-    decode_choose<SHAPE::UNITS>(args, rows, run, (outer - run * rows.groups) * args.item_parts,
-                                args.item_parts, &item);
+    decode_choose<SHAPE::UNITS, SHAPE::ONE>(args, rows, run, (outer - run * rows.groups) * args.item_parts,
+                                            args.item_parts, &item);
     return item;
 }
 
@@ -313,53 +327,75 @@ static __device__ __forceinline__ bool decode_has_newest(const decode_item &item
 /* A tile of keys or of values, and the slot and barrier it is for. */
 typedef struct decode_load {
     int32_t kv_head, page;
+    int32_t strands; /* 16 keys each: behind them nobody sees one */
     bool is_key;
     uint32_t to, barrier;
 } decode_load;
 
+/* Where tiles come from. */
+typedef struct decode_source {
+    const sl_cuda_cache *cache;
+    const decode_args *args;
+    const decode_maps *maps;
+} decode_source;
+
 /* By one thread. */
 template <typename SHAPE>
-static __device__ __forceinline__ void decode_copy(const sl_cuda_cache &cache, const decode_args &args,
-                                                   const flash_maps &maps, const decode_load &load) {
-    const int32_t layer = args.attention.place.layer;
+static __device__ __forceinline__ void decode_copy(const decode_source &source, const decode_load &load) {
+    const sl_cuda_cache &cache = *source.cache;
+    const decode_maps &maps = *source.maps;
+    const int32_t layer = source.args->attention.place.layer;
     if (SHAPE::RAW) {
-        const uint32_t bytes = FLASH_KEYS * (uint32_t)(load.is_key ? cache.key_bytes : cache.value_bytes);
+        const uint32_t row_bytes = (uint32_t)(load.is_key ? cache.key_bytes : cache.value_bytes);
+        const uint32_t bytes = 16 * (uint32_t)load.strands * row_bytes;
         const unsigned char *from =
             cache.pages + (uint64_t)load.page * cache.page_bytes + (uint64_t)layer * cache.layer_bytes +
             (load.is_key ? 0 : (uint64_t)cache.kv_heads * FLASH_KEYS * cache.key_bytes) +
-            (uint64_t)load.kv_head * bytes;
+            (uint64_t)load.kv_head * FLASH_KEYS * row_bytes;
         sl_barrier_expect(load.barrier, bytes);
         sl_bulk_copy(load.to, from, bytes, load.barrier);
         return;
     }
-    sl_barrier_expect(load.barrier, SHAPE::SLOT);
+    sl_barrier_expect(load.barrier, SHAPE::SLOT / DECODE_WARPS * (uint32_t)load.strands);
+    const bool whole = load.strands == DECODE_WARPS;
+    const CUtensorMap *map = whole ? (load.is_key ? &maps.tiles.keys : &maps.tiles.values)
+                                   : (load.is_key ? &maps.strands.keys : &maps.strands.values);
+    for (int32_t strand = 0; strand < (whole ? 1 : load.strands); strand++) {
 #pragma unroll
-    for (int box = 0; box < SHAPE::BOXES; box++) {
-        sl_box_copy(load.to + (uint32_t)box * 128 * FLASH_KEYS, load.is_key ? &maps.keys : &maps.values,
-                    box * 128 / SHAPE::BYTES, load.kv_head * FLASH_KEYS, load.page * args.layers + layer,
-                    load.barrier);
+        for (int box = 0; box < SHAPE::BOXES; box++) {
+            sl_box_copy(load.to + (uint32_t)(box * FLASH_KEYS + strand * 16) * 128, map,
+                        box * 128 / SHAPE::BYTES, load.kv_head * FLASH_KEYS + strand * 16,
+                        load.page * source.args->layers + layer, load.barrier);
+        }
     }
 }
 
-/* The tiles below it may be copied before the inputs are there: nothing of this step changes them, nor where
- * they lie. The step block is there from the beginning, and tells. By a whole warp. */
+/* The tiles below `tile` may be copied before the inputs are there: nothing of this step changes them, nor
+ * where they lie. The step block is there from the beginning, and tells. `settled`: nor where any tile of the
+ * item lies. */
+typedef struct decode_stable {
+    int32_t tile;
+    bool settled;
+} decode_stable;
+
+/* By a whole warp. */
 template <bool ONE>
-static __device__ __forceinline__ int32_t decode_stable(const sl_cuda_context &context,
-                                                        const decode_args &args, const decode_item &item) {
+static __device__ __forceinline__ decode_stable decode_find_stable(const sl_cuda_context &context,
+                                                                   const decode_args &args,
+                                                                   const decode_item &item) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, group = args.attention.place.group;
     const int32_t changes = context.header->table_changes;
-    /* With ONE the step's keys go to their tile in shared memory. */
-    int32_t stable = ONE ? item.end : item.length / FLASH_KEYS;
+    int32_t changed = INT32_MAX;
     if (context.header->page_copies > 0 || changes > SL_WARP) {
-        return 0;
+        return {0, false};
     }
     if (lane < changes) {
         const sl_table_change change = context.table_changes[lane];
-        if (change.group == group && change.slot == item.slot) {
-            stable = min(stable, change.index);
-        }
+        changed = change.group == group && change.slot == item.slot ? change.index : INT32_MAX;
     }
-    return __reduce_min_sync(SL_FULL_WARP, stable);
+    changed = __reduce_min_sync(SL_FULL_WARP, changed);
+    /* With ONE the step's keys go to their tile in shared memory. */
+    return {min(ONE ? item.end : item.length / FLASH_KEYS, changed), changed >= item.end};
 }
 
 /* Where the warp that copies is. */
@@ -368,35 +404,67 @@ typedef struct decode_feeder {
     uint32_t slot, phase;
 } decode_feeder;
 
-/* Copies tiles [first, end) of an item, keys and values in turn; of chunks the keys, then the values. `mine`:
- * the lane's entry of the page table, from the first tile on. */
+/* What of an item is copied next: load k of tiles [base, base + count), keys and values in turn; of chunks
+ * the keys, then the values. `mine`: the lane's entry of the page table, from tile `base` on. */
+typedef struct decode_cursor {
+    int32_t base, count, k;
+    int32_t mine;
+} decode_cursor;
+
+/* Past the first level of the cache: it may hold lines from before the inputs were there. */
+static __device__ __forceinline__ int32_t decode_entry(const decode_item &item, int32_t base) {
+    const int32_t tile = base + (int32_t)threadIdx.x % SL_WARP;
+    return tile < item.end ? __ldcg(item.table + tile) : 0;
+}
+
 template <typename SHAPE>
-static __device__ __forceinline__ void decode_feed_tiles(const sl_cuda_cache &cache, const decode_args &args,
-                                                         const flash_maps &maps, const decode_item &item,
-                                                         int32_t first, decode_feeder *feeder) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    /* Past the first level of the cache: it may hold lines from before the inputs were there. */
-    int32_t mine = first + lane < item.end ? __ldcg(item.table + first + lane) : 0;
-    int32_t count = 0;
-    for (int32_t base = first; base < item.end; base += count) {
-        const int32_t most = SHAPE::CHUNKS ? FLASH_CHUNK_TILES - base % FLASH_CHUNK_TILES : SL_WARP;
-        count = item.end - base < most ? item.end - base : most;
-        for (int32_t k = 0; k < 2 * count; k++) {
-            const int32_t tile = SHAPE::CHUNKS ? (k < count ? k : k - count) : k / 2;
-            const int32_t page = __shfl_sync(SL_FULL_WARP, mine, tile);
-            sl_barrier_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
-            if (lane == 0) {
-                sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
-                const decode_load load = {
-                    item.kv_head, page > 0 ? page : 0, SHAPE::CHUNKS ? k < count : k % 2 == 0,
-                    feeder->slots + feeder->slot * SHAPE::SLOT, feeder->full + 8 * feeder->slot};
-                decode_copy<SHAPE>(cache, args, maps, load);
-            }
-            feeder->slot = feeder->slot + 1 == SHAPE::SLOTS ? 0 : feeder->slot + 1;
-            feeder->phase ^= feeder->slot == 0;
+static __device__ __forceinline__ decode_cursor decode_cursor_at(const decode_item &item, int32_t base) {
+    const int32_t most = SHAPE::CHUNKS ? FLASH_CHUNK_TILES - base % FLASH_CHUNK_TILES : SL_WARP;
+    return {base, item.end - base < most ? item.end - base : most, 0, decode_entry(item, base)};
+}
+
+/* How many loads at the cursor, which is at the item's beginning, need no tile from `stable` on. */
+template <typename SHAPE>
+static __device__ __forceinline__ int32_t decode_stable_loads(const decode_item &item,
+                                                              const decode_cursor &cursor, int32_t stable) {
+    const int32_t tiles = stable - item.tile;
+    if (stable >= item.end) {
+        return 2 * (item.end - item.tile);
+    }
+    if (!SHAPE::CHUNKS) {
+        return 2 * tiles;
+    }
+    return tiles < cursor.count ? tiles : 2 * cursor.count; /* the first chunk's keys, or all of it */
+}
+
+/* Makes the next copies, `loads` at most. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_feed_loads(const decode_source &source, const decode_item &item,
+                                                         int32_t loads, decode_cursor *cursor,
+                                                         decode_feeder *feeder) {
+    for (; loads > 0 && cursor->base < item.end; loads--) {
+        const int32_t k = cursor->k, count = cursor->count;
+        const bool is_key = SHAPE::CHUNKS ? k < count : k % 2 == 0;
+        const int32_t tile = SHAPE::CHUNKS ? (is_key ? k : k - count) : k / 2;
+        const int32_t page = __shfl_sync(SL_FULL_WARP, cursor->mine, tile);
+        const int32_t behind = item.last - (cursor->base + tile) * FLASH_KEYS; /* the tile's first key */
+        sl_barrier_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
+        if (threadIdx.x % SL_WARP == 0) {
+            sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
+            const decode_load load = {item.kv_head,
+                                      page > 0 ? page : 0,
+                                      behind < FLASH_KEYS ? behind / 16 + 1 : DECODE_WARPS,
+                                      is_key,
+                                      feeder->slots + feeder->slot * SHAPE::SLOT,
+                                      feeder->full + 8 * feeder->slot};
+            decode_copy<SHAPE>(source, load);
         }
-        const int32_t next = base + count + lane;
-        mine = next < item.end ? __ldcg(item.table + next) : 0;
+        feeder->slot = feeder->slot + 1 == SHAPE::SLOTS ? 0 : feeder->slot + 1;
+        feeder->phase ^= feeder->slot == 0;
+        cursor->k++;
+        if (cursor->k == 2 * count) {
+            *cursor = decode_cursor_at<SHAPE>(item, cursor->base + count);
+        }
     }
 }
 
@@ -411,32 +479,58 @@ static __device__ __forceinline__ int32_t decode_column(int32_t step, int32_t ha
     return SHAPE::APART ? j * (SHAPE::COLUMNS / 4) + 4 * step + 2 * half : 16 * step + 2 * j + 8 * half;
 }
 
-template <typename SHAPE, int TYPE>
-static __device__ __forceinline__ void
-decode_load_queries(const decode_args &args, const decode_item &item, int32_t key_size,
-                    uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2]) {
+/* A lane's pairs of an item's q, as they come. */
+template <typename SHAPE> struct decode_pairs {
+    static constexpr int OF_UNIT = SHAPE::COLUMNS / 2 / SL_WARP;
+    float2 pair[SHAPE::UNITS][OF_UNIT];
+};
+
+/* By a warp. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_load_queries(const decode_args &args, const decode_item &item,
+                                                           int32_t key_size, decode_pairs<SHAPE> *pairs) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
                            (uint64_t)args.attention.q_stride * sizeof(float)) &
                           7) == 0;
 #pragma unroll
-    for (int n = 0; n < SHAPE::UNITS / 8; n++) {
-        const int32_t at = 8 * n + lane / 4, unit = item.unit + at;
-        const int32_t of_span = hopper_divide(unit, args.ratio);
+    for (int u = 0; u < SHAPE::UNITS; u++) {
+        const int32_t unit = item.unit + u, of_span = hopper_divide(unit, args.ratio);
         const int32_t head = item.kv_head * args.ratio + unit - of_span * args.ratio;
         const float *from = sl_f32(args.q, item.first_row + of_span) + head * args.attention.q_stride;
 #pragma unroll
-        for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int32_t c = decode_column<SHAPE>(step, half);
-                float2 pair = make_float2(0, 0);
-                if (at < item.units && c < key_size) {
-                    pair = aligned ? *(const float2 *)(from + c) : make_float2(from[c], from[c + 1]);
-                }
-                q[n][step][half] = flash_pack<TYPE>(flash_q(pair.x), flash_q(pair.y));
+        for (int k = 0; k < decode_pairs<SHAPE>::OF_UNIT; k++) {
+            const int32_t c = 2 * (k * SL_WARP + lane);
+            float2 pair = make_float2(0, 0);
+            if (u < item.units && c < key_size) {
+                pair = aligned ? *(const float2 *)(from + c) : make_float2(from[c], from[c + 1]);
             }
+            pairs->pair[u][k] = pair;
         }
+    }
+}
+
+/* By the same warp: the item and its q to those that multiply. phase: of the items before in turns 0 and 1.
+ */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void
+decode_hand_over(const decode_item &item, const decode_pairs<SHAPE> &pairs, uint32_t phase, SHARED *shared) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    sl_barrier_wait(sl_shared_address(&shared->taken), phase ^ 1);
+#pragma unroll
+    for (int u = 0; u < SHAPE::UNITS; u++) {
+#pragma unroll
+        for (int k = 0; k < decode_pairs<SHAPE>::OF_UNIT; k++) {
+            const float2 pair = pairs.pair[u][k];
+            shared->queries[u][k * SL_WARP + lane] = flash_pack<TYPE>(flash_q(pair.x), flash_q(pair.y));
+        }
+    }
+    if (lane == 0) {
+        shared->item = item;
+    }
+    __syncwarp();
+    if (lane < SL_ARRIVING_LANES) {
+        sl_barrier_arrive(sl_shared_address(&shared->handed));
     }
 }
 
@@ -878,7 +972,6 @@ typedef struct decode_place {
 
 /* A row's result: y, normalised and gated, and as a linear reads it. Eight neighbouring lanes store a group
  * of 32 columns of one head. */
-template <bool ONE>
 static __device__ __forceinline__ void decode_store(const decode_args &args, const decode_place &at,
                                                     const float total[4], float sum) {
     const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -894,7 +987,7 @@ static __device__ __forceinline__ void decode_store(const decode_args &args, con
         }
     }
     const float4 quad = make_float4(out[0], out[1], out[2], out[3]);
-    if (!ONE || args.y.data) {
+    if (args.y.data) {
         float *y = sl_f32(args.y, at.row) + column;
         if (((uint64_t)y & 15) == 0) {
             *(float4 *)y = quad;
@@ -905,7 +998,7 @@ static __device__ __forceinline__ void decode_store(const decode_args &args, con
             }
         }
     }
-    if (!ONE || !args.quantized.data) {
+    if (!args.quantized.data) {
         return;
     }
     if (args.quantized.type == SL_VALUE_Q8_32) {
@@ -974,7 +1067,7 @@ static __device__ __forceinline__ void decode_merge(const decode_args &args, con
             }
         }
     }
-    decode_store<ONE>(args, at, sum, total.y);
+    decode_store(args, at, sum, total.y);
 }
 
 /* Adds the strands of the item's part `n`, for four columns of one unit; then the part to those before it, or
@@ -1020,7 +1113,7 @@ static __device__ __forceinline__ void decode_add_strands(const decode_args &arg
     float sum[4] = {before.x, before.y, before.z, before.w};
     decode_add_part(make_float2(largest, l), y, &total, sum);
     if (n == item.count - 1) {
-        decode_store<SHAPE::ONE>(args, at, sum, total.y);
+        decode_store(args, at, sum, total.y);
         return;
     }
     *kept = make_float4(sum[0], sum[1], sum[2], sum[3]);

@@ -6,59 +6,84 @@
 
 #if __CUDA_ARCH__ >= 900
 
-/* Copies what of an item may be copied before the inputs are there, and waits for them. The item is left with
- * the rest. */
-template <typename SHAPE>
-static __device__ __forceinline__ void decode_feed_early(const sl_cuda_context &context,
-                                                         const decode_args &args, const flash_maps &maps,
-                                                         decode_item *item, decode_feeder *feeder) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t end = item->end;
-    item->end = min(end, decode_stable<SHAPE::ONE>(context, args, *item));
-    if (SHAPE::CHUNKS && item->end < end) { /* not a part of a chunk */
-        item->end = item->tile;
+/* The only item of a block that makes heads itself. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_feed_own(const sl_cuda_context &context,
+                                                       const decode_args &args, const decode_maps &maps,
+                                                       SHARED *shared, decode_feeder *feeder) {
+    const decode_source source = {&context.caches[args.attention.place.group], &args, &maps};
+    const decode_item item = decode_find_own<SHAPE>(context, args, (int32_t)blockIdx.x);
+    if (item.count == 0) {
+        sl_wait_for_inputs();
+        return;
     }
-    decode_feed_tiles<SHAPE>(cache, args, maps, *item, item->tile, feeder);
-    item->tile = max(item->tile, item->end);
-    item->end = end;
+    decode_cursor cursor = decode_cursor_at<SHAPE>(item, item.tile);
+    const decode_stable stable = decode_find_stable<true>(context, args, item);
+    decode_feed_loads<SHAPE>(source, item, decode_stable_loads<SHAPE>(item, cursor, stable.tile), &cursor,
+                             feeder);
     sl_wait_for_inputs();
+    cursor.mine = decode_entry(item, cursor.base);
+    decode_feed_loads<SHAPE>(source, item, INT32_MAX, &cursor, feeder);
+    if (decode_has_newest(item)) {
+        decode_write_newest<SHAPE, TYPE>(context, args.attention.place, item, shared);
+    }
+}
+
+/* Items one after the other. */
+template <typename SHAPE, int TYPE, typename SHARED>
+static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &context,
+                                                         const decode_args &args, const decode_maps &maps,
+                                                         SHARED *shared, decode_feeder *feeder) {
+    enum { EARLY = SHAPE::SLOTS - 1 };
+    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
+    const decode_source source = {&cache, &args, &maps};
+    const decode_work work = decode_list<SHAPE::UNITS>(context, args, shared->before);
+    int32_t number = (int32_t)blockIdx.x, early = 0;
+    shared->total = work.total;
+    decode_item item = {}, next;
+    decode_cursor cursor = {};
+    decode_stable stable = {};
+    if (number < work.total) {
+        item = decode_find<SHAPE>(context, args, work, number);
+        cursor = decode_cursor_at<SHAPE>(item, item.tile);
+        stable = decode_find_stable<false>(context, args, item);
+        early = min(max(decode_stable_loads<SHAPE>(item, cursor, stable.tile), 0), EARLY);
+        decode_feed_loads<SHAPE>(source, item, early, &cursor, feeder);
+    }
+    hopper_meet(DECODE_READY, DECODE_THREADS);
+    sl_wait_for_inputs();
+    decode_pairs<SHAPE> pairs;
+    if (number < work.total) {
+        decode_load_queries<SHAPE>(args, item, cache.key_size, &pairs);
+        cursor.mine = stable.settled ? cursor.mine : decode_entry(item, cursor.base);
+        decode_feed_loads<SHAPE>(source, item, SHAPE::SLOTS - early, &cursor, feeder);
+    }
+    for (uint32_t phase = 0; number < work.total; phase ^= 1, item = next) {
+        decode_hand_over<SHAPE, TYPE>(item, pairs, phase, shared);
+        number += (int32_t)gridDim.x;
+        next = item;
+        decode_cursor after = cursor;
+        if (number < work.total) { /* its queries come while slots are full */
+            next = decode_find<SHAPE>(context, args, work, number);
+            decode_load_queries<SHAPE>(args, next, cache.key_size, &pairs);
+            after = decode_cursor_at<SHAPE>(next, next.tile);
+        }
+        decode_feed_loads<SHAPE>(source, item, INT32_MAX, &cursor, feeder);
+        cursor = after;
+    }
 }
 
 /* By one warp: copies all tiles of the block's items. Waits for the kernel's inputs. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_feed(const sl_cuda_context &context, const decode_args &args,
-                                                   const flash_maps &maps, SHARED *shared, uint32_t slots) {
-    const sl_cuda_cache &cache = context.caches[args.attention.place.group];
-    const int32_t total = decode_total<SHAPE>(context, args, *shared);
+                                                   const decode_maps &maps, SHARED *shared, uint32_t slots) {
     /* The slots are empty at first. */
     decode_feeder feeder = {slots, sl_shared_address(shared->full), sl_shared_address(shared->empty), 0, 1};
-    int32_t number = (int32_t)blockIdx.x;
-    if (number >= total) {
-        sl_wait_for_inputs();
-        return;
-    }
-    decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
-    const bool has_newest = decode_has_newest(item);
-    decode_feed_early<SHAPE>(context, args, maps, &item, &feeder);
-    if constexpr (SHAPE::ONE) { /* one item */
-        decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
-        if (has_newest) {
-            decode_write_newest<SHAPE, TYPE>(context, args.attention.place, item, shared);
-        }
+    if constexpr (SHAPE::ONE) {
+        hopper_meet(DECODE_READY, DECODE_THREADS);
+        decode_feed_own<SHAPE, TYPE>(context, args, maps, shared, &feeder);
     } else {
-        while (number < total) {
-            /* The next item is found while slots are full. */
-            decode_item next = item;
-            next.end = min(item.end, item.tile + SHAPE::SLOTS / 2);
-            decode_feed_tiles<SHAPE>(cache, args, maps, next, item.tile, &feeder);
-            item.tile = max(item.tile, next.end);
-            number += (int32_t)gridDim.x;
-            if (number < total) {
-                next = decode_find<SHAPE>(context, args, shared->before, number);
-            }
-            decode_feed_tiles<SHAPE>(cache, args, maps, item, item.tile, &feeder);
-            item = next;
-        }
+        decode_feed_items<SHAPE, TYPE>(context, args, maps, shared, &feeder);
     }
 }
 
@@ -76,25 +101,37 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.c = view.softcap > 0 ? FLASH_LOG2_E : view.scale * FLASH_LOG2_E;
     view.window = cache.window;
     view.cache = &cache;
-    const int32_t total = decode_total<SHAPE>(context, args, *shared);
-    bool waited = false;
-    for (int32_t number = (int32_t)blockIdx.x; number < total; number += (int32_t)gridDim.x) {
-        const decode_item item = decode_find<SHAPE>(context, args, shared->before, number);
-        decode_begin_item<SHAPE::UNITS, SHAPE::ONE>(args, item, &view);
-        decode_maker<SHAPE::QUADS> maker;
-        if (SHAPE::ONE) {
-            decode_begin_heads(context, made, item.first_row, &maker);
-        }
-        if (!waited) {
-            sl_wait_for_inputs();
-            waited = true;
-        }
+    hopper_meet(DECODE_READY, DECODE_THREADS);
+    if (!SHAPE::ONE) {
+        sl_wait_for_inputs();
+    }
+    uint32_t phase = 0;
+    for (int32_t number = (int32_t)blockIdx.x; SHAPE::ONE || number < shared->total;
+         number += (int32_t)gridDim.x) {
+        decode_item item;
         uint32_t q[SHAPE::UNITS / 8][SHAPE::COLUMNS / 16][2];
-        if (SHAPE::ONE) {
+        if constexpr (SHAPE::ONE) {
+            item = decode_find_own<SHAPE>(context, args, number);
+            if (item.count == 0) {
+                sl_wait_for_inputs();
+                return;
+            }
+            decode_begin_item<SHAPE::UNITS, SHAPE::ONE>(args, item, &view);
+            decode_maker<SHAPE::QUADS> maker;
+            decode_begin_heads(context, made, item.first_row, &maker);
+            sl_wait_for_inputs();
             decode_make_heads<SHAPE, TYPE>(context, args, made, item, maker, shared);
             decode_take_queries<SHAPE>(*shared, q);
         } else {
-            decode_load_queries<SHAPE, TYPE>(args, item, cache.key_size, q);
+            sl_barrier_wait(sl_shared_address(&shared->handed), phase);
+            item = shared->item;
+            decode_take_queries<SHAPE>(*shared, q);
+            __syncwarp();
+            if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
+                sl_barrier_arrive(sl_shared_address(&shared->taken));
+            }
+            phase ^= 1;
+            decode_begin_item<SHAPE::UNITS, SHAPE::ONE>(args, item, &view);
         }
         /* Whether there is any in the tile that `base` is in. */
         const auto add = [&](int32_t base, bool is_value, unsigned char *slot) {
@@ -127,9 +164,6 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
             break;
         }
     }
-    if (!waited) {
-        sl_wait_for_inputs();
-    }
 }
 
 #endif
@@ -137,29 +171,31 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
 template <int TYPE, int SIZE, int UNITS, int SLOTS, int BLOCKS, decode_heads HEADS, bool CHUNKS>
 static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
     decode_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ decode_args args,
-                  const __grid_constant__ sl_heads_args made, const __grid_constant__ flash_maps maps) {
+                  const __grid_constant__ sl_heads_args made, const __grid_constant__ decode_maps maps) {
 #if __CUDA_ARCH__ >= 900
     typedef decode_shape<TYPE, SIZE, UNITS, SLOTS, HEADS, CHUNKS> SHAPE;
     extern __shared__ uint4 flash_memory[];
-    __shared__ decode_shared<UNITS, SLOTS, SHAPE::COLUMNS, SHAPE::QUADS, CHUNKS ? FLASH_CHUNK_TILES : 1>
+    __shared__ decode_shared<UNITS, SLOTS, SHAPE::COLUMNS, SHAPE::ONE ? SHAPE::QUADS : 0,
+                             CHUNKS ? FLASH_CHUNK_TILES : 1>
         shared;
     sl_let_next_begin();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == DECODE_MULTIPLIERS) { /* of the warp that uses them first */
         shared.value_size = context.caches[args.attention.place.group].value_size;
         for (int i = 0; i < SLOTS; i++) {
             sl_barrier_init(sl_shared_address(&shared.full[i]), 1);
             sl_barrier_init(sl_shared_address(&shared.empty[i]), DECODE_WARPS * SL_ARRIVING_LANES);
         }
+        sl_barrier_init(sl_shared_address(&shared.handed), SL_ARRIVING_LANES);
+        sl_barrier_init(sl_shared_address(&shared.taken), DECODE_WARPS * SL_ARRIVING_LANES);
         sl_barriers_ready();
         if (!SHAPE::RAW) {
-            sl_map_prefetch(&maps.keys);
-            sl_map_prefetch(&maps.values);
+            sl_map_prefetch(&maps.tiles.keys);
+            sl_map_prefetch(&maps.tiles.values);
+            sl_map_prefetch(&maps.strands.keys);
+            sl_map_prefetch(&maps.strands.values);
         }
     }
-    if (!SHAPE::ONE && threadIdx.x < SL_WARP) {
-        decode_list<UNITS>(context, args, shared.before);
-    }
-    __syncthreads();
+    __syncwarp();
     unsigned char *slots = (unsigned char *)(((uint64_t)flash_memory + 1023) & ~UINT64_C(1023));
     if (threadIdx.x >= DECODE_MULTIPLIERS) {
         decode_feed<SHAPE, TYPE>(context, args, maps, &shared, sl_shared_address(slots));
@@ -204,8 +240,10 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
                                  const sl_heads_args *heads, const flash_launch_shape *shape,
                                  cudaStream_t stream) {
     const sl_cuda_cache *cache = &context->caches[args->attention.place.group];
-    flash_maps maps = {};
-    cudaError_t code = TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, &maps);
+    decode_maps maps = {};
+    cudaError_t code =
+        TYPE == SL_QTYPE_Q8_0 ? cudaSuccess : sl_flash_make_maps(cache, FLASH_KEYS, &maps.tiles);
+    code = TYPE == SL_QTYPE_Q8_0 || code ? code : sl_flash_make_maps(cache, 16, &maps.strands);
     if (code != cudaSuccess) {
         return code;
     }
@@ -225,11 +263,12 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
             given.groups = (int32_t)(room < 2 * runs ? 1 : room / runs);                                     \
         }                                                                                                    \
         const int64_t blocks = heads ? runs * given.groups : items < room ? items : room;                    \
-        return !heads          ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, false)               \
-               : one && chunks ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, true)              \
-               : one           ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, false)             \
-               : chunks        ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, true)                 \
-                               : DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, false);                      \
+        return !heads && chunks ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, true)               \
+               : !heads         ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, false)              \
+               : one && chunks  ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, true)             \
+               : one            ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, false)            \
+               : chunks         ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, true)                \
+                                : DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, false);                      \
     } while (0)
     DECODE_FOR_SIZE(shape->size, args->ratio, DECODE_LAUNCH)
 }
@@ -251,6 +290,7 @@ template <int TYPE> static cudaError_t decode_prepare(void) {
 #define DECODE_PREPARE(SIZE, UNITS, SLOTS, BLOCKS)                                                           \
     do {                                                                                                     \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, false);                                       \
+        DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, true);                                        \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, false);                                     \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, true);                                      \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, false);                                        \

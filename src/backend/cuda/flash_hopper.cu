@@ -1,7 +1,7 @@
 /* Tensor maps over the pages of a cache group. */
 #include "backend/cuda/flash_hopper.cuh"
 
-static cudaError_t make_map(const sl_cuda_cache *cache, bool is_key, CUtensorMap *map) {
+static cudaError_t make_map(const sl_cuda_cache *cache, uint32_t rows, bool is_key, CUtensorMap *map) {
     const bool bytes = cache->type == SL_QTYPE_FP8;
     const uint64_t key_rows = (uint64_t)cache->kv_heads * SL_PAGE_TOKENS;
     const uint64_t size = (uint64_t)(is_key ? cache->key_size : cache->value_size);
@@ -10,12 +10,12 @@ static cudaError_t make_map(const sl_cuda_cache *cache, bool is_key, CUtensorMap
                                    bytes ? 1 : 2,
                                    {size, key_rows, INT32_MAX},
                                    {row_bytes, cache->layer_bytes},
-                                   {bytes ? 128u : 64u, SL_PAGE_TOKENS},
+                                   {bytes ? 128u : 64u, rows},
                                    true};
     return sl_cuda_tensor_map(&tensor, map);
 }
 
-cudaError_t sl_flash_make_maps(const sl_cuda_cache *cache, flash_maps *maps) {
-    const cudaError_t keys = make_map(cache, true, &maps->keys);
-    return keys == cudaSuccess ? make_map(cache, false, &maps->values) : keys;
+cudaError_t sl_flash_make_maps(const sl_cuda_cache *cache, uint32_t rows, flash_maps *maps) {
+    const cudaError_t keys = make_map(cache, rows, true, &maps->keys);
+    return keys == cudaSuccess ? make_map(cache, rows, false, &maps->values) : keys;
 }

@@ -7,14 +7,14 @@
 #include "backend/cuda/flash.cuh"
 
 /* Keys and values of a cache group of f16, bf16 or fp8: [layer of a page][64 rows of each key head][columns];
- * a box is one key head's page in 128 bytes of its columns, swizzled: piece p of 16 bytes of row r lies in
- * place p ^ r % 8. Columns behind the last one read as zeros. */
+ * a box is `rows` rows of one key head's page in 128 bytes of its columns, swizzled: piece p of 16 bytes of
+ * row r lies in place p ^ r % 8. Columns behind the last one read as zeros. */
 typedef struct flash_maps {
     CUtensorMap keys, values;
 } flash_maps;
 
 /* Makes them; host code, no device work. flash_hopper.cu */
-cudaError_t sl_flash_make_maps(const sl_cuda_cache *cache, flash_maps *maps);
+cudaError_t sl_flash_make_maps(const sl_cuda_cache *cache, uint32_t rows, flash_maps *maps);
 
 #if __CUDA_ARCH__ >= 900
 

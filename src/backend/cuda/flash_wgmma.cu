@@ -808,7 +808,8 @@ template <int TYPE, int SIZE, bool SPLIT>
 static cudaError_t launch(const sl_cuda_context *context, const flash_args *args,
                           const flash_launch_shape *shape, cudaStream_t stream) {
     flash_maps maps;
-    cudaError_t code = sl_flash_make_maps(&context->caches[args->attention.place.group], &maps);
+    cudaError_t code =
+        sl_flash_make_maps(&context->caches[args->attention.place.group], SL_PAGE_TOKENS, &maps);
     if (code != cudaSuccess) {
         return code;
     }

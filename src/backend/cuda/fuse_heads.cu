@@ -61,11 +61,22 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     const int32_t queries = args.rope.heads, keys = queries + cache.kv_heads, heads = keys + cache.kv_heads;
     float *table = (float *)(void *)memory, *exchange = table + 2 * pairs + warp * args.rope.dims;
     float4 q_weight[QUADS], k_weight[QUADS], x[QUADS], next[QUADS];
+    sl_let_next_begin();
     sl_load_head_weights(args.q_weight, args.q_offset, size, q_weight);
     sl_load_head_weights(args.k_weight, args.k_offset, size, k_weight);
-    sl_let_next_begin();
+    /* Weights and the step block are there: all that follows from them is ready when the inputs come. The
+     * step block has room for all rows of the bucket. */
+    const int32_t rows = context.header->rows, position = row < rows ? context.rows[row].position : 0;
+    for (int32_t pair = warp * SL_WARP + (int32_t)threadIdx.x; pair < pairs; pair += threads) {
+        const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
+        table[pair] = turn.cosine;
+        table[pairs + pair] = turn.sine;
+    }
+    sl_cache_entry entry = {};
+    if (warp == (int32_t)blockDim.y - 1 && row < rows) {
+        entry = sl_find_entry(context, args.place, row);
+    }
     sl_wait_for_inputs();
-    const int32_t rows = context.header->rows;
     if (row > 0 && row >= rows) { /* the first row's memory is there even in an empty step */
         return;
     }
@@ -78,17 +89,11 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     const int32_t step = (int32_t)(gridDim.y * blockDim.y);
     int32_t i = (int32_t)(blockIdx.y * blockDim.y) + warp;
     sl_load_head(head_at(i < heads ? i : 0), i < keys ? size : cache.value_size, next);
-    const int32_t position = context.rows[row].position;
-    for (int32_t pair = warp * SL_WARP + (int32_t)threadIdx.x; pair < pairs; pair += threads) {
-        const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
-        table[pair] = turn.cosine;
-        table[pairs + pair] = turn.sine;
-    }
     if (row >= rows) {
         return;
     }
     if (warp == (int32_t)blockDim.y - 1 && threadIdx.x == 0) {
-        shared_spot = sl_find_spot(context, args.place, row);
+        shared_spot = sl_spot_of(cache, args.place, entry);
     }
     __syncthreads();
     const sl_cache_spot spot = shared_spot;

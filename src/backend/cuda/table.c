@@ -207,7 +207,20 @@
         .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = sl_cuda_flash_##shape                       \
     }
 #define FLASH_MMA "/mma64/split512"
-/* The class of these with wgmma, for deterministic plans: others are served by a faster class. */
+/* The class of these for few rows and with wgmma, for deterministic plans: others are served by faster
+ * classes. */
+#define FLASH_DECODE_SPLIT(ID, type_name, product, most)                                                     \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-flash-decode-split-" #type_name,                                  \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = product FLASH_MMA,                                                       \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   .deterministic = true,                                                                    \
+                   .declines = sl_cuda_flash_declines,                                                       \
+                   .workspace = sl_cuda_flash_workspace},                                                    \
+        .weight_type = SL_QTYPE_##ID, .run = sl_cuda_flash_decode_split                                      \
+    }
 #define FLASH_WGMMA_SPLIT(ID, type_name, product, most)                                                      \
     {                                                                                                        \
         .kernel = {.name = "attention/cuda-flash-wgmma-split-" #type_name,                                   \
@@ -423,6 +436,10 @@ static const sl_cuda_kernel kernels[] = {
     FLASH(decode, FP8, fp8, "fp8:f16/decode16", sl_cuda_flash_decode_workspace, 0, 0.15f),
     FLASH(wgmma, F16, f16, "f16/wgmma128", NULL, 0, 1e-2f),
     FLASH(wgmma, BF16, bf16, "bf16/wgmma128", NULL, 0, 5e-2f),
+    FLASH_DECODE_SPLIT(F16, f16, "f16", 1e-2f),
+    FLASH_DECODE_SPLIT(BF16, bf16, "bf16", 5e-2f),
+    FLASH_DECODE_SPLIT(Q8_0, q8_0, "q8_0:f16", 0.15f),
+    FLASH_DECODE_SPLIT(FP8, fp8, "fp8:f16", 0.15f),
     FLASH_WGMMA_SPLIT(F16, f16, "f16", 1e-2f),
     FLASH_WGMMA_SPLIT(BF16, bf16, "bf16", 5e-2f),
     FLASHES(F16, f16, "f16", 1e-2f),
@@ -540,6 +557,8 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
     FUSION(sl_cuda_heads_decode, sl_cuda_heads_decode_declines, "rope+cache_write+attention", SL_OP_ROPE,
            SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
+    FUSION(sl_cuda_decode_quantize, sl_cuda_decode_quantize_declines, "attention+quantize", SL_OP_ATTENTION,
+           SL_OP_QUANTIZE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "norms+rope+cache_write", SL_OP_RMSNORM, SL_OP_RMSNORM,
            SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
     FUSION(sl_cuda_heads, sl_cuda_heads_declines, "rope+cache_write", SL_OP_ROPE, SL_OP_ROPE,
