@@ -27,8 +27,9 @@ static __device__ __forceinline__ sl_cache_entry sl_find_entry(const sl_cuda_con
             index % SL_PAGE_TOKENS};
 }
 
-static __device__ __forceinline__ sl_cache_spot
-sl_spot_of(const sl_cuda_cache &cache, const sl_cache_place &place, const sl_cache_entry &entry) {
+static __device__ __forceinline__ sl_cache_spot sl_spot_of(const sl_cuda_cache &cache,
+                                                           const sl_cache_place &place,
+                                                           const sl_cache_entry &entry) {
     const int32_t page = *entry.page;
     sl_cache_spot spot = {NULL, entry.token};
     if (page >= 0) {
