@@ -45,6 +45,16 @@ static cudaError_t sl_launch(const sl_cuda_context *context, cudaStream_t stream
     return cudaLaunchKernelEx(&config, kernel, static_cast<ARGUMENTS &&>(arguments)...);
 }
 
+/* Lets a kernel's blocks have up to `most_bytes` of dynamic shared memory, on processors divided for it: a
+ * block cannot come up beside one of a kernel that asks for another division. */
+template <typename KERNEL> static cudaError_t sl_allow_shared(KERNEL kernel, int most_bytes) {
+    const cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
+    return code ? code
+                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared);
+}
+
 /* First in every kernel that sl_launch launches, by every thread, before anything conditional: until it
  * returns, what the kernels before wrote is not there, and nothing may be written. Only weights may be read
  * earlier, and the step block, which is copied before a step's first launch. A block that left without it

@@ -587,17 +587,8 @@ static __global__ void __launch_bounds__(THIN_THREADS + THIN_COPIERS * SL_WARP, 
 
 /* ---- launches ---- */
 
-/* Of shared memory all that there is, so that the next kernel's blocks find room. */
-template <typename KERNEL> static cudaError_t thin_prepare_kernel(KERNEL kernel, int most_bytes) {
-    const cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-    return code ? code
-                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared);
-}
-
 template <int TYPE> static cudaError_t thin_prepare_type() {
-    return thin_prepare_kernel(thin_kernel<TYPE>, THIN_BYTES);
+    return sl_allow_shared(thin_kernel<TYPE>, THIN_BYTES);
 }
 
 /* Boxes of sixteen rows of a slot's columns; with gates of eight. */

@@ -5,9 +5,9 @@ typedef cudaError_t (*experts_launch)(const sl_cuda_context *context, const sl_c
                                       cudaStream_t stream);
 
 template <int TYPE> static cudaError_t prepare_type(void) {
-    cudaError_t code = thin_prepare_kernel(thin_gated_kernel<TYPE, THIN_CHOICE_FEW>, THIN_BYTES);
-    code = code ? code : thin_prepare_kernel(thin_gated_kernel<TYPE, THIN_CHOICE_MANY>, THIN_BYTES);
-    return code ? code : thin_prepare_kernel(thin_down_kernel<TYPE>, THIN_DOWN_MOST);
+    cudaError_t code = sl_allow_shared(thin_gated_kernel<TYPE, THIN_CHOICE_FEW>, THIN_BYTES);
+    code = code ? code : sl_allow_shared(thin_gated_kernel<TYPE, THIN_CHOICE_MANY>, THIN_BYTES);
+    return code ? code : sl_allow_shared(thin_down_kernel<TYPE>, THIN_DOWN_MOST);
 }
 
 /* Of a block of down with the shortest rings. */

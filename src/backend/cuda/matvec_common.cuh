@@ -8,8 +8,8 @@
 
 enum { SL_CHUNK = 256, SL_CHUNK_GROUPS = SL_CHUNK / SL_Q8_32_GROUP }; /* columns; groups of 32 */
 
-/* What the plan takes them for: rows whose x still fits beside the weights, and devices with the shared memory
- * that the largest blocks nearly use. */
+/* What the plan takes them for: rows whose x still fits beside the weights, and devices with the shared
+ * memory that the largest blocks nearly use. */
 enum { MATVEC_COLUMNS = 32768, MATVEC_SHARED_BYTES = 227 * 1024 };
 
 /* ---- arguments ---- */
@@ -168,16 +168,6 @@ static __device__ __forceinline__ void sl_matvec_activate(const sl_matvec_args &
     if (args.quantized.data) {
         sl_matvec_quantize(value, sl_q8_32_of(args.quantized, row), granule);
     }
-}
-
-/* ---- launches ---- */
-
-template <typename KERNEL> static cudaError_t matvec_prepare_kernel(KERNEL kernel, int most_bytes) {
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-    /* So that a block can come up beside one of the kernel before. */
-    return code ? code
-                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared);
 }
 
 #endif

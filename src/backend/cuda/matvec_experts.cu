@@ -8,19 +8,12 @@ enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
 typedef cudaError_t (*experts_launch)(const sl_cuda_context *context, const sl_cuda_op *op,
                                       cudaStream_t stream);
 
-template <typename KERNEL> static cudaError_t prepare_kernel(KERNEL kernel, int most_bytes) {
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-    return code ? code
-                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared);
-}
-
 template <int TYPE, int EACH> static cudaError_t prepare_each(int most_bytes) {
-    const cudaError_t code = prepare_kernel(gated_kernel<TYPE, EACH>,
-                                            most_bytes < GATED_MOST_BYTES ? most_bytes : GATED_MOST_BYTES);
+    const cudaError_t code = sl_allow_shared(gated_kernel<TYPE, EACH>,
+                                             most_bytes < GATED_MOST_BYTES ? most_bytes : GATED_MOST_BYTES);
     return code ? code
-                : prepare_kernel(down_kernel<TYPE, EACH>,
-                                 most_bytes < DOWN_MOST_BYTES ? most_bytes : DOWN_MOST_BYTES);
+                : sl_allow_shared(down_kernel<TYPE, EACH>,
+                                  most_bytes < DOWN_MOST_BYTES ? most_bytes : DOWN_MOST_BYTES);
 }
 
 template <int TYPE> static cudaError_t prepare_type(int most_bytes) {

@@ -42,8 +42,6 @@ SL_CUDA_RUN(sl_cuda_linear_held_q4_k) {
 }
 
 cudaError_t sl_cuda_matvec_prepare_held(int most_bytes) {
-    const cudaError_t code =
-        matvec_prepare_kernel(held_kernel<SL_QTYPE_Q8_0, true, HELD_SLOTS_Q8_0>, most_bytes);
-    return code ? code
-                : matvec_prepare_kernel(held_kernel<SL_QTYPE_Q4_K, false, HELD_SLOTS_Q4_K>, most_bytes);
+    const cudaError_t code = sl_allow_shared(held_kernel<SL_QTYPE_Q8_0, true, HELD_SLOTS_Q8_0>, most_bytes);
+    return code ? code : sl_allow_shared(held_kernel<SL_QTYPE_Q4_K, false, HELD_SLOTS_Q4_K>, most_bytes);
 }

@@ -17,13 +17,13 @@ template <int TYPE> struct matvec_sizes {
 
 template <int TYPE> static cudaError_t matvec_prepare_type(int most_bytes) {
     enum { ROWS_WARPS = matvec_sizes<TYPE>::ROWS_WARPS, ROWS_SLOTS = matvec_sizes<TYPE>::ROWS_SLOTS };
-    cudaError_t code = matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, MATVEC_SLOTS>, most_bytes);
-    code = code ? code : matvec_prepare_kernel(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
+    cudaError_t code = sl_allow_shared(ring_kernel<TYPE, MATVEC_WARPS, MATVEC_SLOTS>, most_bytes);
+    code = code ? code : sl_allow_shared(ring_kernel<TYPE, MATVEC_WARPS, 1>, most_bytes);
     if constexpr (sl_chunk_shape<TYPE>::HALVES) {
-        code = code ? code : matvec_prepare_kernel(stream_kernel<TYPE>, most_bytes);
+        code = code ? code : sl_allow_shared(stream_kernel<TYPE>, most_bytes);
     }
-    code = code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
-    return code ? code : matvec_prepare_kernel(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
+    code = code ? code : sl_allow_shared(rows_kernel<TYPE, ROWS_WARPS, ROWS_SLOTS>, most_bytes);
+    return code ? code : sl_allow_shared(rows_kernel<TYPE, ROWS_WARPS, 1>, most_bytes);
 }
 
 /* Of experts' rows blocks are small, and two of them share a multiprocessor. */

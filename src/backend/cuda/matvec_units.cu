@@ -106,19 +106,11 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     return ring_launch<TYPE, WARPS, SLOTS>(context, op, blocks, stream);
 }
 
-template <typename KERNEL> static cudaError_t prepare(KERNEL kernel, int most_bytes) {
-    const cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes);
-    return code ? code
-                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared);
-}
-
 SL_CUDA_RUN(sl_cuda_linear_units_q4_k) {
     return launch<UNITS_Q4_K>(context, op, stream);
 }
 
 cudaError_t sl_cuda_matvec_prepare_units(int most_bytes) {
-    const cudaError_t code = prepare(ring_kernel<UNITS_Q4_K, WARPS, SLOTS>, most_bytes);
-    return code ? code : prepare(ring_kernel<UNITS_Q4_K, WARPS, 1>, most_bytes);
+    const cudaError_t code = sl_allow_shared(ring_kernel<UNITS_Q4_K, WARPS, SLOTS>, most_bytes);
+    return code ? code : sl_allow_shared(ring_kernel<UNITS_Q4_K, WARPS, 1>, most_bytes);
 }

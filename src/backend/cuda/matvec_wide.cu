@@ -15,5 +15,5 @@ SL_CUDA_RUN(sl_cuda_linear_wide_q8_0) {
 }
 
 cudaError_t sl_cuda_matvec_prepare_wide(int most_bytes) {
-    return matvec_prepare_kernel(wide_kernel, most_bytes);
+    return sl_allow_shared(wide_kernel, most_bytes);
 }
