@@ -12,7 +12,7 @@ enum {
     SL_NORM_THREADS = 512,
     SL_NORM_QUADS = 16,
     SL_NORM_CLUSTER = 4,
-    SL_NORM_SPREAD_ROWS = 32,
+    SL_NORM_SPREAD_ROWS = 16,
     SL_NORM_SPREAD_QUADS = 512,
     SL_ROW_THREADS = 256,
     SL_SMALL_GRID = 128
@@ -513,7 +513,8 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
     const unsigned groups = (unsigned)args.norm.groups;
     const unsigned warps = threads > SL_WARP ? 1 : groups < 8 ? groups : 8;
     const unsigned rows = (unsigned)op->rows[args.y.rows];
-    /* Both it and early launches came with 9.0. With fewer threads or experts in front it does not pay. */
+    /* Both it and early launches came with 9.0. With fewer threads or experts in front it does not pay, nor
+     * with many rows: their blocks would be on every processor, where the next product's wait for room. */
     constexpr int CLUSTER = PLAIN && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE ? (int)SL_NORM_CLUSTER : 1;
     sl_launch_shape shape = {dim3(rows, (groups + warps - 1) / warps), dim3(threads, warps), 0};
     if (CLUSTER > 1 && context->dependent_launches && rows * groups <= SL_NORM_SPREAD_ROWS &&
