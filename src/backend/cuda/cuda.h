@@ -106,6 +106,13 @@ typedef struct sl_cuda_op {
     sl_kernel_count *count;
 } sl_cuda_op;
 
+/* A product in ranges of its columns, whose sums are yet to be added. */
+typedef struct sl_cuda_ranges {
+    unsigned char *data; /* of the first range, rows as of y */
+    uint64_t bytes;      /* from a range to the next */
+    int32_t count;
+} sl_cuda_ranges;
+
 /* Puts the op's launches on the stream, also while that is being captured: nothing but launches may happen
  * here. */
 typedef cudaError_t (*sl_cuda_run)(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream);
@@ -164,6 +171,10 @@ SL_CUDA_RUN(sl_cuda_embed_norm);
 SL_CUDA_RUN(sl_cuda_gather_norm);
 SL_CUDA_RUN(sl_cuda_gather_gather_norm);
 SL_CUDA_RUN(sl_cuda_combine_norm);
+SL_CUDA_RUN(sl_cuda_ranges_gather_norm); /* LINEAR by skinny, GATHER, GATHER, RMSNORM, QUANTIZE */
+const char *sl_cuda_ranges_gather_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+SL_CUDA_RUN(sl_cuda_ranges_norm); /* LINEAR by skinny, RMSNORM, possibly QUANTIZE */
+const char *sl_cuda_ranges_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 const char *sl_cuda_norm_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 const char *sl_cuda_source_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query);
@@ -171,6 +182,8 @@ const char *sl_cuda_activate_fusion_declines(const sl_fusion *fusion, const sl_f
 /* fuse_heads.cu */
 SL_CUDA_RUN(sl_cuda_heads);
 const char *sl_cuda_heads_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+SL_CUDA_RUN(sl_cuda_ranges_heads); /* the same behind LINEAR by skinny */
+const char *sl_cuda_ranges_heads_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 /* cache.cu */
 SL_CUDA_RUN(sl_cuda_begin);
 SL_CUDA_RUN(sl_cuda_cache_write);
@@ -381,6 +394,26 @@ SL_CUDA_RUN(sl_cuda_gated_skinny_mxfp4);
 SL_CUDA_RUN(sl_cuda_gated_skinny_nvfp4);
 SL_CUDA_RUN(sl_cuda_gated_skinny_nvfp4_128);
 SL_CUDA_RUN(sl_cuda_gated_skinny_fp8_128);
+/* The same product, but the sums of its columns' ranges to op->scratch instead of y: whoever reads it adds
+ * them, one after the other. Neither bias nor residual. */
+#define SL_CUDA_RANGES(name)                                                                                 \
+    cudaError_t name(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,              \
+                     sl_cuda_ranges *ranges)
+SL_CUDA_RANGES(sl_cuda_skinny_ranges);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_f16);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_bf16);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_q8_0);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_q4_0);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_q4_k);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_q5_k);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_q6_k);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_mxfp4);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_nvfp4);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_nvfp4_128);
+SL_CUDA_RANGES(sl_cuda_ranges_skinny_fp8_128);
+uint64_t sl_cuda_skinny_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* Why the first op of the run is not a product that sl_cuda_skinny_ranges does, or NULL. */
+const char *sl_cuda_ranges_reason(const sl_fusion_query *query);
 const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_gated_skinny_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 /* Allows the kernels their shared memory; once per device, before a launch. */

@@ -48,11 +48,40 @@ static __device__ __forceinline__ void store_head(const float4 (&x)[QUADS], int3
     }
 }
 
-/* A row for each x of the grid; its heads, in the order q, k, v, are shared among the warps of all y. */
-template <int QUADS>
+/* The head at `from` in y, as it comes from the projection: ranges have rows as y has. */
+template <int QUADS, bool IN_RANGES>
+static __device__ __forceinline__ void load_head(const sl_cuda_operand &y, const sl_cuda_ranges &ranges,
+                                                 const float *from, int32_t size, float4 (&x)[QUADS]) {
+    if constexpr (!IN_RANGES) {
+        sl_load_head(from, size, x);
+    } else {
+        const float *first =
+            (const float *)(const void *)(ranges.data + ((const unsigned char *)from - y.data));
+#pragma unroll
+        for (int k = 0; k < QUADS; k++) {
+            x[k] =
+                sl_head_at(k) < size ? sl_add_ranges(ranges, first, sl_head_at(k)) : make_float4(0, 0, 0, 0);
+        }
+    }
+}
+
+/* Cosines, then sines of the row's pairs: `thread` of `threads`. */
+static __device__ __forceinline__ void fill_table(const sl_heads_args &args, int32_t position, int32_t thread,
+                                                  int32_t threads, float *table) {
+    const int32_t pairs = args.rope.dims / 2;
+    for (int32_t pair = thread; pair < pairs; pair += threads) {
+        const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
+        table[pair] = turn.cosine;
+        table[pairs + pair] = turn.sine;
+    }
+}
+
+/* A row for each x of the grid; its heads, in the order q, k, v, are shared among the warps of all y.
+ * IN_RANGES: the projection is yet to be added up, and values are stored too. */
+template <int QUADS, bool IN_RANGES>
 static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
-    heads_kernel(const __grid_constant__ sl_cuda_context context,
-                 const __grid_constant__ sl_heads_args args) {
+    heads_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sl_heads_args args,
+                 const __grid_constant__ sl_cuda_ranges ranges) {
     extern __shared__ float4 memory[];
     __shared__ sl_cache_spot shared_spot;
     const sl_cuda_cache &cache = context.caches[args.place.group];
@@ -67,11 +96,7 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     /* Weights and the step block are there: all that follows from them is ready when the inputs come. The
      * step block has room for all rows of the bucket. */
     const int32_t rows = context.header->rows, position = row < rows ? context.rows[row].position : 0;
-    for (int32_t pair = warp * SL_WARP + (int32_t)threadIdx.x; pair < pairs; pair += threads) {
-        const sl_turn turn = sl_turn_of(args.rope, position, args.frequencies[pair]);
-        table[pair] = turn.cosine;
-        table[pairs + pair] = turn.sine;
-    }
+    fill_table(args, position, warp * SL_WARP + (int32_t)threadIdx.x, threads, table);
     sl_cache_entry entry = {};
     if (warp == (int32_t)blockDim.y - 1 && row < rows) {
         entry = sl_find_entry(context, args.place, row);
@@ -87,8 +112,12 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
                            : v + (i - keys) * cache.value_size;
     };
     const int32_t step = (int32_t)(gridDim.y * blockDim.y);
-    int32_t i = (int32_t)(blockIdx.y * blockDim.y) + warp;
-    sl_load_head(head_at(i < heads ? i : 0), i < keys ? size : cache.value_size, next);
+    const auto load = [&](int32_t head) {
+        const int32_t width = head < keys ? size : cache.value_size;
+        load_head<QUADS, IN_RANGES>(args.q, ranges, head_at(head), width, next);
+    };
+    const int32_t first = (int32_t)(blockIdx.y * blockDim.y) + warp;
+    load(first < heads ? first : 0);
     if (row >= rows) {
         return;
     }
@@ -99,14 +128,14 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
     const sl_cache_spot spot = shared_spot;
     sl_turns<QUADS> turn;
     sl_load_turns(args.rope, table, turn);
-    for (; i < heads; i += step) {
+    for (int32_t i = first; i < heads; i += step) {
         const bool is_query = i < queries, is_value = i >= keys;
 #pragma unroll
         for (int n = 0; n < QUADS; n++) {
             x[n] = next[n];
         }
         if (i + step < heads) {
-            sl_load_head(head_at(i + step), i + step < keys ? size : cache.value_size, next);
+            load(i + step);
         }
         if (!is_value) {
             if (args.has_norms) {
@@ -123,7 +152,7 @@ static __global__ void __launch_bounds__(MOST_WARPS *SL_WARP)
                                  ? NULL
                                  : sl_cache_row(cache, spot, is_value, i - (is_value ? keys : queries));
         store_head(x, is_value ? cache.value_size : size,
-                   is_query || (!is_value && args.keep_k) ? head_at(i) : NULL, cache.type, out);
+                   is_query || (is_value ? IN_RANGES : args.keep_k) ? head_at(i) : NULL, cache.type, out);
     }
 }
 
@@ -162,16 +191,30 @@ sl_heads_args sl_heads_args_of(const sl_cuda_context *context, const sl_cuda_op 
     return args;
 }
 
-SL_CUDA_RUN(sl_cuda_heads) {
+template <bool IN_RANGES>
+static cudaError_t run_heads(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
+                             const sl_cuda_ranges &ranges) {
     const sl_heads_args args = sl_heads_args_of(context, op);
     const sl_cuda_cache *cache = &context->caches[args.place.group];
     const unsigned heads = (unsigned)args.rope.heads + 2 * (unsigned)cache->kv_heads;
     const sl_launch_shape shape = heads_shape((unsigned)op->rows[SL_ROWS_STEP], heads, args.rope);
     const int32_t size = cache->key_size > cache->value_size ? cache->key_size : cache->value_size;
-    return size <= SL_QUAD * SL_WARP ? sl_launch(context, stream, shape, heads_kernel<1>, *context, args)
+    return size <= SL_QUAD * SL_WARP
+               ? sl_launch(context, stream, shape, heads_kernel<1, IN_RANGES>, *context, args, ranges)
            : size <= 2 * SL_QUAD * SL_WARP
-               ? sl_launch(context, stream, shape, heads_kernel<2>, *context, args)
-               : sl_launch(context, stream, shape, heads_kernel<4>, *context, args);
+               ? sl_launch(context, stream, shape, heads_kernel<2, IN_RANGES>, *context, args, ranges)
+               : sl_launch(context, stream, shape, heads_kernel<4, IN_RANGES>, *context, args, ranges);
+}
+
+SL_CUDA_RUN(sl_cuda_heads) {
+    const sl_cuda_ranges none = {};
+    return run_heads<false>(context, op, stream, none);
+}
+
+SL_CUDA_RUN(sl_cuda_ranges_heads) {
+    sl_cuda_ranges ranges = {};
+    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &ranges);
+    return code ? code : run_heads<true>(context, op + 1, stream, ranges);
 }
 
 /* ---- what it takes ---- */
@@ -218,4 +261,42 @@ const char *sl_cuda_heads_declines(const sl_fusion *fusion, const sl_fusion_quer
         return "takes operands that lie in whole quads";
     }
     return NULL;
+}
+
+const char *sl_cuda_ranges_heads_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const char *reason = sl_cuda_ranges_reason(query);
+    if (reason) {
+        return reason;
+    }
+    const sl_op *linear = &query->ops[0], *rope = linear + (fusion->count - 3), *write = rope + 2;
+    sl_fusion heads = *fusion;
+    sl_fusion_query rest = *query;
+    heads.count--;
+    rest.ops++;
+    rest.kernels++;
+    rest.unread++;
+    reason = sl_cuda_heads_declines(&heads, &rest);
+    if (reason) {
+        return reason;
+    }
+    const int32_t value = linear->out[0].value;
+    if (rope[0].in[0].value != value || rope[0].out[0].value != value || rope[1].in[0].value != value ||
+        rope[1].out[0].value != value || write->in[1].value != value) {
+        return "takes ops of which each reads the one before";
+    }
+    /* All that the product writes must be a head that is read. */
+    int64_t outputs = 0;
+    for (int32_t s = 0; s < linear->u.linear.segment_count; s++) {
+        outputs += query->program->weights[linear->u.linear.segments[s].weight].rows;
+    }
+    const sl_cache_group *group = &query->program->groups[write->u.cache_write.place.group];
+    const int64_t keys = (int64_t)group->kv_heads * group->key_size,
+                  all = (int64_t)rope->u.rope.heads * group->key_size + keys +
+                        (int64_t)group->kv_heads * group->value_size;
+    if (outputs != all || (rope->u.rope.heads > 1 && rope->u.rope.stride != group->key_size) ||
+        rope->u.rope.dims > group->key_size) {
+        return "takes products that are heads alone";
+    }
+    /* Fewer rows have attention in the launch of the heads. */
+    return query->rows[SL_ROWS_STEP] <= SL_CUDA_FEW_ROWS ? "is for more than 8 rows" : NULL;
 }

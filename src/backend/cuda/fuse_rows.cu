@@ -5,16 +5,16 @@
 enum { MOST_QUADS = 4 };
 
 /* Up to `MOST_QUADS` quads a thread. */
-template <sl_norm_source SOURCE>
+template <sl_norm_source SOURCE, bool PLAIN = true>
 static cudaError_t run_norm(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
                             const sl_norm_args &args) {
     switch (sl_norm_shape_of(args.norm.width).quads) {
     case 1:
-        return sl_norm_launch<1, true, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<1, true, PLAIN, SOURCE>(context, op, stream, args);
     case 2:
-        return sl_norm_launch<2, true, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<2, true, PLAIN, SOURCE>(context, op, stream, args);
     default:
-        return sl_norm_launch<MOST_QUADS, true, true, SOURCE>(context, op, stream, args);
+        return sl_norm_launch<MOST_QUADS, true, PLAIN, SOURCE>(context, op, stream, args);
     }
 }
 
@@ -56,15 +56,38 @@ SL_CUDA_RUN(sl_cuda_gather_norm) {
     return run_norm<SL_NORM_OF_GATHER>(context, op, stream, args);
 }
 
-/* The residual, then the branch. */
-SL_CUDA_RUN(sl_cuda_gather_gather_norm) {
-    sl_norm_args args = norm_args(op, 2);
-    args.residual = op[0].in[0];
-    args.kept_residual = unless_unread(&op[0], 0);
+/* The residual, then the branch, at op[at] and behind. */
+static sl_norm_args gather_args(const sl_cuda_op *op, int32_t at) {
+    sl_norm_args args = norm_args(op, at + 2);
+    args.residual = op[at].in[0];
+    args.kept_residual = unless_unread(&op[at], 0);
     args.gathers_residual = true;
-    args.x = op[1].in[0];
-    args.kept = unless_unread(&op[1], 0);
-    return run_norm<SL_NORM_OF_GATHER>(context, op, stream, args);
+    args.x = op[at + 1].in[0];
+    args.kept = unless_unread(&op[at + 1], 0);
+    return args;
+}
+
+SL_CUDA_RUN(sl_cuda_gather_gather_norm) {
+    return run_norm<SL_NORM_OF_GATHER>(context, op, stream, gather_args(op, 0));
+}
+
+SL_CUDA_RUN(sl_cuda_ranges_gather_norm) {
+    sl_norm_args args = gather_args(op, 1);
+    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &args.ranges);
+    args.x.data = args.ranges.data;
+    return code ? code : run_norm<SL_NORM_OF_GATHER>(context, op, stream, args);
+}
+
+SL_CUDA_RUN(sl_cuda_ranges_norm) {
+    sl_norm_args args = norm_args(op, 1);
+    args.kept = unless_unread(op, 0);
+    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &args.ranges);
+    if (code) {
+        return code;
+    }
+    args.x.data = args.ranges.data;
+    return sl_norm_is_plain(args) ? run_norm<SL_NORM_OF_RANGES>(context, op + 1, stream, args)
+                                  : run_norm<SL_NORM_OF_RANGES, false>(context, op + 1, stream, args);
 }
 
 /* ---- what they take ---- */
@@ -129,6 +152,13 @@ static const char *norm_declines(const sl_fusion_query *query, int32_t at, int32
     return in_quads(query, quantize->out[0]) ? NULL : NOT_IN_QUADS;
 }
 
+/* Whether a product of one weight has so many outputs. */
+static bool is_whole(const sl_fusion_query *query, const sl_op *linear, int32_t width) {
+    const sl_linear_segment *segment = &linear->u.linear.segments[0];
+    return linear->u.linear.segment_count == 1 && segment->column == 0 &&
+           query->program->weights[segment->weight].rows == width;
+}
+
 const char *sl_cuda_norm_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     return norm_declines(query, 0, fusion->count, SL_NORM_QUADS);
 }
@@ -150,9 +180,9 @@ const char *sl_cuda_source_fusion_declines(const sl_fusion *fusion, const sl_fus
     return op_in_quads(query, source) ? norm_declines(query, 1, fusion->count, MOST_QUADS) : NOT_IN_QUADS;
 }
 
-/* The residual's GATHER, the branch's, and the norm of their sum. */
-const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
-    const sl_op *residual = &query->ops[0], *branch = &query->ops[1], *op = &query->ops[2];
+/* The residual's GATHER, the branch's, and the norm of their sum, from op `at` on. */
+static const char *gathers_decline(const sl_fusion *fusion, const sl_fusion_query *query, int32_t at) {
+    const sl_op *residual = &query->ops[at], *branch = &query->ops[at + 1], *op = &query->ops[at + 2];
     const sl_op_rmsnorm *norm = &op->u.rmsnorm;
     if (!same(branch->out[0], op->in[0]) || !same(residual->out[0], op->in[1]) || norm->groups != 1 ||
         residual->out[0].value == branch->out[0].value || op->in[2].value != SL_NONE ||
@@ -161,8 +191,41 @@ const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fu
         return NOT_A_CHAIN;
     }
     return op_in_quads(query, residual) && op_in_quads(query, branch)
-               ? norm_declines(query, 2, fusion->count, MOST_QUADS)
+               ? norm_declines(query, at + 2, fusion->count, MOST_QUADS)
                : NOT_IN_QUADS;
+}
+
+const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    return gathers_decline(fusion, query, 0);
+}
+
+/* A product, the residual's GATHER, the product's, and the norm of their sum. */
+const char *sl_cuda_ranges_gather_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const sl_op *linear = &query->ops[0], *branch = &query->ops[2], *op = &query->ops[3];
+    const char *reason = sl_cuda_ranges_reason(query);
+    if (reason) {
+        return reason;
+    }
+    if (!same(linear->out[0], branch->in[0]) || !query->unread[0][0] ||
+        query->ops[1].in[0].value == linear->out[0].value || !is_whole(query, linear, op->u.rmsnorm.width)) {
+        return NOT_A_CHAIN;
+    }
+    return gathers_decline(fusion, query, 1);
+}
+
+/* A product and the norm of it. */
+const char *sl_cuda_ranges_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const sl_op *linear = &query->ops[0], *op = &query->ops[1];
+    const char *reason = sl_cuda_ranges_reason(query);
+    if (reason) {
+        return reason;
+    }
+    if (!same(linear->out[0], op->in[0]) || op->in[1].value == linear->out[0].value ||
+        op->in[2].value != SL_NONE || op->u.rmsnorm.groups != 1 ||
+        !is_whole(query, linear, op->u.rmsnorm.width)) {
+        return NOT_A_CHAIN;
+    }
+    return norm_declines(query, 1, fusion->count, MOST_QUADS);
 }
 
 const char *sl_cuda_activate_fusion_declines(const sl_fusion *fusion, const sl_fusion_query *query) {

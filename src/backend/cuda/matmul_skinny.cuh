@@ -15,7 +15,9 @@
  * x lie anywhere: three warps bring them in pieces of 16 bytes. The ranges of a tile's columns belong to the
  * blocks of a cluster: in the end the sums of every block lie in its shared memory, and each block adds and
  * stores some of the rows, reading the others' shared memory. Without ranges sums are stored from registers,
- * and blocks go on to further tiles, for which weights are copied already.
+ * and blocks go on to further tiles, for which weights are copied already. So they are where a norm or the
+ * heads' launch follows, which then adds the ranges as it reads them (sl_cuda_skinny_ranges): no block waits
+ * for another, and all processors can have one.
  *
  * Groups of one part take turns at its chunks where a block has one tile, so that one decodes while another
  * waits. Scales and the first columns of the next chunk are made while products of this one run, and barriers
@@ -44,6 +46,7 @@ enum {
     SKINNY_EXPERTS = 512,
     SKINNY_EXPERT_ROWS = 5, /* of the step: for fewer, experts are read row by row */
     SKINNY_SPLITS = 8,      /* most ranges */
+    SKINNY_PIECES = 512,    /* most parts of all ranges, where there are ranges */
     SKINNY_SUBS = 2,        /* groups that take turns, at most */
     SKINNY_STAGES = 4,      /* of x, where no groups take turns and rows are not few */
     SKINNY_AT_ONCE = 4,     /* of them, that are read before they are added */
@@ -85,7 +88,15 @@ typedef struct skinny_args {
     sl_cuda_operand gated;         /* BF16, or absent: segment 0 are gates, 1 as many values, and what is
                                       stored is f(gate) * value */
     int32_t function;              /* sl_activation */
+    /* 0, or: every block stores the sums of its range by itself, `y` is those of the first range, and those
+     * of the next lie so many bytes on. */
+    uint64_t range_bytes;
 } skinny_args;
+
+/* Whether blocks, or groups that take turns, add each other's sums in the end. */
+static __host__ __device__ __forceinline__ bool skinny_meets(const skinny_args &args) {
+    return args.splits * args.subs > 1 && !args.range_bytes;
+}
 
 /* Row tiles, by expert: expert e's are starts[e] .. starts[e + 1] - 1. */
 typedef struct skinny_schedule {
@@ -751,11 +762,11 @@ static __device__ __forceinline__ void skinny_store_sums(const skinny_work &work
     const int64_t bias = (int64_t)tile.expert * weight.rows + output;
     const bool has_second = gated || output + 8 < weight.rows;
     const float *second = gated ? args.weights[1].bias : weight.bias ? weight.bias + 8 : NULL;
-    const int32_t column = weight.column + output;
+    const int32_t column = weight.column + output, range = work.range * args.subs + me.sub;
     const skinny_target target = {
         gated ? args.gated : args.y,
         gated ? args.gated.data + 2 * (int64_t)(args.gated.column + output)
-              : (unsigned char *)(sl_f32(args.y, 0) + column),
+              : (unsigned char *)(sl_f32(args.y, 0) + column) + (uint32_t)range * args.range_bytes,
         !gated && args.residual.data ? (const unsigned char *)(sl_f32(args.residual, 0) + column) : NULL,
         has_second,
         __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23),
@@ -913,7 +924,7 @@ static __device__ __forceinline__ void skinny_store(const skinny_work &work, con
     const int32_t sixteen = thread / 16, mine = thread % 16;
     const int32_t which = sixteen % args.parts, first_row = sixteen / args.parts;
     const skinny_part part = skinny_part_of(args, tile.part + which);
-    const int32_t each = ROWS / args.splits, end = min((rank + 1) * each, tile.count);
+    const int32_t each = (ROWS + args.splits - 1) / args.splits, end = min((rank + 1) * each, tile.count);
     const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
     if (!part.weight) {
         return;
@@ -967,7 +978,7 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_cons
         const skinny_tile tile = skinny_find<ROWS>(work, index);
         float sums[ROWS / 2] = {};
         skinny_consume<TYPE, ROWS>(work, me, places, sums);
-        if (work.args.splits * work.args.subs == 1) {
+        if (!skinny_meets(work.args)) {
             skinny_store_sums<TYPE, ROWS>(work, me, tile, sums);
             __syncwarp();
             continue;
@@ -1008,7 +1019,7 @@ static __device__ __forceinline__ void skinny_copy_all(skinny_work &work, skinny
     }
     __syncwarp();
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if (args.splits * args.subs > 1) {
+    if (skinny_meets(args)) {
         sl_cluster_sync();
     }
 }
@@ -1067,7 +1078,7 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
     } else {
         skinny_copy_all<TYPE, ROWS>(work, copies);
     }
-    if (args.splits > 1) { /* shared memory stays until the others have read it */
+    if (args.splits > 1 && skinny_meets(args)) { /* shared memory stays until the others have read it */
         sl_cluster_sync();
     }
 #else
@@ -1084,10 +1095,21 @@ typedef struct skinny_cut {
     int32_t parts, splits, subs;
 } skinny_cut;
 
-/* The least time of a block, in twentieths of a microsecond, as a H200 takes at 64 rows of Q4_K: each 256
- * columns 12 to 29 (Q8_0 27 to 47), adding ranges 7 for every part and range. Clusters of more than two
- * blocks cannot have all processors: those of 4 and 8 leave 12 of 132. Two groups take turns where there is
- * one part and one tile, but for Q8_0. wanted: ranges, or 0. */
+/* So many ranges are a product's, of `parts` parts, at most: what scratch there is for its sums. */
+static inline int32_t skinny_most_splits(int32_t parts) {
+    const int32_t most = parts > 0 ? (int32_t)SKINNY_PIECES / parts : 1;
+    return most < 1 ? 1 : most > SKINNY_SPLITS ? (int32_t)SKINNY_SPLITS : most;
+}
+
+/* The time of 256 columns in a block, in twentieths of a microsecond, as a H200 takes at 64 rows. Two groups
+ * take turns where there is one part and one tile, but for Q8_0. */
+template <int TYPE> static int32_t skinny_chunk_time(int32_t parts, int32_t subs) {
+    return TYPE == SL_QTYPE_Q8_0 ? 17 + 10 * parts : parts == 3 ? 29 : parts == 2 ? 20 : subs > 1 ? 12 : 18;
+}
+
+/* The least time of a block where the ranges of a tile meet in a cluster, which adds 7 for every part and
+ * range. Clusters of more than two blocks cannot have all processors: those of 4 and 8 leave 12 of 132.
+ * wanted: ranges, or 0. */
 template <int TYPE>
 static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors, int32_t wanted) {
     enum { TURNS = TYPE == SL_QTYPE_Q8_0 ? 1 : SKINNY_SUBS };
@@ -1104,17 +1126,37 @@ static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t proce
             }
             const int64_t range = (ranges + splits - 1) / splits;
             const int64_t add = splits > 1 ? 7 * parts * splits : 0;
-            const int64_t each = TYPE == SL_QTYPE_Q8_0 ? 17 + 10 * parts
-                                 : parts == 3          ? 29
-                                 : parts == 2          ? 20
-                                 : subs > 1            ? 12
-                                                       : 18;
-            const int64_t time = rounds * range * each + add;
+            const int64_t time = rounds * range * skinny_chunk_time<TYPE>(parts, subs) + add;
             if (time < least) {
                 least = time;
                 best.parts = parts;
                 best.splits = splits;
                 best.subs = subs;
+            }
+        }
+    }
+    return best;
+}
+
+/* The same where every range's sums are stored apart, and added by what reads them: 5 for each further one.
+ */
+template <int TYPE>
+static skinny_cut skinny_choose_apart(int32_t all_parts, int32_t ranges, int32_t processors, int32_t wanted) {
+    skinny_cut best = {1, 1, 1};
+    int64_t least = INT64_MAX;
+    for (int32_t splits = 1; splits <= skinny_most_splits(all_parts) && splits <= ranges; splits++) {
+        for (int32_t parts = 1; parts <= 3 && (!wanted || splits == wanted); parts++) {
+            const int32_t tiles = (all_parts + parts - 1) / parts;
+            const int64_t rounds = (tiles * splits + processors - 1) / processors;
+            if (!wanted && splits > 1 && rounds > 1) {
+                continue;
+            }
+            const int64_t range = (ranges + splits - 1) / splits;
+            const int64_t time = rounds * range * skinny_chunk_time<TYPE>(parts, 1) + 5 * (splits - 1);
+            if (time < least) {
+                least = time;
+                best.parts = parts;
+                best.splits = splits;
             }
         }
     }
@@ -1226,13 +1268,20 @@ static cudaError_t skinny_launch_rows(const sl_cuda_context *context, const sl_c
     shape.block = dim3((unsigned)((args->parts * args->subs + 1) * SKINNY_GROUP));
     shape.shared_bytes =
         (uint32_t)(1024 + memory::x + args->stages * skinny_shape<ROWS>::stage_bytes + args->chunks * chunk);
-    shape.cluster = (uint32_t)args->splits;
+    shape.cluster = skinny_meets(*args) ? (uint32_t)args->splits : 1;
     const cudaError_t code = skinny_make_maps<TYPE, ROWS>(op, args);
     return code ? code : sl_launch(context, stream, shape, skinny_kernel<TYPE, ROWS>, *context, *args);
 }
 
+/* Whether the outputs are gates and as many values: those that go with an activation meet in clusters. */
+static inline bool skinny_is_gated(const sl_cuda_op *op) {
+    return op->weight_count == 2 && op->weights[0].rows == op->weights[1].rows;
+}
+
+/* apart: blocks do not meet. Ranges and subs are the same, as they are the numeric class's. */
 template <int TYPE>
-static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args) {
+static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *op, bool apart,
+                             skinny_args *args) {
     const skinny_args none = {};
     *args = none;
     sl_linear_fill(context, op, args);
@@ -1240,9 +1289,11 @@ static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *o
     const int32_t parts = sl_linear_cut(op, SKINNY_PART, args->first_part);
     args->parts = args->splits = args->subs = 1;
     if (!args->list) {
-        const int32_t ranges = op->weights[0].columns / SKINNY_RANGE;
-        const skinny_cut cut = skinny_choose<TYPE>(
-            parts, ranges, context->processors, sl_k16_is(op) ? sl_k16_ranges(op, context->processors) : 0);
+        const int32_t ranges = op->weights[0].columns / SKINNY_RANGE, processors = context->processors;
+        const int32_t wanted = sl_k16_is(op) ? sl_k16_ranges(op, processors) : 0;
+        const skinny_cut cut = apart || (!wanted && !skinny_is_gated(op))
+                                   ? skinny_choose_apart<TYPE>(parts, ranges, processors, wanted)
+                                   : skinny_choose<TYPE>(parts, ranges, processors, wanted);
         args->splits = cut.splits;
         args->parts = cut.parts < parts ? cut.parts : parts;
         args->subs = cut.subs;
@@ -1275,7 +1326,7 @@ template <int TYPE>
 static cudaError_t skinny_launch_type(const sl_cuda_context *context, const sl_cuda_op *op,
                                       cudaStream_t stream) {
     skinny_args args;
-    skinny_make_args<TYPE>(context, op, &args);
+    skinny_make_args<TYPE>(context, op, false, &args);
     return skinny_launch<TYPE>(context, op, &args, stream);
 }
 
@@ -1284,7 +1335,7 @@ template <int TYPE>
 static cudaError_t skinny_launch_gated(const sl_cuda_context *context, const sl_cuda_op *op,
                                        cudaStream_t stream) {
     skinny_args args;
-    skinny_make_args<TYPE>(context, op, &args);
+    skinny_make_args<TYPE>(context, op, false, &args);
     const int32_t width = op[1].op->u.activate.width;
     if (args.segments == 1) { /* gates and values are one weight */
         args.weights[1] = args.weights[0];
@@ -1298,12 +1349,30 @@ static cudaError_t skinny_launch_gated(const sl_cuda_context *context, const sl_
     return skinny_launch<TYPE>(context, op, &args, stream);
 }
 
+/* The sums of the ranges to the op's scratch. */
+template <int TYPE>
+static cudaError_t skinny_launch_apart(const sl_cuda_context *context, const sl_cuda_op *op,
+                                       cudaStream_t stream, sl_cuda_ranges *ranges) {
+    skinny_args args;
+    skinny_make_args<TYPE>(context, op, true, &args);
+    args.y.data = op->scratch;
+    args.range_bytes = (uint64_t)op->rows[args.y.rows] * args.y.row_bytes;
+    ranges->data = op->scratch;
+    ranges->count = args.splits * args.subs;
+    ranges->bytes = args.range_bytes;
+    return skinny_launch<TYPE>(context, op, &args, stream);
+}
+
 #define SKINNY_RUN(ID, name)                                                                                 \
     SL_CUDA_RUN(sl_cuda_linear_skinny_##name) {                                                              \
         return skinny_launch_type<SL_QTYPE_##ID>(context, op, stream);                                       \
     }                                                                                                        \
     SL_CUDA_RUN(sl_cuda_gated_skinny_##name) {                                                               \
         return skinny_launch_gated<SL_QTYPE_##ID>(context, op, stream);                                      \
+    }                                                                                                        \
+    cudaError_t sl_cuda_ranges_skinny_##name(const sl_cuda_context *context, const sl_cuda_op *op,           \
+                                             cudaStream_t stream, sl_cuda_ranges *ranges) {                  \
+        return skinny_launch_apart<SL_QTYPE_##ID>(context, op, stream, ranges);                              \
     }
 
 #endif

@@ -92,3 +92,66 @@ SL_CUDA_RUN(sl_cuda_gated_skinny) {
         return cudaErrorInvalidValue;
     }
 }
+
+SL_CUDA_RANGES(sl_cuda_skinny_ranges) {
+    switch (op->weights[0].type) {
+    case SL_QTYPE_F16:
+        return sl_cuda_ranges_skinny_f16(context, op, stream, ranges);
+    case SL_QTYPE_BF16:
+        return sl_cuda_ranges_skinny_bf16(context, op, stream, ranges);
+    case SL_QTYPE_Q8_0:
+        return sl_cuda_ranges_skinny_q8_0(context, op, stream, ranges);
+    case SL_QTYPE_Q4_0:
+        return sl_cuda_ranges_skinny_q4_0(context, op, stream, ranges);
+    case SL_QTYPE_Q4_K:
+        return sl_cuda_ranges_skinny_q4_k(context, op, stream, ranges);
+    case SL_QTYPE_Q5_K:
+        return sl_cuda_ranges_skinny_q5_k(context, op, stream, ranges);
+    case SL_QTYPE_Q6_K:
+        return sl_cuda_ranges_skinny_q6_k(context, op, stream, ranges);
+    case SL_QTYPE_MXFP4:
+        return sl_cuda_ranges_skinny_mxfp4(context, op, stream, ranges);
+    case SL_QTYPE_NVFP4:
+        return sl_cuda_ranges_skinny_nvfp4(context, op, stream, ranges);
+    case SL_QTYPE_NVFP4_128:
+        return sl_cuda_ranges_skinny_nvfp4_128(context, op, stream, ranges);
+    case SL_QTYPE_FP8_128:
+        return sl_cuda_ranges_skinny_fp8_128(context, op, stream, ranges);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+/* Of the sums of ranges, which there are where sl_cuda_skinny_ranges runs. */
+uint64_t sl_cuda_skinny_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_op_linear *linear = &query->op->u.linear;
+    const sl_value *y = &query->values[query->op->out[0].value];
+    int32_t parts = 0;
+    for (int32_t s = 0; s < linear->segment_count; s++) {
+        const sl_weight *weight = &query->program->weights[linear->segments[s].weight];
+        parts += (weight->rows + SKINNY_PART - 1) / SKINNY_PART;
+    }
+    const int32_t splits = skinny_most_splits(parts);
+    const bool has_experts = query->op->in[1].value != SL_NONE || query->op->in[2].value != SL_NONE;
+    return splits > 1 && !has_experts
+               ? (uint64_t)splits * (uint64_t)query->rows[y->rows] * sl_value_row_bytes(y->type, y->width)
+               : 0;
+}
+
+const char *sl_cuda_ranges_reason(const sl_fusion_query *query) {
+    const sl_op *op = &query->ops[0];
+    if (query->kernels[0]->declines != sl_cuda_skinny_declines) {
+        return "is for products of skinny";
+    }
+    bool plain = op->in[1].value == SL_NONE && op->in[2].value == SL_NONE && op->in[3].value == SL_NONE;
+    int32_t parts = 0;
+    for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+        const sl_linear_segment *segment = &op->u.linear.segments[s];
+        plain = plain && segment->bias == SL_NONE;
+        parts += (query->program->weights[segment->weight].rows + SKINNY_PART - 1) / SKINNY_PART;
+    }
+    return !plain                          ? "takes products without experts, bias and residual"
+           : skinny_most_splits(parts) < 2 ? "is for fewer outputs"
+                                           : NULL;
+}

@@ -69,6 +69,32 @@ static __device__ __forceinline__ float4 sl_add_quads(float4 a, float4 b) {
     return sl_map_quads(a, b, [](float x, float y) { return x + y; });
 }
 
+/* Elements [i, i + 4) of a product in ranges, which are added one after the other; `from`: of the first. */
+static __device__ __forceinline__ float4 sl_add_ranges(const sl_cuda_ranges &ranges, const float *from,
+                                                       int32_t i) {
+    enum { AT_ONCE = 6 };
+    const unsigned char *at = (const unsigned char *)(from + i);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int32_t first = 0; first < ranges.count; first += AT_ONCE) {
+        float4 parts[AT_ONCE];
+#pragma unroll
+        for (int32_t r = 0; r < AT_ONCE; r++) {
+            if (first + r < ranges.count) {
+                parts[r] = *(const float4 *)(const void *)at;
+                at += ranges.bytes;
+            }
+        }
+#pragma unroll
+        for (int32_t r = 0; r < AT_ONCE; r++) {
+            if (first + r < ranges.count) {
+                sum = first + r == 0 ? parts[r] : sl_add_quads(sum, parts[r]);
+            }
+        }
+    }
+    return sum;
+}
+
 /* ---- quantize ---- */
 
 /* The larger of two magnitudes; a NaN if one is. */
@@ -300,7 +326,8 @@ typedef enum sl_norm_source {
     SL_NORM_OF_X,
     SL_NORM_OF_EMBED,
     SL_NORM_OF_GATHER,
-    SL_NORM_OF_COMBINE
+    SL_NORM_OF_COMBINE,
+    SL_NORM_OF_RANGES /* of a product */
 } sl_norm_source;
 
 typedef struct sl_norm_args {
@@ -317,6 +344,7 @@ typedef struct sl_norm_args {
     sl_combine_args combine;
     sl_cuda_operand kept, kept_residual;
     bool gathers_residual;
+    sl_cuda_ranges ranges;
 } sl_norm_args;
 
 /* Threads and quads of each: they depend on the group's width alone. A quad each as long as a block or, for
@@ -391,7 +419,7 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     const int32_t width = args.norm.width;
     const int32_t source = SOURCE == SL_NORM_OF_GATHER ? context.outputs[row].row : row;
     const float *from =
-        SOURCE == SL_NORM_OF_X || SOURCE == SL_NORM_OF_GATHER ? sl_f32(args.x, source) + at : NULL;
+        SOURCE != SL_NORM_OF_EMBED && SOURCE != SL_NORM_OF_COMBINE ? sl_f32(args.x, source) + at : NULL;
     const unsigned char *values = SOURCE == SL_NORM_OF_EMBED ? sl_embedding(context, args.embed, row) : NULL;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
@@ -400,7 +428,9 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
         if (i < width) {
             x[k] = SOURCE == SL_NORM_OF_EMBED     ? sl_embed_quad<ALIGNED>(args.embed, values, i)
                    : SOURCE == SL_NORM_OF_COMBINE ? sl_combine_quad<ALIGNED>(args.combine, row, i)
-                                                  : sl_load_quad<ALIGNED>(from, i, width);
+                   : SOURCE == SL_NORM_OF_RANGES || (SOURCE == SL_NORM_OF_GATHER && args.ranges.data)
+                       ? sl_add_ranges(args.ranges, from, i)
+                       : sl_load_quad<ALIGNED>(from, i, width);
             if (SOURCE != SL_NORM_OF_X && args.kept.data) {
                 sl_store_quad<ALIGNED>(sl_f32(args.kept, row), i, width, x[k]);
             }
@@ -493,7 +523,8 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
     sl_wait_for_inputs();
     /* The first row's memory is there even in an empty step: it is read without waiting for the count. */
     const bool at_once =
-        row == 0 && (SOURCE == SL_NORM_OF_X || (SOURCE == SL_NORM_OF_COMBINE && !args.kept.data));
+        row == 0 && (SOURCE == SL_NORM_OF_X ||
+                     ((SOURCE == SL_NORM_OF_COMBINE || SOURCE == SL_NORM_OF_RANGES) && !args.kept.data));
     if (group >= args.norm.groups || (!at_once && row >= rows)) {
         return;
     }

@@ -92,7 +92,8 @@
                    .activation = SL_VALUE_BF16,                                                              \
                    .tolerance = most,                                                                        \
                    .batched = true,                                                                          \
-                   .declines = sl_cuda_skinny_declines},                                                     \
+                   .declines = sl_cuda_skinny_declines,                                                      \
+                   .workspace = sl_cuda_skinny_workspace},                                                   \
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = 128,                                 \
         .run = sl_cuda_linear_skinny_##type_name                                                             \
     }
@@ -112,7 +113,7 @@
     }
 #define CUBLAS(ID, type_name, most) CUBLAS_FROM(ID, type_name, 0, most)
 /* Class "bf16/k16" (k16.h), for every number of rows; off by what SKINNY's are. */
-#define K16(ID, type_name, shape, least, most, check, most_error)                                            \
+#define K16(ID, type_name, shape, least, most, check, scratch, most_error)                                   \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-k16-" #shape,                                         \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -121,7 +122,8 @@
                    .tolerance = most_error,                                                                  \
                    .batched = true,                                                                          \
                    .deterministic = true,                                                                    \
-                   .declines = check},                                                                       \
+                   .declines = check,                                                                        \
+                   .workspace = scratch},                                                                    \
         .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = most,                                \
         .run = sl_cuda_linear_##shape##_##type_name                                                          \
     }
@@ -139,10 +141,10 @@
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_cublas, .prepare = sl_cuda_cublas_prepare        \
     }
 #define K16S(ID, type_name, most_error)                                                                      \
-    K16(ID, type_name, thin, 0, 4, sl_cuda_thin_declines, most_error),                                       \
-        K16(ID, type_name, skinny, 1, 128, sl_cuda_skinny_declines, most_error),                             \
+    K16(ID, type_name, thin, 0, 4, sl_cuda_thin_declines, NULL, most_error),                                 \
+        K16(ID, type_name, skinny, 1, 128, sl_cuda_skinny_declines, sl_cuda_skinny_workspace, most_error),   \
         K16_CUBLAS(ID, type_name, most_error),                                                               \
-        K16(ID, type_name, wgmma, 9, 0, sl_cuda_k16_wgmma_declines, most_error)
+        K16(ID, type_name, wgmma, 9, 0, sl_cuda_k16_wgmma_declines, NULL, most_error)
 /* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
  * memory.
  */
@@ -542,6 +544,17 @@ static const sl_cuda_fusion fused[] = {
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_thin, sl_cuda_gated_thin_declines, "linear-thin+activate+quantize", SL_OP_LINEAR,
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_ranges_heads, sl_cuda_ranges_heads_declines, "linear-skinny+norms+rope+cache_write",
+           SL_OP_LINEAR, SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
+    FUSION(sl_cuda_ranges_heads, sl_cuda_ranges_heads_declines, "linear-skinny+rope+cache_write",
+           SL_OP_LINEAR, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
+    FUSION(sl_cuda_ranges_gather_norm, sl_cuda_ranges_gather_norm_declines,
+           "linear-skinny+gather+gather+rmsnorm+quantize", SL_OP_LINEAR, SL_OP_GATHER, SL_OP_GATHER,
+           SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_ranges_norm, sl_cuda_ranges_norm_declines, "linear-skinny+rmsnorm+quantize", SL_OP_LINEAR,
+           SL_OP_RMSNORM, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_ranges_norm, sl_cuda_ranges_norm_declines, "linear-skinny+rmsnorm", SL_OP_LINEAR,
+           SL_OP_RMSNORM),
     ACTIVATES(stream, sl_cuda_stream_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(ring, sl_cuda_ring_declines, "", SL_OP_ACTIVATE),
     ACTIVATES(wide, sl_cuda_wide_declines, "", SL_OP_ACTIVATE),
@@ -590,7 +603,8 @@ enum { FUSIONS = sizeof fused / sizeof *fused };
 #define FUSED_8(i)                                                                                           \
     FUSED(i), FUSED((i) + 1), FUSED((i) + 2), FUSED((i) + 3), FUSED((i) + 4), FUSED((i) + 5),                \
         FUSED((i) + 6), FUSED((i) + 7)
-static const sl_fusion *const fusions[] = {FUSED_8(0), FUSED_8(8), FUSED_8(16), FUSED_8(24), FUSED_8(32)};
+static const sl_fusion *const fusions[] = {FUSED_8(0),  FUSED_8(8),  FUSED_8(16),
+                                           FUSED_8(24), FUSED_8(32), FUSED_8(40)};
 _Static_assert(sizeof fusions / sizeof *fusions >= FUSIONS, "a pointer for every row");
 
 const sl_fusion *const *sl_cuda_fusions(int32_t *count) {

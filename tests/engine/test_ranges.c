@@ -1,0 +1,33 @@
+/* Products whose columns' ranges are added by what reads them (src/backend/cuda/matmul_skinny.cuh): in front
+ * of norms of every kind, of heads, and of the rows that have outputs, they leave the bits that the ops' own
+ * kernels leave. Needs a GPU with compute capability 9.0.
+ *
+ *     test_ranges [--device cuda:N] [--only CASE] */
+#include "support/fused.h"
+
+#define MODEL(family_name, weights, hidden)                                                                  \
+    .family = family_name, .type = weights, .cache_type = "f16", .layers = 2, .width = 512,                  \
+    .feed_forward = hidden, .heads = 8, .kv_heads = 2, .head_size = 64
+#define ROWS(most, first, ...) .prompt = first, .rows = most, .more = {__VA_ARGS__}
+#define NORM "linear-skinny+rmsnorm+quantize/cuda"
+#define LAST "linear-skinny+gather+gather+rmsnorm+quantize/cuda"
+#define NORMED "linear-skinny+norms+rope+cache_write/cuda"
+#define BARE "linear-skinny+rope+cache_write/cuda"
+
+static const fused_case cases[] = {
+    {"norms of heads", MODEL("qwen3", "q8_0", 1024), ROWS(16, 61, 3, 40),
+     .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
+    {"heads without norms", MODEL("llama", "q8_0", 512), ROWS(16, 35, 20),
+     .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
+    {"norms in front of a residual", MODEL("gemma3", "q8_0", 1024), ROWS(16, 33, 9),
+     .runs = {{"linear-skinny+rmsnorm/cuda", 4}, {NORMED, 2}}},
+    {"experts behind a norm", MODEL("qwen3moe", "q8_0", 512), .experts = 4, .experts_used = 2,
+     .expert_width = 256, ROWS(16, 40), .runs = {{NORM, 2}, {NORMED, 2}}},
+    {"minima, many rows", MODEL("qwen3", "q4_k", 1024), ROWS(40, 61, 3, 40, 80),
+     .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
+    {"no scales", MODEL("llama", "bf16", 768), ROWS(12, 30), .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
+};
+
+int main(int argc, char **argv) {
+    return fused_main(argc, argv, cases, sizeof cases / sizeof *cases, "needs compute capability 9.0");
+}
