@@ -32,7 +32,6 @@ chunk_scores(const decode_view<SHAPE::UNITS> &view,
         const int32_t base = tile * FLASH_KEYS + 16 * warp;
         float s[N][4];
         unsigned char *slot = decode_take<SHAPE>(*ring);
-        sl_let_next_begin(); /* as decode_tile() */
         add(base, false, slot);
         const decode_slice keys = {slot, 16 * warp, (int32_t)view.cache->key_bytes, view.cache->key_size};
         decode_scores<SHAPE, TYPE>(keys, q, s);

@@ -2,13 +2,13 @@
  * y = x W^T (+ bias) (+ residual).
  *
  * A warp takes sixteen weight rows and a range of the columns, which are one chain of mma.m16n8k16: what
- * comes of one is added to by the next. It has a ring of slots in shared memory, which one of its lanes fills
- * with boxes of tensor maps, the first of them before the kernel's inputs are there; later another warp, as a
- * box costs the warp that asks for it as much as 160 columns. Quants, scales and x are read ahead of their
- * use, and the next 32 columns are decoded while the products of these run. x lies in shared memory as lanes
- * want it: the four words of 32 columns one behind the other. Ranges of one tile belong to neighbouring
- * warps, the first of which adds them. With gates, eight of a tile's rows are gates and the other eight their
- * values. */
+ * comes of one is added to by the next. It has a ring of slots in shared memory, which another warp fills
+ * with boxes of tensor maps, as a box costs the warp that asks for it as much as 160 columns: all slots
+ * before the kernel's inputs are there, if it takes so long, then each as it comes free. Quants, scales and x
+ * are read ahead of their use, and the next 32 columns are decoded while the products of these run, the first
+ * ones before the inputs are there. x lies in shared memory as lanes want it: the four words of 32 columns
+ * one behind the other. Ranges of one tile belong to neighbouring warps, the first of which adds them. With
+ * gates, eight of a tile's rows are gates and the other eight their values. */
 #ifndef SL_BACKEND_CUDA_MATMUL_THIN_CUH
 #define SL_BACKEND_CUDA_MATMUL_THIN_CUH
 
@@ -21,11 +21,12 @@ enum {
     THIN_ROWS = 16,  /* of weights, in a tile */
     THIN_WARPS = 12, /* of a block, that have chains */
     THIN_THREADS = THIN_WARPS * SL_WARP,
-    THIN_COPIERS = 4,       /* warps behind them: every fourth warp with a chain is one's */
-    THIN_STAGES = 4,        /* slots of a ring, at most */
-    THIN_RING = 18 * 1024,  /* bytes of it, about */
-    THIN_AHEAD = 32 * 1024, /* of a block, before inputs are there: more would delay x */
-    THIN_STEP = 64,         /* columns that are read at once */
+    THIN_COPIERS = 4,           /* warps behind them: every fourth warp with a chain is one's */
+    THIN_STAGES = 4,            /* slots of a ring, at most, where it does not have the whole range */
+    THIN_RING = 18 * 1024,      /* bytes of it, about */
+    THIN_UNDER_WAY = 40 * 1024, /* of a block, while its rings fill: more would delay x */
+    THIN_WHOLE = 112 * 1024,    /* weights that a block of one in two processors may have */
+    THIN_STEP = 64,             /* columns that are read at once */
     THIN_BYTES = 227 * 1024,
     THIN_LEAST_BYTES = 116 * 1024 /* two blocks on one processor would leave another idle */
 };
@@ -41,7 +42,8 @@ typedef struct thin_args {
     int32_t each, more;
     bool deals;
     int32_t ranges, warps, stages; /* warps: that have chains, a multiple of ranges */
-    int32_t ahead;                 /* slots that are filled before the kernel's inputs are there */
+    int32_t under_way;             /* slots of a copier that are on their way at once, before all are full */
+    bool whole;                    /* rings have room for all of a block's weights */
     int32_t rows;                  /* of x; 1 with experts, whose rows are blockIdx.y */
     sl_cuda_operand x, ids, residual, y;
     sl_cuda_operand gated; /* BF16, or absent: segment 0 are gates, 1 as many values */
@@ -146,14 +148,6 @@ static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_co
     thin_pass<TYPE>(work, copies);
 }
 
-template <int TYPE>
-static __device__ __forceinline__ void thin_bring_rest(const thin_work &work, thin_copies &copies) {
-#pragma unroll 1
-    for (int32_t slot = work.args.ahead; slot < work.args.stages; slot++) {
-        thin_bring<TYPE>(work, copies, slot);
-    }
-}
-
 /* ---- x, by all threads ---- */
 
 /* Eight columns, number `eight` of a row. */
@@ -174,9 +168,7 @@ static __device__ __forceinline__ void thin_put_x(uint32_t *row, int32_t eight, 
     }
 }
 
-/* Fills the slots from args.ahead on when x is on its way. */
-template <int TYPE>
-static __device__ __forceinline__ void thin_stage_x(const thin_work &work, thin_copies &copies, bool brings) {
+template <int TYPE> static __device__ __forceinline__ void thin_stage_x(const thin_work &work) {
     enum { AT_ONCE = 4 };
     const thin_args &args = work.args;
     const int32_t eights = args.weights[0].columns / 8;
@@ -194,10 +186,6 @@ static __device__ __forceinline__ void thin_stage_x(const thin_work &work, thin_
                 const int32_t at = first + i * THIN_THREADS;
                 words[i] = at < eights ? from[at] : make_uint4(0, 0, 0, 0);
             }
-            if (brings) {
-                brings = false;
-                thin_bring_rest<TYPE>(work, copies);
-            }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 if (first + i * THIN_THREADS < eights) {
@@ -205,9 +193,6 @@ static __device__ __forceinline__ void thin_stage_x(const thin_work &work, thin_
                 }
             }
         }
-    }
-    if (brings) { /* the thread had nothing of x */
-        thin_bring_rest<TYPE>(work, copies);
     }
 }
 
@@ -296,37 +281,35 @@ static __device__ __forceinline__ void thin_multiply(float (&d)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
 
-/* Where a warp is: its chunk, and the slot that has it. */
-typedef struct thin_place {
-    int32_t chunk, slot, in_slot;
+/* A slot of the ring, and the first chunk that it has. */
+typedef struct thin_slot {
+    int32_t chunk, slot;
     uint32_t parity;
-} thin_place;
+} thin_slot;
 
-/* The next chunk's; `leaves`: it is in another slot. */
-template <int TYPE>
-static __device__ __forceinline__ thin_place thin_next(const thin_work &work, const thin_place &place,
-                                                       bool *leaves) {
-    thin_place next = place;
-    next.chunk = place.chunk + 1 == work.chunks ? 0 : place.chunk + 1;
-    *leaves = next.chunk == 0 || place.in_slot + 1 == thin_layout<TYPE>::chunks;
-    next.in_slot = *leaves ? 0 : place.in_slot + 1;
-    next.slot = !*leaves ? place.slot : place.slot + 1 == work.args.stages ? 0 : place.slot + 1;
-    next.parity = place.parity ^ (*leaves && next.slot == 0);
+/* The one behind it; itself if that was all. ends: the warp's columns end with it. */
+static __device__ __forceinline__ thin_slot thin_next(const thin_args &args, const thin_slot &now,
+                                                      int32_t chunks, bool ends, bool all) {
+    const bool wraps = now.slot + 1 == args.stages;
+    thin_slot next;
+    next.chunk = all ? now.chunk : ends ? 0 : now.chunk + chunks;
+    next.slot = all ? now.slot : wraps ? 0 : now.slot + 1;
+    next.parity = now.parity ^ (uint32_t)(wraps && !all);
     return next;
-}
-
-/* How far behind the first slot's beginning a chunk lies. */
-template <int TYPE>
-static __device__ __forceinline__ uint32_t thin_offset(const thin_work &work, const thin_place &place) {
-    const int32_t first = work.first_chunk + place.chunk - place.in_slot;
-    const uint32_t shift =
-        thin_layout<TYPE>::bytes % 16 ? (uint32_t)first * (uint32_t)thin_layout<TYPE>::bytes % 16u : 0u;
-    return (uint32_t)(place.slot * thin_sizes<TYPE>::slot + place.in_slot * thin_layout<TYPE>::bytes) + shift;
 }
 
 static __device__ __forceinline__ thin_view thin_view_at(const thin_view &start, uint32_t offset,
                                                          uint32_t scales) {
     return {start.matrix + offset, start.row + offset, start.scales + scales};
+}
+
+/* Of its first chunk. start: of the ring. */
+template <int TYPE>
+static __device__ __forceinline__ thin_view thin_slot_view(const thin_work &work, const thin_view &start,
+                                                           const thin_slot &at) {
+    enum { BYTES = thin_layout<TYPE>::bytes };
+    const uint32_t shift = BYTES % 16 ? (uint32_t)(work.first_chunk + at.chunk) * BYTES % 16u : 0u;
+    return thin_view_at(start, (uint32_t)at.slot * thin_sizes<TYPE>::slot + shift, 0);
 }
 
 /* What a lane knows for good: where it reads the ring's first slot and x, and puts scales. */
@@ -367,14 +350,13 @@ static __device__ __forceinline__ void thin_arrive_if(uint32_t barrier, bool arr
                  : "memory");
 }
 
-/* Behind a chunk; `leaves`: it was the slot's last. */
+/* Behind the last chunk of a slot. */
 template <int TYPE, bool HAS_COPIER>
-static __device__ __forceinline__ void thin_leave(const thin_work &work, thin_copies &copies, int32_t slot,
-                                                  bool leaves) {
+static __device__ __forceinline__ void thin_leave(const thin_work &work, thin_copies &copies, int32_t slot) {
     if constexpr (HAS_COPIER) {
         __syncwarp();
-        thin_arrive_if(thin_empty(work, slot), leaves && work.lane < SL_ARRIVING_LANES);
-    } else if (leaves) {
+        thin_arrive_if(thin_empty(work, slot), work.lane < SL_ARRIVING_LANES);
+    } else {
         sl_fence_reads();
         __syncwarp();
         if (work.lane == 0) {
@@ -383,75 +365,94 @@ static __device__ __forceinline__ void thin_leave(const thin_work &work, thin_co
     }
 }
 
-/* All chunks of all tiles of a warp, as one stream. Calls finish(sums, round) for each tile, round by round.
- * HAS_COPIER: another warp fills slots again. */
-template <int TYPE, bool HAS_COPIER, typename FINISH>
-static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_copies &copies,
+/* Waits for the first slot and makes its first chunk's scales. */
+template <int TYPE>
+static __device__ __forceinline__ thin_view thin_first_view(const thin_work &work, const thin_lane &me) {
+    const int32_t upper = work.lane / 16;
+    sl_barrier_wait(thin_barrier<TYPE>(work, 0), 0);
+    const thin_view view = thin_slot_view<TYPE>(work, me.view, {});
+    thin_scales<TYPE>(thin_header<TYPE>(me.header + (view.matrix - me.view.matrix), upper), upper, me.scales);
+    __syncwarp();
+    return view;
+}
+
+/* All chunks of all tiles of a warp, as one stream. Calls begin() when it has decoded the first columns and
+ * needs x, and finish(sums, round) for each tile, round by round. HAS_COPIER: another warp fills slots again.
+ * What the next chunk needs is computed, and its barrier asked, between products: they wait for each other
+ * anyway.
+ */
+template <int TYPE, bool HAS_COPIER, typename BEGIN, typename FINISH>
+static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_copies &copies, BEGIN begin,
                                                    FINISH finish) {
-    enum { COLUMNS = thin_layout<TYPE>::columns, STEPS = COLUMNS / THIN_STEP };
-    enum { SCALES = thin_sizes<TYPE>::scales };
+    typedef thin_layout<TYPE> layout;
+    enum { COLUMNS = layout::columns, CHUNKS = layout::chunks, STEPS = COLUMNS / THIN_STEP };
+    enum { SCALES = thin_sizes<TYPE>::scales, SCALED = STEPS > 2 ? STEPS - 3 : 0 };
     const thin_lane me = thin_lane_of<TYPE>(work);
     const int32_t upper = work.lane / 16;
     thin_quants<TYPE> quants[2];
     uint32_t a[2][2][4];
     uint4 x[2] = {};
     float d[4] = {};
-    thin_place place = {};
-    uint32_t x_from = me.x;
-    int32_t left = (work.end_tile - work.first_tile + work.tile_step - 1) / work.tile_step * work.chunks;
-    int32_t round = 0, odd = 0;
-    sl_barrier_wait(thin_barrier<TYPE>(work, 0), 0);
-    thin_view view = thin_view_at(me.view, thin_offset<TYPE>(work, place), 0);
-    thin_scales<TYPE>(thin_header<TYPE>(me.header + (view.matrix - me.view.matrix), upper), upper, me.scales);
-    __syncwarp();
+    thin_slot now = {};
+    uint32_t x_from = me.x, put = 0;
+    int32_t left = (work.end_tile - work.first_tile + work.tile_step - 1) / work.tile_step *
+                   ((work.chunks + CHUNKS - 1) / CHUNKS);
+    int32_t round = 0;
+    thin_view view = thin_first_view<TYPE>(work, me);
     quants[0].load(view, 0);
     quants[0].template run<0>(a[0]);
+    begin();
     if (me.has_x) {
         x[0] = skinny_four(x_from);
     }
 #pragma unroll 1
     while (left > 0) {
 #pragma unroll 1
-        for (int32_t rest = work.chunks; rest > 0; rest--, left--) {
-            bool leaves;
-            thin_place next = thin_next<TYPE>(work, place, &leaves);
-            if (left == 1) { /* what is decoded ahead then is nobody's */
-                next = place;
-            } else if (leaves) {
-                sl_barrier_wait(thin_barrier<TYPE>(work, next.slot), next.parity);
-            }
-            odd ^= 1;
-            const thin_view ahead = thin_view_at(me.view, thin_offset<TYPE>(work, next), odd ? SCALES : 0);
-            const uint32_t x_next = place.chunk + 1 == work.chunks ? me.x : x_from + 2 * COLUMNS;
-            const uint4 header = thin_header<TYPE>(me.header + (ahead.matrix - me.view.matrix), upper);
+        for (int32_t rest = work.chunks; rest > 0; rest -= CHUNKS, left--) {
+            const thin_slot next = thin_next(work.args, now, CHUNKS, rest <= CHUNKS, left == 1);
+            const uint32_t full = thin_barrier<TYPE>(work, next.slot);
+            const thin_view next_view = thin_slot_view<TYPE>(work, me.view, next);
 #pragma unroll
-            for (int step = 0; step < STEPS; step++) {
-                const bool ends = step + 1 == STEPS;
-                quants[(step + 1) % 2].load(ends ? ahead : view, ends ? 0 : step + 1);
-                if (me.has_x) {
-                    x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
+            for (int chunk = 0; chunk < CHUNKS && (chunk == 0 || chunk < rest); chunk++) {
+                const bool ends_slot = chunk + 1 == CHUNKS || rest == chunk + 1;
+                const uint32_t there = sl_barrier_ask(full, next.parity);
+                const uint32_t x_next = rest == chunk + 1 ? me.x : x_from + 2 * COLUMNS;
+                put = SCALES - put;
+                thin_view ahead = ends_slot ? next_view : thin_view_at(view, layout::bytes, 0);
+                ahead.scales = me.view.scales + put;
+                uint4 header;
+#pragma unroll
+                for (int step = 0; step < STEPS; step++) {
+                    const bool ends = step + 1 == STEPS;
+                    if (step == SCALED) {
+                        skinny_await(ends_slot ? there : 1, full, next.parity);
+                        header = thin_header<TYPE>(me.header + (ahead.matrix - me.view.matrix), upper);
+                    }
+                    quants[(step + 1) % 2].load(ends ? ahead : view, ends ? 0 : step + 1);
+                    if (me.has_x) {
+                        x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
+                    }
+                    thin_multiply(d, a[0][0], x[0].x, x[0].y);
+                    thin_multiply(d, a[0][1], x[0].z, x[0].w);
+                    quants[step % 2].template run<1>(a[1]);
+                    if (step == SCALED) {
+                        thin_scales<TYPE>(header, upper, me.scales + put);
+                    }
+                    if (step == STEPS - 2) { /* the next chunk's scales are there */
+                        __syncwarp();
+                    }
+                    if (me.has_x) {
+                        x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
+                    }
+                    thin_multiply(d, a[1][0], x[1].x, x[1].y);
+                    thin_multiply(d, a[1][1], x[1].z, x[1].w);
+                    quants[(step + 1) % 2].template run<0>(a[0]);
                 }
-                thin_multiply(d, a[0][0], x[0].x, x[0].y);
-                thin_multiply(d, a[0][1], x[0].z, x[0].w);
-                quants[step % 2].template run<1>(a[1]);
-                if (step == (STEPS > 2 ? STEPS - 3 : 0)) {
-                    thin_scales<TYPE>(header, upper, me.scales + (odd ? SCALES : 0));
-                }
-                if (step ==
-                    STEPS - 2) { /* all that is read of the chunk is, and the next one's scales are there */
-                    __syncwarp();
-                }
-                if (me.has_x) {
-                    x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
-                }
-                thin_multiply(d, a[1][0], x[1].x, x[1].y);
-                thin_multiply(d, a[1][1], x[1].z, x[1].w);
-                quants[(step + 1) % 2].template run<0>(a[0]);
+                view = ahead;
+                x_from = x_next;
             }
-            thin_leave<TYPE, HAS_COPIER>(work, copies, place.slot, leaves);
-            place = next;
-            view = ahead;
-            x_from = x_next;
+            thin_leave<TYPE, HAS_COPIER>(work, copies, now.slot);
+            now = next;
         }
         finish(d, round);
         d[0] = d[1] = d[2] = d[3] = 0.0f;
@@ -489,28 +490,70 @@ static __device__ __forceinline__ int32_t thin_warp(void) {
     return __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0);
 }
 
-/* A warp that fills the slots of its chains again, as they come free. A lane knows the chain of its number.
- */
+/* A warp that fills the slots of its chains. A lane knows the chain of its number. */
+typedef struct thin_copier {
+    thin_work own;
+    thin_copies copies;
+    int32_t number;
+    int32_t chains; /* of the warp */
+    int32_t boxes;  /* of the lane's chain */
+} thin_copier;
+
+enum { THIN_CHAINS = THIN_WARPS / THIN_COPIERS }; /* of a copier, at most */
+
+/* Makes the barriers of its chains, too. */
 template <int TYPE>
-static __device__ __forceinline__ void thin_copy_on(const thin_args &args, unsigned char *shared,
-                                                    int32_t copier, int32_t expert) {
-    enum { CHAINS = THIN_WARPS / THIN_COPIERS };
+static __device__ __forceinline__ thin_copier thin_copier_of(const thin_args &args, unsigned char *shared,
+                                                             int32_t number) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    thin_work own = thin_work_of<TYPE>(args, shared, copier + lane % CHAINS * THIN_COPIERS);
-    own.expert = expert;
-    const int32_t tiles = own.end_tile - own.first_tile;
+    const thin_work own = thin_work_of<TYPE>(args, shared, number + lane % THIN_CHAINS * THIN_COPIERS);
+    const int32_t tiles = own.warp < args.warps ? own.end_tile - own.first_tile : 0;
     const int32_t slots = (own.chunks + thin_layout<TYPE>::chunks - 1) / thin_layout<TYPE>::chunks;
-    const int32_t rounds =
-        tiles > 0 && own.warp < args.warps ? (tiles + own.tile_step - 1) / own.tile_step : 0;
-    thin_copies copies = {own.first_tile, 0};
-    for (int32_t i = 0; i < args.stages; i++) {
-        thin_pass<TYPE>(own, copies);
+    const int32_t boxes = tiles > 0 ? (tiles + own.tile_step - 1) / own.tile_step * slots : 0;
+    const bool has_chain = lane < THIN_CHAINS && boxes > 0;
+    if (has_chain) {
+        for (int32_t slot = 0; slot < args.stages; slot++) {
+            sl_barrier_init(thin_barrier<TYPE>(own, slot), 1);
+            sl_barrier_init(thin_empty(own, slot), SL_ARRIVING_LANES);
+        }
+        sl_barriers_ready();
     }
-    const uint32_t empties = own.base + own.memory.empties + (uint32_t)(copier * args.stages) * 8;
-    const int32_t filled = rounds * slots - args.stages;
-    int32_t again[CHAINS], most = 0;
-    for (int i = 0; i < CHAINS; i++) {
-        again[i] = __shfl_sync(SL_FULL_WARP, filled, i);
+    return {own, {own.first_tile, 0}, number, __popc(__ballot_sync(SL_FULL_WARP, has_chain)), boxes};
+}
+
+/* Fills all slots, a few at a time: what is under way stands in front of x, and of what the kernels before
+ * this one read. */
+template <int TYPE> static __device__ __forceinline__ void thin_fill_slots(thin_copier &copier) {
+    const thin_work &own = copier.own;
+    const int32_t stages = own.args.stages;
+    const uint32_t fulls = own.base + own.memory.barriers + (uint32_t)(copier.number * stages) * 8;
+    int32_t chain = 0, slot = 0, came_chain = 0, came_slot = 0;
+#pragma unroll 1
+    for (int32_t n = 0; n < copier.chains * stages; n++) {
+        if (n >= own.args.under_way) {
+            if (came_slot < __shfl_sync(SL_FULL_WARP, copier.boxes, came_chain)) {
+                sl_barrier_wait(fulls + (uint32_t)(came_chain * THIN_COPIERS * stages + came_slot) * 8, 0);
+            }
+            came_chain = came_chain + 1 == copier.chains ? 0 : came_chain + 1;
+            came_slot += came_chain == 0;
+        }
+        if (own.lane == chain) {
+            thin_bring<TYPE>(own, copier.copies, slot);
+        }
+        __syncwarp();
+        chain = chain + 1 == copier.chains ? 0 : chain + 1;
+        slot += chain == 0;
+    }
+}
+
+/* And again, as they come free. */
+template <int TYPE> static __device__ __forceinline__ void thin_refill_slots(thin_copier &copier) {
+    const thin_work &own = copier.own;
+    const int32_t stages = own.args.stages;
+    const uint32_t empties = own.base + own.memory.empties + (uint32_t)(copier.number * stages) * 8;
+    int32_t again[THIN_CHAINS], most = 0;
+    for (int i = 0; i < THIN_CHAINS; i++) {
+        again[i] = __shfl_sync(SL_FULL_WARP, copier.boxes, i) - stages;
         most = max(most, again[i]);
     }
     int32_t slot = 0;
@@ -518,19 +561,55 @@ static __device__ __forceinline__ void thin_copy_on(const thin_args &args, unsig
 #pragma unroll 1
     for (int32_t n = 0; n < most; n++) {
 #pragma unroll
-        for (int i = 0; i < CHAINS; i++) {
+        for (int i = 0; i < THIN_CHAINS; i++) {
             if (n < again[i]) {
-                sl_barrier_wait(empties + (uint32_t)(i * THIN_COPIERS * args.stages + slot) * 8, parity);
-                if (lane == i) {
+                sl_barrier_wait(empties + (uint32_t)(i * THIN_COPIERS * stages + slot) * 8, parity);
+                if (own.lane == i) {
                     sl_fence_reads(); /* those of the warp that has come to the barrier */
-                    thin_bring<TYPE>(own, copies, slot);
+                    thin_bring<TYPE>(own, copier.copies, slot);
                 }
                 __syncwarp();
             }
         }
-        slot = slot + 1 == args.stages ? 0 : slot + 1;
+        slot = slot + 1 == stages ? 0 : slot + 1;
         parity ^= slot == 0;
     }
+}
+
+/* Barriers of the block: at the first all chains wait until copiers, which do not wait, have made the slots'
+ * barriers, at the other until all of x is there. Those from 1 on are of tiles. */
+enum {
+    THIN_HAS_BARRIERS = 0,
+    THIN_HAS_BARRIERS_THREADS = THIN_THREADS + THIN_COPIERS * SL_WARP,
+    THIN_HAS_X = THIN_WARPS + 1
+};
+
+/* The expert of a block, -1 where it has no row. */
+static __device__ __forceinline__ int32_t thin_expert(const sl_cuda_context &context, const thin_args &args,
+                                                      int32_t y_row) {
+    if (y_row >= sl_count(context, args.y.rows)) {
+        return -1;
+    }
+    return sl_i32(args.ids, y_row / context.experts_used)[y_row % context.experts_used];
+}
+
+template <int TYPE>
+static __device__ __forceinline__ void thin_copy(const sl_cuda_context &context, const thin_args &args,
+                                                 unsigned char *shared, int32_t number) {
+    thin_copier copier = thin_copier_of<TYPE>(args, shared, number);
+    __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"n"((int)THIN_HAS_BARRIERS), "n"((int)THIN_HAS_BARRIERS_THREADS)
+                 : "memory");
+    if (args.ids.data) {
+        sl_wait_for_inputs();
+        copier.own.expert = thin_expert(context, args, copier.own.y_row);
+        if (copier.own.expert < 0) {
+            return;
+        }
+    }
+    thin_fill_slots<TYPE>(copier);
+    sl_wait_for_inputs();
+    thin_refill_slots<TYPE>(copier);
 }
 #endif
 
@@ -542,42 +621,35 @@ static __global__ void __launch_bounds__(THIN_THREADS + THIN_COPIERS * SL_WARP, 
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char shared[];
     thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
-    const bool works = work.warp < args.warps && work.first_tile < work.end_tile;
-    const bool brings = works && work.lane == 0;
-    thin_copies copies = {work.first_tile, 0};
-    if (brings) {
-        for (int32_t slot = 0; slot < args.stages; slot++) {
-            sl_barrier_init(thin_barrier<TYPE>(work, slot), 1);
-            sl_barrier_init(thin_empty(work, slot), SL_ARRIVING_LANES);
-        }
-        sl_barriers_ready();
-    }
     sl_let_next_begin();
-    for (int32_t slot = 0; brings && slot < args.ahead; slot++) {
-        thin_bring<TYPE>(work, copies, slot);
-    }
-    __syncwarp();
-    sl_wait_for_inputs();
-    const int32_t count = sl_count(context, args.y.rows);
-    if (args.ids.data) {
-        if (work.y_row >= count) {
-            return;
-        }
-        work.expert = sl_i32(args.ids, work.y_row / context.experts_used)[work.y_row % context.experts_used];
-    }
     if (work.warp >= THIN_WARPS) {
-        __syncthreads();
-        thin_copy_on<TYPE>(args, shared, work.warp - THIN_WARPS, work.expert);
+        thin_copy<TYPE>(context, args, shared, work.warp - THIN_WARPS);
         return;
     }
-    thin_stage_x<TYPE>(work, copies, brings);
-    __syncthreads();
-    if (works) {
-        const int32_t valid = args.ids.data ? 1 : count;
-        thin_stream<TYPE, true>(work, copies, [&work, valid](const float(&sums)[4], int32_t round) {
-            thin_finish<TYPE>(work, sums, work.first_tile + round * work.tile_step, round, valid);
-        });
+    asm volatile("bar.sync %0, %1;" ::"n"((int)THIN_HAS_BARRIERS), "n"((int)THIN_HAS_BARRIERS_THREADS)
+                 : "memory");
+    int32_t valid = sl_count(context, args.y.rows);
+    if (args.ids.data) {
+        sl_wait_for_inputs();
+        work.expert = thin_expert(context, args, work.y_row);
+        if (work.expert < 0) {
+            return;
+        }
+        valid = 1;
     }
+    const auto begin = [&work] {
+        sl_wait_for_inputs();
+        thin_stage_x<TYPE>(work);
+        asm volatile("bar.sync %0, %1;" ::"n"((int)THIN_HAS_X), "n"((int)THIN_THREADS) : "memory");
+    };
+    if (work.warp >= args.warps || work.first_tile >= work.end_tile) {
+        begin();
+        return;
+    }
+    thin_copies copies = {};
+    thin_stream<TYPE, true>(work, copies, begin, [&work, valid](const float(&sums)[4], int32_t round) {
+        thin_finish<TYPE>(work, sums, work.first_tile + round * work.tile_step, round, valid);
+    });
 #else
     (void)context;
     (void)args;
@@ -597,6 +669,13 @@ template <int TYPE> static cudaError_t thin_make_maps(thin_args *args) {
                               args->gated.data ? THIN_ROWS / 2u : (uint32_t)THIN_ROWS, args->maps);
 }
 
+/* Copies that a warp's busiest chain takes. */
+template <int TYPE> static int32_t thin_boxes(const thin_args *args, int32_t chains) {
+    const int32_t columns = thin_layout<TYPE>::chunks * thin_layout<TYPE>::columns;
+    const int32_t range = sl_k16_range(args->weights[0].columns, args->ranges, 1);
+    return (range + columns - 1) / columns * ((chains + args->warps - 1) / args->warps);
+}
+
 /* As many warps as the busiest block has chains, and as many slots as there is room for. */
 template <int TYPE> static cudaError_t thin_fit(thin_args *args, int32_t blocks) {
     const int32_t chains = (args->tiles + blocks - 1) / blocks * args->ranges;
@@ -604,16 +683,18 @@ template <int TYPE> static cudaError_t thin_fit(thin_args *args, int32_t blocks)
     args->more = args->tiles % blocks;
     const int32_t most = THIN_WARPS / args->ranges * args->ranges;
     args->warps = chains < most ? chains : most;
-    const int32_t stages = THIN_RING / thin_sizes<TYPE>::slot;
-    args->stages = stages < THIN_STAGES ? stages : (int32_t)THIN_STAGES;
+    const int32_t in_ring = THIN_RING / thin_sizes<TYPE>::slot, boxes = thin_boxes<TYPE>(args, chains);
+    const int32_t stages = args->whole ? boxes : in_ring < THIN_STAGES ? in_ring : (int32_t)THIN_STAGES;
+    args->stages = stages < boxes ? stages : boxes < 2 ? 2 : boxes;
     while (args->stages > 2 && thin_memory_of<TYPE>(*args).bytes > THIN_BYTES) {
         args->stages--;
     }
     while (args->warps > args->ranges && thin_memory_of<TYPE>(*args).bytes > THIN_BYTES) {
         args->warps -= args->ranges;
     }
-    const int32_t ahead = THIN_AHEAD / (args->warps * thin_sizes<TYPE>::slot);
-    args->ahead = args->ids.data ? 0 : ahead < 1 ? 1 : ahead < args->stages ? ahead : args->stages;
+    const int32_t copiers = args->warps < THIN_COPIERS ? args->warps : (int32_t)THIN_COPIERS;
+    const int32_t under_way = THIN_UNDER_WAY / (copiers * thin_sizes<TYPE>::slot);
+    args->under_way = under_way > 1 ? under_way : 1;
     args->deals = args->each < 2 * (args->warps / args->ranges);
     return thin_memory_of<TYPE>(*args).bytes > THIN_BYTES ? cudaErrorInvalidConfiguration : cudaSuccess;
 }
@@ -641,7 +722,12 @@ static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *o
         args->tiles = (width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
     }
     const int32_t together = args->ids.data ? rows : 1;
-    const int32_t wanted = context->processors > together ? context->processors / together : 1;
+    int32_t wanted = context->processors > together ? context->processors / together : 1;
+    /* Where every second processor has room for all weights, the product behind this one comes up, and has
+     * its weights, on the others meanwhile. */
+    const int64_t all_bytes = (int64_t)args->tiles * THIN_ROWS * args->weights[0].row_bytes;
+    args->whole = !args->ids.data && wanted > 1 && all_bytes <= (int64_t)THIN_WHOLE * (wanted / 2);
+    wanted = args->whole ? wanted / 2 : wanted;
     /* As few as take no longer: processors without a block have room for the small kernels around. */
     const int32_t each = (args->tiles + wanted - 1) / wanted;
     const int32_t blocks = (args->tiles + each - 1) / each;

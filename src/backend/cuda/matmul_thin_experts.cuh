@@ -153,9 +153,11 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     __syncthreads();
     work.y_row = rank;
     if (works) {
-        thin_stream<TYPE, false>(work, copies, [&work](const float(&sums)[4], int32_t) {
-            thin_store_tile<TYPE>(work, sums, work.first_tile, 1);
-        });
+        thin_stream<TYPE, false>(
+            work, copies, [] {},
+            [&work](const float(&sums)[4], int32_t) {
+                thin_store_tile<TYPE>(work, sums, work.first_tile, 1);
+            });
     }
 #else
     (void)all;
@@ -202,19 +204,21 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     }
     thin_stage_row<TYPE>(work, rank, work.lane, SL_WARP);
     __syncwarp();
-    thin_stream<TYPE, false>(work, copies, [&](const float(&sums)[4], int32_t) {
-        const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
-        const int32_t output = work.first_tile * THIN_ROWS + work.lane / 4;
-        const float *bias = args.weights[0].bias;
-        if (work.lane % 4 == 0) {
-            bias = bias ? bias + (int64_t)work.expert * args.weights[0].rows + output : NULL;
-            for (int i = 0; i < 2; i++) {
-                const float sum = sums[2 * i] * scale;
-                const bool biased = bias && output + 8 * i < args.weights[0].rows;
-                outputs[rank * THIN_ROWS + work.lane / 4 + 8 * i] = biased ? sum + bias[8 * i] : sum;
+    thin_stream<TYPE, false>(
+        work, copies, [] {},
+        [&](const float(&sums)[4], int32_t) {
+            const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+            const int32_t output = work.first_tile * THIN_ROWS + work.lane / 4;
+            const float *bias = args.weights[0].bias;
+            if (work.lane % 4 == 0) {
+                bias = bias ? bias + (int64_t)work.expert * args.weights[0].rows + output : NULL;
+                for (int i = 0; i < 2; i++) {
+                    const float sum = sums[2 * i] * scale;
+                    const bool biased = bias && output + 8 * i < args.weights[0].rows;
+                    outputs[rank * THIN_ROWS + work.lane / 4 + 8 * i] = biased ? sum + bias[8 * i] : sum;
+                }
             }
-        }
-    });
+        });
     __syncthreads();
     const int32_t output = work.first_tile * THIN_ROWS + (int32_t)threadIdx.x;
     if (threadIdx.x < THIN_ROWS && output < args.weights[0].rows) {
