@@ -19,6 +19,9 @@
  * heads' launch follows, which then adds the ranges as it reads them (sl_cuda_skinny_ranges): no block waits
  * for another, and all processors can have one.
  *
+ * Before the inputs are there, weights are copied as far as the ring goes or pays, the first chunk's scales
+ * are made, and addresses of results found: what is read or run for the first time takes longest.
+ *
  * Groups of one part take turns at its chunks where a block has one tile, so that one decodes while another
  * waits. Scales and the first columns of the next chunk are made while products of this one run, and barriers
  * are asked before their answer is needed: three or four warps to a scheduler hide little by themselves.
@@ -46,10 +49,11 @@ enum {
     SKINNY_EXPERTS = 512,
     SKINNY_EXPERT_ROWS = 5, /* of the step: for fewer, experts are read row by row */
     SKINNY_SPLITS = 8,      /* most ranges */
-    SKINNY_PIECES = 512,    /* most parts of all ranges, where there are ranges */
-    SKINNY_SUBS = 2,        /* groups that take turns, at most */
-    SKINNY_STAGES = 4,      /* of x, where no groups take turns and rows are not few */
-    SKINNY_AT_ONCE = 4,     /* of them, that are read before they are added */
+    /* Most parts of all ranges, where there are ranges: at least SL_K16_RANGES for each of the processors. */
+    SKINNY_PIECES = 640,
+    SKINNY_SUBS = 2,    /* groups that take turns, at most */
+    SKINNY_STAGES = 4,  /* of x, where no groups take turns and rows are not few */
+    SKINNY_AT_ONCE = 4, /* of them, that are read before they are added */
     /* Chunks that are copied before the inputs are there: at least two, at once, and with few rows or weights
      * of many bytes as many as this holds. */
     SKINNY_FIRST = 2,
@@ -63,6 +67,7 @@ template <int ROWS> struct skinny_shape {
         stages = ROWS <= 64 ? 8 : 4, /* most */
         parts = ROWS <= 16 ? 4 : 3,  /* most consumers: what registers there are */
         ahead = ROWS <= 64,          /* whether columns are loaded a step before they are decoded */
+        finds = parts == 3,          /* whether there are registers for addresses of results, found ahead */
         threads = (parts + 1) * SKINNY_GROUP,
         consumer_registers = parts == 4 ? 104 : 152,
         copier_registers = parts == 4 ? 64 : 56,
@@ -349,7 +354,22 @@ static __device__ __forceinline__ void skinny_copy(uint32_t to, const unsigned c
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_bring_x(const skinny_work &work) {
+/* Before the inputs are there: how many stages come at once. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ int32_t skinny_expect_x(const skinny_work &work) {
+    enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
+    const int32_t ahead = min(work.args.stages, (work.end_chunk - work.first_chunk) * STAGES);
+#pragma unroll 1
+    for (int32_t i = 0; i < ahead; i++) {
+        sl_barrier_expect(skinny_barriers<TYPE, ROWS>::x_full(work.base, (uint32_t)i),
+                          skinny_shape<ROWS>::stage_bytes);
+    }
+    return ahead;
+}
+
+/* ahead: of skinny_expect_x. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_bring_x(const skinny_work &work, int32_t ahead) {
     typedef skinny_shape<ROWS> shape;
     typedef skinny_barriers<TYPE, ROWS> barriers;
     enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
@@ -364,9 +384,13 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_brin
                            full = barriers::x_full(work.base, slot);
             const int32_t chunk = skinny_chunk_at(work, work.first_chunk + stage / STAGES);
             const int32_t column = (chunk * STAGES + stage % STAGES) * (2 * SKINNY_STEP);
-            sl_barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+            if (ahead > 0) {
+                ahead--;
+            } else {
+                sl_barrier_wait(barriers::x_empty(work.base, slot), place.parity);
+                sl_barrier_expect(full, shape::stage_bytes);
+            }
             skinny_skip(&place, 1, (uint32_t)work.args.stages);
-            sl_barrier_expect(full, shape::stage_bytes);
             sl_box_copy(to, &work.args.x_map, column, 0, 0, full);
             sl_box_copy(to + shape::step_bytes, &work.args.x_map, column + SKINNY_STEP, 0, 0, full);
         }
@@ -630,13 +654,21 @@ static __device__ __forceinline__ void skinny_take(const skinny_work &work, cons
     __syncwarp();
 }
 
-/* The range's columns of a tile. */
+/* The group's first chunk of a tile. */
+template <int TYPE>
+static __device__ __forceinline__ skinny_spot skinny_first(const skinny_work &work, const skinny_lane &me,
+                                                           const skinny_places &places) {
+    const int32_t first = work.first_chunk + me.sub;
+    return {places.weights, first, skinny_shift<TYPE>(work, first), 0};
+}
+
+/* The range's columns of a tile. taken: the first chunk is already. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_consume(const skinny_work &work, const skinny_lane &me,
-                                                      skinny_places &places, float (&sums)[ROWS / 2]) {
+                                                      skinny_places &places, bool taken,
+                                                      float (&sums)[ROWS / 2]) {
     enum { AHEAD = skinny_looks<TYPE, ROWS>::AHEAD };
-    const int32_t first = work.first_chunk + me.sub;
-    skinny_spots spots = {{places.weights, first, skinny_shift<TYPE>(work, first), 0}, {{0, 0}, 0, 0, 0}};
+    skinny_spots spots = {skinny_first<TYPE>(work, me, places), {{0, 0}, 0, 0, 0}};
     skinny_spot &now = spots.now, &next = spots.next;
     if (now.chunk >= work.end_chunk) {
         return;
@@ -647,14 +679,17 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
         hands.a[i / 16][i % 16 / 4][i % 4] = 0;
     }
     if (AHEAD) {
-        skinny_take<TYPE, ROWS>(work, me, now);
+        if (!taken) {
+            skinny_take<TYPE, ROWS>(work, me, now);
+        }
         hands.decoder.load(skinny_look<TYPE>(work, me, now), 0);
     }
 #pragma unroll 1
     for (bool more = true; more;) {
-        if (!AHEAD) {
+        if (!AHEAD && !taken) {
             skinny_take<TYPE, ROWS>(work, me, now);
         }
+        taken = false;
         const int32_t turn = now.chunk + work.args.subs;
         next = {now.place, turn, skinny_shift<TYPE>(work, turn), now.turn ^ 1};
         skinny_skip(&next.place, (uint32_t)work.args.subs, (uint32_t)work.args.chunks);
@@ -784,6 +819,70 @@ static __device__ __forceinline__ void skinny_store_sums(const skinny_work &work
 #pragma unroll
         for (int i = 0; i + 4 * AT_ONCE < ROWS / 2; i++) { /* the next rows' */
             sums[i] = sums[i + 4 * AT_ONCE];
+        }
+    }
+}
+
+/* The same, found before the inputs are there, for the block's first tile; else the operands that it reads
+ * would come one after the other, from memory, when products are done. first: of row 0, or NULL: as above. */
+typedef struct skinny_exit {
+    unsigned char *first;
+    uint32_t row_bytes;
+    int32_t function; /* of gates, or -1 */
+} skinny_exit;
+
+static __device__ __forceinline__ skinny_exit skinny_exit_of(const skinny_work &work, const skinny_lane &me,
+                                                             const skinny_tile &tile) {
+    const skinny_args &args = work.args;
+    skinny_exit out = {NULL, 0, -1};
+    const skinny_part part = skinny_part_of(args, tile.part + me.part);
+    const bool gated = args.gated.data != NULL;
+    const int32_t output = part.output + (gated ? 8 : 16) * me.warp + me.lane / 4;
+    if (!part.weight || args.residual.data || part.weight->bias || (gated && args.weights[1].bias) ||
+        output + (gated ? 0 : 8) >= part.weight->rows) {
+        return out;
+    }
+    const int32_t column = part.weight->column + output, range = work.range * args.subs + me.sub;
+    const sl_cuda_operand &to = gated ? args.gated : args.y;
+    out.row_bytes = (uint32_t)to.row_bytes;
+    out.function = gated ? args.function : -1;
+    out.first = gated ? to.data + 2 * (int64_t)(to.column + output)
+                      : (unsigned char *)(sl_f32(to, 0) + column) + (uint32_t)range * args.range_bytes;
+    out.first += (uint64_t)(uint32_t)(me.lane % 4 * 2) * out.row_bytes;
+    return out;
+}
+
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void skinny_leave(const skinny_exit &out, int32_t lane, int32_t count,
+                                                    float (&sums)[ROWS / 2]) {
+    const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
+    unsigned char *to = out.first;
+    count -= lane % 4 * 2;
+    if (out.function < 0) {
+#pragma unroll
+        for (int i = 0; i < ROWS / 4; i++) { /* row i / 2 * 8 + i % 2 */
+            if (i / 2 * 8 + i % 2 < count) {
+                float *y = (float *)(to + (uint32_t)(i % 2) * out.row_bytes);
+                y[0] = sums[i / 2 * 4 + i % 2] * scale;
+                y[8] = sums[i / 2 * 4 + i % 2 + 2] * scale;
+            }
+            to += i % 2 ? (uint64_t)8 * out.row_bytes : 0;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int32_t row = 0; row < count; row += 8) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (row + i < count) {
+                *(uint16_t *)(to + (uint32_t)i * out.row_bytes) =
+                    sl_f32_to_bf16(sl_activate(out.function, sums[i] * scale) * (sums[i + 2] * scale));
+            }
+        }
+        to += (uint64_t)8 * out.row_bytes;
+#pragma unroll
+        for (int i = 0; i + 4 < ROWS / 2; i++) { /* the next rows' */
+            sums[i] = sums[i + 4];
         }
     }
 }
@@ -957,27 +1056,42 @@ static __device__ __forceinline__ void skinny_copy_weights(const skinny_work &wo
     }
 }
 
-/* Until inputs are there: which tiles and rows there are. By every thread. */
+/* Until inputs are there: which tiles and rows there are. By every thread. The step block is there before. */
 template <int ROWS> static __device__ __forceinline__ void skinny_begin(skinny_work *work) {
+    if (!work->args.list) {
+        work->rows = skinny_count(work->context, work->args.y.rows);
+    }
     sl_wait_for_inputs();
     if (work->args.list) {
         work->tiles = skinny_plan<ROWS>(work->args, work->plan) * work->blocks;
-    } else {
-        work->rows = skinny_count(work->context, work->args.y.rows);
     }
 }
 
 template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_consume_all(skinny_work &work) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)skinny_shape<ROWS>::consumer_registers));
-    skinny_begin<ROWS>(&work);
     const skinny_lane me = skinny_lane_of<TYPE, ROWS>(work);
     enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
     skinny_places places = {{(uint32_t)me.sub, 0}, {(uint32_t)(me.sub * STAGES), 0}, -1};
+    bool taken = !work.args.list && work.first_chunk + me.sub < work.end_chunk;
+    skinny_exit out = {NULL, 0, -1};
+    if (taken) { /* weights do not wait for the inputs */
+        skinny_take<TYPE, ROWS>(work, me, skinny_first<TYPE>(work, me, places));
+        if (skinny_shape<ROWS>::finds && !skinny_meets(work.args) &&
+            work.first_tile + work.tile_step >= work.tiles) {
+            out = skinny_exit_of(work, me, skinny_find<ROWS>(work, work.first_tile));
+        }
+    }
+    skinny_begin<ROWS>(&work);
 #pragma unroll 1
     for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
         const skinny_tile tile = skinny_find<ROWS>(work, index);
         float sums[ROWS / 2] = {};
-        skinny_consume<TYPE, ROWS>(work, me, places, sums);
+        skinny_consume<TYPE, ROWS>(work, me, places, taken, sums);
+        taken = false;
+        if (out.first) {
+            skinny_leave<TYPE, ROWS>(out, me.lane, tile.count, sums);
+            continue;
+        }
         if (!skinny_meets(work.args)) {
             skinny_store_sums<TYPE, ROWS>(work, me, tile, sums);
             __syncwarp();
@@ -1003,8 +1117,10 @@ static __device__ __forceinline__ void skinny_copy_all(skinny_work &work, skinny
             skinny_bring_chunk<TYPE, ROWS>(work, &copies);
         }
     }
+    int32_t ahead = 0;
     if (warp == 1 && leads && !args.list) {
         asm volatile("prefetch.tensormap [%0];" ::"l"(&args.x_map) : "memory");
+        ahead = skinny_expect_x<TYPE, ROWS>(work);
     }
     __syncwarp();
     skinny_begin<ROWS>(&work);
@@ -1015,7 +1131,7 @@ static __device__ __forceinline__ void skinny_copy_all(skinny_work &work, skinny
     } else if (args.list) {
         skinny_gather_x<TYPE, ROWS>(work, warp - 1);
     } else if (warp == 1 && leads) {
-        skinny_bring_x<TYPE, ROWS>(work);
+        skinny_bring_x<TYPE, ROWS>(work, ahead);
     }
     __syncwarp();
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -1120,7 +1236,10 @@ static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t proce
             const int32_t tiles = (all_parts + parts - 1) / parts;
             const int32_t room = splits > 2 ? processors - processors / 11 : processors;
             const int64_t rounds = (tiles * splits + room - 1) / room;
-            const int32_t subs = rounds == 1 && parts == 1 && splits != wanted ? TURNS : 1;
+            /* A range's halves alternate, so the first has one chunk more at most. */
+            const bool halves = !wanted || (int)skinny_layout<TYPE>::columns == (int)SKINNY_RANGE ||
+                                ranges % (2 * splits) == 0;
+            const int32_t subs = rounds == 1 && parts == 1 && splits != wanted && halves ? TURNS : 1;
             if (wanted ? splits * subs != wanted : splits > 1 && tiles > room / splits) {
                 continue;
             }
