@@ -238,6 +238,10 @@ static void run_store_wait(ptx_call &call, const ptx_instruction &instruction) {
 static void run_prefetch(ptx_call &, const ptx_instruction &) {
 }
 
+static void run_policy(ptx_call &call, const ptx_instruction &instruction) {
+    ptx_set(call, instruction.operands[0], 0, 8);
+}
+
 /* ---- decoding ---- */
 
 static bool decode_to_shared(ptx_decoder &decoder, int dimensions) {
@@ -275,6 +279,13 @@ static void decode_to_global(ptx_decoder &decoder, int dimensions) {
 
 bool ptx_decode_bulk(ptx_decoder &decoder) {
     ptx_instruction &instruction = *decoder.instruction;
+    if (decoder.name == "createpolicy" && ptx_take(decoder, "fractional")) {
+        ptx_take_ordering(decoder);
+        ptx_take_type(decoder);
+        ptx_count(decoder, 2, -1);
+        instruction.run = run_policy;
+        return true;
+    }
     if (decoder.name != "cp" || !ptx_take(decoder, "async") || !ptx_take(decoder, "bulk")) {
         return false;
     }

@@ -92,11 +92,38 @@ static __device__ __forceinline__ void sl_bulk_copy(uint32_t to, const void *fro
         : "memory");
 }
 
+/* The same of what is read once, as weights are in a step: its lines leave L2 first. */
+static __device__ __forceinline__ void sl_bulk_copy_once(uint32_t to, const void *from, uint32_t bytes,
+                                                         uint32_t barrier) {
+    asm volatile(
+        "{\n"
+        ".reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], "
+        "%2, [%3], policy;\n"
+        "}" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 /* Of a tensor: the box whose first element is at (column, row, layer). */
 static __device__ __forceinline__ void sl_box_copy(uint32_t to, const CUtensorMap *map, int32_t column,
                                                    int32_t row, int32_t layer, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(layer), "r"(barrier)
+                 : "memory");
+}
+
+/* The same as sl_bulk_copy_once. */
+static __device__ __forceinline__ void sl_box_copy_once(uint32_t to, const CUtensorMap *map, int32_t column,
+                                                        int32_t row, int32_t layer, uint32_t barrier) {
+    asm volatile("{\n"
+                 ".reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4}], [%5], policy;\n"
+                 "}" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(layer), "r"(barrier)
                  : "memory");
 }

@@ -65,7 +65,7 @@ enum {
 template <int ROWS> struct skinny_shape {
     enum {
         stages = ROWS <= 64 ? 8 : 4, /* most */
-        parts = ROWS <= 16 ? 4 : 3,  /* most consumers: what registers there are */
+        parts = ROWS <= 8 ? 4 : 3,   /* most consumers: what registers there are */
         ahead = ROWS <= 64,          /* whether columns are loaded a step before they are decoded */
         finds = parts == 3,          /* whether there are registers for addresses of results, found ahead */
         threads = (parts + 1) * SKINNY_GROUP,
@@ -334,9 +334,9 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
         const skinny_part part = skinny_part_of(args, tile.part + i);
         const CUtensorMap *map = &args.maps[part.segment];
         const bool gated = args.gated.data != NULL;
-        sl_box_copy(to, map, column, part.output, tile.expert, full);
-        sl_box_copy(to + box, gated ? &args.maps[1] : map, column, part.output + (gated ? 0 : SKINNY_BOX),
-                    tile.expert, full);
+        sl_box_copy_once(to, map, column, part.output, tile.expert, full);
+        sl_box_copy_once(to + box, gated ? &args.maps[1] : map, column,
+                         part.output + (gated ? 0 : SKINNY_BOX), tile.expert, full);
         to += 2 * box;
     }
     skinny_skip(&copies->place, 1, (uint32_t)args.chunks);
