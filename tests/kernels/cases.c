@@ -249,6 +249,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 133, .columns = 2304, .outputs = {72, 40}, .shift = 8, .bias = true, .aligned = true},
     {.rows = 132, .columns = 8704, .outputs = {24}, .aligned = true, .how = OUTLIERS},
     {.rows = 4, .columns = 8448, .outputs = {40}, .residual = true},
+    {.rows = 8, .columns = 8704, .outputs = {136, 24}, .residual = true}, /* ranges of two lengths */
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
     {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},

@@ -433,6 +433,19 @@ SL_CUDA_RUN(sl_cuda_gated_thin);
 const char *sl_cuda_thin_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_cuda_gated_thin_declines(const sl_fusion *fusion, const sl_fusion_query *query);
 cudaError_t sl_cuda_thin_prepare(int device);
+/* matmul_slim.cu: the same class for up to 8 rows, of more than thin takes */
+SL_CUDA_RUN(sl_cuda_linear_slim_f16);
+SL_CUDA_RUN(sl_cuda_linear_slim_bf16);
+SL_CUDA_RUN(sl_cuda_linear_slim_q8_0);
+SL_CUDA_RUN(sl_cuda_linear_slim_q4_0);
+SL_CUDA_RUN(sl_cuda_linear_slim_q4_k);
+SL_CUDA_RUN(sl_cuda_linear_slim_q5_k);
+SL_CUDA_RUN(sl_cuda_linear_slim_q6_k);
+SL_CUDA_RUN(sl_cuda_gated_slim);
+SL_CUDA_RANGES(sl_cuda_slim_ranges); /* as sl_cuda_skinny_ranges */
+const char *sl_cuda_slim_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+const char *sl_cuda_gated_slim_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+cudaError_t sl_cuda_slim_prepare(void); /* by sl_cuda_skinny_prepare */
 /* mmq_*.cu: int8 tensor cores, the class of `few` and `many`; `mmq_batch` for few to middling rows,
  * `mmq_tile` for many */
 SL_CUDA_RUN(sl_cuda_linear_mmq_batch_q8_0);

@@ -16,7 +16,8 @@ cudaError_t sl_cuda_skinny_prepare(int device) {
     code = code ? code : skinny_prepare_type<SL_QTYPE_BF16>();
     code = code ? code : sl_cuda_skinny_prepare_legacy();
     code = code ? code : sl_cuda_skinny_prepare_kquants();
-    return code ? code : sl_cuda_skinny_prepare_small();
+    code = code ? code : sl_cuda_skinny_prepare_small();
+    return code ? code : sl_cuda_slim_prepare();
 }
 
 const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -94,6 +95,9 @@ SL_CUDA_RUN(sl_cuda_gated_skinny) {
 }
 
 SL_CUDA_RANGES(sl_cuda_skinny_ranges) {
+    if (op->kernel->kernel.declines == sl_cuda_slim_declines) {
+        return sl_cuda_slim_ranges(context, op, stream, ranges);
+    }
     switch (op->weights[0].type) {
     case SL_QTYPE_F16:
         return sl_cuda_ranges_skinny_f16(context, op, stream, ranges);
@@ -141,8 +145,9 @@ uint64_t sl_cuda_skinny_workspace(const sl_kernel *kernel, const sl_kernel_query
 
 const char *sl_cuda_ranges_reason(const sl_fusion_query *query) {
     const sl_op *op = &query->ops[0];
-    if (query->kernels[0]->declines != sl_cuda_skinny_declines) {
-        return "is for products of skinny";
+    if (query->kernels[0]->declines != sl_cuda_skinny_declines &&
+        query->kernels[0]->declines != sl_cuda_slim_declines) {
+        return "is for products of skinny and slim";
     }
     bool plain = op->in[1].value == SL_NONE && op->in[2].value == SL_NONE && op->in[3].value == SL_NONE;
     int32_t parts = 0;

@@ -142,6 +142,7 @@
     }
 #define K16S(ID, type_name, most_error)                                                                      \
     K16(ID, type_name, thin, 0, 4, sl_cuda_thin_declines, NULL, most_error),                                 \
+        K16(ID, type_name, slim, 5, 8, sl_cuda_slim_declines, sl_cuda_skinny_workspace, most_error),         \
         K16(ID, type_name, skinny, 1, 128, sl_cuda_skinny_declines, sl_cuda_skinny_workspace, most_error),   \
         K16_CUBLAS(ID, type_name, most_error),                                                               \
         K16(ID, type_name, wgmma, 9, 0, sl_cuda_k16_wgmma_declines, NULL, most_error)
@@ -543,6 +544,8 @@ static const sl_cuda_fusion fused[] = {
     FUSION(sl_cuda_gated_skinny, sl_cuda_gated_skinny_declines, "linear-skinny+activate+quantize",
            SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_gated_thin, sl_cuda_gated_thin_declines, "linear-thin+activate+quantize", SL_OP_LINEAR,
+           SL_OP_ACTIVATE, SL_OP_QUANTIZE),
+    FUSION(sl_cuda_gated_slim, sl_cuda_gated_slim_declines, "linear-slim+activate+quantize", SL_OP_LINEAR,
            SL_OP_ACTIVATE, SL_OP_QUANTIZE),
     FUSION(sl_cuda_ranges_heads, sl_cuda_ranges_heads_declines, "linear-skinny+norms+rope+cache_write",
            SL_OP_LINEAR, SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE),
