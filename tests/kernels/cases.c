@@ -260,7 +260,11 @@ static const linear_shape linear_shapes[] = {
     {.rows = 5, .columns = 3328, .outputs = {330, 70, 1}, .bias = true, .residual = true, .how = OUTLIERS},
     {.rows = 4, .columns = 4096, .outputs = {700}, .raw = true}, /* every warp of wide has a chunk */
     {.rows = 3, .columns = 3072, .outputs = {33, 100}, .shift = 3},
-    {.rows = 3, .columns = 512, .outputs = {25400, 5100}, .raw = true}, /* twelve tiles for every processor */
+    {.rows = 1,
+     .columns = 512,
+     .outputs = {25400, 5100},
+     .raw = true,
+     .single = true}, /* 14 tiles a processor */
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 

@@ -43,6 +43,7 @@ typedef struct thin_args {
     bool deals;
     int32_t ranges, warps, stages; /* warps: that have chains, a multiple of ranges */
     int32_t under_way;             /* slots of a copier that are on their way at once, before all are full */
+    uint32_t exponent;             /* THIN_EXPONENT */
     bool whole;                    /* rings have room for all of a block's weights */
     int32_t rows;                  /* of x; 1 with experts, whose rows are blockIdx.y */
     sl_cuda_operand x, ids, residual, y;
@@ -138,12 +139,12 @@ static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_co
     sl_barrier_expect(full, THIN_ROWS * layout::stride);
     if (args.gated.data) {
         const int32_t row = copies.tile * (THIN_ROWS / 2);
-        sl_box_copy(to, &args.maps[0], column, row, work.expert, full);
-        sl_box_copy(to + THIN_ROWS / 2 * layout::stride, &args.maps[1], column, row, work.expert, full);
+        sl_box_copy_once(to, &args.maps[0], column, row, work.expert, full);
+        sl_box_copy_once(to + THIN_ROWS / 2 * layout::stride, &args.maps[1], column, row, work.expert, full);
     } else {
         const int32_t segment = thin_segment(args, copies.tile);
-        sl_box_copy(to, &args.maps[segment], column, (copies.tile - args.first_tile[segment]) * THIN_ROWS,
-                    work.expert, full);
+        sl_box_copy_once(to, &args.maps[segment], column,
+                         (copies.tile - args.first_tile[segment]) * THIN_ROWS, work.expert, full);
     }
     thin_pass<TYPE>(work, copies);
 }
@@ -436,7 +437,7 @@ static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_c
                     thin_multiply(d, a[0][1], x[0].z, x[0].w);
                     quants[step % 2].template run<1>(a[1]);
                     if (step == SCALED) {
-                        thin_scales<TYPE>(header, upper, me.scales + put);
+                        thin_scales<TYPE>(header, upper, me.scales + put, work.args.exponent);
                     }
                     if (step == STEPS - 2) { /* the next chunk's scales are there */
                         __syncwarp();
@@ -708,6 +709,7 @@ static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *o
     sl_linear_fill(context, op, args);
     args->ids = op->in[1];
     args->tiles = sl_linear_cut(op, THIN_ROWS, args->first_tile);
+    args->exponent = THIN_EXPONENT;
     args->ranges = sl_k16_ranges(op, context->processors);
     args->rows = args->ids.data ? 1 : rows;
     if (gated) {

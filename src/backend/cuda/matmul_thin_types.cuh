@@ -61,9 +61,17 @@ static __device__ __forceinline__ uint32_t thin_half_of(uint32_t pair, int which
 /* ---- scales: two lanes to a row, each with half of the chunk; read as `header`, later made and stored ----
  */
 
+/* skinny_byte_times. exponent: THIN_EXPONENT, where the compiler knows it selectors take a register each. */
+#define THIN_EXPONENT 0x4b000000u
+static __device__ __forceinline__ float thin_byte_times(uint32_t word, uint32_t i, uint32_t exponent,
+                                                        float factor, float less) {
+    return fmaf(__uint_as_float(__byte_perm(word, exponent, 0x7440u + i)), factor, less);
+}
+
 /* Of Q4_K and Q5_K: scale and constant of a group in a word. */
 template <int TYPE>
-static __device__ __forceinline__ void thin_k_scales(uint4 header, int32_t half, unsigned char *to) {
+static __device__ __forceinline__ void thin_k_scales(uint4 header, int32_t half, unsigned char *to,
+                                                     uint32_t exponent) {
     const float middle = TYPE == SL_QTYPE_Q4_K ? 7.5f : 15.5f, next = TYPE == SL_QTYPE_Q4_K ? 16.0f : 1.0f;
     const uint32_t lows = half ? header.w : header.y, highs = half ? header.y >> 2 : header.y;
     const uint32_t low_mins = half ? header.w >> 4 : header.z, high_mins = half ? header.z >> 2 : header.z;
@@ -76,10 +84,10 @@ static __device__ __forceinline__ void thin_k_scales(uint4 header, int32_t half,
     for (int i = 0; i < 4; i++) {
         const float center = (i % 2 ? middle * next : middle) * SKINNY_BIT;
         const float factor = i % 2 ? all * (1.0f / next) : all;
-        const float scale = skinny_byte_times(scales, (uint32_t)i, factor, factor * -8388608.0f);
+        const float scale = thin_byte_times(scales, (uint32_t)i, exponent, factor, factor * -8388608.0f);
         const float taken = __uint_as_float(sl_bf16_pair(0.0f, scale));
         out[i] = sl_bf16_pair(
-            scale, fmaf(center, scale - taken, skinny_byte_times(mins, (uint32_t)i, min, less_min)));
+            scale, fmaf(center, scale - taken, thin_byte_times(mins, (uint32_t)i, exponent, min, less_min)));
     }
     *(uint4 *)(to + 16 * half) = make_uint4(out[0], out[1], out[2], out[3]);
 }
@@ -104,9 +112,10 @@ template <int TYPE> static __device__ __forceinline__ uint4 thin_header(uint32_t
 }
 
 template <int TYPE>
-static __device__ __forceinline__ void thin_scales(uint4 header, int32_t half, unsigned char *to) {
+static __device__ __forceinline__ void thin_scales(uint4 header, int32_t half, unsigned char *to,
+                                                   uint32_t exponent = THIN_EXPONENT) {
     if constexpr (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
-        thin_k_scales<TYPE>(header, half, to);
+        thin_k_scales<TYPE>(header, half, to, exponent);
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
         const float all = sl_half_of(header.z) * SKINNY_UP;
         const uint32_t words[2] = {header.x, header.y};
