@@ -272,7 +272,7 @@ SL_CUDA_RUN(sl_cuda_linear_stream_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_stream_q4_k);
 SL_CUDA_RUN(sl_cuda_linear_held_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_held_q4_k);
-SL_CUDA_RUN(sl_cuda_linear_wide_q8_0); /* as held, for 3072 to 4096 columns */
+SL_CUDA_RUN(sl_cuda_linear_wide_q8_0); /* as held, for 3072 columns and more */
 SL_CUDA_RUN(sl_cuda_linear_ring_q8_0);
 SL_CUDA_RUN(sl_cuda_linear_ring_q4_0);
 SL_CUDA_RUN(sl_cuda_linear_ring_q4_k);

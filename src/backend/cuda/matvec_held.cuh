@@ -49,6 +49,7 @@ typedef struct held_args {
     int32_t pairs, per_phase, phases; /* pairs of chunks of a row, of all phases but the last */
     int32_t teams;                    /* a power of two */
     int32_t group;                    /* tiles between which x is loaded and outputs are kept */
+    bool dealt; /* blocks take granules in turns, not ranges of them; EXACT ones alone */
 } held_args;
 
 /* ---- x ---- */
@@ -314,6 +315,15 @@ static __device__ __forceinline__ int32_t held_place(const sl_matvec_args &op, i
     return segment;
 }
 
+/* Tile i of the block, where it has every gridDim.x-th granule. */
+static __device__ __forceinline__ int32_t held_dealt(const held_args &args, int32_t i) {
+    if (!args.dealt) {
+        return i;
+    }
+    const int32_t blocks = (int32_t)gridDim.x, block = (int32_t)blockIdx.x;
+    return args.op.activates ? (i / 4 * blocks + block) * 4 + i % 4 : i * blocks + block;
+}
+
 /* Tile `tile` of the group that begins at `begin`, in a phase. */
 typedef struct held_cursor {
     int32_t begin, phase, tile;
@@ -563,10 +573,11 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
                           count = min(args.teams, stop - tile);
 #pragma unroll 1
             for (int32_t team = 0; team < count; team++) {
+                const int32_t placed = EXACT ? held_dealt(args, tile + team) : tile + team;
                 float4 *kept = (float4 *)memory.kept + (tile + team - here.begin) * SL_WARP + lane;
                 held_target target = {};
                 if (last && !args.op.activates) {
-                    target = held_target_of(args.op, tile + team, stores);
+                    target = held_target_of(args.op, placed, stores);
                 }
                 if (team == 0) {
                     sl_barrier_wait(memory.full + 8 * (uint32_t)buffer,
@@ -584,10 +595,10 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
                 if (!last) {
                     *kept = value;
                 } else if (args.op.activates) {
-                    held_activate(args.op, tile + team, stores, four, values);
+                    held_activate(args.op, placed, stores, four, values);
                 } else {
                     int32_t row;
-                    held_store(args.op, target, args.op.weights[held_place(args.op, tile + team, &row)].bias,
+                    held_store(args.op, target, args.op.weights[held_place(args.op, placed, &row)].bias,
                                four);
                 }
             }
@@ -645,8 +656,8 @@ static __device__ __forceinline__ void held_copy_next(const held_args &args, hel
     if (threadIdx.x % SL_WARP == 0) {
         const uint32_t barrier = warp->barriers + 8 * slot;
         sl_barrier_expect(barrier, shape::SLOT);
-        sl_box_copy(sl_shared_address(warp->slots + slot * shape::SLOT), &args.maps[segment],
-                    chunk * (sl_chunk_shape<TYPE>::BYTES / 2), row, 0, barrier);
+        sl_box_copy_once(sl_shared_address(warp->slots + slot * shape::SLOT), &args.maps[segment],
+                         chunk * (sl_chunk_shape<TYPE>::BYTES / 2), row, 0, barrier);
     }
     if (++warp->item == shape::ITEMS) {
         warp->item = 0;

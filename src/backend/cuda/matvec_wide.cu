@@ -7,7 +7,9 @@ const char *sl_cuda_wide_declines(const sl_kernel *kernel, const sl_kernel_query
         return why;
     }
     const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
-    return columns < WIDE_LEAST_COLUMNS || columns > WIDE_MOST_COLUMNS ? "takes 3072 to 4096 columns" : NULL;
+    return columns < WIDE_LEAST_COLUMNS || (columns > WIDE_PHASE && columns % WIDE_PHASE != 0)
+               ? "takes 3072 to 4096 columns, or a multiple of 4096"
+               : NULL;
 }
 
 SL_CUDA_RUN(sl_cuda_linear_wide_q8_0) {

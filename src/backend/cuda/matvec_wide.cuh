@@ -1,6 +1,7 @@
-/* Matrix products of Q8_0 with 2 to 8 rows of x and at most 4096 columns at the rate the memory can be read,
- * for Hopper. As held (matvec_held.cuh), but each of sixteen warps has one chunk of 256 columns, weights come
- * as boxes of 1024 columns for four of them, and a warp of its own copies. Class "q8_32/256". */
+/* Matrix products of Q8_0 with 2 to 8 rows of x at the rate the memory can be read, for Hopper. As held
+ * (matvec_held.cuh), but each of sixteen warps has one chunk of 256 columns of a phase, weights come as boxes
+ * of 1024 columns for four of them, and a warp of its own copies. Blocks take tiles in turns and not ranges
+ * of them, so that what is under way lies side by side. Class "q8_32/256". */
 #ifndef SL_BACKEND_CUDA_MATVEC_WIDE_CUH
 #define SL_BACKEND_CUDA_MATVEC_WIDE_CUH
 
@@ -26,12 +27,15 @@ enum {
     WIDE_X_VALUES = SL_TILE_X * SL_CHUNK,
     WIDE_X_SCALES = SL_TILE_X * WIDE_X_ROW,
     WIDE_SUMS = HELD_FINISHERS * WIDE_WARPS * HELD_SUMS * 4,
+    WIDE_KEPT = HELD_KEPT * HELD_TILE * 4, /* outputs of the tiles of a group, between phases */
     WIDE_BARRIERS = 8 * (2 * WIDE_SLOTS + 2 * HELD_FINISHERS + WIDE_WARPS),
     /* x begins at a multiple of 1024, as its tensor map moves pieces by address */
     WIDE_BYTES = 1024 + WIDE_WARPS * (WIDE_X_VALUES + 2 * WIDE_X_SCALES) + WIDE_SLOTS * WIDE_SLOT +
-                 WIDE_SUMS + WIDE_BARRIERS,
+                 WIDE_SUMS + WIDE_KEPT + WIDE_BARRIERS,
     WIDE_LEAST_COLUMNS = 3072, /* of fewer, too many warps have none */
-    WIDE_MOST_COLUMNS = WIDE_WARPS * SL_CHUNK
+    /* Of a phase. More columns are whole phases, as the order of barriers asks for warps with boxes in all.
+     */
+    WIDE_PHASE = WIDE_WARPS * SL_CHUNK
 };
 
 /* A lane's part of a chunk of x; scales_at: [group][row]. */
@@ -56,58 +60,73 @@ typedef struct wide_memory {
 
 #if __CUDA_ARCH__ >= 900
 
-/* All boxes of the block, tile after tile; by one thread. */
+/* Boxes of a tile's columns of a phase. */
+static __device__ __forceinline__ int32_t wide_boxes(const held_args &args, int32_t phase) {
+    return (min(args.op.chunks - phase * WIDE_WARPS, (int32_t)WIDE_WARPS) + WIDE_SHARE - 1) / WIDE_SHARE;
+}
+
+/* All boxes of the block, tile after tile of a group, phase after phase; by one thread. */
 static __device__ __forceinline__ void wide_copy_all(const held_args &args, const wide_memory &memory,
-                                                     int32_t begin, int32_t end) {
-    const int32_t boxes = (args.op.chunks + WIDE_SHARE - 1) / WIDE_SHARE, count = (end - begin) * boxes;
-    int32_t tile = begin, box = 0;
-    uint32_t slot = 0, parity = 1, arriving = 0, there = 0;
-    bool waited = false;
+                                                     held_cursor at, int32_t end) {
+    uint32_t count = 0, slot = 0, parity = 1, arriving = 0, there = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < count; i++) {
-        if (i == WIDE_SLOTS) {
-            sl_wait_for_inputs();
-            waited = true;
+    while (at.begin < end) {
+        const int32_t stop = held_stop(args, at, end), boxes = wide_boxes(args, at.phase);
+        int32_t tile = at.begin, box = 0;
+#pragma unroll 1
+        while (tile < stop) {
+            if (count == WIDE_SLOTS) {
+                sl_wait_for_inputs();
+            }
+            sl_barrier_wait(memory.empty + 8 * slot, parity);
+            if (count >= WIDE_FLIGHT) {
+                sl_barrier_wait(memory.full + 8 * arriving, there);
+                there ^= arriving + 1 == WIDE_SLOTS;
+                arriving = arriving + 1 == WIDE_SLOTS ? 0 : arriving + 1;
+            }
+            int32_t row;
+            const int32_t segment = held_place(args.op, held_dealt(args, tile), &row);
+            sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
+            sl_box_copy_once(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
+                             (at.phase * WIDE_WARPS + box * WIDE_SHARE) * (WIDE_CHUNK_BYTES / 8), row, 0,
+                             memory.full + 8 * slot);
+            count++;
+            tile += box + 1 == boxes;
+            box = box + 1 == boxes ? 0 : box + 1;
+            parity ^= slot + 1 == WIDE_SLOTS;
+            slot = slot + 1 == WIDE_SLOTS ? 0 : slot + 1;
         }
-        sl_barrier_wait(memory.empty + 8 * slot, parity);
-        if (i >= WIDE_FLIGHT) {
-            sl_barrier_wait(memory.full + 8 * arriving, there);
-            there ^= arriving + 1 == WIDE_SLOTS;
-            arriving = arriving + 1 == WIDE_SLOTS ? 0 : arriving + 1;
-        }
-        int32_t row;
-        const int32_t segment = held_place(args.op, tile, &row);
-        sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
-        sl_box_copy(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
-                    box * (WIDE_SHARE * WIDE_CHUNK_BYTES / 8), row, 0, memory.full + 8 * slot);
-        tile += box + 1 == boxes;
-        box = box + 1 == boxes ? 0 : box + 1;
-        parity ^= slot + 1 == WIDE_SLOTS;
-        slot = slot + 1 == WIDE_SLOTS ? 0 : slot + 1;
+        held_leave(args, 0, end, &at);
     }
-    if (!waited) {
+    if (count <= WIDE_SLOTS) {
         sl_wait_for_inputs();
     }
 }
 
-/* x of chunk `warp`, which comes to the warp's shared memory. */
-static __device__ __forceinline__ void wide_load_x(const held_args &args, const wide_memory &memory,
-                                                   int32_t warp, wide_x *x) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    const uint32_t barrier = memory.x + 8 * (uint32_t)warp;
-    unsigned char *values = memory.values + warp * WIDE_X_VALUES;
-    float *staged = (float *)(void *)(memory.scales + 2 * warp * WIDE_X_SCALES);
-    float *scales = staged + WIDE_X_SCALES / 4;
-    if (lane == 0) {
+/* Asks for x of a chunk, which comes to the warp's shared memory. */
+static __device__ __forceinline__ void wide_bring_x(const held_args &args, const wide_memory &memory,
+                                                    int32_t warp, int32_t chunk) {
+    if (threadIdx.x % SL_WARP == 0) {
+        const uint32_t barrier = memory.x + 8 * (uint32_t)warp;
+        const uint32_t values = sl_shared_address(memory.values + warp * WIDE_X_VALUES);
         sl_barrier_expect(barrier, WIDE_X_VALUES + WIDE_X_SCALES);
         for (int h = 0; h < 2; h++) {
-            sl_box_copy(sl_shared_address(values) + (uint32_t)(h * HELD_X_VALUES), &args.values,
-                        128 * (2 * warp + h), 0, 0, barrier);
+            sl_box_copy(values + (uint32_t)(h * HELD_X_VALUES), &args.values, 128 * (2 * chunk + h), 0, 0,
+                        barrier);
         }
-        sl_box_copy(sl_shared_address(staged), &args.scales, WIDE_X_ROW * warp, 0, 0, barrier);
+        sl_box_copy(sl_shared_address(memory.scales + 2 * warp * WIDE_X_SCALES), &args.scales,
+                    WIDE_X_ROW * chunk, 0, 0, barrier);
     }
-    __syncwarp();
-    sl_barrier_wait(barrier, 0);
+}
+
+/* What was asked for `loads` times before. */
+static __device__ __forceinline__ void wide_place_x(const wide_memory &memory, int32_t warp, uint32_t loads,
+                                                    wide_x *x) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    const unsigned char *values = memory.values + warp * WIDE_X_VALUES;
+    float *staged = (float *)(void *)(memory.scales + 2 * warp * WIDE_X_SCALES);
+    float *scales = staged + WIDE_X_SCALES / 4;
+    sl_barrier_wait(memory.x + 8 * (uint32_t)warp, loads & 1);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t at = lane + i * SL_WARP;
@@ -118,58 +137,87 @@ static __device__ __forceinline__ void wide_load_x(const held_args &args, const 
         x->held[g] = held_values<SL_QTYPE_Q8_0>(
             (const uint32_t *)(const void *)(values + g / 4 * HELD_X_VALUES), g % 4, lane);
     }
+    sl_fence_reads();
     __syncwarp();
     x->scales_at = scales + lane % 4 * 2;
 }
 
-static __device__ __forceinline__ void wide_multiply_all(const held_args &args, const wide_memory &memory,
-                                                         int32_t warp, int32_t begin, int32_t end) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP,
-                  boxes = (args.op.chunks + WIDE_SHARE - 1) / WIDE_SHARE;
-    const bool reads = warp / WIDE_SHARE < boxes, works = warp < args.op.chunks;
-    int32_t turns[HELD_FINISHERS] = {};
-    uint32_t slot = (uint32_t)(warp / WIDE_SHARE), parity = 0;
-    wide_x x;
-    if (works) {
-        wide_load_x(args, memory, warp, &x);
-    }
-    sl_let_next_begin();
-#pragma unroll 1
-    for (int32_t tile = begin, turn = 0; tile < end; tile++, turn++) {
-        const int32_t finisher = held_finisher(args, turn), index = held_index(turns, finisher);
-        held_count(turns, finisher);
-        float sums[4] = {};
-        if (reads) {
-            sl_barrier_wait(memory.full + 8 * slot, parity);
-            if (works) {
-                const unsigned char *first = (const unsigned char *)__cvta_shared_to_generic(
-                    memory.slots + slot * WIDE_SLOT + (uint32_t)(lane / 4 * WIDE_STRIDE) +
-                    (uint32_t)(warp % WIDE_SHARE * WIDE_CHUNK_BYTES));
-                const unsigned char *const w[2] = {first, first + 8 * WIDE_STRIDE};
-                sl_tile<SL_QTYPE_Q8_0>::add(w, x, lane, sums);
-            }
-            sl_fence_reads();
-            __syncwarp();
-            if (lane < SL_ARRIVING_LANES) {
-                sl_barrier_arrive(memory.empty + 8 * slot);
-            }
-            slot += (uint32_t)boxes;
-            parity ^= slot >= WIDE_SLOTS;
-            slot -= slot >= WIDE_SLOTS ? WIDE_SLOTS : 0;
-        }
-        held_await<HELD_FINISHERS>(memory.sums, index);
+/* What a warp does in a turn of the block: has its columns a box (`reads`), has it any itself (`works`). */
+typedef struct wide_turn {
+    bool reads, works;
+    uint32_t used; /* boxes of the tiles before */
+    int32_t index; /* of the sums */
+} wide_turn;
+
+/* A warp's columns of a tile. */
+static __device__ __forceinline__ void wide_multiply(const wide_memory &memory, const wide_x &x, int32_t warp,
+                                                     const wide_turn &turn) {
+    const bool reads = turn.reads, works = turn.works;
+    const uint32_t used = turn.used;
+    const int32_t index = turn.index;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    float sums[4] = {};
+    if (reads) {
+        const uint32_t box = used + (uint32_t)(warp / WIDE_SHARE), slot = box % WIDE_SLOTS;
+        sl_barrier_wait(memory.full + 8 * slot, box / WIDE_SLOTS & 1);
         if (works) {
-            float *own = memory.sums.sums + (index % HELD_FINISHERS * 2 * args.per_phase + warp) * HELD_SUMS +
-                         lane % 4 * 2 * HELD_STRIDE + lane / 4;
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                own[e % 2 * HELD_STRIDE + e / 2 * 8] = sums[e];
-            }
+            const unsigned char *first = (const unsigned char *)__cvta_shared_to_generic(
+                memory.slots + slot * WIDE_SLOT + (uint32_t)(lane / 4 * WIDE_STRIDE) +
+                (uint32_t)(warp % WIDE_SHARE * WIDE_CHUNK_BYTES));
+            const unsigned char *const w[2] = {first, first + 8 * WIDE_STRIDE};
+            sl_tile<SL_QTYPE_Q8_0>::add(w, x, lane, sums);
         }
+        sl_fence_reads();
         __syncwarp();
         if (lane < SL_ARRIVING_LANES) {
-            sl_barrier_arrive(memory.sums.full + 8 * (uint32_t)(index % HELD_FINISHERS));
+            sl_barrier_arrive(memory.empty + 8 * slot);
         }
+    }
+    held_await<HELD_FINISHERS>(memory.sums, index);
+    if (works) {
+        float *own = memory.sums.sums + (index % HELD_FINISHERS * WIDE_WARPS + warp) * HELD_SUMS +
+                     lane % 4 * 2 * HELD_STRIDE + lane / 4;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            own[e % 2 * HELD_STRIDE + e / 2 * 8] = sums[e];
+        }
+    }
+    __syncwarp();
+    if (lane < SL_ARRIVING_LANES) {
+        sl_barrier_arrive(memory.sums.full + 8 * (uint32_t)(index % HELD_FINISHERS));
+    }
+}
+
+static __device__ __forceinline__ void wide_multiply_all(const held_args &args, const wide_memory &memory,
+                                                         int32_t warp, held_cursor here, int32_t end) {
+    int32_t turns[HELD_FINISHERS] = {};
+    uint32_t used = 0, loads = 0;
+    wide_x x;
+    if (warp < args.op.chunks) {
+        wide_bring_x(args, memory, warp, warp);
+    }
+#pragma unroll 1
+    while (here.begin < end) {
+        const int32_t chunk = here.phase * WIDE_WARPS + warp, boxes = wide_boxes(args, here.phase),
+                      stop = held_stop(args, here, end);
+        const bool reads = warp / WIDE_SHARE < boxes, works = chunk < args.op.chunks;
+        if (works && (loads == 0 || args.phases > 1)) {
+            wide_place_x(memory, warp, loads++, &x);
+            if (chunk + WIDE_WARPS < args.op.chunks) {
+                wide_bring_x(args, memory, warp, chunk + WIDE_WARPS);
+            } else if (args.phases > 1 && stop < end) {
+                wide_bring_x(args, memory, warp, warp);
+            }
+        }
+        sl_let_next_begin();
+#pragma unroll 1
+        for (int32_t tile = here.begin, turn = 0; tile < stop; tile++, turn++) {
+            const int32_t finisher = held_finisher(args, turn), index = held_index(turns, finisher);
+            held_count(turns, finisher);
+            wide_multiply(memory, x, warp, wide_turn{reads, works, used, index});
+            used += (uint32_t)boxes;
+        }
+        held_leave(args, 0, end, &here);
     }
 }
 
@@ -185,16 +233,16 @@ static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_cons
     unsigned char *slots = memory.values + WIDE_WARPS * WIDE_X_VALUES;
     memory.slots = sl_shared_address(slots);
     memory.sums.sums = (float *)(void *)(slots + WIDE_SLOTS * WIDE_SLOT);
-    memory.sums.kept = NULL;
-    memory.scales = slots + WIDE_SLOTS * WIDE_SLOT + WIDE_SUMS;
+    memory.sums.kept = memory.sums.sums + WIDE_SUMS / 4;
+    memory.scales = slots + WIDE_SLOTS * WIDE_SLOT + WIDE_SUMS + WIDE_KEPT;
     memory.full = sl_shared_address(memory.scales + 2 * WIDE_WARPS * WIDE_X_SCALES);
     memory.empty = memory.full + 8 * WIDE_SLOTS;
     memory.sums.full = memory.empty + 8 * WIDE_SLOTS;
     memory.sums.empty = memory.sums.full + 8 * HELD_FINISHERS;
     memory.x = memory.sums.empty + 8 * HELD_FINISHERS;
     held_cursor here = {};
-    int32_t end;
-    sl_matvec_range(args.op, &here.begin, &end);
+    const int32_t end =
+        (args.op.each + ((int32_t)blockIdx.x < args.op.more)) * args.op.granule; /* tiles of the block */
     if (warp == WIDE_WARPS + HELD_FINISHERS && lane == 0) {
         for (uint32_t i = 0; i < WIDE_SLOTS; i++) {
             sl_barrier_init(memory.full + 8 * i, 1);
@@ -213,7 +261,7 @@ static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_cons
     __syncthreads();
     if (warp == WIDE_WARPS + HELD_FINISHERS) {
         if (lane == 0) {
-            wide_copy_all(args, memory, here.begin, end);
+            wide_copy_all(args, memory, here, end);
         } else {
             sl_wait_for_inputs();
         }
@@ -230,7 +278,7 @@ static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_cons
         sl_let_next_begin();
         held_finish<SL_QTYPE_Q8_0, true>(args, memory.sums, here, end, warp - WIDE_WARPS);
     } else {
-        wide_multiply_all(args, memory, warp, here.begin, end);
+        wide_multiply_all(args, memory, warp, here, end);
     }
 #endif
 }
@@ -268,9 +316,13 @@ static cudaError_t wide_launch(const sl_cuda_context *context, const sl_cuda_op 
     for (int32_t s = args.op.segments; s < SL_LINEAR_SEGMENTS; s++) {
         args.op.first_unit[s] = args.op.units;
     }
-    args.pairs = args.per_phase = (args.op.chunks + HELD_CHUNKS - 1) / HELD_CHUNKS;
-    args.phases = args.teams = 1;
-    args.group = sl_matvec_most(args.op) * args.op.granule;
+    const int32_t each = sl_matvec_most(args.op) * args.op.granule;
+    args.pairs = (args.op.chunks + HELD_CHUNKS - 1) / HELD_CHUNKS;
+    args.per_phase = WIDE_WARPS / HELD_CHUNKS;
+    args.phases = (args.op.chunks + WIDE_WARPS - 1) / WIDE_WARPS;
+    args.teams = 1;
+    args.group = args.phases > 1 && each > HELD_KEPT ? (int32_t)HELD_KEPT : each;
+    args.dealt = true;
     const cudaError_t code = wide_map(op->rows[op->out[0].rows], &args);
     if (code) {
         return code;
