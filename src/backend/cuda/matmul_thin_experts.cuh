@@ -238,6 +238,7 @@ static inline thin_experts_args thin_experts_args_of(const sl_cuda_context *cont
     sl_linear_fill(context, linear, &all.thin);
     all.thin.ids = op->out[0]; /* nobody reads them: they say that there are experts */
     all.thin.ranges = all.thin.rows = 1;
+    all.thin.exponent = THIN_EXPONENT;
     all.router = op->op->u.router;
     all.logits = op->in[0];
     all.bias = (const float *)(const void *)op->weights[0].data;
