@@ -57,19 +57,6 @@ static __device__ __forceinline__ void sl_barrier_expect(uint32_t barrier, uint3
                  : "memory");
 }
 
-/* Stores a float to shared memory of the cluster's block `rank`, where it and the barrier lie as in this one;
- * the barrier counts its four bytes. Nothing else orders it. */
-static __device__ __forceinline__ void sl_store_counted(uint32_t to, float value, uint32_t barrier,
-                                                        uint32_t rank) {
-    uint32_t there, counter;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(to), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(barrier), "r"(rank));
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
-        "r"(__float_as_uint(value)), "r"(counter)
-        : "memory");
-}
-
 /* Until the phase of that parity has ended; a new barrier counts as if one of parity 1 had. */
 static __device__ __forceinline__ void sl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
@@ -105,20 +92,6 @@ static __device__ __forceinline__ void sl_bulk_copy(uint32_t to, const void *fro
         : "memory");
 }
 
-/* The same of what is read once, as weights are in a step: its lines leave L2 first. */
-static __device__ __forceinline__ void sl_bulk_copy_once(uint32_t to, const void *from, uint32_t bytes,
-                                                         uint32_t barrier) {
-    asm volatile(
-        "{\n"
-        ".reg .b64 policy;\n"
-        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], "
-        "%2, [%3], policy;\n"
-        "}" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
 /* Of a tensor: the box whose first element is at (column, row, layer). */
 static __device__ __forceinline__ void sl_box_copy(uint32_t to, const CUtensorMap *map, int32_t column,
                                                    int32_t row, int32_t layer, uint32_t barrier) {
@@ -128,7 +101,7 @@ static __device__ __forceinline__ void sl_box_copy(uint32_t to, const CUtensorMa
                  : "memory");
 }
 
-/* The same as sl_bulk_copy_once. */
+/* The same of what is read once, as weights are in a step: its lines leave L2 first. */
 static __device__ __forceinline__ void sl_box_copy_once(uint32_t to, const CUtensorMap *map, int32_t column,
                                                         int32_t row, int32_t layer, uint32_t barrier) {
     asm volatile("{\n"
