@@ -9,10 +9,10 @@
     .family = family_name, .type = weights, .cache_type = "f16", .layers = 2, .width = 512,                  \
     .feed_forward = hidden, .heads = 8, .kv_heads = 2, .head_size = 64
 #define ROWS(most, first, ...) .prompt = first, .rows = most, .more = {__VA_ARGS__}
-#define NORM "linear-skinny+rmsnorm+quantize/cuda"
-#define LAST "linear-skinny+gather+gather+rmsnorm+quantize/cuda"
-#define NORMED "linear-skinny+norms+rope+cache_write/cuda"
-#define BARE "linear-skinny+rope+cache_write/cuda"
+#define NORM "linear-ranges+rmsnorm+quantize/cuda"
+#define LAST "linear-ranges+gather+gather+rmsnorm+quantize/cuda"
+#define NORMED "linear-ranges+norms+rope+cache_write/cuda"
+#define BARE "linear-ranges+rope+cache_write/cuda"
 
 static const fused_case cases[] = {
     {"norms of heads", MODEL("qwen3", "q8_0", 1024), ROWS(16, 61, 3, 40),
@@ -20,7 +20,7 @@ static const fused_case cases[] = {
     {"heads without norms", MODEL("llama", "q8_0", 512), ROWS(16, 35, 20),
      .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
     {"norms in front of a residual", MODEL("gemma3", "q8_0", 1024), ROWS(16, 33, 9),
-     .runs = {{"linear-skinny+rmsnorm/cuda", 4}, {NORMED, 2}}},
+     .runs = {{"linear-ranges+rmsnorm/cuda", 4}, {NORMED, 2}}},
     {"experts behind a norm", MODEL("qwen3moe", "q8_0", 512), .experts = 4, .experts_used = 2,
      .expert_width = 256, ROWS(16, 40), .runs = {{NORM, 2}, {NORMED, 2}}},
     {"minima, many rows", MODEL("qwen3", "q4_k", 1024), ROWS(40, 61, 3, 40, 80),

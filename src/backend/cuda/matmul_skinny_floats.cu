@@ -1,5 +1,5 @@
 /* Matrix products of few rows, of floating-point weights; what all types share on the host. */
-#include "backend/cuda/matmul_skinny.cuh"
+#include "backend/cuda/matmul_skinny_launch.cuh"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Matrix products of few rows, of weights in blocks of 256. */
-#include "backend/cuda/matmul_skinny.cuh"
+#include "backend/cuda/matmul_skinny_launch.cuh"
 
 SKINNY_RUN(Q4_K, q4_k)
 SKINNY_RUN(Q5_K, q5_k)

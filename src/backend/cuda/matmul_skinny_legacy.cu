@@ -1,5 +1,5 @@
 /* Matrix products of few rows, of weights in blocks of 32. */
-#include "backend/cuda/matmul_skinny.cuh"
+#include "backend/cuda/matmul_skinny_launch.cuh"
 
 SKINNY_RUN(Q8_0, q8_0)
 SKINNY_RUN(Q4_0, q4_0)

@@ -1,5 +1,5 @@
 /* Matrix products of few rows, of weights whose quants are floating-point numbers of four or eight bits. */
-#include "backend/cuda/matmul_skinny.cuh"
+#include "backend/cuda/matmul_skinny_launch.cuh"
 
 SKINNY_RUN(MXFP4, mxfp4)
 SKINNY_RUN(NVFP4, nvfp4)
