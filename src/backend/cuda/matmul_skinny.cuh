@@ -65,7 +65,7 @@ enum {
 template <int ROWS> struct skinny_shape {
     enum {
         stages = ROWS <= 64 ? 8 : 4, /* most */
-        parts = ROWS <= 16 ? 4 : 3,  /* most consumers: what registers there are */
+        parts = ROWS <= 8 ? 4 : 3,   /* most consumers: what registers there are */
         ahead = ROWS <= 64,          /* whether columns are loaded a step before they are decoded */
         finds = parts == 3,          /* whether there are registers for addresses of results, found ahead */
         threads = (parts + 1) * SKINNY_GROUP,
