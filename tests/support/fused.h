@@ -21,9 +21,8 @@ typedef struct fused_case {
     int32_t layers, width, heads, kv_heads, head_size, feed_forward;
     int32_t experts, experts_used, expert_width;
     int32_t prompt; /* tokens in front of the single rows */
-    /* Several sequences, one after the other with `prompt` tokens and these (0: no more), in steps of up to
-     * so many rows, which are parts of prompts and single rows in all mixes; 0: one sequence, whose runs are
-     * those of one row. */
+    /* Several sequences, of `prompt` tokens and these (0: no more), in steps of up to so many rows, which are
+     * parts of prompts and single rows in all mixes; 0: one sequence, whose runs are those of one row. */
     int32_t rows, more[FUSED_PROMPTS - 1];
     bool deterministic;
     fused_run runs[FUSED_RUNS]; /* that must be in the list, and without fusion are not */
@@ -91,39 +90,57 @@ static inline int32_t fused_prompt(const fused_case *c, int32_t i) {
     return i == 0 ? c->prompt : i < FUSED_PROMPTS ? c->more[i - 1] : 0;
 }
 
-/* Tokens behind the prompts, all but a sequence's first by one row of a step each. */
-static inline void fused_generate(sluice_model *model, const sluice_engine_options *options,
-                                  const fused_case *c, fused_result *result) {
+/* A token of every sequence that has begun and has not all of its own; two more begin with their prompts. */
+static inline void fused_round(sluice_sequence *const *sequences, const fused_case *c, int32_t count,
+                               int32_t round, fused_result *result) {
     static int32_t prompts[FUSED_PROMPTS][FUSED_CONTEXT];
-    sluice_engine *engine = open_engine(model, options);
-    sluice_sequence *sequences[FUSED_PROMPTS];
+    const int32_t first = round < FUSED_GENERATED ? 0 : 2 * (round - FUSED_GENERATED + 1);
+    const int32_t end = 2 * (round + 1) < count ? 2 * (round + 1) : count;
     sluice_request_options asked[FUSED_PROMPTS];
     const sluice_request_options *each[FUSED_PROMPTS];
     sluice_request *requests[FUSED_PROMPTS];
     sluice_error error;
-    int32_t count = 0;
-    for (int32_t length; (length = fused_prompt(c, count)) > 0; count++) {
-        for (int32_t i = 0; i < length; i++) {
-            prompts[count][i] = (i * 71 + 5 + 13 * count) % FUSED_VOCABULARY;
+    for (int32_t i = first; i < end; i++) {
+        const size_t length = i / 2 == round ? (size_t)fused_prompt(c, i) : 0;
+        for (size_t k = 0; k < length; k++) {
+            prompts[i][k] = ((int32_t)k * 71 + 5 + 13 * i) % FUSED_VOCABULARY;
         }
-        sequences[count] = open_sequence(engine);
-        asked[count] = (sluice_request_options){.size = sizeof *asked,
-                                                .tokens = prompts[count],
-                                                .token_count = (size_t)length,
-                                                .generate = FUSED_GENERATED,
-                                                .logits = SLUICE_LOGITS_LAST,
-                                                .ignore_eos = true,
-                                                .no_text = true};
-        each[count] = &asked[count];
+        asked[i] = (sluice_request_options){.size = sizeof *asked,
+                                            .tokens = prompts[i],
+                                            .token_count = length,
+                                            .generate = 1,
+                                            .logits = SLUICE_LOGITS_LAST,
+                                            .ignore_eos = true,
+                                            .no_text = true};
+        each[i] = &asked[i];
     }
-    must(sluice_submit_together(sequences, each, (size_t)count, requests, &error), &error, "submit");
-    for (int32_t i = 0; i < count; i++) {
-        collected got = {.tokens = result->tokens[i],
-                         .logits = result->logits[i][0],
+    must(sluice_submit_together(sequences + first, each + first, (size_t)(end - first), requests + first,
+                                &error),
+         &error, "submit");
+    for (int32_t i = first; i < end; i++) {
+        const int32_t token = round - i / 2;
+        collected got = {.tokens = &result->tokens[i][token],
+                         .logits = result->logits[i][token],
                          .vocabulary = FUSED_VOCABULARY,
-                         .first = (size_t)fused_prompt(c, i) - 1,
-                         .room = FUSED_GENERATED};
-        assert_int_equal(collect(requests[i], &got), FUSED_GENERATED);
+                         .first = (size_t)(fused_prompt(c, i) + token) - 1,
+                         .room = 1};
+        assert_int_equal(collect(requests[i], &got), 1);
+    }
+}
+
+/* Tokens behind the prompts, all but a sequence's first by one row of a step each. In rounds: a request that
+ * gives logits waits for whoever reads them, and which rows are together in a step, which may choose other
+ * kernels, must not depend on when that is. */
+static inline void fused_generate(sluice_model *model, const sluice_engine_options *options,
+                                  const fused_case *c, fused_result *result) {
+    sluice_engine *engine = open_engine(model, options);
+    sluice_sequence *sequences[FUSED_PROMPTS];
+    int32_t count = 0;
+    while (fused_prompt(c, count) > 0) {
+        sequences[count++] = open_sequence(engine);
+    }
+    for (int32_t round = 0; round < (count - 1) / 2 + FUSED_GENERATED; round++) {
+        fused_round(sequences, c, count, round, result);
     }
     for (int32_t i = 0; i < count; i++) {
         sluice_sequence_release(sequences[i]);
