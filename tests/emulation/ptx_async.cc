@@ -327,8 +327,38 @@ static bool decode_wait(ptx_decoder &decoder) {
     return true;
 }
 
+/* st.async: the store is there, at the latest, when the barrier has counted its bytes. */
+static void run_store_async(ptx_call &call, const ptx_instruction &instruction) {
+    const std::vector<ptx_operand> &operands = instruction.operands;
+    const size_t bytes = (size_t)instruction.type->bytes;
+    unsigned char *to = ptx_pointer(call, instruction, operands[0], (ptx_space)instruction.a, (int)bytes);
+    unsigned char *at = ptx_pointer(call, instruction, operands[2], (ptx_space)instruction.a, 8);
+    const uint64_t value = ptx_get(call, operands[1], (int)bytes);
+    ptx_barrier_at(at, instruction).coming.push_back([to, bytes, value, &instruction](ptx_barrier &barrier) {
+        memcpy(to, &value, bytes);
+        ptx_barrier_bytes(barrier, -(int64_t)bytes, instruction);
+    });
+}
+
+static bool decode_store_async(ptx_decoder &decoder) {
+    ptx_instruction &instruction = *decoder.instruction;
+    ptx_take(decoder, "async");
+    ptx_take(decoder, "weak");
+    instruction.a = ptx_take_space(decoder);
+    if (!ptx_take(decoder, "mbarrier::complete_tx::bytes")) {
+        ptx_unknown(decoder, "no barrier");
+    }
+    instruction.type = ptx_take_type(decoder);
+    ptx_count(decoder, 3, -1);
+    instruction.run = run_store_async;
+    return true;
+}
+
 bool ptx_decode_async(ptx_decoder &decoder) {
     ptx_instruction &instruction = *decoder.instruction;
+    if (decoder.name == "st") {
+        return decode_store_async(decoder);
+    }
     if (decoder.name == "cp" && decoder.modifiers.size() > 1 && decoder.modifiers[1] != "bulk") {
         if (!ptx_take(decoder, "async")) {
             ptx_unknown(decoder, "no cp.async");

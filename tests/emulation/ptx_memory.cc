@@ -293,6 +293,9 @@ static void run_atomic(ptx_call &call, const ptx_instruction &instruction) {
 
 bool ptx_decode_memory(ptx_decoder &decoder) {
     ptx_instruction &instruction = *decoder.instruction;
+    if (decoder.name == "st" && !decoder.modifiers.empty() && decoder.modifiers[0] == "async") {
+        return false; /* ptx_async.cc */
+    }
     if (decode_access(decoder)) {
         return true;
     }

@@ -420,6 +420,15 @@ static void test_cluster() {
         "again;}",
         {in(at)});
     CHECK(shared[16] == 1 && shared[19] == 4);
+    ptx("mbarrier.init.shared::cta.b64 [%0], 1;", {in(at + 96)});
+    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4;", {in(at + 96)});
+    ptx("barrier.cluster.arrive; barrier.cluster.wait;", {});
+    ptx("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0+104], %1, [%0+96];",
+        {in(other), in(7u + rank)});
+    ptx("{.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n@!done bra "
+        "again;}",
+        {in(at + 96)});
+    CHECK(shared[26] == 7 + (rank ^ 1));
     ptx("barrier.cluster.arrive; barrier.cluster.wait;", {});
 }
 

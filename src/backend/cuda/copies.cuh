@@ -57,6 +57,19 @@ static __device__ __forceinline__ void sl_barrier_expect(uint32_t barrier, uint3
                  : "memory");
 }
 
+/* Stores a float to shared memory of the cluster's block `rank`, where it and the barrier lie as in this one;
+ * the barrier counts its four bytes. Nothing else orders it. */
+static __device__ __forceinline__ void sl_store_counted(uint32_t to, float value, uint32_t barrier,
+                                                        uint32_t rank) {
+    uint32_t there, counter;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(to), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(barrier), "r"(rank));
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
+        "r"(__float_as_uint(value)), "r"(counter)
+        : "memory");
+}
+
 /* Until the phase of that parity has ended; a new barrier counts as if one of parity 1 had. */
 static __device__ __forceinline__ void sl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"

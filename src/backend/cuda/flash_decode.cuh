@@ -35,6 +35,11 @@ enum {
  * or of any. Where heads are made here every block has one item at most, of one row. */
 typedef enum decode_heads { DECODE_APART, DECODE_ONE_ROW, DECODE_ROWS } decode_heads;
 
+/* When the next kernel may begin: what it copies ahead stands before the keys asked for later. Not before the
+ * first keys are there; or, as one row has little else to wait for, when keys that are there before the
+ * inputs are asked for; or at once, where few blocks come up before their inputs are there. */
+typedef enum decode_let { DECODE_AT_FIRST_KEYS, DECODE_BEHIND_EARLY_KEYS, DECODE_AT_ONCE } decode_let;
+
 /* BYTES: of an element in a slot. BOXES: of 128 bytes of a row. COLUMNS: of keys and values, what a head
  * lacks is zeros. */
 template <int TYPE, int SIZE, int UNITS_, int SLOTS_, decode_heads HEADS_, bool CHUNKS_ = false>
@@ -44,6 +49,9 @@ struct decode_shape {
     static constexpr decode_heads HEADS = HEADS_;
     static constexpr bool ONE = HEADS != DECODE_APART;
     static constexpr bool CHUNKS = CHUNKS_; /* class "mma64/split512", flash_decode_chunks.cuh */
+    static constexpr decode_let LETS_NEXT = CHUNKS                    ? DECODE_AT_ONCE
+                                            : HEADS == DECODE_ONE_ROW ? DECODE_BEHIND_EARLY_KEYS
+                                                                      : DECODE_AT_FIRST_KEYS;
     static constexpr int QUADS = (SIZE + SL_QUAD * SL_WARP - 1) / (SL_QUAD * SL_WARP); /* of a lane */
     static constexpr int BYTES = TYPE == SL_QTYPE_FP8 ? 1 : 2;
     static constexpr bool APART = (RAW || BYTES == 1) && !CHUNKS; /* the columns of a step */
@@ -237,6 +245,15 @@ static __device__ __forceinline__ decode_item decode_find_only(const sl_cuda_con
     decode_choose<SHAPE::UNITS, SHAPE::ONE>(args, rows, run, (outer - run * item.groups) * each, each, &item);
     item.count = number < total ? item.count : 0;
     return item;
+}
+
+/* The row of block `number` of a step of several: blocks lie [group of parts][row][run][key head]. */
+template <typename SHAPE>
+static __device__ __forceinline__ int32_t decode_row_of_block(const sl_cuda_context &context,
+                                                              const decode_args &args, int32_t number) {
+    const int32_t runs = (args.ratio + SHAPE::UNITS - 1) / SHAPE::UNITS;
+    const int32_t of_row = runs * context.caches[args.attention.place.group].kv_heads;
+    return decode_rest(hopper_divide(number, of_row), args.rows);
 }
 
 /* The same of a step of several rows, of whatever sequences. Blocks lie [group of parts][row][run][key head].
@@ -552,6 +569,22 @@ template <int QUADS> struct decode_maker {
     float4 q_weight[QUADS], k_weight[QUADS];
     sl_turns<QUADS> turn;
 };
+
+/* Asks for what decode_begin_heads() reads, while the item is being found. */
+template <typename SHAPE>
+static __device__ __forceinline__ void
+decode_bring_near(const sl_cuda_context &context, const decode_args &decode, const sl_heads_args &args) {
+    const int32_t number = (int32_t)blockIdx.x;
+    const int32_t row =
+        SHAPE::HEADS == DECODE_ONE_ROW ? 0 : decode_row_of_block<SHAPE>(context, decode, number);
+    const int32_t i = SL_QUAD * ((int32_t)threadIdx.x % SL_WARP);
+    const int32_t pairs = args.rope.dims / 2, size = context.caches[args.place.group].key_size;
+    const int32_t position = context.rows[row].position;
+    const float frequency = args.frequencies[i < pairs ? i : 0];
+    const float q_weight = args.has_norms ? args.q_weight[i < size ? i : 0] : 0;
+    const float k_weight = args.has_norms ? args.k_weight[i < size ? i : 0] : 0;
+    asm volatile("" ::"r"(position), "f"(frequency), "f"(q_weight), "f"(k_weight));
+}
 
 /* Reads weights and the step block only. */
 template <int QUADS>
@@ -1197,6 +1230,9 @@ decode_tile(const decode_view<SHAPE::UNITS> &view, const uint32_t q[SHAPE::UNITS
     const bool masked = base + 15 > view.lowest_last || base < view.highest_first;
     float s[N][4], correction[N][2];
     unsigned char *slot = decode_take<SHAPE>(*ring);
+    if (SHAPE::LETS_NEXT == DECODE_AT_FIRST_KEYS) {
+        sl_let_next_begin();
+    }
     add(base, false, slot);
     const decode_slice keys = {slot, row, (int32_t)view.cache->key_bytes, view.cache->key_size};
     decode_scores<SHAPE, TYPE>(keys, q, s);

@@ -21,6 +21,9 @@ static __device__ __forceinline__ void decode_feed_own(const sl_cuda_context &co
     const decode_stable stable = decode_find_stable<true>(context, args, item);
     decode_feed_loads<SHAPE>(source, item, decode_stable_loads<SHAPE>(item, cursor, stable.tile), &cursor,
                              feeder);
+    if (SHAPE::LETS_NEXT == DECODE_BEHIND_EARLY_KEYS) {
+        sl_let_next_begin();
+    }
     sl_wait_for_inputs();
     cursor.mine = decode_entry(item, cursor.base);
     decode_feed_loads<SHAPE>(source, item, INT32_MAX, &cursor, feeder);
@@ -101,6 +104,9 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.c = view.softcap > 0 ? FLASH_LOG2_E : view.scale * FLASH_LOG2_E;
     view.window = cache.window;
     view.cache = &cache;
+    if constexpr (SHAPE::ONE) {
+        decode_bring_near<SHAPE>(context, args, made);
+    }
     hopper_meet(DECODE_READY, DECODE_THREADS);
     if (!SHAPE::ONE) {
         sl_wait_for_inputs();
@@ -178,7 +184,9 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
     __shared__ decode_shared<UNITS, SLOTS, SHAPE::COLUMNS, SHAPE::ONE ? SHAPE::QUADS : 0,
                              CHUNKS ? FLASH_CHUNK_TILES : 1>
         shared;
-    sl_let_next_begin();
+    if (SHAPE::LETS_NEXT == DECODE_AT_ONCE) {
+        sl_let_next_begin();
+    }
     if (threadIdx.x == DECODE_MULTIPLIERS) { /* of the warp that uses them first */
         shared.value_size = context.caches[args.attention.place.group].value_size;
         for (int i = 0; i < SLOTS; i++) {
@@ -213,7 +221,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
 
 /* ---- launches ---- */
 
-/* Calls `what`(SIZE, UNITS, SLOTS, BLOCKS) for a head size. */
+/* Calls `what`(SIZE, UNITS, SLOTS, BLOCKS) for a head size. Where heads of several rows are made here a block
+ * has a processor and all slots for itself: keys and values of short sequences are then asked for at once. */
 #define DECODE_FOR_SIZE(size, units, what)                                                                   \
     if ((size) <= 64) {                                                                                      \
         if ((units) <= 8) {                                                                                  \
@@ -258,7 +267,8 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
 #define DECODE_LAUNCH(SIZE, UNITS, SLOTS, BLOCKS)                                                            \
     do {                                                                                                     \
         const int64_t runs = shape->rows * ((args->ratio + UNITS - 1) / UNITS) * shape->kv_heads;            \
-        const int64_t room = BLOCKS * context->processors, items = runs * args->groups;                      \
+        const int64_t room = (heads && !one && !chunks ? 1 : BLOCKS) * context->processors;                  \
+        const int64_t items = runs * args->groups;                                                           \
         if (items > room && (chunks || !one)) {                                                              \
             given.groups = (int32_t)(room < 2 * runs ? 1 : room / runs);                                     \
         }                                                                                                    \
@@ -268,7 +278,7 @@ static cudaError_t decode_launch(const sl_cuda_context *context, const decode_ar
                : one && chunks  ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, true)             \
                : one            ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, false)            \
                : chunks         ? DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, true)                \
-                                : DECODE_START(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, false);                      \
+                                : DECODE_START(SIZE, UNITS, SLOTS * BLOCKS, 1, DECODE_ROWS, false);                  \
     } while (0)
     DECODE_FOR_SIZE(shape->size, args->ratio, DECODE_LAUNCH)
 }
@@ -293,7 +303,7 @@ template <int TYPE> static cudaError_t decode_prepare(void) {
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_APART, true);                                        \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, false);                                     \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ONE_ROW, true);                                      \
-        DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, false);                                        \
+        DECODE_ALLOW(SIZE, UNITS, SLOTS *BLOCKS, 1, DECODE_ROWS, false);                                     \
         DECODE_ALLOW(SIZE, UNITS, SLOTS, BLOCKS, DECODE_ROWS, true);                                         \
     } while (0)
         DECODE_FOR_SIZE(sizes[i / 2], i % 2 * 16, DECODE_PREPARE)

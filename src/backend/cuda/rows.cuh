@@ -4,7 +4,7 @@
 #ifndef SL_BACKEND_CUDA_ROWS_CUH
 #define SL_BACKEND_CUDA_ROWS_CUH
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/copies.cuh"
 
 enum {
     SL_QUAD = 4,
@@ -385,30 +385,54 @@ template <int QUADS> static __device__ __forceinline__ float sl_norm_squares(con
     return squares;
 }
 
+/* What the blocks of a group exchange: sums of squares of all their warps, and whether those of all are
+ * there. */
+typedef struct sl_norm_shared {
+    float sums[SL_WARP];
+    uint64_t all_there;
+} sl_norm_shared;
+
+/* First in a kernel whose groups have CLUSTER blocks. */
+template <int CLUSTER> static __device__ __forceinline__ void sl_norm_begin(sl_norm_shared *shared) {
+#if __CUDA_ARCH__ >= 900
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        const uint32_t barrier = sl_shared_address(&shared->all_there);
+        sl_barrier_init(barrier, 1);
+        sl_barrier_expect(barrier, CLUSTER * blockDim.x / SL_WARP * (uint32_t)sizeof *shared->sums);
+        sl_barriers_ready();
+    }
+#else
+    (void)shared;
+#endif
+    sl_cluster_arrive<CLUSTER>();
+}
+
 /* Class "f32/tree": fused squares, a thread's quads in rising order, then over the warp, then over the warps
- * of the group. With more than one warp this is for once in a kernel, which called sl_cluster_arrive; shared
- * has 32 floats. `share`: 1 / width. */
+ * of the group. With more than one warp this is for once in a kernel, which called sl_norm_begin.
+ * `share`: 1 / width. */
 template <int QUADS, int CLUSTER>
 static __device__ __forceinline__ float sl_norm_factor(const float4 (&x)[QUADS], float share, float epsilon,
-                                                       float *shared) {
+                                                       sl_norm_shared *shared) {
     float squares = sl_warp_sum(sl_norm_squares(x));
     const unsigned lane = threadIdx.x % SL_WARP, warps = blockDim.x / SL_WARP;
-    if (CLUSTER > 1) { /* every block gets all warps' sums */
-        float *mine = &shared[blockIdx.x % CLUSTER * warps + threadIdx.x / SL_WARP];
+    if (CLUSTER > 1) { /* every block gets all warps' sums, and waits for no more than these */
+#if __CUDA_ARCH__ >= 900
+        float *mine = &shared->sums[blockIdx.x % CLUSTER * warps + threadIdx.x / SL_WARP];
+        const uint32_t barrier = sl_shared_address(&shared->all_there);
         sl_cluster_wait<CLUSTER>();
         if (lane < CLUSTER) {
-            *sl_of_block(mine, lane) = squares;
+            sl_store_counted(sl_shared_address(mine), squares, barrier, lane);
         }
-        sl_cluster_arrive<CLUSTER>();
-        sl_cluster_wait<CLUSTER>();
+        sl_barrier_wait(barrier, 0);
+#endif
     } else if (warps > 1) {
         if (lane == 0) {
-            shared[threadIdx.x / SL_WARP] = squares;
+            shared->sums[threadIdx.x / SL_WARP] = squares;
         }
         __syncthreads();
     }
     if (CLUSTER * warps > 1) {
-        squares = sl_warp_sum(lane < CLUSTER * warps ? shared[lane] : 0.0f);
+        squares = sl_warp_sum(lane < CLUSTER * warps ? shared->sums[lane] : 0.0f);
     }
     return rsqrtf(fmaf(squares, share, epsilon));
 }
@@ -506,10 +530,11 @@ template <int QUADS, bool ALIGNED, bool PLAIN, sl_norm_source SOURCE, int CLUSTE
 static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_NORM_THREADS)
     sl_norm_kernel(const __grid_constant__ sl_cuda_context context,
                    const __grid_constant__ sl_norm_args args) {
-    __shared__ float partial[SL_WARP];
+    __shared__ sl_norm_shared shared;
     const int32_t row = (int32_t)blockIdx.x / CLUSTER, width = args.norm.width;
     const int32_t group = (int32_t)(blockIdx.y * blockDim.y + threadIdx.y);
     float4 weight[QUADS], x[QUADS];
+    sl_norm_begin<CLUSTER>(&shared);
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const int32_t i = sl_quad_at<CLUSTER>(k);
@@ -518,7 +543,6 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
         weight[k] = sl_map_quad(weight[k], [&args](float w) { return w + args.norm.weight_offset; });
     }
     const int32_t rows = sl_count(context, args.y.rows); /* of the step block, which is there */
-    sl_cluster_arrive<CLUSTER>();
     sl_let_next_begin();
     sl_wait_for_inputs();
     /* The first row's memory is there even in an empty step: it is read without waiting for the count. */
@@ -529,7 +553,7 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
         return;
     }
     sl_norm_load<QUADS, ALIGNED, SOURCE, CLUSTER>(context, args, row, group * args.norm.stride, x);
-    const float factor = sl_norm_factor<QUADS, CLUSTER>(x, args.share, args.norm.epsilon, partial);
+    const float factor = sl_norm_factor<QUADS, CLUSTER>(x, args.share, args.norm.epsilon, &shared);
     if (at_once && row >= rows) {
         return;
     }
