@@ -1,6 +1,7 @@
 /* Products whose columns' ranges are added by what reads them (src/backend/cuda/matmul_skinny.cuh): in front
  * of norms of every kind, of heads, and of the rows that have outputs, they leave the bits that the ops' own
- * kernels leave. Needs a GPU with compute capability 9.0.
+ * kernels leave. Needs a GPU with compute capability 9.0; deterministic cases also cuBLASLt, without which no
+ * such class takes every number of rows.
  *
  *     test_ranges [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
@@ -25,6 +26,10 @@ static const fused_case cases[] = {
      .expert_width = 256, ROWS(16, 40), .runs = {{NORM, 2}, {NORMED, 2}}},
     {"minima, many rows", MODEL("qwen3", "q4_k", 1024), ROWS(40, 61, 3, 40, 80),
      .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
+    {"deterministic, sixteen rows", MODEL("qwen3", "q8_0", 2048), ROWS(16, 61, 3, 40), .deterministic = true,
+     .needs = "linear/q8_0/cuda-k16-skinny", .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
+    {"deterministic, eight rows", MODEL("llama", "q4_k", 2048), ROWS(8, 35, 20), .deterministic = true,
+     .needs = "linear/q4_k/cuda-k16-slim", .runs = {{NORM, 3}, {LAST, 1}}},
     {"no scales", MODEL("llama", "bf16", 768), ROWS(12, 30), .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
 };
 
