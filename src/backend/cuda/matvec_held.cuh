@@ -49,6 +49,7 @@ typedef struct held_args {
     int32_t pairs, per_phase, phases; /* pairs of chunks of a row, of all phases but the last */
     int32_t teams;                    /* a power of two */
     int32_t group;                    /* tiles between which x is loaded and outputs are kept */
+    int32_t x_rows;                   /* that x has memory for, at most SL_TILE_X */
     bool dealt; /* blocks take granules in turns, not ranges of them; EXACT ones alone */
 } held_args;
 

@@ -17,5 +17,6 @@ SL_CUDA_RUN(sl_cuda_linear_wide_q8_0) {
 }
 
 cudaError_t sl_cuda_matvec_prepare_wide(int most_bytes) {
-    return sl_allow_shared(wide_kernel, most_bytes);
+    const cudaError_t code = sl_allow_shared(wide_kernel<false>, most_bytes);
+    return code ? code : sl_allow_shared(wide_kernel<true>, most_bytes);
 }

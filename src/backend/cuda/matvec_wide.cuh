@@ -17,7 +17,6 @@ enum {
     /* Of a row of a box: 16 bytes of the next box too, which keep the reads of a warp on different banks. */
     WIDE_STRIDE = WIDE_SHARE * WIDE_CHUNK_BYTES + 16,
     WIDE_SLOT = SL_TILE_ROWS * WIDE_STRIDE,
-    WIDE_SLOTS = 9,
     /* Boxes under way at most, which memory needs to be busy. More would only wait, and with them x, and what
      * the kernel before reads. Nor may there be more than slots less the boxes of a tile: a slot has boxes of
      * other warps in turn, and a warp may wait for its own only when the one before in that slot has come. It
@@ -28,14 +27,20 @@ enum {
     WIDE_X_SCALES = SL_TILE_X * WIDE_X_ROW,
     WIDE_SUMS = HELD_FINISHERS * WIDE_WARPS * HELD_SUMS * 4,
     WIDE_KEPT = HELD_KEPT * HELD_TILE * 4, /* outputs of the tiles of a group, between phases */
-    WIDE_BARRIERS = 8 * (2 * WIDE_SLOTS + 2 * HELD_FINISHERS + WIDE_WARPS),
-    /* x begins at a multiple of 1024, as its tensor map moves pieces by address */
-    WIDE_BYTES = 1024 + WIDE_WARPS * (WIDE_X_VALUES + 2 * WIDE_X_SCALES) + WIDE_SLOTS * WIDE_SLOT +
-                 WIDE_SUMS + WIDE_KEPT + WIDE_BARRIERS,
-    WIDE_LEAST_COLUMNS = 3072, /* of fewer, too many warps have none */
+    WIDE_LEAST_COLUMNS = 3072,             /* of fewer, too many warps have none */
     /* Of a phase. More columns are whole phases, as the order of barriers asks for warps with boxes in all.
      */
     WIDE_PHASE = WIDE_WARPS * SL_CHUNK
+};
+
+/* Boxes that a block has room for. Where x comes once, sums take its place. */
+template <bool PHASES> struct wide_shape {
+    enum { SLOTS = PHASES ? 9 : 11 };
+    enum { BARRIERS = 8 * (2 * SLOTS + 2 * HELD_FINISHERS + WIDE_WARPS + 1) };
+    enum {
+        BYTES = WIDE_WARPS * (WIDE_X_VALUES + (PHASES ? 2 : 1) * WIDE_X_SCALES) + SLOTS * WIDE_SLOT +
+                BARRIERS + (PHASES ? WIDE_SUMS + WIDE_KEPT : 0)
+    };
 };
 
 /* A lane's part of a chunk of x; scales_at: [group][row]. */
@@ -54,7 +59,7 @@ typedef struct wide_x {
 typedef struct wide_memory {
     held_memory sums;
     uint32_t slots, full, empty; /* and barriers of them */
-    uint32_t x;                  /* barriers of the warps' x */
+    uint32_t x, placed;          /* barriers of the warps' x, and of all that is in registers */
     unsigned char *values, *scales;
 } wide_memory;
 
@@ -65,9 +70,12 @@ static __device__ __forceinline__ int32_t wide_boxes(const held_args &args, int3
     return (min(args.op.chunks - phase * WIDE_WARPS, (int32_t)WIDE_WARPS) + WIDE_SHARE - 1) / WIDE_SHARE;
 }
 
-/* All boxes of the block, tile after tile of a group, phase after phase; by one thread. */
+/* All boxes of the block, tile after tile of a group, phase after phase. By one warp, of which a lane asks
+ * for them: lanes that went elsewhere could wait for the kernel's inputs first, and it behind them. */
+template <int SLOTS>
 static __device__ __forceinline__ void wide_copy_all(const held_args &args, const wide_memory &memory,
                                                      held_cursor at, int32_t end) {
+    const bool leads = threadIdx.x % SL_WARP == 0;
     uint32_t count = 0, slot = 0, parity = 1, arriving = 0, there = 0;
 #pragma unroll 1
     while (at.begin < end) {
@@ -75,71 +83,92 @@ static __device__ __forceinline__ void wide_copy_all(const held_args &args, cons
         int32_t tile = at.begin, box = 0;
 #pragma unroll 1
         while (tile < stop) {
-            if (count == WIDE_SLOTS) {
+            if (count == SLOTS) {
                 sl_wait_for_inputs();
             }
             sl_barrier_wait(memory.empty + 8 * slot, parity);
             if (count >= WIDE_FLIGHT) {
                 sl_barrier_wait(memory.full + 8 * arriving, there);
-                there ^= arriving + 1 == WIDE_SLOTS;
-                arriving = arriving + 1 == WIDE_SLOTS ? 0 : arriving + 1;
+                there ^= arriving + 1 == SLOTS;
+                arriving = arriving + 1 == SLOTS ? 0 : arriving + 1;
             }
             int32_t row;
             const int32_t segment = held_place(args.op, held_dealt(args, tile), &row);
-            sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
-            sl_box_copy_once(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
-                             (at.phase * WIDE_WARPS + box * WIDE_SHARE) * (WIDE_CHUNK_BYTES / 8), row, 0,
-                             memory.full + 8 * slot);
+            if (leads) {
+                sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
+                sl_box_copy_once(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
+                                 (at.phase * WIDE_WARPS + box * WIDE_SHARE) * (WIDE_CHUNK_BYTES / 8), row, 0,
+                                 memory.full + 8 * slot);
+            }
             count++;
             tile += box + 1 == boxes;
             box = box + 1 == boxes ? 0 : box + 1;
-            parity ^= slot + 1 == WIDE_SLOTS;
-            slot = slot + 1 == WIDE_SLOTS ? 0 : slot + 1;
+            parity ^= slot + 1 == SLOTS;
+            slot = slot + 1 == SLOTS ? 0 : slot + 1;
         }
         held_leave(args, 0, end, &at);
     }
-    if (count <= WIDE_SLOTS) {
+    if (count <= SLOTS) {
         sl_wait_for_inputs();
     }
 }
 
-/* Asks for x of a chunk, which comes to the warp's shared memory. */
+/* [group][row], in one of two places. */
+template <bool PHASES>
+static __device__ __forceinline__ float *wide_scales(const wide_memory &memory, int32_t warp,
+                                                     uint32_t loads) {
+    return (float *)(void *)(memory.scales +
+                             ((PHASES ? 2 : 1) * (uint32_t)warp + (PHASES ? loads % 2 : 0)) * WIDE_X_SCALES);
+}
+
+/* Four bytes, or zeros. */
+static __device__ __forceinline__ void wide_copy_word(uint32_t to, const float *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+}
+
+/* Asks for x of a chunk, which comes to the warp's shared memory: its values as boxes, its scales, of which a
+ * row has 32 bytes, by the lanes. loads: how often before. */
+template <bool PHASES>
 static __device__ __forceinline__ void wide_bring_x(const held_args &args, const wide_memory &memory,
-                                                    int32_t warp, int32_t chunk) {
-    if (threadIdx.x % SL_WARP == 0) {
+                                                    int32_t warp, int32_t chunk, uint32_t loads) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    if (lane == 0) {
         const uint32_t barrier = memory.x + 8 * (uint32_t)warp;
         const uint32_t values = sl_shared_address(memory.values + warp * WIDE_X_VALUES);
-        sl_barrier_expect(barrier, WIDE_X_VALUES + WIDE_X_SCALES);
+        sl_barrier_expect(barrier, WIDE_X_VALUES);
         for (int h = 0; h < 2; h++) {
             sl_box_copy(values + (uint32_t)(h * HELD_X_VALUES), &args.values, 128 * (2 * chunk + h), 0, 0,
                         barrier);
         }
-        sl_box_copy(sl_shared_address(memory.scales + 2 * warp * WIDE_X_SCALES), &args.scales,
-                    WIDE_X_ROW * chunk, 0, 0, barrier);
+    }
+    const uint32_t scales = sl_shared_address(wide_scales<PHASES>(memory, warp, loads));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int32_t at = lane + i * SL_WARP, row = at / SL_CHUNK_GROUPS, group = at % SL_CHUNK_GROUPS;
+        const bool there = row < args.x_rows;
+        wide_copy_word(scales + (uint32_t)(4 * (group * SL_TILE_X + row)),
+                       sl_q8_32_of(args.op.x, there ? row : 0).scales + chunk * SL_CHUNK_GROUPS + group,
+                       there);
     }
 }
 
 /* What was asked for `loads` times before. */
+template <bool PHASES>
 static __device__ __forceinline__ void wide_place_x(const wide_memory &memory, int32_t warp, uint32_t loads,
                                                     wide_x *x) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     const unsigned char *values = memory.values + warp * WIDE_X_VALUES;
-    float *staged = (float *)(void *)(memory.scales + 2 * warp * WIDE_X_SCALES);
-    float *scales = staged + WIDE_X_SCALES / 4;
     sl_barrier_wait(memory.x + 8 * (uint32_t)warp, loads & 1);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int32_t at = lane + i * SL_WARP;
-        scales[at % SL_CHUNK_GROUPS * SL_TILE_X + at / SL_CHUNK_GROUPS] = staged[at];
-    }
 #pragma unroll
     for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
         x->held[g] = held_values<SL_QTYPE_Q8_0>(
             (const uint32_t *)(const void *)(values + g / 4 * HELD_X_VALUES), g % 4, lane);
     }
     sl_fence_reads();
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
-    x->scales_at = scales + lane % 4 * 2;
+    x->scales_at = wide_scales<PHASES>(memory, warp, loads) + lane % 4 * 2;
 }
 
 /* What a warp does in a turn of the block: has its columns a box (`reads`), has it any itself (`works`). */
@@ -150,16 +179,18 @@ typedef struct wide_turn {
 } wide_turn;
 
 /* A warp's columns of a tile. */
+template <bool PHASES>
 static __device__ __forceinline__ void wide_multiply(const wide_memory &memory, const wide_x &x, int32_t warp,
                                                      const wide_turn &turn) {
+    enum { SLOTS = wide_shape<PHASES>::SLOTS };
     const bool reads = turn.reads, works = turn.works;
     const uint32_t used = turn.used;
     const int32_t index = turn.index;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     float sums[4] = {};
     if (reads) {
-        const uint32_t box = used + (uint32_t)(warp / WIDE_SHARE), slot = box % WIDE_SLOTS;
-        sl_barrier_wait(memory.full + 8 * slot, box / WIDE_SLOTS & 1);
+        const uint32_t box = used + (uint32_t)(warp / WIDE_SHARE), slot = box % SLOTS;
+        sl_barrier_wait(memory.full + 8 * slot, box / SLOTS & 1);
         if (works) {
             const unsigned char *first = (const unsigned char *)__cvta_shared_to_generic(
                 memory.slots + slot * WIDE_SLOT + (uint32_t)(lane / 4 * WIDE_STRIDE) +
@@ -174,6 +205,9 @@ static __device__ __forceinline__ void wide_multiply(const wide_memory &memory, 
         }
     }
     held_await<HELD_FINISHERS>(memory.sums, index);
+    if (!PHASES) {
+        sl_barrier_wait(memory.placed, 0);
+    }
     if (works) {
         float *own = memory.sums.sums + (index % HELD_FINISHERS * WIDE_WARPS + warp) * HELD_SUMS +
                      lane % 4 * 2 * HELD_STRIDE + lane / 4;
@@ -188,33 +222,37 @@ static __device__ __forceinline__ void wide_multiply(const wide_memory &memory, 
     }
 }
 
+template <bool PHASES>
 static __device__ __forceinline__ void wide_multiply_all(const held_args &args, const wide_memory &memory,
                                                          int32_t warp, held_cursor here, int32_t end) {
     int32_t turns[HELD_FINISHERS] = {};
     uint32_t used = 0, loads = 0;
     wide_x x;
     if (warp < args.op.chunks) {
-        wide_bring_x(args, memory, warp, warp);
+        wide_bring_x<PHASES>(args, memory, warp, warp, 0);
     }
 #pragma unroll 1
     while (here.begin < end) {
         const int32_t chunk = here.phase * WIDE_WARPS + warp, boxes = wide_boxes(args, here.phase),
                       stop = held_stop(args, here, end);
         const bool reads = warp / WIDE_SHARE < boxes, works = chunk < args.op.chunks;
-        if (works && (loads == 0 || args.phases > 1)) {
-            wide_place_x(memory, warp, loads++, &x);
-            if (chunk + WIDE_WARPS < args.op.chunks) {
-                wide_bring_x(args, memory, warp, chunk + WIDE_WARPS);
-            } else if (args.phases > 1 && stop < end) {
-                wide_bring_x(args, memory, warp, warp);
+        if (works && (loads == 0 || PHASES)) {
+            wide_place_x<PHASES>(memory, warp, loads++, &x);
+            if (PHASES && chunk + WIDE_WARPS < args.op.chunks) {
+                wide_bring_x<PHASES>(args, memory, warp, chunk + WIDE_WARPS, loads);
+            } else if (PHASES && stop < end) {
+                wide_bring_x<PHASES>(args, memory, warp, warp, loads);
             }
+        }
+        if (!PHASES && threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
+            sl_barrier_arrive(memory.placed);
         }
         sl_let_next_begin();
 #pragma unroll 1
         for (int32_t tile = here.begin, turn = 0; tile < stop; tile++, turn++) {
             const int32_t finisher = held_finisher(args, turn), index = held_index(turns, finisher);
             held_count(turns, finisher);
-            wide_multiply(memory, x, warp, wide_turn{reads, works, used, index});
+            wide_multiply<PHASES>(memory, x, warp, wide_turn{reads, works, used, index});
             used += (uint32_t)boxes;
         }
         held_leave(args, 0, end, &here);
@@ -223,28 +261,31 @@ static __device__ __forceinline__ void wide_multiply_all(const held_args &args, 
 
 #endif
 
+template <bool PHASES>
 static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_constant__ held_args args) {
 #if __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) unsigned char shared[];
+    enum { SLOTS = wide_shape<PHASES>::SLOTS };
+    extern __shared__ __align__(1024) unsigned char wide_shared[]; /* x's map moves pieces by address */
     const int32_t warp = __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0),
                   lane = (int32_t)threadIdx.x % SL_WARP;
     wide_memory memory;
-    memory.values = shared + (0u - sl_shared_address(shared)) % 1024;
-    unsigned char *slots = memory.values + WIDE_WARPS * WIDE_X_VALUES;
+    memory.values = wide_shared;
+    unsigned char *slots = wide_shared + WIDE_WARPS * WIDE_X_VALUES, *behind = slots + SLOTS * WIDE_SLOT;
     memory.slots = sl_shared_address(slots);
-    memory.sums.sums = (float *)(void *)(slots + WIDE_SLOTS * WIDE_SLOT);
+    memory.sums.sums = (float *)(void *)(PHASES ? behind : wide_shared);
     memory.sums.kept = memory.sums.sums + WIDE_SUMS / 4;
-    memory.scales = slots + WIDE_SLOTS * WIDE_SLOT + WIDE_SUMS + WIDE_KEPT;
-    memory.full = sl_shared_address(memory.scales + 2 * WIDE_WARPS * WIDE_X_SCALES);
-    memory.empty = memory.full + 8 * WIDE_SLOTS;
-    memory.sums.full = memory.empty + 8 * WIDE_SLOTS;
+    memory.scales = PHASES ? behind + WIDE_SUMS + WIDE_KEPT : behind;
+    memory.full = sl_shared_address(memory.scales + (PHASES ? 2 : 1) * WIDE_WARPS * WIDE_X_SCALES);
+    memory.empty = memory.full + 8 * SLOTS;
+    memory.sums.full = memory.empty + 8 * SLOTS;
     memory.sums.empty = memory.sums.full + 8 * HELD_FINISHERS;
     memory.x = memory.sums.empty + 8 * HELD_FINISHERS;
+    memory.placed = memory.x + 8 * WIDE_WARPS;
     held_cursor here = {};
     const int32_t end =
         (args.op.each + ((int32_t)blockIdx.x < args.op.more)) * args.op.granule; /* tiles of the block */
     if (warp == WIDE_WARPS + HELD_FINISHERS && lane == 0) {
-        for (uint32_t i = 0; i < WIDE_SLOTS; i++) {
+        for (uint32_t i = 0; i < SLOTS; i++) {
             sl_barrier_init(memory.full + 8 * i, 1);
             sl_barrier_init(memory.empty + 8 * i, WIDE_SHARE * SL_ARRIVING_LANES);
         }
@@ -254,31 +295,27 @@ static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_cons
             sl_barrier_init(memory.sums.full + 8 * i, WIDE_WARPS * SL_ARRIVING_LANES);
             sl_barrier_init(memory.sums.empty + 8 * i, SL_ARRIVING_LANES);
         }
+        sl_barrier_init(memory.placed, WIDE_WARPS * SL_ARRIVING_LANES);
     } else if (warp < WIDE_WARPS && lane == 0) {
         sl_barrier_init(memory.x + 8 * (uint32_t)warp, 1);
         sl_barrier_fence();
     }
     __syncthreads();
     if (warp == WIDE_WARPS + HELD_FINISHERS) {
-        if (lane == 0) {
-            wide_copy_all(args, memory, here, end);
-        } else {
-            sl_wait_for_inputs();
-        }
+        wide_copy_all<SLOTS>(args, memory, here, end);
         return;
     }
     if (warp >= WIDE_WARPS) {
         held_touch(args);
     } else if (lane == 0) {
         sl_map_prefetch(&args.values);
-        sl_map_prefetch(&args.scales);
     }
     sl_wait_for_inputs();
     if (warp >= WIDE_WARPS) {
         sl_let_next_begin();
         held_finish<SL_QTYPE_Q8_0, true>(args, memory.sums, here, end, warp - WIDE_WARPS);
     } else {
-        wide_multiply_all(args, memory, warp, here, end);
+        wide_multiply_all<PHASES>(args, memory, warp, here, end);
     }
 #endif
 }
@@ -290,9 +327,7 @@ static inline cudaError_t wide_map(int32_t rows, held_args *args) {
     const sl_cuda_operand &x = args->op.x;
     const int32_t count = rows < SL_TILE_X ? rows : (int32_t)SL_TILE_X, columns = args->op.chunks * SL_CHUNK;
     cudaError_t code = held_map_x(x.data + x.column, x.row_bytes, count, columns, 128, &args->values);
-    code = code ? code
-                : held_map_x(x.data + x.width + x.column / 8, x.row_bytes, count, columns / 8, WIDE_X_ROW,
-                             &args->scales);
+    args->x_rows = count;
     for (int32_t s = 0; s < args->op.segments && !code; s++) {
         const sl_cuda_weight &weight = args->op.weights[s];
         const uint64_t weight_rows = (uint64_t)weight.rows;
@@ -307,9 +342,22 @@ static inline cudaError_t wide_map(int32_t rows, held_args *args) {
     return code;
 }
 
+template <bool PHASES>
+static cudaError_t wide_start(const sl_cuda_context *context, const held_args &args, int32_t along,
+                              cudaStream_t stream) {
+    typedef wide_shape<PHASES> shape_of;
+    static_assert((int)shape_of::BYTES <= (int)MATVEC_SHARED_BYTES, "a block fits");
+    static_assert((int)WIDE_SUMS <= WIDE_WARPS * (int)WIDE_X_VALUES, "sums have room where x was");
+    static_assert(WIDE_FLIGHT + WIDE_WARPS / WIDE_SHARE <= (int)shape_of::SLOTS,
+                  "barriers are waited for in order");
+    sl_launch_shape shape = {};
+    shape.grid = dim3((unsigned)along);
+    shape.block = dim3(WIDE_THREADS);
+    shape.shared_bytes = shape_of::BYTES;
+    return sl_launch(context, stream, shape, wide_kernel<PHASES>, args);
+}
+
 static cudaError_t wide_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
-    static_assert((int)WIDE_BYTES <= (int)MATVEC_SHARED_BYTES, "a block fits");
-    static_assert(WIDE_FLIGHT + WIDE_WARPS / WIDE_SHARE <= WIDE_SLOTS, "barriers are waited for in order");
     held_args args = {};
     args.op = sl_matvec_args_of(context, op);
     const int32_t along = sl_matvec_cut(SL_TILE_ROWS, context->processors, &args.op);
@@ -327,11 +375,8 @@ static cudaError_t wide_launch(const sl_cuda_context *context, const sl_cuda_op 
     if (code) {
         return code;
     }
-    sl_launch_shape shape = {};
-    shape.grid = dim3((unsigned)along);
-    shape.block = dim3(WIDE_THREADS);
-    shape.shared_bytes = WIDE_BYTES;
-    return sl_launch(context, stream, shape, wide_kernel, args);
+    return args.phases > 1 ? wide_start<true>(context, args, along, stream)
+                           : wide_start<false>(context, args, along, stream);
 }
 
 #endif
