@@ -94,6 +94,7 @@ static __device__ __forceinline__ void wide_copy_all(const held_args &args, cons
             }
             int32_t row;
             const int32_t segment = held_place(args.op, held_dealt(args, tile), &row);
+            __syncwarp(); /* what a lane waits for has not come twice */
             if (leads) {
                 sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
                 sl_box_copy_once(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
