@@ -20,6 +20,6 @@ cudaError_t sl_cuda_tensor_map(const sl_cuda_tensor *tensor, CUtensorMap *map) {
     const CUresult result = ((PFN_cuTensorMapEncodeTiled_v12000)entry)(
         map, type, 3, (void *)tensor->data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
         tensor->swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
