@@ -1,7 +1,7 @@
-/* Products whose columns' ranges are added by what reads them (src/backend/cuda/matmul_skinny.cuh): in front
- * of norms of every kind, of heads, and of the rows that have outputs, they leave the bits that the ops' own
- * kernels leave. Needs a GPU with compute capability 9.0; deterministic cases also cuBLASLt, without which no
- * such class takes every number of rows.
+/* Products whose columns' ranges are added by what reads them (src/backend/cuda/matmul_skinny.cuh, cublas.c):
+ * in front of norms of every kind, of heads, and of the rows that have outputs, they leave the bits that the
+ * ops' own kernels leave. Needs a GPU with compute capability 9.0; deterministic cases also cuBLASLt, without
+ * which no such class takes every number of rows.
  *
  *     test_ranges [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
@@ -31,6 +31,10 @@ static const fused_case cases[] = {
     {"deterministic, eight rows", MODEL("llama", "q4_k", 2048), ROWS(8, 35, 20), .deterministic = true,
      .needs = "linear/q4_k/cuda-k16-slim", .runs = {{NORM, 3}, {LAST, 1}}},
     {"no scales", MODEL("llama", "bf16", 768), ROWS(12, 30), .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
+    {"prompts", .family = "qwen3", .type = "q8_0", .cache_type = "f16", .layers = 2, .width = 2048,
+     .feed_forward = 4096, .heads = 32, .kv_heads = 4, .head_size = 64, ROWS(192, 300, 250, 5),
+     .deterministic = true, .needs = "linear/q8_0/cuda-k16-cublas",
+     .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
 };
 
 int main(int argc, char **argv) {

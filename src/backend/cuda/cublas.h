@@ -38,6 +38,21 @@ SL_CUDA_RUN(sl_cuda_linear_cublas);
 const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_cuda_cublas_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 int sl_cuda_cublas_prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
+/* In front of a launch that adds the ranges' sums. */
+SL_CUDA_RANGES(sl_cuda_cublas_ranges);
+const char *sl_cuda_cublas_ranges_reason(const sl_fusion_query *query);
+/* The same of whichever kernel the product has. */
+static inline SL_CUDA_RANGES(sl_cuda_run_ranges) {
+    return op->kernel->kernel.declines == sl_cuda_cublas_declines
+               ? sl_cuda_cublas_ranges(context, op, stream, ranges)
+               : sl_cuda_skinny_ranges(context, op, stream, ranges);
+}
+static inline const char *sl_cuda_run_ranges_reason(const sl_fusion_query *query) {
+    const sl_kernel *kernel = query->kernels[0];
+    return kernel->declines == sl_cuda_cublas_declines && kernel->deterministic
+               ? sl_cuda_cublas_ranges_reason(query)
+               : sl_cuda_ranges_reason(query);
+}
 /* The layout of kernels that keep a matrix decoded: BF16, as it lies in the scratch of the others. */
 uint64_t sl_cuda_kept_bytes(const sl_weight *weight);
 void sl_cuda_kept_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count);

@@ -1,5 +1,6 @@
 /* What happens to q, k and v between their projection and attention, in one launch: norms of q and k if there
  * are any, RoPE, and the write to the cache. */
+#include "backend/cuda/cublas.h"
 #include "backend/cuda/heads.cuh"
 
 enum { MOST_WARPS = 8, MOST_SIZE = 512, MANY_BLOCKS = 1056, FEW_BLOCKS = 132 };
@@ -213,7 +214,7 @@ SL_CUDA_RUN(sl_cuda_heads) {
 
 SL_CUDA_RUN(sl_cuda_ranges_heads) {
     sl_cuda_ranges ranges = {};
-    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &ranges);
+    const cudaError_t code = sl_cuda_run_ranges(context, op, stream, &ranges);
     return code ? code : run_heads<true>(context, op + 1, stream, ranges);
 }
 
@@ -264,7 +265,7 @@ const char *sl_cuda_heads_declines(const sl_fusion *fusion, const sl_fusion_quer
 }
 
 const char *sl_cuda_ranges_heads_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
-    const char *reason = sl_cuda_ranges_reason(query);
+    const char *reason = sl_cuda_run_ranges_reason(query);
     if (reason) {
         return reason;
     }

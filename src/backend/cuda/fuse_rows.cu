@@ -1,5 +1,6 @@
 /* Runs of row-wise ops in one launch: what stands in front of a norm, the norm, and the norm's output as a
  * linear reads it. */
+#include "backend/cuda/cublas.h"
 #include "backend/cuda/rows.cuh"
 
 enum { MOST_QUADS = 4 };
@@ -73,7 +74,7 @@ SL_CUDA_RUN(sl_cuda_gather_gather_norm) {
 
 SL_CUDA_RUN(sl_cuda_ranges_gather_norm) {
     sl_norm_args args = gather_args(op, 1);
-    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &args.ranges);
+    const cudaError_t code = sl_cuda_run_ranges(context, op, stream, &args.ranges);
     args.x.data = args.ranges.data;
     return code ? code : run_norm<SL_NORM_OF_GATHER>(context, op, stream, args);
 }
@@ -81,7 +82,7 @@ SL_CUDA_RUN(sl_cuda_ranges_gather_norm) {
 SL_CUDA_RUN(sl_cuda_ranges_norm) {
     sl_norm_args args = norm_args(op, 1);
     args.kept = unless_unread(op, 0);
-    const cudaError_t code = sl_cuda_skinny_ranges(context, op, stream, &args.ranges);
+    const cudaError_t code = sl_cuda_run_ranges(context, op, stream, &args.ranges);
     if (code) {
         return code;
     }
@@ -202,7 +203,7 @@ const char *sl_cuda_gathers_fusion_declines(const sl_fusion *fusion, const sl_fu
 /* A product, the residual's GATHER, the product's, and the norm of their sum. */
 const char *sl_cuda_ranges_gather_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     const sl_op *linear = &query->ops[0], *branch = &query->ops[2], *op = &query->ops[3];
-    const char *reason = sl_cuda_ranges_reason(query);
+    const char *reason = sl_cuda_run_ranges_reason(query);
     if (reason) {
         return reason;
     }
@@ -216,7 +217,7 @@ const char *sl_cuda_ranges_gather_norm_declines(const sl_fusion *fusion, const s
 /* A product and the norm of it. */
 const char *sl_cuda_ranges_norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
     const sl_op *linear = &query->ops[0], *op = &query->ops[1];
-    const char *reason = sl_cuda_ranges_reason(query);
+    const char *reason = sl_cuda_run_ranges_reason(query);
     if (reason) {
         return reason;
     }
