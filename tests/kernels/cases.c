@@ -216,6 +216,7 @@ typedef struct linear_shape {
     int32_t experts, used; /* 0: no experts */
     bool expert_x;         /* x has expert rows */
     bool single;           /* rows one by one, in a bucket of one */
+    bool full;             /* a bucket of just these rows */
     style how;
 } linear_shape;
 
@@ -235,7 +236,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 3, .columns = 256, .outputs = {130}, .raw = true},
     {.rows = 4, .columns = 256, .outputs = {32}, .how = SATURATED, .raw = true},
     {.rows = 6, .columns = 512, .outputs = {48}},
-    {.rows = 7, .columns = 256, .outputs = {32, 32}, .bias = true, .residual = true},
+    {.rows = 7, .columns = 256, .outputs = {32, 32}, .bias = true, .residual = true, .full = true},
     {.rows = 9, .columns = 256, .outputs = {63}},
     {.rows = 16, .columns = 3072, .outputs = {35}},
     {.rows = 19, .columns = 256, .outputs = {48, 40}, .bias = true, .experts = 8, .used = 3},
@@ -249,7 +250,11 @@ static const linear_shape linear_shapes[] = {
     {.rows = 133, .columns = 2304, .outputs = {72, 40}, .shift = 8, .bias = true, .aligned = true},
     {.rows = 132, .columns = 8704, .outputs = {24}, .aligned = true, .how = OUTLIERS},
     {.rows = 4, .columns = 8448, .outputs = {40}, .residual = true},
-    {.rows = 8, .columns = 8704, .outputs = {136, 24}, .residual = true}, /* ranges of two lengths */
+    {.rows = 8,
+     .columns = 8704,
+     .outputs = {136, 24},
+     .residual = true,
+     .full = true},                                            /* ranges of two lengths */
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
     {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},
@@ -302,7 +307,7 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
     const int32_t experts = shape->experts ? shape->experts : 1;
     begin_case(c, shape->rows, shape->single ? 1 : 3, random);
     c->step_rows = shape->single;
-    c->tight = shape->single;
+    c->tight = shape->single || shape->full;
     c->program.experts = shape->experts;
     c->program.experts_used = shape->used;
     const sl_rows y_rows = shape->experts ? SL_ROWS_EXPERT : SL_ROWS_STEP;

@@ -90,7 +90,7 @@ const char *sl_cuda_slim_declines(const sl_kernel *kernel, const sl_kernel_query
     args.weights[0] = op.weights[0];
     args.rows = query->rows[kind];
     args.ranges = sl_k16_ranges(&op, processors);
-    args.tiles = sl_linear_cut(&op, SLIM_ROWS, args.first_tile);
+    args.tiles = sl_linear_cut(&op, CHAIN_ROWS, args.first_tile);
     /* Beyond 2^17 columns bytes could overflow. */
     const sl_qtype type = query->program->weights[linear->segments[0].weight].type;
     return args.weights[0].columns <= 1 << 17 && slim_fits(type, &args, processors)

@@ -12,26 +12,30 @@
 #ifndef SL_BACKEND_CUDA_MATMUL_SLIM_CUH
 #define SL_BACKEND_CUDA_MATMUL_SLIM_CUH
 
-#include "backend/cuda/hopper.cuh"
-#include "backend/cuda/k16.h"
-#include "backend/cuda/matmul_skinny.cuh"
-#include "backend/cuda/matmul_thin_types.cuh"
+#include "backend/cuda/matmul_chain.cuh"
 
 enum {
-    SLIM_ROWS = 16,   /* of weights, in a tile */
     SLIM_X_ROWS = 8,  /* of x, at most */
     SLIM_WARPS = 12,  /* of a block, that have chains */
     SLIM_COPIERS = 4, /* warps behind them: every fourth warp with a chain is one's */
     SLIM_THREADS = (SLIM_WARPS + SLIM_COPIERS) * SL_WARP,
+    SLIM_BOUND = 768,       /* not so many: 80 registers, which leave room for a norm's block */
     SLIM_STAGES = 8,        /* slots of a ring, at most */
     SLIM_PARTS = 4,         /* of a range, whose x has a barrier each */
     SLIM_AT_ONCE = 3,       /* pieces of x that a lane loads of each part, before it stores them */
-    SLIM_AHEAD = 32 * 1024, /* of a block's weights, before inputs are there: more would delay x */
+    SLIM_AHEAD = 64 * 1024, /* of a block's weights, before inputs are there: more would delay x */
     SLIM_X_STEP = SLIM_THREADS / SLIM_X_ROWS, /* lanes that bring a row of x */
     SLIM_STEP = 64,                           /* columns that are read at once */
     SLIM_BYTES = 227 * 1024,
     SLIM_LEAST_BYTES = 116 * 1024 /* two blocks on one processor would leave another idle */
 };
+
+/* Shared memory: rings, scales (two chunks of each warp), barriers of slots that are full, of such that are
+ * empty, and of x; sums; x. */
+typedef struct slim_memory {
+    uint32_t scales, barriers, empties, x_barriers, sums, x, bytes;
+    uint32_t x_row;
+} slim_memory;
 
 typedef struct slim_args {
     CUtensorMap maps[SL_LINEAR_SEGMENTS];
@@ -52,6 +56,7 @@ typedef struct slim_args {
     int32_t function;      /* sl_activation */
     /* Every range stores its own sums, so many bytes behind the range before; else 0. */
     uint64_t range_bytes;
+    slim_memory memory; /* of slim_memory_of, which the device need not do again */
 } slim_args;
 
 /* A slot has one chunk of skinny_layout::columns columns. */
@@ -60,19 +65,12 @@ template <int TYPE> struct slim_layout {
         columns = skinny_layout<TYPE>::columns,
         bytes = skinny_layout<TYPE>::bytes,
         stride = skinny_layout<TYPE>::stride,
-        slot = (SLIM_ROWS * (int)stride + 127) / 128 * 128,
-        scales = SLIM_ROWS * (int)thin_layout<TYPE>::scales, /* of a chunk */
+        slot = (CHAIN_ROWS * (int)stride + 127) / 128 * 128,
+        scales = CHAIN_ROWS * (int)thin_layout<TYPE>::scales, /* of a chunk */
         sums = SL_WARP * 16
     };
     static_assert((int)stride / 16 % 2 == 1, "rows of a matrix lie in different banks");
 };
-
-/* Shared memory: rings, scales (two chunks of each warp), barriers of slots that are full, of such that are
- * empty, and of x; sums; x. */
-typedef struct slim_memory {
-    uint32_t scales, barriers, empties, x_barriers, sums, x, bytes;
-    uint32_t x_row;
-} slim_memory;
 
 /* Of 1, 2 or 4. */
 static __host__ __device__ __forceinline__ int32_t slim_shift_of(int32_t count) {
@@ -90,8 +88,7 @@ static __host__ __device__ __forceinline__ int32_t slim_width(const slim_args &a
     return slim_first(args, args.own);
 }
 
-template <int TYPE>
-static __host__ __device__ __forceinline__ slim_memory slim_memory_of(const slim_args &args) {
+template <int TYPE> static slim_memory slim_memory_of(const slim_args &args) {
     typedef slim_layout<TYPE> layout;
     const uint32_t warps = (uint32_t)args.warps, stages = (uint32_t)args.stages;
     const uint32_t blocks = (uint32_t)(args.ranges / args.own);
@@ -118,7 +115,7 @@ static __host__ __device__ __forceinline__ slim_memory slim_memory_of(const slim
 /* What a warp works with. */
 typedef struct slim_work {
     const slim_args &args;
-    slim_memory memory;
+    const slim_memory &memory;
     unsigned char *shared;
     uint32_t base; /* the same, in the window */
     int32_t warp, lane;
@@ -138,22 +135,22 @@ template <int TYPE>
 static __device__ __forceinline__ slim_work slim_work_of(const slim_args &args, unsigned char *shared,
                                                          int32_t warp) {
     enum { COLUMNS = slim_layout<TYPE>::columns };
-    slim_work work = {args, slim_memory_of<TYPE>(args), shared};
-    const int32_t blocks = args.ranges / args.own;
-    const int32_t cluster = (int32_t)blockIdx.x / blocks, clusters = (int32_t)gridDim.x / blocks;
+    slim_work work = {args, args.memory, shared};
+    const int32_t shift = slim_shift_of(args.own), among = slim_shift_of(args.ranges) - shift;
+    const int32_t cluster = (int32_t)blockIdx.x >> among, clusters = (int32_t)gridDim.x >> among;
     work.base = (uint32_t)__cvta_generic_to_shared(shared);
     work.warp = warp;
     work.lane = (int32_t)threadIdx.x % SL_WARP;
-    work.rank = (int32_t)blockIdx.x - cluster * blocks;
-    work.pair = warp / args.own;
-    work.local = warp - work.pair * args.own;
+    work.rank = (int32_t)blockIdx.x - (cluster << among);
+    work.pair = warp >> shift;
+    work.local = warp - (work.pair << shift);
     work.range = work.rank * args.own + work.local;
     const int32_t first = slim_first(args, work.range);
     work.first_chunk = first / COLUMNS;
     work.most_chunks = slim_first(args, 1) / COLUMNS;
     work.chunks = (slim_first(args, work.range + 1) - first) / COLUMNS;
     const int32_t start = cluster * args.each + min(cluster, args.more);
-    const int32_t together = args.warps / args.own;
+    const int32_t together = args.warps >> shift;
     work.count = args.each + (cluster < args.more);
     work.first_tile = args.deals ? cluster + work.pair * clusters : start + work.pair;
     work.end_tile = args.deals ? args.tiles : start + work.count;
@@ -161,101 +158,126 @@ static __device__ __forceinline__ slim_work slim_work_of(const slim_args &args, 
     return work;
 }
 
-/* The same in all lanes, which the compiler sees. */
-static __device__ __forceinline__ int32_t slim_warp(void) {
-    return __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0);
+/* ---- copies of weights, by one lane ---- */
+
+/* A warp's: of the first slot where it is, its barrier, which is passed when it is full, and that which is
+ * passed when nobody reads it any more. */
+typedef struct slim_ring {
+    uint32_t slots, full, empty;
+} slim_ring;
+
+template <int TYPE> static __device__ __forceinline__ slim_ring slim_ring_of(const slim_work &work) {
+    const uint32_t slots = (uint32_t)(work.warp * work.args.stages);
+    return {work.base + slots * slim_layout<TYPE>::slot, work.base + work.memory.barriers + 8 * slots,
+            work.base + work.memory.empties + 8 * slots};
 }
 
-/* ---- copies of weights, by one lane ---- */
+/* Where a warp is in its ring: offsets of the slot, and of its barriers. */
+typedef struct slim_place {
+    uint32_t slot, barrier, parity;
+} slim_place;
+
+template <int TYPE>
+static __device__ __forceinline__ slim_place slim_next(const slim_work &work, const slim_place &place) {
+    const bool wraps = place.barrier + 8 == 8 * (uint32_t)work.args.stages;
+    return {wraps ? 0 : place.slot + slim_layout<TYPE>::slot, wraps ? 0 : place.barrier + 8,
+            place.parity ^ wraps};
+}
 
 typedef struct slim_copies {
     int32_t tile, chunk; /* the next */
+    int32_t row;         /* of weights, that the tile begins with, in `map` */
+    const CUtensorMap *map;
 } slim_copies;
 
-static __device__ __forceinline__ uint32_t slim_full(const slim_work &work, int32_t slot) {
-    return work.base + work.memory.barriers + 8 * (uint32_t)(work.warp * work.args.stages + slot);
-}
-
-/* Where nobody reads a slot any more. */
-static __device__ __forceinline__ uint32_t slim_empty(const slim_work &work, int32_t slot) {
-    return work.base + work.memory.empties + 8 * (uint32_t)(work.warp * work.args.stages + slot);
+/* From a tile's beginning on. */
+static __device__ __forceinline__ slim_copies slim_copies_of(const slim_work &work, int32_t tile) {
+    const slim_args &args = work.args;
+    slim_copies copies = {tile, 0, tile * (CHAIN_ROWS / 2), &args.maps[0]};
+    if (!args.gated.data && tile < work.end_tile) {
+        const int32_t segment = sl_linear_find(args.first_tile, args.segments, tile);
+        copies.row = (tile - args.first_tile[segment]) * CHAIN_ROWS;
+        copies.map = &args.maps[segment];
+    }
+    return copies;
 }
 
 static __device__ __forceinline__ void slim_pass(const slim_work &work, slim_copies &copies) {
-    if (++copies.chunk == work.chunks) {
-        copies.chunk = 0;
-        copies.tile += work.tile_step;
+    if (++copies.chunk >= work.chunks) {
+        copies = slim_copies_of(work, copies.tile + work.tile_step);
     }
 }
 
+/* To the slot at `to`, whose barrier is `full`. */
 template <int TYPE>
-static __device__ __forceinline__ void slim_bring(const slim_work &work, slim_copies &copies, int32_t slot) {
+static __device__ __forceinline__ void slim_bring(const slim_work &work, slim_copies &copies, uint32_t to,
+                                                  uint32_t full) {
     typedef slim_layout<TYPE> layout;
-    const slim_args &args = work.args;
-    if (copies.tile >= work.end_tile) {
-        return;
-    }
-    const uint32_t full = slim_full(work, slot);
-    const uint32_t to = work.base + (uint32_t)(work.warp * args.stages + slot) * layout::slot;
     /* Boxes begin at multiples of 16 bytes; their columns are of two bytes. */
     const int32_t column = (work.first_chunk + copies.chunk) * layout::bytes / 16 * 8;
-    sl_barrier_expect(full, SLIM_ROWS * layout::stride);
-    if (args.gated.data) {
-        const int32_t row = copies.tile * (SLIM_ROWS / 2);
-        sl_box_copy(to, &args.maps[0], column, row, 0, full);
-        sl_box_copy(to + SLIM_ROWS / 2 * layout::stride, &args.maps[1], column, row, 0, full);
-    } else {
-        const int32_t segment = sl_linear_find(args.first_tile, args.segments, copies.tile);
-        sl_box_copy(to, &args.maps[segment], column, (copies.tile - args.first_tile[segment]) * SLIM_ROWS, 0,
-                    full);
+    sl_barrier_expect(full, CHAIN_ROWS * layout::stride);
+    sl_box_copy(to, copies.map, column, copies.row, 0, full);
+    if (work.args.gated.data) {
+        sl_box_copy(to + CHAIN_ROWS / 2 * layout::stride, &work.args.maps[1], column, copies.row, 0, full);
     }
     slim_pass(work, copies);
 }
 
-/* A warp that fills the slots of its chains again, as they come free. A lane knows
- * the chain of its number.
- */
+/* The warp's first chunks, to slots [first, end). */
 template <int TYPE>
-static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsigned char *shared,
-                                                    int32_t copier) {
-    enum { CHAINS = SLIM_WARPS / SLIM_COPIERS };
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    const slim_work own = slim_work_of<TYPE>(args, shared, copier + lane % CHAINS * SLIM_COPIERS);
-    const int32_t tiles = own.end_tile - own.first_tile;
-    const int32_t rounds =
-        tiles > 0 && own.warp < args.warps ? (tiles + own.tile_step - 1) / own.tile_step : 0;
-    slim_copies copies = {own.first_tile, 0};
-    for (int32_t i = 0; i < args.stages; i++) {
-        slim_pass(own, copies);
-    }
-    const uint32_t empties = own.base + own.memory.empties + (uint32_t)(copier * args.stages) * 8;
-    const int32_t filled = rounds * own.chunks - args.stages;
-    int32_t again[CHAINS], most = 0;
-    for (int i = 0; i < CHAINS; i++) {
-        again[i] = __shfl_sync(SL_FULL_WARP, filled, i);
-        most = max(most, again[i]);
-    }
-    int32_t slot = 0;
-    uint32_t parity = 0;
-#pragma unroll 1
-    for (int32_t n = 0; n < most; n++) {
-#pragma unroll
-        for (int i = 0; i < CHAINS; i++) {
-            if (n < again[i]) {
-                sl_barrier_wait(empties + (uint32_t)(i * SLIM_COPIERS * args.stages + slot) * 8, parity);
-                if (lane == i) {
-                    sl_fence_reads(); /* those of the warp that has come to the barrier */
-                    slim_bring<TYPE>(own, copies, slot);
-                }
-                __syncwarp();
-            }
-        }
-        slot = slot + 1 == args.stages ? 0 : slot + 1;
-        parity ^= slot == 0;
+static __device__ __forceinline__ void slim_bring_first(const slim_work &work, slim_copies &copies,
+                                                        int32_t first, int32_t end) {
+    const slim_ring ring = slim_ring_of<TYPE>(work);
+    for (int32_t slot = first; slot < end && copies.tile < work.end_tile; slot++) {
+        slim_bring<TYPE>(work, copies, ring.slots + (uint32_t)slot * slim_layout<TYPE>::slot,
+                         ring.full + 8 * (uint32_t)slot);
     }
 }
 
-/* ---- x: eight columns, a piece, at a time; as in matmul_thin.cuh ---- */
+/* Whether a barrier's phase has ended, perhaps after a while. */
+static __device__ __forceinline__ uint32_t slim_try(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* A warp that fills the slots of its chains again, as they come free, each chain's by a lane: what boxes of
+ * several chains need is computed at once, and a chain that is slow keeps no other waiting. */
+template <int TYPE>
+static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsigned char *shared,
+                                                    int32_t copier) {
+    const int32_t chain = copier + (int32_t)threadIdx.x % SL_WARP * SLIM_COPIERS;
+    if (chain < args.warps) {
+        const slim_work own = slim_work_of<TYPE>(args, shared, chain);
+        const int32_t tiles = max(own.end_tile - own.first_tile, 0);
+        int32_t left = (tiles + own.tile_step - 1) / own.tile_step * own.chunks - args.stages;
+        slim_copies copies = slim_copies_of(own, own.first_tile);
+        for (int32_t i = 0; i < args.stages; i++) {
+            slim_pass(own, copies);
+        }
+        const slim_ring ring = slim_ring_of<TYPE>(own);
+        slim_place place = {};
+#pragma unroll 1
+        while (left > 0) {
+            if (slim_try(ring.empty + place.barrier, place.parity)) {
+                sl_fence_reads(); /* those of the warp that has come to the barrier */
+                slim_bring<TYPE>(own, copies, ring.slots + place.slot, ring.full + place.barrier);
+                place = slim_next<TYPE>(own, place);
+                left--;
+            }
+        }
+    }
+    __syncwarp();
+}
+
+/* ---- x: eight columns, a piece, at a time ---- */
 
 /* The chunk of its range that a part begins with. Ranges are as long as the first, or a chunk shorter. */
 static __device__ __forceinline__ int32_t slim_part(const slim_work &work, int32_t part) {
@@ -266,51 +288,33 @@ static __device__ __forceinline__ uint32_t slim_x_barrier(const slim_work &work,
     return work.base + work.memory.x_barriers + 8 * (uint32_t)part;
 }
 
-/* Where piece number `index` of part `part` is, in pieces of a row, or -1: chunk after chunk of the part,
- * each of all of the block's ranges. */
-template <int TYPE>
-static __device__ __forceinline__ int32_t slim_piece(const slim_work &work, int32_t part, int32_t index) {
-    enum { COLUMNS = slim_layout<TYPE>::columns, EACH = COLUMNS / 8 };
-    const int32_t own = work.args.own, number = index / EACH;
-    const int32_t shift = slim_shift_of(own), chunk = slim_part(work, part) + (number >> shift);
-    const int32_t range = work.rank * own + (number & (own - 1));
-    const int32_t first = slim_first(work.args, range), end = slim_first(work.args, range + 1);
-    const bool is_there = chunk < slim_part(work, part + 1) && first + chunk * COLUMNS < end;
-    return is_there ? first / 8 + chunk * EACH + index % EACH : -1;
-}
-
-/* Piece number `eight` of a row: of 64 columns lane t of a row's four has eight words one behind the other.
- */
-template <int TYPE>
-static __device__ __forceinline__ void slim_put_x(uint32_t *row, int32_t eight, uint4 words) {
-    uint32_t *to = row + eight / 8 * 32 + eight / 2 % 4 * 2;
-    const int32_t second = eight % 2;
-    if constexpr (thin_layout<TYPE>::permuted) {
-        *(uint2 *)(to + 16 * second) =
-            make_uint2(__byte_perm(words.x, words.y, 0x5410), __byte_perm(words.x, words.y, 0x7632));
-        *(uint2 *)(to + 16 * second + 8) =
-            make_uint2(__byte_perm(words.z, words.w, 0x5410), __byte_perm(words.z, words.w, 0x7632));
-    } else {
-        to[second] = words.x;
-        to[8 + second] = words.y;
-        to[16 + second] = words.z;
-        to[24 + second] = words.w;
-    }
-}
-
 /* By all warps, two to a row of x. In front of the inputs: where to. */
 template <int TYPE> struct slim_x {
     enum { EACH = SLIM_X_STEP / SL_WARP };
     int32_t places[SLIM_PARTS][SLIM_AT_ONCE], row;
     uint4 words[SLIM_PARTS][SLIM_AT_ONCE];
 
+    /* Pieces of a part: chunk after chunk, each of all of the block's ranges. */
     __device__ __forceinline__ explicit slim_x(const slim_work &work) : row(work.warp / EACH) {
-        const int32_t index = work.warp % EACH * SL_WARP + work.lane;
+        enum { COLUMNS = slim_layout<TYPE>::columns, PIECES = COLUMNS / 8 };
+        const slim_args &args = work.args;
+        int32_t start[SLIM_AT_ONCE], chunk[SLIM_AT_ONCE], end[SLIM_AT_ONCE]; /* end: of the range's chunks */
+#pragma unroll
+        for (int i = 0; i < SLIM_AT_ONCE; i++) {
+            const int32_t index = work.warp % EACH * SL_WARP + work.lane + i * SLIM_X_STEP;
+            const int32_t number = index / PIECES, range = work.rank * args.own + (number & (args.own - 1));
+            const int32_t first = slim_first(args, range);
+            chunk[i] = number >> slim_shift_of(args.own);
+            end[i] = row < args.rows ? (slim_first(args, range + 1) - first) / COLUMNS : 0;
+            start[i] = first / 8 + chunk[i] * PIECES + index % PIECES;
+        }
 #pragma unroll
         for (int p = 0; p < SLIM_PARTS; p++) {
+            const int32_t from = slim_part(work, p), to = slim_part(work, p + 1);
 #pragma unroll
             for (int i = 0; i < SLIM_AT_ONCE; i++) {
-                places[p][i] = row < work.args.rows ? slim_piece<TYPE>(work, p, index + i * SLIM_X_STEP) : -1;
+                const bool is_there = chunk[i] < to - from && chunk[i] < end[i] - from;
+                places[p][i] = is_there ? start[i] + from * PIECES : -1;
                 asm volatile("" : "+r"(places[p][i])); /* now */
             }
         }
@@ -335,7 +339,7 @@ template <int TYPE> struct slim_x {
 #pragma unroll
             for (int i = 0; i < SLIM_AT_ONCE; i++) {
                 if (places[p][i] >= 0) {
-                    slim_put_x<TYPE>(to, places[p][i] - before, words[p][i]);
+                    chain_put_x<TYPE>(to, places[p][i] - before, words[p][i]);
                 }
             }
             __syncwarp();
@@ -370,7 +374,8 @@ static __device__ __forceinline__ slim_outputs slim_outputs_of(const slim_work &
     const bool gated = args.gated.data != NULL;
     const int32_t segment = gated ? 0 : sl_linear_find(args.first_tile, args.segments, tile);
     return {&args.weights[segment],
-            (gated ? tile * (SLIM_ROWS / 2) : (tile - args.first_tile[segment]) * SLIM_ROWS) + work.lane / 4,
+            (gated ? tile * (CHAIN_ROWS / 2) : (tile - args.first_tile[segment]) * CHAIN_ROWS) +
+                work.lane / 4,
             work.lane % 4 * 2};
 }
 
@@ -495,37 +500,6 @@ static __device__ __forceinline__ void slim_finish_cluster(const slim_work &work
 
 /* ---- the chain ---- */
 
-static __device__ __forceinline__ void slim_multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t low,
-                                                     uint32_t high) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
-}
-
-/* No branch: what is behind one waits for products. */
-static __device__ __forceinline__ void slim_arrive_if(uint32_t barrier, bool arrives) {
-    asm volatile("{\n"
-                 ".reg .pred arrives;\n"
-                 "setp.ne.u32 arrives, %1, 0;\n"
-                 "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n"
-                 "}" ::"r"(barrier),
-                 "r"((uint32_t)arrives)
-                 : "memory");
-}
-
-/* Where a warp is in its ring: offsets of the slot, and of its barriers. */
-typedef struct slim_place {
-    uint32_t slot, barrier, parity;
-} slim_place;
-
-template <int TYPE>
-static __device__ __forceinline__ slim_place slim_next(const slim_work &work, const slim_place &place) {
-    const bool wraps = place.barrier + 8 == 8 * (uint32_t)work.args.stages;
-    return {wraps ? 0 : place.slot + slim_layout<TYPE>::slot, wraps ? 0 : place.barrier + 8,
-            place.parity ^ wraps};
-}
-
 /* Boxes begin at multiples of 16 bytes. */
 template <int TYPE>
 static __device__ __forceinline__ uint32_t slim_shift(const slim_work &work, int32_t chunk) {
@@ -543,16 +517,16 @@ typedef struct slim_lane {
 template <int TYPE> static __device__ __forceinline__ slim_lane slim_lane_of(const slim_work &work) {
     typedef slim_layout<TYPE> layout;
     const int32_t lane = work.lane, row = lane / 4;
-    const uint32_t ring = work.base + (uint32_t)(work.warp * work.args.stages * layout::slot);
+    const slim_ring ring = slim_ring_of<TYPE>(work);
     const uint32_t scales = work.memory.scales + (uint32_t)(work.warp * 2 * layout::scales);
     slim_lane me;
-    me.view.matrix = ring + (uint32_t)(lane % 16 * layout::stride + lane / 16 * 16);
-    me.view.row = ring + (uint32_t)(row * layout::stride + lane % 4 * 2);
+    me.view.matrix = ring.slots + (uint32_t)(lane % 16 * layout::stride + lane / 16 * 16);
+    me.view.row = ring.slots + (uint32_t)(row * layout::stride + lane % 4 * 2);
     me.view.scales = work.base + scales + (uint32_t)(row * thin_layout<TYPE>::scales);
-    me.header = ring + (uint32_t)(lane % 16 * layout::stride);
+    me.header = ring.slots + (uint32_t)(lane % 16 * layout::stride);
     me.scales = work.shared + scales + lane % 16 * thin_layout<TYPE>::scales;
     me.x = slim_x_of<TYPE>(work);
-    me.full = slim_full(work, 0);
+    me.full = ring.full;
     return me;
 }
 
@@ -618,8 +592,8 @@ static __device__ __forceinline__ void slim_stream(const slim_work &work, BEGIN 
                     quants[(step + 1) % 2].load(view, step + 1);
                 }
                 slim_read_x(x_from + (uint32_t)(2 * SLIM_STEP * step + 16), x[1]);
-                slim_multiply(d, a[0][0], x[0][0], x[0][1]);
-                slim_multiply(d, a[0][1], x[0][2], x[0][3]);
+                chain_multiply(d, a[0][0], x[0][0], x[0][1]);
+                chain_multiply(d, a[0][1], x[0][2], x[0][3]);
                 if (step == 0) {
                     if (left > 1) { /* what is decoded ahead in the end is nobody's */
                         next = slim_next<TYPE>(work, place);
@@ -645,12 +619,12 @@ static __device__ __forceinline__ void slim_stream(const slim_work &work, BEGIN 
                 }
                 x_from = !ends ? x_from : rest == 1 ? me.x : x_from + 2 * COLUMNS;
                 slim_read_x(ends ? x_from : x_from + (uint32_t)(2 * SLIM_STEP * (step + 1)), x[0]);
-                slim_multiply(d, a[1][0], x[1][0], x[1][1]);
-                slim_multiply(d, a[1][1], x[1][2], x[1][3]);
+                chain_multiply(d, a[1][0], x[1][0], x[1][1]);
+                chain_multiply(d, a[1][1], x[1][2], x[1][3]);
                 quants[(step + 1) % 2].template run<0>(a[0]);
             }
             __syncwarp();
-            slim_arrive_if(me.full + place.barrier + to_empty, work.lane < SL_ARRIVING_LANES);
+            chain_arrive_if(me.full + place.barrier + to_empty, work.lane < SL_ARRIVING_LANES);
             place = next;
             view = ahead;
         }
@@ -665,9 +639,10 @@ template <int TYPE>
 static __device__ __forceinline__ void slim_prepare(const slim_work &work, slim_copies &copies, bool brings) {
     const slim_args &args = work.args;
     if (brings) {
-        for (int32_t slot = 0; slot < args.stages; slot++) {
-            sl_barrier_init(slim_full(work, slot), 1);
-            sl_barrier_init(slim_empty(work, slot), SL_ARRIVING_LANES);
+        const slim_ring ring = slim_ring_of<TYPE>(work);
+        for (uint32_t slot = 0; slot < (uint32_t)args.stages; slot++) {
+            sl_barrier_init(ring.full + 8 * slot, 1);
+            sl_barrier_init(ring.empty + 8 * slot, SL_ARRIVING_LANES);
         }
         sl_barriers_ready();
     }
@@ -677,8 +652,8 @@ static __device__ __forceinline__ void slim_prepare(const slim_work &work, slim_
         }
         sl_barriers_ready();
     }
-    for (int32_t slot = 0; brings && slot < args.ahead; slot++) {
-        slim_bring<TYPE>(work, copies, slot);
+    if (brings) {
+        slim_bring_first<TYPE>(work, copies, 0, args.ahead);
     }
     __syncthreads();
 }
@@ -686,14 +661,14 @@ static __device__ __forceinline__ void slim_prepare(const slim_work &work, slim_
 
 /* BLOCKS: of a cluster, which share the ranges. */
 template <int TYPE, int BLOCKS>
-static __global__ void __launch_bounds__(SLIM_THREADS, 1)
+static __global__ void __launch_bounds__(SLIM_BOUND, 1)
     slim_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ slim_args args) {
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char shared[];
-    const slim_work work = slim_work_of<TYPE>(args, shared, slim_warp());
+    const slim_work work = slim_work_of<TYPE>(args, shared, chain_warp());
     const bool works = work.warp < args.warps && work.first_tile < work.end_tile;
     const bool brings = works && work.lane == 0;
-    slim_copies copies = {work.first_tile, 0};
+    slim_copies copies = slim_copies_of(work, work.first_tile);
     sl_cluster_arrive<BLOCKS>();
     sl_let_next_begin();
     slim_prepare<TYPE>(work, copies, brings);
@@ -701,8 +676,8 @@ static __global__ void __launch_bounds__(SLIM_THREADS, 1)
     sl_wait_for_inputs();
     const int32_t count = sl_count(context, args.y.rows);
     x.load(work);
-    for (int32_t slot = args.ahead; brings && slot < args.stages; slot++) {
-        slim_bring<TYPE>(work, copies, slot);
+    if (brings) {
+        slim_bring_first<TYPE>(work, copies, args.ahead, args.stages);
     }
     __syncwarp();
     x.store(work);
@@ -776,9 +751,11 @@ template <int TYPE> static bool slim_cut(slim_args *args, int32_t processors, sl
     while (args->stages > 2 && slim_memory_of<TYPE>(*args).bytes > SLIM_BYTES) {
         args->stages--;
     }
+
     const int32_t ahead = SLIM_AHEAD / (args->warps * slim_layout<TYPE>::slot);
     args->ahead = ahead < 1 ? 1 : ahead < args->stages ? ahead : args->stages;
-    const uint32_t bytes = slim_memory_of<TYPE>(*args).bytes;
+    args->memory = slim_memory_of<TYPE>(*args);
+    const uint32_t bytes = args->memory.bytes;
     if (shape) {
         *shape = {dim3((unsigned)(clusters * blocks)), dim3(SLIM_THREADS),
                   bytes < SLIM_LEAST_BYTES ? (uint32_t)SLIM_LEAST_BYTES : bytes,
@@ -795,7 +772,7 @@ static cudaError_t slim_launch(const sl_cuda_context *context, const sl_cuda_op 
     slim_args args = {};
     sl_launch_shape shape = {};
     sl_linear_fill(context, op, &args);
-    args.tiles = sl_linear_cut(op, SLIM_ROWS, args.first_tile);
+    args.tiles = sl_linear_cut(op, CHAIN_ROWS, args.first_tile);
     args.ranges = sl_k16_ranges(op, context->processors);
     args.rows = op->rows[op->out[0].rows];
     if (apart) {
@@ -803,22 +780,12 @@ static cudaError_t slim_launch(const sl_cuda_context *context, const sl_cuda_op 
         apart->bytes = args.range_bytes = (uint64_t)args.rows * args.y.row_bytes;
         apart->count = args.ranges;
     } else if (op->run_length > 1) {
-        const int32_t width = op[1].op->u.activate.width;
-        if (args.segments == 1) { /* gates and values are one weight */
-            args.weights[1] = args.weights[0];
-            args.weights[1].data += (uint64_t)width * args.weights[0].row_bytes;
-            args.weights[0].rows = args.weights[1].rows = width;
-        }
-        args.gated = op[2].out[0];
-        args.function = op[1].op->u.activate.function;
-        args.tiles = (width + SLIM_ROWS / 2 - 1) / (SLIM_ROWS / 2);
+        args.tiles = chain_gate(op, 1, &args);
     }
     if (!slim_cut<TYPE>(&args, context->processors, &shape)) {
         return cudaErrorInvalidConfiguration;
     }
-    const cudaError_t code =
-        skinny_weight_maps(args.weights, slim_layout<TYPE>::stride / 2,
-                           args.gated.data ? SLIM_ROWS / 2u : (uint32_t)SLIM_ROWS, args.maps);
+    const cudaError_t code = chain_make_maps<slim_layout<TYPE>>(&args);
     return code                 ? code
            : shape.cluster == 1 ? sl_launch(context, stream, shape, slim_kernel<TYPE, 1>, *context, args)
                                 : sl_launch(context, stream, shape, slim_kernel<TYPE, 2>, *context, args);

@@ -12,13 +12,9 @@
 #ifndef SL_BACKEND_CUDA_MATMUL_THIN_CUH
 #define SL_BACKEND_CUDA_MATMUL_THIN_CUH
 
-#include "backend/cuda/hopper.cuh"
-#include "backend/cuda/k16.h"
-#include "backend/cuda/matmul_skinny.cuh"
-#include "backend/cuda/matmul_thin_types.cuh"
+#include "backend/cuda/matmul_chain.cuh"
 
 enum {
-    THIN_ROWS = 16,  /* of weights, in a tile */
     THIN_WARPS = 12, /* of a block, that have chains */
     THIN_THREADS = THIN_WARPS * SL_WARP,
     THIN_COPIERS = 4,           /* warps behind them: every fourth warp with a chain is one's */
@@ -61,8 +57,8 @@ typedef struct thin_memory {
 
 template <int TYPE> struct thin_sizes {
     enum {
-        slot = (THIN_ROWS * thin_layout<TYPE>::stride + 127) / 128 * 128,
-        scales = THIN_ROWS * thin_layout<TYPE>::scales, /* of a chunk */
+        slot = (CHAIN_ROWS * thin_layout<TYPE>::stride + 127) / 128 * 128,
+        scales = CHAIN_ROWS * thin_layout<TYPE>::scales, /* of a chunk */
         sums = SL_WARP * 16
     };
 };
@@ -136,38 +132,20 @@ static __device__ __forceinline__ void thin_bring(const thin_work &work, thin_co
     const uint32_t to = work.base + (uint32_t)(work.warp * args.stages + slot) * thin_sizes<TYPE>::slot;
     /* Boxes begin at multiples of 16 bytes; their columns are of two bytes. */
     const int32_t column = (work.first_chunk + copies.chunk) * layout::bytes / 16 * 8;
-    sl_barrier_expect(full, THIN_ROWS * layout::stride);
+    sl_barrier_expect(full, CHAIN_ROWS * layout::stride);
     if (args.gated.data) {
-        const int32_t row = copies.tile * (THIN_ROWS / 2);
+        const int32_t row = copies.tile * (CHAIN_ROWS / 2);
         sl_box_copy_once(to, &args.maps[0], column, row, work.expert, full);
-        sl_box_copy_once(to + THIN_ROWS / 2 * layout::stride, &args.maps[1], column, row, work.expert, full);
+        sl_box_copy_once(to + CHAIN_ROWS / 2 * layout::stride, &args.maps[1], column, row, work.expert, full);
     } else {
         const int32_t segment = thin_segment(args, copies.tile);
         sl_box_copy_once(to, &args.maps[segment], column,
-                         (copies.tile - args.first_tile[segment]) * THIN_ROWS, work.expert, full);
+                         (copies.tile - args.first_tile[segment]) * CHAIN_ROWS, work.expert, full);
     }
     thin_pass<TYPE>(work, copies);
 }
 
 /* ---- x, by all threads ---- */
-
-/* Eight columns, number `eight` of a row. */
-template <int TYPE>
-static __device__ __forceinline__ void thin_put_x(uint32_t *row, int32_t eight, uint4 words) {
-    uint32_t *to = row + eight / 8 * 32 + eight / 2 % 4 * 2;
-    const int32_t second = eight % 2;
-    if constexpr (thin_layout<TYPE>::permuted) {
-        *(uint2 *)(to + 16 * second) =
-            make_uint2(__byte_perm(words.x, words.y, 0x5410), __byte_perm(words.x, words.y, 0x7632));
-        *(uint2 *)(to + 16 * second + 8) =
-            make_uint2(__byte_perm(words.z, words.w, 0x5410), __byte_perm(words.z, words.w, 0x7632));
-    } else {
-        to[second] = words.x;
-        to[8 + second] = words.y;
-        to[16 + second] = words.z;
-        to[24 + second] = words.w;
-    }
-}
 
 template <int TYPE> static __device__ __forceinline__ void thin_stage_x(const thin_work &work) {
     enum { AT_ONCE = 4 };
@@ -190,7 +168,7 @@ template <int TYPE> static __device__ __forceinline__ void thin_stage_x(const th
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 if (first + i * THIN_THREADS < eights) {
-                    thin_put_x<TYPE>(to, first + i * THIN_THREADS, words[i]);
+                    chain_put_x<TYPE>(to, first + i * THIN_THREADS, words[i]);
                 }
             }
         }
@@ -235,8 +213,8 @@ static __device__ __forceinline__ void thin_store_tile(const thin_work &work, co
     const thin_args &args = work.args;
     const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
     const int32_t segment = args.gated.data ? 0 : thin_segment(args, tile);
-    const int32_t output = args.gated.data ? tile * (THIN_ROWS / 2) + work.lane / 4
-                                           : (tile - args.first_tile[segment]) * THIN_ROWS + work.lane / 4;
+    const int32_t output = args.gated.data ? tile * (CHAIN_ROWS / 2) + work.lane / 4
+                                           : (tile - args.first_tile[segment]) * CHAIN_ROWS + work.lane / 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t row = work.lane % 4 * 2 + i;
@@ -273,14 +251,6 @@ static __device__ __forceinline__ void thin_finish(const thin_work &work, const 
 }
 
 /* ---- the chain ---- */
-
-static __device__ __forceinline__ void thin_multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t low,
-                                                     uint32_t high) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
-}
 
 /* A slot of the ring, and the first chunk that it has. */
 typedef struct thin_slot {
@@ -340,23 +310,12 @@ template <int TYPE> static __device__ __forceinline__ thin_lane thin_lane_of(con
     return me;
 }
 
-/* No branch: what is behind one waits for products. */
-static __device__ __forceinline__ void thin_arrive_if(uint32_t barrier, bool arrives) {
-    asm volatile("{\n"
-                 ".reg .pred arrives;\n"
-                 "setp.ne.u32 arrives, %1, 0;\n"
-                 "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n"
-                 "}" ::"r"(barrier),
-                 "r"((uint32_t)arrives)
-                 : "memory");
-}
-
 /* Behind the last chunk of a slot. */
 template <int TYPE, bool HAS_COPIER>
 static __device__ __forceinline__ void thin_leave(const thin_work &work, thin_copies &copies, int32_t slot) {
     if constexpr (HAS_COPIER) {
         __syncwarp();
-        thin_arrive_if(thin_empty(work, slot), work.lane < SL_ARRIVING_LANES);
+        chain_arrive_if(thin_empty(work, slot), work.lane < SL_ARRIVING_LANES);
     } else {
         sl_fence_reads();
         __syncwarp();
@@ -433,8 +392,8 @@ static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_c
                     if (me.has_x) {
                         x[1] = skinny_four(x_from + (uint32_t)(2 * THIN_STEP * step + 16));
                     }
-                    thin_multiply(d, a[0][0], x[0].x, x[0].y);
-                    thin_multiply(d, a[0][1], x[0].z, x[0].w);
+                    chain_multiply(d, a[0][0], x[0].x, x[0].y);
+                    chain_multiply(d, a[0][1], x[0].z, x[0].w);
                     quants[step % 2].template run<1>(a[1]);
                     if (step == SCALED) {
                         thin_scales<TYPE>(header, upper, me.scales + put, work.args.exponent);
@@ -445,8 +404,8 @@ static __device__ __forceinline__ void thin_stream(const thin_work &work, thin_c
                     if (me.has_x) {
                         x[0] = skinny_four(ends ? x_next : x_from + (uint32_t)(2 * THIN_STEP * (step + 1)));
                     }
-                    thin_multiply(d, a[1][0], x[1].x, x[1].y);
-                    thin_multiply(d, a[1][1], x[1].z, x[1].w);
+                    chain_multiply(d, a[1][0], x[1].x, x[1].y);
+                    chain_multiply(d, a[1][1], x[1].z, x[1].w);
                     quants[(step + 1) % 2].template run<0>(a[0]);
                 }
                 view = ahead;
@@ -484,11 +443,6 @@ static __device__ __forceinline__ thin_work thin_work_of(const thin_args &args, 
     work.expert = 0;
     work.y_row = (int32_t)blockIdx.y;
     return work;
-}
-
-/* The same in all lanes, which the compiler sees. */
-static __device__ __forceinline__ int32_t thin_warp(void) {
-    return __shfl_sync(SL_FULL_WARP, (int32_t)threadIdx.x / SL_WARP, 0);
 }
 
 /* A warp that fills the slots of its chains. A lane knows the chain of its number. */
@@ -621,7 +575,7 @@ static __global__ void __launch_bounds__(THIN_THREADS + THIN_COPIERS * SL_WARP, 
     thin_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ thin_args args) {
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char shared[];
-    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
+    thin_work work = thin_work_of<TYPE>(args, shared, chain_warp());
     sl_let_next_begin();
     if (work.warp >= THIN_WARPS) {
         thin_copy<TYPE>(context, args, shared, work.warp - THIN_WARPS);
@@ -664,12 +618,6 @@ template <int TYPE> static cudaError_t thin_prepare_type() {
     return sl_allow_shared(thin_kernel<TYPE>, THIN_BYTES);
 }
 
-/* Boxes of sixteen rows of a slot's columns; with gates of eight. */
-template <int TYPE> static cudaError_t thin_make_maps(thin_args *args) {
-    return skinny_weight_maps(args->weights, thin_layout<TYPE>::stride / 2,
-                              args->gated.data ? THIN_ROWS / 2u : (uint32_t)THIN_ROWS, args->maps);
-}
-
 /* Copies that a warp's busiest chain takes. */
 template <int TYPE> static int32_t thin_boxes(const thin_args *args, int32_t chains) {
     const int32_t columns = thin_layout<TYPE>::chunks * thin_layout<TYPE>::columns;
@@ -708,26 +656,18 @@ static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *o
     const int32_t rows = op->rows[op->out[0].rows];
     sl_linear_fill(context, op, args);
     args->ids = op->in[1];
-    args->tiles = sl_linear_cut(op, THIN_ROWS, args->first_tile);
+    args->tiles = sl_linear_cut(op, CHAIN_ROWS, args->first_tile);
     args->exponent = THIN_EXPONENT;
     args->ranges = sl_k16_ranges(op, context->processors);
     args->rows = args->ids.data ? 1 : rows;
     if (gated) {
-        const int32_t width = op[1].op->u.activate.width;
-        if (args->segments == 1) { /* gates and values are one weight */
-            args->weights[1] = args->weights[0];
-            args->weights[1].data += (uint64_t)width * args->weights[0].row_bytes;
-            args->weights[0].rows = args->weights[1].rows = width;
-        }
-        args->gated = op[2].out[0];
-        args->function = op[1].op->u.activate.function;
-        args->tiles = (width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
+        args->tiles = chain_gate(op, 1, args);
     }
     const int32_t together = args->ids.data ? rows : 1;
     int32_t wanted = context->processors > together ? context->processors / together : 1;
     /* Where every second processor has room for all weights, the product behind this one comes up, and has
      * its weights, on the others meanwhile. */
-    const int64_t all_bytes = (int64_t)args->tiles * THIN_ROWS * args->weights[0].row_bytes;
+    const int64_t all_bytes = (int64_t)args->tiles * CHAIN_ROWS * args->weights[0].row_bytes;
     args->whole = !args->ids.data && wanted > 1 && all_bytes <= (int64_t)THIN_WHOLE * (wanted / 2);
     wanted = args->whole ? wanted / 2 : wanted;
     /* As few as take no longer: processors without a block have room for the small kernels around. */
@@ -737,7 +677,7 @@ static cudaError_t thin_fill(const sl_cuda_context *context, const sl_cuda_op *o
     const uint32_t bytes = thin_memory_of<TYPE>(*args).bytes;
     *shape = {dim3((unsigned)blocks, (unsigned)together), dim3(THIN_THREADS + THIN_COPIERS * SL_WARP),
               bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
-    return code ? code : thin_make_maps<TYPE>(args);
+    return code ? code : chain_make_maps<thin_layout<TYPE>>(args);
 }
 
 template <int TYPE>

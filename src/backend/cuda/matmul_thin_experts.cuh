@@ -34,13 +34,13 @@ typedef struct thin_experts_args {
     sl_combine_args combine; /* down's */
 } thin_experts_args;
 
-/* Down's shared memory has x of each warp, one behind the other, then outputs [used][THIN_ROWS]. */
+/* Down's shared memory has x of each warp, one behind the other, then outputs [used][CHAIN_ROWS]. */
 template <int TYPE>
 static __host__ __device__ __forceinline__ uint32_t thin_down_bytes(const thin_args &args,
                                                                     uint32_t *outputs) {
     const thin_memory memory = thin_memory_of<TYPE>(args);
     *outputs = memory.x + (uint32_t)args.warps * memory.x_row;
-    return *outputs + (uint32_t)args.warps * THIN_ROWS * (uint32_t)sizeof(float);
+    return *outputs + (uint32_t)args.warps * CHAIN_ROWS * (uint32_t)sizeof(float);
 }
 
 #if SL_HAS_WGMMA
@@ -93,18 +93,18 @@ static __device__ __forceinline__ void thin_stage_row(const thin_work &work, int
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             if (first + i * threads < eights) {
-                thin_put_x<TYPE>(to, first + i * threads, words[i]);
+                chain_put_x<TYPE>(to, first + i * threads, words[i]);
             }
         }
     }
 }
 
-/* An output of the experts' sum, as sl_combine_quad. outputs: [used][THIN_ROWS]. */
+/* An output of the experts' sum, as sl_combine_quad. outputs: [used][CHAIN_ROWS]. */
 static __device__ __forceinline__ void thin_combine(const sl_combine_args &combine, int32_t output,
                                                     const float *outputs, const float *weights) {
     float sum = 0;
     for (int32_t rank = 0; rank < combine.combine.used; rank++) {
-        sum = sum + weights[rank] * outputs[rank * THIN_ROWS];
+        sum = sum + weights[rank] * outputs[rank * CHAIN_ROWS];
     }
     if (combine.shared.data) {
         const float weight = combine.shared_gate.data ? sl_sigmoid(*sl_f32(combine.shared_gate, 0)) : 1.0f;
@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     const thin_args &args = all.thin;
     const int32_t block = (int32_t)blockIdx.x;
-    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
+    thin_work work = thin_work_of<TYPE>(args, shared, chain_warp());
     const int32_t tile = block * args.each + min(block, args.more) + work.warp;
     const int32_t end = (block + 1) * args.each + min(block + 1, args.more);
     const bool works = work.warp < args.warps && tile < end && all.header->rows > 0;
@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
     __shared__ int32_t experts[THIN_EXPERTS_USED];
     __shared__ float weights[THIN_EXPERTS_USED];
     const thin_args &args = all.thin;
-    thin_work work = thin_work_of<TYPE>(args, shared, thin_warp());
+    thin_work work = thin_work_of<TYPE>(args, shared, chain_warp());
     uint32_t first_output;
     thin_down_bytes<TYPE>(args, &first_output);
     float *outputs = (float *)(void *)(shared + first_output);
@@ -208,20 +208,20 @@ static __global__ void __launch_bounds__(THIN_THREADS, 1)
         work, copies, [] {},
         [&](const float(&sums)[4], int32_t) {
             const float scale = __uint_as_float((127u + skinny_layout<TYPE>::bits) << 23);
-            const int32_t output = work.first_tile * THIN_ROWS + work.lane / 4;
+            const int32_t output = work.first_tile * CHAIN_ROWS + work.lane / 4;
             const float *bias = args.weights[0].bias;
             if (work.lane % 4 == 0) {
                 bias = bias ? bias + (int64_t)work.expert * args.weights[0].rows + output : NULL;
                 for (int i = 0; i < 2; i++) {
                     const float sum = sums[2 * i] * scale;
                     const bool biased = bias && output + 8 * i < args.weights[0].rows;
-                    outputs[rank * THIN_ROWS + work.lane / 4 + 8 * i] = biased ? sum + bias[8 * i] : sum;
+                    outputs[rank * CHAIN_ROWS + work.lane / 4 + 8 * i] = biased ? sum + bias[8 * i] : sum;
                 }
             }
         });
     __syncthreads();
-    const int32_t output = work.first_tile * THIN_ROWS + (int32_t)threadIdx.x;
-    if (threadIdx.x < THIN_ROWS && output < args.weights[0].rows) {
+    const int32_t output = work.first_tile * CHAIN_ROWS + (int32_t)threadIdx.x;
+    if (threadIdx.x < CHAIN_ROWS && output < args.weights[0].rows) {
         thin_combine(all.combine, output, outputs + threadIdx.x, weights);
     }
 #else
@@ -249,17 +249,9 @@ static inline thin_experts_args thin_experts_args_of(const sl_cuda_context *cont
 template <int TYPE>
 static cudaError_t thin_gated_launch(const sl_cuda_context *context, const sl_cuda_op *op,
                                      cudaStream_t stream) {
-    const sl_op_activate *activate = &op[2].op->u.activate;
     thin_experts_args all = thin_experts_args_of(context, op, op + 1);
     thin_args &args = all.thin;
-    if (args.segments == 1) { /* gates and values are one weight */
-        args.weights[1] = args.weights[0];
-        args.weights[1].data += (uint64_t)activate->width * args.weights[0].row_bytes;
-        args.weights[0].rows = args.weights[1].rows = activate->width;
-    }
-    args.gated = op[3].out[0];
-    args.function = activate->function;
-    all.expert_tiles = (activate->width + THIN_ROWS / 2 - 1) / (THIN_ROWS / 2);
+    all.expert_tiles = chain_gate(op, 2, &args);
     args.tiles = all.router.used * all.expert_tiles;
     int32_t blocks = context->processors;
     cudaError_t code = thin_fit<TYPE>(&args, blocks);
@@ -267,7 +259,7 @@ static cudaError_t thin_gated_launch(const sl_cuda_context *context, const sl_cu
         blocks = (args.tiles + args.warps - 1) / args.warps;
         code = thin_fit<TYPE>(&args, blocks);
     }
-    code = code ? code : thin_make_maps<TYPE>(&args);
+    code = code ? code : chain_make_maps<thin_layout<TYPE>>(&args);
     const uint32_t bytes = thin_memory_of<TYPE>(args).bytes;
     const sl_launch_shape shape = {dim3((unsigned)blocks), dim3(THIN_THREADS),
                                    bytes < THIN_LEAST_BYTES ? (uint32_t)THIN_LEAST_BYTES : bytes};
@@ -283,7 +275,7 @@ static cudaError_t thin_down_launch(const sl_cuda_context *context, const sl_cud
     thin_experts_args all = thin_experts_args_of(context, op, op + 4);
     thin_args &args = all.thin;
     all.combine = sl_combine_args_of(op + 5);
-    args.tiles = sl_linear_cut(op + 4, THIN_ROWS, args.first_tile);
+    args.tiles = sl_linear_cut(op + 4, CHAIN_ROWS, args.first_tile);
     args.warps = all.router.used;
     const int32_t slots =
         (args.weights[0].columns / thin_layout<TYPE>::columns + thin_layout<TYPE>::chunks - 1) /
@@ -293,7 +285,8 @@ static cudaError_t thin_down_launch(const sl_cuda_context *context, const sl_cud
     while ((bytes = thin_down_bytes<TYPE>(args, &outputs)) > THIN_DOWN_BYTES && args.stages > 2) {
         args.stages--;
     }
-    cudaError_t code = bytes > THIN_DOWN_MOST ? cudaErrorInvalidConfiguration : thin_make_maps<TYPE>(&args);
+    cudaError_t code =
+        bytes > THIN_DOWN_MOST ? cudaErrorInvalidConfiguration : chain_make_maps<thin_layout<TYPE>>(&args);
     const sl_launch_shape shape = {dim3((unsigned)args.tiles), dim3((unsigned)(args.warps * SL_WARP)), bytes};
     return code ? code : sl_launch(context, stream, shape, thin_down_kernel<TYPE>, all);
 }
