@@ -49,8 +49,6 @@ struct decode_shape {
     static constexpr decode_heads HEADS = HEADS_;
     static constexpr bool ONE = HEADS != DECODE_APART;
     static constexpr bool CHUNKS = CHUNKS_; /* class "mma64/split512", flash_decode_chunks.cuh */
-    /* In a step, where boxes bring it: it leaves L2 first, as weights do, which it would drive out. */
-    static constexpr bool READ_ONCE = HEADS == DECODE_ONE_ROW;
     static constexpr decode_let LETS_NEXT = CHUNKS                    ? DECODE_AT_ONCE
                                             : HEADS == DECODE_ONE_ROW ? DECODE_BEHIND_EARLY_KEYS
                                                                       : DECODE_AT_FIRST_KEYS;
@@ -385,7 +383,8 @@ static __device__ __forceinline__ void decode_copy(const decode_source &source, 
             const uint32_t to = load.to + (uint32_t)(box * FLASH_KEYS + strand * 16) * 128;
             const int32_t column = box * 128 / SHAPE::BYTES, row = load.kv_head * FLASH_KEYS + strand * 16;
             const int32_t at = load.page * source.args->layers + layer;
-            if (SHAPE::READ_ONCE) {
+            /* Read once in a step: it leaves L2 first, as weights do, which it would drive out. */
+            if (SHAPE::ONE) {
                 sl_box_copy_once(to, map, column, row, at, load.barrier);
             } else {
                 sl_box_copy(to, map, column, row, at, load.barrier);

@@ -216,9 +216,10 @@ static __device__ __forceinline__ void slim_bring(const slim_work &work, slim_co
     /* Boxes begin at multiples of 16 bytes; their columns are of two bytes. */
     const int32_t column = (work.first_chunk + copies.chunk) * layout::bytes / 16 * 8;
     sl_barrier_expect(full, CHAIN_ROWS * layout::stride);
-    sl_box_copy(to, copies.map, column, copies.row, 0, full);
+    sl_box_copy_once(to, copies.map, column, copies.row, 0, full);
     if (work.args.gated.data) {
-        sl_box_copy(to + CHAIN_ROWS / 2 * layout::stride, &work.args.maps[1], column, copies.row, 0, full);
+        sl_box_copy_once(to + CHAIN_ROWS / 2 * layout::stride, &work.args.maps[1], column, copies.row, 0,
+                         full);
     }
     slim_pass(work, copies);
 }
