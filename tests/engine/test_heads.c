@@ -48,6 +48,7 @@ static const fused_case cases[] = {
      ROWS(8, 129, 3)},
     {"several sequences, one byte", MODEL("qwen3", "fp8"), HEADS(8, 2, 128, 61), NORMED, ROWS(8, 129, 3)},
     {"several sequences, parts", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 300), NORMED, ROWS(8, 320, 253)},
+    {"two sequences, many parts", MODEL("qwen3", "f16"), HEADS(4, 1, 64, 770), NORMED, ROWS(2, 5)},
     {"sixteen rows", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 61), APART, ROWS(16, 3, 129, 64, 2, 70, 7, 1)},
     {"sixteen rows of one sequence", MODEL("qwen3", "fp8"), HEADS(8, 1, 64, 150), APART, ROWS(16)},
     {"sixteen rows, sixteen heads a key", MODEL("llama", "bf16"), HEADS(16, 1, 128, 61), APART,

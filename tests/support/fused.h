@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 enum { FUSED_GENERATED = 6, FUSED_VOCABULARY = 320, FUSED_CONTEXT = 640, FUSED_RUNS = 4, FUSED_PROMPTS = 8 };
+enum { FUSED_LONGEST = 1024 }; /* of a first prompt */
 
 static const char *fused_device = "cuda";
 
@@ -54,11 +55,12 @@ static inline sluice_model *fused_model(const fused_case *c) {
 }
 
 static inline sluice_engine_options fused_options(const fused_case *c, bool no_fusion) {
+    const int32_t context = c->prompt + FUSED_GENERATED;
     return (sluice_engine_options){.size = sizeof(sluice_engine_options),
                                    .device = fused_device,
                                    .chunk = c->rows > 0 ? c->rows : 64,
                                    .sequences = c->rows > 0 ? c->rows : 1,
-                                   .context = FUSED_CONTEXT,
+                                   .context = context > FUSED_CONTEXT ? context : FUSED_CONTEXT,
                                    .outputs = c->rows > 0 ? c->rows : 1,
                                    .kv_type = c->cache_type,
                                    .deterministic = c->deterministic,
@@ -94,7 +96,7 @@ static inline int32_t fused_prompt(const fused_case *c, int32_t i) {
 /* A token of every sequence that has begun and has not all of its own; two more begin with their prompts. */
 static inline void fused_round(sluice_sequence *const *sequences, const fused_case *c, int32_t count,
                                int32_t round, fused_result *result) {
-    static int32_t prompts[FUSED_PROMPTS][FUSED_CONTEXT];
+    static int32_t prompts[FUSED_PROMPTS][FUSED_LONGEST];
     const int32_t first = round < FUSED_GENERATED ? 0 : 2 * (round - FUSED_GENERATED + 1);
     const int32_t end = 2 * (round + 1) < count ? 2 * (round + 1) : count;
     sluice_request_options asked[FUSED_PROMPTS];
