@@ -23,7 +23,7 @@ enum {
  * 25 ns or less for sixteen columns, and a further range of many rows a pass over y. H200, us, 4096x12288 in
  * Q4_K: one row 23.5, 13.9 and 11.7 in 1, 2 and 4 ranges, 2048 rows 252, 266 and 309;
  * 4096x4096: 8.7, 5.7, 4.5 and 90, 113, 153; 1024x3072, 512 rows: 9.6, 13.6, 25.0. Two ranges of 4096x1024
- * would make one row of 0.6B in Q8_0 1 % faster, and prompts of 512 to 8192 tokens 4 to 10 % slower. With a
+ * would make one row of 0.6B in Q8_0 1 % faster, and prompts of 512 to 8192 tokens 9 to 15 % slower. With a
  * bias there is one range: the library adds it before the sums of others. */
 static inline int32_t sl_k16_ranges(const sl_cuda_op *op, int32_t processors) {
     const int32_t columns = op->weights[0].columns;
