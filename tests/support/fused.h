@@ -161,6 +161,7 @@ static inline void fused_leaves_the_ops_bits(void **state) {
     const sluice_engine_options alone = fused_options(c, true), fused = fused_options(c, false);
     if (c->needs && fused_count(model, c, alone, c->needs) == 0) {
         sluice_model_release(model);
+        printf("skipped: the plan has no %s\n", c->needs);
         skip();
     }
     for (int i = 0; i < FUSED_RUNS && c->runs[i].name; i++) {
