@@ -383,12 +383,8 @@ static __device__ __forceinline__ void decode_copy(const decode_source &source, 
             const uint32_t to = load.to + (uint32_t)(box * FLASH_KEYS + strand * 16) * 128;
             const int32_t column = box * 128 / SHAPE::BYTES, row = load.kv_head * FLASH_KEYS + strand * 16;
             const int32_t at = load.page * source.args->layers + layer;
-            /* Read once in a step: it leaves L2 first, as weights do, which it would drive out. */
-            if (SHAPE::ONE) {
-                sl_box_copy_once(to, map, column, row, at, load.barrier);
-            } else {
-                sl_box_copy(to, map, column, row, at, load.barrier);
-            }
+            /* Mostly read once in a step: leaves L2 first, as weights do, which it would drive out. */
+            sl_box_copy_once(to, map, column, row, at, load.barrier);
         }
     }
 }

@@ -334,9 +334,9 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
         const skinny_part part = skinny_part_of(args, tile.part + i);
         const CUtensorMap *map = &args.maps[part.segment];
         const bool gated = args.gated.data != NULL;
-        sl_box_copy(to, map, column, part.output, tile.expert, full);
-        sl_box_copy(to + box, gated ? &args.maps[1] : map, column, part.output + (gated ? 0 : SKINNY_BOX),
-                    tile.expert, full);
+        sl_box_copy_once(to, map, column, part.output, tile.expert, full);
+        sl_box_copy_once(to + box, gated ? &args.maps[1] : map, column,
+                         part.output + (gated ? 0 : SKINNY_BOX), tile.expert, full);
         to += 2 * box;
     }
     skinny_skip(&copies->place, 1, (uint32_t)args.chunks);
