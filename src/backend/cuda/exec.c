@@ -2,12 +2,14 @@
  * as graphs.
  *
  * A step is one copy of the step block's used bytes, one graph launch (or the same launches eagerly), copies
- * of the outputs to pinned memory, and an event. Small buckets are captured at start-up, the others when they
- * are first needed. In the first step of a captured bucket both ways run, from the same caches, and what they
- * leave in the workspace (logits and tokens among it) must be the same bits; a step can be run twice because
- * it reads and writes different state slots, writes the same keys and values again, and the last tokens are
- * put back in between. */
+ * of the outputs to pinned memory, and an event. Kernels copy the block in front of a graph and the tokens
+ * behind it (stage.cu), the copy engine does the rest. Small buckets are captured at start-up, the others
+ * when they are first needed. In the first step of a captured bucket both ways run, from the same caches, and
+ * what they leave in the workspace (logits and tokens among it) must be the same bits; a step can be run
+ * twice because it reads and writes different state slots, writes the same keys and values again, and the
+ * last tokens are put back in between. */
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/stage.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
@@ -562,38 +564,60 @@ static int run_bucket(sl_executor *executor, bucket *bucket, sl_error *error) {
                                             : run_eagerly(executor, bucket, error);
 }
 
-static int copy_result(sl_executor *executor, const sl_lowered *lowered, int32_t value, void *to,
-                       uint64_t bytes, sl_error *error) {
-    if (value == SL_NONE || bytes == 0 || lowered->value_offsets[value] == UINT64_MAX) {
-        return SL_OK;
+/* The used bytes of the stage's block, to the device. A graph begins when the kernel in front of it has
+ * ended; the first launches of an eager run may begin earlier, and read the block before they wait for
+ * anything, so that no kernel can bring it there. */
+static int bring_block(sl_executor *executor, const stage *stage, bool before_graph, sl_error *error) {
+    const uint64_t bytes = sl_step_used_bytes(&executor->deployment->step, stage->block);
+    cudaStream_t stream = executor->device.stream;
+    return before_graph ? SL_CUDA(sl_cuda_copy_staged(executor->block, stage->block, bytes, stream), error)
+                        : SL_CUDA(cudaMemcpyAsync(executor->block, stage->block, bytes,
+                                                  cudaMemcpyHostToDevice, stream),
+                                  error);
+}
+
+/* NULL: the bucket does not make it. */
+static const unsigned char *result_of(const sl_executor *executor, const sl_lowered *lowered, int32_t value) {
+    return value == SL_NONE || lowered->value_offsets[value] == UINT64_MAX
+               ? NULL
+               : executor->pools[SL_POOL_WORKSPACE] + lowered->value_offsets[value];
+}
+
+/* Logits are many bytes, and few steps want them: the copy engine leaves the processors to others. */
+static int copy_results(sl_executor *executor, const sl_lowered *lowered, const stage *stage,
+                        sl_error *error) {
+    const sl_program *program = executor->deployment->program;
+    const sl_step_header *header = sl_step_head(stage->block);
+    const uint64_t outputs = (uint64_t)header->outputs;
+    const unsigned char *tokens = result_of(executor, lowered, program->tokens);
+    const unsigned char *logits = result_of(executor, lowered, program->logits);
+    int status = SL_OK;
+    if (tokens && outputs > 0) {
+        status = SL_CUDA(
+            sl_cuda_copy_staged(stage->tokens, tokens, outputs * sizeof(int32_t), executor->device.stream),
+            error);
     }
-    const unsigned char *from = executor->pools[SL_POOL_WORKSPACE] + lowered->value_offsets[value];
-    return SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, executor->device.stream), error);
+    if (!status && logits && outputs > 0 && header->want_logits) {
+        status = SL_CUDA(cudaMemcpyAsync(stage->logits, logits,
+                                         outputs * (uint64_t)program->vocabulary * sizeof(float),
+                                         cudaMemcpyDeviceToHost, executor->device.stream),
+                         error);
+    }
+    return status;
 }
 
 static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
-    const sl_deployment *deployment = executor->deployment;
-    const sl_lowered *lowered = &deployment->buckets[index];
+    bucket *bucket = &executor->buckets[index];
     const stage *stage = &executor->stages[executor->next];
-    const sl_step_header *header = sl_step_head(stage->block);
-    const uint64_t outputs = (uint64_t)header->outputs;
     int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
     if (!status) {
-        status = SL_CUDA(cudaMemcpyAsync(executor->block, stage->block,
-                                         sl_step_used_bytes(&deployment->step, stage->block),
-                                         cudaMemcpyHostToDevice, executor->device.stream),
-                         error);
+        status = bring_block(executor, stage, bucket->state == BUCKET_REPLAYED, error);
     }
     if (!status) {
-        status = run_bucket(executor, &executor->buckets[index], error);
+        status = run_bucket(executor, bucket, error);
     }
     if (!status) {
-        status = copy_result(executor, lowered, deployment->program->tokens, stage->tokens,
-                             outputs * sizeof(int32_t), error);
-    }
-    if (!status && header->want_logits) {
-        status = copy_result(executor, lowered, deployment->program->logits, stage->logits,
-                             outputs * (uint64_t)deployment->program->vocabulary * sizeof(float), error);
+        status = copy_results(executor, &executor->deployment->buckets[index], stage, error);
     }
     return status ? status : SL_CUDA(cudaEventRecord(stage->finished, executor->device.stream), error);
 }
@@ -839,6 +863,18 @@ static void destroy_executor(sl_executor *executor) {
     sl_free(executor);
 }
 
+/* The copies of a step by kernels, in words of 16 bytes and of 4: of an empty step's block, which the
+ * device's copy is anyway, and of one token. */
+static int warm_up_copies(sl_executor *executor, sl_error *error) {
+    int status = bring_block(executor, &executor->stages[0], true, error);
+    if (!status) {
+        status = SL_CUDA(sl_cuda_copy_staged(executor->stages[0].tokens, executor->context.last_tokens,
+                                             sizeof(int32_t), executor->device.stream),
+                         error);
+    }
+    return status;
+}
+
 /* Every bucket once with the empty step that the block holds now: no kernel has to be loaded later, and a
  * launch that the device refuses fails here. Then the small buckets are captured. */
 static int warm_up(sl_executor *executor, sl_error *error) {
@@ -849,6 +885,9 @@ static int warm_up(sl_executor *executor, sl_error *error) {
     }
     if (!status) {
         status = digest(executor, &executor->control->eager, error);
+    }
+    if (!status) {
+        status = warm_up_copies(executor, error);
     }
     for (int32_t b = 0; b < deployment->bucket_count && !status; b++) {
         const bool small = deployment->buckets[b].rows[SL_ROWS_STEP] <= deployment->limits.sequences;
