@@ -141,6 +141,7 @@ static __device__ candidate read_part(const float *from, int32_t first, int32_t 
 static __device__ candidate penalise(const sl_cuda_context &context, const sl_step_output &output,
                                      const float *from, const sampling &s, uint32_t *to) {
     const float penalty = output.sampler.repetition_penalty;
+    __syncthreads(); /* the keys of others are there, to be replaced */
     for (int32_t i = (int32_t)threadIdx.x; i < output.history_count; i += THREADS) {
         const int32_t at = context.history[output.history_first + i] - s.first;
         if (at >= 0 && at < s.count && from[at] == from[at]) {
@@ -424,11 +425,12 @@ static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
     return true;
 }
 
-/* By all threads: whether a later output has the slot too. Of several outputs of one sequence the last one's
- * token is kept. */
-static __device__ bool is_superseded(const sl_cuda_context &context, int32_t index, int32_t slot) {
+/* By all threads: whether a later one of so many outputs has the slot too. Of several outputs of one sequence
+ * the last one's token is kept. */
+static __device__ bool is_superseded(const sl_cuda_context &context, int32_t index, int32_t outputs,
+                                     int32_t slot) {
     bool later = false;
-    for (int32_t i = index + 1 + (int32_t)threadIdx.x; i < context.header->outputs; i += THREADS) {
+    for (int32_t i = index + 1 + (int32_t)threadIdx.x; i < outputs; i += THREADS) {
         later = later || context.outputs[i].slot == slot;
     }
     return __syncthreads_or(later) != 0;
@@ -439,15 +441,18 @@ static __global__ void __launch_bounds__(THREADS)
     extern __shared__ float4 memory[];
     __shared__ shared_memory shared;
     sl_let_next_begin();
-    sl_wait_for_inputs();
     sampling s = {};
     s.blocks = sl_cluster_blocks();
     s.rank = blockIdx.x % s.blocks;
     const int32_t index = (int32_t)(blockIdx.x / s.blocks);
-    if (index >= context.header->outputs) { /* so do the others of the cluster */
+    /* Of the step block, which is there, with room for all outputs of the bucket: known when logits come. */
+    const int32_t outputs = context.header->outputs;
+    const sl_step_output output = context.outputs[index];
+    const bool superseded = is_superseded(context, index, outputs, output.slot);
+    sl_wait_for_inputs();
+    if (index >= outputs) { /* so do the others of the cluster */
         return;
     }
-    const sl_step_output &output = context.outputs[index];
     s.sampler = &output.sampler;
     s.vocabulary = args.vocabulary;
     s.first = min((int32_t)s.rank * args.part, args.vocabulary);
@@ -459,7 +464,6 @@ static __global__ void __launch_bounds__(THREADS)
     const bool penalised = penalty > 0 && penalty != 1.0f && output.history_count > 0;
     const bool draws = output.sampler.temperature > 0;
     candidate mine = read_part(from, s.first, s.count, penalised || draws ? part : NULL);
-    const bool superseded = is_superseded(context, index, output.slot);
     if (penalised) {
         mine = penalise(context, output, from, s, part);
     }
