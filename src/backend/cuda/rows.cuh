@@ -11,7 +11,8 @@ enum {
     SL_NORM_MOST_THREADS = 1024,
     SL_NORM_THREADS = 512,
     SL_NORM_QUADS = 16,
-    SL_NORM_CLUSTER = 4,
+    SL_NORM_CLUSTER = 4, /* blocks of a group, of one row; of several */
+    SL_NORM_WIDE_CLUSTER = 8,
     SL_NORM_SPREAD_ROWS = 8,
     SL_NORM_SPREAD_QUADS = 512,
     SL_ROW_THREADS = 256,
@@ -568,17 +569,20 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
     const unsigned groups = (unsigned)args.norm.groups;
     const unsigned warps = threads > SL_WARP ? 1 : groups < 8 ? groups : 8;
     const unsigned rows = (unsigned)op->rows[args.y.rows];
-    /* Both it and early launches came with 9.0. With fewer threads or experts in front it does not pay, nor
-     * with many rows: their blocks would be on every processor, where the next product's wait for room. */
-    constexpr int CLUSTER = PLAIN && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE ? (int)SL_NORM_CLUSTER : 1;
     sl_launch_shape shape = {dim3(rows, (groups + warps - 1) / warps), dim3(threads, warps), 0};
-    if (CLUSTER > 1 && context->dependent_launches && rows * groups <= SL_NORM_SPREAD_ROWS &&
-        threads * QUADS > SL_NORM_SPREAD_QUADS && threads % (CLUSTER * SL_WARP) == 0) {
-        shape.grid.x *= CLUSTER;
-        shape.block.x /= CLUSTER;
-        shape.cluster = CLUSTER;
-        const auto spread = sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, CLUSTER>;
-        return sl_launch(context, stream, shape, spread, *context, args);
+    /* Clusters and early launches came with 9.0. With fewer threads or experts in front they do not pay, nor
+     * with many rows: their blocks would be on every processor, where the next product's wait for room. */
+    if constexpr (PLAIN && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE) {
+        if (context->dependent_launches && rows * groups <= SL_NORM_SPREAD_ROWS &&
+            threads * QUADS > SL_NORM_SPREAD_QUADS && threads % (SL_NORM_CLUSTER * SL_WARP) == 0) {
+            const bool wide = rows * groups > 1 && threads % (SL_NORM_WIDE_CLUSTER * SL_WARP) == 0;
+            shape.cluster = wide ? SL_NORM_WIDE_CLUSTER : SL_NORM_CLUSTER;
+            shape.grid.x *= shape.cluster;
+            shape.block.x /= shape.cluster;
+            const auto kernel = wide ? sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, SL_NORM_WIDE_CLUSTER>
+                                     : sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, SL_NORM_CLUSTER>;
+            return sl_launch(context, stream, shape, kernel, *context, args);
+        }
     }
     const auto kernel = sl_norm_kernel<QUADS, ALIGNED, PLAIN, SOURCE, 1>;
     return sl_launch(context, stream, shape, kernel, *context, args);
