@@ -21,7 +21,7 @@ enum {
      * the kernel before reads. Nor may there be more than slots less the boxes of a tile: a slot has boxes of
      * other warps in turn, and a warp may wait for its own only when the one before in that slot has come. It
      * has, when it came before the warp's last box was asked for. */
-    WIDE_FLIGHT = 3,
+    WIDE_FLIGHT = 4,
     WIDE_X_ROW = SL_CHUNK_GROUPS * 4, /* bytes of a chunk's scales */
     WIDE_X_VALUES = SL_TILE_X * SL_CHUNK,
     WIDE_X_SCALES = SL_TILE_X * WIDE_X_ROW,
