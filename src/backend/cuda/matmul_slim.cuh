@@ -2,9 +2,12 @@
  *
  * As in matmul_thin.cuh a warp takes sixteen weight rows and a range of the columns, one chain of
  * mma.m16n8k16, which has room for eight rows of x; it has a ring of weights of its own, which other warps
- * fill, and decodes the next 32 columns while the products of these run. All warps load x, store
+ * fill, and decodes the next 32 columns while the products of these run. Warps load x, store
  * it a quarter of each range behind the other, and chains begin when the first quarter is there. What stands
  * between two chunks is short, as with few chains to a scheduler nothing hides it.
+ *
+ * Before the inputs are there a part of the ring is copied; of types whose boxes are small all of it, one
+ * box after the other, so that little is under way when x is asked for.
  *
  * Where the next launch adds the ranges' sums (sl_cuda_slim_ranges) a block has one range. Else it has all
  * of a tile's, which are added through shared memory; or, where so much of x could not be loaded at once, two
@@ -15,17 +18,18 @@
 #include "backend/cuda/matmul_chain.cuh"
 
 enum {
-    SLIM_X_ROWS = 8,  /* of x, at most */
-    SLIM_WARPS = 12,  /* of a block, that have chains */
-    SLIM_COPIERS = 4, /* warps behind them: every fourth warp with a chain is one's */
-    SLIM_THREADS = (SLIM_WARPS + SLIM_COPIERS) * SL_WARP,
-    SLIM_BOUND = 768,       /* not so many: 80 registers, which leave room for a norm's block */
-    SLIM_STAGES = 8,        /* slots of a ring, at most */
-    SLIM_PARTS = 4,         /* of a range, whose x has a barrier each */
-    SLIM_AT_ONCE = 3,       /* pieces of x that a lane loads of each part, before it stores them */
-    SLIM_AHEAD = 64 * 1024, /* of a block's weights, before inputs are there: more would delay x */
-    SLIM_X_STEP = SLIM_THREADS / SLIM_X_ROWS, /* lanes that bring a row of x */
-    SLIM_STEP = 64,                           /* columns that are read at once */
+    SLIM_X_ROWS = 8,               /* of x, at most */
+    SLIM_WARPS = 12,               /* of a block, that have chains */
+    SLIM_COPIERS = 4,              /* warps behind them: every fourth warp with a chain is one's */
+    SLIM_X_WARPS = SLIM_WARPS + 4, /* that bring x */
+    SLIM_BOUND = 768,        /* threads, and not so many: 80 registers, which leave room for a norm's block */
+    SLIM_STAGES = 8,         /* slots of a ring, at most */
+    SLIM_PARTS = 4,          /* of a range, whose x has a barrier each */
+    SLIM_AT_ONCE = 3,        /* pieces of x that a lane loads of each part, before it stores them */
+    SLIM_AHEAD = 64 * 1024,  /* of a block's weights, before inputs are there: more would delay x */
+    SLIM_LITTLE = 32 * 1024, /* so little may always be under way meanwhile */
+    SLIM_X_STEP = SLIM_X_WARPS * SL_WARP / SLIM_X_ROWS, /* lanes that bring a row of x */
+    SLIM_STEP = 64,                                     /* columns that are read at once */
     SLIM_BYTES = 227 * 1024,
     SLIM_LEAST_BYTES = 116 * 1024 /* two blocks on one processor would leave another idle */
 };
@@ -48,7 +52,7 @@ typedef struct slim_args {
     bool deals;
     int32_t ranges, own;   /* of the columns; of these a block's */
     int32_t warps, stages; /* warps: that have chains, a multiple of own */
-    int32_t ahead;         /* slots that are filled before the kernel's inputs are there */
+    int32_t ahead;         /* slots that are filled at once, before the kernel's inputs are there */
     int32_t rows;          /* of x */
     sl_cuda_operand x, residual, y;
     int32_t x_share;       /* 1: for sl_linear_fill */
@@ -67,8 +71,13 @@ template <int TYPE> struct slim_layout {
         stride = skinny_layout<TYPE>::stride,
         slot = (CHAIN_ROWS * (int)stride + 127) / 128 * 128,
         scales = CHAIN_ROWS * (int)thin_layout<TYPE>::scales, /* of a chunk */
-        sums = SL_WARP * 16
+        sums = SL_WARP * 16,
+        /* Whether rings are filled before the inputs are there, with a box of each chain under way. Then x is
+         * brought by other warps than those that copy. */
+        fills = SLIM_WARPS * slot <= SLIM_LITTLE,
+        threads = (SLIM_X_WARPS + (fills ? SLIM_COPIERS : 0)) * SL_WARP
     };
+    static_assert((int)threads <= (int)SLIM_BOUND, "registers");
     static_assert((int)stride / 16 % 2 == 1, "rows of a matrix lie in different banks");
 };
 
@@ -250,7 +259,8 @@ static __device__ __forceinline__ uint32_t slim_try(uint32_t barrier, uint32_t p
 }
 
 /* A warp that fills the slots of its chains again, as they come free, each chain's by a lane: what boxes of
- * several chains need is computed at once, and a chain that is slow keeps no other waiting. */
+ * several chains need is computed at once, and a chain that is slow keeps no other waiting. Before, where the
+ * type fills rings, a slot when one before it has come. It needs none of the kernel's inputs. */
 template <int TYPE>
 static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsigned char *shared,
                                                     int32_t copier) {
@@ -260,10 +270,20 @@ static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsig
         const int32_t tiles = max(own.end_tile - own.first_tile, 0);
         int32_t left = (tiles + own.tile_step - 1) / own.tile_step * own.chunks - args.stages;
         slim_copies copies = slim_copies_of(own, own.first_tile);
-        for (int32_t i = 0; i < args.stages; i++) {
+        for (int32_t i = 0; i < (slim_layout<TYPE>::fills ? args.ahead : args.stages); i++) {
             slim_pass(own, copies);
         }
         const slim_ring ring = slim_ring_of<TYPE>(own);
+        if constexpr (slim_layout<TYPE>::fills) {
+            int32_t slot = args.ahead;
+#pragma unroll 1
+            while (slot < args.stages && copies.tile < own.end_tile) {
+                if (slim_try(ring.full + 8 * (uint32_t)(slot - args.ahead), 0)) {
+                    slim_bring_first<TYPE>(own, copies, slot, slot + 1);
+                    slot++;
+                }
+            }
+        }
         slim_place place = {};
 #pragma unroll 1
         while (left > 0) {
@@ -289,20 +309,30 @@ static __device__ __forceinline__ uint32_t slim_x_barrier(const slim_work &work,
     return work.base + work.memory.x_barriers + 8 * (uint32_t)part;
 }
 
-/* By all warps, two to a row of x. In front of the inputs: where to. */
+/* Those that copy weights bring no x where they fill rings first. */
+template <int TYPE> static __device__ __forceinline__ bool slim_brings_x(const slim_work &work) {
+    return !slim_layout<TYPE>::fills || work.warp < SLIM_WARPS || work.warp >= SLIM_WARPS + SLIM_COPIERS;
+}
+
+/* Number of the warp among those. */
+template <int TYPE> static __device__ __forceinline__ int32_t slim_x_warp(const slim_work &work) {
+    return work.warp - (slim_layout<TYPE>::fills && work.warp >= SLIM_WARPS ? (int32_t)SLIM_COPIERS : 0);
+}
+
+/* By warps that bring x, two to a row. In front of the inputs: where to. */
 template <int TYPE> struct slim_x {
     enum { EACH = SLIM_X_STEP / SL_WARP };
     int32_t places[SLIM_PARTS][SLIM_AT_ONCE], row;
     uint4 words[SLIM_PARTS][SLIM_AT_ONCE];
 
     /* Pieces of a part: chunk after chunk, each of all of the block's ranges. */
-    __device__ __forceinline__ explicit slim_x(const slim_work &work) : row(work.warp / EACH) {
+    __device__ __forceinline__ explicit slim_x(const slim_work &work) : row(slim_x_warp<TYPE>(work) / EACH) {
         enum { COLUMNS = slim_layout<TYPE>::columns, PIECES = COLUMNS / 8 };
         const slim_args &args = work.args;
         int32_t start[SLIM_AT_ONCE], chunk[SLIM_AT_ONCE], end[SLIM_AT_ONCE]; /* end: of the range's chunks */
 #pragma unroll
         for (int i = 0; i < SLIM_AT_ONCE; i++) {
-            const int32_t index = work.warp % EACH * SL_WARP + work.lane + i * SLIM_X_STEP;
+            const int32_t index = slim_x_warp<TYPE>(work) % EACH * SL_WARP + work.lane + i * SLIM_X_STEP;
             const int32_t number = index / PIECES, range = work.rank * args.own + (number & (args.own - 1));
             const int32_t first = slim_first(args, range);
             chunk[i] = number >> slim_shift_of(args.own);
@@ -491,7 +521,7 @@ static __device__ __forceinline__ void slim_finish_cluster(const slim_work &work
             slim_add(sums, all[r * SL_WARP]);
         }
         slim_store_tile<TYPE>(work, sums, slim_tile(work, index), valid, residual);
-        place += SLIM_WARPS + SLIM_COPIERS;
+        place += slim_layout<TYPE>::threads / SL_WARP;
         index = place * BLOCKS + work.rank;
         if (index < work.count) {
             slim_residual(work, slim_tile(work, index), valid, residual);
@@ -649,7 +679,7 @@ static __device__ __forceinline__ void slim_prepare(const slim_work &work, slim_
     }
     if (work.warp == SLIM_WARPS && work.lane == 0) {
         for (int32_t i = 0; i < SLIM_PARTS; i++) {
-            sl_barrier_init(slim_x_barrier(work, i), (SLIM_WARPS + SLIM_COPIERS) * SL_ARRIVING_LANES);
+            sl_barrier_init(slim_x_barrier(work, i), SLIM_X_WARPS * SL_ARRIVING_LANES);
         }
         sl_barriers_ready();
     }
@@ -673,18 +703,29 @@ static __global__ void __launch_bounds__(SLIM_BOUND, 1)
     sl_cluster_arrive<BLOCKS>();
     sl_let_next_begin();
     slim_prepare<TYPE>(work, copies, brings);
-    slim_x<TYPE> x(work);
-    sl_wait_for_inputs();
-    const int32_t count = sl_count(context, args.y.rows);
-    x.load(work);
-    if (brings) {
-        slim_bring_first<TYPE>(work, copies, args.ahead, args.stages);
+    /* Of the step block, which is there. In the smaller block reading it ahead does not pay. */
+    int32_t count = slim_layout<TYPE>::fills ? sl_count(context, args.y.rows) : 0;
+    if (slim_brings_x<TYPE>(work)) {
+        slim_x<TYPE> x(work);
+        sl_wait_for_inputs();
+        if (!slim_layout<TYPE>::fills) {
+            count = sl_count(context, args.y.rows);
+        }
+        x.load(work);
+        if (!slim_layout<TYPE>::fills && brings) {
+            slim_bring_first<TYPE>(work, copies, args.ahead, args.stages);
+        }
+        __syncwarp();
+        x.store(work);
+    } else {
+        slim_copy_on<TYPE>(args, shared, work.warp - SLIM_WARPS);
+        sl_wait_for_inputs();
     }
-    __syncwarp();
-    x.store(work);
     sl_cluster_wait<BLOCKS>(); /* the other blocks are there */
     if (work.warp >= SLIM_WARPS) {
-        slim_copy_on<TYPE>(args, shared, work.warp - SLIM_WARPS);
+        if (!slim_layout<TYPE>::fills) {
+            slim_copy_on<TYPE>(args, shared, work.warp - SLIM_WARPS);
+        }
     } else {
         float residual[4] = {};
         if (works) {
@@ -753,12 +794,12 @@ template <int TYPE> static bool slim_cut(slim_args *args, int32_t processors, sl
         args->stages--;
     }
 
-    const int32_t ahead = SLIM_AHEAD / (args->warps * slim_layout<TYPE>::slot);
+    const int32_t ahead = slim_layout<TYPE>::fills ? 1 : SLIM_AHEAD / (args->warps * slim_layout<TYPE>::slot);
     args->ahead = ahead < 1 ? 1 : ahead < args->stages ? ahead : args->stages;
     args->memory = slim_memory_of<TYPE>(*args);
     const uint32_t bytes = args->memory.bytes;
     if (shape) {
-        *shape = {dim3((unsigned)(clusters * blocks)), dim3(SLIM_THREADS),
+        *shape = {dim3((unsigned)(clusters * blocks)), dim3(slim_layout<TYPE>::threads),
                   bytes < SLIM_LEAST_BYTES ? (uint32_t)SLIM_LEAST_BYTES : bytes,
                   args->range_bytes ? 1 : (uint32_t)blocks};
     }
