@@ -96,6 +96,20 @@ static __device__ __forceinline__ uint32_t sl_barrier_ask(uint32_t barrier, uint
     return done;
 }
 
+/* The same, perhaps after waiting for a while. */
+static __device__ __forceinline__ uint32_t sl_barrier_try(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
 /* Both addresses and the count are multiples of 16. */
 static __device__ __forceinline__ void sl_bulk_copy(uint32_t to, const void *from, uint32_t bytes,
                                                     uint32_t barrier) {

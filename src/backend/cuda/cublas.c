@@ -353,7 +353,7 @@ static int32_t ranges_apart(const sl_program *program, const sl_op *linear, uint
     return ranges > 1 && whole && (uint64_t)ranges * y_bytes <= APART_BYTES ? ranges : 0;
 }
 
-/* 0 where the device does not say. */
+/* 0 where the device does not say, for which the kernels that ask decline. */
 static int32_t processors_of(const sl_backend *backend) {
     int processors = 0;
     return backend && cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount,
@@ -679,6 +679,9 @@ const char *sl_cuda_cublas_declines(const sl_kernel *kernel, const sl_kernel_que
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)(const void *)kernel;
     if (weight->type != row->weight_type) {
         return "is for another weight type";
+    }
+    if (kernel->deterministic && query->backend && processors_of(query->backend) == 0) {
+        return "could not ask how many processors the device has"; /* its ranges depend on that */
     }
     if (op->in[1].value != SL_NONE) {
         return "takes no experts";

@@ -244,20 +244,6 @@ static __device__ __forceinline__ void slim_bring_first(const slim_work &work, s
     }
 }
 
-/* Whether a barrier's phase has ended, perhaps after a while. */
-static __device__ __forceinline__ uint32_t slim_try(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, done;\n"
-                 "}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done;
-}
-
 /* A warp that fills the slots of its chains again, as they come free, each chain's by a lane: what boxes of
  * several chains need is computed at once, and a chain that is slow keeps no other waiting. Before, where the
  * type fills rings, a slot when one before it has come. It needs none of the kernel's inputs. */
@@ -278,7 +264,7 @@ static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsig
             int32_t slot = args.ahead;
 #pragma unroll 1
             while (slot < args.stages && copies.tile < own.end_tile) {
-                if (slim_try(ring.full + 8 * (uint32_t)(slot - args.ahead), 0)) {
+                if (sl_barrier_try(ring.full + 8 * (uint32_t)(slot - args.ahead), 0)) {
                     slim_bring_first<TYPE>(own, copies, slot, slot + 1);
                     slot++;
                 }
@@ -287,7 +273,7 @@ static __device__ __forceinline__ void slim_copy_on(const slim_args &args, unsig
         slim_place place = {};
 #pragma unroll 1
         while (left > 0) {
-            if (slim_try(ring.empty + place.barrier, place.parity)) {
+            if (sl_barrier_try(ring.empty + place.barrier, place.parity)) {
                 sl_fence_reads(); /* those of the warp that has come to the barrier */
                 slim_bring<TYPE>(own, copies, ring.slots + place.slot, ring.full + place.barrier);
                 place = slim_next<TYPE>(own, place);
