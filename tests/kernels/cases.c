@@ -505,13 +505,15 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         {1, 1024, 1024, SL_RESIDUAL_NONE, true, false, false, false, NORMAL},
         {1, 576, 576, SL_RESIDUAL_BEFORE, true, false, true, false, OUTLIERS},
         {1, 64, 64, SL_RESIDUAL_AFTER, true, false, false, false, NORMAL},
-        {5, 32, 48, SL_RESIDUAL_NONE, true, false, false, true, NORMAL},
+        /* Of 1 and 2 rows, and in whole quads as it is in place: what a GPU spreads over most blocks. */
+        {1, 4096, 4096, SL_RESIDUAL_NONE, true, false, false, true, NORMAL},
         {4, 128, 130, SL_RESIDUAL_NONE, false, true, false, false, NORMAL},
         {1, 37, 37, SL_RESIDUAL_BEFORE, true, false, false, false, ZEROS},
         {1, 2560, 2560, SL_RESIDUAL_NONE, true, false, false, true, LARGE},
         {2, 256, 256, SL_RESIDUAL_NONE, true, true, false, false, ZEROS},
         {1, 896, 896, SL_RESIDUAL_BEFORE, true, false, true, true, NORMAL},
         {3, 64, 70, SL_RESIDUAL_AFTER, true, false, false, false, NORMAL},
+        {5, 32, 48, SL_RESIDUAL_NONE, true, false, false, true, NORMAL},
     };
     const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes);
     if (index >= ROW_COUNTS + count) {
