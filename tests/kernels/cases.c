@@ -265,7 +265,8 @@ static const linear_shape linear_shapes[] = {
     {.rows = 5, .columns = 3328, .outputs = {330, 70, 1}, .bias = true, .residual = true, .how = OUTLIERS},
     {.rows = 4, .columns = 4096, .outputs = {700}, .raw = true}, /* every warp of wide has a chunk */
     {.rows = 3, .columns = 3072, .outputs = {33, 100}, .shift = 3},
-    {.rows = 5, .columns = 12288, .outputs = {130}, .residual = true}, /* its phases */
+    {.rows = 8, .columns = 4096, .outputs = {330, 70, 1}, .bias = true, .full = true}, /* in one range */
+    {.rows = 5, .columns = 12288, .outputs = {130}, .residual = true},                 /* its phases */
     {.rows = 2, .columns = 8192, .outputs = {1700}}, /* and groups of tiles, on a device of few processors */
     {.rows = 1,
      .columns = 512,

@@ -13,7 +13,8 @@ cudaError_t sl_cuda_tensor_map(const sl_cuda_tensor *tensor, CUtensorMap *map) {
     }
     const cuuint64_t sizes[3] = {tensor->sizes[0], tensor->sizes[1], tensor->sizes[2]};
     const cuuint64_t strides[2] = {tensor->strides[0], tensor->strides[1]};
-    const cuuint32_t box[3] = {tensor->box[0], tensor->box[1], 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t layers = tensor->box[2] ? tensor->box[2] : 1;
+    const cuuint32_t box[3] = {tensor->box[0], tensor->box[1], layers}, steps[3] = {1, 1, 1};
     const CUtensorMapDataType type = tensor->element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                      : tensor->element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
                                                                   : CU_TENSOR_MAP_DATA_TYPE_UINT64;

@@ -16,7 +16,7 @@ typedef struct sl_cuda_tensor {
     int32_t element_bytes; /* 1, 2 or 8 */
     uint64_t sizes[3];     /* elements */
     uint64_t strides[2];   /* of the second and third dimension; bytes */
-    uint32_t box[2];       /* elements that a copy brings; of the third dimension one */
+    uint32_t box[3];       /* elements that a copy brings; 0 of the third dimension: one */
     bool swizzles;         /* piece p of 16 bytes of row r of the box lies in place p ^ r % 8 */
 } sl_cuda_tensor;
 

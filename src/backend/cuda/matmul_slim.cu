@@ -1,5 +1,5 @@
 /* Products of five to eight rows in class "bf16/k16": launches of matmul_slim.cuh. */
-#include "backend/cuda/matmul_slim.cuh"
+#include "backend/cuda/matmul_slim_kernel.cuh"
 
 #define SLIM_RUN(ID, name)                                                                                   \
     SL_CUDA_RUN(sl_cuda_linear_slim_##name) {                                                                \
@@ -43,22 +43,22 @@ cudaError_t sl_cuda_slim_prepare(void) {
 }
 
 /* Whether every warp has room for its ring beside x. */
-static bool slim_fits(sl_qtype type, slim_args *args, int32_t processors) {
+static bool slim_fits_of(sl_qtype type, slim_args *args, int32_t processors) {
     switch (type) {
     case SL_QTYPE_F16:
-        return slim_cut<SL_QTYPE_F16>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_F16>(args, processors);
     case SL_QTYPE_BF16:
-        return slim_cut<SL_QTYPE_BF16>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_BF16>(args, processors);
     case SL_QTYPE_Q8_0:
-        return slim_cut<SL_QTYPE_Q8_0>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_Q8_0>(args, processors);
     case SL_QTYPE_Q4_0:
-        return slim_cut<SL_QTYPE_Q4_0>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_Q4_0>(args, processors);
     case SL_QTYPE_Q4_K:
-        return slim_cut<SL_QTYPE_Q4_K>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_Q4_K>(args, processors);
     case SL_QTYPE_Q5_K:
-        return slim_cut<SL_QTYPE_Q5_K>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_Q5_K>(args, processors);
     default:
-        return slim_cut<SL_QTYPE_Q6_K>(args, processors, NULL);
+        return slim_fits<SL_QTYPE_Q6_K>(args, processors);
     }
 }
 
@@ -93,7 +93,7 @@ const char *sl_cuda_slim_declines(const sl_kernel *kernel, const sl_kernel_query
     args.tiles = sl_linear_cut(&op, CHAIN_ROWS, args.first_tile);
     /* Beyond 2^17 columns bytes could overflow. */
     const sl_qtype type = query->program->weights[linear->segments[0].weight].type;
-    return args.weights[0].columns <= 1 << 17 && slim_fits(type, &args, processors)
+    return args.weights[0].columns <= 1 << 17 && slim_fits_of(type, &args, processors)
                ? NULL
                : "has no room in shared memory for x of so many columns";
 }
