@@ -78,9 +78,9 @@ static __device__ __forceinline__ void slim_line_run(const slim_line_words &from
 
 /* Where a warp loads from. Bytes of the ring are those of one row. */
 typedef struct slim_line_reader {
-    uint32_t row,
-        scale_row; /* places of rows lane % 16 and lane / 4 in the ring's first line, and their turns */
-    uint32_t ring; /* bytes */
+    uint32_t row;             /* place of row lane % 16 in the ring's first line, and its turn */
+    uint32_t scale_row;       /* the same of row lane / 4 */
+    uint32_t ring;            /* bytes */
     uint32_t full, empty;     /* the first slot's barriers */
     uint32_t barrier, parity; /* of the slot where the chunk begins */
     int32_t shift, chunks;    /* piece of that slot; chunks left of the tile */
