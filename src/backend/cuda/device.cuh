@@ -88,8 +88,9 @@ enum { SL_ARRIVING_LANES = SL_WARP };
 enum { SL_ARRIVING_LANES = 1 };
 #endif
 
-/* By every thread that read shared memory which asynchronous copies (bulk, tensor) fill again, before it says
- * so: those are of another proxy than the reads (PTX, "async proxy"). */
+/* Between reads of shared memory and the bulk or tensor copy that fills it again, which is of another proxy
+ * (PTX): by all who read, before they say so, or by who copies, behind the barrier that told it: it delays
+ * nobody. */
 static __device__ __forceinline__ void sl_fence_reads(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -21,6 +21,7 @@
 
 #include "backend/cuda/flash_hopper.cuh"
 #include "backend/cuda/heads.cuh"
+#include "backend/cuda/touch.cuh"
 
 enum {
     DECODE_WARPS = 4, /* that multiply */
@@ -247,15 +248,6 @@ static __device__ __forceinline__ decode_item decode_find_only(const sl_cuda_con
     return item;
 }
 
-/* The row of block `number` of a step of several: blocks lie [group of parts][row][run][key head]. */
-template <typename SHAPE>
-static __device__ __forceinline__ int32_t decode_row_of_block(const sl_cuda_context &context,
-                                                              const decode_args &args, int32_t number) {
-    const int32_t runs = (args.ratio + SHAPE::UNITS - 1) / SHAPE::UNITS;
-    const int32_t of_row = runs * context.caches[args.attention.place.group].kv_heads;
-    return decode_rest(hopper_divide(number, of_row), args.rows);
-}
-
 /* The same of a step of several rows, of whatever sequences. Blocks lie [group of parts][row][run][key head].
  * Loads do not wait for each other where they need not. */
 template <typename SHAPE>
@@ -469,7 +461,7 @@ static __device__ __forceinline__ void decode_feed_loads(const decode_source &so
         const int32_t behind = item.last - (cursor->base + tile) * FLASH_KEYS; /* the tile's first key */
         sl_barrier_wait(feeder->empty + 8 * feeder->slot, feeder->phase);
         if (threadIdx.x % SL_WARP == 0) {
-            sl_fence_reads(); /* those of the warps that arrived; here it delays nobody */
+            sl_fence_reads(); /* those of the warps that arrived */
             const decode_load load = {item.kv_head,
                                       page > 0 ? page : 0,
                                       behind < FLASH_KEYS ? behind / 16 + 1 : DECODE_WARPS,
@@ -571,22 +563,6 @@ template <int QUADS> struct decode_maker {
     float4 q_weight[QUADS], k_weight[QUADS];
     sl_turns<QUADS> turn;
 };
-
-/* Asks for what decode_begin_heads() reads, while the item is being found. */
-template <typename SHAPE>
-static __device__ __forceinline__ void
-decode_bring_near(const sl_cuda_context &context, const decode_args &decode, const sl_heads_args &args) {
-    const int32_t number = (int32_t)blockIdx.x;
-    const int32_t row =
-        SHAPE::HEADS == DECODE_ONE_ROW ? 0 : decode_row_of_block<SHAPE>(context, decode, number);
-    const int32_t i = SL_QUAD * ((int32_t)threadIdx.x % SL_WARP);
-    const int32_t pairs = args.rope.dims / 2, size = context.caches[args.place.group].key_size;
-    const int32_t position = context.rows[row].position;
-    const float frequency = args.frequencies[i < pairs ? i : 0];
-    const float q_weight = args.has_norms ? args.q_weight[i < size ? i : 0] : 0;
-    const float k_weight = args.has_norms ? args.k_weight[i < size ? i : 0] : 0;
-    asm volatile("" ::"r"(position), "f"(frequency), "f"(q_weight), "f"(k_weight));
-}
 
 /* Reads weights and the step block only. */
 template <int QUADS>

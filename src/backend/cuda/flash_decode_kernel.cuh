@@ -105,7 +105,8 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.window = cache.window;
     view.cache = &cache;
     if constexpr (SHAPE::ONE) {
-        decode_bring_near<SHAPE>(context, args, made);
+        sl_touch(args);
+        sl_touch(made);
     }
     hopper_meet(DECODE_READY, DECODE_THREADS);
     if (!SHAPE::ONE) {

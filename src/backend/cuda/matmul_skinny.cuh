@@ -701,7 +701,6 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
             next.shift = now.shift;
         }
         skinny_chunk<TYPE, ROWS>(work, me, spots, places, hands, sums);
-        sl_fence_reads();
         __syncwarp();
         if (me.lane < SL_ARRIVING_LANES) {
             sl_barrier_arrive(skinny_barriers<TYPE, ROWS>::empty(work.base, now.place.at));
@@ -1049,6 +1048,7 @@ static __device__ __forceinline__ void skinny_copy_weights(const skinny_work &wo
         if (copies.issued >= (uint32_t)work.args.chunks) {
             sl_barrier_wait(skinny_barriers<TYPE, ROWS>::empty(work.base, copies.place.at),
                             copies.place.parity ^ 1);
+            sl_fence_reads(); /* those of the warps that arrived */
         }
         if (!skinny_bring_chunk<TYPE, ROWS>(work, &copies)) {
             return;

@@ -446,34 +446,6 @@ static __device__ __forceinline__ void held_quantize(const float values[8], cons
     }
 }
 
-/* Tile `tile` of a granule's four, gate, gate, up, up. value: a lane's four outputs; values: both halves of
- * the granule so far. */
-static __device__ __forceinline__ void held_activate(const sl_matvec_args &op, int32_t tile, bool stores,
-                                                     const float value[4], float values[8]) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, j = lane / 4, segment = tile / 2 % 2;
-    const sl_cuda_weight &weight = op.weights[segment];
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const int32_t output = tile / 4 * SL_GRANULE + tile % 2 * SL_TILE_ROWS + lane % 4 * 4 + e;
-        const float gate = tile % 2 ? values[4 + e] : values[e];
-        float now = sl_matvec_biased(weight, 0, output, value[e]);
-        if (op.y.data && stores) {
-            sl_f32(op.y, j)[weight.column + output] = now;
-        }
-        if (segment) {
-            now = (op.function == SL_ACTIVATION_SILU ? sl_silu(gate) : sl_gelu_tanh(gate)) * now;
-            if (op.active.data && stores) {
-                sl_f32(op.active, j)[output] = now;
-            }
-        }
-        values[e] = tile % 2 ? values[e] : now;
-        values[4 + e] = tile % 2 ? now : values[4 + e];
-    }
-    if (tile % 4 == 3 && op.quantized.data) {
-        held_quantize(values, sl_q8_32_of(op.quantized, j), tile / 4, stores);
-    }
-}
-
 static __device__ __forceinline__ float4 held_add(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
@@ -488,7 +460,7 @@ static __device__ __forceinline__ float4 held_total(const held_args &args, const
     const int32_t first = phase * args.per_phase, apart = args.teams * SUMS * HELD_SUMS;
     if (SUMS > 1) {
         const int32_t parts = min(args.per_phase * SUMS, args.op.chunks - first * SUMS);
-#pragma unroll 2
+#pragma unroll 8
         for (int32_t c = 0; c < parts / 2; c++, sum += apart) {
             const float4 one = *(const float4 *)sum, two = *(const float4 *)(sum + HELD_SUMS);
             value = held_add(held_add(value, one), two);
@@ -510,8 +482,9 @@ static __device__ __forceinline__ float4 held_total(const held_args &args, const
 
 /* Where a lane's four outputs of a tile go, and what is added to them, known before they are. */
 typedef struct held_target {
-    float *y;
+    float *y;      /* or NULL */
     int32_t count; /* of the four */
+    bool biased;
     float biases[4], residuals[4];
 } held_target;
 
@@ -523,8 +496,9 @@ static __device__ __forceinline__ held_target held_target_of(const sl_matvec_arg
     const sl_cuda_weight &weight = op.weights[held_place(op, tile, &row)];
     row += lane % 4 * 4;
     target.count = stores ? weight.rows - row : 0;
-    target.y = sl_f32(op.y, j) + weight.column + row;
-    if (weight.bias) {
+    target.y = op.y.data ? sl_f32(op.y, j) + weight.column + row : NULL;
+    target.biased = weight.bias != NULL;
+    if (target.biased) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             target.biases[e] = e < target.count ? weight.bias[row + e] : 0.0f;
@@ -542,13 +516,63 @@ static __device__ __forceinline__ held_target held_target_of(const sl_matvec_arg
 
 /* As sl_linear_store. */
 static __device__ __forceinline__ void held_store(const sl_matvec_args &op, const held_target &target,
-                                                  bool biased, const float value[4]) {
+                                                  const float value[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         if (e < target.count) {
-            const float sum = biased ? value[e] + target.biases[e] : value[e];
+            const float sum = target.biased ? value[e] + target.biases[e] : value[e];
             target.y[e] = op.residual.data ? sum + target.residuals[e] : sum;
         }
+    }
+}
+
+/* Tile `tile` of a granule's four, gate, gate, up, up. value: a lane's four outputs; values: both halves of
+ * the granule so far, activated gates until their products with up are there. */
+static __device__ __forceinline__ void held_activate(const sl_matvec_args &op, const held_target &target,
+                                                     int32_t tile, const float value[4], float values[8]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, j = lane / 4;
+    const bool second = tile % 2 != 0, up = tile / 2 % 2 != 0, stores = target.count > 0;
+    float now[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        now[e] = target.biased ? value[e] + target.biases[e] : value[e];
+    }
+    if (target.y && stores) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            target.y[e] = now[e];
+        }
+    }
+    if (up) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            now[e] = (second ? values[4 + e] : values[e]) * now[e];
+        }
+    } else if (op.function == SL_ACTIVATION_SILU) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            now[e] = sl_silu(now[e]);
+        }
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            now[e] = sl_gelu_tanh(now[e]);
+        }
+    }
+    if (up && op.active.data && stores) {
+        float *active = sl_f32(op.active, j) + tile / 4 * SL_GRANULE + tile % 2 * SL_TILE_ROWS + lane % 4 * 4;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            active[e] = now[e];
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        values[e] = second ? values[e] : now[e];
+        values[4 + e] = second ? now[e] : values[4 + e];
+    }
+    if (tile % 4 == 3 && op.quantized.data) {
+        held_quantize(values, sl_q8_32_of(op.quantized, j), tile / 4, stores);
     }
 }
 
@@ -577,7 +601,7 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
                 const int32_t placed = EXACT ? held_dealt(args, tile + team) : tile + team;
                 float4 *kept = (float4 *)memory.kept + (tile + team - here.begin) * SL_WARP + lane;
                 held_target target = {};
-                if (last && !args.op.activates) {
+                if (last) {
                     target = held_target_of(args.op, placed, stores);
                 }
                 if (team == 0) {
@@ -596,26 +620,14 @@ static __device__ __forceinline__ void held_finish(const held_args &args, const 
                 if (!last) {
                     *kept = value;
                 } else if (args.op.activates) {
-                    held_activate(args.op, placed, stores, four, values);
+                    held_activate(args.op, target, placed, four, values);
                 } else {
-                    int32_t row;
-                    held_store(args.op, target, args.op.weights[held_place(args.op, placed, &row)].bias,
-                               four);
+                    held_store(args.op, target, four);
                 }
             }
             index += HELD_FINISHERS;
         }
         held_leave(args, 0, end, &here);
-    }
-}
-
-/* Reads all arguments once, for those that come to them late: they come from memory with every launch. By the
- * warps that finish outputs. */
-static __device__ __forceinline__ void held_touch(const held_args &args) {
-    enum { LINE = 64 };
-#pragma unroll
-    for (int i = 0; i < (int)sizeof args; i += LINE) {
-        asm volatile("" ::"r"(*(const uint32_t *)(const void *)((const unsigned char *)&args + i)));
     }
 }
 
@@ -829,9 +841,7 @@ static __global__ void __maxnreg__(HELD_REGISTERS) held_kernel(const __grid_cons
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         held_copy_next<TYPE>(args, &warp, slot);
     }
-    if (index >= HELD_WARPS) {
-        held_touch(args);
-    } else if (lane == 0) {
+    if (index < HELD_WARPS && lane == 0) {
         sl_map_prefetch(&args.values);
         sl_map_prefetch(&args.scales);
         sl_map_prefetch(&args.sums);

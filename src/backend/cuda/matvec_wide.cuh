@@ -96,6 +96,7 @@ static __device__ __forceinline__ void wide_copy_all(const held_args &args, cons
             const int32_t segment = held_place(args.op, held_dealt(args, tile), &row);
             __syncwarp(); /* what a lane waits for has not come twice */
             if (leads) {
+                sl_fence_reads(); /* those of the warps that arrived */
                 sl_barrier_expect(memory.full + 8 * slot, WIDE_SLOT);
                 sl_box_copy_once(memory.slots + slot * WIDE_SLOT, &args.maps[segment],
                                  (at.phase * WIDE_WARPS + box * WIDE_SHARE) * (WIDE_CHUNK_BYTES / 8), row, 0,
@@ -199,7 +200,6 @@ static __device__ __forceinline__ void wide_multiply(const wide_memory &memory, 
             const unsigned char *const w[2] = {first, first + 8 * WIDE_STRIDE};
             sl_tile<SL_QTYPE_Q8_0>::add(w, x, lane, sums);
         }
-        sl_fence_reads();
         __syncwarp();
         if (lane < SL_ARRIVING_LANES) {
             sl_barrier_arrive(memory.empty + 8 * slot);
@@ -306,9 +306,7 @@ static __global__ void __maxnreg__(WIDE_REGISTERS) wide_kernel(const __grid_cons
         wide_copy_all<SLOTS>(args, memory, here, end);
         return;
     }
-    if (warp >= WIDE_WARPS) {
-        held_touch(args);
-    } else if (lane == 0) {
+    if (warp < WIDE_WARPS && lane == 0) {
         sl_map_prefetch(&args.values);
     }
     sl_wait_for_inputs();
