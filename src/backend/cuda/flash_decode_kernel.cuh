@@ -90,6 +90,12 @@ static __device__ __forceinline__ void decode_feed(const sl_cuda_context &contex
     }
 }
 
+/* What is asked for one after the other behind the inputs, while those are not there. */
+static __device__ __forceinline__ void decode_touch(const decode_args &args, const sl_heads_args &made) {
+    sl_touch(args);
+    sl_touch(made);
+}
+
 /* By the warps that multiply: all items of the block. Waits for the kernel's inputs. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &context,
@@ -105,8 +111,7 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.window = cache.window;
     view.cache = &cache;
     if constexpr (SHAPE::ONE) {
-        sl_touch(args);
-        sl_touch(made);
+        decode_touch(args, made);
     }
     hopper_meet(DECODE_READY, DECODE_THREADS);
     if (!SHAPE::ONE) {
