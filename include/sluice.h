@@ -127,12 +127,23 @@ SLUICE_API int sluice_tokenize(const sluice_model *model, const char *text, size
  * out only with SLUICE_TOKENIZE_SPECIAL. */
 SLUICE_API int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t count,
                                  unsigned flags, char **text, size_t *length, sluice_error *error);
+/* The text of one token as its bytes are, special tokens written out; *length 0 for a token without bytes.
+ * Borrowed from the model. SLUICE_ERR_INVALID for an id outside the vocabulary, or without a tokenizer. */
+SLUICE_API int sluice_token_bytes(const sluice_model *model, int32_t token, const char **bytes,
+                                  size_t *length, sluice_error *error);
 /* Renders a conversation with the model's template (ChatML when it has none). `messages` is a JSON array of
  * {"role", "content"}; `options` is a JSON object of further template variables ("tools", "enable_thinking",
- * "add_generation_prompt": true by default), or NULL. *text is owned by the caller; tokenize it with
- * SLUICE_TOKENIZE_SPECIAL. */
+ * "add_generation_prompt": true by default), or NULL. With "continue_final_message": true the last message is
+ * left open, so that the model goes on with it; "add_generation_prompt" is then false, and true is
+ * SLUICE_ERR_INVALID, as are other names that belong to the template ("messages", "bos_token", "eos_token").
+ * *text is owned by the caller. To run it, use sluice_chat_tokens: in this text a special token that somebody
+ * wrote into a message cannot be told from the template's own. */
 SLUICE_API int sluice_chat_render(const sluice_model *model, const char *messages, const char *options,
                                   char **text, sluice_error *error);
+/* The same as tokens. Special tokens of the template are those tokens; written out in a message they stay
+ * text. *tokens is owned by the caller (sluice_free). */
+SLUICE_API int sluice_chat_tokens(const sluice_model *model, const char *messages, const char *options,
+                                  int32_t **tokens, size_t *count, sluice_error *error);
 
 /* ---- engine
  * ---------------------------------------------------------------------------------------------------------
@@ -159,6 +170,13 @@ typedef struct sluice_engine_options {
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */
     void *progress_context;
+    int32_t queue; /* requests that may wait for their first step; one more is SLUICE_ERR_BUSY. 0: no bound */
+    /* Seconds that the rows of prompts may make a step last while others generate. 0: no bound; negative:
+     * about as long as a step without prompts lasts, which makes twice as long in all. */
+    double prompt_seconds;
+    const char
+        *cache_folder; /* keeps beginnings over restarts (pages of 64 tokens, one file each); NULL: none */
+    uint64_t cache_folder_bytes; /* of files in it at most; 0: 8 GiB */
     const char *kernels; /* beginnings of kernels' names ("attention/cuda-flash-few,linear/q8_0"), tried
                             before all others, each for the ops that it can do; NULL: the usual order */
 } sluice_engine_options;
@@ -191,6 +209,12 @@ typedef struct sluice_counters {
     double step_seconds;                           /* time spent in steps */
     uint64_t batched_calls,
         batched_rows; /* calls of linear kernels that take many rows in one pass, and the rows they took */
+    uint64_t prompt_tokens, generated_tokens; /* read (reused ones included) / sampled */
+    uint64_t running, waiting;                /* now: requests that had a step / that had none yet */
+    uint64_t cache_tokens,
+        cache_tokens_used;      /* now: room of the cache / of it held by sequences or kept for reuse */
+    uint64_t cache_tokens_kept; /* now: of those used, what would be given up for others */
+    uint64_t stored_pages, loaded_pages; /* cache_folder: written / read since start */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,
@@ -233,31 +257,70 @@ typedef enum sluice_logits {
     SLUICE_LOGITS_ALL,  /* of every row of the appended tokens too */
 } sluice_logits;
 
+typedef struct sluice_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; -INFINITY: never */
+} sluice_logit_bias;
+
+/* What the model gave, before penalties, bias and temperature. */
+typedef struct sluice_logprob {
+    int32_t token;
+    float logprob; /* natural logarithm of the probability */
+} sluice_logprob;
+
+enum { SLUICE_TOP_LOGPROBS = 32 }; /* at most */
+
+/* In this order: logit bias, repetition, presence and frequency penalties, temperature, top-k, typical-p,
+ * top-p, min-p, draw. */
 typedef struct sluice_request_options {
     size_t size;
     const int32_t *tokens; /* appended to the sequence; copied */
     size_t token_count;
-    size_t generate;          /* tokens to generate at most; 0: only read the tokens */
-    float temperature;        /* 0: greedy */
-    int32_t top_k;            /* 0: all */
-    float top_p;              /* 0 or 1: all */
-    float min_p;              /* 0: all */
-    float repetition_penalty; /* over the last 64 tokens; 0 or 1: none */
-    uint64_t seed;            /* the draw depends on it and on the position only */
+    size_t generate;   /* tokens to generate at most; 0: only read the tokens */
+    float temperature; /* 0: greedy */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* 0 or 1: all */
+    float min_p;       /* 0: all */
+    float
+        repetition_penalty; /* divides positive and multiplies negative logits of tokens seen; 0 or 1: none */
+    uint64_t seed;          /* the draw depends on it and on the position only */
     const char *const *stops; /* generation ends before any of these texts; copied */
     size_t stop_count;
     bool ignore_eos; /* do not stop at end-of-text tokens */
     bool no_text;    /* tokens only: no detokenizing */
     sluice_logits logits;
+    float typical_p; /* 0 or 1: all */
+    float presence_penalty,
+        frequency_penalty;               /* taken from logits of generated tokens: once / for each time */
+    int32_t penalty_tokens;              /* last tokens that penalties look at; 0: 64, -1: all */
+    const sluice_logit_bias *logit_bias; /* copied; at most 1024, no token twice */
+    size_t logit_bias_count;
+    size_t minimum; /* tokens before an end-of-text or stop token may come */
+    const int32_t
+        *stop_tokens; /* generation ends with any of these, which are not part of the text; copied */
+    size_t stop_token_count;
+    bool logprobs;        /* of each generated token */
+    int32_t top_logprobs; /* and of as many of the likeliest; at most SLUICE_TOP_LOGPROBS */
+    bool prompt_logprobs; /* the same of each appended token but a sequence's first; comes before the first
+                             token */
+    int32_t priority;     /* higher runs first, and is preempted last */
+    uint64_t group; /* whose request it is: groups share steps evenly, whatever number of requests each has */
+    bool no_reuse;  /* compute all tokens, whatever is cached, and leave nothing for others */
+    uint64_t cache_salt; /* only sequences with the same salt share; of a sequence's first request */
+    /* Called when events may have come, at least once after each poll that gave SLUICE_EVENT_NONE; from the
+     * stepping thread and with its lock held, so it must return at once and call nothing of sluice. NULL:
+     * none. */
+    void (*notify)(void *context);
+    void *notify_context;
 } sluice_request_options;
 
 /* SLUICE_ERR_BUSY when the sequence has an unfinished request. On success the request is released with
  * sluice_request_release. */
 SLUICE_API int sluice_submit(sluice_sequence *sequence, const sluice_request_options *options,
                              sluice_request **request, sluice_error *error);
-/* The same for `count` different sequences of one engine, options for each: all are accepted or none, and they
- * start in one step as far as it has room, where requests submitted in turn start while others run already.
- * On failure requests[0 .. count - 1] are NULL. */
+/* The same for `count` different sequences of one engine, options for each: all are accepted or none, and
+ * they start in one step as far as it has room, where requests submitted in turn start while others run
+ * already. On failure requests[0 .. count - 1] are NULL. */
 SLUICE_API int sluice_submit_together(sluice_sequence *const *sequences,
                                       const sluice_request_options *const *options, size_t count,
                                       sluice_request **requests, sluice_error *error);
@@ -267,22 +330,32 @@ typedef enum sluice_event_kind {
     SLUICE_EVENT_TOKEN,  /* one generated token */
     SLUICE_EVENT_LOGITS, /* logits rows; the sequence steps on only at the next poll */
     SLUICE_EVENT_DONE,   /* the last event of a request, `finish` says why */
+    SLUICE_EVENT_PROMPT, /* one appended token with its log-probabilities (prompt_logprobs) */
 } sluice_event_kind;
 
 typedef enum sluice_finish {
     SLUICE_FINISH_LENGTH,  /* `generate` tokens, or the tokens were read */
-    SLUICE_FINISH_EOS,     /* an end-of-text token, which is not part of the text */
+    SLUICE_FINISH_EOS,     /* an end-of-text or stop token, which is not part of the text */
     SLUICE_FINISH_STOP,    /* a stop text */
     SLUICE_FINISH_CONTEXT, /* the sequence is full */
     SLUICE_FINISH_CANCELLED,
     SLUICE_FINISH_ERROR, /* event->error */
 } sluice_finish;
 
+/* Why no more of a prompt was taken from the cache. */
+typedef enum sluice_reuse {
+    SLUICE_REUSE_ALL,    /* all but the last token, which is always computed */
+    SLUICE_REUSE_NEW,    /* what is cached goes on differently, or was given up for others */
+    SLUICE_REUSE_STATE,  /* more was cached, but no recurrent state or window for its end */
+    SLUICE_REUSE_LOGITS, /* logits or log-probabilities of the prompt were asked for */
+    SLUICE_REUSE_OFF,    /* no_reuse, or the engine's no_prefix_reuse */
+} sluice_reuse;
+
 /* Borrowed contents live until the next poll of the same request. */
 typedef struct sluice_event {
     size_t size;
     sluice_event_kind kind;
-    int32_t token;    /* TOKEN */
+    int32_t token;    /* TOKEN, PROMPT */
     const char *text; /* TOKEN, DONE: text that is complete now: whole UTF-8 characters, no part of a stop
                          text; may be "" */
     size_t text_length;
@@ -292,6 +365,14 @@ typedef struct sluice_event {
     sluice_error error;                                    /* DONE with SLUICE_FINISH_ERROR */
     size_t prompt_tokens, generated_tokens, reused_tokens; /* DONE */
     double prompt_seconds, generate_seconds;               /* DONE: to the first token; from then on */
+    double queue_seconds;      /* DONE: of prompt_seconds, before the first step */
+    float logprob;             /* TOKEN with `logprobs`, PROMPT; NAN for the first token of a sequence */
+    const sluice_logprob *top; /* [top_count], the likeliest first */
+    size_t top_count;
+    int32_t stop;         /* DONE with SLUICE_FINISH_STOP: which stop text; else -1 */
+    int32_t stop_token;   /* DONE with SLUICE_FINISH_EOS: the token; else -1 */
+    sluice_reuse reuse;   /* DONE: why no more was reused */
+    size_t reuse_matched; /* DONE: tokens at the beginning that the cache had seen, reusable or not */
 } sluice_event;
 
 /* The next event of a request. timeout in milliseconds; 0: do not wait, negative: without limit. Returns 0

@@ -113,7 +113,7 @@ def rule_layers(tree):
                 continue
             if name.startswith("include/"):
                 yield f"{name}:{line}: the public header includes \"{target}\""
-            elif target in ("sluice.h", "api.h"):
+            elif target in ("sluice.h", "api.h", "api_engine.h"):
                 if own != len(LAYERS):
                     yield f"{name}:{line}: a layer includes \"{target}\", which lies above it"
             elif target.split("/")[0] not in LAYERS or "/" not in target:
