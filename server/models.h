@@ -1,0 +1,59 @@
+/* The models that a server serves: by name, loaded on first use, the least recently used unloaded when memory
+ * is short. Thread-safe. */
+#ifndef SLUICE_SERVER_MODELS_H
+#define SLUICE_SERVER_MODELS_H
+
+#include "http.h"
+
+#include "sluice.h"
+
+typedef struct models models;
+
+typedef struct served_model {
+    const char *id; /* the name in answers: --alias, or the file's name without its ending */
+    const char *path;
+    double created; /* the file's time, seconds since 1970 */
+    /* While loaded: */
+    sluice_model *model;
+    sluice_engine *engine;
+    sluice_model_info info;
+    sluice_chat_facts facts;
+    int32_t context;           /* tokens of one sequence */
+    int32_t sequences;         /* that run at once */
+    struct model_state *state; /* models.c's */
+} served_model;
+
+typedef struct model_status {
+    const char *id, *path;
+    bool loaded, loading;
+    double created;
+    int32_t context, trained_context; /* 0: not loaded yet */
+    uint64_t parameters, bytes;
+} model_status;
+
+typedef struct models_options {
+    const char *const *paths; /* [count]; the first is the default */
+    const char *const *names; /* [count] */
+    size_t count;
+    bool strict;                         /* an unknown name is 404, else the default answers */
+    const sluice_engine_options *engine; /* for all; borrowed */
+    void *progress_context;
+} models_options;
+
+int models_create(const models_options *options, models **models, http_error *error);
+/* Nothing may be acquired any more. */
+void models_destroy(models *models);
+/* The model of that name (NULL: the default), loaded, with one reference. While it is being loaded callers
+ * wait, but no more than two: others get 503 with Retry-After. NULL: *error (404 model_not_found, 503, 500).
+ * Not on the HTTP thread. */
+served_model *models_acquire(models *models, const char *name, http_error *error);
+void models_release(models *models, served_model *model);
+served_model *models_retain(served_model *model);
+size_t models_count(const models *models);
+/* Never waits. */
+void models_get_status(models *models, size_t index, model_status *status);
+/* Loaded engines' counters, one model after the other; false: that one is not loaded. Never waits for a load.
+ */
+bool models_get_counters(models *models, size_t index, sluice_counters *counters, char *device, size_t size);
+
+#endif

@@ -1,0 +1,50 @@
+/* What the parts of the server share. */
+#ifndef SLUICE_SERVER_SERVER_H
+#define SLUICE_SERVER_SERVER_H
+
+#include "generation.h"
+#include "http.h"
+#include "metrics.h"
+#include "models.h"
+
+typedef enum server_life { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_FAILED } server_life;
+
+struct server {
+    const struct serve_options *options;
+    models *models;
+    metrics *metrics;
+    struct pump *pump;
+    http_server *http;
+    double started; /* seconds since 1970 */
+};
+
+server_life server_get_life(const server *s);
+/* For handlers that begin work: 0, or -1 with 503 and Retry-After while loading or draining. */
+int server_admit(const server *s, http_error *error);
+/* The model that a body names, with one reference; NULL with *error. */
+served_model *server_model(server *s, const json_t *body, http_error *error);
+
+/* ---- routes: tables of each API, concatenated in routes.c ---- */
+typedef struct route_table {
+    const route *routes;
+    size_t count;
+} route_table;
+extern const route_table OPENAI_ROUTES, RESPONSES_ROUTES, ANTHROPIC_ROUTES, OLLAMA_ROUTES, NATIVE_ROUTES;
+
+/* ---- small things for handlers ---- */
+/* A copy of a JSON text as reply, 200. */
+void reply_json(exchange *exchange, json_t *value); /* one reference less */
+void reply_text(exchange *exchange, text *body);    /* taken */
+/* "chatcmpl-" and 24 random letters; `id` has room for 64. */
+void make_id(const char *prefix, char id[64]);
+/* `model` of `body`, when it is a string. */
+const char *body_model(const json_t *body);
+/* One message list of OpenAI's kind, checked (roles, contents, parts, tool calls): 400 that names
+ * messages[i].field. Other APIs make such a list and have it checked here too. */
+int check_messages(const json_t *messages, const char *param, http_error *error);
+/* Messages to tokens with the model's template; kwargs: object of template options or NULL. Adds the prompt
+ * and sets what reasoning to expect. */
+int add_messages(generation *g, const json_t *messages, const json_t *kwargs, const char *param,
+                 http_error *error);
+
+#endif
