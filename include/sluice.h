@@ -145,6 +145,20 @@ SLUICE_API int sluice_chat_render(const sluice_model *model, const char *message
 SLUICE_API int sluice_chat_tokens(const sluice_model *model, const char *messages, const char *options,
                                   int32_t **tokens, size_t *count, sluice_error *error);
 
+/* What a model's chat template can do, found by rendering small conversations when the model is opened. */
+typedef struct sluice_chat_facts {
+    size_t size;
+    bool builtin; /* ChatML, because the model has no template */
+    bool tools;   /* a list of tools changes the prompt */
+    bool parts;   /* contents may be lists of parts; else texts of parts are joined before rendering */
+    bool enable_thinking;                 /* the option of that name changes the prompt */
+    bool thinks;                          /* a prompt for an answer ends inside an open thinking tag */
+    const char *think_open, *think_close; /* around what a model thinks ("<think>"); NULL when it has no such
+                                             tags. Borrowed from the model */
+} sluice_chat_facts;
+/* `facts->size` must be set. */
+SLUICE_API void sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts);
+
 /* ---- engine
  * ---------------------------------------------------------------------------------------------------------
  */

@@ -26,6 +26,8 @@ typedef struct http_error {
     const char *param; /* the field; NULL: null */
     char message[512];
     int retry_after; /* seconds, as header; 0: none */
+    int64_t prompt_tokens,
+        context; /* of a prompt that is too long; as n_prompt_tokens and n_ctx in the body; 0: none */
 } http_error;
 
 typedef struct route {
