@@ -238,6 +238,9 @@ SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counter
  * for an engine that shares cached pages (`no_prefix_reuse` not set). */
 SLUICE_API int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                                      sluice_error *error);
+/* Tokens of one sequence, and sequences that run at once, as the options came out. */
+SLUICE_API int32_t sluice_engine_context(const sluice_engine *engine);
+SLUICE_API int32_t sluice_engine_sequences(const sluice_engine *engine);
 /* "cpu: avx512, 2 threads"; borrowed from the engine. */
 SLUICE_API const char *sluice_engine_device(const sluice_engine *engine);
 

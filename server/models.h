@@ -27,7 +27,7 @@ typedef struct model_status {
     const char *id, *path;
     bool loaded, loading;
     double created;
-    int32_t context, trained_context; /* 0: not loaded yet */
+    int32_t context, trained_context, vocabulary; /* 0: not loaded yet */
     uint64_t parameters, bytes;
 } model_status;
 

@@ -54,7 +54,9 @@ struct generation {
     struct pump *pump;
     generation *previous, *next; /* of all that run; under the lock */
     generation *next_begun;      /* under the lock */
-    bool gone, begun;            /* under the lock: the client left; the pump may look at it */
+    _Atomic bool gone;           /* the client left */
+    bool begun;                  /* under the lock: the pump may look at it */
+    bool beaten;                 /* a heartbeat was sent */
     bool streaming;              /* its headers are out */
     bool cancelled;              /* its requests were told to end */
     bool stalled;                /* the client does not read; polled again when it has */

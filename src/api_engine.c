@@ -203,6 +203,14 @@ void sluice_engine_destroy(sluice_engine *engine) {
     sl_free(engine);
 }
 
+int32_t sluice_engine_context(const sluice_engine *engine) {
+    return engine->planned.plan->deployment.limits.context;
+}
+
+int32_t sluice_engine_sequences(const sluice_engine *engine) {
+    return engine->planned.plan->deployment.limits.sequences;
+}
+
 const char *sluice_engine_device(const sluice_engine *engine) {
     return engine->device;
 }

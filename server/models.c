@@ -1,0 +1,241 @@
+#define _GNU_SOURCE
+#include "models.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { WAITING_CALLERS = 2 };
+
+typedef struct model_state {
+    served_model served; /* first */
+    struct models *of;
+    int references; /* of callers */
+    bool loading;
+    uint64_t last_used;
+    char device[256];
+} model_state;
+
+struct models {
+    pthread_mutex_t mutex;
+    pthread_cond_t loaded;
+    model_state *states; /* [count] */
+    size_t count;
+    uint64_t uses;
+    int waiting;
+    bool strict;
+    sluice_engine_options engine;
+};
+
+static double file_time(const char *path) {
+    struct stat facts;
+    return stat(path, &facts) == 0 ? (double)facts.st_mtim.tv_sec : 0;
+}
+
+int models_create(const models_options *o, models **out, http_error *error) {
+    *out = NULL;
+    models *m = calloc(1, sizeof *m);
+    model_state *states = calloc(o->count, sizeof *states);
+    if (!m || !states) {
+        free(m);
+        free(states);
+        snprintf(error->message, sizeof error->message, "out of memory");
+        return -1;
+    }
+    m->states = states;
+    m->count = o->count;
+    m->strict = o->strict;
+    m->engine = *o->engine;
+    pthread_mutex_init(&m->mutex, NULL);
+    pthread_cond_init(&m->loaded, NULL);
+    for (size_t i = 0; i < o->count; i++) {
+        served_model *served = &states[i].served;
+        served->id = o->names[i];
+        served->path = o->paths[i];
+        served->created = file_time(served->path);
+        served->state = &states[i];
+        states[i].of = m;
+    }
+    *out = m;
+    return 0;
+}
+
+static void unload(model_state *s) {
+    sluice_engine_destroy(s->served.engine);
+    sluice_model_release(s->served.model);
+    s->served.engine = NULL;
+    s->served.model = NULL;
+}
+
+void models_destroy(models *m) {
+    if (!m) {
+        return;
+    }
+    for (size_t i = 0; i < m->count; i++) {
+        unload(&m->states[i]);
+    }
+    pthread_cond_destroy(&m->loaded);
+    pthread_mutex_destroy(&m->mutex);
+    free(m->states);
+    free(m);
+}
+
+/* The loaded model without callers that was used longest ago. */
+static model_state *least_used(models *m, const model_state *except) {
+    model_state *best = NULL;
+    for (size_t i = 0; i < m->count; i++) {
+        model_state *s = &m->states[i];
+        if (s != except && s->served.engine && s->references == 0 &&
+            (!best || s->last_used < best->last_used)) {
+            best = s;
+        }
+    }
+    return best;
+}
+
+/* Opens model and engine; without the lock, by the one caller that loads. */
+static int load(models *m, model_state *s, sluice_error *error) {
+    served_model loaded = s->served;
+    int result = sluice_model_open(loaded.path, &loaded.model, error);
+    while (result == 0 &&
+           (result = sluice_engine_create(loaded.model, &m->engine, &loaded.engine, error)) != 0) {
+        if (result != SLUICE_ERR_LIMIT && result != SLUICE_ERR_NOMEM) {
+            break;
+        }
+        pthread_mutex_lock(&m->mutex);
+        model_state *victim = least_used(m, s);
+        if (victim) {
+            unload(victim);
+        }
+        pthread_mutex_unlock(&m->mutex);
+        if (!victim) {
+            break;
+        }
+    }
+    if (result) {
+        sluice_model_release(loaded.model);
+        return result;
+    }
+    loaded.info.size = sizeof loaded.info;
+    loaded.facts.size = sizeof loaded.facts;
+    sluice_model_get_info(loaded.model, &loaded.info);
+    sluice_chat_get_facts(loaded.model, &loaded.facts);
+    loaded.context = sluice_engine_context(loaded.engine);
+    loaded.sequences = sluice_engine_sequences(loaded.engine);
+    snprintf(s->device, sizeof s->device, "%s", sluice_engine_device(loaded.engine));
+    pthread_mutex_lock(&m->mutex);
+    s->served = loaded;
+    pthread_mutex_unlock(&m->mutex);
+    return 0;
+}
+
+static model_state *find(models *m, const char *name) {
+    for (size_t i = 0; name && i < m->count; i++) {
+        if (strcmp(m->states[i].served.id, name) == 0) {
+            return &m->states[i];
+        }
+    }
+    return name && m->strict ? NULL : &m->states[0];
+}
+
+static served_model *refuse(http_error *error, int status, const char *code, const char *message) {
+    *error = (http_error){.status = status,
+                          .type = status == 404 ? "not_found_error" : "server_error",
+                          .code = code,
+                          .param = status == 404 ? "model" : NULL,
+                          .retry_after = status == 503 ? 2 : 0};
+    snprintf(error->message, sizeof error->message, "%s", message);
+    return NULL;
+}
+
+served_model *models_acquire(models *m, const char *name, http_error *error) {
+    pthread_mutex_lock(&m->mutex);
+    model_state *s = find(m, name);
+    if (!s) {
+        pthread_mutex_unlock(&m->mutex);
+        return refuse(error, 404, "model_not_found",
+                      "model: there is no model of that name here; see /v1/models");
+    }
+    if (s->loading && m->waiting >= WAITING_CALLERS) {
+        pthread_mutex_unlock(&m->mutex);
+        return refuse(error, 503, "model_loading", "the model is being loaded; try again soon");
+    }
+    m->waiting += s->loading;
+    const bool waited = s->loading;
+    while (s->loading) {
+        pthread_cond_wait(&m->loaded, &m->mutex);
+    }
+    m->waiting -= waited;
+    sluice_error inner;
+    int result = 0;
+    if (!s->served.engine) {
+        s->loading = true;
+        pthread_mutex_unlock(&m->mutex);
+        result = load(m, s, &inner);
+        pthread_mutex_lock(&m->mutex);
+        s->loading = false;
+        pthread_cond_broadcast(&m->loaded);
+    }
+    s->references += result == 0;
+    s->last_used = ++m->uses;
+    pthread_mutex_unlock(&m->mutex);
+    return result ? refuse(error, result == SLUICE_ERR_LIMIT || result == SLUICE_ERR_NOMEM ? 503 : 500,
+                           "model_not_loaded", inner.message)
+                  : &s->served;
+}
+
+served_model *models_retain(served_model *served) {
+    pthread_mutex_lock(&served->state->of->mutex);
+    served->state->references++;
+    pthread_mutex_unlock(&served->state->of->mutex);
+    return served;
+}
+
+void models_release(models *m, served_model *served) {
+    if (served) {
+        pthread_mutex_lock(&m->mutex);
+        served->state->references--;
+        pthread_mutex_unlock(&m->mutex);
+    }
+}
+
+size_t models_count(const models *m) {
+    return m->count;
+}
+
+void models_get_status(models *m, size_t index, model_status *status) {
+    pthread_mutex_lock(&m->mutex);
+    const model_state *s = &m->states[index];
+    const bool loaded = s->served.engine != NULL;
+    *status = (model_status){.id = s->served.id,
+                             .path = s->served.path,
+                             .loaded = loaded,
+                             .loading = s->loading,
+                             .created = s->served.created,
+                             .context = loaded ? s->served.context : 0,
+                             .trained_context = loaded ? s->served.info.context : 0,
+                             .vocabulary = loaded ? s->served.info.vocabulary : 0,
+                             .parameters = loaded ? s->served.info.parameters : 0,
+                             .bytes = loaded ? s->served.info.bytes : 0};
+    pthread_mutex_unlock(&m->mutex);
+}
+
+bool models_get_counters(models *m, size_t index, sluice_counters *counters, char *device, size_t size) {
+    pthread_mutex_lock(&m->mutex);
+    model_state *s = &m->states[index];
+    sluice_engine *engine = s->served.engine;
+    s->references += engine != NULL; /* so that nobody unloads it meanwhile */
+    pthread_mutex_unlock(&m->mutex);
+    if (!engine) {
+        return false;
+    }
+    counters->size = sizeof *counters;
+    sluice_engine_get_counters(engine, counters);
+    if (device) {
+        snprintf(device, size, "%s", s->device);
+    }
+    models_release(m, &s->served);
+    return true;
+}

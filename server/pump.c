@@ -1,0 +1,533 @@
+#define _GNU_SOURCE
+#include "pump.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Bytes that a client may leave unread before its events are left with the engine, which holds them anyway.
+ */
+enum { UNREAD_BYTES = 1 << 20 };
+static const double TICK_SECONDS = 0.25, STALLED_SECONDS = 0.02, FIRST_HEARTBEAT_SECONDS = 1;
+
+struct pump {
+    struct server *server;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    /* Under the lock. */
+    choice_run *first, *last; /* runs that may have events */
+    generation *begun;        /* new ones, the latest first */
+    generation *active;       /* all that were begun; changed by the thread alone */
+    size_t count;             /* begun or active */
+    bool attention;           /* somebody left, or all are to end */
+    bool breaking, stop;
+    http_error breaking_error;
+    /* Of the thread. */
+    bool stalled;
+};
+
+/* ---- the queue ---- */
+
+static void enqueue(pump *p, choice_run *run) {
+    if (!run->queued) {
+        run->queued = true;
+        run->next = NULL;
+        run->previous = p->last;
+        *(p->last ? &p->last->next : &p->first) = run;
+        p->last = run;
+    }
+}
+
+static void unlink_run(pump *p, choice_run *run) {
+    if (run->queued) {
+        run->queued = false;
+        *(run->previous ? &run->previous->next : &p->first) = run->next;
+        *(run->next ? &run->next->previous : &p->last) = run->previous;
+    }
+}
+
+void pump_notify(void *context) {
+    choice_run *run = context;
+    pump *p = run->choice->of->pump;
+    pthread_mutex_lock(&p->mutex);
+    const bool idle = !p->first;
+    if (run->choice->of->begun) {
+        enqueue(p, run);
+    }
+    if (idle) {
+        pthread_cond_signal(&p->wake);
+    }
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void pump_begin(pump *p, generation *g) {
+    pthread_mutex_lock(&p->mutex);
+    g->next_begun = p->begun;
+    p->begun = g;
+    p->count++;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void on_gone(void *context) {
+    generation *g = context;
+    pump *p = g->pump;
+    pthread_mutex_lock(&p->mutex);
+    g->gone = true;
+    p->attention = true;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+size_t pump_count(pump *p) {
+    pthread_mutex_lock(&p->mutex);
+    const size_t count = p->count;
+    pthread_mutex_unlock(&p->mutex);
+    return count;
+}
+
+void pump_break_all(pump *p, const http_error *error) {
+    pthread_mutex_lock(&p->mutex);
+    p->breaking = p->attention = true;
+    p->breaking_error = *error;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+/* ---- entries: tokens with their log-probabilities ---- */
+
+static bool add_entry(token_entry **entries, size_t *count, size_t *room, choice *c, const sluice_event *e) {
+    choice_run *run = c->run;
+    if (*count == *room) {
+        const size_t larger = *room ? 2 * *room : 64;
+        token_entry *grown = realloc(*entries, larger * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        *entries = grown;
+        *room = larger;
+    }
+    if (c->top_count + e->top_count > run->top_room) {
+        const size_t larger = 2 * run->top_room + e->top_count + 64;
+        sluice_logprob *grown = realloc(c->tops, larger * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        c->tops = grown;
+        run->top_room = larger;
+    }
+    if (e->top_count) {
+        memcpy(c->tops + c->top_count, e->top, e->top_count * sizeof *c->tops);
+    }
+    (*entries)[(*count)++] = (token_entry){e->token, e->logprob, (uint32_t)c->top_count,
+                                           (uint32_t)e->top_count, run->splitter.phase == REASONING_INSIDE};
+    c->top_count += e->top_count;
+    return true;
+}
+
+/* ---- events ---- */
+
+static void cancel_all(generation *g) {
+    for (size_t i = 0; !g->cancelled && i < g->choice_count; i++) {
+        if (g->runs[i].request) {
+            sluice_cancel(g->runs[i].request);
+        }
+    }
+    g->cancelled = true;
+}
+
+/* The first error is what the client hears. */
+static void set_error(generation *g, const http_error *error) {
+    if (!g->error.status) {
+        g->error = *error;
+    }
+    cancel_all(g);
+}
+
+static void set_sluice_error(generation *g, int code, const char *message) {
+    sluice_error inner = {.code = code};
+    http_error error;
+    snprintf(inner.message, sizeof inner.message, "%s", message);
+    error_from_sluice(&inner, &error);
+    set_error(g, &error);
+}
+
+static bool is_quiet(const generation *g) {
+    return g->gone || g->error.status;
+}
+
+/* Text of an event to the choice, and both to the dialect. */
+static void take_text(generation *g, choice *c, const sluice_event *e, bool last) {
+    choice_run *run = c->run;
+    const size_t content = c->content.length, reasoning = c->reasoning.length, entries = c->entry_count;
+    reasoning_feed(&run->splitter, e->text, e->text_length, &c->reasoning, &c->content);
+    if (last) {
+        reasoning_finish(&run->splitter, &c->reasoning, &c->content);
+    }
+    if (e->text_length > 0 || (last && e->finish != SLUICE_FINISH_STOP)) {
+        c->entry_count = run->entry_total;
+    }
+    if (c->content.failed || c->reasoning.failed) {
+        set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for the answer's text");
+        return;
+    }
+    const piece p = {.content = c->content.data ? c->content.data + content : "",
+                     .content_length = c->content.length - content,
+                     .reasoning = c->reasoning.data ? c->reasoning.data + reasoning : "",
+                     .reasoning_length = c->reasoning.length - reasoning,
+                     .first_entry = entries,
+                     .entry_count = c->entry_count - entries};
+    if (g->streaming && !is_quiet(g) && (p.content_length || p.reasoning_length || p.entry_count)) {
+        g->dialect->piece(g, g->state, c, &p);
+        g->last_write = monotonic_seconds();
+    }
+}
+
+static void take_token(generation *g, choice *c, const sluice_event *e) {
+    choice_run *run = c->run;
+    metrics *m = g->server->metrics;
+    const double now = monotonic_seconds();
+    metrics_observe(m, run->last_token > 0 ? METRIC_INTER_TOKEN : METRIC_FIRST_TOKEN,
+                    now - (run->last_token > 0 ? run->last_token : g->arrived));
+    run->last_token = now;
+    c->generated_tokens++;
+    if (g->options.logprobs && !add_entry(&c->entries, &run->entry_total, &run->entry_room, c, e)) {
+        set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for log-probabilities");
+    }
+    const bool inside = run->splitter.phase == REASONING_INSIDE;
+    take_text(g, c, e, false);
+    c->reasoning_tokens += inside || run->splitter.phase == REASONING_INSIDE;
+}
+
+static metric_finish finish_of(const generation *g, const choice *c) {
+    if (g->gone) {
+        return METRIC_ABORT;
+    }
+    switch (c->finish) {
+    case SLUICE_FINISH_EOS:
+    case SLUICE_FINISH_STOP:
+        return METRIC_STOP;
+    case SLUICE_FINISH_LENGTH:
+    case SLUICE_FINISH_CONTEXT:
+        return METRIC_LENGTH;
+    case SLUICE_FINISH_CANCELLED:
+        return METRIC_ABORT;
+    default:
+        return METRIC_ERROR;
+    }
+}
+
+static void observe_choice(const generation *g, const choice *c) {
+    metrics *m = g->server->metrics;
+    const sluice_event *e = &c->ended;
+    metrics_finish(m, finish_of(g, c));
+    metrics_observe(m, METRIC_QUEUE, e->queue_seconds);
+    metrics_observe(m, METRIC_PREFILL, e->prompt_seconds - e->queue_seconds);
+    metrics_observe(m, METRIC_DECODE, e->generate_seconds);
+    metrics_observe(m, METRIC_GENERATION_TOKENS, (double)c->generated_tokens);
+    if (c->generated_tokens > 1) {
+        metrics_observe(m, METRIC_TOKEN_MEAN, e->generate_seconds / (double)(c->generated_tokens - 1));
+    }
+    const bool first = c->index % (size_t)g->options.n == 0;
+    metrics_tokens(m, first ? c->prompt_tokens : 0, first ? c->cached_tokens : 0, c->generated_tokens);
+}
+
+static void take_end(generation *g, choice *c, const sluice_event *e) {
+    choice_run *run = c->run;
+    c->finish = e->finish;
+    c->ended = *e;
+    c->ended.text = "";
+    c->ended.text_length = 0;
+    c->ended.top = NULL;
+    c->generated_tokens = e->generated_tokens;
+    c->cached_tokens = e->reused_tokens;
+    c->stop = e->finish == SLUICE_FINISH_STOP && e->stop >= 0 && (size_t)e->stop < g->stop_count
+                  ? g->stops[e->stop]
+                  : NULL;
+    if (e->finish == SLUICE_FINISH_EOS && run->entry_total > c->entry_count) {
+        run->entry_total--; /* the token that ended it is no part of the text */
+    }
+    take_text(g, c, e, true);
+    c->done = true;
+    if (e->finish == SLUICE_FINISH_ERROR) {
+        set_sluice_error(g, e->error.code, e->error.message);
+    } else if (e->finish == SLUICE_FINISH_CANCELLED && !is_quiet(g)) {
+        set_sluice_error(g, SLUICE_ERR_CANCELLED, "the request was ended by the server");
+    }
+    observe_choice(g, c);
+    sluice_request_release(run->request);
+    sluice_sequence_release(run->sequence);
+    run->request = NULL;
+    run->sequence = NULL;
+    if (g->streaming && !is_quiet(g)) {
+        g->dialect->choice_end(g, g->state, c);
+        g->last_write = monotonic_seconds();
+    }
+    g->done_count++;
+}
+
+/* ---- the life of a generation ---- */
+
+static void note_counts(const generation *g) {
+    generation_usage u;
+    generation_get_usage(g, &u);
+    const sluice_event *e = &g->choices[0].ended;
+    const http_record counts = {.prompt_tokens = u.prompt_tokens,
+                                .cached_tokens = u.cached_tokens,
+                                .generated_tokens = u.completion_tokens,
+                                .queue_seconds = e->queue_seconds,
+                                .prompt_seconds = e->prompt_seconds - e->queue_seconds,
+                                .generate_seconds = e->generate_seconds};
+    exchange_note(g->exchange, &counts);
+}
+
+static void end_generation(pump *p, generation *g) {
+    metrics_observe(g->server->metrics, METRIC_PROMPT_TOKENS, (double)g->choices[0].prompt_tokens);
+    metrics_observe(g->server->metrics, METRIC_TOTAL, monotonic_seconds() - g->arrived);
+    note_counts(g);
+    if (g->streaming) {
+        if (g->error.status && g->dialect->fail) {
+            g->dialect->fail(g, g->state, &g->error);
+        } else if (!g->error.status && !g->gone) {
+            g->dialect->end(g, g->state);
+        }
+        exchange_end(g->exchange, g->gone);
+    } else if (g->error.status) {
+        exchange_fail(g->exchange, &g->error);
+    } else if (!g->gone) {
+        g->dialect->end(g, g->state);
+    }
+    exchange_on_gone(g->exchange, NULL, NULL);
+    pthread_mutex_lock(&p->mutex);
+    for (size_t i = 0; i < g->choice_count; i++) {
+        unlink_run(p, &g->runs[i]);
+    }
+    *(g->previous ? &g->previous->next : &p->active) = g->next;
+    if (g->next) {
+        g->next->previous = g->previous;
+    }
+    pthread_mutex_unlock(&p->mutex);
+    generation_free(g);
+    pthread_mutex_lock(&p->mutex);
+    p->count--;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void begin_generation(pump *p, generation *g) {
+    pthread_mutex_lock(&p->mutex);
+    g->next = p->active;
+    g->previous = NULL;
+    if (p->active) {
+        p->active->previous = g;
+    }
+    p->active = g;
+    g->begun = true;
+    for (size_t i = 0; i < g->choice_count; i++) {
+        enqueue(p, &g->runs[i]);
+    }
+    if (p->breaking) {
+        p->attention = true;
+    }
+    pthread_mutex_unlock(&p->mutex);
+    exchange_on_gone(g->exchange, on_gone, g);
+    g->last_write = monotonic_seconds();
+    if (g->options.stream) {
+        exchange_stream(g->exchange, 200, g->dialect->content_type);
+        g->streaming = true;
+        g->dialect->begin(g, g->state);
+    }
+}
+
+/* All events that a run has by now. False: its generation has ended. */
+static bool serve_run(pump *p, choice_run *run) {
+    choice *c = run->choice;
+    generation *g = c->of;
+    while (run->request) {
+        if (g->streaming && !g->gone && !g->cancelled && exchange_pending(g->exchange) > UNREAD_BYTES) {
+            g->stalled = p->stalled = true;
+            return true;
+        }
+        sluice_event e = {.size = sizeof e};
+        sluice_error error;
+        if (sluice_poll(run->request, 0, &e, &error)) {
+            set_sluice_error(g, error.code, error.message);
+            return true;
+        }
+        switch (e.kind) {
+        case SLUICE_EVENT_TOKEN:
+            take_token(g, c, &e);
+            break;
+        case SLUICE_EVENT_PROMPT:
+            if (!add_entry(&c->prompt_entries, &c->prompt_entry_count, &run->prompt_entry_room, c, &e)) {
+                set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for log-probabilities");
+            }
+            break;
+        case SLUICE_EVENT_DONE:
+            take_end(g, c, &e);
+            break;
+        default:
+            return true;
+        }
+    }
+    if (g->done_count == g->choice_count) {
+        end_generation(p, g);
+        return false;
+    }
+    return true;
+}
+
+/* Of those whose client has left, or all, the requests are ended. */
+static void attend(pump *p) {
+    pthread_mutex_lock(&p->mutex);
+    p->attention = false;
+    const bool breaking = p->breaking;
+    const http_error error = p->breaking_error;
+    pthread_mutex_unlock(&p->mutex);
+    for (generation *g = p->active; g; g = g->next) {
+        pthread_mutex_lock(&p->mutex);
+        const bool gone = g->gone;
+        pthread_mutex_unlock(&p->mutex);
+        if (breaking && !g->cancelled) {
+            set_error(g, &error);
+        } else if (gone && !g->cancelled) {
+            cancel_all(g);
+        }
+    }
+}
+
+static void tick(pump *p, double now) {
+    p->stalled = false;
+    for (generation *g = p->active; g; g = g->next) {
+        if (g->stalled && (g->gone || g->cancelled || exchange_pending(g->exchange) <= UNREAD_BYTES)) {
+            g->stalled = false;
+            pthread_mutex_lock(&p->mutex);
+            for (size_t i = 0; i < g->choice_count; i++) {
+                enqueue(p, &g->runs[i]);
+            }
+            pthread_mutex_unlock(&p->mutex);
+        }
+        p->stalled |= g->stalled;
+        const bool first =
+            g->choices[0].generated_tokens == 0 && g->last_write - g->arrived < FIRST_HEARTBEAT_SECONDS;
+        const double patience = first ? FIRST_HEARTBEAT_SECONDS : g->server->options->heartbeat_seconds;
+        if (g->streaming && !is_quiet(g) && now - g->last_write >= patience - TICK_SECONDS) {
+            size_t read = 0, total = 0;
+            const choice_run *run = &g->runs[0];
+            if (g->options.return_progress && g->dialect->progress && run->request &&
+                g->choices[0].generated_tokens == 0) {
+                sluice_request_progress(run->request, &read, &total);
+                g->dialect->progress(g, g->state, read, total);
+            } else if (g->dialect->heartbeat) {
+                exchange_write(g->exchange, g->dialect->heartbeat, strlen(g->dialect->heartbeat));
+            }
+            g->last_write = now;
+        }
+    }
+}
+
+/* Under the lock: waits for something to do, at most to the next tick. */
+static void wait_for_work(pump *p, double next_tick) {
+    if (p->first || p->begun || p->attention || p->stop) {
+        return;
+    }
+    if (!p->active) {
+        pthread_cond_wait(&p->wake, &p->mutex);
+        return;
+    }
+    const struct timespec until = {.tv_sec = (time_t)next_tick,
+                                   .tv_nsec = (long)((next_tick - floor(next_tick)) * 1e9)};
+    pthread_cond_timedwait(&p->wake, &p->mutex, &until);
+}
+
+static void *pump_thread(void *argument) {
+    pump *p = argument;
+    double next_tick = 0;
+    pthread_mutex_lock(&p->mutex);
+    while (!p->stop) {
+        wait_for_work(p, next_tick);
+        generation *begun = p->begun;
+        choice_run *run = p->first;
+        const bool attention = p->attention;
+        p->begun = NULL;
+        if (run) {
+            unlink_run(p, run);
+        }
+        pthread_mutex_unlock(&p->mutex);
+        for (generation *next; begun; begun = next) {
+            next = begun->next_begun;
+            begin_generation(p, begun);
+        }
+        if (attention) {
+            attend(p);
+        }
+        if (run) {
+            serve_run(p, run);
+        }
+        const double now = monotonic_seconds();
+        if (now >= next_tick) {
+            tick(p, now);
+            next_tick = now + (p->stalled ? STALLED_SECONDS : TICK_SECONDS);
+        }
+        pthread_mutex_lock(&p->mutex);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return NULL;
+}
+
+/* ---- */
+
+pump *pump_create(struct server *server) {
+    pump *p = calloc(1, sizeof *p);
+    if (!p) {
+        return NULL;
+    }
+    p->server = server;
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(&p->thread, NULL, pump_thread, p)) {
+        pthread_cond_destroy(&p->wake);
+        pthread_mutex_destroy(&p->mutex);
+        free(p);
+        return NULL;
+    }
+    return p;
+}
+
+void pump_destroy(pump *p) {
+    if (!p) {
+        return;
+    }
+    pthread_mutex_lock(&p->mutex);
+    p->stop = true;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+    pthread_join(p->thread, NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->mutex);
+    free(p);
+}
+
+void pump_describe(pump *p, text *out) {
+    size_t index = 0;
+    text_put(out, "[");
+    pthread_mutex_lock(&p->mutex);
+    for (const generation *g = p->active; g; g = g->next) {
+        for (size_t i = 0; i < g->choice_count; i++) {
+            size_t read = 0, total = g->choices[i].prompt_tokens;
+            text_format(out, "%s{\"id\":%zu,\"is_processing\":true,\"model\":", index ? "," : "", index);
+            text_string(out, g->model->id, strlen(g->model->id));
+            text_format(out, ",\"n_ctx\":%d,\"n_prompt_tokens\":%zu,\"request\":\"%s\"}", g->model->context,
+                        total + read, exchange_id(g->exchange));
+            index++;
+        }
+    }
+    pthread_mutex_unlock(&p->mutex);
+    text_put(out, "]");
+}
