@@ -395,6 +395,8 @@ typedef struct sluice_event {
 /* The next event of a request. timeout in milliseconds; 0: do not wait, negative: without limit. Returns 0
  * also for SLUICE_EVENT_NONE. One thread at a time may poll a request. `event->size` must be set. */
 SLUICE_API int sluice_poll(sluice_request *request, int timeout, sluice_event *event, sluice_error *error);
+/* How many of the request's tokens have been read or reused, and of how many. */
+SLUICE_API void sluice_request_progress(sluice_request *request, size_t *read, size_t *total);
 /* Ends the request between steps; its last event is DONE with SLUICE_FINISH_CANCELLED. Safe from any thread.
  */
 SLUICE_API void sluice_cancel(sluice_request *request);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "pump.h"
 
+#include "serve.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -387,12 +389,9 @@ static void attend(pump *p) {
     const http_error error = p->breaking_error;
     pthread_mutex_unlock(&p->mutex);
     for (generation *g = p->active; g; g = g->next) {
-        pthread_mutex_lock(&p->mutex);
-        const bool gone = g->gone;
-        pthread_mutex_unlock(&p->mutex);
         if (breaking && !g->cancelled) {
             set_error(g, &error);
-        } else if (gone && !g->cancelled) {
+        } else if (g->gone && !g->cancelled) {
             cancel_all(g);
         }
     }
@@ -410,8 +409,7 @@ static void tick(pump *p, double now) {
             pthread_mutex_unlock(&p->mutex);
         }
         p->stalled |= g->stalled;
-        const bool first =
-            g->choices[0].generated_tokens == 0 && g->last_write - g->arrived < FIRST_HEARTBEAT_SECONDS;
+        const bool first = g->choices[0].generated_tokens == 0 && !g->beaten;
         const double patience = first ? FIRST_HEARTBEAT_SECONDS : g->server->options->heartbeat_seconds;
         if (g->streaming && !is_quiet(g) && now - g->last_write >= patience - TICK_SECONDS) {
             size_t read = 0, total = 0;
@@ -424,6 +422,7 @@ static void tick(pump *p, double now) {
                 exchange_write(g->exchange, g->dialect->heartbeat, strlen(g->dialect->heartbeat));
             }
             g->last_write = now;
+            g->beaten = true;
         }
     }
 }

@@ -299,6 +299,17 @@ int sluice_poll(sluice_request *request, int timeout, sluice_event *out, sluice_
     return result ? sl_api_fail(error, result, "out of memory for an event's text") : 0;
 }
 
+void sluice_request_progress(sluice_request *request, size_t *read, size_t *total) {
+    pthread_mutex_lock(&request->engine->mutex);
+    *total = *read = request->prompt_tokens;
+    if (!request->done && request->token_count == 0) {
+        const sl_sequence *core = request->work.sequence;
+        const size_t pending = (size_t)(core->count - core->timeline.cached);
+        *read = *total > pending ? *total - pending : 0;
+    }
+    pthread_mutex_unlock(&request->engine->mutex);
+}
+
 void sluice_cancel(sluice_request *request) {
     pthread_mutex_lock(&request->engine->mutex);
     request->work.cancelled = true;
