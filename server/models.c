@@ -95,12 +95,32 @@ static model_state *least_used(models *m, const model_state *except) {
     return best;
 }
 
+/* Conversations are longer than what a command line asks, and seldom all of them at once: one may take the
+ * model's own context, and together they have what so many of the command line's would. */
+static void size_for_serving(const sluice_model_info *info, sluice_engine_options *o) {
+    enum { CONTEXT = 32768, EACH = 4096, SEQUENCES = 8 };
+    if (o->context == 0) {
+        o->context = info->context > 0 && info->context < CONTEXT ? info->context : CONTEXT;
+    }
+    if (o->cache_tokens == 0) {
+        const uint64_t sequences = o->sequences ? (uint64_t)o->sequences : SEQUENCES;
+        const uint64_t all = sequences * EACH, one = (uint64_t)o->context;
+        o->cache_tokens = all > one ? all : one;
+    }
+}
+
 /* Opens model and engine; without the lock, by the one caller that loads. */
 static int load(models *m, model_state *s, sluice_error *error) {
     served_model loaded = s->served;
     int result = sluice_model_open(loaded.path, &loaded.model, error);
+    sluice_engine_options options = m->engine;
+    loaded.info.size = sizeof loaded.info;
+    if (result == 0) {
+        sluice_model_get_info(loaded.model, &loaded.info);
+        size_for_serving(&loaded.info, &options);
+    }
     while (result == 0 &&
-           (result = sluice_engine_create(loaded.model, &m->engine, &loaded.engine, error)) != 0) {
+           (result = sluice_engine_create(loaded.model, &options, &loaded.engine, error)) != 0) {
         if (result != SLUICE_ERR_LIMIT && result != SLUICE_ERR_NOMEM) {
             break;
         }
@@ -118,9 +138,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         sluice_model_release(loaded.model);
         return result;
     }
-    loaded.info.size = sizeof loaded.info;
     loaded.facts.size = sizeof loaded.facts;
-    sluice_model_get_info(loaded.model, &loaded.info);
     sluice_chat_get_facts(loaded.model, &loaded.facts);
     loaded.context = sluice_engine_context(loaded.engine);
     loaded.sequences = sluice_engine_sequences(loaded.engine);

@@ -150,6 +150,9 @@ static void set_error(generation *g, const http_error *error) {
 }
 
 static void set_sluice_error(generation *g, int code, const char *message) {
+    if (code == SLUICE_ERR_DEVICE) {
+        g->server->life = SERVER_FAILED;
+    }
     sluice_error inner = {.code = code};
     http_error error;
     snprintf(inner.message, sizeof inner.message, "%s", message);

@@ -15,7 +15,9 @@ struct server {
     metrics *metrics;
     struct pump *pump;
     http_server *http;
-    double started; /* seconds since 1970 */
+    struct log *log;
+    double started;   /* seconds since 1970 */
+    _Atomic int life; /* server_life */
 };
 
 server_life server_get_life(const server *s);
@@ -29,6 +31,8 @@ typedef struct route_table {
     const route *routes;
     size_t count;
 } route_table;
+/* Owned by the caller (free); NULL: no memory. */
+route *routes_join(size_t *count);
 extern const route_table OPENAI_ROUTES, RESPONSES_ROUTES, ANTHROPIC_ROUTES, OLLAMA_ROUTES, NATIVE_ROUTES;
 
 /* ---- small things for handlers ---- */

@@ -1,0 +1,47 @@
+/* All routes in one table, and what stands before every handler that begins work. */
+#include "server.h"
+
+#include "pump.h"
+#include "serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+server_life server_get_life(const server *s) {
+    return (server_life)s->life;
+}
+
+int server_admit(const server *s, http_error *error) {
+    static const char *const reasons[] = {[SERVER_LOADING] = "the model is being loaded; try again soon",
+                                          [SERVER_DRAINING] = "the server is shutting down",
+                                          [SERVER_FAILED] = "the engine has failed; the server is ending"};
+    static const char *const codes[] = {[SERVER_LOADING] = "model_loading",
+                                        [SERVER_DRAINING] = "server_draining",
+                                        [SERVER_FAILED] = "engine_ended"};
+    const server_life life = server_get_life(s);
+    if (life == SERVER_READY) {
+        return 0;
+    }
+    *error = (http_error){.status = 503, .type = "server_error", .code = codes[life], .retry_after = 2};
+    snprintf(error->message, sizeof error->message, "%s", reasons[life]);
+    return -1;
+}
+
+served_model *server_model(server *s, const json_t *body, http_error *error) {
+    return models_acquire(s->models, body_model(body), error);
+}
+
+route *routes_join(size_t *count) {
+    static const route_table *const tables[] = {&OPENAI_ROUTES, &RESPONSES_ROUTES, &ANTHROPIC_ROUTES,
+                                                &OLLAMA_ROUTES, &NATIVE_ROUTES};
+    *count = 0;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        *count += tables[i]->count;
+    }
+    route *all = calloc(*count, sizeof *all);
+    for (size_t i = 0, at = 0; all && i < sizeof tables / sizeof *tables; i++) {
+        memcpy(all + at, tables[i]->routes, tables[i]->count * sizeof *all);
+        at += tables[i]->count;
+    }
+    return all;
+}
