@@ -32,7 +32,7 @@ typedef enum field_kind {
     FIELD_BOOL,        /* bool */
     FIELD_WHOLE,       /* int64_t within least .. most; 3.0 is a whole number */
     FIELD_REAL,        /* double within least .. most */
-    FIELD_TEXT,        /* const char *, borrowed from the body */
+    FIELD_TEXT,        /* const char *, borrowed from the body; most > 0: of least .. most characters */
     FIELD_CHOICE,      /* const char *: one of `choices`, separated by | */
     FIELD_ARRAY,       /* json_t *, borrowed */
     FIELD_OBJECT,      /* json_t *, borrowed */
