@@ -1,11 +1,11 @@
-# Short names for what CMake does. `make run`, `make test` and `make install` work on a fresh machine with gcc and make.
+# Short names for what CMake does. `make run`, `make serve`, `make test` and `make install` work on a fresh machine with gcc and make.
 
 PROMPT ?= What is sluice?
 MODEL ?= mini
 TOKENS ?= 300
 PREFIX ?= /usr/local
 
-.PHONY: all run test install clean packages
+.PHONY: all run serve test install clean packages
 
 all: packages
 	@cmake --preset release -DCMAKE_INSTALL_PREFIX="$(PREFIX)" >build-release.log 2>&1 || { cat build-release.log; exit 1; }
@@ -18,6 +18,10 @@ packages:
 # A question for the built-in model, or for another one: make run PROMPT="..." MODEL=path
 run: all
 	@printf '%s\n' "$(PROMPT)" | build/release/sluice chat -m "$(MODEL)" -n $(TOKENS) --temp 0
+
+# A server on http://127.0.0.1:8080: make serve, make serve MODEL=path
+serve: all
+	@build/release/sluice serve -m "$(MODEL)"
 
 test: all
 	@ctest --preset release -j 2

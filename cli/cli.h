@@ -55,6 +55,15 @@ typedef struct settings {
     const char *type;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width;
+    /* the server */
+    text_list models, aliases, api_keys, origins, hosts;
+    const char *host, *unix_path, *api_key_file, *tls_certificate, *tls_key, *config, *log_format,
+        *metrics_prefix;
+    int32_t port, max_queue;
+    uint64_t max_body;
+    double max_step_time, drain_timeout;
+    bool strict_model;
+    json_t *config_root, *config_texts; /* of the file of --config; settings point into them */
     /* arguments that are no options */
     const char *arguments[4];
     int argument_count;
@@ -85,7 +94,8 @@ enum {
     IN_QUANTIZE = 512,
     IN_SYNTH = 1024,
     IN_EVAL = 2048,
-    IN_ALL = 4095,
+    IN_SERVE = 4096,
+    IN_ALL = 8191,
 };
 
 extern const command COMMANDS[];
@@ -94,6 +104,13 @@ extern const int COMMAND_COUNT;
 /* Fills `settings` with the defaults of a command's options and what the command line says; prints and
  * returns WRONG_USAGE when that is wrong. `arguments` follow the command's name. */
 int parse_options(const command *command, int count, char **arguments, settings *settings);
+/* One option as if it stood on the command line; `value` NULL: a flag. Texts must live as long as the
+ * settings. */
+int set_option(const command *command, const char *name, const char *value, settings *settings);
+/* Empties an option that may be given several times. */
+void clear_list(const command *command, const char *name, settings *settings);
+/* What the file of --config says, if it is given. Before the command line is read, which wins. */
+int read_config(const command *command, int count, char **arguments, settings *settings);
 void print_command_help(const command *command);
 /* The name of `names` (`count` texts) that is most like `text`, or NULL when none is near. */
 const char *nearest(const char *text, const char *const *names, int count);
@@ -110,6 +127,7 @@ int explain_command(const settings *settings);
 int quantize_command(const settings *settings);
 int synth_command(const settings *settings);
 int eval_command(const settings *settings);
+int serve_command(const settings *settings);
 
 /* ---- data.c ----------------------------------------------------------------------------------------------
  */

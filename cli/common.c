@@ -161,7 +161,8 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
 int open_model(const settings *settings, session *session) {
     sluice_error error;
     char path[DATA_PATH_SIZE];
-    return sluice_model_open(model_path(settings->model, path), &session->model, &error) ? fail_with(&error) : DONE;
+    return sluice_model_open(model_path(settings->model, path), &session->model, &error) ? fail_with(&error)
+                                                                                         : DONE;
 }
 
 int open_engine(session *session, sluice_engine_options *options) {

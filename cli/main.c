@@ -20,6 +20,19 @@ const command COMMANDS[] = {
      "  sluice chat -m model.gguf --system \"Answer in one sentence.\"\n"
      "  echo \"What is a sluice?\" | sluice chat -m model.gguf -n 64\n",
      chat_command},
+    {"serve", IN_SERVE, NULL, 0, false, "answer over HTTP: the APIs of OpenAI, Anthropic and Ollama",
+     "Serves models to the clients that people have: chat completions, completions and responses as OpenAI's "
+     "packages use\n"
+     "them, messages as Anthropic's do, Ollama's API, llama-server's and vLLM's extras, /health and "
+     "/metrics. "
+     "Without -m the\n"
+     "built-in model answers. SIGTERM ends it when the running requests are complete. docs/server.md tells "
+     "more.",
+     "  sluice serve\n"
+     "  sluice serve -m model.gguf --port 9000 --sequences 32 --api-key-file keys.txt\n"
+     "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": "
+     "\"Hello\"}]}'\n",
+     serve_command},
     {"bench", IN_BENCH, NULL, 0, true, "measure speed",
      "Measures how many tokens a second are read (pp) and generated (tg), with random tokens, with nothing "
      "or -d tokens in\n"
@@ -102,7 +115,8 @@ static void print_help(void) {
     }
     printf("\nsluice COMMAND --help explains a command; sluice --version prints the version.\n\nexamples:\n"
            "  sluice run -m model.gguf -p \"Once upon a time\"\n"
-           "  sluice chat -m model.gguf\n");
+           "  sluice chat -m model.gguf\n"
+           "  sluice serve -m model.gguf\n");
 }
 
 static int unknown_command(const char *name) {

@@ -22,8 +22,9 @@ typedef struct option {
 
 enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
-    IN_ENGINE = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
-    IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
+    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
+    IN_ENGINE = IN_RUNS | IN_SERVE,
+    IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
 };
 
 #define AT(member) offsetof(settings, member)
@@ -33,6 +34,42 @@ static const double INT_MOST = 2147483647;
 static const option OPTIONS[] = {
     {IN_MODEL, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
      "a GGUF file, a Hugging Face folder, mini or mini-moe"},
+
+    {IN_SERVE, "-m --model", "MODEL", TEXTS, AT(models), NULL, 0, 0,
+     "a GGUF file, a Hugging Face folder, mini or mini-moe [mini]; several are loaded when they are asked "
+     "for"},
+    {IN_SERVE, "--alias", "NAME", TEXTS, AT(aliases), NULL, 0, 0,
+     "the model's name in requests and answers [the file's]; once for each -m"},
+    {IN_SERVE, "--strict-model", NULL, FLAG, AT(strict_model), NULL, 0, 0,
+     "a request for another name is 404; else the first model answers"},
+    {IN_SERVE, "--host", "ADDRESS", TEXT, AT(host), "127.0.0.1", 0, 0, "to listen on; 0.0.0.0: all"},
+    {IN_SERVE, "--port", "N", NUMBER, AT(port), "8080", 0, 65535,
+     "to listen on; 0: a free one, which is printed"},
+    {IN_SERVE, "--unix", "PATH", TEXT, AT(unix_path), NULL, 0, 0,
+     "listen on this socket file, and on the network only with another --port than 8080"},
+    {IN_SERVE, "--api-key", "KEY,KEY,...", TEXTS, AT(api_keys), NULL, 0, 0,
+     "clients must send one of these keys; may be given several times"},
+    {IN_SERVE, "--api-key-file", "FILE", TEXT, AT(api_key_file), NULL, 0, 0,
+     "the same from a file, one on a line"},
+    {IN_SERVE, "--tls-cert", "FILE", TEXT, AT(tls_certificate), NULL, 0, 0,
+     "serve HTTPS: the certificate (PEM)"},
+    {IN_SERVE, "--tls-key", "FILE", TEXT, AT(tls_key), NULL, 0, 0, "and its key (PEM)"},
+    {IN_SERVE, "--cors --cors-origin", "ORIGIN", TEXTS, AT(origins), NULL, 0, 0,
+     "web pages from there may ask too, besides those on this machine; *: from anywhere"},
+    {IN_SERVE, "--allowed-host", "NAME", TEXTS, AT(hosts), NULL, 0, 0,
+     "a name by which a proxy calls a server that listens on a loopback address"},
+    {IN_SERVE, "--config", "FILE", TEXT, AT(config), NULL, 0, 0,
+     "options from a JSON object, by their long names; the command line wins"},
+    {IN_SERVE, "--max-queue", "N", NUMBER, AT(max_queue), "1024", 1, INT_MOST,
+     "requests that may wait; one more gets 429"},
+    {IN_SERVE, "--max-body", "BYTES", SIZE, AT(max_body), "64M", 0, 0, "of a request; a larger one gets 413"},
+    {IN_SERVE, "--max-step-time", "MS", REAL, AT(max_step_time), "0", 0, 1e6,
+     "that prompts may add to a step while others generate; 0: about as much as generating takes"},
+    {IN_SERVE, "--drain-timeout --drain-seconds", "S", REAL, AT(drain_timeout), "30", 0, 1e6,
+     "seconds that running requests get after SIGTERM"},
+    {IN_SERVE, "--log-format", "text|json", CHOICE, AT(log_format), "text", 0, 0, "of the log on stderr"},
+    {IN_SERVE, "--metrics-prefix", "TEXT", TEXT, AT(metrics_prefix), "sluice_", 0, 0,
+     "before the names in /metrics; vllm: for dashboards made for vLLM"},
 
     {IN_RUN, "-p --prompt", "TEXT", TEXT, AT(prompt), NULL, 0, 0, "the text to go on from"},
     {IN_RUN, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0,
@@ -109,7 +146,7 @@ static const option OPTIONS[] = {
     {IN_ENGINE, "-ub --chunk", "N", NUMBER, AT(chunk), "0", 0, INT_MOST,
      "rows of a step; 0: 512 on the CPU, 2048 on a GPU"},
     {IN_ENGINE, "-np --sequences", "N", NUMBER, AT(sequences), "0", 0, INT_MOST,
-     "that run at once; 0: 1 (eval, plan, explain: 8)"},
+     "that run at once; 0: 1 (serve, eval, plan, explain: 8)"},
     {IN_ENGINE, "-ctk --kv-type", "TYPE", TEXT, AT(kv_type), "f16", 0, 0,
      "of the cache: f16, bf16, f32, q8_0 or fp8"},
     {IN_ENGINE, "--cache-tokens", "N", SIZE, AT(cache_tokens), "0", 0, 0,
@@ -341,13 +378,7 @@ static int check_arguments(const command *command, const settings *settings) {
     return DONE;
 }
 
-int parse_options(const command *command, int count, char **arguments, settings *settings) {
-    memset(settings, 0, sizeof *settings);
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        if ((OPTIONS[i].commands & command->bit) && OPTIONS[i].initial) {
-            set_value(&OPTIONS[i], OPTIONS[i].initial, settings);
-        }
-    }
+static int parse_arguments(const command *command, int count, char **arguments, settings *settings) {
     bool only_arguments = false;
     for (int i = 0; i < count; i++) {
         const char *text = arguments[i], *equals = strncmp(text, "--", 2) == 0 ? strchr(text, '=') : NULL;
@@ -380,6 +411,38 @@ int parse_options(const command *command, int count, char **arguments, settings 
         }
     }
     return settings->help ? DONE : check_arguments(command, settings);
+}
+
+int set_option(const command *command, const char *name, const char *value, settings *settings) {
+    const option *o = find_option(command, name, strlen(name));
+    if (!o) {
+        return unknown_option(command, name);
+    }
+    if ((o->kind == FLAG) != (value == NULL)) {
+        fail("%s: %s %s", command->name, name, value ? "takes no value but true and false" : "wants a value");
+        return WRONG_USAGE;
+    }
+    return set_value(o, value ? value : "", settings)
+               ? DONE
+               : wrong_value(command, o, name, (int)strlen(name), value ? value : "");
+}
+
+void clear_list(const command *command, const char *name, settings *settings) {
+    const option *o = find_option(command, name, strlen(name));
+    if (o && o->kind == TEXTS) {
+        ((text_list *)(void *)((char *)settings + o->offset))->count = 0;
+    }
+}
+
+int parse_options(const command *command, int count, char **arguments, settings *settings) {
+    memset(settings, 0, sizeof *settings);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if ((OPTIONS[i].commands & command->bit) && OPTIONS[i].initial) {
+            set_value(&OPTIONS[i], OPTIONS[i].initial, settings);
+        }
+    }
+    const int code = read_config(command, count, arguments, settings);
+    return code == DONE ? parse_arguments(command, count, arguments, settings) : code;
 }
 
 /* ---- help ------------------------------------------------------------------------------------------------
