@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 /* A generation up to its start: options made into sluice's, checked against the model, and submitted. */
 #include "generation.h"
 

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 /* Names are vLLM's stems, which dashboards and gateways know; Prometheus keeps colons for recording rules, so
  * the prefix is our own unless somebody asks for theirs. */
 #include "metrics.h"

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "models.h"
 
 #include <pthread.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 /* Health, metrics, and the routes of llama-server and vLLM that look at a server or at its tokens. */
 #include "server.h"
 

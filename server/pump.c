@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "pump.h"
 
 #include "serve.h"

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "reasoning.h"
 
 #include <string.h>

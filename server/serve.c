@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 /* The life of the server: bind, load, serve, drain. */
 #include "serve.h"
 
