@@ -56,21 +56,32 @@ generation_options *generation_get_options(generation *g) {
     return &g->options;
 }
 
-int generation_add_prompt(generation *g, int32_t *tokens, size_t count, http_error *error) {
+int generation_copy_prompt(generation *g, const int32_t *tokens, size_t count, http_error *error) {
     if (g->prompt_count >= BODY_CHOICES) {
-        sluice_free(tokens);
         return body_refuse(error, "prompt", "prompt: more than %d prompts in one request", BODY_CHOICES);
     }
     void *larger = realloc(g->prompts, (g->prompt_count + 1) * sizeof *g->prompts);
     if (!larger) {
-        sluice_free(tokens);
         return no_memory(error);
     }
     g->prompts = larger;
-    g->prompts[g->prompt_count].tokens = tokens;
+    int32_t *copy = malloc((count ? count : 1) * sizeof *copy);
+    if (!copy) {
+        return no_memory(error);
+    }
+    if (count) {
+        memcpy(copy, tokens, count * sizeof *copy);
+    }
+    g->prompts[g->prompt_count].tokens = copy;
     g->prompts[g->prompt_count].count = count;
     g->prompt_count++;
     return 0;
+}
+
+int generation_add_prompt(generation *g, int32_t *tokens, size_t count, http_error *error) {
+    const int code = generation_copy_prompt(g, tokens, count, error);
+    sluice_free(tokens);
+    return code;
 }
 
 void generation_expect_reasoning(generation *g, bool opened) {
@@ -100,7 +111,7 @@ void generation_free(generation *g) {
     free(g->choices);
     free(g->runs);
     for (size_t i = 0; i < g->prompt_count; i++) {
-        sluice_free(g->prompts[i].tokens);
+        free(g->prompts[i].tokens);
     }
     free(g->prompts);
     free(g->stops);

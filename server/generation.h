@@ -107,6 +107,8 @@ generation *generation_create(server *server, exchange *exchange, served_model *
 generation_options *generation_get_options(generation *g);
 /* Adds a prompt; takes over `tokens` (sluice_free). At most BODY_CHOICES. */
 int generation_add_prompt(generation *g, int32_t *tokens, size_t count, http_error *error);
+/* The same of tokens that stay the caller's. */
+int generation_copy_prompt(generation *g, const int32_t *tokens, size_t count, http_error *error);
 /* From rendered messages: thinking is split off the content as sluice_chat_facts says. `opened`: the prompt
  * ends inside an open thinking tag. */
 void generation_expect_reasoning(generation *g, bool opened);

@@ -19,8 +19,8 @@ static int refuse(const place *p, const char *rule) {
 }
 
 static int refuse_type(const place *p, const char *wanted, const json_t *value) {
-    return body_refuse(p->error, p->param, "%s[%zu]%s must be %s, not %s", p->param, p->message, p->field, wanted,
-                       body_type(value));
+    return body_refuse(p->error, p->param, "%s[%zu]%s must be %s, not %s", p->param, p->message, p->field,
+                       wanted, body_type(value));
 }
 
 static const json_t *given(const json_t *object, const char *name) {
@@ -41,24 +41,12 @@ typedef struct part_kind {
 } part_kind;
 
 static const part_kind PARTS[] = {
-    {"text", "text", NULL},
-    {"input_text", "text", NULL},
-    {"output_text", "text", NULL},
-    {"refusal", "refusal", NULL},
-    {"image_url", NULL, "image"},
-    {"input_image", NULL, "image"},
-    {"image", NULL, "image"},
-    {"image_pil", NULL, "image"},
-    {"image_embeds", NULL, "image"},
-    {"input_audio", NULL, "audio"},
-    {"audio_url", NULL, "audio"},
-    {"audio", NULL, "audio"},
-    {"video_url", NULL, "video"},
-    {"input_video", NULL, "video"},
-    {"video", NULL, "video"},
-    {"file", NULL, "file"},
-    {"input_file", NULL, "file"},
-    {"document", NULL, "file"},
+    {"text", "text", NULL},         {"input_text", "text", NULL},   {"output_text", "text", NULL},
+    {"refusal", "refusal", NULL},   {"image_url", NULL, "image"},   {"input_image", NULL, "image"},
+    {"image", NULL, "image"},       {"image_pil", NULL, "image"},   {"image_embeds", NULL, "image"},
+    {"input_audio", NULL, "audio"}, {"audio_url", NULL, "audio"},   {"audio", NULL, "audio"},
+    {"video_url", NULL, "video"},   {"input_video", NULL, "video"}, {"video", NULL, "video"},
+    {"file", NULL, "file"},         {"input_file", NULL, "file"},   {"document", NULL, "file"},
 };
 
 static const part_kind *part_kind_of(const json_t *part) {
@@ -88,8 +76,8 @@ static int check_part(const place *p, size_t index, const json_t *part) {
         if (!kind) {
             return refuse(&at, "must be \"text\"; a part of another type is not supported");
         }
-        return body_refuse(at.error, at.param, "%s[%zu]%s: \"%s\" (%s) is not supported by this model", at.param,
-                           at.message, at.field, kind->type, kind->what);
+        return body_refuse(at.error, at.param, "%s[%zu]%s: \"%s\" (%s) is not supported by this model",
+                           at.param, at.message, at.field, kind->type, kind->what);
     }
     snprintf(field, sizeof field, "%s[%zu].%s", p->field, index, kind->text);
     const json_t *text = json_object_get(part, kind->text);
@@ -249,7 +237,8 @@ static int check_message(const place *p, const json_t *message) {
 
 int check_messages(const json_t *messages, const char *param, http_error *error) {
     if (!json_is_array(messages)) {
-        return body_refuse(error, param, "%s must be an array of messages, not %s", param, body_type(messages));
+        return body_refuse(error, param, "%s must be an array of messages, not %s", param,
+                           body_type(messages));
     }
     if (!json_array_size(messages)) {
         return body_refuse(error, param, "%s must have at least one message", param);

@@ -7,8 +7,9 @@
 /* See server.h. */
 int check_messages(const json_t *messages, const char *param, http_error *error);
 
-/* A checked list as templates take it: developer is system, contents are strings (parts are joined by newlines) or
- * null, arguments of tool calls are objects, and thinking is `reasoning_content`. A new list; NULL without memory.
+/* A checked list as templates take it: developer is system, contents are strings (parts are joined by
+ * newlines) or null, arguments of tool calls are objects, and thinking is `reasoning_content`. A new list;
+ * NULL without memory.
  */
 json_t *uniform_messages(const json_t *messages);
 

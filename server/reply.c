@@ -34,3 +34,21 @@ void make_id(const char *prefix, char id[64]) {
 const char *body_model(const json_t *body) {
     return json_string_value(json_object_get(body, "model"));
 }
+
+static void write_word(text *out, const char *name, const char *word) {
+    text_format(out, ",\"%s\":", name);
+    if (word) {
+        text_string(out, word, strlen(word));
+    } else {
+        text_put(out, "null");
+    }
+}
+
+void write_error(text *out, const http_error *error) {
+    text_put(out, "{\"message\":");
+    text_string(out, error->message, strlen(error->message));
+    write_word(out, "type", error->type);
+    write_word(out, "param", error->param);
+    write_word(out, "code", error->code);
+    text_put(out, "}");
+}

@@ -46,6 +46,18 @@ const char *body_model(const json_t *body);
 /* One message list of OpenAI's kind, checked (roles, contents, parts, tool calls): 400 that names
  * messages[i].field. Other APIs make such a list and have it checked here too. */
 int check_messages(const json_t *messages, const char *param, http_error *error);
+/* A checked list as the model's template renders it; kwargs: object of template options or NULL. What a
+ * template refuses is 400 in its words. *prompt is owned by the caller (sluice_free). */
+typedef struct prompt_tokens {
+    int32_t *tokens;
+    size_t count;
+} prompt_tokens;
+int messages_to_tokens(const served_model *m, const json_t *messages, const json_t *kwargs, const char *param,
+                       prompt_tokens *prompt, http_error *error);
+int messages_to_text(const served_model *m, const json_t *messages, const json_t *kwargs, const char *param,
+                     char **prompt, http_error *error);
+/* OpenAI's object of an error, {"message", "type", "param", "code"}. */
+void write_error(text *out, const http_error *error);
 /* Messages to tokens with the model's template; kwargs: object of template options or NULL. Adds the prompt
  * and sets what reasoning to expect. */
 int add_messages(generation *g, const json_t *messages, const json_t *kwargs, const char *param,

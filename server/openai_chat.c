@@ -1,0 +1,323 @@
+/* POST /v1/chat/completions. */
+#include "messages.h"
+#include "openai.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* ---- the request ---- */
+
+typedef struct chat_fields {
+    const json_t *messages, *tools, *tool_choice, *kwargs;
+    const char *effort, *reasoning_format;
+    bool include_reasoning, parallel_tool_calls;
+    bool add_prompt, continue_final;
+    bool logprobs;
+    int64_t top_logprobs;
+} chat_fields;
+
+#define AT(member) offsetof(chat_fields, member)
+
+static const field FIELDS[] = {
+    {"messages", FIELD_ANY, AT(messages), 0, 0, NULL},
+    {"tools", FIELD_ARRAY, AT(tools), 0, 0, NULL},
+    {"tool_choice", FIELD_ANY, AT(tool_choice), 0, 0, NULL},
+    {"parallel_tool_calls", FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL},
+    {"functions", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
+    {"function_call", FIELD_UNSUPPORTED, 0, 0, 0, "\"none\"|\"auto\""},
+    {"chat_template", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
+    {"chat_template_kwargs", FIELD_OBJECT, AT(kwargs), 0, 0, NULL},
+    {"reasoning_effort", FIELD_CHOICE, AT(effort), 0, 0, "none|minimal|low|medium|high|xhigh|max"},
+    {"reasoning_format", FIELD_CHOICE, AT(reasoning_format), 0, 0, "none|auto|deepseek"},
+    {"include_reasoning", FIELD_BOOL, AT(include_reasoning), 0, 0, NULL},
+    {"add_generation_prompt", FIELD_BOOL, AT(add_prompt), 0, 0, NULL},
+    {"continue_final_message", FIELD_BOOL, AT(continue_final), 0, 0, NULL},
+    {"logprobs", FIELD_BOOL, AT(logprobs), 0, 0, NULL},
+    {"top_logprobs", FIELD_WHOLE, AT(top_logprobs), 0, BODY_TOP_LOGPROBS, NULL},
+    {"echo", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
+    {"add_special_tokens", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
+    {"suffix", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
+};
+
+static bool is(const json_t *value, const char *word) {
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+static int check_tools(const chat_fields *f, http_error *error) {
+    const json_t *choice = f->tool_choice;
+    const bool none = is(choice, "none"), named = json_is_object(choice), required = is(choice, "required");
+    if (choice && !none && !named && !required && !is(choice, "auto")) {
+        return body_refuse(
+            error, "tool_choice",
+            "tool_choice must be \"none\", \"auto\", \"required\" or an object that names a function");
+    }
+    if (named && (!is(json_object_get(choice, "type"), "function") ||
+                  !json_is_string(json_object_get(json_object_get(choice, "function"), "name")))) {
+        return body_refuse(error, "tool_choice",
+                           "tool_choice must have the type \"function\" and a function with a name");
+    }
+    if ((named || required) && !json_array_size(f->tools)) {
+        return body_refuse(error, "tool_choice", "tool_choice asks for a call, but there are no tools");
+    }
+    for (size_t i = 0; i < json_array_size(f->tools); i++) {
+        const json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
+        if (!is(json_object_get(tool, "type"), "function") ||
+            !json_is_string(json_object_get(function, "name"))) {
+            return body_refuse(
+                error, "tools",
+                "tools[%zu] must be an object with the type \"function\" and a function with a name", i);
+        }
+    }
+    if (json_array_size(f->tools) && !none) {
+        return body_refuse(error, "tools",
+                           "tools: calls of tools are not supported; tool_choice \"none\" is");
+    }
+    return 0;
+}
+
+/* Options of the template that a client must not set there. */
+static int check_kwargs(const json_t *kwargs, http_error *error) {
+    static const char *const OWN[] = {"messages",      "tools",          "bos_token",
+                                      "eos_token",     "documents",      "add_generation_prompt",
+                                      "chat_template", "tokenize",       "continue_final_message",
+                                      "conversation",  "raise_exception"};
+    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
+        if (json_object_get(kwargs, OWN[i])) {
+            return body_refuse(error, "chat_template_kwargs",
+                               "chat_template_kwargs.%s: the name belongs to the template", OWN[i]);
+        }
+    }
+    const json_t *thinking = json_object_get(kwargs, "enable_thinking");
+    if (thinking && !json_is_boolean(thinking)) {
+        return body_refuse(error, "chat_template_kwargs",
+                           "chat_template_kwargs.enable_thinking must be true or false, not %s",
+                           body_type(thinking));
+    }
+    return 0;
+}
+
+static int read_fields(const json_t *body, chat_fields *f, http_error *error) {
+    *f = (chat_fields){.include_reasoning = true};
+    /* Where one of both is not said, it is what the other leaves. */
+    const json_t *continues = json_object_get(body, "continue_final_message");
+    f->add_prompt = !json_is_true(continues);
+    if (body_fields(body, "", FIELDS, sizeof FIELDS / sizeof *FIELDS, f, error) ||
+        check_messages(f->messages, "messages", error) || check_tools(f, error) ||
+        check_kwargs(f->kwargs, error)) {
+        return -1;
+    }
+    if (f->add_prompt && f->continue_final) {
+        return body_refuse(error, "continue_final_message",
+                           "continue_final_message and add_generation_prompt cannot both be true");
+    }
+    if (f->top_logprobs && !f->logprobs) {
+        return body_refuse(error, "top_logprobs", "top_logprobs needs logprobs to be true");
+    }
+    return 0;
+}
+
+/* A new object; NULL without memory. */
+static json_t *template_options(const chat_fields *f) {
+    json_t *all = f->kwargs ? json_copy((json_t *)(uintptr_t)f->kwargs) : json_object();
+    bool made = all && json_object_set_new(
+                           all, f->continue_final ? "continue_final_message" : "add_generation_prompt",
+                           json_boolean(f->continue_final || f->add_prompt)) == 0;
+    if (made && f->effort) {
+        made = json_object_set_new(all, "reasoning_effort", json_string(f->effort)) == 0;
+        if (made && !json_object_get(all, "enable_thinking")) {
+            made = json_object_set_new(all, "enable_thinking",
+                                       json_boolean(strcmp(f->effort, "none") != 0)) == 0;
+        }
+    }
+    if (!made) {
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
+}
+
+static int add_prompt(generation *g, const chat_fields *f, http_error *error) {
+    json_t *options = template_options(f);
+    if (!options) {
+        const sluice_error inner = {.code = SLUICE_ERR_NOMEM, .message = "out of memory for the prompt"};
+        error_from_sluice(&inner, error);
+        return -1;
+    }
+    int code = add_messages(g, f->messages, options, "messages", error);
+    json_decref(options);
+    return code;
+}
+
+/* ---- the answer ---- */
+
+static void write_token(text *out, const generation *g, int32_t token, float logprob) {
+    size_t length;
+    const char *bytes = openai_token_bytes(g, token, &length);
+    text_put(out, "{\"token\":");
+    text_string(out, bytes, length);
+    text_put(out, ",\"logprob\":");
+    openai_write_logprob(out, logprob);
+    text_put(out, ",\"bytes\":[");
+    for (size_t i = 0; i < length; i++) {
+        text_format(out, i ? ",%d" : "%d", (unsigned char)bytes[i]);
+    }
+    text_put(out, "]");
+}
+
+static void write_entry(text *out, const generation *g, const choice *c, const token_entry *entry) {
+    write_token(out, g, entry->token, entry->logprob);
+    text_put(out, ",\"top_logprobs\":[");
+    for (size_t i = 0; i < entry->top_count; i++) {
+        const sluice_logprob *top = &c->tops[entry->top_first + i];
+        text_put(out, i ? "," : "");
+        write_token(out, g, top->token, top->logprob);
+        text_put(out, "}");
+    }
+    text_put(out, "]}");
+}
+
+/* Of the tokens of the content; thinking has none. */
+static void write_logprobs(text *out, generation *g, const choice *c, size_t first, size_t count) {
+    const char *comma = "";
+    text_put(out, ",\"logprobs\":");
+    if (!generation_get_options(g)->logprobs) {
+        text_put(out, "null");
+        return;
+    }
+    text_put(out, "{\"content\":[");
+    for (size_t i = first; i < first + count; i++) {
+        if (!c->entries[i].reasoning) {
+            text_put(out, comma);
+            write_entry(out, g, c, &c->entries[i]);
+            comma = ",";
+        }
+    }
+    text_put(out, "],\"refusal\":null}");
+}
+
+static void begin_choice(generation *g, openai_state *s, const choice *c) {
+    if (!s->choices[c->index].begun) {
+        s->choices[c->index].begun = true;
+        text_put(openai_chunk_begin(s, c),
+                 ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null");
+        openai_chunk_close(s, "null");
+        openai_chunk_send(g, s, false);
+    }
+}
+
+static void chat_piece(generation *g, void *state, const choice *c, const piece *p) {
+    openai_state *s = state;
+    const size_t reasoning = s->hide_reasoning ? 0 : p->reasoning_length;
+    begin_choice(g, s, c);
+    if (!p->content_length && !reasoning && (s->hide_reasoning || !p->entry_count)) {
+        return;
+    }
+    text *out = openai_chunk_begin(s, c);
+    text_put(out, ",\"delta\":{");
+    if (reasoning) {
+        text_put(out, "\"reasoning_content\":");
+        text_string(out, p->reasoning, reasoning);
+    }
+    if (p->content_length || !reasoning) {
+        text_put(out, reasoning ? ",\"content\":" : "\"content\":");
+        text_string(out, p->content, p->content_length);
+    }
+    text_put(out, "}");
+    write_logprobs(out, g, c, p->first_entry, p->entry_count);
+    openai_chunk_close(s, "null");
+    openai_chunk_send(g, s, generation_get_options(g)->timings_per_token);
+}
+
+static void chat_choice_end(generation *g, void *state, const choice *c) {
+    openai_state *s = state;
+    begin_choice(g, s, c);
+    text_put(openai_chunk_begin(s, c), ",\"delta\":{},\"logprobs\":null");
+    openai_chunk_close(s, openai_finish(c));
+    openai_chunk_send(g, s, openai_all_done(g) || generation_get_options(g)->timings_per_token);
+}
+
+static void write_choice(generation *g, openai_state *s, const choice *c) {
+    text *out = &s->event;
+    text_format(out, "%s{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":", c->index ? "," : "",
+                c->index);
+    text_string(out, c->content.data, c->content.length);
+    if (c->reasoning.length && !s->hide_reasoning) {
+        text_put(out, ",\"reasoning_content\":");
+        text_string(out, c->reasoning.data, c->reasoning.length);
+    }
+    text_put(out, ",\"refusal\":null}");
+    write_logprobs(out, g, c, 0, c->entry_count);
+    text_put(out, ",\"finish_reason\":");
+    text_put(out, openai_finish(c));
+    text_put(out, "}");
+}
+
+static void chat_end(generation *g, void *state) {
+    openai_state *s = state;
+    if (generation_get_options(g)->stream) {
+        openai_stream_end(g, s);
+        return;
+    }
+    openai_answer_begin(s);
+    for (size_t i = 0; i < generation_choice_count(g); i++) {
+        write_choice(g, s, generation_choice(g, i));
+    }
+    openai_answer_end(g, s);
+}
+
+static void chat_progress(generation *g, void *state, size_t read, size_t total) {
+    openai_state *s = state;
+    const choice *c = generation_choice(g, 0);
+    begin_choice(g, s, c);
+    text *out = openai_chunk_begin(s, c);
+    text_put(out, ",\"delta\":{},\"logprobs\":null");
+    openai_chunk_close(s, "null");
+    openai_write_progress(g, s, read, total);
+    openai_chunk_send(g, s, false);
+}
+
+static const dialect CHAT = {
+    .name = "chat",
+    .content_type = OPENAI_STREAM_TYPE,
+    .heartbeat = OPENAI_HEARTBEAT,
+    .begin = openai_begin,
+    .piece = chat_piece,
+    .choice_end = chat_choice_end,
+    .end = chat_end,
+    .fail = openai_fail,
+    .progress = chat_progress,
+    .release = openai_state_free,
+};
+
+static const openai_names NAMES = {"chatcmpl-", "chat.completion.chunk", "chat.completion"};
+
+static int start(generation *g, const chat_fields *f, http_error *error) {
+    generation_options *o = generation_get_options(g);
+    openai_state *s = NULL;
+    if (openai_read_fields(g, error) || add_prompt(g, f, error) ||
+        !(s = openai_state_create(g, &NAMES, error))) {
+        generation_discard(g);
+        return -1;
+    }
+    o->logprobs = f->logprobs;
+    o->top_logprobs = f->top_logprobs;
+    o->keep_reasoning = f->reasoning_format && strcmp(f->reasoning_format, "none") == 0;
+    s->hide_reasoning = !f->include_reasoning;
+    return generation_start(g, &CHAT, s, "messages", error);
+}
+
+void openai_chat(exchange *x, void *context) {
+    chat_fields f;
+    http_error error;
+    json_t *body = NULL;
+    server *s = context;
+    if (openai_open(s, x, &body, &error) || read_fields(body, &f, &error)) {
+        json_decref(body);
+        exchange_fail(x, &error);
+        return;
+    }
+    generation *g = openai_create(s, x, body, &error);
+    if (!g || start(g, &f, &error)) {
+        exchange_fail(x, &error);
+    }
+}

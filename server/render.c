@@ -1,0 +1,98 @@
+/* Messages to a prompt, with the model's chat template. */
+#include "server.h"
+
+#include "messages.h"
+
+#include <string.h>
+
+static int no_memory(http_error *error) {
+    const sluice_error inner = {.code = SLUICE_ERR_NOMEM, .message = "out of memory for the prompt"};
+    error_from_sluice(&inner, error);
+    return -1;
+}
+
+/* The library's texts for a list of messages and its options. */
+static int prompt_inputs(const json_t *messages, const json_t *kwargs, text *list, text *options,
+                         http_error *error) {
+    text_json_new(list, uniform_messages(messages));
+    if (kwargs) {
+        text_json(options, kwargs);
+    }
+    return list->failed || options->failed ? no_memory(error) : 0;
+}
+
+/* What a template refuses is the client's to change. */
+static int refused(const sluice_error *inner, const char *param, http_error *error) {
+    error_from_sluice(inner, error);
+    if (inner->code == SLUICE_ERR_LIMIT) {
+        body_refuse(error, param, "%s", inner->message);
+    }
+    if (error->status == 400) {
+        error->param = param;
+    }
+    return -1;
+}
+
+int messages_to_tokens(const served_model *m, const json_t *messages, const json_t *kwargs, const char *param,
+                       prompt_tokens *prompt, http_error *error) {
+    text list = {0}, options = {0};
+    sluice_error inner = {0};
+    *prompt = (prompt_tokens){0};
+    int code = prompt_inputs(messages, kwargs, &list, &options, error);
+    if (!code &&
+        sluice_chat_tokens(m->model, list.data, options.data, &prompt->tokens, &prompt->count, &inner)) {
+        code = refused(&inner, param, error);
+    }
+    text_free(&list);
+    text_free(&options);
+    return code;
+}
+
+int messages_to_text(const served_model *m, const json_t *messages, const json_t *kwargs, const char *param,
+                     char **prompt, http_error *error) {
+    text list = {0}, options = {0};
+    sluice_error inner = {0};
+    *prompt = NULL;
+    int code = prompt_inputs(messages, kwargs, &list, &options, error);
+    if (!code && sluice_chat_render(m->model, list.data, options.data, prompt, &inner)) {
+        code = refused(&inner, param, error);
+    }
+    text_free(&list);
+    text_free(&options);
+    return code;
+}
+
+/* Whether the last thing in a prompt but white space is a tag that opens thinking. */
+static bool ends_open(const served_model *m, const prompt_tokens *prompt) {
+    enum { LAST = 32 };
+    const char *tag = m->facts.think_open;
+    const size_t from = prompt->count > LAST ? prompt->count - LAST : 0, size = strlen(tag);
+    char *tail = NULL;
+    size_t length = 0;
+    if (sluice_detokenize(m->model, prompt->tokens + from, prompt->count - from, SLUICE_TOKENIZE_SPECIAL,
+                          &tail, &length, NULL)) {
+        return m->facts.thinks;
+    }
+    while (length && strchr(" \n\r\t", tail[length - 1])) {
+        length--;
+    }
+    const bool open = length >= size && memcmp(tail + length - size, tag, size) == 0;
+    sluice_free(tail);
+    return open;
+}
+
+int add_messages(generation *g, const json_t *messages, const json_t *kwargs, const char *param,
+                 http_error *error) {
+    const served_model *m = generation_model(g);
+    prompt_tokens prompt;
+    if (messages_to_tokens(m, messages, kwargs, param, &prompt, error)) {
+        return -1;
+    }
+    if (m->facts.think_open && m->facts.think_close) {
+        const bool open = ends_open(m, &prompt);
+        if (open || !json_is_false(json_object_get(kwargs, "enable_thinking"))) {
+            generation_expect_reasoning(g, open);
+        }
+    }
+    return generation_add_prompt(g, prompt.tokens, prompt.count, error);
+}
