@@ -301,9 +301,12 @@ typedef struct sluice_request_options {
     float
         repetition_penalty; /* divides positive and multiplies negative logits of tokens seen; 0 or 1: none */
     uint64_t seed;          /* the draw depends on it and on the position only */
-    const char *const *stops; /* generation ends before any of these texts; copied */
+    /* Generation ends before any of these texts, which must be UTF-8; copied. The first to be complete
+     * counts, byte by byte; of several that end with the same byte the longest, of equal ones the first
+     * given. */
+    const char *const *stops;
     size_t stop_count;
-    bool ignore_eos; /* do not stop at end-of-text tokens */
+    bool ignore_eos; /* do not stop at end-of-text tokens; `stop_tokens` still count */
     bool no_text;    /* tokens only: no detokenizing */
     sluice_logits logits;
     float typical_p; /* 0 or 1: all */
@@ -318,15 +321,17 @@ typedef struct sluice_request_options {
     size_t stop_token_count;
     bool logprobs;        /* of each generated token */
     int32_t top_logprobs; /* and of as many of the likeliest; at most SLUICE_TOP_LOGPROBS */
-    bool prompt_logprobs; /* the same of each appended token but a sequence's first; comes before the first
-                             token */
-    int32_t priority;     /* higher runs first, and is preempted last */
+    /* The same of each appended token, given those in front of it, also the sequence's earlier ones; an event
+     * each, in order, before the first token. All of them are computed, whatever is cached. */
+    bool prompt_logprobs;
+    int32_t priority; /* higher runs first, and is preempted last */
     uint64_t group; /* whose request it is: groups share steps evenly, whatever number of requests each has */
     bool no_reuse;  /* compute all tokens, whatever is cached, and leave nothing for others */
     uint64_t cache_salt; /* only sequences with the same salt share; of a sequence's first request */
-    /* Called when events may have come, at least once after each poll that gave SLUICE_EVENT_NONE; from the
-     * stepping thread and with its lock held, so it must return at once and call nothing of sluice. NULL:
-     * none. */
+    /* Called when events may have come: once for the first event, and once for the next after each poll that
+     * gave SLUICE_EVENT_NONE. So a caller that is told polls until that comes, or DONE. From the stepping
+     * thread and with its lock held: it must return at once and call nothing of sluice. It may come before
+     * sluice_submit has returned, and not after sluice_request_release has. NULL: none. */
     void (*notify)(void *context);
     void *notify_context;
 } sluice_request_options;
@@ -372,21 +377,24 @@ typedef enum sluice_reuse {
 typedef struct sluice_event {
     size_t size;
     sluice_event_kind kind;
-    int32_t token;    /* TOKEN, PROMPT */
-    const char *text; /* TOKEN, DONE: text that is complete now: whole UTF-8 characters, no part of a stop
-                         text; may be "" */
+    int32_t token; /* TOKEN, PROMPT */
+    const char
+        *text; /* TOKEN, DONE: text that is complete now: whole UTF-8 characters, no part of a stop
+                  text. "" where a token's text waits for what follows; then it comes with a later one */
     size_t text_length;
     const float *logits; /* LOGITS: [rows][vocabulary], of sequence positions first_position onwards */
     size_t rows, first_position;
-    sluice_finish finish;                                  /* DONE */
-    sluice_error error;                                    /* DONE with SLUICE_FINISH_ERROR */
-    size_t prompt_tokens, generated_tokens, reused_tokens; /* DONE */
-    double prompt_seconds, generate_seconds;               /* DONE: to the first token; from then on */
-    double queue_seconds;      /* DONE: of prompt_seconds, before the first step */
+    sluice_finish finish; /* DONE */
+    sluice_error error;   /* DONE with SLUICE_FINISH_ERROR */
+    /* DONE: appended / all that were sampled, an end-of-text or stop token and those of a stop text included
+     * / of the sequence's tokens, taken from the cache */
+    size_t prompt_tokens, generated_tokens, reused_tokens;
+    double prompt_seconds, generate_seconds; /* DONE: to the first token; from then on */
+    double queue_seconds;                    /* DONE: of prompt_seconds, before the first step */
     float logprob;             /* TOKEN with `logprobs`, PROMPT; NAN for the first token of a sequence */
-    const sluice_logprob *top; /* [top_count], the likeliest first */
+    const sluice_logprob *top; /* [top_count], the likeliest first, of equals the lower id; none where NAN */
     size_t top_count;
-    int32_t stop;         /* DONE with SLUICE_FINISH_STOP: which stop text; else -1 */
+    int32_t stop;         /* DONE with SLUICE_FINISH_STOP: which of `stops`; else -1 */
     int32_t stop_token;   /* DONE with SLUICE_FINISH_EOS: the token; else -1 */
     sluice_reuse reuse;   /* DONE: why no more was reused */
     size_t reuse_matched; /* DONE: tokens at the beginning that the cache had seen, reusable or not */

@@ -355,6 +355,22 @@ int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t c
     return give_text(&buffer, text, length, error);
 }
 
+int sluice_token_bytes(const sluice_model *model, int32_t token, const char **bytes, size_t *length,
+                       sluice_error *error) {
+    const sl_tokenizer *tokenizer = model->model->tokenizer;
+    if (!tokenizer) {
+        return sl_api_fail(error, SL_ERR_INVALID, "this model has no tokenizer");
+    }
+    if (token < 0 || token >= sl_tokenizer_size(tokenizer)) {
+        return sl_api_fail(error, SL_ERR_INVALID, "token id %d is outside the vocabulary of %d", token,
+                           sl_tokenizer_size(tokenizer));
+    }
+    sl_view piece = sl_tokenizer_decode_piece(tokenizer, token);
+    *bytes = piece.data ? piece.data : "";
+    *length = piece.length;
+    return 0;
+}
+
 static json_t *parse_json(const char *text, const char *name, bool (*is_kind)(const json_t *),
                           sluice_error *error) {
     json_error_t where;

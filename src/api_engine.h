@@ -36,17 +36,37 @@ struct sluice_sequence {
     sl_sequence *core;
 };
 
+/* Log-probabilities of tokens in order, with the likeliest beside each. Set aside at submit. */
+typedef struct sl_api_logprobs {
+    float *logprobs;     /* [room]; NULL: not asked for */
+    sluice_logprob *top; /* [room][top_count] */
+    size_t room, count;
+} sl_api_logprobs;
+
 struct sluice_request {
     sl_work work; /* first: callbacks get a pointer to it */
     sluice_engine *engine;
     sl_output output;
     bool ignore_eos;
+    int32_t *stop_tokens; /* [stop_token_count], in rising order, owned */
+    size_t stop_token_count;
+    int32_t stop_token; /* that ended it; -1: none */
+    void (*notify)(void *context);
+    void *notify_context;
+    bool notify_due; /* the next event is to be told */
     /* What was generated so far; under the engine's lock. */
     int32_t *tokens;   /* [token_room] */
     size_t *text_ends; /* [token_room]: bytes that may be shown with each token */
     size_t token_room, token_count;
-    float *logits; /* [logits_room][vocabulary], owned */
+    int32_t top_count;         /* likeliest tokens beside each log-probability */
+    sl_api_logprobs generated; /* of `tokens` */
+    sl_api_logprobs prompt;    /* of prompt_copy, from the first on */
+    int32_t *prompt_copy;      /* [prompt_tokens], with log-probabilities of the prompt; owned */
+    int32_t prompt_position;   /* of the first appended token in the sequence */
+    const float *sampled_row;  /* logits of the token that comes next; inside a commit only */
+    float *logits;             /* [logits_room][vocabulary], owned */
     size_t logits_room, logits_rows, logits_position;
+    int32_t logits_from; /* the first position whose logits the caller gets; INT32_MAX: none */
     size_t logits_after; /* tokens that come before the logits */
     bool logits_ready;   /* not handed out yet */
     bool logits_lent;    /* handed out, until the next poll */
@@ -56,7 +76,7 @@ struct sluice_request {
     size_t prompt_tokens;
     double submitted, first_token, ended; /* seconds */
     /* Of the polling thread. */
-    size_t polled_tokens, polled_text;
+    size_t polled_tokens, polled_prompt, polled_text;
     sl_buffer text;
     bool done_polled;
 };

@@ -191,6 +191,9 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
         work->logits_from =
             sequence->count - 1; /* what is generated follows from the last token in any case */
     }
+    if (work->logits == SL_LOGITS_ALL && work->logits_from < sequence->timeline.cached) {
+        sl_timeline_truncate(s->cache, &sequence->timeline, work->logits_from);
+    }
     sequence->work = work;
     work->previous = s->last;
     work->next = NULL;

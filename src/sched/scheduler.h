@@ -49,12 +49,14 @@ struct sl_work {
     int32_t generate;   /* tokens still to sample; counted down */
     sl_sampler sampler; /* counter is set per output */
     sl_logits_wanted logits;
-    int32_t logits_from; /* with SL_LOGITS_ALL: the first position whose logits are wanted */
+    /* With SL_LOGITS_ALL: the first position whose logits are wanted; what is cached from there on is
+     * computed again. */
+    int32_t logits_from;
     /* A sampled token, already appended to the sequence. Returns SL_FINISH_LENGTH to go on, another value to
      * end there. */
     sl_finish (*on_token)(sl_work *work, int32_t token);
-    /* Rows [rows][vocabulary] of adjacent positions; the work is then `blocked` until the owner clears that.
-     */
+    /* Rows [rows][vocabulary] of adjacent positions, which on_token may still read if it follows; the work is
+     * then `blocked` until the owner clears that, which it may do in this call. */
     void (*on_logits)(sl_work *work, const float *logits, int32_t rows, int32_t first_position);
     void (*on_done)(sl_work *work, sl_finish finish, const sl_error *error);
     /* The scheduler's part; zero at the start. */

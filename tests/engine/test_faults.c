@@ -41,7 +41,12 @@ static int live(const life *l, sluice_error *error) {
                                       .ignore_eos = true,
                                       .no_text = !l->text,
                                       .stops = stops,
-                                      .stop_count = l->text ? 1 : 0};
+                                      .stop_count = l->text ? 1 : 0,
+                                      .stop_tokens = &tokens[69],
+                                      .stop_token_count = 1,
+                                      .logprobs = true,
+                                      .top_logprobs = 2,
+                                      .prompt_logprobs = true};
     int result = sluice_model_open(l->model, &model, error);
     result = result ? result : sluice_engine_create(model, &engine_options, &engine, error);
     result = result ? result : sluice_sequence_create(engine, &sequence, error);
