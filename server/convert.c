@@ -144,25 +144,12 @@ static json_t *join(const json_t *array, const char *between) {
     return joined;
 }
 
-static json_t *make_parts(message_list *list, const json_t *texts) {
-    json_t *parts = json_array();
-    for (size_t i = 0; i < json_array_size(texts); i++) {
-        json_t *part = json_object();
-        set(list, part, "type", json_string("text"));
-        set(list, part, "text", json_incref(json_array_get(texts, i)));
-        append(list, parts, part);
-    }
-    return parts;
-}
-
 static void finish_message(message_list *list, json_t *message) {
-    json_t *texts = json_object_get(message, "content"),
-           *reasoning = json_object_get(message, "reasoning_content");
+    const json_t *texts = json_object_get(message, "content"),
+                 *reasoning = json_object_get(message, "reasoning_content");
     const char *role = json_string_value(json_object_get(message, "role"));
-    const bool is_user = role && strcmp(role, "user") == 0, is_system = role && strcmp(role, "system") == 0;
-    set(list, message, "content",
-        is_user && json_array_size(texts) > 1 ? make_parts(list, texts)
-                                              : join(texts, is_system ? "\n\n" : "\n"));
+    /* System messages were texts of their own; the rest were parts of one. */
+    set(list, message, "content", join(texts, role && strcmp(role, "system") == 0 ? "\n\n" : "\n"));
     if (reasoning) {
         set(list, message, "reasoning_content", join(reasoning, "\n"));
     }

@@ -2,9 +2,8 @@
  * HTTP.
  *
  * All return 0 with *messages a new array (one reference for the caller), or -1 with *error, which names the
- * field as the client wrote it. Adjacent system messages become one, because many templates allow a single
- * one at the beginning. Contents are texts, but for a user's that came as several parts: those stay parts, so
- * that the model's template sees what it would see in chat completions. */
+ * field as the client wrote it. Adjacent system messages become one, because many templates allow a single one
+ * at the beginning. Parts of a content are joined by newlines, as in chat completions. */
 #ifndef SLUICE_SERVER_CONVERT_H
 #define SLUICE_SERVER_CONVERT_H
 
