@@ -1,0 +1,263 @@
+/* Anthropic's POST /v1/messages and /v1/messages/count_tokens. Names and shapes: the types of the npm package
+ * @anthropic-ai/sdk, 1.12. */
+#include "anthropic.h"
+
+#include "convert.h"
+#include "openai.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* JSON and texts are borrowed from the body; NULL: not given. */
+typedef struct anthropic_fields {
+    const json_t *system, *messages, *tools, *tool_choice, *thinking, *output_config, *stops;
+    const char *thinking_type, *display, *effort;
+    int64_t max_tokens, budget; /* -1: not given */
+    double temperature;
+    bool counts; /* count_tokens: nothing is generated */
+} anthropic_fields;
+
+#define AT(member) offsetof(anthropic_fields, member)
+
+static const field FIELDS[] = {
+    {"system", FIELD_ANY, AT(system), 0, 0, NULL},
+    {"messages", FIELD_ANY, AT(messages), 0, 0, NULL},
+    {"tools", FIELD_ARRAY, AT(tools), 0, 0, NULL},
+    {"tool_choice", FIELD_OBJECT, AT(tool_choice), 0, 0, NULL},
+    {"thinking", FIELD_OBJECT, AT(thinking), 0, 0, NULL},
+    {"output_config", FIELD_OBJECT, AT(output_config), 0, 0, NULL},
+    {"output_format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+    {"stop_sequences", FIELD_ARRAY, AT(stops), 0, 0, NULL},
+    {"max_tokens", FIELD_WHOLE, AT(max_tokens), 1, 1e15, NULL},
+    {"temperature", FIELD_REAL, AT(temperature), 0, 1, NULL},
+    {"mcp_servers", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
+    {"container", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
+    /* A conversation is read as it came: what to clear from it is the client's to do, and with nothing
+     * cleared nothing is lost. */
+};
+
+/* The budget is one that the model aims at, not one that it is held to. */
+static const field THINKING_FIELDS[] = {
+    {"type", FIELD_CHOICE, AT(thinking_type), 0, 0, "enabled|disabled|adaptive|between_tools"},
+    {"budget_tokens", FIELD_WHOLE, AT(budget), 1, 1e15, NULL},
+    {"display", FIELD_CHOICE, AT(display), 0, 0, "summarized|omitted"},
+};
+
+static const field OUTPUT_FIELDS[] = {
+    {"effort", FIELD_CHOICE, AT(effort), 0, 0, "low|medium|high|xhigh|max"},
+    {"format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+};
+
+#define READ(object, path, fields, target, error)                                                            \
+    body_fields(object, path, fields, sizeof fields / sizeof *fields, target, error)
+
+static bool is(const json_t *value, const char *word) {
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+/* Tools of the client's own have an input_schema and the type "custom" or none. Those of other types run on
+ * Anthropic's servers or are known to its models alone; they are passed over. */
+static int check_tools(const anthropic_fields *f, http_error *error) {
+    const json_t *choice = json_object_get(f->tool_choice, "type");
+    size_t functions = 0;
+    for (size_t i = 0; i < json_array_size(f->tools); i++) {
+        const json_t *tool = json_array_get(f->tools, i), *type = json_object_get(tool, "type");
+        if (!json_is_object(tool) || (type && !json_is_string(type) && !json_is_null(type))) {
+            return body_refuse(error, "tools", "tools.%zu: must be an object, and its type a string", i);
+        }
+        if (json_is_string(type) && !is(type, "custom")) {
+            continue;
+        }
+        if (!json_is_string(json_object_get(tool, "name"))) {
+            return body_refuse(error, "tools", "tools.%zu.name: must be a string", i);
+        }
+        functions++;
+    }
+    if (f->tool_choice && !is(choice, "auto") && !is(choice, "any") && !is(choice, "tool") &&
+        !is(choice, "none")) {
+        return body_refuse(error, "tool_choice", "tool_choice.type: must be auto, any, tool or none");
+    }
+    if (is(choice, "none") || f->counts) {
+        return 0;
+    }
+    if (functions > 0) {
+        return body_refuse(error, "tools",
+                           "tools: calls of tools are not supported; tool_choice of the type none is");
+    }
+    return is(choice, "any") || is(choice, "tool")
+               ? body_refuse(error, "tool_choice",
+                             "tool_choice: asks for a call, but there is no tool to call")
+               : 0;
+}
+
+static int check_stops(const json_t *stops, http_error *error) {
+    if (json_array_size(stops) > BODY_STOPS) {
+        return body_refuse(error, "stop_sequences", "stop_sequences: at most %d are allowed", BODY_STOPS);
+    }
+    for (size_t i = 0; i < json_array_size(stops); i++) {
+        if (json_string_length(json_array_get(stops, i)) == 0) {
+            return body_refuse(error, "stop_sequences",
+                               "stop_sequences.%zu: must be a string that is not empty", i);
+        }
+    }
+    return 0;
+}
+
+static int read_fields(const json_t *body, anthropic_fields *f, http_error *error) {
+    if (READ(body, "", FIELDS, f, error) || READ(f->thinking, "thinking.", THINKING_FIELDS, f, error) ||
+        READ(f->output_config, "output_config.", OUTPUT_FIELDS, f, error)) {
+        return -1;
+    }
+    if (f->thinking && !f->thinking_type) {
+        return body_refuse(error, "thinking", "thinking.type: is required");
+    }
+    if (f->max_tokens < 0 && !f->counts) {
+        return body_refuse(error, "max_tokens", "max_tokens: is required, a whole number of at least 1");
+    }
+    return check_stops(f->stops, error) || check_tools(f, error) ? -1 : 0;
+}
+
+/* Options of the template; NULL without memory. */
+static json_t *template_options(const anthropic_fields *f, bool continues) {
+    json_t *all = json_object();
+    bool made = all != NULL;
+    if (f->effort) {
+        made = made && convert_effort(all, f->effort);
+    }
+    if (f->thinking &&
+        (strcmp(f->thinking_type, "enabled") == 0 || strcmp(f->thinking_type, "disabled") == 0)) {
+        made = made && json_object_set_new(all, "enable_thinking",
+                                           json_boolean(strcmp(f->thinking_type, "enabled") == 0)) == 0;
+    }
+    if (continues) {
+        made = made && json_object_set_new(all, "continue_final_message", json_true()) == 0;
+    }
+    if (!made) {
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
+}
+
+static int add_prompt(generation *g, const anthropic_fields *f, http_error *error) {
+    json_t *messages = NULL;
+    bool continues = false;
+    if (convert_anthropic(f->system, f->messages, &messages, &continues, error)) {
+        return -1;
+    }
+    json_t *kwargs = template_options(f, continues);
+    if (!kwargs) {
+        json_decref(messages);
+        return error_no_memory(error);
+    }
+    return api_add_messages(g, messages, kwargs, "messages", error);
+}
+
+static int start(generation *g, const anthropic_fields *f, http_error *error) {
+    generation_options *o = generation_get_options(g);
+    anthropic_state *s = NULL;
+    int failed = api_read_fields(g, error) || add_prompt(g, f, error) ? -1 : 0;
+    if (!failed && !(s = calloc(1, sizeof *s))) {
+        failed = error_no_memory(error);
+    }
+    if (failed) {
+        generation_discard(g);
+        return -1;
+    }
+    make_id("msg_", s->id);
+    s->omit_thinking = f->display && strcmp(f->display, "omitted") == 0;
+    o->max_tokens = f->max_tokens;
+    o->stop = f->stops ? f->stops : o->stop;
+    return generation_start(g, &ANTHROPIC_DIALECT, s, "messages", error);
+}
+
+/* ---- errors ---- */
+
+static const struct {
+    int status;
+    const char *type;
+} ERROR_TYPES[] = {
+    {400, "invalid_request_error"}, {401, "authentication_error"}, {402, "billing_error"},
+    {403, "permission_error"},      {404, "not_found_error"},      {408, "timeout_error"},
+    {413, "request_too_large"},     {429, "rate_limit_error"},     {503, "overloaded_error"},
+    {504, "timeout_error"},         {529, "overloaded_error"},
+};
+
+void anthropic_write_error(text *out, const http_error *error, const char *request_id) {
+    const char *type = error->status < 500 ? "invalid_request_error" : "api_error";
+    char message[sizeof error->message];
+    for (size_t i = 0; i < sizeof ERROR_TYPES / sizeof *ERROR_TYPES; i++) {
+        if (ERROR_TYPES[i].status == error->status) {
+            type = ERROR_TYPES[i].type;
+        }
+    }
+    /* Agents look for Anthropic's own words, and then make the conversation shorter. */
+    if (error->context > 0 && error->prompt_tokens > 0) {
+        snprintf(message, sizeof message, "prompt is too long: %lld tokens > %lld maximum",
+                 (long long)error->prompt_tokens, (long long)error->context);
+    } else {
+        snprintf(message, sizeof message, "%s", error->message);
+    }
+    text_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
+    text_string(out, message, strlen(message));
+    text_put(out, "},\"request_id\":");
+    text_string(out, request_id ? request_id : "", request_id ? strlen(request_id) : 0);
+    text_put(out, "}");
+}
+
+char *anthropic_error_body(const http_error *error, const char *request_id) {
+    text body = {0};
+    size_t length;
+    anthropic_write_error(&body, error, request_id);
+    return text_take(&body, &length);
+}
+
+/* ---- handlers ---- */
+
+/* NULL: the exchange has its answer. */
+static generation *open_request(server *s, exchange *x, anthropic_fields *f) {
+    http_error error;
+    json_t *body = NULL;
+    exchange_add_header(x, "request-id", exchange_id(x)); /* where Anthropic's packages look for it */
+    if (openai_open(s, x, &body, &error) || read_fields(body, f, &error)) {
+        json_decref(body);
+        exchange_fail(x, &error);
+        return NULL;
+    }
+    generation *g = openai_create(s, x, body, &error);
+    if (!g) {
+        exchange_fail(x, &error);
+    }
+    return g;
+}
+
+static void create(exchange *x, void *context) {
+    anthropic_fields f = {.max_tokens = -1, .budget = -1};
+    http_error error;
+    generation *g = open_request(context, x, &f);
+    if (g && start(g, &f, &error)) {
+        exchange_fail(x, &error);
+    }
+}
+
+static void count(exchange *x, void *context) {
+    anthropic_fields f = {.max_tokens = -1, .budget = -1, .counts = true};
+    http_error error;
+    size_t tokens;
+    generation *g = open_request(context, x, &f);
+    if (g && add_prompt(g, &f, &error)) {
+        exchange_fail(x, &error);
+    } else if (g) {
+        generation_prompt(g, 0, &tokens);
+        reply_json(x, json_pack("{s:I}", "input_tokens", (json_int_t)tokens));
+    }
+    generation_discard(g);
+}
+
+static const route ROUTES[] = {
+    {"POST", "/v1/messages", false, false, create, anthropic_error_body},
+    {"POST", "/v1/messages/count_tokens", false, false, count, anthropic_error_body},
+};
+const route_table ANTHROPIC_ROUTES = {ROUTES, sizeof ROUTES / sizeof *ROUTES};
