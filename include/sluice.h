@@ -311,11 +311,13 @@ typedef struct sluice_request_options {
     sluice_logits logits;
     float typical_p; /* 0 or 1: all */
     float presence_penalty,
-        frequency_penalty;               /* taken from logits of generated tokens: once / for each time */
-    int32_t penalty_tokens;              /* last tokens that penalties look at; 0: 64, -1: all */
+        frequency_penalty; /* taken from logits of generated tokens: once / for each time */
+    /* Last tokens that penalties look at; 0: 64, -1: all. If more than 1024 of them are different, those that
+     * came last are penalised. */
+    int32_t penalty_tokens;
     const sluice_logit_bias *logit_bias; /* copied; at most 1024, no token twice */
     size_t logit_bias_count;
-    size_t minimum; /* tokens before an end-of-text or stop token may come */
+    size_t minimum; /* tokens before an end-of-text or stop token may come; of those at most 1024 then */
     const int32_t
         *stop_tokens; /* generation ends with any of these, which are not part of the text; copied */
     size_t stop_token_count;

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "openai.h"
 
 #include "pump.h"

@@ -110,8 +110,31 @@ static bool report_progress(void *context, uint64_t done, uint64_t total) {
     return progress->function(progress->context, done, total);
 }
 
+static int list_ends(sluice_engine *engine, sl_error *error) {
+    const sl_tokenizer *tokenizer = engine->model->model->tokenizer;
+    const int32_t program = engine->planned.plan->deployment.program->vocabulary;
+    const int32_t size = tokenizer ? sl_tokenizer_size(tokenizer) : 0;
+    const int32_t count = size < program ? size : program;
+    for (int32_t token = 0; token < count; token++) {
+        engine->end_count += sl_tokenizer_is_eog(tokenizer, token);
+    }
+    engine->ends = sl_alloc_zero((size_t)engine->end_count + 1, sizeof *engine->ends);
+    if (!engine->ends) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the tokens that end a text");
+    }
+    for (int32_t token = 0, i = 0; token < count; token++) {
+        engine->ends[i] = token;
+        i += sl_tokenizer_is_eog(tokenizer, token);
+    }
+    return 0;
+}
+
 static int start_engine(sluice_engine *engine, const sluice_engine_options *options, sl_error *error) {
     int result = sl_api_plan_open(engine->model->model, options, &engine->planned, error);
+    if (result) {
+        return result;
+    }
+    result = list_ends(engine, error);
     if (result) {
         return result;
     }
@@ -200,6 +223,7 @@ void sluice_engine_destroy(sluice_engine *engine) {
     pthread_cond_destroy(&engine->step_done);
     pthread_mutex_destroy(&engine->mutex);
     sluice_model_release(engine->model);
+    sl_free(engine->ends);
     sl_free(engine);
 }
 

@@ -29,6 +29,8 @@ struct sluice_engine {
     sl_plan_step last_step; /* what ran last, for a profile; no rows: nothing did */
     bool stepping;          /* a step runs, without the lock */
     bool reuses_prefixes;
+    int32_t *ends; /* [end_count]: the tokens that end a text */
+    int32_t end_count;
 };
 
 struct sluice_sequence {

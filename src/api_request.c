@@ -140,7 +140,28 @@ static void free_request(sluice_request *request) {
     sl_free(request->prompt_copy);
     free_logprobs(&request->generated);
     free_logprobs(&request->prompt);
+    sl_adjust_destroy(request->work.adjust);
     sl_free(request);
+}
+
+static int check_penalties(const sluice_request_options *o, sl_error *error) {
+    if (!(o->repetition_penalty >= 0) || !(o->repetition_penalty <= 1e3f)) {
+        return sl_fail(error, SL_ERR_INVALID, "repetition_penalty: %g is not between 0 and 1000",
+                       (double)o->repetition_penalty);
+    }
+    if (!isfinite(o->presence_penalty) || !isfinite(o->frequency_penalty)) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "presence_penalty %g, frequency_penalty %g: both must be finite",
+                       (double)o->presence_penalty, (double)o->frequency_penalty);
+    }
+    if (o->penalty_tokens < -1) {
+        return sl_fail(error, SL_ERR_INVALID, "penalty_tokens: %d is less than -1", o->penalty_tokens);
+    }
+    if (o->logit_bias_count > SL_MOST_BIASED) {
+        return sl_fail(error, SL_ERR_INVALID, "logit_bias: %zu tokens are more than %d", o->logit_bias_count,
+                       SL_MOST_BIASED);
+    }
+    return 0;
 }
 
 static int check_sampling(const sluice_request_options *o, sl_error *error) {
@@ -155,14 +176,13 @@ static int check_sampling(const sluice_request_options *o, sl_error *error) {
     if (o->top_k < 0) {
         return sl_fail(error, SL_ERR_INVALID, "top_k: %d is negative", o->top_k);
     }
-    if (!(o->repetition_penalty >= 0) || !(o->repetition_penalty <= 1e3f)) {
-        return sl_fail(error, SL_ERR_INVALID, "repetition_penalty: %g is not between 0 and 1000",
-                       (double)o->repetition_penalty);
+    if (!(o->typical_p >= 0) || !(o->typical_p <= 1)) {
+        return sl_fail(error, SL_ERR_INVALID, "typical_p: %g is not between 0 and 1", (double)o->typical_p);
     }
     if ((unsigned)o->logits > SLUICE_LOGITS_ALL) {
         return sl_fail(error, SL_ERR_INVALID, "logits: %d is no sluice_logits", (int)o->logits);
     }
-    return 0;
+    return check_penalties(o, error);
 }
 
 static int check_tokens(const sluice_request_options *o, const sluice_engine *engine, sl_error *error) {
@@ -293,7 +313,7 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
         .temperature = o->temperature,
         .top_p = o->top_p == 0 ? 1 : o->top_p,
         .min_p = o->min_p,
-        .repetition_penalty = o->repetition_penalty == 0 ? 1 : o->repetition_penalty,
+        .typical_p = o->typical_p,
         .top_k = o->top_k,
         .seed_low = (uint32_t)o->seed,
         .seed_high = (uint32_t)(o->seed >> 32),
@@ -308,6 +328,51 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     request->notify = o->notify;
     request->notify_context = o->notify_context;
     request->notify_due = true;
+}
+
+/* What the request changes about logits, if it does; request->work.adjust is then the request's. */
+static int make_adjust(sluice_request *request, const sluice_request_options *o, const sl_sequence *core,
+                       sl_error *error) {
+    const sluice_engine *engine = request->engine;
+    const sl_deployment *deployment = &engine->planned.plan->deployment;
+    const size_t context = (size_t)deployment->limits.context;
+    const size_t ends = o->minimum > 0 ? (size_t)engine->end_count : 0;
+    const size_t stops = o->minimum > 0 ? o->stop_token_count : 0;
+    const size_t left = context - (size_t)core->count;
+    const sl_adjust_options options = {
+        .repetition = o->repetition_penalty == 0 ? 1 : o->repetition_penalty,
+        .presence = o->presence_penalty,
+        .frequency = o->frequency_penalty,
+        .window = o->penalty_tokens == -1  ? INT32_MAX
+                  : o->penalty_tokens == 0 ? 64
+                                           : o->penalty_tokens,
+        .prompt = core->count + (int32_t)(o->token_count < left ? o->token_count : left),
+        .minimum = (int32_t)(o->minimum < context ? o->minimum : context),
+        .context = deployment->limits.context,
+        .vocabulary = deployment->program->vocabulary,
+        .constants =
+            (int32_t)(o->logit_bias_count + (stops < SL_MOST_ENDS - ends ? ends + stops : SL_MOST_ENDS)),
+    };
+    const bool penalised = options.repetition != 1 || options.presence != 0 || options.frequency != 0;
+    if (!penalised && o->logit_bias_count == 0 && o->minimum == 0) {
+        return 0;
+    }
+    sl_adjust *adjust;
+    int result = sl_adjust_create(&options, &adjust, error);
+    if (result) {
+        return result;
+    }
+    request->work.adjust = adjust;
+    for (size_t i = 0; i < o->logit_bias_count && result == 0; i++) {
+        result = sl_adjust_bias(adjust, o->logit_bias[i].token, o->logit_bias[i].bias, error);
+    }
+    for (size_t i = 0; i < ends && result == 0; i++) {
+        result = sl_adjust_end(adjust, engine->ends[i], error);
+    }
+    for (size_t i = 0; i < stops && result == 0; i++) {
+        result = sl_adjust_end(adjust, o->stop_tokens[i], error);
+    }
+    return result;
 }
 
 /* Under the lock: a request with all it needs, queued. On failure nothing has changed, and *out is NULL. */
@@ -329,6 +394,9 @@ static int queue_request(sluice_sequence *sequence, const sluice_request_options
     result = result ? result : check_tokens(&o, engine, &inner);
     if (result == 0) {
         result = prepare_request(request, &o, sequence->core, &inner);
+    }
+    if (result == 0) {
+        result = make_adjust(request, &o, sequence->core, &inner);
     }
     if (result == 0) {
         fill_work(request, &o, sequence->core);

@@ -62,20 +62,16 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     code = code ? code : resolve_one(&options->sequences, "sequences", 8, MOST_SEQUENCES, error);
     code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->outputs, "outputs", options->sequences, MOST_ROWS, error);
-    code = code ? code : resolve_one(&options->history, "history", 64, MOST_ROWS, error);
     code = code ? code : resolve_preferred(plan, error);
     if (code) {
         return code;
     }
     options->outputs = options->outputs < options->sequences ? options->sequences : options->outputs;
-    if ((int64_t)options->history * options->outputs > INT32_MAX) {
-        return sl_fail(error, SL_ERR_INVALID, "plan: history %d for each of %d outputs is too much",
-                       options->history, options->outputs);
-    }
     if ((int64_t)options->chunk * program->experts_used > INT32_MAX) {
         return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
                        options->chunk, program->experts_used);
     }
+    _Static_assert((int64_t)SL_ADJUSTMENTS * MOST_SEQUENCES <= INT32_MAX, "the sum is an int32");
     const sl_qtype type = options->cache_type;
     if (!sl_qtype_is_cache(type)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: cache type %s is not one of %s",
@@ -94,7 +90,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
                                           .outputs = options->outputs,
                                           .sequences = options->sequences,
                                           .context = options->context,
-                                          .history = options->history * options->outputs};
+                                          .adjustments = SL_ADJUSTMENTS * options->sequences};
     return code;
 }
 

@@ -11,7 +11,6 @@ typedef struct sl_plan_options {
     int32_t sequences;     /* slots; 0: 8 */
     int32_t context;       /* positions of one sequence; 0: 4096 (the caller caps it by the model's own) */
     int32_t outputs;       /* rows with outputs in one step; 0: `sequences`; at least that */
-    int32_t history;       /* penalty tokens of one output; 0: 64 */
     sl_qtype cache_type;   /* F16 is the usual one; see sl_qtype_is_cache */
     uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
                               shrunk to what memory allows */

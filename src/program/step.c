@@ -1,6 +1,8 @@
 /* The step block: its layout for given limits, and the check of one. */
 #include "program/step.h"
 
+#include <math.h>
+
 /* Offset of an array of `count` elements at `*end`, which moves behind it to the next multiple of 64. The
  * factors are int32, so that no sum of them overflows. */
 static uint64_t place(uint64_t *end, uint64_t count, uint64_t size) {
@@ -25,9 +27,10 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
     layout->rows = place(&end, positive(limits->rows), sizeof(sl_step_row));
     layout->spans = place(&end, sequences, sizeof(sl_step_span));
     layout->outputs = place(&end, positive(limits->outputs), sizeof(sl_step_output));
-    layout->history = place(&end, positive(limits->history), sizeof(int32_t));
     layout->page_copies = place(&end, (uint64_t)layout->max_page_copies, sizeof(sl_page_copy));
-    layout->table_changes = place(&end, (uint64_t)layout->max_table_changes, sizeof(sl_table_change));
+    _Static_assert(sizeof(sl_adjustment) == sizeof(sl_table_change), "they share an array");
+    layout->table_changes = place(&end, (uint64_t)layout->max_table_changes + positive(limits->adjustments),
+                                  sizeof(sl_table_change));
     layout->bytes = end;
 }
 
@@ -65,6 +68,7 @@ static int check_counts(const step_view *v) {
         {"table changes", v->head->table_changes, 0, v->layout->max_table_changes},
         {"page copies", v->head->page_copies, 0, v->layout->max_page_copies},
         {"want_logits", v->head->want_logits, 0, 1},
+        {"adjustments", v->head->adjustments, 0, limits->adjustments},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         REQUIRE(v, counts[i].count >= counts[i].least && counts[i].count <= counts[i].most,
@@ -170,29 +174,46 @@ static int check_pages(const step_view *v, void *block) {
     return 0;
 }
 
+static int check_adjustments(const step_view *v, int32_t index, const sl_step_output *output, void *block) {
+    REQUIRE(v,
+            output->adjustment_first >= 0 && output->adjustment_count >= 0 &&
+                (int64_t)output->adjustment_first + output->adjustment_count <= v->head->adjustments,
+            "output %d: adjustment %d and %d more are not in the step's %d", index, output->adjustment_first,
+            output->adjustment_count, v->head->adjustments);
+    const sl_adjustment *all = sl_step_adjustments(v->layout, block) + output->adjustment_first;
+    for (int32_t i = 0; i < output->adjustment_count; i++) {
+        const sl_adjustment *a = &all[i];
+        REQUIRE(v, within(a->token, v->program->vocabulary),
+                "output %d: adjusted token %d is outside the vocabulary", index, a->token);
+        /* written so that a NaN is refused too */
+        REQUIRE(v,
+                a->before < INFINITY && a->repetition > 0 && a->repetition < INFINITY &&
+                    fabsf(a->after) < INFINITY,
+                "output %d: token %d is adjusted by %g, %g, %g", index, a->token, (double)a->before,
+                (double)a->repetition, (double)a->after);
+        for (int32_t other = 0; other < i; other++) {
+            REQUIRE(v, all[other].token != a->token, "output %d: token %d is adjusted twice", index,
+                    a->token);
+        }
+    }
+    return 0;
+}
+
 static int check_outputs(const step_view *v, void *block) {
     const sl_step_output *outputs = sl_step_outputs(v->layout, block);
-    const int32_t *history = sl_step_history(v->layout, block);
     for (int32_t i = 0; i < v->head->outputs; i++) {
         const sl_step_output *output = &outputs[i];
         const sl_sampler *sampler = &output->sampler;
         REQUIRE(v, within(output->row, v->head->rows), "output %d: row %d does not exist", i, output->row);
         REQUIRE(v, output->slot == v->spans[v->rows[output->row].span].slot,
                 "output %d: slot %d is not the one of its row", i, output->slot);
-        REQUIRE(v,
-                output->history_first >= 0 && output->history_count >= 0 &&
-                    (int64_t)output->history_first + output->history_count <= v->layout->limits.history,
-                "output %d: history %d and %d more are outside the array", i, output->history_first,
-                output->history_count);
-        for (int32_t h = 0; h < output->history_count; h++) {
-            REQUIRE(v, within(history[output->history_first + h], v->program->vocabulary),
-                    "output %d: token %d of the history is outside the vocabulary", i,
-                    history[output->history_first + h]);
+        if (check_adjustments(v, i, output, block)) {
+            return SL_ERR_INVALID;
         }
         /* written so that a NaN is refused too */
         REQUIRE(v,
                 sampler->temperature >= 0 && sampler->top_p >= 0 && sampler->min_p >= 0 &&
-                    sampler->top_k >= 0 && (output->history_count == 0 || sampler->repetition_penalty > 0),
+                    sampler->top_k >= 0 && sampler->typical_p >= 0,
                 "output %d: a sampler setting is out of range", i);
     }
     return 0;

@@ -14,18 +14,21 @@ extern "C" {
 
 /* What one step may hold at most. */
 typedef struct sl_limits {
-    int32_t rows;      /* rows of a step (the prefill chunk) */
-    int32_t outputs;   /* rows of a step that may have outputs */
-    int32_t sequences; /* sequence slots: page tables on the device, and spans of a step */
-    int32_t context;   /* positions of one sequence; a page-table row has sl_table_width(context) entries */
-    int32_t history;   /* tokens for repetition penalties, all outputs together */
+    int32_t rows;        /* rows of a step (the prefill chunk) */
+    int32_t outputs;     /* rows of a step that may have outputs */
+    int32_t sequences;   /* sequence slots: page tables on the device, and spans of a step */
+    int32_t context;     /* positions of one sequence; a page-table row has sl_table_width(context) entries */
+    int32_t adjustments; /* of logits, all outputs together */
 } sl_limits;
+
+/* Adjustments of one output at most; a plan has room for as many per sequence. */
+enum { SL_ADJUSTMENTS = 3072 };
 
 typedef struct sl_step_header {
     int32_t rows, outputs, spans;
     int32_t table_changes, page_copies;
     int32_t want_logits; /* 1: the caller reads logits after this step */
-    int32_t history;     /* tokens in the history array */
+    int32_t adjustments;
     int32_t reserved;
 } sl_step_header;
 
@@ -66,31 +69,44 @@ typedef struct sl_page_copy {
     int32_t group, source, target;
 } sl_page_copy;
 
-/* temperature 0: the likeliest token, the lowest id in a tie. Otherwise, in this order: repetition penalty
- * (divide positive, multiply negative logits of tokens in the history), temperature, top-k (0: all), top-p
- * (>= 1: all), min-p (0: all), draw. The draw uses a counter-based generator over (seed, counter), so that it
- * does not depend on what else is in the step. */
+/* A token's logit before anything else looks at it: x = logit + before; x = x > 0 ? x / repetition
+ * : x * repetition; x = x + after. A logit that is no number, before or after, counts as -infinity. */
+typedef struct sl_adjustment {
+    int32_t token;
+    float before; /* -INFINITY: never this token */
+    float repetition, after;
+} sl_adjustment;
+
+/* temperature 0: the likeliest token, the lowest id in a tie. Otherwise, in this order: temperature, top-k
+ * (0: all), typical-p (0 or >= 1: all), top-p (>= 1: all), min-p (0: all; times the probability of the
+ * likeliest that is left), draw. typical-p is locally typical sampling (Meister, Pimentel, Wiher, Cotterell:
+ * "Locally Typical Sampling", 2022): the fewest candidates whose probabilities reach typical_p, in order of
+ * |-ln p - H|, H being the entropy of what top-k left, ties by lower id. As -ln p = c - x for the logit x
+ * over the temperature, and so H = c - E[x], that is the order of |x - E[x]|, which kernels compute. The draw
+ * uses a counter-based generator over (seed, counter), so that it does not depend on what else is in the
+ * step. */
 typedef struct sl_sampler {
-    float temperature, top_p, min_p, repetition_penalty;
+    float temperature, top_p, min_p, typical_p;
     int32_t top_k;
     uint32_t seed_low, seed_high;
     uint32_t counter;
 } sl_sampler;
 
 typedef struct sl_step_output {
-    int32_t row;                          /* of the step */
-    int32_t slot;                         /* whose last token the sampled one becomes */
-    int32_t history_first, history_count; /* in the history array */
+    int32_t row;                                /* of the step */
+    int32_t slot;                               /* whose last token the sampled one becomes */
+    int32_t adjustment_first, adjustment_count; /* in the step's adjustments; no token twice */
     sl_sampler sampler;
 } sl_step_output;
 
 /* Byte offsets of the arrays in a block, for given limits; each is a multiple of 64. There is room to change
  * every entry of every page table once, and to copy one page per group and sequence. The table changes come
- * last, so that what a step uses of a block is a short prefix (sl_step_used_bytes). */
+ * last, and right behind those that a step has come its adjustments, of the same size: what a step uses of a
+ * block is a short prefix (sl_step_used_bytes), and room that it does not use costs it nothing. */
 typedef struct sl_step_layout {
     sl_limits limits;
     int32_t max_table_changes, max_page_copies;
-    uint64_t rows, spans, table_changes, page_copies, outputs, history;
+    uint64_t rows, spans, table_changes, page_copies, outputs;
     uint64_t bytes;
 } sl_step_layout;
 
@@ -110,16 +126,23 @@ SL_STEP_ARRAY(sl_step_span, spans)
 SL_STEP_ARRAY(sl_table_change, table_changes)
 SL_STEP_ARRAY(sl_page_copy, page_copies)
 SL_STEP_ARRAY(sl_step_output, outputs)
-SL_STEP_ARRAY(int32_t, history)
 #undef SL_STEP_ARRAY
 
 static inline sl_step_header *sl_step_head(void *block) {
     return (sl_step_header *)block;
 }
 
+/* They begin where the table changes end, so those must be complete before the first is written. */
+static inline sl_adjustment *sl_step_adjustments(const sl_step_layout *layout, void *block) {
+    return (sl_adjustment *)(void *)(sl_step_table_changes(layout, block) +
+                                     sl_step_head(block)->table_changes);
+}
+
 /* Bytes from the start of a block that hold all that its header counts. */
 static inline uint64_t sl_step_used_bytes(const sl_step_layout *layout, void *block) {
-    return layout->table_changes + (uint64_t)sl_step_head(block)->table_changes * sizeof(sl_table_change);
+    const sl_step_header *head = sl_step_head(block);
+    return layout->table_changes + (uint64_t)head->table_changes * sizeof(sl_table_change) +
+           (uint64_t)head->adjustments * sizeof(sl_adjustment);
 }
 
 /* Verifies a block against its layout and program: counts, slots, pages, row order. For tests and debug

@@ -349,33 +349,39 @@ static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_
     }
 }
 
-static bool has_penalty(const sl_work *work) {
-    return work->sampler.repetition_penalty != 0 && work->sampler.repetition_penalty != 1;
-}
-
 static void write_outputs(sl_scheduler *s, const part *part, sl_step_header *head, const sl_step_span *span) {
     const sl_step_layout *layout = &s->plan->deployment.step;
     const sl_work *work = part->work;
     const sl_sequence *sequence = part->sequence;
     sl_step_output *outputs = sl_step_outputs(layout, block_of(s));
-    int32_t *history = sl_step_history(layout, block_of(s));
     int32_t first_row = span->first_row + span->row_count - part->outputs;
     for (int32_t i = 0; i < part->outputs; i++) {
         sl_step_output *output = &outputs[head->outputs];
         *output = (sl_step_output){.row = first_row + i, .slot = sequence->slot, .sampler = work->sampler};
         int32_t position = sequence->timeline.cached + (first_row + i - span->first_row);
         output->sampler.counter = (uint32_t)position;
-        /* Only the row that a token is sampled from needs the history. */
-        if (has_penalty(work) && i == part->outputs - 1) {
-            int32_t most = s->plan->options.history;
-            int32_t count = position + 1 < most ? position + 1 : most;
-            output->history_first = head->history;
-            output->history_count = count;
-            memcpy(history + head->history, sequence->tokens + position + 1 - count,
-                   (size_t)count * sizeof *history);
-            head->history += count;
-        }
         head->outputs++;
+    }
+}
+
+/* Of the outputs that tokens are sampled from, at most one for each sequence. They lie behind all table
+ * changes, so the step must be complete but for them. */
+static void write_adjustments(sl_scheduler *s) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    sl_step_header *head = sl_step_head(block_of(s));
+    sl_adjustment *adjustments = sl_step_adjustments(layout, block_of(s));
+    for (int32_t i = 0; i < head->spans; i++) {
+        const part *part = &s->steps[s->next].parts[i];
+        const sl_sequence *sequence = part->sequence;
+        const int32_t count = sequence->timeline.cached + part->rows;
+        if (part->work->adjust && part->outputs > 0 && part->work->generate > 0 && count >= sequence->count) {
+            sl_step_output *output =
+                &sl_step_outputs(layout, block_of(s))[part->first_output + part->outputs - 1];
+            output->adjustment_first = head->adjustments;
+            output->adjustment_count =
+                sl_adjust_write(part->work->adjust, sequence->tokens, count, adjustments + head->adjustments);
+            head->adjustments += output->adjustment_count;
+        }
     }
 }
 
@@ -508,6 +514,7 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
 
 static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
+    write_adjustments(s);
     *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
     s->next = (s->next + 1) % STEPS;
     s->in_flight++;
@@ -553,7 +560,8 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
 static bool goes_on(const sl_scheduler *s, const part *part) {
     const sl_work *work = part->work;
     return work && !work->cancelled && work->logits == SL_LOGITS_NONE && work->generate >= 2 &&
-           !has_penalty(work) && part->sequence->timeline.cached + part->rows == part->sequence->count &&
+           !sl_adjust_reads_tokens(work->adjust) &&
+           part->sequence->timeline.cached + part->rows == part->sequence->count &&
            part->sequence->count < s->limits->context;
 }
 

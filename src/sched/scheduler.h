@@ -16,6 +16,7 @@
 
 #include "kv/cache.h"
 #include "plan/plan.h"
+#include "sched/adjust.h"
 
 typedef struct sl_scheduler sl_scheduler;
 typedef struct sl_work sl_work;
@@ -48,6 +49,7 @@ struct sl_work {
     sl_sequence *sequence;
     int32_t generate;   /* tokens still to sample; counted down */
     sl_sampler sampler; /* counter is set per output */
+    sl_adjust *adjust;  /* the owner's, while the work lasts; NULL: logits are taken as they are */
     sl_logits_wanted logits;
     /* With SL_LOGITS_ALL: the first position whose logits are wanted; what is cached from there on is
      * computed again. */

@@ -786,35 +786,62 @@ static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *ra
 
 /* ---- sampling ---- */
 
+/* Of different tokens of an output whose adjustments come next: what bias, bans and penalties make, alone and
+ * together. */
+static void add_adjustments(kt_case *c, sl_step_output *output, int32_t count, kt_random *random) {
+    static const float bias[] = {0, 0, 0, 1.5f, -2, 8, -INFINITY};
+    static const float repetition[] = {1, 1, 1.3f, 0.7f};
+    static const float after[] = {0, 0, -0.5f, -1.75f, 2};
+    const int32_t start = kt_below(random, c->program.vocabulary);
+    output->adjustment_first = c->adjustment_count;
+    output->adjustment_count = count;
+    for (int32_t i = 0; i < count; i++) {
+        c->adjustments[c->adjustment_count++] =
+            (sl_adjustment){.token = (start + 7 * i) % c->program.vocabulary, /* 7 divides no vocabulary */
+                            .before = bias[kt_below(random, 7)],
+                            .repetition = repetition[kt_below(random, 4)],
+                            .after = after[kt_below(random, 5)]};
+    }
+}
+
 static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     static const int32_t vocabularies[] = {64, 1000, 4099};
-    if (index >= 24) {
+    static const float typical[] = {0,     0,    1,    0.2f,
+                                    0.53f, 0.9f, 0.97f}; /* no sum of equals reaches just these */
+    if (index >= 48) {
         return false;
     }
     begin_case(c, 1 + kt_below(random, 40), 5, random);
     const int32_t vocabulary = c->program.vocabulary = vocabularies[index % 3];
-    c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
-    c->history_count = 16 * c->rows;
-    c->history = kt_alloc((size_t)c->history_count, sizeof *c->history);
-    for (int32_t i = 0; i < c->history_count; i++) {
-        c->history[i] = kt_below(random, vocabulary < 100 ? vocabulary : 100);
+    const int32_t many = vocabulary < 1500 ? vocabulary : 1500,
+                  few = vocabulary / 3 < 80 ? vocabulary / 3 : 80;
+    if (index % 2) { /* with table changes in front of the adjustments */
+        sl_program_group(&c->program, &(sl_cache_group){"full", 1, 1, 32, 32, 0});
+        c->cache_type = SL_QTYPE_F32;
     }
+    c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
+    c->adjustments = kt_alloc((size_t)(many * c->rows), sizeof *c->adjustments);
     for (int32_t i = 0; i < c->rows; i++) {
         sl_step_output *output = &c->outputs[c->output_count++];
         output->row = i;
-        output->history_first = 16 * i;
-        output->history_count = kt_below(random, 2) ? kt_below(random, 17) : 0;
+        if (kt_below(random, 2)) {
+            add_adjustments(c, output, kt_below(random, kt_below(random, 8) ? few : many + 1), random);
+        }
         output->sampler =
             (sl_sampler){.temperature = kt_below(random, 4) ? 0.3f + kt_uniform(random, 0.2f) : 0.0f,
                          .top_p = kt_below(random, 2) ? 0.9f : 1.0f,
                          .min_p = kt_below(random, 3) ? 0.0f : 0.05f,
-                         .repetition_penalty = kt_below(random, 2) ? 1.3f : 1.0f,
+                         .typical_p = typical[kt_below(random, 7)],
                          .top_k = kt_below(random, 2) ? 1 + kt_below(random, 50) : 0,
                          .seed_low = (uint32_t)kt_next(random),
                          .seed_high = (uint32_t)kt_next(random),
                          .counter = (uint32_t)kt_below(random, 100000)};
     }
     const int32_t x = input(c, "logits", SL_ROWS_OUTPUT, vocabulary, index % 4 == 3 ? TIES : NORMAL, random);
+    float *logits = c->inputs[x];
+    for (int32_t i = 0; i < c->rows * vocabulary && index % 5 == 4; i++) {
+        logits[i] = kt_below(random, 4) ? logits[i] : kt_below(random, 2) ? NAN : -INFINITY;
+    }
     const int32_t y = typed(c, "tokens", SL_VALUE_I32, SL_ROWS_OUTPUT, 1);
     c->program.logits = x;
     c->program.tokens = y;

@@ -55,7 +55,7 @@ void kt_case_free(kt_case *c) {
     }
     free(c->tokens);
     free(c->outputs);
-    free(c->history);
+    free(c->adjustments);
     sl_program_free(&c->program);
     memset(c, 0, sizeof *c);
 }
@@ -253,7 +253,7 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
                             .outputs = c->output_count + 1,
                             .sequences = c->span_count,
                             .context = longest + c->position_base + 1,
-                            .history = c->history_count + 1};
+                            .adjustments = c->adjustment_count + 1};
     sl_step_layout_init(&d->step, &d->limits, c->program.group_count);
     for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
         all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
@@ -442,11 +442,12 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
         }
         header->spans++;
     }
-    if (c->history_count) {
-        memcpy(sl_step_history(&r->deployment.step, block), c->history,
-               (size_t)c->history_count * sizeof(int32_t));
-    }
     fill_tables(r, step, move, random, block);
+    if (c->adjustment_count) { /* behind the table changes */
+        header->adjustments = c->adjustment_count;
+        memcpy(sl_step_adjustments(&r->deployment.step, block), c->adjustments,
+               (size_t)c->adjustment_count * sizeof *c->adjustments);
+    }
 }
 
 /* Offsets, then expert rows sorted by expert. */

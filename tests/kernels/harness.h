@@ -39,8 +39,8 @@ typedef struct kt_case {
     int32_t *tokens;         /* [rows] */
     sl_step_output *outputs; /* [output_count], rows on the time line, rising */
     int32_t output_count;
-    int32_t *history;
-    int32_t history_count;
+    sl_adjustment *adjustments; /* of all outputs */
+    int32_t adjustment_count;
     sl_qtype cache_type;
     void *inputs[KT_VALUES];
     int32_t ids_value, schedule_value; /* schedule made from ids, which are an input; SL_NONE: none */

@@ -564,13 +564,18 @@ static void check_scan(const kt_case *c, const kt_result *result, error_sum *sum
 /* ---- sampling: sorts, which no kernel needs to ---- */
 
 typedef struct token {
-    double logit, p;
+    double logit, p, surprise;
     int32_t id;
 } token;
 
 static int by_logit(const void *a, const void *b) {
     const token *x = a, *y = b;
     return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+
+static int by_surprise(const void *a, const void *b) {
+    const token *x = a, *y = b;
+    return x->surprise != y->surprise ? (x->surprise < y->surprise ? -1 : 1) : x->id - y->id;
 }
 
 static int by_id(const void *a, const void *b) {
@@ -590,21 +595,49 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t re
     result[0] = r0, result[1] = r1, result[2] = r2, result[3] = r3;
 }
 
+/* In f32, as the type of a logit is: order and ties depend on it. */
+static float adjusted(const kt_case *c, const sl_step_output *output, int32_t id, float logit) {
+    const sl_adjustment *a = c->adjustments + output->adjustment_first;
+    logit = isnan(logit) ? -INFINITY : logit;
+    for (int32_t i = 0; i < output->adjustment_count; i++) {
+        if (a[i].token == id) {
+            logit += a[i].before;
+            logit = logit > 0 ? logit / a[i].repetition : logit * a[i].repetition;
+            logit += a[i].after;
+        }
+    }
+    return isnan(logit) ? -INFINITY : logit;
+}
+
+/* Meister et al., "Locally Typical Sampling", equation 10: of tokens[count] the fewest whose probabilities
+ * reach typical_p, by how far -ln p is from the entropy. Returns how many, and puts them first. */
+static int32_t keep_typical(token *tokens, int32_t count, double typical_p) {
+    double total = 0, entropy = 0, sum = 0;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < count; i++) {
+        total += tokens[i].p;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const double p = tokens[i].p / total;
+        entropy -= p > 0 ? p * log(p) : 0;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        tokens[i].surprise = fabs(-log(tokens[i].p / total) - entropy);
+    }
+    qsort(tokens, (size_t)count, sizeof *tokens, by_surprise);
+    while (kept < count && sum < typical_p) {
+        sum += tokens[kept++].p / total;
+    }
+    return kept;
+}
+
 static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
     const sl_step_output *output = &c->outputs[index];
     const sl_sampler *sampler = &output->sampler;
     int32_t count = op_of(c)->u.sample.vocabulary;
     for (int32_t id = 0; id < count; id++) {
-        tokens[id] = (token){in_at(c, 0, index, id), 0, id};
-        for (int32_t h = 0; h < output->history_count; h++) {
-            if (c->history[output->history_first + h] == id) {
-                /* In f32, as the type of a logit is: order and ties depend on it. */
-                const float logit = (float)tokens[id].logit;
-                tokens[id].logit =
-                    logit > 0 ? logit / sampler->repetition_penalty : logit * sampler->repetition_penalty;
-                break;
-            }
-        }
+        const float logit = adjusted(c, output, id, (float)in_at(c, 0, index, id));
+        tokens[id] = (token){.logit = (double)logit, .id = id};
     }
     qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
     if (sampler->temperature == 0) {
@@ -614,6 +647,12 @@ static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
     count = sampler->top_k > 0 && sampler->top_k < count ? sampler->top_k : count;
     for (int32_t i = 0; i < count; i++) {
         tokens[i].p = exp((tokens[i].logit - tokens[0].logit) / (double)sampler->temperature);
+    }
+    if (sampler->typical_p > 0 && sampler->typical_p < 1) {
+        count = keep_typical(tokens, count, (double)sampler->typical_p);
+        qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
+    }
+    for (int32_t i = 0; i < count; i++) {
         total += tokens[i].p;
     }
     for (int32_t i = 0; i < count && sampler->top_p < 1; i++) {
@@ -622,7 +661,7 @@ static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
             count = i + 1;
         }
     }
-    while (count > 1 && tokens[count - 1].p < (double)sampler->min_p) {
+    while (count > 1 && tokens[count - 1].p < (double)sampler->min_p * tokens[0].p) {
         count--;
     }
     total = 0;

@@ -101,7 +101,6 @@ struct sl_cpu_context {
     const sl_table_change *table_changes;
     const sl_page_copy *page_copies;
     const sl_step_output *outputs;
-    const int32_t *history;
     int32_t counts[SL_ROWS_COUNT];          /* true rows of this step, of each kind */
     unsigned char *caches[SL_CACHE_GROUPS]; /* page 0 of each group */
     int32_t *tables[SL_CACHE_GROUPS];       /* [slot][table_width] */

@@ -287,7 +287,6 @@ static int make_context(sl_executor *executor, sl_error *error) {
     context->table_changes = sl_step_table_changes(&deployment->step, block);
     context->page_copies = sl_step_page_copies(&deployment->step, block);
     context->outputs = sl_step_outputs(&deployment->step, block);
-    context->history = sl_step_history(&deployment->step, block);
     context->table_width = sl_table_width(deployment->limits.context);
     int32_t *table = (int32_t *)(void *)executor->pools[SL_POOL_TABLES];
     for (int32_t g = 0; g < program->group_count; g++) {

@@ -68,7 +68,6 @@ typedef struct sl_cuda_context {
     const sl_table_change *table_changes;
     const sl_page_copy *page_copies;
     const sl_step_output *outputs;
-    const int32_t *history;
     sl_cuda_cache caches[SL_CACHE_GROUPS];
     int32_t *last_tokens; /* [slot] */
     unsigned char *state; /* slot 0 */

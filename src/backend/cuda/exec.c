@@ -399,7 +399,6 @@ static int make_context(sl_executor *executor, sl_error *error) {
     context->table_changes = sl_step_table_changes(layout, executor->block);
     context->page_copies = sl_step_page_copies(layout, executor->block);
     context->outputs = sl_step_outputs(layout, executor->block);
-    context->history = sl_step_history(layout, executor->block);
     context->table_width = sl_table_width(deployment->limits.context);
     context->experts_used = program->experts_used;
     context->arrivals = executor->arrivals;
@@ -689,7 +688,8 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     if (header->rows < 0 || header->rows > lowered->rows[SL_ROWS_STEP] || header->outputs < 0 ||
         header->outputs > lowered->rows[SL_ROWS_OUTPUT] || header->spans < 0 ||
         header->spans > deployment->limits.sequences || header->table_changes < 0 ||
-        header->table_changes > deployment->step.max_table_changes) {
+        header->table_changes > deployment->step.max_table_changes || header->adjustments < 0 ||
+        header->adjustments > deployment->limits.adjustments) {
         return sl_fail(error, SL_ERR_INVALID, "step: %d rows, %d outputs, %d sequences do not fit bucket %d",
                        (int)header->rows, (int)header->outputs, (int)header->spans, (int)index);
     }

@@ -5,9 +5,11 @@
  * depend on the order in which threads add. top-k and top-p need no sorted list: the logit of the worst
  * candidate that is left is found by its bits, eight at a time, from counts (top-k) or sums (top-p) of the
  * candidates above. The same search among the largest candidate of every thread gives a bound first, which
- * spares most candidates the rest. Among equal logits the lower ids are left. The draw walks the candidates
- * in order of id. */
+ * spares most candidates the rest. Among equal logits the lower ids are left. typical-p is the same search
+ * with the distance from the expected logit as a key; what it does not leave loses its key, as equally
+ * distant candidates need not be alike in what comes after. The draw walks the candidates in order of id. */
 #include "backend/cuda/device.cuh"
+#include "program/adjustment.h"
 #include "program/random.h"
 
 enum { THREADS = 512, WARPS = THREADS / SL_WARP, BINS = 256, CLUSTER = 8, MOST_SHARED = 190 << 10 };
@@ -23,11 +25,12 @@ typedef struct sample_args {
 
 typedef struct sampling {
     const sl_sampler *sampler;
-    const uint32_t *keys; /* of the block's part, penalised */
+    uint32_t *keys;       /* of the block's part, adjusted; 0: no candidate any more */
     int32_t first, count; /* the part */
     int32_t vocabulary;
     float largest;         /* of all */
-    uint32_t thread_key;   /* of the largest among the thread's own candidates; 0: it has none */
+    float expected;        /* with typical-p: what the logit over the temperature, less the largest, is */
+    uint32_t thread_key;   /* of one of the thread's own candidates, the first of a search; 0: it has none */
     uint32_t rank, blocks; /* in the cluster */
     uint32_t turn;         /* which of the two copies of what is exchanged comes next */
 } sampling;
@@ -81,8 +84,21 @@ static __device__ __forceinline__ float logit_of(uint32_t key) {
     return sl_f32_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
+static __device__ __forceinline__ float scaled(const sampling &s, float logit) {
+    return (logit - s.largest) / s.sampler->temperature;
+}
+
 static __device__ __forceinline__ float probability(const sampling &s, float logit) {
-    return expf((logit - s.largest) / s.sampler->temperature);
+    return expf(scaled(s, logit));
+}
+
+/* What searches go by: the larger comes first. Of no candidate 0, as its key is. */
+template <bool BY_DISTANCE>
+static __device__ __forceinline__ uint32_t search_key(const sampling &s, uint32_t key) {
+    if (!BY_DISTANCE || key == 0) {
+        return key;
+    }
+    return ~sl_f32_bits(fabsf(scaled(s, logit_of(key)) - s.expected));
 }
 
 static __device__ __forceinline__ mass to_mass(float p) {
@@ -136,16 +152,16 @@ static __device__ candidate read_part(const float *from, int32_t first, int32_t 
     return best;
 }
 
-/* A token counts once however often it is in the history: its penalty is computed from the original logit
- * each time. Then the thread's best candidate. */
-static __device__ candidate penalise(const sl_cuda_context &context, const sl_step_output &output,
-                                     const float *from, const sampling &s, uint32_t *to) {
-    const float penalty = output.sampler.repetition_penalty;
+/* Replaces the keys of the tokens that are adjusted, each of which is in one entry. Then the thread's best
+ * candidate. */
+static __device__ candidate adjust(const sl_cuda_context &context, const sl_step_output &output,
+                                   const float *from, const sampling &s, uint32_t *to) {
+    const sl_adjustment *adjustments = sl_output_adjustments(context.header, context.table_changes, &output);
     __syncthreads(); /* the keys of others are there, to be replaced */
-    for (int32_t i = (int32_t)threadIdx.x; i < output.history_count; i += THREADS) {
-        const int32_t at = context.history[output.history_first + i] - s.first;
-        if (at >= 0 && at < s.count && from[at] == from[at]) {
-            to[at] = order_key(from[at] > 0 ? from[at] / penalty : from[at] * penalty);
+    for (int32_t i = (int32_t)threadIdx.x; i < output.adjustment_count; i += THREADS) {
+        const int32_t at = adjustments[i].token - s.first;
+        if (at >= 0 && at < s.count) {
+            to[at] = order_key(sl_adjusted_logit(&adjustments[i], from[at]));
         }
     }
     __syncthreads();
@@ -186,11 +202,11 @@ static __device__ candidate find_best(sampling *s, const candidate &mine, shared
 
 /* ---- cuts ---- */
 
-/* A search: candidates with keys from `floor` on weigh 1, or their probability; how many of the largest reach
- * `target`? */
+/* A search: candidates whose search keys are `floor` or more weigh 1, or their probability; how many of the
+ * first reach `target`? */
 typedef struct search {
     uint32_t floor;
-    bool by_mass, one_each; /* one_each: only the largest candidate of every thread */
+    bool by_mass, one_each; /* one_each: only one candidate of every thread */
     mass target;
     uint32_t prefix;
     mass above; /* weight of all candidates with a larger prefix */
@@ -214,6 +230,7 @@ static __device__ __forceinline__ void add_to_bins(bool active, uint32_t bin, ma
 
 /* The block's weights of the candidates that begin with the prefix, by their next eight bits, into `totals`.
  */
+template <bool BY_DISTANCE>
 static __device__ void fill_bins(const sampling &s, const search &q, int shift, mass *totals,
                                  shared_memory *shared) {
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP;
@@ -221,10 +238,11 @@ static __device__ void fill_bins(const sampling &s, const search &q, int shift, 
         shared->bins[i / BINS][i % BINS] = 0;
     }
     __syncthreads();
-    const auto add = [&](uint32_t key) {
+    const auto add = [&](uint32_t own) {
+        const uint32_t key = search_key<BY_DISTANCE>(s, own);
         const bool active = key != 0 && key >= q.floor && (shift == 24 || key >> (shift + 8) == q.prefix);
         if (__any_sync(SL_FULL_WARP, active)) {
-            const mass weight = !active ? 0 : q.by_mass ? to_mass(probability(s, logit_of(key))) : 1;
+            const mass weight = !active ? 0 : q.by_mass ? to_mass(probability(s, logit_of(own))) : 1;
             add_to_bins(active, key >> shift & 255u, weight, shared->bins[warp]);
         }
     };
@@ -235,7 +253,8 @@ static __device__ void fill_bins(const sampling &s, const search &q, int shift, 
     for (int32_t base = 0; base < quads; base += THREADS) {
         const int32_t i = base + (int32_t)threadIdx.x;
         const uint4 keys = i < quads ? ((const uint4 *)(const void *)s.keys)[i] : make_uint4(0, 0, 0, 0);
-        if (__any_sync(SL_FULL_WARP, max(max(keys.x, keys.y), max(keys.z, keys.w)) >= q.floor)) {
+        if (__any_sync(SL_FULL_WARP,
+                       BY_DISTANCE || max(max(keys.x, keys.y), max(keys.z, keys.w)) >= q.floor)) {
             add(keys.x);
             add(keys.y);
             add(keys.z);
@@ -282,12 +301,13 @@ static __device__ void choose_bin(mass mine, search *q, shared_memory *shared) {
 }
 
 /* Finds the leading `digits` * 8 bits of the key that the search ends at. */
+template <bool BY_DISTANCE>
 static __device__ void run_search(sampling *s, search *q, int digits, shared_memory *shared) {
     q->prefix = 0;
     q->above = 0;
     for (int d = 0; d < digits; d++) {
         mass *totals = shared->totals[s->turn++ % 2];
-        fill_bins(*s, *q, 24 - 8 * d, totals, shared);
+        fill_bins<BY_DISTANCE>(*s, *q, 24 - 8 * d, totals, shared);
         sl_cluster_sync();
         mass mine = 0;
         for (uint32_t rank = 0; rank < s->blocks && threadIdx.x < BINS; rank++) {
@@ -300,18 +320,26 @@ static __device__ void run_search(sampling *s, search *q, int digits, shared_mem
     }
 }
 
+/* Where the first candidates from `floor` on just reach the target together. */
+template <bool BY_DISTANCE>
+static __device__ search find_end(sampling *s, uint32_t floor, bool by_mass, mass target,
+                                  shared_memory *shared) {
+    search bound = {floor, by_mass, true, target, 0, 0, false};
+    run_search<BY_DISTANCE>(s, &bound, 2, shared);
+    search all = {floor, by_mass, false, target, 0, 0, false};
+    if (bound.reached && bound.prefix << 16 > floor) {
+        all.floor = bound.prefix << 16; /* some reach the target from here on; so do all */
+    }
+    run_search<BY_DISTANCE>(s, &all, 4, shared);
+    return all;
+}
+
 /* The cut that leaves just enough candidates above `within` for their weights to reach `target` (at least 1):
  * every candidate weighs 1, or its probability. Candidates outside `within` count nothing; equal ones that
  * are inside weigh the same. */
 static __device__ cut find_cut(sampling *s, const cut &within, bool by_mass, mass target,
                                shared_memory *shared) {
-    search bound = {within.key, by_mass, true, target, 0, 0, false};
-    run_search(s, &bound, 2, shared);
-    search all = {within.key, by_mass, false, target, 0, 0, false};
-    if (bound.reached && bound.prefix << 16 > within.key) {
-        all.floor = bound.prefix << 16; /* some reach the target from here on; so do all */
-    }
-    run_search(s, &all, 4, shared);
+    const search all = find_end<false>(s, within.key, by_mass, target, shared);
     const mass tie_mass = by_mass ? to_mass(probability(*s, logit_of(all.prefix))) : 1;
     const mass needed = target > all.above ? target - all.above : 1;
     const mass ties = tie_mass > 0 ? (needed + tie_mass - 1) / tie_mass : 0xffffffffull;
@@ -391,6 +419,70 @@ static __device__ mass sum_part(const sampling &s, const cut &limit, float least
     return mine;
 }
 
+/* ---- typical-p ---- */
+
+/* Takes the keys of what is outside the cut, and finds the expected logit and the sum of what is inside. tie:
+ * as ties_before. */
+static __device__ mass expect(sampling *s, const cut &limit, uint32_t tie, shared_memory *shared) {
+    int32_t first, last;
+    my_part(s->count, &first, &last);
+    mass mine = 0, moment = 0, total, moments;
+    for (int32_t i = first; i < last; i++) {
+        const uint32_t key = s->keys[i];
+        const bool inside = is_inside(limit, key, tie);
+        tie += key == limit.key && limit.ties != 0xffffffffu;
+        const float x = scaled(*s, logit_of(key)), p = expf(x);
+        mine += inside ? to_mass(p) : 0;
+        moment += inside && p > 0 ? to_mass(-x * p) : 0; /* at most 1 / e */
+        s->keys[i] = inside ? key : 0;
+    }
+    sum_threads(s, mine, &total, shared);
+    sum_threads(s, moment, &moments, shared);
+    s->expected = -(float)((double)moments / (double)total);
+    return total;
+}
+
+/* The thread's own candidate that comes first in a search. */
+template <bool BY_DISTANCE> static __device__ uint32_t first_of_part(const sampling &s) {
+    int32_t first, last;
+    uint32_t best = 0, found = 0;
+    my_part(s.count, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        const uint32_t key = search_key<BY_DISTANCE>(s, s.keys[i]);
+        found = key > best ? s.keys[i] : found;
+        best = max(best, key);
+    }
+    return found;
+}
+
+/* Takes the keys of all but those nearest to the expected logit among what is inside the cut. Returns the
+ * largest probability left. */
+static __device__ float keep_typical(sampling *s, const cut &limit, uint32_t tie, shared_memory *shared) {
+    const mass total = expect(s, limit, tie, shared);
+    const mass target = (mass)((double)s->sampler->typical_p * (double)total);
+    s->thread_key = first_of_part<true>(*s);
+    const search end = find_end<true>(s, 1, true, target > 0 ? target : 1, shared);
+    /* Of those that are as far as the last one, by id until the sum is reached. */
+    const mass needed = target > end.above ? target - end.above : 1;
+    int32_t first, last;
+    mass ties = 0, unused;
+    my_part(s->count, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        const bool tied = search_key<true>(*s, s->keys[i]) == end.prefix;
+        ties += tied ? to_mass(probability(*s, logit_of(s->keys[i]))) : 0;
+    }
+    mass before = sum_threads(s, ties, &unused, shared);
+    for (int32_t i = first; i < last; i++) {
+        const uint32_t key = search_key<true>(*s, s->keys[i]);
+        const bool left = key > end.prefix || (key == end.prefix && before < needed);
+        before += key == end.prefix ? to_mass(probability(*s, logit_of(s->keys[i]))) : 0;
+        s->keys[i] = left ? s->keys[i] : 0;
+    }
+    s->thread_key = first_of_part<false>(*s);
+    const candidate likeliest = {logit_of(s->thread_key), s->thread_key ? s->first + first : -1};
+    return probability(*s, find_best(s, likeliest, shared).logit);
+}
+
 /* True in the one thread that has the drawn candidate; in thread 0 of the cluster when none is left: then the
  * best. */
 static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen, shared_memory *shared) {
@@ -403,13 +495,19 @@ static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
         limit = find_cut(s, limit, false, (mass)sampler->top_k, shared);
     }
     uint32_t tie = ties_before(s, limit, first, last, shared);
+    float least = sampler->min_p;
+    if (sampler->typical_p > 0 && sampler->typical_p < 1.0f) {
+        least *= keep_typical(s, limit, tie, shared);
+        limit = {1, 0xffffffffu}; /* all that have keys */
+        tie = 0;
+    }
     if (sampler->top_p < 1.0f) {
         sum_threads(s, sum_part(*s, limit, -1.0f, tie), &total, shared);
         const mass target = (mass)((double)sampler->top_p * (double)total);
         limit = find_cut(s, limit, true, target > 0 ? target : 1, shared);
         tie = ties_before(s, limit, first, last, shared);
     }
-    const mass mine = sum_part(*s, limit, sampler->min_p, tie);
+    const mass mine = sum_part(*s, limit, least, tie);
     mass sum = sum_threads(s, mine, &total, shared);
     const mass random = sl_random_24(sampler->seed_low, sampler->seed_high, sampler->counter);
     /* floor(random * total / 2^24); a whole sum is above it just when it is above the true quotient */
@@ -419,7 +517,7 @@ static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
         return total == 0 && s->rank == 0 && threadIdx.x == 0;
     }
     for (int32_t i = first; i < last && sum <= target; i++) {
-        sum += left_mass(*s, limit, i, sampler->min_p, &tie);
+        sum += left_mass(*s, limit, i, least, &tie);
         *chosen = s->first + i;
     }
     return true;
@@ -460,12 +558,11 @@ static __global__ void __launch_bounds__(THREADS)
     const float *from = sl_f32(args.logits, index) + s.first;
     uint32_t *part =
         args.scratch ? args.scratch + (int64_t)blockIdx.x * args.part : (uint32_t *)(void *)memory;
-    const float penalty = output.sampler.repetition_penalty;
-    const bool penalised = penalty > 0 && penalty != 1.0f && output.history_count > 0;
+    const bool adjusted = output.adjustment_count > 0;
     const bool draws = output.sampler.temperature > 0;
-    candidate mine = read_part(from, s.first, s.count, penalised || draws ? part : NULL);
-    if (penalised) {
-        mine = penalise(context, output, from, s, part);
+    candidate mine = read_part(from, s.first, s.count, adjusted || draws ? part : NULL);
+    if (adjusted) {
+        mine = adjust(context, output, from, s, part);
     }
     if (draws && threadIdx.x < 4 && s.count + (int32_t)threadIdx.x < args.part) {
         part[s.count + threadIdx.x] = 0; /* none: the last quad is read whole */

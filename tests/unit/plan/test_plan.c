@@ -905,7 +905,7 @@ static void every_pool_is_exact(void **state) {
     sl_program p = {0};
     tiny_build(&p, &TYPES);
     const sl_plan_options options = {
-        .chunk = 16, .sequences = 2, .context = 130, .outputs = 3, .history = 10, .cache_type = SL_QTYPE_F16};
+        .chunk = 16, .sequences = 2, .context = 130, .outputs = 3, .cache_type = SL_QTYPE_F16};
     fake_backend backend = fake(true, true);
     sl_plan *plan = make(&p, &backend, &options);
     const uint64_t *pools = plan->deployment.pool_bytes;
@@ -930,7 +930,7 @@ static void every_pool_is_exact(void **state) {
     assert_int_equal(plan->deployment.state_slots, 20);
     assert_int_equal(pools[SL_POOL_STATE], 20 * (3 * 64 * 4 + 2 * 16 * 16 * 4));
     assert_int_equal(pools[SL_POOL_TABLES], 2 * 3 * 4 + 2 * 4);
-    assert_int_equal(plan->deployment.limits.history, 30);
+    assert_int_equal(plan->deployment.limits.adjustments, 2 * SL_ADJUSTMENTS);
     assert_int_equal(pools[SL_POOL_STAGING], plan->deployment.step.bytes);
     const uint64_t total = total_of(plan);
     sl_buffer text = {0};
@@ -1036,7 +1036,6 @@ static void options_are_checked(void **state) {
         {{.sequences = -1}, SL_ERR_INVALID, "sequences -1"},
         {{.context = INT32_MAX}, SL_ERR_INVALID, "context 2147483647"},
         {{.outputs = -5}, SL_ERR_INVALID, "outputs -5"},
-        {{.history = 1 << 20, .outputs = 1 << 20}, SL_ERR_INVALID, "history 1048576 for each"},
         {{.state_slots = 1}, SL_ERR_INVALID, "state_slots 1"},
         {{.cache_type = SL_QTYPE_Q4_0},
          SL_ERR_UNSUPPORTED,
@@ -1058,7 +1057,6 @@ static void options_are_checked(void **state) {
     assert_int_equal(plan->options.sequences, 8);
     assert_int_equal(plan->options.context, 4096);
     assert_int_equal(plan->options.outputs, 8);
-    assert_int_equal(plan->options.history, 64);
     assert_int_equal(plan->options.cache_type, SL_QTYPE_F16);
     sl_plan_destroy(plan);
     plan = make(&p, &backend, &(sl_plan_options){.outputs = 3});

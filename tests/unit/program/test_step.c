@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-static const sl_limits LIMITS = {.rows = 16, .outputs = 4, .sequences = 3, .context = 130, .history = 8};
+static const sl_limits LIMITS = {.rows = 16, .outputs = 4, .sequences = 3, .context = 130, .adjustments = 8};
 
 static void layout_is_aligned_and_apart(void **state) {
     (void)state;
@@ -20,7 +20,7 @@ static void layout_is_aligned_and_apart(void **state) {
                                   .outputs = n % 5 + 1,
                                   .sequences = n % 9 + 1,
                                   .context = n * 13,
-                                  .history = n % 3 * 10};
+                                  .adjustments = n % 3 * 10};
         sl_step_layout layout;
         sl_step_layout_init(&layout, &limits, n % 5);
         const int32_t groups = n % 5;
@@ -34,9 +34,8 @@ static void layout_is_aligned_and_apart(void **state) {
             {layout.rows, (uint64_t)limits.rows * 16},
             {layout.spans, (uint64_t)limits.sequences * sizeof(sl_step_span)},
             {layout.outputs, (uint64_t)limits.outputs * sizeof(sl_step_output)},
-            {layout.history, (uint64_t)limits.history * 4},
             {layout.page_copies, (uint64_t)layout.max_page_copies * 12},
-            {layout.table_changes, (uint64_t)layout.max_table_changes * 16},
+            {layout.table_changes, ((uint64_t)layout.max_table_changes + (uint64_t)limits.adjustments) * 16},
             {layout.bytes, 0},
         };
         for (size_t i = 1; i < sizeof parts / sizeof *parts; i++) {
@@ -59,8 +58,8 @@ static void largest_limits_do_not_overflow(void **state) {
 /* Two spans of three rows and one, with one output each. */
 static void fill(const sl_step_layout *layout, void *block) {
     memset(block, 0, layout->bytes);
-    *sl_step_head(block) =
-        (sl_step_header){.rows = 4, .outputs = 2, .spans = 2, .table_changes = 2, .page_copies = 2};
+    *sl_step_head(block) = (sl_step_header){
+        .rows = 4, .outputs = 2, .spans = 2, .table_changes = 2, .page_copies = 2, .adjustments = 7};
     sl_step_row *rows = sl_step_rows(layout, block);
     rows[0] = (sl_step_row){SL_ROW_TOKEN, 5, 0, 0};
     rows[1] = (sl_step_row){SL_ROW_TOKEN, 95, 1, 0};
@@ -76,9 +75,12 @@ static void fill(const sl_step_layout *layout, void *block) {
     sl_step_page_copies(layout, block)[0] = (sl_page_copy){0, 1, 2};
     sl_step_page_copies(layout, block)[1] = (sl_page_copy){0, 1, 3};
     sl_step_output *outputs = sl_step_outputs(layout, block);
-    outputs[0] = (sl_step_output){.row = 2, .slot = 2, .history_first = 0, .history_count = 8};
-    outputs[0].sampler = (sl_sampler){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
-    outputs[1] = (sl_step_output){.row = 3, .slot = 0};
+    outputs[0] = (sl_step_output){.row = 2, .slot = 2, .adjustment_first = 3, .adjustment_count = 4};
+    outputs[0].sampler = (sl_sampler){.temperature = 1, .top_p = 1, .typical_p = 0.5f};
+    outputs[1] = (sl_step_output){.row = 3, .slot = 0, .adjustment_first = 0, .adjustment_count = 3};
+    for (int32_t i = 0; i < 7; i++) { /* tokens 1, 2, 3 and 1, 2, 3, 4 */
+        sl_step_adjustments(layout, block)[i] = (sl_adjustment){1 + (i < 3 ? i : i - 3), -INFINITY, 1.5f, -1};
+    }
 }
 
 #define RULE(message, ...)                                                                                   \
@@ -94,6 +96,7 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     sl_table_change *changes = sl_step_table_changes(layout, block);
     sl_page_copy *copies = sl_step_page_copies(layout, block);
     sl_step_output *outputs = sl_step_outputs(layout, block);
+    sl_adjustment *adjustments = sl_step_adjustments(layout, block);
     RULE("rows: 17 is not in 1 to 16", head->rows = 17)
     RULE("rows: 0 is not in 1", head->rows = 0)
     RULE("outputs: 5 is not in 0 to 4", head->outputs = 5)
@@ -131,9 +134,19 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     RULE("page copies 0 and 1 have the same target", copies[1].target = 2)
     RULE("output 1: row 4 does not exist", outputs[1].row = 4)
     RULE("output 1: slot 2 is not the one of its row", outputs[1].slot = 2)
-    RULE("output 0: history 1 and 8 more", outputs[0].history_first = 1)
-    RULE("output 0: token 96 of the history", sl_step_history(layout, block)[7] = 96)
-    RULE("output 0: a sampler setting", outputs[0].sampler.repetition_penalty = 0)
+    RULE("adjustments: 9 is not in 0 to 8", head->adjustments = 9)
+    RULE("output 0: adjustment 3 and 4 more are not in the step's 6", head->adjustments = 6)
+    RULE("output 0: adjustment -1 and 4 more", outputs[0].adjustment_first = -1)
+    RULE("output 1: adjustment 0 and -1 more", outputs[1].adjustment_count = -1)
+    RULE("output 0: adjusted token 96 is outside", adjustments[6].token = 96)
+    RULE("output 1: adjusted token -1 is outside", adjustments[0].token = -1)
+    RULE("output 0: token 2 is adjusted twice", adjustments[6].token = 2)
+    RULE("output 0: token 4 is adjusted by inf, 1.5, -1", adjustments[6].before = INFINITY)
+    RULE("output 0: token 4 is adjusted by nan", adjustments[6].before = fabsf(NAN))
+    RULE("output 1: token 1 is adjusted by -inf, 0, -1", adjustments[0].repetition = 0)
+    RULE("output 1: token 1 is adjusted by -inf, inf, -1", adjustments[0].repetition = INFINITY)
+    RULE("output 1: token 1 is adjusted by -inf, 1.5, -inf", adjustments[0].after = -INFINITY)
+    RULE("output 0: a sampler setting", outputs[0].sampler.typical_p = NAN)
     RULE("output 0: a sampler setting", outputs[0].sampler.temperature = NAN)
     return NULL;
 }
@@ -150,7 +163,7 @@ static void every_rule_is_checked(void **state) {
     assert_non_null(block);
     fill(&layout, block);
     assert_int_equal(sl_step_check(&layout, &p, block, &error), 0);
-    assert_int_equal(sl_step_used_bytes(&layout, block), layout.table_changes + 2 * 16);
+    assert_int_equal(sl_step_used_bytes(&layout, block), layout.table_changes + (2 + 7) * 16);
     int rule = 0, wrong = 0;
     for (;; rule++) {
         fill(&layout, block);
@@ -171,7 +184,7 @@ static void every_rule_is_checked(void **state) {
     sl_free(block);
     sl_program_free(&p);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rule, 41);
+    assert_int_equal(rule, 51);
 }
 
 int main(void) {

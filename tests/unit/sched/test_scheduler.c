@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "sched/scheduler.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ enum {
     SLOTS = 3,
     CHUNK = 96,
     OUTPUTS = 8,
-    HISTORY = 16,
+    WINDOW = 16,
     TABLE = CONTEXT / SL_PAGE_TOKENS
 };
 
@@ -50,10 +51,13 @@ static int32_t next_token(const int32_t *tokens, int32_t count, int32_t window) 
     return (int32_t)(hash % VOCABULARY);
 }
 
-/* What a repetition penalty makes of a sampled token; without history nothing. */
-static int32_t penalised(int32_t token, const int32_t *history, int32_t count) {
-    uint64_t hash = count ? sl_hash64(history, (size_t)count * sizeof *history, 11) : 0;
-    return (int32_t)(((uint64_t)token + hash % VOCABULARY) % VOCABULARY);
+/* What adjustments, in any order, make of a sampled token; none leave it as it is. */
+static int32_t adjusted(int32_t token, const sl_adjustment *adjustments, int32_t count) {
+    uint64_t all = 0;
+    for (int32_t i = 0; i < count; i++) {
+        all += sl_hash64(&adjustments[i], sizeof *adjustments, 11);
+    }
+    return (int32_t)(((uint64_t)token + all % VOCABULARY) % VOCABULARY);
 }
 
 static uint64_t next_state(uint64_t state, int32_t token) {
@@ -142,9 +146,9 @@ static int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
     }
     for (int32_t i = 0; i < head->outputs; i++) {
         const sl_step_output *output = &sl_step_outputs(layout, e->block)[i];
-        const int32_t *history = sl_step_history(layout, e->block) + output->history_first;
+        const sl_adjustment *adjustments = sl_step_adjustments(layout, e->block) + output->adjustment_first;
         assert_int_equal(output->sampler.counter, sl_step_rows(layout, e->block)[output->row].position);
-        e->tokens[stage][i] = penalised(sampled[output->row], history, output->history_count);
+        e->tokens[stage][i] = adjusted(sampled[output->row], adjustments, output->adjustment_count);
         e->logits[stage][i][0] = (float)sampled[output->row];
         e->last_tokens[output->slot] = e->tokens[stage][i];
     }
@@ -221,9 +225,8 @@ static rig *rig_create(const shape *s) {
     r->backend.functions = &fake_functions;
     r->backend.steps_in_flight = s->steps_in_flight;
     r->plan.backend = &r->backend;
-    r->plan.options.history = HISTORY;
     d->program = p;
-    d->limits = (sl_limits){CHUNK, OUTPUTS, SLOTS, CONTEXT, HISTORY * OUTPUTS};
+    d->limits = (sl_limits){CHUNK, OUTPUTS, SLOTS, CONTEXT, SLOTS * SL_ADJUSTMENTS};
     d->state_slots = s->state_slots;
     r->bucket.rows[SL_ROWS_STEP] = CHUNK;
     r->bucket.rows[SL_ROWS_OUTPUT] = OUTPUTS;
@@ -301,6 +304,56 @@ static int32_t expected_token(const sl_program *p, const int32_t *tokens, int32_
     return (int32_t)(all % VOCABULARY);
 }
 
+/* What a work changes: nothing; what depends on its number of tokens alone; that and what depends on them. */
+typedef enum adjust_kind { UNADJUSTED, BIASED, PENALISED } adjust_kind;
+static const int32_t biased[] = {5, 120}; /* those of some prompts */
+enum { BIASED_TOKENS = 2, END = 120, MINIMUM = 6 };
+static const float repetition = 1.5f, presence = 0.25f, frequency = 0.5f, bias = -1.5f;
+
+static sl_adjust *make_adjust(adjust_kind kind, int32_t prompt) {
+    sl_adjust *adjust;
+    sl_error error;
+    const bool penalised = kind == PENALISED;
+    const sl_adjust_options options = {.repetition = penalised ? repetition : 1,
+                                       .presence = penalised ? presence : 0,
+                                       .frequency = penalised ? frequency : 0,
+                                       .window = WINDOW,
+                                       .prompt = prompt,
+                                       .minimum = MINIMUM,
+                                       .context = CONTEXT,
+                                       .vocabulary = VOCABULARY,
+                                       .constants = BIASED_TOKENS + 1};
+    assert_int_equal(sl_adjust_create(&options, &adjust, &error), 0);
+    for (int i = 0; i < BIASED_TOKENS; i++) {
+        assert_int_equal(sl_adjust_bias(adjust, biased[i], bias, &error), 0);
+    }
+    assert_int_equal(sl_adjust_end(adjust, END, &error), 0);
+    return adjust;
+}
+
+/* The same, of the token behind tokens[count], as one would say it. Returns how many. */
+static int32_t list_adjustments(adjust_kind kind, const int32_t *tokens, int32_t count, int32_t prompt,
+                                sl_adjustment list[VOCABULARY]) {
+    int32_t listed = 0;
+    for (int32_t token = 0; token < VOCABULARY && kind != UNADJUSTED; token++) {
+        sl_adjustment a = {.token = token, .repetition = 1};
+        int32_t generated = 0;
+        for (int32_t i = count > WINDOW ? count - WINDOW : 0; i < count && kind == PENALISED; i++) {
+            a.repetition = tokens[i] == token ? repetition : a.repetition;
+            generated += tokens[i] == token && i >= prompt;
+        }
+        for (int i = 0; i < BIASED_TOKENS; i++) {
+            a.before = biased[i] == token ? bias : a.before;
+        }
+        a.before = token == END && count - prompt < MINIMUM ? -INFINITY : a.before;
+        a.after = generated ? -(presence + frequency * (float)generated) : 0;
+        if (a.before != 0 || a.repetition != 1 || a.after != 0) {
+            list[listed++] = a;
+        }
+    }
+    return listed;
+}
+
 /* A work, and the timeline that it must produce. */
 typedef struct job {
     sl_work work;
@@ -310,19 +363,22 @@ typedef struct job {
     bool done;
     sl_finish finish;
     int32_t logits_next, logits_seen;
-    bool may_end;      /* at some tokens, as at the end of a text */
-    int32_t ends_at;   /* `count` after a token that is the end of a text; 0: none is */
-    float penalty;     /* on repetitions, of works submitted from now on */
-    bool keeps_logits; /* stays blocked when it was given some */
+    bool may_end;        /* at some tokens, as at the end of a text */
+    int32_t ends_at;     /* `count` after a token that is the end of a text; 0: none is */
+    adjust_kind adjusts; /* works submitted from now on */
+    int32_t prompt;      /* `count` when the first token was sampled */
+    bool keeps_logits;   /* stays blocked when it was given some */
 } job;
 
 static sl_finish job_token(sl_work *work, int32_t token) {
     job *j = (job *)work;
-    const bool penalty = work->sampler.repetition_penalty > 1;
-    const int32_t history = !penalty ? 0 : j->count < HISTORY ? j->count : HISTORY;
+    sl_adjustment list[VOCABULARY];
+    const adjust_kind kind = !work->adjust                          ? UNADJUSTED
+                             : sl_adjust_reads_tokens(work->adjust) ? PENALISED
+                                                                    : BIASED;
+    const int32_t listed = list_adjustments(kind, j->model, j->count, j->prompt, list);
     assert_false(j->done);
-    assert_int_equal(token, penalised(expected_token(j->program, j->model, j->count),
-                                      j->model + j->count - history, history));
+    assert_int_equal(token, adjusted(expected_token(j->program, j->model, j->count), list, listed));
     j->model[j->count++] = token;
     return (j->may_end && token % 16 == 0) || j->count == j->ends_at ? SL_FINISH_EOS : SL_FINISH_LENGTH;
 }
@@ -346,6 +402,8 @@ static void job_done(sl_work *work, sl_finish finish, const sl_error *error) {
     job *j = (job *)work;
     (void)error;
     assert_false(j->done);
+    sl_adjust_destroy(work->adjust);
+    work->adjust = NULL;
     j->done = true;
     j->finish = finish;
 }
@@ -355,7 +413,7 @@ static int job_submit(rig *r, job *j, const int32_t *tokens, int32_t count, int3
     sl_sequence *sequence = j->work.sequence;
     j->work = (sl_work){.sequence = sequence,
                         .generate = generate,
-                        .sampler.repetition_penalty = j->penalty,
+                        .adjust = j->adjusts ? make_adjust(j->adjusts, j->count + count) : NULL,
                         .logits = logits,
                         .logits_from = j->count,
                         .on_token = job_token,
@@ -367,9 +425,12 @@ static int job_submit(rig *r, job *j, const int32_t *tokens, int32_t count, int3
     j->logits_next = count ? j->count : j->count - 1;
     sl_error error;
     int result = sl_scheduler_submit(r->scheduler, &j->work, tokens, (size_t)count, &error);
-    if (result == 0) {
+    if (result) {
+        sl_adjust_destroy(j->work.adjust);
+        j->work.adjust = NULL;
+    } else {
         memcpy(j->model + j->count, tokens, (size_t)count * sizeof *tokens);
-        j->count += count;
+        j->prompt = j->count += count;
     }
     return result;
 }
@@ -643,7 +704,7 @@ static void random_act(rig *r, job *jobs) {
             tokens[t] = (int32_t)draw((uint32_t)alphabet);
         }
         int32_t generate = (int32_t)draw(40);
-        j->penalty = draw(5) == 0 ? 1.5f : 1;
+        j->adjusts = (adjust_kind)(draw(5) < 3 ? UNADJUSTED : 1 + draw(2));
         if (j->count + count + generate < 600) {
             assert_int_equal(job_submit(r, j, tokens, count, generate, (sl_logits_wanted)draw(3)), 0);
         }
@@ -707,12 +768,20 @@ static void steady_steps_allocate_nothing(void **state) {
     sl_error error;
     int32_t token = 1;
     assert_int_equal(sl_sequence_create(r->scheduler, &j.work.sequence, &error), 0);
-    assert_int_equal(job_submit(r, &j, &token, 1, 1000, SL_LOGITS_NONE), 0);
+    assert_int_equal(job_submit(r, &j, &token, 1, 500, SL_LOGITS_NONE), 0);
     rig_step(r);
     uint64_t before = sl_alloc_count();
     while (rig_step(r)) {
     }
-    assert_int_equal(j.count, 1001);
+    assert_int_equal(j.count, 501);
+    assert_int_equal(sl_alloc_count(), before);
+    j.adjusts = PENALISED;
+    assert_int_equal(job_submit(r, &j, &token, 1, 500, SL_LOGITS_NONE), 0);
+    rig_step(r);
+    before = sl_alloc_count();
+    while (rig_step(r)) {
+    }
+    assert_int_equal(j.count, 1002);
     assert_int_equal(sl_alloc_count(), before);
     sl_sequence_destroy(r->scheduler, j.work.sequence);
     rig_destroy(r);
@@ -911,19 +980,24 @@ static void failed_steps_leave_their_sequences(void **state) {
     }
 }
 
-/* What the host has to see first: logits that the owner reads, and the history of a penalty. */
+/* What the host has to see first: logits that the owner reads, and the tokens that a penalty is on. */
 static void what_the_host_must_see_is_not_followed(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         rig *r = rig_create(&pairs[i]);
         const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
-        job j = {.penalty = 1.5f};
+        job j = {.adjusts = PENALISED};
         start_job(r, &j, 20, 30);
         while (rig_step(r)) {
         }
         check_settled(r, &j, SL_FINISH_LENGTH);
         assert_int_equal(counts->following_steps, 0);
-        j.penalty = 1;
+        j.adjusts = BIASED; /* which it need not see */
+        start_job(r, &j, 0, 20);
+        while (rig_step(r)) {
+        }
+        check_settled(r, &j, SL_FINISH_LENGTH);
+        assert_int_equal(counts->following_steps, 19);
         j.keeps_logits = true;
         assert_int_equal(job_submit(r, &j, (int32_t[1]){0}, 0, 10, SL_LOGITS_LAST), 0);
         for (int32_t seen = 1; seen <= 10; seen++) {
@@ -936,7 +1010,7 @@ static void what_the_host_must_see_is_not_followed(void **state) {
         }
         assert_false(rig_step(r));
         check_settled(r, &j, SL_FINISH_LENGTH);
-        assert_int_equal(counts->following_steps, 0);
+        assert_int_equal(counts->following_steps, 19);
         sl_sequence_destroy(r->scheduler, j.work.sequence);
         rig_destroy(r);
     }

@@ -1,5 +1,8 @@
-/* The sampler of program/step.h. Sums are double; candidates are ordered by logit, ties by lower id. The draw
- * walks the candidates that are left in order of id, so that it needs no sorted list. */
+/* The sampler of program/step.h. Sums are double, in order of id, but for the candidates that top-k,
+ * typical-p and top-p keep, which are added in the order in which they are taken. What these drop gets a
+ * logit of -infinity. The draw walks the candidates that are left in order of id, so that it needs no sorted
+ * list. */
+#include "program/adjustment.h"
 #include "program/random.h"
 #include "backend/cpu/plain/plain.h"
 
@@ -7,21 +10,28 @@
 
 uint64_t sl_plain_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
-    return sl_cpu_scratch_bytes(query,
-                                (uint64_t)query->op->u.sample.vocabulary * (sizeof(float) + sizeof(int32_t)));
+    return sl_cpu_scratch_bytes(query, (uint64_t)query->op->u.sample.vocabulary *
+                                           (2 * sizeof(float) + sizeof(int32_t)));
 }
 
 /* The candidates of one output. */
 typedef struct candidates {
-    float *logits; /* [count], penalised; NaN counts as -infinity */
-    int32_t *
-        heap; /* ids: [0, heap_count) a heap with the best on top, then those taken off, the last one first */
+    float *logits;      /* [count], adjusted; NaN counts as -infinity */
+    float *distances;   /* [count]: of the logit over the temperature from what it is expected to be */
+    int32_t *heap;      /* ids, the first on top */
+    bool nearest_first; /* the heap's order: by distance, not by logit */
     int32_t count, heap_count;
     float largest, temperature;
 } candidates;
 
+/* Ties by lower id. */
 static bool is_better(const candidates *c, int32_t a, int32_t b) {
     return c->logits[a] > c->logits[b] || (c->logits[a] == c->logits[b] && a < b);
+}
+
+static bool comes_first(const candidates *c, int32_t a, int32_t b) {
+    const float *d = c->distances;
+    return c->nearest_first ? d[a] < d[b] || (d[a] == d[b] && a < b) : is_better(c, a, b);
 }
 
 static void sift_down(candidates *c, int32_t at) {
@@ -31,10 +41,10 @@ static void sift_down(candidates *c, int32_t at) {
         if (child >= c->heap_count) {
             break;
         }
-        if (child + 1 < c->heap_count && is_better(c, c->heap[child + 1], c->heap[child])) {
+        if (child + 1 < c->heap_count && comes_first(c, c->heap[child + 1], c->heap[child])) {
             child++;
         }
-        if (is_better(c, id, c->heap[child])) {
+        if (comes_first(c, id, c->heap[child])) {
             break;
         }
         c->heap[at] = c->heap[child];
@@ -43,72 +53,85 @@ static void sift_down(candidates *c, int32_t at) {
     c->heap[at] = id;
 }
 
-/* Takes the best off. */
+/* Takes the first off. */
 static int32_t pop(candidates *c) {
-    const int32_t best = c->heap[0];
+    const int32_t first = c->heap[0];
     c->heap[0] = c->heap[--c->heap_count];
-    c->heap[c->heap_count] = best;
     if (c->heap_count > 0) {
         sift_down(c, 0);
     }
-    return best;
+    return first;
 }
 
-static void make_heap(candidates *c) {
-    c->heap_count = c->count;
-    for (int32_t i = 0; i < c->count; i++) {
-        c->heap[i] = i;
+/* The logit over the temperature, relative to the likeliest candidate's. */
+static float scaled(const candidates *c, int32_t id) {
+    return (c->logits[id] - c->largest) / c->temperature;
+}
+
+/* Relative to the likeliest candidate's; 0 when it was dropped. */
+static float probability(const candidates *c, int32_t id) {
+    return expf(scaled(c, id));
+}
+
+/* Keeps the first candidates, `most` of them or as soon as they have this part of the sum of all. */
+static void keep_first(candidates *c, int32_t most, float part) {
+    double total = 0, sum = 0;
+    c->heap_count = 0;
+    for (int32_t id = 0; id < c->count; id++) {
+        if (c->logits[id] > -INFINITY) {
+            c->heap[c->heap_count++] = id;
+            total += probability(c, id);
+        }
     }
-    for (int32_t i = c->count / 2 - 1; i >= 0; i--) {
+    for (int32_t i = c->heap_count / 2 - 1; i >= 0; i--) {
         sift_down(c, i);
     }
-}
-
-/* Relative to the likeliest candidate's. */
-static float probability(const candidates *c, int32_t id) {
-    return expf((c->logits[id] - c->largest) / c->temperature);
-}
-
-/* The worst candidate that top-k and top-p leave, or SL_NONE when they leave all. */
-static int32_t find_cut(candidates *c, const sl_sampler *sampler) {
-    const bool by_count = sampler->top_k > 0 && sampler->top_k < c->count;
-    const bool by_sum = sampler->top_p < 1.0f;
-    if (!by_count && !by_sum) {
-        return SL_NONE;
-    }
-    const int32_t most = by_count ? sampler->top_k : c->count;
-    make_heap(c);
-    double total = 0;
-    for (int32_t i = 0; i < most; i++) {
-        total += probability(c, by_count ? pop(c) : i);
-    }
-    int32_t cut = by_count ? c->heap[c->count - most] : SL_NONE;
-    double sum = 0;
-    for (int32_t i = 0; by_sum && i < most; i++) {
-        cut = by_count ? c->heap[c->count - 1 - i] : pop(c);
-        sum += probability(c, cut);
-        if (sum >= (double)sampler->top_p * total) {
+    for (int32_t taken = 0; taken < most && c->heap_count > 0; taken++) {
+        sum += probability(c, pop(c));
+        if (sum >= (double)part * total) {
             break;
         }
     }
-    return cut;
+    for (int32_t i = 0; i < c->heap_count; i++) {
+        c->logits[c->heap[i]] = -INFINITY;
+    }
 }
 
-static bool is_left(const candidates *c, const sl_sampler *sampler, int32_t cut, int32_t id) {
-    return (cut == SL_NONE || id == cut || is_better(c, id, cut)) && probability(c, id) >= sampler->min_p;
-}
-
-static int32_t draw(candidates *c, const sl_sampler *sampler) {
-    const int32_t cut = find_cut(c, sampler);
-    double total = 0;
+static void measure_distances(candidates *c) {
+    double total = 0, moment = 0;
     for (int32_t id = 0; id < c->count; id++) {
-        total += is_left(c, sampler, cut, id) ? probability(c, id) : 0.0f;
+        const float p = probability(c, id);
+        total += p;
+        moment += p > 0 ? (double)p * scaled(c, id) : 0;
+    }
+    const float expected = (float)(moment / total);
+    for (int32_t id = 0; id < c->count; id++) {
+        c->distances[id] = fabsf(scaled(c, id) - expected);
+    }
+}
+
+/* Drops what is less likely than that part of the likeliest that is left. */
+static void drop_unlikely(candidates *c, float part) {
+    float most = 0;
+    for (int32_t id = 0; id < c->count; id++) {
+        most = fmaxf(most, probability(c, id));
+    }
+    for (int32_t id = 0; id < c->count; id++) {
+        if (probability(c, id) < part * most) {
+            c->logits[id] = -INFINITY;
+        }
+    }
+}
+
+static int32_t draw(const candidates *c, const sl_sampler *sampler) {
+    double total = 0, sum = 0;
+    for (int32_t id = 0; id < c->count; id++) {
+        total += probability(c, id);
     }
     const double target = (double)sl_random_uniform(sampler) * total;
-    double sum = 0;
     int32_t chosen = 0;
     for (int32_t id = 0; id < c->count; id++) {
-        const float p = is_left(c, sampler, cut, id) ? probability(c, id) : 0.0f;
+        const float p = probability(c, id);
         if (p > 0) {
             chosen = id;
             sum += p;
@@ -123,24 +146,40 @@ static int32_t draw(candidates *c, const sl_sampler *sampler) {
 static int32_t sample(const sl_cpu_context *context, const sl_step_output *output, const float *logits,
                       candidates *c) {
     const sl_sampler *sampler = &output->sampler;
+    const sl_adjustment *adjustments = sl_output_adjustments(context->header, context->table_changes, output);
+    int32_t best = 0;
     for (int32_t id = 0; id < c->count; id++) {
         c->logits[id] = logits[id] == logits[id] ? logits[id] : -INFINITY;
     }
-    /* From the original logit each time: a token counts once however often it is in the history. */
-    for (int32_t i = 0; i < output->history_count && sampler->repetition_penalty > 0; i++) {
-        const int32_t id = context->history[output->history_first + i];
-        if (id >= 0 && id < c->count && logits[id] == logits[id]) {
-            c->logits[id] = logits[id] > 0 ? logits[id] / sampler->repetition_penalty
-                                           : logits[id] * sampler->repetition_penalty;
+    for (int32_t i = 0; i < output->adjustment_count; i++) {
+        const int32_t id = adjustments[i].token;
+        if (id >= 0 && id < c->count) {
+            c->logits[id] = sl_adjusted_logit(&adjustments[i], logits[id]);
         }
     }
-    int32_t best = 0;
     for (int32_t id = 1; id < c->count; id++) {
         best = is_better(c, id, best) ? id : best;
     }
     c->largest = c->logits[best];
     c->temperature = sampler->temperature;
-    return sampler->temperature > 0 && isfinite(c->largest) ? draw(c, sampler) : best;
+    if (!(sampler->temperature > 0) || !isfinite(c->largest)) {
+        return best;
+    }
+    c->nearest_first = false;
+    if (sampler->top_k > 0) {
+        keep_first(c, sampler->top_k, INFINITY);
+    }
+    if (sampler->typical_p > 0 && sampler->typical_p < 1) {
+        measure_distances(c);
+        c->nearest_first = true;
+        keep_first(c, c->count, sampler->typical_p);
+        c->nearest_first = false;
+    }
+    if (sampler->top_p < 1) {
+        keep_first(c, c->count, sampler->top_p);
+    }
+    drop_unlikely(c, sampler->min_p);
+    return draw(c, sampler);
 }
 
 /* Of several outputs of one sequence the last one's token is kept. */
@@ -155,7 +194,8 @@ static bool is_last_of_slot(const sl_cpu_context *context, int32_t index) {
 
 void sl_plain_sample(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
     candidates c = {.count = op->op->u.sample.vocabulary, .logits = sl_cpu_scratch(op, thread, threads)};
-    c.heap = (int32_t *)(void *)(c.logits + c.count);
+    c.distances = c.logits + c.count;
+    c.heap = (int32_t *)(void *)(c.distances + c.count);
     for (int32_t i = sl_cpu_take(op, 0, 1); i < context->counts[SL_ROWS_OUTPUT]; i = sl_cpu_take(op, 0, 1)) {
         const sl_step_output *output = &context->outputs[i];
         const int32_t token = sample(context, output, sl_cpu_f32(&op->in[0], i), &c);
