@@ -174,9 +174,12 @@ int32_t sl_keeper_seek(sl_keeper *keeper, sl_load *load) {
         while (pages > 0 && !has(keeper->parts[first + pages - 1], SL_STORE_STATE)) {
             pages--;
         }
-        pages = pages > 0 ? pages : keeper->unit_pages;
-        while (pages < end - first && !has(keeper->parts[first + pages - 1], SL_STORE_STATE)) {
+        for (pages = pages > 0 ? pages : 1;
+             pages < end - first && !has(keeper->parts[first + pages - 1], SL_STORE_STATE);) {
             pages++;
+        }
+        if (!has(keeper->parts[first + pages - 1], SL_STORE_STATE)) {
+            return 0; /* another process has changed what was there */
         }
     }
     keeper->unit = (unit){.first = first, .pages = pages, .parent = key.name};
@@ -268,6 +271,7 @@ bool sl_keeper_finish(sl_keeper *keeper, sl_load *load) {
     sl_timeline_advance(cache, load->timeline, load->tokens, u->stated * SL_PAGE_TOKENS);
     mark_stored(keeper, load, u->first, u->stated);
     keeper->counters.loaded_pages += (uint64_t)u->stated;
+    load->loaded += u->stated;
     return u->stated == u->pages;
 }
 

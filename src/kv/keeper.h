@@ -44,8 +44,9 @@ typedef struct sl_load {
     const int32_t *tokens;
     int32_t limit; /* tokens to take at most, those cached included */
     uint64_t salt;
-    int32_t
-        end; /* pages up to the last place where the sequence can go on; SL_NONE at the start: not known */
+    int32_t loaded; /* pages so far */
+    /* Pages up to the last place where the sequence can go on; SL_NONE at the start: not known. */
+    int32_t end;
 } sl_load;
 
 /* Without the lock: how many pages come next; 0: no more. */
