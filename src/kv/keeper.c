@@ -383,6 +383,7 @@ int sl_keeper_save(sl_keeper *keeper, sl_error *error) {
     }
     int result = get_page(keeper, error);
     if (result) {
+        keeper->walking = false; /* this node was passed and is not saved */
         return result;
     }
     result = sl_store_write(store, &j->key, j->parts, j->time, error);
