@@ -35,6 +35,13 @@ static void note_step(sluice_engine *engine, int32_t bucket) {
                                        .spans = head->spans};
 }
 
+/* The device is gone. */
+static void give_up(sluice_engine *engine, const sl_error *error) {
+    engine->failed = true;
+    engine->failure = *error;
+    sl_scheduler_fail_all(engine->scheduler, error);
+}
+
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
  * it is free while the device works. */
 static void run_steps(sluice_engine *engine, int32_t bucket) {
@@ -58,9 +65,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
         pthread_mutex_lock(&engine->mutex);
         sl_scheduler_commit(engine->scheduler, status, &error);
         if (status == SL_ERR_DEVICE) {
-            engine->failed = true;
-            engine->failure = error;
-            sl_scheduler_fail_all(engine->scheduler, &error);
+            give_up(engine, &error);
             follows = false;
         }
         pthread_cond_broadcast(&engine->step_done);
@@ -72,14 +77,39 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
     }
 }
 
+/* Builds a step; 0 rows: there is nothing to do, or `waits` says that there is something else. */
+static int32_t build_step(sluice_engine *engine, int32_t *bucket, bool *waits) {
+    sl_error error;
+    *waits = true;
+    bool loading = false;
+    int result = engine->failed ? 0 : sl_api_keep_load(engine, &loading, &error);
+    const int32_t rows =
+        engine->failed || result || engine->stop ? 0 : sl_scheduler_build(engine->scheduler, bucket);
+    if (rows == 0) {
+        bool saving = false;
+        pthread_cond_broadcast(&engine->step_done); /* building may have ended requests */
+        if (!engine->failed && !result && !loading && !engine->stop) {
+            result = sl_api_keep_save(engine, &saving, &error);
+        }
+        *waits = !loading && !saving;
+    }
+    if (result && !engine->failed) {
+        give_up(engine, &error);
+        pthread_cond_broadcast(&engine->step_done);
+    }
+    return rows;
+}
+
 static void *step_thread(void *argument) {
     sluice_engine *engine = argument;
     pthread_mutex_lock(&engine->mutex);
     while (!engine->stop) {
         int32_t bucket;
-        if (engine->failed || sl_scheduler_build(engine->scheduler, &bucket) == 0) {
-            pthread_cond_broadcast(&engine->step_done); /* building may have ended requests */
-            pthread_cond_wait(&engine->work_came, &engine->mutex);
+        bool waits;
+        if (build_step(engine, &bucket, &waits) == 0) {
+            if (waits && !engine->stop) {
+                pthread_cond_wait(&engine->work_came, &engine->mutex);
+            }
             continue;
         }
         double begin = sl_api_seconds();
@@ -148,6 +178,10 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
         return result;
     }
     engine->holds = true;
+    result = sl_api_keep_open(engine, options, error);
+    if (result) {
+        return result;
+    }
     result = engine->planned.backend->functions->deploy(engine->planned.backend, &plan->deployment,
                                                         options->progress ? &progress : NULL,
                                                         &engine->executor, error);
@@ -160,6 +194,7 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
         result =
             sl_scheduler_create(plan, engine->executor, !options->no_prefix_reuse, &engine->scheduler, error);
     }
+    result = result ? result : sl_api_keep_begin(engine, error);
     if (result == 0) {
         int failed = pthread_create(&engine->thread, NULL, step_thread, engine);
         engine->thread_runs = failed == 0;
@@ -211,6 +246,7 @@ void sluice_engine_destroy(sluice_engine *engine) {
         pthread_mutex_unlock(&engine->mutex);
         pthread_join(engine->thread, NULL);
     }
+    sl_api_keep_close(engine);
     sl_scheduler_destroy(engine->scheduler);
     if (engine->executor) {
         engine->planned.backend->functions->destroy_executor(engine->executor);
@@ -257,6 +293,10 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.device_allocations = c.device_allocations;
     all.synchronisations = c.synchronisations;
     all.step_seconds = engine->step_seconds;
+    if (engine->keeper) {
+        all.stored_pages = sl_keeper_counts(engine->keeper).stored_pages;
+        all.loaded_pages = sl_keeper_counts(engine->keeper).loaded_pages;
+    }
     for (int32_t i = 0; i < c.kernel_count; i++) {
         const sl_kernel *kernel = c.kernels[i].kernel;
         if (kernel->op == SL_OP_LINEAR && kernel->batched) {

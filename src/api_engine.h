@@ -31,6 +31,8 @@ struct sluice_engine {
     bool reuses_prefixes;
     int32_t *ends; /* [end_count]: the tokens that end a text */
     int32_t end_count;
+    sl_store *store;   /* what cache_folder holds; NULL: none */
+    sl_keeper *keeper; /* likewise */
 };
 
 struct sluice_sequence {
@@ -85,6 +87,18 @@ struct sluice_request {
 
 /* Seconds of a clock that only goes forward. */
 double sl_api_seconds(void);
+
+/* api_keep.c: what the cache keeps on disk, of an engine with cache_folder. The first is called before the
+ * weights' data is let go, the second when the scheduler is there. */
+int sl_api_keep_open(sluice_engine *engine, const sluice_engine_options *options, sl_error *error);
+int sl_api_keep_begin(sluice_engine *engine, sl_error *error);
+/* By the stepping thread, under the lock, which is free meanwhile, and with no step in flight. Loads some of
+ * what waiting requests can begin from; *more: there is more of that. */
+int sl_api_keep_load(sluice_engine *engine, bool *more, sl_error *error);
+/* Likewise, when there is nothing else to do: saves one page. *more: there may be another. */
+int sl_api_keep_save(sluice_engine *engine, bool *more, sl_error *error);
+/* When the thread has ended: saves the rest, unless the device is gone, and frees all. */
+void sl_api_keep_close(sluice_engine *engine);
 
 /* Under the lock: waits until no step in flight holds the sequence. */
 void sl_api_wait_for_steps(sluice_engine *engine, const sl_sequence *core);

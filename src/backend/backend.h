@@ -225,7 +225,9 @@ typedef struct sl_backend_functions {
      * want_logits) and [outputs]. */
     const float *(*logits)(sl_executor *executor);
     const int32_t *(*tokens)(sl_executor *executor);
-    /* For tests: bytes of a pool. Not while a step runs. */
+    /* Bytes of a pool, from and to host memory: for what the cache keeps on disk, and for tests. Not while a
+     * step is in flight, nor beside another call. Done when they return; the next step sees what was written.
+     * A device fault is SL_ERR_DEVICE, also in every later call. */
     int (*read)(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
                 sl_error *error);
     int (*write)(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data, uint64_t bytes,
@@ -244,7 +246,9 @@ struct sl_backend {
     const sl_backend_functions *functions;
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* of the device, for people; lives as long as the backend */
-    bool maps_weights;       /* weights in the file's layout are read where they are mapped */
+    const char *numerics; /* what of the machine results depend on where kernels' classes leave it open; lives
+                             as long; NULL: nothing */
+    bool maps_weights;    /* weights in the file's layout are read where they are mapped */
     int32_t steps_in_flight; /* 1; 2: a step may be submitted before the one in front of it is waited for, and
                                 an error after a submit that succeeded is final (SL_ERR_DEVICE) */
     int32_t chunk;           /* rows of a step when nobody says otherwise */

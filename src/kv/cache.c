@@ -1,7 +1,6 @@
 #include "kv/cache.h"
 
 #include "base/alloc.h"
-#include "kv/index.h"
 
 #include <string.h>
 
@@ -492,4 +491,51 @@ void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length
         drop_pages_from(cache, timeline, g, (target + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
     }
     timeline->cached = timeline->previous = target;
+}
+
+/* ---- for what is kept on disk
+ * --------------------------------------------------------------------------------------- */
+
+sl_index *sl_cache_index(sl_cache *cache) {
+    return cache->index;
+}
+
+void sl_cache_hold(sl_cache *cache, const sl_cache_items *items) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        pool_hold(&cache->pages[g], items->pages[g]);
+    }
+    pool_hold(&cache->states, items->state);
+}
+
+void sl_cache_drop(sl_cache *cache, const sl_cache_items *items) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        pool_drop(&cache->pages[g], items->pages[g]);
+    }
+    pool_drop(&cache->states, items->state);
+}
+
+int32_t sl_cache_first_page(const sl_cache_group *group, int32_t position) {
+    return first_visible(group, position) / SL_PAGE_TOKENS;
+}
+
+void sl_timeline_leave_behind(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t last) {
+    for (int32_t i = last; i >= 0 && timeline->pages[group][i] != SL_NONE; i--) {
+        pool_drop(&cache->pages[group], timeline->pages[group][i]);
+        timeline->pages[group][i] = SL_NONE;
+    }
+}
+
+bool sl_timeline_complete(const sl_cache *cache, const sl_timeline *timeline) {
+    if (timeline->cached == 0) {
+        return true;
+    }
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        const int32_t end = (timeline->cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+        for (int32_t i = sl_cache_first_page(&cache->program->groups[g], timeline->cached); i < end; i++) {
+            if (timeline->pages[g][i] == SL_NONE) {
+                return false;
+            }
+        }
+    }
+    return cache->program->state_count == 0 || timeline->state != SL_NONE;
 }

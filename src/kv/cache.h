@@ -8,6 +8,7 @@
 #define SL_KV_CACHE_H
 
 #include "backend/backend.h"
+#include "kv/index.h"
 
 typedef struct sl_cache sl_cache;
 
@@ -63,5 +64,23 @@ void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline);
 /* Forgets tokens from `length` on. `cached` becomes `length` or, when the cache can't give that back,
  * something smaller. */
 void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length);
+
+/* ---- for what is kept on disk: kv/keeper.h ---- */
+
+sl_index *sl_cache_index(sl_cache *cache);
+/* Pages and a slot, SL_NONE where there is none. */
+typedef struct sl_cache_items {
+    int32_t pages[SL_CACHE_GROUPS];
+    int32_t state;
+} sl_cache_items;
+/* Nobody else gets them until they are dropped. */
+void sl_cache_hold(sl_cache *cache, const sl_cache_items *items);
+void sl_cache_drop(sl_cache *cache, const sl_cache_items *items);
+/* The first page that a row at index `position` of this group still sees. */
+int32_t sl_cache_first_page(const sl_cache_group *group, int32_t position);
+/* Gives back a windowed group's pages up to index `last`, whether rows see them or not. */
+void sl_timeline_leave_behind(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t last);
+/* Has the next row what it sees? */
+bool sl_timeline_complete(const sl_cache *cache, const sl_timeline *timeline);
 
 #endif

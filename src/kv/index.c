@@ -11,6 +11,7 @@ struct sl_index {
     int32_t count, bucket_count;
     int32_t unused; /* head of the free list, linked through chain */
     int32_t oldest, newest;
+    uint64_t changes;
 };
 
 sl_index *sl_index_create(int32_t nodes) {
@@ -113,6 +114,8 @@ int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
         n->pages[g] = SL_NONE;
     }
     n->state = SL_NONE;
+    n->stored = 0;
+    n->named = false;
     n->children = 0;
     n->parent = parent;
     n->hash = hash_page(index, parent, tokens);
@@ -129,6 +132,7 @@ int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
 }
 
 void sl_index_remove(sl_index *index, int32_t node) {
+    index->changes++;
     sl_index_node *n = &index->nodes[node];
     int32_t *link = bucket_of(index, n->hash);
     while (*link != node) {
@@ -144,9 +148,11 @@ void sl_index_remove(sl_index *index, int32_t node) {
 }
 
 void sl_index_touch(sl_index *index, int32_t node) {
+    index->changes++;
     for (; node != SL_NONE; node = index->nodes[node].parent) {
         unlink_use(index, node);
         link_newest(index, node);
+        index->nodes[node].used = true;
     }
 }
 
@@ -156,6 +162,18 @@ int32_t sl_index_oldest(const sl_index *index) {
 
 int32_t sl_index_newer(const sl_index *index, int32_t node) {
     return index->nodes[node].newer;
+}
+
+int32_t sl_index_newest(const sl_index *index) {
+    return index->newest;
+}
+
+int32_t sl_index_older(const sl_index *index, int32_t node) {
+    return index->nodes[node].older;
+}
+
+uint64_t sl_index_changes(const sl_index *index) {
+    return index->changes;
 }
 
 int32_t *sl_index_path(sl_index *index) {

@@ -4,6 +4,7 @@
 #ifndef SL_KV_INDEX_H
 #define SL_KV_INDEX_H
 
+#include "base/sha256.h"
 #include "program/program.h"
 
 typedef struct sl_index sl_index;
@@ -17,6 +18,11 @@ typedef struct sl_index_node {
     int32_t chain;        /* next in its hash bucket */
     uint64_t hash;        /* of all tokens up to the end of this page */
     int32_t tokens[SL_PAGE_TOKENS];
+    /* kv/keeper.c's; zero in a new node, but for `used`. */
+    uint32_t stored; /* what of it is on the disk */
+    bool used;       /* since that was said to the disk */
+    bool named;      /* `name` holds */
+    sl_digest name;
 } sl_index_node;
 
 /* NULL when memory ran out. */
@@ -36,6 +42,11 @@ void sl_index_touch(sl_index *index, int32_t node);
 /* From the least recently used on; SL_NONE at the end. */
 int32_t sl_index_oldest(const sl_index *index);
 int32_t sl_index_newer(const sl_index *index, int32_t node);
+/* And back. */
+int32_t sl_index_newest(const sl_index *index);
+int32_t sl_index_older(const sl_index *index, int32_t node);
+/* Rises whenever nodes or their order change. */
+uint64_t sl_index_changes(const sl_index *index);
 /* Scratch for a path of nodes from the root: room for all nodes. */
 int32_t *sl_index_path(sl_index *index);
 

@@ -5,6 +5,7 @@
 #define SL_PLAN_PLAN_H
 
 #include "backend/backend.h"
+#include "base/sha256.h"
 
 typedef struct sl_plan_options {
     int32_t chunk;         /* rows of a step; 0: the backend's own choice */
@@ -58,6 +59,12 @@ void sl_plan_destroy(sl_plan *plan);
 
 /* The smallest bucket with room for that many rows and outputs; -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, int32_t rows, int32_t outputs);
+
+/* Of all that the bytes in the cache depend on, besides tokens: the program, its weights (of large ones
+ * samples), the cache's layout, the kernels' numeric classes in every bucket, the machine as far as they say
+ * no more, and `version`, the library's. Limits are not in it, nor is what kernels are named. The weights'
+ * data must be held. SL_ERR_NOMEM. */
+int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *digest, sl_error *error);
 
 /* ---- where a step's time goes ---- */
 

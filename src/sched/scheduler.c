@@ -26,6 +26,7 @@ struct sl_scheduler {
     sl_executor *executor;
     sl_cache *cache;
     bool reuse;
+    bool loads;          /* see sl_scheduler_loads */
     sl_sequence **slots; /* [limits.sequences], who has which page-table row; NULL: free */
     sl_sequence *oldest_sequence, *newest_sequence;
     sl_work *first, *last; /* in order of admission */
@@ -91,7 +92,7 @@ bool sl_scheduler_has_work(const sl_scheduler *s) {
     return s->first != NULL;
 }
 
-const sl_cache *sl_scheduler_cache(const sl_scheduler *s) {
+sl_cache *sl_scheduler_cache(const sl_scheduler *s) {
     return s->cache;
 }
 
@@ -159,6 +160,12 @@ void sl_sequence_rollback(sl_scheduler *s, sl_sequence *sequence, int32_t length
  * ----------------------------------------------------------------------------------------------------------
  */
 
+static void await_loading(const sl_scheduler *s, sl_work *work) {
+    work->unread = s->loads && work->sequence->timeline.cached == 0;
+    work->load_end = SL_NONE;
+    work->loaded = 0;
+}
+
 int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, size_t count,
                         sl_error *error) {
     sl_sequence *sequence = work->sequence;
@@ -195,6 +202,7 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
         sl_timeline_truncate(s->cache, &sequence->timeline, work->logits_from);
     }
     sequence->work = work;
+    await_loading(s, work);
     work->previous = s->last;
     work->next = NULL;
     *(s->last ? &s->last->next : &s->first) = work;
@@ -292,6 +300,9 @@ static bool preempt_one(sl_scheduler *s, const sl_work *work) {
         return false;
     }
     sl_timeline_reset(s->cache, &victim->timeline);
+    if (victim->work) {
+        await_loading(s, victim->work);
+    }
     s->counters.preemptions += victim->work != NULL;
     return true;
 }
@@ -453,6 +464,12 @@ static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outp
     return true;
 }
 
+/* How many tokens of a sequence with nothing cached may come from elsewhere. */
+static int32_t reuse_limit(const sl_work *work) {
+    int32_t limit = work->sequence->count - 1;
+    return work->logits == SL_LOGITS_ALL && work->logits_from < limit ? work->logits_from : limit;
+}
+
 /* Adds a sequence's next rows to the step; false when it can't run now. */
 static bool add_work(sl_scheduler *s, sl_work *work, step_room *room) {
     sl_sequence *sequence = work->sequence;
@@ -461,11 +478,7 @@ static bool add_work(sl_scheduler *s, sl_work *work, step_room *room) {
         return false;
     }
     if (t->cached == 0) {
-        int32_t limit = sequence->count - 1;
-        if (work->logits == SL_LOGITS_ALL && work->logits_from < limit) {
-            limit = work->logits_from;
-        }
-        int32_t reused = sl_timeline_resume(s->cache, t, sequence->tokens, limit);
+        int32_t reused = sl_timeline_resume(s->cache, t, sequence->tokens, reuse_limit(work));
         work->reused += reused;
         s->counters.reused_tokens += (uint64_t)reused;
     }
@@ -485,7 +498,7 @@ static void add_works(sl_scheduler *s, step_room *room) {
     for (int pass = singles_first ? 0 : 1; pass < 2; pass++) {
         for (sl_work *work = s->first; work; work = work->next) {
             bool single = work->sequence->count - work->sequence->timeline.cached == 1;
-            if (!work->blocked && !work->sequence->in_step && (pass == 1 || single)) {
+            if (!work->blocked && !work->unread && !work->sequence->in_step && (pass == 1 || single)) {
                 add_work(s, work, room);
             }
         }
@@ -537,7 +550,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         /* Nobody could run. The oldest that waits for nothing but memory never will: everything else was
          * given up for it. */
         sl_work *stuck = s->first;
-        while (stuck && stuck->blocked) {
+        while (stuck && (stuck->blocked || stuck->unread)) {
             stuck = stuck->next;
         }
         if (!stuck || stuck != s->first) {
@@ -553,6 +566,57 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         }
     }
     return end_step(s, bucket);
+}
+
+/* ---- loading
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+void sl_scheduler_loads(sl_scheduler *s) {
+    s->loads = true;
+}
+
+bool sl_scheduler_may_load(const sl_scheduler *s, const sl_work *work) {
+    int32_t before = 0;
+    for (const sl_work *w = s->first; w && w != work; w = w->next) {
+        before++;
+    }
+    return before < s->limits->sequences;
+}
+
+sl_work *sl_scheduler_unread(sl_scheduler *s, sl_load *load) {
+    sl_work *work = s->first;
+    while (work && (!work->unread || work->cancelled ||
+                    (work->load_end != SL_NONE && !sl_scheduler_may_load(s, work)))) {
+        work = work->next;
+    }
+    if (work) {
+        sl_timeline *t = &work->sequence->timeline;
+        const int32_t *tokens = work->sequence->tokens;
+        if (t->cached == 0) {
+            sl_timeline_resume(s->cache, t, tokens, reuse_limit(work));
+        }
+        *load = (sl_load){.timeline = t,
+                          .tokens = tokens,
+                          .limit = reuse_limit(work),
+                          .end = work->load_end,
+                          .loaded = work->loaded};
+    }
+    return work;
+}
+
+void sl_scheduler_loaded(sl_scheduler *s, sl_work *work, const sl_load *load, bool more) {
+    work->load_end = load->end;
+    work->loaded = load->loaded;
+    work->unread = more;
+    if (load->loaded == 0 || (!more && !sl_timeline_complete(s->cache, load->timeline))) {
+        /* The index gives the same or more when its turn comes; until then it holds nothing. */
+        sl_timeline_reset(s->cache, load->timeline);
+        work->loaded = 0;
+    } else if (!more) {
+        work->reused += load->timeline->cached;
+        s->counters.reused_tokens += (uint64_t)load->timeline->cached;
+    }
 }
 
 /* Does the step in flight leave exactly the sampled token to go on with, which must then be computed whatever

@@ -14,7 +14,7 @@
 #ifndef SL_SCHED_SCHEDULER_H
 #define SL_SCHED_SCHEDULER_H
 
-#include "kv/cache.h"
+#include "kv/keeper.h"
 #include "plan/plan.h"
 #include "sched/adjust.h"
 
@@ -65,6 +65,8 @@ struct sl_work {
     bool blocked;
     bool cancelled; /* set by the owner; takes effect between steps */
     int32_t reused; /* tokens that came from the prefix index */
+    bool unread;    /* it has nothing cached, and files were not looked into yet: it waits for that */
+    int32_t load_end, loaded; /* of sl_load, while it is unread */
     struct sl_work *previous, *next;
 };
 
@@ -80,8 +82,8 @@ int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, bool reuse, 
 void sl_scheduler_destroy(sl_scheduler *scheduler);
 const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *scheduler);
 bool sl_scheduler_has_work(const sl_scheduler *scheduler);
-/* For tests: who owns what. */
-const sl_cache *sl_scheduler_cache(const sl_scheduler *scheduler);
+/* For tests, and for what is kept on disk. */
+sl_cache *sl_scheduler_cache(const sl_scheduler *scheduler);
 
 int sl_sequence_create(sl_scheduler *scheduler, sl_sequence **sequence, sl_error *error);
 /* It must have no work and not be in a step. */
@@ -106,6 +108,16 @@ int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
 /* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
  * they were before it, and their works end with the error. */
 void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *error);
+/* From now on works that begin with nothing cached wait until files were looked into for them. */
+void sl_scheduler_loads(sl_scheduler *scheduler);
+/* With no step in flight: the work whose turn that is, or NULL. Its sequence has taken over from the index
+ * what is there, and *load says what to load behind it, with sl_keeper_seek and the others. While the lock is
+ * let go nothing of it changes but `cancelled`. */
+sl_work *sl_scheduler_unread(sl_scheduler *scheduler, sl_load *load);
+/* May it hold pages already? Not while those before it are as many as run at once. */
+bool sl_scheduler_may_load(const sl_scheduler *scheduler, const sl_work *work);
+/* Afterwards: it goes on from what was loaded, or, with `more`, waits to be loaded further. */
+void sl_scheduler_loaded(sl_scheduler *scheduler, sl_work *work, const sl_load *load, bool more);
 /* Ends all works with an error (the device is gone). */
 void sl_scheduler_fail_all(sl_scheduler *scheduler, const sl_error *error);
 

@@ -8,6 +8,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -689,6 +692,15 @@ static const sl_backend_functions functions = {
     .destroy = destroy,
 };
 
+/* Plain kernels use the C library's functions, whose last bits are its own. */
+static const char *numerics(void) {
+#ifdef __GLIBC__
+    return gnu_get_libc_version();
+#else
+    return NULL;
+#endif
+}
+
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
     cpu_backend *cpu = sl_alloc_zero(1, sizeof *cpu);
     if (!cpu) {
@@ -714,6 +726,7 @@ int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backen
     snprintf(cpu->description, sizeof cpu->description, "%s, %d thread%s", sl_isa_name(cpu->base.options.isa),
              (int)cpu->base.options.threads, cpu->base.options.threads == 1 ? "" : "s");
     cpu->base.description = cpu->description;
+    cpu->base.numerics = numerics();
     *backend = &cpu->base;
     return SL_OK;
 }

@@ -748,9 +748,8 @@ static const int32_t *tokens(sl_executor *executor) {
     return executor->stages[waited_for(executor)].tokens;
 }
 
-/* ---- for tests ---- */
+/* ---- pools ---- */
 
-/* Bytes of a pool. */
 typedef struct range {
     sl_pool_kind pool;
     uint64_t offset, bytes;
