@@ -29,6 +29,11 @@ typedef struct text_list {
     int count;
 } text_list;
 
+typedef struct bias_list {
+    sluice_logit_bias items[LIST_ITEMS];
+    int count;
+} bias_list;
+
 typedef struct settings {
     bool help, verbose;
     /* the engine */
@@ -40,8 +45,9 @@ typedef struct settings {
     const char *prompt, *file, *system, *output;
     bool special, bos, ids;
     /* generation */
-    int32_t predict, top_k;
-    double temperature, top_p, min_p, repeat_penalty;
+    int32_t predict, top_k, repeat_last;
+    double temperature, top_p, min_p, typical, repeat_penalty, presence_penalty, frequency_penalty;
+    bias_list biases;
     uint64_t seed;
     text_list stops;
     bool ignore_eos;

@@ -190,7 +190,15 @@ void sampling_options(const settings *s, sluice_request_options *options) {
     options->top_k = s->top_k;
     options->top_p = (float)s->top_p;
     options->min_p = (float)s->min_p;
-    options->repetition_penalty = (float)s->repeat_penalty;
+    options->typical_p = (float)s->typical;
+    if (s->repeat_last != 0) { /* which to the library means the usual number */
+        options->repetition_penalty = (float)s->repeat_penalty;
+        options->presence_penalty = (float)s->presence_penalty;
+        options->frequency_penalty = (float)s->frequency_penalty;
+        options->penalty_tokens = s->repeat_last;
+    }
+    options->logit_bias = s->biases.items;
+    options->logit_bias_count = (size_t)s->biases.count;
     options->seed = s->seed;
     options->stops = s->stops.items;
     options->stop_count = (size_t)s->stops.count;

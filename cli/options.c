@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, CHOICE } option_kind;
+typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, BIASES, CHOICE } option_kind;
 
 typedef struct option {
     unsigned commands;
@@ -90,8 +90,18 @@ static const option OPTIONS[] = {
      "sample from the likeliest that add up to P; 1: all"},
     {IN_GENERATE, "--min-p", "P", REAL, AT(min_p), "0.05", 0, 1,
      "leave out what is less than P times the likeliest"},
+    {IN_GENERATE, "--typical", "P", REAL, AT(typical), "1", 0, 1,
+     "sample from the most typical that add up to P; 1: all"},
     {IN_GENERATE, "--repeat-penalty", "R", REAL, AT(repeat_penalty), "1", 0, 1000,
-     "of the last 64 tokens; 1: none"},
+     "divides or multiplies logits of tokens seen; 1: none"},
+    {IN_GENERATE, "--presence-penalty", "A", REAL, AT(presence_penalty), "0", -1e6, 1e6,
+     "taken from logits of generated tokens; 0: none"},
+    {IN_GENERATE, "--frequency-penalty", "A", REAL, AT(frequency_penalty), "0", -1e6, 1e6,
+     "the same, for each time that they came; 0: none"},
+    {IN_GENERATE, "--repeat-last-n", "N", NUMBER, AT(repeat_last), "64", -1, INT_MOST,
+     "tokens that penalties look at; 0: none, -1: all"},
+    {IN_GENERATE, "-l --logit-bias", "ID(+|-)BIAS", BIASES, AT(biases), NULL, 0, 0,
+     "add to a token's logit (-inf: never it); may be given several times"},
     {IN_GENERATE, "-s --seed", "N", SIZE, AT(seed), "0", 0, 0,
      "of sampling: the same seed gives the same text"},
     {IN_GENERATE, "-r --stop", "TEXT", TEXTS, AT(stops), NULL, 0, 0,
@@ -316,6 +326,24 @@ static bool is_choice(const char *choices, const char *text) {
     return false;
 }
 
+/* A token's id and, with its sign, what is added to the logit: "15043+1.5", "15043-inf". */
+static bool parse_bias(const char *text, bias_list *list) {
+    char *stop;
+    errno = 0;
+    const long long token = strtoll(text, &stop, 10);
+    if (*text < '0' || *text > '9' || errno || token > INT32_MAX || (*stop != '+' && *stop != '-') ||
+        list->count == LIST_ITEMS) {
+        return false;
+    }
+    const char *number = stop;
+    const float bias = strtof(number, &stop);
+    if (stop == number || *stop || !(bias < INFINITY)) {
+        return false;
+    }
+    list->items[list->count++] = (sluice_logit_bias){(int32_t)token, bias};
+    return true;
+}
+
 static bool set_value(const option *o, const char *text, settings *settings) {
     void *at = (char *)settings + o->offset;
     text_list *list = at;
@@ -338,6 +366,8 @@ static bool set_value(const option *o, const char *text, settings *settings) {
         }
         list->items[list->count++] = text;
         return true;
+    case BIASES:
+        return parse_bias(text, at);
     case CHOICE:
         *(const char **)at = text;
         return is_choice(o->argument, text);
@@ -358,6 +388,9 @@ static int wrong_value(const command *command, const option *o, const char *name
         snprintf(wanted, sizeof wanted, "a whole number, with K, M, G or T for multiples of 1024");
     } else if (o->kind == CHOICE) {
         snprintf(wanted, sizeof wanted, "%s", o->argument);
+    } else if (o->kind == BIASES) {
+        snprintf(wanted, sizeof wanted, "a token's id and what is added, as in 13-2.5, at most %d times",
+                 LIST_ITEMS);
     } else if (o->kind == TEXTS) {
         snprintf(wanted, sizeof wanted, "at most %d times a text", LIST_ITEMS);
     }
