@@ -515,7 +515,8 @@ static void messages_are_checked(void **state) {
 static void messages_become_uniform(void **state) {
     (void)state;
     json_t *list =
-        json_loads("[{\"role\":\"developer\",\"content\":\"d\",\"extra\":1},"
+        json_loads("[{\"role\":\"developer\",\"content\":\"d\",\"extra\":1,\"tool_calls\":[7],"
+                   "\"reasoning\":8,\"tool_call_id\":9},"
                    "{\"role\":\"user\",\"name\":\"n\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
                    "{\"type\":\"input_text\",\"text\":\"b\"}]},"
                    "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\",\"tool_calls\":["
