@@ -316,15 +316,23 @@ static bool copy(json_t *to, const json_t *from, const char *name, const char *a
     return !value || json_object_set(to, as, (json_t *)(uintptr_t)value) == 0;
 }
 
+/* Only members that were checked for the role. */
 static json_t *uniform_message(const json_t *message) {
+    const role *role = role_of(message);
+    const bool assistant = role->check == check_assistant;
+    const json_t *content = given(message, "content"),
+                 *calls = assistant ? given(message, "tool_calls") : NULL;
     json_t *out = json_object();
-    const json_t *content = given(message, "content"), *calls = given(message, "tool_calls");
     content = content ? content : given(message, "refusal");
-    bool made = set(out, "role", json_string(role_of(message)->template_name)) &&
-                set(out, "content", joined_content(content)) && copy(out, message, "name", "name") &&
-                copy(out, message, "tool_call_id", "tool_call_id") &&
-                copy(out, message, "reasoning", "reasoning_content") &&
-                copy(out, message, "reasoning_content", "reasoning_content");
+    bool made = set(out, "role", json_string(role->template_name)) &&
+                set(out, "content", joined_content(content)) && copy(out, message, "name", "name");
+    if (made && role->check == check_tool) {
+        made = copy(out, message, "tool_call_id", "tool_call_id");
+    }
+    if (made && assistant) {
+        made = copy(out, message, "reasoning", "reasoning_content") &&
+               copy(out, message, "reasoning_content", "reasoning_content");
+    }
     if (made && json_array_size(calls)) {
         made = set(out, "tool_calls", uniform_calls(calls));
     }

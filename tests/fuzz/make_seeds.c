@@ -50,6 +50,12 @@ int main(int count, char **arguments) {
         "{%- for m in messages if m.role != 'system' %}{{ loop.index0 ~ m['content'] | trim }}{% else %}-{% "
         "endfor %}"
         "{% macro f(x, y=2) %}{{ x + y }}{% endmacro %}{% set n = namespace(a=1) %}{{ f(i)[::-1] }}";
+    static const char body[] =
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
+        "\"\\ud83e\\udd17\"}]},"
+        "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\","
+        "\"arguments\":\"{}\"}}]}],\"temperature\":0.5,\"max_tokens\":3,\"stop\":[\"x\"],\"a\":-1e-7}";
     static const float values[8] = {1};
     if (count != 2) {
         return 2;
@@ -65,6 +71,7 @@ int main(int count, char **arguments) {
     write_seed(folder, "fuzz_safetensors", file.data, file.size);
     write_seed(folder, "fuzz_tokenizer", tokenizer, sizeof tokenizer - 1);
     write_seed(folder, "fuzz_template", template, sizeof template - 1);
+    write_seed(folder, "fuzz_body", body, sizeof body - 1);
     free(file.data);
     return write_gguf(folder) ? 1 : 0;
 }
