@@ -13,6 +13,7 @@
 /* JSON and texts are borrowed from the body; NULL: not given. */
 typedef struct anthropic_fields {
     const json_t *system, *messages, *tools, *tool_choice, *thinking, *output_config, *stops;
+    json_t *functions; /* of the tools, as chat tools; of the handler, which releases it */
     const char *thinking_type, *display, *effort;
     int64_t max_tokens, budget; /* -1: not given */
     double temperature;
@@ -57,32 +58,17 @@ static bool is(const json_t *value, const char *word) {
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-/* Tools of the client's own have an input_schema and the type "custom" or none. Those of other types run on
- * Anthropic's servers or are known to its models alone; they are passed over. */
+/* Calls are not there yet; where nothing is generated, tools are part of what is counted. */
 static int check_tools(const anthropic_fields *f, http_error *error) {
     const json_t *choice = json_object_get(f->tool_choice, "type");
-    size_t functions = 0;
-    for (size_t i = 0; i < json_array_size(f->tools); i++) {
-        const json_t *tool = json_array_get(f->tools, i), *type = json_object_get(tool, "type");
-        if (!json_is_object(tool) || (type && !json_is_string(type) && !json_is_null(type))) {
-            return body_refuse(error, "tools", "tools.%zu: must be an object, and its type a string", i);
-        }
-        if (json_is_string(type) && !is(type, "custom")) {
-            continue;
-        }
-        if (!json_is_string(json_object_get(tool, "name"))) {
-            return body_refuse(error, "tools", "tools.%zu.name: must be a string", i);
-        }
-        functions++;
-    }
     if (f->tool_choice && !is(choice, "auto") && !is(choice, "any") && !is(choice, "tool") &&
         !is(choice, "none")) {
         return body_refuse(error, "tool_choice", "tool_choice.type: must be auto, any, tool or none");
     }
-    if (is(choice, "none") || f->counts) {
+    if (f->counts || is(choice, "none")) {
         return 0;
     }
-    if (functions > 0) {
+    if (json_array_size(f->functions) > 0) {
         return body_refuse(error, "tools",
                            "tools: calls of tools are not supported; tool_choice of the type none is");
     }
@@ -105,6 +91,7 @@ static int check_stops(const json_t *stops, http_error *error) {
     return 0;
 }
 
+/* On failure too, f->functions is the caller's. */
 static int read_fields(const json_t *body, anthropic_fields *f, http_error *error) {
     if (READ(body, "", FIELDS, f, error) || READ(f->thinking, "thinking.", THINKING_FIELDS, f, error) ||
         READ(f->output_config, "output_config.", OUTPUT_FIELDS, f, error)) {
@@ -116,7 +103,10 @@ static int read_fields(const json_t *body, anthropic_fields *f, http_error *erro
     if (f->max_tokens < 0 && !f->counts) {
         return body_refuse(error, "max_tokens", "max_tokens: is required, a whole number of at least 1");
     }
-    return check_stops(f->stops, error) || check_tools(f, error) ? -1 : 0;
+    return check_stops(f->stops, error) || convert_anthropic_tools(f->tools, &f->functions, error) ||
+                   check_tools(f, error)
+               ? -1
+               : 0;
 }
 
 /* Options of the template; NULL without memory. */
@@ -130,6 +120,9 @@ static json_t *template_options(const anthropic_fields *f, bool continues) {
         (strcmp(f->thinking_type, "enabled") == 0 || strcmp(f->thinking_type, "disabled") == 0)) {
         made = made && json_object_set_new(all, "enable_thinking",
                                            json_boolean(strcmp(f->thinking_type, "enabled") == 0)) == 0;
+    }
+    if (json_array_size(f->functions) > 0 && !is(json_object_get(f->tool_choice, "type"), "none")) {
+        made = made && json_object_set(all, "tools", f->functions) == 0;
     }
     if (continues) {
         made = made && json_object_set_new(all, "continue_final_message", json_true()) == 0;
@@ -240,6 +233,7 @@ static void create(exchange *x, void *context) {
     if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
+    json_decref(f.functions);
 }
 
 static void count(exchange *x, void *context) {
@@ -254,6 +248,7 @@ static void count(exchange *x, void *context) {
         reply_json(x, json_pack("{s:I}", "input_tokens", (json_int_t)tokens));
     }
     generation_discard(g);
+    json_decref(f.functions);
 }
 
 static const route ROUTES[] = {

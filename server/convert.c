@@ -173,7 +173,15 @@ void list_discard(message_list *list) {
     *list = (message_list){0};
 }
 
-/* ---- options of templates ---- */
+/* ---- tools and options of templates ---- */
+
+bool tools_add(json_t *functions, json_t *name, json_t *description, json_t *parameters) {
+    json_t *function = json_pack("{s:O, s:O*, s:O*}", "name", name, "description",
+                                 json_is_null(description) ? NULL : description, "parameters",
+                                 json_is_null(parameters) ? NULL : parameters);
+    return json_array_append_new(functions,
+                                 json_pack("{s:s, s:o}", "type", "function", "function", function)) == 0;
+}
 
 bool convert_effort(json_t *options, const char *effort) {
     if (strcmp(effort, "none") == 0) {

@@ -275,3 +275,29 @@ int convert_anthropic(const json_t *system, const json_t *turns, json_t **messag
     }
     return list_finish(&r.list, messages, error);
 }
+
+/* A tool of the client's own has the type "custom" or none. */
+int convert_anthropic_tools(const json_t *tools, json_t **functions, http_error *error) {
+    *functions = json_array();
+    int failed = *functions ? 0 : error_no_memory(error);
+    for (size_t i = 0; !failed && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *type = json_object_get(tool, "type");
+        json_t *name = json_object_get(tool, "name");
+        const bool untyped = !type || json_is_null(type);
+        if (!json_is_object(tool) || (!untyped && !json_is_string(type))) {
+            failed = body_refuse(error, "tools", "tools[%zu]: must be an object, and its type a string", i);
+        } else if (!untyped && strcmp(json_string_value(type), "custom") != 0) {
+            continue;
+        } else if (!json_is_string(name)) {
+            failed = body_refuse(error, "tools", "tools[%zu].name: must be a string", i);
+        } else if (!tools_add(*functions, name, json_object_get(tool, "description"),
+                              json_object_get(tool, "input_schema"))) {
+            failed = error_no_memory(error);
+        }
+    }
+    if (failed) {
+        json_decref(*functions);
+        *functions = NULL;
+    }
+    return failed;
+}

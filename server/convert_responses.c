@@ -186,3 +186,28 @@ int convert_responses(const json_t *instructions, const json_t *input, json_t **
     }
     return list_finish(&r.list, messages, error);
 }
+
+int convert_responses_tools(const json_t *tools, json_t **functions, http_error *error) {
+    *functions = json_array();
+    int failed = *functions ? 0 : error_no_memory(error);
+    for (size_t i = 0; !failed && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        json_t *name = json_object_get(tool, "name");
+        if (!type) {
+            failed = body_refuse(error, "tools", "tools[%zu]: must be an object with a type", i);
+        } else if (strcmp(type, "function") != 0) {
+            continue;
+        } else if (!json_is_string(name)) {
+            failed = body_refuse(error, "tools", "tools[%zu].name: must be a string", i);
+        } else if (!tools_add(*functions, name, json_object_get(tool, "description"),
+                              json_object_get(tool, "parameters"))) {
+            failed = error_no_memory(error);
+        }
+    }
+    if (failed) {
+        json_decref(*functions);
+        *functions = NULL;
+    }
+    return failed;
+}

@@ -29,6 +29,9 @@ size_t list_call_count(const json_t *message);
 int list_finish(message_list *list, json_t **messages, http_error *error);
 void list_discard(message_list *list);
 
+/* Appends one chat tool to an array; description and parameters may be NULL. False: no memory. */
+bool tools_add(json_t *functions, json_t *name, json_t *description, json_t *parameters);
+
 /* The entry of a NULL-terminated list that equals `name`, NULL when there is none. Messages name types with
  * these, not with words of the body. */
 const char *known_name(const char *const *names, const char *name);

@@ -89,42 +89,20 @@ static int read_include(responses_fields *f, http_error *error) {
     return 0;
 }
 
-/* Functions of the list; -1 with *error. Tools of other types are for servers that have them, and clients
- * offer them to any: they are passed over. */
-static int64_t count_functions(const json_t *tools, http_error *error) {
-    int64_t count = 0;
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i), *type = json_object_get(tool, "type");
-        if (!json_is_string(type)) {
-            return body_refuse(error, "tools", "tools[%zu] must be an object with a type", i);
-        }
-        if (is(type, "function")) {
-            if (!json_is_string(json_object_get(tool, "name"))) {
-                return body_refuse(error, "tools", "tools[%zu].name must be a string", i);
-            }
-            count++;
-        }
-    }
-    return count;
-}
-
-static int check_tools(const responses_fields *f, http_error *error) {
+/* Calls are not there yet; `counts`: none is asked for, and the functions are part of what is counted. */
+static int check_tools(const responses_fields *f, bool counts, http_error *error) {
     const json_t *choice = f->tool_choice;
-    const int64_t functions = count_functions(f->tools, error);
-    if (functions < 0) {
-        return -1;
-    }
-    if (is(choice, "none")) {
-        return 0;
-    }
     const bool allowed = json_is_object(choice) && is(json_object_get(choice, "type"), "allowed_tools");
     const json_t *mode = allowed ? json_object_get(choice, "mode") : choice;
-    if (mode && !is(mode, "auto") && !is(mode, "required") &&
+    if (mode && !is(mode, "none") && !is(mode, "auto") && !is(mode, "required") &&
         !(json_is_object(mode) && json_is_string(json_object_get(mode, "type")))) {
         return body_refuse(error, "tool_choice",
                            "tool_choice must be \"none\", \"auto\", \"required\" or an object with a type");
     }
-    if (functions > 0) {
+    if (counts || is(mode, "none")) {
+        return 0;
+    }
+    if (json_array_size(f->functions) > 0) {
         return body_refuse(error, "tools",
                            "tools: calls of functions are not supported; tool_choice \"none\" is");
     }
@@ -134,7 +112,8 @@ static int check_tools(const responses_fields *f, http_error *error) {
                              "tool_choice asks for a call, but there is no function to call");
 }
 
-static int read_fields(const json_t *body, responses_fields *f, http_error *error) {
+/* On failure too, f->functions is the caller's. */
+static int read_fields(const json_t *body, bool counts, responses_fields *f, http_error *error) {
     *f = (responses_fields){.parallel_tool_calls = true,
                             .store = true,
                             .max_output_tokens = -1,
@@ -143,19 +122,37 @@ static int read_fields(const json_t *body, responses_fields *f, http_error *erro
     return READ(body, "", FIELDS, f, error) || READ(f->reasoning, "reasoning.", REASONING_FIELDS, f, error) ||
                    READ(f->text, "text.", TEXT_FIELDS, f, error) ||
                    READ(f->stream_options, "stream_options.", STREAM_FIELDS, f, error) ||
-                   read_include(f, error) || check_tools(f, error)
+                   read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||
+                   check_tools(f, counts, error)
                ? -1
                : 0;
 }
 
+/* Options of the template; NULL without memory. */
+static json_t *template_options(const responses_fields *f) {
+    json_t *all = json_object();
+    bool made = all != NULL;
+    if (f->effort) {
+        made = made && convert_effort(all, f->effort);
+    }
+    if (json_array_size(f->functions) > 0 && !is(f->tool_choice, "none")) {
+        made = made && json_object_set(all, "tools", f->functions) == 0;
+    }
+    if (!made) {
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
+}
+
 static int add_prompt(generation *g, const responses_fields *f, http_error *error) {
-    json_t *messages = NULL, *kwargs = NULL;
+    json_t *messages = NULL;
     if (convert_responses(f->instructions, f->input, &messages, error)) {
         return -1;
     }
-    if (f->effort && (!(kwargs = json_object()) || !convert_effort(kwargs, f->effort))) {
+    json_t *kwargs = template_options(f);
+    if (!kwargs) {
         json_decref(messages);
-        json_decref(kwargs);
         return error_no_memory(error);
     }
     return api_add_messages(g, messages, kwargs, "input", error);
@@ -165,6 +162,7 @@ static responses_state *create_state(const responses_fields *f) {
     responses_state *s = calloc(1, sizeof *s);
     if (s) {
         s->fields = *f;
+        s->fields.functions = NULL;
         make_id("resp_", s->id);
         make_id("rs_", s->reasoning_id);
         make_id("msg_", s->message_id);
@@ -194,10 +192,10 @@ static int start(generation *g, const responses_fields *f, http_error *error) {
 /* ---- handlers ---- */
 
 /* NULL: the exchange has its answer. */
-static generation *open_request(server *s, exchange *x, responses_fields *f) {
+static generation *open_request(server *s, exchange *x, bool counts, responses_fields *f) {
     http_error error;
     json_t *body = NULL;
-    if (openai_open(s, x, &body, &error) || read_fields(body, f, &error)) {
+    if (openai_open(s, x, &body, &error) || read_fields(body, counts, f, &error)) {
         json_decref(body);
         exchange_fail(x, &error);
         return NULL;
@@ -210,19 +208,20 @@ static generation *open_request(server *s, exchange *x, responses_fields *f) {
 }
 
 static void create(exchange *x, void *context) {
-    responses_fields f;
+    responses_fields f = {0};
     http_error error;
-    generation *g = open_request(context, x, &f);
+    generation *g = open_request(context, x, false, &f);
     if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
+    json_decref(f.functions);
 }
 
 static void count_input(exchange *x, void *context) {
-    responses_fields f;
+    responses_fields f = {0};
     http_error error;
     size_t count;
-    generation *g = open_request(context, x, &f);
+    generation *g = open_request(context, x, true, &f);
     if (g && add_prompt(g, &f, &error)) {
         exchange_fail(x, &error);
     } else if (g) {
@@ -231,6 +230,7 @@ static void count_input(exchange *x, void *context) {
             x, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)count));
     }
     generation_discard(g);
+    json_decref(f.functions);
 }
 
 static void stored(exchange *x, void *context) {

@@ -8,6 +8,7 @@
 typedef struct responses_fields {
     const json_t *input, *instructions, *tools, *tool_choice, *metadata, *include, *reasoning, *text,
         *stream_options;
+    json_t *functions; /* of the tools, as chat tools; of the handler, which releases it */
     const char *effort, *summary, *verbosity, *truncation;
     const char *user, *safety_identifier, *prompt_cache_key, *prompt_cache_retention, *service_tier;
     bool parallel_tool_calls, store;
