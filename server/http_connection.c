@@ -208,6 +208,9 @@ static bool grow_body(exchange *exchange, size_t length) {
     return true;
 }
 
+/* Bytes of a body beyond the limit that are read over TLS. */
+static const uint64_t OVER_TLS = 64 << 20;
+
 /* libmicrohttpd takes no answer in the middle of a body. This one goes straight to the socket, which has
  * nothing else to send then, and the connection is closed behind it. */
 static void send_raw(const connection *connection, const char *id, const route *route,
@@ -246,7 +249,7 @@ static enum MHD_Result on_body(exchange *exchange, const char *data, size_t *len
          * away. */
         exchange->refusal = error;
         exchange->close = exchange->discard = true;
-        if (exchange->read / 2 > limit) {
+        if (exchange->read > limit && exchange->read - limit > OVER_TLS) {
             return MHD_NO;
         }
     }
@@ -287,7 +290,9 @@ static enum MHD_Result on_whole(exchange *exchange) {
         dispatch(connection, exchange);
     }
     pthread_mutex_lock(&exchange->lock);
-    if (connection->left && exchange->stage == UNANSWERED && !exchange->left) {
+    const bool unfinished =
+        exchange->stage == UNANSWERED || (exchange->stage == STREAMING && !exchange->ended);
+    if (connection->left && unfinished && !exchange->left) {
         pthread_mutex_unlock(&exchange->lock);
         http_exchange_leave(exchange);
         pthread_mutex_lock(&exchange->lock);
@@ -352,6 +357,7 @@ static void on_end(void *context, struct MHD_Connection *mhd, void **request,
     connection->exchange = NULL;
     connection->received = http_connection_received(connection);
     enter(connection, IDLE);
+    connection->flushing = http_connection_unsent(connection);
     if (exchange->begun) {
         record.id = exchange->id;
         record.method = exchange->method;

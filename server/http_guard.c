@@ -204,6 +204,7 @@ void http_guard(exchange *exchange) {
     const bool open = exchange->options || (exchange->route && exchange->route->open);
     if (options->key_count && !key_allowed(exchange) && !open) {
         exchange->close = true;
+        exchange_add_header(exchange, "WWW-Authenticate", "Bearer");
         refuse(exchange, 401, "a valid key is needed: Authorization: Bearer KEY, or x-api-key");
         return;
     }

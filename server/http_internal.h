@@ -97,6 +97,7 @@ struct connection {
     bool begun;     /* PARKED: something has arrived */
     bool suspended; /* in libmicrohttpd */
     bool left;      /* the client has closed its end */
+    bool flushing;  /* IDLE: the kernel still has some of the last answer */
     bool linger;    /* it may still be sending when we close */
 };
 
@@ -169,6 +170,7 @@ struct http_server {
     atomic_bool draining, stopping;
     atomic_size_t open, connection_count;
     double now, paused_until, next_sweep;
+    size_t most_connections; /* since memory was last given back */
     connection *connections;
     connection *adding; /* the one in MHD_add_connection */
     char peeked[PEEKED + 1];
@@ -247,6 +249,8 @@ void http_wake(http_server *server);
 void http_connection_free(connection *connection);
 /* Keeps a second descriptor of a socket that is about to be closed, and reads it empty. */
 void http_connection_linger(connection *connection, int fd);
+/* Whether the kernel has bytes that the peer has not taken. */
+bool http_connection_unsent(const connection *connection);
 /* Bytes that have come (TCP), 0 when the socket does not say. */
 uint64_t http_connection_received(const connection *connection);
 

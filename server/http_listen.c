@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +48,10 @@ static void add_listener(http_server *server, int fd, bool tls) {
         made->loopback = IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
         port = ntohs(six->sin6_port);
     }
+    /* Inherited by what is accepted. What a slow reader does not take stays with its exchange, where it is
+     * counted. */
+    const int unsent = 128 * 1024;
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
     made->tcp = address.ss_family == AF_INET || address.ss_family == AF_INET6;
     server->port = server->port ? server->port : port;
 }

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
+#include <malloc.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, ACCEPTED_AT_ONCE = 64 };
+enum { EVENTS = 256, ACCEPTED_AT_ONCE = 64, MANY_CONNECTIONS = 1000 };
 
 /* Seconds for which a refused client may go on sending, and for which nothing is accepted without
  * descriptors. */
@@ -263,27 +265,36 @@ static void pause_listeners(http_server *server, bool pause) {
 
 /* Closes the connection that has been without a request for longest, to make room; false when there is none.
  */
-static bool evict(http_server *server) {
+static void evict(http_server *server) {
     connection *oldest = NULL;
     for (connection *one = server->connections; one; one = one->next) {
         const bool idle =
             (one->phase == PARKED && !one->begun) || one->phase == IDLE || one->phase == LINGERING;
-        if (idle && !one->left && (!oldest || one->since < oldest->since)) {
+        if (idle && !one->left && one->since < server->now && (!oldest || one->since < oldest->since)) {
             oldest = one;
         }
     }
-    if (!oldest) {
-        return false;
+    if (oldest) {
+        oldest->left = true; /* libmicrohttpd's are closed a moment later: not chosen twice */
+        close_any(oldest);
     }
-    oldest->left = true; /* libmicrohttpd's are closed a moment later: not chosen twice */
-    close_any(oldest);
-    return true;
 }
 
-static void no_room(http_server *server) {
+/* Whether somebody waits and there is room again at once. Else the listeners wait until a connection is gone,
+ * or a moment: without descriptors they would be ready for ever. */
+static bool make_room(http_server *server, const listener *listener) {
+    struct pollfd waiting = {.fd = listener->fd, .events = POLLIN};
+    if (poll(&waiting, 1, 0) <= 0) {
+        return false; /* nobody has to go yet */
+    }
+    const size_t before = atomic_load(&server->connection_count);
     evict(server);
+    if (atomic_load(&server->connection_count) < before) {
+        return true;
+    }
     pause_listeners(server, true);
     server->paused_until = server->now + PAUSE_SECONDS;
+    return false;
 }
 
 static void add_connection(http_server *server, const listener *listener, int fd) {
@@ -313,16 +324,17 @@ static void add_connection(http_server *server, const listener *listener, int fd
 
 static void accept_some(http_server *server, listener *listener) {
     for (int i = 0; i < ACCEPTED_AT_ONCE && listener->fd >= 0 && !listener->paused; i++) {
-        if (atomic_load(&server->connection_count) >= server->options.connections) {
-            no_room(server);
+        if (atomic_load(&server->connection_count) >= server->options.connections &&
+            !make_room(server, listener)) {
             return;
         }
         const int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             add_connection(server, listener, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            no_room(server);
-            return;
+            if (!make_room(server, listener)) {
+                return;
+            }
         } else if (errno != ECONNABORTED && errno != EINTR) {
             return; /* EAGAIN, or a network's own errors, which come with the next connection again */
         }
@@ -347,11 +359,17 @@ static bool stalled(connection *connection) {
     http_server *server = connection->server;
     bool nothing;
     const uint64_t taken = taken_by_peer(connection, &nothing);
+    connection->flushing &= !nothing;
     if (taken != connection->taken || (nothing && connection->suspended)) {
         connection->taken = taken;
         connection->since = server->now;
     }
     return server->now - connection->since > server->options.stall_seconds;
+}
+
+bool http_connection_unsent(const connection *connection) {
+    int queued = 0;
+    return ioctl(connection->fd, SIOCOUTQ, &queued) == 0 && queued > 0;
 }
 
 static bool too_late(connection *connection) {
@@ -361,7 +379,7 @@ static bool too_late(connection *connection) {
     case PARKED:
         return passed > (connection->begun ? server->options.header_seconds : server->options.idle_seconds);
     case IDLE:
-        return passed > server->options.idle_seconds;
+        return connection->flushing ? stalled(connection) : passed > server->options.idle_seconds;
     case HEADERS:
         return passed > server->options.header_seconds;
     case BODY:
@@ -380,15 +398,25 @@ static void sweep(http_server *server) {
     for (connection *one = server->connections, *next; one; one = next) {
         next = one->next;
         if (too_late(one)) {
-            if (one->phase == SENDING) { /* what the kernel still holds for it goes too */
+            if (one->phase == PARKED && one->begun && !one->tls) {
+                http_error error;
+                http_error_set(&error, 408, "the request's headers did not come in time");
+                refuse_parked(one, &error);
+                continue;
+            }
+            if (one->phase == SENDING || one->flushing) { /* what the kernel still holds for it goes too */
                 const struct linger now = {.l_onoff = 1};
                 setsockopt(one->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
             }
             close_any(one);
         }
     }
-    if (server->paused_until <= server->now) {
-        pause_listeners(server, false);
+    /* Thousands of pools lie between what others allocated: what they were goes back to the system. */
+    const size_t count = atomic_load(&server->connection_count);
+    server->most_connections = count > server->most_connections ? count : server->most_connections;
+    if (server->most_connections >= MANY_CONNECTIONS && count < server->most_connections / 4) {
+        server->most_connections = count;
+        malloc_trim(0);
     }
 }
 
@@ -482,13 +510,16 @@ void *http_thread(void *argument) {
         watch(server, server->listeners[i].fd, &server->listeners[i], EPOLLIN);
     }
     while (!atomic_load(&server->stopping)) {
-        const bool timed = server->connections || server->paused_until > 0;
+        const bool timed = server->connections || server->paused_until > server->now;
         take_events(server, wait == 0 ? 0 : timed ? (int)(ticks * 1000) : -1);
         take_ready(server);
         if (atomic_load(&server->draining) && !server->drained) {
             drain(server);
         }
         wait = run_daemons(server);
+        if (server->paused_until <= server->now) {
+            pause_listeners(server, false);
+        }
         if (server->now >= server->next_sweep) {
             sweep(server);
             server->next_sweep = server->now + ticks;

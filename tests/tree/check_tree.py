@@ -29,6 +29,7 @@ EXCEPTIONS = {
     ("parameters", "include/sluice.h", "sluice_detokenize"): "list in and text out are a pair each",
     ("parameters", "src/api.c", "sluice_tokenize"): "as in sluice.h",
     ("parameters", "src/api.c", "sluice_detokenize"): "as in sluice.h",
+    ("parameters", "server/http_connection.c", "on_request"): "libmicrohttpd's MHD_AccessHandlerCallback",
 }
 
 # Headers that are no unit of their own: bodies that each CPU tier compiles with its own vector type and macros. The
