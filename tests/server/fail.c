@@ -135,7 +135,7 @@ WRAP(int, socket, (int domain, int type, int protocol), (domain, type, protocol)
 WRAP(int, eventfd, (unsigned value, int flags), (value, flags), FAIL_OPEN, EMFILE, -1)
 
 static mode_t mode_of(int flags, va_list list) {
-    return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
+    return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
 }
 
 #define WRAP_OPEN(name)                                                                                      \
