@@ -48,7 +48,10 @@ static int print_tokens(const settings *settings, const sluice_model *model, con
 
 static int open_text(const settings *settings, session *session) {
     sluice_error error;
-    return sluice_model_open_text(settings->model, &session->model, &error) ? fail_with(&error) : DONE;
+    char path[DATA_PATH_SIZE];
+    return sluice_model_open_text(model_path(settings->model, path), &session->model, &error)
+               ? fail_with(&error)
+               : DONE;
 }
 
 int tokenize_command(const settings *settings) {
