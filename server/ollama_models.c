@@ -1,5 +1,4 @@
 /* Ollama's routes that tell of models and of the server. */
-#define _GNU_SOURCE
 #include "ollama.h"
 
 #include "convert.h"

@@ -1,5 +1,4 @@
 /* What Ollama's API writes: objects, one a line in a stream. */
-#define _GNU_SOURCE
 #include "ollama.h"
 
 #include "pump.h"
