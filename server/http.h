@@ -103,8 +103,9 @@ int exchange_key(const exchange *exchange); /* index of the key it came with; -1
 exchange *exchange_retain(exchange *exchange);
 /* The last reference of an unanswered exchange answers 500. */
 void exchange_release(exchange *exchange);
-/* Called at most once, from any thread and possibly at once, when the client left before its answer was
- * complete; not after exchange_end or a reply was taken. It must not wait. */
+/* `gone` is called at most once, from any thread and possibly at once, when the client left before its answer
+ * was complete. It must neither wait nor use the exchange. With `gone` NULL it is not called any more, nor
+ * still running, from the return on. */
 void exchange_on_gone(exchange *exchange, void (*gone)(void *context), void *context);
 /* A header of the answer; before it begins. Copied. */
 void exchange_add_header(exchange *exchange, const char *name, const char *value);

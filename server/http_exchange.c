@@ -364,10 +364,10 @@ void exchange_on_gone(exchange *exchange, void (*gone)(void *context), void *con
         exchange->gone = gone;
         exchange->gone_context = context;
     }
-    pthread_mutex_unlock(&exchange->lock);
-    if (left) {
+    if (left && gone) {
         gone(context);
     }
+    pthread_mutex_unlock(&exchange->lock);
 }
 
 void http_exchange_leave(exchange *exchange) {
@@ -377,8 +377,8 @@ void http_exchange_leave(exchange *exchange) {
     exchange->waiting = false;
     exchange->gone = NULL;
     exchange->data_begin = exchange->data_end = 0;
-    pthread_mutex_unlock(&exchange->lock);
     if (gone) {
         gone(exchange->gone_context);
     }
+    pthread_mutex_unlock(&exchange->lock);
 }

@@ -32,9 +32,10 @@
  *
  * and beside it `left`, set once by the HTTP thread when the connection is lost or the server stops. The
  * first of "answered completely" and "left" wins: what comes after `left` is dropped; `gone` is called when
- * `left` comes first, outside the lock. `waiting` is set by the HTTP thread as it suspends the connection,
- * and taken by whoever has something for it, who then puts the exchange on the server's ready list: many
- * writes, one waking. An exchange that is on the list when its connection dies finds `connection` NULL there.
+ * `left` comes first, under the lock, so that nobody gives up what it uses meanwhile. `waiting` is set by the
+ * HTTP thread as it suspends the connection, and taken by whoever has something for it, who then puts the
+ * exchange on the server's ready list: many writes, one waking. An exchange that is on the list when its
+ * connection dies finds `connection` NULL there.
  *
  * References of an exchange: its connection, all its users together (the handler's call and exchange_retain),
  * the work queue's is the users'; the ready list; the stream that libmicrohttpd reads. Each holds the

@@ -233,6 +233,7 @@ void models_get_status(models *m, size_t index, model_status *status) {
                              .created = s->served.created,
                              .context = loaded ? s->served.context : 0,
                              .trained_context = loaded ? s->served.info.context : 0,
+                             .sequences = loaded ? s->served.sequences : 0,
                              .vocabulary = loaded ? s->served.info.vocabulary : 0,
                              .parameters = loaded ? s->served.info.parameters : 0,
                              .bytes = loaded ? s->served.info.bytes : 0};

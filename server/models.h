@@ -28,6 +28,7 @@ typedef struct model_status {
     bool loaded, loading;
     double created;
     int32_t context, trained_context, vocabulary; /* 0: not loaded yet */
+    int32_t sequences;                            /* that run at once */
     uint64_t parameters, bytes;
 } model_status;
 

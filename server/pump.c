@@ -198,6 +198,7 @@ static void take_token(generation *g, choice *c, const sluice_event *e) {
                     now - (run->last_token > 0 ? run->last_token : g->arrived));
     run->last_token = now;
     c->generated_tokens++;
+    c->cached_tokens = e->reused_tokens;
     if (g->options.logprobs && !add_entry(&c->entries, &run->entry_total, &run->entry_room, c, e)) {
         set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for log-probabilities");
     }
@@ -515,20 +516,33 @@ void pump_destroy(pump *p) {
     free(p);
 }
 
+/* One place, as llama-server shows it. */
+static void describe_place(text *out, size_t index, const generation *g, int32_t context) {
+    text_format(out, "%s{\"id\":%zu,\"n_ctx\":%d,\"is_processing\":%s", index ? "," : "", index, context,
+                g ? "true" : "false");
+    if (g) {
+        text_put(out, ",\"model\":");
+        text_string(out, g->model->id, strlen(g->model->id));
+        text_format(out, ",\"n_prompt_tokens\":%zu,\"request\":\"%s\"", g->choices[0].prompt_tokens,
+                    exchange_id(g->exchange));
+    }
+    text_put(out, "}");
+}
+
 void pump_describe(pump *p, text *out) {
+    model_status status;
     size_t index = 0;
+    models_get_status(p->server->models, 0, &status);
     text_put(out, "[");
     pthread_mutex_lock(&p->mutex);
     for (const generation *g = p->active; g; g = g->next) {
         for (size_t i = 0; i < g->choice_count; i++) {
-            size_t read = 0, total = g->choices[i].prompt_tokens;
-            text_format(out, "%s{\"id\":%zu,\"is_processing\":true,\"model\":", index ? "," : "", index);
-            text_string(out, g->model->id, strlen(g->model->id));
-            text_format(out, ",\"n_ctx\":%d,\"n_prompt_tokens\":%zu,\"request\":\"%s\"}", g->model->context,
-                        total + read, exchange_id(g->exchange));
-            index++;
+            describe_place(out, index++, g, g->model->context);
         }
     }
     pthread_mutex_unlock(&p->mutex);
+    while (index < (size_t)status.sequences) {
+        describe_place(out, index++, NULL, status.context);
+    }
     text_put(out, "]");
 }

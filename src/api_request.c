@@ -489,6 +489,8 @@ static int fill_token(sluice_request *request, sluice_event *event) {
         request->polled_tokens++;
         event->kind = SLUICE_EVENT_TOKEN;
         event->token = request->tokens[i];
+        event->prompt_tokens = request->prompt_tokens;
+        event->reused_tokens = (size_t)request->work.reused;
         fill_logprob(request, &request->generated, i, event);
     }
     return result;
