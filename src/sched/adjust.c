@@ -145,16 +145,16 @@ int sl_adjust_bias(sl_adjust *a, int32_t token, float bias, sl_error *error) {
     if (a->biased == SL_MOST_BIASED) {
         return sl_fail(error, SL_ERR_INVALID, "logit_bias: more than %d tokens", SL_MOST_BIASED);
     }
+    if (!(bias < INFINITY)) {
+        return sl_fail(error, SL_ERR_INVALID, "logit_bias: token %d: %g is neither finite nor -infinity",
+                       token, (double)bias);
+    }
     entry *e = constant_of(a, token, "logit_bias", error);
     if (!e) {
         return SL_ERR_INVALID;
     }
     if (e->biased) {
         return sl_fail(error, SL_ERR_INVALID, "logit_bias: token %d is there twice", token);
-    }
-    if (!(bias < INFINITY)) {
-        return sl_fail(error, SL_ERR_INVALID, "logit_bias: token %d: %g is neither finite nor -infinity",
-                       token, (double)bias);
     }
     e->bias = bias;
     e->biased = true;

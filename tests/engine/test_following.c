@@ -275,6 +275,7 @@ static void live(sluice_engine *engine, bool text, record *r) {
     for (int32_t round = 0; round < 4; round++) {
         for (int32_t s = 0; s < SEQUENCES; s++) {
             const char *const stops[] = {"e", " th"};
+            const sluice_logit_bias biases[] = {{20, 3}, {30, 5}};
             sluice_request_options o = options_of(s + round, 20 + 7 * (size_t)s);
             o.no_text = !text;
             o.ignore_eos = round % 2;
@@ -282,6 +283,10 @@ static void live(sluice_engine *engine, bool text, record *r) {
             o.stop_count = text && round != 3 ? 2 : 0;
             o.temperature = s == 1 ? 0.8f : 0;
             o.seed = (uint64_t)round;
+            o.logit_bias =
+                biases; /* of which steps that follow have to know nothing but the number of tokens */
+            o.logit_bias_count = round < 2 && s == 2 ? 2 : 0;
+            o.minimum = round < 2 ? 9 : 0;
             o.repetition_penalty = round == 2 && s == 0 ? 1.2f : 0;
             o.logits = round == 3 && s == 2 ? SLUICE_LOGITS_LAST : SLUICE_LOGITS_NONE;
             sequences[s] = round ? sequences[s] : open_sequence(engine);

@@ -249,7 +249,7 @@ static void the_most_typical_token_is_drawn(void **state) {
     sluice_request *request = submit(sequence, &o);
     sluice_event event = {.size = sizeof event};
     sluice_error error;
-    int32_t typical = -1, most_likely = -1, others = 0;
+    int32_t typical = -1, most_likely = -1, others = 0, wrong = 0;
     do {
         must(sluice_poll(request, -1, &event, &error), &error, "poll");
         if (event.kind == SLUICE_EVENT_LOGITS) {
@@ -268,13 +268,14 @@ static void the_most_typical_token_is_drawn(void **state) {
                 least = fmin(least, distance);
             }
         } else if (event.kind == SLUICE_EVENT_TOKEN) {
-            assert_int_equal(event.token, typical);
+            wrong += event.token != typical;
             others += typical != most_likely;
         }
     } while (event.kind != SLUICE_EVENT_DONE);
-    assert_true(others > 10);
     sluice_request_release(request);
     sluice_sequence_release(sequence);
+    assert_int_equal(wrong, 0);
+    assert_true(others > 10);
 }
 
 /* ---- what is refused ---- */
@@ -310,8 +311,10 @@ static void wrong_options_are_named(void **state) {
         o.tokens = prompt;
         o.token_count = PROMPT;
         o.generate = 3;
-        assert_int_equal(sluice_submit(sequence, &o, &request, &error), SLUICE_ERR_INVALID);
+        const int result = sluice_submit(sequence, &o, &request, &error);
+        sluice_request_release(request); /* else a failure would leave it running */
         assert_null(request);
+        assert_int_equal(result, SLUICE_ERR_INVALID);
         if (!strstr(error.message, cases[i].message)) {
             fail_msg("\"%s\" expected, got \"%s\"", cases[i].message, error.message);
         }
