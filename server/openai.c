@@ -241,7 +241,8 @@ void openai_write_logprob(text *out, float logprob) {
     if (isnan(logprob)) {
         text_put(out, "null");
     } else {
-        text_real(out, logprob < -9999.0F ? -9999.0 : (double)logprob);
+        /* Nine digits are every float; no more is known. */
+        text_format(out, "%.9g", logprob < -9999.0F ? -9999.0 : (double)logprob);
     }
 }
 
