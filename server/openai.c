@@ -94,7 +94,7 @@ openai_state *openai_state_create(generation *g, const openai_names *names, http
         text_string(&s->head, m->id, strlen(m->id));
         text_format(&s->head, ",\"system_fingerprint\":\"sluice-%s\",\"choices\":[", sluice_version());
         s->choices = calloc(BODY_CHOICES, sizeof *s->choices);
-        s->started = monotonic_seconds();
+        s->started = s->sent = monotonic_seconds();
     }
     if (!s || s->head.failed || !s->choices) {
         no_memory(error);
@@ -241,7 +241,8 @@ void openai_write_logprob(text *out, float logprob) {
     if (isnan(logprob)) {
         text_put(out, "null");
     } else {
-        text_real(out, logprob < -9999.0F ? -9999.0 : (double)logprob);
+        /* Nine digits are every float; no more is known. */
+        text_format(out, "%.9g", logprob < -9999.0F ? -9999.0 : (double)logprob);
     }
 }
 

@@ -20,7 +20,8 @@ typedef struct openai_state {
     text *echoes;        /* completions: [echo_count] texts of the prompts; NULL: no echo */
     size_t echo_count;
     openai_progress *choices; /* [prompts of one request and choices of each], room for all there may be */
-    double started;           /* seconds of the monotonic clock */
+    double started,
+        sent; /* seconds of the monotonic clock: the request, and the last event (where that matters) */
 } openai_state;
 
 typedef struct openai_names {

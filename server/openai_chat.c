@@ -1,6 +1,7 @@
 /* POST /v1/chat/completions. */
 #include "messages.h"
 #include "openai.h"
+#include "pump.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -176,6 +177,15 @@ static void write_entry(text *out, const generation *g, const choice *c, const t
     text_put(out, "]}");
 }
 
+/* Tokens of the content among `count` entries. */
+static size_t shown_entries(const choice *c, size_t first, size_t count) {
+    size_t shown = 0;
+    for (size_t i = first; i < first + count; i++) {
+        shown += !c->entries[i].reasoning;
+    }
+    return shown;
+}
+
 /* Of the tokens of the content; thinking has none. */
 static void write_logprobs(text *out, generation *g, const choice *c, size_t first, size_t count) {
     const char *comma = "";
@@ -205,11 +215,23 @@ static void begin_choice(generation *g, openai_state *s, const choice *c) {
     }
 }
 
+/* Thinking that is not shown is silence to those in between. */
+static void keep_alive(generation *g, openai_state *s) {
+    enum { SECONDS = 10 };
+    const double now = monotonic_seconds();
+    if (now - s->sent >= SECONDS) {
+        exchange_write(generation_exchange(g), OPENAI_HEARTBEAT, strlen(OPENAI_HEARTBEAT));
+        s->sent = now;
+    }
+}
+
 static void chat_piece(generation *g, void *state, const choice *c, const piece *p) {
     openai_state *s = state;
     const size_t reasoning = s->hide_reasoning ? 0 : p->reasoning_length;
+    const size_t shown = shown_entries(c, p->first_entry, p->entry_count);
     begin_choice(g, s, c);
-    if (!p->content_length && !reasoning && (s->hide_reasoning || !p->entry_count)) {
+    if (!p->content_length && !reasoning && !shown) {
+        keep_alive(g, s);
         return;
     }
     text *out = openai_chunk_begin(s, c);
@@ -223,9 +245,14 @@ static void chat_piece(generation *g, void *state, const choice *c, const piece 
         text_string(out, p->content, p->content_length);
     }
     text_put(out, "}");
-    write_logprobs(out, g, c, p->first_entry, p->entry_count);
+    if (shown) {
+        write_logprobs(out, g, c, p->first_entry, p->entry_count);
+    } else {
+        text_put(out, ",\"logprobs\":null");
+    }
     openai_chunk_close(s, "null");
     openai_chunk_send(g, s, generation_get_options(g)->timings_per_token);
+    s->sent = s->hide_reasoning ? monotonic_seconds() : 0;
 }
 
 static void chat_choice_end(generation *g, void *state, const choice *c) {
