@@ -31,7 +31,7 @@ static const field FIELDS[] = {
     {"output_config", FIELD_OBJECT, AT(output_config), 0, 0, NULL},
     {"output_format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
     {"stop_sequences", FIELD_ARRAY, AT(stops), 0, 0, NULL},
-    {"max_tokens", FIELD_WHOLE, AT(max_tokens), 1, 1e15, NULL},
+    {"max_tokens", FIELD_WHOLE, AT(max_tokens), 1, 1e19, NULL},
     {"temperature", FIELD_REAL, AT(temperature), 0, 1, NULL},
     {"mcp_servers", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
     {"container", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
@@ -42,7 +42,7 @@ static const field FIELDS[] = {
 /* The budget is one that the model aims at, not one that it is held to. */
 static const field THINKING_FIELDS[] = {
     {"type", FIELD_CHOICE, AT(thinking_type), 0, 0, "enabled|disabled|adaptive|between_tools"},
-    {"budget_tokens", FIELD_WHOLE, AT(budget), 1, 1e15, NULL},
+    {"budget_tokens", FIELD_WHOLE, AT(budget), 1, 1e19, NULL},
     {"display", FIELD_CHOICE, AT(display), 0, 0, "summarized|omitted"},
 };
 

@@ -32,6 +32,15 @@ int api_read_fields(generation *g, http_error *error) {
     return o->n == 1 ? 0 : body_refuse(error, "n", "n must be 1 in this API");
 }
 
+void api_name_param(http_error *error, const char *const *names) {
+    for (; error->param && *names; names++) {
+        if (strcmp(strrchr(*names, '.') + 1, error->param) == 0) {
+            error->param = *names;
+            return;
+        }
+    }
+}
+
 const choice *api_choice(const generation *g) {
     return generation_choice(g, 0);
 }

@@ -56,7 +56,7 @@ static const field OPTIONS[] = {
     {"min_p", FIELD_REAL, OPTION(min_p), 0, 1, NULL},
     {"typical_p", FIELD_REAL, OPTION(typical_p), 0, 1, NULL},
     {"seed", FIELD_WHOLE, OPTION(seed), -1e19, 1e19, NULL},
-    {"num_predict", FIELD_WHOLE, OPTION(max_tokens), -2, 1e15, NULL},
+    {"num_predict", FIELD_WHOLE, OPTION(max_tokens), -2, 1e19, NULL},
     {"repeat_penalty", FIELD_REAL, OPTION(repetition_penalty), 0.001, 1000, NULL},
     {"repeat_last_n", FIELD_WHOLE, OPTION(penalty_tokens), -1, INT32_MAX, NULL},
     {"presence_penalty", FIELD_REAL, OPTION(presence_penalty), -2, 2, NULL},

@@ -141,10 +141,8 @@ static void write_listed(text *out, const facts *f) {
 
 /* ---- lists ---- */
 
-static const char *const CAPABILITIES = ",\"capabilities\":[\"completion\"";
-
 static void write_capabilities(text *out, const sluice_chat_facts *chat) {
-    text_put(out, CAPABILITIES);
+    text_put(out, ",\"capabilities\":[\"completion\"");
     text_put(out, chat->think_open ? ",\"thinking\"]" : "]");
 }
 
@@ -197,25 +195,25 @@ void ollama_running(exchange *x, void *context) {
 
 /* ---- one model ---- */
 
-/* Members of the model's file that clients read, under the names that GGUF files give them. */
-static void write_info(text *out, const json_t *description, const sluice_model_info *info) {
+/* Members of the model's file that clients read, under the names that GGUF files give them. The context is
+ * the one that requests have here, as soon as that is known: clients make their prompts as long as it. */
+static void write_info(text *out, const model_status *status, const json_t *description,
+                       const sluice_model_info *info) {
     static const struct {
         const char *ours, *theirs;
     } MEMBERS[] = {
-        {"context", "context_length"},
-        {"width", "embedding_length"},
-        {"layers", "block_count"},
-        {"heads", "attention.head_count"},
-        {"kv_heads", "attention.head_count_kv"},
-        {"vocabulary", "vocab_size"},
-        {"head_size", "attention.key_length"},
+        {"width", "embedding_length"},     {"layers", "block_count"},
+        {"heads", "attention.head_count"}, {"kv_heads", "attention.head_count_kv"},
+        {"vocabulary", "vocab_size"},      {"head_size", "attention.key_length"},
     };
-    const char *family = word(description, "family"), *name = word(description, "name");
+    const char *family = word(description, "family");
     text_put(out, "{\"general.architecture\":");
     text_string(out, family, strlen(family));
     text_put(out, ",\"general.basename\":");
-    text_string(out, name, strlen(name));
-    text_format(out, ",\"general.parameter_count\":%llu", (unsigned long long)info->parameters);
+    text_string(out, status->id, strlen(status->id));
+    text_format(out, ",\"general.parameter_count\":%llu,\"%s.context_length\":%d",
+                (unsigned long long)info->parameters, family,
+                status->context > 0 ? status->context : info->context);
     for (size_t i = 0; i < sizeof MEMBERS / sizeof *MEMBERS; i++) {
         text_format(out, ",\"%s.%s\":%" JSON_INTEGER_FORMAT, family, MEMBERS[i].theirs,
                     number(description, MEMBERS[i].ours));
@@ -232,16 +230,14 @@ static void reply_shown(exchange *x, const model_status *status, const sluice_mo
     sluice_model_get_info(model, &info);
     sluice_chat_get_facts(model, &chat);
     const char *template = info.chat_template ? info.chat_template : "";
-    text_put(&out, "{\"license\":\"\",\"modelfile\":");
-    text_string(&out, "", 0);
-    text_put(&out, ",\"parameters\":\"");
+    text_put(&out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"");
     text_format(&out, status->context > 0 ? "num_ctx                        %d\"" : "\"", status->context);
     text_put(&out, ",\"template\":");
     text_string(&out, template, strlen(template));
     text_put(&out, ",\"details\":");
     write_details(&out, description);
     text_put(&out, ",\"model_info\":");
-    write_info(&out, description, &info);
+    write_info(&out, status, description, &info);
     write_capabilities(&out, &chat);
     text_put(&out, ",\"modified_at\":");
     ollama_write_time(&out, status->created);

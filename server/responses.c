@@ -23,7 +23,7 @@ static const field FIELDS[] = {
     {"reasoning", FIELD_OBJECT, AT(reasoning), 0, 0, NULL},
     {"text", FIELD_OBJECT, AT(text), 0, 0, NULL},
     {"stream_options", FIELD_OBJECT, AT(stream_options), 0, 0, NULL},
-    {"max_output_tokens", FIELD_WHOLE, AT(max_output_tokens), 1, 1e15, NULL},
+    {"max_output_tokens", FIELD_WHOLE, AT(max_output_tokens), 1, 1e19, NULL},
     {"top_logprobs", FIELD_WHOLE, AT(top_logprobs), 0, BODY_TOP_LOGPROBS, NULL},
     {"temperature", FIELD_REAL, AT(temperature), 0, 2, NULL},
     /* A prompt that does not fit is refused either way: nothing says what "auto" may leave out. */
@@ -57,6 +57,14 @@ static const field TEXT_FIELDS[] = {
 static const field STREAM_FIELDS[] = {
     {"include_obfuscation", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
 };
+
+static const char *const NESTED[] = {"reasoning.effort",
+                                     "reasoning.summary",
+                                     "reasoning.generate_summary",
+                                     "text.verbosity",
+                                     "text.format",
+                                     "stream_options.include_obfuscation",
+                                     NULL};
 
 #define READ(object, path, fields, target, error)                                                            \
     body_fields(object, path, fields, sizeof fields / sizeof *fields, target, error)
@@ -119,10 +127,16 @@ static int read_fields(const json_t *body, bool counts, responses_fields *f, htt
                             .max_output_tokens = -1,
                             .max_tool_calls = -1,
                             .truncation = "disabled"};
-    return READ(body, "", FIELDS, f, error) || READ(f->reasoning, "reasoning.", REASONING_FIELDS, f, error) ||
-                   READ(f->text, "text.", TEXT_FIELDS, f, error) ||
-                   READ(f->stream_options, "stream_options.", STREAM_FIELDS, f, error) ||
-                   read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||
+    if (READ(body, "", FIELDS, f, error)) {
+        return -1;
+    }
+    if (READ(f->reasoning, "reasoning.", REASONING_FIELDS, f, error) ||
+        READ(f->text, "text.", TEXT_FIELDS, f, error) ||
+        READ(f->stream_options, "stream_options.", STREAM_FIELDS, f, error)) {
+        api_name_param(error, NESTED);
+        return -1;
+    }
+    return read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||
                    check_tools(f, counts, error)
                ? -1
                : 0;
