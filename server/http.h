@@ -52,7 +52,7 @@ typedef struct http_record {
 typedef struct http_options {
     const char *host;      /* a name or an address; NULL: none, with unix_path or sockets */
     int port;              /* 0: any, see http_server_port */
-    const char *unix_path; /* a socket file, made and removed; NULL: none */
+    const char *unix_path; /* a socket file, made and removed; without TLS; NULL: none */
     int inherited_socket;  /* a listening socket that somebody else made (socket activation); 0: none */
     const char *tls_certificate, *tls_key; /* PEM files, both or none */
     const char *const *keys;               /* any of them is right; none: everybody may */
@@ -66,7 +66,8 @@ typedef struct http_options {
     double header_seconds; /* from the first byte of a request to the end of its headers */
     double stall_seconds;  /* a body that does not come, an answer that is not taken */
     double idle_seconds;   /* a connection without a request */
-    unsigned connections;  /* at once */
+    unsigned connections;  /* at once, fewer when there are not as many descriptors; idle ones give way to new
+                              ones */
     unsigned workers;      /* threads */
     const route *routes;   /* must outlive the server */
     size_t route_count;
@@ -78,7 +79,7 @@ typedef struct http_options {
 /* Binds, listens and serves. On failure *server is NULL and `message` is one line that names what was wrong
  * ("port 8080 on 127.0.0.1: address already in use"). Handlers may run before it returns. */
 int http_server_start(const http_options *options, http_server **server, char *message, size_t size);
-/* The port it listens on; 0: none. */
+/* The port it listens on (the first, when there are several); 0: none. */
 int http_server_port(const http_server *server);
 /* No new connections from here on, answers say `Connection: close`, idle connections are closed. Requests
  * that come still are handled: handlers decide what they answer while draining. */
@@ -86,7 +87,8 @@ void http_server_drain(http_server *server);
 /* Exchanges without a complete answer, and connections. */
 size_t http_server_open(const http_server *server);
 size_t http_server_connections(const http_server *server);
-/* Breaks what is left, joins all threads, closes and frees. NULL is fine. */
+/* Breaks what is left, joins all threads, closes and frees. NULL is fine. Exchanges that somebody still has
+ * may be written to and released after it; nobody is there to read that. */
 void http_server_stop(http_server *server);
 
 /* ---- the request; texts live as long as the exchange ---- */
@@ -105,7 +107,7 @@ exchange *exchange_retain(exchange *exchange);
 void exchange_release(exchange *exchange);
 /* `gone` is called at most once, from any thread and possibly at once, when the client left before its answer
  * was complete. It must neither wait nor use the exchange. With `gone` NULL it is not called any more, nor
- * still running, from the return on. */
+ * still running, from the return on. A client that closes only its sending side counts as one that left. */
 void exchange_on_gone(exchange *exchange, void (*gone)(void *context), void *context);
 /* A header of the answer; before it begins. Copied. */
 void exchange_add_header(exchange *exchange, const char *name, const char *value);

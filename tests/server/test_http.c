@@ -1,302 +1,22 @@
 /* The HTTP side of the server, over real sockets. What is expected is what RFC 9110 and 9112 say, and http.h.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "http.h"
+#include "http_support.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Longer than anything that is expected to happen takes, sanitizers and a busy machine included. */
-static const double PATIENCE = 8;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static void pause_for(double seconds) {
-    struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&time, NULL);
-}
-
-/* ---- a small application ---- */
-
-static atomic_int gone_count, handled_count;
-static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
-static exchange *held; /* the last exchange of /hold or /feed */
-static pthread_mutex_t record_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-    char id[64], method[16], route[64];
-    int status;
-    uint64_t generated;
-    int count;
-} last_record;
-
-static void on_record(void *context, const http_record *record) {
-    (void)context;
-    pthread_mutex_lock(&record_lock);
-    snprintf(last_record.id, sizeof last_record.id, "%s", record->id);
-    snprintf(last_record.method, sizeof last_record.method, "%s", record->method);
-    snprintf(last_record.route, sizeof last_record.route, "%s", record->route);
-    last_record.status = record->status;
-    last_record.generated = record->generated_tokens;
-    last_record.count++;
-    pthread_mutex_unlock(&record_lock);
-}
-
-static void on_gone(void *context) {
-    (void)context;
-    atomic_fetch_add(&gone_count, 1);
-}
-
-static void hold(exchange *exchange) {
-    pthread_mutex_lock(&held_lock);
-    struct exchange *before = held;
-    held = exchange_retain(exchange);
-    pthread_mutex_unlock(&held_lock);
-    if (before) {
-        exchange_release(before);
-    }
-}
-
-static exchange *take_held(void) {
-    for (double end = now() + PATIENCE; now() < end; pause_for(0.002)) {
-        pthread_mutex_lock(&held_lock);
-        exchange *taken = held;
-        held = NULL;
-        pthread_mutex_unlock(&held_lock);
-        if (taken) {
-            return taken;
-        }
-    }
-    return NULL;
-}
-
-static void reply_text(exchange *exchange, const char *text) {
-    exchange_reply(exchange, 200, "text/plain", strdup(text), strlen(text));
-}
-
-static void handle_quick(exchange *exchange, void *context) {
-    (void)context;
-    reply_text(exchange, "quick");
-}
-
-static void handle_echo(exchange *exchange, void *context) {
-    (void)context;
-    size_t length;
-    const char *body = exchange_body(exchange, &length);
-    char *copy = malloc(length + 1);
-    if (copy) {
-        memcpy(copy, body, length + 1); /* with the NUL behind it */
-    }
-    atomic_fetch_add(&handled_count, 1);
-    exchange_reply(exchange, 200, "application/octet-stream", copy, length);
-}
-
-static void handle_hold(exchange *exchange, void *context) {
-    (void)context;
-    exchange_on_gone(exchange, on_gone, NULL);
-    hold(exchange);
-}
-
-static void handle_feed(exchange *exchange, void *context) {
-    (void)context;
-    exchange_on_gone(exchange, on_gone, NULL);
-    exchange_stream(exchange, 200, "text/event-stream");
-    hold(exchange);
-}
-
-static void handle_count(exchange *exchange, void *context) {
-    (void)context;
-    exchange_stream(exchange, 200, "text/plain");
-    for (int i = 0; i < 5; i++) {
-        char text[16];
-        exchange_write(exchange, text, (size_t)snprintf(text, sizeof text, "line %d\n", i));
-    }
-    exchange_end(exchange, false);
-}
-
-static void handle_forget(exchange *exchange, void *context) {
-    (void)exchange, (void)context;
-}
-
-static void handle_item(exchange *exchange, void *context) {
-    (void)context;
-    const char *query = exchange_query(exchange, "q");
-    const char *agent = exchange_header(exchange, "user-agent");
-    char text[512];
-    snprintf(text, sizeof text, "[%s][%s][%s][%d]", exchange_argument(exchange), query ? query : "-",
-             agent ? agent : "-", exchange_key(exchange));
-    exchange_add_header(exchange, "x-extra", "1");
-    http_record record = {.generated_tokens = 7};
-    exchange_note(exchange, &record);
-    reply_text(exchange, text);
-}
-
-static char *own_error(const http_error *error, const char *id) {
-    char *text = NULL;
-    return asprintf(&text, "{\"own\":%d,\"id\":\"%s\"}", error->status, id) < 0 ? NULL : text;
-}
-
-static void handle_fail(exchange *exchange, void *context) {
-    (void)context;
-    http_error error = {.status = 503, .type = "server_error", .code = "busy", .retry_after = 3};
-    snprintf(error.message, sizeof error.message, "not \"now\"");
-    exchange_fail(exchange, &error);
-}
-
-static const route ROUTES[] = {
-    {.method = "GET", .path = "/quick", .open = true, .quick = true, .handle = handle_quick},
-    {.method = "GET", .path = "/key", .quick = true, .handle = handle_quick},
-    {.method = "POST", .path = "/echo", .handle = handle_echo},
-    {.method = "POST", .path = "/own", .handle = handle_echo, .error_body = own_error},
-    {.method = "POST", .path = "/hold", .handle = handle_hold},
-    {.method = "GET", .path = "/feed", .handle = handle_feed},
-    {.method = "GET", .path = "/count", .handle = handle_count},
-    {.method = "GET", .path = "/forget", .handle = handle_forget},
-    {.method = "GET", .path = "/items/{}", .handle = handle_item},
-    {.method = "GET", .path = "/fail", .handle = handle_fail},
-};
-
-static http_options defaults(void) {
-    http_options options = {.host = "127.0.0.1",
-                            .max_body = 1 << 20,
-                            .header_seconds = 5,
-                            .stall_seconds = 5,
-                            .idle_seconds = 20,
-                            .connections = 1000,
-                            .workers = 2,
-                            .routes = ROUTES,
-                            .route_count = sizeof ROUTES / sizeof *ROUTES,
-                            .record = on_record};
-    return options;
-}
-
-static http_server *start(const http_options *options) {
-    http_server *server;
-    char message[256] = "";
-    if (http_server_start(options, &server, message, sizeof message)) {
-        fail_msg("%s", message);
-    }
-    return server;
-}
-
-/* ---- a small client ---- */
-
-static int connect_port(int port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    return fd;
-}
-
-static int connect_server(const http_server *server) {
-    return connect_port(http_server_port(server));
-}
-
-static bool send_bytes(int fd, const void *data, size_t length) {
-    for (size_t sent = 0; sent < length;) {
-        const ssize_t now_sent = send(fd, (const char *)data + sent, length - sent, MSG_NOSIGNAL);
-        if (now_sent <= 0) {
-            return false;
-        }
-        sent += (size_t)now_sent;
-    }
-    return true;
-}
-
-static void send_text(int fd, const char *text) {
-    assert_true(send_bytes(fd, text, strlen(text)));
-}
-
-enum { TEXT = 1 << 16 };
-static char text[TEXT + 1];
-
-/* Reads into `text` until `end` is there (NULL: until the connection ends) or patience is; whether it came.
- */
-static bool read_until(int fd, const char *end) {
-    size_t length = 0;
-    const double until = now() + PATIENCE;
-    text[0] = '\0';
-    while (length < TEXT && now() < until) {
-        struct pollfd wait = {.fd = fd, .events = POLLIN};
-        if (poll(&wait, 1, 50) <= 0) {
-            continue;
-        }
-        const ssize_t got = recv(fd, text + length, TEXT - length, 0);
-        if (got <= 0) {
-            return !end && got == 0;
-        }
-        length += (size_t)got;
-        text[length] = '\0';
-        if (end && memmem(text, length, end, strlen(end))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* One request on a connection of its own, read to the end of the connection. */
-static int ask(const http_server *server, const char *request) {
-    const int fd = connect_server(server);
-    send_text(fd, request);
-    const bool ended = read_until(fd, NULL);
-    close(fd);
-    return ended && strncmp(text, "HTTP/1.1 ", 9) == 0 ? atoi(text + 9) : -1;
-}
-
-/* One request without an end of its own: `Host` and `Connection: close` are added. */
-static int ask_simple(const http_server *server, const char *line, const char *headers, const char *body) {
-    char request[4096];
-    snprintf(request, sizeof request, "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n%s", line,
-             headers, body);
-    return ask(server, request);
-}
-
-static bool answer_has(const char *words) {
-    return strstr(text, words) != NULL;
-}
-
-static bool reaches(atomic_int *count, int wanted) {
-    for (double end = now() + PATIENCE; now() < end; pause_for(0.001)) {
-        if (atomic_load(count) == wanted) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool all_closed(const http_server *server, size_t left) {
-    for (double end = now() + PATIENCE; now() < end; pause_for(0.001)) {
-        if (http_server_connections(server) == left) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* ---- requests and answers ---- */
 
@@ -1325,6 +1045,96 @@ static void takes_over_a_socket(void **state) {
     http_server_stop(server);
 }
 
+/* ---- TLS ---- */
+
+static void write_file(const char *path, const gnutls_datum_t *data) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data->data, 1, data->size, file), data->size);
+    fclose(file);
+}
+
+/* A key and a certificate for it that it signed itself. */
+static void make_certificate(const char *certificate_path, const char *key_path) {
+    gnutls_x509_privkey_t key;
+    gnutls_x509_crt_t certificate;
+    gnutls_datum_t data;
+    assert_int_equal(gnutls_x509_privkey_init(&key), 0);
+    assert_int_equal(gnutls_x509_privkey_generate(key, GNUTLS_PK_ECDSA,
+                                                  GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0),
+                     0);
+    assert_int_equal(gnutls_x509_crt_init(&certificate), 0);
+    gnutls_x509_crt_set_version(certificate, 3);
+    gnutls_x509_crt_set_serial(certificate, "\x01", 1);
+    gnutls_x509_crt_set_activation_time(certificate, time(NULL) - 60);
+    gnutls_x509_crt_set_expiration_time(certificate, time(NULL) + 3600);
+    gnutls_x509_crt_set_dn(certificate, "CN=localhost", NULL);
+    gnutls_x509_crt_set_key(certificate, key);
+    assert_int_equal(gnutls_x509_crt_sign2(certificate, certificate, key, GNUTLS_DIG_SHA256, 0), 0);
+    assert_int_equal(gnutls_x509_crt_export2(certificate, GNUTLS_X509_FMT_PEM, &data), 0);
+    write_file(certificate_path, &data);
+    gnutls_free(data.data);
+    assert_int_equal(gnutls_x509_privkey_export2(key, GNUTLS_X509_FMT_PEM, &data), 0);
+    write_file(key_path, &data);
+    gnutls_free(data.data);
+    gnutls_x509_crt_deinit(certificate);
+    gnutls_x509_privkey_deinit(key);
+}
+
+static void speaks_tls(void **state) {
+    (void)state;
+    http_options options = defaults();
+    options.tls_certificate = "test_http.certificate";
+    options.tls_key = "test_http.key";
+    options.header_seconds = 0.5;
+    make_certificate(options.tls_certificate, options.tls_key);
+    http_server *server = start(&options);
+    unlink(options.tls_certificate);
+    unlink(options.tls_key);
+    gnutls_certificate_credentials_t credentials;
+    gnutls_session_t session;
+    gnutls_certificate_allocate_credentials(&credentials);
+    assert_int_equal(gnutls_init(&session, GNUTLS_CLIENT), 0);
+    gnutls_set_default_priority(session);
+    gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, credentials);
+    const int fd = connect_server(server);
+    gnutls_transport_set_int(session, fd);
+    gnutls_handshake_set_timeout(session, (unsigned)(PATIENCE * 1000));
+    gnutls_record_set_timeout(session, (unsigned)(PATIENCE * 1000));
+    assert_int_equal(gnutls_handshake(session), 0);
+    static const char *const PAIRS[][2] = {
+        {"GET /quick HTTP/1.1\r\nHost: a\r\n\r\n", "quick"},
+        {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nsame", "\r\n\r\nsame"},
+        {"GET /count HTTP/1.1\r\nHost: a\r\n\r\n", "line 4\n\r\n0\r\n\r\n"},
+        {"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", NULL},
+    };
+    for (int i = 0; i < 4; i++) {
+        size_t length = 0;
+        const size_t size = strlen(PAIRS[i][0]);
+        assert_int_equal(gnutls_record_send(session, PAIRS[i][0], size), size);
+        for (text[0] = '\0'; PAIRS[i][1] && !answer_has(PAIRS[i][1]); text[length] = '\0') {
+            const ssize_t got = gnutls_record_recv(session, text + length, TEXT - length);
+            assert_true(got > 0);
+            length += (size_t)got;
+        }
+    }
+    exchange *taken = take_held();
+    assert_non_null(taken);
+    atomic_store(&gone_count, 0);
+    close(fd);
+    assert_true(reaches(&gone_count, 1));
+    exchange_release(taken);
+    gnutls_deinit(session);
+    gnutls_certificate_free_credentials(credentials);
+    /* Who does not get on with the handshake is dropped like one who does not with headers. */
+    const int slow = connect_server(server);
+    assert_true(send_bytes(slow, "\x16", 1));
+    const double seconds = seconds_open(slow, NULL);
+    assert_true(seconds > 0.4 && seconds < 2);
+    assert_true(all_closed(server, 0));
+    http_server_stop(server);
+}
+
 /* ---- races ---- */
 
 typedef struct feeder {
@@ -1427,6 +1237,7 @@ int main(void) {
         cmocka_unit_test(listens_on_socket_files),
         cmocka_unit_test(names_what_it_cannot_bind),
         cmocka_unit_test(takes_over_a_socket),
+        cmocka_unit_test(speaks_tls),
         cmocka_unit_test(survives_races),
     };
     return cmocka_run_group_tests_name("http", tests, NULL, NULL);
