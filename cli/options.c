@@ -511,7 +511,8 @@ void print_command_help(const command *command) {
             printf("\nengine:\n");
         }
         for (int i = 0; i < OPTION_COUNT; i++) {
-            if ((OPTIONS[i].commands & command->bit) && (OPTIONS[i].commands == IN_ENGINE) == (engine == 1)) {
+            const bool of_engine = OPTIONS[i].commands == IN_ENGINE || OPTIONS[i].commands == IN_KEEPING;
+            if ((OPTIONS[i].commands & command->bit) && of_engine == (engine == 1)) {
                 print_option(&OPTIONS[i]);
             }
         }
