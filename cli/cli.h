@@ -37,9 +37,9 @@ typedef struct bias_list {
 typedef struct settings {
     bool help, verbose;
     /* the engine */
-    const char *model, *device, *isa, *kv_type, *kernels;
+    const char *model, *device, *isa, *kv_type, *kernels, *cache_disk;
     int32_t threads, context, chunk, sequences;
-    uint64_t cache_tokens, memory_limit;
+    uint64_t cache_tokens, memory_limit, cache_disk_bytes;
     bool no_graphs, no_fusion, deterministic, no_prefix_reuse;
     /* text */
     const char *prompt, *file, *system, *output;

@@ -151,6 +151,8 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .cache_tokens = s->cache_tokens,
         .memory_limit = s->memory_limit,
         .no_prefix_reuse = s->no_prefix_reuse,
+        .cache_folder = s->cache_disk,
+        .cache_folder_bytes = s->cache_disk_bytes,
         .no_graphs = s->no_graphs,
         .no_fusion = s->no_fusion,
         .deterministic = s->deterministic,

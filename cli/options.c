@@ -24,6 +24,7 @@ enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
     IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
     IN_ENGINE = IN_RUNS | IN_SERVE,
+    IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
 };
 
@@ -165,6 +166,10 @@ static const option OPTIONS[] = {
      "K, M and G are understood; 0: what there is"},
     {IN_ENGINE, "--no-prefix-reuse", NULL, FLAG, AT(no_prefix_reuse), NULL, 0, 0,
      "compute equal beginnings again"},
+    {IN_KEEPING, "--cache-disk", "FOLDER", TEXT, AT(cache_disk), NULL, 0, 0,
+     "keep beginnings of texts there, for later runs with the same model"},
+    {IN_KEEPING, "--cache-disk-bytes", "BYTES", SIZE, AT(cache_disk_bytes), "8G", 0, 0,
+     "of files in that folder at most; the least recently used go first"},
     {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0,
      "every op by its own kernel: the same results, slower"},
     {IN_ENGINE, "--no-graphs", NULL, FLAG, AT(no_graphs), NULL, 0, 0, "CUDA: run steps eagerly"},
@@ -506,7 +511,8 @@ void print_command_help(const command *command) {
             printf("\nengine:\n");
         }
         for (int i = 0; i < OPTION_COUNT; i++) {
-            if ((OPTIONS[i].commands & command->bit) && (OPTIONS[i].commands == IN_ENGINE) == (engine == 1)) {
+            const bool of_engine = OPTIONS[i].commands == IN_ENGINE || OPTIONS[i].commands == IN_KEEPING;
+            if ((OPTIONS[i].commands & command->bit) && of_engine == (engine == 1)) {
                 print_option(&OPTIONS[i]);
             }
         }

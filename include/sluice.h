@@ -188,8 +188,11 @@ typedef struct sluice_engine_options {
     /* Seconds that the rows of prompts may make a step last while others generate. 0: no bound; negative:
      * about as long as a step without prompts lasts, which makes twice as long in all. */
     double prompt_seconds;
-    const char
-        *cache_folder; /* keeps beginnings over restarts (pages of 64 tokens, one file each); NULL: none */
+    /* Keeps beginnings of sequences there over restarts, a file for each page of 64 tokens, for engines with
+     * the same model, cache type and kernels; NULL: none. Made if only the last part of the path is missing.
+     * Files are written while the engine is idle, and the rest by sluice_engine_destroy. Engines and
+     * processes may share it. */
+    const char *cache_folder;
     uint64_t cache_folder_bytes; /* of files in it at most; 0: 8 GiB */
     const char *kernels; /* beginnings of kernels' names ("attention/cuda-flash-few,linear/q8_0"), tried
                             before all others, each for the ops that it can do; NULL: the usual order */
