@@ -392,7 +392,7 @@ typedef struct sluice_event {
     sluice_finish finish; /* DONE */
     sluice_error error;   /* DONE with SLUICE_FINISH_ERROR */
     /* DONE: appended / all that were sampled, an end-of-text or stop token and those of a stop text included
-     * / of the sequence's tokens, taken from the cache */
+     * / of the sequence's tokens, taken from the cache. TOKEN: the first and the last of these */
     size_t prompt_tokens, generated_tokens, reused_tokens;
     double prompt_seconds, generate_seconds; /* DONE: to the first token; from then on */
     double queue_seconds;                    /* DONE: of prompt_seconds, before the first step */
