@@ -60,8 +60,8 @@ static int join_parts(const json_t *parts, size_t message, json_t **joined, sl_e
     return *joined ? 0 : no_memory(error);
 }
 
-static json_t *one_part(json_t *text) {
-    return json_pack("[{s:s, s:O}]", "type", "text", "text", text);
+static json_t *part_of(json_t *text) {
+    return json_pack("{s:s, s:O}", "type", "text", "text", text);
 }
 
 /* In place. */
@@ -86,7 +86,7 @@ static int prepare_content(json_t *message, size_t number, const sl_chat_format 
                        number);
     }
     if (format->only_parts && json_is_string(joined)) {
-        json_t *list = one_part(joined);
+        json_t *list = json_pack("[o]", part_of(joined));
         json_decref(joined);
         joined = list;
     }
@@ -220,7 +220,7 @@ int sl_chat_extend_last(json_t *prepared, sl_view text, sl_error *error) {
         const size_t parts = json_array_size(content);
         json_t *last = parts ? json_array_get(content, parts - 1) : NULL;
         failed = last ? json_object_set_new(last, "text", joined(json_object_get(last, "text"), text))
-                      : json_array_append_new(content, more ? one_part(more) : NULL);
+                      : json_array_append_new(content, more ? part_of(more) : NULL);
     } else if (json_is_string(content)) {
         failed = json_object_set_new(message, "content", joined(content, text));
     } else {
