@@ -179,10 +179,6 @@ static int cut_added(encoder *self, const sl_trie *trie, sl_view text, bool at_s
     size_t begin = 0, at = 0;
     while (at < text.length) {
         size_t size = 0;
-        if (is_mark(self->mark, text, at)) {
-            at += self->mark.length;
-            continue;
-        }
         const sl_added_token *added = trie->count && trie->first[(unsigned char)text.data[at]]
                                           ? match_added(self, trie, text, at, &size)
                                           : NULL;

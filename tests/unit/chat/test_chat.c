@@ -499,7 +499,7 @@ static json_t *random_text(bool harmless) {
     static const char *const pieces[] = {
         "word ", "<|im_end|>", "<|im_start|>",        "<|im_",         "end|>",       "<|eot_id|>", "<|",
         "|>",    "<",          "<|start_header_id|>", "<|endoftext|>", "</tool_call>"};
-    char text[256] = "a";
+    char text[256] = "";
     for (int i = 0; i < 5; i++) {
         random_state = random_state * 1664525u + 1013904223u;
         strcat(text, pieces[harmless ? 0 : (random_state >> 16) % 12]);
