@@ -48,17 +48,12 @@ static void take_token(void *context, const sluice_event *event) {
 /* The rendered conversation's tokens; freed with sluice_free. */
 static int render(chat *c, int32_t **tokens, size_t *count) {
     sluice_error error;
-    char *text = NULL, *messages = json_dumps(c->messages, 0);
+    char *messages = json_dumps(c->messages, 0);
     if (!messages) {
         return fail("chat: out of memory");
     }
-    int result = sluice_chat_render(c->session.model, messages, NULL, &text, &error);
+    int result = sluice_chat_tokens(c->session.model, messages, NULL, tokens, count, &error);
     free(messages);
-    if (result == 0) {
-        result = sluice_tokenize(c->session.model, text, strlen(text), SLUICE_TOKENIZE_SPECIAL, tokens, count,
-                                 &error);
-    }
-    sluice_free(text);
     return result ? fail_with(&error) : DONE;
 }
 

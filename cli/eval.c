@@ -101,7 +101,6 @@ static int prepare_item(evaluation *e, size_t index, item *item) {
     const char *answer = json_string_value(json_object_get(item->json, "answer"));
     const json_t *tools = json_object_get(item->json, "tools");
     sluice_error error;
-    char *prompt = NULL;
     int32_t *expected = NULL;
     size_t count = 0;
     item->question = question_of(e, item->json);
@@ -118,19 +117,16 @@ static int prepare_item(evaluation *e, size_t index, item *item) {
     json_decref(message);
     json_decref(variables);
     int code = messages && options ? DONE : fail("out of memory for the prompts");
-    if (code == DONE && (sluice_chat_render(e->session.model, messages, options, &prompt, &error) ||
-                         sluice_tokenize(e->session.model, prompt, strlen(prompt),
-                                         SLUICE_TOKENIZE_SPECIAL | SLUICE_TOKENIZE_BOS, &item->tokens,
-                                         &item->token_count, &error) ||
-                         (answer && sluice_tokenize(e->session.model, answer, strlen(answer), 0, &expected,
-                                                    &count, &error)))) {
+    if (code == DONE &&
+        (sluice_chat_tokens(e->session.model, messages, options, &item->tokens, &item->token_count, &error) ||
+         (answer &&
+          sluice_tokenize(e->session.model, answer, strlen(answer), 0, &expected, &count, &error)))) {
         code = fail_with(&error);
     }
     /* What is longer than the answer is wrong already; a story has no length of its own. */
     item->limit = answer ? count + 8 : 512;
     free(messages);
     free(options);
-    sluice_free(prompt);
     sluice_free(expected);
     return code;
 }

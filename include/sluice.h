@@ -131,33 +131,46 @@ SLUICE_API int sluice_detokenize(const sluice_model *model, const int32_t *token
  * Borrowed from the model. SLUICE_ERR_INVALID for an id outside the vocabulary, or without a tokenizer. */
 SLUICE_API int sluice_token_bytes(const sluice_model *model, int32_t token, const char **bytes,
                                   size_t *length, sluice_error *error);
-/* Renders a conversation with the model's template (ChatML when it has none). `messages` is a JSON array of
- * {"role", "content"}; `options` is a JSON object of further template variables ("tools", "enable_thinking",
- * "add_generation_prompt": true by default), or NULL. With "continue_final_message": true the last message is
- * left open, so that the model goes on with it; "add_generation_prompt" is then false, and true is
- * SLUICE_ERR_INVALID, as are other names that belong to the template ("messages", "bos_token", "eos_token").
+/* Renders a conversation with the model's template (ChatML when it has none).
+ *
+ * `messages` is a JSON array of objects as in the chat completions API: "role" ("developer" is "system"),
+ * "content" (text, null, or a list of {"type": "text", "text"}; parts of other types are refused by name),
+ * "tool_calls", "reasoning_content" (or "reasoning"), and what the template knows besides. Members that are
+ * null are as if they were not there. What the template does not take is written as it does: parts are joined
+ * by newlines, content that is missing is "", and a call's "arguments" are JSON text or an object.
+ *
+ * `options` is a JSON object of further template variables ("enable_thinking", ...), or NULL. "tools" is an
+ * array. "add_generation_prompt" is true by default: the text ends with the opening of an assistant message.
+ * With "continue_final_message": true the last message is left open behind its content instead, so that the
+ * model goes on with it; both are SLUICE_ERR_INVALID, as are names that belong to the template ("messages",
+ * "bos_token", "eos_token"). What the template itself refuses is SLUICE_ERR_INVALID with its own words.
+ *
  * *text is owned by the caller. To run it, use sluice_chat_tokens: in this text a special token that somebody
  * wrote into a message cannot be told from the template's own. */
 SLUICE_API int sluice_chat_render(const sluice_model *model, const char *messages, const char *options,
                                   char **text, sluice_error *error);
-/* The same as tokens. Special tokens of the template are those tokens; written out in a message they stay
- * text. *tokens is owned by the caller (sluice_free). */
+/* The same as tokens. Special tokens of the template are those tokens; written out in a message, or in the
+ * strings of options, they stay text. Tokens that are not special, such as <think> of many vocabularies, are
+ * found in messages too. A beginning-of-text token comes first if the template writes it, as with
+ * transformers, and with the built-in template if the tokenizer adds it: do not add another. *tokens is owned
+ * by the caller (sluice_free). */
 SLUICE_API int sluice_chat_tokens(const sluice_model *model, const char *messages, const char *options,
                                   int32_t **tokens, size_t *count, sluice_error *error);
 
-/* What a model's chat template can do, found by rendering small conversations when the model is opened. */
+/* What the model's template takes, found by rendering some short conversations when the model was opened. */
 typedef struct sluice_chat_facts {
     size_t size;
-    bool builtin; /* ChatML, because the model has no template */
-    bool tools;   /* a list of tools changes the prompt */
-    bool parts;   /* contents may be lists of parts; else texts of parts are joined before rendering */
-    bool enable_thinking;                 /* the option of that name changes the prompt */
-    bool thinks;                          /* a prompt for an answer ends inside an open thinking tag */
-    const char *think_open, *think_close; /* around what a model thinks ("<think>"); NULL when it has no such
-                                             tags. Borrowed from the model */
+    bool builtin;         /* ChatML, because the model has no template */
+    bool tools;           /* it writes "tools" */
+    bool parts;           /* it reads content as a list of parts; others get them joined */
+    bool enable_thinking; /* the option of that name changes the prompt */
+    bool thinks;          /* the prompt ends with think_open, so that what is generated begins inside */
+    const char *think_open,
+        *think_close; /* "<think>", "</think>"; NULL: neither template nor vocabulary has any. Static */
 } sluice_chat_facts;
-/* `facts->size` must be set. */
-SLUICE_API void sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts);
+/* `facts->size` must be set. Fails when the template does not compile, as the functions above. */
+SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts,
+                                     sluice_error *error);
 
 /* ---- engine
  * ---------------------------------------------------------------------------------------------------------

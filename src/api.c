@@ -139,7 +139,8 @@ static int open_chat(sluice_model *model, sl_error *error) {
     sl_chat_config config = {.source = model->model->chat_template.data,
                              .name = model->model->description.name,
                              .bos_token = bos,
-                             .eos_token = eos};
+                             .eos_token = eos,
+                             .tokenizer = tokenizer};
     int result = failed ? SL_ERR_NOMEM : sl_chat_create(&config, &model->chat, &model->chat_error);
     sl_free(bos);
     sl_free(eos);
@@ -315,6 +316,13 @@ int sluice_model_describe(const sluice_model *model, sluice_text_format format, 
 /* ---- text and tokens
  * ------------------------------------------------------------------------------------------------ */
 
+/* Hands a list to the caller. */
+static int give_tokens(const sl_tokens *list, int32_t **tokens, size_t *count, sluice_error *error) {
+    *tokens = list->data ? list->data : sl_alloc(0);
+    *count = list->count;
+    return *tokens ? 0 : sl_api_fail(error, SL_ERR_NOMEM, "out of memory for tokens");
+}
+
 int sluice_tokenize(const sluice_model *model, const char *text, size_t length, unsigned flags,
                     int32_t **tokens, size_t *count, sluice_error *error) {
     *tokens = NULL;
@@ -332,9 +340,7 @@ int sluice_tokenize(const sluice_model *model, const char *text, size_t length, 
         sl_tokens_free(&list);
         return sl_api_error(error, &inner);
     }
-    *tokens = list.data ? list.data : sl_alloc(0);
-    *count = list.count;
-    return *tokens ? 0 : sl_api_fail(error, SL_ERR_NOMEM, "out of memory for tokens");
+    return give_tokens(&list, tokens, count, error);
 }
 
 int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t count, unsigned flags,
@@ -392,32 +398,91 @@ static bool is_object(const json_t *value) {
     return json_is_object(value);
 }
 
-int sluice_chat_render(const sluice_model *model, const char *messages, const char *options, char **text,
-                       sluice_error *error) {
-    *text = NULL;
+/* A conversation as it came in, parsed; free_chat after success and failure alike. */
+typedef struct chat_input {
+    json_t *messages, *options, *extra;
+    sl_chat_request request;
+} chat_input;
+
+static void free_chat(chat_input *input) {
+    json_decref(input->messages);
+    json_decref(input->options);
+    json_decref(input->extra);
+}
+
+static int read_chat(const sluice_model *model, const char *messages, const char *options, chat_input *input,
+                     sluice_error *error) {
+    *input = (chat_input){0};
     if (!model->chat) {
         return sl_api_error(error, &model->chat_error);
     }
-    json_t *list = parse_json(messages, "messages", is_array, error);
-    if (!list) {
+    input->messages = parse_json(messages, "messages", is_array, error);
+    if (!input->messages) {
         return SL_ERR_INVALID;
     }
-    json_t *extra = options ? parse_json(options, "options", is_object, error) : NULL;
-    if (options && !extra) {
-        json_decref(list);
+    input->options = options ? parse_json(options, "options", is_object, error) : NULL;
+    if (options && !input->options) {
         return SL_ERR_INVALID;
     }
-    sl_chat_request request = {.messages = list, .extra = extra, .add_generation_prompt = true};
+    sl_error inner;
+    input->request.messages = input->messages;
+    int result = sl_chat_read_options(input->options, &input->request, &input->extra, &inner);
+    return result ? sl_api_error(error, &inner) : 0;
+}
+
+int sluice_chat_render(const sluice_model *model, const char *messages, const char *options, char **text,
+                       sluice_error *error) {
+    *text = NULL;
+    chat_input input;
     sl_buffer buffer = {0};
     sl_error inner;
-    int result = sl_chat_render(model->chat, &request, &buffer, &inner);
-    json_decref(list);
-    json_decref(extra);
-    if (result) {
+    int result = read_chat(model, messages, options, &input, error);
+    if (result == 0 && (result = sl_chat_render(model->chat, &input.request, &buffer, &inner)) != 0) {
         sl_buffer_free(&buffer);
-        return sl_api_error(error, &inner);
+        sl_api_error(error, &inner);
     }
-    return give_text(&buffer, text, NULL, error);
+    free_chat(&input);
+    return result ? result : give_text(&buffer, text, NULL, error);
+}
+
+int sluice_chat_tokens(const sluice_model *model, const char *messages, const char *options, int32_t **tokens,
+                       size_t *count, sluice_error *error) {
+    *tokens = NULL;
+    *count = 0;
+    const sl_tokenizer *tokenizer = model->model->tokenizer;
+    if (!tokenizer) {
+        return no_tokenizer(error);
+    }
+    chat_input input;
+    sl_tokens list = {0};
+    sl_error inner;
+    int result = read_chat(model, messages, options, &input, error);
+    if (result == 0 &&
+        (result = sl_chat_encode(model->chat, tokenizer, &input.request, &list, &inner)) != 0) {
+        sl_tokens_free(&list);
+        sl_api_error(error, &inner);
+    }
+    free_chat(&input);
+    return result ? result : give_tokens(&list, tokens, count, error);
+}
+
+int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *out, sluice_error *error) {
+    if (!model->chat) {
+        return sl_api_error(error, &model->chat_error);
+    }
+    const sl_chat_facts *facts = sl_chat_get_facts(model->chat);
+    sluice_chat_facts all = {
+        .size = out->size,
+        .builtin = facts->builtin,
+        .tools = facts->tools,
+        .parts = facts->parts,
+        .enable_thinking = facts->enable_thinking,
+        .thinks = facts->thinks,
+        .think_open = facts->think_open,
+        .think_close = facts->think_close,
+    };
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+    return 0;
 }
 
 /* ---- plans

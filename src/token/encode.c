@@ -11,7 +11,22 @@ typedef struct encoder {
     sl_merger merger;
     sl_splitter splitter;
     sl_buffer normalizer[2], prepare[2];
+    sl_view mark; /* length 0: there are none */
+    sl_buffer plain;
 } encoder;
+
+static bool is_mark(sl_view mark, sl_view text, size_t at) {
+    return mark.length > 0 && mark.length <= text.length - at &&
+           memcmp(text.data + at, mark.data, mark.length) == 0;
+}
+
+/* Where the text goes on behind marks. */
+static size_t skip_marks(sl_view mark, sl_view text, size_t at) {
+    while (is_mark(mark, text, at)) {
+        at += mark.length;
+    }
+    return at;
+}
 
 static int fail(const encoder *self, int code, size_t length) {
     return sl_fail(self->error, code, "%s a text of %zu bytes",
@@ -25,10 +40,32 @@ static int encode_piece(void *context, sl_view piece) {
     return code ? fail(self, code, piece.length) : 0;
 }
 
+/* The text without marks: itself, or in the encoder's buffer. */
+static int remove_marks(encoder *self, sl_view *text) {
+    sl_buffer_clear(&self->plain);
+    size_t begin = 0;
+    for (size_t at = 0; self->mark.length > 0 && at < text->length;) {
+        const size_t next = skip_marks(self->mark, *text, at);
+        if (next > at) {
+            sl_buffer_append(&self->plain, text->data + begin, at - begin);
+            begin = next;
+        }
+        at = next > at ? next : at + 1;
+    }
+    if (begin > 0) {
+        sl_buffer_append(&self->plain, text->data + begin, text->length - begin);
+        *text = (sl_view){self->plain.data, self->plain.length};
+    }
+    return self->plain.failed ? SL_ERR_NOMEM : 0;
+}
+
 /* Text without added tokens, normalised already. */
 static int encode_plain(encoder *self, sl_view text, bool at_start) {
     const sl_tokenizer *tokenizer = self->tokenizer;
     sl_view prepared;
+    if (remove_marks(self, &text)) {
+        return fail(self, SL_ERR_NOMEM, text.length);
+    }
     int code = sl_text_steps_run(tokenizer->prepare, tokenizer->prepare_count, text, at_start, self->prepare,
                                  &prepared);
     if (code) {
@@ -57,29 +94,39 @@ static bool word_after(sl_view text, size_t at) {
     return at < text.length && sl_utf8_decode(text.data + at, text.length - at, &c) != 0 && sl_is_word(c);
 }
 
-/* The longest added token that begins at `at` and may be taken; NULL when there is none. */
+/* The node of `byte` among siblings; 0: there is none. */
+static uint32_t sibling_of(const sl_trie *trie, uint32_t node, char byte) {
+    while (node && trie->nodes[node].byte != (unsigned char)byte) {
+        node = trie->nodes[node].sibling;
+    }
+    return node;
+}
+
+/* The longest added token that begins at `at` and may be taken; NULL when there is none. A special one has no
+ * mark in it, nor right behind it: a mark behind its only character would be there. */
 static const sl_added_token *match_added(const encoder *self, const sl_trie *trie, sl_view text, size_t at,
                                          size_t *size) {
     const sl_added_token *best = NULL;
+    bool marked = false;
     uint32_t node = trie->first[(unsigned char)text.data[at]];
-    for (size_t end = at + 1; node; end++) {
+    for (size_t end = at + 1; node;) {
+        const size_t next = skip_marks(self->mark, text, end);
+        marked |= next > end;
         int32_t entry = trie->nodes[node].entry;
         if (entry >= 0) {
             const sl_added_token *added = &self->tokenizer->added[entry];
-            bool allowed = (!added->special || (self->flags & SL_TOKENIZE_SPECIAL)) &&
-                           (!added->single_word || (!word_before(text, at) && !word_after(text, end)));
+            bool allowed = (!added->special || ((self->flags & SL_TOKENIZE_SPECIAL) && !marked)) &&
+                           (!added->single_word || (!word_before(text, at) && !word_after(text, next)));
             if (allowed) {
                 best = added;
                 *size = end - at;
             }
         }
-        if (end >= text.length) {
+        if (next >= text.length) {
             break;
         }
-        node = trie->nodes[node].child;
-        while (node && trie->nodes[node].byte != (unsigned char)text.data[end]) {
-            node = trie->nodes[node].sibling;
-        }
+        node = sibling_of(trie, trie->nodes[node].child, text.data[next]);
+        end = next + 1;
     }
     return best;
 }
@@ -111,6 +158,20 @@ static size_t spaces_after(sl_view text, size_t at) {
 
 typedef int (*segment_function)(encoder *self, sl_view text, bool at_start);
 
+/* text[begin .. end), without marks at its ends, to `function` unless nothing is left. */
+static int hand_on(encoder *self, sl_view text, size_t begin, size_t end, bool at_start,
+                   segment_function function) {
+    const sl_view mark = self->mark;
+    sl_view part = {text.data, end};
+    at_start = at_start && begin == 0;
+    begin = skip_marks(mark, part, begin);
+    while (part.length - begin >= mark.length && is_mark(mark, part, part.length - mark.length)) {
+        part.length -= mark.length;
+    }
+    return part.length > begin ? function(self, (sl_view){text.data + begin, part.length - begin}, at_start)
+                               : 0;
+}
+
 /* Cuts the added tokens of one trie out of `text`, leftmost and longest first, and hands what lies between to
  * `function`. */
 static int cut_added(encoder *self, const sl_trie *trie, sl_view text, bool at_start,
@@ -127,9 +188,7 @@ static int cut_added(encoder *self, const sl_trie *trie, sl_view text, bool at_s
         }
         size_t start = added->strip_left ? spaces_before(text, begin, at) : at;
         size_t end = added->strip_right ? spaces_after(text, at + size) : at + size;
-        int code = start > begin
-                       ? function(self, (sl_view){text.data + begin, start - begin}, at_start && begin == 0)
-                       : 0;
+        int code = hand_on(self, text, begin, start, at_start, function);
         if (code) {
             return code;
         }
@@ -138,9 +197,7 @@ static int cut_added(encoder *self, const sl_trie *trie, sl_view text, bool at_s
         }
         begin = at = end;
     }
-    return begin < text.length
-               ? function(self, (sl_view){text.data + begin, text.length - begin}, at_start && begin == 0)
-               : 0;
+    return hand_on(self, text, begin, text.length, at_start, function);
 }
 
 static int encode_raw(encoder *self, sl_view text, bool at_start) {
@@ -154,30 +211,74 @@ static int encode_raw(encoder *self, sl_view text, bool at_start) {
     return cut_added(self, &tokenizer->normalized, normalized, at_start, encode_plain);
 }
 
-int sl_tokenizer_encode(const sl_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
-                        sl_tokens *out, sl_error *error) {
-    if (length > SL_TOKENIZER_MAX_TEXT) {
-        return sl_fail(error, SL_ERR_LIMIT, "a text of %zu bytes: at most %zu are accepted", length,
+int sl_tokenizer_encode_marked(const sl_tokenizer *tokenizer, sl_view text, sl_view mark, unsigned flags,
+                               sl_tokens *out, sl_error *error) {
+    if (text.length > SL_TOKENIZER_MAX_TEXT) {
+        return sl_fail(error, SL_ERR_LIMIT, "a text of %zu bytes: at most %zu are accepted", text.length,
                        SL_TOKENIZER_MAX_TEXT);
     }
-    encoder self = {.tokenizer = tokenizer, .flags = flags, .out = out, .error = error};
+    encoder self = {.tokenizer = tokenizer, .flags = flags, .out = out, .error = error, .mark = mark};
     self.splitter.tokenizer = tokenizer;
     size_t before = out->count;
     int code = 0;
     if ((flags & SL_TOKENIZE_BOS) && tokenizer->add_bos && sl_tokens_append(out, tokenizer->bos)) {
-        code = fail(&self, SL_ERR_NOMEM, length);
+        code = fail(&self, SL_ERR_NOMEM, text.length);
     }
-    if (code == 0 && length > 0) {
-        code = cut_added(&self, &tokenizer->raw, (sl_view){text, length}, true, encode_raw);
+    if (code == 0 && text.length > 0) {
+        code = cut_added(&self, &tokenizer->raw, text, true, encode_raw);
     }
     if (code) {
         out->count = before;
     }
     sl_merger_free(&self.merger);
     sl_splitter_free(&self.splitter);
+    sl_buffer_free(&self.plain);
     for (int i = 0; i < 2; i++) {
         sl_buffer_free(&self.normalizer[i]);
         sl_buffer_free(&self.prepare[i]);
     }
     return code;
+}
+
+int sl_tokenizer_encode(const sl_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
+                        sl_tokens *out, sl_error *error) {
+    return sl_tokenizer_encode_marked(tokenizer, (sl_view){text, length}, (sl_view){NULL, 0}, flags, out,
+                                      error);
+}
+
+/* ---- marks
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* Does a special token's text begin at `at`, or does the text end where one could go on? */
+static bool begins_special(const sl_tokenizer *tokenizer, const sl_trie *trie, sl_view text, size_t at) {
+    uint32_t node = trie->count ? trie->first[(unsigned char)text.data[at]] : 0;
+    for (size_t end = at + 1; node; end++) {
+        const sl_trie_node *here = &trie->nodes[node];
+        if (here->entry >= 0 && tokenizer->added[here->entry].special) {
+            return true;
+        }
+        if (end == text.length) {
+            return here->child != 0;
+        }
+        node = sibling_of(trie, here->child, text.data[end]);
+    }
+    return false;
+}
+
+void sl_tokenizer_mark_special(const sl_tokenizer *tokenizer, sl_view text, sl_view mark, sl_buffer *out) {
+    size_t begin = 0;
+    for (size_t at = 0; at < text.length;) {
+        uint32_t character;
+        const size_t size = sl_utf8_decode(text.data + at, text.length - at, &character);
+        const bool found = begins_special(tokenizer, &tokenizer->raw, text, at) ||
+                           begins_special(tokenizer, &tokenizer->normalized, text, at);
+        at += size ? size : 1;
+        if (found) {
+            sl_buffer_append(out, text.data + begin, at - begin);
+            sl_buffer_append(out, mark.data, mark.length);
+            begin = at;
+        }
+    }
+    sl_buffer_append(out, text.data + begin, text.length - begin);
 }

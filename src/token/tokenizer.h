@@ -75,6 +75,15 @@ enum sl_tokenize_flags {
 int sl_tokenizer_encode(const sl_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
                         sl_tokens *out, sl_error *error);
 
+/* A text of which some came from others, who must not be able to write special tokens into it. Their strings
+ * go through sl_tokenizer_mark_special first: it appends `text` with `mark` behind the first character of
+ * each special token's text that begins in it, whole or cut off by its end. sl_tokenizer_encode_marked then
+ * takes no special token across a mark, and gives the tokens of the text without marks. `mark` is a text that
+ * occurs nowhere else, such as a noncharacter (U+FDD0 to U+FDEF). */
+void sl_tokenizer_mark_special(const sl_tokenizer *tokenizer, sl_view text, sl_view mark, sl_buffer *out);
+int sl_tokenizer_encode_marked(const sl_tokenizer *tokenizer, sl_view text, sl_view mark, unsigned flags,
+                               sl_tokens *out, sl_error *error);
+
 /* ---- ids to text
  * ------------------------------------------------------------------------------------------------- */
 

@@ -341,7 +341,7 @@ static void models_without_a_template_get_chatml(void **state) {
     sl_chat_config config = {.bos_token = "<s>"};
     sl_buffer out = {0};
     assert_int_equal(sl_chat_create(&config, &chat, NULL), 0);
-    assert_true(sl_chat_is_builtin(chat));
+    assert_true(sl_chat_get_facts(chat)->builtin);
     json_t *messages =
         json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", "s", "role", "user", "content", "u");
     sl_chat_request request = {.messages = messages, .add_generation_prompt = true};
@@ -352,7 +352,7 @@ static void models_without_a_template_get_chatml(void **state) {
     sl_buffer_clear(&out);
     config.source = "{{ bos_token }}{{ tools is none }}{{ messages|length }}{{ enable_thinking }}";
     assert_int_equal(sl_chat_create(&config, &chat, NULL), 0);
-    assert_false(sl_chat_is_builtin(chat));
+    assert_false(sl_chat_get_facts(chat)->builtin);
     request.extra = json_pack("{s:b}", "enable_thinking", 0);
     assert_int_equal(sl_chat_render(chat, &request, &out, NULL), 0);
     assert_string_equal(out.data, "<s>True2False");
