@@ -373,6 +373,75 @@ static void the_last_window_is_enough(void **state) {
     close_rig(&r);
 }
 
+/* A page whose state came later: the file gets it too. */
+static void a_file_follows_its_node(void **state) {
+    rig r;
+    int32_t tokens[TEXT_TOKENS];
+    open_rig(&r, *state, 1 << 20);
+    for (int32_t i = 0; i < TEXT_TOKENS; i++) {
+        tokens[i] = i;
+    }
+    read_text(&r, tokens, 150, CHUNK, 0); /* a step ends behind the second page only */
+    save(&r, 1000);
+    tokens[70] = 0;
+    assert_int_equal(read_text(&r, tokens, 100, SL_PAGE_TOKENS, 0), r.shape->recurrent ? 0 : SL_PAGE_TOKENS);
+    save(&r, 1000);
+    stop(&r);
+    start(&r, 1 << 20);
+    assert_int_equal(read_text(&r, tokens, 100, CHUNK, 0), SL_PAGE_TOKENS);
+    tokens[70] = 70;
+    assert_int_equal(read_text(&r, tokens, 150, CHUNK, 0), CHUNK);
+    close_rig(&r);
+}
+
+/* Has the next row all pages that it sees? */
+static bool sees_all(const rig *r, const sl_timeline *t) {
+    bool all = true;
+    for (int32_t g = 0; g < r->shape->groups; g++) {
+        const int32_t window = r->shape->windows[g];
+        for (int32_t i = 0; i < t->cached; i++) {
+            const bool seen = window == 0 || i > t->cached - window;
+            all &= !seen || t->pages[g][i / SL_PAGE_TOKENS] != SL_NONE;
+        }
+    }
+    return all;
+}
+
+static void remove_file(const char *path) {
+    unlink(path);
+}
+
+/* On the way a window may lack what no file has. If it ends there, what was loaded is of no use. */
+static void holes_on_the_way_are_known(void **state) {
+    rig r;
+    sl_error error;
+    sl_timeline t;
+    int32_t tokens[TEXT_TOKENS];
+    open_rig(&r, *state, 1 << 20);
+    for (int32_t i = 0; i < TEXT_TOKENS; i++) {
+        tokens[i] = i;
+    }
+    read_text(&r, tokens, TEXT_TOKENS, CHUNK, 0);
+    save(&r, 1000);
+    stop(&r);
+    start(&r, 1 << 20);
+    assert_int_equal(sl_timeline_init(r.cache, &t, &error), 0);
+    sl_load load = {.timeline = &t, .tokens = tokens, .limit = TEXT_TOKENS - 1, .end = SL_NONE};
+    while (sl_timeline_complete(r.cache, &t) && sl_keeper_seek(r.keeper, &load) > 0) {
+        assert_int_equal(sl_keeper_reserve(r.keeper, &load), 0);
+        assert_int_equal(sl_keeper_read(r.keeper, &load, &error), 0);
+        assert_true(sl_keeper_finish(r.keeper, &load));
+        assert_int_equal(sl_timeline_complete(r.cache, &t), sees_all(&r, &t));
+    }
+    /* Pages were given up where the windowed group had not enough for all. */
+    const bool holes = r.shape->pages[r.shape->groups - 1] < TEXT_TOKENS / SL_PAGE_TOKENS;
+    assert_int_equal(t.cached < load.end * SL_PAGE_TOKENS, holes);
+    each_file(remove_file);
+    assert_int_equal(sl_keeper_seek(r.keeper, &load), 0);
+    sl_timeline_free(r.cache, &t);
+    close_rig(&r);
+}
+
 static void a_device_that_fails_is_told(void **state) {
     static int32_t tokens[TEXT_TOKENS];
     rig r;
@@ -402,7 +471,7 @@ static void a_device_that_fails_is_told(void **state) {
 }
 
 int main(void) {
-    enum { SHAPES = sizeof shapes / sizeof *shapes, KINDS = 3 };
+    enum { SHAPES = sizeof shapes / sizeof *shapes, KINDS = 5 };
     static char names[KINDS * SHAPES][80];
     struct CMUnitTest tests[KINDS * SHAPES];
     for (int i = 0; i < SHAPES; i++) {
@@ -411,6 +480,8 @@ int main(void) {
             CMUnitTestFunction run;
         } kinds[KINDS] = {{"a_sequence_finds_its_own_past", a_sequence_finds_its_own_past},
                           {"the_last_window_is_enough", the_last_window_is_enough},
+                          {"a_file_follows_its_node", a_file_follows_its_node},
+                          {"holes_on_the_way_are_known", holes_on_the_way_are_known},
                           {"a_device_that_fails_is_told", a_device_that_fails_is_told}};
         for (int k = 0; k < KINDS; k++) {
             char *name = names[KINDS * i + k];
