@@ -88,7 +88,7 @@ async function outcome({ target, body, read }) {
 
 /** The server is there, idle, and right. */
 async function check(place) {
-  assert.equal(server.exit, null, `the server ended with ${place}: ${JSON.stringify(server.exit)}\n${server.errors.slice(-2000)}`);
+  assert.equal(server.exit, null, `the server ended with ${place}: ${JSON.stringify(server.exit)}\n${server.tail}`);
   const wrong = await outcome(REQUESTS.chat);
   assert.equal(wrong, 'right', `after ${place}: ${wrong}`);
 }
@@ -106,7 +106,7 @@ async function exercise(name, kind) {
     arm(KINDS[kind], place);
     const got = await outcome(request);
     fired += disarm().fired;
-    assert.ok(got === 'right' || got === 'failed', `${name}, ${kind} call ${place} of ${calls}: ${got}\n${server.errors.slice(-500)}`);
+    assert.ok(got === 'right' || got === 'failed', `${name}, ${kind} call ${place} of ${calls}: ${got}\n${server.tail}`);
     failed += got === 'failed';
     await check(`${name}, ${kind} call ${place} of ${calls}`);
   }

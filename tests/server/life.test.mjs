@@ -73,7 +73,7 @@ test(`${rounds} times SIGTERM at a random moment under load: no accepted request
     await server.stop(20);
     for (const [i, one] of got.entries()) {
       const allowed = accepted && i < late ? ['whole', 'refused'] : ['whole', 'refused', 'unseen'];
-      assert.ok(allowed.includes(one), `round ${round}, request ${i}: ${one}\n${server.errors}`);
+      assert.ok(allowed.includes(one), `round ${round}, request ${i}: ${one}\n${server.tail}`);
       counts[one] = (counts[one] ?? 0) + 1;
     }
   }

@@ -78,16 +78,20 @@ export class Server {
   get url() {
     return `http://127.0.0.1:${this.port}`;
   }
+  /** The end of its log, for messages. */
+  get tail() {
+    return this.errors.split('\n').filter((line) => !/ GET \/metrics /.test(line)).slice(-25).join('\n');
+  }
   get isReady() {
     return /^sluice: ready:/m.test(this.errors);
   }
   async listening(seconds = 60) {
     await until('the server to listen', () => this.port > 0 || this.exit, seconds);
-    assert.ok(this.port > 0, `the server ended early: ${JSON.stringify(this.exit)}\n${this.errors}`);
+    assert.ok(this.port > 0, `the server ended early: ${JSON.stringify(this.exit)}\n${this.tail}`);
   }
   async ready(seconds = 120) {
     await until('the server to be ready', () => this.isReady || this.exit, seconds);
-    assert.ok(this.isReady && !this.exit, `the server ended early: ${JSON.stringify(this.exit)}\n${this.errors}`);
+    assert.ok(this.isReady && !this.exit, `the server ended early: ${JSON.stringify(this.exit)}\n${this.tail}`);
   }
   signal(name) {
     this.child.kill(name);
@@ -103,10 +107,10 @@ export class Server {
       if (first === 'late') {
         this.signal('SIGKILL');
         await this.ended;
-        assert.fail(`no end within ${seconds} s of SIGTERM\n${this.errors}`);
+        assert.fail(`no end within ${seconds} s of SIGTERM\n${this.tail}`);
       }
     }
-    assert.deepEqual(this.exit, { code: 0, signal: null }, `how the server ended\n${this.errors}`);
+    assert.deepEqual(this.exit, { code: 0, signal: null }, `how the server ended\n${this.tail}`);
   }
 }
 
