@@ -313,7 +313,7 @@ static void fill_request(const generation *g, size_t index, uint64_t seed, sluic
         .generate = o->max_tokens < 0 || (uint64_t)o->max_tokens > room ? room : (size_t)o->max_tokens,
         .temperature = (float)o->temperature,
         .top_k = o->top_k > 0 ? (int32_t)o->top_k : 0,
-        .top_p = (float)o->top_p,
+        .top_p = o->top_p > 0 ? (float)o->top_p : 1e-9f, /* a client's 0: the likeliest only */
         .min_p = (float)o->min_p,
         .typical_p = (float)o->typical_p,
         .repetition_penalty = penalises ? (float)o->repetition_penalty : 1,

@@ -138,7 +138,12 @@ static int load(models *m, model_state *s, sluice_error *error) {
         return result;
     }
     loaded.facts.size = sizeof loaded.facts;
-    sluice_chat_get_facts(loaded.model, &loaded.facts);
+    result = sluice_chat_get_facts(loaded.model, &loaded.facts, error);
+    if (result) {
+        sluice_engine_destroy(loaded.engine);
+        sluice_model_release(loaded.model);
+        return result;
+    }
     loaded.context = sluice_engine_context(loaded.engine);
     loaded.sequences = sluice_engine_sequences(loaded.engine);
     snprintf(s->device, sizeof s->device, "%s", sluice_engine_device(loaded.engine));

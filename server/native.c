@@ -207,10 +207,11 @@ static int tokenize_body(const token_request *r, const tokenize_fields *f, int32
         if (check_messages(f->messages, "messages", error)) {
             return -1;
         }
-        char *messages = json_dumps(f->messages, 0), *options = f->kwargs ? json_dumps(f->kwargs, 0) : NULL;
-        failed = sluice_chat_tokens(r->model->model, messages, options, tokens, count, &inner);
-        free(messages);
-        free(options);
+        prompt_tokens prompt;
+        failed = messages_to_tokens(r->model, f->messages, f->kwargs, "messages", &prompt, error);
+        *tokens = failed ? NULL : prompt.tokens;
+        *count = failed ? 0 : prompt.count;
+        return failed;
     } else {
         const char *content = f->content ? f->content : f->prompt;
         const unsigned flags =
@@ -309,7 +310,6 @@ static void detokenize(exchange *x, void *context) {
 static void apply_template(exchange *x, void *context) {
     token_request r;
     http_error error;
-    sluice_error inner = {0};
     char *prompt = NULL;
     if (!open_request(x, context, &r)) {
         return;
@@ -318,15 +318,7 @@ static void apply_template(exchange *x, void *context) {
     static const field fields[] = {{"chat_template_kwargs", FIELD_OBJECT, 0, 0, 0, NULL}};
     int failed = body_fields(r.body, "", fields, 1, &kwargs, &error);
     failed = failed ? failed : check_messages(messages, "messages", &error);
-    if (!failed) {
-        char *list = json_dumps(messages, 0), *options = kwargs ? json_dumps(kwargs, 0) : NULL;
-        failed = sluice_chat_render(r.model->model, list, options, &prompt, &inner);
-        free(list);
-        free(options);
-        if (failed) {
-            error_from_sluice(&inner, &error);
-        }
-    }
+    failed = failed ? failed : messages_to_text(r.model, messages, kwargs, "messages", &prompt, &error);
     if (failed) {
         exchange_fail(x, &error);
     } else {

@@ -171,7 +171,11 @@ static void take_text(generation *g, choice *c, const sluice_event *e, bool last
     if (last) {
         reasoning_finish(&run->splitter, &c->reasoning, &c->content);
     }
-    if (e->text_length > 0 || (last && e->finish != SLUICE_FINISH_STOP)) {
+    for (size_t i = entries; run->splitter.phase == REASONING_INSIDE && i < run->entry_total; i++) {
+        c->entries[i].reasoning = true; /* the opening tag too */
+    }
+    if ((e->text_length > 0 && run->splitter.phase != REASONING_START) ||
+        (last && e->finish != SLUICE_FINISH_STOP)) {
         c->entry_count = run->entry_total;
     }
     if (c->content.failed || c->reasoning.failed) {
@@ -196,6 +200,11 @@ static void take_token(generation *g, choice *c, const sluice_event *e) {
     const double now = monotonic_seconds();
     metrics_observe(m, run->last_token > 0 ? METRIC_INTER_TOKEN : METRIC_FIRST_TOKEN,
                     now - (run->last_token > 0 ? run->last_token : g->arrived));
+    if (run->last_token > 0) { /* as seen from here; the engine's own times come with the end */
+        c->ended.generate_seconds += now - run->last_token;
+    } else {
+        c->ended.prompt_seconds = now - g->arrived;
+    }
     run->last_token = now;
     c->generated_tokens++;
     c->cached_tokens = e->reused_tokens;
@@ -400,6 +409,27 @@ static void attend(pump *p) {
     }
 }
 
+/* What a client hears while there is nothing to say. */
+static void keep_alive(generation *g, double now) {
+    const bool waits = g->choices[0].generated_tokens == 0;
+    const bool progress = waits && g->options.return_progress && g->dialect->progress && g->runs[0].request;
+    const double patience = progress              ? TICK_SECONDS
+                            : waits && !g->beaten ? FIRST_HEARTBEAT_SECONDS
+                                                  : g->server->options->heartbeat_seconds;
+    if (!g->streaming || is_quiet(g) || now - g->last_write < patience - TICK_SECONDS / 2) {
+        return;
+    }
+    if (progress) {
+        size_t read = 0, total = 0;
+        sluice_request_progress(g->runs[0].request, &read, &total);
+        g->dialect->progress(g, g->state, read, total);
+    } else if (g->dialect->heartbeat) {
+        exchange_write(g->exchange, g->dialect->heartbeat, strlen(g->dialect->heartbeat));
+    }
+    g->last_write = now;
+    g->beaten = true;
+}
+
 static void tick(pump *p, double now) {
     p->stalled = false;
     for (generation *g = p->active; g; g = g->next) {
@@ -412,21 +442,7 @@ static void tick(pump *p, double now) {
             pthread_mutex_unlock(&p->mutex);
         }
         p->stalled |= g->stalled;
-        const bool first = g->choices[0].generated_tokens == 0 && !g->beaten;
-        const double patience = first ? FIRST_HEARTBEAT_SECONDS : g->server->options->heartbeat_seconds;
-        if (g->streaming && !is_quiet(g) && now - g->last_write >= patience - TICK_SECONDS) {
-            size_t read = 0, total = 0;
-            const choice_run *run = &g->runs[0];
-            if (g->options.return_progress && g->dialect->progress && run->request &&
-                g->choices[0].generated_tokens == 0) {
-                sluice_request_progress(run->request, &read, &total);
-                g->dialect->progress(g, g->state, read, total);
-            } else if (g->dialect->heartbeat) {
-                exchange_write(g->exchange, g->dialect->heartbeat, strlen(g->dialect->heartbeat));
-            }
-            g->last_write = now;
-            g->beaten = true;
-        }
+        keep_alive(g, now);
     }
 }
 

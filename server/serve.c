@@ -73,8 +73,11 @@ static int wait_for_signal(const sigset_t *signals, double seconds) {
 static void drain(server *s, const sigset_t *signals, double seconds) {
     const double until = monotonic_seconds() + seconds;
     while ((http_server_open(s->http) || pump_count(s->pump)) && monotonic_seconds() < until) {
-        if (wait_for_signal(signals, 0.005)) {
-            _exit(1);
+        const int again = wait_for_signal(signals, 0.005);
+        if (again) {
+            signal(again, SIG_DFL);
+            pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+            raise(again);
         }
     }
 }
