@@ -40,7 +40,7 @@ typedef struct settings {
     const char *prompt, *file, *system, *output;
     bool special, bos, ids;
     /* generation */
-    int32_t predict, top_k;
+    int32_t predict, top_k, logprobs;
     double temperature, top_p, min_p, repeat_penalty;
     uint64_t seed;
     text_list stops;
