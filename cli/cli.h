@@ -45,7 +45,7 @@ typedef struct settings {
     const char *prompt, *file, *system, *output;
     bool special, bos, ids;
     /* generation */
-    int32_t predict, top_k, repeat_last;
+    int32_t predict, top_k, repeat_last, logprobs;
     double temperature, top_p, min_p, typical, repeat_penalty, presence_penalty, frequency_penalty;
     bias_list biases;
     uint64_t seed;

@@ -109,6 +109,8 @@ static const option OPTIONS[] = {
      "end before this text; may be given several times"},
     {IN_GENERATE, "--ignore-eos", NULL, FLAG, AT(ignore_eos), NULL, 0, 0,
      "go on after the end-of-text token"},
+    {IN_RUN, "--logprobs", "N", NUMBER, AT(logprobs), "0", 0, SLUICE_TOP_LOGPROBS,
+     "with -o json: log-probabilities of each token and of the N likeliest; 0: none"},
     {IN_RUN | IN_TOKENIZE | IN_DETOKENIZE, "--special", NULL, FLAG, AT(special), NULL, 0, 0,
      "special tokens written out in the text are those tokens"},
     {IN_TOKENIZE, "--bos", NULL, FLAG, AT(bos), NULL, 0, 0,

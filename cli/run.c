@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 typedef struct output {
+    const sluice_model *model;
     bool json;
     char *text; /* with json: all of it */
     size_t length, capacity;
-    json_t *tokens;
+    json_t *tokens, *logprobs; /* logprobs NULL: not asked for */
     bool failed;
 } output;
 
@@ -30,6 +31,25 @@ static void keep_text(output *out, const char *text, size_t length) {
     out->length += length;
 }
 
+/* The text is null where a token is a part of a character. */
+static json_t *logprob_of(const output *out, int32_t token, double logprob) {
+    const char *bytes = "";
+    size_t length = 0;
+    sluice_token_bytes(out->model, token, &bytes, &length, NULL);
+    json_t *text = json_stringn(bytes, length);
+    return json_pack("{s:i, s:o, s:f}", "token", token, "text", text ? text : json_null(), "logprob",
+                     logprob);
+}
+
+static void keep_logprobs(output *out, const sluice_event *event) {
+    json_t *top = json_array(), *entry = logprob_of(out, event->token, (double)event->logprob);
+    for (size_t i = 0; i < event->top_count; i++) {
+        json_array_append_new(top, logprob_of(out, event->top[i].token, (double)event->top[i].logprob));
+    }
+    json_object_set_new(entry, "top", top);
+    out->failed |= json_array_append_new(out->logprobs, entry) != 0;
+}
+
 static void take_token(void *context, const sluice_event *event) {
     output *out = context;
     if (!out->json) {
@@ -40,6 +60,9 @@ static void take_token(void *context, const sluice_event *event) {
     keep_text(out, event->text, event->text_length);
     if (event->kind == SLUICE_EVENT_TOKEN) {
         json_array_append_new(out->tokens, json_integer(event->token));
+        if (out->logprobs) {
+            keep_logprobs(out, event);
+        }
     }
 }
 
@@ -47,13 +70,17 @@ static int print_result(const settings *settings, output *out, const sluice_even
     if (out->failed) {
         return fail("out of memory for the text");
     }
-    return print_json(
+    json_t *result =
         json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:I}", "model", settings->model, "text",
                   json_stringn(out->text ? out->text : "", out->length), "tokens", json_incref(out->tokens),
                   "finish", finish_name(done->finish), "prompt_tokens", (json_int_t)done->prompt_tokens,
                   "reused_tokens", (json_int_t)done->reused_tokens, "generated_tokens",
                   (json_int_t)done->generated_tokens, "prompt_seconds", done->prompt_seconds,
-                  "generate_seconds", done->generate_seconds, "seed", (json_int_t)settings->seed));
+                  "generate_seconds", done->generate_seconds, "seed", (json_int_t)settings->seed);
+    if (out->logprobs) {
+        json_object_set(result, "logprobs", out->logprobs);
+    }
+    return print_json(result);
 }
 
 static int generate_text(const settings *settings, session *session, const int32_t *tokens, size_t count) {
@@ -67,7 +94,12 @@ static int generate_text(const settings *settings, session *session, const int32
                                       .token_count = count,
                                       .generate = (size_t)settings->predict};
     sampling_options(settings, &options);
-    output out = {.json = strcmp(settings->output, "json") == 0, .tokens = json_array()};
+    options.logprobs = settings->logprobs > 0;
+    options.top_logprobs = settings->logprobs;
+    output out = {.model = session->model,
+                  .json = strcmp(settings->output, "json") == 0,
+                  .tokens = json_array(),
+                  .logprobs = settings->logprobs > 0 ? json_array() : NULL};
     sluice_event done;
     int code = generate(sequence, &options, take_token, &out, &done);
     if (code == DONE && out.json) {
@@ -84,6 +116,7 @@ static int generate_text(const settings *settings, session *session, const int32
         code = fail("cancelled");
     }
     json_decref(out.tokens);
+    json_decref(out.logprobs);
     free(out.text);
     sluice_sequence_release(sequence);
     return code;
@@ -112,6 +145,10 @@ static int run_prompt(const settings *settings, const char *prompt, size_t lengt
 }
 
 int run_command(const settings *settings) {
+    if (settings->logprobs > 0 && strcmp(settings->output, "json") != 0) {
+        fail("run: --logprobs wants -o json");
+        return WRONG_USAGE;
+    }
     if (settings->prompt && settings->file) {
         fail("run: -p and -f exclude each other");
         return WRONG_USAGE;

@@ -228,7 +228,7 @@ static void reply_shown(exchange *x, const model_status *status, const sluice_mo
     sluice_chat_facts chat = {.size = sizeof chat};
     json_t *description = describe(model);
     sluice_model_get_info(model, &info);
-    sluice_chat_get_facts(model, &chat);
+    sluice_chat_get_facts(model, &chat, NULL); /* without facts nothing is said of them */
     const char *template = info.chat_template ? info.chat_template : "";
     text_put(&out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"");
     text_format(&out, status->context > 0 ? "num_ctx                        %d\"" : "\"", status->context);

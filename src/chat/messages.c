@@ -1,6 +1,5 @@
 #include "chat/messages.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int no_memory(sl_error *error) {
@@ -97,6 +96,11 @@ static int prepare_content(json_t *message, size_t number, const sl_chat_format 
  * ---------------------------------------------------------------------------------------------------------
  */
 
+static int append_text(const char *text, size_t length, void *buffer) {
+    sl_buffer_append(buffer, text, length);
+    return 0;
+}
+
 /* Text that is no object stays text: a model wrote it, and the template says what it makes of it. In place.
  */
 static int prepare_arguments(json_t *function, const sl_chat_format *format, sl_error *error) {
@@ -111,9 +115,10 @@ static int prepare_arguments(json_t *function, const sl_chat_format *format, sl_
         return other && json_object_set_new(function, "arguments", other) ? no_memory(error) : 0;
     }
     if (format->text_arguments && json_is_object(arguments)) {
-        char *text = json_dumps(arguments, 0);
-        other = text ? json_string(text) : NULL;
-        free(text);
+        sl_buffer text = {0};
+        const bool written = json_dump_callback(arguments, append_text, &text, 0) == 0 && !text.failed;
+        other = written ? json_stringn_nocheck(text.data, text.length) : NULL;
+        sl_buffer_free(&text);
         return json_object_set_new(function, "arguments", other) ? no_memory(error) : 0;
     }
     return 0;
