@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 /* Conversations of Responses, Messages and Ollama as OpenAI's messages. What is expected is written here by
  * hand, from the types of the npm packages openai 7.57, @anthropic-ai/sdk 1.12 and ollama 0.6. */
 #include "server/convert.h"
