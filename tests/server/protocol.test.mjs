@@ -399,8 +399,9 @@ describe('streams', () => {
     const times = [];
     for await (const event of events(response)) if (event.data) times.push(performance.now());
     assert.ok(times.length > 300);
-    const middle = times[Math.floor(times.length / 2)] - times[0], whole = times.at(-1) - times[0];
-    assert.ok(middle > whole * 0.15 && middle < whole * 0.85, `half of them after ${middle} of ${whole} ms`);
+    // Not in a few heaps, as a server or a library that gathers them would send them.
+    const arrivals = times.filter((time, i) => i > 0 && time - times[i - 1] > 0.5).length;
+    assert.ok(arrivals > 100, `${times.length} chunks came in ${arrivals} heaps`);
   });
   test('headers do not wait for the first token', async () => {
     const busy = await Promise.all(Array.from({ length: 4 }, () => send(server, CHAT, { body: { ...endless(), stream: true } })));
@@ -563,9 +564,12 @@ describe('HTTP', () => {
     const control = new AbortController();
     const gone = Array.from({ length: 8 }, (_, i) =>
       send(server, CHAT, { body: { ...endless({ n: 1 + (i % 2) }), stream: i % 3 === 0 }, signal: control.signal }).then((response) => response.resume().on('error', () => {}), () => {}));
-    await until('requests to wait', async () => (await metric(server, 'num_requests_waiting')) > 0);
-    control.abort();
-    await Promise.all(gone);
+    try {
+      await until('requests to wait', async () => (await metric(server, 'num_requests_waiting')) > 0, 5);
+    } finally {
+      control.abort();
+      await Promise.all(gone);
+    }
     await idle(server, 5);
     const left = (await metric(server, 'request_success_total', 'finished_reason="abort"')) - aborted;
     assert.ok(left >= 8, `${left} of 8 ended as aborted`);
@@ -586,11 +590,14 @@ describe('what the server says of itself', () => {
     assert.equal(data[0].meta.n_ctx, 8192);
     const secret = 'cinnamon-and-nutmeg-1234';
     const running = await send(server, CHAT, { body: { ...endless(), messages: [{ role: 'user', content: secret }], stream: true } });
-    await until('the request to run', async () => (await metric(server, 'num_requests_running')) > 0);
-    const slots = await ask(server, '/slots');
-    assert.ok(Array.isArray(slots.json));
-    assert.ok(!slots.text.includes(secret), 'no texts');
-    running.destroy();
+    try {
+      await until('the request to run', async () => (await metric(server, 'num_requests_running')) > 0, 5);
+      const slots = await ask(server, '/slots');
+      assert.ok(Array.isArray(slots.json));
+      assert.ok(!slots.text.includes(secret), 'no texts');
+    } finally {
+      running.destroy();
+    }
     await idle(server, 5);
     assert.ok(!server.errors.includes(secret), 'nor in the log');
   });
@@ -658,9 +665,11 @@ describe('options', () => {
     const own = await start(options);
     try {
       await body(own);
-    } finally {
-      await own.stop();
+    } catch (error) {
+      own.signal('SIGKILL'); // what still runs in it would hide what was wrong
+      throw error;
     }
+    await own.stop();
   };
   test('keys', () => started({ key: 'one', args: ['--api-key', 'two'] }, async (own) => {
     for (const headers of [{}, { authorization: 'Bearer three' }, { authorization: 'Bearer on' }, { authorization: 'Bearer onee' }, { authorization: 'one' },
@@ -695,17 +704,20 @@ describe('options', () => {
   }));
   test('--max-queue', () => started({ args: ['--sequences', '1', '--max-queue', '2'] }, async (own) => {
     const running = await send(own, CHAT, { body: { ...endless(), stream: true } });
-    await until('the first to run', async () => (await metric(own, 'num_requests_running')) === 1);
+    await until('the first to run', async () => (await metric(own, 'num_requests_running')) === 1, 5);
     const control = new AbortController();
     const waiting = Array.from({ length: 2 }, () => send(own, CHAT, { body: endless(), signal: control.signal }).catch(() => {}));
-    await until('two to wait', async () => (await metric(own, 'num_requests_waiting')) === 2);
-    const refused = await ask(own, CHAT, { body: chat });
-    assertRefused(refused, undefined, 429);
-    assert.ok(Number(refused.headers['retry-after']) >= 1);
-    assert.equal((await ask(own, '/health')).status, 200);
-    control.abort();
-    running.destroy();
-    await Promise.all(waiting);
+    try {
+      await until('two to wait', async () => (await metric(own, 'num_requests_waiting')) === 2, 5);
+      const refused = await ask(own, CHAT, { body: chat });
+      assertRefused(refused, undefined, 429);
+      assert.ok(Number(refused.headers['retry-after']) >= 1);
+      assert.equal((await ask(own, '/health')).status, 200);
+    } finally {
+      control.abort();
+      running.destroy();
+      await Promise.all(waiting);
+    }
     await idle(own, 5);
     assert.equal(content(await get(own, CHAT, chat)), SUM.answer);
   }));

@@ -69,7 +69,7 @@ export class Server {
   }
   #read(text) {
     this.errors += text;
-    const line = /^sluice: listening on https?:\/\/\S*?:(\d+)\s*$/m.exec(this.errors);
+    const line = /listening on https?:\/\/[^\s"]*?:(\d+)\b/.exec(this.errors);
     if (line) this.port = Number(line[1]);
   }
   get pid() {
@@ -83,7 +83,7 @@ export class Server {
     return this.errors.split('\n').filter((line) => !/ GET \/metrics /.test(line)).slice(-25).join('\n');
   }
   get isReady() {
-    return /^sluice: ready:/m.test(this.errors);
+    return /\bready: /.test(this.errors); // also in a line of --log-format json
   }
   async listening(seconds = 60) {
     await until('the server to listen', () => this.port > 0 || this.exit, seconds);
@@ -120,8 +120,13 @@ export async function start(options = {}) {
   const line = ['serve', '--host', '127.0.0.1', '--port', String(port), ...(key ? ['--api-key', key] : []), ...args];
   const server = new Server(spawn(program, line, { stdio, env: { ...process.env, ...env } }));
   server.key = key;
-  if (wait === 'ready' || wait === 'listening') await server.listening();
-  if (wait === 'ready') await server.ready();
+  try {
+    if (wait === 'ready' || wait === 'listening') await server.listening();
+    if (wait === 'ready') await server.ready();
+  } catch (error) {
+    server.signal('SIGKILL');
+    throw error;
+  }
   return server;
 }
 
