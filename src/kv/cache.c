@@ -60,7 +60,9 @@ void sl_pool_index(sl_item_pool *pool, int32_t item, int32_t node) {
 
 void sl_pool_value(sl_item_pool *pool, int32_t item, sl_keep keep) {
     if (item != SL_NONE) {
-        pool->items[item].worth = ++pool->clock + (uint64_t)keep * (uint64_t)pool->count;
+        /* As if used that many uses later, in multiples of the pool's size. */
+        static const uint64_t later[] = {[SL_KEEP_PASSING] = 0, [SL_KEEP_PROMPT] = 1, [SL_KEEP_END] = 4};
+        pool->items[item].worth = ++pool->clock + later[keep] * (uint64_t)pool->count;
     }
 }
 

@@ -29,13 +29,12 @@ int32_t sl_cache_all_pages(const sl_cache *cache, int32_t group);
 /* Drops everything that the index holds. */
 void sl_cache_clear_index(sl_cache *cache);
 
-/* Why the index keeps a state or a window's page, in rising order of worth. One of the next kind is given up
- * later, as if used as many uses later as the pool has items; otherwise the least recently used goes first.
- */
+/* Why the index keeps a state or a window's page, in rising order of worth: of each kind the least recently
+ * used goes first, and a better one outlives more of the next. */
 typedef enum sl_keep {
     SL_KEEP_PASSING, /* a step ended there */
-    SL_KEEP_PROMPT,  /* a prompt ends there, or others may go on from there differently */
-    SL_KEEP_END,     /* an answer ends there, or somebody did go on from there */
+    SL_KEEP_PROMPT,  /* a prompt ends there, texts part there, or somebody went on from there already */
+    SL_KEEP_END,     /* an answer ends there, where its conversation will go on */
 } sl_keep;
 
 /* A sequence's part of the cache: which pages hold its first `cached` tokens, and the state after them. */

@@ -174,7 +174,7 @@ sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beg
             const int32_t node = i < found.depth ? path[i] : found.child;
             const int32_t page = i < first ? SL_NONE : node_of(cache, node)->pages[g];
             sl_pool_hold(&cache->pages[g], page);
-            sl_pool_value(&cache->pages[g], page, SL_KEEP_END);
+            sl_pool_value(&cache->pages[g], page, SL_KEEP_PROMPT);
             timeline->pages[g][i] = page;
         }
         timeline->page_count[g] = count;
@@ -183,7 +183,7 @@ sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beg
     if (cache->program->state_count) {
         timeline->state = node_of(cache, last)->state;
         sl_pool_hold(&cache->states, timeline->state);
-        sl_pool_value(&cache->states, timeline->state, SL_KEEP_END);
+        sl_pool_value(&cache->states, timeline->state, SL_KEEP_PROMPT);
     }
     timeline->cached = timeline->previous = match.usable;
     sl_index_touch(cache->index, last);

@@ -47,8 +47,9 @@ struct sl_scheduler {
     sl_step steps[SL_STEPS];
     int32_t next, in_flight; /* the one to build; how many before it are not committed */
     bool memory_short; /* a work went without pages while others ran: the next step goes by rank alone */
-    /* Measured: seconds of a step without prompts, and sums over the last prompts' rows. */
-    double plain_seconds, prompt_seconds, prompt_rows;
+    /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
+     * prompts' rows, in which the last ones weigh most. */
+    double plain_seconds, prompt_seconds, prompt_steps, prompt_rows;
     sl_scheduler_counters counters;
 };
 

@@ -349,10 +349,9 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     if (rows == 0) {
         s->plain_seconds += (seconds - s->plain_seconds) * (s->plain_seconds > 0 ? 0.125 : 1);
     } else {
-        /* What the weights cost anyway is in the plain step. Longer prompts say more. */
-        const double more = seconds > s->plain_seconds ? seconds - s->plain_seconds : 0;
         s->prompt_rows = s->prompt_rows * 0.875 + rows;
-        s->prompt_seconds = s->prompt_seconds * 0.875 + more;
+        s->prompt_seconds = s->prompt_seconds * 0.875 + seconds;
+        s->prompt_steps = s->prompt_steps * 0.875 + 1;
     }
 }
 

@@ -192,16 +192,20 @@ static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room 
 /* ---- rows of all
  * -------------------------------------------------------------------------------------------------- */
 
-/* How many rows of prompts a step may have in which others generate. */
+/* How many rows of prompts a step may have in which others generate, at most `most`. */
 static int32_t prompt_budget(const sl_scheduler *s, int32_t most) {
     const double seconds = s->options.prompt_seconds < 0 ? s->plain_seconds : s->options.prompt_seconds;
     if (s->options.prompt_seconds == 0 || s->prompt_rows == 0) {
         return most;
     }
-    const double rows = seconds * s->prompt_rows / (s->prompt_seconds > 0 ? s->prompt_seconds : 1e-9);
+    /* What a step takes without them is not theirs. */
+    const double theirs = s->prompt_seconds - s->prompt_steps * s->plain_seconds;
+    const double least_seconds = 0.01 * s->prompt_seconds + 1e-9;
+    const double rows = seconds * s->prompt_rows / (theirs > least_seconds ? theirs : least_seconds);
     if (rows >= most) {
         return most;
     }
+    /* Whole halves of pages: recurrent models end steps at pages' ends. */
     const int32_t whole = (int32_t)rows / LEAST_PROMPT_ROWS * LEAST_PROMPT_ROWS;
     const int32_t least = most < LEAST_PROMPT_ROWS ? most : LEAST_PROMPT_ROWS;
     return whole > least ? whole : least;
