@@ -75,10 +75,12 @@ bool sl_outranks(const sl_work *a, const sl_work *b) {
     return a->priority != b->priority ? a->priority > b->priority : a->arrival < b->arrival;
 }
 
-sl_work *sl_first_in_rank(const sl_scheduler *s) {
-    sl_work *first = s->first;
+sl_work *sl_first_in_rank(const sl_scheduler *s, bool blocked) {
+    sl_work *first = NULL;
     for (sl_work *work = s->first; work; work = work->next) {
-        first = sl_outranks(work, first) ? work : first;
+        if (work->blocked == blocked && (!first || sl_outranks(work, first))) {
+            first = work;
+        }
     }
     return first;
 }
@@ -138,7 +140,7 @@ static void give_slot(sl_scheduler *s, sl_work *work, int32_t slot) {
 /* May `work`, which has no slot, take the one of `holder`? */
 static bool displaces(const sl_work *work, const sl_work *holder, bool by_rank) {
     if (by_rank) {
-        return sl_outranks(work, holder);
+        return holder->blocked || sl_outranks(work, holder);
     }
     return work->priority != holder->priority ? work->priority > holder->priority
                                               : work->owner->slots + 1 < holder->owner->slots;
@@ -227,7 +229,8 @@ bool sl_preempt_one(sl_scheduler *s, const sl_work *work) {
     if (!victim) {
         const sl_work *lowest = NULL;
         for (const sl_work *w = s->last; w; w = w->previous) {
-            if (!w->sequence->in_step && has_cache(w->sequence) && sl_outranks(work, w) &&
+            const bool yields = sl_outranks(work, w) || (s->last_try && w->blocked);
+            if (!w->sequence->in_step && has_cache(w->sequence) && yields &&
                 (!lowest || sl_outranks(lowest, w))) {
                 lowest = w;
             }

@@ -46,6 +46,7 @@ struct sl_scheduler {
     uint64_t arrivals, builds;
     sl_step steps[SL_STEPS];
     int32_t next, in_flight; /* the one to build; how many before it are not committed */
+    bool last_try; /* nobody could run: the first in rank may take what it needs from whoever is blocked */
     bool memory_short; /* a work went without pages while others ran: the next step goes by rank alone */
     /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
      * prompts' rows, in which the last ones weigh most. */
@@ -80,16 +81,18 @@ void sl_leave_group(sl_scheduler *s, sl_work *work);
 void sl_serve(sl_scheduler *s, sl_work *work, int32_t rows);
 /* Does `a` keep memory when both cannot? */
 bool sl_outranks(const sl_work *a, const sl_work *b);
+/* Of those that are not blocked; NULL when there are none. */
 sl_work *sl_first_in_rank(const sl_scheduler *s);
-/* Gives slots to works that have none. `by_rank`: the first in rank gets one in any case. */
+/* Gives slots to works that have none. `by_rank`: the first in rank gets one in any case, from one that is
+ * blocked if need be. */
 void sl_admit(sl_scheduler *s, bool by_rank);
 /* Would that give a slot to anybody? */
 bool sl_could_admit(sl_scheduler *s);
 /* Fills s->order with those that are admitted and not blocked; returns how many. */
 int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
 /* Frees the cache of somebody who can wait: of idle sequences the one unused for longest, then the work
- * lowest in rank, never one that outranks `work`. Their tokens stay, and are computed again when it is their
- * turn. */
+ * lowest in rank, never one that outranks `work` unless it is blocked and this is the last try. Their tokens
+ * stay, and are computed again when it is their turn. */
 bool sl_preempt_one(sl_scheduler *s, const sl_work *work);
 
 /* ---- share.c */

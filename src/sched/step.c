@@ -319,10 +319,12 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         if (head->spans > 0) {
             return end_step(s, bucket);
         }
-        /* Nobody could run. When the first in rank cannot either, and waits for nothing but memory, it never
-         * will: everything else was given up for it. */
-        sl_work *stuck = sl_first_in_rank(s);
-        if (stuck->blocked) {
+        /* Nobody could run. When the first in rank cannot either, with a slot of its own, it never will:
+         * everything else was given up for it, unless somebody before it is blocked, who will go on or end.
+         */
+        sl_work *stuck = sl_first_in_rank(s, false);
+        const sl_work *blocked = sl_first_in_rank(s, true);
+        if (!stuck || (last_try && blocked && sl_outranks(blocked, stuck))) {
             return 0;
         }
         if (last_try) {
