@@ -75,10 +75,10 @@ bool sl_outranks(const sl_work *a, const sl_work *b) {
     return a->priority != b->priority ? a->priority > b->priority : a->arrival < b->arrival;
 }
 
-sl_work *sl_first_in_rank(const sl_scheduler *s, bool blocked) {
+sl_work *sl_first_in_rank(const sl_scheduler *s) {
     sl_work *first = NULL;
     for (sl_work *work = s->first; work; work = work->next) {
-        if (work->blocked == blocked && (!first || sl_outranks(work, first))) {
+        if (!work->blocked && (!first || sl_outranks(work, first))) {
             first = work;
         }
     }

@@ -308,26 +308,24 @@ static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
 
 int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
     finish_cancelled(s);
-    for (bool last_try = false; s->first; last_try = !last_try) {
-        const bool by_rank = last_try || s->memory_short;
+    s->last_try = false;
+    for (; s->first; s->last_try = !s->last_try) {
+        const bool by_rank = s->last_try || s->memory_short;
         step_room room;
         const sl_step_header *head = begin_step(s, &room);
         s->memory_short = false;
         s->builds++;
-        sl_admit(s, last_try);
+        sl_admit(s, s->last_try);
         add_works(s, &room, by_rank);
         if (head->spans > 0) {
             return end_step(s, bucket);
         }
-        /* Nobody could run. When the first in rank cannot either, with a slot of its own, it never will:
-         * everything else was given up for it, unless somebody before it is blocked, who will go on or end.
-         */
-        sl_work *stuck = sl_first_in_rank(s, false);
-        const sl_work *blocked = sl_first_in_rank(s, true);
-        if (!stuck || (last_try && blocked && sl_outranks(blocked, stuck))) {
+        sl_work *stuck = sl_first_in_rank(s);
+        if (!stuck) {
             return 0;
         }
-        if (last_try) {
+        if (s->last_try) {
+            /* It never will run: everything else was given up for it. */
             sl_error error;
             sl_fail(&error, SL_ERR_LIMIT,
                     "cache: %d tokens need more pages than the cache has; raise cache_tokens",

@@ -265,51 +265,49 @@ static void salts_and_no_reuse(void **state) {
  * ----------------------------------------------------------------------------------------------------------
  */
 
+/* All together, so that none of them has started when the next is counted. */
 static void a_full_queue_is_busy(void **state) {
     (void)state;
     sluice_model *model = model_of(NULL);
-    const sluice_engine_options options = {.size = sizeof options,
-                                           .device = "cpu",
-                                           .threads = 1,
-                                           .context = CONTEXT,
-                                           .sequences = 1,
-                                           .queue = 1};
+    sluice_engine_options options = {.size = sizeof options,
+                                     .device = "cpu",
+                                     .threads = 1,
+                                     .context = CONTEXT,
+                                     .sequences = 1,
+                                     .queue = 1};
     sluice_engine *engine = open_engine(model, &options);
     const int32_t token = 5;
     const sluice_request_options o = {.size = sizeof o,
                                       .tokens = &token,
                                       .token_count = 1,
-                                      .generate = 400,
+                                      .generate = 5,
                                       .ignore_eos = true,
-                                      .no_text = true,
-                                      .logits = SLUICE_LOGITS_LAST}; /* goes on only when it is polled */
+                                      .no_text = true};
+    const sluice_request_options *each[] = {&o, &o, &o};
     sluice_sequence *sequences[3];
     sluice_request *requests[3];
     sluice_error error;
     for (int i = 0; i < 3; i++) {
         sequences[i] = open_sequence(engine);
     }
-    requests[0] = submit(sequences[0], &o);
-    requests[1] = submit(sequences[1], &o);
-    assert_int_equal(sluice_submit(sequences[2], &o, &requests[2], &error), SLUICE_ERR_BUSY);
+    assert_int_equal(sluice_submit_together(sequences, each, 3, requests, &error), SLUICE_ERR_BUSY);
     assert_string_equal(error.message, "queue: 1 requests wait already, the limit is 1");
-    sluice_request_release(requests[0]);
-    sluice_event event = {.size = sizeof event};
-    must(sluice_poll(requests[1], -1, &event, &error), &error, "poll");
-    requests[2] = submit(sequences[2], &o);
+    assert_int_equal(sluice_sequence_length(sequences[0]), 0);
+    must(sluice_submit_together(sequences, each, 2, requests, &error), &error, "submit");
+    for (int i = 0; i < 2; i++) {
+        collected got = {0};
+        assert_int_equal(collect(requests[i], &got), 5);
+    }
     sluice_counters counters = {.size = sizeof counters};
     sluice_engine_get_counters(engine, &counters);
-    assert_int_equal(counters.running, 1);
-    assert_int_equal(counters.waiting, 1);
+    assert_int_equal(counters.running, 0);
+    assert_int_equal(counters.waiting, 0);
     for (int i = 0; i < 3; i++) {
         sluice_sequence_release(sequences[i]);
     }
-    sluice_request_release(requests[1]);
-    sluice_request_release(requests[2]);
     sluice_engine_destroy(engine);
-    sluice_engine_options bad = options;
-    bad.queue = -1;
-    assert_int_equal(sluice_engine_create(model, &bad, &engine, &error), SLUICE_ERR_INVALID);
+    options.queue = -1;
+    assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_INVALID);
     sluice_model_release(model);
 }
 
