@@ -300,6 +300,41 @@ static void nobody_waits_in_vain(void **state) {
     }
 }
 
+/* Slots and memory of those who wait for their owners are there for others, when nobody could run else. */
+static void blocked_works_keep_nobody_out(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 9, .reuse = true, .steps_in_flight = 1});
+    job blocked[SLOTS], last;
+    int32_t text[500];
+    for (int i = 0; i < SLOTS; i++) {
+        write_text(text, 500, i);
+        open_job(r, &blocked[i]);
+        blocked[i].keeps_logits = true;
+        blocked[i].priority = 1;
+        assert_int_equal(job_submit(r, &blocked[i], text, 150, 3, SL_LOGITS_LAST), 0);
+    }
+    run_all(r);
+    write_text(text, 500, 9);
+    open_job(r, &last);
+    submit_tokens(r, &last, text, 500, 1);
+    run_all(r);
+    assert_true(last.done);
+    assert_int_equal(last.finish, SL_FINISH_LENGTH);
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < SLOTS; i++) {
+            assert_int_equal(blocked[i].logits_seen, turn + 1);
+            blocked[i].work.blocked = false;
+        }
+        run_all(r);
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        assert_int_equal(blocked[i].count, 153);
+        close_job(r, &blocked[i]);
+    }
+    close_job(r, &last);
+    rig_destroy(r);
+}
+
 /* A sequence may be given up at any time: at once it is nobody's, and its memory comes back. */
 static void release_does_not_wait(void **state) {
     (void)state;
@@ -553,6 +588,7 @@ int main(void) {
         cmocka_unit_test(equal_prompts_at_once_are_read_once),
         cmocka_unit_test(common_beginnings_at_once_are_read_once),
         cmocka_unit_test(nobody_waits_in_vain),
+        cmocka_unit_test(blocked_works_keep_nobody_out),
         cmocka_unit_test(release_does_not_wait),
         cmocka_unit_test(higher_priorities_run_first),
         cmocka_unit_test(lower_priorities_give_up_memory),
