@@ -48,6 +48,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
     const sl_backend_functions *functions = engine->planned.backend->functions;
     sl_error error, next_error;
     bool follows = true;
+    double begin = sl_api_seconds();
     note_step(engine, bucket);
     pthread_mutex_unlock(&engine->mutex);
     int status = functions->submit(engine->executor, bucket, &error), next_status = 0;
@@ -62,7 +63,10 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
             next_status = functions->submit(engine->executor, bucket, &next_error);
         }
         status = status ? status : functions->wait(engine->executor, &error);
+        const double end = sl_api_seconds();
         pthread_mutex_lock(&engine->mutex);
+        sl_scheduler_measured(engine->scheduler, end - begin);
+        begin = end;
         sl_scheduler_commit(engine->scheduler, status, &error);
         if (status == SL_ERR_DEVICE) {
             give_up(engine, &error);
@@ -159,8 +163,20 @@ static int list_ends(sluice_engine *engine, sl_error *error) {
     return 0;
 }
 
+static int check_scheduling(const sluice_engine_options *options, sl_error *error) {
+    if (options->queue < 0) {
+        return sl_fail(error, SL_ERR_INVALID, "queue: %d is negative", options->queue);
+    }
+    if (!(options->prompt_seconds > -1e9) || !(options->prompt_seconds < 1e9)) {
+        return sl_fail(error, SL_ERR_INVALID, "prompt_seconds: %g is not between -1e9 and 1e9",
+                       options->prompt_seconds);
+    }
+    return 0;
+}
+
 static int start_engine(sluice_engine *engine, const sluice_engine_options *options, sl_error *error) {
-    int result = sl_api_plan_open(engine->model->model, options, &engine->planned, error);
+    int result = check_scheduling(options, error);
+    result = result ? result : sl_api_plan_open(engine->model->model, options, &engine->planned, error);
     if (result) {
         return result;
     }
@@ -191,8 +207,10 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     }
     engine->reuses_prefixes = !options->no_prefix_reuse;
     if (result == 0) {
-        result =
-            sl_scheduler_create(plan, engine->executor, !options->no_prefix_reuse, &engine->scheduler, error);
+        const sl_scheduler_options scheduling = {.reuse = !options->no_prefix_reuse,
+                                                 .queue = options->queue,
+                                                 .prompt_seconds = options->prompt_seconds};
+        result = sl_scheduler_create(plan, engine->executor, &scheduling, &engine->scheduler, error);
     }
     result = result ? result : sl_api_keep_begin(engine, error);
     if (result == 0) {
@@ -286,6 +304,15 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.outputs = s->outputs;
     all.reused_tokens = s->reused_tokens;
     all.preemptions = s->preemptions;
+    all.prompt_tokens = s->prompt_tokens;
+    all.generated_tokens = s->generated_tokens;
+    sl_scheduler_load load;
+    sl_scheduler_get_load(engine->scheduler, &load);
+    all.running = (uint64_t)load.running;
+    all.waiting = (uint64_t)load.waiting;
+    all.cache_tokens = load.cache_tokens;
+    all.cache_tokens_used = load.used_tokens;
+    all.cache_tokens_kept = load.kept_tokens;
     all.eager_steps = c.eager_steps;
     all.replayed_steps = c.replayed_steps;
     all.captured_buckets = c.captured_buckets;
@@ -419,25 +446,14 @@ const int32_t *sluice_sequence_tokens(const sluice_sequence *sequence) {
     return sequence->core->tokens;
 }
 
-/* Under the lock: ends a work and waits until the thread has let go of it. */
-static void cancel_and_wait(sluice_engine *engine, sl_sequence *core) {
-    while (core->work || core->in_step) {
-        if (core->work) {
-            core->work->cancelled = true;
-        }
-        pthread_cond_signal(&engine->work_came);
-        pthread_cond_wait(&engine->step_done, &engine->mutex);
-    }
-}
-
 void sluice_sequence_release(sluice_sequence *sequence) {
     if (!sequence) {
         return;
     }
     sluice_engine *engine = sequence->engine;
     pthread_mutex_lock(&engine->mutex);
-    cancel_and_wait(engine, sequence->core);
-    sl_sequence_destroy(engine->scheduler, sequence->core);
+    sl_sequence_release(engine->scheduler, sequence->core);
+    pthread_cond_signal(&engine->work_came);
     pthread_mutex_unlock(&engine->mutex);
     sl_free(sequence);
 }

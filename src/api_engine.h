@@ -78,7 +78,7 @@ struct sluice_request {
     sl_finish finish;
     sl_error error;
     size_t prompt_tokens;
-    double submitted, first_token, ended; /* seconds */
+    double submitted, started, first_token, ended; /* seconds; started 0: never */
     /* Of the polling thread. */
     size_t polled_tokens, polled_prompt, polled_text;
     sl_buffer text;

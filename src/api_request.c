@@ -108,6 +108,10 @@ static void on_logits(sl_work *work, const float *logits, int32_t rows, int32_t 
     }
 }
 
+static void on_start(sl_work *work) {
+    ((sluice_request *)work)->started = sl_api_seconds();
+}
+
 static void on_done(sl_work *work, sl_finish finish, const sl_error *error) {
     sluice_request *request = (sluice_request *)work;
     if (error) {
@@ -322,6 +326,11 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     work->on_token = on_token;
     work->on_logits = on_logits;
     work->on_done = on_done;
+    work->on_start = on_start;
+    work->priority = o->priority;
+    work->group = o->group;
+    work->no_reuse = o->no_reuse;
+    work->cache_salt = o->cache_salt;
     request->ignore_eos = o->ignore_eos;
     request->prompt_tokens = o->token_count;
     request->stop_token = -1;
@@ -519,6 +528,9 @@ static int fill_done(sluice_request *request, sluice_event *event) {
     event->reused_tokens = (size_t)request->work.reused;
     double first = request->token_count ? request->first_token : request->ended;
     event->prompt_seconds = first - request->submitted;
+    event->queue_seconds = (request->started > 0 ? request->started : request->ended) - request->submitted;
+    event->reuse = (sluice_reuse)request->work.reuse;
+    event->reuse_matched = (size_t)request->work.matched;
     event->generate_seconds = request->ended - first;
     event->stop = request->finish == SL_FINISH_STOP ? request->output.stop : -1;
     event->stop_token = request->finish == SL_FINISH_EOS ? request->stop_token : -1;

@@ -1,32 +1,17 @@
 #include "kv/cache.h"
 
 #include "base/alloc.h"
+#include "kv/internal.h"
 
 #include <string.h>
-
-/* Reference counts and a stack of free items. */
-typedef struct item_pool {
-    int32_t *references; /* [count] */
-    int32_t *free_items; /* [free_count] */
-    int32_t count, free_count;
-} item_pool;
-
-struct sl_cache {
-    const sl_program *program;
-    int32_t table_width;
-    bool reuse;
-    item_pool pages[SL_CACHE_GROUPS];
-    item_pool states;
-    sl_index *index; /* holds references like a timeline does */
-};
 
 /* ---- pools of counted items
  * ----------------------------------------------------------------------------------------- */
 
-static bool pool_init(item_pool *pool, int32_t count) {
-    pool->references = sl_alloc_zero((size_t)count + 1, sizeof *pool->references);
+static bool pool_init(sl_item_pool *pool, int32_t count) {
+    pool->items = sl_alloc_zero((size_t)count + 1, sizeof *pool->items);
     pool->free_items = sl_alloc_zero((size_t)count + 1, sizeof *pool->free_items);
-    if (!pool->references || !pool->free_items) {
+    if (!pool->items || !pool->free_items) {
         return false;
     }
     pool->count = pool->free_count = count;
@@ -36,77 +21,154 @@ static bool pool_init(item_pool *pool, int32_t count) {
     return true;
 }
 
-static void pool_free(item_pool *pool) {
-    sl_free(pool->references);
+static void pool_free(sl_item_pool *pool) {
+    sl_free(pool->items);
     sl_free(pool->free_items);
 }
 
-static int32_t pool_take(item_pool *pool) {
+static int32_t pool_take(sl_item_pool *pool) {
     if (pool->free_count == 0) {
         return SL_NONE;
     }
     int32_t item = pool->free_items[--pool->free_count];
-    pool->references[item] = 1;
+    pool->items[item] = (sl_item){.references = 1, .node = SL_NONE};
     return item;
 }
 
-static void pool_hold(item_pool *pool, int32_t item) {
+void sl_pool_hold(sl_item_pool *pool, int32_t item) {
     if (item != SL_NONE) {
-        pool->references[item]++;
+        pool->items[item].references++;
     }
 }
 
-static void pool_drop(item_pool *pool, int32_t item) {
-    if (item != SL_NONE && --pool->references[item] == 0) {
+void sl_pool_drop(sl_item_pool *pool, int32_t item) {
+    if (item != SL_NONE && --pool->items[item].references == 0) {
         pool->free_items[pool->free_count++] = item;
     }
+}
+
+void sl_pool_index(sl_item_pool *pool, int32_t item, int32_t node) {
+    if (item != SL_NONE) {
+        sl_pool_hold(pool, item);
+        pool->items[item].index_references++;
+        pool->items[item].node = node;
+        if (pool->items[item].worth == 0) {
+            sl_pool_value(pool, item, SL_KEEP_PASSING);
+        }
+    }
+}
+
+void sl_pool_value(sl_item_pool *pool, int32_t item, sl_keep keep) {
+    if (item != SL_NONE) {
+        /* As if used that many uses later, in multiples of the pool's size. */
+        static const uint64_t later[] = {[SL_KEEP_PASSING] = 0, [SL_KEEP_PROMPT] = 1, [SL_KEEP_END] = 4};
+        pool->items[item].worth = ++pool->clock + later[keep] * (uint64_t)pool->count;
+    }
+}
+
+static bool only_indexed(const sl_item *item) {
+    return item->references > 0 && item->references == item->index_references;
 }
 
 /* ---- the index's references
  * ----------------------------------------------------------------------------------------- */
 
-static void drop_node(sl_cache *cache, int32_t node) {
+static int32_t *held_by(sl_cache *cache, int32_t node, int32_t group) {
     sl_index_node *n = sl_index_get(cache->index, node);
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        pool_drop(&cache->pages[g], n->pages[g]);
+    return group == SL_NONE ? &n->state : &n->pages[group];
+}
+
+/* `node` lets go of its page of a group, or of its state; another node that holds the same is the item's from
+ * then on. Only siblings can: a page holds what follows one beginning. */
+static void forget(sl_cache *cache, int32_t node, int32_t group) {
+    sl_item_pool *pool = group == SL_NONE ? &cache->states : &cache->pages[group];
+    int32_t *held = held_by(cache, node, group), item = *held;
+    if (item == SL_NONE) {
+        return;
     }
-    pool_drop(&cache->states, n->state);
+    *held = SL_NONE;
+    sl_item *record = &pool->items[item];
+    record->index_references--;
+    if (record->index_references > 0 && record->node == node) {
+        int32_t sibling = sl_index_first_child(cache->index, sl_index_get(cache->index, node)->parent);
+        while (sibling != SL_NONE && *held_by(cache, sibling, group) != item) {
+            sibling = sl_index_get(cache->index, sibling)->next_child;
+        }
+        record->node = sibling;
+    }
+    sl_pool_drop(pool, item);
+}
+
+void sl_cache_drop_node(sl_cache *cache, int32_t node) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        forget(cache, node, g);
+    }
+    forget(cache, node, SL_NONE);
     sl_index_remove(cache->index, node);
 }
 
-/* Frees one item of `pool` that only the index holds, the least recently used first. A full group's
- * page is what makes a node worth having, so such a node goes altogether, from the leaves; of a window's page
- * or a state only the reference goes, and the node still serves longer matches. */
-static bool evict_one(sl_cache *cache, item_pool *pool, int32_t group) {
-    bool whole = group != SL_NONE && cache->program->groups[group].window == 0;
-    for (int32_t i = sl_index_oldest(cache->index); i != SL_NONE; i = sl_index_newer(cache->index, i)) {
-        sl_index_node *node = sl_index_get(cache->index, i);
-        int32_t *item = group == SL_NONE ? &node->state : &node->pages[group];
-        if (*item == SL_NONE || pool->references[*item] != 1 || (whole && node->children != 0)) {
-            continue;
+/* With all that follows it. */
+static void drop_subtree(sl_cache *cache, int32_t node) {
+    int32_t leaf;
+    do {
+        leaf = node;
+        for (int32_t child; (child = sl_index_first_child(cache->index, leaf)) != SL_NONE;) {
+            leaf = child;
         }
-        if (whole) {
-            drop_node(cache, i);
-        } else {
-            pool_drop(pool, *item);
-            *item = SL_NONE;
+        sl_cache_drop_node(cache, leaf);
+    } while (leaf != node);
+}
+
+/* Drops the least recently used node whose page of a full group only the index holds: a leaf or, when there
+ * is none, a node with all that follows it. */
+static bool evict_node(sl_cache *cache, int32_t group) {
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = sl_index_oldest(cache->index); i != SL_NONE; i = sl_index_newer(cache->index, i)) {
+            const int32_t page = *held_by(cache, i, group);
+            const bool leaf = sl_index_first_child(cache->index, i) == SL_NONE;
+            if (page != SL_NONE && only_indexed(&cache->pages[group].items[page]) && (leaf || pass == 1)) {
+                drop_subtree(cache, i);
+                return true;
+            }
         }
-        return true;
     }
     return false;
 }
 
-static int32_t take_page(sl_cache *cache, int32_t group) {
-    item_pool *pool = &cache->pages[group];
-    if (pool->free_count == 0) {
-        evict_one(cache, pool, group);
+/* Takes the window's page or the state that is worth least from the nodes that hold it; they still serve
+ * longer matches. */
+static bool evict_item(sl_cache *cache, sl_item_pool *pool, int32_t group) {
+    const sl_item *worst = NULL;
+    for (int32_t i = 0; i < pool->count; i++) {
+        const sl_item *item = &pool->items[i];
+        if (only_indexed(item) && (!worst || item->worth < worst->worth)) {
+            worst = item;
+        }
     }
-    return pool_take(pool);
+    if (!worst) {
+        return false;
+    }
+    while (worst->index_references > 0) {
+        forget(cache, worst->node, group);
+    }
+    return true;
 }
 
-static int32_t take_state(sl_cache *cache) {
+/* A full group's page is what makes a node worth having, so there the node goes altogether. */
+static bool evict(sl_cache *cache, int32_t group) {
+    return cache->program->groups[group].window == 0 ? evict_node(cache, group)
+                                                     : evict_item(cache, &cache->pages[group], group);
+}
+
+int32_t sl_cache_take_page(sl_cache *cache, int32_t group) {
+    while (cache->pages[group].free_count == 0 && evict(cache, group)) {
+    }
+    return pool_take(&cache->pages[group]);
+}
+
+int32_t sl_cache_take_state(sl_cache *cache) {
     if (cache->states.free_count == 0) {
-        evict_one(cache, &cache->states, SL_NONE);
+        evict_item(cache, &cache->states, SL_NONE);
     }
     return pool_take(&cache->states);
 }
@@ -126,13 +188,17 @@ int sl_cache_create(const sl_deployment *deployment, bool reuse, sl_cache **out,
     cache->table_width = sl_table_width(deployment->limits.context);
     cache->reuse = reuse;
     bool ok = pool_init(&cache->states, program->state_count ? deployment->state_slots : 0);
-    int32_t nodes = 1;
+    int32_t most = 1;
     for (int32_t g = 0; g < program->group_count; g++) {
         ok = ok && pool_init(&cache->pages[g], deployment->caches[g].pages);
-        nodes = deployment->caches[g].pages > nodes ? deployment->caches[g].pages : nodes;
+        most = deployment->caches[g].pages > most ? deployment->caches[g].pages : most;
     }
-    nodes = cache->states.count > nodes ? cache->states.count : nodes;
-    if (!ok || !(cache->index = sl_index_create(nodes))) {
+    cache->mark_count = most;
+    cache->marks = sl_alloc_zero((size_t)most, 1);
+    /* Every page may be in a full node and in one that was not full yet; and without a full group nodes
+     * outlive their pages. */
+    const int32_t nodes = (most < INT32_MAX / 4 ? 2 * most : most) + cache->states.count + cache->table_width;
+    if (!ok || !cache->marks || !(cache->index = sl_index_create(nodes))) {
         sl_cache_destroy(cache);
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for the cache's book-keeping");
     }
@@ -149,348 +215,55 @@ void sl_cache_destroy(sl_cache *cache) {
     }
     pool_free(&cache->states);
     sl_index_destroy(cache->index);
+    sl_free(cache->marks);
     sl_free(cache);
 }
 
 void sl_cache_clear_index(sl_cache *cache) {
     int32_t node;
     while ((node = sl_index_oldest(cache->index)) != SL_NONE) {
-        drop_node(cache, node);
+        drop_subtree(cache, node);
     }
 }
 
-static int32_t count_available(const sl_cache *cache, const item_pool *pool, int32_t group) {
+static int32_t count_available(const sl_item_pool *pool) {
     int32_t available = pool->free_count;
-    for (int32_t i = sl_index_oldest(cache->index); i != SL_NONE; i = sl_index_newer(cache->index, i)) {
-        const sl_index_node *node = sl_index_get(cache->index, i);
-        int32_t item = group == SL_NONE ? node->state : node->pages[group];
-        available += item != SL_NONE && pool->references[item] == 1;
+    for (int32_t i = 0; i < pool->count; i++) {
+        available += only_indexed(&pool->items[i]);
     }
     return available;
 }
 
 int32_t sl_cache_available_pages(const sl_cache *cache, int32_t group) {
-    return count_available(cache, &cache->pages[group], group);
+    return count_available(&cache->pages[group]);
 }
 
 int32_t sl_cache_available_states(const sl_cache *cache) {
-    return count_available(cache, &cache->states, SL_NONE);
+    return count_available(&cache->states);
 }
 
-/* ---- timelines
- * ------------------------------------------------------------------------------------------------------ */
+void sl_cache_clear_marks(sl_cache *cache) {
+    memset(cache->marks, 0, (size_t)cache->mark_count);
+}
 
-int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error) {
-    memset(timeline, 0, sizeof *timeline);
-    timeline->state = timeline->previous_state = timeline->write_state = SL_NONE;
-    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
-        timeline->copied_from[g] = SL_NONE;
-    }
-    int32_t groups = cache->program->group_count;
-    for (int32_t g = 0; g < groups; g++) {
-        timeline->pages[g] = sl_alloc((size_t)cache->table_width * sizeof *timeline->pages[g]);
-        if (!timeline->pages[g]) {
-            while (g-- > 0) {
-                sl_free(timeline->pages[g]);
-                timeline->pages[g] = NULL;
-            }
-            return sl_fail(error, SL_ERR_NOMEM, "out of memory for a sequence of %d pages",
-                           cache->table_width);
+int32_t sl_cache_mark(sl_cache *cache, const sl_timeline *timeline, int32_t group) {
+    int32_t marked = 0;
+    for (int32_t i = 0; i < timeline->page_count[group]; i++) {
+        const int32_t page = timeline->pages[group][i];
+        if (page != SL_NONE && !cache->marks[page]) {
+            cache->marks[page] = 1;
+            marked++;
         }
     }
-    return 0;
+    return marked;
 }
 
-/* Drops the pages from index `keep` on. */
-static void drop_pages_from(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t keep) {
-    for (int32_t i = keep; i < timeline->page_count[group]; i++) {
-        pool_drop(&cache->pages[group], timeline->pages[group][i]);
-    }
-    if (keep < timeline->page_count[group]) {
-        timeline->page_count[group] = keep;
-    }
-    if (timeline->dirty_from[group] > keep) {
-        timeline->dirty_from[group] = keep;
-    }
+int32_t sl_cache_free_pages(const sl_cache *cache, int32_t group) {
+    return cache->pages[group].free_count;
 }
 
-static void drop_state(sl_cache *cache, int32_t *slot) {
-    pool_drop(&cache->states, *slot);
-    *slot = SL_NONE;
-}
-
-/* The sources of page copies are done with. */
-static void drop_sources(sl_cache *cache, sl_timeline *timeline) {
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        pool_drop(&cache->pages[g], timeline->copied_from[g]);
-        timeline->copied_from[g] = SL_NONE;
-    }
-}
-
-/* Puts the shared pages back where their copies were to be; the page being written is the one that holds
- * index `cached`. */
-static void undo_copies(sl_cache *cache, sl_timeline *timeline) {
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        if (timeline->copied_from[g] != SL_NONE) {
-            int32_t *entry = &timeline->pages[g][timeline->cached / SL_PAGE_TOKENS];
-            pool_drop(&cache->pages[g], *entry);
-            *entry = timeline->copied_from[g];
-            timeline->copied_from[g] = SL_NONE;
-        }
-    }
-}
-
-void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
-    drop_sources(cache, timeline);
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        drop_pages_from(cache, timeline, g, 0);
-    }
-    drop_state(cache, &timeline->state);
-    drop_state(cache, &timeline->previous_state);
-    drop_state(cache, &timeline->write_state);
-    timeline->cached = timeline->previous = 0;
-}
-
-void sl_timeline_free(sl_cache *cache, sl_timeline *timeline) {
-    sl_timeline_reset(cache, timeline);
-    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
-        sl_free(timeline->pages[g]);
-        timeline->pages[g] = NULL;
-    }
-}
-
-void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork) {
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        int32_t count = (timeline->cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-        memcpy(fork->pages[g], timeline->pages[g], (size_t)count * sizeof *fork->pages[g]);
-        for (int32_t i = 0; i < count; i++) {
-            pool_hold(&cache->pages[g], fork->pages[g][i]);
-        }
-        fork->page_count[g] = count;
-        fork->dirty_from[g] = 0;
-    }
-    fork->cached = timeline->cached;
-    fork->previous = timeline->previous;
-    fork->state = timeline->state;
-    fork->previous_state = timeline->previous_state;
-    pool_hold(&cache->states, fork->state);
-    pool_hold(&cache->states, fork->previous_state);
-}
-
-/* The first index that a row at index `position` of this group still sees. */
-static int32_t first_visible(const sl_cache_group *group, int32_t position) {
-    int32_t first = group->window ? position - group->window + 1 : 0;
-    return first > 0 ? first : 0;
-}
-
-/* Can a sequence go on at the end of path[0, depth)? Its last node must have the state, and windows their
- * pages. */
-static bool can_resume(const sl_cache *cache, const int32_t *path, int32_t depth) {
-    const sl_program *program = cache->program;
-    if (program->state_count && sl_index_get(cache->index, path[depth - 1])->state == SL_NONE) {
-        return false;
-    }
-    for (int32_t g = 0; g < program->group_count; g++) {
-        int32_t first = first_visible(&program->groups[g], depth * SL_PAGE_TOKENS) / SL_PAGE_TOKENS;
-        for (int32_t i = first; i < depth; i++) {
-            if (sl_index_get(cache->index, path[i])->pages[g] == SL_NONE) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-int32_t sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t limit) {
-    if (!cache->reuse || timeline->cached != 0) {
-        return 0;
-    }
-    int32_t *path = sl_index_path(cache->index);
-    int32_t depth = 0, node = SL_NONE;
-    while ((depth + 1) * SL_PAGE_TOKENS <= limit &&
-           (node = sl_index_find(cache->index, node, tokens + (size_t)depth * SL_PAGE_TOKENS)) != SL_NONE) {
-        path[depth++] = node;
-    }
-    while (depth > 0 && !can_resume(cache, path, depth)) {
-        depth--;
-    }
-    if (depth == 0) {
-        return 0;
-    }
-    sl_timeline_reset(cache, timeline);
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        int32_t first = first_visible(&cache->program->groups[g], depth * SL_PAGE_TOKENS) / SL_PAGE_TOKENS;
-        for (int32_t i = 0; i < depth; i++) {
-            int32_t page = i < first ? SL_NONE : sl_index_get(cache->index, path[i])->pages[g];
-            pool_hold(&cache->pages[g], page);
-            timeline->pages[g][i] = page;
-        }
-        timeline->page_count[g] = depth;
-        timeline->dirty_from[g] = 0;
-    }
-    timeline->state =
-        cache->program->state_count ? sl_index_get(cache->index, path[depth - 1])->state : SL_NONE;
-    pool_hold(&cache->states, timeline->state);
-    timeline->cached = timeline->previous = depth * SL_PAGE_TOKENS;
-    sl_index_touch(cache->index, path[depth - 1]);
-    return timeline->cached;
-}
-
-/* One page that is about to be written: present and not shared afterwards. */
-static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t index,
-                    sl_copy_list *copies) {
-    int32_t *entry = &timeline->pages[group][index];
-    item_pool *pool = &cache->pages[group];
-    if (index < timeline->page_count[group]) {
-        if (pool->references[*entry] == 1) {
-            return 0;
-        }
-        if (copies->count == copies->room) {
-            return SL_ERR_LIMIT;
-        }
-        int32_t page = take_page(cache, group);
-        if (page == SL_NONE) {
-            return SL_ERR_LIMIT;
-        }
-        copies->copies[copies->count++] = (sl_page_copy){group, *entry, page};
-        timeline->copied_from[group] = *entry;
-        *entry = page;
-    } else {
-        int32_t page = take_page(cache, group);
-        if (page == SL_NONE) {
-            return SL_ERR_LIMIT;
-        }
-        *entry = page;
-        timeline->page_count[group] = index + 1;
-    }
-    if (timeline->dirty_from[group] > index) {
-        timeline->dirty_from[group] = index;
-    }
-    return 0;
-}
-
-static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
-    int32_t last = (timeline->cached + rows - 1) / SL_PAGE_TOKENS;
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i <= last; i++) {
-            int result = own_page(cache, timeline, g, i, copies);
-            if (result) {
-                return result;
-            }
-        }
-    }
-    if (cache->program->state_count) {
-        drop_state(cache, &timeline->previous_state);
-        timeline->write_state = take_state(cache);
-        return timeline->write_state == SL_NONE ? SL_ERR_LIMIT : 0;
-    }
-    return 0;
-}
-
-int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
-    int32_t copies_before = copies->count;
-    int result = reserve_all(cache, timeline, rows, copies);
-    if (result) {
-        copies->count = copies_before;
-        undo_copies(cache, timeline);
-    }
-    return result;
-}
-
-/* Lets the index hold what it lacks of the full pages of tokens[0, cached). */
-static void index_full_pages(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens) {
-    int32_t full = timeline->cached / SL_PAGE_TOKENS, node = SL_NONE;
-    for (int32_t i = 0; i < full; i++) {
-        const int32_t *page_tokens = tokens + (size_t)i * SL_PAGE_TOKENS;
-        int32_t next = sl_index_find(cache->index, node, page_tokens);
-        if (next == SL_NONE) {
-            int32_t oldest = sl_index_full(cache->index) ? sl_index_oldest(cache->index) : SL_NONE;
-            if (oldest != SL_NONE) {
-                if (oldest == node) {
-                    return; /* the path itself fills the index */
-                }
-                drop_node(cache, oldest);
-            }
-            next = sl_index_add(cache->index, node, page_tokens);
-        }
-        sl_index_node *n = sl_index_get(cache->index, next);
-        for (int32_t g = 0; g < cache->program->group_count; g++) {
-            if (n->pages[g] == SL_NONE) {
-                n->pages[g] = timeline->pages[g][i];
-                pool_hold(&cache->pages[g], n->pages[g]);
-            }
-        }
-        node = next;
-    }
-    if (node != SL_NONE) {
-        sl_index_node *n = sl_index_get(cache->index, node);
-        if (cache->program->state_count && n->state == SL_NONE && timeline->cached % SL_PAGE_TOKENS == 0) {
-            n->state = timeline->state;
-            pool_hold(&cache->states, n->state);
-        }
-        sl_index_touch(cache->index, node);
-    }
-}
-
-void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows) {
-    drop_sources(cache, timeline);
-    timeline->previous = timeline->cached;
-    int32_t full_before = timeline->cached / SL_PAGE_TOKENS;
-    timeline->cached += rows;
-    if (cache->program->state_count) {
-        timeline->previous_state = timeline->state;
-        timeline->state = timeline->write_state;
-        timeline->write_state = SL_NONE;
-    }
-    if (cache->reuse && timeline->cached / SL_PAGE_TOKENS > full_before) {
-        index_full_pages(cache, timeline, tokens);
-    }
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        /* By `previous`, so that the last step can be rolled back. */
-        int32_t first = first_visible(&cache->program->groups[g], timeline->previous) / SL_PAGE_TOKENS;
-        for (int32_t i = first - 1; i >= 0 && timeline->pages[g][i] != SL_NONE; i--) {
-            pool_drop(&cache->pages[g], timeline->pages[g][i]);
-            timeline->pages[g][i] = SL_NONE;
-        }
-    }
-}
-
-void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
-    drop_state(cache, &timeline->write_state);
-    undo_copies(cache, timeline);
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        timeline->dirty_from[g] = 0;
-    }
-}
-
-void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length) {
-    if (length >= timeline->cached) {
-        return;
-    }
-    int32_t target = length;
-    if (cache->program->state_count) {
-        if (timeline->previous_state == SL_NONE || length < timeline->previous) {
-            sl_timeline_reset(cache, timeline);
-            return;
-        }
-        target = timeline->previous;
-    }
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        int32_t first = first_visible(&cache->program->groups[g], target) / SL_PAGE_TOKENS;
-        if (first < timeline->page_count[g] && target > 0 && timeline->pages[g][first] == SL_NONE) {
-            sl_timeline_reset(cache, timeline);
-            return;
-        }
-    }
-    if (cache->program->state_count) {
-        drop_state(cache, &timeline->state);
-        timeline->state = timeline->previous_state;
-        timeline->previous_state = SL_NONE;
-    }
-    for (int32_t g = 0; g < cache->program->group_count; g++) {
-        drop_pages_from(cache, timeline, g, (target + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
-    }
-    timeline->cached = timeline->previous = target;
+int32_t sl_cache_all_pages(const sl_cache *cache, int32_t group) {
+    return cache->pages[group].count;
 }
 
 /* ---- for what is kept on disk
@@ -502,25 +275,25 @@ sl_index *sl_cache_index(sl_cache *cache) {
 
 void sl_cache_hold(sl_cache *cache, const sl_cache_items *items) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        pool_hold(&cache->pages[g], items->pages[g]);
+        sl_pool_hold(&cache->pages[g], items->pages[g]);
     }
-    pool_hold(&cache->states, items->state);
+    sl_pool_hold(&cache->states, items->state);
 }
 
 void sl_cache_drop(sl_cache *cache, const sl_cache_items *items) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        pool_drop(&cache->pages[g], items->pages[g]);
+        sl_pool_drop(&cache->pages[g], items->pages[g]);
     }
-    pool_drop(&cache->states, items->state);
+    sl_pool_drop(&cache->states, items->state);
 }
 
 int32_t sl_cache_first_page(const sl_cache_group *group, int32_t position) {
-    return first_visible(group, position) / SL_PAGE_TOKENS;
+    return sl_first_visible(group, position) / SL_PAGE_TOKENS;
 }
 
 void sl_timeline_leave_behind(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t last) {
     for (int32_t i = last; i >= 0 && timeline->pages[group][i] != SL_NONE; i--) {
-        pool_drop(&cache->pages[group], timeline->pages[group][i]);
+        sl_pool_drop(&cache->pages[group], timeline->pages[group][i]);
         timeline->pages[group][i] = SL_NONE;
     }
 }

@@ -1,7 +1,8 @@
 /* Who owns which cache page and state slot. Pages and slots are counted references: timelines share them
- * after a fork or a prefix match, and the prefix index holds those of finished pages, so that a sequence
- * which begins alike starts from them. Nothing here touches the memory itself: changes reach the backend
- * through the step block.
+ * after a fork or a match, and the prefix index holds those of finished pages and of the ends of prompts and
+ * answers, so that a sequence which begins alike starts from them. A shared page that is not full may go on
+ * in place by one of those who share it, behind all that the others have of it. Nothing here touches the
+ * memory itself: changes reach the backend through the step block.
  *
  * Not thread-safe: the scheduler calls it under its lock. Nothing here allocates after creation. */
 #ifndef SL_KV_CACHE_H
@@ -18,8 +19,24 @@ void sl_cache_destroy(sl_cache *cache);
 /* Pages of a group / state slots that could be taken now, those that only the index holds included. */
 int32_t sl_cache_available_pages(const sl_cache *cache, int32_t group);
 int32_t sl_cache_available_states(const sl_cache *cache);
+/* To count the pages that some timelines hold together: after sl_cache_clear_marks, how many pages of a group
+ * a timeline holds that none marked before it does. */
+void sl_cache_clear_marks(sl_cache *cache);
+struct sl_timeline;
+int32_t sl_cache_mark(sl_cache *cache, const struct sl_timeline *timeline, int32_t group);
+/* Pages of a group that nobody holds, and all there are. */
+int32_t sl_cache_free_pages(const sl_cache *cache, int32_t group);
+int32_t sl_cache_all_pages(const sl_cache *cache, int32_t group);
 /* Drops everything that the index holds. */
 void sl_cache_clear_index(sl_cache *cache);
+
+/* Why the index keeps a state or a window's page, in rising order of worth: of each kind the least recently
+ * used goes first, and a better one outlives more of the next. */
+typedef enum sl_keep {
+    SL_KEEP_PASSING, /* a step ended there */
+    SL_KEEP_PROMPT,  /* a prompt ends there, texts part there, or somebody went on from there already */
+    SL_KEEP_END,     /* an answer ends there, where its conversation will go on */
+} sl_keep;
 
 /* A sequence's part of the cache: which pages hold its first `cached` tokens, and the state after them. */
 typedef struct sl_timeline {
@@ -32,6 +49,9 @@ typedef struct sl_timeline {
     int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
     int32_t write_state;                  /* slot of the step in flight */
     int32_t copied_from[SL_CACHE_GROUPS]; /* the shared page that the step in flight copies; SL_NONE: none */
+    /* Set by the owner before the first token is cached; a fork has the same. */
+    uint64_t salt; /* only timelines of one salt share */
+    bool unshared; /* takes nothing over, and leaves nothing in the index */
 } sl_timeline;
 
 int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error);
@@ -41,14 +61,27 @@ void sl_timeline_free(sl_cache *cache, sl_timeline *timeline);
 /* `fork` must be fresh. */
 void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork);
 
-/* For a timeline with nothing cached: takes over the longest indexed beginning of tokens[0, count), at most
- * `limit` tokens of it. Returns how many tokens that gave. */
-int32_t sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t limit);
+/* What a timeline with nothing cached asks for. */
+typedef struct sl_beginning {
+    const int32_t *tokens; /* [count] */
+    int32_t count;
+    int32_t limit; /* of tokens to take over */
+} sl_beginning;
+/* What the index has of it. */
+typedef struct sl_match {
+    int32_t usable;  /* tokens to go on from, at most the limit */
+    int32_t matched; /* tokens at the beginning that it knows, usable or not */
+} sl_match;
+sl_match sl_timeline_match(const sl_cache *cache, const sl_timeline *timeline, const sl_beginning *beginning);
+/* Takes over what is usable of it; `cached` is that then. Full attention goes on anywhere, a windowed group
+ * where the window before that place is kept, and a recurrent one where a state is. */
+sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beginning *beginning);
 
-/* Makes [cached, cached + rows) writable: takes pages and replaces a shared one, appending a page copy to
- * `copies`. With recurrent layers takes the slot to write. SL_ERR_LIMIT when pages, slots or copies ran out:
- * then nothing is replaced, and pages taken until then stay with the timeline for the next try. Sources of
- * copies stay held until advance or revert, so that no other copy of the step writes them. */
+/* Makes [cached, cached + rows) writable: takes pages and replaces a shared one in which others go on there,
+ * appending a page copy to `copies`. With recurrent layers takes the slot to write. SL_ERR_LIMIT when pages,
+ * slots or copies ran out: then nothing is replaced, and pages taken until then stay with the timeline for
+ * the next try. Sources of copies stay held until advance or revert, so that no other copy of the step writes
+ * them. */
 typedef struct sl_copy_list {
     sl_page_copy *copies;
     int32_t count, room;
@@ -58,6 +91,11 @@ int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl
 /* After a step that stored `rows` more: tokens[0, cached + rows) are the sequence's. Full pages go into the
  * index. */
 void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows);
+/* Lets the index hold all of the timeline's tokens[0, cached), the last page too when it is not full, and the
+ * state after them. */
+void sl_timeline_keep(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens, sl_keep keep);
+/* The same of full pages alone; the state when the last one is full. sl_timeline_advance calls it. */
+void sl_timeline_index(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens);
 /* After a step that failed, or when a reserved step is not taken: as before sl_timeline_reserve. */
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline);
 

@@ -11,6 +11,7 @@ struct sl_index {
     int32_t count, bucket_count;
     int32_t unused; /* head of the free list, linked through chain */
     int32_t oldest, newest;
+    int32_t first_root;
     uint64_t changes;
 };
 
@@ -38,7 +39,7 @@ sl_index *sl_index_create(int32_t nodes) {
         index->nodes[i].chain = i + 1 < nodes ? i + 1 : SL_NONE;
     }
     index->unused = 0;
-    index->oldest = index->newest = SL_NONE;
+    index->oldest = index->newest = index->first_root = SL_NONE;
     return index;
 }
 
@@ -55,25 +56,29 @@ sl_index_node *sl_index_get(const sl_index *index, int32_t node) {
     return &index->nodes[node];
 }
 
-static uint64_t hash_page(const sl_index *index, int32_t parent, const int32_t *tokens) {
-    uint64_t seed = parent == SL_NONE ? 0 : index->nodes[parent].hash;
-    return sl_hash64(tokens, SL_PAGE_TOKENS * sizeof *tokens, seed);
+static uint64_t hash_page(const sl_index *index, const sl_index_page *page) {
+    uint64_t seed = page->parent == SL_NONE ? page->salt : index->nodes[page->parent].hash;
+    return sl_hash64(page->tokens, (size_t)page->count * sizeof *page->tokens, seed);
 }
 
 static int32_t *bucket_of(const sl_index *index, uint64_t hash) {
     return &index->buckets[hash & (uint64_t)(index->bucket_count - 1)];
 }
 
-int32_t sl_index_find(const sl_index *index, int32_t parent, const int32_t *tokens) {
-    uint64_t hash = hash_page(index, parent, tokens);
+int32_t sl_index_find(const sl_index *index, const sl_index_page *page) {
+    uint64_t hash = hash_page(index, page);
     for (int32_t i = *bucket_of(index, hash); i != SL_NONE; i = index->nodes[i].chain) {
         const sl_index_node *node = &index->nodes[i];
-        if (node->hash == hash && node->parent == parent &&
-            memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
+        if (node->hash == hash && node->parent == page->parent && node->salt == page->salt &&
+            memcmp(node->tokens, page->tokens, sizeof node->tokens) == 0) {
             return i;
         }
     }
     return SL_NONE;
+}
+
+int32_t sl_index_first_child(const sl_index *index, int32_t parent) {
+    return parent == SL_NONE ? index->first_root : index->nodes[parent].first_child;
 }
 
 bool sl_index_full(const sl_index *index) {
@@ -106,7 +111,34 @@ static void unlink_use(sl_index *index, int32_t node) {
     }
 }
 
-int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
+static int32_t *children_of(sl_index *index, int32_t parent) {
+    return parent == SL_NONE ? &index->first_root : &index->nodes[parent].first_child;
+}
+
+static void link_child(sl_index *index, int32_t node) {
+    sl_index_node *n = &index->nodes[node];
+    int32_t *first = children_of(index, n->parent);
+    n->last_child = SL_NONE;
+    n->next_child = *first;
+    if (*first != SL_NONE) {
+        index->nodes[*first].last_child = node;
+    }
+    *first = node;
+}
+
+static void unlink_child(sl_index *index, int32_t node) {
+    const sl_index_node *n = &index->nodes[node];
+    if (n->last_child != SL_NONE) {
+        index->nodes[n->last_child].next_child = n->next_child;
+    } else {
+        *children_of(index, n->parent) = n->next_child;
+    }
+    if (n->next_child != SL_NONE) {
+        index->nodes[n->next_child].last_child = n->last_child;
+    }
+}
+
+int32_t sl_index_add(sl_index *index, const sl_index_page *page) {
     int32_t node = index->unused;
     sl_index_node *n = &index->nodes[node];
     index->unused = n->chain;
@@ -116,16 +148,19 @@ int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
     n->state = SL_NONE;
     n->stored = 0;
     n->named = false;
-    n->children = 0;
-    n->parent = parent;
-    n->hash = hash_page(index, parent, tokens);
-    memcpy(n->tokens, tokens, sizeof n->tokens);
-    int32_t *bucket = bucket_of(index, n->hash);
-    n->chain = *bucket;
-    *bucket = node;
-    if (parent != SL_NONE) {
-        index->nodes[parent].children++;
+    n->first_child = SL_NONE;
+    n->parent = page->parent;
+    n->salt = page->salt;
+    n->count = page->count;
+    memcpy(n->tokens, page->tokens, (size_t)page->count * sizeof *n->tokens);
+    n->chain = SL_NONE;
+    if (page->count == SL_PAGE_TOKENS) {
+        n->hash = hash_page(index, page);
+        int32_t *bucket = bucket_of(index, n->hash);
+        n->chain = *bucket;
+        *bucket = node;
     }
+    link_child(index, node);
     link_newest(index, node);
     sl_index_touch(index, node);
     return node;
@@ -134,14 +169,14 @@ int32_t sl_index_add(sl_index *index, int32_t parent, const int32_t *tokens) {
 void sl_index_remove(sl_index *index, int32_t node) {
     index->changes++;
     sl_index_node *n = &index->nodes[node];
-    int32_t *link = bucket_of(index, n->hash);
-    while (*link != node) {
-        link = &index->nodes[*link].chain;
+    if (n->count == SL_PAGE_TOKENS) {
+        int32_t *link = bucket_of(index, n->hash);
+        while (*link != node) {
+            link = &index->nodes[*link].chain;
+        }
+        *link = n->chain;
     }
-    *link = n->chain;
-    if (n->parent != SL_NONE) {
-        index->nodes[n->parent].children--;
-    }
+    unlink_child(index, node);
     unlink_use(index, node);
     n->chain = index->unused;
     index->unused = node;

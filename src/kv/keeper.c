@@ -243,7 +243,9 @@ static void mark_stored(sl_keeper *keeper, const sl_load *load, int32_t first, i
     sl_index *index = sl_cache_index(keeper->options.cache);
     int32_t node = SL_NONE;
     for (int32_t i = 0; i < first + pages; i++) {
-        node = sl_index_find(index, node, load->tokens + (size_t)i * SL_PAGE_TOKENS);
+        const sl_index_page page = {node, load->salt, load->tokens + (size_t)i * SL_PAGE_TOKENS,
+                                    SL_PAGE_TOKENS};
+        node = sl_index_find(index, &page);
         if (node == SL_NONE) {
             return;
         }
@@ -289,7 +291,7 @@ static void name_node(sl_keeper *keeper, int32_t node, sl_store_key *key) {
     }
     const int32_t above = sl_index_get(index, path[depth - 1])->parent;
     if (above == SL_NONE) {
-        sl_store_root(0, &key->name);
+        sl_store_root(sl_index_get(index, node)->salt, &key->name);
     } else {
         key->name = sl_index_get(index, above)->name;
     }
@@ -329,7 +331,7 @@ bool sl_keeper_choose(sl_keeper *keeper) {
         keeper->next = sl_index_older(index, node);
         keeper->time -= RANK_NANOSECONDS;
         const bool writes = wants_writing(parts, n->stored);
-        if (!writes && !n->used) {
+        if (n->count != SL_PAGE_TOKENS || (!writes && !n->used)) {
             continue;
         }
         keeper->job = (job){.node = node,

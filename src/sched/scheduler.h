@@ -8,6 +8,16 @@
  * A sequence that turns out to end there is dropped from the following step, which then has computed a row
  * for nothing.
  *
+ * Who goes first. As many works as there are slots are admitted. Works of a higher priority are admitted
+ * first, and take the slot of a lower one when none is free; lower ones get what higher ones leave, which may
+ * be nothing. Within a priority, groups have equally many slots as far as they have works: a group with two
+ * fewer than another takes one of the other's. Between groups with equally many, the one that was served
+ * fewer tokens comes first, where a group that was idle counts as served its share meanwhile; within a group
+ * the first come. So within a priority everybody's turn comes. In a step, who has one token pending comes
+ * first, then prompts in the same order; see step.c for how they share its rows. Memory is taken away from
+ * the lowest priority first, and there from the last come, whatever the group. Nothing is lost by giving up a
+ * slot or memory.
+ *
  * Not thread-safe: the engine holds its lock for every call. Between sl_scheduler_build and
  * sl_scheduler_commit it may let go of the lock; what is in a step then (sequence->in_step) must not be
  * changed by others. */
@@ -20,6 +30,7 @@
 
 typedef struct sl_scheduler sl_scheduler;
 typedef struct sl_work sl_work;
+typedef struct sl_group sl_group; /* works of one owner, see sl_work.group */
 
 typedef struct sl_sequence {
     int32_t *tokens; /* [limits.context] */
@@ -27,6 +38,8 @@ typedef struct sl_sequence {
     sl_timeline timeline;
     int32_t slot;                      /* page-table row on the device; SL_NONE when it has none */
     int32_t in_step;                   /* steps in flight that it is in */
+    bool salted;                       /* the timeline has the salt of its first work */
+    bool released;                     /* its owner is gone: freed as soon as nothing uses it */
     sl_work *work;                     /* the request it works for, or NULL */
     uint64_t last_used;                /* step number, for choosing whom to preempt */
     struct sl_sequence *older, *newer; /* all sequences of the scheduler */
@@ -43,6 +56,15 @@ typedef enum sl_finish {
 
 typedef enum sl_logits_wanted { SL_LOGITS_NONE, SL_LOGITS_LAST, SL_LOGITS_ALL } sl_logits_wanted;
 
+/* Why no more of a beginning was taken over. */
+typedef enum sl_reuse {
+    SL_REUSE_ALL,    /* all but the last token */
+    SL_REUSE_NEW,    /* no more of it is in the index */
+    SL_REUSE_STATE,  /* more is, but without the state or the window to go on from */
+    SL_REUSE_LOGITS, /* logits were asked for from there on */
+    SL_REUSE_OFF,
+} sl_reuse;
+
 /* What a sequence has to do. The owner fills the first part; callbacks run inside sl_scheduler_commit (or
  * _build, for on_done). */
 struct sl_work {
@@ -54,6 +76,10 @@ struct sl_work {
     /* With SL_LOGITS_ALL: the first position whose logits are wanted; what is cached from there on is
      * computed again. */
     int32_t logits_from;
+    int32_t priority;    /* higher first */
+    uint64_t group;      /* whose it is; groups take turns */
+    bool no_reuse;       /* the sequence takes nothing over and leaves nothing, from now on */
+    uint64_t cache_salt; /* of a sequence's first work: only sequences with the same salt share */
     /* A sampled token, already appended to the sequence. Returns SL_FINISH_LENGTH to go on, another value to
      * end there. */
     sl_finish (*on_token)(sl_work *work, int32_t token);
@@ -61,39 +87,74 @@ struct sl_work {
      * then `blocked` until the owner clears that, which it may do in this call. */
     void (*on_logits)(sl_work *work, const float *logits, int32_t rows, int32_t first_position);
     void (*on_done)(sl_work *work, sl_finish finish, const sl_error *error);
+    void (*on_start)(sl_work *work); /* its first step is being built; NULL: nobody wants to know */
     /* The scheduler's part; zero at the start. */
     bool blocked;
-    bool cancelled; /* set by the owner; takes effect between steps */
-    int32_t reused; /* tokens that came from the prefix index */
-    bool unread;    /* it has nothing cached, and files were not looked into yet: it waits for that */
+    bool cancelled;  /* set by the owner; takes effect between steps */
+    int32_t reused;  /* tokens that came from the index when it started */
+    int32_t matched; /* tokens at the beginning that the index knew then, reused or not */
+    sl_reuse reuse;
+    bool started;        /* it was in a step */
+    bool noted;          /* the three above are known */
+    int32_t prompt_end;  /* tokens of the sequence when it was submitted */
+    int32_t read;        /* of those, how many were counted as read */
+    int32_t branch;      /* where the sequence goes on differently from others: worth a state; 0: nowhere */
+    sl_work *waits_for;  /* the work that computes what this one will take over; NULL: none */
+    int32_t waits_until; /* that many tokens */
+    uint64_t arrival;    /* in order of submission */
+    uint64_t ready_in, built_in; /* the last build in which it was ready for rows, and got some */
+    sl_group *owner;
+    bool unread; /* it has nothing cached, and files were not looked into yet: it waits for that */
     int32_t load_end, loaded; /* of sl_load, while it is unread */
     struct sl_work *previous, *next;
 };
 
 typedef struct sl_scheduler_counters {
     uint64_t steps, rows, outputs, reused_tokens, preemptions;
-    uint64_t following_steps; /* steps that began without the host knowing their tokens */
+    uint64_t following_steps;                 /* steps that began without the host knowing their tokens */
+    uint64_t prompt_tokens, generated_tokens; /* read, reused ones included / sampled */
 } sl_scheduler_counters;
 
+typedef struct sl_scheduler_options {
+    bool reuse;
+    int32_t queue; /* works that may wait for a slot; 0: no bound */
+    /* Seconds that prompts may add to a step in which others generate; 0: no bound, negative: as long as a
+     * step without prompts takes. */
+    double prompt_seconds;
+} sl_scheduler_options;
+
 /* `plan` and `executor` must outlive the scheduler. */
-int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, bool reuse, sl_scheduler **scheduler,
-                        sl_error *error);
-/* All works must have ended and all sequences be destroyed. */
+int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, const sl_scheduler_options *options,
+                        sl_scheduler **scheduler, sl_error *error);
+/* All works must have ended. Frees sequences that are left. */
 void sl_scheduler_destroy(sl_scheduler *scheduler);
 const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *scheduler);
 bool sl_scheduler_has_work(const sl_scheduler *scheduler);
+
+/* What there is now. */
+typedef struct sl_scheduler_load {
+    int32_t running, waiting; /* works that were in a step / that were in none yet */
+    /* Tokens that the pages of the first full group have room for; of those, in pages that somebody holds; of
+     * those again, in pages that no unfinished work holds. */
+    uint64_t cache_tokens, used_tokens, kept_tokens;
+} sl_scheduler_load;
+void sl_scheduler_get_load(const sl_scheduler *scheduler, sl_scheduler_load *load);
 /* For tests, and for what is kept on disk. */
 sl_cache *sl_scheduler_cache(const sl_scheduler *scheduler);
 
 int sl_sequence_create(sl_scheduler *scheduler, sl_sequence **sequence, sl_error *error);
-/* It must have no work and not be in a step. */
+/* It must have no work and not be in a step. What the index keeps of it stays. */
 void sl_sequence_destroy(sl_scheduler *scheduler, sl_sequence *sequence);
+/* The same for any sequence: cancels its work, and frees it when that has ended and no step in flight holds
+ * it. The owner must not use it any more; the work's callbacks still come. */
+void sl_sequence_release(sl_scheduler *scheduler, sl_sequence *sequence);
 int sl_sequence_fork(sl_scheduler *scheduler, const sl_sequence *sequence, sl_sequence **fork,
                      sl_error *error);
 void sl_sequence_rollback(sl_scheduler *scheduler, sl_sequence *sequence, int32_t length);
 
-/* Appends tokens and queues the work. SL_ERR_BUSY, SL_ERR_LIMIT (context), SL_ERR_INVALID (token ids, nothing
- * to do); on failure nothing has changed. */
+/* Appends tokens and queues the work. SL_ERR_BUSY (also when more would wait than may: those that were in no
+ * step yet, beyond the slots that works which were do not need), SL_ERR_LIMIT (context), SL_ERR_INVALID
+ * (token ids, nothing to do); on failure nothing has changed. */
 int sl_scheduler_submit(sl_scheduler *scheduler, sl_work *work, const int32_t *tokens, size_t count,
                         sl_error *error);
 /* Takes back a work of which no step was built yet, without calling on_done; the sequence then has `count`
@@ -105,6 +166,8 @@ void sl_scheduler_withdraw(sl_scheduler *scheduler, sl_work *work, int32_t count
 int32_t sl_scheduler_build(sl_scheduler *scheduler, int32_t *bucket);
 /* With one step submitted and not committed: the same for a step that follows it, if there can be one. */
 int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
+/* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that. */
+void sl_scheduler_measured(sl_scheduler *scheduler, double seconds);
 /* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
  * they were before it, and their works end with the error. */
 void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *error);

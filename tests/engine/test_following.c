@@ -329,6 +329,12 @@ static void texts_are_those_of_single_steps(void **state) {
     sluice_model_release(model);
 }
 
+/* Steps that a prompt of several tokens takes: where a recurrent state can be shared, one is kept before its
+ * last token. */
+static int steps_of_prompt(const char *model) {
+    return strstr(model, "qwen3_5") ? 2 : 1;
+}
+
 /* ---- ends
  * -----------------------------------------------------------------------------------------------------------
  */
@@ -391,7 +397,7 @@ static void stop_at_once(sluice_sequence *sequence) {
 }
 
 /* The end of a text is known while its next row is under way. What the owner does to the sequence then waits
- * for that row first. */
+ * for that row first, but for its release. */
 static void an_ended_sequence_is_waited_for(void **state) {
     enum { BEFORE = 3, LENGTH = PROMPT + 60 }; /* the fourth token has a text */
     (void)state;
@@ -417,8 +423,8 @@ static void an_ended_sequence_is_waited_for(void **state) {
             must(sluice_sequence_fork(sequence, &fork, &error), &error, "fork");
             assert_int_equal(in_flight, 0);
         } else if (act == 2) {
-            sluice_sequence_release(sequence);
-            assert_int_equal(in_flight, 0);
+            sluice_sequence_release(sequence); /* the engine lets go of it when the row is through */
+            assert_int_equal(in_flight, 1);
             sequence = open_sequence(engine);
             collect(submit(sequence, &first), &got);
         } else {
@@ -454,7 +460,7 @@ static void cancelled_texts_go_on(void **state) {
         const size_t before = sluice_sequence_length(sequence) + o.token_count;
         sluice_event event = {.size = sizeof event};
         sluice_error error;
-        let_end(5);
+        let_end(4 + (round ? 1 : steps_of_prompt(*state)));
         sluice_request *request = submit(sequence, &o);
         for (int seen = 0; seen < 5; seen++) {
             must(sluice_poll(request, -1, &event, &error), &error, "poll");
@@ -486,7 +492,7 @@ static void a_running_request_is_not_waited_for(void **state) {
     sluice_request *request, *second;
     sluice_event event = {.size = sizeof event};
     sluice_error error;
-    let_end(1);
+    let_end(steps_of_prompt(*state));
     request = submit(sequence, &o);
     must(sluice_poll(request, -1, &event, &error), &error, "poll");
     assert_int_equal(event.kind, SLUICE_EVENT_TOKEN);

@@ -96,7 +96,8 @@ static void run_reusing(sluice_engine *engine, const text *reference, float *log
         .size = sizeof beginning, .tokens = reference->tokens, .token_count = 140};
     collected got = {0};
     collect(submit(second, &beginning), &got);
-    assert_int_equal(got.reused, 128);
+    /* Up to the last token or, where a recurrent state has to be there, to the last page's end. */
+    assert_true(got.reused == 128 || got.reused == 139);
     read_all(second, reference->tokens + 140, TOKENS - 140, logits, 140);
     sluice_sequence_release(first);
     sluice_sequence_release(second);

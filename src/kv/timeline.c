@@ -1,0 +1,254 @@
+#include "kv/cache.h"
+
+#include "base/alloc.h"
+#include "kv/internal.h"
+
+#include <string.h>
+
+int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error) {
+    memset(timeline, 0, sizeof *timeline);
+    timeline->state = timeline->previous_state = timeline->write_state = SL_NONE;
+    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+        timeline->copied_from[g] = SL_NONE;
+    }
+    int32_t groups = cache->program->group_count;
+    for (int32_t g = 0; g < groups; g++) {
+        timeline->pages[g] = sl_alloc((size_t)cache->table_width * sizeof *timeline->pages[g]);
+        if (!timeline->pages[g]) {
+            while (g-- > 0) {
+                sl_free(timeline->pages[g]);
+                timeline->pages[g] = NULL;
+            }
+            return sl_fail(error, SL_ERR_NOMEM, "out of memory for a sequence of %d pages",
+                           cache->table_width);
+        }
+    }
+    return 0;
+}
+
+/* Drops the pages from index `keep` on. */
+static void drop_pages_from(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t keep) {
+    for (int32_t i = keep; i < timeline->page_count[group]; i++) {
+        sl_pool_drop(&cache->pages[group], timeline->pages[group][i]);
+    }
+    if (keep < timeline->page_count[group]) {
+        timeline->page_count[group] = keep;
+    }
+    if (timeline->dirty_from[group] > keep) {
+        timeline->dirty_from[group] = keep;
+    }
+}
+
+static void drop_state(sl_cache *cache, int32_t *slot) {
+    sl_pool_drop(&cache->states, *slot);
+    *slot = SL_NONE;
+}
+
+/* The sources of page copies are done with. */
+static void drop_sources(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        sl_pool_drop(&cache->pages[g], timeline->copied_from[g]);
+        timeline->copied_from[g] = SL_NONE;
+    }
+}
+
+/* Puts the shared pages back where their copies were to be; the page being written is the one that holds
+ * index `cached`. */
+static void undo_copies(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        if (timeline->copied_from[g] != SL_NONE) {
+            int32_t *entry = &timeline->pages[g][timeline->cached / SL_PAGE_TOKENS];
+            sl_pool_drop(&cache->pages[g], *entry);
+            *entry = timeline->copied_from[g];
+            timeline->copied_from[g] = SL_NONE;
+        }
+    }
+}
+
+void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
+    drop_sources(cache, timeline);
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        drop_pages_from(cache, timeline, g, 0);
+    }
+    drop_state(cache, &timeline->state);
+    drop_state(cache, &timeline->previous_state);
+    drop_state(cache, &timeline->write_state);
+    timeline->cached = timeline->previous = 0;
+}
+
+void sl_timeline_free(sl_cache *cache, sl_timeline *timeline) {
+    sl_timeline_reset(cache, timeline);
+    for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+        sl_free(timeline->pages[g]);
+        timeline->pages[g] = NULL;
+    }
+}
+
+void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        int32_t count = (timeline->cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+        memcpy(fork->pages[g], timeline->pages[g], (size_t)count * sizeof *fork->pages[g]);
+        for (int32_t i = 0; i < count; i++) {
+            sl_pool_hold(&cache->pages[g], fork->pages[g][i]);
+        }
+        fork->page_count[g] = count;
+        fork->dirty_from[g] = 0;
+    }
+    fork->salt = timeline->salt;
+    fork->unshared = timeline->unshared;
+    fork->cached = timeline->cached;
+    fork->previous = timeline->previous;
+    fork->state = timeline->state;
+    fork->previous_state = timeline->previous_state;
+    sl_pool_hold(&cache->states, fork->state);
+    sl_pool_hold(&cache->states, fork->previous_state);
+}
+
+int32_t sl_first_visible(const sl_cache_group *group, int32_t position) {
+    int32_t first = group->window ? position - group->window + 1 : 0;
+    return first > 0 ? first : 0;
+}
+
+/* May a timeline write into a page from `offset` on where it is? What others have of a shared page must end
+ * there. */
+static bool may_write(const sl_item *page, int32_t offset) {
+    return page->references == 1 || page->filled <= offset;
+}
+
+/* One page that is about to be written: present, and without anything of others where it will be written. */
+static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32_t index,
+                    sl_copy_list *copies) {
+    int32_t *entry = &timeline->pages[group][index];
+    sl_item_pool *pool = &cache->pages[group];
+    if (index < timeline->page_count[group]) {
+        const int32_t offset = timeline->cached - index * SL_PAGE_TOKENS;
+        if (may_write(&pool->items[*entry], offset > 0 ? offset : 0)) {
+            return 0;
+        }
+        if (copies->count == copies->room) {
+            return SL_ERR_LIMIT;
+        }
+        int32_t page = sl_cache_take_page(cache, group);
+        if (page == SL_NONE) {
+            return SL_ERR_LIMIT;
+        }
+        copies->copies[copies->count++] = (sl_page_copy){group, *entry, page};
+        timeline->copied_from[group] = *entry;
+        *entry = page;
+    } else {
+        int32_t page = sl_cache_take_page(cache, group);
+        if (page == SL_NONE) {
+            return SL_ERR_LIMIT;
+        }
+        *entry = page;
+        timeline->page_count[group] = index + 1;
+    }
+    if (timeline->dirty_from[group] > index) {
+        timeline->dirty_from[group] = index;
+    }
+    return 0;
+}
+
+/* Every page of [cached, cached + rows) is the timeline's to write: nobody else may go on behind these rows.
+ */
+static void claim(sl_cache *cache, const sl_timeline *timeline, int32_t rows) {
+    const int32_t end = timeline->cached + rows;
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i * SL_PAGE_TOKENS < end; i++) {
+            const int32_t filled = end - i * SL_PAGE_TOKENS;
+            cache->pages[g].items[timeline->pages[g][i]].filled =
+                filled < SL_PAGE_TOKENS ? filled : SL_PAGE_TOKENS;
+        }
+    }
+}
+
+static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+    int32_t last = (timeline->cached + rows - 1) / SL_PAGE_TOKENS;
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i <= last; i++) {
+            int result = own_page(cache, timeline, g, i, copies);
+            if (result) {
+                return result;
+            }
+        }
+    }
+    if (cache->program->state_count) {
+        drop_state(cache, &timeline->previous_state);
+        timeline->write_state = sl_cache_take_state(cache);
+        return timeline->write_state == SL_NONE ? SL_ERR_LIMIT : 0;
+    }
+    return 0;
+}
+
+int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+    int32_t copies_before = copies->count;
+    int result = reserve_all(cache, timeline, rows, copies);
+    if (result) {
+        copies->count = copies_before;
+        undo_copies(cache, timeline);
+    } else {
+        claim(cache, timeline, rows);
+    }
+    return result;
+}
+
+void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows) {
+    drop_sources(cache, timeline);
+    timeline->previous = timeline->cached;
+    const int32_t full_before = timeline->cached / SL_PAGE_TOKENS;
+    timeline->cached += rows;
+    if (cache->program->state_count) {
+        timeline->previous_state = timeline->state;
+        timeline->state = timeline->write_state;
+        timeline->write_state = SL_NONE;
+    }
+    if (timeline->cached / SL_PAGE_TOKENS > full_before) {
+        sl_timeline_index(cache, timeline, tokens);
+    }
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        /* By `previous`, so that the last step can be rolled back. */
+        int32_t first = sl_first_visible(&cache->program->groups[g], timeline->previous) / SL_PAGE_TOKENS;
+        for (int32_t i = first - 1; i >= 0 && timeline->pages[g][i] != SL_NONE; i--) {
+            sl_pool_drop(&cache->pages[g], timeline->pages[g][i]);
+            timeline->pages[g][i] = SL_NONE;
+        }
+    }
+}
+
+void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
+    drop_state(cache, &timeline->write_state);
+    undo_copies(cache, timeline);
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        timeline->dirty_from[g] = 0;
+    }
+}
+
+void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length) {
+    if (length >= timeline->cached) {
+        return;
+    }
+    int32_t target = length;
+    if (cache->program->state_count) {
+        if (timeline->previous_state == SL_NONE || length < timeline->previous) {
+            sl_timeline_reset(cache, timeline);
+            return;
+        }
+        target = timeline->previous;
+    }
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        int32_t first = sl_first_visible(&cache->program->groups[g], target) / SL_PAGE_TOKENS;
+        if (first < timeline->page_count[g] && target > 0 && timeline->pages[g][first] == SL_NONE) {
+            sl_timeline_reset(cache, timeline);
+            return;
+        }
+    }
+    if (cache->program->state_count) {
+        drop_state(cache, &timeline->state);
+        timeline->state = timeline->previous_state;
+        timeline->previous_state = SL_NONE;
+    }
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        drop_pages_from(cache, timeline, g, (target + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
+    }
+    timeline->cached = timeline->previous = target;
+}

@@ -1,0 +1,120 @@
+/* Of src/sched only: the scheduler's state, and what its files call of each other. */
+#ifndef SL_SCHED_INTERNAL_H
+#define SL_SCHED_INTERNAL_H
+
+#include "sched/scheduler.h"
+
+/* What a step does for one sequence; as many as it has spans. */
+typedef struct sl_part {
+    sl_work *work; /* NULL when it ended while the step was in flight */
+    sl_sequence *sequence;
+    int32_t rows, first_output, outputs;
+    bool advanced; /* the timeline has taken the step's rows over already */
+} sl_part;
+
+typedef struct sl_step {
+    sl_part *parts; /* [limits.sequences] */
+    void *block;
+} sl_step;
+
+struct sl_group {
+    uint64_t id;
+    double served; /* tokens, in virtual time */
+    int32_t works; /* unfinished */
+    int32_t slots; /* of those, how many are admitted; counted when it is needed */
+    sl_group *next;
+};
+
+enum { SL_STEPS = 2 };
+
+struct sl_scheduler {
+    const sl_plan *plan;
+    const sl_program *program;
+    const sl_limits *limits;
+    sl_executor *executor;
+    sl_scheduler_options options;
+    sl_cache *cache;
+    bool loads;          /* see sl_scheduler_loads */
+    sl_sequence **slots; /* [limits.sequences], who has which page-table row; NULL: free */
+    sl_work **order;     /* [limits.sequences], scratch: the admitted in their order */
+    sl_sequence *oldest_sequence, *newest_sequence;
+    sl_work *first, *last; /* in order of submission */
+    sl_group *groups;
+    double virtual_time;   /* tokens that a group with works has been served since the start, on average */
+    int32_t active_groups; /* with works */
+    int32_t running;       /* works that were in a step */
+    int32_t waiting;       /* works that were in none */
+    uint64_t arrivals, builds;
+    sl_step steps[SL_STEPS];
+    int32_t next, in_flight; /* the one to build; how many before it are not committed */
+    bool last_try; /* nobody could run: the first in rank may take what it needs from whoever is blocked */
+    bool memory_short; /* a work went without pages while others ran: the next step goes by rank alone */
+    /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
+     * prompts' rows, in which the last ones weigh most. */
+    double plain_seconds, prompt_seconds, prompt_steps, prompt_rows;
+    sl_scheduler_counters counters;
+};
+
+static inline const sl_backend_functions *sl_backend_of(const sl_scheduler *s) {
+    return s->plan->backend->functions;
+}
+
+static inline int32_t sl_pending(const sl_work *work) {
+    return work->sequence->count - work->sequence->timeline.cached;
+}
+
+/* Of those in flight; 0 is the oldest. */
+static inline sl_step *sl_flying(sl_scheduler *s, int32_t index) {
+    return &s->steps[(s->next + SL_STEPS - s->in_flight + index) % SL_STEPS];
+}
+
+/* ---- scheduler.c */
+/* Ends a work; its sequence is freed if that was released. */
+void sl_finish_work(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_error *error);
+void sl_release_slot(sl_scheduler *s, sl_sequence *sequence);
+/* The timeline has taken the part's rows over. */
+void sl_advance_part(sl_scheduler *s, sl_part *part);
+
+/* ---- admit.c */
+/* The work's group; false when memory ran out. */
+bool sl_join_group(sl_scheduler *s, sl_work *work);
+void sl_leave_group(sl_scheduler *s, sl_work *work);
+void sl_serve(sl_scheduler *s, sl_work *work, int32_t rows);
+/* Does `a` keep memory when both cannot? */
+bool sl_outranks(const sl_work *a, const sl_work *b);
+/* Of those that are not blocked; NULL when there are none. */
+sl_work *sl_first_in_rank(const sl_scheduler *s);
+/* Gives slots to works that have none. `by_rank`: the first in rank gets one in any case, from one that is
+ * blocked if need be. */
+void sl_admit(sl_scheduler *s, bool by_rank);
+/* Would that give a slot to anybody? */
+bool sl_could_admit(sl_scheduler *s);
+/* Fills s->order with those that are admitted and not blocked; returns how many. */
+int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
+/* Frees the cache of somebody who can wait: of idle sequences the one unused for longest, then the work
+ * lowest in rank, never one that outranks `work` unless it is blocked and this is the last try. Their tokens
+ * stay, and are computed again when it is their turn. */
+bool sl_preempt_one(sl_scheduler *s, const sl_work *work);
+
+/* ---- load.c */
+/* A work with nothing cached waits until files were looked into for it, where there are any. */
+void sl_await_loading(const sl_scheduler *s, sl_work *work);
+
+/* ---- share.c */
+/* At most so many tokens may come from elsewhere: the last is always computed, and those whose logits are
+ * wanted. */
+int32_t sl_reuse_limit(const sl_work *work);
+/* What a work took over of files. */
+void sl_share_loaded(sl_scheduler *s, sl_work *work);
+/* For an admitted work: takes over what it can when nothing is cached; false when it waits for another that
+ * computes more of its beginning. */
+bool sl_share_begin(sl_scheduler *s, sl_work *work);
+/* Nobody waits for it any more. */
+void sl_share_end(sl_scheduler *s, const sl_work *work);
+/* Lets the index keep what others may go on from, after a step. */
+void sl_share_keep(sl_scheduler *s, const sl_work *work);
+/* Rows of a step for a work of which [cached, cached + rows) are pending, fewer when a state is to be kept in
+ * between. */
+int32_t sl_share_cut(const sl_scheduler *s, const sl_work *work, int32_t rows);
+
+#endif

@@ -1,0 +1,398 @@
+/* Building a step: rows of the admitted works, until the step or the memory is full.
+ *
+ * Works with one pending token go first, so that prompts do not hold up those that are generating. The rows
+ * that are left, or that prompt_seconds allows when somebody is generating, belong to prompts: the first in
+ * order has half of them, so that its turn comes to an end, and the others of its priority share the other
+ * half, the shortest first, so that they are not stuck behind a long one. What one half does not need is for
+ * the other. Prompts of lower priorities get what is left then. */
+#include "sched/scheduler.h"
+
+#include "sched/internal.h"
+
+#include <string.h>
+
+/* Room left in the step being built. */
+typedef struct step_room {
+    int32_t rows, outputs, spans, table_changes;
+} step_room;
+
+enum { LEAST_PROMPT_ROWS = 32 };
+
+/* ---- rows of one work
+ * ------------------------------------------------------------------------------------------------ */
+
+/* How many of the pending tokens go into this step, and how many outputs come with them. */
+static int32_t choose_rows(const sl_scheduler *s, const sl_work *work, int32_t most, const step_room *room,
+                           int32_t *outputs) {
+    const sl_sequence *sequence = work->sequence;
+    int32_t cached = sequence->timeline.cached, pending = sequence->count - cached;
+    int32_t rows = pending < most ? pending : most;
+    if (work->logits == SL_LOGITS_ALL) {
+        int32_t before = work->logits_from > cached ? work->logits_from - cached : 0;
+        if (rows > before + room->outputs) {
+            rows = before + room->outputs;
+        }
+    } else if (rows == pending && (work->generate > 0 || work->logits == SL_LOGITS_LAST) &&
+               room->outputs == 0) {
+        rows--;
+    }
+    rows = sl_share_cut(s, work, rows);
+    int32_t first_output = cached + rows; /* none */
+    if (work->logits == SL_LOGITS_ALL) {
+        first_output = work->logits_from > cached ? work->logits_from : cached;
+    } else if (rows == pending && (work->generate > 0 || work->logits == SL_LOGITS_LAST)) {
+        first_output = cached + rows - 1;
+    }
+    *outputs = cached + rows > first_output ? cached + rows - first_output : 0;
+    return rows;
+}
+
+static int32_t count_table_changes(const sl_scheduler *s, const sl_sequence *sequence) {
+    int32_t changes = 0;
+    for (int32_t g = 0; g < s->program->group_count; g++) {
+        changes += sequence->timeline.page_count[g] - sequence->timeline.dirty_from[g];
+    }
+    return changes;
+}
+
+static void *block_of(const sl_scheduler *s) {
+    return s->steps[s->next].block;
+}
+
+static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_header *head) {
+    sl_table_change *changes = sl_step_table_changes(&s->plan->deployment.step, block_of(s));
+    sl_timeline *t = &sequence->timeline;
+    for (int32_t g = 0; g < s->program->group_count; g++) {
+        for (int32_t i = t->dirty_from[g]; i < t->page_count[g]; i++) {
+            changes[head->table_changes++] = (sl_table_change){g, sequence->slot, i, t->pages[g][i]};
+        }
+        t->dirty_from[g] = t->page_count[g];
+    }
+}
+
+static void write_outputs(sl_scheduler *s, const sl_part *part, sl_step_header *head,
+                          const sl_step_span *span) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    const sl_work *work = part->work;
+    const sl_sequence *sequence = part->sequence;
+    sl_step_output *outputs = sl_step_outputs(layout, block_of(s));
+    int32_t first_row = span->first_row + span->row_count - part->outputs;
+    for (int32_t i = 0; i < part->outputs; i++) {
+        sl_step_output *output = &outputs[head->outputs];
+        *output = (sl_step_output){.row = first_row + i, .slot = sequence->slot, .sampler = work->sampler};
+        int32_t position = sequence->timeline.cached + (first_row + i - span->first_row);
+        output->sampler.counter = (uint32_t)position;
+        head->outputs++;
+    }
+}
+
+/* Rows past the sequence's tokens take what is sampled last. */
+static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    sl_step_header *head = sl_step_head(block_of(s));
+    sl_sequence *sequence = work->sequence;
+    sl_timeline *t = &sequence->timeline;
+    sl_step_span *span = &sl_step_spans(layout, block_of(s))[head->spans];
+    *span = (sl_step_span){.slot = sequence->slot,
+                           .first_row = head->rows,
+                           .row_count = rows,
+                           .state_read = t->state,
+                           .state_write = t->write_state};
+    sl_step_row *step_rows = sl_step_rows(layout, block_of(s));
+    for (int32_t i = 0; i < rows; i++) {
+        const int32_t position = t->cached + i;
+        const bool known = position < sequence->count;
+        step_rows[head->rows + i] =
+            (sl_step_row){known ? SL_ROW_TOKEN : SL_ROW_LAST_TOKEN, known ? sequence->tokens[position] : 0,
+                          position, head->spans};
+    }
+    for (int32_t g = 0; g < s->program->group_count; g++) {
+        span->length[g] = t->cached;
+    }
+    sl_part *part = &s->steps[s->next].parts[head->spans];
+    part->work = work;
+    part->sequence = sequence;
+    part->rows = rows;
+    part->first_output = head->outputs;
+    part->outputs = outputs;
+    part->advanced = false;
+    write_outputs(s, part, head, span);
+    write_table_changes(s, sequence, head);
+    head->spans++;
+    head->rows += rows;
+    head->want_logits |= outputs > 0 && work->logits != SL_LOGITS_NONE;
+    sequence->in_step++;
+    work->built_in = s->builds;
+    if (!work->started) {
+        work->started = true;
+        s->waiting--;
+        s->running++;
+        if (work->on_start) {
+            work->on_start(work);
+        }
+    }
+    sl_serve(s, work, rows);
+    sequence->last_used = s->counters.steps + 1;
+}
+
+/* Makes room for the rows in the cache and writes them; false when there is none. `work` may preempt others
+ * when `pressing`. */
+static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs, bool pressing,
+                      step_room *room) {
+    sl_timeline *t = &work->sequence->timeline;
+    sl_step_header *head = sl_step_head(block_of(s));
+    sl_copy_list copies = {sl_step_page_copies(&s->plan->deployment.step, block_of(s)), head->page_copies,
+                           s->plan->deployment.step.max_page_copies};
+    int failed;
+    while ((failed = sl_timeline_reserve(s->cache, t, rows, &copies)) != 0 && pressing &&
+           sl_preempt_one(s, work)) {
+    }
+    if (failed) {
+        s->memory_short |= pressing;
+        return false;
+    }
+    if (count_table_changes(s, work->sequence) > room->table_changes) {
+        sl_timeline_revert(s->cache, t);
+        return false;
+    }
+    head->page_copies = copies.count;
+    room->table_changes -= count_table_changes(s, work->sequence);
+    write_span(s, work, rows, outputs);
+    room->rows -= rows;
+    room->outputs -= outputs;
+    room->spans--;
+    return true;
+}
+
+/* Adds at most so many of a work's next rows to the step; returns how many, 0 when it can't run now. */
+static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room *room) {
+    most = most < room->rows ? most : room->rows;
+    if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || work->sequence->in_step) {
+        return 0;
+    }
+    int32_t outputs, rows = choose_rows(s, work, most, room, &outputs);
+    return rows > 0 && take_rows(s, work, rows, outputs, true, room) ? rows : 0;
+}
+
+/* ---- rows of all
+ * -------------------------------------------------------------------------------------------------- */
+
+/* How many rows of prompts a step may have in which others generate, at most `most`. */
+static int32_t prompt_budget(const sl_scheduler *s, int32_t most) {
+    const double seconds = s->options.prompt_seconds < 0 ? s->plain_seconds : s->options.prompt_seconds;
+    if (s->options.prompt_seconds == 0 || s->prompt_rows == 0) {
+        return most;
+    }
+    /* What a step takes without them is not theirs. */
+    const double theirs = s->prompt_seconds - s->prompt_steps * s->plain_seconds;
+    const double least_seconds = 0.01 * s->prompt_seconds + 1e-9;
+    const double rows = seconds * s->prompt_rows / (theirs > least_seconds ? theirs : least_seconds);
+    if (rows >= most) {
+        return most;
+    }
+    /* Whole halves of pages: recurrent models end steps at pages' ends. */
+    const int32_t whole = (int32_t)rows / LEAST_PROMPT_ROWS * LEAST_PROMPT_ROWS;
+    const int32_t least = most < LEAST_PROMPT_ROWS ? most : LEAST_PROMPT_ROWS;
+    return whole > least ? whole : least;
+}
+
+/* The shortest of works[0, count) with a priority; NULL when there is none. Those that had their turn are
+ * NULL. */
+static sl_work **find_shortest(sl_work **works, int32_t count, int32_t priority) {
+    sl_work **shortest = NULL;
+    for (int32_t i = 0; i < count; i++) {
+        if (works[i] && works[i]->priority == priority &&
+            (!shortest || sl_pending(works[i]) < sl_pending(*shortest))) {
+            shortest = &works[i];
+        }
+    }
+    return shortest;
+}
+
+/* `rows` of the step for works[0, count), in their order; the works are taken out. */
+static void add_prompts(sl_scheduler *s, sl_work **works, int32_t count, int32_t rows, step_room *room) {
+    if (count == 0) {
+        return;
+    }
+    const int32_t priority = works[0]->priority;
+    int32_t others = 0;
+    for (int32_t i = 1; i < count && others < rows / 2; i++) {
+        others += works[i]->priority == priority ? sl_pending(works[i]) : 0;
+    }
+    rows -= add_work(s, works[0], rows - (others < rows / 2 ? others : rows / 2), room);
+    works[0] = NULL;
+    for (sl_work **next; (next = find_shortest(works, count, priority)); *next = NULL) {
+        rows -= add_work(s, *next, rows, room);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        rows -= works[i] ? add_work(s, works[i], rows, room) : 0;
+    }
+}
+
+/* When memory is short, rank alone counts: those in the step cannot be preempted, and the first must not
+ * starve.
+ */
+static void add_works(sl_scheduler *s, step_room *room, bool by_rank) {
+    const int32_t admitted = sl_order_admitted(s, by_rank);
+    int32_t prompts = 0;
+    for (int32_t i = 0; i < admitted; i++) {
+        sl_work *work = s->order[i];
+        /* One that gave its memory up for others waits for the next step. */
+        if (work->sequence->slot == SL_NONE || !sl_share_begin(s, work)) {
+            continue;
+        }
+        if (by_rank) {
+            add_work(s, work, room->rows, room);
+        } else {
+            s->order[prompts++] = work;
+        }
+    }
+    const int32_t ready = prompts;
+    prompts = 0;
+    for (int32_t i = 0; i < ready; i++) {
+        sl_work *work = s->order[i];
+        if (sl_pending(work) == 1) {
+            add_work(s, work, 1, room);
+        } else {
+            s->order[prompts++] = work;
+        }
+    }
+    const bool generating = sl_step_head(block_of(s))->spans > 0;
+    const int32_t rows = generating ? prompt_budget(s, room->rows) : room->rows;
+    add_prompts(s, s->order, prompts, rows, room);
+}
+
+static void finish_cancelled(sl_scheduler *s) {
+    for (sl_work *work = s->first, *next; work; work = next) {
+        next = work->next;
+        if (work->cancelled) {
+            sl_finish_work(s, work, SL_FINISH_CANCELLED, NULL);
+        } else if (work->sequence->count == work->sequence->timeline.cached) {
+            sl_finish_work(s, work, SL_FINISH_LENGTH,
+                           NULL); /* nothing was asked for that is not there already */
+        }
+    }
+}
+
+static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
+    s->steps[s->next].block = sl_backend_of(s)->step_block(s->executor);
+    sl_step_header *head = sl_step_head(block_of(s));
+    memset(head, 0, sizeof *head);
+    *room = (step_room){s->limits->rows, s->limits->outputs, s->limits->sequences,
+                        s->plan->deployment.step.max_table_changes};
+    return head;
+}
+
+/* Of the outputs that tokens are sampled from, at most one for each sequence. They lie behind all table
+ * changes, so the step must be complete but for them. */
+static void write_adjustments(sl_scheduler *s) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    sl_step_header *head = sl_step_head(block_of(s));
+    sl_adjustment *adjustments = sl_step_adjustments(layout, block_of(s));
+    for (int32_t i = 0; i < head->spans; i++) {
+        const sl_part *part = &s->steps[s->next].parts[i];
+        const sl_sequence *sequence = part->sequence;
+        const int32_t count = sequence->timeline.cached + part->rows;
+        if (part->work->adjust && part->outputs > 0 && part->work->generate > 0 && count >= sequence->count) {
+            sl_step_output *output =
+                &sl_step_outputs(layout, block_of(s))[part->first_output + part->outputs - 1];
+            output->adjustment_first = head->adjustments;
+            output->adjustment_count =
+                sl_adjust_write(part->work->adjust, sequence->tokens, count, adjustments + head->adjustments);
+            head->adjustments += output->adjustment_count;
+        }
+    }
+}
+
+static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
+    const sl_step_header *head = sl_step_head(block_of(s));
+    write_adjustments(s);
+    *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
+    s->next = (s->next + 1) % SL_STEPS;
+    s->in_flight++;
+    return head->rows;
+}
+
+int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
+    finish_cancelled(s);
+    s->last_try = false;
+    for (; s->first; s->last_try = !s->last_try) {
+        const bool by_rank = s->last_try || s->memory_short;
+        step_room room;
+        const sl_step_header *head = begin_step(s, &room);
+        s->memory_short = false;
+        s->builds++;
+        sl_admit(s, s->last_try);
+        add_works(s, &room, by_rank);
+        if (head->spans > 0) {
+            return end_step(s, bucket);
+        }
+        sl_work *stuck = sl_first_in_rank(s);
+        if (!stuck) {
+            return 0;
+        }
+        if (s->last_try) {
+            /* It never will run: everything else was given up for it. */
+            sl_error error;
+            sl_fail(&error, SL_ERR_LIMIT,
+                    "cache: %d tokens need more pages than the cache has; raise cache_tokens",
+                    stuck->sequence->count);
+            sl_finish_work(s, stuck, SL_FINISH_ERROR, &error);
+        }
+    }
+    return 0;
+}
+
+/* ---- a step that follows another
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Does the step in flight leave exactly the sampled token to go on with, which must then be computed whatever
+ * it is? */
+static bool goes_on(const sl_scheduler *s, const sl_part *part) {
+    const sl_work *work = part->work;
+    return work && !work->cancelled && work->logits == SL_LOGITS_NONE && work->generate >= 2 &&
+           !sl_adjust_reads_tokens(work->adjust) &&
+           part->sequence->timeline.cached + part->rows == part->sequence->count &&
+           part->sequence->count < s->limits->context;
+}
+
+static bool can_follow(sl_scheduler *s) {
+    if (s->plan->backend->steps_in_flight < SL_STEPS || s->in_flight != 1) {
+        return false;
+    }
+    const sl_step *before = sl_flying(s, 0);
+    for (int32_t i = 0; i < sl_step_head(before->block)->spans; i++) {
+        if (!goes_on(s, &before->parts[i])) {
+            return false;
+        }
+    }
+    /* The next step is for all who could be in it. */
+    for (const sl_work *work = s->first; work; work = work->next) {
+        const bool admitted = work->sequence->slot != SL_NONE;
+        if (!work->sequence->in_step && (work->cancelled || (admitted && !work->blocked))) {
+            return false;
+        }
+    }
+    return !sl_could_admit(s);
+}
+
+int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
+    if (!can_follow(s)) {
+        return 0;
+    }
+    const sl_step *before = sl_flying(s, 0);
+    const int32_t spans = sl_step_head(before->block)->spans;
+    step_room room;
+    const sl_step_header *head = begin_step(s, &room);
+    for (int32_t i = 0; i < spans; i++) {
+        sl_part *part = &before->parts[i];
+        /* The rows' tokens are known, and the step that computes them ends before any that reads them. */
+        sl_advance_part(s, part);
+        take_rows(s, part->work, 1, 1, false, &room);
+    }
+    if (head->spans == 0) {
+        return 0;
+    }
+    s->counters.following_steps++;
+    return end_step(s, bucket);
+}
