@@ -334,7 +334,8 @@ static void many_requests_load(void **state) {
         collected got = {.logits = logits[i], .vocabulary = VOCABULARY, .first = TOKENS - 1, .room = 1};
         collect(requests[i], &got);
         if (got.finish != SLUICE_FINISH_CANCELLED) {
-            assert_int_equal(got.reused, FULL);
+            /* From files whole pages, from one that has computed the rest all but the last token. */
+            assert_true(got.reused == FULL || got.reused == TOKENS - 1);
             assert_memory_equal(logits[i], reference.logits, sizeof reference.logits);
         }
         sluice_sequence_release(sequences[i]);

@@ -225,10 +225,21 @@ static bool compute(rig *r, sl_timeline *t, const int32_t *tokens, int32_t rows)
     return true;
 }
 
+/* Of whole pages, as what files go on from. */
+static int32_t resume(rig *r, sl_timeline *t, const int32_t *tokens, int32_t limit) {
+    const sl_beginning beginning = {tokens, limit + 1, limit};
+    const sl_match match = sl_timeline_resume(r->cache, t, &beginning);
+    sl_timeline_truncate(r->cache, t, match.usable - match.usable % SL_PAGE_TOKENS);
+    if (t->cached % SL_PAGE_TOKENS) {
+        sl_timeline_reset(r->cache, t);
+    }
+    return t->cached;
+}
+
 /* As the engine does it; returns the tokens that came from the index and the files. */
 static int32_t load(rig *r, sl_timeline *t, const int32_t *tokens, int32_t limit) {
     sl_error error;
-    sl_timeline_resume(r->cache, t, tokens, limit);
+    resume(r, t, tokens, limit);
     check_past(r, t, tokens);
     sl_load load = {.timeline = t, .tokens = tokens, .limit = limit, .end = SL_NONE};
     while (sl_keeper_seek(r->keeper, &load) > 0 && sl_keeper_reserve(r->keeper, &load) == 0) {
@@ -239,7 +250,7 @@ static int32_t load(rig *r, sl_timeline *t, const int32_t *tokens, int32_t limit
     }
     if (!sl_timeline_complete(r->cache, t)) {
         sl_timeline_reset(r->cache, t);
-        sl_timeline_resume(r->cache, t, tokens, limit);
+        resume(r, t, tokens, limit);
     }
     assert_true(t->cached <= limit);
     check_past(r, t, tokens);
@@ -361,7 +372,7 @@ static void the_last_window_is_enough(void **state) {
     sl_timeline t;
     sl_error error;
     assert_int_equal(sl_timeline_init(r.cache, &t, &error), 0);
-    const int32_t here = sl_timeline_resume(r.cache, &t, tokens, TEXT_TOKENS - 1);
+    const int32_t here = resume(&r, &t, tokens, TEXT_TOKENS - 1);
     sl_timeline_free(r.cache, &t);
     save(&r, 1000);
     assert_int_equal(sl_keeper_counts(r.keeper).stored_pages, full / SL_PAGE_TOKENS);
