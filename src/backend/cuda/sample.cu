@@ -485,7 +485,9 @@ static __device__ float keep_typical(sampling *s, const cut &limit, uint32_t tie
 
 /* True in the one thread that has the drawn candidate; in thread 0 of the cluster when none is left: then the
  * best. */
-static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen, shared_memory *shared) {
+template <bool TYPICAL>
+static __device__ __forceinline__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
+                                            shared_memory *shared) {
     const sl_sampler *sampler = s->sampler;
     int32_t first, last;
     my_part(s->count, &first, &last);
@@ -496,7 +498,7 @@ static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
     }
     uint32_t tie = ties_before(s, limit, first, last, shared);
     float least = sampler->min_p;
-    if (sampler->typical_p > 0 && sampler->typical_p < 1.0f) {
+    if (TYPICAL) {
         least *= keep_typical(s, limit, tie, shared);
         limit = {1, 0xffffffffu}; /* all that have keys */
         tie = 0;
@@ -521,6 +523,13 @@ static __device__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
         *chosen = s->first + i;
     }
     return true;
+}
+
+/* The candidate where draw gives true, elsewhere -1. A function of its own, so that it takes no registers
+ * from samplers without typical-p. */
+static __device__ __noinline__ int32_t draw_typical(sampling *s, candidate best, shared_memory *shared) {
+    int32_t chosen = best.id;
+    return draw<true>(s, best, &chosen, shared) ? chosen : -1;
 }
 
 /* By all threads: whether a later one of so many outputs has the slot too. Of several outputs of one sequence
@@ -574,7 +583,14 @@ static __global__ void __launch_bounds__(THREADS)
         s.keys = part;
         s.largest = best.logit;
         s.thread_key = mine.id < 0 ? 0 : order_key(mine.logit);
-        writes = draw(&s, best, &token, &shared);
+        if (output.sampler.typical_p > 0 && output.sampler.typical_p < 1.0f) {
+            sampling own = s; /* what is called has both in memory, the rest of this does not */
+            own.sampler = &context.outputs[index].sampler;
+            token = draw_typical(&own, best, &shared);
+            writes = token >= 0;
+        } else {
+            writes = draw<false>(&s, best, &token, &shared);
+        }
     }
     if (writes) {
         *sl_i32(args.tokens, index) = token;
