@@ -189,12 +189,14 @@ static int check_sampling(const sluice_request_options *o, sl_error *error) {
     return check_penalties(o, error);
 }
 
-static int check_tokens(const sluice_request_options *o, const sluice_engine *engine, sl_error *error) {
-    const sl_deployment *deployment = &engine->planned.plan->deployment;
+static int check_tokens(const sluice_request_options *o, const sluice_sequence *sequence, sl_error *error) {
+    const sl_deployment *deployment = &sequence->engine->planned.plan->deployment;
     const int32_t vocabulary = deployment->program->vocabulary;
-    if (o->token_count > (size_t)deployment->limits.context) {
-        return sl_fail(error, SL_ERR_LIMIT, "tokens: %zu do not fit the context of %d", o->token_count,
-                       deployment->limits.context);
+    const int32_t context = deployment->limits.context, held = sequence->core->count;
+    /* The scheduler's rule, before memory is set aside for so many. */
+    if (o->token_count > (size_t)(context - held)) {
+        return sl_fail(error, SL_ERR_LIMIT, "context: %d tokens and %zu more do not fit the limit of %d",
+                       held, o->token_count, context);
     }
     if (o->top_logprobs < 0 || o->top_logprobs > SLUICE_TOP_LOGPROBS) {
         return sl_fail(error, SL_ERR_INVALID, "top_logprobs: %d is not between 0 and %d", o->top_logprobs,
@@ -400,7 +402,7 @@ static int queue_request(sluice_sequence *sequence, const sluice_request_options
     request->engine = engine;
     sl_error inner;
     result = engine->failed ? (inner = engine->failure, inner.code) : check_sampling(&o, &inner);
-    result = result ? result : check_tokens(&o, engine, &inner);
+    result = result ? result : check_tokens(&o, sequence, &inner);
     if (result == 0) {
         result = prepare_request(request, &o, sequence->core, &inner);
     }

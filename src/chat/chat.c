@@ -20,6 +20,18 @@ static const char chatml[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
+/* Variables of a template are UTF-8. */
+static int check_token(const char *name, const char *text, sl_error *error) {
+    uint32_t character;
+    for (size_t left = strlen(text), size; left > 0; left -= size, text += size) {
+        size = sl_utf8_decode(text, left, &character);
+        if (size == 0) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED, "chat template: the text of %s is not UTF-8", name);
+        }
+    }
+    return 0;
+}
+
 static int compile(sl_chat *chat, const sl_chat_config *config, sl_error *error) {
     chat->facts.builtin = !config->source || !config->source[0];
     const sl_view source = sl_view_of(chat->facts.builtin ? chatml : config->source);
@@ -33,6 +45,11 @@ static int compile(sl_chat *chat, const sl_chat_config *config, sl_error *error)
     chat->eos_token = sl_strdup(config->eos_token ? config->eos_token : "");
     if (!chat->bos_token || !chat->eos_token) {
         return sl_fail(error, SL_ERR_NOMEM, "chat template: out of memory");
+    }
+    code = check_token("bos_token", chat->bos_token, error);
+    code = code ? code : check_token("eos_token", chat->eos_token, error);
+    if (code) {
+        return code;
     }
     chat->used = sl_chat_marks_in(source) | sl_chat_marks_in(sl_view_of(chat->bos_token)) |
                  sl_chat_marks_in(sl_view_of(chat->eos_token));
@@ -252,7 +269,7 @@ static int render(rendering *r, sl_buffer *out, sl_error *error) {
                                  .eos_token = r->chat->eos_token,
                                  .add_generation_prompt = r->request->add_generation_prompt});
         if (!variables || (r->extra && json_object_update(variables, r->extra))) {
-            code = sl_fail(error, SL_ERR_NOMEM, "chat: out of memory, or a special token is not UTF-8");
+            code = sl_fail(error, SL_ERR_NOMEM, "chat: out of memory");
         }
     }
     code = code ? code : sl_template_render(r->chat->compiled, variables, r->request->limits, out, error);

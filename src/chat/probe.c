@@ -65,7 +65,7 @@ static int ask(const sl_chat_probe *probe, question q, answer *a, sl_error *erro
     sl_buffer_clear(&a->text);
     a->rendered = false;
     if (!variables) {
-        return sl_fail(error, SL_ERR_NOMEM, "chat template: out of memory, or a special token is not UTF-8");
+        return sl_fail(error, SL_ERR_NOMEM, "chat template: out of memory");
     }
     const int code = sl_template_render(probe->compiled, variables, &limits, &a->text, &refusal);
     json_decref(variables);

@@ -111,6 +111,11 @@ static bool text_refusals_are_lines(sluice_model *model) {
     result = sluice_chat_render(model, "[{\"role\":\"user\",\"content\":\"hello\"}]", NULL, &text, &error);
     fine &= result == 0 || (error.message[0] && !strchr(error.message, '\n'));
     sluice_free(text);
+    tokens = NULL;
+    result = sluice_chat_tokens(model, "[{\"role\":\"user\",\"content\":\"abc<\"}]", NULL, &tokens, &count,
+                                &error);
+    fine &= result == 0 || (error.message[0] && !strchr(error.message, '\n'));
+    sluice_free(tokens);
     return fine;
 }
 

@@ -608,6 +608,19 @@ static void all_noncharacters_at_once_are_refused(void **state) {
     sl_tokenizer_destroy(tokenizer);
 }
 
+static void tokens_that_are_no_text_are_refused(void **state) {
+    (void)state;
+    sl_chat *chat;
+    sl_error error;
+    assert_int_equal(sl_chat_create(&(sl_chat_config){.bos_token = "<\xff>"}, &chat, &error),
+                     SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "bos_token"));
+    assert_null(chat);
+    assert_int_equal(sl_chat_create(&(sl_chat_config){.eos_token = "\xc3"}, &chat, &error),
+                     SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "eos_token"));
+}
+
 static void a_lack_of_memory_leaves_nothing_behind(void **state) {
     (void)state;
     sl_tokenizer *tokenizer = ascii_tokenizer(false);
@@ -648,6 +661,7 @@ int main(void) {
                                        cmocka_unit_test(special_texts_of_messages_stay_text),
                                        cmocka_unit_test(random_messages_add_no_special_tokens),
                                        cmocka_unit_test(all_noncharacters_at_once_are_refused),
+                                       cmocka_unit_test(tokens_that_are_no_text_are_refused),
                                        cmocka_unit_test(a_lack_of_memory_leaves_nothing_behind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
