@@ -2,7 +2,6 @@
 #include "ollama.h"
 
 #include "convert.h"
-#include "serve.h"
 
 #include <ctype.h>
 #include <stddef.h>
@@ -246,7 +245,8 @@ static void reply_shown(exchange *x, const model_status *status, const sluice_mo
     reply_text(x, &out);
 }
 
-/* As models_acquire finds one: a name that nobody has is the default's, if the server is not strict. */
+/* A name that nobody has is nobody's here, also where it would be answered by the default: clients ask
+ * whether there is such a model. */
 static bool find_status(server *s, const char *name, model_status *status) {
     for (size_t i = 0; i < models_count(s->models); i++) {
         models_get_status(s->models, i, status);
@@ -254,8 +254,7 @@ static bool find_status(server *s, const char *name, model_status *status) {
             return true;
         }
     }
-    models_get_status(s->models, 0, status);
-    return !s->options->strict_model;
+    return false;
 }
 
 typedef struct show_fields {
