@@ -79,7 +79,7 @@ test('all at once, while others leave', async () => {
       const response = await send(server, '/v1/chat/completions', { body: { ...endless({ n: 1 + (i % 3) }), stream: i % 2 === 0 }, signal: control.signal });
       for await (const _ of response);
     } catch (error) {
-      assert.equal(error.name, 'AbortError', error.message);
+      assert.ok(control.signal.aborted, `not by this client: ${error.message}`);
     }
   }));
   compare(await Promise.all(requests.map((one, i) => texts(one, i % 2 === 1))), 'with others leaving');

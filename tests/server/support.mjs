@@ -54,6 +54,7 @@ export class Server {
     this.output = '';
     this.port = 0;
     this.key = null;
+    this.signalled = false;
     this.exit = null;
     child.stderr?.setEncoding('utf8').on('data', (text) => this.#read(text));
     child.stdout?.setEncoding('utf8').on('data', (text) => (this.output += text));
@@ -94,12 +95,13 @@ export class Server {
     assert.ok(this.isReady && !this.exit, `the server ended early: ${JSON.stringify(this.exit)}\n${this.tail}`);
   }
   signal(name) {
+    this.signalled = true;
     this.child.kill(name);
   }
-  /** Ends it with SIGTERM and sees that it ends well. */
+  /** Ends it with SIGTERM, unless it was told to end, and sees that it ends well. */
   async stop(seconds = 30) {
     if (!this.exit) {
-      this.signal('SIGTERM');
+      if (!this.signalled) this.signal('SIGTERM');
       let timer;
       const late = new Promise((done) => (timer = setTimeout(done, seconds * 1000, 'late')));
       const first = await Promise.race([this.ended, late]);

@@ -83,7 +83,7 @@ test('errors', async () => {
   });
   await refused(client.chat({ model: MODEL, messages, options: { temperature: -1 } }), 400);
   await refused(client.chat({ model: MODEL, messages, format: 'json' }), 400);
-  await refused(client.show({ model: 'no-such-model' }), 404);
+  await refused(client.chat({ model: MODEL, messages: [{ role: 'wizard', content: 'x' }] }), 400);
 });
 
 test('a client that leaves ends its request', async () => {

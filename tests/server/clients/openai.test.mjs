@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
-import { chatml, idle, LONG_SUM, metric, MODEL, promptTokens, start, SUM, tokenize } from './support.mjs';
+import { chatml, idle, LONG_SUM, metric, MODEL, promptTokens, start, SUM, tokenize, until } from './support.mjs';
 
 const key = 'a-key-of-the-clients-test';
 let server, client;
@@ -293,6 +293,8 @@ test('a client that leaves ends its request', async () => {
     for await (const event of responses) if (event.type === 'response.output_text.delta') responses.abort();
   })(), OpenAI.APIUserAbortError);
   await idle(server, 5);
-  assert.equal(await metric(server, 'request_success_total', 'finished_reason="abort"'), before + 4);
+  const aborted = async () => (await metric(server, 'request_success_total', 'finished_reason="abort"')) - before;
+  await until('all four to be counted', async () => (await aborted()) >= 4, 5);
+  assert.equal(await aborted(), 4);
   assert.equal((await client.chat.completions.create(ask)).choices[0].message.content, SUM.answer);
 });
