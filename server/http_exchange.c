@@ -159,6 +159,11 @@ char *http_error_text(const route *route, const http_error *error, const char *i
     json_t *json =
         json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", error->message, "type",
                   error->type ? error->type : "server_error", "param", error->param, "code", error->code);
+    if (error->context > 0) {
+        json_t *inside = json_object_get(json, "error");
+        json_object_set_new(inside, "n_prompt_tokens", json_integer(error->prompt_tokens));
+        json_object_set_new(inside, "n_ctx", json_integer(error->context));
+    }
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return text;
