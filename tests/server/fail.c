@@ -26,7 +26,7 @@ enum {
     FAIL_WRITE = 4,    /* write, writev, send, sendmsg, sendfile: EPIPE */
     FAIL_ACCEPT = 8,   /* accept, accept4: EMFILE */
     FAIL_WAIT = 16,    /* epoll_wait: EINTR */
-    FAIL_CONTROL = 32, /* epoll_ctl: ENOMEM */
+    FAIL_CONTROL = 32, /* epoll_ctl, but not the removal of a descriptor, which needs no memory: ENOMEM */
     FAIL_OPEN = 64,    /* open, openat, eventfd, socket: EMFILE */
 };
 
@@ -128,8 +128,15 @@ WRAP(int, accept4, (int fd, struct sockaddr *address, socklen_t *length, int fla
 
 WRAP(int, epoll_wait, (int fd, struct epoll_event *events, int count, int timeout),
      (fd, events, count, timeout), FAIL_WAIT, EINTR, -1)
-WRAP(int, epoll_ctl, (int fd, int operation, int target, struct epoll_event *event),
-     (fd, operation, target, event), FAIL_CONTROL, ENOMEM, -1)
+__attribute__((visibility("default"))) int epoll_ctl(int fd, int operation, int target,
+                                                     struct epoll_event *event) {
+    static void *next;
+    if (operation != EPOLL_CTL_DEL && fails(FAIL_CONTROL, ENOMEM)) {
+        return -1;
+    }
+    return ((int (*)(int, int, int, struct epoll_event *))find("epoll_ctl", &next))(fd, operation, target,
+                                                                                    event);
+}
 
 WRAP(int, socket, (int domain, int type, int protocol), (domain, type, protocol), FAIL_OPEN, EMFILE, -1)
 WRAP(int, eventfd, (unsigned value, int flags), (value, flags), FAIL_OPEN, EMFILE, -1)

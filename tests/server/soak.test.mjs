@@ -19,7 +19,7 @@ before(async () => {
 after(() => server?.stop());
 
 async function requests(count, seed) {
-  const line = [`127.0.0.1:${server.port}`, '-c', '8', '-r', String(count), '--prompt', '12', '--max-tokens', '3', '--abort', '0.1', '--seed', String(seed), '-o', 'json'];
+  const line = [`127.0.0.1:${server.port}`, '-c', '8', '-r', String(count), '--prompt', '4', '--max-tokens', '2', '--abort', '0.1', '--seed', String(seed), '-o', 'json'];
   const { stdout } = await promisify(execFile)(load, line, { timeout: 1200000 });
   const figures = JSON.parse(stdout);
   assert.equal(figures.load.errors, 0, stdout);
