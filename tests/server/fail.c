@@ -3,10 +3,12 @@
  *
  * The driver sets `mask` to 0, then `remaining` to N and `fired` to 0, then `mask` to the kinds. Every call
  * of such a kind counts `remaining` down; the one that brings it to 0 fails. (1 - remaining) then tells, with
- * N, how many there were. */
+ * N, how many there were. Where it was is written to stderr when
+ * `mask` has FAIL_TRACE. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -28,6 +30,8 @@ enum {
     FAIL_WAIT = 16,    /* epoll_wait: EINTR */
     FAIL_CONTROL = 32, /* epoll_ctl, but not the removal of a descriptor, which needs no memory: ENOMEM */
     FAIL_OPEN = 64,    /* open, openat, eventfd, socket: EMFILE */
+    FAIL_TRACE = 128,
+    FRAMES = 24,
 };
 
 typedef struct control {
@@ -40,6 +44,8 @@ static control *shared;
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("SLUICE_FAIL");
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    void *frame;
+    backtrace(&frame, 1); /* the first call allocates */
     if (fd >= 0) {
         void *map = mmap(NULL, sizeof(control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         close(fd);
@@ -55,6 +61,10 @@ static bool fails(uint32_t kind, int error) {
         return false;
     }
     atomic_fetch_add(&c->fired, 1);
+    if (atomic_load(&c->mask) & FAIL_TRACE) {
+        void *frames[FRAMES];
+        backtrace_symbols_fd(frames, backtrace(frames, FRAMES), STDERR_FILENO);
+    }
     errno = error;
     return true;
 }

@@ -3,6 +3,8 @@
 //
 //   --fail PATH   the library of fail.c (else beside the tests in the build folder)
 //   --all         every place instead of a sample
+//   --trace       the calls that led to each failure, on the server's stderr
+//   --only KIND   of the kinds below
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import path from 'node:path';
@@ -11,6 +13,8 @@ import { chatBody, endless, events, get, idle, option, program, send, sleep, sta
 
 const library = path.resolve(option('fail', path.join(path.dirname(program), 'tests/server/libfail.so')));
 const everything = process.argv.includes('--all');
+const trace = process.argv.includes('--trace') ? 128 : 0;
+const only = option('only');
 const MOST_PLACES = everything ? Infinity : 40; // of one request and kind
 const KINDS = { memory: 1, read: 2, write: 4, accept: 8, 'epoll_wait': 16, 'epoll_ctl': 32, open: 64 };
 
@@ -104,7 +108,7 @@ async function exercise(name, kind) {
   const step = Math.max(1, Math.ceil(calls / MOST_PLACES));
   let failed = 0, fired = 0;
   for (let place = 1; place <= calls; place += step) {
-    arm(KINDS[kind], place);
+    arm(KINDS[kind] | trace, place);
     const got = await outcome(request);
     fired += disarm().fired;
     assert.ok(got === 'right' || got === 'failed', `${name}, ${kind} call ${place} of ${calls}: ${got}\n${server.tail}`);
@@ -114,7 +118,7 @@ async function exercise(name, kind) {
   console.log(`# ${name}, ${kind}: ${calls} calls, ${fired} failed, ${failed} requests with them`);
 }
 
-for (const kind of Object.keys(KINDS)) {
+for (const kind of Object.keys(KINDS).filter((one) => !only || one === only)) {
   test(`${kind} fails`, { timeout: 1200000 }, async (t) => {
     for (const name of Object.keys(REQUESTS)) {
       await t.test(name, async () => {
