@@ -367,7 +367,9 @@ static bool serve_run(pump *p, choice_run *run) {
         sluice_event e = {.size = sizeof e};
         sluice_error error;
         if (sluice_poll(run->request, 0, &e, &error)) {
+            /* The event stays where it is and nothing tells of it again: the next tick asks once more. */
             set_sluice_error(g, error.code, error.message);
+            g->stalled = p->stalled = true;
             return true;
         }
         switch (e.kind) {

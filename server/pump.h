@@ -59,7 +59,7 @@ struct generation {
     bool beaten;                 /* a heartbeat was sent */
     bool streaming;              /* its headers are out */
     bool cancelled;              /* its requests were told to end */
-    bool stalled;                /* the client does not read; polled again when it has */
+    bool stalled;                /* the client does not read, or polling failed; polled again later */
     http_error error;            /* status 0: none */
     double last_write;
 };
