@@ -107,7 +107,11 @@ static int prepare_arguments(json_t *function, const sl_chat_format *format, sl_
     json_t *arguments = json_object_get(function, "arguments"), *other = NULL;
     if (format->object_arguments && json_is_string(arguments)) {
         const size_t length = json_string_length(arguments);
-        other = length ? json_loadb(json_string_value(arguments), length, 0, NULL) : json_object();
+        json_error_t where = {0};
+        other = length ? json_loadb(json_string_value(arguments), length, 0, &where) : json_object();
+        if (!other && (json_error_code(&where) == json_error_out_of_memory || !where.text[0])) {
+            return no_memory(error);
+        }
         if (other && !json_is_object(other)) {
             json_decref(other);
             other = NULL;
