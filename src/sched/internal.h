@@ -15,6 +15,7 @@ typedef struct sl_part {
 typedef struct sl_step {
     sl_part *parts; /* [limits.sequences] */
     void *block;
+    int32_t bucket;
 } sl_step;
 
 struct sl_group {
@@ -52,6 +53,7 @@ struct sl_scheduler {
     /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
      * prompts' rows, in which the last ones weigh most. */
     double plain_seconds, prompt_seconds, prompt_steps, prompt_rows;
+    double *bucket_seconds; /* [bucket_count]: of a step with prompts; 0: there was none */
     sl_scheduler_counters counters;
 };
 

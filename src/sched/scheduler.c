@@ -20,7 +20,8 @@ int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, const sl_sch
     s->builds = 1;
     s->slots = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_sequence *));
     s->order = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_work *));
-    bool complete = s->slots && s->order;
+    s->bucket_seconds = sl_alloc_zero((size_t)plan->deployment.bucket_count + 1, sizeof(double));
+    bool complete = s->slots && s->order && s->bucket_seconds;
     for (int i = 0; i < SL_STEPS; i++) {
         s->steps[i].parts = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_part));
         complete &= s->steps[i].parts != NULL;
@@ -50,6 +51,7 @@ void sl_scheduler_destroy(sl_scheduler *s) {
     sl_cache_destroy(s->cache);
     sl_free(s->slots);
     sl_free(s->order);
+    sl_free(s->bucket_seconds);
     for (int i = 0; i < SL_STEPS; i++) {
         sl_free(s->steps[i].parts);
     }
@@ -353,6 +355,8 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     if (rows == 0) {
         s->plain_seconds += (seconds - s->plain_seconds) * (s->plain_seconds > 0 ? 0.125 : 1);
     } else {
+        double *bucket = &s->bucket_seconds[done->bucket];
+        *bucket += (seconds - *bucket) * (*bucket > 0 ? 0.25 : 1);
         s->prompt_rows = s->prompt_rows * 0.875 + rows;
         s->prompt_seconds = s->prompt_seconds * 0.875 + seconds;
         s->prompt_steps = s->prompt_steps * 0.875 + 1;

@@ -177,23 +177,53 @@ static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room 
 /* ---- rows of all
  * -------------------------------------------------------------------------------------------------- */
 
-/* How many rows of prompts a step may have in which others generate, at most `most`. */
+/* Whole halves of pages: recurrent models end steps at pages' ends. */
+static int32_t whole_budget(double rows, int32_t most) {
+    if (rows >= most) {
+        return most;
+    }
+    const int32_t whole = (int32_t)rows / LEAST_PROMPT_ROWS * LEAST_PROMPT_ROWS;
+    const int32_t least = most < LEAST_PROMPT_ROWS ? most : LEAST_PROMPT_ROWS;
+    return whole > least ? whole : least;
+}
+
+/* Launches of a bucket take about the same time whatever rows are in them, and the next bucket may have other
+ * kernels: the largest that lasts no longer than `seconds`, by what its steps with prompts took. One that had
+ * none yet is taken to cost half as much more as it has more rows than the one before it. */
+static double bucket_budget(const sl_scheduler *s, double seconds, const sl_step_header *head) {
+    const sl_deployment *deployment = &s->plan->deployment;
+    double budget = 0, before = s->plain_seconds, rows_before = head->rows;
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        const sl_lowered *bucket = &deployment->buckets[b];
+        const int32_t rows = bucket->rows[SL_ROWS_STEP];
+        if (rows <= head->rows || bucket->rows[SL_ROWS_OUTPUT] <= head->outputs) {
+            continue;
+        }
+        const double measured = s->bucket_seconds[b];
+        const double expected = measured > 0 ? measured : before * (0.5 + 0.5 * rows / rows_before);
+        if (expected > seconds) {
+            break;
+        }
+        budget = rows - head->rows;
+        before = expected;
+        rows_before = rows;
+    }
+    return budget;
+}
+
+/* Rows that prompts may have in a step in which others generate, of at most `most`. */
 static int32_t prompt_budget(const sl_scheduler *s, int32_t most) {
     const double seconds = s->options.prompt_seconds < 0 ? s->plain_seconds : s->options.prompt_seconds;
     if (s->options.prompt_seconds == 0 || s->prompt_rows == 0) {
         return most;
     }
+    if (s->plan->backend->fixed_buckets && s->plain_seconds > 0) {
+        return whole_budget(bucket_budget(s, s->plain_seconds + seconds, sl_step_head(block_of(s))), most);
+    }
     /* What a step takes without them is not theirs. */
     const double theirs = s->prompt_seconds - s->prompt_steps * s->plain_seconds;
     const double least_seconds = 0.01 * s->prompt_seconds + 1e-9;
-    const double rows = seconds * s->prompt_rows / (theirs > least_seconds ? theirs : least_seconds);
-    if (rows >= most) {
-        return most;
-    }
-    /* Whole halves of pages: recurrent models end steps at pages' ends. */
-    const int32_t whole = (int32_t)rows / LEAST_PROMPT_ROWS * LEAST_PROMPT_ROWS;
-    const int32_t least = most < LEAST_PROMPT_ROWS ? most : LEAST_PROMPT_ROWS;
-    return whole > least ? whole : least;
+    return whole_budget(seconds * s->prompt_rows / (theirs > least_seconds ? theirs : least_seconds), most);
 }
 
 /* The shortest of works[0, count) with a priority; NULL when there is none. Those that had their turn are
@@ -308,6 +338,7 @@ static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
     write_adjustments(s);
     *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
+    s->steps[s->next].bucket = *bucket;
     s->next = (s->next + 1) % SL_STEPS;
     s->in_flight++;
     return head->rows;
