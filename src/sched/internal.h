@@ -18,6 +18,12 @@ typedef struct sl_step {
     int32_t bucket;
 } sl_step;
 
+/* What steps with prompts took in a bucket. */
+typedef struct sl_bucket_time {
+    double seconds; /* 0: not known */
+    int32_t steps;  /* that were measured, up to 2 */
+} sl_bucket_time;
+
 struct sl_group {
     uint64_t id;
     double served; /* tokens, in virtual time */
@@ -53,7 +59,7 @@ struct sl_scheduler {
     /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
      * prompts' rows, in which the last ones weigh most. */
     double plain_seconds, prompt_seconds, prompt_steps, prompt_rows;
-    double *bucket_seconds; /* [bucket_count]: of a step with prompts; 0: there was none */
+    sl_bucket_time *bucket_times; /* [bucket_count] */
     sl_scheduler_counters counters;
 };
 

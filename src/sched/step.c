@@ -199,8 +199,8 @@ static double bucket_budget(const sl_scheduler *s, double seconds, const sl_step
         if (rows <= head->rows || bucket->rows[SL_ROWS_OUTPUT] <= head->outputs) {
             continue;
         }
-        const double measured = s->bucket_seconds[b];
-        const double expected = measured > 0 ? measured : before * (0.5 + 0.5 * rows / rows_before);
+        const double measured = s->bucket_times[b].seconds;
+        const double expected = measured > 0 ? measured : before * (0.75 + 0.25 * rows / rows_before);
         if (expected > seconds) {
             break;
         }
