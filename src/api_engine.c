@@ -95,7 +95,7 @@ static int32_t build_step(sluice_engine *engine, int32_t *bucket, bool *waits) {
         if (!engine->failed && !result && !loading && !engine->stop) {
             result = sl_api_keep_save(engine, &saving, &error);
         }
-        *waits = !loading && !saving;
+        *waits = !loading && !saving && (engine->failed || !sl_scheduler_could_load(engine->scheduler));
     }
     if (result && !engine->failed) {
         give_up(engine, &error);

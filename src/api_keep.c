@@ -42,7 +42,7 @@ static int load_some(sluice_engine *engine, sl_work *work, sl_load *load, int32_
     *pages = sl_keeper_seek(keeper, load);
     pthread_mutex_lock(&engine->mutex);
     bool more = *pages > 0;
-    if (more && !sl_scheduler_may_load(engine->scheduler, work)) {
+    if (more && !sl_scheduler_may_load(work)) {
         *pages = 0;
     } else if (more && sl_keeper_reserve(keeper, load)) {
         more = false;

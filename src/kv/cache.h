@@ -76,6 +76,8 @@ sl_match sl_timeline_match(const sl_cache *cache, const sl_timeline *timeline, c
 /* Takes over what is usable of it; `cached` is that then. Full attention goes on anywhere, a windowed group
  * where the window before that place is kept, and a recurrent one where a state is. */
 sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beginning *beginning);
+/* The same of full pages only, to go on with files. Returns what sl_timeline_resume would have. */
+sl_match sl_timeline_resume_pages(sl_cache *cache, sl_timeline *timeline, const sl_beginning *beginning);
 
 /* Makes [cached, cached + rows) writable: takes pages and replaces a shared one in which others go on there,
  * appending a page copy to `copies`. With recurrent layers takes the slot to write. SL_ERR_LIMIT when pages,

@@ -154,6 +154,7 @@ int32_t sl_index_add(sl_index *index, const sl_index_page *page) {
     n->count = page->count;
     memcpy(n->tokens, page->tokens, (size_t)page->count * sizeof *n->tokens);
     n->chain = SL_NONE;
+    n->hash = 0;
     if (page->count == SL_PAGE_TOKENS) {
         n->hash = hash_page(index, page);
         int32_t *bucket = bucket_of(index, n->hash);

@@ -163,7 +163,8 @@ int32_t sl_keeper_seek(sl_keeper *keeper, sl_load *load) {
         while (end > first && !can_go_on(keeper, load, first, end)) {
             end--;
         }
-        load->end = end;
+        /* What the index has within a page may reach further than all files. */
+        load->end = end = end * SL_PAGE_TOKENS > load->known ? end : first;
     }
     if (there < end || end <= first) {
         return 0;
@@ -331,8 +332,8 @@ bool sl_keeper_choose(sl_keeper *keeper) {
         keeper->next = sl_index_older(index, node);
         keeper->time -= RANK_NANOSECONDS;
         const bool writes = wants_writing(parts, n->stored);
-        if (n->count != SL_PAGE_TOKENS || (!writes && !n->used)) {
-            continue;
+        if (n->count < SL_PAGE_TOKENS || (!writes && !n->used)) {
+            continue; /* files are of full pages */
         }
         keeper->job = (job){.node = node,
                             .hash = n->hash,

@@ -43,6 +43,7 @@ typedef struct sl_load {
     sl_timeline *timeline;
     const int32_t *tokens;
     int32_t limit; /* tokens to take at most, those cached included */
+    int32_t known; /* tokens that the index gives anyway: files that do not reach further are of no use */
     uint64_t salt;
     int32_t loaded; /* pages so far */
     /* Pages up to the last place where the sequence can go on; SL_NONE at the start: not known. */

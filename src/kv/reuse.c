@@ -190,6 +190,17 @@ sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beg
     return match;
 }
 
+sl_match sl_timeline_resume_pages(sl_cache *cache, sl_timeline *timeline, const sl_beginning *beginning) {
+    const sl_match match = sl_timeline_match(cache, timeline, beginning);
+    sl_beginning pages = *beginning;
+    pages.limit = match.usable - match.usable % SL_PAGE_TOKENS;
+    while (sl_timeline_resume(cache, timeline, &pages).usable % SL_PAGE_TOKENS) {
+        pages.limit = timeline->cached - timeline->cached % SL_PAGE_TOKENS;
+        sl_timeline_reset(cache, timeline);
+    }
+    return match;
+}
+
 /* ---- leaving
  * ----------------------------------------------------------------------------------------------------------
  */

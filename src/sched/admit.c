@@ -78,7 +78,7 @@ bool sl_outranks(const sl_work *a, const sl_work *b) {
 sl_work *sl_first_in_rank(const sl_scheduler *s) {
     sl_work *first = NULL;
     for (sl_work *work = s->first; work; work = work->next) {
-        if (!work->blocked && !work->unread && (!first || sl_outranks(work, first))) {
+        if (!work->blocked && (!first || sl_outranks(work, first))) {
             first = work;
         }
     }
@@ -96,7 +96,7 @@ int32_t sl_order_admitted(sl_scheduler *s, bool by_rank) {
     int32_t count = 0;
     for (int32_t i = 0; i < s->limits->sequences; i++) {
         sl_work *work = s->slots[i] ? s->slots[i]->work : NULL;
-        if (work && !work->blocked) {
+        if (work && !work->blocked && !work->unread) {
             int32_t at = count++;
             for (; at > 0 && comes_first(work, s->order[at - 1], by_rank); at--) {
                 s->order[at] = s->order[at - 1];

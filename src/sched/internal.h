@@ -97,7 +97,7 @@ sl_work *sl_first_in_rank(const sl_scheduler *s);
 void sl_admit(sl_scheduler *s, bool by_rank);
 /* Would that give a slot to anybody? */
 bool sl_could_admit(sl_scheduler *s);
-/* Fills s->order with those that are admitted and not blocked; returns how many. */
+/* Fills s->order with those that are admitted and neither blocked nor unread; returns how many. */
 int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
 /* Frees the cache of somebody who can wait: of idle sequences the one unused for longest, then the work
  * lowest in rank, never one that outranks `work` unless it is blocked and this is the last try. Their tokens

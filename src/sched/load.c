@@ -14,40 +14,37 @@ void sl_scheduler_loads(sl_scheduler *s) {
     s->loads = true;
 }
 
-bool sl_scheduler_may_load(const sl_scheduler *s, const sl_work *work) {
-    int32_t before = 0;
-    for (const sl_work *w = s->first; w && w != work; w = w->next) {
-        before++;
-    }
-    return before < s->limits->sequences;
+bool sl_scheduler_may_load(const sl_work *work) {
+    return work->sequence->slot != SL_NONE;
 }
 
-/* Takes over whole pages of the index: files go on at a page's end. */
-static void resume_pages(sl_scheduler *s, sl_work *work) {
-    sl_timeline *t = &work->sequence->timeline;
-    const sl_beginning beginning = {work->sequence->tokens, work->sequence->count, sl_reuse_limit(work)};
-    const sl_match match = sl_timeline_resume(s->cache, t, &beginning);
-    sl_timeline_truncate(s->cache, t, match.usable - match.usable % SL_PAGE_TOKENS);
-    if (t->cached % SL_PAGE_TOKENS) {
-        sl_timeline_reset(s->cache, t);
+/* The next to be looked at. Files are looked for before it has a slot, and loaded when it has one. */
+static sl_work *find_unread(const sl_scheduler *s) {
+    sl_work *work = s->first;
+    while (work && (!work->unread || work->cancelled ||
+                    (work->load_end != SL_NONE && !sl_scheduler_may_load(work)))) {
+        work = work->next;
     }
+    return work;
+}
+
+bool sl_scheduler_could_load(const sl_scheduler *s) {
+    return s->loads && find_unread(s) != NULL;
 }
 
 sl_work *sl_scheduler_unread(sl_scheduler *s, sl_load *load) {
-    sl_work *work = s->first;
-    while (work && (!work->unread || work->cancelled ||
-                    (work->load_end != SL_NONE && !sl_scheduler_may_load(s, work)))) {
-        work = work->next;
-    }
+    sl_admit(s, false);
+    sl_work *work = find_unread(s);
     if (work) {
         sl_timeline *t = &work->sequence->timeline;
-        if (t->cached == 0) {
-            resume_pages(s, work);
-        }
+        const sl_beginning beginning = {work->sequence->tokens, work->sequence->count, sl_reuse_limit(work)};
+        const int32_t known =
+            t->cached == 0 ? sl_timeline_resume_pages(s->cache, t, &beginning).usable : t->cached;
         *load = (sl_load){.timeline = t,
                           .salt = t->salt,
                           .tokens = work->sequence->tokens,
                           .limit = sl_reuse_limit(work),
+                          .known = known,
                           .end = work->load_end,
                           .loaded = work->loaded};
     }

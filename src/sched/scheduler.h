@@ -174,11 +174,13 @@ void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *er
 /* From now on works that begin with nothing cached wait until files were looked into for them. */
 void sl_scheduler_loads(sl_scheduler *scheduler);
 /* With no step in flight: the work whose turn that is, or NULL. Its sequence has taken over from the index
- * what is there, and *load says what to load behind it, with sl_keeper_seek and the others. While the lock is
- * let go nothing of it changes but `cancelled`. */
+ * the full pages that are there, and *load says what to load behind them, with sl_keeper_seek and the others.
+ * While the lock is let go nothing of it changes but `cancelled`. Gives slots to works that have none. */
 sl_work *sl_scheduler_unread(sl_scheduler *scheduler, sl_load *load);
-/* May it hold pages already? Not while those before it are as many as run at once. */
-bool sl_scheduler_may_load(const sl_scheduler *scheduler, const sl_work *work);
+/* May it hold pages already? Only with a slot. */
+bool sl_scheduler_may_load(const sl_work *work);
+/* Is there one that could be looked at now? Building a step may have given it a slot. */
+bool sl_scheduler_could_load(const sl_scheduler *scheduler);
 /* Afterwards: it goes on from what was loaded, or, with `more`, waits to be loaded further. */
 void sl_scheduler_loaded(sl_scheduler *scheduler, sl_work *work, const sl_load *load, bool more);
 /* Ends all works with an error (the device is gone). */

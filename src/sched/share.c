@@ -97,14 +97,13 @@ static void note_own(sl_work *work) {
 
 void sl_share_loaded(sl_scheduler *s, sl_work *work) {
     const int32_t cached = work->sequence->timeline.cached;
-    note(work, (sl_match){cached, cached});
+    if (!work->started) {
+        note(work, (sl_match){cached, cached});
+    }
     s->counters.reused_tokens += (uint64_t)cached;
 }
 
 bool sl_share_begin(sl_scheduler *s, sl_work *work) {
-    if (work->unread) {
-        return false;
-    }
     sl_timeline *t = &work->sequence->timeline;
     if (!shares(s, work)) {
         work->noted = true;

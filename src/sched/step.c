@@ -359,7 +359,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
             return end_step(s, bucket);
         }
         sl_work *stuck = sl_first_in_rank(s);
-        if (!stuck) {
+        if (!stuck || (stuck->unread && sl_scheduler_may_load(stuck))) {
             return 0;
         }
         if (s->last_try) {

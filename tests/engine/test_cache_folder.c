@@ -279,6 +279,39 @@ static void idle_engines_save(void **state) {
     sluice_model_release(model);
 }
 
+/* What the cache still has reaches further than files, which end with a page. */
+static void memory_comes_before_files(void **state) {
+    sluice_model *model = make_model(*state, 3);
+    sluice_engine_options options = usual();
+    options.state_slots = 4; /* for ends of texts, after the second */
+    sluice_engine *engine = open_engine(model, &options);
+    int32_t tokens[TOKENS + 10];
+    for (int32_t i = 0; i < TOKENS + 10; i++) {
+        tokens[i] = token_at(i);
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        const bool other = turn == 1;
+        const sluice_request_options request = {.size = sizeof request,
+                                                .tokens = tokens + (other ? 5 : 0),
+                                                .token_count = other  ? 20
+                                                               : turn ? TOKENS + 10
+                                                                      : TOKENS};
+        sluice_sequence *sequence = open_sequence(engine);
+        collected got = {0};
+        collect(submit(sequence, &request), &got);
+        assert_int_equal(got.reused, turn == 2 ? TOKENS : 0);
+        sluice_sequence_release(sequence);
+        sluice_counters counters = {.size = sizeof counters};
+        for (int i = 0; i < 30000 && counters.stored_pages < PAGES; i++) {
+            usleep(1000);
+            sluice_engine_get_counters(engine, &counters);
+        }
+        assert_int_equal(counters.loaded_pages, 0);
+    }
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
 static uint64_t all_bytes;
 
 static void add_bytes(const char *path, int index) {
@@ -334,8 +367,8 @@ static void many_requests_load(void **state) {
         collected got = {.logits = logits[i], .vocabulary = VOCABULARY, .first = TOKENS - 1, .room = 1};
         collect(requests[i], &got);
         if (got.finish != SLUICE_FINISH_CANCELLED) {
-            /* From files whole pages, from one that has computed the rest all but the last token. */
-            assert_true(got.reused == FULL || got.reused == TOKENS - 1);
+            /* From files, or from one that is through already. */
+            assert_true(got.reused == FULL || (i > 0 && got.reused == TOKENS - 1));
             assert_memory_equal(logits[i], reference.logits, sizeof reference.logits);
         }
         sluice_sequence_release(sequences[i]);
@@ -368,6 +401,37 @@ static void bad_folders_are_named(void **state) {
     sluice_model_release(model);
 }
 
+/* Files of one salt are not found with another, and no_reuse neither leaves nor takes any. */
+static void salts_and_no_reuse_stay_apart(void **state) {
+    sluice_model *model = make_model(*state, 3);
+    const sluice_engine_options options = usual();
+    static const struct {
+        uint64_t salt;
+        bool no_reuse;
+        size_t reused;
+    } rows[] = {{5, true, 0},     {5, false, 0}, {6, false, 0},    {0, false, 0},
+                {5, false, FULL}, {5, true, 0},  {6, false, FULL}, {0, false, FULL}};
+    int32_t tokens[TOKENS];
+    for (int32_t i = 0; i < TOKENS; i++) {
+        tokens[i] = token_at(i);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        sluice_engine *engine = open_engine(model, &options);
+        sluice_sequence *sequence = open_sequence(engine);
+        const sluice_request_options request = {.size = sizeof request,
+                                                .tokens = tokens,
+                                                .token_count = TOKENS,
+                                                .cache_salt = rows[i].salt,
+                                                .no_reuse = rows[i].no_reuse};
+        collected got = {0};
+        collect(submit(sequence, &request), &got);
+        assert_int_equal(got.reused, rows[i].reused);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+    }
+    sluice_model_release(model);
+}
+
 #define WITH(test, family)                                                                                   \
     { #test ", " family, test, make_folder, remove_folder, (void *)(size_t)family }
 
@@ -393,6 +457,10 @@ int main(int argc, char **argv) {
         WITH(many_requests_load, "qwen3"),
         WITH(many_requests_load, "gemma3"),
         WITH(many_requests_load, "qwen3_5"),
+        WITH(memory_comes_before_files, "qwen3"),
+        WITH(memory_comes_before_files, "qwen3_5"),
+        WITH(salts_and_no_reuse_stay_apart, "qwen3"),
+        WITH(salts_and_no_reuse_stay_apart, "qwen3_5"),
         cmocka_unit_test_setup_teardown(others_take_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(idle_engines_save, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(the_budget_is_kept, make_folder, remove_folder),

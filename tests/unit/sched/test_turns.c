@@ -105,24 +105,23 @@ static void many_conversations_find_their_ends(void **state) {
     }
 }
 
-/* A recurrent model stops where two texts part, once it has seen that they do. */
+/* Where a text was found to part from another, its state is worth more than those that steps happened to
+ * leave: it outlives the reading of other texts, and the next to part there goes on from it. */
 static void states_are_kept_where_texts_part(void **state) {
     (void)state;
-    rig *r = rig_create(&recurrent);
-    int32_t text[300];
-    job j;
-    write_text(text, 300, 1);
-    const int32_t expected[] = {0, 128, 192, 192};
-    for (int i = 0; i < 4; i++) {
-        /* Chunks of 96 rows left states at 64, 128, 192 and 256; the first one is taken away. */
-        write_text(text + 200, 100, 2 + i);
-        if (i == 1) {
-            write_text(text + 190, 10, 1); /* parts before 192 */
-        }
-        const int32_t reused = read_anew(r, &j, text, 300, 1);
-        assert_int_equal(reused, i == 1 ? 128 : expected[i]);
+    shape tight = recurrent;
+    tight.state_slots = 12;
+    rig *r = rig_create(&tight);
+    for (int i = 0; i < 7; i++) {
+        const bool other = i != 0 && i != 4 && i != 6;
+        int32_t text[300];
+        job j;
+        write_text(text, 300, other ? 10 + i : 1);
+        write_text(text + 200, 100, 20 + i);
+        /* The first text's states were forgotten when the second came; not the one that the second left. */
+        assert_int_equal(read_anew(r, &j, text, 300, 1), i < 6 ? 0 : 192);
+        assert_int_equal(j.work.matched, other || i == 0 ? 0 : 200);
         close_job(r, &j);
-        write_text(text, 200, 1);
     }
     rig_destroy(r);
 }
@@ -364,6 +363,31 @@ static void release_does_not_wait(void **state) {
     }
 }
 
+/* The same for one that has ended while its next row is under way. */
+static void ended_sequences_are_freed_behind_their_last_row(void **state) {
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        shape two = *kinds[k];
+        two.steps_in_flight = 2;
+        rig *r = rig_create(&two);
+        job j;
+        int32_t text[100];
+        write_text(text, 100, 1);
+        open_job(r, &j);
+        j.ends_at = 110;
+        submit_tokens(r, &j, text, 100, 50);
+        while (!j.done) {
+            assert_true(rig_step(r));
+        }
+        assert_true(r->under_way);
+        job_release(r, &j);
+        books_balance(r, &j, 1);
+        assert_true(rig_step(r));
+        books_balance(r, NULL, 0);
+        rig_destroy(r);
+    }
+}
+
 /* ---- turns
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -479,6 +503,59 @@ static void groups_take_turns(void **state) {
     rig_destroy(r);
 }
 
+static int32_t count_tokens(const job *jobs, int count) {
+    int32_t tokens = 0;
+    for (int i = 0; i < count; i++) {
+        tokens += jobs[i].work.started ? jobs[i].count : 0;
+    }
+    return tokens;
+}
+
+/* With more groups than slots, whoever was served more waits for the others; but who was away has saved up
+ * nothing. */
+static void groups_are_served_as_much(void **state) {
+    (void)state;
+    enum { GROUPS = 6, EACH = 4 };
+    rig *r = rig_create(&(shape){.pages = 128, .steps_in_flight = 1});
+    static job jobs[EACH][GROUPS], away[8], here[8];
+    for (int32_t i = 0; i < EACH; i++) {
+        for (int32_t g = 0; g < GROUPS; g++) {
+            int32_t text[200];
+            write_text(text, 200, i * GROUPS + g);
+            open_job(r, &jobs[i][g]);
+            jobs[i][g].group = (uint64_t)g;
+            submit_tokens(r, &jobs[i][g], text, g == 0 ? 200 : 20, 5);
+        }
+    }
+    while (!jobs[EACH - 1][GROUPS - 1].work.started) {
+        assert_true(rig_step(r));
+    }
+    assert_true(jobs[0][0].done);
+    assert_false(jobs[1][0].work.started);
+    run_all(r);
+    start_many(r, here, 1, 400, 7);
+    for (int step = 0; step < 380; step++) {
+        assert_true(rig_step(r));
+    }
+    const int32_t before = here[0].count;
+    start_many(r, here + 1, 7, 30, 7);
+    start_many(r, away, 8, 30, 8);
+    while (!away[7].done && !here[7].done) {
+        assert_true(rig_step(r));
+    }
+    const int32_t difference = count_tokens(away, 8) - (count_tokens(here, 8) - before);
+    assert_in_range(difference + 100, 0, 200);
+    run_all(r);
+    for (int i = 0; i < 8; i++) {
+        close_job(r, &away[i]);
+        close_job(r, &here[i]);
+    }
+    for (int i = 0; i < EACH * GROUPS; i++) {
+        close_job(r, &jobs[i / GROUPS][i % GROUPS]);
+    }
+    rig_destroy(r);
+}
+
 /* A request that could run now does not wait. */
 static void the_queue_is_bounded(void **state) {
     (void)state;
@@ -590,9 +667,11 @@ int main(void) {
         cmocka_unit_test(nobody_waits_in_vain),
         cmocka_unit_test(blocked_works_keep_nobody_out),
         cmocka_unit_test(release_does_not_wait),
+        cmocka_unit_test(ended_sequences_are_freed_behind_their_last_row),
         cmocka_unit_test(higher_priorities_run_first),
         cmocka_unit_test(lower_priorities_give_up_memory),
         cmocka_unit_test(groups_take_turns),
+        cmocka_unit_test(groups_are_served_as_much),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(long_prompts_leave_rows_to_short_ones),
         cmocka_unit_test(prompts_do_not_hold_up_who_generates),
