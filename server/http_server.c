@@ -248,11 +248,12 @@ int http_server_start(const http_options *options, http_server **server, char *m
     if (!made) {
         return http_fail(message, size, "out of memory");
     }
+    *server = made; /* handlers may run before the end of this and look at it */
     if (start(made, message, size)) {
+        *server = NULL;
         http_server_stop(made);
         return -1;
     }
-    *server = made;
     return 0;
 }
 

@@ -42,6 +42,28 @@ static void give_up(sluice_engine *engine, const sl_error *error) {
     sl_scheduler_fail_all(engine->scheduler, error);
 }
 
+/* Takes over what the backend counted. It counts while it runs a step, without the lock: so only the thread
+ * that runs steps may look, or whoever is alone with the engine. */
+static void take_counts(sluice_engine *engine) {
+    sl_counters c;
+    engine->planned.backend->functions->counters(engine->executor, &c);
+    sluice_counters *all = &engine->counted;
+    all->eager_steps = c.eager_steps;
+    all->replayed_steps = c.replayed_steps;
+    all->captured_buckets = c.captured_buckets;
+    all->failed_captures = c.failed_captures;
+    all->device_allocations = c.device_allocations;
+    all->synchronisations = c.synchronisations;
+    all->batched_calls = all->batched_rows = 0;
+    for (int32_t i = 0; i < c.kernel_count; i++) {
+        const sl_kernel *kernel = c.kernels[i].kernel;
+        if (kernel->op == SL_OP_LINEAR && kernel->batched) {
+            all->batched_calls += c.kernels[i].calls;
+            all->batched_rows += c.kernels[i].rows;
+        }
+    }
+}
+
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
  * it is free while the device works. */
 static void run_steps(sluice_engine *engine, int32_t bucket) {
@@ -67,6 +89,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
         pthread_mutex_lock(&engine->mutex);
         sl_scheduler_measured(engine->scheduler, end - begin);
         begin = end;
+        take_counts(engine);
         sl_scheduler_commit(engine->scheduler, status, &error);
         if (status == SL_ERR_DEVICE) {
             give_up(engine, &error);
@@ -214,6 +237,7 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     }
     result = result ? result : sl_api_keep_begin(engine, error);
     if (result == 0) {
+        take_counts(engine);
         int failed = pthread_create(&engine->thread, NULL, step_thread, engine);
         engine->thread_runs = failed == 0;
         if (failed) {
@@ -294,11 +318,9 @@ const char *sluice_engine_device(const sluice_engine *engine) {
 }
 
 void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
-    sluice_counters all = {.size = sizeof all};
     pthread_mutex_lock(&engine->mutex);
+    sluice_counters all = engine->counted;
     const sl_scheduler_counters *s = sl_scheduler_counts(engine->scheduler);
-    sl_counters c;
-    engine->planned.backend->functions->counters(engine->executor, &c);
     all.steps = s->steps;
     all.rows = s->rows;
     all.outputs = s->outputs;
@@ -313,23 +335,10 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.cache_tokens = load.cache_tokens;
     all.cache_tokens_used = load.used_tokens;
     all.cache_tokens_kept = load.kept_tokens;
-    all.eager_steps = c.eager_steps;
-    all.replayed_steps = c.replayed_steps;
-    all.captured_buckets = c.captured_buckets;
-    all.failed_captures = c.failed_captures;
-    all.device_allocations = c.device_allocations;
-    all.synchronisations = c.synchronisations;
     all.step_seconds = engine->step_seconds;
     if (engine->keeper) {
         all.stored_pages = sl_keeper_counts(engine->keeper).stored_pages;
         all.loaded_pages = sl_keeper_counts(engine->keeper).loaded_pages;
-    }
-    for (int32_t i = 0; i < c.kernel_count; i++) {
-        const sl_kernel *kernel = c.kernels[i].kernel;
-        if (kernel->op == SL_OP_LINEAR && kernel->batched) {
-            all.batched_calls += c.kernels[i].calls;
-            all.batched_rows += c.kernels[i].rows;
-        }
     }
     pthread_mutex_unlock(&engine->mutex);
     size_t size = out->size < sizeof all ? out->size : sizeof all;

@@ -26,8 +26,9 @@ struct sluice_engine {
     bool failed; /* the device is gone; `failure` says how */
     sl_error failure;
     double step_seconds;
-    sl_plan_step last_step; /* what ran last, for a profile; no rows: nothing did */
-    bool stepping;          /* a step runs, without the lock */
+    sluice_counters counted; /* what the backend counted by the end of the last step; the rest is 0 */
+    sl_plan_step last_step;  /* what ran last, for a profile; no rows: nothing did */
+    bool stepping;           /* a step runs, without the lock */
     bool reuses_prefixes;
     int32_t *ends; /* [end_count]: the tokens that end a text */
     int32_t end_count;

@@ -44,7 +44,7 @@ async function texts({ target, body }, streamed) {
     return Array.from({ length: body.n ?? 1 }, (_, index) => joined(chunks, index));
   }
   const reply = await get(server, target, body, { agent });
-  return reply.choices.toSorted((a, b) => a.index - b.index).map((choice) => choice.text ?? choice.message.content);
+  return [...reply.choices].sort((a, b) => a.index - b.index).map((choice) => choice.text ?? choice.message.content);
 }
 
 const requests = Array.from({ length: count }, (_, i) => request(i));

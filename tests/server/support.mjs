@@ -81,6 +81,8 @@ export class Server {
   }
   /** The end of its log, for messages. */
   get tail() {
+    const report = this.errors.search(/^.*(WARNING|ERROR): \w+Sanitizer/m);
+    if (report >= 0) return this.errors.slice(report, report + 8000);
     return this.errors.split('\n').filter((line) => !/ GET \/metrics /.test(line)).slice(-25).join('\n');
   }
   get isReady() {
