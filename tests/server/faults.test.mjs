@@ -15,7 +15,7 @@ const library = path.resolve(option('fail', path.join(path.dirname(program), 'te
 const everything = process.argv.includes('--all');
 const trace = process.argv.includes('--trace') ? 128 : 0;
 const only = option('only');
-const MOST_PLACES = everything ? Infinity : 40; // of one request and kind
+const MOST_PLACES = everything ? Infinity : 24; // of one request and kind
 const KINDS = { memory: 1, read: 2, write: 4, accept: 8, 'epoll_wait': 16, 'epoll_ctl': 32, open: 64 };
 
 // The control block of fail.c: mask, fired, remaining; shared memory to the server, a file here.
