@@ -1,0 +1,33 @@
+/* An option as the table in option_table.c has it; for the files that read that table. */
+#ifndef SLUICE_OPTIONS_H
+#define SLUICE_OPTIONS_H
+
+#include "cli.h"
+
+/* Groups of commands. */
+enum {
+    IN_GENERATE = IN_RUN | IN_CHAT,
+    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
+    IN_ENGINE = IN_RUNS | IN_SERVE,
+    IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
+    IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
+};
+
+typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, BIASES, CHOICE } option_kind;
+
+typedef struct option {
+    unsigned commands;
+    const char *names; /* separated by spaces, the one to show last */
+    const char *argument;
+    option_kind kind;
+    size_t offset;
+    const char *initial; /* as it would be written; NULL: nothing, no, 0 */
+    double least, most;  /* of numbers */
+    const char *help;
+} option;
+
+extern const option OPTIONS[];
+extern const int OPTION_COUNT;
+enum { OPTIONS_MOST = 256 }; /* rows of the table, for those who set memory aside */
+
+#endif
