@@ -4,9 +4,9 @@
  * one. There is no other state: a preempted or rolled back sequence merely has more pending.
  *
  * Where the backend takes two steps at once, a step of which every sequence goes on by the one token that it
- * samples can be followed by the next before its tokens are known (sl_scheduler_follow): the device has them.
- * A sequence that turns out to end there is dropped from the following step, which then has computed a row
- * for nothing.
+ * samples, or by more of its prompt, can be followed by the next before its tokens are known
+ * (sl_scheduler_follow): the device has them. A sequence that turns out to end there is dropped from the
+ * following step, which then has computed a row for nothing.
  *
  * Who goes first. As many works as there are slots are admitted. Works of a higher priority are admitted
  * first, and take the slot of a lower one when none is free; lower ones get what higher ones leave, which may

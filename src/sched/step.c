@@ -14,6 +14,7 @@
 /* Room left in the step being built. */
 typedef struct step_room {
     int32_t rows, outputs, spans, table_changes;
+    bool follows; /* the works are in the step in flight too, and nobody may be preempted */
 } step_room;
 
 enum { LEAST_PROMPT_ROWS = 32 };
@@ -167,11 +168,12 @@ static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outp
 /* Adds at most so many of a work's next rows to the step; returns how many, 0 when it can't run now. */
 static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room *room) {
     most = most < room->rows ? most : room->rows;
-    if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || work->sequence->in_step) {
+    const bool in_step = work->sequence->in_step > 0;
+    if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || in_step != room->follows) {
         return 0;
     }
     int32_t outputs, rows = choose_rows(s, work, most, room, &outputs);
-    return rows > 0 && take_rows(s, work, rows, outputs, true, room) ? rows : 0;
+    return rows > 0 && take_rows(s, work, rows, outputs, !room->follows, room) ? rows : 0;
 }
 
 /* ---- rows of all
@@ -259,6 +261,22 @@ static void add_prompts(sl_scheduler *s, sl_work **works, int32_t count, int32_t
     }
 }
 
+/* s->order[0, count): who has one token pending, then prompts. */
+static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
+    int32_t prompts = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sl_work *work = s->order[i];
+        if (sl_pending(work) == 1) {
+            add_work(s, work, 1, room);
+        } else {
+            s->order[prompts++] = work;
+        }
+    }
+    const bool generating = sl_step_head(block_of(s))->spans > 0;
+    const int32_t rows = generating ? prompt_budget(s, room->rows) : room->rows;
+    add_prompts(s, s->order, prompts, rows, room);
+}
+
 /* When memory is short, rank alone counts: those in the step cannot be preempted, and the first must not
  * starve.
  */
@@ -277,19 +295,7 @@ static void add_works(sl_scheduler *s, step_room *room, bool by_rank) {
             s->order[prompts++] = work;
         }
     }
-    const int32_t ready = prompts;
-    prompts = 0;
-    for (int32_t i = 0; i < ready; i++) {
-        sl_work *work = s->order[i];
-        if (sl_pending(work) == 1) {
-            add_work(s, work, 1, room);
-        } else {
-            s->order[prompts++] = work;
-        }
-    }
-    const bool generating = sl_step_head(block_of(s))->spans > 0;
-    const int32_t rows = generating ? prompt_budget(s, room->rows) : room->rows;
-    add_prompts(s, s->order, prompts, rows, room);
+    add_ordered(s, prompts, room);
 }
 
 static void finish_cancelled(sl_scheduler *s) {
@@ -309,7 +315,7 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
     sl_step_header *head = sl_step_head(block_of(s));
     memset(head, 0, sizeof *head);
     *room = (step_room){s->limits->rows, s->limits->outputs, s->limits->sequences,
-                        s->plan->deployment.step.max_table_changes};
+                        s->plan->deployment.step.max_table_changes, false};
     return head;
 }
 
@@ -377,14 +383,16 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
 /* ---- a step that follows another
  * ------------------------------------------------------------------------------------------------ */
 
-/* Does the step in flight leave exactly the sampled token to go on with, which must then be computed whatever
- * it is? */
+/* Does the step in flight leave more of a prompt, or exactly the sampled token, to go on with, which must
+ * then be computed whatever it is? */
 static bool goes_on(const sl_scheduler *s, const sl_part *part) {
     const sl_work *work = part->work;
-    return work && !work->cancelled && work->logits == SL_LOGITS_NONE && work->generate >= 2 &&
-           !sl_adjust_reads_tokens(work->adjust) &&
-           part->sequence->timeline.cached + part->rows == part->sequence->count &&
-           part->sequence->count < s->limits->context;
+    if (!work || work->cancelled || work->logits != SL_LOGITS_NONE) {
+        return false;
+    }
+    const int32_t count = part->sequence->count;
+    return part->sequence->timeline.cached + part->rows < count ||
+           (work->generate >= 2 && !sl_adjust_reads_tokens(work->adjust) && count < s->limits->context);
 }
 
 static bool can_follow(sl_scheduler *s) {
@@ -415,12 +423,19 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
     const int32_t spans = sl_step_head(before->block)->spans;
     step_room room;
     const sl_step_header *head = begin_step(s, &room);
+    room.follows = true;
+    int32_t known = 0; /* works whose next tokens are */
     for (int32_t i = 0; i < spans; i++) {
         sl_part *part = &before->parts[i];
         /* The rows' tokens are known, and the step that computes them ends before any that reads them. */
         sl_advance_part(s, part);
-        take_rows(s, part->work, 1, 1, false, &room);
+        if (sl_pending(part->work) > 0) {
+            s->order[known++] = part->work;
+        } else {
+            take_rows(s, part->work, 1, 1, false, &room);
+        }
     }
+    add_ordered(s, known, &room);
     if (head->spans == 0) {
         return 0;
     }

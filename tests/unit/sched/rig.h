@@ -198,7 +198,8 @@ typedef struct rig {
     sl_scheduler *scheduler;
     bool under_way; /* a step is submitted and not committed */
     uint64_t commits;
-    int32_t prompt_rows; /* in spans of several rows, of the step built last */
+    int32_t prompt_rows; /* in spans of several rows, of the step committed last */
+    int32_t next_rows;   /* the same of the one under way */
     int status;          /* of its submission */
     sl_error error;
 } rig;
@@ -274,26 +275,33 @@ static inline void rig_destroy(rig *r) {
     free(r);
 }
 
+/* Rows of prompts in the step that was built. */
+static inline int32_t rig_prompt_rows(const rig *r) {
+    void *block = fake_block(r->executor);
+    int32_t all = 0;
+    for (int32_t i = 0; i < sl_step_head(block)->spans; i++) {
+        const int32_t rows = sl_step_spans(&r->plan.deployment.step, block)[i].row_count;
+        all += rows > 1 ? rows : 0;
+    }
+    return all;
+}
+
 /* Submits a step, and one that follows it if there can be one; commits the first. */
 static inline bool rig_step(rig *r) {
     int32_t bucket;
+    r->prompt_rows = r->next_rows;
     if (!r->under_way) {
         if (sl_scheduler_build(r->scheduler, &bucket) == 0) {
             return false;
         }
-        const sl_step_layout *layout = &r->plan.deployment.step;
-        void *block = fake_block(r->executor);
-        r->prompt_rows = 0;
-        for (int32_t i = 0; i < sl_step_head(block)->spans; i++) {
-            const int32_t rows = sl_step_spans(layout, block)[i].row_count;
-            r->prompt_rows += rows > 1 ? rows : 0;
-        }
+        r->prompt_rows = rig_prompt_rows(r);
         r->status = fake_submit(r->executor, bucket, &r->error);
     }
     int next_status = 0;
     sl_error next_error = {0};
     r->under_way = r->status == 0 && sl_scheduler_follow(r->scheduler, &bucket) > 0;
     if (r->under_way) {
+        r->next_rows = rig_prompt_rows(r);
         next_status = fake_submit(r->executor, bucket, &next_error);
     }
     sl_error unused;

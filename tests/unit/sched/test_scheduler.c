@@ -386,7 +386,7 @@ static void what_ended_is_dropped_from_the_following_step(void **state) {
             assert_int_equal(counts->steps - before.steps, steps);
             assert_int_equal(counts->rows - before.rows, pending + 3);
             assert_int_equal(counts->outputs - before.outputs, 4);
-            assert_int_equal(counts->following_steps - before.following_steps, 3);
+            assert_int_equal(counts->following_steps - before.following_steps, steps - 1);
         }
         sl_sequence_destroy(r->scheduler, j.work.sequence);
         rig_destroy(r);
@@ -442,12 +442,13 @@ static void no_step_follows_the_last_token(void **state) {
         check_settled(r, &j, SL_FINISH_LENGTH);
         assert_int_equal(j.count, 40);
         assert_int_equal(r->executor->steps, 30 + parts_last(&pairs[i], 10));
-        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps, 29);
+        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps, 29 + parts_last(&pairs[i], 10));
         start_job(r, &j, 90, 1);
         while (rig_step(r)) {
         }
         const int32_t left = CONTEXT - j.count;
         const uint64_t before = r->executor->steps;
+        const uint64_t followed = sl_scheduler_counts(r->scheduler)->following_steps;
         start_job(r, &j, 0, left + 10);
         while (rig_step(r)) {
         }
@@ -457,7 +458,7 @@ static void no_step_follows_the_last_token(void **state) {
          */
         assert_int_equal(j.work.sequence->timeline.cached, CONTEXT);
         assert_int_equal(r->executor->steps - before, left + 1);
-        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps, 29 + left);
+        assert_int_equal(sl_scheduler_counts(r->scheduler)->following_steps - followed, left);
         job_check(&j);
         books_balance(r, &j, 1);
         sl_sequence_destroy(r->scheduler, j.work.sequence);
@@ -533,13 +534,14 @@ static void what_the_host_must_see_is_not_followed(void **state) {
         while (rig_step(r)) {
         }
         check_settled(r, &j, SL_FINISH_LENGTH);
-        assert_int_equal(counts->following_steps, 0);
+        const uint64_t of_prompt = (uint64_t)parts_last(&pairs[i], 20);
+        assert_int_equal(counts->following_steps, of_prompt);
         j.adjusts = BIASED; /* which it need not see */
         start_job(r, &j, 0, 20);
         while (rig_step(r)) {
         }
         check_settled(r, &j, SL_FINISH_LENGTH);
-        assert_int_equal(counts->following_steps, 19);
+        assert_int_equal(counts->following_steps, of_prompt + 19);
         j.keeps_logits = true;
         assert_int_equal(job_submit(r, &j, (int32_t[1]){0}, 0, 10, SL_LOGITS_LAST), 0);
         for (int32_t seen = 1; seen <= 10; seen++) {
@@ -552,8 +554,54 @@ static void what_the_host_must_see_is_not_followed(void **state) {
         }
         assert_false(rig_step(r));
         check_settled(r, &j, SL_FINISH_LENGTH);
-        assert_int_equal(counts->following_steps, 19);
+        assert_int_equal(counts->following_steps, of_prompt + 19);
         sl_sequence_destroy(r->scheduler, j.work.sequence);
+        rig_destroy(r);
+    }
+}
+
+/* The rest of a prompt is known, so its steps follow each other, also beside one that generates; it may be
+ * cancelled, or a step may fail, anywhere in it. */
+static void the_rest_of_a_prompt_follows(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        shape wide = pairs[i];
+        wide.pages *= wide.pages ? 3 : 0;
+        rig *r = rig_create(&wide);
+        const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
+        job jobs[2] = {{.no_reuse = true}};
+        start_job(r, &jobs[0], 5 * CHUNK, 1);
+        while (rig_step(r)) {
+        }
+        check_settled(r, &jobs[0], SL_FINISH_LENGTH);
+        assert_in_range(counts->steps, 5, 9);
+        assert_int_equal(counts->following_steps, counts->steps - 1);
+        start_job(r, &jobs[1], 1, 200);
+        assert_true(rig_step(r));
+        for (int what = 0; what < 12; what++) {
+            const uint64_t followed = counts->following_steps, steps = counts->steps;
+            start_job(r, &jobs[0], 3 * CHUNK / 2, 2);
+            for (int step = 0; !jobs[0].done; step++) {
+                jobs[0].work.cancelled |= step == what;
+                assert_true(rig_step(r));
+            }
+            assert_int_equal(jobs[0].finish, what < 2 ? SL_FINISH_CANCELLED : jobs[0].finish);
+            /* At most one step waits for the one before it when it comes, and one when it goes. */
+            assert_true(counts->following_steps - followed + 2 >= counts->steps - steps);
+            sl_sequence_rollback(r->scheduler, jobs[0].work.sequence, 0);
+            jobs[0].count = 0;
+        }
+        assert_false(jobs[1].done);
+        r->executor->fail_in = 2;
+        start_job(r, &jobs[0], 2 * CHUNK, 2);
+        while (rig_step(r)) {
+        }
+        assert_int_equal(jobs[0].finish, SL_FINISH_ERROR);
+        assert_int_equal(jobs[1].finish, SL_FINISH_ERROR);
+        for (int k = 0; k < 2; k++) {
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        books_balance(r, NULL, 0);
         rig_destroy(r);
     }
 }
@@ -690,6 +738,7 @@ int main(void) {
         cmocka_unit_test(cancelled_works_are_not_followed),
         cmocka_unit_test(failed_steps_leave_their_sequences),
         cmocka_unit_test(what_the_host_must_see_is_not_followed),
+        cmocka_unit_test(the_rest_of_a_prompt_follows),
         cmocka_unit_test(whoever_waits_is_in_the_next_step),
         cmocka_unit_test(who_finds_no_page_is_left_out_of_the_following_step),
         cmocka_unit_test(a_lost_device_lets_go_of_everything),
