@@ -166,9 +166,9 @@ static served_model *refuse(http_error *error, int status, const char *code, con
     *error = (http_error){.status = status,
                           .type = status == 404 ? "not_found_error" : "server_error",
                           .code = code,
-                          .param = status == 404 ? "model" : NULL,
                           .retry_after = status == 503 ? 2 : 0};
     snprintf(error->message, sizeof error->message, "%s", message);
+    snprintf(error->param, sizeof error->param, "%s", status == 404 ? "model" : "");
     return NULL;
 }
 

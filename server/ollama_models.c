@@ -275,7 +275,7 @@ static int show(server *s, exchange *x, const json_t *body, http_error *error) {
     }
     const char *given = f.model ? f.model : f.name;
     if (!given || !*given) {
-        return body_refuse(error, "model", "model is required");
+        return body_refuse(error, "model is required");
     }
     char *name = ollama_name(given);
     const bool found = name && find_status(s, name, &status);

@@ -25,10 +25,10 @@ static int prompt_inputs(const json_t *messages, const json_t *kwargs, text *lis
 static int refused(const sluice_error *inner, const char *param, http_error *error) {
     error_from_sluice(inner, error);
     if (inner->code == SLUICE_ERR_LIMIT) {
-        body_refuse(error, param, "%s", inner->message);
+        body_refuse_as(error, param, "%s", inner->message);
     }
     if (error->status == 400) {
-        error->param = param;
+        snprintf(error->param, sizeof error->param, "%s", param);
     }
     return -1;
 }
