@@ -185,11 +185,11 @@ typedef struct framing {
 } framing;
 
 /* A field's line without its end. RFC 9112, 5 has a server refuse a blank before the colon, and lets it join
- * folded lines. */
+ * folded lines. libmicrohttpd drops fields without a name. */
 static reading read_field(const char *line, size_t length, framing *f) {
     const char *colon = memchr(line, ':', length);
     const size_t name = colon ? (size_t)(colon - line) : 0;
-    if (line[0] == ' ' || line[0] == '\t') {
+    if (line[0] == ' ' || line[0] == '\t' || line[0] == ':') {
         return UNSURE;
     }
     if (!name || line[name - 1] == ' ' || line[name - 1] == '\t') {
