@@ -311,6 +311,23 @@ void sl_scheduler_fail_all(sl_scheduler *s, const sl_error *error) {
 /* ---- after a step
  * --------------------------------------------------------------------------------------------------- */
 
+/* Ends a work when a row's logits were not finite, which backends tell by a token below 0: nothing can be
+ * said of what follows, and nobody is to go on from the end of its cache. False: all were. */
+static bool refuse_rows(sl_scheduler *s, const sl_part *part, const int32_t *tokens) {
+    sl_timeline *t = &part->sequence->timeline;
+    for (int32_t i = 0; i < part->outputs; i++) {
+        if (tokens[part->first_output + i] < 0) {
+            sl_error error;
+            sl_fail(&error, SL_ERR_INTERNAL, "position %d: logits are not finite",
+                    t->cached - part->outputs + i);
+            t->unshared = true;
+            sl_finish_work(s, part->work, SL_FINISH_ERROR, &error);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Outputs of one sequence, in order: logits first, then the sampled token. */
 static void deliver(sl_scheduler *s, const sl_part *part, const float *logits, const int32_t *tokens) {
     sl_work *work = part->work;
@@ -396,7 +413,9 @@ void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
             sl_advance_part(s, part);
         }
         count_read(s, part->work);
-        deliver(s, part, logits, tokens);
+        if (!refuse_rows(s, part, tokens)) {
+            deliver(s, part, logits, tokens);
+        }
     }
     if (status == 0) {
         s->counters.steps++;
