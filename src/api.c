@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "format/json.h"
 #include "model/files.h"
 #include "token/tokenizer.h"
 
@@ -423,19 +424,16 @@ int sluice_token_bytes(const sluice_model *model, int32_t token, const char **by
 
 static json_t *parse_json(const char *text, const char *name, bool (*is_kind)(const json_t *),
                           sluice_error *error) {
-    json_error_t where = {0};
-    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    if (!value) {
-        /* Without memory jansson says "invalid token" or nothing. What is wrong stays wrong. */
-        value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    }
-    if (!value && (json_error_code(&where) == json_error_out_of_memory || !where.text[0])) {
-        sl_api_fail(error, SL_ERR_NOMEM, "%s: no memory to read the JSON", name);
+    json_t *value;
+    sl_error inner;
+    const int code = sl_json_parse(text, strlen(text), name, &value, &inner);
+    if (code) {
+        inner.code = code == SL_ERR_FORMAT ? SL_ERR_INVALID : code;
+        sl_api_error(error, &inner);
         return NULL;
     }
-    if (!value || !is_kind(value)) {
-        sl_api_fail(error, SL_ERR_INVALID, "%s: %s (line %d)", name,
-                    value ? "not of the expected kind" : where.text, where.line);
+    if (!is_kind(value)) {
+        sl_api_fail(error, SL_ERR_INVALID, "%s: not of the expected kind", name);
         json_decref(value);
         return NULL;
     }

@@ -2,22 +2,8 @@
 
 #include "base/map.h"
 
-#include <string.h>
-
 int sl_json_parse(const void *data, size_t size, const char *name, json_t **json, sl_error *error) {
-    json_error_t details = {0};
-    *json = json_loadb(data, size, JSON_REJECT_DUPLICATES, &details);
-    if (*json) {
-        return 0;
-    }
-    if (json_error_code(&details) == json_error_out_of_memory || details.text[0] == 0) {
-        return sl_fail(error, SL_ERR_NOMEM, "%s: no memory to read the JSON", name);
-    }
-    for (char *c = details.text; *c; c++) { /* it quotes the file */
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? ' ' : *c;
-    }
-    return sl_fail(error, SL_ERR_FORMAT, "%s: not JSON: line %d, column %d: %s", name, details.line,
-                   details.column, details.text);
+    return sl_json_parse_as((sl_view){data, size}, 0, name, json, error);
 }
 
 int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error) {

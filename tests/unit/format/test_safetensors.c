@@ -227,7 +227,7 @@ static void declared_lengths_are_not_believed(void **state) {
     }
     sl_safetensors *file;
     sl_error error;
-    assert_int_equal(open_bytes(&b, &file, &error), SL_ERR_FORMAT);
+    assert_int_equal(open_bytes(&b, &file, &error), SL_ERR_LIMIT);
     assert_non_null(strstr(error.message, "depth"));
     free(b.data);
 }
@@ -248,8 +248,7 @@ static void memory_that_runs_out_is_an_error(void **state) {
         result = sl_safetensors_open(path, &file, &error);
         sl_alloc_fail_at(0);
         if (result != 0) {
-            /* jansson takes a string that it could not copy for bad syntax */
-            assert_true(result == SL_ERR_NOMEM || strstr(error.message, "not JSON"));
+            assert_int_equal(result, SL_ERR_NOMEM);
             assert_int_equal(error.code, result);
             assert_null(file);
         } else {
