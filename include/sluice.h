@@ -217,6 +217,8 @@ SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_fact
 
 typedef struct sluice_engine sluice_engine;
 
+enum { SLUICE_THREADS = 1024 }; /* at most */
+
 typedef struct sluice_engine_options {
     size_t size;
     const char *device; /* "auto" (default), "cpu", "cuda", "cuda:N" */

@@ -690,6 +690,19 @@ int sluice_quantize(const char *input, const char *output, const char *type, slu
     return result ? sl_api_error(error, &inner) : 0;
 }
 
+/* Names the types that files can be written in. */
+static int unknown_type(const char *name, sluice_error *error) {
+    char names[384] = "";
+    for (int i = 0; i < SL_QTYPE_COUNT; i++) {
+        const sl_qtype_info *info = sl_qtype_get((sl_qtype)i);
+        const size_t length = strlen(names);
+        if (info->gguf_type != SL_QTYPE_NO_GGUF) {
+            snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", info->name);
+        }
+    }
+    return sl_api_fail(error, SL_ERR_INVALID, "type: \"%.40s\" is no weight type; there are %s", name, names);
+}
+
 int sluice_synth(const char *output, const sluice_synth_options *given, sluice_progress progress,
                  void *context, sluice_error *error) {
     sluice_synth_options o;
@@ -699,7 +712,7 @@ int sluice_synth(const char *output, const sluice_synth_options *given, sluice_p
     }
     int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
     if (type < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", o.type);
+        return unknown_type(o.type, error);
     }
     sl_synth_options options = {
         .preset = o.preset,

@@ -17,6 +17,8 @@ enum { SL_HF_CONFIG_LIMIT = 16 << 20, SL_HF_INDEX_LIMIT = 256 << 20 /* bytes of 
 int sl_hf_open(const char *folder, sl_hf **hf, sl_error *error);
 void sl_hf_close(sl_hf *hf); /* NULL is fine */
 const char *sl_hf_path(const sl_hf *hf);
+/* SL_ERR_NOT_FOUND, with what to do, when there is no config.json or no weights. */
+int sl_hf_check_complete(const sl_hf *hf, sl_error *error);
 
 /* config.json, borrowed: always an object; empty when the file is missing. */
 const json_t *sl_hf_config(const sl_hf *hf);

@@ -3,6 +3,8 @@
  * only to check it and to add up what its values will take, then to make them. */
 #include "format/json.h"
 
+#include "format/recognize.h"
+
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -405,6 +407,10 @@ static int report(const reader *r, const char *name, sl_error *error) {
     size_t line = 1, column = 1;
     if (r->code == SL_ERR_NOMEM) {
         return sl_fail(error, r->code, "%s: %s", name, r->fault);
+    }
+    const char *instead = r->code == SL_ERR_FORMAT ? sl_recognize(r->text, r->length) : NULL;
+    if (instead) {
+        return sl_fail(error, r->code, "%s: %s", name, instead);
     }
     for (size_t i = 0; i < r->at && i < r->length; i++) {
         column = r->text[i] == '\n' ? 1 : column + 1;

@@ -689,7 +689,7 @@ int sl_tokenizer_from_json_memory(sl_view json, sl_view config, const char *name
     *out = NULL;
     json_t *root = NULL, *settings = NULL;
     sl_tokenizer *tokenizer = sl_tokenizer_new();
-    int code = tokenizer ? sl_json_parse(json.data, json.length, "tokenizer.json", &root, error)
+    int code = tokenizer ? sl_json_parse(json.data, json.length, name, &root, error)
                          : sl_fail(error, SL_ERR_NOMEM, "out of memory");
     if (code == 0) {
         code = load_root(tokenizer, root, error);
