@@ -3,10 +3,12 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,10 +42,16 @@ double seconds_now(void) {
  */
 
 static char *read_stream(FILE *stream, const char *name, size_t *length) {
+    enum { MOST = 256 << 20 }; /* bytes: more than any model reads, and a pipe may have no end */
     size_t capacity = 1 << 16, used = 0, got;
     char *data = malloc(capacity);
     while (data && (got = fread(data + used, 1, capacity - used, stream)) > 0) {
         used += got;
+        if (used > MOST) {
+            fail("%s: more than %d MiB of text", name, MOST >> 20);
+            free(data);
+            return NULL;
+        }
         if (used == capacity) {
             char *larger = capacity <= SIZE_MAX / 2 ? realloc(data, capacity *= 2) : NULL;
             if (!larger) {
@@ -63,13 +71,35 @@ static char *read_stream(FILE *stream, const char *name, size_t *length) {
     return data;
 }
 
+/* A regular file; a pipe or a device might never answer, nor end. NULL after a message. */
+static FILE *open_regular(const char *path) {
+    struct stat status = {0};
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0 || fstat(descriptor, &status) != 0) {
+        fail("%s: %s", path, strerror(errno));
+    } else if (S_ISFIFO(status.st_mode)) {
+        fail("%s: a pipe; to read one, give it on standard input and `-` as the file", path);
+    } else if (!S_ISREG(status.st_mode)) {
+        fail("%s: %s, not a regular file", path, S_ISDIR(status.st_mode) ? "a folder" : "a device or socket");
+    } else {
+        FILE *file = fdopen(descriptor, "rb");
+        if (file) {
+            return file;
+        }
+        fail("%s: %s", path, strerror(errno));
+    }
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    return NULL;
+}
+
 char *read_all(const char *path, size_t *length) {
-    if (!path) {
+    if (!path || strcmp(path, "-") == 0) {
         return read_stream(stdin, "standard input", length);
     }
-    FILE *file = fopen(path, "rb");
+    FILE *file = open_regular(path);
     if (!file) {
-        fail("%s: %s", path, strerror(errno));
         return NULL;
     }
     char *data = read_stream(file, path, length);

@@ -1,6 +1,7 @@
 /* sluice: the command line. */
 #include "cli.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -130,10 +131,31 @@ static int unknown_command(const char *name) {
     return WRONG_USAGE;
 }
 
+/* Has this line been here before? Engines are opened several times by some commands, and say it each time. */
+static bool is_repeated(const char *line) {
+    enum { LINES = 64, SIZE = 256 };
+    static char lines[LINES][SIZE];
+    static int count;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < count && !found; i++) {
+        found = strncmp(lines[i], line, SIZE - 1) == 0;
+    }
+    if (!found && count < LINES) {
+        snprintf(lines[count++], SIZE, "%s", line);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+/* Errors and warnings, each once; with -v everything. */
 static void print_log(void *context, sluice_log_level level, const char *line) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
-    (void)context;
-    fprintf(stderr, "%s: %s\n", names[level], line);
+    const bool *verbose = context;
+    if (*verbose || (level <= SLUICE_LOG_WARNING && !is_repeated(line))) {
+        fprintf(stderr, "%s: %s\n", names[level], line);
+    }
 }
 
 static int run(const command *command, int count, char **arguments) {
@@ -146,9 +168,9 @@ static int run(const command *command, int count, char **arguments) {
         print_command_help(command);
         return DONE;
     }
-    if (settings.verbose) {
-        sluice_log_set(print_log, NULL);
-    }
+    static bool verbose; /* outlives threads that still log */
+    verbose = settings.verbose;
+    sluice_log_set(print_log, &verbose);
     return command->run(&settings);
 }
 

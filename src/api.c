@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "format/json.h"
 #include "model/files.h"
 #include "token/tokenizer.h"
 
@@ -224,6 +225,50 @@ void sluice_model_get_info(const sluice_model *m, sluice_model_info *out) {
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
 }
 
+static float sampling_value(const sl_sampling *sampling, sl_sampling_fact fact) {
+    return (float)sampling->values[fact];
+}
+
+#define SAME_BIT(name)                                                                                       \
+    _Static_assert((int)SLUICE_SAMPLING_##name == 1 << SL_SAMPLING_##name, "bits are positions of facts");
+SAME_BIT(DO_SAMPLE)
+SAME_BIT(TEMPERATURE)
+SAME_BIT(TOP_K)
+SAME_BIT(TOP_P)
+SAME_BIT(MIN_P)
+SAME_BIT(TYPICAL_P)
+SAME_BIT(REPETITION_PENALTY)
+SAME_BIT(PENALTY_TOKENS)
+SAME_BIT(XTC_PROBABILITY)
+SAME_BIT(XTC_THRESHOLD)
+SAME_BIT(MIROSTAT)
+SAME_BIT(MIROSTAT_TAU)
+SAME_BIT(MIROSTAT_ETA)
+
+void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *out) {
+    const sl_sampling *from = &model->model->sampling;
+    const sluice_sampling_facts all = {
+        .size = out->size,
+        .present = from->present,
+        .file = from->file,
+        .samplers = from->samplers[0] ? from->samplers : NULL,
+        .do_sample = from->values[SL_SAMPLING_DO_SAMPLE] != 0,
+        .temperature = sampling_value(from, SL_SAMPLING_TEMPERATURE),
+        .top_k = (int32_t)from->values[SL_SAMPLING_TOP_K],
+        .top_p = sampling_value(from, SL_SAMPLING_TOP_P),
+        .min_p = sampling_value(from, SL_SAMPLING_MIN_P),
+        .typical_p = sampling_value(from, SL_SAMPLING_TYPICAL_P),
+        .repetition_penalty = sampling_value(from, SL_SAMPLING_REPETITION_PENALTY),
+        .penalty_tokens = (int32_t)from->values[SL_SAMPLING_PENALTY_TOKENS],
+        .xtc_probability = sampling_value(from, SL_SAMPLING_XTC_PROBABILITY),
+        .xtc_threshold = sampling_value(from, SL_SAMPLING_XTC_THRESHOLD),
+        .mirostat = (int32_t)from->values[SL_SAMPLING_MIROSTAT],
+        .mirostat_tau = sampling_value(from, SL_SAMPLING_MIROSTAT_TAU),
+        .mirostat_eta = sampling_value(from, SL_SAMPLING_MIROSTAT_ETA),
+    };
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+}
+
 static json_t *describe_types(const sl_model_description *d) {
     json_t *types = json_array();
     for (int t = 0; types && t < SL_QTYPE_COUNT; t++) {
@@ -379,19 +424,16 @@ int sluice_token_bytes(const sluice_model *model, int32_t token, const char **by
 
 static json_t *parse_json(const char *text, const char *name, bool (*is_kind)(const json_t *),
                           sluice_error *error) {
-    json_error_t where = {0};
-    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    if (!value) {
-        /* Without memory jansson says "invalid token" or nothing. What is wrong stays wrong. */
-        value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    }
-    if (!value && (json_error_code(&where) == json_error_out_of_memory || !where.text[0])) {
-        sl_api_fail(error, SL_ERR_NOMEM, "%s: no memory to read the JSON", name);
+    json_t *value;
+    sl_error inner;
+    const int code = sl_json_parse(text, strlen(text), name, &value, &inner);
+    if (code) {
+        inner.code = code == SL_ERR_FORMAT ? SL_ERR_INVALID : code;
+        sl_api_error(error, &inner);
         return NULL;
     }
-    if (!value || !is_kind(value)) {
-        sl_api_fail(error, SL_ERR_INVALID, "%s: %s (line %d)", name,
-                    value ? "not of the expected kind" : where.text, where.line);
+    if (!is_kind(value)) {
+        sl_api_fail(error, SL_ERR_INVALID, "%s: not of the expected kind", name);
         json_decref(value);
         return NULL;
     }
@@ -648,6 +690,19 @@ int sluice_quantize(const char *input, const char *output, const char *type, slu
     return result ? sl_api_error(error, &inner) : 0;
 }
 
+/* Names the types that files can be written in. */
+static int unknown_type(const char *name, sluice_error *error) {
+    char names[384] = "";
+    for (int i = 0; i < SL_QTYPE_COUNT; i++) {
+        const sl_qtype_info *info = sl_qtype_get((sl_qtype)i);
+        const size_t length = strlen(names);
+        if (info->gguf_type != SL_QTYPE_NO_GGUF) {
+            snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", info->name);
+        }
+    }
+    return sl_api_fail(error, SL_ERR_INVALID, "type: \"%.40s\" is no weight type; there are %s", name, names);
+}
+
 int sluice_synth(const char *output, const sluice_synth_options *given, sluice_progress progress,
                  void *context, sluice_error *error) {
     sluice_synth_options o;
@@ -657,7 +712,7 @@ int sluice_synth(const char *output, const sluice_synth_options *given, sluice_p
     }
     int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
     if (type < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", o.type);
+        return unknown_type(o.type, error);
     }
     sl_synth_options options = {
         .preset = o.preset,

@@ -303,6 +303,8 @@ static void modelopts_own_file_is_not_believed(void **state) {
         {BY_MODELOPT "{\"quant_algo\":8}}", SL_ERR_UNSUPPORTED, "'quantization.quant_algo' is 8, only"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"group_size\":32}}", SL_ERR_UNSUPPORTED,
          "'quantization.group_size' is 32, only 16"},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"group_size\":0}}", SL_ERR_UNSUPPORTED,
+         "'quantization.group_size' is 0, only 16"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"has_zero_point\":true}}", SL_ERR_UNSUPPORTED,
          "'quantization.has_zero_point' is true"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"pre_quant_scale\":true}}", SL_ERR_UNSUPPORTED,
