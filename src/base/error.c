@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names and texts from files stand in messages: whatever they hold, a message is one line and moves no cursor. */
+/* Names and texts from files stand in messages: whatever they hold, a message is one line and moves no
+ * cursor. */
 static void make_one_line(char *message) {
     for (char *at = message; *at; at++) {
         const unsigned char c = (unsigned char)*at;
@@ -49,8 +50,8 @@ const char *sl_error_name(int code) {
     switch (code) {
     case SL_OK:
         return "ok";
-#define SL_ERROR(name, value, message)                                                                                 \
-    case value:                                                                                                        \
+#define SL_ERROR(name, value, message)                                                                       \
+    case value:                                                                                              \
         return #name;
 #include "base/err.def"
 #undef SL_ERROR
@@ -63,8 +64,8 @@ const char *sl_error_text(int code) {
     switch (code) {
     case SL_OK:
         return "success";
-#define SL_ERROR(name, value, message)                                                                                 \
-    case value:                                                                                                        \
+#define SL_ERROR(name, value, message)                                                                       \
+    case value:                                                                                              \
         return message;
 #include "base/err.def"
 #undef SL_ERROR

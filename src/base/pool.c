@@ -2,6 +2,7 @@
 #include "base/pool.h"
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -9,19 +10,37 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* An op is microseconds long, so whoever waits for the others spins at first. But on a shared machine the
- * one waited for may not be running at all, and spinning then takes the processor from it: after the first
- * rounds a thread spins on only while that pays, as the last wait that ended in sleep tells (see `waiting`).
- */
+/* An op is microseconds long, so whoever waits for the others spins at first, and a run takes all threads. On
+ * a machine that others use as well neither holds: the one waited for may not be running at all. Spinning
+ * then takes the processor from it, and each meeting of the threads costs a time slice. So a pool judges its
+ * runs:
+ *
+ * - A thread spins beyond the first rounds only while that pays, as the last wait that ended in sleep tells
+ * (see `waiting`), and not at all while threads lose their processors to others.
+ * - The time that threads wait for each other, against the time that runs take, says how many of them work at
+ *   once: `threads - waited / taken`. One thread alone would need that many times as long. Where it comes
+ * near one, the others cost more than they bring, and runs are made by a smaller *team* for a while. */
 enum {
     FIRST_ROUNDS = 256,        /* without a look at the clock */
     ROUNDS_PER_LOOK = 64,      /* from then on */
     SPIN_NANOSECONDS = 100000, /* at most, before sleeping; a sleep that lasts no longer was not worth it */
+    TEAM_BITS = 11,            /* of the word that starts runs: room for 1024 */
+    TEAM_MASK = (1 << TEAM_BITS) - 1,
+    MOST_THREADS = 1024,
 };
+
+/* Nanoseconds. */
+static const int64_t JUDGED = 10 * 1000000; /* of runs, before the team is judged */
+static const int64_t FIRST_TRIAL =
+    50 * 1000000; /* from a team's shrinking to the next trial of a larger one */
+static const int64_t LAST_TRIAL = 800 * 1000000; /* each that fails doubles that, up to here */
+
+static const double SHRINK = 0.7;
 
 /* A word that threads wait to see changed. */
 typedef struct waiting {
@@ -34,18 +53,29 @@ typedef struct worker {
     sl_pool *pool;
     pthread_t thread;
     int index;
+    int64_t preemptions; /* before its last run ended */
 } worker;
 
 struct sl_pool {
     int threads;
+    int useful;  /* that can run at once: the team is not made larger again than this */
     int started; /* workers whose thread runs */
     worker *workers;
     sl_pool_function function;
     void *context;
-    waiting runs; /* the word counts them */
+    waiting runs; /* the word: how many, times 2^TEAM_BITS, plus the team of the last */
     _Atomic int stop;
+    int team; /* that makes the next run, or this one: threads 0 .. team - 1; changes between runs */
     _Atomic int barrier_count;
     waiting barriers; /* the word counts them */
+    /* What runs were like since the team was judged. */
+    _Atomic int64_t waited;      /* nanoseconds at barriers beyond the first rounds, of all threads */
+    _Atomic int64_t preemptions; /* times that a thread had to give its processor to another */
+    int64_t taken;               /* nanoseconds from begin to end */
+    /* What came out. */
+    _Atomic bool contended;        /* threads lose their processors to others: do not spin */
+    bool on_trial;                 /* the team was made larger to see what comes of it */
+    int64_t trial_at, trial_after; /* when to do that next, and for how long not after it has failed */
 };
 
 static void cpu_relax(void) {
@@ -80,18 +110,20 @@ static bool changes_within(waiting *w, unsigned seen, int rounds) {
     return false;
 }
 
-static void wait_for_change(waiting *w, unsigned seen) {
+/* The nanoseconds that it took beyond the first rounds. */
+static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
     if (changes_within(w, seen, FIRST_ROUNDS)) {
-        return;
+        return 0;
     }
-    int64_t begin = nanoseconds_now();
-    if (atomic_load_explicit(&w->spins, memory_order_relaxed)) {
-        const int64_t end = begin + SPIN_NANOSECONDS;
-        while (begin < end) {
+    const int64_t begin = nanoseconds_now();
+    int64_t now = begin;
+    if (atomic_load_explicit(&w->spins, memory_order_relaxed) &&
+        !atomic_load_explicit(&pool->contended, memory_order_relaxed)) {
+        while (now < begin + SPIN_NANOSECONDS) {
             if (changes_within(w, seen, ROUNDS_PER_LOOK)) {
-                return;
+                return now - begin;
             }
-            begin = nanoseconds_now();
+            now = nanoseconds_now();
         }
     }
     atomic_fetch_add(&w->sleepers, 1);
@@ -99,28 +131,55 @@ static void wait_for_change(waiting *w, unsigned seen) {
         futex(&w->word, FUTEX_WAIT_PRIVATE, seen);
     }
     atomic_fetch_sub(&w->sleepers, 1);
-    atomic_store_explicit(&w->spins, nanoseconds_now() - begin < SPIN_NANOSECONDS, memory_order_relaxed);
+    const int64_t end = nanoseconds_now();
+    atomic_store_explicit(&w->spins, end - now < SPIN_NANOSECONDS, memory_order_relaxed);
+    return end - begin;
 }
 
-static void change(waiting *w) {
+static void change(waiting *w, unsigned value) {
     /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new word and does
      * not sleep. */
-    atomic_fetch_add(&w->word, 1);
+    atomic_store(&w->word, value);
     if (atomic_load(&w->sleepers) > 0) {
         futex(&w->word, FUTEX_WAKE_PRIVATE, INT_MAX);
     }
 }
 
 void sl_pool_barrier(sl_pool *pool) {
-    if (pool->threads == 1) {
+    if (pool->team == 1) {
         return;
     }
     const unsigned seen = atomic_load_explicit(&pool->barriers.word, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->threads - 1) {
+    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->team - 1) {
         atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
-        change(&pool->barriers);
-    } else {
-        wait_for_change(&pool->barriers, seen);
+        change(&pool->barriers, seen + 1);
+        return;
+    }
+    const int64_t waited = wait_for_change(pool, &pool->barriers, seen);
+    if (waited > 0) {
+        atomic_fetch_add_explicit(&pool->waited, waited, memory_order_relaxed);
+    }
+}
+/* Calls the team. */
+static void start_run(sl_pool *pool) {
+    const unsigned seen = atomic_load_explicit(&pool->runs.word, memory_order_relaxed);
+    change(&pool->runs, ((seen | TEAM_MASK) + 1) | (unsigned)pool->team);
+}
+
+/* How often the calling thread had to give its processor to another, since it began. */
+static int64_t preemptions_of_thread(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+/* One thread's part of a run. */
+static void take_part(sl_pool *pool, worker *self) {
+    pool->function(pool->context, self->index, pool->team);
+    if (pool->team > 1) {
+        const int64_t preemptions = preemptions_of_thread();
+        atomic_fetch_add_explicit(&pool->preemptions, preemptions - self->preemptions, memory_order_relaxed);
+        self->preemptions = preemptions;
+        sl_pool_barrier(pool);
     }
 }
 
@@ -128,20 +187,23 @@ static void *worker_main(void *argument) {
     worker *self = argument;
     sl_pool *pool = self->pool;
     unsigned seen = 0;
-    for (;; seen++) {
-        wait_for_change(&pool->runs, seen);
+    for (;;) {
+        wait_for_change(pool, &pool->runs, seen);
         if (atomic_load(&pool->stop)) {
             return NULL;
         }
-        pool->function(pool->context, self->index, pool->threads);
-        sl_pool_barrier(pool);
+        /* A run does not end without the members of its team, so that they miss none; others may. */
+        seen = atomic_load_explicit(&pool->runs.word, memory_order_acquire);
+        if (self->index < (int)(seen & TEAM_MASK)) {
+            take_part(pool, self);
+        }
     }
 }
 
 int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
     *out = NULL;
-    if (threads < 1 || threads > 1024) {
-        return sl_fail(error, SL_ERR_INVALID, "threads: %d is not between 1 and 1024", threads);
+    if (threads < 1 || threads > MOST_THREADS) {
+        return sl_fail(error, SL_ERR_INVALID, "threads: %d is not between 1 and %d", threads, MOST_THREADS);
     }
     sl_pool *pool = sl_alloc_zero(1, sizeof *pool);
     worker *workers = sl_alloc_zero((size_t)threads, sizeof *workers);
@@ -150,7 +212,11 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
         sl_free(workers);
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for %d threads", threads);
     }
-    pool->threads = threads;
+    const int processors = sl_cpu_count();
+    pool->threads = pool->team = threads;
+    pool->useful = threads < processors ? threads : processors;
+    pool->trial_after = FIRST_TRIAL;
+    atomic_store(&pool->contended, threads > processors);
     pool->workers = workers;
     for (int i = 1; i < threads; i++) {
         workers[i].pool = pool;
@@ -172,7 +238,7 @@ void sl_pool_destroy(sl_pool *pool) {
         return;
     }
     atomic_store(&pool->stop, 1);
-    change(&pool->runs);
+    start_run(pool);
     for (int i = 1; i <= pool->started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
     }
@@ -184,12 +250,50 @@ int sl_pool_threads(const sl_pool *pool) {
     return pool->threads;
 }
 
+static void set_team(sl_pool *pool, int team, int64_t now) {
+    if (team < pool->team) {
+        /* A trial that failed is not repeated as soon. */
+        const int64_t doubled = 2 * pool->trial_after;
+        pool->trial_after = !pool->on_trial ? FIRST_TRIAL : doubled < LAST_TRIAL ? doubled : LAST_TRIAL;
+        pool->trial_at = now + pool->trial_after;
+    }
+    pool->team = team;
+}
+
+/* Between runs. */
+static void judge(sl_pool *pool, int64_t begin, int64_t now) {
+    pool->taken += now - begin;
+    if (pool->team > 1 && pool->taken >= JUDGED) {
+        const int64_t waited = atomic_exchange_explicit(&pool->waited, 0, memory_order_relaxed);
+        const int64_t preemptions = atomic_exchange_explicit(&pool->preemptions, 0, memory_order_relaxed);
+        const double at_work = pool->team - (double)waited / (double)pool->taken;
+        const bool short_of_processors = preemptions > 0 || pool->team > pool->useful;
+        pool->taken = 0;
+        atomic_store_explicit(&pool->contended, short_of_processors, memory_order_relaxed);
+        if (short_of_processors && at_work < SHRINK * pool->team) {
+            int team = (int)(at_work + 0.5);
+            team = team < 1 ? 1 : team < pool->team ? team : pool->team - 1;
+            set_team(pool, team, now);
+        }
+        pool->on_trial = false;
+    }
+    if (pool->team < pool->useful && now >= pool->trial_at) {
+        const int twice = 2 * pool->team;
+        pool->on_trial = true;
+        pool->taken = 0;
+        set_team(pool, twice < pool->useful ? twice : pool->useful, now);
+    }
+}
+
 void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
-    if (pool->threads > 1) {
-        change(&pool->runs);
+    const int64_t begin = pool->threads > 1 ? nanoseconds_now() : 0;
+    if (pool->team > 1) {
+        start_run(pool);
     }
-    function(context, 0, pool->threads);
-    sl_pool_barrier(pool);
+    take_part(pool, &pool->workers[0]);
+    if (pool->threads > 1) {
+        judge(pool, begin, nanoseconds_now());
+    }
 }
