@@ -4,13 +4,14 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,13 +19,11 @@
 /* An op is microseconds long, so whoever waits for the others spins at first, and a run takes all threads. On
  * a machine that others use as well neither holds: the one waited for may not be running at all. Spinning
  * then takes the processor from it, and each meeting of the threads costs a time slice. So a pool judges its
- * runs:
- *
- * - A thread spins beyond the first rounds only while that pays, as the last wait that ended in sleep tells
- * (see `waiting`), and not at all while threads lose their processors to others.
- * - The time that threads wait for each other, against the time that runs take, says how many of them work at
- *   once: `threads - waited / taken`. One thread alone would need that many times as long. Where it comes
- * near one, the others cost more than they bring, and runs are made by a smaller *team* for a while. */
+ * runs. What the kernel says of its threads' delays tells whether processors are short, and then nobody spins
+ * beyond the first rounds. The time that threads wait for each other, against the time that runs take, tells
+ * how many of them are at work at once, `threads - waited / taken`; one alone would need that many times as
+ * long. Where processors are short and that is little, the others cost more than they bring: for a while a
+ * smaller *team* makes the runs. */
 enum {
     FIRST_ROUNDS = 256,        /* without a look at the clock */
     ROUNDS_PER_LOOK = 64,      /* from then on */
@@ -34,13 +33,14 @@ enum {
     MOST_THREADS = 1024,
 };
 
-/* Nanoseconds. */
-static const int64_t JUDGED = 10 * 1000000; /* of runs, before the team is judged */
-static const int64_t FIRST_TRIAL =
-    50 * 1000000; /* from a team's shrinking to the next trial of a larger one */
-static const int64_t LAST_TRIAL = 800 * 1000000; /* each that fails doubles that, up to here */
+enum { MILLISECOND = 1000000 };
+static const int64_t JUDGED = 10 * MILLISECOND; /* of runs, before the team is judged */
+/* From a team's shrinking to the trial of a larger one; each trial that fails doubles it. */
+static const int64_t FIRST_TRIAL = 50 * MILLISECOND, LAST_TRIAL = 400 * MILLISECOND;
 
-static const double SHRINK = 0.7;
+/* Parts of the time that threads could work. */
+static const double CONTENDED = 0.25; /* without a processor: more than the caller's own other threads take */
+static const double SHRINK = 0.65;    /* at work, when contended: fewer threads do as much */
 
 /* A word that threads wait to see changed. */
 typedef struct waiting {
@@ -53,7 +53,7 @@ typedef struct worker {
     sl_pool *pool;
     pthread_t thread;
     int index;
-    int64_t preemptions; /* before its last run ended */
+    int64_t delay; /* when it was measured last */
 } worker;
 
 struct sl_pool {
@@ -69,9 +69,11 @@ struct sl_pool {
     _Atomic int barrier_count;
     waiting barriers; /* the word counts them */
     /* What runs were like since the team was judged. */
-    _Atomic int64_t waited;      /* nanoseconds at barriers beyond the first rounds, of all threads */
-    _Atomic int64_t preemptions; /* times that a thread had to give its processor to another */
-    int64_t taken;               /* nanoseconds from begin to end */
+    _Atomic int64_t waited;  /* nanoseconds at barriers beyond the first rounds, of all threads */
+    _Atomic int64_t delayed; /* nanoseconds without a processor, of all threads */
+    bool measures;           /* in this run, or the next one, threads look how long they were delayed */
+    bool compares;           /* all of them have looked before */
+    int64_t taken;           /* nanoseconds from begin to end */
     /* What came out. */
     _Atomic bool contended;        /* threads lose their processors to others: do not spin */
     bool on_trial;                 /* the team was made larger to see what comes of it */
@@ -166,21 +168,30 @@ static void start_run(sl_pool *pool) {
     change(&pool->runs, ((seen | TEAM_MASK) + 1) | (unsigned)pool->team);
 }
 
-/* How often the calling thread had to give its processor to another, since it began. */
-static int64_t preemptions_of_thread(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+/* Nanoseconds that the calling thread was ready to run and had no processor, since it began: the second
+ * number of its schedstat (the kernel's scheduler/sched-stats.rst). 0 where the kernel does not count them.
+ */
+static int64_t delay_of_thread(void) {
+    char line[96];
+    const int descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    const ssize_t length = descriptor >= 0 ? read(descriptor, line, sizeof line - 1) : -1;
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    line[length > 0 ? length : 0] = '\0';
+    const char *second = strchr(line, ' ');
+    return second ? strtoll(second, NULL, 10) : 0;
 }
 
 /* One thread's part of a run. */
 static void take_part(sl_pool *pool, worker *self) {
     pool->function(pool->context, self->index, pool->team);
-    if (pool->team > 1) {
-        const int64_t preemptions = preemptions_of_thread();
-        atomic_fetch_add_explicit(&pool->preemptions, preemptions - self->preemptions, memory_order_relaxed);
-        self->preemptions = preemptions;
-        sl_pool_barrier(pool);
+    if (pool->measures) {
+        const int64_t delay = delay_of_thread();
+        atomic_fetch_add_explicit(&pool->delayed, delay - self->delay, memory_order_relaxed);
+        self->delay = delay;
     }
+    sl_pool_barrier(pool);
 }
 
 static void *worker_main(void *argument) {
@@ -216,6 +227,7 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
     pool->threads = pool->team = threads;
     pool->useful = threads < processors ? threads : processors;
     pool->trial_after = FIRST_TRIAL;
+    pool->measures = true;
     atomic_store(&pool->contended, threads > processors);
     pool->workers = workers;
     for (int i = 1; i < threads; i++) {
@@ -260,28 +272,40 @@ static void set_team(sl_pool *pool, int team, int64_t now) {
     pool->team = team;
 }
 
-/* Between runs. */
-static void judge(sl_pool *pool, int64_t begin, int64_t now) {
-    pool->taken += now - begin;
-    if (pool->team > 1 && pool->taken >= JUDGED) {
-        const int64_t waited = atomic_exchange_explicit(&pool->waited, 0, memory_order_relaxed);
-        const int64_t preemptions = atomic_exchange_explicit(&pool->preemptions, 0, memory_order_relaxed);
-        const double at_work = pool->team - (double)waited / (double)pool->taken;
-        const bool short_of_processors = preemptions > 0 || pool->team > pool->useful;
-        pool->taken = 0;
-        atomic_store_explicit(&pool->contended, short_of_processors, memory_order_relaxed);
-        if (short_of_processors && at_work < SHRINK * pool->team) {
-            int team = (int)(at_work + 0.5);
-            team = team < 1 ? 1 : team < pool->team ? team : pool->team - 1;
-            set_team(pool, team, now);
-        }
-        pool->on_trial = false;
+static void judge(sl_pool *pool, int64_t now) {
+    const double all = (double)pool->team * (double)pool->taken;
+    const double waited = (double)atomic_exchange_explicit(&pool->waited, 0, memory_order_relaxed);
+    const double delayed = (double)atomic_exchange_explicit(&pool->delayed, 0, memory_order_relaxed);
+    const double at_work = (all - waited) / (double)pool->taken;
+    const bool contended = pool->team > pool->useful || delayed > CONTENDED * all;
+    atomic_store_explicit(&pool->contended, contended, memory_order_relaxed);
+    if (contended && at_work < SHRINK * pool->team) {
+        const int team = (int)(at_work + 0.5);
+        set_team(pool, team < 1 ? 1 : team < pool->team ? team : pool->team - 1, now);
     }
+    pool->on_trial = false;
+}
+
+/* Between runs. Judges when enough has been seen from one measuring run to another, and tries larger teams.
+ */
+static void look_back(sl_pool *pool, int64_t begin, int64_t now) {
+    pool->taken += now - begin;
+    if (pool->measures) {
+        if (pool->compares) {
+            judge(pool, now);
+        } else {
+            atomic_store_explicit(&pool->waited, 0, memory_order_relaxed);
+            atomic_store_explicit(&pool->delayed, 0, memory_order_relaxed);
+        }
+        pool->compares = true;
+        pool->taken = 0;
+    }
+    pool->measures = pool->team > 1 && pool->taken >= JUDGED;
     if (pool->team < pool->useful && now >= pool->trial_at) {
         const int twice = 2 * pool->team;
-        pool->on_trial = true;
-        pool->taken = 0;
         set_team(pool, twice < pool->useful ? twice : pool->useful, now);
+        pool->on_trial = pool->measures = true;
+        pool->compares = false;
     }
 }
 
@@ -294,6 +318,6 @@ void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     }
     take_part(pool, &pool->workers[0]);
     if (pool->threads > 1) {
-        judge(pool, begin, nanoseconds_now());
+        look_back(pool, begin, nanoseconds_now());
     }
 }
