@@ -232,7 +232,9 @@ static int wrong_value(const command *command, const option *o, const char *name
  */
 
 static int check_arguments(const command *command, const settings *settings) {
-    if (settings->argument_count != command->argument_count) {
+    /* A dry run writes nothing and needs no name for it. */
+    const int least = command->argument_count - (settings->dry_run ? 1 : 0);
+    if (settings->argument_count > command->argument_count || settings->argument_count < least) {
         fail("%s wants %s: sluice %s %s (see sluice %s --help)", command->name,
              command->argument_count ? command->arguments : "no arguments but options", command->name,
              command->arguments ? command->arguments : "[options]", command->name);

@@ -23,8 +23,8 @@ typedef struct declared_tensor {
 } declared_tensor;
 
 struct sl_gguf_writer {
-    const char *path; /* in `arena` */
-    sl_output output; /* nothing is open in a writer that only counts */
+    const char *path;      /* in `arena` */
+    sl_output_file output; /* nothing is open in a writer that only counts */
     writer_state state;
     sl_arena arena;
     const char **keys;
@@ -71,7 +71,7 @@ int sl_gguf_writer_open(const char *path, const sl_output_rules *rules, sl_gguf_
     int result = copy && writer->pending ? 0 : fail_memory(writer, error);
     if (result == 0) {
         writer->path = copy;
-        result = rules ? sl_output_open(&writer->output, copy, rules, error) : 0;
+        result = rules ? sl_output_file_open(&writer->output, copy, rules, error) : 0;
     }
     if (result != 0) {
         sl_gguf_writer_free(writer);
@@ -85,7 +85,7 @@ void sl_gguf_writer_free(sl_gguf_writer *writer) {
     if (!writer) {
         return;
     }
-    sl_output_discard(&writer->output);
+    sl_output_file_discard(&writer->output);
     sl_buffer_free(&writer->metadata);
     sl_free(writer->pending);
     sl_free(writer->keys);
@@ -450,7 +450,7 @@ int sl_gguf_writer_finish(sl_gguf_writer *writer, sl_error *error) {
     if (result != 0) {
         return result;
     }
-    result = writer->output.temporary ? sl_output_commit(&writer->output, error) : 0;
+    result = writer->output.temporary ? sl_output_file_commit(&writer->output, error) : 0;
     writer->state = result == 0 ? FINISHED : FAILED;
     return result;
 }

@@ -50,7 +50,8 @@ static const char *shard_number(const char *path, int *count) {
     enum { DIGITS = 5, LENGTH = 1 + DIGITS + 4 + DIGITS }; /* -00001-of-00003 */
     for (const char *at = strchr(path, '-'); at; at = strchr(at + 1, '-')) {
         if (strlen(at) >= LENGTH && strspn(at + 1, "0123456789") == DIGITS &&
-            strncmp(at + 1 + DIGITS, "-of-", 4) == 0 && strspn(at + LENGTH - DIGITS, "0123456789") == DIGITS) {
+            strncmp(at + 1 + DIGITS, "-of-", 4) == 0 &&
+            strspn(at + LENGTH - DIGITS, "0123456789") == DIGITS) {
             *count = atoi(at + LENGTH - DIGITS);
             return at + 1;
         }
@@ -95,20 +96,20 @@ static bool is_input(const char *path, const struct stat *target) {
     if (stat(path, &status) != 0) {
         return false;
     }
-    return S_ISDIR(status.st_mode) ? is_in_folder(path, target)
-                                   : is_same(path, target) || is_sibling_shard(path, target) ||
-                                         is_in_folder_of(path, target);
+    return S_ISDIR(status.st_mode)
+               ? is_in_folder(path, target)
+               : is_same(path, target) || is_sibling_shard(path, target) || is_in_folder_of(path, target);
 }
 
-int sl_output_check(const char *path, const sl_output_rules *rules, sl_error *error) {
+int sl_output_file_check(const char *path, const sl_output_rules *rules, sl_error *error) {
     struct stat target;
     if (path[0] == '\0') {
         return sl_fail(error, SL_ERR_INVALID, "output: the name is empty");
     }
     if (lstat(path, &target) != 0) {
-        return errno == ENOENT ? 0
-                               : sl_fail(error, SL_ERR_IO, "%s: cannot create a file there: %s", path,
-                                         strerror(errno));
+        return errno == ENOENT
+                   ? 0
+                   : sl_fail(error, SL_ERR_IO, "%s: cannot create a file there: %s", path, strerror(errno));
     }
     const char *kind = kind_of(target.st_mode);
     if (kind) {
@@ -122,21 +123,22 @@ int sl_output_check(const char *path, const sl_output_rules *rules, sl_error *er
         }
     }
     return rules->replace ? 0
-                          : sl_fail(error, SL_ERR_INVALID, "%s: is there already, and is only replaced by force",
-                                    path);
+                          : sl_fail(error, SL_ERR_INVALID,
+                                    "%s: is there already, and is replaced only with force (--force)", path);
 }
 
 /* ---- the file
  * -------------------------------------------------------------------------------------------------- */
 
-static int fail_io(const sl_output *output, const char *what, sl_error *error) {
+static int fail_io(const sl_output_file *output, const char *what, sl_error *error) {
     return sl_fail(error, SL_ERR_IO, "%s: cannot %s: %s", output->path, what, strerror(errno));
 }
 
-int sl_output_open(sl_output *output, const char *path, const sl_output_rules *rules, sl_error *error) {
+int sl_output_file_open(sl_output_file *output, const char *path, const sl_output_rules *rules,
+                        sl_error *error) {
     enum { ATTEMPTS = 100, ROOM = 48 };
-    *output = (sl_output){.path = path, .rules = *rules, .file = -1};
-    const int code = sl_output_check(path, rules, error);
+    *output = (sl_output_file){.path = path, .rules = *rules, .file = -1};
+    const int code = sl_output_file_check(path, rules, error);
     const size_t size = strlen(path) + ROOM;
     char *name = code ? NULL : sl_alloc(size);
     if (!name) {
@@ -159,7 +161,7 @@ int sl_output_open(sl_output *output, const char *path, const sl_output_rules *r
 }
 
 /* Renames where nothing may stand; file systems without that are looked at first. */
-static int rename_new(const sl_output *output) {
+static int rename_new(const sl_output_file *output) {
     struct stat status;
     if (renameat2(AT_FDCWD, output->temporary, AT_FDCWD, output->path, RENAME_NOREPLACE) == 0) {
         return 0;
@@ -174,11 +176,11 @@ static int rename_new(const sl_output *output) {
     return rename(output->temporary, output->path);
 }
 
-int sl_output_commit(sl_output *output, sl_error *error) {
+int sl_output_file_commit(sl_output_file *output, sl_error *error) {
     const int closed = close(output->file);
     output->file = -1;
     int code = closed != 0 ? fail_io(output, "close", error)
-                           : sl_output_check(output->path, &output->rules, error);
+                           : sl_output_file_check(output->path, &output->rules, error);
     if (code == 0) {
         const int renamed =
             output->rules.replace ? rename(output->temporary, output->path) : rename_new(output);
@@ -192,7 +194,7 @@ int sl_output_commit(sl_output *output, sl_error *error) {
     return code;
 }
 
-void sl_output_discard(sl_output *output) {
+void sl_output_file_discard(sl_output_file *output) {
     if (!output->temporary) {
         return;
     }

@@ -18,20 +18,23 @@ typedef struct sl_output_rules {
 } sl_output_rules;
 
 /* Whether `path` may be written; nothing is changed. SL_ERR_INVALID says why not. */
-int sl_output_check(const char *path, const sl_output_rules *rules, sl_error *error);
+int sl_output_file_check(const char *path, const sl_output_rules *rules, sl_error *error);
 
-typedef struct sl_output {
+typedef struct sl_output_file {
     const char *path;      /* borrowed */
     sl_output_rules rules; /* its inputs are borrowed */
     char *temporary;       /* NULL when nothing is open */
     int file;              /* to write to; -1 when nothing is open */
-} sl_output;
+} sl_output_file;
 
-/* Checks, and makes the file beside `path`, with the permissions of any new file. On failure nothing is there. */
-int sl_output_open(sl_output *output, const char *path, const sl_output_rules *rules, sl_error *error);
-/* Closes the file and gives it its name. Checks again what stands there by then. On failure the file is gone. */
-int sl_output_commit(sl_output *output, sl_error *error);
+/* Checks, and makes the file beside `path`, with the permissions of any new file. On failure nothing is
+ * there. */
+int sl_output_file_open(sl_output_file *output, const char *path, const sl_output_rules *rules,
+                        sl_error *error);
+/* Closes the file and gives it its name. Checks again what stands there by then. On failure the file is gone.
+ */
+int sl_output_file_commit(sl_output_file *output, sl_error *error);
 /* Removes what is not complete; fine after commit, and on a zeroed struct that was never opened. */
-void sl_output_discard(sl_output *output);
+void sl_output_file_discard(sl_output_file *output);
 
 #endif
