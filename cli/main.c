@@ -85,8 +85,7 @@ const command COMMANDS[] = {
      "llama.cpp's, in any case, and mean its mixtures: some tensors take more bits than most. Vectors and "
      "routers "
      "become f32.\n"
-     "OUT appears when it is complete. Types, with the bits per weight that Llama 3 8B has in them:\n"
-     "TYPES",
+     "OUT appears when it is complete.",
      "  sluice quantize folder model.gguf q8_0\n"
      "  sluice quantize --dry-run model.gguf Q4_K_M\n"
      "  sluice quantize model.gguf small.gguf Q4_K_M --imatrix model.imatrix.gguf\n"

@@ -476,8 +476,9 @@ SLUICE_API int sluice_quantize_file(const char *input, const char *output,
 /* The same with a type and else all defaults. */
 SLUICE_API int sluice_quantize(const char *input, const char *output, const char *type,
                                sluice_progress progress, void *context, sluice_error *error);
-/* Names of types, in order of bits; NULL past the end. */
-SLUICE_API const char *sluice_quantize_type(int index);
+/* Names of types, those of fewer bits first; NULL past the end. `bits` (may be NULL) receives the bits per
+ * weight of the matrices of Llama 3 8B, for people to compare by. */
+SLUICE_API const char *sluice_quantize_type(int index, double *bits);
 
 typedef struct sluice_synth_options {
     size_t size;

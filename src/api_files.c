@@ -130,8 +130,11 @@ int sluice_quantize(const char *input, const char *output, const char *type, slu
     return code ? code : sluice_quantize_file(input, output, &options, error);
 }
 
-const char *sluice_quantize_type(int index) {
+const char *sluice_quantize_type(int index, double *bits) {
     const sl_mixture *mixture = sl_mixture_at(index);
+    if (mixture && bits) {
+        *bits = sl_mixture_bits(mixture);
+    }
     return mixture ? sl_mixture_name(mixture) : NULL;
 }
 

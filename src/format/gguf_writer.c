@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "format/index.h"
-#include "format/output.h"
+#include "format/output_file.h"
 
 #include <errno.h>
 #include <string.h>

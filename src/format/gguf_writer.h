@@ -6,7 +6,7 @@
 #define SL_FORMAT_GGUF_WRITER_H
 
 #include "format/gguf.h"
-#include "format/output.h"
+#include "format/output_file.h"
 
 typedef struct sl_gguf_writer sl_gguf_writer;
 

@@ -337,6 +337,48 @@ int sl_mixture_assign(const sl_mixture *m, const sl_mixture_model *model, sl_mix
     return 0;
 }
 
+double sl_mixture_bits(const sl_mixture *mixture) {
+    enum {
+        LAYERS = 32,
+        WIDTH = 4096,
+        KEYS = 1024,
+        FEED_FORWARD = 14336,
+        VOCABULARY = 128256,
+        COUNT = 7 * LAYERS + 2
+    };
+    static const struct {
+        const char *name;
+        uint64_t rows, columns;
+    } matrices[] = {{"attn_q", WIDTH, WIDTH},          {"attn_k", KEYS, WIDTH},
+                    {"attn_v", KEYS, WIDTH},           {"attn_output", WIDTH, WIDTH},
+                    {"ffn_gate", FEED_FORWARD, WIDTH}, {"ffn_up", FEED_FORWARD, WIDTH},
+                    {"ffn_down", WIDTH, FEED_FORWARD}};
+    static const sl_mixture_model model = {{"llama", 5}, LAYERS, 32, 8, 0, false};
+    sl_mixture_tensor tensors[COUNT];
+    char names[COUNT][40];
+    uint64_t count = 0, weights = 0, bits = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+            snprintf(names[count], sizeof names[count], "blk.%d.%s.weight", layer, matrices[i].name);
+            tensors[count] = (sl_mixture_tensor){names[count], matrices[i].columns, 1, SL_QTYPE_F32};
+            count++;
+        }
+    }
+    tensors[count++] = (sl_mixture_tensor){"token_embd.weight", WIDTH, 1, SL_QTYPE_F32};
+    tensors[count++] = (sl_mixture_tensor){"output.weight", WIDTH, 1, SL_QTYPE_F32};
+    if (sl_mixture_assign(mixture, &model, tensors, count, NULL) != 0) {
+        return 0;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        const sl_qtype_info *info = sl_qtype_get(tensors[i].type);
+        const uint64_t kinds = sizeof matrices / sizeof *matrices;
+        const uint64_t rows = i < LAYERS * kinds ? matrices[i % kinds].rows : VOCABULARY;
+        weights += rows * tensors[i].columns;
+        bits += rows * tensors[i].columns / info->block_elements * info->block_bytes * 8;
+    }
+    return (double)bits / (double)weights;
+}
+
 sl_qtype sl_mixture_fallback(sl_qtype type, uint64_t columns) {
     static const struct {
         sl_qtype type, smaller;

@@ -36,6 +36,8 @@ const char *sl_mixture_name(const sl_mixture *mixture);
 /* What most of its matrices take. */
 sl_qtype sl_mixture_base(const sl_mixture *mixture);
 uint32_t sl_mixture_file_type(const sl_mixture *mixture); /* general.file_type: llama.cpp's llama_ftype */
+/* Bits per weight of the matrices of Llama 3 8B, for people to compare by; 0 when memory ran out. */
+double sl_mixture_bits(const sl_mixture *mixture);
 /* Fails with a message that lists all names. */
 int sl_mixture_unknown(const char *name, sl_error *error);
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "format/output.h"
+#include "format/output_file.h"
 
 #include "base/alloc.h"
 

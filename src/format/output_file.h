@@ -1,8 +1,8 @@
 /* Files that are written: a new file beside the target takes the target's name when it is complete. What
  * stands under that name must be a regular file or nothing: devices, FIFOs, sockets, folders and symbolic
  * links, dangling ones too, are refused, whoever asks. */
-#ifndef SL_FORMAT_OUTPUT_H
-#define SL_FORMAT_OUTPUT_H
+#ifndef SL_FORMAT_OUTPUT_FILE_H
+#define SL_FORMAT_OUTPUT_FILE_H
 
 #include "base/error.h"
 
