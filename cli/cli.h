@@ -57,8 +57,9 @@ typedef struct settings {
     bool profile;
     text_list tasks;
     /* plans and files */
-    bool ops;
-    const char *type;
+    bool ops, force, dry_run, pure;
+    const char *type, *output_type, *embedding_type, *imatrix;
+    text_list types_of;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width;
     /* the server */
@@ -164,6 +165,7 @@ char *read_all(const char *path, size_t *length);
  */
 typedef struct progress_bar {
     const char *label;
+    bool bytes; /* what is counted: say how many */
     double drawn;
     bool visible;
 } progress_bar;
@@ -173,6 +175,8 @@ void progress_end(progress_bar *bar);
 
 /* From here on Ctrl-C sets a flag instead of ending the program / ends the program again. */
 void catch_interrupt(void);
+/* The same for SIGTERM and SIGHUP too: for what has to tidy up. */
+void catch_ending(void);
 void release_interrupt(void);
 bool interrupted(void);
 

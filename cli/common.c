@@ -134,6 +134,17 @@ void catch_interrupt(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
+void catch_ending(void) {
+    static const int signals[] = {SIGTERM, SIGHUP};
+    catch_interrupt();
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction action = {.sa_handler = on_interrupt}, before;
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+            sigaction(signals[i], &action, NULL);
+        }
+    }
+}
+
 void release_interrupt(void) {
     struct sigaction action = {.sa_handler = SIG_DFL};
     sigaction(SIGINT, &action, NULL);
@@ -151,6 +162,9 @@ bool progress_step(void *context, uint64_t done, uint64_t total) {
         const int filled = (int)((double)done / (double)total * WIDTH);
         fprintf(stderr, "\r%s [%.*s%*s] %3d %%", bar->label, filled, "##############################",
                 WIDTH - filled, "", (int)((double)done / (double)total * 100));
+        if (bar->bytes) {
+            fprintf(stderr, " %.1f of %.1f MB", (double)done * 1e-6, (double)total * 1e-6);
+        }
         fflush(stderr);
         bar->drawn = now;
         bar->visible = true;

@@ -80,13 +80,17 @@ const command COMMANDS[] = {
      "  sluice explain -m model.gguf --isa avx2 -o json\n",
      explain_command},
     {"quantize", IN_QUANTIZE, "IN OUT TYPE", 3, false, "write a model in another weight type",
-     "Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in another type: f32, "
-     "f16, bf16, q8_0,\n"
-     "q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_xs, iq4_nl, mxfp4 or nvfp4. Vectors "
-     "and routers become f32.\n"
+     "Writes a GGUF copy of a GGUF file, a Hugging Face folder or a built-in model with its matrices in "
+     "another type. "
+     "Names are\n"
+     "llama.cpp's, in any case, and mean its mixtures: some tensors take more bits than most. Vectors and "
+     "routers "
+     "become f32.\n"
      "OUT appears when it is complete.",
      "  sluice quantize folder model.gguf q8_0\n"
-     "  sluice quantize model.gguf small.gguf q4_k\n",
+     "  sluice quantize --dry-run model.gguf Q4_K_M\n"
+     "  sluice quantize model.gguf small.gguf Q4_K_M --imatrix model.imatrix.gguf\n"
+     "  sluice quantize model.gguf small.gguf Q4_K_M --type-of 'attn_[kv]=q8_0' --output-type q8_0\n",
      quantize_command},
     {"synth", IN_SYNTH, "PRESET OUT", 2, false, "write a model of true shape with random weights",
      "Writes a GGUF file to measure with: the shape of a real model, random weights, a byte-level "

@@ -103,10 +103,24 @@ const option OPTIONS[] = {
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
 
-    {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN, "-o --output", "text|json", CHOICE,
-     AT(output), "text", 0, 0, "how to print"},
+    {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE, "-o --output",
+     "text|json", CHOICE, AT(output), "text", 0, 0, "how to print"},
     {IN_BENCH, "-o --output", "md|csv|json", CHOICE, AT(output), "md", 0, 0, "how to print"},
     {IN_PLAN, "--ops", NULL, FLAG, AT(ops), NULL, 0, 0, "the list of operations instead of the memory"},
+
+    {IN_QUANTIZE, "--dry-run", NULL, FLAG, AT(dry_run), NULL, 0, 0,
+     "write nothing: print what the file would hold, with -v every tensor; OUT may be left out"},
+    {IN_QUANTIZE, "--imatrix", "FILE", TEXT, AT(imatrix), NULL, 0, 0,
+     "an importance matrix, of sluice imatrix or llama-imatrix: columns that matter are kept better"},
+    {IN_QUANTIZE, "--tensor-type --type-of", "PATTERN=TYPE", TEXTS, AT(types_of), NULL, 0, 0,
+     "of matrices in whose names the regular expression is found; may be given several times, the first "
+     "decides"},
+    {IN_QUANTIZE, "--output-tensor-type --output-type", "TYPE", TEXT, AT(output_type), NULL, 0, 0,
+     "of the head, output.weight"},
+    {IN_QUANTIZE, "--token-embedding-type --embedding-type", "TYPE", TEXT, AT(embedding_type), NULL, 0, 0,
+     "of token_embd.weight"},
+    {IN_QUANTIZE, "--pure", NULL, FLAG, AT(pure), NULL, 0, 0, "no mixture: one type for all matrices"},
+    {IN_QUANTIZE | IN_SYNTH, "--force", NULL, FLAG, AT(force), NULL, 0, 0, "replace OUT if it is there"},
 
     {IN_SYNTH, "--type", "TYPE", TEXT, AT(type), "q8_0", 0, 0,
      "of the matrices: f32, f16, bf16 or one that `sluice quantize --help` names"},

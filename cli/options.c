@@ -232,7 +232,9 @@ static int wrong_value(const command *command, const option *o, const char *name
  */
 
 static int check_arguments(const command *command, const settings *settings) {
-    if (settings->argument_count != command->argument_count) {
+    /* A dry run writes nothing and needs no name for it. */
+    const int least = command->argument_count - (settings->dry_run ? 1 : 0);
+    if (settings->argument_count > command->argument_count || settings->argument_count < least) {
         fail("%s wants %s: sluice %s %s (see sluice %s --help)", command->name,
              command->argument_count ? command->arguments : "no arguments but options", command->name,
              command->arguments ? command->arguments : "[options]", command->name);
@@ -327,6 +329,19 @@ static void print_option(const option *o) {
     printf("\n");
 }
 
+static void print_types(void) {
+    enum { COLUMNS = 4 };
+    double bits;
+    printf("\ntypes, with the bits per weight that they give Llama 3 8B:\n");
+    for (int i = 0; sluice_quantize_type(i, &bits); i++) {
+        printf("  %-10s %5.2f%s", sluice_quantize_type(i, NULL), bits,
+               i % COLUMNS == COLUMNS - 1 || !sluice_quantize_type(i + 1, NULL) ? "\n" : "    ");
+    }
+    printf(
+        "Q3_K, Q4_K and Q5_K stand for Q3_K_M, Q4_K_M and Q5_K_M; --pure takes one type for all matrices.\n"
+        "Rows that are no whole number of a type's blocks take one with smaller blocks, which is printed.\n");
+}
+
 void print_command_help(const command *command) {
     printf("usage: sluice %s%s%s%s [options]\n\n%s\n\noptions:\n", command->name,
            command->arguments ? " " : "", command->arguments ? command->arguments : "",
@@ -341,6 +356,9 @@ void print_command_help(const command *command) {
                 print_option(&OPTIONS[i]);
             }
         }
+    }
+    if (command->bit == IN_QUANTIZE) {
+        print_types();
     }
     printf("\nexamples:\n%s", command->examples);
 }

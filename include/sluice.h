@@ -474,10 +474,52 @@ SLUICE_API void sluice_request_release(sluice_request *request);
  * ----------------------------------------------------------------------------------------------------------
  */
 
-/* Writes a GGUF copy of a model with its matrices in another weight type ("q8_0", ...; norms stay F32).
- * Nothing is left behind on failure. */
+/* What is written appears under its name when it is complete, and nothing is left behind on failure. A
+ * device, FIFO, socket, folder or symbolic link is never written to, nor is a file that is read, by whatever
+ * name. */
+
+/* One tensor of a file that is written; borrowed, as all text in it. */
+typedef struct sluice_quantized_tensor {
+    size_t size;
+    const char *name;
+    const char *from, *to; /* weight types */
+    const char *wanted;    /* differs from `to` where rows are no whole number of that type's blocks */
+    uint64_t elements, columns;
+    uint64_t from_bytes, to_bytes;
+} sluice_quantized_tensor;
+
+/* `pattern`: a regular expression that is looked for in the names that tensors have in GGUF files. */
+typedef struct sluice_type_pattern {
+    const char *pattern, *type;
+} sluice_type_pattern;
+
+typedef struct sluice_quantize_options {
+    size_t size;
+    const char *type; /* a name of sluice_quantize_type, in any case; NULL: "q8_0". Most are mixtures: some
+                         tensors take more bits, by llama-quantize's rules */
+    bool pure;        /* no mixture: the type for every matrix */
+    const char *output_type, *embedding_type; /* of the head and of the token embedding; NULL: by `type` */
+    const sluice_type_pattern *patterns;      /* for the other matrices; the first that is found decides */
+    size_t pattern_count;
+    const char *importance; /* path of an importance matrix of llama-imatrix's formats; NULL: none */
+    bool replace;           /* an existing file may go */
+    bool dry_run;           /* writes nothing, and reads no weights; `output` may be NULL */
+    void (*tensor)(void *context,
+                   const sluice_quantized_tensor *tensor); /* for each, before anything is written */
+    sluice_progress progress;
+    void *context;        /* of both */
+    uint64_t *file_bytes; /* receives the size of the file; NULL: not wanted */
+} sluice_quantize_options;
+/* Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in other weight types; norms
+ * and other small tensors become F32. A weight that is no finite number is an error that names its tensor. */
+SLUICE_API int sluice_quantize_file(const char *input, const char *output,
+                                    const sluice_quantize_options *options, sluice_error *error);
+/* The same with a type and else all defaults. */
 SLUICE_API int sluice_quantize(const char *input, const char *output, const char *type,
                                sluice_progress progress, void *context, sluice_error *error);
+/* Names of types, those of fewer bits first; NULL past the end. `bits` (may be NULL) receives the bits per
+ * weight of the matrices of Llama 3 8B, for people to compare by. */
+SLUICE_API const char *sluice_quantize_type(int index, double *bits);
 
 typedef struct sluice_synth_options {
     size_t size;
@@ -487,6 +529,7 @@ typedef struct sluice_synth_options {
     uint64_t seed;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width; /* 0: the preset's */
+    bool replace;     /* an existing file may go */
 } sluice_synth_options;
 /* A model of true shape with random blocks, for measuring; any GGUF engine reads it. */
 SLUICE_API int sluice_synth(const char *output, const sluice_synth_options *options, sluice_progress progress,

@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "format/json.h"
-#include "model/files.h"
 #include "token/tokenizer.h"
 
 #include <jansson.h>
@@ -672,65 +671,4 @@ int sluice_plan_describe(const sluice_model *model, const sluice_engine_options 
     }
     sl_api_plan_close(&planned);
     return result;
-}
-
-/* ---- files
- * ----------------------------------------------------------------------------------------------------------
- */
-
-int sluice_quantize(const char *input, const char *output, const char *type, sluice_progress progress,
-                    void *context, sluice_error *error) {
-    int parsed = sl_qtype_parse(type);
-    if (parsed < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", type);
-    }
-    sl_error inner;
-    sl_file_progress report = {progress, context};
-    int result = sl_quantize_file(input, output, (sl_qtype)parsed, &report, &inner);
-    return result ? sl_api_error(error, &inner) : 0;
-}
-
-/* Names the types that files can be written in. */
-static int unknown_type(const char *name, sluice_error *error) {
-    char names[384] = "";
-    for (int i = 0; i < SL_QTYPE_COUNT; i++) {
-        const sl_qtype_info *info = sl_qtype_get((sl_qtype)i);
-        const size_t length = strlen(names);
-        if (info->gguf_type != SL_QTYPE_NO_GGUF) {
-            snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", info->name);
-        }
-    }
-    return sl_api_fail(error, SL_ERR_INVALID, "type: \"%.40s\" is no weight type; there are %s", name, names);
-}
-
-int sluice_synth(const char *output, const sluice_synth_options *given, sluice_progress progress,
-                 void *context, sluice_error *error) {
-    sluice_synth_options o;
-    int result = sl_api_options(&o, sizeof o, given, "sluice_synth_options", error);
-    if (result) {
-        return result;
-    }
-    int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
-    if (type < 0) {
-        return unknown_type(o.type, error);
-    }
-    sl_synth_options options = {
-        .preset = o.preset,
-        .type = (sl_qtype)type,
-        .seed = o.seed,
-        .layers = o.layers,
-        .width = o.width,
-        .heads = o.heads,
-        .kv_heads = o.kv_heads,
-        .head_size = o.head_size,
-        .feed_forward = o.feed_forward,
-        .vocabulary = o.vocabulary,
-        .experts = o.experts,
-        .experts_used = o.experts_used,
-        .expert_width = o.expert_width,
-    };
-    sl_error inner;
-    sl_file_progress report = {progress, context};
-    result = sl_synth_file(output, &options, &report, &inner);
-    return result ? sl_api_error(error, &inner) : 0;
 }
