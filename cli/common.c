@@ -3,10 +3,12 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +30,17 @@ int fail(const char *format, ...) {
 
 int fail_with(const sluice_error *error) {
     return fail("%s", error->message);
+}
+
+void notice(const settings *settings, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (settings->verbose || isatty(STDERR_FILENO)) {
+        fail("%s", line);
+    }
 }
 
 double seconds_now(void) {
@@ -64,12 +77,22 @@ static char *read_stream(FILE *stream, const char *name, size_t *length) {
 }
 
 char *read_all(const char *path, size_t *length) {
-    if (!path) {
+    if (!path || strcmp(path, "-") == 0) {
         return read_stream(stdin, "standard input", length);
     }
-    FILE *file = fopen(path, "rb");
-    if (!file) {
+    /* A FIFO that nobody writes to would keep open waiting. */
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status = {0};
+    FILE *file = NULL;
+    if (descriptor >= 0 && fstat(descriptor, &status) == 0 && !S_ISREG(status.st_mode)) {
+        fail("%s: not a regular file%s", path, S_ISDIR(status.st_mode) ? "" : ": for a pipe use -f -");
+    } else if (descriptor < 0 || !(file = fdopen(descriptor, "rb"))) {
         fail("%s: %s", path, strerror(errno));
+    }
+    if (!file) {
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
         return NULL;
     }
     char *data = read_stream(file, path, length);
@@ -160,11 +183,26 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
     };
 }
 
-int open_model(const settings *settings, session *session) {
+static int open_with(const settings *settings, bool text_only, session *session) {
     sluice_error error;
-    char path[DATA_PATH_SIZE];
-    return sluice_model_open(model_path(settings->model, path), &session->model, &error) ? fail_with(&error)
-                                                                                         : DONE;
+    char path[DATA_PATH_SIZE], *text = NULL;
+    sluice_model_options options;
+    int code = model_options(settings, &options, &text);
+    options.text_only = text_only;
+    if (code == DONE &&
+        sluice_model_open_with(model_path(settings->model, path), &options, &session->model, &error)) {
+        code = fail_with(&error);
+    }
+    free(text);
+    return code;
+}
+
+int open_model(const settings *settings, session *session) {
+    return open_with(settings, false, session);
+}
+
+int open_model_text(const settings *settings, session *session) {
+    return open_with(settings, true, session);
 }
 
 int open_engine(session *session, sluice_engine_options *options) {
@@ -205,6 +243,34 @@ void sampling_options(const settings *s, sluice_request_options *options) {
     options->stops = s->stops.items;
     options->stop_count = (size_t)s->stops.count;
     options->ignore_eos = s->ignore_eos;
+}
+
+size_t most_tokens(const settings *settings) {
+    return settings->predict < 0 ? SIZE_MAX : (size_t)settings->predict;
+}
+
+void explain_silence(const settings *settings, const sluice_event *done) {
+    switch (done->finish) {
+    case SLUICE_FINISH_EOS:
+        fail("no text: the model ended the text at once%s",
+             settings->ignore_eos ? "" : " (--ignore-eos goes on; so may other words, or another --seed)");
+        break;
+    case SLUICE_FINISH_STOP:
+        fail("no text: what came first was a text of --stop");
+        break;
+    case SLUICE_FINISH_CONTEXT:
+        fail("no text: the prompt fills the context, so there is no room for an answer (-c asks for more)");
+        break;
+    case SLUICE_FINISH_LENGTH:
+        if (settings->predict == 0) {
+            fail("no text: -n 0 asks for none");
+        } else {
+            fail("no text: the %zu tokens that came have none (-n asks for more)", done->generated_tokens);
+        }
+        break;
+    default:
+        break;
+    }
 }
 
 int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,

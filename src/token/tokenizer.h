@@ -144,5 +144,7 @@ sl_token_type sl_tokenizer_token_type(const sl_tokenizer *tokenizer, int32_t id)
 /* The template of that name, or with name NULL the default one; {NULL, 0} when there is none. Borrowed;
  * NUL-terminated. */
 sl_view sl_tokenizer_chat_template(const sl_tokenizer *tokenizer, const char *name);
+/* The names of all templates, one by one; NULL past the end. Borrowed. */
+const char *sl_tokenizer_chat_template_name(const sl_tokenizer *tokenizer, int index);
 
 #endif

@@ -486,3 +486,7 @@ void sl_tokens_free(sl_tokens *tokens) {
     sl_free(tokens->data);
     *tokens = (sl_tokens){0};
 }
+
+const char *sl_tokenizer_chat_template_name(const sl_tokenizer *tokenizer, int index) {
+    return index >= 0 && (size_t)index < tokenizer->template_count ? tokenizer->templates[index].name : NULL;
+}
