@@ -124,6 +124,45 @@ SLUICE_API void sluice_model_release(sluice_model *model);
 /* `info->size` must be set. */
 SLUICE_API void sluice_model_get_info(const sluice_model *model, sluice_model_info *info);
 
+/* Which members of sluice_sampling_facts a model's files give. */
+enum {
+    SLUICE_SAMPLING_DO_SAMPLE = 1,
+    SLUICE_SAMPLING_TEMPERATURE = 2,
+    SLUICE_SAMPLING_TOP_K = 4,
+    SLUICE_SAMPLING_TOP_P = 8,
+    SLUICE_SAMPLING_MIN_P = 16,
+    SLUICE_SAMPLING_TYPICAL_P = 32,
+    SLUICE_SAMPLING_REPETITION_PENALTY = 64,
+    SLUICE_SAMPLING_PENALTY_TOKENS = 128,
+    SLUICE_SAMPLING_XTC_PROBABILITY = 256,
+    SLUICE_SAMPLING_XTC_THRESHOLD = 512,
+    SLUICE_SAMPLING_MIROSTAT = 1024,
+    SLUICE_SAMPLING_MIROSTAT_TAU = 2048,
+    SLUICE_SAMPLING_MIROSTAT_ETA = 4096,
+};
+
+/* How those who made the model would sample from it: generation_config.json of a Hugging Face folder, or
+ * general.sampling.* of a GGUF file. The library itself uses none of it. */
+typedef struct sluice_sampling_facts {
+    size_t size;
+    unsigned present;     /* SLUICE_SAMPLING_... of what follows; members that are not there are 0 */
+    const char *file;     /* that gives them, borrowed from the model; NULL: no file gives any */
+    const char *samplers; /* order of samplers as llama.cpp writes it, borrowed; NULL: not given */
+    bool do_sample;       /* false: the likeliest token always (transformers then ignores the rest) */
+    float temperature;
+    int32_t top_k;            /* 0: all */
+    float top_p;              /* 1: all */
+    float min_p;              /* 0: all */
+    float typical_p;          /* 1: all */
+    float repetition_penalty; /* 1: none */
+    int32_t penalty_tokens;   /* that it looks at; 0: none, -1: all */
+    float xtc_probability, xtc_threshold;
+    int32_t mirostat; /* 0: none, or version 1 or 2 */
+    float mirostat_tau, mirostat_eta;
+} sluice_sampling_facts;
+/* `facts->size` must be set. */
+SLUICE_API void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *facts);
+
 typedef enum sluice_text_format { SLUICE_TEXT, SLUICE_JSON } sluice_text_format;
 /* Hyper-parameters, types and tensors, for people or programs. *text is owned by the caller (sluice_free). */
 SLUICE_API int sluice_model_describe(const sluice_model *model, sluice_text_format format, char **text,

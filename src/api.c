@@ -205,6 +205,50 @@ void sluice_model_get_info(const sluice_model *m, sluice_model_info *out) {
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
 }
 
+static float sampling_value(const sl_sampling *sampling, sl_sampling_fact fact) {
+    return (float)sampling->values[fact];
+}
+
+#define SAME_BIT(name)                                                                                       \
+    _Static_assert((int)SLUICE_SAMPLING_##name == 1 << SL_SAMPLING_##name, "bits are positions of facts");
+SAME_BIT(DO_SAMPLE)
+SAME_BIT(TEMPERATURE)
+SAME_BIT(TOP_K)
+SAME_BIT(TOP_P)
+SAME_BIT(MIN_P)
+SAME_BIT(TYPICAL_P)
+SAME_BIT(REPETITION_PENALTY)
+SAME_BIT(PENALTY_TOKENS)
+SAME_BIT(XTC_PROBABILITY)
+SAME_BIT(XTC_THRESHOLD)
+SAME_BIT(MIROSTAT)
+SAME_BIT(MIROSTAT_TAU)
+SAME_BIT(MIROSTAT_ETA)
+
+void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *out) {
+    const sl_sampling *from = &model->model->sampling;
+    const sluice_sampling_facts all = {
+        .size = out->size,
+        .present = from->present,
+        .file = from->file,
+        .samplers = from->samplers[0] ? from->samplers : NULL,
+        .do_sample = from->values[SL_SAMPLING_DO_SAMPLE] != 0,
+        .temperature = sampling_value(from, SL_SAMPLING_TEMPERATURE),
+        .top_k = (int32_t)from->values[SL_SAMPLING_TOP_K],
+        .top_p = sampling_value(from, SL_SAMPLING_TOP_P),
+        .min_p = sampling_value(from, SL_SAMPLING_MIN_P),
+        .typical_p = sampling_value(from, SL_SAMPLING_TYPICAL_P),
+        .repetition_penalty = sampling_value(from, SL_SAMPLING_REPETITION_PENALTY),
+        .penalty_tokens = (int32_t)from->values[SL_SAMPLING_PENALTY_TOKENS],
+        .xtc_probability = sampling_value(from, SL_SAMPLING_XTC_PROBABILITY),
+        .xtc_threshold = sampling_value(from, SL_SAMPLING_XTC_THRESHOLD),
+        .mirostat = (int32_t)from->values[SL_SAMPLING_MIROSTAT],
+        .mirostat_tau = sampling_value(from, SL_SAMPLING_MIROSTAT_TAU),
+        .mirostat_eta = sampling_value(from, SL_SAMPLING_MIROSTAT_ETA),
+    };
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+}
+
 static json_t *describe_types(const sl_model_description *d) {
     json_t *types = json_array();
     for (int t = 0; types && t < SL_QTYPE_COUNT; t++) {

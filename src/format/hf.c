@@ -16,8 +16,9 @@ typedef struct placed {
 
 struct sl_hf {
     sl_arena arena;
-    const char *path, *config_path, *quant_config_path, *tokenizer_path, *tokenizer_config_path;
-    json_t *config, *quant_config; /* quant_config: NULL when there is none */
+    const char *path, *config_path, *quant_config_path, *generation_path, *tokenizer_path,
+        *tokenizer_config_path;
+    json_t *config, *quant_config, *generation; /* the last two: NULL when there is none */
     sl_safetensors **shards;
     uint64_t shard_count;
     placed *tensors;
@@ -52,10 +53,14 @@ static int load_object(const char *path, json_t **object, sl_error *error) {
 static int read_config(sl_hf *hf, sl_error *error) {
     int result = locate(hf, "config.json", &hf->config_path, error);
     result = result == 0 ? locate(hf, "hf_quant_config.json", &hf->quant_config_path, error) : result;
+    result = result == 0 ? locate(hf, "generation_config.json", &hf->generation_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer.json", &hf->tokenizer_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer_config.json", &hf->tokenizer_config_path, error) : result;
     if (result == 0 && hf->quant_config_path) {
         result = load_object(hf->quant_config_path, &hf->quant_config, error);
+    }
+    if (result == 0 && hf->generation_path) {
+        result = load_object(hf->generation_path, &hf->generation, error);
     }
     if (result != 0) {
         return result;
@@ -244,6 +249,7 @@ void sl_hf_close(sl_hf *hf) {
         sl_name_index_free(&hf->index);
         json_decref(hf->config);
         json_decref(hf->quant_config);
+        json_decref(hf->generation);
         sl_arena_free(&hf->arena);
         sl_free(hf);
     }
@@ -263,6 +269,10 @@ sl_json_place sl_hf_config_place(const sl_hf *hf) {
 
 sl_json_place sl_hf_quant_config_place(const sl_hf *hf) {
     return (sl_json_place){hf->quant_config, hf->quant_config_path};
+}
+
+sl_json_place sl_hf_generation_place(const sl_hf *hf) {
+    return (sl_json_place){hf->generation, hf->generation_path};
 }
 
 int sl_hf_u64(const sl_hf *hf, const char *prefix, const char *key, uint64_t *value, sl_error *error) {

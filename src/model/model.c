@@ -18,7 +18,9 @@ static int load_tokenizer(sl_model *model, sl_error *error) {
         code = path ? sl_tokenizer_from_json(path, sl_hf_tokenizer_config_path(hf), &model->tokenizer, error)
                     : 0;
     }
+    code = code ? code : sl_sampling_read(model->source, &model->sampling, error);
     if (code == 0 && model->tokenizer) {
+        code = sl_read_ends(model->source, model->tokenizer, error);
         model->chat_template = sl_tokenizer_chat_template(model->tokenizer, NULL);
     }
     return code;

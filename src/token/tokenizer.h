@@ -136,6 +136,9 @@ bool sl_tokenizer_adds_bos(const sl_tokenizer *tokenizer);
 /* Does this token end a turn or a text? eos, the file's eot and eom, and the well-known control tokens by
  * their text. */
 bool sl_tokenizer_is_eog(const sl_tokenizer *tokenizer, int32_t id);
+/* One more such token, which another file of the model names; it becomes eos if there is none. `id` must be
+ * inside the vocabulary. Before the tokenizer is shared. */
+void sl_tokenizer_add_eog(sl_tokenizer *tokenizer, int32_t id);
 /* The id whose text is exactly this, as the vocabulary spells it (byte-level: in GPT-2's alphabet), or -1. */
 int32_t sl_tokenizer_find(const sl_tokenizer *tokenizer, sl_view text);
 /* As the vocabulary spells it; {NULL, 0} for an id outside. */

@@ -324,6 +324,7 @@ static const char *const eog_texts[] = {
     "<|fim_pad|>",
     "<|repo_name|>",
     "<|file_sep|>",
+    "[e~[",
     ("<\xef\xbd\x9c"
      "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
 };
@@ -438,6 +439,11 @@ bool sl_tokenizer_adds_bos(const sl_tokenizer *tokenizer) {
 bool sl_tokenizer_is_eog(const sl_tokenizer *tokenizer, int32_t id) {
     const sl_token *token = token_at(tokenizer, id);
     return token && token->eog;
+}
+
+void sl_tokenizer_add_eog(sl_tokenizer *tokenizer, int32_t id) {
+    tokenizer->tokens[id].eog = true;
+    tokenizer->eos = tokenizer->eos >= 0 ? tokenizer->eos : id;
 }
 
 int32_t sl_tokenizer_find(const sl_tokenizer *tokenizer, sl_view text) {
