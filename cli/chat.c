@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 typedef struct chat {
-    const settings *settings;
+    settings *settings; /* with the model's sampling */
     session session;
     sluice_sequence *sequence;
     json_t *messages;
@@ -409,6 +409,9 @@ static int begin(chat *c) {
     if (code == DONE && facts.builtin) {
         fail("chat: the model has no chat template: ChatML is used (--chat-template NAME takes another)");
     }
+    if (code == DONE) {
+        take_model_sampling(c->settings, c->session.model);
+    }
     engine_options(c->settings, 1, &options);
     code = code == DONE ? open_engine(&c->session, &options) : code;
     if (code == DONE && sluice_sequence_create(c->session.engine, &c->sequence, &error)) {
@@ -417,7 +420,8 @@ static int begin(chat *c) {
     return code == DONE ? reset(c) : code;
 }
 
-int chat_command(const settings *settings) {
+int chat_command(const settings *given) {
+    settings own = *given, *settings = &own;
     const bool once = settings->prompt || settings->file;
     chat c = {.settings = settings, .messages = json_array()};
     c.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !once;

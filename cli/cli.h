@@ -233,6 +233,9 @@ typedef void (*token_sink)(void *context, const sluice_event *event);
 int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,
              void *context, sluice_event *done);
 void sampling_options(const settings *settings, sluice_request_options *options);
+/* Sampling options that were not given become the model's own (generation_config.json, general.sampling.*),
+ * which is said on a terminal and with -v. */
+void take_model_sampling(settings *settings, const sluice_model *model);
 /* What -n says, -1 being all that the context takes. */
 size_t most_tokens(const settings *settings);
 /* A run that gives no text says why: a line on stderr. */

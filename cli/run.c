@@ -196,12 +196,14 @@ static int choose_format(const settings *s, const session *session, bool *chat) 
     return DONE;
 }
 
-static int run_prompt(const settings *settings, prompt_text *prompt) {
+static int run_prompt(const settings *given, prompt_text *prompt) {
     session session = {0};
+    settings own = *given, *settings = &own;
     sluice_engine_options options;
     int code = open_model(settings, &session);
     code = code == DONE ? choose_format(settings, &session, &prompt->chat) : code;
     if (code == DONE) {
+        take_model_sampling(settings, session.model);
         code = (prompt->chat ? ask : go_on)(settings, &session, prompt);
     }
     engine_options(settings, 1, &options);

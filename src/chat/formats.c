@@ -10,16 +10,27 @@
 
 /* Mistral's turns, which begin with [INST] and end with the answer: mistral-common's instruct tokenizers 1
  * to 7. A system message of versions 1 to 3 stands in front of the first question. */
-#define MISTRAL(before, behind, close)                                                                       \
+#define MISTRAL(before, behind, close, answer)                                                               \
     "{%- set turn = namespace(open=false) %}" EACH "{%- if not turn.open %}{{- '" before "[INST]" behind     \
     "' }}{%- set turn.open = true %}{%- endif %}"                                                            \
     "{%- if m.role == 'system' %}{{- m.content + '\\n\\n' }}"                                                \
     "{%- elif m.role == 'user' %}{{- m.content + '" close "' }}"                                             \
-    "{%- else %}{{- '" behind "' + m.content + eos_token }}{%- set turn.open = false %}{%- endif %}" END
+    "{%- else %}{{- '" behind "' + " answer " + eos_token }}{%- set turn.open = false %}{%- endif %}" END
 #define MISTRAL_7(space)                                                                                     \
     EACH "{%- if m.role == 'system' %}{{- '[SYSTEM_PROMPT]" space "' + m.content + '[/SYSTEM_PROMPT]' }}"    \
          "{%- elif m.role == 'user' %}{{- '[INST]" space "' + m.content + '[/INST]' }}"                      \
          "{%- else %}{{- '" space "' + m.content + eos_token }}{%- endif %}" END
+
+/* Llama 2's turns. A system message stands inside the first question; turns after the first begin with
+ * `again`.
+ */
+#define LLAMA_2(again, system, content, around)                                                              \
+    "{%- set turn = namespace(open=true) %}{{- '[INST] ' }}" EACH "{%- if not turn.open %}{{- " again        \
+    "'[INST] ' }}{%- set turn.open = true %}{%- endif %}"                                                    \
+    "{%- if m.role == 'system' %}{{- " system " }}"                                                          \
+    "{%- elif m.role == 'user' %}{{- " content " + ' [/INST]' }}"                                            \
+    "{%- else %}{{- '" around "' + " content " + '" around "' + eos_token }}"                                \
+    "{%- set turn.open = false %}{%- endif %}" END
 
 /* Each as the model's publisher describes it; the names are llama.cpp's (llama_chat_builtin_templates). */
 static const struct {
@@ -27,19 +38,17 @@ static const struct {
 } formats[] = {
     {"chatml", EACH "{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}" END IF_OPEN
                     "{{- '<|im_start|>assistant\\n' }}" END_IF},
-    {"llama2",
-     "{%- set system = namespace(text='') %}{%- set turn = namespace(first=true) %}" EACH
-     "{%- if m.role == 'system' %}{%- set system.text = '<<SYS>>\\n' + m.content + '\\n<</SYS>>\\n\\n' %}"
-     "{%- elif m.role == 'user' %}{{- ('' if turn.first else bos_token) + '[INST] ' + system.text + "
-     "m.content + ' [/INST]' }}"
-     "{%- set system.text = '' %}{%- set turn.first = false %}"
-     "{%- else %}{{- ' ' + m.content + ' ' + eos_token }}{%- endif %}" END},
+    {"llama2", LLAMA_2("", "'' + m.content + '\\n'", "m.content", "")},
+    {"llama2-sys-bos",
+     LLAMA_2("bos_token + ", "'<<SYS>>\\n' + m.content + '\\n<</SYS>>\\n\\n'", "m.content", " ")},
+    {"llama2-sys-strip",
+     LLAMA_2("", "'<<SYS>>\\n' + m.content | trim + '\\n<</SYS>>\\n\\n'", "m.content | trim", " ")},
     {"llama3", EACH "{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + "
                     "'<|eot_id|>' }}" END IF_OPEN
                     "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}" END_IF},
-    {"mistral-v1", MISTRAL(" ", " ", " [/INST]")},
-    {"mistral-v3", MISTRAL("", " ", "[/INST]")},
-    {"mistral-v3-tekken", MISTRAL("", "", "[/INST]")},
+    {"mistral-v1", MISTRAL(" ", " ", " [/INST]", "m.content")},
+    {"mistral-v3", MISTRAL("", " ", "[/INST]", "m.content | trim")},
+    {"mistral-v3-tekken", MISTRAL("", "", "[/INST]", "m.content")},
     {"mistral-v7", MISTRAL_7(" ")},
     {"mistral-v7-tekken", MISTRAL_7("")},
     {"gemma", "{%- set system = namespace(text='') %}" EACH

@@ -17,3 +17,4 @@ Hi<end_of_turn>
 <start_of_turn>model'
 tokens() { $sluice run "$story" -p Hi -n 1 --temp 0 -o json "$@" | sed -n 's/^ *"prompt_tokens": \([0-9]*\),$/\1/p'; }
 [ "$(tokens --chat-template gemma)" -gt "$(tokens)" ] || wrong 'run does not use --chat-template'
+true

@@ -64,3 +64,4 @@ wait $chat
 same 'status of an interrupted chat' $? 1
 grep -q '2 + 3' out && wrong 'an interrupted chat goes on'
 same 'an interrupted chat says so' "$(cat err)" 'sluice: cancelled'
+true
