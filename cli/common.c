@@ -32,6 +32,17 @@ int fail_with(const sluice_error *error) {
     return fail("%s", error->message);
 }
 
+void notice(const settings *settings, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (settings->verbose || isatty(STDERR_FILENO)) {
+        fail("%s", line);
+    }
+}
+
 double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -204,11 +215,26 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
     };
 }
 
-int open_model(const settings *settings, session *session) {
+static int open_with(const settings *settings, bool text_only, session *session) {
     sluice_error error;
-    char path[DATA_PATH_SIZE];
-    return sluice_model_open(model_path(settings->model, path), &session->model, &error) ? fail_with(&error)
-                                                                                         : DONE;
+    char path[DATA_PATH_SIZE], *text = NULL;
+    sluice_model_options options;
+    int code = model_options(settings, &options, &text);
+    options.text_only = text_only;
+    if (code == DONE &&
+        sluice_model_open_with(model_path(settings->model, path), &options, &session->model, &error)) {
+        code = fail_with(&error);
+    }
+    free(text);
+    return code;
+}
+
+int open_model(const settings *settings, session *session) {
+    return open_with(settings, false, session);
+}
+
+int open_model_text(const settings *settings, session *session) {
+    return open_with(settings, true, session);
 }
 
 int open_engine(session *session, sluice_engine_options *options) {
@@ -249,6 +275,34 @@ void sampling_options(const settings *s, sluice_request_options *options) {
     options->stops = s->stops.items;
     options->stop_count = (size_t)s->stops.count;
     options->ignore_eos = s->ignore_eos;
+}
+
+size_t most_tokens(const settings *settings) {
+    return settings->predict < 0 ? SIZE_MAX : (size_t)settings->predict;
+}
+
+void explain_silence(const settings *settings, const sluice_event *done) {
+    switch (done->finish) {
+    case SLUICE_FINISH_EOS:
+        fail("no text: the model ended the text at once%s",
+             settings->ignore_eos ? "" : " (--ignore-eos goes on; so may other words, or another --seed)");
+        break;
+    case SLUICE_FINISH_STOP:
+        fail("no text: what came first was a text of --stop");
+        break;
+    case SLUICE_FINISH_CONTEXT:
+        fail("no text: the prompt fills the context, so there is no room for an answer (-c asks for more)");
+        break;
+    case SLUICE_FINISH_LENGTH:
+        if (settings->predict == 0) {
+            fail("no text: -n 0 asks for none");
+        } else {
+            fail("no text: the %zu tokens that came have none (-n asks for more)", done->generated_tokens);
+        }
+        break;
+    default:
+        break;
+    }
 }
 
 int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,

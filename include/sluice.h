@@ -92,12 +92,29 @@ typedef struct sluice_model_info {
     int32_t layers, width, vocabulary, context;
     int32_t bos, eos; /* token ids; -1 when there are none */
     bool has_tokenizer;
-    const char *chat_template; /* NULL when there is none */
+    const char *chat_template; /* in use; NULL when the model has none and none was asked for */
 } sluice_model_info;
 
 /* `path`: a GGUF file, or a Hugging Face folder. Weights stay in the mapped file, which must not change while
  * the model lives. */
 SLUICE_API int sluice_model_open(const char *path, sluice_model **model, sluice_error *error);
+typedef struct sluice_model_options {
+    size_t size;
+    bool text_only; /* as sluice_model_open_text */
+    /* The chat template to use in place of the model's: its Jinja text, or the name of one that the model
+     * brings or of a well-known format (below); not both. One that is not there or does not compile is an
+     * error of opening, where the model's own is one of the functions that need it. */
+    const char *chat_template, *chat_template_name;
+} sluice_model_options;
+/* NULL for options is sluice_model_open. Copies what it needs of the options. */
+SLUICE_API int sluice_model_open_with(const char *path, const sluice_model_options *options,
+                                      sluice_model **model, sluice_error *error);
+/* The names of the templates that a model brings, one by one: "default", "tool_use", ...; NULL past the end.
+ * Borrowed from the model. */
+SLUICE_API const char *sluice_chat_template_name(const sluice_model *model, int index);
+/* The names of the chat formats that need no file: "chatml", "llama3", "gemma", ...; NULL past the end. They
+ * write roles and contents, and no tools. */
+SLUICE_API const char *sluice_chat_format_name(int index);
 /* A model's tokenizer and chat template alone, for the functions of text and tokens below; opens
  * vocabulary-only files too. Plans and engines of it are refused. */
 SLUICE_API int sluice_model_open_text(const char *path, sluice_model **model, sluice_error *error);
@@ -177,6 +194,7 @@ SLUICE_API int sluice_token_bytes(const sluice_model *model, int32_t token, cons
  * "tool_calls", "reasoning_content" (or "reasoning"), and what the template knows besides. Members that are
  * null are as if they were not there. What the template does not take is written as it does: parts are joined
  * by newlines, content that is missing is "", and a call's "arguments" are JSON text or an object.
+ * With tools, the model's template named tool_use is used if it brings one and no other was asked for.
  *
  * `options` is a JSON object of further template variables ("enable_thinking", ...), or NULL. "tools" is an
  * array. "add_generation_prompt" is true by default: the text ends with the opening of an assistant message.
@@ -206,6 +224,8 @@ typedef struct sluice_chat_facts {
     bool thinks;          /* the prompt ends with think_open, so that what is generated begins inside */
     const char *think_open,
         *think_close; /* "<think>", "</think>"; NULL: neither template nor vocabulary has any. Static */
+    const char
+        *template_name; /* in use: "default", "chatml", ...; NULL: its text was given at open. Borrowed */
 } sluice_chat_facts;
 /* `facts->size` must be set. Fails when the template does not compile, as the functions above. */
 SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts,

@@ -118,37 +118,8 @@ static int give_json(json_t *value, char **text, sluice_error *error) {
  * ----------------------------------------------------------------------------------------------------------
  */
 
-/* The text of a special token, NUL-terminated and owned; NULL when there is none or memory ran out (*failed).
- */
-static char *special_text(const sl_tokenizer *tokenizer, int32_t id, bool *failed) {
-    if (!tokenizer || id < 0) {
-        return NULL;
-    }
-    sl_view text = sl_tokenizer_token_text(tokenizer, id);
-    char *copy = sl_strndup(text.data, text.length);
-    *failed |= copy == NULL;
-    return copy;
-}
-
-/* A template that does not compile is an error only for those who want to chat. */
-static int open_chat(sluice_model *model, sl_error *error) {
-    const sl_tokenizer *tokenizer = model->model->tokenizer;
-    bool failed = false;
-    char *bos = special_text(tokenizer, tokenizer ? sl_tokenizer_bos(tokenizer) : -1, &failed);
-    char *eos = special_text(tokenizer, tokenizer ? sl_tokenizer_eos(tokenizer) : -1, &failed);
-    sl_chat_config config = {.source = model->model->chat_template.data,
-                             .name = model->model->description.name,
-                             .bos_token = bos,
-                             .eos_token = eos,
-                             .tokenizer = tokenizer};
-    int result = failed ? SL_ERR_NOMEM : sl_chat_create(&config, &model->chat, &model->chat_error);
-    sl_free(bos);
-    sl_free(eos);
-    return result == SL_ERR_NOMEM ? sl_fail(error, SL_ERR_NOMEM, "out of memory for the chat template") : 0;
-}
-
-static int open_with(int (*load)(const char *path, sl_model **model, sl_error *error), const char *path,
-                     sluice_model **out, sluice_error *error) {
+static int open_with(const char *path, const sluice_model_options *options, sluice_model **out,
+                     sluice_error *error) {
     *out = NULL;
     sluice_model *model = sl_alloc_zero(1, sizeof *model);
     if (!model) {
@@ -156,12 +127,13 @@ static int open_with(int (*load)(const char *path, sl_model **model, sl_error *e
     }
     model->references = 1;
     sl_error inner;
-    int result = load(path, &model->model, &inner);
+    int result = options->text_only ? sl_model_load_tokenizer(path, &model->model, &inner)
+                                    : sl_model_load(path, &model->model, &inner);
     if (result) {
         sl_free(model);
         return sl_api_error(error, &inner);
     }
-    result = open_chat(model, &inner);
+    result = sl_api_open_chat(model, options, &inner);
     if (result) {
         sluice_model_release(model);
         return sl_api_error(error, &inner);
@@ -171,11 +143,20 @@ static int open_with(int (*load)(const char *path, sl_model **model, sl_error *e
 }
 
 int sluice_model_open(const char *path, sluice_model **out, sluice_error *error) {
-    return open_with(sl_model_load, path, out, error);
+    return open_with(path, &(sluice_model_options){.size = sizeof(sluice_model_options)}, out, error);
 }
 
 int sluice_model_open_text(const char *path, sluice_model **out, sluice_error *error) {
-    return open_with(sl_model_load_tokenizer, path, out, error);
+    return open_with(path, &(sluice_model_options){.size = sizeof(sluice_model_options), .text_only = true},
+                     out, error);
+}
+
+int sluice_model_open_with(const char *path, const sluice_model_options *given, sluice_model **out,
+                           sluice_error *error) {
+    sluice_model_options options;
+    *out = NULL;
+    const int result = sl_api_options(&options, sizeof options, given, "model options", error);
+    return result ? result : open_with(path, &options, out, error);
 }
 
 static bool has_weights(const sl_model *model) {
@@ -193,7 +174,7 @@ sluice_model *sluice_model_retain(sluice_model *model) {
 
 void sluice_model_release(sluice_model *model) {
     if (model && atomic_fetch_sub(&model->references, 1) == 1) {
-        sl_chat_free(model->chat);
+        sl_api_close_chat(model);
         sl_model_free(model->model);
         sl_free(model);
     }
@@ -219,7 +200,7 @@ void sluice_model_get_info(const sluice_model *m, sluice_model_info *out) {
         .bos = tokenizer ? sl_tokenizer_bos(tokenizer) : -1,
         .eos = tokenizer ? sl_tokenizer_eos(tokenizer) : -1,
         .has_tokenizer = tokenizer != NULL,
-        .chat_template = model->chat_template.data,
+        .chat_template = m->chat_template,
     };
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
 }
@@ -479,6 +460,11 @@ static int read_chat(const sluice_model *model, const char *messages, const char
     return result ? sl_api_error(error, &inner) : 0;
 }
 
+/* A template of its own for conversations with tools, as transformers takes it. */
+static const sl_chat *chat_for(const sluice_model *model, const sl_chat_request *request) {
+    return model->chat_tools && json_array_size(request->tools) > 0 ? model->chat_tools : model->chat;
+}
+
 int sluice_chat_render(const sluice_model *model, const char *messages, const char *options, char **text,
                        sluice_error *error) {
     *text = NULL;
@@ -486,7 +472,8 @@ int sluice_chat_render(const sluice_model *model, const char *messages, const ch
     sl_buffer buffer = {0};
     sl_error inner;
     int result = read_chat(model, messages, options, &input, error);
-    if (result == 0 && (result = sl_chat_render(model->chat, &input.request, &buffer, &inner)) != 0) {
+    if (result == 0 &&
+        (result = sl_chat_render(chat_for(model, &input.request), &input.request, &buffer, &inner)) != 0) {
         sl_buffer_free(&buffer);
         sl_api_error(error, &inner);
     }
@@ -506,8 +493,8 @@ int sluice_chat_tokens(const sluice_model *model, const char *messages, const ch
     sl_tokens list = {0};
     sl_error inner;
     int result = read_chat(model, messages, options, &input, error);
-    if (result == 0 &&
-        (result = sl_chat_encode(model->chat, tokenizer, &input.request, &list, &inner)) != 0) {
+    if (result == 0 && (result = sl_chat_encode(chat_for(model, &input.request), tokenizer, &input.request,
+                                                &list, &inner)) != 0) {
         sl_tokens_free(&list);
         sl_api_error(error, &inner);
     }
@@ -523,12 +510,13 @@ int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *out, slu
     sluice_chat_facts all = {
         .size = out->size,
         .builtin = facts->builtin,
-        .tools = facts->tools,
+        .tools = facts->tools || (model->chat_tools && sl_chat_get_facts(model->chat_tools)->tools),
         .parts = facts->parts,
         .enable_thinking = facts->enable_thinking,
         .thinks = facts->thinks,
         .think_open = facts->think_open,
         .think_close = facts->think_close,
+        .template_name = model->chat_template_name,
     };
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
     return 0;

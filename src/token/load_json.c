@@ -728,6 +728,10 @@ int sl_tokenizer_from_json(const char *path, const char *config_path, sl_tokeniz
         code = sl_tokenizer_from_json_memory((sl_view){(const char *)json.data, json.size}, view, path, out,
                                              error);
     }
+    if (code == 0 && (code = sl_tokenizer_load_templates(*out, path, error)) != 0) {
+        sl_tokenizer_destroy(*out);
+        *out = NULL;
+    }
     sl_map_close(&json);
     sl_map_close(&config);
     return code;
