@@ -8,6 +8,20 @@ static int required(const char *text, const char *name, sluice_error *error) {
     return text ? 0 : sl_api_fail(error, SL_ERR_INVALID, "%s: is NULL", name);
 }
 
+/* Fails with a message that lists the types that matrices are written in. */
+static int unknown_type(const char *name, const char *text, sluice_error *error) {
+    sl_buffer names = {0};
+    for (int type = 0; type < SL_QTYPE_COUNT; type++) {
+        if (sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF) {
+            sl_buffer_printf(&names, "%s%s", names.length ? ", " : "", sl_qtype_get((sl_qtype)type)->name);
+        }
+    }
+    sl_api_fail(error, SL_ERR_INVALID, "%s: \"%.40s\" is no weight type; there are %s", name, text,
+                names.data ? names.data : "");
+    sl_buffer_free(&names);
+    return SL_ERR_INVALID;
+}
+
 /* Types of single tensors; NULL or "" means none. */
 static int parse_type(const char *text, const char *name, sl_qtype *type, const sl_qtype **given,
                       sluice_error *error) {
@@ -17,10 +31,7 @@ static int parse_type(const char *text, const char *name, sl_qtype *type, const 
         return 0;
     }
     if (parsed < 0) {
-        return sl_api_fail(
-            error, SL_ERR_INVALID,
-            "%s: \"%.32s\" is no weight type that is written here: one such as q6_k, q8_0 or f16", name,
-            text);
+        return unknown_type(name, text, error);
     }
     *type = (sl_qtype)parsed;
     *given = type;
@@ -152,7 +163,7 @@ int sluice_synth(const char *output, const sluice_synth_options *given, sluice_p
     }
     int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
     if (type < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", o.type);
+        return unknown_type("type", o.type, error);
     }
     sl_synth_options options = {
         .preset = o.preset,
