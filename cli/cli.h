@@ -34,6 +34,11 @@ typedef struct bias_list {
     int count;
 } bias_list;
 
+typedef struct sampler_list {
+    sluice_sampler items[SLUICE_SAMPLERS];
+    size_t count;
+} sampler_list;
+
 typedef struct settings {
     bool help, verbose;
     /* the engine */
@@ -51,13 +56,18 @@ typedef struct settings {
     /* generation */
     int32_t predict, top_k, repeat_last, logprobs;
     double temperature, top_p, min_p, typical, repeat_penalty, presence_penalty, frequency_penalty;
+    double xtc_probability, xtc_threshold, top_n_sigma, dynatemp_range, dynatemp_exponent;
+    double dry_multiplier, dry_base, mirostat_tau, mirostat_eta;
+    int32_t dry_allowed, dry_last, mirostat;
+    text_list dry_breakers;
+    sampler_list samplers;
     bias_list biases;
     uint64_t seed; /* RANDOM_SEED only until the command begins */
     text_list stops;
     bool ignore_eos;
     /* measuring */
     number_list prompts, generates, depths;
-    int32_t repetitions, window, limit;
+    int32_t repetitions, window, limit, beside;
     bool profile;
     text_list tasks;
     /* plans and files */

@@ -257,6 +257,20 @@ void close_session(session *session) {
 /* ---- requests --------------------------------------------------------------------------------------------
  */
 
+static void dry_options(const settings *s, sluice_request_options *options) {
+    options->dry_multiplier = s->dry_last ? (float)s->dry_multiplier : 0;
+    options->dry_base = (float)s->dry_base;
+    options->dry_allowed_length = s->dry_allowed;
+    options->dry_tokens = s->dry_last > 0 ? s->dry_last : 0;
+    static const char *breakers[LIST_ITEMS]; /* a line's end and a tab can be written as in C */
+    for (int i = 0; i < s->dry_breakers.count; i++) {
+        const char *text = s->dry_breakers.items[i];
+        breakers[i] = strcmp(text, "\\n") == 0 ? "\n" : strcmp(text, "\\t") == 0 ? "\t" : text;
+        options->dry_breakers = breakers;
+        options->dry_breaker_count = strcmp(text, "none") == 0 ? 0 : options->dry_breaker_count + 1;
+    }
+}
+
 void sampling_options(const settings *s, sluice_request_options *options) {
     options->temperature = (float)s->temperature;
     options->top_k = s->top_k;
@@ -269,6 +283,17 @@ void sampling_options(const settings *s, sluice_request_options *options) {
         options->frequency_penalty = (float)s->frequency_penalty;
         options->penalty_tokens = s->repeat_last;
     }
+    options->samplers = s->samplers.items;
+    options->sampler_count = s->samplers.count;
+    options->top_n_sigma = s->top_n_sigma > 0 ? (float)s->top_n_sigma : 0;
+    options->xtc_probability = (float)s->xtc_probability;
+    options->xtc_threshold = (float)s->xtc_threshold;
+    options->dynamic_temperature_range = (float)s->dynatemp_range;
+    options->dynamic_temperature_exponent = (float)s->dynatemp_exponent;
+    dry_options(s, options);
+    options->mirostat = s->mirostat;
+    options->mirostat_tau = (float)s->mirostat_tau;
+    options->mirostat_eta = (float)s->mirostat_eta;
     options->logit_bias = s->biases.items;
     options->logit_bias_count = (size_t)s->biases.count;
     options->seed = s->seed;

@@ -205,6 +205,11 @@ static bool parse_bias(const char *text, bias_list *list) {
     return true;
 }
 
+static bool parse_samplers(const char *text, sampler_list *list) {
+    sluice_error error;
+    return sluice_samplers_parse(text, list->items, &list->count, &error) == 0 && list->count > 0;
+}
+
 static bool set_value(const option *o, const char *text, settings *settings) {
     void *at = (char *)settings + o->offset;
     text_list *list = at;
@@ -231,6 +236,8 @@ static bool set_value(const option *o, const char *text, settings *settings) {
         return true;
     case BIASES:
         return parse_bias(text, at);
+    case SAMPLERS:
+        return parse_samplers(text, at);
     case CHOICE:
         *(const char **)at = text;
         return is_choice(o->argument, text);
@@ -256,6 +263,9 @@ static int wrong_value(const command *command, const option *o, const char *name
     } else if (o->kind == BIASES) {
         snprintf(wanted, sizeof wanted, "a token's id and what is added, as in 13-2.5, at most %d times",
                  LIST_ITEMS);
+    } else if (o->kind == SAMPLERS) {
+        snprintf(wanted, sizeof wanted,
+                 "samplers as its help names them, each once, penalties and dry first");
     } else if (o->kind == TEXTS) {
         snprintf(wanted, sizeof wanted, "at most %d times a text", LIST_ITEMS);
     }

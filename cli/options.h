@@ -14,7 +14,19 @@ enum {
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
 };
 
-typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, BIASES, CHOICE, SEED } option_kind;
+typedef enum option_kind {
+    FLAG,
+    NUMBER,
+    SIZE,
+    REAL,
+    TEXT,
+    TEXTS,
+    NUMBERS,
+    BIASES,
+    SAMPLERS,
+    CHOICE,
+    SEED
+} option_kind;
 
 typedef struct option {
     unsigned commands;

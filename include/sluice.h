@@ -364,8 +364,31 @@ typedef struct sluice_logprob {
 
 enum { SLUICE_TOP_LOGPROBS = 32 }; /* at most */
 
-/* In this order: logit bias, repetition, presence and frequency penalties, temperature, top-k, typical-p,
- * top-p, min-p, draw. */
+/* What is done about the candidates of a token, in any order, each on what the one before it left. The names
+ * in comments are those of sluice_samplers_parse, the letters llama.cpp's. */
+typedef enum sluice_sampler {
+    SLUICE_SAMPLER_TOP_N_SIGMA = 1, /* top_n_sigma, s */
+    SLUICE_SAMPLER_TOP_K,           /* top_k, k */
+    SLUICE_SAMPLER_TYPICAL_P,       /* typ_p, y */
+    SLUICE_SAMPLER_TOP_P,           /* top_p, p */
+    SLUICE_SAMPLER_MIN_P,           /* min_p, m */
+    SLUICE_SAMPLER_XTC,             /* xtc, x */
+    SLUICE_SAMPLER_TEMPERATURE,     /* temperature, t */
+    SLUICE_SAMPLER_PENALTIES,       /* penalties, e */
+    SLUICE_SAMPLER_DRY,             /* dry, d */
+} sluice_sampler;
+
+enum { SLUICE_SAMPLERS = 9 }; /* at most, each once */
+
+/* An order of samplers from its text: names with semicolons between ("top_k;top_p;temperature"), or letters
+ * ("kpt"). samplers[SLUICE_SAMPLERS] is the caller's. SLUICE_ERR_INVALID names what is no sampler, is there
+ * twice, or may not stand where it does: penalties and dry come before all others. */
+SLUICE_API int sluice_samplers_parse(const char *text, sluice_sampler *samplers, size_t *count,
+                                     sluice_error *error);
+
+/* In this order, unless `samplers` has another: logit bias, repetition, presence and frequency penalties,
+ * DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature, draw; llama.cpp's order. So top-p and
+ * the others look at the model's own probabilities, and the temperature at what they left. */
 typedef struct sluice_request_options {
     size_t size;
     const int32_t *tokens; /* appended to the sequence; copied */
@@ -413,6 +436,33 @@ typedef struct sluice_request_options {
      * sluice_submit has returned, and not after sluice_request_release has. NULL: none. */
     void (*notify)(void *context);
     void *notify_context;
+    /* Those that are done, and their order; what is missing in a list that is not empty is not done, whatever
+     * its options say (a temperature of 0 and a bias always count). Penalties and DRY come before the others.
+     * Copied. */
+    const sluice_sampler *samplers;
+    size_t sampler_count; /* 0: all, in the order above */
+    /* Only logits within so many standard deviations of the largest; 0: all (arXiv 2411.07641). */
+    float top_n_sigma;
+    /* XTC: with this probability, of several tokens that have at least the probability xtc_threshold only the
+     * least likely stays, and all below it. 0: never. */
+    float xtc_probability, xtc_threshold;
+    /* Above 0: temperatures from `temperature` - this to `temperature` + this, by how even the candidates
+     * are: their entropy over the largest that so many can have, to the power of dynamic_temperature_exponent
+     * (0: 1). */
+    float dynamic_temperature_range, dynamic_temperature_exponent;
+    /* DRY: a token that would go on a repetition of at least dry_allowed_length (0: 2) tokens loses
+     * dry_multiplier * dry_base (0: 1.75) to the power of what the repetition is longer. 0: none. Looks at
+     * the last dry_tokens (0: all). A repetition ends at any of the breakers' texts, which are copied; no
+     * list (NULL): a line's end, a colon, a quotation mark and an asterisk. */
+    float dry_multiplier, dry_base;
+    int32_t dry_allowed_length, dry_tokens;
+    const char *const *dry_breakers;
+    size_t dry_breaker_count;
+    /* Mirostat (arXiv 2007.14966), 1 or 2; 0: none. In place of all samplers between DRY and the temperature,
+     * which then comes first: candidates are cut so that what is drawn has the surprise mirostat_tau (0: 5
+     * bits) on average, learnt at the rate mirostat_eta (0: 0.1). */
+    int32_t mirostat;
+    float mirostat_tau, mirostat_eta;
 } sluice_request_options;
 
 /* SLUICE_ERR_BUSY when the sequence has an unfinished request. On success the request is released with

@@ -104,4 +104,13 @@ void sl_api_keep_close(sluice_engine *engine);
 /* Under the lock: waits until no step in flight holds the sequence. */
 void sl_api_wait_for_steps(sluice_engine *engine, const sl_sequence *core);
 
+/* What a request's options say about sampling (api_sampling.c). */
+int sl_api_check_sampling(const sluice_request_options *options, sl_error *error);
+/* Of options that were checked; the counter is left. */
+void sl_api_fill_sampler(const sluice_request_options *options, sl_sampler *sampler);
+/* What the request changes about logits, and how it draws, if it does: request->work.adjust and mirostat are
+ * then the request's, on failure too. */
+int sl_api_make_sampling(sluice_request *request, const sluice_request_options *options,
+                         const sl_sequence *core, sl_error *error);
+
 #endif

@@ -145,48 +145,8 @@ static void free_request(sluice_request *request) {
     free_logprobs(&request->generated);
     free_logprobs(&request->prompt);
     sl_adjust_destroy(request->work.adjust);
+    sl_mirostat_destroy(request->work.mirostat);
     sl_free(request);
-}
-
-static int check_penalties(const sluice_request_options *o, sl_error *error) {
-    if (!(o->repetition_penalty >= 0) || !(o->repetition_penalty <= 1e3f)) {
-        return sl_fail(error, SL_ERR_INVALID, "repetition_penalty: %g is not between 0 and 1000",
-                       (double)o->repetition_penalty);
-    }
-    if (!isfinite(o->presence_penalty) || !isfinite(o->frequency_penalty)) {
-        return sl_fail(error, SL_ERR_INVALID,
-                       "presence_penalty %g, frequency_penalty %g: both must be finite",
-                       (double)o->presence_penalty, (double)o->frequency_penalty);
-    }
-    if (o->penalty_tokens < -1) {
-        return sl_fail(error, SL_ERR_INVALID, "penalty_tokens: %d is less than -1", o->penalty_tokens);
-    }
-    if (o->logit_bias_count > SL_MOST_BIASED) {
-        return sl_fail(error, SL_ERR_INVALID, "logit_bias: %zu tokens are more than %d", o->logit_bias_count,
-                       SL_MOST_BIASED);
-    }
-    return 0;
-}
-
-static int check_sampling(const sluice_request_options *o, sl_error *error) {
-    if (!(o->temperature >= 0) || !(o->temperature <= 1e6f)) {
-        return sl_fail(error, SL_ERR_INVALID, "temperature: %g is not between 0 and 1e6",
-                       (double)o->temperature);
-    }
-    if (!(o->top_p >= 0) || !(o->top_p <= 1) || !(o->min_p >= 0) || !(o->min_p <= 1)) {
-        return sl_fail(error, SL_ERR_INVALID, "top_p %g, min_p %g: both must be between 0 and 1",
-                       (double)o->top_p, (double)o->min_p);
-    }
-    if (o->top_k < 0) {
-        return sl_fail(error, SL_ERR_INVALID, "top_k: %d is negative", o->top_k);
-    }
-    if (!(o->typical_p >= 0) || !(o->typical_p <= 1)) {
-        return sl_fail(error, SL_ERR_INVALID, "typical_p: %g is not between 0 and 1", (double)o->typical_p);
-    }
-    if ((unsigned)o->logits > SLUICE_LOGITS_ALL) {
-        return sl_fail(error, SL_ERR_INVALID, "logits: %d is no sluice_logits", (int)o->logits);
-    }
-    return check_penalties(o, error);
 }
 
 static int check_tokens(const sluice_request_options *o, const sluice_sequence *sequence, sl_error *error) {
@@ -299,7 +259,7 @@ static void fill_logits(sluice_request *request, const sluice_request_options *o
     sl_work *work = &request->work;
     const int32_t last = core->count + (int32_t)o->token_count - 1;
     const bool of_prompt = request->prompt.logprobs != NULL;
-    const bool of_tokens = o->logprobs && o->generate > 0;
+    const bool of_tokens = (o->logprobs || work->mirostat) && o->generate > 0;
     request->prompt_position = core->count;
     request->logits_from = o->logits == SLUICE_LOGITS_NONE                        ? INT32_MAX
                            : o->logits == SLUICE_LOGITS_ALL && core->count < last ? core->count
@@ -315,15 +275,7 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     sl_work *work = &request->work;
     work->sequence = core;
     work->generate = (int32_t)request->token_room;
-    work->sampler = (sl_sampler){
-        .temperature = o->temperature,
-        .top_p = o->top_p == 0 ? 1 : o->top_p,
-        .min_p = o->min_p,
-        .typical_p = o->typical_p,
-        .top_k = o->top_k,
-        .seed_low = (uint32_t)o->seed,
-        .seed_high = (uint32_t)(o->seed >> 32),
-    };
+    sl_api_fill_sampler(o, &work->sampler);
     fill_logits(request, o, core);
     work->on_token = on_token;
     work->on_logits = on_logits;
@@ -341,51 +293,6 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     request->notify_due = true;
 }
 
-/* What the request changes about logits, if it does; request->work.adjust is then the request's. */
-static int make_adjust(sluice_request *request, const sluice_request_options *o, const sl_sequence *core,
-                       sl_error *error) {
-    const sluice_engine *engine = request->engine;
-    const sl_deployment *deployment = &engine->planned.plan->deployment;
-    const size_t context = (size_t)deployment->limits.context;
-    const size_t ends = o->minimum > 0 ? (size_t)engine->end_count : 0;
-    const size_t stops = o->minimum > 0 ? o->stop_token_count : 0;
-    const size_t left = context - (size_t)core->count;
-    const sl_adjust_options options = {
-        .repetition = o->repetition_penalty == 0 ? 1 : o->repetition_penalty,
-        .presence = o->presence_penalty,
-        .frequency = o->frequency_penalty,
-        .window = o->penalty_tokens == -1  ? INT32_MAX
-                  : o->penalty_tokens == 0 ? 64
-                                           : o->penalty_tokens,
-        .prompt = core->count + (int32_t)(o->token_count < left ? o->token_count : left),
-        .minimum = (int32_t)(o->minimum < context ? o->minimum : context),
-        .context = deployment->limits.context,
-        .vocabulary = deployment->program->vocabulary,
-        .constants =
-            (int32_t)(o->logit_bias_count + (stops < SL_MOST_ENDS - ends ? ends + stops : SL_MOST_ENDS)),
-    };
-    const bool penalised = options.repetition != 1 || options.presence != 0 || options.frequency != 0;
-    if (!penalised && o->logit_bias_count == 0 && o->minimum == 0) {
-        return 0;
-    }
-    sl_adjust *adjust;
-    int result = sl_adjust_create(&options, &adjust, error);
-    if (result) {
-        return result;
-    }
-    request->work.adjust = adjust;
-    for (size_t i = 0; i < o->logit_bias_count && result == 0; i++) {
-        result = sl_adjust_bias(adjust, o->logit_bias[i].token, o->logit_bias[i].bias, error);
-    }
-    for (size_t i = 0; i < ends && result == 0; i++) {
-        result = sl_adjust_end(adjust, engine->ends[i], error);
-    }
-    for (size_t i = 0; i < stops && result == 0; i++) {
-        result = sl_adjust_end(adjust, o->stop_tokens[i], error);
-    }
-    return result;
-}
-
 /* Under the lock: a request with all it needs, queued. On failure nothing has changed, and *out is NULL. */
 static int queue_request(sluice_sequence *sequence, const sluice_request_options *given, sluice_request **out,
                          sluice_error *error) {
@@ -401,13 +308,13 @@ static int queue_request(sluice_sequence *sequence, const sluice_request_options
     }
     request->engine = engine;
     sl_error inner;
-    result = engine->failed ? (inner = engine->failure, inner.code) : check_sampling(&o, &inner);
+    result = engine->failed ? (inner = engine->failure, inner.code) : sl_api_check_sampling(&o, &inner);
     result = result ? result : check_tokens(&o, sequence, &inner);
     if (result == 0) {
         result = prepare_request(request, &o, sequence->core, &inner);
     }
     if (result == 0) {
-        result = make_adjust(request, &o, sequence->core, &inner);
+        result = sl_api_make_sampling(request, &o, sequence->core, &inner);
     }
     if (result == 0) {
         fill_work(request, &o, sequence->core);

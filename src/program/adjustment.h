@@ -15,10 +15,19 @@ SL_INLINE const sl_adjustment *sl_output_adjustments(const sl_step_header *heade
     return (const sl_adjustment *)(const void *)end + output->adjustment_first;
 }
 
-/* Every operation is rounded by itself. A NaN goes in as -infinity, and comes out so. */
+/* A logit that is no number as infinity, which no other becomes by it: the largest of a row is then not
+ * finite.
+ */
+SL_INLINE float sl_number_logit(float logit) {
+    return logit == logit ? logit : INFINITY;
+}
+
+/* Every operation is rounded by itself. */
 SL_INLINE float sl_adjusted_logit(const sl_adjustment *adjustment, float logit) {
-    float x = logit == logit ? logit : -INFINITY;
-    x = x + adjustment->before;
+    if (logit != logit) {
+        return sl_number_logit(logit);
+    }
+    float x = logit + adjustment->before;
     x = x > 0 ? x / adjustment->repetition : x * adjustment->repetition;
     x = x + adjustment->after;
     return x == x ? x : -INFINITY;

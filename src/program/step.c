@@ -199,22 +199,31 @@ static int check_adjustments(const step_view *v, int32_t index, const sl_step_ou
     return 0;
 }
 
+/* Written so that a NaN is refused too. */
+static bool is_sampler(const sl_sampler *s) {
+    uint32_t seen = 0;
+    for (int32_t i = 0; i < SL_SAMPLER_STAGES && s->order[i] != SL_STAGE_END; i++) {
+        if (s->order[i] >= SL_STAGE_COUNT || (seen & 1u << s->order[i])) {
+            return false;
+        }
+        seen |= 1u << s->order[i];
+    }
+    return s->temperature >= 0 && s->top_p >= 0 && s->min_p >= 0 && s->top_k >= 0 && s->typical_p >= 0 &&
+           s->top_n_sigma >= 0 && s->xtc_probability >= 0 && s->xtc_threshold >= 0 && s->dynamic_range >= 0 &&
+           s->dynamic_exponent >= 0;
+}
+
 static int check_outputs(const step_view *v, void *block) {
     const sl_step_output *outputs = sl_step_outputs(v->layout, block);
     for (int32_t i = 0; i < v->head->outputs; i++) {
         const sl_step_output *output = &outputs[i];
-        const sl_sampler *sampler = &output->sampler;
         REQUIRE(v, within(output->row, v->head->rows), "output %d: row %d does not exist", i, output->row);
         REQUIRE(v, output->slot == v->spans[v->rows[output->row].span].slot,
                 "output %d: slot %d is not the one of its row", i, output->slot);
         if (check_adjustments(v, i, output, block)) {
             return SL_ERR_INVALID;
         }
-        /* written so that a NaN is refused too */
-        REQUIRE(v,
-                sampler->temperature >= 0 && sampler->top_p >= 0 && sampler->min_p >= 0 &&
-                    sampler->top_k >= 0 && sampler->typical_p >= 0,
-                "output %d: a sampler setting is out of range", i);
+        REQUIRE(v, is_sampler(&output->sampler), "output %d: a sampler setting is out of range", i);
     }
     return 0;
 }

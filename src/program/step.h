@@ -1,6 +1,6 @@
 /* The step block: all that varies from step to step, in one piece of memory that reaches a backend in one
- * copy. Device kernels read it in place, so it holds only int32, uint32 and float, and its layout is fixed by
- * the limits of the plan. */
+ * copy. Device kernels read it in place, so it holds only int32, uint32, float and bytes, and its layout is
+ * fixed by the limits of the plan. */
 #ifndef SL_PROGRAM_STEP_H
 #define SL_PROGRAM_STEP_H
 
@@ -22,7 +22,7 @@ typedef struct sl_limits {
 } sl_limits;
 
 /* Adjustments of one output at most; a plan has room for as many per sequence. */
-enum { SL_ADJUSTMENTS = 3072 };
+enum { SL_ADJUSTMENTS = 4096 };
 
 typedef struct sl_step_header {
     int32_t rows, outputs, spans;
@@ -70,27 +70,64 @@ typedef struct sl_page_copy {
 } sl_page_copy;
 
 /* A token's logit before anything else looks at it: x = logit + before; x = x > 0 ? x / repetition
- * : x * repetition; x = x + after. A logit that is no number, before or after, counts as -infinity. */
+ * : x * repetition; x = x + after. If that is no number it counts as -infinity; a logit
+ * that was none before is left to be found (SL_NO_TOKEN). */
 typedef struct sl_adjustment {
     int32_t token;
     float before; /* -INFINITY: never this token */
     float repetition, after;
 } sl_adjustment;
 
-/* temperature 0: the likeliest token, the lowest id in a tie. Otherwise, in this order: temperature, top-k
- * (0: all), typical-p (0 or >= 1: all), top-p (>= 1: all), min-p (0: all; times the probability of the
- * likeliest that is left), draw. typical-p is locally typical sampling (Meister, Pimentel, Wiher, Cotterell:
- * "Locally Typical Sampling", 2022): the fewest candidates whose probabilities reach typical_p, in order of
- * |-ln p - H|, H being the entropy of what top-k left, ties by lower id. As -ln p = c - x for the logit x
- * over the temperature, and so H = c - E[x], that is the order of |x - E[x]|, which kernels compute. The draw
- * uses a counter-based generator over (seed, counter), so that it does not depend on what else is in the
- * step. */
+/* What can be done about candidates before one is drawn. Numbers are part of the step block. */
+typedef enum sl_sampler_stage {
+    SL_STAGE_END,
+    SL_STAGE_TOP_N_SIGMA,
+    SL_STAGE_TOP_K,
+    SL_STAGE_TYPICAL_P,
+    SL_STAGE_TOP_P,
+    SL_STAGE_MIN_P,
+    SL_STAGE_XTC,
+    SL_STAGE_TEMPERATURE,
+    SL_STAGE_COUNT,
+} sl_sampler_stage;
+
+enum { SL_SAMPLER_STAGES = 8 }; /* of one sampler at most */
+
+/* What is sampled when there is nothing to sample from: a logit is no number, or the largest is not finite
+ * once all are adjusted. Single logits of -infinity are legal. The sequence's last token is 0 then. */
+enum { SL_NO_TOKEN = -1 };
+
+/* temperature 0: the likeliest token, the lowest id in a tie. Otherwise the stages of `order` up to the first
+ * SL_STAGE_END, each on what the one before it left, and a draw. Probabilities are those of the logits over
+ * the temperature once that stage was, over 1 before, among what is left:
+ *   top-n-sigma  logits of at least the largest less top_n_sigma standard deviations of all finite ones (0:
+ *                all; Tang et al.: "Top-n-sigma: Not All Logits Are You Need", arXiv 2411.07641)
+ *   top-k        the top_k likeliest (0: all)
+ *   typical-p    below
+ *   top-p        the fewest of the likeliest whose probabilities reach top_p (>= 1: all)
+ *   min-p        those with at least min_p times the probability of the likeliest (0: all)
+ *   XTC          with the probability xtc_probability, by a random number of its own: if several have a
+ *                probability of at least xtc_threshold, only the least likely of these stays (the highest id
+ *                in a tie), with all that are less likely (text-generation-webui, pull request 6335)
+ *   temperature  temperature, or with a dynamic_range above 0 low + (high - low) * (H / ln n) ^
+ *                dynamic_exponent: low and high are the temperature less and plus the range, low at least 0,
+ *                H the entropy of the n candidates left (llama.cpp, pull request 4972); at least 1e-4
+ * typical-p (0 or >= 1: all) is locally typical sampling (Meister, Pimentel, Wiher, Cotterell: "Locally
+ * Typical Sampling", 2022): the fewest candidates whose probabilities reach typical_p, in order of |-ln p -
+ * H|, H being the entropy, ties by lower id. As -ln p = c - x for the logit x over the temperature, and so H
+ * = c - E[x], that is the order of |x - E[x]|, which kernels compute. Random numbers come from a
+ * counter-based generator over (seed, counter), so that they do not depend on what else is in the step. */
 typedef struct sl_sampler {
     float temperature, top_p, min_p, typical_p;
     int32_t top_k;
+    float top_n_sigma, xtc_probability, xtc_threshold, dynamic_range, dynamic_exponent;
+    uint8_t order[SL_SAMPLER_STAGES]; /* sl_sampler_stage, none twice */
     uint32_t seed_low, seed_high;
     uint32_t counter;
 } sl_sampler;
+
+/* Finite differences from 0 are divided by it, so that none becomes 0. */
+#define SL_LEAST_TEMPERATURE 1e-4f
 
 typedef struct sl_step_output {
     int32_t row;                                /* of the step */

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-_Static_assert(SL_MOST_BIASED + SL_MOST_ENDS + SL_MOST_PENALISED <= SL_ADJUSTMENTS, "room in a step");
+_Static_assert(SL_MOST_BIASED + SL_MOST_ENDS + SL_MOST_PENALISED + SL_MOST_REPEATING <= SL_ADJUSTMENTS,
+               "room in a step");
 
 enum { NOBODY = -1 };
 
@@ -19,11 +20,13 @@ typedef struct entry {
     int32_t older, newer;    /* of those in the window, by where they came last */
     int32_t next;            /* in the same bucket, or among the free ones */
     uint32_t call;           /* the last one that wrote it */
+    int32_t at;              /* in what that call wrote; NOBODY: its logit stays as it is */
 } entry;
 
 struct sl_adjust {
     sl_adjust_options options;
-    bool reads_tokens;
+    bool reads_tokens, penalises; /* penalises: by the window, not by DRY alone */
+    sl_dry *dry;
     int32_t biased, ends;
     entry *entries;    /* [room]; those with a bias and ends first, as they are never freed */
     int32_t used;      /* entries that were ever taken */
@@ -53,10 +56,12 @@ int sl_adjust_create(const sl_adjust_options *options, sl_adjust **out, sl_error
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for penalties");
     }
     a->options = *options;
-    a->reads_tokens = options->repetition != 1 || options->presence != 0 || options->frequency != 0;
+    a->options.dry = NULL;
+    a->penalises = options->repetition != 1 || options->presence != 0 || options->frequency != 0;
+    a->reads_tokens = a->penalises || options->dry;
     a->free = a->newest = NOBODY;
     a->room = options->constants;
-    if (a->reads_tokens) {
+    if (a->penalises) {
         a->room += smaller(options->window, smaller(options->context, options->vocabulary));
     }
     uint32_t buckets = 16;
@@ -71,6 +76,11 @@ int sl_adjust_create(const sl_adjust_options *options, sl_adjust **out, sl_error
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for penalties on %d tokens", options->window);
     }
     memset(a->buckets, 0xff, buckets * sizeof *a->buckets); /* NOBODY */
+    const int result = options->dry ? sl_dry_create(options->dry, &a->dry, error) : 0;
+    if (result) {
+        sl_adjust_destroy(a);
+        return result;
+    }
     *out = a;
     return 0;
 }
@@ -79,6 +89,7 @@ void sl_adjust_destroy(sl_adjust *a) {
     if (a) {
         sl_free(a->entries);
         sl_free(a->buckets);
+        sl_dry_destroy(a->dry);
         sl_free(a);
     }
 }
@@ -247,32 +258,53 @@ static float penalty_of(const sl_adjust *a, const entry *e) {
     return fmaxf(-FLT_MAX, fminf(FLT_MAX, penalty));
 }
 
-/* Returns 1, or 0 when the token's logit stays as it is. */
-static int32_t write_entry(sl_adjust *a, entry *e, bool penalised, bool ends_banned, sl_adjustment *to) {
+/* Adds it to to[written]; returns how many there are then. One that changes nothing is left out. */
+static int32_t write_entry(sl_adjust *a, entry *e, bool penalised, bool ends_banned, sl_adjustment *to,
+                           int32_t written) {
     const float penalty = penalised ? penalty_of(a, e) : 0;
-    *to = (sl_adjustment){.token = e->token,
-                          .before = e->end && ends_banned ? -INFINITY : e->bias,
-                          .repetition = penalised ? a->options.repetition : 1,
-                          .after = penalty == 0 ? 0 : -penalty};
+    const sl_adjustment change = {.token = e->token,
+                                  .before = e->end && ends_banned ? -INFINITY : e->bias,
+                                  .repetition = penalised ? a->options.repetition : 1,
+                                  .after = penalty == 0 ? 0 : -penalty};
+    const bool changes = change.before != 0 || change.repetition != 1 || change.after != 0;
     e->call = a->calls;
-    return to->before != 0 || to->repetition != 1 || to->after != 0;
+    e->at = changes ? written : NOBODY;
+    to[written] = change;
+    return written + changes;
+}
+
+/* What DRY takes, in addition to what was written. */
+static int32_t write_repeating(sl_adjust *a, const int32_t *tokens, int32_t count, sl_adjustment *to,
+                               int32_t written) {
+    int32_t found;
+    const sl_repeating *repeating = sl_dry_find(a->dry, tokens, count, &found);
+    for (int32_t i = 0; i < found; i++) {
+        const entry *e = find(a, repeating[i].token);
+        if (e && e->call == a->calls && e->at != NOBODY) {
+            to[e->at].after = fmaxf(-FLT_MAX, to[e->at].after - repeating[i].penalty);
+        } else {
+            to[written++] =
+                (sl_adjustment){.token = repeating[i].token, .repetition = 1, .after = -repeating[i].penalty};
+        }
+    }
+    return written;
 }
 
 int32_t sl_adjust_write(sl_adjust *a, const int32_t *tokens, int32_t count, sl_adjustment *to) {
     const bool ends_banned = count - a->options.prompt < a->options.minimum;
     int32_t written = 0;
     a->calls++;
-    if (a->reads_tokens) {
+    if (a->penalises) {
         move_window(a, tokens, count);
     }
     int32_t at = a->newest;
     for (int32_t i = 0; i < SL_MOST_PENALISED && at != NOBODY; i++, at = a->entries[at].older) {
-        written += write_entry(a, &a->entries[at], true, ends_banned, &to[written]);
+        written = write_entry(a, &a->entries[at], true, ends_banned, to, written);
     }
     for (int32_t i = 0; i < a->constants; i++) {
         if (a->entries[i].call != a->calls) {
-            written += write_entry(a, &a->entries[i], false, ends_banned, &to[written]);
+            written = write_entry(a, &a->entries[i], false, ends_banned, to, written);
         }
     }
-    return written;
+    return a->dry ? write_repeating(a, tokens, count, to, written) : written;
 }

@@ -1,7 +1,7 @@
 /* What a request changes about the logits that its tokens are sampled from: bias, tokens that may not come
  * yet, and penalties on what came. Made once for a request, which owns it; the scheduler has it write the
- * adjustments of every output. A step costs as much as there are adjustments, however long the sequence is,
- * and allocates nothing.
+ * adjustments of every output. A step costs as much as there are adjustments, however long the sequence is
+ * (DRY: one pass over its window), and allocates nothing.
  *
  * Not thread-safe; the engine's lock covers it. */
 #ifndef SL_SCHED_ADJUST_H
@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "program/step.h"
+#include "sched/dry.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,7 +26,8 @@ typedef struct sl_adjust_options {
     int32_t prompt;            /* tokens of the sequence before the first generated one */
     int32_t minimum;           /* generated tokens before an end may come */
     int32_t context, vocabulary;
-    int32_t constants; /* tokens that will get a bias or be ends, at most */
+    int32_t constants;         /* tokens that will get a bias or be ends, at most */
+    const sl_dry_options *dry; /* copied; NULL: none */
 } sl_adjust_options;
 
 /* On failure (SL_ERR_NOMEM) *adjust is NULL. */

@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include "base/alloc.h"
+#include "program/random.h"
 #include "sched/internal.h"
 
 #include <string.h>
@@ -328,8 +329,21 @@ static bool refuse_rows(sl_scheduler *s, const sl_part *part, const int32_t *tok
     return false;
 }
 
+/* What mirostat makes of the part's last output. Nothing follows its step before that is known, as its work
+ * wants logits. */
+static int32_t draw_token(const sl_scheduler *s, const sl_part *part, void *block, const float *logits) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    const int32_t index = part->first_output + part->outputs - 1;
+    const sl_step_output *output = &sl_step_outputs(layout, block)[index];
+    return sl_mirostat_sample(part->work->mirostat, logits + (size_t)index * (size_t)s->program->vocabulary,
+                              sl_step_adjustments(layout, block) + output->adjustment_first,
+                              output->adjustment_count,
+                              (double)sl_random_uniform(&output->sampler, SL_RANDOM_DRAW));
+}
+
 /* Outputs of one sequence, in order: logits first, then the sampled token. */
-static void deliver(sl_scheduler *s, const sl_part *part, const float *logits, const int32_t *tokens) {
+static void deliver(sl_scheduler *s, const sl_part *part, void *block, const float *logits,
+                    const int32_t *tokens) {
     sl_work *work = part->work;
     sl_sequence *sequence = part->sequence;
     int32_t outputs = part->outputs;
@@ -351,7 +365,8 @@ static void deliver(sl_scheduler *s, const sl_part *part, const float *logits, c
         sl_finish_work(s, work, SL_FINISH_CONTEXT, NULL);
         return;
     }
-    int32_t token = tokens[part->first_output + outputs - 1];
+    int32_t token =
+        work->mirostat ? draw_token(s, part, block, logits) : tokens[part->first_output + outputs - 1];
     sequence->tokens[sequence->count++] = token;
     work->generate--;
     s->counters.generated_tokens++;
@@ -414,7 +429,7 @@ void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
         }
         count_read(s, part->work);
         if (!refuse_rows(s, part, tokens)) {
-            deliver(s, part, logits, tokens);
+            deliver(s, part, done->block, logits, tokens);
         }
     }
     if (status == 0) {

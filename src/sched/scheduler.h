@@ -27,6 +27,7 @@
 #include "kv/keeper.h"
 #include "plan/plan.h"
 #include "sched/adjust.h"
+#include "sched/mirostat.h"
 
 typedef struct sl_scheduler sl_scheduler;
 typedef struct sl_work sl_work;
@@ -69,9 +70,10 @@ typedef enum sl_reuse {
  * _build, for on_done). */
 struct sl_work {
     sl_sequence *sequence;
-    int32_t generate;   /* tokens still to sample; counted down */
-    sl_sampler sampler; /* counter is set per output */
-    sl_adjust *adjust;  /* the owner's, while the work lasts; NULL: logits are taken as they are */
+    int32_t generate;      /* tokens still to sample; counted down */
+    sl_sampler sampler;    /* counter is set per output */
+    sl_adjust *adjust;     /* the owner's, while the work lasts; NULL: logits are taken as they are */
+    sl_mirostat *mirostat; /* the same: draws the tokens; then logits are wanted. NULL: the device draws */
     sl_logits_wanted logits;
     /* With SL_LOGITS_ALL: the first position whose logits are wanted; what is cached from there on is
      * computed again. */

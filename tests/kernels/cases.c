@@ -804,10 +804,61 @@ static void add_adjustments(kt_case *c, sl_step_output *output, int32_t count, k
     }
 }
 
-static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
-    static const int32_t vocabularies[] = {64, 1000, 4099};
+/* llama.cpp's order, or some stages in any order. */
+static void choose_order(uint8_t *order, kt_random *random) {
+    static const uint8_t usual[SL_SAMPLER_STAGES] = {SL_STAGE_TOP_N_SIGMA, SL_STAGE_TOP_K, SL_STAGE_TYPICAL_P,
+                                                     SL_STAGE_TOP_P,       SL_STAGE_MIN_P, SL_STAGE_XTC,
+                                                     SL_STAGE_TEMPERATURE};
+    const int32_t stages = SL_STAGE_COUNT - 1;
+    memcpy(order, usual, sizeof usual);
+    for (int32_t i = kt_below(random, 2) ? stages - 1 : 0; i > 0; i--) {
+        const int32_t other = kt_below(random, i + 1);
+        const uint8_t stage = order[i];
+        order[i] = order[other];
+        order[other] = stage;
+    }
+    order[kt_below(random, 4) ? stages : 1 + kt_below(random, stages)] = SL_STAGE_END;
+}
+
+static void choose_sampler(sl_sampler *s, int32_t index, kt_random *random) {
     static const float typical[] = {0,     0,    1,    0.2f,
                                     0.53f, 0.9f, 0.97f}; /* no sum of equals reaches just these */
+    *s = (sl_sampler){.temperature = kt_below(random, 4) ? 0.3f + kt_uniform(random, 0.2f) : 0.0f,
+                      .top_p = kt_below(random, 2) ? 0.9f : 1.0f,
+                      .min_p = kt_below(random, 3) ? 0.0f : 0.05f,
+                      .typical_p = typical[kt_below(random, 7)],
+                      .top_k = kt_below(random, 2) ? 1 + kt_below(random, 50) : 0,
+                      .seed_low = (uint32_t)kt_next(random),
+                      .seed_high = (uint32_t)kt_next(random),
+                      .counter = (uint32_t)kt_below(random, 100000)};
+    if (index % 3 != 1) {
+        s->top_n_sigma = kt_below(random, 3) ? 0 : 1.5f + kt_uniform(random, 0.8f);
+        s->xtc_probability = kt_below(random, 2) ? 0.6f : 0;
+        s->xtc_threshold = 0.07f + kt_uniform(random, 0.06f);
+        s->dynamic_range = kt_below(random, 3) ? 0 : 0.25f;
+        s->dynamic_exponent = 1.0f + kt_uniform(random, 0.5f);
+    }
+    choose_order(s->order, random);
+}
+
+/* Some rows that nothing can be drawn from, and single tokens that cannot be. */
+static void spoil_logits(float *logits, int32_t rows, int32_t vocabulary, kt_random *random) {
+    for (int32_t row = 0; row < rows; row++) {
+        float *of_row = logits + (size_t)row * (size_t)vocabulary;
+        const int32_t what = kt_below(random, 8);
+        for (int32_t i = 0; i < vocabulary; i++) {
+            of_row[i] = what == 0 || kt_below(random, 4) == 0 ? -INFINITY : of_row[i];
+        }
+        if (what == 1 || what == 2) {
+            of_row[kt_below(random, vocabulary)] = what == 1 ? NAN : INFINITY;
+        } else if (what == 3) {
+            of_row[vocabulary - 1] = -NAN;
+        }
+    }
+}
+
+static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t vocabularies[] = {64, 1000, 4099};
     if (index >= 48) {
         return false;
     }
@@ -827,20 +878,11 @@ static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
         if (kt_below(random, 2)) {
             add_adjustments(c, output, kt_below(random, kt_below(random, 8) ? few : many + 1), random);
         }
-        output->sampler =
-            (sl_sampler){.temperature = kt_below(random, 4) ? 0.3f + kt_uniform(random, 0.2f) : 0.0f,
-                         .top_p = kt_below(random, 2) ? 0.9f : 1.0f,
-                         .min_p = kt_below(random, 3) ? 0.0f : 0.05f,
-                         .typical_p = typical[kt_below(random, 7)],
-                         .top_k = kt_below(random, 2) ? 1 + kt_below(random, 50) : 0,
-                         .seed_low = (uint32_t)kt_next(random),
-                         .seed_high = (uint32_t)kt_next(random),
-                         .counter = (uint32_t)kt_below(random, 100000)};
+        choose_sampler(&output->sampler, index, random);
     }
     const int32_t x = input(c, "logits", SL_ROWS_OUTPUT, vocabulary, index % 4 == 3 ? TIES : NORMAL, random);
-    float *logits = c->inputs[x];
-    for (int32_t i = 0; i < c->rows * vocabulary && index % 5 == 4; i++) {
-        logits[i] = kt_below(random, 4) ? logits[i] : kt_below(random, 2) ? NAN : -INFINITY;
+    if (index % 5 == 4) {
+        spoil_logits(c->inputs[x], c->rows, vocabulary, random);
     }
     const int32_t y = typed(c, "tokens", SL_VALUE_I32, SL_ROWS_OUTPUT, 1);
     c->program.logits = x;

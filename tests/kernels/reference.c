@@ -598,84 +598,168 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t re
 /* In f32, as the type of a logit is: order and ties depend on it. */
 static float adjusted(const kt_case *c, const sl_step_output *output, int32_t id, float logit) {
     const sl_adjustment *a = c->adjustments + output->adjustment_first;
-    logit = isnan(logit) ? -INFINITY : logit;
     for (int32_t i = 0; i < output->adjustment_count; i++) {
         if (a[i].token == id) {
             logit += a[i].before;
             logit = logit > 0 ? logit / a[i].repetition : logit * a[i].repetition;
             logit += a[i].after;
+            logit = isnan(logit) ? -INFINITY : logit;
         }
     }
-    return isnan(logit) ? -INFINITY : logit;
+    return logit;
+}
+
+/* Probabilities that add up to 1, of the logits over the temperature; returns the entropy. */
+static double normalize(token *tokens, int32_t count, double temperature) {
+    double largest = -INFINITY, total = 0, entropy = 0;
+    for (int32_t i = 0; i < count; i++) {
+        largest = fmax(largest, tokens[i].logit);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        tokens[i].p = exp((tokens[i].logit - largest) / temperature);
+        total += tokens[i].p;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        tokens[i].p /= total;
+        entropy -= tokens[i].p > 0 ? tokens[i].p * log(tokens[i].p) : 0;
+    }
+    return entropy;
 }
 
 /* Meister et al., "Locally Typical Sampling", equation 10: of tokens[count] the fewest whose probabilities
  * reach typical_p, by how far -ln p is from the entropy. Returns how many, and puts them first. */
-static int32_t keep_typical(token *tokens, int32_t count, double typical_p) {
-    double total = 0, entropy = 0, sum = 0;
+static int32_t keep_typical(token *tokens, int32_t count, double entropy, double typical_p) {
+    double sum = 0;
     int32_t kept = 0;
     for (int32_t i = 0; i < count; i++) {
-        total += tokens[i].p;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        const double p = tokens[i].p / total;
-        entropy -= p > 0 ? p * log(p) : 0;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        tokens[i].surprise = fabs(-log(tokens[i].p / total) - entropy);
+        tokens[i].surprise = fabs(-log(tokens[i].p) - entropy);
     }
     qsort(tokens, (size_t)count, sizeof *tokens, by_surprise);
     while (kept < count && sum < typical_p) {
-        sum += tokens[kept++].p / total;
+        sum += tokens[kept++].p;
     }
+    qsort(tokens, (size_t)kept, sizeof *tokens, by_logit);
     return kept;
+}
+
+/* The first that together reach top_p. */
+static int32_t keep_top_p(const token *tokens, int32_t count, double top_p) {
+    double sum = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sum += tokens[i].p;
+        if (sum >= top_p) {
+            return i + 1;
+        }
+    }
+    return count;
+}
+
+/* Tang et al., "Top-n-sigma: Not All Logits Are You Need": the largest logit less n standard deviations. */
+static int32_t keep_top_n_sigma(const token *tokens, int32_t count, double deviations) {
+    double sum = 0, squares = 0;
+    int32_t finite = 0;
+    while (finite < count && tokens[finite].logit > -INFINITY) {
+        sum += tokens[finite++].logit;
+    }
+    for (int32_t i = 0; i < finite; i++) {
+        squares += (tokens[i].logit - sum / finite) * (tokens[i].logit - sum / finite);
+    }
+    while (tokens[count - 1].logit < tokens[0].logit - deviations * sqrt(squares / finite)) {
+        count--;
+    }
+    return count;
+}
+
+/* text-generation-webui, pull request 6335: of those that reach the threshold only the last stays. */
+static int32_t exclude_top_choices(token *tokens, int32_t count, double threshold) {
+    int32_t choices = 0;
+    while (choices < count && tokens[choices].p >= threshold) {
+        choices++;
+    }
+    if (choices > 1) {
+        memmove(tokens, tokens + choices - 1, (size_t)(count - choices + 1) * sizeof *tokens);
+        count -= choices - 1;
+    }
+    return count;
+}
+
+/* llama.cpp's dynamic temperature (pull request 4972). */
+static double temperature_of(const sl_sampler *s, const token *tokens, int32_t count, double entropy) {
+    const double t = (double)s->temperature, range = (double)s->dynamic_range;
+    int32_t finite = 0;
+    while (finite < count && tokens[finite].logit > -INFINITY) {
+        finite++;
+    }
+    if (range == 0 || finite < 2) {
+        return t;
+    }
+    const double low = t > range ? t - range : 0;
+    return fmax(1e-4, low + (t + range - low) * pow(entropy / log(finite), (double)s->dynamic_exponent));
+}
+
+/* tokens[count] are sorted, before and after; returns how many are left. */
+static int32_t run_stage(const sl_sampler *s, int stage, double random, token *tokens, int32_t count,
+                         double *temperature) {
+    const double entropy = normalize(tokens, count, *temperature);
+    switch (stage) {
+    case SL_STAGE_TOP_N_SIGMA:
+        return s->top_n_sigma > 0 ? keep_top_n_sigma(tokens, count, (double)s->top_n_sigma) : count;
+    case SL_STAGE_TOP_K:
+        return s->top_k > 0 && s->top_k < count ? s->top_k : count;
+    case SL_STAGE_TYPICAL_P:
+        return s->typical_p > 0 && s->typical_p < 1
+                   ? keep_typical(tokens, count, entropy, (double)s->typical_p)
+                   : count;
+    case SL_STAGE_TOP_P:
+        return s->top_p < 1 ? keep_top_p(tokens, count, (double)s->top_p) : count;
+    case SL_STAGE_MIN_P:
+        while (tokens[count - 1].p < (double)s->min_p * tokens[0].p) {
+            count--;
+        }
+        return count;
+    case SL_STAGE_XTC:
+        return random < (double)s->xtc_probability
+                   ? exclude_top_choices(tokens, count, (double)s->xtc_threshold)
+                   : count;
+    default:
+        *temperature = temperature_of(s, tokens, count, entropy);
+        return count;
+    }
 }
 
 static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
     const sl_step_output *output = &c->outputs[index];
     const sl_sampler *sampler = &output->sampler;
     int32_t count = op_of(c)->u.sample.vocabulary;
+    bool numbers = true;
     for (int32_t id = 0; id < count; id++) {
-        const float logit = adjusted(c, output, id, (float)in_at(c, 0, index, id));
+        const float given = (float)in_at(c, 0, index, id), logit = adjusted(c, output, id, given);
+        numbers = numbers && !isnan(given);
         tokens[id] = (token){.logit = (double)logit, .id = id};
     }
+    if (!numbers) {
+        return -1;
+    }
     qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
+    if (!isfinite(tokens[0].logit)) {
+        return -1;
+    }
     if (sampler->temperature == 0) {
         return tokens[0].id;
     }
-    double total = 0, sum = 0;
-    count = sampler->top_k > 0 && sampler->top_k < count ? sampler->top_k : count;
-    for (int32_t i = 0; i < count; i++) {
-        tokens[i].p = exp((tokens[i].logit - tokens[0].logit) / (double)sampler->temperature);
-    }
-    if (sampler->typical_p > 0 && sampler->typical_p < 1) {
-        count = keep_typical(tokens, count, (double)sampler->typical_p);
-        qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
-    }
-    for (int32_t i = 0; i < count; i++) {
-        total += tokens[i].p;
-    }
-    for (int32_t i = 0; i < count && sampler->top_p < 1; i++) {
-        sum += tokens[i].p / total;
-        if (sum >= (double)sampler->top_p) {
-            count = i + 1;
-        }
-    }
-    while (count > 1 && tokens[count - 1].p < (double)sampler->min_p * tokens[0].p) {
-        count--;
-    }
-    total = 0;
-    for (int32_t i = 0; i < count; i++) {
-        total += tokens[i].p;
-    }
-    qsort(tokens, (size_t)count, sizeof *tokens, by_id);
+    double temperature = 1, sum = 0;
     uint32_t random[4];
     philox((const uint32_t[]){sampler->counter, 0, 0, 0},
            (const uint32_t[]){sampler->seed_low, sampler->seed_high}, random);
+    for (int32_t i = 0; i < SL_SAMPLER_STAGES && sampler->order[i] != SL_STAGE_END; i++) {
+        count = run_stage(sampler, sampler->order[i], (double)(random[1] >> 8) / 16777216.0, tokens, count,
+                          &temperature);
+    }
+    normalize(tokens, count, temperature);
+    qsort(tokens, (size_t)count, sizeof *tokens, by_id);
     const double target = (double)(random[0] >> 8) / 16777216.0;
-    sum = 0;
     for (int32_t i = 0; i < count; i++) {
-        sum += tokens[i].p / total;
+        sum += tokens[i].p;
         if (sum > target) {
             return tokens[i].id;
         }
@@ -694,7 +778,7 @@ static void check_sample(const kt_case *c, const kt_result *result, error_sum *s
         for (int32_t i = 0; i < c->span_rows[s]; i++, row++) {
             sum->wrong = sum->wrong || chosen[row] != sample(c, row, tokens);
         }
-        sum->wrong = sum->wrong || result->last_tokens[s] != chosen[row - 1];
+        sum->wrong = sum->wrong || result->last_tokens[s] != (chosen[row - 1] < 0 ? 0 : chosen[row - 1]);
     }
     free(tokens);
 }

@@ -1,8 +1,7 @@
 /* The sampler, for one tier: included once by its sample.c, after its simd.h. What it does and why is in
- * plain/sample.c; this one computes all probabilities at once and then looks only at vectors that hold a
- * candidate. Class "f32/series": probabilities are vf_exp's; sums are double, in order of id over all
- * candidates, from the best on over what top-k keeps, and over what typical-p and top-p keep in the order in
- * which it is taken. */
+ * plain/sample.c; this one keeps the candidates that are left together, in order of id, so that a stage costs
+ * as much as the one before it left. Class "f32/series": probabilities are vf_exp's; sums are double, in
+ * order of id, but over what typical-p and top-p keep in the order in which it is taken. */
 #ifndef SL_BACKEND_CPU_SIMD_SAMPLE_H
 #define SL_BACKEND_CPU_SIMD_SAMPLE_H
 
@@ -25,20 +24,24 @@ static int32_t whole_vectors(int32_t count) {
 SL_TIER_WORKSPACE(sample) {
     (void)kernel;
     const uint64_t padded = (uint64_t)query->op->u.sample.vocabulary + VN;
-    return sl_cpu_scratch_bytes(query, padded * (3 * sizeof(float) + sizeof(int32_t)));
+    return sl_cpu_scratch_bytes(query, padded * (3 * sizeof(float) + 2 * sizeof(int32_t)));
 }
 
 /* What a heap has on top. */
 typedef enum heap_order { BEST_FIRST, WORST_FIRST, NEAREST_FIRST } heap_order;
 
-/* The candidates of one output; arrays are padded to whole vectors with candidates that are never chosen. */
+/* The candidates of one output that are left, in order of id; arrays are padded to whole vectors with
+ * candidates that are never chosen. Elsewhere a candidate is its place here. */
 typedef struct candidates {
-    float *logits;        /* adjusted; NaN counts as -infinity */
-    float *probabilities; /* relative to the likeliest's */
+    float *logits;        /* adjusted */
+    float *probabilities; /* relative to the likeliest's, where `weighed` */
     float *distances;     /* of the logit over the temperature from what it is expected to be */
-    int32_t *heap;        /* ids */
+    int32_t *ids;
+    int32_t *heap;
     int32_t count, heap_count;
     heap_order order;
+    float largest, temperature;
+    bool weighed;
 } candidates;
 
 static bool is_better(const candidates *c, int32_t a, int32_t b) {
@@ -88,8 +91,94 @@ static int32_t pop(candidates *c) {
     return top;
 }
 
-/* Leaves the `most` best in the heap's array, the best first. */
-static void find_best(candidates *c, int32_t most) {
+/* ---- what is left ---- */
+
+/* Keeps those of the vector at `i` whose bit is set, behind the first `kept`; returns how many there are
+ * then.
+ */
+static int32_t keep_bits(candidates *c, int32_t i, unsigned bits, int32_t kept) {
+    for (; bits; bits &= bits - 1) {
+        const int32_t at = i + __builtin_ctz(bits);
+        if (at < c->count) {
+            c->logits[kept] = c->logits[at];
+            c->ids[kept++] = c->ids[at];
+        }
+    }
+    return kept;
+}
+
+static void end_keeping(candidates *c, int32_t kept) {
+    c->count = kept;
+    for (int32_t i = kept; i < whole_vectors(kept); i++) {
+        c->logits[i] = -INFINITY;
+    }
+    c->weighed = false;
+}
+
+/* Those with a larger logit, and of those with this one the places up to `last`. */
+static void keep_from(candidates *c, float logit, int32_t last) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < c->count; i += VN) {
+        const vf x = vf_load(c->logits + i);
+        unsigned bits = vf_greater(x, vf_set1(logit));
+        unsigned ties = ~vf_greater(vf_set1(logit), x) & ~bits & ((1u << VN) - 1);
+        for (; ties; ties &= ties - 1) {
+            const unsigned lowest = ties & (~ties + 1);
+            bits |= i + __builtin_ctz(ties) <= last ? lowest : 0;
+        }
+        kept = keep_bits(c, i, bits, kept);
+    }
+    end_keeping(c, kept);
+}
+
+/* Those with a distance above 0. */
+static void keep_marked(candidates *c) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < c->count; i += VN) {
+        kept = keep_bits(c, i, vf_greater(vf_load(c->distances + i), vf_set1(0)), kept);
+    }
+    end_keeping(c, kept);
+    c->largest = -INFINITY;
+    for (int32_t i = 0; i < kept; i++) {
+        c->largest = fmaxf(c->largest, c->logits[i]);
+    }
+}
+
+/* Makes the probabilities, if they are not there, and returns their sum. */
+static double weigh(candidates *c) {
+    const vf largest = vf_set1(c->largest), temperature = vf_set1(c->temperature);
+    double total = 0;
+    for (int32_t i = 0; i < whole_vectors(c->count) && !c->weighed; i += VN) {
+        const vf x = vf_div(vf_sub(vf_load(c->logits + i), largest), temperature);
+        vf_store(c->probabilities + i, vf_exp(x));
+    }
+    c->weighed = true;
+    for (int32_t i = 0; i < c->count; i++) {
+        total += c->probabilities[i];
+    }
+    return total;
+}
+
+static float scaled(const candidates *c, int32_t i) {
+    return (c->logits[i] - c->largest) / c->temperature;
+}
+
+/* Of what was weighed: what a logit over the temperature, less the largest, is expected to be. */
+static double expect(const candidates *c, double total) {
+    double moment = 0;
+    for (int32_t i = 0; i < c->count; i++) {
+        const float p = c->probabilities[i];
+        moment += p > 0 ? (double)p * scaled(c, i) : 0;
+    }
+    return moment / total;
+}
+
+/* ---- stages ---- */
+
+static void keep_best(candidates *c, int32_t most) {
+    if (most >= c->count) {
+        return;
+    }
     c->order = WORST_FIRST;
     for (c->heap_count = 0; c->heap_count < most; c->heap_count++) {
         c->heap[c->heap_count] = c->heap_count;
@@ -98,16 +187,14 @@ static void find_best(candidates *c, int32_t most) {
     for (int32_t i = most / VN * VN; i < c->count; i += VN) {
         unsigned better = vf_greater(vf_load(c->logits + i), vf_set1(c->logits[c->heap[0]]));
         for (; better; better &= better - 1) {
-            const int32_t id = i + __builtin_ctz(better);
-            if (id >= most && c->logits[id] > c->logits[c->heap[0]]) {
-                c->heap[0] = id;
+            const int32_t at = i + __builtin_ctz(better);
+            if (at >= most && c->logits[at] > c->logits[c->heap[0]]) {
+                c->heap[0] = at;
                 sift_down(c, 0);
             }
         }
     }
-    while (c->heap_count > 0) {
-        pop(c);
-    }
+    keep_from(c, c->logits[c->heap[0]], c->heap[0]);
 }
 
 /* Heaps those that can be among the likeliest whose sum reaches `part` of the total: the rest, each below
@@ -128,114 +215,134 @@ static void heap_likely(candidates *c, double part, double total) {
     make_heap(c);
 }
 
-/* The worst candidate that top-k and top-p leave, or SL_NONE when they leave all. */
-static int32_t find_cut(candidates *c, const sl_sampler *sampler) {
-    const bool by_count = sampler->top_k > 0 && sampler->top_k < c->count;
-    const bool by_sum = sampler->top_p < 1.0f;
-    const int32_t most = by_count ? sampler->top_k : c->count;
-    double total = 0, sum = 0;
-    int32_t cut = SL_NONE;
-    if (!by_count && !by_sum) {
-        return SL_NONE;
+static void keep_likely(candidates *c, double part) {
+    const double total = weigh(c);
+    int32_t last = c->count - 1;
+    double sum = 0;
+    heap_likely(c, part, total);
+    while (c->heap_count > 0 && (sum < part * total || sum == 0)) {
+        last = pop(c);
+        sum += c->probabilities[last];
     }
-    if (by_count) {
-        find_best(c, most);
-        cut = c->heap[most - 1];
-    }
-    for (int32_t i = 0; i < most && by_sum; i++) {
-        total += c->probabilities[by_count ? c->heap[i] : i];
-    }
-    if (by_sum && !by_count) {
-        heap_likely(c, (double)sampler->top_p, total);
-    }
-    for (int32_t i = 0; by_sum && i < most && (by_count || c->heap_count > 0); i++) {
-        cut = by_count ? c->heap[i] : pop(c);
-        sum += c->probabilities[cut];
-        if (sum >= (double)sampler->top_p * total) {
-            break;
-        }
-    }
-    return cut;
+    keep_from(c, c->logits[last], last);
 }
 
-/* Leaves the nearest of what top-k leaves, and drops all else: its probability is then 0, its logit
- * -infinity. Returns the largest probability left. */
-static float keep_typical(candidates *c, const sl_sampler *sampler, float largest) {
-    int32_t most = 0;
-    double total = 0, moment = 0, sum = 0;
-    if (sampler->top_k > 0 && sampler->top_k < c->count) {
-        most = sampler->top_k;
-        find_best(c, most);
-    } else {
-        for (int32_t id = 0; id < c->count; id++) {
-            c->heap[most] = id;
-            most += c->probabilities[id] > 0;
-        }
+static void keep_typical(candidates *c, double part) {
+    const double total = weigh(c);
+    const float expected = (float)expect(c, total);
+    double sum = 0;
+    c->heap_count = 0;
+    for (int32_t i = 0; i < c->count; i++) {
+        c->distances[i] = fabsf(scaled(c, i) - expected);
+        c->heap[c->heap_count] = i;
+        c->heap_count += c->probabilities[i] > 0;
     }
-    for (int32_t i = 0; i < most; i++) {
-        const int32_t id = c->heap[i];
-        const float p = c->probabilities[id], x = (c->logits[id] - largest) / sampler->temperature;
-        c->distances[id] = x;
-        total += p;
-        moment += p > 0 ? (double)p * x : 0;
-    }
-    const float expected = (float)(moment / total);
-    for (int32_t i = 0; i < most; i++) {
-        c->distances[c->heap[i]] = fabsf(c->distances[c->heap[i]] - expected);
-    }
+    const int32_t most = c->heap_count;
     c->order = NEAREST_FIRST;
-    c->heap_count = most;
     make_heap(c);
     do {
         sum += c->probabilities[pop(c)];
-    } while (sum < (double)sampler->typical_p * total && c->heap_count > 0);
+    } while (sum < part * total && c->heap_count > 0);
     /* The heap has those that stay behind its end; from here on a distance says whether one stays. */
-    float likeliest = 0;
-    for (int32_t id = 0; id < c->count; id++) {
-        c->distances[id] = 0;
+    for (int32_t i = 0; i < whole_vectors(c->count); i++) {
+        c->distances[i] = 0;
     }
     for (int32_t i = c->heap_count; i < most; i++) {
         c->distances[c->heap[i]] = 1;
-        likeliest = fmaxf(likeliest, c->probabilities[c->heap[i]]);
     }
-    for (int32_t id = 0; id < c->count; id++) {
-        const bool left = c->distances[id] > 0;
-        c->probabilities[id] = left ? c->probabilities[id] : 0.0f;
-        c->logits[id] = left ? c->logits[id] : -INFINITY;
-    }
-    return likeliest;
+    keep_marked(c);
 }
 
-/* Adds the probabilities of what is left, in order of id, until they exceed `target`; *last is the id that
- * did it, or the last one. */
-static double add_left(const candidates *c, float least, int32_t cut, double target, int32_t *last) {
-    const vf floor = vf_set1(cut == SL_NONE ? -INFINITY : c->logits[cut]);
-    double sum = 0;
-    for (int32_t i = 0; i < c->count; i += VN) {
-        unsigned left = ~vf_greater(floor, vf_load(c->logits + i)) & ((1u << VN) - 1);
-        for (; left; left &= left - 1) {
-            const int32_t id = i + __builtin_ctz(left);
-            const float p = id < c->count ? c->probabilities[id] : 0.0f;
-            if (p > 0 && p >= least && (cut == SL_NONE || id == cut || is_better(c, id, cut))) {
-                *last = id;
-                sum += p;
-                if (sum > target) {
-                    return sum;
-                }
-            }
+static void keep_near_the_top(candidates *c, double deviations) {
+    double sum = 0, squares = 0;
+    int32_t finite = 0;
+    for (int32_t i = 0; i < c->count; i++) {
+        const bool counts = c->logits[i] > -INFINITY;
+        sum += counts ? (double)c->logits[i] : 0;
+        finite += counts;
+    }
+    for (int32_t i = 0; i < c->count; i++) {
+        const double away = c->logits[i] > -INFINITY ? (double)c->logits[i] - sum / finite : 0;
+        squares += away * away;
+    }
+    keep_from(c, (float)((double)c->largest - deviations * sqrt(squares / finite)), INT32_MAX);
+}
+
+static void exclude_top_choices(candidates *c, const sl_sampler *s) {
+    int32_t last = SL_NONE, choices = 0;
+    if (!(sl_random_uniform(s, SL_RANDOM_XTC) < s->xtc_probability)) {
+        return;
+    }
+    const double least = (double)s->xtc_threshold * weigh(c);
+    for (int32_t i = 0; i < c->count; i++) {
+        if (c->logits[i] > -INFINITY && (double)c->probabilities[i] >= least) {
+            last = last == SL_NONE || !is_better(c, i, last) ? i : last;
+            choices++;
         }
     }
-    return sum;
+    if (choices > 1) {
+        for (int32_t i = 0; i < whole_vectors(c->count); i++) {
+            c->distances[i] = i < c->count && (i == last || !is_better(c, i, last)) ? 1.0f : 0.0f;
+        }
+        keep_marked(c);
+    }
 }
 
-/* Copies the logits, NaN as -infinity, adjusted; the likeliest's id. */
+static float find_temperature(candidates *c, const sl_sampler *s) {
+    int32_t finite = 0;
+    for (int32_t i = 0; i < c->count && s->dynamic_range > 0; i++) {
+        finite += c->logits[i] > -INFINITY;
+    }
+    if (finite < 2) {
+        return s->temperature;
+    }
+    const double total = weigh(c);
+    const double low = fmax(0, (double)s->temperature - (double)s->dynamic_range);
+    const double high = (double)s->temperature + (double)s->dynamic_range;
+    const double entropy = fmax(0, log(total) - expect(c, total)) / log(finite);
+    const double found = low + (high - low) * pow(entropy, (double)s->dynamic_exponent);
+    return fmaxf(SL_LEAST_TEMPERATURE, (float)found);
+}
+
+static void run_stage(candidates *c, const sl_sampler *s, sl_sampler_stage stage) {
+    if (stage == SL_STAGE_TOP_N_SIGMA && s->top_n_sigma > 0) {
+        keep_near_the_top(c, (double)s->top_n_sigma);
+    } else if (stage == SL_STAGE_TOP_K && s->top_k > 0) {
+        keep_best(c, s->top_k);
+    } else if (stage == SL_STAGE_TYPICAL_P && s->typical_p > 0 && s->typical_p < 1) {
+        keep_typical(c, (double)s->typical_p);
+    } else if (stage == SL_STAGE_TOP_P && s->top_p < 1) {
+        keep_likely(c, (double)s->top_p);
+    } else if (stage == SL_STAGE_MIN_P && s->min_p > 0) {
+        keep_from(c, c->largest + c->temperature * logf(s->min_p), INT32_MAX);
+    } else if (stage == SL_STAGE_XTC && s->xtc_probability > 0) {
+        exclude_top_choices(c, s);
+    } else if (stage == SL_STAGE_TEMPERATURE) {
+        c->temperature = find_temperature(c, s);
+        c->weighed = false;
+    }
+}
+
+static int32_t draw(candidates *c, const sl_sampler *s) {
+    const double target = (double)sl_random_uniform(s, SL_RANDOM_DRAW) * weigh(c);
+    double sum = 0;
+    int32_t chosen = 0;
+    for (int32_t i = 0; i < c->count && sum <= target; i++) {
+        const float p = c->probabilities[i];
+        chosen = p > 0 ? i : chosen;
+        sum += p;
+    }
+    return c->ids[chosen];
+}
+
+/* Copies the logits, adjusted; the place of the likeliest. */
 static int32_t prepare(const sl_cpu_context *context, const sl_step_output *output, const float *logits,
                        candidates *c) {
-    const vf lowest = vf_set1(-INFINITY);
+    const vf lowest = vf_set1(-INFINITY), none = vf_set1(INFINITY);
     const int32_t padded = whole_vectors(c->count);
     for (int32_t i = 0; i < padded; i += VN) {
-        const vf x = vf_select(vf_load_part(logits + i, c->count - i), 0, c->count - i, lowest);
-        vf_store(c->logits + i, vf_max(x, lowest)); /* a NaN gives the second */
+        const vf x = vf_load_part(logits + i, c->count - i);
+        vf_store(c->logits + i, vf_select(vf_min(x, none), 0, c->count - i, lowest)); /* NaN: the second */
     }
     const sl_adjustment *adjustments = sl_output_adjustments(context->header, context->table_changes, output);
     for (int32_t i = 0; i < output->adjustment_count; i++) {
@@ -248,9 +355,9 @@ static int32_t prepare(const sl_cpu_context *context, const sl_step_output *outp
     for (int32_t i = 0; i < padded; i += VN) {
         top = vf_max(vf_load(c->logits + i), top);
     }
-    const float largest = vf_largest(top);
+    c->largest = vf_largest(top);
     for (int32_t i = 0; i < c->count; i++) {
-        if (c->logits[i] == largest) {
+        if (c->logits[i] == c->largest) {
             return i;
         }
     }
@@ -259,27 +366,23 @@ static int32_t prepare(const sl_cpu_context *context, const sl_step_output *outp
 
 static int32_t sample(const sl_cpu_context *context, const sl_step_output *output, const float *logits,
                       candidates *c) {
-    sl_sampler s = output->sampler;
+    const sl_sampler *s = &output->sampler;
     const int32_t best = prepare(context, output, logits, c);
-    if (!(s.temperature > 0) || !isfinite(c->logits[best])) {
+    if (!isfinite(c->largest)) {
+        return SL_NO_TOKEN;
+    }
+    if (!(s->temperature > 0)) {
         return best;
     }
-    const vf largest = vf_set1(c->logits[best]), temperature = vf_set1(s.temperature);
-    for (int32_t i = 0; i < whole_vectors(c->count); i += VN) {
-        const vf x = vf_div(vf_sub(vf_load(c->logits + i), largest), temperature);
-        vf_store(c->probabilities + i, vf_exp(x));
+    for (int32_t i = 0; i < c->count; i++) {
+        c->ids[i] = i;
     }
-    float least = s.min_p;
-    if (s.typical_p > 0 && s.typical_p < 1) {
-        least *= keep_typical(c, &s, c->logits[best]);
-        s.top_k = 0; /* done */
+    c->temperature = 1;
+    c->weighed = false;
+    for (int32_t i = 0; i < SL_SAMPLER_STAGES && s->order[i] != SL_STAGE_END; i++) {
+        run_stage(c, s, (sl_sampler_stage)s->order[i]);
     }
-    const int32_t cut = find_cut(c, &s);
-    int32_t chosen = 0;
-    const double total = add_left(c, least, cut, INFINITY, &chosen);
-    chosen = 0;
-    add_left(c, least, cut, (double)sl_random_uniform(&s) * total, &chosen);
-    return chosen;
+    return draw(c, s);
 }
 
 /* Of several outputs of one sequence the last one's token is kept. */
@@ -293,16 +396,19 @@ static bool is_last_of_slot(const sl_cpu_context *context, int32_t index) {
 }
 
 SL_TIER_RUN(sample) {
-    candidates c = {.count = op->op->u.sample.vocabulary, .logits = sl_cpu_scratch(op, thread, threads)};
-    c.probabilities = c.logits + whole_vectors(c.count);
-    c.distances = c.probabilities + whole_vectors(c.count);
-    c.heap = (int32_t *)(void *)(c.distances + whole_vectors(c.count));
+    candidates c = {.logits = sl_cpu_scratch(op, thread, threads)};
+    const int32_t vocabulary = op->op->u.sample.vocabulary, padded = whole_vectors(vocabulary);
+    c.probabilities = c.logits + padded;
+    c.distances = c.probabilities + padded;
+    c.ids = (int32_t *)(void *)(c.distances + padded);
+    c.heap = c.ids + padded;
     for (int32_t i = sl_cpu_take(op, 0, 1); i < context->counts[SL_ROWS_OUTPUT]; i = sl_cpu_take(op, 0, 1)) {
         const sl_step_output *output = &context->outputs[i];
+        c.count = vocabulary;
         const int32_t token = sample(context, output, sl_cpu_f32(&op->in[0], i), &c);
         *sl_cpu_i32(&op->out[0], i) = token;
         if (output->slot >= 0 && is_last_of_slot(context, i)) {
-            context->last_tokens[output->slot] = token;
+            context->last_tokens[output->slot] = token == SL_NO_TOKEN ? 0 : token;
         }
     }
 }

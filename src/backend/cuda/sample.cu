@@ -5,9 +5,10 @@
  * depend on the order in which threads add. top-k and top-p need no sorted list: the logit of the worst
  * candidate that is left is found by its bits, eight at a time, from counts (top-k) or sums (top-p) of the
  * candidates above. The same search among the largest candidate of every thread gives a bound first, which
- * spares most candidates the rest. Among equal logits the lower ids are left. typical-p is the same search
- * with the distance from the expected logit as a key; what it does not leave loses its key, as equally
- * distant candidates need not be alike in what comes after. The draw walks the candidates in order of id. */
+ * spares most candidates the rest. Among equal logits the lower ids are left. The other stages that few ask
+ * for (typical-p, XTC, top-n-sigma, a dynamic temperature) take the keys of what they do not leave; typical-p
+ * is the same search with the distance from the expected logit as a key. The draw walks the candidates in
+ * order of id. */
 #include "backend/cuda/device.cuh"
 #include "program/adjustment.h"
 #include "program/random.h"
@@ -28,7 +29,8 @@ typedef struct sampling {
     uint32_t *keys;       /* of the block's part, adjusted; 0: no candidate any more */
     int32_t first, count; /* the part */
     int32_t vocabulary;
-    float largest;         /* of all */
+    float largest;         /* of what is left */
+    float temperature;     /* 1 before that stage */
     float expected;        /* with typical-p: what the logit over the temperature, less the largest, is */
     uint32_t thread_key;   /* of one of the thread's own candidates, the first of a search; 0: it has none */
     uint32_t rank, blocks; /* in the cluster */
@@ -85,7 +87,7 @@ static __device__ __forceinline__ float logit_of(uint32_t key) {
 }
 
 static __device__ __forceinline__ float scaled(const sampling &s, float logit) {
-    return (logit - s.largest) / s.sampler->temperature;
+    return (logit - s.largest) / s.temperature;
 }
 
 static __device__ __forceinline__ float probability(const sampling &s, float logit) {
@@ -109,10 +111,6 @@ static __device__ __forceinline__ bool is_inside(const cut &limit, uint32_t key,
     return key > limit.key || (key == limit.key && tie < limit.ties);
 }
 
-static __device__ __forceinline__ float number_of(float logit) {
-    return logit == logit ? logit : -INFINITY; /* NaN counts as -infinity */
-}
-
 typedef struct candidate {
     float logit;
     int32_t id; /* -1: none */
@@ -132,7 +130,8 @@ static __device__ candidate read_part(const float *from, int32_t first, int32_t 
 #pragma unroll 8
     for (int32_t i = (int32_t)threadIdx.x; i < quads; i += THREADS) {
         float4 quad = ((const float4 *)(const void *)from)[i];
-        quad = make_float4(number_of(quad.x), number_of(quad.y), number_of(quad.z), number_of(quad.w));
+        quad = make_float4(sl_number_logit(quad.x), sl_number_logit(quad.y), sl_number_logit(quad.z),
+                           sl_number_logit(quad.w));
         keep_better(&best, quad.x, first + 4 * i);
         keep_better(&best, quad.y, first + 4 * i + 1);
         keep_better(&best, quad.z, first + 4 * i + 2);
@@ -143,7 +142,7 @@ static __device__ candidate read_part(const float *from, int32_t first, int32_t 
         }
     }
     for (int32_t i = 4 * quads + (int32_t)threadIdx.x; i < count; i += THREADS) {
-        const float logit = number_of(from[i]);
+        const float logit = sl_number_logit(from[i]);
         keep_better(&best, logit, first + i);
         if (to) {
             to[i] = order_key(logit);
@@ -172,10 +171,8 @@ static __device__ candidate adjust(const sl_cuda_context &context, const sl_step
     return best;
 }
 
-/* The candidate with the largest logit, the lowest id in a tie; the same in all threads of the cluster. */
-static __device__ candidate find_best(sampling *s, const candidate &mine, shared_memory *shared) {
-    unsigned long long best =
-        mine.id < 0 ? 0 : (unsigned long long)order_key(mine.logit) << 32 | (0xffffffffu - (uint32_t)mine.id);
+/* The largest of all threads' numbers; the same in all threads of the cluster. */
+static __device__ unsigned long long find_most(sampling *s, unsigned long long best, shared_memory *shared) {
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         const unsigned long long other = __shfl_xor_sync(SL_FULL_WARP, best, distance);
         best = other > best ? other : best;
@@ -197,6 +194,14 @@ static __device__ candidate find_best(sampling *s, const candidate &mine, shared
         const unsigned long long other = *sl_of_block(exchange, rank);
         best = other > best ? other : best;
     }
+    return best;
+}
+
+/* The candidate with the largest logit, the lowest id in a tie; the same in all threads of the cluster. */
+static __device__ candidate find_best(sampling *s, const candidate &mine, shared_memory *shared) {
+    const unsigned long long own =
+        mine.id < 0 ? 0 : (unsigned long long)order_key(mine.logit) << 32 | (0xffffffffu - (uint32_t)mine.id);
+    const unsigned long long best = find_most(s, own, shared);
     return {logit_of((uint32_t)(best >> 32)), (int32_t)(0xffffffffu - (uint32_t)best)};
 }
 
@@ -340,6 +345,9 @@ static __device__ search find_end(sampling *s, uint32_t floor, bool by_mass, mas
 static __device__ cut find_cut(sampling *s, const cut &within, bool by_mass, mass target,
                                shared_memory *shared) {
     const search all = find_end<false>(s, within.key, by_mass, target, shared);
+    if (!all.reached) {
+        return within;
+    }
     const mass tie_mass = by_mass ? to_mass(probability(*s, logit_of(all.prefix))) : 1;
     const mass needed = target > all.above ? target - all.above : 1;
     const mass ties = tie_mass > 0 ? (needed + tie_mass - 1) / tie_mass : 0xffffffffull;
@@ -395,46 +403,61 @@ static __device__ uint32_t ties_before(sampling *s, const cut &limit, int32_t fi
     return (uint32_t)sum_threads(s, mine, &total, shared);
 }
 
-/* What candidate i weighs if it is inside the cut and at least `least` as likely as the likeliest. */
-static __device__ __forceinline__ mass left_mass(const sampling &s, const cut &limit, int32_t i, float least,
+/* What candidate i weighs if it is inside the cut. */
+static __device__ __forceinline__ mass left_mass(const sampling &s, const cut &limit, int32_t i,
                                                  uint32_t *tie) {
     const uint32_t key = s.keys[i];
     const bool inside = is_inside(limit, key, *tie);
     *tie += key == limit.key && limit.ties != 0xffffffffu;
-    if (!inside) {
-        return 0;
-    }
-    const float p = probability(s, logit_of(key));
-    return p >= least ? to_mass(p) : 0;
+    return inside ? to_mass(probability(s, logit_of(key))) : 0;
 }
 
 /* The thread's own sum; tie: as ties_before. */
-static __device__ mass sum_part(const sampling &s, const cut &limit, float least, uint32_t tie) {
+static __device__ mass sum_part(const sampling &s, const cut &limit, uint32_t tie) {
     int32_t first, last;
     my_part(s.count, &first, &last);
     mass mine = 0;
     for (int32_t i = first; i < last; i++) {
-        mine += left_mass(s, limit, i, least, &tie);
+        mine += left_mass(s, limit, i, &tie);
     }
     return mine;
 }
 
-/* ---- typical-p ---- */
+/* ---- stages that few ask for ---- */
 
-/* Takes the keys of what is outside the cut, and finds the expected logit and the sum of what is inside. tie:
- * as ties_before. */
-static __device__ mass expect(sampling *s, const cut &limit, uint32_t tie, shared_memory *shared) {
+/* Takes the keys of what is outside the cut. tie: as ties_before. */
+static __device__ void drop_outside(sampling *s, const cut &limit, uint32_t tie) {
     int32_t first, last;
     my_part(s->count, &first, &last);
-    mass mine = 0, moment = 0, total, moments;
     for (int32_t i = first; i < last; i++) {
         const uint32_t key = s->keys[i];
         const bool inside = is_inside(limit, key, tie);
         tie += key == limit.key && limit.ties != 0xffffffffu;
-        const float x = scaled(*s, logit_of(key)), p = expf(x);
-        mine += inside ? to_mass(p) : 0;
-        moment += inside && p > 0 ? to_mass(-x * p) : 0; /* at most 1 / e */
         s->keys[i] = inside ? key : 0;
+    }
+}
+
+/* Has the thread's own finite candidates a key? How many have, in the whole cluster. */
+static __device__ mass count_left(sampling *s, shared_memory *shared) {
+    int32_t first, last;
+    mass mine = 0, total;
+    my_part(s->count, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        mine += s->keys[i] > order_key(-INFINITY);
+    }
+    sum_threads(s, mine, &total, shared);
+    return total;
+}
+
+/* Finds the expected logit and the sum of what has a key. */
+static __device__ mass expect(sampling *s, shared_memory *shared) {
+    int32_t first, last;
+    my_part(s->count, &first, &last);
+    mass mine = 0, moment = 0, total, moments;
+    for (int32_t i = first; i < last; i++) {
+        const float x = scaled(*s, logit_of(s->keys[i])), p = s->keys[i] ? expf(x) : 0;
+        mine += to_mass(p);
+        moment += p > 0 ? to_mass(-x * p) : 0; /* at most 1 / e */
     }
     sum_threads(s, mine, &total, shared);
     sum_threads(s, moment, &moments, shared);
@@ -455,10 +478,9 @@ template <bool BY_DISTANCE> static __device__ uint32_t first_of_part(const sampl
     return found;
 }
 
-/* Takes the keys of all but those nearest to the expected logit among what is inside the cut. Returns the
- * largest probability left. */
-static __device__ float keep_typical(sampling *s, const cut &limit, uint32_t tie, shared_memory *shared) {
-    const mass total = expect(s, limit, tie, shared);
+/* Takes the keys of all but those nearest to the expected logit. */
+static __device__ void keep_typical(sampling *s, shared_memory *shared) {
+    const mass total = expect(s, shared);
     const mass target = (mass)((double)s->sampler->typical_p * (double)total);
     s->thread_key = first_of_part<true>(*s);
     const search end = find_end<true>(s, 1, true, target > 0 ? target : 1, shared);
@@ -478,40 +500,186 @@ static __device__ float keep_typical(sampling *s, const cut &limit, uint32_t tie
         before += key == end.prefix ? to_mass(probability(*s, logit_of(s->keys[i]))) : 0;
         s->keys[i] = left ? s->keys[i] : 0;
     }
+}
+
+/* XTC, when its number has come: of those that reach the threshold only the last by likelihood stays. */
+static __device__ void exclude_top_choices(sampling *s, shared_memory *shared) {
+    int32_t first, last;
+    mass mine = 0, total, choices;
+    my_part(s->count, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        mine += s->keys[i] ? to_mass(probability(*s, logit_of(s->keys[i]))) : 0;
+    }
+    sum_threads(s, mine, &total, shared);
+    const double least = (double)s->sampler->xtc_threshold * ((double)total / (double)PROBABILITY_ONE);
+    unsigned long long worst = 0; /* the complement of key and place, so that the largest is wanted */
+    mine = 0;
+    for (int32_t i = first; i < last; i++) {
+        const uint32_t key = s->keys[i];
+        if (key > order_key(-INFINITY) && (double)probability(*s, logit_of(key)) >= least) {
+            const uint32_t place = 0xffffffffu - (uint32_t)(s->first + i);
+            const unsigned long long own = ~((unsigned long long)key << 32 | place);
+            worst = own > worst ? own : worst;
+            mine++;
+        }
+    }
+    sum_threads(s, mine, &choices, shared);
+    worst = ~find_most(s, worst, shared);
+    const uint32_t kept_key = (uint32_t)(worst >> 32);
+    const int32_t kept = (int32_t)(0xffffffffu - (uint32_t)worst);
+    for (int32_t i = first; i < last && choices > 1; i++) {
+        const uint32_t key = s->keys[i];
+        s->keys[i] = key > kept_key || (key == kept_key && s->first + i < kept) ? 0 : key;
+    }
+}
+
+/* Sum over all threads of the cluster, in one order. */
+static __device__ double sum_numbers(sampling *s, double mine, shared_memory *shared) {
+    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
+        mine += __longlong_as_double((long long)__shfl_xor_sync(
+            SL_FULL_WARP, (unsigned long long)__double_as_longlong(mine), distance));
+    }
+    if (threadIdx.x % SL_WARP == 0) {
+        shared->best[threadIdx.x / SL_WARP] = (unsigned long long)__double_as_longlong(mine);
+    }
+    __syncthreads();
+    mass *exchange = &shared->exchange[s->turn++ % 2];
+    if (threadIdx.x == 0) {
+        double block = 0;
+        for (int w = 0; w < WARPS; w++) {
+            block += __longlong_as_double((long long)shared->best[w]);
+        }
+        *exchange = (mass)__double_as_longlong(block);
+    }
+    sl_cluster_sync();
+    double total = 0;
+    for (uint32_t rank = 0; rank < s->blocks; rank++) {
+        total += __longlong_as_double((long long)*sl_of_block(exchange, rank));
+    }
+    return total;
+}
+
+/* The least key within so many standard deviations of the largest logit. */
+static __device__ uint32_t least_near_the_top(sampling *s, shared_memory *shared) {
+    const double left = (double)count_left(s, shared);
+    int32_t first, last;
+    double sum = 0, squares = 0;
+    my_part(s->count, &first, &last);
+    for (int32_t i = first; i < last; i++) {
+        sum += s->keys[i] > order_key(-INFINITY) ? (double)logit_of(s->keys[i]) : 0;
+    }
+    const double mean = sum_numbers(s, sum, shared) / left;
+    for (int32_t i = first; i < last; i++) {
+        const double away = s->keys[i] > order_key(-INFINITY) ? (double)logit_of(s->keys[i]) - mean : 0;
+        squares += away * away;
+    }
+    const double deviation = sqrt(sum_numbers(s, squares, shared) / left);
+    return order_key((float)((double)s->largest - (double)s->sampler->top_n_sigma * deviation));
+}
+
+static __device__ float dynamic_temperature(sampling *s, shared_memory *shared) {
+    const double center = (double)s->sampler->temperature, range = (double)s->sampler->dynamic_range;
+    const mass left = count_left(s, shared);
+    if (left < 2) {
+        return s->sampler->temperature;
+    }
+    const double total = (double)expect(s, shared) / (double)PROBABILITY_ONE;
+    const double low = fmax(0.0, center - range);
+    const double entropy = fmax(0.0, log(total) - (double)s->expected) / log((double)left);
+    const double found = low + (center + range - low) * pow(entropy, (double)s->sampler->dynamic_exponent);
+    return fmaxf(SL_LEAST_TEMPERATURE, (float)found);
+}
+
+typedef struct narrowed {
+    cut limit;
+    float largest, temperature;
+    uint32_t thread_key, turn;
+} narrowed;
+
+/* A stage of those. What it leaves has keys, all else none. A function of its own, with a copy, so that it
+ * takes no registers from samplers without such stages. */
+static __device__ __noinline__ narrowed run_rare_stage(sampling own, sl_sampler_stage stage, cut limit,
+                                                       uint32_t tie, shared_memory *shared) {
+    sampling *s = &own;
+    drop_outside(s, limit, tie);
+    limit = {1, 0xffffffffu};
+    if (stage == SL_STAGE_TEMPERATURE) {
+        s->temperature = dynamic_temperature(s, shared);
+    } else if (stage == SL_STAGE_TOP_N_SIGMA) {
+        limit.key = least_near_the_top(s, shared);
+    } else if (stage == SL_STAGE_XTC) {
+        exclude_top_choices(s, shared);
+    } else {
+        keep_typical(s, shared);
+    }
     s->thread_key = first_of_part<false>(*s);
-    const candidate likeliest = {logit_of(s->thread_key), s->thread_key ? s->first + first : -1};
-    return probability(*s, find_best(s, likeliest, shared).logit);
+    const candidate likeliest = {logit_of(s->thread_key), s->thread_key ? s->first : -1};
+    s->largest = find_best(s, likeliest, shared).logit;
+    return {limit, s->largest, s->temperature, s->thread_key, s->turn};
+}
+
+static __device__ __forceinline__ bool is_rare(const sl_sampler &sampler, sl_sampler_stage stage) {
+    switch (stage) {
+    case SL_STAGE_TOP_N_SIGMA:
+        return sampler.top_n_sigma > 0;
+    case SL_STAGE_TYPICAL_P:
+        return sampler.typical_p > 0 && sampler.typical_p < 1.0f;
+    case SL_STAGE_XTC:
+        return sampler.xtc_probability > 0 &&
+               sl_random_uniform(&sampler, SL_RANDOM_XTC) < sampler.xtc_probability;
+    case SL_STAGE_TEMPERATURE:
+        return sampler.dynamic_range > 0;
+    default:
+        return false;
+    }
 }
 
 /* True in the one thread that has the drawn candidate; in thread 0 of the cluster when none is left: then the
  * best. */
-template <bool TYPICAL>
 static __device__ __forceinline__ bool draw(sampling *s, const candidate &best, int32_t *chosen,
                                             shared_memory *shared) {
     const sl_sampler *sampler = s->sampler;
     int32_t first, last;
     my_part(s->count, &first, &last);
-    cut limit = {0, 0xffffffffu}; /* all */
+    cut limit = {1, 0xffffffffu}; /* all */
+    uint32_t tie = 0;
     mass total;
-    if (sampler->top_k > 0 && sampler->top_k < s->vocabulary) {
-        limit = find_cut(s, limit, false, (mass)sampler->top_k, shared);
+#pragma unroll 1
+    for (int32_t slot = 0; slot < SL_SAMPLER_STAGES; slot++) {
+        const sl_sampler_stage stage = (sl_sampler_stage)sampler->order[slot];
+        if (stage == SL_STAGE_END) {
+            break;
+        }
+        const bool by_count = stage == SL_STAGE_TOP_K && sampler->top_k > 0 && sampler->top_k < s->vocabulary;
+        const bool by_mass = stage == SL_STAGE_TOP_P && sampler->top_p < 1.0f;
+        if (by_count || by_mass) {
+            mass target = (mass)sampler->top_k;
+            if (by_mass) {
+                sum_threads(s, sum_part(*s, limit, tie), &total, shared);
+                target = (mass)((double)sampler->top_p * (double)total);
+            }
+            limit = find_cut(s, limit, by_mass, target > 0 ? target : 1, shared);
+            tie = ties_before(s, limit, first, last, shared);
+        } else if (stage == SL_STAGE_MIN_P && sampler->min_p > 0) {
+            const uint32_t least = order_key(s->largest + s->temperature * logf(sampler->min_p));
+            if (least > limit.key) {
+                limit = {least, 0xffffffffu};
+            }
+        } else if (is_rare(*sampler, stage)) {
+            const narrowed left = run_rare_stage(*s, stage, limit, tie, shared);
+            limit = left.limit;
+            tie = 0;
+            s->largest = left.largest;
+            s->temperature = left.temperature;
+            s->thread_key = left.thread_key;
+            s->turn = left.turn;
+        } else if (stage == SL_STAGE_TEMPERATURE) {
+            s->temperature = sampler->temperature;
+        }
     }
-    uint32_t tie = ties_before(s, limit, first, last, shared);
-    float least = sampler->min_p;
-    if (TYPICAL) {
-        least *= keep_typical(s, limit, tie, shared);
-        limit = {1, 0xffffffffu}; /* all that have keys */
-        tie = 0;
-    }
-    if (sampler->top_p < 1.0f) {
-        sum_threads(s, sum_part(*s, limit, -1.0f, tie), &total, shared);
-        const mass target = (mass)((double)sampler->top_p * (double)total);
-        limit = find_cut(s, limit, true, target > 0 ? target : 1, shared);
-        tie = ties_before(s, limit, first, last, shared);
-    }
-    const mass mine = sum_part(*s, limit, least, tie);
+    const mass mine = sum_part(*s, limit, tie);
     mass sum = sum_threads(s, mine, &total, shared);
-    const mass random = sl_random_24(sampler->seed_low, sampler->seed_high, sampler->counter);
+    const mass random = sl_random_24(sampler, SL_RANDOM_DRAW);
     /* floor(random * total / 2^24); a whole sum is above it just when it is above the true quotient */
     const mass target = __umul64hi(random << 40, total);
     *chosen = best.id;
@@ -519,17 +687,10 @@ static __device__ __forceinline__ bool draw(sampling *s, const candidate &best, 
         return total == 0 && s->rank == 0 && threadIdx.x == 0;
     }
     for (int32_t i = first; i < last && sum <= target; i++) {
-        sum += left_mass(*s, limit, i, least, &tie);
+        sum += left_mass(*s, limit, i, &tie);
         *chosen = s->first + i;
     }
     return true;
-}
-
-/* The candidate where draw gives true, elsewhere -1. A function of its own, so that it takes no registers
- * from samplers without typical-p. */
-static __device__ __noinline__ int32_t draw_typical(sampling *s, candidate best, shared_memory *shared) {
-    int32_t chosen = best.id;
-    return draw<true>(s, best, &chosen, shared) ? chosen : -1;
 }
 
 /* By all threads: whether a later one of so many outputs has the slot too. Of several outputs of one sequence
@@ -543,7 +704,7 @@ static __device__ bool is_superseded(const sl_cuda_context &context, int32_t ind
     return __syncthreads_or(later) != 0;
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2) /* both find room in a processor of Hopper */
     sample_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ sample_args args) {
     extern __shared__ float4 memory[];
     __shared__ shared_memory shared;
@@ -560,7 +721,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (index >= outputs) { /* so do the others of the cluster */
         return;
     }
-    s.sampler = &output.sampler;
+    s.sampler = &context.outputs[index].sampler;
     s.vocabulary = args.vocabulary;
     s.first = min((int32_t)s.rank * args.part, args.vocabulary);
     s.count = min(args.part, args.vocabulary - s.first);
@@ -577,25 +738,19 @@ static __global__ void __launch_bounds__(THREADS)
         part[s.count + threadIdx.x] = 0; /* none: the last quad is read whole */
     }
     const candidate best = find_best(&s, mine, &shared);
-    int32_t token = best.id;
+    int32_t token = isfinite(best.logit) ? best.id : SL_NO_TOKEN;
     bool writes = s.rank == 0 && threadIdx.x == 0;
-    if (draws && isfinite(best.logit)) {
+    if (draws && token != SL_NO_TOKEN) {
         s.keys = part;
         s.largest = best.logit;
+        s.temperature = 1;
         s.thread_key = mine.id < 0 ? 0 : order_key(mine.logit);
-        if (output.sampler.typical_p > 0 && output.sampler.typical_p < 1.0f) {
-            sampling own = s; /* what is called has both in memory, the rest of this does not */
-            own.sampler = &context.outputs[index].sampler;
-            token = draw_typical(&own, best, &shared);
-            writes = token >= 0;
-        } else {
-            writes = draw<false>(&s, best, &token, &shared);
-        }
+        writes = draw(&s, best, &token, &shared);
     }
     if (writes) {
         *sl_i32(args.tokens, index) = token;
         if (output.slot >= 0 && !superseded) {
-            context.last_tokens[output.slot] = token;
+            context.last_tokens[output.slot] = max(token, 0);
         }
     }
     sl_cluster_sync(); /* others may still read this block's memory */

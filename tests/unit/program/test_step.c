@@ -76,7 +76,8 @@ static void fill(const sl_step_layout *layout, void *block) {
     sl_step_page_copies(layout, block)[1] = (sl_page_copy){0, 1, 3};
     sl_step_output *outputs = sl_step_outputs(layout, block);
     outputs[0] = (sl_step_output){.row = 2, .slot = 2, .adjustment_first = 3, .adjustment_count = 4};
-    outputs[0].sampler = (sl_sampler){.temperature = 1, .top_p = 1, .typical_p = 0.5f};
+    outputs[0].sampler =
+        (sl_sampler){.temperature = 1, .top_p = 1, .typical_p = 0.5f, .order = {SL_STAGE_TEMPERATURE}};
     outputs[1] = (sl_step_output){.row = 3, .slot = 0, .adjustment_first = 0, .adjustment_count = 3};
     for (int32_t i = 0; i < 7; i++) { /* tokens 1, 2, 3 and 1, 2, 3, 4 */
         sl_step_adjustments(layout, block)[i] = (sl_adjustment){1 + (i < 3 ? i : i - 3), -INFINITY, 1.5f, -1};
@@ -148,6 +149,11 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     RULE("output 1: token 1 is adjusted by -inf, 1.5, -inf", adjustments[0].after = -INFINITY)
     RULE("output 0: a sampler setting", outputs[0].sampler.typical_p = NAN)
     RULE("output 0: a sampler setting", outputs[0].sampler.temperature = NAN)
+    RULE("output 0: a sampler setting", outputs[0].sampler.xtc_threshold = NAN)
+    RULE("output 0: a sampler setting", outputs[0].sampler.top_n_sigma = -1)
+    RULE("output 0: a sampler setting", outputs[0].sampler.dynamic_range = NAN)
+    RULE("output 0: a sampler setting", outputs[0].sampler.order[1] = SL_STAGE_COUNT)
+    RULE("output 0: a sampler setting", outputs[0].sampler.order[1] = SL_STAGE_TEMPERATURE)
     return NULL;
 }
 
@@ -184,7 +190,7 @@ static void every_rule_is_checked(void **state) {
     sl_free(block);
     sl_program_free(&p);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rule, 51);
+    assert_int_equal(rule, 56);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /* The sampler of program/step.h. Sums are double, in order of id, but for the candidates that top-k,
- * typical-p and top-p keep, which are added in the order in which they are taken. What these drop gets a
+ * typical-p and top-p keep, which are added in the order in which they are taken. What a stage drops gets a
  * logit of -infinity. The draw walks the candidates that are left in order of id, so that it needs no sorted
  * list. */
 #include "program/adjustment.h"
@@ -16,7 +16,7 @@ uint64_t sl_plain_sample_workspace(const sl_kernel *kernel, const sl_kernel_quer
 
 /* The candidates of one output. */
 typedef struct candidates {
-    float *logits;      /* [count], adjusted; NaN counts as -infinity */
+    float *logits;      /* [count], adjusted */
     float *distances;   /* [count]: of the logit over the temperature from what it is expected to be */
     int32_t *heap;      /* ids, the first on top */
     bool nearest_first; /* the heap's order: by distance, not by logit */
@@ -97,29 +97,115 @@ static void keep_first(candidates *c, int32_t most, float part) {
     }
 }
 
-static void measure_distances(candidates *c) {
-    double total = 0, moment = 0;
+/* Drops what lies below. */
+static void drop_below(candidates *c, float logit) {
     for (int32_t id = 0; id < c->count; id++) {
-        const float p = probability(c, id);
-        total += p;
-        moment += p > 0 ? (double)p * scaled(c, id) : 0;
-    }
-    const float expected = (float)(moment / total);
-    for (int32_t id = 0; id < c->count; id++) {
-        c->distances[id] = fabsf(scaled(c, id) - expected);
+        c->logits[id] = c->logits[id] < logit ? -INFINITY : c->logits[id];
     }
 }
 
-/* Drops what is less likely than that part of the likeliest that is left. */
-static void drop_unlikely(candidates *c, float part) {
-    float most = 0;
+/* After the likeliest may have gone: probabilities are relative to the likeliest that is left. */
+static void find_largest(candidates *c) {
+    c->largest = -INFINITY;
     for (int32_t id = 0; id < c->count; id++) {
-        most = fmaxf(most, probability(c, id));
+        c->largest = fmaxf(c->largest, c->logits[id]);
+    }
+}
+
+/* The sum of all probabilities and what a logit over the temperature, less the largest, is expected to be;
+ * returns how many candidates are left. */
+static int32_t expect(const candidates *c, double *total, double *expected) {
+    double moment = 0;
+    int32_t left = 0;
+    *total = 0;
+    for (int32_t id = 0; id < c->count; id++) {
+        const float p = probability(c, id);
+        *total += p;
+        moment += p > 0 ? (double)p * scaled(c, id) : 0;
+        left += c->logits[id] > -INFINITY;
+    }
+    *expected = moment / *total;
+    return left;
+}
+
+static void keep_typical(candidates *c, float part) {
+    double total, expected;
+    expect(c, &total, &expected);
+    for (int32_t id = 0; id < c->count; id++) {
+        c->distances[id] = fabsf(scaled(c, id) - (float)expected);
+    }
+    c->nearest_first = true;
+    keep_first(c, c->count, part);
+    c->nearest_first = false;
+    find_largest(c);
+}
+
+static void keep_near_the_top(candidates *c, float deviations) {
+    double sum = 0, squares = 0;
+    int32_t left = 0;
+    for (int32_t id = 0; id < c->count; id++) {
+        const bool finite = c->logits[id] > -INFINITY;
+        sum += finite ? (double)c->logits[id] : 0;
+        left += finite;
     }
     for (int32_t id = 0; id < c->count; id++) {
-        if (probability(c, id) < part * most) {
-            c->logits[id] = -INFINITY;
+        const double away = c->logits[id] > -INFINITY ? (double)c->logits[id] - sum / left : 0;
+        squares += away * away;
+    }
+    drop_below(c, (float)((double)c->largest - (double)deviations * sqrt(squares / left)));
+}
+
+static void exclude_top_choices(candidates *c, const sl_sampler *sampler) {
+    double total, expected;
+    int32_t last = SL_NONE, choices = 0;
+    if (!(sl_random_uniform(sampler, SL_RANDOM_XTC) < sampler->xtc_probability)) {
+        return;
+    }
+    expect(c, &total, &expected);
+    const double least = (double)sampler->xtc_threshold * total;
+    for (int32_t id = 0; id < c->count; id++) {
+        if (c->logits[id] > -INFINITY && (double)probability(c, id) >= least) {
+            last = last == SL_NONE || !is_better(c, id, last) ? id : last;
+            choices++;
         }
+    }
+    for (int32_t id = 0; id < c->count && choices > 1; id++) {
+        c->logits[id] = id != last && is_better(c, id, last) ? -INFINITY : c->logits[id];
+    }
+    find_largest(c);
+}
+
+static float find_temperature(const candidates *c, const sl_sampler *sampler) {
+    double total, expected;
+    if (!(sampler->dynamic_range > 0)) {
+        return sampler->temperature;
+    }
+    const int32_t left = expect(c, &total, &expected);
+    if (left < 2) {
+        return sampler->temperature;
+    }
+    const double low = fmax(0, (double)sampler->temperature - (double)sampler->dynamic_range);
+    const double high = (double)sampler->temperature + (double)sampler->dynamic_range;
+    const double entropy = fmax(0, log(total) - expected) / log(left);
+    const double found = low + (high - low) * pow(entropy, (double)sampler->dynamic_exponent);
+    return fmaxf(SL_LEAST_TEMPERATURE, (float)found);
+}
+
+static void run_stage(candidates *c, const sl_sampler *sampler, sl_sampler_stage stage) {
+    if (stage == SL_STAGE_TOP_N_SIGMA && sampler->top_n_sigma > 0) {
+        keep_near_the_top(c, sampler->top_n_sigma);
+    } else if (stage == SL_STAGE_TOP_K && sampler->top_k > 0) {
+        keep_first(c, sampler->top_k, INFINITY);
+    } else if (stage == SL_STAGE_TYPICAL_P && sampler->typical_p > 0 && sampler->typical_p < 1) {
+        keep_typical(c, sampler->typical_p);
+    } else if (stage == SL_STAGE_TOP_P && sampler->top_p < 1) {
+        keep_first(c, c->count, sampler->top_p);
+    } else if (stage == SL_STAGE_MIN_P && sampler->min_p > 0) {
+        drop_below(c, c->largest + c->temperature * logf(sampler->min_p));
+    } else if (stage == SL_STAGE_XTC && sampler->xtc_probability > 0) {
+        exclude_top_choices(c, sampler);
+    } else if (stage == SL_STAGE_TEMPERATURE) {
+        c->temperature = find_temperature(c, sampler);
     }
 }
 
@@ -128,7 +214,7 @@ static int32_t draw(const candidates *c, const sl_sampler *sampler) {
     for (int32_t id = 0; id < c->count; id++) {
         total += probability(c, id);
     }
-    const double target = (double)sl_random_uniform(sampler) * total;
+    const double target = (double)sl_random_uniform(sampler, SL_RANDOM_DRAW) * total;
     int32_t chosen = 0;
     for (int32_t id = 0; id < c->count; id++) {
         const float p = probability(c, id);
@@ -149,7 +235,7 @@ static int32_t sample(const sl_cpu_context *context, const sl_step_output *outpu
     const sl_adjustment *adjustments = sl_output_adjustments(context->header, context->table_changes, output);
     int32_t best = 0;
     for (int32_t id = 0; id < c->count; id++) {
-        c->logits[id] = logits[id] == logits[id] ? logits[id] : -INFINITY;
+        c->logits[id] = sl_number_logit(logits[id]);
     }
     for (int32_t i = 0; i < output->adjustment_count; i++) {
         const int32_t id = adjustments[i].token;
@@ -161,24 +247,17 @@ static int32_t sample(const sl_cpu_context *context, const sl_step_output *outpu
         best = is_better(c, id, best) ? id : best;
     }
     c->largest = c->logits[best];
-    c->temperature = sampler->temperature;
-    if (!(sampler->temperature > 0) || !isfinite(c->largest)) {
+    if (!isfinite(c->largest)) {
+        return SL_NO_TOKEN;
+    }
+    if (!(sampler->temperature > 0)) {
         return best;
     }
+    c->temperature = 1;
     c->nearest_first = false;
-    if (sampler->top_k > 0) {
-        keep_first(c, sampler->top_k, INFINITY);
+    for (int32_t i = 0; i < SL_SAMPLER_STAGES && sampler->order[i] != SL_STAGE_END; i++) {
+        run_stage(c, sampler, (sl_sampler_stage)sampler->order[i]);
     }
-    if (sampler->typical_p > 0 && sampler->typical_p < 1) {
-        measure_distances(c);
-        c->nearest_first = true;
-        keep_first(c, c->count, sampler->typical_p);
-        c->nearest_first = false;
-    }
-    if (sampler->top_p < 1) {
-        keep_first(c, c->count, sampler->top_p);
-    }
-    drop_unlikely(c, sampler->min_p);
     return draw(c, sampler);
 }
 
@@ -201,7 +280,7 @@ void sl_plain_sample(const sl_cpu_context *context, const sl_cpu_op *op, int thr
         const int32_t token = sample(context, output, sl_cpu_f32(&op->in[0], i), &c);
         *sl_cpu_i32(&op->out[0], i) = token;
         if (output->slot >= 0 && is_last_of_slot(context, i)) {
-            context->last_tokens[output->slot] = token;
+            context->last_tokens[output->slot] = token == SL_NO_TOKEN ? 0 : token;
         }
     }
 }
