@@ -1,6 +1,6 @@
 /* sluice bench: tokens a second, with llama-bench's columns. */
 #define _GNU_SOURCE
-#include "cli.h"
+#include "bench.h"
 
 #include <math.h>
 #include <sched.h>
@@ -8,32 +8,11 @@
 #include <string.h>
 #include <strings.h>
 
-/* What one token costs. From the weights as `inspect` lists them, so that it is true of every family. */
-typedef struct cost {
-    double bytes;        /* of weights that a step of one token reads, without experts */
-    double expert_bytes; /* of all experts */
-    double operations;   /* multiplications and additions of a token in matrices, head not counted */
-    double head_operations;
-    double experts, experts_used;
-    char type[16]; /* the type with the most bytes */
-} cost;
-
 typedef struct measurement {
     int32_t prompt, generate, depth; /* one of the first two is 0 */
     int repetitions;
     double seconds[1001]; /* [repetitions] */
 } measurement;
-
-typedef struct bench {
-    const settings *settings;
-    session session;
-    sluice_model_info info;
-    cost cost;
-    int32_t sequences, threads, context;
-    int32_t *tokens; /* [context] */
-    bool first;      /* row of output */
-    json_t *rows;
-} bench;
 
 /* ---- costs -----------------------------------------------------------------------------------------------
  */
@@ -243,7 +222,7 @@ static void test_name(const measurement *m, char name[64]) {
     }
 }
 
-static void model_type(const bench *b, char name[64]) {
+void model_type(const bench *b, char name[64]) {
     const double billions = (double)b->info.parameters * 1e-9;
     int length = billions >= 1 ? snprintf(name, 64, "%s %.1fB ", b->info.family, billions)
                                : snprintf(name, 64, "%s %.2fM ", b->info.family, billions * 1e3);
@@ -253,7 +232,7 @@ static void model_type(const bench *b, char name[64]) {
     name[length] = '\0';
 }
 
-static void backend_name(const bench *b, char name[32]) {
+void backend_name(const bench *b, char name[32]) {
     const char *device = sluice_engine_device(b->session.engine);
     snprintf(name, 32, "%.*s", (int)strcspn(device, ":,("), device);
     for (char *at = name; *at; at++) {
@@ -347,6 +326,21 @@ static void print_csv(const bench *b, const json_t *row) {
     printf("\n");
 }
 
+int print_row(bench *b, json_t *row) {
+    if (!row) {
+        return fail("bench: out of memory");
+    }
+    if (strcmp(b->settings->output, "csv") == 0) {
+        print_csv(b, row);
+        json_decref(row);
+    } else {
+        json_array_append_new(b->rows, row);
+    }
+    b->first = false;
+    fflush(stdout);
+    return DONE;
+}
+
 /* Where the time of the last step goes, as text or as JSON; NULL when nobody asked. */
 static int read_profile(const bench *b, char **profile) {
     sluice_error error;
@@ -376,12 +370,7 @@ static int print_measurement(bench *b, const measurement *m, const char *profile
         if (profile) {
             json_object_set_new(row, "profile", json_loads(profile, 0, NULL));
         }
-        if (strcmp(b->settings->output, "csv") == 0) {
-            print_csv(b, row);
-            json_decref(row);
-        } else {
-            json_array_append_new(b->rows, row);
-        }
+        return print_row(b, row);
     }
     b->first = false;
     fflush(stdout);
@@ -422,9 +411,10 @@ static int prepare(bench *b) {
     if (needed > INT32_MAX) {
         return fail("bench: %lld tokens in one sequence are too many", (long long)needed);
     }
+    needed = s->beside ? beside_context(s) : needed;
     b->context = s->context > needed ? s->context : (int32_t)needed;
     b->threads = s->threads ? s->threads : processors();
-    b->sequences = s->sequences ? s->sequences : 1;
+    b->sequences = s->beside ? s->beside + 1 : s->sequences ? s->sequences : 1;
     int code = open_model(s, &b->session);
     if (code != DONE) {
         return code;
@@ -434,6 +424,7 @@ static int prepare(bench *b) {
     sluice_engine_options options;
     engine_options(s, 1, &options);
     options.context = b->context;
+    options.sequences = b->sequences;
     options.no_prefix_reuse = true;
     if (most_of(&s->depths) > 0 && !s->cache_tokens) {
         /* The deep sequences stay; a copy takes the pages that it fills, and one that both had begun. */
@@ -473,6 +464,11 @@ int bench_command(const settings *settings) {
         fail("bench: at most 4096 sequences");
         return WRONG_USAGE;
     }
+    if (settings->beside && (most_of(&settings->prompts) == 0 || settings->generates.items[0] == 0)) {
+        json_decref(b.rows);
+        fail("bench: --beside wants the prompt's tokens (-p) and how many are generated before it (-n)");
+        return WRONG_USAGE;
+    }
     if (settings->profile && strcmp(settings->output, "csv") == 0) {
         json_decref(b.rows);
         fail("bench: --profile has no place in -o csv; md and json have one");
@@ -480,7 +476,7 @@ int bench_command(const settings *settings) {
     }
     int code = prepare(&b);
     catch_interrupt();
-    code = code == DONE ? measure_all(&b) : code;
+    code = code != DONE ? code : settings->beside ? measure_beside(&b) : measure_all(&b);
     release_interrupt();
     if (code == DONE && strcmp(settings->output, "json") == 0) {
         code = print_json(json_incref(b.rows));
