@@ -13,6 +13,7 @@ enum {
     BODY_KEYS = 1 << 16,   /* members of all objects together */
     BODY_VALUES = 1 << 22, /* elements of all arrays and members together */
     BODY_STOPS = 16,       /* stop texts */
+    BODY_BREAKERS = 256,   /* dry_sequence_breakers */
     BODY_CHOICES = 128,    /* n, and prompts of one request */
     BODY_TOP_LOGPROBS = 20,
     BODY_BIASES = 1024,

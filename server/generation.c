@@ -43,6 +43,13 @@ generation *generation_create(server *server, exchange *exchange, served_model *
     g->options = (generation_options){.temperature = 1,
                                       .top_p = 1,
                                       .typical_p = 1,
+                                      .xtc_threshold = 0.1,
+                                      .dynatemp_exponent = 1,
+                                      .dry_base = 1.75,
+                                      .dry_allowed_length = 2,
+                                      .dry_penalty_last_n = -1,
+                                      .mirostat_tau = 5,
+                                      .mirostat_eta = 0.1,
                                       .repetition_penalty = 1,
                                       .penalty_tokens = 64,
                                       .seed = -1,
@@ -117,6 +124,7 @@ void generation_free(generation *g) {
     free(g->stops);
     free(g->stop_tokens);
     free(g->biases);
+    free(g->breakers);
     if (g->state && g->dialect && g->dialect->release) {
         g->dialect->release(g->state);
     }
@@ -184,6 +192,56 @@ static int read_stop_tokens(generation *g, http_error *error) {
     }
     g->stop_token_count = count;
     return 0;
+}
+
+static int read_breakers(generation *g, http_error *error) {
+    const json_t *given = g->options.dry_breakers;
+    const size_t count = given ? json_array_size(given) : 0;
+    if (count > BODY_BREAKERS) {
+        return body_refuse(error, "dry_sequence_breakers: %zu texts, at most %d are allowed", count,
+                           BODY_BREAKERS);
+    }
+    g->breakers = given ? calloc(count + 1, sizeof *g->breakers) : NULL;
+    if (given && !g->breakers) {
+        return no_memory(error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_array_get(given, i);
+        if (!json_is_string(one) || json_string_length(one) == 0) {
+            return body_refuse(error, "dry_sequence_breakers[%zu]: must be a string that is not empty", i);
+        }
+        g->breakers[i] = json_string_value(one);
+    }
+    g->breaker_count = count;
+    return 0;
+}
+
+/* llama-server's: an array of names, or a string of letters (or of names with semicolons). */
+static int read_samplers(generation *g, http_error *error) {
+    const json_t *given = g->options.samplers;
+    const size_t count = json_is_array(given) ? json_array_size(given) : 0;
+    sluice_error inner = {.message = "samplers: must be an array of names, or a string"};
+    bool wrong = given && !json_is_array(given) && !json_is_string(given);
+    if (json_is_string(given)) {
+        wrong = sluice_samplers_parse(json_string_value(given), g->samplers, &g->sampler_count, &inner) != 0;
+    }
+    text names = {0};
+    for (size_t i = 0; i < count && i <= SLUICE_SAMPLERS && !wrong; i++) {
+        const json_t *name = json_array_get(given, i);
+        wrong = !json_is_string(name);
+        text_format(&names, "%s;", wrong ? "" : json_string_value(name));
+    }
+    if (count > 0 && !wrong) {
+        size_t length;
+        char *joined = text_take(&names, &length);
+        if (!joined) {
+            return no_memory(error);
+        }
+        wrong = sluice_samplers_parse(joined, g->samplers, &g->sampler_count, &inner) != 0;
+        free(joined);
+    }
+    text_free(&names);
+    return wrong ? body_refuse(error, "%s", inner.message) : 0;
 }
 
 static int refuse_bias(const generation *g, http_error *error) {
@@ -315,6 +373,22 @@ static void fill_request(const generation *g, size_t index, uint64_t seed, sluic
         .top_p = o->top_p > 0 ? (float)o->top_p : 1e-9f, /* a client's 0: the likeliest only */
         .min_p = (float)o->min_p,
         .typical_p = (float)o->typical_p,
+        .samplers = g->samplers,
+        .sampler_count = g->sampler_count,
+        .top_n_sigma = o->top_n_sigma > 0 ? (float)o->top_n_sigma : 0,
+        .xtc_probability = (float)o->xtc_probability,
+        .xtc_threshold = (float)o->xtc_threshold,
+        .dynamic_temperature_range = (float)o->dynatemp_range,
+        .dynamic_temperature_exponent = (float)o->dynatemp_exponent,
+        .dry_multiplier = o->dry_penalty_last_n ? (float)o->dry_multiplier : 0,
+        .dry_base = (float)o->dry_base,
+        .dry_allowed_length = (int32_t)o->dry_allowed_length,
+        .dry_tokens = o->dry_penalty_last_n > 0 ? (int32_t)o->dry_penalty_last_n : 0,
+        .dry_breakers = g->breakers,
+        .dry_breaker_count = g->breaker_count,
+        .mirostat = (int32_t)o->mirostat,
+        .mirostat_tau = (float)o->mirostat_tau,
+        .mirostat_eta = (float)o->mirostat_eta,
         .repetition_penalty = penalises ? (float)o->repetition_penalty : 1,
         .presence_penalty = penalises ? (float)o->presence_penalty : 0,
         .frequency_penalty = penalises ? (float)o->frequency_penalty : 0,
@@ -400,7 +474,8 @@ int generation_start(generation *g, const dialect *dialect, void *state, const c
     g->state = state;
     g->pump = g->server->pump;
     if (read_stops(g, error) || read_stop_tokens(g, error) || read_biases(g, error) ||
-        check_prompts(g, param, error) || make_choices(g, error) || submit_all(g, error)) {
+        read_breakers(g, error) || read_samplers(g, error) || check_prompts(g, param, error) ||
+        make_choices(g, error) || submit_all(g, error)) {
         generation_free(g);
         return -1;
     }

@@ -20,8 +20,17 @@ typedef struct generation_options {
     int64_t top_k;                                                  /* 0, -1: all */
     double presence_penalty, frequency_penalty, repetition_penalty; /* 0, 0, 1 */
     int64_t penalty_tokens;                                         /* 64; -1: all, 0: none */
-    int64_t seed;       /* -1: a random one; else choice i draws with seed + i */
-    int64_t max_tokens; /* -1: to the end of the context. 0: nothing is generated */
+    double top_n_sigma;                                             /* 0, -1: all */
+    double xtc_probability, xtc_threshold;                          /* 0, 0.1 */
+    double dynatemp_range, dynatemp_exponent;                       /* 0, 1 */
+    double dry_multiplier, dry_base;                                /* 0, 1.75 */
+    int64_t dry_allowed_length, dry_penalty_last_n;                 /* 2; -1: all, 0: none */
+    const json_t *dry_breakers;                                     /* texts; NULL: the usual ones */
+    int64_t mirostat;                                               /* 0, 1, 2 */
+    double mirostat_tau, mirostat_eta;                              /* 5, 0.1 */
+    const json_t *samplers; /* names, or a string of them or of letters */
+    int64_t seed;           /* -1: a random one; else choice i draws with seed + i */
+    int64_t max_tokens;     /* -1: to the end of the context. 0: nothing is generated */
     int64_t min_tokens;
     int64_t n;                 /* choices of each prompt */
     const json_t *stop;        /* a string or strings; borrowed from the body */

@@ -90,10 +90,15 @@ static void props(exchange *x, void *context) {
         exchange_fail(x, &error);
         return;
     }
-    json_t *defaults =
-        json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i}", "temperature", 1.0, "top_k", 0,
-                  "top_p", 1.0, "min_p", 0.0, "typical_p", 1.0, "repeat_penalty", 1.0, "presence_penalty",
-                  0.0, "frequency_penalty", 0.0, "repeat_last_n", 64, "n_predict", -1);
+    json_t *defaults = json_pack(
+        "{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:f, "
+        "s:f, s:[s, s, s, s, s, s, s, s, s]}",
+        "temperature", 1.0, "top_k", 0, "top_p", 1.0, "min_p", 0.0, "typical_p", 1.0, "repeat_penalty", 1.0,
+        "presence_penalty", 0.0, "frequency_penalty", 0.0, "repeat_last_n", 64, "n_predict", -1,
+        "xtc_probability", 0.0, "xtc_threshold", 0.1, "dry_multiplier", 0.0, "dry_base", 1.75,
+        "dry_allowed_length", 2, "dry_penalty_last_n", -1, "mirostat", 0, "mirostat_tau", 5.0, "mirostat_eta",
+        0.1, "samplers", "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
+        "temperature");
     json_t *body = json_pack("{s:{s:i, s:o}, s:i, s:s, s:s, s:s?, s:s, s:s, s:{s:b, s:b}}",
                              "default_generation_settings", "n_ctx", m->context, "params", defaults,
                              "total_slots", m->sequences, "model_path", m->path, "model_alias", m->id,

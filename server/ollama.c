@@ -62,7 +62,9 @@ static const field OPTIONS[] = {
     {"presence_penalty", FIELD_REAL, OPTION(presence_penalty), -2, 2, NULL},
     {"frequency_penalty", FIELD_REAL, OPTION(frequency_penalty), -2, 2, NULL},
     {"stop", FIELD_ANY, OPTION(stop), 0, 0, NULL},
-    {"mirostat", FIELD_UNSUPPORTED, 0, 0, 0, "0"},
+    {"mirostat", FIELD_WHOLE, OPTION(mirostat), 0, 2, NULL},
+    {"mirostat_tau", FIELD_REAL, OPTION(mirostat_tau), 0.001, 1000, NULL},
+    {"mirostat_eta", FIELD_REAL, OPTION(mirostat_eta), 0.000001, 1000, NULL},
     {"tfs_z", FIELD_UNSUPPORTED, 0, 0, 0, "1"},
 };
 

@@ -50,6 +50,10 @@ struct generation {
     size_t stop_token_count;
     sluice_logit_bias *biases;
     size_t bias_count;
+    const char **breakers; /* NULL: the usual ones */
+    size_t breaker_count;
+    sluice_sampler samplers[SLUICE_SAMPLERS];
+    size_t sampler_count;
     /* Of the pump. */
     struct pump *pump;
     generation *previous, *next; /* of all that run; under the lock */

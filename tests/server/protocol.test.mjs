@@ -104,6 +104,9 @@ describe('fields', () => {
     ['logit_bias', { 9999999: 1 }], ['logit_bias', { x: 1 }], ['logit_bias', { 5: 'a' }], ['logit_bias', 'x'], ['logit_bias', { 5: 101 }],
     ['logprobs', 'x'], ['logprobs', 1], ['top_logprobs', 5], ['stream', 'yes'], ['stream', 1], ['stream_options', 'x'],
     ['ignore_eos', 'x'], ['cache_prompt', 5], ['cache_salt', ''], ['cache_salt', 'x'.repeat(2000)], ['priority', 'x'],
+    ['samplers', 5], ['samplers', ['top_q']], ['samplers', ['top_k', 'top_k']], ['samplers', 'kz'], ['samplers', [5]], ['samplers', ['top_k', 'dry']],
+    ['xtc_probability', 2], ['xtc_threshold', 'x'], ['top_n_sigma', 'x'], ['dynatemp_range', -1], ['dry_multiplier', -1], ['dry_base', 0.5],
+    ['dry_allowed_length', 0], ['dry_penalty_last_n', -2], ['dry_sequence_breakers', 'x'], ['mirostat', 3], ['mirostat_tau', 0], ['mirostat_eta', -1],
     ['response_format', { type: 'yaml' }], ['response_format', 'json'], ['response_format', {}],
     ['tools', 'x'], ['tools', [{}]], ['tool_choice', 'sometimes'], ['tool_choice', 'required'], ['tool_choice', { type: 'function', function: { name: 'f' } }],
     ['reasoning_effort', 'wild'], ['chat_template_kwargs', 'x'], ['parallel_tool_calls', 'x'], ['model', 5],
@@ -129,6 +132,21 @@ describe('fields', () => {
     await refuse(CHAT, { ...chat, chat_template_kwargs: { enable_thinking: 5 } }, 'chat_template_kwargs.enable_thinking');
     await refuse(ANSWERS, { model: MODEL, input: 'x', reasoning: { effort: 5 } }, 'reasoning.effort');
     await refuse(ANSWERS, { model: MODEL, input: [{ type: 'message', role: 'user', content: [{ type: 'input_text' }] }] }, 'input[0].content[0].text');
+  });
+  test('samplers of llama.cpp change the text, and one seed gives one text', async () => {
+    const of = async (more) => (await get(server, TEXT, { prompt: 'Once upon a time', temperature: 1.2, seed: 11, max_tokens: 40, ...more })).choices[0].text;
+    const plain = await of({});
+    for (const more of [{ samplers: ['top_k', 'temperature'], top_k: 1 }, { samplers: 'kt', top_k: 1 }, { xtc_probability: 1, xtc_threshold: 0.02 },
+      { mirostat: 1, mirostat_tau: 0.1 }, { mirostat: 2, mirostat_tau: 0.1 }, { top_n_sigma: 0.1 }]) {
+      const text = await of(more);
+      assert.notEqual(text, plain, JSON.stringify(more));
+      assert.equal(await of(more), text, JSON.stringify(more));
+    }
+    assert.equal(await of({ samplers: [] }), plain);
+    assert.equal(await of({ samplers: ['temperature'], top_k: 1, xtc_probability: 1 }), plain);
+    for (const param of ['dry_sequence_breakers[1]']) {
+      await refuse(CHAT, { ...chat, dry_multiplier: 1, dry_sequence_breakers: ['a', ''] }, param);
+    }
   });
   test('top_logprobs is 0 to 20', async () => {
     for (const value of [-1, 21, 1.5]) await refuse(CHAT, { ...chat, logprobs: true, top_logprobs: value }, 'top_logprobs');
@@ -163,8 +181,7 @@ describe('fields', () => {
       ['response_format', schema], ['response_format', { type: 'json_object' }], ['tools', [tool]], ['functions', [{ name: 'f' }]],
       ['grammar', 'root ::= "x"'], ['json_schema', { type: 'object' }], ['guided_json', { type: 'object' }], ['guided_regex', 'a+'], ['guided_choice', ['a']],
       ['guided_grammar', 'root ::= "x"'], ['structured_outputs', { regex: 'a' }], ['audio', { voice: 'a', format: 'wav' }], ['modalities', ['text', 'audio']],
-      ['prediction', { type: 'content', content: 'x' }], ['web_search_options', {}], ['use_beam_search', true], ['dry_multiplier', 0.8], ['xtc_probability', 0.5],
-      ['mirostat', 2], ['dynatemp_range', 0.5], ['samplers', ['top_k']],
+      ['prediction', { type: 'content', content: 'x' }], ['web_search_options', {}], ['use_beam_search', true],
     ];
     const failures = [];
     for (const [param, value] of cases) {
