@@ -17,7 +17,7 @@ packages:
 
 # A question for the built-in model, or for another one: make run PROMPT="..." MODEL=path
 run: all
-	@printf '%s\n' "$(PROMPT)" | build/release/sluice chat -m "$(MODEL)" -n $(TOKENS) --temp 0
+	@build/release/sluice run -m "$(MODEL)" -p "$(PROMPT)" -n $(TOKENS) --temp 0
 
 # A server on http://127.0.0.1:8080: make serve, make serve MODEL=path
 serve: all

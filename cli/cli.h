@@ -43,12 +43,16 @@ typedef struct settings {
     bool no_graphs, no_fusion, deterministic, no_prefix_reuse;
     /* text */
     const char *prompt, *file, *system, *output;
-    bool special, bos, ids;
+    bool special, bos, ids, raw;
+    /* the chat format */
+    const char *chat_template, *template_kwargs;
+    text_list template_options;
+    bool show, list, no_generation_prompt;
     /* generation */
     int32_t predict, top_k, repeat_last, logprobs;
     double temperature, top_p, min_p, typical, repeat_penalty, presence_penalty, frequency_penalty;
     bias_list biases;
-    uint64_t seed;
+    uint64_t seed; /* RANDOM_SEED only until the command begins */
     text_list stops;
     bool ignore_eos;
     /* measuring */
@@ -57,8 +61,9 @@ typedef struct settings {
     bool profile;
     text_list tasks;
     /* plans and files */
-    bool ops;
-    const char *type;
+    bool ops, force, dry_run, pure;
+    const char *type, *output_type, *embedding_type, *imatrix;
+    text_list types_of;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width;
     /* the server */
@@ -73,12 +78,16 @@ typedef struct settings {
     /* arguments that are no options */
     const char *arguments[4];
     int argument_count;
+    unsigned char given[32]; /* a bit for each row of the table that the command line or --config gave */
 } settings;
+
+/* Stands for a seed of its own with each run. */
+#define RANDOM_SEED UINT64_MAX
 
 typedef struct command {
     const char *name;
     unsigned bit;          /* in the option table's masks */
-    const char *arguments; /* "IN OUT TYPE", or NULL: none */
+    const char *arguments; /* "IN OUT TYPE", or NULL: none, or a model where one is needed */
     int argument_count;
     bool needs_model;
     const char *about; /* one line, for the list of commands */
@@ -101,7 +110,10 @@ enum {
     IN_SYNTH = 1024,
     IN_EVAL = 2048,
     IN_SERVE = 4096,
-    IN_ALL = 8191,
+    IN_TEMPLATE = 1 << 20,
+    IN_COMPLETION = 1 << 21,
+    IN_MAN = 1 << 22,
+    IN_ALL = (1 << 23) - 1,
 };
 
 extern const command COMMANDS[];
@@ -117,6 +129,12 @@ int set_option(const command *command, const char *name, const char *value, sett
 void clear_list(const command *command, const char *name, settings *settings);
 /* What the file of --config says, if it is given. Before the command line is read, which wins. */
 int read_config(const command *command, int count, char **arguments, settings *settings);
+/* Did the command line or the file of --config give this option? */
+bool is_given(const settings *settings, const char *name);
+/* Puts bare arguments in the place of the options that they stand for: MODEL, or MODEL and PROMPT. */
+int place_arguments(const command *command, settings *settings);
+/* How many of those there may be beyond command->argument_count. */
+int optional_arguments(const command *command);
 void print_command_help(const command *command);
 /* The name of `names` (`count` texts) that is most like `text`, or NULL when none is near. */
 const char *nearest(const char *text, const char *const *names, int count);
@@ -134,6 +152,24 @@ int quantize_command(const settings *settings);
 int synth_command(const settings *settings);
 int eval_command(const settings *settings);
 int serve_command(const settings *settings);
+int template_command(const settings *settings);
+
+/* ---- prompt.c: messages and the chat format
+ * ----------------------------------------------------------------- */
+
+/* What -p and -f say, or standard input: text owned by the caller. NULL: an error was printed and is in
+ * *code. */
+char *read_prompt(const char *command, const settings *settings, size_t *length, int *code);
+/* How to open the model: with the template of --chat-template. The text of a file is in *text, the caller's.
+ */
+int model_options(const settings *settings, sluice_model_options *options, char **text);
+/* --template-option and --chat-template-kwargs as one object, a new reference; NULL: an error was printed. */
+json_t *template_options(const settings *settings);
+/* One message at the end of a list; its content must be UTF-8. */
+int add_message(json_t *messages, const char *role, const char *text, size_t length);
+/* The tokens of a conversation in the model's chat format; freed with sluice_free. */
+int render_tokens(const sluice_model *model, const settings *settings, const json_t *messages,
+                  int32_t **tokens, size_t *count);
 
 /* ---- data.c ----------------------------------------------------------------------------------------------
  */
@@ -154,9 +190,12 @@ const char *model_path(const char *model, char path[DATA_PATH_SIZE]);
 /* One line on stderr, "sluice: ..."; returns FAILED. */
 int fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int fail_with(const sluice_error *error);
+/* The same line for what a person may want to know and a script need not: on a terminal or with -v only. */
+void notice(const settings *settings, const char *format, ...) __attribute__((format(printf, 2, 3)));
 double seconds_now(void);
 
-/* The whole of a file, or of standard input with path NULL; freed by the caller. NULL: an error was printed.
+/* The whole of a file, or of standard input with path NULL or "-"; freed by the caller. NULL: an error was
+ * printed.
  */
 char *read_all(const char *path, size_t *length);
 
@@ -164,6 +203,7 @@ char *read_all(const char *path, size_t *length);
  */
 typedef struct progress_bar {
     const char *label;
+    bool bytes; /* what is counted: say how many */
     double drawn;
     bool visible;
 } progress_bar;
@@ -173,6 +213,8 @@ void progress_end(progress_bar *bar);
 
 /* From here on Ctrl-C sets a flag instead of ending the program / ends the program again. */
 void catch_interrupt(void);
+/* The same for SIGTERM and SIGHUP too: for what has to tidy up. */
+void catch_ending(void);
 void release_interrupt(void);
 bool interrupted(void);
 
@@ -184,6 +226,8 @@ typedef struct session {
 /* `sequences`: at once, where the command line does not say. */
 void engine_options(const settings *settings, int32_t sequences, sluice_engine_options *options);
 int open_model(const settings *settings, session *session);
+/* The same without weights. */
+int open_model_text(const settings *settings, session *session);
 int open_engine(session *session, sluice_engine_options *options);
 void close_session(session *session);
 
@@ -193,6 +237,13 @@ typedef void (*token_sink)(void *context, const sluice_event *event);
 int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,
              void *context, sluice_event *done);
 void sampling_options(const settings *settings, sluice_request_options *options);
+/* Sampling options that were not given become the model's own (generation_config.json, general.sampling.*),
+ * which is said on a terminal and with -v. */
+void take_model_sampling(settings *settings, const sluice_model *model);
+/* What -n says, -1 being all that the context takes. */
+size_t most_tokens(const settings *settings);
+/* A run that gives no text says why: a line on stderr. */
+void explain_silence(const settings *settings, const sluice_event *done);
 /* "length", "eos", ... */
 const char *finish_name(sluice_finish finish);
 /* Timings of a done request, one line on stderr, on a terminal only. */

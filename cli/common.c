@@ -3,10 +3,12 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +32,17 @@ int fail_with(const sluice_error *error) {
     return fail("%s", error->message);
 }
 
+void notice(const settings *settings, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (settings->verbose || isatty(STDERR_FILENO)) {
+        fail("%s", line);
+    }
+}
+
 double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -40,10 +53,16 @@ double seconds_now(void) {
  */
 
 static char *read_stream(FILE *stream, const char *name, size_t *length) {
+    enum { MOST = 256 << 20 }; /* bytes: more than any model reads, and a pipe may have no end */
     size_t capacity = 1 << 16, used = 0, got;
     char *data = malloc(capacity);
     while (data && (got = fread(data + used, 1, capacity - used, stream)) > 0) {
         used += got;
+        if (used > MOST) {
+            fail("%s: more than %d MiB of text", name, MOST >> 20);
+            free(data);
+            return NULL;
+        }
         if (used == capacity) {
             char *larger = capacity <= SIZE_MAX / 2 ? realloc(data, capacity *= 2) : NULL;
             if (!larger) {
@@ -63,13 +82,35 @@ static char *read_stream(FILE *stream, const char *name, size_t *length) {
     return data;
 }
 
+/* A regular file; a pipe or a device might never answer, nor end. NULL after a message. */
+static FILE *open_regular(const char *path) {
+    struct stat status = {0};
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0 || fstat(descriptor, &status) != 0) {
+        fail("%s: %s", path, strerror(errno));
+    } else if (S_ISFIFO(status.st_mode)) {
+        fail("%s: a pipe; to read one, give it on standard input and `-` as the file", path);
+    } else if (!S_ISREG(status.st_mode)) {
+        fail("%s: %s, not a regular file", path, S_ISDIR(status.st_mode) ? "a folder" : "a device or socket");
+    } else {
+        FILE *file = fdopen(descriptor, "rb");
+        if (file) {
+            return file;
+        }
+        fail("%s: %s", path, strerror(errno));
+    }
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    return NULL;
+}
+
 char *read_all(const char *path, size_t *length) {
-    if (!path) {
+    if (!path || strcmp(path, "-") == 0) {
         return read_stream(stdin, "standard input", length);
     }
-    FILE *file = fopen(path, "rb");
+    FILE *file = open_regular(path);
     if (!file) {
-        fail("%s: %s", path, strerror(errno));
         return NULL;
     }
     char *data = read_stream(file, path, length);
@@ -104,6 +145,17 @@ void catch_interrupt(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
+void catch_ending(void) {
+    static const int signals[] = {SIGTERM, SIGHUP};
+    catch_interrupt();
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction action = {.sa_handler = on_interrupt}, before;
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+            sigaction(signals[i], &action, NULL);
+        }
+    }
+}
+
 void release_interrupt(void) {
     struct sigaction action = {.sa_handler = SIG_DFL};
     sigaction(SIGINT, &action, NULL);
@@ -121,6 +173,9 @@ bool progress_step(void *context, uint64_t done, uint64_t total) {
         const int filled = (int)((double)done / (double)total * WIDTH);
         fprintf(stderr, "\r%s [%.*s%*s] %3d %%", bar->label, filled, "##############################",
                 WIDTH - filled, "", (int)((double)done / (double)total * 100));
+        if (bar->bytes) {
+            fprintf(stderr, " %.1f of %.1f MB", (double)done * 1e-6, (double)total * 1e-6);
+        }
         fflush(stderr);
         bar->drawn = now;
         bar->visible = true;
@@ -160,11 +215,26 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
     };
 }
 
-int open_model(const settings *settings, session *session) {
+static int open_with(const settings *settings, bool text_only, session *session) {
     sluice_error error;
-    char path[DATA_PATH_SIZE];
-    return sluice_model_open(model_path(settings->model, path), &session->model, &error) ? fail_with(&error)
-                                                                                         : DONE;
+    char path[DATA_PATH_SIZE], *text = NULL;
+    sluice_model_options options;
+    int code = model_options(settings, &options, &text);
+    options.text_only = text_only;
+    if (code == DONE &&
+        sluice_model_open_with(model_path(settings->model, path), &options, &session->model, &error)) {
+        code = fail_with(&error);
+    }
+    free(text);
+    return code;
+}
+
+int open_model(const settings *settings, session *session) {
+    return open_with(settings, false, session);
+}
+
+int open_model_text(const settings *settings, session *session) {
+    return open_with(settings, true, session);
 }
 
 int open_engine(session *session, sluice_engine_options *options) {
@@ -205,6 +275,34 @@ void sampling_options(const settings *s, sluice_request_options *options) {
     options->stops = s->stops.items;
     options->stop_count = (size_t)s->stops.count;
     options->ignore_eos = s->ignore_eos;
+}
+
+size_t most_tokens(const settings *settings) {
+    return settings->predict < 0 ? SIZE_MAX : (size_t)settings->predict;
+}
+
+void explain_silence(const settings *settings, const sluice_event *done) {
+    switch (done->finish) {
+    case SLUICE_FINISH_EOS:
+        fail("no text: the model ended the text at once%s",
+             settings->ignore_eos ? "" : " (--ignore-eos goes on; so may other words, or another --seed)");
+        break;
+    case SLUICE_FINISH_STOP:
+        fail("no text: what came first was a text of --stop");
+        break;
+    case SLUICE_FINISH_CONTEXT:
+        fail("no text: the prompt fills the context, so there is no room for an answer (-c asks for more)");
+        break;
+    case SLUICE_FINISH_LENGTH:
+        if (settings->predict == 0) {
+            fail("no text: -n 0 asks for none");
+        } else {
+            fail("no text: the %zu tokens that came have none (-n asks for more)", done->generated_tokens);
+        }
+        break;
+    default:
+        break;
+    }
 }
 
 int generate(sluice_sequence *sequence, const sluice_request_options *options, token_sink token,

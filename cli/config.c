@@ -88,8 +88,14 @@ int read_config(const command *command, int count, char **arguments, settings *s
     if (!path) {
         return DONE;
     }
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error), *texts = json_array();
+    json_error_t error = {.line = 1, .text = "out of memory"};
+    size_t length;
+    char *text = read_all(path, &length);
+    if (!text) {
+        return WRONG_USAGE;
+    }
+    json_t *root = json_loadb(text, length, 0, &error), *texts = json_array();
+    free(text);
     if (!json_is_object(root) || !texts) {
         fail("%s: %s: line %d: %s", command->name, path, root ? 1 : error.line,
              root ? "must be an object" : error.text);

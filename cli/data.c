@@ -32,9 +32,13 @@ bool find_data(const char *name, char path[DATA_PATH_SIZE]) {
 
 const char *model_path(const char *model, char path[DATA_PATH_SIZE]) {
     char name[64];
-    if (strchr(model, '/') || access(model, F_OK) == 0 ||
-        snprintf(name, sizeof name, "models/%s.gguf", model) >= (int)sizeof name) {
+    if (strchr(model, '/') || snprintf(name, sizeof name, "models/%s.gguf", model) >= (int)sizeof name ||
+        !find_data(name, path)) {
         return model;
     }
-    return find_data(name, path) ? path : model;
+    if (access(model, F_OK) == 0) {
+        fprintf(stderr, "sluice: %s is the built-in model; ./%s is what lies here under that name\n", model,
+                model);
+    }
+    return path;
 }

@@ -1,24 +1,35 @@
 /* sluice: the command line. */
+#define _GNU_SOURCE
 #include "cli.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 const command COMMANDS[] = {
-    {"run", IN_RUN, NULL, 0, true, "go on from a prompt",
-     "Reads a prompt and prints what the model goes on to say, and nothing else, as it comes. The prompt is "
-     "the text\n"
-     "as it stands: for a conversation use sluice chat.",
-     "  sluice run -m model.gguf -p \"Once upon a time\" -n 200\n"
-     "  sluice run -m model.gguf -f question.txt --temp 0 -o json\n",
+    {"run", IN_RUN, "[MODEL] [PROMPT]", 0, true, "ask a model, or go on from a text",
+     "Prints the answer to a prompt as it comes, and nothing else. The prompt is asked in the model's chat "
+     "format; with\n"
+     "--raw, and with a model that has none, the model goes on from the text as it stands. The prompt is an "
+     "argument, or comes\n"
+     "from -p, from -f or from standard input. For a conversation use sluice chat.",
+     "  sluice run \"What is sluice?\"\n"
+     "  sluice run model.gguf \"Why is the sky blue?\" -n 200\n"
+     "  sluice run -m model.gguf -f question.txt --temp 0 -o json\n"
+     "  sluice run -m model.gguf --raw -p \"Once upon a time\"\n",
      run_command},
     {"chat", IN_CHAT, NULL, 0, true, "talk with a model",
      "A conversation in the model's own chat format (ChatML when it has none). Only what is new is read with "
      "each turn.\n"
-     "/reset begins anew, /exit or the end of input ends. Without a terminal each line of standard input is "
-     "a turn.",
+     "A line that ends in \\ goes on in the next one, and lines between two lines of \"\"\" are one message. "
+     "Commands begin with\n"
+     "a slash: /help lists them. Ctrl-C ends an answer, /exit or the end of input the conversation. Without "
+     "a terminal each\n"
+     "line of standard input is a turn; with -p or -f there is one answer.",
      "  sluice chat -m model.gguf --system \"Answer in one sentence.\"\n"
-     "  echo \"What is a sluice?\" | sluice chat -m model.gguf -n 64\n",
+     "  sluice chat -m model.gguf -p \"What is a sluice?\" -n 64\n"
+     "  printf 'Hello\\nWho are you?\\n' | sluice chat\n",
      chat_command},
     {"serve", IN_SERVE, NULL, 0, false, "answer over HTTP: the APIs of OpenAI, Anthropic and Ollama",
      "Serves models to the clients that people have: chat completions, completions and responses as OpenAI's "
@@ -60,6 +71,15 @@ const command COMMANDS[] = {
      "  echo 1 2 3 | sluice detokenize -m model.gguf\n"
      "  sluice tokenize -m model.gguf --ids < text.txt | sluice detokenize -m model.gguf\n",
      detokenize_command},
+    {"template", IN_TEMPLATE, NULL, 0, true, "messages to the prompt that a model gets",
+     "Writes a conversation in the model's chat format, to see what it reads: as text, or with -o json also "
+     "as tokens. In the\n"
+     "text a special token that somebody wrote into a message looks as the template's own; among the tokens "
+     "it stays text.",
+     "  sluice template -p \"What is sluice?\"\n"
+     "  sluice template model.gguf -f messages.json --template-option enable_thinking=false -o json\n"
+     "  sluice template folder --show > template.jinja\n",
+     template_command},
     {"inspect", IN_INSPECT, NULL, 0, true, "what is in a model",
      "Prints a model's family, sizes, weight types and every tensor.",
      "  sluice inspect -m model.gguf\n"
@@ -79,13 +99,17 @@ const command COMMANDS[] = {
      "  sluice explain -m model.gguf --isa avx2 -o json\n",
      explain_command},
     {"quantize", IN_QUANTIZE, "IN OUT TYPE", 3, false, "write a model in another weight type",
-     "Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in another type: f32, "
-     "f16, bf16, q8_0,\n"
-     "q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_xs, iq4_nl, mxfp4 or nvfp4. Vectors "
-     "and routers become f32.\n"
+     "Writes a GGUF copy of a GGUF file, a Hugging Face folder or a built-in model with its matrices in "
+     "another type. "
+     "Names are\n"
+     "llama.cpp's, in any case, and mean its mixtures: some tensors take more bits than most. Vectors and "
+     "routers "
+     "become f32.\n"
      "OUT appears when it is complete.",
      "  sluice quantize folder model.gguf q8_0\n"
-     "  sluice quantize model.gguf small.gguf q4_k\n",
+     "  sluice quantize --dry-run model.gguf Q4_K_M\n"
+     "  sluice quantize model.gguf small.gguf Q4_K_M --imatrix model.imatrix.gguf\n"
+     "  sluice quantize model.gguf small.gguf Q4_K_M --type-of 'attn_[kv]=q8_0' --output-type q8_0\n",
      quantize_command},
     {"synth", IN_SYNTH, "PRESET OUT", 2, false, "write a model of true shape with random weights",
      "Writes a GGUF file to measure with: the shape of a real model, random weights, a byte-level "
@@ -113,9 +137,10 @@ static void print_help(void) {
     for (int i = 0; i < COMMAND_COUNT; i++) {
         printf("  %-12s %s\n", COMMANDS[i].name, COMMANDS[i].about);
     }
-    printf("\nsluice COMMAND --help explains a command; sluice --version prints the version.\n\nexamples:\n"
-           "  sluice run -m model.gguf -p \"Once upon a time\"\n"
-           "  sluice chat -m model.gguf\n"
+    printf("\nsluice help COMMAND explains a command; sluice version prints the version.\n\nexamples:\n"
+           "  sluice run \"What is sluice?\"\n"
+           "  sluice run model.gguf \"Why is the sky blue?\"\n"
+           "  sluice chat model.gguf\n"
            "  sluice serve -m model.gguf\n");
 }
 
@@ -130,15 +155,50 @@ static int unknown_command(const char *name) {
     return WRONG_USAGE;
 }
 
+/* Has this line been here before? Engines are opened several times by some commands, and say it each time. */
+static bool is_repeated(const char *line) {
+    enum { LINES = 64, SIZE = 256 };
+    static char lines[LINES][SIZE];
+    static int count;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < count && !found; i++) {
+        found = strncmp(lines[i], line, SIZE - 1) == 0;
+    }
+    if (!found && count < LINES) {
+        snprintf(lines[count++], SIZE, "%s", line);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+/* Errors and warnings, each once; with -v everything. */
 static void print_log(void *context, sluice_log_level level, const char *line) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
-    (void)context;
-    fprintf(stderr, "%s: %s\n", names[level], line);
+    const bool *verbose = context;
+    if (*verbose || (level <= SLUICE_LOG_WARNING && !is_repeated(line))) {
+        fprintf(stderr, "%s: %s\n", names[level], line);
+    }
+}
+
+static int draw_seed(settings *settings) {
+    uint32_t drawn;
+    if (settings->seed == RANDOM_SEED) {
+        if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) {
+            return fail("no random seed is to be had: give one with --seed");
+        }
+        settings->seed = drawn; /* short enough to be typed again */
+        if (settings->verbose) {
+            fprintf(stderr, "sluice: --seed %u\n", drawn);
+        }
+    }
+    return DONE;
 }
 
 static int run(const command *command, int count, char **arguments) {
     settings settings;
-    const int code = parse_options(command, count, arguments, &settings);
+    int code = parse_options(command, count, arguments, &settings);
     if (code != DONE) {
         return code;
     }
@@ -146,10 +206,37 @@ static int run(const command *command, int count, char **arguments) {
         print_command_help(command);
         return DONE;
     }
-    if (settings.verbose) {
-        sluice_log_set(print_log, NULL);
+    static bool verbose; /* outlives threads that still log */
+    verbose = settings.verbose;
+    sluice_log_set(print_log, &verbose);
+    code = draw_seed(&settings);
+    return code == DONE ? command->run(&settings) : code;
+}
+
+static const command *find_command(const char *name) {
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, COMMANDS[i].name) == 0) {
+            return &COMMANDS[i];
+        }
     }
-    return command->run(&settings);
+    return NULL;
+}
+
+static bool is_one_of(const char *text, const char *a, const char *b, const char *c) {
+    return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
+}
+
+static int help(const char *name) {
+    const command *found = name ? find_command(name) : NULL;
+    if (name && !found) {
+        return unknown_command(name);
+    }
+    if (found) {
+        print_command_help(found);
+    } else {
+        print_help();
+    }
+    return DONE;
 }
 
 int main(int count, char **arguments) {
@@ -157,17 +244,13 @@ int main(int count, char **arguments) {
     int code = WRONG_USAGE;
     if (!name) {
         fail("no command (see sluice --help)");
-    } else if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        print_help();
-        code = DONE;
-    } else if (strcmp(name, "--version") == 0) {
+    } else if (is_one_of(name, "help", "--help", "-h")) {
+        code = help(count > 2 ? arguments[2] : NULL);
+    } else if (is_one_of(name, "version", "--version", "-V")) {
         printf("sluice %s\n", sluice_version());
         code = DONE;
     } else {
-        const command *found = NULL;
-        for (int i = 0; i < COMMAND_COUNT && !found; i++) {
-            found = strcmp(name, COMMANDS[i].name) == 0 ? &COMMANDS[i] : NULL;
-        }
+        const command *found = find_command(name);
         code = found ? run(found, count - 2, arguments + 2) : unknown_command(name);
     }
     if (code == DONE && (fflush(stdout) || ferror(stdout))) {

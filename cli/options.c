@@ -10,11 +10,8 @@
 /* ---- names -----------------------------------------------------------------------------------------------
  */
 
-enum { NAME_SIZE = 32 };
-
-/* The name at `index` of an option; false past the end. */
-static bool name_at(const option *o, int index, char name[NAME_SIZE]) {
-    const char *at = o->names;
+bool name_at(const char *names, int index, char name[NAME_SIZE]) {
+    const char *at = names;
     for (; index > 0 && at; index--) {
         at = strchr(at, ' ');
         at = at ? at + 1 : NULL;
@@ -28,13 +25,38 @@ static bool name_at(const option *o, int index, char name[NAME_SIZE]) {
 static const option *find_option(const command *command, const char *name, size_t length) {
     char known[NAME_SIZE];
     for (int i = 0; i < OPTION_COUNT; i++) {
-        for (int k = 0; (OPTIONS[i].commands & command->bit) && name_at(&OPTIONS[i], k, known); k++) {
+        for (int k = 0; (OPTIONS[i].commands & command->bit) && name_at(OPTIONS[i].names, k, known); k++) {
             if (strlen(known) == length && memcmp(known, name, length) == 0) {
                 return &OPTIONS[i];
             }
         }
     }
     return NULL;
+}
+
+static const foreign_option *find_foreign(const command *command, const char *name, size_t length) {
+    char known[NAME_SIZE];
+    for (int i = 0; i < FOREIGN_OPTION_COUNT; i++) {
+        const foreign_option *f = &FOREIGN_OPTIONS[i];
+        for (int k = 0; (f->commands & command->bit) && name_at(f->names, k, known); k++) {
+            if (strlen(known) == length && memcmp(known, name, length) == 0) {
+                return f;
+            }
+        }
+    }
+    return NULL;
+}
+
+bool is_given(const settings *settings, const char *name) {
+    char known[NAME_SIZE];
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        for (int k = 0; (settings->given[i / 8] >> i % 8 & 1) && name_at(OPTIONS[i].names, k, known); k++) {
+            if (strcmp(known, name) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* Levenshtein's distance, texts longer than the table counting as far away. */
@@ -80,7 +102,7 @@ static int unknown_option(const command *command, const char *name) {
     int count = 0;
     for (int i = 0; i < OPTION_COUNT; i++) {
         for (int k = 0; count < 2 * OPTIONS_MOST && (OPTIONS[i].commands & command->bit) &&
-                        name_at(&OPTIONS[i], k, texts[count]);
+                        name_at(OPTIONS[i].names, k, texts[count]);
              k++) {
             names[count] = texts[count];
             count++;
@@ -138,6 +160,15 @@ static bool parse_size(const char *text, uint64_t *size) {
     return errno == 0 && (!*stop || (unit && !stop[1]));
 }
 
+/* -1: another one with each run. */
+static bool parse_seed(const char *text, uint64_t *seed) {
+    if (strcmp(text, "-1") == 0) {
+        *seed = RANDOM_SEED;
+        return true;
+    }
+    return parse_size(text, seed);
+}
+
 static bool parse_real(const option *o, const char *text, double *real) {
     char *stop;
     const double value = strtod(text, &stop);
@@ -186,6 +217,8 @@ static bool set_value(const option *o, const char *text, settings *settings) {
         return parse_number(o, text, &end, at) && !*end;
     case SIZE:
         return parse_size(text, at);
+    case SEED:
+        return parse_seed(text, at);
     case REAL:
         return parse_real(o, text, at);
     case NUMBERS:
@@ -216,6 +249,8 @@ static int wrong_value(const command *command, const option *o, const char *name
                  o->kind == NUMBERS ? ", or several with commas" : "");
     } else if (o->kind == SIZE) {
         snprintf(wanted, sizeof wanted, "a whole number, with K, M, G or T for multiples of 1024");
+    } else if (o->kind == SEED) {
+        snprintf(wanted, sizeof wanted, "a whole number, or -1 for another one with each run");
     } else if (o->kind == CHOICE) {
         snprintf(wanted, sizeof wanted, "%s", o->argument);
     } else if (o->kind == BIASES) {
@@ -231,49 +266,108 @@ static int wrong_value(const command *command, const option *o, const char *name
 /* ---- the command line ------------------------------------------------------------------------------------
  */
 
+/* "IN OUT TYPE", "[MODEL]", ...; NULL when a command takes none. */
+static const char *usage_arguments(const command *command) {
+    return command->arguments ? command->arguments : command->needs_model ? "[MODEL]" : NULL;
+}
+
 static int check_arguments(const command *command, const settings *settings) {
-    if (settings->argument_count != command->argument_count) {
-        fail("%s wants %s: sluice %s %s (see sluice %s --help)", command->name,
-             command->argument_count ? command->arguments : "no arguments but options", command->name,
-             command->arguments ? command->arguments : "[options]", command->name);
+    const int count = settings->argument_count, most = command->argument_count + optional_arguments(command);
+    /* A dry run writes nothing and needs no name for it. */
+    const int least = command->argument_count - (settings->dry_run ? 1 : 0);
+    const char *usage = usage_arguments(command);
+    if (count < least || count > most) {
+        fail("%s wants %s%s: sluice %s %s (see sluice %s --help)", command->name,
+             usage && least == 0 ? "at most " : "", usage ? usage : "no arguments but options", command->name,
+             usage ? usage : "[options]", command->name);
         return WRONG_USAGE;
     }
     return DONE;
 }
 
+static void take_bare(settings *settings, const char *text) {
+    if (settings->argument_count < 4) {
+        settings->arguments[settings->argument_count] = text;
+    }
+    settings->argument_count++;
+}
+
+static int take_value(const command *command, const option *o, const char *name, int length,
+                      const char *value, settings *settings) {
+    if (!set_value(o, value, settings)) {
+        return wrong_value(command, o, name, length, value);
+    }
+    const size_t row = (size_t)(o - OPTIONS);
+    settings->given[row / 8] |= (unsigned char)(1u << row % 8);
+    return DONE;
+}
+
+/* "-n5": an option of one letter and its number in one word. NULL: that is not what it is. */
+static const option *find_glued(const command *command, const char *text) {
+    const bool number = text[1] && text[1] != '-' && text[2] && strchr("0123456789-.", text[2]);
+    const option *o = number ? find_option(command, text, 2) : NULL;
+    return o && (o->kind == NUMBER || o->kind == NUMBERS || o->kind == SIZE || o->kind == SEED ||
+                 o->kind == REAL)
+               ? o
+               : NULL;
+}
+
+/* What llama.cpp has and sluice does without; *at moves over a value that means nothing here. */
+static int answer_foreign(const command *command, const foreign_option *f, int count, char **arguments,
+                          int *at) {
+    const char *text = arguments[*at];
+    const int length = (int)strcspn(text, "=");
+    fail("%s: %.*s: %s%s", command->name, length, text, f->needless ? "not needed: " : "", f->answer);
+    if (f->values && !text[length] && *at + 1 < count && is_choice(f->values, arguments[*at + 1])) {
+        (*at)++;
+    }
+    return f->needless ? DONE : WRONG_USAGE;
+}
+
+/* The option at *at, which moves over its value. */
+static int parse_option(const command *command, int count, char **arguments, int *at, settings *settings) {
+    const char *text = arguments[*at], *equals = strncmp(text, "--", 2) == 0 ? strchr(text, '=') : NULL;
+    const size_t length = equals ? (size_t)(equals - text) : strlen(text);
+    const option *o = find_option(command, text, length);
+    const foreign_option *foreign = o ? NULL : find_foreign(command, text, length);
+    if (foreign) {
+        return answer_foreign(command, foreign, count, arguments, at);
+    }
+    if (!o && (o = find_glued(command, text)) != NULL) {
+        return take_value(command, o, text, 2, text + 2, settings);
+    }
+    if (!o) {
+        return unknown_option(command, text);
+    }
+    const char *value = o->kind == FLAG   ? ""
+                        : equals          ? equals + 1
+                        : *at + 1 < count ? arguments[++*at]
+                                          : NULL;
+    if (!value || (o->kind == FLAG && equals)) {
+        fail("%s: %.*s %s", command->name, (int)length, text, value ? "takes no value" : "wants a value");
+        return WRONG_USAGE;
+    }
+    return take_value(command, o, text, (int)length, value, settings);
+}
+
 static int parse_arguments(const command *command, int count, char **arguments, settings *settings) {
+    int code = DONE;
     bool only_arguments = false;
-    for (int i = 0; i < count; i++) {
-        const char *text = arguments[i], *equals = strncmp(text, "--", 2) == 0 ? strchr(text, '=') : NULL;
+    for (int i = 0; i < count && code == DONE; i++) {
+        const char *text = arguments[i];
         if (only_arguments || text[0] != '-' || !text[1]) {
-            if (settings->argument_count < 4) {
-                settings->arguments[settings->argument_count] = text;
-            }
-            settings->argument_count++;
-            continue;
-        }
-        if (strcmp(text, "--") == 0) {
+            take_bare(settings, text);
+        } else if (strcmp(text, "--") == 0) {
             only_arguments = true;
-            continue;
-        }
-        const size_t length = equals ? (size_t)(equals - text) : strlen(text);
-        const option *o = find_option(command, text, length);
-        if (!o) {
-            return unknown_option(command, text);
-        }
-        const char *value = o->kind == FLAG ? ""
-                            : equals        ? equals + 1
-                            : i + 1 < count ? arguments[++i]
-                                            : NULL;
-        if (!value || (o->kind == FLAG && equals)) {
-            fail("%s: %.*s %s", command->name, (int)length, text, value ? "takes no value" : "wants a value");
-            return WRONG_USAGE;
-        }
-        if (!set_value(o, value, settings)) {
-            return wrong_value(command, o, text, (int)length, value);
+        } else {
+            code = parse_option(command, count, arguments, &i, settings);
         }
     }
-    return settings->help ? DONE : check_arguments(command, settings);
+    if (code != DONE || settings->help) {
+        return code;
+    }
+    code = check_arguments(command, settings);
+    return code == DONE ? place_arguments(command, settings) : code;
 }
 
 int set_option(const command *command, const char *name, const char *value, settings *settings) {
@@ -285,9 +379,7 @@ int set_option(const command *command, const char *name, const char *value, sett
         fail("%s: %s %s", command->name, name, value ? "takes no value but true and false" : "wants a value");
         return WRONG_USAGE;
     }
-    return set_value(o, value ? value : "", settings)
-               ? DONE
-               : wrong_value(command, o, name, (int)strlen(name), value ? value : "");
+    return take_value(command, o, name, (int)strlen(name), value ? value : "", settings);
 }
 
 void clear_list(const command *command, const char *name, settings *settings) {
@@ -311,26 +403,67 @@ int parse_options(const command *command, int count, char **arguments, settings 
 /* ---- help ------------------------------------------------------------------------------------------------
  */
 
+/* Does the help say already what happens without the option? */
+static bool says_initial(const option *o) {
+    return (strcmp(o->initial, "0") == 0 && strstr(o->help, "0: ")) ||
+           (strcmp(o->initial, "-1") == 0 && strstr(o->help, "-1: "));
+}
+
+enum { HELP_AT = 33, HELP_WIDTH = 120 }; /* columns */
+
+/* From column HELP_AT on, broken between words. */
+static void print_wrapped(const char *text) {
+    while (strlen(text) > HELP_WIDTH - HELP_AT) {
+        int length = HELP_WIDTH - HELP_AT;
+        while (length > 0 && text[length] != ' ') {
+            length--;
+        }
+        if (length == 0) {
+            break;
+        }
+        printf("%.*s\n%*s", length, text, HELP_AT, "");
+        text += length + 1;
+    }
+    printf("%s\n", text);
+}
+
 static void print_option(const option *o) {
-    char left[64], name[NAME_SIZE];
+    char left[160], name[NAME_SIZE], help[512];
     int at = 0;
-    for (int k = 0; name_at(o, k, name); k++) {
+    for (int k = 0; name_at(o->names, k, name) && at < (int)sizeof left; k++) {
         at += snprintf(left + at, sizeof left - (size_t)at, "%s%s", k ? ", " : "", name);
     }
     if (o->argument && (size_t)at < sizeof left) {
         snprintf(left + at, sizeof left - (size_t)at, " %s", o->argument);
     }
-    printf("  %-30s %s", left, o->help);
-    if (o->initial && (strcmp(o->initial, "0") != 0 || !strstr(o->help, "0: "))) {
-        printf(" [%s]", o->initial);
+    const bool says = !o->initial || says_initial(o);
+    snprintf(help, sizeof help, "%s%s%s%s", o->help, says ? "" : " [", says ? "" : o->initial,
+             says ? "" : "]");
+    if (strlen(left) > HELP_AT - 3) {
+        printf("  %s\n%*s", left, HELP_AT, "");
+    } else {
+        printf("  %-*s ", HELP_AT - 3, left);
     }
-    printf("\n");
+    print_wrapped(help);
+}
+
+static void print_types(void) {
+    enum { COLUMNS = 4 };
+    double bits;
+    printf("\ntypes, with the bits per weight that they give Llama 3 8B:\n");
+    for (int i = 0; sluice_quantize_type(i, &bits); i++) {
+        printf("  %-10s %5.2f%s", sluice_quantize_type(i, NULL), bits,
+               i % COLUMNS == COLUMNS - 1 || !sluice_quantize_type(i + 1, NULL) ? "\n" : "    ");
+    }
+    printf(
+        "Q3_K, Q4_K and Q5_K stand for Q3_K_M, Q4_K_M and Q5_K_M; --pure takes one type for all matrices.\n"
+        "Rows that are no whole number of a type's blocks take one with smaller blocks, which is printed.\n");
 }
 
 void print_command_help(const command *command) {
-    printf("usage: sluice %s%s%s%s [options]\n\n%s\n\noptions:\n", command->name,
-           command->arguments ? " " : "", command->arguments ? command->arguments : "",
-           command->needs_model ? " [-m MODEL]" : "", command->text);
+    const char *usage = usage_arguments(command);
+    printf("usage: sluice %s%s%s [options]\n\n%s\n\noptions:\n", command->name, usage ? " " : "",
+           usage ? usage : "", command->text);
     for (int engine = 0; engine < 2; engine++) {
         if (engine && (command->bit & IN_ENGINE)) {
             printf("\nengine:\n");
@@ -341,6 +474,9 @@ void print_command_help(const command *command) {
                 print_option(&OPTIONS[i]);
             }
         }
+    }
+    if (command->bit == IN_QUANTIZE) {
+        print_types();
     }
     printf("\nexamples:\n%s", command->examples);
 }

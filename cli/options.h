@@ -7,13 +7,14 @@
 /* Groups of commands. */
 enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
+    IN_TEMPLATED = IN_RUN | IN_CHAT | IN_SERVE | IN_TEMPLATE,
     IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
     IN_ENGINE = IN_RUNS | IN_SERVE,
     IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
-    IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT,
+    IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
 };
 
-typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, BIASES, CHOICE } option_kind;
+typedef enum option_kind { FLAG, NUMBER, SIZE, REAL, TEXT, TEXTS, NUMBERS, BIASES, CHOICE, SEED } option_kind;
 
 typedef struct option {
     unsigned commands;
@@ -29,5 +30,21 @@ typedef struct option {
 extern const option OPTIONS[];
 extern const int OPTION_COUNT;
 enum { OPTIONS_MOST = 256 }; /* rows of the table, for those who set memory aside */
+
+enum { NAME_SIZE = 32 };
+/* The name at `index` of a list as in `names`; false past the end. */
+bool name_at(const char *names, int index, char name[NAME_SIZE]);
+
+/* An option that llama.cpp has and sluice does without. Not in the help: it is there to be answered. */
+typedef struct foreign_option {
+    unsigned commands;
+    const char *names;
+    const char *values; /* that may follow and mean nothing here, as "on|off"; NULL: none */
+    bool needless;      /* the command runs without it, after a note; else it is an error */
+    const char *answer; /* what to do instead */
+} foreign_option;
+
+extern const foreign_option FOREIGN_OPTIONS[];
+extern const int FOREIGN_OPTION_COUNT;
 
 #endif

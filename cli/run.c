@@ -1,17 +1,27 @@
-/* sluice run: a prompt and what follows it. */
+/* sluice run: a prompt and the answer to it, or what follows it. */
 #include "cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+typedef struct prompt_text {
+    const char *text;
+    size_t length;
+    bool chat; /* to be asked in the chat format */
+    int32_t *tokens;
+    size_t count;
+} prompt_text;
+
 typedef struct output {
     const sluice_model *model;
-    bool json;
-    char *text; /* with json: all of it */
+    bool json, answer; /* answer: to a question, which is a text of its own and ends with a newline */
+    char *text;        /* with json: all of it */
     size_t length, capacity;
     json_t *tokens, *logprobs; /* logprobs NULL: not asked for */
     bool failed;
+    size_t written; /* bytes of text */
+    char last;      /* of them */
 } output;
 
 static void keep_text(output *out, const char *text, size_t length) {
@@ -52,6 +62,8 @@ static void keep_logprobs(output *out, const sluice_event *event) {
 
 static void take_token(void *context, const sluice_event *event) {
     output *out = context;
+    out->written += event->text_length;
+    out->last = event->text_length ? event->text[event->text_length - 1] : out->last;
     if (!out->json) {
         fwrite(event->text, 1, event->text_length, stdout);
         fflush(stdout);
@@ -83,33 +95,42 @@ static int print_result(const settings *settings, output *out, const sluice_even
     return print_json(result);
 }
 
-static int generate_text(const settings *settings, session *session, const int32_t *tokens, size_t count) {
+static int report(const settings *settings, output *out, const sluice_event *done) {
+    if (out->json) {
+        return print_result(settings, out, done);
+    }
+    if (out->written > 0 && out->last != '\n' && (out->answer || isatty(STDOUT_FILENO))) {
+        printf("\n");
+        fflush(stdout);
+    }
+    return DONE;
+}
+
+static int generate_text(const settings *settings, session *session, const prompt_text *prompt) {
     sluice_error error;
     sluice_sequence *sequence;
     if (sluice_sequence_create(session->engine, &sequence, &error)) {
         return fail_with(&error);
     }
     sluice_request_options options = {.size = sizeof options,
-                                      .tokens = tokens,
-                                      .token_count = count,
-                                      .generate = (size_t)settings->predict};
+                                      .tokens = prompt->tokens,
+                                      .token_count = prompt->count,
+                                      .generate = most_tokens(settings)};
     sampling_options(settings, &options);
     options.logprobs = settings->logprobs > 0;
     options.top_logprobs = settings->logprobs;
     output out = {.model = session->model,
                   .json = strcmp(settings->output, "json") == 0,
+                  .answer = prompt->chat,
                   .tokens = json_array(),
                   .logprobs = settings->logprobs > 0 ? json_array() : NULL};
     sluice_event done;
     int code = generate(sequence, &options, take_token, &out, &done);
-    if (code == DONE && out.json) {
-        code = print_result(settings, &out, &done);
-    }
-    if (code == DONE && !out.json && isatty(STDOUT_FILENO)) {
-        printf("\n");
-        fflush(stdout);
-    }
+    code = code == DONE ? report(settings, &out, &done) : code;
     if (code == DONE) {
+        if (out.written == 0) {
+            explain_silence(settings, &done);
+        }
         print_timings(&done);
     }
     if (code == DONE && done.finish == SLUICE_FINISH_CANCELLED) {
@@ -122,24 +143,73 @@ static int generate_text(const settings *settings, session *session, const int32
     return code;
 }
 
-static int run_prompt(const settings *settings, const char *prompt, size_t length) {
-    session session = {0};
-    sluice_error error;
-    sluice_engine_options options;
-    int32_t *tokens = NULL;
-    size_t count = 0;
-    int code = open_model(settings, &session);
-    const unsigned flags = SLUICE_TOKENIZE_BOS | (settings->special ? SLUICE_TOKENIZE_SPECIAL : 0);
-    if (code == DONE && sluice_tokenize(session.model, prompt, length, flags, &tokens, &count, &error)) {
-        code = fail_with(&error);
+/* The prompt as one message. The newline that ends a file's or an echo's last line is not part of it. */
+static int ask(const settings *s, session *session, prompt_text *p) {
+    json_t *messages = json_array();
+    size_t length = p->length;
+    if (!s->prompt && length > 0 && p->text[length - 1] == '\n') {
+        length -= length > 1 && p->text[length - 2] == '\r' ? 2 : 1;
     }
-    if (code == DONE && count == 0) {
-        code = fail("the prompt is empty, and the model has no beginning-of-text token");
+    int code = messages ? DONE : fail("out of memory");
+    if (code == DONE && s->system) {
+        code = add_message(messages, "system", s->system, strlen(s->system));
+    }
+    code = code == DONE ? add_message(messages, "user", p->text, length) : code;
+    code = code == DONE ? render_tokens(session->model, s, messages, &p->tokens, &p->count) : code;
+    json_decref(messages);
+    return code;
+}
+
+static int go_on(const settings *s, session *session, prompt_text *p) {
+    sluice_error error;
+    const unsigned flags = SLUICE_TOKENIZE_BOS | (s->special ? SLUICE_TOKENIZE_SPECIAL : 0);
+    if (sluice_tokenize(session->model, p->text, p->length, flags, &p->tokens, &p->count, &error)) {
+        return fail_with(&error);
+    }
+    return p->count == 0 ? fail("the prompt is empty, and the model has no beginning-of-text token") : DONE;
+}
+
+/* Is the prompt a question in the model's chat format, or a text to go on from? */
+static int choose_format(const settings *s, const session *session, bool *chat) {
+    sluice_error error;
+    sluice_chat_facts facts = {.size = sizeof facts};
+    *chat = false;
+    if (s->raw) {
+        return DONE;
+    }
+    if (sluice_chat_get_facts(session->model, &facts, &error)) {
+        return fail("%s (--raw goes on from the text as it stands, --chat-template takes another)",
+                    error.message);
+    }
+    *chat = !facts.builtin;
+    if (facts.builtin && s->system) {
+        return fail("run: --system: the model has no chat template (--chat-template chatml takes that one)");
+    }
+    if (facts.builtin) {
+        notice(s, "the model has no chat template: it goes on from the text as it stands "
+                  "(--chat-template NAME asks in a format)");
+    }
+    if (*chat && s->special) {
+        fail("run: --special wants --raw: in a message special tokens stay text");
+        return WRONG_USAGE;
+    }
+    return DONE;
+}
+
+static int run_prompt(const settings *given, prompt_text *prompt) {
+    session session = {0};
+    settings own = *given, *settings = &own;
+    sluice_engine_options options;
+    int code = open_model(settings, &session);
+    code = code == DONE ? choose_format(settings, &session, &prompt->chat) : code;
+    if (code == DONE) {
+        take_model_sampling(settings, session.model);
+        code = (prompt->chat ? ask : go_on)(settings, &session, prompt);
     }
     engine_options(settings, 1, &options);
     code = code == DONE ? open_engine(&session, &options) : code;
-    code = code == DONE ? generate_text(settings, &session, tokens, count) : code;
-    sluice_free(tokens);
+    code = code == DONE ? generate_text(settings, &session, prompt) : code;
+    sluice_free(prompt->tokens);
     close_session(&session);
     return code;
 }
@@ -149,23 +219,15 @@ int run_command(const settings *settings) {
         fail("run: --logprobs wants -o json");
         return WRONG_USAGE;
     }
-    if (settings->prompt && settings->file) {
-        fail("run: -p and -f exclude each other");
+    if (settings->raw && (settings->system || settings->chat_template)) {
+        fail("run: --raw excludes --system and --chat-template");
         return WRONG_USAGE;
     }
-    if (settings->prompt) {
-        return run_prompt(settings, settings->prompt, strlen(settings->prompt));
-    }
-    if (!settings->file && isatty(STDIN_FILENO)) {
-        fail("run: no prompt: give one with -p, with -f, or on standard input");
-        return WRONG_USAGE;
-    }
-    size_t length;
-    char *prompt = read_all(settings->file, &length);
-    if (!prompt) {
-        return FAILED;
-    }
-    const int code = run_prompt(settings, prompt, length);
-    free(prompt);
+    int code;
+    prompt_text prompt = {0};
+    char *text = read_prompt("run", settings, &prompt.length, &code);
+    prompt.text = text;
+    code = code == DONE ? run_prompt(settings, &prompt) : code;
+    free(text);
     return code;
 }

@@ -118,6 +118,29 @@ static void http_options_of(const settings *s, const key_list *keys, http_option
     };
 }
 
+static int serve_models(const settings *s, const key_list *keys, const model_names *models,
+                        const sluice_model_options *model, const json_t *variables) {
+    sluice_engine_options engine;
+    engine_options(s, 0, &engine);
+    engine.queue = s->max_queue;
+    engine.prompt_seconds = s->max_step_time > 0 ? s->max_step_time * 1e-3 : -1;
+    serve_options options = {
+        .model_paths = models->path_pointers,
+        .model_names = models->name_pointers,
+        .model_count = models->count,
+        .strict_model = s->strict_model,
+        .engine = &engine,
+        .model = model,
+        .template_options = variables,
+        .drain_seconds = s->drain_timeout,
+        .json_log = strcmp(s->log_format, "json") == 0,
+        .metrics_prefix = s->metrics_prefix,
+        .heartbeat_seconds = 15,
+    };
+    http_options_of(s, keys, &options.http);
+    return serve(&options) ? FAILED : DONE;
+}
+
 int serve_command(const settings *s) {
     static key_list keys;
     static model_names models;
@@ -129,21 +152,12 @@ int serve_command(const settings *s) {
     if (code != DONE) {
         return code;
     }
-    sluice_engine_options engine;
-    engine_options(s, 0, &engine);
-    engine.queue = s->max_queue;
-    engine.prompt_seconds = s->max_step_time > 0 ? s->max_step_time * 1e-3 : -1;
-    serve_options options = {
-        .model_paths = models.path_pointers,
-        .model_names = models.name_pointers,
-        .model_count = models.count,
-        .strict_model = s->strict_model,
-        .engine = &engine,
-        .drain_seconds = s->drain_timeout,
-        .json_log = strcmp(s->log_format, "json") == 0,
-        .metrics_prefix = s->metrics_prefix,
-        .heartbeat_seconds = 15,
-    };
-    http_options_of(s, &keys, &options.http);
-    return serve(&options) ? FAILED : DONE;
+    sluice_model_options model;
+    char *text = NULL;
+    json_t *variables = template_options(s);
+    code = variables ? model_options(s, &model, &text) : WRONG_USAGE;
+    code = code == DONE ? serve_models(s, &keys, &models, &model, variables) : code;
+    json_decref(variables);
+    free(text);
+    return code;
 }

@@ -5,16 +5,39 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* How many bytes of a character begin here; 0 when it is no UTF-8: many tokens are parts of characters.
+ * Shortest forms and surrogates are not looked at: a terminal shows those as it likes. */
+static size_t character_size(const char *text, size_t length) {
+    const unsigned char c = (unsigned char)text[0];
+    const size_t size = c < 0x80                ? 1
+                        : c >= 0xc2 && c < 0xe0 ? 2
+                        : c >= 0xe0 && c < 0xf0 ? 3
+                        : c >= 0xf0 && c < 0xf5 ? 4
+                                                : 0;
+    for (size_t i = 1; i < size; i++) {
+        if (i >= length || ((unsigned char)text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return size;
+}
+
 /* In quotes, with C's escapes for what a terminal should not get. */
 static void print_quoted(const char *text, size_t length) {
     putchar('"');
     for (size_t i = 0; i < length; i++) {
         const unsigned char c = (unsigned char)text[i];
+        const size_t size = character_size(text + i, length - i);
+        if (size > 1) {
+            printf("%.*s", (int)size, text + i);
+            i += size - 1;
+            continue;
+        }
         if (c == '\n') {
             printf("\\n");
         } else if (c == '"' || c == '\\') {
             printf("\\%c", c);
-        } else if (c < 32 || c == 127) {
+        } else if (c < 32 || c >= 127) {
             printf("\\x%02x", c);
         } else {
             putchar(c);
@@ -31,14 +54,13 @@ static int print_tokens(const settings *settings, const sluice_model *model, con
             continue;
         }
         sluice_error error;
-        char *text;
+        const char *text; /* with the space that a text's first piece would lose */
         size_t length;
-        if (sluice_detokenize(model, &tokens[i], 1, SLUICE_TOKENIZE_SPECIAL, &text, &length, &error)) {
+        if (sluice_token_bytes(model, tokens[i], &text, &length, &error)) {
             return fail_with(&error);
         }
         printf("%8d  ", tokens[i]);
         print_quoted(text, length);
-        sluice_free(text);
     }
     if (settings->ids) {
         printf("\n");

@@ -92,12 +92,29 @@ typedef struct sluice_model_info {
     int32_t layers, width, vocabulary, context;
     int32_t bos, eos; /* token ids; -1 when there are none */
     bool has_tokenizer;
-    const char *chat_template; /* NULL when there is none */
+    const char *chat_template; /* in use; NULL when the model has none and none was asked for */
 } sluice_model_info;
 
 /* `path`: a GGUF file, or a Hugging Face folder. Weights stay in the mapped file, which must not change while
  * the model lives. */
 SLUICE_API int sluice_model_open(const char *path, sluice_model **model, sluice_error *error);
+typedef struct sluice_model_options {
+    size_t size;
+    bool text_only; /* as sluice_model_open_text */
+    /* The chat template to use in place of the model's: its Jinja text, or the name of one that the model
+     * brings or of a well-known format (below); not both. One that is not there or does not compile is an
+     * error of opening, where the model's own is one of the functions that need it. */
+    const char *chat_template, *chat_template_name;
+} sluice_model_options;
+/* NULL for options is sluice_model_open. Copies what it needs of the options. */
+SLUICE_API int sluice_model_open_with(const char *path, const sluice_model_options *options,
+                                      sluice_model **model, sluice_error *error);
+/* The names of the templates that a model brings, one by one: "default", "tool_use", ...; NULL past the end.
+ * Borrowed from the model. */
+SLUICE_API const char *sluice_chat_template_name(const sluice_model *model, int index);
+/* The names of the chat formats that need no file: "chatml", "llama3", "gemma", ...; NULL past the end. They
+ * write roles and contents, and no tools. */
+SLUICE_API const char *sluice_chat_format_name(int index);
 /* A model's tokenizer and chat template alone, for the functions of text and tokens below; opens
  * vocabulary-only files too. Plans and engines of it are refused. */
 SLUICE_API int sluice_model_open_text(const char *path, sluice_model **model, sluice_error *error);
@@ -106,6 +123,45 @@ SLUICE_API sluice_model *sluice_model_retain(sluice_model *model);
 SLUICE_API void sluice_model_release(sluice_model *model);
 /* `info->size` must be set. */
 SLUICE_API void sluice_model_get_info(const sluice_model *model, sluice_model_info *info);
+
+/* Which members of sluice_sampling_facts a model's files give. */
+enum {
+    SLUICE_SAMPLING_DO_SAMPLE = 1,
+    SLUICE_SAMPLING_TEMPERATURE = 2,
+    SLUICE_SAMPLING_TOP_K = 4,
+    SLUICE_SAMPLING_TOP_P = 8,
+    SLUICE_SAMPLING_MIN_P = 16,
+    SLUICE_SAMPLING_TYPICAL_P = 32,
+    SLUICE_SAMPLING_REPETITION_PENALTY = 64,
+    SLUICE_SAMPLING_PENALTY_TOKENS = 128,
+    SLUICE_SAMPLING_XTC_PROBABILITY = 256,
+    SLUICE_SAMPLING_XTC_THRESHOLD = 512,
+    SLUICE_SAMPLING_MIROSTAT = 1024,
+    SLUICE_SAMPLING_MIROSTAT_TAU = 2048,
+    SLUICE_SAMPLING_MIROSTAT_ETA = 4096,
+};
+
+/* How those who made the model would sample from it: generation_config.json of a Hugging Face folder, or
+ * general.sampling.* of a GGUF file. The library itself uses none of it. */
+typedef struct sluice_sampling_facts {
+    size_t size;
+    unsigned present;     /* SLUICE_SAMPLING_... of what follows; members that are not there are 0 */
+    const char *file;     /* that gives them, borrowed from the model; NULL: no file gives any */
+    const char *samplers; /* order of samplers as llama.cpp writes it, borrowed; NULL: not given */
+    bool do_sample;       /* false: the likeliest token always (transformers then ignores the rest) */
+    float temperature;
+    int32_t top_k;            /* 0: all */
+    float top_p;              /* 1: all */
+    float min_p;              /* 0: all */
+    float typical_p;          /* 1: all */
+    float repetition_penalty; /* 1: none */
+    int32_t penalty_tokens;   /* that it looks at; 0: none, -1: all */
+    float xtc_probability, xtc_threshold;
+    int32_t mirostat; /* 0: none, or version 1 or 2 */
+    float mirostat_tau, mirostat_eta;
+} sluice_sampling_facts;
+/* `facts->size` must be set. */
+SLUICE_API void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *facts);
 
 typedef enum sluice_text_format { SLUICE_TEXT, SLUICE_JSON } sluice_text_format;
 /* Hyper-parameters, types and tensors, for people or programs. *text is owned by the caller (sluice_free). */
@@ -138,6 +194,7 @@ SLUICE_API int sluice_token_bytes(const sluice_model *model, int32_t token, cons
  * "tool_calls", "reasoning_content" (or "reasoning"), and what the template knows besides. Members that are
  * null are as if they were not there. What the template does not take is written as it does: parts are joined
  * by newlines, content that is missing is "", and a call's "arguments" are JSON text or an object.
+ * With tools, the model's template named tool_use is used if it brings one and no other was asked for.
  *
  * `options` is a JSON object of further template variables ("enable_thinking", ...), or NULL. "tools" is an
  * array. "add_generation_prompt" is true by default: the text ends with the opening of an assistant message.
@@ -167,6 +224,8 @@ typedef struct sluice_chat_facts {
     bool thinks;          /* the prompt ends with think_open, so that what is generated begins inside */
     const char *think_open,
         *think_close; /* "<think>", "</think>"; NULL: neither template nor vocabulary has any. Static */
+    const char
+        *template_name; /* in use: "default", "chatml", ...; NULL: its text was given at open. Borrowed */
 } sluice_chat_facts;
 /* `facts->size` must be set. Fails when the template does not compile, as the functions above. */
 SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts,
@@ -177,6 +236,8 @@ SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_fact
  */
 
 typedef struct sluice_engine sluice_engine;
+
+enum { SLUICE_THREADS = 1024 }; /* at most */
 
 typedef struct sluice_engine_options {
     size_t size;
@@ -433,10 +494,52 @@ SLUICE_API void sluice_request_release(sluice_request *request);
  * ----------------------------------------------------------------------------------------------------------
  */
 
-/* Writes a GGUF copy of a model with its matrices in another weight type ("q8_0", ...; norms stay F32).
- * Nothing is left behind on failure. */
+/* What is written appears under its name when it is complete, and nothing is left behind on failure. A
+ * device, FIFO, socket, folder or symbolic link is never written to, nor is a file that is read, by whatever
+ * name. */
+
+/* One tensor of a file that is written; borrowed, as all text in it. */
+typedef struct sluice_quantized_tensor {
+    size_t size;
+    const char *name;
+    const char *from, *to; /* weight types */
+    const char *wanted;    /* differs from `to` where rows are no whole number of that type's blocks */
+    uint64_t elements, columns;
+    uint64_t from_bytes, to_bytes;
+} sluice_quantized_tensor;
+
+/* `pattern`: a regular expression that is looked for in the names that tensors have in GGUF files. */
+typedef struct sluice_type_pattern {
+    const char *pattern, *type;
+} sluice_type_pattern;
+
+typedef struct sluice_quantize_options {
+    size_t size;
+    const char *type; /* a name of sluice_quantize_type, in any case; NULL: "q8_0". Most are mixtures: some
+                         tensors take more bits, by llama-quantize's rules */
+    bool pure;        /* no mixture: the type for every matrix */
+    const char *output_type, *embedding_type; /* of the head and of the token embedding; NULL: by `type` */
+    const sluice_type_pattern *patterns;      /* for the other matrices; the first that is found decides */
+    size_t pattern_count;
+    const char *importance; /* path of an importance matrix of llama-imatrix's formats; NULL: none */
+    bool replace;           /* an existing file may go */
+    bool dry_run;           /* writes nothing, and reads no weights; `output` may be NULL */
+    void (*tensor)(void *context,
+                   const sluice_quantized_tensor *tensor); /* for each, before anything is written */
+    sluice_progress progress;
+    void *context;        /* of both */
+    uint64_t *file_bytes; /* receives the size of the file; NULL: not wanted */
+} sluice_quantize_options;
+/* Writes a GGUF copy of a GGUF file or a Hugging Face folder with its matrices in other weight types; norms
+ * and other small tensors become F32. A weight that is no finite number is an error that names its tensor. */
+SLUICE_API int sluice_quantize_file(const char *input, const char *output,
+                                    const sluice_quantize_options *options, sluice_error *error);
+/* The same with a type and else all defaults. */
 SLUICE_API int sluice_quantize(const char *input, const char *output, const char *type,
                                sluice_progress progress, void *context, sluice_error *error);
+/* Names of types, those of fewer bits first; NULL past the end. `bits` (may be NULL) receives the bits per
+ * weight of the matrices of Llama 3 8B, for people to compare by. */
+SLUICE_API const char *sluice_quantize_type(int index, double *bits);
 
 typedef struct sluice_synth_options {
     size_t size;
@@ -446,6 +549,7 @@ typedef struct sluice_synth_options {
     uint64_t seed;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width; /* 0: the preset's */
+    bool replace;     /* an existing file may go */
 } sluice_synth_options;
 /* A model of true shape with random blocks, for measuring; any GGUF engine reads it. */
 SLUICE_API int sluice_synth(const char *output, const sluice_synth_options *options, sluice_progress progress,

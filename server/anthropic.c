@@ -63,29 +63,26 @@ static int check_tools(const anthropic_fields *f, http_error *error) {
     const json_t *choice = json_object_get(f->tool_choice, "type");
     if (f->tool_choice && !is(choice, "auto") && !is(choice, "any") && !is(choice, "tool") &&
         !is(choice, "none")) {
-        return body_refuse(error, "tool_choice", "tool_choice.type: must be auto, any, tool or none");
+        return body_refuse(error, "tool_choice.type: must be auto, any, tool or none");
     }
     if (f->counts || is(choice, "none")) {
         return 0;
     }
     if (json_array_size(f->functions) > 0) {
-        return body_refuse(error, "tools",
-                           "tools: calls of tools are not supported; tool_choice of the type none is");
+        return body_refuse(error, "tools: calls of tools are not supported; tool_choice of the type none is");
     }
     return is(choice, "any") || is(choice, "tool")
-               ? body_refuse(error, "tool_choice",
-                             "tool_choice: asks for a call, but there is no tool to call")
+               ? body_refuse(error, "tool_choice: asks for a call, but there is no tool to call")
                : 0;
 }
 
 static int check_stops(const json_t *stops, http_error *error) {
     if (json_array_size(stops) > BODY_STOPS) {
-        return body_refuse(error, "stop_sequences", "stop_sequences: at most %d are allowed", BODY_STOPS);
+        return body_refuse(error, "stop_sequences: at most %d are allowed", BODY_STOPS);
     }
     for (size_t i = 0; i < json_array_size(stops); i++) {
         if (json_string_length(json_array_get(stops, i)) == 0) {
-            return body_refuse(error, "stop_sequences",
-                               "stop_sequences.%zu: must be a string that is not empty", i);
+            return body_refuse(error, "stop_sequences.%zu: must be a string that is not empty", i);
         }
     }
     return 0;
@@ -98,10 +95,10 @@ static int read_fields(const json_t *body, anthropic_fields *f, http_error *erro
         return -1;
     }
     if (f->thinking && !f->thinking_type) {
-        return body_refuse(error, "thinking", "thinking.type: is required");
+        return body_refuse(error, "thinking.type: is required");
     }
     if (f->max_tokens < 0 && !f->counts) {
-        return body_refuse(error, "max_tokens", "max_tokens: is required, a whole number of at least 1");
+        return body_refuse(error, "max_tokens: is required, a whole number of at least 1");
     }
     return check_stops(f->stops, error) || convert_anthropic_tools(f->tools, &f->functions, error) ||
                    check_tools(f, error)

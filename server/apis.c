@@ -29,16 +29,7 @@ int api_read_fields(generation *g, http_error *error) {
     if (body_fields(generation_body(g), "", GENERATION_FIELDS, GENERATION_FIELD_COUNT, o, error)) {
         return -1;
     }
-    return o->n == 1 ? 0 : body_refuse(error, "n", "n must be 1 in this API");
-}
-
-void api_name_param(http_error *error, const char *const *names) {
-    for (; error->param && *names; names++) {
-        if (strcmp(strrchr(*names, '.') + 1, error->param) == 0) {
-            error->param = *names;
-            return;
-        }
-    }
+    return o->n == 1 ? 0 : body_refuse(error, "n must be 1 in this API");
 }
 
 const choice *api_choice(const generation *g) {

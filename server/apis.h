@@ -19,9 +19,6 @@ void event_send(generation *g, event_writer *w);
 int api_add_messages(generation *g, json_t *messages, json_t *kwargs, const char *param, http_error *error);
 /* Reads what GENERATION_FIELDS has into the generation's options; these APIs answer once, so n is 1. */
 int api_read_fields(generation *g, http_error *error);
-/* body_fields calls a member of a member by its last name: `param` becomes the entry of `names` (dotted,
- * ended by NULL) that ends with it. */
-void api_name_param(http_error *error, const char *const *names);
 /* The choice that those APIs have one of. */
 const choice *api_choice(const generation *g);
 /* The limit ended it, or the context. */

@@ -11,12 +11,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-int body_refuse(http_error *error, const char *param, const char *format, ...) {
-    *error = (http_error){.status = 400, .type = "invalid_request_error", .param = param};
+static void refuse(http_error *error, const char *format, va_list arguments) {
+    *error = (http_error){.status = 400, .type = "invalid_request_error"};
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+}
+
+int body_refuse(http_error *error, const char *format, ...) {
+    static const char PATH[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]";
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error->message, sizeof error->message, format, arguments);
+    refuse(error, format, arguments);
     va_end(arguments);
+    snprintf(error->param, sizeof error->param, "%.*s", (int)strspn(error->message, PATH), error->message);
+    return -1;
+}
+
+int body_refuse_as(http_error *error, const char *param, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    refuse(error, format, arguments);
+    va_end(arguments);
+    snprintf(error->param, sizeof error->param, "%s", param ? param : "");
     return -1;
 }
 
@@ -295,9 +310,9 @@ static int refuse_text(const scanner *s, http_error *error) {
         line += s->text[i] == '\n';
         column = s->text[i] == '\n' ? 1 : column + 1;
     }
-    return body_refuse(error, NULL,
-                       "the body is not JSON that can be read: line %zu, column %zu (byte %zu): %s", line,
-                       column, s->at, s->fault);
+    return body_refuse_as(error, NULL,
+                          "the body is not JSON that can be read: line %zu, column %zu (byte %zu): %s", line,
+                          column, s->at, s->fault);
 }
 
 int body_parse(const char *bytes, size_t length, json_t **root, http_error *error) {
@@ -311,7 +326,7 @@ int body_parse(const char *bytes, size_t length, json_t **root, http_error *erro
         s.at++;
     }
     if (s.at == length) {
-        return body_refuse(error, NULL, "the body is empty; it must be a JSON object");
+        return body_refuse_as(error, NULL, "the body is empty; it must be a JSON object");
     }
     if (!scan(&s)) {
         return refuse_text(&s, error);
@@ -322,7 +337,7 @@ int body_parse(const char *bytes, size_t length, json_t **root, http_error *erro
         return no_memory(error);
     }
     if (!json_is_object(value)) {
-        body_refuse(error, NULL, "the body must be a JSON object, not %s", body_type(value));
+        body_refuse_as(error, NULL, "the body must be a JSON object, not %s", body_type(value));
         json_decref(value);
         return -1;
     }
@@ -364,7 +379,7 @@ typedef struct reading {
 } reading;
 
 static int refuse_type(const reading *r, const char *wanted) {
-    return body_refuse(r->error, r->field->name, "%s%s must be %s, not %s", r->path, r->field->name, wanted,
+    return body_refuse(r->error, "%s%s must be %s, not %s", r->path, r->field->name, wanted,
                        body_type(r->value));
 }
 
@@ -382,9 +397,9 @@ static int refuse_range(const reading *r, const char *kind) {
         snprintf(range, sizeof range, " of at most %.15g", f->most);
     }
     if (json_is_number(r->value)) {
-        return body_refuse(r->error, f->name, "%s%s must be %s%s", r->path, f->name, kind, range);
+        return body_refuse(r->error, "%s%s must be %s%s", r->path, f->name, kind, range);
     }
-    return body_refuse(r->error, f->name, "%s%s must be %s%s, not %s", r->path, f->name, kind, range,
+    return body_refuse(r->error, "%s%s must be %s%s, not %s", r->path, f->name, kind, range,
                        body_type(r->value));
 }
 
@@ -421,8 +436,8 @@ static int read_text(const reading *r, const char **target) {
             characters += ((unsigned char)*c & 0xc0) != 0x80;
         }
         if ((double)characters < f->least || (double)characters > f->most) {
-            return body_refuse(r->error, f->name, "%s%s must have %.15g to %.15g characters", r->path,
-                               f->name, f->least, f->most);
+            return body_refuse(r->error, "%s%s must have %.15g to %.15g characters", r->path, f->name,
+                               f->least, f->most);
         }
     }
     *target = string;
@@ -461,8 +476,7 @@ static int read_choice(const reading *r, const char **target) {
         return refuse_type(r, "a string");
     }
     if (!any_choice(r->field->choices, is_text, r->value)) {
-        return body_refuse(r->error, r->field->name, "%s%s must be one of %s", r->path, r->field->name,
-                           r->field->choices);
+        return body_refuse(r->error, "%s%s must be one of %s", r->path, r->field->name, r->field->choices);
     }
     *target = json_string_value(r->value);
     return 0;
@@ -499,7 +513,7 @@ static int read_field(const reading *r, void *target) {
     case FIELD_UNSUPPORTED:
         return any_choice(r->field->choices, is_value, r->value)
                    ? 0
-                   : body_refuse(r->error, r->field->name, "%s%s is not supported", r->path, r->field->name);
+                   : body_refuse(r->error, "%s%s is not supported", r->path, r->field->name);
     }
     *(const json_t **)target = r->value;
     return 0;

@@ -24,8 +24,11 @@ enum {
 /* An object; one reference for the caller. Time is linear and small also for hostile bodies. */
 int body_parse(const char *bytes, size_t length, json_t **root, http_error *error);
 
-/* 400 with `param` set and a formatted message; returns -1. */
-int body_refuse(http_error *error, const char *param, const char *format, ...)
+/* 400 with a formatted message that begins with a field's path ("messages[3].content must be ..."), written
+ * as OpenAI's API does; the path becomes the error's param as well. Returns -1. */
+int body_refuse(http_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same for messages that begin otherwise; NULL: no param. */
+int body_refuse_as(http_error *error, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 typedef enum field_kind {

@@ -21,12 +21,12 @@ const char *known_name(const char *const *names, const char *name) {
     return *names;
 }
 
-int refuse_member(http_error *error, const char *param, const char *path, const char *name,
-                  const char *wanted, const json_t *value) {
+int refuse_member(http_error *error, const char *path, const char *name, const char *wanted,
+                  const json_t *value) {
     if (!value || json_is_null(value)) {
-        return body_refuse(error, param, "%s%s: is required and must be %s", path, name, wanted);
+        return body_refuse(error, "%s%s: is required and must be %s", path, name, wanted);
     }
-    return body_refuse(error, param, "%s%s: must be %s, not %s", path, name, wanted, body_type(value));
+    return body_refuse(error, "%s%s: must be %s, not %s", path, name, wanted, body_type(value));
 }
 
 /* ---- the list ---- */

@@ -36,19 +36,19 @@ typedef struct reader {
 } reader;
 
 /* Refused blocks are named; what is not known is not quoted. */
-static int refuse_block(reader *r, const char *param, const char *path, const char *type) {
+static int refuse_block(reader *r, const char *path, const char *type) {
     const char *known = type ? known_name(OTHER_BLOCKS, type) : NULL;
     if (!type) {
-        return body_refuse(r->error, param, "%s: must be an object with a type", path);
+        return body_refuse(r->error, "%s: must be an object with a type", path);
     }
-    return body_refuse(r->error, param, "%s.type: %s is not supported", path,
+    return body_refuse(r->error, "%s.type: %s is not supported", path,
                        known ? known : "a block of this type, or here,");
 }
 
-static json_t *text_of(reader *r, const char *param, const char *path, const json_t *block) {
+static json_t *text_of(reader *r, const char *path, const json_t *block) {
     json_t *string = json_object_get(block, "text");
     if (!json_is_string(string)) {
-        refuse_member(r->error, param, path, ".text", "a string", string);
+        refuse_member(r->error, path, ".text", "a string", string);
         return NULL;
     }
     return string;
@@ -73,7 +73,7 @@ static void add_system(reader *r, json_t *string) {
     }
 }
 
-static int read_system(reader *r, const char *param, const char *path, json_t *system) {
+static int read_system(reader *r, const char *path, json_t *system) {
     char at[64];
     if (json_is_string(system)) {
         if (json_string_length(system) > 0) {
@@ -82,16 +82,16 @@ static int read_system(reader *r, const char *param, const char *path, json_t *s
         return 0;
     }
     if (!json_is_array(system)) {
-        return refuse_member(r->error, param, path, "", "a string or an array of text blocks", system);
+        return refuse_member(r->error, path, "", "a string or an array of text blocks", system);
     }
     for (size_t i = 0; i < json_array_size(system); i++) {
         const json_t *block = json_array_get(system, i);
         const char *type = json_string_value(json_object_get(block, "type"));
         snprintf(at, sizeof at, "%s[%zu]", path, i);
         if (!type || strcmp(type, "text") != 0) {
-            return refuse_block(r, param, at, type);
+            return refuse_block(r, at, type);
         }
-        json_t *string = text_of(r, param, at, block);
+        json_t *string = text_of(r, at, block);
         if (!string) {
             return -1;
         }
@@ -107,7 +107,7 @@ static json_t *turn_message(reader *r) {
 }
 
 static int read_text(reader *r, const char *path, const json_t *block) {
-    json_t *string = text_of(r, "messages", path, block);
+    json_t *string = text_of(r, path, block);
     if (string) {
         list_text(&r->list, turn_message(r), string);
     }
@@ -121,26 +121,25 @@ static int read_tool_result(reader *r, const char *path, const json_t *block) {
            *failed = json_object_get(block, "is_error");
     char at[96];
     if (!json_is_string(id)) {
-        return refuse_member(r->error, "messages", path, ".tool_use_id", "a string", id);
+        return refuse_member(r->error, path, ".tool_use_id", "a string", id);
     }
     if (failed && !json_is_boolean(failed) && !json_is_null(failed)) {
-        return refuse_member(r->error, "messages", path, ".is_error", "a boolean", failed);
+        return refuse_member(r->error, path, ".is_error", "a boolean", failed);
     }
     json_t *message = list_result(&r->list, id);
     if (json_is_string(content)) {
         list_text(&r->list, message, content);
     } else if (content && !json_is_null(content) && !json_is_array(content)) {
-        return refuse_member(r->error, "messages", path, ".content", "a string or an array of text blocks",
-                             content);
+        return refuse_member(r->error, path, ".content", "a string or an array of text blocks", content);
     }
     for (size_t i = 0; json_is_array(content) && i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         snprintf(at, sizeof at, "%s.content[%zu]", path, i);
         if (!type || strcmp(type, "text") != 0) {
-            return refuse_block(r, "messages", at, type);
+            return refuse_block(r, at, type);
         }
-        json_t *string = text_of(r, "messages", at, part);
+        json_t *string = text_of(r, at, part);
         if (!string) {
             return -1;
         }
@@ -159,13 +158,13 @@ static int read_tool_use(reader *r, const char *path, const json_t *block) {
     json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
            *input = json_object_get(block, "input");
     if (!json_is_string(id)) {
-        return refuse_member(r->error, "messages", path, ".id", "a string", id);
+        return refuse_member(r->error, path, ".id", "a string", id);
     }
     if (!json_is_string(name)) {
-        return refuse_member(r->error, "messages", path, ".name", "a string", name);
+        return refuse_member(r->error, path, ".name", "a string", name);
     }
     if (!json_is_object(input)) {
-        return refuse_member(r->error, "messages", path, ".input", "an object", input);
+        return refuse_member(r->error, path, ".input", "an object", input);
     }
     list_call(&r->list, turn_message(r), id, name, input);
     return 0;
@@ -174,7 +173,7 @@ static int read_tool_use(reader *r, const char *path, const json_t *block) {
 static int read_thinking(reader *r, const char *path, const json_t *block) {
     json_t *thinking = json_object_get(block, "thinking");
     if (!json_is_string(thinking)) {
-        return refuse_member(r->error, "messages", path, ".thinking", "a string", thinking);
+        return refuse_member(r->error, path, ".thinking", "a string", thinking);
     }
     list_reasoning(&r->list, turn_message(r), thinking);
     return 0;
@@ -198,7 +197,7 @@ static int read_block(reader *r, const char *path, const json_t *block) {
     if (type && assistant && strcmp(type, "redacted_thinking") == 0) {
         return 0; /* encrypted by somebody else */
     }
-    return refuse_block(r, "messages", path, type);
+    return refuse_block(r, path, type);
 }
 
 static int read_turn(reader *r, size_t index, const json_t *turn) {
@@ -207,19 +206,18 @@ static int read_turn(reader *r, size_t index, const json_t *turn) {
     char path[96];
     r->role = json_is_string(role) ? known_name(ROLES, json_string_value(role)) : NULL;
     if (!r->role) {
-        return body_refuse(r->error, "messages", "messages[%zu].role: must be user, assistant or system",
-                           index);
+        return body_refuse(r->error, "messages[%zu].role: must be user, assistant or system", index);
     }
     snprintf(path, sizeof path, "messages[%zu].content", index);
     if (strcmp(r->role, "system") == 0) {
-        return read_system(r, "messages", path, content);
+        return read_system(r, path, content);
     }
     if (json_is_string(content)) {
         list_text(&r->list, turn_message(r), content);
         return 0;
     }
     if (!json_is_array(content)) {
-        return refuse_member(r->error, "messages", path, "", "a string or an array of blocks", content);
+        return refuse_member(r->error, path, "", "a string or an array of blocks", content);
     }
     for (size_t i = 0; i < json_array_size(content); i++) {
         snprintf(path, sizeof path, "messages[%zu].content[%zu]", index, i);
@@ -236,7 +234,7 @@ static int read_end(reader *r, bool *continues) {
     const size_t count = json_array_size(r->list.messages);
     *continues = last != NULL;
     if (list_call_count(last) > 0) {
-        return body_refuse(r->error, "messages", "messages: a tool_use must be followed by its tool_result");
+        return body_refuse(r->error, "messages: a tool_use must be followed by its tool_result");
     }
     if (last && json_array_size(json_object_get(last, "content")) == 0) {
         *continues = false;
@@ -244,18 +242,18 @@ static int read_end(reader *r, bool *continues) {
     }
     return json_array_size(r->list.messages) > 0 || r->list.failed
                ? 0
-               : body_refuse(r->error, "messages", "messages: has no text");
+               : body_refuse(r->error, "messages: has no text");
 }
 
 static int read_all(reader *r, json_t *system, const json_t *turns, bool *continues) {
-    if (system && !json_is_null(system) && read_system(r, "system", "system", system)) {
+    if (system && !json_is_null(system) && read_system(r, "system", system)) {
         return -1;
     }
     if (!json_is_array(turns)) {
-        return refuse_member(r->error, "messages", "", "messages", "an array", turns);
+        return refuse_member(r->error, "", "messages", "an array", turns);
     }
     if (json_array_size(turns) == 0) {
-        return body_refuse(r->error, "messages", "messages: must have at least one message");
+        return body_refuse(r->error, "messages: must have at least one message");
     }
     for (size_t i = 0; i < json_array_size(turns); i++) {
         if (read_turn(r, i, json_array_get(turns, i))) {
@@ -285,11 +283,11 @@ int convert_anthropic_tools(const json_t *tools, json_t **functions, http_error 
         json_t *name = json_object_get(tool, "name");
         const bool untyped = !type || json_is_null(type);
         if (!json_is_object(tool) || (!untyped && !json_is_string(type))) {
-            failed = body_refuse(error, "tools", "tools[%zu]: must be an object, and its type a string", i);
+            failed = body_refuse(error, "tools[%zu]: must be an object, and its type a string", i);
         } else if (!untyped && strcmp(json_string_value(type), "custom") != 0) {
             continue;
         } else if (!json_is_string(name)) {
-            failed = body_refuse(error, "tools", "tools[%zu].name: must be a string", i);
+            failed = body_refuse(error, "tools[%zu].name: must be a string", i);
         } else if (!tools_add(*functions, name, json_object_get(tool, "description"),
                               json_object_get(tool, "input_schema"))) {
             failed = error_no_memory(error);

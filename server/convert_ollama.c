@@ -24,9 +24,7 @@ static int read_string(reader *r, const char *path, const json_t *object, const 
         *value = NULL;
     }
     snprintf(dotted, sizeof dotted, ".%s", name);
-    return !*value || json_is_string(*value)
-               ? 0
-               : refuse_member(r->error, "messages", path, dotted, "a string", *value);
+    return !*value || json_is_string(*value) ? 0 : refuse_member(r->error, path, dotted, "a string", *value);
 }
 
 static int read_call(reader *r, const char *path, const json_t *call, json_t *message) {
@@ -35,10 +33,10 @@ static int read_call(reader *r, const char *path, const json_t *call, json_t *me
            *id;
     char made[32];
     if (!json_is_string(name)) {
-        return refuse_member(r->error, "messages", path, ".function.name", "a string", name);
+        return refuse_member(r->error, path, ".function.name", "a string", name);
     }
     if (!json_is_object(arguments) && !json_is_string(arguments)) {
-        return refuse_member(r->error, "messages", path, ".function.arguments", "an object", arguments);
+        return refuse_member(r->error, path, ".function.arguments", "an object", arguments);
     }
     if (read_string(r, path, call, "id", &id)) {
         return -1;
@@ -57,7 +55,7 @@ static int read_calls(reader *r, const char *path, const json_t *calls, json_t *
         return 0;
     }
     if (!json_is_array(calls)) {
-        return refuse_member(r->error, "messages", path, ".tool_calls", "an array", calls);
+        return refuse_member(r->error, path, ".tool_calls", "an array", calls);
     }
     for (size_t i = 0; i < json_array_size(calls); i++) {
         snprintf(at, sizeof at, "%s.tool_calls[%zu]", path, i);
@@ -103,10 +101,10 @@ static int read_turn(reader *r, size_t index, const json_t *turn) {
     char path[48];
     snprintf(path, sizeof path, "messages[%zu]", index);
     if (!role) {
-        return body_refuse(r->error, "messages", "%s.role: must be user, assistant, system or tool", path);
+        return body_refuse(r->error, "%s.role: must be user, assistant, system or tool", path);
     }
     if (images && !json_is_null(images) && !(json_is_array(images) && json_array_size(images) == 0)) {
-        return body_refuse(r->error, "messages", "%s.images: images are not supported", path);
+        return body_refuse(r->error, "%s.images: images are not supported", path);
     }
     if (read_string(r, path, turn, "content", &content) ||
         read_string(r, path, turn, "thinking", &thinking) ||
@@ -129,7 +127,7 @@ int convert_ollama(const json_t *turns, json_t **messages, http_error *error) {
     list_begin(&r.list);
     r.list.failed |= !r.waiting;
     if (!json_is_array(turns)) {
-        failed = refuse_member(error, "messages", "", "messages", "an array", turns);
+        failed = refuse_member(error, "", "messages", "an array", turns);
     }
     for (size_t i = 0; !failed && i < json_array_size(turns); i++) {
         failed = read_turn(&r, i, json_array_get(turns, i));

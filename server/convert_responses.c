@@ -38,24 +38,24 @@ static int read_content(reader *r, const char *path, json_t *content, json_t *me
         return 0;
     }
     if (!json_is_array(content)) {
-        return refuse_member(r->error, "input", path, "", "a string or an array of parts", content);
+        return refuse_member(r->error, path, "", "a string or an array of parts", content);
     }
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!type) {
-            return body_refuse(r->error, "input", "%s[%zu]: must be an object with a type", path, i);
+            return body_refuse(r->error, "%s[%zu]: must be an object with a type", path, i);
         }
         const bool refusal = strcmp(type, "refusal") == 0;
         const char *other = known_name(OTHER_PARTS, type);
         if (!refusal && !known_name(TEXT_PARTS, type)) {
-            return body_refuse(r->error, "input", "%s[%zu].type: %s is not supported, only texts are", path,
-                               i, other ? other : "this type");
+            return body_refuse(r->error, "%s[%zu].type: %s is not supported, only texts are", path, i,
+                               other ? other : "this type");
         }
         const char *key = refusal ? "refusal" : "text";
         json_t *string = json_object_get(part, key);
         if (!json_is_string(string)) {
-            return body_refuse(r->error, "input", "%s[%zu].%s: must be a string", path, i, key);
+            return body_refuse(r->error, "%s[%zu].%s: must be a string", path, i, key);
         }
         list_text(&r->list, message, string);
     }
@@ -74,7 +74,7 @@ static int read_message(reader *r, const char *path, const json_t *item) {
     const char *known = json_is_string(role) ? known_name(ROLES, json_string_value(role)) : NULL;
     char content[64];
     if (!known) {
-        return body_refuse(r->error, "input", "%s.role: must be user, assistant, system or developer", path);
+        return body_refuse(r->error, "%s.role: must be user, assistant, system or developer", path);
     }
     json_t *message = list_message(&r->list, strcmp(known, "developer") == 0 ? "system" : known, false);
     if (strcmp(known, "assistant") == 0) {
@@ -89,13 +89,13 @@ static int read_call(reader *r, const char *path, const json_t *item) {
     json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
            *arguments = json_object_get(item, "arguments");
     if (!json_is_string(id)) {
-        return refuse_member(r->error, "input", path, ".call_id", "a string", id);
+        return refuse_member(r->error, path, ".call_id", "a string", id);
     }
     if (!json_is_string(name)) {
-        return refuse_member(r->error, "input", path, ".name", "a string", name);
+        return refuse_member(r->error, path, ".name", "a string", name);
     }
     if (!json_is_string(arguments)) {
-        return refuse_member(r->error, "input", path, ".arguments", "a string", arguments);
+        return refuse_member(r->error, path, ".arguments", "a string", arguments);
     }
     json_t *message = list_message(&r->list, "assistant", !r->reasoning);
     add_reasoning(r, message);
@@ -107,7 +107,7 @@ static int read_result(reader *r, const char *path, const json_t *item) {
     json_t *id = json_object_get(item, "call_id");
     char output[64];
     if (!json_is_string(id)) {
-        return refuse_member(r->error, "input", path, ".call_id", "a string", id);
+        return refuse_member(r->error, path, ".call_id", "a string", id);
     }
     snprintf(output, sizeof output, "%s.output", path);
     r->reasoning = NULL;
@@ -116,14 +116,14 @@ static int read_result(reader *r, const char *path, const json_t *item) {
 
 static int read_item(reader *r, const char *path, const json_t *item) {
     if (!json_is_object(item)) {
-        return body_refuse(r->error, "input", "%s: must be an object, not %s", path, body_type(item));
+        return body_refuse(r->error, "%s: must be an object, not %s", path, body_type(item));
     }
     const json_t *given = json_object_get(item, "type");
     const bool untyped = !given || json_is_null(given);
     const char *type =
         untyped ? (json_object_get(item, "role") ? "message" : "item_reference") : json_string_value(given);
     if (!type) {
-        return refuse_member(r->error, "input", path, ".type", "a string", given);
+        return refuse_member(r->error, path, ".type", "a string", given);
     }
     if (strcmp(type, "message") == 0) {
         return read_message(r, path, item);
@@ -140,13 +140,12 @@ static int read_item(reader *r, const char *path, const json_t *item) {
     }
     const char *refused = known_name(REFUSED, type);
     if (refused) {
-        return body_refuse(r->error, "input", "%s.type: %s is not supported, because nothing is stored here",
-                           path, refused);
+        return body_refuse(r->error, "%s.type: %s is not supported, because nothing is stored here", path,
+                           refused);
     }
     return known_name(SKIPPED, type)
                ? 0
-               : body_refuse(r->error, "input", "%s.type: is no type of an input item that is known here",
-                             path);
+               : body_refuse(r->error, "%s.type: is no type of an input item that is known here", path);
 }
 
 static int read_input(reader *r, json_t *input) {
@@ -156,9 +155,8 @@ static int read_input(reader *r, json_t *input) {
         return 0;
     }
     if (!json_is_array(input) || json_array_size(input) == 0) {
-        return json_is_array(input)
-                   ? body_refuse(r->error, "input", "input: must have at least one item")
-                   : refuse_member(r->error, "input", "", "input", "a string or an array", input);
+        return json_is_array(input) ? body_refuse(r->error, "input: must have at least one item")
+                                    : refuse_member(r->error, "", "input", "a string or an array", input);
     }
     for (size_t i = 0; i < json_array_size(input); i++) {
         snprintf(path, sizeof path, "input[%zu]", i);
@@ -168,7 +166,7 @@ static int read_input(reader *r, json_t *input) {
     }
     return json_array_size(r->list.messages) > 0 || r->list.failed
                ? 0
-               : body_refuse(r->error, "input", "input: has no message");
+               : body_refuse(r->error, "input: has no message");
 }
 
 int convert_responses(const json_t *instructions, const json_t *input, json_t **messages, http_error *error) {
@@ -178,7 +176,7 @@ int convert_responses(const json_t *instructions, const json_t *input, json_t **
         list_text(&r.list, list_message(&r.list, "system", false), (json_t *)instructions);
     } else if (instructions && !json_is_null(instructions)) {
         list_discard(&r.list);
-        return refuse_member(error, "instructions", "", "instructions", "a string", instructions);
+        return refuse_member(error, "", "instructions", "a string", instructions);
     }
     if (read_input(&r, (json_t *)input)) {
         list_discard(&r.list);
@@ -195,11 +193,11 @@ int convert_responses_tools(const json_t *tools, json_t **functions, http_error 
         const char *type = json_string_value(json_object_get(tool, "type"));
         json_t *name = json_object_get(tool, "name");
         if (!type) {
-            failed = body_refuse(error, "tools", "tools[%zu]: must be an object with a type", i);
+            failed = body_refuse(error, "tools[%zu]: must be an object with a type", i);
         } else if (strcmp(type, "function") != 0) {
             continue;
         } else if (!json_is_string(name)) {
-            failed = body_refuse(error, "tools", "tools[%zu].name: must be a string", i);
+            failed = body_refuse(error, "tools[%zu].name: must be a string", i);
         } else if (!tools_add(*functions, name, json_object_get(tool, "description"),
                               json_object_get(tool, "parameters"))) {
             failed = error_no_memory(error);

@@ -58,7 +58,7 @@ generation_options *generation_get_options(generation *g) {
 
 int generation_copy_prompt(generation *g, const int32_t *tokens, size_t count, http_error *error) {
     if (g->prompt_count >= BODY_CHOICES) {
-        return body_refuse(error, "prompt", "prompt: more than %d prompts in one request", BODY_CHOICES);
+        return body_refuse(error, "prompt: more than %d prompts in one request", BODY_CHOICES);
     }
     void *larger = realloc(g->prompts, (g->prompt_count + 1) * sizeof *g->prompts);
     if (!larger) {
@@ -140,12 +140,11 @@ static int read_stops(generation *g, http_error *error) {
         return 0;
     }
     if (!json_is_string(stop) && !json_is_array(stop)) {
-        return body_refuse(error, "stop", "stop: must be a string or an array of strings, not %s",
-                           body_type(stop));
+        return body_refuse(error, "stop: must be a string or an array of strings, not %s", body_type(stop));
     }
     const size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
     if (count > BODY_STOPS) {
-        return body_refuse(error, "stop", "stop: %zu texts, at most %d are allowed", count, BODY_STOPS);
+        return body_refuse(error, "stop: %zu texts, at most %d are allowed", count, BODY_STOPS);
     }
     g->stops = calloc(count + 1, sizeof *g->stops);
     if (!g->stops) {
@@ -154,7 +153,7 @@ static int read_stops(generation *g, http_error *error) {
     for (size_t i = 0; i < count; i++) {
         const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
         if (!json_is_string(one) || json_string_length(one) == 0) {
-            return body_refuse(error, "stop", "stop[%zu]: must be a string that is not empty%s%s", i,
+            return body_refuse(error, "stop[%zu]: must be a string that is not empty%s%s", i,
                                json_is_string(one) ? "" : ", not ",
                                json_is_string(one) ? "" : body_type(one));
         }
@@ -168,7 +167,7 @@ static int read_stop_tokens(generation *g, http_error *error) {
     const json_t *ids = g->options.stop_tokens;
     const size_t count = ids ? json_array_size(ids) : 0;
     if (count > BODY_BIASES) {
-        return body_refuse(error, "stop_token_ids", "stop_token_ids: more than %d ids", BODY_BIASES);
+        return body_refuse(error, "stop_token_ids: more than %d ids", BODY_BIASES);
     }
     g->stop_tokens = calloc(count + 1, sizeof *g->stop_tokens);
     if (!g->stop_tokens) {
@@ -178,7 +177,7 @@ static int read_stop_tokens(generation *g, http_error *error) {
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= g->model->info.vocabulary) {
-            return body_refuse(error, "stop_token_ids", "stop_token_ids[%zu]: must be a token id below %d", i,
+            return body_refuse(error, "stop_token_ids[%zu]: must be a token id below %d", i,
                                g->model->info.vocabulary);
         }
         g->stop_tokens[i] = (int32_t)json_integer_value(id);
@@ -189,7 +188,7 @@ static int read_stop_tokens(generation *g, http_error *error) {
 
 static int refuse_bias(const generation *g, http_error *error) {
     return body_refuse(
-        error, "logit_bias",
+        error,
         "logit_bias: must be an object of token ids below %d and numbers from -100 to 100, or an array of "
         "[id, number or false], at most %d of them and none twice",
         g->model->info.vocabulary, BODY_BIASES);
@@ -259,14 +258,14 @@ static int read_biases(generation *g, http_error *error) {
 static int check_prompts(generation *g, const char *param, http_error *error) {
     generation_options *o = &g->options;
     if (g->prompt_count * (size_t)o->n > BODY_CHOICES) {
-        return body_refuse(error, "n", "n: %zu prompts and n %lld make more than %d choices", g->prompt_count,
+        return body_refuse(error, "n: %zu prompts and n %lld make more than %d choices", g->prompt_count,
                            (long long)o->n, BODY_CHOICES);
     }
     for (size_t i = 0; i < g->prompt_count; i++) {
         const size_t count = g->prompts[i].count;
         const size_t most = (size_t)g->model->context - (o->max_tokens == 0 ? 0 : 1);
         if (count > most) {
-            body_refuse(
+            body_refuse_as(
                 error, param,
                 "This model's maximum context length is %d tokens: the request (%zu tokens) exceeds the "
                 "available context size (%d tokens), make the prompt shorter",
@@ -277,7 +276,7 @@ static int check_prompts(generation *g, const char *param, http_error *error) {
             return -1;
         }
         if (count == 0) {
-            return body_refuse(error, param, "%s: the prompt has no tokens", param);
+            return body_refuse(error, "%s: the prompt has no tokens", param);
         }
     }
     return 0;

@@ -21,9 +21,9 @@ typedef struct exchange exchange;
 /* An error as a client sees it. Text never has words of the request's body in it. */
 typedef struct http_error {
     int status;
-    const char *type;  /* "invalid_request_error", ... */
-    const char *code;  /* "context_length_exceeded", ...; NULL: null */
-    const char *param; /* the field; NULL: null */
+    const char *type; /* "invalid_request_error", ... */
+    const char *code; /* "context_length_exceeded", ...; NULL: null */
+    char param[96];   /* the field's path; "": null */
     char message[512];
     int retry_after; /* seconds, as header; 0: none */
     int64_t prompt_tokens,

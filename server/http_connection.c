@@ -212,9 +212,10 @@ static bool grow_body(exchange *exchange, size_t length) {
 static const uint64_t OVER_TLS = 64 << 20;
 
 /* libmicrohttpd takes no answer in the middle of a body. This one goes straight to the socket, which has
- * nothing else to send then, and the connection is closed behind it. */
+ * nothing else to send then, and the connection is closed behind it. `bare`: to HEAD, whose answers have no
+ * body. */
 static void send_raw(const connection *connection, const char *id, const route *route,
-                     const http_error *error) {
+                     const http_error *error, bool bare) {
     char head[512];
     char *body = http_error_text(route, error, id);
     const size_t length = body ? strlen(body) : 0;
@@ -222,14 +223,15 @@ static void send_raw(const connection *connection, const char *id, const route *
                               "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
                               "x-request-id: %s\r\nContent-Length: %zu\r\n\r\n",
                               error->status, MHD_get_reason_phrase_for((unsigned)error->status), id, length);
-    struct iovec parts[2] = {{head, (size_t)size}, {body, length}};
+    struct iovec parts[2] = {{head, (size_t)size}, {body, bare ? 0 : length}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     (void)!sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     free(body);
 }
 
-void http_connection_refuse(const connection *connection, const char *id, const http_error *error) {
-    send_raw(connection, id, NULL, error);
+void http_connection_refuse(const connection *connection, const char *id, const http_error *error,
+                            bool bare) {
+    send_raw(connection, id, NULL, error, bare);
 }
 
 static enum MHD_Result on_body(exchange *exchange, const char *data, size_t *length) {
@@ -242,7 +244,7 @@ static enum MHD_Result on_body(exchange *exchange, const char *data, size_t *len
         if (!connection->tls) {
             exchange->status = error.status;
             connection->linger = true;
-            send_raw(connection, exchange->id, exchange->route, &error);
+            send_raw(connection, exchange->id, exchange->route, &error, exchange->head);
             return MHD_NO;
         }
         /* Nothing can be said between TLS and libmicrohttpd: the rest is read, within limits, and thrown

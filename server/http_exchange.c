@@ -156,9 +156,9 @@ char *http_error_text(const route *route, const http_error *error, const char *i
     if (route && route->error_body) {
         return route->error_body(error, id);
     }
-    json_t *json =
-        json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", error->message, "type",
-                  error->type ? error->type : "server_error", "param", error->param, "code", error->code);
+    json_t *json = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", error->message, "type",
+                             error->type ? error->type : "server_error", "param",
+                             *error->param ? error->param : NULL, "code", error->code);
     if (error->context > 0) {
         json_t *inside = json_object_get(json, "error");
         json_object_set_new(inside, "n_prompt_tokens", json_integer(error->prompt_tokens));

@@ -235,8 +235,8 @@ int http_fail(char *message, size_t size, const char *format, ...) __attribute__
 int http_daemons_start(http_server *server, char *message, size_t size);
 /* Gives a parked connection to libmicrohttpd. */
 void http_connection_hand_over(connection *connection, int which);
-/* Answers on a parked connection, past libmicrohttpd. */
-void http_connection_refuse(const connection *connection, const char *id, const http_error *error);
+/* Answers on a parked connection, past libmicrohttpd. `bare`: without the body. */
+void http_connection_refuse(const connection *connection, const char *id, const http_error *error, bool bare);
 /* Lets a suspended connection go on. */
 void http_connection_resume(connection *connection);
 

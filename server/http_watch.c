@@ -165,7 +165,7 @@ static void lost(connection *connection) {
 /* ---- parked connections ---- */
 
 /* Refuses what libmicrohttpd has not seen. */
-static void refuse_parked(connection *connection, const http_error *error);
+static void refuse_parked(connection *connection, const http_error *error, bool bare);
 
 static void on_parked(connection *connection) {
     http_server *server = connection->server;
@@ -199,16 +199,16 @@ static void on_parked(connection *connection) {
         http_connection_hand_over(connection, DAEMON_LARGE);
         break;
     case HEAD_REFUSED:
-        refuse_parked(connection, &error);
+        refuse_parked(connection, &error, length >= 5 && memcmp(server->peeked, "HEAD ", 5) == 0);
         break;
     }
 }
 
-static void refuse_parked(connection *connection, const http_error *error) {
+static void refuse_parked(connection *connection, const http_error *error, bool bare) {
     http_server *server = connection->server;
     char id[32];
     http_new_id(id);
-    http_connection_refuse(connection, id, error);
+    http_connection_refuse(connection, id, error, bare);
     if (server->options.record) {
         const http_record record = {.id = id, .method = "OTHER", .route = "", .status = error->status};
         server->options.record(server->options.context, &record);
@@ -401,7 +401,7 @@ static void sweep(http_server *server) {
             if (one->phase == PARKED && one->begun && !one->tls) {
                 http_error error;
                 http_error_set(&error, 408, "the request's headers did not come in time");
-                refuse_parked(one, &error);
+                refuse_parked(one, &error, false);
                 continue;
             }
             if (one->phase == SENDING || one->flushing) { /* what the kernel still holds for it goes too */

@@ -36,7 +36,7 @@ bool tools_add(json_t *functions, json_t *name, json_t *description, json_t *par
  * these, not with words of the body. */
 const char *known_name(const char *const *names, const char *name);
 /* 400 for a member that is missing or of a wrong type. */
-int refuse_member(http_error *error, const char *param, const char *path, const char *name,
-                  const char *wanted, const json_t *value);
+int refuse_member(http_error *error, const char *path, const char *name, const char *wanted,
+                  const json_t *value);
 
 #endif

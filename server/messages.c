@@ -15,12 +15,12 @@ typedef struct place {
 } place;
 
 static int refuse(const place *p, const char *rule) {
-    return body_refuse(p->error, p->param, "%s[%zu]%s: %s", p->param, p->message, p->field, rule);
+    return body_refuse(p->error, "%s[%zu]%s: %s", p->param, p->message, p->field, rule);
 }
 
 static int refuse_type(const place *p, const char *wanted, const json_t *value) {
-    return body_refuse(p->error, p->param, "%s[%zu]%s must be %s, not %s", p->param, p->message, p->field,
-                       wanted, body_type(value));
+    return body_refuse(p->error, "%s[%zu]%s must be %s, not %s", p->param, p->message, p->field, wanted,
+                       body_type(value));
 }
 
 static const json_t *given(const json_t *object, const char *name) {
@@ -76,8 +76,8 @@ static int check_part(const place *p, size_t index, const json_t *part) {
         if (!kind) {
             return refuse(&at, "must be \"text\"; a part of another type is not supported");
         }
-        return body_refuse(at.error, at.param, "%s[%zu]%s: \"%s\" (%s) is not supported by this model",
-                           at.param, at.message, at.field, kind->type, kind->what);
+        return body_refuse(at.error, "%s[%zu]%s: \"%s\" (%s) is not supported by this model", at.param,
+                           at.message, at.field, kind->type, kind->what);
     }
     snprintf(field, sizeof field, "%s[%zu].%s", p->field, index, kind->text);
     const json_t *text = json_object_get(part, kind->text);
@@ -237,11 +237,10 @@ static int check_message(const place *p, const json_t *message) {
 
 int check_messages(const json_t *messages, const char *param, http_error *error) {
     if (!json_is_array(messages)) {
-        return body_refuse(error, param, "%s must be an array of messages, not %s", param,
-                           body_type(messages));
+        return body_refuse(error, "%s must be an array of messages, not %s", param, body_type(messages));
     }
     if (!json_array_size(messages)) {
-        return body_refuse(error, param, "%s must have at least one message", param);
+        return body_refuse(error, "%s must have at least one message", param);
     }
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const place p = {param, i, "", error};

@@ -26,6 +26,7 @@ struct models {
     int waiting;
     bool strict;
     sluice_engine_options engine;
+    const sluice_model_options *model;
 };
 
 static double file_time(const char *path) {
@@ -47,6 +48,7 @@ int models_create(const models_options *o, models **out, http_error *error) {
     m->count = o->count;
     m->strict = o->strict;
     m->engine = *o->engine;
+    m->model = o->model;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->loaded, NULL);
     for (size_t i = 0; i < o->count; i++) {
@@ -55,6 +57,7 @@ int models_create(const models_options *o, models **out, http_error *error) {
         served->path = o->paths[i];
         served->created = file_time(served->path);
         served->state = &states[i];
+        served->template_options = o->template_options;
         states[i].of = m;
     }
     *out = m;
@@ -111,7 +114,7 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
 /* Opens model and engine; without the lock, by the one caller that loads. */
 static int load(models *m, model_state *s, sluice_error *error) {
     served_model loaded = s->served;
-    int result = sluice_model_open(loaded.path, &loaded.model, error);
+    int result = sluice_model_open_with(loaded.path, m->model, &loaded.model, error);
     sluice_engine_options options = m->engine;
     loaded.info.size = sizeof loaded.info;
     if (result == 0) {
@@ -166,9 +169,9 @@ static served_model *refuse(http_error *error, int status, const char *code, con
     *error = (http_error){.status = status,
                           .type = status == 404 ? "not_found_error" : "server_error",
                           .code = code,
-                          .param = status == 404 ? "model" : NULL,
                           .retry_after = status == 503 ? 2 : 0};
     snprintf(error->message, sizeof error->message, "%s", message);
+    snprintf(error->param, sizeof error->param, "%s", status == 404 ? "model" : "");
     return NULL;
 }
 
@@ -233,6 +236,7 @@ void models_get_status(models *m, size_t index, model_status *status) {
     const bool loaded = s->served.engine != NULL;
     *status = (model_status){.id = s->served.id,
                              .path = s->served.path,
+                             .options = m->model,
                              .loaded = loaded,
                              .loading = s->loading,
                              .created = s->served.created,

@@ -7,12 +7,15 @@
 
 #include "sluice.h"
 
+#include <jansson.h>
+
 typedef struct models models;
 
 typedef struct served_model {
     const char *id; /* the name in answers: --alias, or the file's name without its ending */
     const char *path;
-    double created; /* the file's time, seconds since 1970 */
+    double created;                 /* the file's time, seconds since 1970 */
+    const json_t *template_options; /* of every prompt, unless its request says otherwise; NULL: none */
     /* While loaded: */
     sluice_model *model;
     sluice_engine *engine;
@@ -25,6 +28,7 @@ typedef struct served_model {
 
 typedef struct model_status {
     const char *id, *path;
+    const sluice_model_options *options; /* to open it with */
     bool loaded, loading;
     double created;
     int32_t context, trained_context, vocabulary; /* 0: not loaded yet */
@@ -38,6 +42,8 @@ typedef struct models_options {
     size_t count;
     bool strict;                         /* an unknown name is 404, else the default answers */
     const sluice_engine_options *engine; /* for all; borrowed */
+    const sluice_model_options *model;   /* the same; NULL: none */
+    const json_t *template_options;      /* the same: an object */
     void *progress_context;
 } models_options;
 

@@ -217,7 +217,7 @@ static int tokenize_body(const token_request *r, const tokenize_fields *f, int32
         const unsigned flags =
             (f->parse_special ? SLUICE_TOKENIZE_SPECIAL : 0u) | (f->add_special ? SLUICE_TOKENIZE_BOS : 0u);
         if (!content) {
-            return body_refuse(error, "content", "content: missing; a text, or `prompt`, or `messages`");
+            return body_refuse(error, "content: missing; a text, or `prompt`, or `messages`");
         }
         failed = sluice_tokenize(r->model->model, content, strlen(content), flags, tokens, count, &inner);
     }
@@ -253,8 +253,7 @@ static void tokenize(exchange *x, void *context) {
 static int32_t *read_ids(const token_request *r, size_t *count, http_error *error) {
     const json_t *ids = json_object_get(r->body, "tokens");
     if (!json_is_array(ids)) {
-        body_refuse(error, "tokens", "tokens: must be an array of token ids, not %s",
-                    ids ? body_type(ids) : "absent");
+        body_refuse(error, "tokens: must be an array of token ids, not %s", ids ? body_type(ids) : "absent");
         return NULL;
     }
     *count = json_array_size(ids);
@@ -263,8 +262,7 @@ static int32_t *read_ids(const token_request *r, size_t *count, http_error *erro
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= r->model->info.vocabulary) {
-            body_refuse(error, "tokens", "tokens[%zu]: must be a token id below %d", i,
-                        r->model->info.vocabulary);
+            body_refuse(error, "tokens[%zu]: must be a token id below %d", i, r->model->info.vocabulary);
             free(tokens);
             return NULL;
         }

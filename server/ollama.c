@@ -87,7 +87,7 @@ static int read_fields(const json_t *body, bool chat, ollama_fields *f, http_err
     for (size_t i = 0; !known && i < sizeof LEVELS / sizeof *LEVELS; i++) {
         known = is(f->think, LEVELS[i]);
     }
-    return known ? 0 : body_refuse(error, "think", "think: must be true, false, low, medium, high or max");
+    return known ? 0 : body_refuse(error, "think: must be true, false, low, medium, high or max");
 }
 
 /* ---- the prompt ---- */
@@ -134,12 +134,11 @@ static int add_prompt(generation *g, const ollama_fields *f, http_error *error) 
     json_t *messages = NULL;
     const served_model *m = generation_model(g);
     if (f->context > m->context) {
-        return body_refuse(error, "num_ctx",
-                           "options.num_ctx: %lld is more than the %d tokens of context here",
+        return body_refuse(error, "options.num_ctx: %lld is more than the %d tokens of context here",
                            (long long)f->context, m->context);
     }
     if (f->think && !json_is_false(f->think) && !m->facts.think_open) {
-        return body_refuse(error, "think", "think: this model does not support thinking");
+        return body_refuse(error, "think: this model does not support thinking");
     }
     if (f->raw) {
         return add_raw(g, f, error);

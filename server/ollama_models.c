@@ -275,7 +275,7 @@ static int show(server *s, exchange *x, const json_t *body, http_error *error) {
     }
     const char *given = f.model ? f.model : f.name;
     if (!given || !*given) {
-        return body_refuse(error, "model", "model is required");
+        return body_refuse(error, "model is required");
     }
     char *name = ollama_name(given);
     const bool found = name && find_status(s, name, &status);
@@ -286,7 +286,7 @@ static int show(server *s, exchange *x, const json_t *body, http_error *error) {
         strcpy(error->message, "model not found; see /api/tags");
         return -1;
     }
-    if (sluice_model_open(status.path, &model, &inner)) {
+    if (sluice_model_open_with(status.path, status.options, &model, &inner)) {
         error_from_sluice(&inner, error);
         error->status = 500;
         return -1;

@@ -49,29 +49,26 @@ static int check_tools(const chat_fields *f, http_error *error) {
     const bool none = is(choice, "none"), named = json_is_object(choice), required = is(choice, "required");
     if (choice && !none && !named && !required && !is(choice, "auto")) {
         return body_refuse(
-            error, "tool_choice",
-            "tool_choice must be \"none\", \"auto\", \"required\" or an object that names a function");
+            error, "tool_choice must be \"none\", \"auto\", \"required\" or an object that names a function");
     }
     if (named && (!is(json_object_get(choice, "type"), "function") ||
                   !json_is_string(json_object_get(json_object_get(choice, "function"), "name")))) {
-        return body_refuse(error, "tool_choice",
-                           "tool_choice must have the type \"function\" and a function with a name");
+        return body_refuse(error, "tool_choice must have the type \"function\" and a function with a name");
     }
     if ((named || required) && !json_array_size(f->tools)) {
-        return body_refuse(error, "tool_choice", "tool_choice asks for a call, but there are no tools");
+        return body_refuse(error, "tool_choice asks for a call, but there are no tools");
     }
     for (size_t i = 0; i < json_array_size(f->tools); i++) {
         const json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
         if (!is(json_object_get(tool, "type"), "function") ||
             !json_is_string(json_object_get(function, "name"))) {
             return body_refuse(
-                error, "tools",
-                "tools[%zu] must be an object with the type \"function\" and a function with a name", i);
+                error, "tools[%zu] must be an object with the type \"function\" and a function with a name",
+                i);
         }
     }
     if (json_array_size(f->tools) && !none) {
-        return body_refuse(error, "tools",
-                           "tools: calls of tools are not supported; tool_choice \"none\" is");
+        return body_refuse(error, "tools: calls of tools are not supported; tool_choice \"none\" is");
     }
     return 0;
 }
@@ -84,14 +81,12 @@ static int check_kwargs(const json_t *kwargs, http_error *error) {
                                       "conversation",  "raise_exception"};
     for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
         if (json_object_get(kwargs, OWN[i])) {
-            return body_refuse(error, "chat_template_kwargs",
-                               "chat_template_kwargs.%s: the name belongs to the template", OWN[i]);
+            return body_refuse(error, "chat_template_kwargs.%s: the name belongs to the template", OWN[i]);
         }
     }
     const json_t *thinking = json_object_get(kwargs, "enable_thinking");
     if (thinking && !json_is_boolean(thinking)) {
-        return body_refuse(error, "chat_template_kwargs",
-                           "chat_template_kwargs.enable_thinking must be true or false, not %s",
+        return body_refuse(error, "chat_template_kwargs.enable_thinking must be true or false, not %s",
                            body_type(thinking));
     }
     return 0;
@@ -108,11 +103,10 @@ static int read_fields(const json_t *body, chat_fields *f, http_error *error) {
         return -1;
     }
     if (f->add_prompt && f->continue_final) {
-        return body_refuse(error, "continue_final_message",
-                           "continue_final_message and add_generation_prompt cannot both be true");
+        return body_refuse(error, "continue_final_message and add_generation_prompt cannot both be true");
     }
     if (f->top_logprobs && !f->logprobs) {
-        return body_refuse(error, "top_logprobs", "top_logprobs needs logprobs to be true");
+        return body_refuse(error, "top_logprobs needs logprobs to be true");
     }
     return 0;
 }

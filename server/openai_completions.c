@@ -83,7 +83,7 @@ static int32_t *read_ids(const served_model *m, const json_t *ids, http_error *e
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= m->info.vocabulary) {
             free(list);
-            body_refuse(error, "prompt",
+            body_refuse(error,
                         "prompt: element %zu of a list of tokens must be an id, a whole number from 0 to %d",
                         i, m->info.vocabulary - 1);
             return NULL;
@@ -117,7 +117,7 @@ static int add_ids(const prompts *p, const json_t *ids) {
 
 static int add_one(const prompts *p, const json_t *prompt) {
     if (json_is_array(prompt) && !json_array_size(prompt)) {
-        return body_refuse(p->error, "prompt", "prompt: a list of tokens must not be empty");
+        return body_refuse(p->error, "prompt: a list of tokens must not be empty");
     }
     return json_is_string(prompt) ? add_text(p, prompt) : add_ids(p, prompt);
 }
@@ -126,14 +126,14 @@ static int add_one(const prompts *p, const json_t *prompt) {
 static int add_prompts(const prompts *p) {
     const json_t *prompt = p->fields->prompt, *first = json_array_get(prompt, 0);
     if (!json_is_string(prompt) && !json_is_array(prompt)) {
-        return body_refuse(p->error, "prompt",
+        return body_refuse(p->error,
                            "prompt must be a string, an array of token ids, or an array of either, not %s",
                            body_type(prompt));
     }
     const bool single = json_is_string(prompt) || json_is_number(first);
     const size_t count = single ? 1 : json_array_size(prompt);
     if (!count || count > BODY_CHOICES) {
-        return body_refuse(p->error, "prompt", "prompt must have 1 to %d elements", BODY_CHOICES);
+        return body_refuse(p->error, "prompt must have 1 to %d elements", BODY_CHOICES);
     }
     if (p->fields->echo && !(p->state->echoes = calloc(count, sizeof *p->state->echoes))) {
         return no_memory(p->error);
@@ -143,7 +143,7 @@ static int add_prompts(const prompts *p) {
         if (json_typeof(one) != json_typeof(single ? prompt : first) ||
             (!json_is_string(one) && !json_is_array(one))) {
             return body_refuse(
-                p->error, "prompt",
+                p->error,
                 "prompt: element %zu must be a string or an array of token ids, as all others, not %s", i,
                 body_type(one));
         }
@@ -394,7 +394,7 @@ static int read_options(generation *g, const completion_fields *f, http_error *e
         return -1;
     }
     if (f->best_of && f->best_of != 1 && f->best_of != o->n) {
-        return body_refuse(error, "best_of", "best_of: other values than 1 and n are not supported");
+        return body_refuse(error, "best_of: other values than 1 and n are not supported");
     }
     o->logprobs = f->logprobs >= 0;
     o->top_logprobs = o->logprobs ? f->logprobs : 0;

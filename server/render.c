@@ -11,13 +11,27 @@ static int no_memory(http_error *error) {
     return -1;
 }
 
-/* The library's texts for a list of messages and its options. */
-static int prompt_inputs(const json_t *messages, const json_t *kwargs, text *list, text *options,
-                         http_error *error) {
-    text_json_new(list, uniform_messages(messages));
-    if (kwargs) {
-        text_json(options, kwargs);
+/* A member of the request's options, or of the server's where the request has none. */
+static const json_t *option_of(const served_model *m, const json_t *kwargs, const char *name) {
+    const json_t *own = json_object_get(kwargs, name);
+    return own ? own : json_object_get(m->template_options, name);
+}
+
+/* A new object of both; NULL without memory. */
+static json_t *all_options(const served_model *m, const json_t *kwargs) {
+    json_t *all = m->template_options ? json_copy((json_t *)(uintptr_t)m->template_options) : json_object();
+    if (all && kwargs && json_object_update(all, (json_t *)(uintptr_t)kwargs)) {
+        json_decref(all);
+        all = NULL;
     }
+    return all;
+}
+
+/* The library's texts for a list of messages and its options. */
+static int prompt_inputs(const served_model *m, const json_t *messages, const json_t *kwargs, text *list,
+                         text *options, http_error *error) {
+    text_json_new(list, uniform_messages(messages));
+    text_json_new(options, all_options(m, kwargs));
     return list->failed || options->failed ? no_memory(error) : 0;
 }
 
@@ -25,10 +39,10 @@ static int prompt_inputs(const json_t *messages, const json_t *kwargs, text *lis
 static int refused(const sluice_error *inner, const char *param, http_error *error) {
     error_from_sluice(inner, error);
     if (inner->code == SLUICE_ERR_LIMIT) {
-        body_refuse(error, param, "%s", inner->message);
+        body_refuse_as(error, param, "%s", inner->message);
     }
     if (error->status == 400) {
-        error->param = param;
+        snprintf(error->param, sizeof error->param, "%s", param);
     }
     return -1;
 }
@@ -38,7 +52,7 @@ int messages_to_tokens(const served_model *m, const json_t *messages, const json
     text list = {0}, options = {0};
     sluice_error inner = {0};
     *prompt = (prompt_tokens){0};
-    int code = prompt_inputs(messages, kwargs, &list, &options, error);
+    int code = prompt_inputs(m, messages, kwargs, &list, &options, error);
     if (!code &&
         sluice_chat_tokens(m->model, list.data, options.data, &prompt->tokens, &prompt->count, &inner)) {
         code = refused(&inner, param, error);
@@ -53,7 +67,7 @@ int messages_to_text(const served_model *m, const json_t *messages, const json_t
     text list = {0}, options = {0};
     sluice_error inner = {0};
     *prompt = NULL;
-    int code = prompt_inputs(messages, kwargs, &list, &options, error);
+    int code = prompt_inputs(m, messages, kwargs, &list, &options, error);
     if (!code && sluice_chat_render(m->model, list.data, options.data, prompt, &inner)) {
         code = refused(&inner, param, error);
     }
@@ -90,7 +104,7 @@ int add_messages(generation *g, const json_t *messages, const json_t *kwargs, co
     }
     if (m->facts.think_open && m->facts.think_close) {
         const bool open = ends_open(m, &prompt);
-        if (open || !json_is_false(json_object_get(kwargs, "enable_thinking"))) {
+        if (open || !json_is_false(option_of(m, kwargs, "enable_thinking"))) {
             generation_expect_reasoning(g, open);
         }
     }

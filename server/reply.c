@@ -48,7 +48,7 @@ void write_error(text *out, const http_error *error) {
     text_put(out, "{\"message\":");
     text_string(out, error->message, strlen(error->message));
     write_word(out, "type", error->type);
-    write_word(out, "param", error->param);
+    write_word(out, "param", *error->param ? error->param : NULL);
     write_word(out, "code", error->code);
     text_put(out, "}");
 }

@@ -58,14 +58,6 @@ static const field STREAM_FIELDS[] = {
     {"include_obfuscation", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
 };
 
-static const char *const NESTED[] = {"reasoning.effort",
-                                     "reasoning.summary",
-                                     "reasoning.generate_summary",
-                                     "text.verbosity",
-                                     "text.format",
-                                     "stream_options.include_obfuscation",
-                                     NULL};
-
 #define READ(object, path, fields, target, error)                                                            \
     body_fields(object, path, fields, sizeof fields / sizeof *fields, target, error)
 
@@ -90,7 +82,7 @@ static int read_include(responses_fields *f, http_error *error) {
             known = is(name, KNOWN[k]);
         }
         if (!known) {
-            return body_refuse(error, "include", "include[%zu] is nothing that an answer can include", i);
+            return body_refuse(error, "include[%zu] is nothing that an answer can include", i);
         }
     }
     f->logprobs |= f->top_logprobs > 0;
@@ -104,20 +96,18 @@ static int check_tools(const responses_fields *f, bool counts, http_error *error
     const json_t *mode = allowed ? json_object_get(choice, "mode") : choice;
     if (mode && !is(mode, "none") && !is(mode, "auto") && !is(mode, "required") &&
         !(json_is_object(mode) && json_is_string(json_object_get(mode, "type")))) {
-        return body_refuse(error, "tool_choice",
+        return body_refuse(error,
                            "tool_choice must be \"none\", \"auto\", \"required\" or an object with a type");
     }
     if (counts || is(mode, "none")) {
         return 0;
     }
     if (json_array_size(f->functions) > 0) {
-        return body_refuse(error, "tools",
-                           "tools: calls of functions are not supported; tool_choice \"none\" is");
+        return body_refuse(error, "tools: calls of functions are not supported; tool_choice \"none\" is");
     }
     return !mode || is(mode, "auto")
                ? 0
-               : body_refuse(error, "tool_choice",
-                             "tool_choice asks for a call, but there is no function to call");
+               : body_refuse(error, "tool_choice asks for a call, but there is no function to call");
 }
 
 /* On failure too, f->functions is the caller's. */
@@ -133,7 +123,6 @@ static int read_fields(const json_t *body, bool counts, responses_fields *f, htt
     if (READ(f->reasoning, "reasoning.", REASONING_FIELDS, f, error) ||
         READ(f->text, "text.", TEXT_FIELDS, f, error) ||
         READ(f->stream_options, "stream_options.", STREAM_FIELDS, f, error)) {
-        api_name_param(error, NESTED);
         return -1;
     }
     return read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||

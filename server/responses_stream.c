@@ -341,7 +341,7 @@ static void fail(generation *g, void *state, const http_error *error) {
     text *out = begin_event(s, "error");
     text_format(out, ",\"code\":\"%s\"", error_word(error));
     member_text(out, "message", error->message);
-    member_text(out, "param", error->param);
+    member_text(out, "param", *error->param ? error->param : NULL);
     send(g, s);
 }
 

@@ -143,7 +143,9 @@ static int make_parts(server *s, const serve_options *o, http_error *error) {
                                    .names = o->model_names,
                                    .count = o->model_count,
                                    .strict = o->strict_model,
-                                   .engine = &engine};
+                                   .engine = &engine,
+                                   .model = o->model,
+                                   .template_options = o->template_options};
     s->options = o;
     s->started = (double)time(NULL);
     s->log = log_create(STDERR_FILENO, o->json_log);

@@ -6,6 +6,8 @@
 
 #include "sluice.h"
 
+#include <jansson.h>
+
 typedef struct serve_options {
     http_options http;              /* routes, context and record are set by serve */
     const char *const *model_paths; /* [model_count]; the first answers when a request names none */
@@ -13,10 +15,13 @@ typedef struct serve_options {
     size_t model_count;
     bool strict_model;
     const sluice_engine_options *engine;
-    double drain_seconds;       /* that running requests get after SIGTERM */
-    bool json_log;              /* one object a line instead of text */
-    const char *metrics_prefix; /* "sluice_" */
-    double heartbeat_seconds;   /* of silence in a stream before a comment; 15 */
+    const sluice_model_options *model; /* for all models; NULL: none */
+    const json_t *template_options;    /* an object: variables of chat templates, where a request does not set
+                                          them; NULL: none */
+    double drain_seconds;              /* that running requests get after SIGTERM */
+    bool json_log;                     /* one object a line instead of text */
+    const char *metrics_prefix;        /* "sluice_" */
+    double heartbeat_seconds;          /* of silence in a stream before a comment; 15 */
 } serve_options;
 
 /* Binds, loads, serves until SIGTERM or SIGINT, drains. Returns the exit code: 0, 1 after one line on stderr

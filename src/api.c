@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "model/files.h"
+#include "format/json.h"
 #include "token/tokenizer.h"
 
 #include <jansson.h>
@@ -118,37 +118,8 @@ static int give_json(json_t *value, char **text, sluice_error *error) {
  * ----------------------------------------------------------------------------------------------------------
  */
 
-/* The text of a special token, NUL-terminated and owned; NULL when there is none or memory ran out (*failed).
- */
-static char *special_text(const sl_tokenizer *tokenizer, int32_t id, bool *failed) {
-    if (!tokenizer || id < 0) {
-        return NULL;
-    }
-    sl_view text = sl_tokenizer_token_text(tokenizer, id);
-    char *copy = sl_strndup(text.data, text.length);
-    *failed |= copy == NULL;
-    return copy;
-}
-
-/* A template that does not compile is an error only for those who want to chat. */
-static int open_chat(sluice_model *model, sl_error *error) {
-    const sl_tokenizer *tokenizer = model->model->tokenizer;
-    bool failed = false;
-    char *bos = special_text(tokenizer, tokenizer ? sl_tokenizer_bos(tokenizer) : -1, &failed);
-    char *eos = special_text(tokenizer, tokenizer ? sl_tokenizer_eos(tokenizer) : -1, &failed);
-    sl_chat_config config = {.source = model->model->chat_template.data,
-                             .name = model->model->description.name,
-                             .bos_token = bos,
-                             .eos_token = eos,
-                             .tokenizer = tokenizer};
-    int result = failed ? SL_ERR_NOMEM : sl_chat_create(&config, &model->chat, &model->chat_error);
-    sl_free(bos);
-    sl_free(eos);
-    return result == SL_ERR_NOMEM ? sl_fail(error, SL_ERR_NOMEM, "out of memory for the chat template") : 0;
-}
-
-static int open_with(int (*load)(const char *path, sl_model **model, sl_error *error), const char *path,
-                     sluice_model **out, sluice_error *error) {
+static int open_with(const char *path, const sluice_model_options *options, sluice_model **out,
+                     sluice_error *error) {
     *out = NULL;
     sluice_model *model = sl_alloc_zero(1, sizeof *model);
     if (!model) {
@@ -156,12 +127,13 @@ static int open_with(int (*load)(const char *path, sl_model **model, sl_error *e
     }
     model->references = 1;
     sl_error inner;
-    int result = load(path, &model->model, &inner);
+    int result = options->text_only ? sl_model_load_tokenizer(path, &model->model, &inner)
+                                    : sl_model_load(path, &model->model, &inner);
     if (result) {
         sl_free(model);
         return sl_api_error(error, &inner);
     }
-    result = open_chat(model, &inner);
+    result = sl_api_open_chat(model, options, &inner);
     if (result) {
         sluice_model_release(model);
         return sl_api_error(error, &inner);
@@ -171,11 +143,20 @@ static int open_with(int (*load)(const char *path, sl_model **model, sl_error *e
 }
 
 int sluice_model_open(const char *path, sluice_model **out, sluice_error *error) {
-    return open_with(sl_model_load, path, out, error);
+    return open_with(path, &(sluice_model_options){.size = sizeof(sluice_model_options)}, out, error);
 }
 
 int sluice_model_open_text(const char *path, sluice_model **out, sluice_error *error) {
-    return open_with(sl_model_load_tokenizer, path, out, error);
+    return open_with(path, &(sluice_model_options){.size = sizeof(sluice_model_options), .text_only = true},
+                     out, error);
+}
+
+int sluice_model_open_with(const char *path, const sluice_model_options *given, sluice_model **out,
+                           sluice_error *error) {
+    sluice_model_options options;
+    *out = NULL;
+    const int result = sl_api_options(&options, sizeof options, given, "model options", error);
+    return result ? result : open_with(path, &options, out, error);
 }
 
 static bool has_weights(const sl_model *model) {
@@ -193,7 +174,7 @@ sluice_model *sluice_model_retain(sluice_model *model) {
 
 void sluice_model_release(sluice_model *model) {
     if (model && atomic_fetch_sub(&model->references, 1) == 1) {
-        sl_chat_free(model->chat);
+        sl_api_close_chat(model);
         sl_model_free(model->model);
         sl_free(model);
     }
@@ -219,7 +200,51 @@ void sluice_model_get_info(const sluice_model *m, sluice_model_info *out) {
         .bos = tokenizer ? sl_tokenizer_bos(tokenizer) : -1,
         .eos = tokenizer ? sl_tokenizer_eos(tokenizer) : -1,
         .has_tokenizer = tokenizer != NULL,
-        .chat_template = model->chat_template.data,
+        .chat_template = m->chat_template,
+    };
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+}
+
+static float sampling_value(const sl_sampling *sampling, sl_sampling_fact fact) {
+    return (float)sampling->values[fact];
+}
+
+#define SAME_BIT(name)                                                                                       \
+    _Static_assert((int)SLUICE_SAMPLING_##name == 1 << SL_SAMPLING_##name, "bits are positions of facts");
+SAME_BIT(DO_SAMPLE)
+SAME_BIT(TEMPERATURE)
+SAME_BIT(TOP_K)
+SAME_BIT(TOP_P)
+SAME_BIT(MIN_P)
+SAME_BIT(TYPICAL_P)
+SAME_BIT(REPETITION_PENALTY)
+SAME_BIT(PENALTY_TOKENS)
+SAME_BIT(XTC_PROBABILITY)
+SAME_BIT(XTC_THRESHOLD)
+SAME_BIT(MIROSTAT)
+SAME_BIT(MIROSTAT_TAU)
+SAME_BIT(MIROSTAT_ETA)
+
+void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *out) {
+    const sl_sampling *from = &model->model->sampling;
+    const sluice_sampling_facts all = {
+        .size = out->size,
+        .present = from->present,
+        .file = from->file,
+        .samplers = from->samplers[0] ? from->samplers : NULL,
+        .do_sample = from->values[SL_SAMPLING_DO_SAMPLE] != 0,
+        .temperature = sampling_value(from, SL_SAMPLING_TEMPERATURE),
+        .top_k = (int32_t)from->values[SL_SAMPLING_TOP_K],
+        .top_p = sampling_value(from, SL_SAMPLING_TOP_P),
+        .min_p = sampling_value(from, SL_SAMPLING_MIN_P),
+        .typical_p = sampling_value(from, SL_SAMPLING_TYPICAL_P),
+        .repetition_penalty = sampling_value(from, SL_SAMPLING_REPETITION_PENALTY),
+        .penalty_tokens = (int32_t)from->values[SL_SAMPLING_PENALTY_TOKENS],
+        .xtc_probability = sampling_value(from, SL_SAMPLING_XTC_PROBABILITY),
+        .xtc_threshold = sampling_value(from, SL_SAMPLING_XTC_THRESHOLD),
+        .mirostat = (int32_t)from->values[SL_SAMPLING_MIROSTAT],
+        .mirostat_tau = sampling_value(from, SL_SAMPLING_MIROSTAT_TAU),
+        .mirostat_eta = sampling_value(from, SL_SAMPLING_MIROSTAT_ETA),
     };
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
 }
@@ -379,19 +404,16 @@ int sluice_token_bytes(const sluice_model *model, int32_t token, const char **by
 
 static json_t *parse_json(const char *text, const char *name, bool (*is_kind)(const json_t *),
                           sluice_error *error) {
-    json_error_t where = {0};
-    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    if (!value) {
-        /* Without memory jansson says "invalid token" or nothing. What is wrong stays wrong. */
-        value = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    }
-    if (!value && (json_error_code(&where) == json_error_out_of_memory || !where.text[0])) {
-        sl_api_fail(error, SL_ERR_NOMEM, "%s: no memory to read the JSON", name);
+    json_t *value;
+    sl_error inner;
+    const int code = sl_json_parse(text, strlen(text), name, &value, &inner);
+    if (code) {
+        inner.code = code == SL_ERR_FORMAT ? SL_ERR_INVALID : code;
+        sl_api_error(error, &inner);
         return NULL;
     }
-    if (!value || !is_kind(value)) {
-        sl_api_fail(error, SL_ERR_INVALID, "%s: %s (line %d)", name,
-                    value ? "not of the expected kind" : where.text, where.line);
+    if (!is_kind(value)) {
+        sl_api_fail(error, SL_ERR_INVALID, "%s: not of the expected kind", name);
         json_decref(value);
         return NULL;
     }
@@ -438,6 +460,11 @@ static int read_chat(const sluice_model *model, const char *messages, const char
     return result ? sl_api_error(error, &inner) : 0;
 }
 
+/* A template of its own for conversations with tools, as transformers takes it. */
+static const sl_chat *chat_for(const sluice_model *model, const sl_chat_request *request) {
+    return model->chat_tools && json_array_size(request->tools) > 0 ? model->chat_tools : model->chat;
+}
+
 int sluice_chat_render(const sluice_model *model, const char *messages, const char *options, char **text,
                        sluice_error *error) {
     *text = NULL;
@@ -445,7 +472,8 @@ int sluice_chat_render(const sluice_model *model, const char *messages, const ch
     sl_buffer buffer = {0};
     sl_error inner;
     int result = read_chat(model, messages, options, &input, error);
-    if (result == 0 && (result = sl_chat_render(model->chat, &input.request, &buffer, &inner)) != 0) {
+    if (result == 0 &&
+        (result = sl_chat_render(chat_for(model, &input.request), &input.request, &buffer, &inner)) != 0) {
         sl_buffer_free(&buffer);
         sl_api_error(error, &inner);
     }
@@ -465,8 +493,8 @@ int sluice_chat_tokens(const sluice_model *model, const char *messages, const ch
     sl_tokens list = {0};
     sl_error inner;
     int result = read_chat(model, messages, options, &input, error);
-    if (result == 0 &&
-        (result = sl_chat_encode(model->chat, tokenizer, &input.request, &list, &inner)) != 0) {
+    if (result == 0 && (result = sl_chat_encode(chat_for(model, &input.request), tokenizer, &input.request,
+                                                &list, &inner)) != 0) {
         sl_tokens_free(&list);
         sl_api_error(error, &inner);
     }
@@ -482,12 +510,13 @@ int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *out, slu
     sluice_chat_facts all = {
         .size = out->size,
         .builtin = facts->builtin,
-        .tools = facts->tools,
+        .tools = facts->tools || (model->chat_tools && sl_chat_get_facts(model->chat_tools)->tools),
         .parts = facts->parts,
         .enable_thinking = facts->enable_thinking,
         .thinks = facts->thinks,
         .think_open = facts->think_open,
         .think_close = facts->think_close,
+        .template_name = model->chat_template_name,
     };
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
     return 0;
@@ -630,52 +659,4 @@ int sluice_plan_describe(const sluice_model *model, const sluice_engine_options 
     }
     sl_api_plan_close(&planned);
     return result;
-}
-
-/* ---- files
- * ----------------------------------------------------------------------------------------------------------
- */
-
-int sluice_quantize(const char *input, const char *output, const char *type, sluice_progress progress,
-                    void *context, sluice_error *error) {
-    int parsed = sl_qtype_parse(type);
-    if (parsed < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", type);
-    }
-    sl_error inner;
-    sl_file_progress report = {progress, context};
-    int result = sl_quantize_file(input, output, (sl_qtype)parsed, &report, &inner);
-    return result ? sl_api_error(error, &inner) : 0;
-}
-
-int sluice_synth(const char *output, const sluice_synth_options *given, sluice_progress progress,
-                 void *context, sluice_error *error) {
-    sluice_synth_options o;
-    int result = sl_api_options(&o, sizeof o, given, "sluice_synth_options", error);
-    if (result) {
-        return result;
-    }
-    int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
-    if (type < 0) {
-        return sl_api_fail(error, SL_ERR_INVALID, "type: \"%s\" is no weight type", o.type);
-    }
-    sl_synth_options options = {
-        .preset = o.preset,
-        .type = (sl_qtype)type,
-        .seed = o.seed,
-        .layers = o.layers,
-        .width = o.width,
-        .heads = o.heads,
-        .kv_heads = o.kv_heads,
-        .head_size = o.head_size,
-        .feed_forward = o.feed_forward,
-        .vocabulary = o.vocabulary,
-        .experts = o.experts,
-        .experts_used = o.experts_used,
-        .expert_width = o.expert_width,
-    };
-    sl_error inner;
-    sl_file_progress report = {progress, context};
-    result = sl_synth_file(output, &options, &report, &inner);
-    return result ? sl_api_error(error, &inner) : 0;
 }

@@ -16,7 +16,17 @@ struct sluice_model {
     sl_model *model;
     sl_chat *chat; /* compiled at open; NULL: the template does not compile, and chat_error says why */
     sl_error chat_error;
+    sl_chat *chat_tools;       /* of the model's template tool_use; NULL: none, or another was asked for */
+    const char *chat_template; /* in use; NULL: the model has none, and none was asked for */
+    const char *chat_template_name; /* NULL: the caller gave its text */
+    char *chat_text;                /* the caller's, copied */
 };
+
+/* api_chat.c: compiles the template that the options ask for, else the model's own. A template of the model
+ * that does not compile is kept for those who want to chat (chat_error); one that was asked for is an error.
+ */
+int sl_api_open_chat(sluice_model *model, const sluice_model_options *options, sl_error *error);
+void sl_api_close_chat(sluice_model *model);
 
 /* Copies an internal error out; returns its code. `to` may be NULL. */
 int sl_api_error(sluice_error *to, const sl_error *from);

@@ -2,6 +2,8 @@
 #include "base/cpu.h"
 
 #include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avx512"};
@@ -36,11 +38,146 @@ int sl_isa_parse(const char *name) {
     return -1;
 }
 
-int sl_cpu_count(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        int count = CPU_COUNT(&set);
-        return count > 0 ? count : 1;
+/* ---- how many processors
+ * ------------------------------------------------------------------------------------------ */
+
+enum {
+    PATH_BYTES = 4096,
+    MOST_PROCESSORS = 16 * 1024, /* that an affinity mask has room for */
+};
+
+/* Numbers at the beginning of a file, at most two; how many there were. */
+static int read_numbers(const char *folder, const char *name, long long numbers[2]) {
+    char path[PATH_BYTES];
+    const int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = length > 0 && length < (int)sizeof path ? fopen(path, "re") : NULL;
+    const int count = file ? fscanf(file, "%lld %lld", &numbers[0], &numbers[1]) : 0;
+    if (file) {
+        fclose(file);
     }
-    return 1;
+    return count < 0 ? 0 : count;
+}
+
+/* Processors whose time one group may take, rounded up; 0: no limit. Version 2 has "QUOTA PERIOD" or
+ * "max PERIOD" in one file (the kernel's admin-guide/cgroup-v2.rst); version 1 has one file for each, and a
+ * quota of -1 is none (scheduler/sched-bwc.rst). */
+static int quota_of_group(const char *folder, bool version2) {
+    long long numbers[2] = {0}, period[2] = {0};
+    int count = read_numbers(folder, version2 ? "cpu.max" : "cpu.cfs_quota_us", numbers);
+    if (!version2 && count == 1 && read_numbers(folder, "cpu.cfs_period_us", period) > 0) {
+        numbers[1] = period[0];
+        count = 2;
+    }
+    if (count != 2 || numbers[0] <= 0 || numbers[1] <= 0) {
+        return 0;
+    }
+    const long long processors = (numbers[0] - 1) / numbers[1] + 1;
+    return processors <= MOST_PROCESSORS ? (int)processors : 0;
+}
+
+/* The smallest limit of a group and of all that it lies in, up to the folder `top` characters long. */
+static int quota_upwards(char *folder, size_t top, bool version2) {
+    int smallest = 0;
+    for (size_t end = strlen(folder);; folder[end] = '\0') {
+        const int quota = quota_of_group(folder, version2);
+        smallest = quota > 0 && (smallest == 0 || quota < smallest) ? quota : smallest;
+        if (end <= top) {
+            return smallest;
+        }
+        do {
+            end--;
+        } while (end > top && folder[end] != '/');
+    }
+}
+
+/* True if `list`, words with commas between, has "cpu". */
+static bool lists_cpu(const char *list) {
+    while (list) {
+        list += *list == ',';
+        if (strncmp(list, "cpu", 3) == 0 && (list[3] == ',' || list[3] == '\0')) {
+            return true;
+        }
+        list = strchr(list, ',');
+    }
+    return false;
+}
+
+/* The process's group in the hierarchy of version 2 or in version 1's of processors: the third field of
+ * "ID:CONTROLLERS:PATH" (cgroups(7)). */
+static bool find_group(const char *root, bool version2, char group[PATH_BYTES]) {
+    char line[PATH_BYTES];
+    snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(line, "re");
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (path) {
+            *path = '\0';
+            path[1 + strcspn(path + 1, "\n")] = '\0';
+            found = version2 ? controllers[1] == '\0' : lists_cpu(controllers + 1);
+            snprintf(group, PATH_BYTES, "%s", path + 1);
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+/* The limit by one line of mountinfo (proc_pid_mountinfo(5)): ID, parent, device, folder of the file system,
+ * where it is mounted, options, further fields, "-", type, source, the file system's options. */
+static int quota_of_mount(const char *root, char *line, const char *group, bool version2) {
+    char *fields[5] = {0}, *rest = strstr(line, " - "), *save = NULL;
+    if (!rest) {
+        return 0;
+    }
+    *rest = '\0';
+    char *type = strtok_r(rest + 3, " \n", &save), *options = NULL;
+    for (int i = 0; i < 2; i++) {
+        options = strtok_r(NULL, " \n", &save);
+    }
+    if (!type || !options || strcmp(type, version2 ? "cgroup2" : "cgroup") != 0 ||
+        (!version2 && !lists_cpu(options))) {
+        return 0;
+    }
+    fields[0] = strtok_r(line, " ", &save);
+    for (int i = 1; i < 5 && fields[i - 1]; i++) {
+        fields[i] = strtok_r(NULL, " ", &save);
+    }
+    if (!fields[4]) {
+        return 0;
+    }
+    /* A container may have its own group mounted as the top, and know it by the name outside all the same. */
+    const size_t outside = strcmp(fields[3], "/") == 0 ? 0 : strlen(fields[3]);
+    const bool below = strncmp(group, fields[3], outside) == 0 && strchr("/", group[outside]);
+    char folder[PATH_BYTES];
+    const int length =
+        snprintf(folder, sizeof folder, "%s%s%s", root, fields[4], below ? group + outside : "");
+    return length < (int)sizeof folder ? quota_upwards(folder, strlen(root) + strlen(fields[4]), version2)
+                                       : 0;
+}
+
+int sl_cpu_quota(const char *root) {
+    int smallest = 0;
+    for (int version2 = 0; version2 < 2; version2++) {
+        char group[PATH_BYTES], line[PATH_BYTES];
+        snprintf(line, sizeof line, "%s/proc/self/mountinfo", root);
+        FILE *file = find_group(root, version2, group) ? fopen(line, "re") : NULL;
+        while (file && fgets(line, sizeof line, file)) {
+            const int quota = quota_of_mount(root, line, group, version2);
+            smallest = quota > 0 && (smallest == 0 || quota < smallest) ? quota : smallest;
+        }
+        if (file) {
+            fclose(file);
+        }
+    }
+    return smallest;
+}
+
+int sl_cpu_count(void) {
+    cpu_set_t sets[MOST_PROCESSORS / CPU_SETSIZE];
+    int count = sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
+    const int quota = sl_cpu_quota("");
+    count = quota > 0 && quota < count ? quota : count;
+    return count > 0 ? count : 1;
 }

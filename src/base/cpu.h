@@ -16,7 +16,10 @@ sl_isa sl_cpu_isa(void);
 const char *sl_isa_name(sl_isa isa);
 /* -1 for no such name. */
 int sl_isa_parse(const char *name);
-/* Processors this process may run on; at least 1. */
+/* Processors whose time control groups of both versions leave to this process, rounded up; 0: no limit. The
+ * system's files are looked for below `root`, "" for where they are. */
+int sl_cpu_quota(const char *root);
+/* Processors this process may use: of its affinity mask, and not more than its quota; at least 1. */
 int sl_cpu_count(void);
 
 #endif

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names and texts from files stand in messages: whatever they hold, a message is one line and moves no cursor. */
+/* Names and texts from files stand in messages: whatever they hold, a message is one line and moves no
+ * cursor. */
 static void make_one_line(char *message) {
     for (char *at = message; *at; at++) {
         const unsigned char c = (unsigned char)*at;
@@ -34,6 +35,10 @@ int sl_fail_prefix(sl_error *error, const char *prefix) {
     if (!error) {
         return SL_ERR_INTERNAL;
     }
+    const size_t length = strlen(prefix);
+    if (strncmp(error->message, prefix, length) == 0 && error->message[length] == ':') {
+        return error->code;
+    }
     char old[SL_ERROR_MESSAGE_SIZE];
     memcpy(old, error->message, sizeof old);
     size_t room = sizeof error->message;
@@ -49,8 +54,8 @@ const char *sl_error_name(int code) {
     switch (code) {
     case SL_OK:
         return "ok";
-#define SL_ERROR(name, value, message)                                                                                 \
-    case value:                                                                                                        \
+#define SL_ERROR(name, value, message)                                                                       \
+    case value:                                                                                              \
         return #name;
 #include "base/err.def"
 #undef SL_ERROR
@@ -63,8 +68,8 @@ const char *sl_error_text(int code) {
     switch (code) {
     case SL_OK:
         return "success";
-#define SL_ERROR(name, value, message)                                                                                 \
-    case value:                                                                                                        \
+#define SL_ERROR(name, value, message)                                                                       \
+    case value:                                                                                              \
         return message;
 #include "base/err.def"
 #undef SL_ERROR

@@ -1,5 +1,5 @@
-/* Errors: every function that can fail returns 0 or one of the negative SL_ERR_ codes and fills an sl_error with
- * one line that names the file, the field and the rule. There is no other convention in the project. */
+/* Errors: every function that can fail returns 0 or one of the negative SL_ERR_ codes and fills an sl_error
+ * with one line that names the file, the field and the rule. There is no other convention in the project. */
 #ifndef SL_BASE_ERROR_H
 #define SL_BASE_ERROR_H
 
@@ -35,7 +35,8 @@ typedef struct sl_error {
 int sl_fail(sl_error *error, int code, const char *format, ...) SL_PRINTF(3, 4);
 int sl_fail_va(sl_error *error, int code, const char *format, va_list arguments) SL_PRINTF(3, 0);
 
-/* Puts "prefix: " before the message that `error` holds already; returns error's code. */
+/* Puts "prefix: " before the message that `error` holds already, unless it begins so; returns error's code.
+ */
 int sl_fail_prefix(sl_error *error, const char *prefix);
 
 /* Short name ("FORMAT") and general message ("malformed file") of a code; never NULL. */

@@ -11,7 +11,7 @@
 static const unsigned char empty_file[1];
 
 int sl_map_open(sl_map *map, const char *path, sl_error *error) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for a writer */
     if (descriptor < 0) {
         return sl_fail(error, SL_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     }

@@ -2,26 +2,45 @@
 #include "base/pool.h"
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* An op is microseconds long, so whoever waits for the others spins at first. But on a shared machine the
- * one waited for may not be running at all, and spinning then takes the processor from it: after the first
- * rounds a thread spins on only while that pays, as the last wait that ended in sleep tells (see `waiting`).
- */
+/* An op is microseconds long, so whoever waits for the others spins at first, and a run takes all threads. On
+ * a machine that others use as well neither holds: the one waited for may not be running at all. Spinning
+ * then takes the processor from it, and each meeting of the threads costs a time slice. So a pool judges its
+ * runs. What the kernel says of its threads' delays tells whether processors are short, and then nobody spins
+ * beyond the first rounds. The time that threads wait for each other, against the time that runs take, tells
+ * how many of them are at work at once, `threads - waited / taken`; one alone would need that many times as
+ * long. Where processors are short and that is little, the others cost more than they bring: for a while a
+ * smaller *team* makes the runs. */
 enum {
     FIRST_ROUNDS = 256,        /* without a look at the clock */
     ROUNDS_PER_LOOK = 64,      /* from then on */
     SPIN_NANOSECONDS = 100000, /* at most, before sleeping; a sleep that lasts no longer was not worth it */
+    TEAM_BITS = 11,            /* of the word that starts runs: room for 1024 */
+    TEAM_MASK = (1 << TEAM_BITS) - 1,
+    MOST_THREADS = 1024,
 };
+
+enum { MILLISECOND = 1000000 };
+static const int64_t JUDGED = 10 * MILLISECOND; /* of runs, before the team is judged */
+/* From a team's shrinking to the trial of a larger one; each trial that fails doubles it. */
+static const int64_t FIRST_TRIAL = 50 * MILLISECOND, LAST_TRIAL = 400 * MILLISECOND;
+
+/* Parts of the time that threads could work. */
+static const double CONTENDED = 0.25; /* without a processor: more than the caller's own other threads take */
+static const double SHRINK = 0.65;    /* at work, when contended: fewer threads do as much */
 
 /* A word that threads wait to see changed. */
 typedef struct waiting {
@@ -34,18 +53,31 @@ typedef struct worker {
     sl_pool *pool;
     pthread_t thread;
     int index;
+    int64_t delay; /* when it was measured last */
 } worker;
 
 struct sl_pool {
     int threads;
+    int useful;  /* that can run at once: the team is not made larger again than this */
     int started; /* workers whose thread runs */
     worker *workers;
     sl_pool_function function;
     void *context;
-    waiting runs; /* the word counts them */
+    waiting runs; /* the word: how many, times 2^TEAM_BITS, plus the team of the last */
     _Atomic int stop;
+    int team; /* that makes the next run, or this one: threads 0 .. team - 1; changes between runs */
     _Atomic int barrier_count;
     waiting barriers; /* the word counts them */
+    /* What runs were like since the team was judged. */
+    _Atomic int64_t waited;  /* nanoseconds at barriers beyond the first rounds, of all threads */
+    _Atomic int64_t delayed; /* nanoseconds without a processor, of all threads */
+    bool measures;           /* in this run, or the next one, threads look how long they were delayed */
+    bool compares;           /* all of them have looked before */
+    int64_t taken;           /* nanoseconds from begin to end */
+    /* What came out. */
+    _Atomic bool contended;        /* threads lose their processors to others: do not spin */
+    bool on_trial;                 /* the team was made larger to see what comes of it */
+    int64_t trial_at, trial_after; /* when to do that next, and for how long not after it has failed */
 };
 
 static void cpu_relax(void) {
@@ -80,18 +112,20 @@ static bool changes_within(waiting *w, unsigned seen, int rounds) {
     return false;
 }
 
-static void wait_for_change(waiting *w, unsigned seen) {
+/* The nanoseconds that it took beyond the first rounds. */
+static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
     if (changes_within(w, seen, FIRST_ROUNDS)) {
-        return;
+        return 0;
     }
-    int64_t begin = nanoseconds_now();
-    if (atomic_load_explicit(&w->spins, memory_order_relaxed)) {
-        const int64_t end = begin + SPIN_NANOSECONDS;
-        while (begin < end) {
+    const int64_t begin = nanoseconds_now();
+    int64_t now = begin;
+    if (atomic_load_explicit(&w->spins, memory_order_relaxed) &&
+        !atomic_load_explicit(&pool->contended, memory_order_relaxed)) {
+        while (now < begin + SPIN_NANOSECONDS) {
             if (changes_within(w, seen, ROUNDS_PER_LOOK)) {
-                return;
+                return now - begin;
             }
-            begin = nanoseconds_now();
+            now = nanoseconds_now();
         }
     }
     atomic_fetch_add(&w->sleepers, 1);
@@ -99,49 +133,88 @@ static void wait_for_change(waiting *w, unsigned seen) {
         futex(&w->word, FUTEX_WAIT_PRIVATE, seen);
     }
     atomic_fetch_sub(&w->sleepers, 1);
-    atomic_store_explicit(&w->spins, nanoseconds_now() - begin < SPIN_NANOSECONDS, memory_order_relaxed);
+    const int64_t end = nanoseconds_now();
+    atomic_store_explicit(&w->spins, end - now < SPIN_NANOSECONDS, memory_order_relaxed);
+    return end - begin;
 }
 
-static void change(waiting *w) {
+static void change(waiting *w, unsigned value) {
     /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new word and does
      * not sleep. */
-    atomic_fetch_add(&w->word, 1);
+    atomic_store(&w->word, value);
     if (atomic_load(&w->sleepers) > 0) {
         futex(&w->word, FUTEX_WAKE_PRIVATE, INT_MAX);
     }
 }
 
 void sl_pool_barrier(sl_pool *pool) {
-    if (pool->threads == 1) {
+    if (pool->team == 1) {
         return;
     }
     const unsigned seen = atomic_load_explicit(&pool->barriers.word, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->threads - 1) {
+    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->team - 1) {
         atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
-        change(&pool->barriers);
-    } else {
-        wait_for_change(&pool->barriers, seen);
+        change(&pool->barriers, seen + 1);
+        return;
     }
+    const int64_t waited = wait_for_change(pool, &pool->barriers, seen);
+    if (waited > 0) {
+        atomic_fetch_add_explicit(&pool->waited, waited, memory_order_relaxed);
+    }
+}
+/* Calls the team. */
+static void start_run(sl_pool *pool) {
+    const unsigned seen = atomic_load_explicit(&pool->runs.word, memory_order_relaxed);
+    change(&pool->runs, ((seen | TEAM_MASK) + 1) | (unsigned)pool->team);
+}
+
+/* Nanoseconds that the calling thread was ready to run and had no processor, since it began: the second
+ * number of its schedstat (the kernel's scheduler/sched-stats.rst). 0 where the kernel does not count them.
+ */
+static int64_t delay_of_thread(void) {
+    char line[96];
+    const int descriptor = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    const ssize_t length = descriptor >= 0 ? read(descriptor, line, sizeof line - 1) : -1;
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    line[length > 0 ? length : 0] = '\0';
+    const char *second = strchr(line, ' ');
+    return second ? strtoll(second, NULL, 10) : 0;
+}
+
+/* One thread's part of a run. */
+static void take_part(sl_pool *pool, worker *self) {
+    pool->function(pool->context, self->index, pool->team);
+    if (pool->measures) {
+        const int64_t delay = delay_of_thread();
+        atomic_fetch_add_explicit(&pool->delayed, delay - self->delay, memory_order_relaxed);
+        self->delay = delay;
+    }
+    sl_pool_barrier(pool);
 }
 
 static void *worker_main(void *argument) {
     worker *self = argument;
     sl_pool *pool = self->pool;
     unsigned seen = 0;
-    for (;; seen++) {
-        wait_for_change(&pool->runs, seen);
+    for (;;) {
+        wait_for_change(pool, &pool->runs, seen);
         if (atomic_load(&pool->stop)) {
             return NULL;
         }
-        pool->function(pool->context, self->index, pool->threads);
-        sl_pool_barrier(pool);
+        /* A run does not end without the members of its team, so that they miss none; others may. */
+        seen = atomic_load_explicit(&pool->runs.word, memory_order_acquire);
+        if (self->index < (int)(seen & TEAM_MASK)) {
+            take_part(pool, self);
+        }
     }
 }
 
 int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
     *out = NULL;
-    if (threads < 1 || threads > 1024) {
-        return sl_fail(error, SL_ERR_INVALID, "threads: %d is not between 1 and 1024", threads);
+    if (threads < 1 || threads > MOST_THREADS) {
+        return sl_fail(error, SL_ERR_INVALID, "threads: %d is not between 1 and %d", threads, MOST_THREADS);
     }
     sl_pool *pool = sl_alloc_zero(1, sizeof *pool);
     worker *workers = sl_alloc_zero((size_t)threads, sizeof *workers);
@@ -150,7 +223,12 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
         sl_free(workers);
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for %d threads", threads);
     }
-    pool->threads = threads;
+    const int processors = sl_cpu_count();
+    pool->threads = pool->team = threads;
+    pool->useful = threads < processors ? threads : processors;
+    pool->trial_after = FIRST_TRIAL;
+    pool->measures = true;
+    atomic_store(&pool->contended, threads > processors);
     pool->workers = workers;
     for (int i = 1; i < threads; i++) {
         workers[i].pool = pool;
@@ -172,7 +250,7 @@ void sl_pool_destroy(sl_pool *pool) {
         return;
     }
     atomic_store(&pool->stop, 1);
-    change(&pool->runs);
+    start_run(pool);
     for (int i = 1; i <= pool->started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
     }
@@ -184,12 +262,62 @@ int sl_pool_threads(const sl_pool *pool) {
     return pool->threads;
 }
 
+static void set_team(sl_pool *pool, int team, int64_t now) {
+    if (team < pool->team) {
+        /* A trial that failed is not repeated as soon. */
+        const int64_t doubled = 2 * pool->trial_after;
+        pool->trial_after = !pool->on_trial ? FIRST_TRIAL : doubled < LAST_TRIAL ? doubled : LAST_TRIAL;
+        pool->trial_at = now + pool->trial_after;
+    }
+    pool->team = team;
+}
+
+static void judge(sl_pool *pool, int64_t now) {
+    const double all = (double)pool->team * (double)pool->taken;
+    const double waited = (double)atomic_exchange_explicit(&pool->waited, 0, memory_order_relaxed);
+    const double delayed = (double)atomic_exchange_explicit(&pool->delayed, 0, memory_order_relaxed);
+    const double at_work = (all - waited) / (double)pool->taken;
+    const bool contended = pool->team > pool->useful || delayed > CONTENDED * all;
+    atomic_store_explicit(&pool->contended, contended, memory_order_relaxed);
+    if (contended && at_work < SHRINK * pool->team) {
+        const int team = (int)(at_work + 0.5);
+        set_team(pool, team < 1 ? 1 : team < pool->team ? team : pool->team - 1, now);
+    }
+    pool->on_trial = false;
+}
+
+/* Between runs. Judges when enough has been seen from one measuring run to another, and tries larger teams.
+ */
+static void look_back(sl_pool *pool, int64_t begin, int64_t now) {
+    pool->taken += now - begin;
+    if (pool->measures) {
+        if (pool->compares) {
+            judge(pool, now);
+        } else {
+            atomic_store_explicit(&pool->waited, 0, memory_order_relaxed);
+            atomic_store_explicit(&pool->delayed, 0, memory_order_relaxed);
+        }
+        pool->compares = true;
+        pool->taken = 0;
+    }
+    pool->measures = pool->team > 1 && pool->taken >= JUDGED;
+    if (pool->team < pool->useful && now >= pool->trial_at) {
+        const int twice = 2 * pool->team;
+        set_team(pool, twice < pool->useful ? twice : pool->useful, now);
+        pool->on_trial = pool->measures = true;
+        pool->compares = false;
+    }
+}
+
 void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
-    if (pool->threads > 1) {
-        change(&pool->runs);
+    const int64_t begin = pool->threads > 1 ? nanoseconds_now() : 0;
+    if (pool->team > 1) {
+        start_run(pool);
     }
-    function(context, 0, pool->threads);
-    sl_pool_barrier(pool);
+    take_part(pool, &pool->workers[0]);
+    if (pool->threads > 1) {
+        look_back(pool, begin, nanoseconds_now());
+    }
 }

@@ -64,6 +64,10 @@ static bool stripped(sl_view character, uint32_t code_point, sl_view set) {
     return set.data ? sl_jinja_find(set, character, 0) != SIZE_MAX : sl_jinja_is_space(code_point);
 }
 
+uint64_t sl_jinja_strip_steps(sl_view text, sl_view set) {
+    return text.length / (set.data ? 4 : 16) + text.length * (uint64_t)(set.length / 64);
+}
+
 sl_view sl_jinja_strip(sl_view text, sl_view set, int ends) {
     uint32_t c;
     while ((ends & 1) && text.length) {

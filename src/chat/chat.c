@@ -1,6 +1,7 @@
 #include "chat/chat.h"
 
 #include "base/alloc.h"
+#include "chat/formats.h"
 #include "chat/marks.h"
 #include "chat/messages.h"
 #include "chat/probe.h"
@@ -10,15 +11,9 @@ struct sl_chat {
     char *bos_token, *eos_token;
     sl_chat_format format;
     sl_chat_facts facts;
+    bool leaves_bos;
     sl_chat_marks used; /* in the template and the special tokens */
 };
-
-/* ChatML, the format most models without a template of their own were trained on. */
-static const char chatml[] =
-    "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
 /* Variables of a template are UTF-8. */
 static int check_token(const char *name, const char *text, sl_error *error) {
@@ -34,7 +29,9 @@ static int check_token(const char *name, const char *text, sl_error *error) {
 
 static int compile(sl_chat *chat, const sl_chat_config *config, sl_error *error) {
     chat->facts.builtin = !config->source || !config->source[0];
-    const sl_view source = sl_view_of(chat->facts.builtin ? chatml : config->source);
+    chat->leaves_bos = chat->facts.builtin || config->leaves_bos;
+    /* Most models without a template of their own were trained on ChatML. */
+    const sl_view source = sl_view_of(chat->facts.builtin ? sl_chat_format_source("chatml") : config->source);
     int code = sl_template_compile(source.data, source.length,
                                    chat->facts.builtin ? "built-in ChatML template" : config->name,
                                    &chat->compiled, error);
@@ -298,7 +295,7 @@ int sl_chat_encode(const sl_chat *chat, const sl_tokenizer *tokenizer, const sl_
     int code = render(&r, &text, error);
     end_rendering(&r);
     if (code == 0) {
-        const unsigned flags = SL_TOKENIZE_SPECIAL | (chat->facts.builtin ? SL_TOKENIZE_BOS : 0);
+        const unsigned flags = SL_TOKENIZE_SPECIAL | (chat->leaves_bos ? SL_TOKENIZE_BOS : 0);
         code = sl_tokenizer_encode_marked(tokenizer, (sl_view){text.data, text.length},
                                           (sl_view){r.special, sizeof r.special}, flags, out, error);
     }

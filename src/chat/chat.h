@@ -15,6 +15,8 @@ typedef struct sl_chat_config {
     const char *name;   /* for messages, such as the model file's; may be NULL */
     const char *bos_token, *eos_token; /* NULL: "" */
     const sl_tokenizer *tokenizer;     /* whose tags of thinking are looked for; may be NULL */
+    bool leaves_bos; /* the template does not write bos_token: the tokenizer adds it, if it does for other
+                        texts */
 } sl_chat_config;
 
 /* What was found out about a template by rendering probes when it was made. */

@@ -19,15 +19,22 @@ static int define(sl_jinja *state, sl_jinja_scope *scope, sl_view name, sl_jinja
     return sl_jinja_dict_set(state, &scope->names, sl_jinja_text(name.data, name.length), value);
 }
 
-static sl_jinja_value look_up(sl_jinja_scope *scope, sl_view name) {
-    for (; scope; scope = scope->parent) {
-        sl_jinja_value *value = sl_jinja_dict_find(&scope->names, name);
+static int look_up(sl_jinja *state, const sl_jinja_scope *scope, sl_view name, sl_jinja_value *result) {
+    size_t walked = 0;
+    for (; scope; scope = scope->parent, walked++) {
+        sl_jinja_value *value = NULL;
+        if (scope->names.count &&
+            sl_jinja_dict_get(state, &scope->names, sl_jinja_text(name.data, name.length), &value)) {
+            return state->code;
+        }
         if (value) {
-            return *value;
+            *result = *value;
+            return sl_jinja_spend(state, walked / 2);
         }
     }
     const sl_jinja_builtin *row = sl_jinja_find_function(name);
-    return row ? (sl_jinja_value){.kind = SL_JINJA_FUNCTION, .function = row} : sl_jinja_undefined(name);
+    *result = row ? (sl_jinja_value){.kind = SL_JINJA_FUNCTION, .function = row} : sl_jinja_undefined(name);
+    return sl_jinja_spend(state, walked / 2);
 }
 
 /* ---- calls ---- */
@@ -143,6 +150,9 @@ static int bind_parameters(sl_jinja *state, const sl_jinja_node *node, const sl_
         return state->code;
     }
     for (size_t i = 0; i < node->name_count; i++) {
+        if (sl_jinja_spend(state, arguments->named_count / 8)) {
+            return state->code;
+        }
         sl_jinja_value value = sl_jinja_undefined(node->names[i]);
         size_t without_default = node->name_count - node->count;
         if (i < arguments->count) {
@@ -434,8 +444,7 @@ static int evaluate_kind(sl_jinja *state, sl_jinja_scope *scope, const sl_jinja_
         *result = node->constant;
         return 0;
     case SL_JINJA_NAME:
-        *result = look_up(scope, node->name);
-        return 0;
+        return look_up(state, scope, node->name, result);
     case SL_JINJA_LIST_OF:
     case SL_JINJA_TUPLE_OF:
         return evaluate_sequence(state, scope, node, result);
@@ -523,12 +532,15 @@ static int execute_if(sl_jinja *state, sl_jinja_scope *scope, const sl_jinja_nod
     return node->a ? execute(state, scope, node->a) : 0;
 }
 
-/* A scope for the next iteration: the same one, emptied, unless a macro still refers to it. */
+/* A scope for the next iteration: the same one, emptied, unless a macro still refers to it. NULL: state->code. */
 static sl_jinja_scope *next_scope(sl_jinja *state, sl_jinja_scope *parent, sl_jinja_scope *scope) {
     if (!scope || scope->kept) {
         return new_scope(state, parent);
     }
     if (scope->names.slots) {
+        if (sl_jinja_spend(state, scope->names.slot_count / 256)) {
+            return NULL;
+        }
         memset(scope->names.slots, 0, scope->names.slot_count * sizeof *scope->names.slots);
     }
     scope->names.count = 0;

@@ -27,8 +27,8 @@ static int subject_text(sl_jinja *state, const sl_jinja_call_frame *call, sl_vie
  * item. */
 static int get_path(sl_jinja *state, sl_jinja_value item, sl_jinja_value attribute, sl_jinja_value *result) {
     *result = item;
-    if (attribute.kind == SL_JINJA_MISSING || attribute.kind == SL_JINJA_NONE) {
-        return 0;
+    if (sl_jinja_spend(state, 1) || attribute.kind == SL_JINJA_MISSING || attribute.kind == SL_JINJA_NONE) {
+        return state->code;
     }
     if (attribute.kind != SL_JINJA_STRING) {
         return sl_jinja_item(state, item, attribute, result);
@@ -399,7 +399,7 @@ static int run_named(sl_jinja *state, const sl_jinja_call_frame *call, bool test
     sl_jinja_arguments rest = *call->raw;
     rest.items += offset + 1;
     rest.count -= offset + 1;
-    if (sl_jinja_spend(state, 1) || sl_jinja_enter(state)) {
+    if (sl_jinja_spend(state, 2 + rest.named_count / 8) || sl_jinja_enter(state)) {
         return state->code;
     }
     int code = sl_jinja_run(state, row, subject, &rest, result);
@@ -490,8 +490,7 @@ FILTER(filter_trim) {
         }
         set = sl_jinja_view(characters);
     }
-    if (subject_text(state, call, &text) ||
-        sl_jinja_spend(state, text.length * (uint64_t)(set.length / 64))) {
+    if (subject_text(state, call, &text) || sl_jinja_spend(state, sl_jinja_strip_steps(text, set))) {
         return state->code;
     }
     text = sl_jinja_strip(text, set, 3);
@@ -523,6 +522,7 @@ FILTER(filter_escape) {
     if (subject_text(state, call, &text)) {
         return state->code;
     }
+    size_t start = 0;
     for (size_t i = 0; i < text.length; i++) {
         char c = text.data[i];
         const char *entity = c == '&'    ? "&amp;"
@@ -531,11 +531,17 @@ FILTER(filter_escape) {
                              : c == '\'' ? "&#39;"
                              : c == '"'  ? "&#34;"
                                          : NULL;
-        if (entity ? sl_jinja_emit_text(state, entity) : sl_jinja_emit(state, &c, 1)) {
-            return state->code;
+        if (entity) {
+            if (sl_jinja_spend(state, 1) || sl_jinja_emit(state, text.data + start, i - start) ||
+                sl_jinja_emit_text(state, entity)) {
+                return state->code;
+            }
+            start = i + 1;
         }
     }
-    return sl_jinja_capture(state, mark, result);
+    return sl_jinja_emit(state, text.data + start, text.length - start)
+               ? state->code
+               : sl_jinja_capture(state, mark, result);
 }
 
 /* Size of the line break at the start of text, as str.splitlines has it; 0: none. */
@@ -578,7 +584,8 @@ FILTER(filter_indent) {
                !(size = line_break((sl_view){text.data + length, text.length - length}))) {
             length++;
         }
-        if ((!start && (length || blank) && sl_jinja_emit(state, indent.data, indent.length)) ||
+        if (sl_jinja_spend(state, 1) ||
+            (!start && (length || blank) && sl_jinja_emit(state, indent.data, indent.length)) ||
             sl_jinja_emit(state, text.data, length) || (size && sl_jinja_emit_text(state, "\n"))) {
             return state->code;
         }
@@ -692,6 +699,9 @@ FILTER(filter_int) {
         return sl_jinja_fail(state, SL_ERR_INVALID, "'%.*s' is undefined", (int)value.length, value.text);
     }
     *result = given(call->bound[1]) ? call->bound[1] : sl_jinja_int(0);
+    if (value.kind == SL_JINJA_STRING && sl_jinja_spend(state, value.length / 8)) {
+        return state->code;
+    }
     if (sl_jinja_as_int(value, &integer) ||
         (value.kind == SL_JINJA_STRING && parse_integer(sl_jinja_view(value), (int)base, &integer))) {
         *result = sl_jinja_int(integer);
@@ -718,6 +728,9 @@ FILTER(filter_float) {
         return sl_jinja_fail(state, SL_ERR_INVALID, "'%.*s' is undefined", (int)value.length, value.text);
     }
     *result = given(call->bound[1]) ? call->bound[1] : sl_jinja_float(0);
+    if (value.kind == SL_JINJA_STRING && sl_jinja_spend(state, value.length / 16)) {
+        return state->code;
+    }
     if (sl_jinja_is_number(value)) {
         *result = sl_jinja_float(sl_jinja_as_float(value));
     } else if (value.kind == SL_JINJA_STRING && sl_jinja_parse_float(sl_jinja_view(value), &real)) {
@@ -774,6 +787,9 @@ FILTER(filter_round) {
         *result = sl_jinja_float(rint(value / scale) * scale);
     } else { /* the decimal expansion is exact, so that this rounds as Python does */
         char text[700];
+        if (sl_jinja_spend(state, SL_JINJA_FLOAT_STEPS)) {
+            return state->code;
+        }
         snprintf(text, sizeof text, "%.*f", (int)precision, value);
         *result = sl_jinja_float(strtod(text, NULL));
     }

@@ -205,6 +205,9 @@ FUNCTION(function_strftime_now) {
         return wrong_argument(state, call, "a format");
     }
     sl_view format = sl_jinja_view(call->bound[1]);
+    if (sl_jinja_spend(state, format.length)) {
+        return state->code;
+    }
     calendar now = calendar_of(state->limits.now);
     size_t mark = state->out->length;
     for (size_t i = 0; i < format.length; i++) {
@@ -235,7 +238,7 @@ static int need_text(sl_jinja *state, const sl_jinja_call_frame *call, size_t in
         return wrong_argument(state, call, "a string");
     }
     *text = sl_jinja_view(call->bound[index]);
-    return sl_jinja_spend(state, self_text(call).length / 16);
+    return sl_jinja_spend(state, self_text(call).length / 8);
 }
 
 /* detail: the ends, as sl_jinja_strip */
@@ -244,7 +247,7 @@ FUNCTION(method_strip) {
     if (given(call->bound[1]) && need_text(state, call, 1, &set)) {
         return state->code;
     }
-    if (sl_jinja_spend(state, text.length / 16 + text.length * (uint64_t)(set.length / 64))) {
+    if (sl_jinja_spend(state, sl_jinja_strip_steps(text, set))) {
         return state->code;
     }
     text = sl_jinja_strip(text, set, call->row->detail);
@@ -353,7 +356,7 @@ FUNCTION(method_split) {
         return wrong_argument(state, call, "an integer as maxsplit");
     }
     most = most < 0 ? INT64_MAX : most;
-    if (sl_jinja_spend(state, call->bound[0].length / 16)) {
+    if (sl_jinja_spend(state, call->bound[0].length / (right ? 4 : 8))) {
         return state->code;
     }
     if (!given(call->bound[1])) {
@@ -463,7 +466,7 @@ FUNCTION(method_replace) {
             break;
         }
         if (sl_jinja_emit(state, text.data + at, found - at) || sl_jinja_emit(state, new.data, new.length) ||
-            sl_jinja_spend(state, 1)) {
+            sl_jinja_spend(state, 2)) {
             return state->code;
         }
         at = found + old.length;
@@ -508,6 +511,9 @@ FUNCTION(method_count) {
         return 0;
     }
     for (size_t at = 0; (at = sl_jinja_find(text, part, at)) != SIZE_MAX; at += part.length) {
+        if (sl_jinja_spend(state, 1)) {
+            return state->code;
+        }
         count++;
     }
     *result = sl_jinja_int(count);

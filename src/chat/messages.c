@@ -1,5 +1,7 @@
 #include "chat/messages.h"
 
+#include "format/json.h"
+
 #include <string.h>
 
 static int no_memory(sl_error *error) {
@@ -107,9 +109,11 @@ static int prepare_arguments(json_t *function, const sl_chat_format *format, sl_
     json_t *arguments = json_object_get(function, "arguments"), *other = NULL;
     if (format->object_arguments && json_is_string(arguments)) {
         const size_t length = json_string_length(arguments);
-        json_error_t where = {0};
-        other = length ? json_loadb(json_string_value(arguments), length, 0, &where) : json_object();
-        if (!other && (json_error_code(&where) == json_error_out_of_memory || !where.text[0])) {
+        const int code = length ? sl_json_parse_as((sl_view){json_string_value(arguments), length},
+                                                   SL_JSON_LAST_COUNTS, "arguments", &other, NULL)
+                                : 0;
+        other = length ? other : json_object();
+        if (code == SL_ERR_NOMEM || (!length && !other)) {
             return no_memory(error);
         }
         if (other && !json_is_object(other)) {

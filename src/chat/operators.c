@@ -71,8 +71,9 @@ static int repeat(sl_jinja *state, sl_jinja_value value, int64_t times, sl_jinja
     if (!text || sl_jinja_spend(state, total / 16)) {
         return state->code;
     }
-    for (size_t i = 0; i < total; i += count) {
-        memcpy(text + i, value.text, count);
+    for (size_t done = 0, size = count; done < total; done += size) { /* what is there already, doubled */
+        size = done == 0 ? count : done < total - done ? done : total - done;
+        memcpy(text + done, done == 0 ? value.text : text, size);
     }
     *result = sl_jinja_text(text, total);
     return 0;
@@ -313,7 +314,10 @@ int sl_jinja_attribute(sl_jinja *state, sl_jinja_value value, sl_view name, sl_j
         return state->code;
     }
     bool has_names = value.kind == SL_JINJA_DICT || value.kind == SL_JINJA_NAMESPACE;
-    sl_jinja_value *item = has_names ? sl_jinja_dict_find(value.dict, name) : NULL;
+    sl_jinja_value *item = NULL;
+    if (has_names && sl_jinja_dict_get(state, value.dict, sl_jinja_text(name.data, name.length), &item)) {
+        return state->code;
+    }
     *result = item ? *item : sl_jinja_undefined(name);
     return 0;
 }
@@ -326,7 +330,8 @@ static bool normal_index(int64_t *index, int64_t count) {
 
 static int text_item(sl_jinja *state, sl_view text, int64_t index, sl_jinja_value *result) {
     *result = sl_jinja_undefined(sl_view_of("index out of range"));
-    if (sl_jinja_spend(state, text.length / 64)) {
+    const uint64_t touched = index < 0 || (uint64_t)index > text.length ? text.length : (uint64_t)index;
+    if (sl_jinja_spend(state, touched / 8)) {
         return state->code;
     }
     if (normal_index(&index, index < 0 ? (int64_t)sl_jinja_count_characters(text) : INT64_MAX)) {
@@ -400,7 +405,7 @@ static int slice_text(sl_jinja *state, sl_view text, int64_t start, int64_t stop
     sl_view rest = {text.data + from, text.length - from};
     size_t length = stop > start ? sl_jinja_character_offset(rest, (size_t)(stop - start)) : 0;
     *result = sl_jinja_text(rest.data, length);
-    return sl_jinja_spend(state, text.length / 64);
+    return sl_jinja_spend(state, (from + length) / 16);
 }
 
 static int join_characters(sl_jinja *state, const sl_jinja_list *list, sl_jinja_value *result) {
@@ -499,6 +504,9 @@ static int read_spec(sl_jinja *state, sl_view format, size_t *at, format_spec *s
 }
 
 static int pad(sl_jinja *state, sl_jinja_value text, const format_spec *spec, bool number) {
+    if (sl_jinja_spend(state, text.length / 16 + (uint64_t)spec->width / 4)) {
+        return state->code;
+    }
     int64_t fill = spec->width - (int64_t)sl_jinja_count_characters(sl_jinja_view(text));
     bool zero = spec->zero && number && !spec->left;
     sl_view body = sl_jinja_view(text);
@@ -561,6 +569,9 @@ static int format_one(sl_jinja *state, char kind, const format_spec *spec, sl_ji
                  size);
     } else {
         char pattern[8] = {'%', '.', '*', kind};
+        if (sl_jinja_spend(state, SL_JINJA_FLOAT_STEPS)) {
+            return state->code;
+        }
         double real = sl_jinja_as_float(value);
         int precision = spec->precision < 0 ? 6 : spec->precision;
         number[0] = '+';
@@ -592,7 +603,7 @@ int sl_jinja_format(sl_jinja *state, sl_view format, sl_jinja_value arguments, s
         }
         at++;
         format_spec spec;
-        if (read_spec(state, format, &at, &spec)) {
+        if (sl_jinja_spend(state, 2) || read_spec(state, format, &at, &spec)) {
             return state->code;
         }
         char kind = at < format.length ? format.data[at++] : 0;

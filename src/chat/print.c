@@ -119,7 +119,7 @@ static bool printable(uint32_t c) {
  * backslash. */
 static int emit_quoted(sl_jinja *state, sl_view text, char quote, const char *special, bool json,
                        bool ascii) {
-    if (sl_jinja_spend(state, text.length / 16) || sl_jinja_emit(state, &quote, 1)) {
+    if (sl_jinja_spend(state, text.length / 4) || sl_jinja_emit(state, &quote, 1)) {
         return state->code;
     }
     size_t start = 0, at = 0;
@@ -205,7 +205,7 @@ static int emit_range(sl_jinja *state, const sl_jinja_list *list) {
 
 int sl_jinja_emit_repr(sl_jinja *state, sl_jinja_value value) {
     char text[80];
-    if (sl_jinja_spend(state, 1)) {
+    if (sl_jinja_spend(state, value.kind == SL_JINJA_FLOAT ? SL_JINJA_FLOAT_STEPS : 2)) {
         return state->code;
     }
     switch (value.kind) {

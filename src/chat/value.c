@@ -199,16 +199,12 @@ int sl_jinja_from_json(sl_jinja *state, json_t *json, sl_jinja_value *result) {
 
 /* ---- dictionaries ---- */
 
-static uint64_t hash_text(sl_view text) {
-    return sl_hash64(text.data, text.length, SL_JINJA_STRING);
-}
-
 /* Equal keys have equal hashes: 1, 1.0 and True are one key. */
 static int hash_value(sl_jinja *state, sl_jinja_value key, uint64_t *hash) {
     int64_t integer;
     if (key.kind == SL_JINJA_STRING) {
-        *hash = hash_text(sl_jinja_view(key));
-        return 0;
+        *hash = sl_hash64(key.text, key.length, SL_JINJA_STRING);
+        return sl_jinja_spend(state, key.length / 16);
     }
     if (key.kind == SL_JINJA_FLOAT && key.real >= -9.2e18 && key.real <= 9.2e18 &&
         key.real == floor(key.real)) {
@@ -244,6 +240,16 @@ static int hash_value(sl_jinja *state, sl_jinja_value key, uint64_t *hash) {
     return 0;
 }
 
+/* Takes the first free slot for an entry. Keys may be chosen to collide, so what is passed over is spent. */
+static int fill_slot(sl_jinja *state, uint32_t *slots, size_t slot_count, uint64_t hash, size_t entry) {
+    size_t passed = 0;
+    while (slots[(hash + passed) & (slot_count - 1)]) {
+        passed++;
+    }
+    slots[(hash + passed) & (slot_count - 1)] = (uint32_t)entry + 1;
+    return sl_jinja_spend(state, passed / 8);
+}
+
 static int grow(sl_jinja *state, sl_jinja_dict *dict) {
     size_t capacity = dict->capacity ? dict->capacity * 2 : 8;
     sl_jinja_entry *entries = sl_jinja_alloc(state, capacity, sizeof *entries);
@@ -259,11 +265,9 @@ static int grow(sl_jinja *state, sl_jinja_dict *dict) {
         memcpy(entries, dict->entries, dict->count * sizeof *entries);
     }
     for (size_t i = 0; slots && i < dict->count; i++) {
-        size_t at = entries[i].hash & (slot_count - 1);
-        while (slots[at]) {
-            at = (at + 1) & (slot_count - 1);
+        if (fill_slot(state, slots, slot_count, entries[i].hash, i)) {
+            return state->code;
         }
-        slots[at] = (uint32_t)i + 1;
     }
     dict->entries = entries;
     dict->capacity = capacity;
@@ -305,10 +309,10 @@ static int find_hashed(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_valu
         }
         if (equal) {
             *found = &entry->value;
-            return 0;
+            break;
         }
     }
-    return 0;
+    return sl_jinja_spend(state, at / 8);
 }
 
 int sl_jinja_dict_get(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_value key,
@@ -318,20 +322,6 @@ int sl_jinja_dict_get(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_value
         return state->code;
     }
     return find_hashed(state, dict, key, hash, found);
-}
-
-sl_jinja_value *sl_jinja_dict_find(const sl_jinja_dict *dict, sl_view name) {
-    if (dict->count == 0) {
-        return NULL;
-    }
-    size_t at = 0;
-    uint64_t hash = hash_text(name);
-    for (sl_jinja_entry *entry; (entry = next_candidate(dict, hash, &at)) != NULL;) {
-        if (entry->key.kind == SL_JINJA_STRING && sl_view_equal(sl_jinja_view(entry->key), name)) {
-            return &entry->value;
-        }
-    }
-    return NULL;
 }
 
 int sl_jinja_dict_set(sl_jinja *state, sl_jinja_dict *dict, sl_jinja_value key, sl_jinja_value value) {
@@ -348,14 +338,7 @@ int sl_jinja_dict_set(sl_jinja *state, sl_jinja_dict *dict, sl_jinja_value key, 
         return state->code;
     }
     dict->entries[dict->count++] = (sl_jinja_entry){.key = key, .value = value, .hash = hash};
-    if (dict->slots) {
-        size_t at = hash & (dict->slot_count - 1);
-        while (dict->slots[at]) {
-            at = (at + 1) & (dict->slot_count - 1);
-        }
-        dict->slots[at] = (uint32_t)dict->count;
-    }
-    return 0;
+    return dict->slots ? fill_slot(state, dict->slots, dict->slot_count, hash, dict->count - 1) : 0;
 }
 
 /* ---- Python's protocols ---- */
@@ -563,7 +546,7 @@ int sl_jinja_length(sl_jinja *state, sl_jinja_value value, int64_t *length) {
         return 0;
     case SL_JINJA_STRING:
         *length = (int64_t)sl_jinja_count_characters(sl_jinja_view(value));
-        return sl_jinja_spend(state, value.length / 64);
+        return sl_jinja_spend(state, value.length / 16);
     case SL_JINJA_LIST:
     case SL_JINJA_TUPLE:
     case SL_JINJA_RANGE:
@@ -640,7 +623,7 @@ int sl_jinja_contains(sl_jinja *state, sl_jinja_value container, sl_jinja_value 
                                  sl_jinja_type_name(item));
         }
         *result = sl_jinja_find(sl_jinja_view(container), sl_jinja_view(item), 0) != SIZE_MAX;
-        return sl_jinja_spend(state, container.length / 16);
+        return sl_jinja_spend(state, container.length / 8);
     }
     if (container.kind == SL_JINJA_DICT) {
         sl_jinja_value *found;

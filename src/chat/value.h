@@ -132,7 +132,6 @@ int sl_jinja_dict_set(sl_jinja *state, sl_jinja_dict *dict, sl_jinja_value key, 
 /* *found is NULL when the key is not there; an unhashable key is an error. */
 int sl_jinja_dict_get(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_value key, sl_jinja_value **found);
 /* By text: cannot fail, NULL when it is not there. */
-sl_jinja_value *sl_jinja_dict_find(const sl_jinja_dict *dict, sl_view name);
 
 /* ---- Python's protocols ---- */
 sl_view sl_jinja_view(sl_jinja_value string);
@@ -165,6 +164,7 @@ int sl_jinja_emit_json(sl_jinja *state, sl_jinja_value value, const sl_jinja_jso
 /* str(value) as a string; a string is given back as it is. */
 int sl_jinja_str(sl_jinja *state, sl_jinja_value value, sl_jinja_value *result);
 /* Python's repr of a float; out has room for 40 bytes. */
+enum { SL_JINJA_FLOAT_STEPS = 200 }; /* of printing a float: what exact decimals cost at most */
 void sl_jinja_float_text(double value, char out[40]);
 /* Python's float(text): false when it is no number. Independent of the locale. */
 bool sl_jinja_parse_float(sl_view text, double *result);
@@ -213,6 +213,8 @@ size_t sl_jinja_count_characters(sl_view text);
 size_t sl_jinja_character_offset(sl_view text, size_t number);
 /* Removes characters of `set` (white space when set.data is NULL) from the ends: 1 left, 2 right, 3 both. */
 sl_view sl_jinja_strip(sl_view text, sl_view set, int ends);
+/* What that costs at most, to be spent before. */
+uint64_t sl_jinja_strip_steps(sl_view text, sl_view set);
 /* Offset of `part` in `text` at or after `from`, or SIZE_MAX. Linear. */
 size_t sl_jinja_find(sl_view text, sl_view part, size_t from);
 typedef enum sl_jinja_case {

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "format/index.h"
+#include "format/recognize.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +76,8 @@ static uint64_t left(const parser *p) {
 }
 
 static int truncated(parser *p, const char *what) {
-    return sl_fail(p->error, SL_ERR_FORMAT, "the file ends at byte %llu, inside %s",
+    return sl_fail(p->error, SL_ERR_FORMAT,
+                   "the file ends at byte %llu, inside %s: it is not complete, so get it again",
                    (unsigned long long)p->size, what);
 }
 
@@ -354,7 +356,7 @@ static int place_tensors(parser *p, place *places) {
         if (start > p->size || !sl_range_inside(offset, tensor->bytes, p->size - start)) {
             sl_fail(p->error, SL_ERR_FORMAT,
                     "%llu bytes at offset %llu of the data (which starts at byte %llu) lie beyond the file's "
-                    "end (%llu)",
+                    "end (%llu): it is not complete, so get it again",
                     (unsigned long long)tensor->bytes, (unsigned long long)offset, (unsigned long long)start,
                     (unsigned long long)p->size);
             return in_part(p, "tensor", i, tensor->name);
@@ -416,7 +418,9 @@ static int read_tensors(parser *p, uint64_t count) {
 static int read_version(parser *p) {
     uint32_t version;
     if (left(p) < 4 || memcmp(p->data, "GGUF", 4) != 0) {
-        return sl_fail(p->error, SL_ERR_FORMAT, "no GGUF file: it does not begin with \"GGUF\"");
+        const char *instead = sl_recognize(p->data, (size_t)p->size);
+        return sl_fail(p->error, SL_ERR_FORMAT, "%s",
+                       instead ? instead : "no GGUF file: it does not begin with \"GGUF\"");
     }
     p->at = 4;
     int result = read_u32(p, "the version", &version);

@@ -5,10 +5,9 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "format/index.h"
+#include "format/output_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,8 +23,8 @@ typedef struct declared_tensor {
 } declared_tensor;
 
 struct sl_gguf_writer {
-    const char *path, *temporary; /* in `arena` */
-    int file;
+    const char *path;      /* in `arena` */
+    sl_output_file output; /* nothing is open in a writer that only counts */
     writer_state state;
     sl_arena arena;
     const char **keys;
@@ -53,29 +52,18 @@ static int fail_io(sl_gguf_writer *writer, const char *what, sl_error *error) {
     return sl_fail(error, SL_ERR_IO, "%s: cannot %s: %s", writer->path, what, strerror(errno));
 }
 
-/* A name that is free, in the same folder, so that renaming it is one step. */
-static int create_temporary(sl_gguf_writer *writer, sl_error *error) {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        writer->temporary =
-            sl_arena_printf(&writer->arena, "%s.tmp-%ld-%d", writer->path, (long)getpid(), attempt);
-        if (!writer->temporary) {
-            return fail_memory(writer, error);
-        }
-        writer->file = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (writer->file >= 0 || errno != EEXIST) {
-            break;
-        }
-    }
-    return writer->file >= 0 ? 0 : fail_io(writer, "create a file beside it", error);
+int sl_gguf_writer_create(const char *path, sl_gguf_writer **out, sl_error *error) {
+    const sl_output_rules rules = {.replace = true};
+    return sl_gguf_writer_open(path, &rules, out, error);
 }
 
-int sl_gguf_writer_create(const char *path, sl_gguf_writer **out, sl_error *error) {
+int sl_gguf_writer_open(const char *path, const sl_output_rules *rules, sl_gguf_writer **out,
+                        sl_error *error) {
     *out = NULL;
     sl_gguf_writer *writer = sl_alloc_zero(1, sizeof *writer);
     if (!writer) {
         return sl_fail(error, SL_ERR_NOMEM, "%s: no memory to write", path);
     }
-    writer->file = -1;
     writer->alignment = SL_GGUF_ALIGNMENT;
     writer->path = path; /* for the messages until there is a copy */
     const char *copy = sl_arena_strndup(&writer->arena, path, strlen(path));
@@ -83,7 +71,7 @@ int sl_gguf_writer_create(const char *path, sl_gguf_writer **out, sl_error *erro
     int result = copy && writer->pending ? 0 : fail_memory(writer, error);
     if (result == 0) {
         writer->path = copy;
-        result = create_temporary(writer, error);
+        result = rules ? sl_output_file_open(&writer->output, copy, rules, error) : 0;
     }
     if (result != 0) {
         sl_gguf_writer_free(writer);
@@ -97,10 +85,7 @@ void sl_gguf_writer_free(sl_gguf_writer *writer) {
     if (!writer) {
         return;
     }
-    if (writer->file >= 0) {
-        close(writer->file);
-        unlink(writer->temporary);
-    }
+    sl_output_file_discard(&writer->output);
     sl_buffer_free(&writer->metadata);
     sl_free(writer->pending);
     sl_free(writer->keys);
@@ -307,8 +292,8 @@ static bool align(const sl_gguf_writer *writer, uint64_t value, uint64_t *aligne
  * ---------------------------------------------------------------------------------------------------- */
 
 static int write_all(sl_gguf_writer *writer, const unsigned char *data, uint64_t size, sl_error *error) {
-    while (size > 0) {
-        ssize_t written = write(writer->file, data, size < (1u << 30) ? size : 1u << 30);
+    while (size > 0 && writer->output.temporary) {
+        ssize_t written = write(writer->output.file, data, size < (1u << 30) ? size : 1u << 30);
         if (written < 0 && errno != EINTR) {
             return fail_io(writer, "write", error);
         }
@@ -465,13 +450,7 @@ int sl_gguf_writer_finish(sl_gguf_writer *writer, sl_error *error) {
     if (result != 0) {
         return result;
     }
-    int closed = close(writer->file);
-    writer->file = -1;
-    if (closed != 0 || rename(writer->temporary, writer->path) != 0) {
-        result = fail_io(writer, closed != 0 ? "close" : "rename the finished file", error);
-        unlink(writer->temporary);
-        return result;
-    }
-    writer->state = FINISHED;
-    return 0;
+    result = writer->output.temporary ? sl_output_file_commit(&writer->output, error) : 0;
+    writer->state = result == 0 ? FINISHED : FAILED;
+    return result;
 }

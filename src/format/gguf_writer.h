@@ -6,11 +6,16 @@
 #define SL_FORMAT_GGUF_WRITER_H
 
 #include "format/gguf.h"
+#include "format/output_file.h"
 
 typedef struct sl_gguf_writer sl_gguf_writer;
 
-/* Opens the file beside `path`. */
+/* Opens a file beside `path`, which replaces a regular file of that name. */
 int sl_gguf_writer_create(const char *path, sl_gguf_writer **writer, sl_error *error);
+/* The same by `rules`; what they borrow must live as long as the writer. NULL: no file is touched, all else
+ * is as with one, and begin says how large it would be. */
+int sl_gguf_writer_open(const char *path, const sl_output_rules *rules, sl_gguf_writer **writer,
+                        sl_error *error);
 /* Frees; unless finish succeeded, also removes what was written. NULL is fine. */
 void sl_gguf_writer_free(sl_gguf_writer *writer);
 

@@ -1,11 +1,15 @@
+#define _POSIX_C_SOURCE 200809L
 #include "format/hf.h"
 
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "format/index.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A tensor of the folder, and the file that must have it. */
 typedef struct placed {
@@ -16,8 +20,10 @@ typedef struct placed {
 
 struct sl_hf {
     sl_arena arena;
-    const char *path, *config_path, *quant_config_path, *tokenizer_path, *tokenizer_config_path;
-    json_t *config, *quant_config; /* quant_config: NULL when there is none */
+    const char *path, *config_path, *quant_config_path, *generation_path, *tokenizer_path,
+        *tokenizer_config_path;
+    json_t *config, *quant_config, *generation; /* the last two: NULL when there is none */
+    bool no_config;                             /* `config` stands for a file that is not there */
     sl_safetensors **shards;
     uint64_t shard_count;
     placed *tensors;
@@ -49,13 +55,55 @@ static int load_object(const char *path, json_t **object, sl_error *error) {
                : result;
 }
 
+/* The first name in the folder that ends so; false when there is none. */
+static bool find_ending(const sl_hf *hf, const char *ending, char name[256]) {
+    DIR *folder = opendir(hf->path);
+    bool found = false;
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder)) != NULL;) {
+        const size_t length = strlen(entry->d_name), end = strlen(ending);
+        found = length > end && strcmp(entry->d_name + length - end, ending) == 0;
+        snprintf(name, 256, "%s", entry->d_name);
+    }
+    if (folder) {
+        closedir(folder);
+    }
+    return found;
+}
+
+/* `what` is missing; what else lies there says what to do. */
+static int incomplete_folder(const sl_hf *hf, const char *what, sl_error *error) {
+    char name[256];
+    if (find_ending(hf, ".gguf", name)) {
+        return sl_fail(error, SL_ERR_NOT_FOUND, "%s: a folder without %s; to open its GGUF file, give %s/%s",
+                       hf->path, what, hf->path, name);
+    }
+    if (find_ending(hf, ".incomplete", name) || find_ending(hf, ".part", name)) {
+        return sl_fail(error, SL_ERR_NOT_FOUND, "%s: a folder without %s: its download has not finished (%s)",
+                       hf->path, what, name);
+    }
+    if (find_ending(hf, ".bin", name) || find_ending(hf, ".pt", name) || find_ending(hf, ".pth", name)) {
+        return sl_fail(
+            error, SL_ERR_NOT_FOUND,
+            "%s: a folder without %s; PyTorch's files (%s) are not read, get the .safetensors files",
+            hf->path, what, name);
+    }
+    return sl_fail(error, SL_ERR_NOT_FOUND,
+                   "%s: a folder without %s; a model's folder has config.json, tokenizer.json and "
+                   "model.safetensors (or its parts and model.safetensors.index.json)",
+                   hf->path, what);
+}
+
 static int read_config(sl_hf *hf, sl_error *error) {
     int result = locate(hf, "config.json", &hf->config_path, error);
     result = result == 0 ? locate(hf, "hf_quant_config.json", &hf->quant_config_path, error) : result;
+    result = result == 0 ? locate(hf, "generation_config.json", &hf->generation_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer.json", &hf->tokenizer_path, error) : result;
     result = result == 0 ? locate(hf, "tokenizer_config.json", &hf->tokenizer_config_path, error) : result;
     if (result == 0 && hf->quant_config_path) {
         result = load_object(hf->quant_config_path, &hf->quant_config, error);
+    }
+    if (result == 0 && hf->generation_path) {
+        result = load_object(hf->generation_path, &hf->generation, error);
     }
     if (result != 0) {
         return result;
@@ -64,10 +112,10 @@ static int read_config(sl_hf *hf, sl_error *error) {
         return load_object(hf->config_path, &hf->config, error);
     }
     if (!hf->tokenizer_path) {
-        return sl_fail(error, SL_ERR_NOT_FOUND,
-                       "%s: no model folder: it has neither config.json nor tokenizer.json", hf->path);
+        return incomplete_folder(hf, "config.json", error);
     }
     hf->config = json_object();
+    hf->no_config = true;
     hf->config_path = sl_arena_printf(&hf->arena, "%s/config.json", hf->path);
     return hf->config && hf->config_path ? 0 : no_memory(error);
 }
@@ -144,6 +192,10 @@ static int open_shard(sl_hf *hf, uint64_t from, uint64_t to, sl_error *error) {
     }
     sl_safetensors *file;
     int result = sl_safetensors_open(path, &file, error);
+    if (result == SL_ERR_IO && access(path, F_OK) != 0) {
+        return sl_fail(error, SL_ERR_IO,
+                       "%s: the index names it, but it is not there: has the download finished?", path);
+    }
     if (result != 0) {
         return result;
     }
@@ -191,6 +243,24 @@ static int read_shards(sl_hf *hf, const char *path, sl_error *error) {
     return result;
 }
 
+/* An index names one shard for each tensor; another shard may not have it too. */
+static int check_shards(const sl_hf *hf, sl_error *error) {
+    for (uint64_t s = 0; hf->shard_count > 1 && s < hf->shard_count; s++) {
+        const sl_safetensors *file = hf->shards[s];
+        for (uint64_t i = 0; i < sl_safetensors_count(file); i++) {
+            const char *name = sl_safetensors_at(file, i)->tensor.name;
+            const uint64_t item = sl_name_index_find(&hf->index, name);
+            if (item != UINT64_MAX && hf->tensors[item].file != file) {
+                return sl_fail(error, SL_ERR_FORMAT,
+                               "%s: tensor '%.100s' is here, but the index puts it into %s",
+                               sl_safetensors_path(file), name,
+                               strrchr(sl_safetensors_path(hf->tensors[item].file), '/') + 1);
+            }
+        }
+    }
+    return 0;
+}
+
 static int read_weights(sl_hf *hf, sl_error *error) {
     const char *single, *index;
     int result = locate(hf, "model.safetensors", &single, error);
@@ -200,8 +270,7 @@ static int read_weights(sl_hf *hf, sl_error *error) {
     } else if (result == 0 && index) {
         result = read_shards(hf, index, error);
     } else if (result == 0 && !hf->tokenizer_path) {
-        result = sl_fail(error, SL_ERR_NOT_FOUND,
-                         "%s: it has neither model.safetensors nor model.safetensors.index.json", hf->path);
+        result = incomplete_folder(hf, "weights", error);
     }
     result = result == 0 ? sl_name_index_reserve(&hf->index, hf->tensor_count, error) : result;
     for (uint64_t i = 0; result == 0 && i < hf->tensor_count; i++) {
@@ -209,6 +278,7 @@ static int read_weights(sl_hf *hf, sl_error *error) {
     }
     if (result == 0) {
         sl_name_index_sort(&hf->index); /* the keys of one JSON object differ */
+        result = check_shards(hf, error);
     }
     return result;
 }
@@ -244,9 +314,16 @@ void sl_hf_close(sl_hf *hf) {
         sl_name_index_free(&hf->index);
         json_decref(hf->config);
         json_decref(hf->quant_config);
+        json_decref(hf->generation);
         sl_arena_free(&hf->arena);
         sl_free(hf);
     }
+}
+
+int sl_hf_check_complete(const sl_hf *hf, sl_error *error) {
+    return hf->no_config           ? incomplete_folder(hf, "config.json", error)
+           : hf->tensor_count == 0 ? incomplete_folder(hf, "weights", error)
+                                   : 0;
 }
 
 const char *sl_hf_path(const sl_hf *hf) {
@@ -263,6 +340,10 @@ sl_json_place sl_hf_config_place(const sl_hf *hf) {
 
 sl_json_place sl_hf_quant_config_place(const sl_hf *hf) {
     return (sl_json_place){hf->quant_config, hf->quant_config_path};
+}
+
+sl_json_place sl_hf_generation_place(const sl_hf *hf) {
+    return (sl_json_place){hf->generation, hf->generation_path};
 }
 
 int sl_hf_u64(const sl_hf *hf, const char *prefix, const char *key, uint64_t *value, sl_error *error) {

@@ -5,19 +5,7 @@
 #include <string.h>
 
 int sl_json_parse(const void *data, size_t size, const char *name, json_t **json, sl_error *error) {
-    json_error_t details = {0};
-    *json = json_loadb(data, size, JSON_REJECT_DUPLICATES, &details);
-    if (*json) {
-        return 0;
-    }
-    if (json_error_code(&details) == json_error_out_of_memory || details.text[0] == 0) {
-        return sl_fail(error, SL_ERR_NOMEM, "%s: no memory to read the JSON", name);
-    }
-    for (char *c = details.text; *c; c++) { /* it quotes the file */
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? ' ' : *c;
-    }
-    return sl_fail(error, SL_ERR_FORMAT, "%s: not JSON: line %d, column %d: %s", name, details.line,
-                   details.column, details.text);
+    return sl_json_parse_as((sl_view){data, size}, 0, name, json, error);
 }
 
 int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error) {
@@ -54,8 +42,29 @@ static const char *type_text(const json_t *value) {
     return names[json_typeof(value)];
 }
 
+/* What stands on the way to a key is an object, or not there. */
+static int check_way(sl_json_place place, const char *prefix, sl_error *error) {
+    const json_t *value = place.root;
+    for (size_t at = 0; prefix && prefix[at];) {
+        const size_t length = strcspn(prefix + at, ".");
+        value = json_object_getn(value, prefix + at, length);
+        at += length;
+        if (value && !json_is_null(value) && !json_is_object(value)) {
+            return sl_fail(error, SL_ERR_FORMAT, "%s: '%.*s' is %s, an object wanted", place.file, (int)at,
+                           prefix, type_text(value));
+        }
+        at += prefix[at] == '.';
+    }
+    return 0;
+}
+
 static int find(sl_json_place place, const char *prefix, const char *key, const char *wanted,
                 const json_t **value, sl_error *error) {
+    const int code = check_way(place, prefix, error);
+    if (code) {
+        *value = NULL;
+        return code;
+    }
     *value = sl_json_find(place.root, prefix, key);
     return *value ? 0
                   : sl_fail(error, SL_ERR_NOT_FOUND, "%s: '%s%s%s' is missing (%s wanted)", place.file,

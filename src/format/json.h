@@ -1,18 +1,36 @@
-/* JSON files that are not believed: one place where jansson is asked to read them. */
+/* JSON that is not believed: all of it that the library reads goes through here. */
 #ifndef SL_FORMAT_JSON_H
 #define SL_FORMAT_JSON_H
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parses a whole text, refusing duplicate keys. *json is a new reference on success, else NULL; `name` stands
- * for the file in messages (one line, with the line of the mistake). SL_ERR_FORMAT, or SL_ERR_NOMEM (except
- * that jansson calls a string for which it found no memory bad syntax). */
+/* Bounds of every text: a small file must not become large in memory. With SL_JSON_MEMORY_FACTOR bytes for
+ * each byte of text the tightest tokenizer.json fits (a merge is ["a","b"], in 10 bytes); a vocabulary of
+ * 262144 tokens and 514906 merges takes about 200 MB. */
+enum {
+    SL_JSON_DEPTH = 64,
+    SL_JSON_KEY = 65535,       /* bytes of a member's name, as written */
+    SL_JSON_BYTES = 256 << 20, /* of text */
+    SL_JSON_MEMORY_BASE = 1 << 20,
+    SL_JSON_MEMORY_FACTOR = 40,
+    SL_JSON_MEMORY = 512 << 20 /* of values, whatever the text's size */
+};
+
+/* Parses a whole text, which is an object or an array, refusing members of the same name. *json is a new
+ * reference on success, else NULL; `name` stands for the file in messages (one line, with line and column of
+ * the mistake). SL_ERR_FORMAT, SL_ERR_LIMIT for the bounds above, SL_ERR_NOMEM. */
 int sl_json_parse(const void *data, size_t size, const char *name, json_t **json, sl_error *error);
+enum {
+    SL_JSON_LARGE_INTEGERS = 1, /* those outside 64 bits become reals; otherwise they are SL_ERR_FORMAT */
+    SL_JSON_LAST_COUNTS = 2,    /* of members of the same name */
+};
+int sl_json_parse_as(sl_view text, unsigned flags, const char *name, json_t **json, sl_error *error);
 /* The same for a file; SL_ERR_LIMIT above `most` bytes. */
 int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error);
 

@@ -176,8 +176,20 @@ static int expect_algorithm(const part *p) {
                        "only \"FP8\", \"NVFP4\", \"W4A16_NVFP4\" and \"MIXED_PRECISION\" are supported");
 }
 
+/* FP8 has no groups, and what stands there then means nothing. */
+static int expect_group(const part *p) {
+    char text[64];
+    const json_t *group = sl_json_find(p->place.root, NULL, "group_size");
+    const char *algorithm = json_string_value(sl_json_find(p->place.root, NULL, "quant_algo"));
+    return !group || (algorithm && strcmp(algorithm, "FP8") == 0) ||
+                   (json_is_integer(group) && json_integer_value(group) == 16)
+               ? 0
+               : refuse(p, "group_size", shown(group, text), "only 16 is supported");
+}
+
 static int read_modelopt(const part *p, sl_hf_quantization *q) {
-    const int code = expect_algorithm(p);
+    int code = expect_algorithm(p);
+    code = code ? code : expect_group(p);
     return code ? code : read_groups(p, q);
 }
 
@@ -196,16 +208,10 @@ static const struct {
 
 /* ---- hf_quant_config.json ---- */
 
-/* What is said of all modules, or of one: FP8 has no groups, and what stands there then means nothing. */
+/* What is said of all modules, or of one. */
 static int read_algorithm(const part *p) {
-    char text[64];
-    const json_t *group = sl_json_find(p->place.root, NULL, "group_size");
-    const char *algorithm = json_string_value(sl_json_find(p->place.root, NULL, "quant_algo"));
     int code = expect_algorithm(p);
-    if (code == 0 && strcmp(algorithm, "FP8") != 0 && group &&
-        !(json_is_integer(group) && json_integer_value(group) == 16)) {
-        code = refuse(p, "group_size", shown(group, text), "only 16 is supported");
-    }
+    code = code ? code : expect_group(p);
     code = code ? code : expect_bool(p, "has_zero_point", false, "zero points are not supported");
     return code ? code : expect_bool(p, "pre_quant_scale", false, "scales of inputs are not supported");
 }
@@ -252,8 +258,15 @@ int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, s
     const json_t *method = sl_json_find(config, NULL, "quant_method");
     const part p = {{config, root.file}, ROOT, error};
     memset(quantization, 0, sizeof *quantization);
+    if (file.root) {
+        const int code = read_file(file, quantization, error);
+        if (code || !config) {
+            return code;
+        }
+        memset(quantization, 0, sizeof *quantization); /* config.json is what counts */
+    }
     if (!config) {
-        return file.root ? read_file(file, quantization, error) : 0;
+        return 0;
     }
     if (!json_is_object(config)) {
         return sl_fail(error, SL_ERR_FORMAT, "%s: '" ROOT "' must be an object", root.file);

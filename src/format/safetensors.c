@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "format/index.h"
+#include "format/recognize.h"
 #include "format/json.h"
 
 #include <stdio.h>
@@ -105,10 +106,15 @@ static int read_offsets(const sl_safetensors *file, sl_safetensors_entry *entry,
     if (json_array_size(offsets) != 2 || !item_u64(offsets, 0, &begin) || !item_u64(offsets, 1, &end)) {
         return sl_fail(error, SL_ERR_FORMAT, "'data_offsets' must be two integers >= 0");
     }
-    if (begin > end || end > file->size) {
+    if (begin <= end && end > file->size) {
         return sl_fail(error, SL_ERR_FORMAT,
-                       "'data_offsets' are %llu and %llu, must ascend within %llu bytes of data",
-                       (unsigned long long)begin, (unsigned long long)end, (unsigned long long)file->size);
+                       "'data_offsets' end at byte %llu, but the file has %llu bytes of data: it is not "
+                       "complete, so get it again",
+                       (unsigned long long)end, (unsigned long long)file->size);
+    }
+    if (begin > end) {
+        return sl_fail(error, SL_ERR_FORMAT, "'data_offsets' are %llu and %llu, must ascend",
+                       (unsigned long long)begin, (unsigned long long)end);
     }
     entry->tensor.data = file->data + begin;
     entry->tensor.bytes = end - begin;
@@ -227,6 +233,10 @@ static int read_header(sl_safetensors *file, const unsigned char *data, size_t s
     uint64_t length = 0;
     for (size_t i = 0; i < 8 && i < size; i++) {
         length |= (uint64_t)data[i] << (8 * i);
+    }
+    const char *instead = sl_recognize(data, size);
+    if (instead) {
+        return sl_fail(error, SL_ERR_FORMAT, "%s", instead);
     }
     if (size < 8 || length > size - 8 || length > SL_SAFETENSORS_HEADER_LIMIT) {
         return sl_fail(error, SL_ERR_FORMAT,

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "base/map.h"
+#include "format/recognize.h"
 
 #include <errno.h>
 #include <string.h>
@@ -34,14 +35,20 @@ static int open_gguf(sl_source *source, const char *path, sl_error *error) {
     sl_map map = {0};
     int result = sl_map_open(&map, path, error);
     if (result == 0 && (map.size < 4 || memcmp(map.data, "GGUF", 4) != 0)) {
-        result = sl_fail(
-            error, SL_ERR_FORMAT,
-            "%s: no model: expected a GGUF file, a .safetensors file, or a folder with config.json and "
-            "model.safetensors (or model.safetensors.index.json)",
-            path);
+        const char *instead = sl_recognize(map.data, map.size);
+        result = instead
+                     ? sl_fail(error, SL_ERR_FORMAT, "%s: %s", path, instead)
+                     : sl_fail(error, SL_ERR_FORMAT,
+                               "%s: no model: expected a GGUF file, a .safetensors file, or a folder with "
+                               "config.json and model.safetensors (or model.safetensors.index.json)",
+                               path);
     }
     sl_map_close(&map);
     result = result == 0 ? sl_gguf_open(path, &source->gguf, error) : result;
+    if (result == SL_ERR_FORMAT && error && sl_recognize_path(path)) {
+        sl_error cause = *error;
+        sl_fail(error, result, "%s; %s", cause.message, sl_recognize_path(path));
+    }
     uint64_t parts = 1;
     if (result == 0 && sl_gguf_u64(source->gguf, "split.count", &parts, NULL) == 0 && parts > 1) {
         result =

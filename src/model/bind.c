@@ -413,23 +413,89 @@ static bool is_used(const sl_binding *b, const sl_tensor *tensor) {
     return low < b->tensors && b->used[low] == tensor;
 }
 
+enum { KINDS = 4, LEADERS = 8 };
+
+/* Unused tensors by what their names have in common. */
+typedef struct unused_tensors {
+    sl_view leaders[LEADERS]; /* first words of the names of tensors in use */
+    int leader_count;
+    char kinds[KINDS][SL_TENSOR_NAME_SIZE];
+    int kind_count;
+    bool more;
+    uint64_t count;
+} unused_tensors;
+
+static sl_view first_word(const char *name) {
+    return (sl_view){name, strcspn(name, ".")};
+}
+
+static bool leads_used(const unused_tensors *u, const char *name) {
+    const sl_view word = first_word(name);
+    for (int i = 0; i < u->leader_count; i++) {
+        if (sl_view_equal(u->leaders[i], word)) {
+            return true;
+        }
+    }
+    return u->leader_count == LEADERS; /* there may be more */
+}
+
+/* "mtp.*" where nothing of that beginning is used; else the name with * for its numbers. */
+static void kind_of(const unused_tensors *u, const char *name, char kind[SL_TENSOR_NAME_SIZE]) {
+    if (!leads_used(u, name)) {
+        snprintf(kind, SL_TENSOR_NAME_SIZE, "%.*s.*", (int)first_word(name).length, name);
+        return;
+    }
+    size_t length = 0;
+    for (const char *at = name; *at && length + 2 < SL_TENSOR_NAME_SIZE;) {
+        const size_t digits = strspn(at, "0123456789");
+        const bool number = digits > 0 && (at == name || at[-1] == '.') && (at[digits] == '.' || !at[digits]);
+        kind[length++] = number ? '*' : *at;
+        at += number ? digits : 1;
+    }
+    kind[length] = '\0';
+}
+
+static void add_kind(unused_tensors *u, const char *name) {
+    char kind[SL_TENSOR_NAME_SIZE];
+    kind_of(u, name, kind);
+    for (int i = 0; i < u->kind_count; i++) {
+        if (strcmp(u->kinds[i], kind) == 0) {
+            return;
+        }
+    }
+    if (u->kind_count < KINDS) {
+        snprintf(u->kinds[u->kind_count++], SL_TENSOR_NAME_SIZE, "%s", kind);
+    } else {
+        u->more = true;
+    }
+}
+
 /* One line for all tensors that nothing asked for: a draft head, a vision tower, or a name that was
  * misunderstood. */
 static void warn_unused(const binder *b) {
     const uint64_t count = sl_source_tensor_count(b->source);
-    const char *first = NULL;
-    uint64_t unused = 0;
+    unused_tensors u = {.leader_count = 0};
+    char list[KINDS * SL_TENSOR_NAME_SIZE] = "";
     sl_sort((void *)b->binding->used, b->binding->tensors, sizeof *b->binding->used, compare_pointers);
+    for (uint64_t i = 0; i < b->binding->tensors; i++) {
+        if (!leads_used(&u, b->binding->used[i]->name)) {
+            u.leaders[u.leader_count++] = first_word(b->binding->used[i]->name);
+        }
+    }
     for (uint64_t i = 0; i < count; i++) {
         const sl_tensor *tensor = sl_source_tensor_at(b->source, i, NULL);
         if (!is_used(b->binding, tensor)) {
-            first = first ? first : tensor->name;
-            unused++;
+            add_kind(&u, tensor->name);
+            u.count++;
         }
     }
-    if (unused > 0) {
-        sl_log(SL_LOG_WARNING, "%s: %llu of %llu tensors are not used; the first is %s", b->file,
-               (unsigned long long)unused, (unsigned long long)count, first);
+    for (int i = 0; i < u.kind_count; i++) {
+        const size_t length = strlen(list);
+        snprintf(list + length, sizeof list - length, "%s%s", i ? ", " : "", u.kinds[i]);
+    }
+    if (u.count > 0) {
+        sl_log(SL_LOG_WARNING, "%s: %llu of %llu tensors are not used: %s%s", b->file,
+               (unsigned long long)u.count, (unsigned long long)count, list, u.more ? ", ..." : "");
     }
 }
 

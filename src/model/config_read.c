@@ -22,11 +22,23 @@ static int found(int code) {
     return code == 0 ? 1 : code == SL_ERR_NOT_FOUND ? 0 : code;
 }
 
-/* A per-layer array stands for its one value when all are equal. */
+/* A per-layer array stands for its one value when all are equal. It may count draft layers or not. */
 static int gguf_uniform(const reader *r, const char *key, int64_t *value) {
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
-    if (!entry || entry->type != SL_GGUF_ARRAY || entry->count == 0) {
+    if (!entry || entry->type != SL_GGUF_ARRAY || entry->count == 0 || entry->item_type == SL_GGUF_STRING ||
+        entry->item_type == SL_GGUF_F32 || entry->item_type == SL_GGUF_F64 ||
+        entry->item_type == SL_GGUF_ARRAY) {
         return found(sl_gguf_i64(r->gguf, key, value, r->error));
+    }
+    char draft_key[KEY_SIZE];
+    uint64_t layers = (uint64_t)r->raw->config.layers, draft = 0;
+    snprintf(draft_key, sizeof draft_key, "%s.nextn_predict_layers", r->family->gguf);
+    if (sl_gguf_u64(r->gguf, draft_key, &draft, NULL) == 0 && draft < layers) {
+        layers -= draft;
+    }
+    if (entry->count < layers) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: %s has %llu items, but there are %llu layers", r->file,
+                       key, (unsigned long long)entry->count, (unsigned long long)layers);
     }
     *value = sl_gguf_item_i64(entry, 0);
     for (uint64_t i = 1; i < entry->count; i++) {
@@ -524,8 +536,16 @@ static int read_all(reader *r, sl_config *config) {
 }
 
 static int find_gguf_family(reader *r) {
-    sl_view name;
-    const int code = sl_gguf_string(r->gguf, "general.architecture", &name, r->error);
+    sl_view name, type;
+    int code = sl_gguf_string(r->gguf, "general.type", &type, r->error);
+    if (code == 0 && !sl_view_is(type, "model")) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: general.type is \"%.*s\": no model by itself, so it cannot run", r->file,
+                       (int)(type.length < 64 ? type.length : 64), type.data);
+    }
+    if (code == 0 || code == SL_ERR_NOT_FOUND) {
+        code = sl_gguf_string(r->gguf, "general.architecture", &name, r->error);
+    }
     if (code) {
         return code;
     }
@@ -550,7 +570,10 @@ static int find_hf_family(reader *r) {
                        r->file, type);
     }
     const json_t *text = sl_json_find(r->root, NULL, "text_config");
-    r->text = json_is_object(text) ? text : r->root;
+    if (text && !json_is_object(text)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: 'text_config' must be an object", r->file);
+    }
+    r->text = text ? text : r->root;
     return 0;
 }
 

@@ -18,7 +18,9 @@ static int load_tokenizer(sl_model *model, sl_error *error) {
         code = path ? sl_tokenizer_from_json(path, sl_hf_tokenizer_config_path(hf), &model->tokenizer, error)
                     : 0;
     }
+    code = code ? code : sl_sampling_read(model->source, &model->sampling, error);
     if (code == 0 && model->tokenizer) {
+        code = sl_read_ends(model->source, model->tokenizer, error);
         model->chat_template = sl_tokenizer_chat_template(model->tokenizer, NULL);
     }
     return code;
@@ -81,11 +83,34 @@ static void describe(sl_model *model, const sl_binding *binding) {
     }
 }
 
+/* Every token that text can become must have a row of the embedding. Added tokens may lie beyond (Gemma 3 has
+ * one for images in models without eyes): what writes them gets an error. */
+static int check_vocabulary(const sl_model *model, sl_error *error) {
+    const int32_t size = model->tokenizer ? sl_tokenizer_size(model->tokenizer) : 0;
+    for (int32_t id = model->config.vocabulary; id < size; id++) {
+        const sl_token_type type = sl_tokenizer_token_type(model->tokenizer, id);
+        const sl_view text = sl_tokenizer_token_text(model->tokenizer, id);
+        if (type == SL_TOKEN_NORMAL || type == SL_TOKEN_BYTE) {
+            return sl_fail(
+                error, SL_ERR_FORMAT,
+                "%s: the model's vocabulary has %d tokens (vocab_size), but the tokenizer's '%.*s' "
+                "is token %d",
+                sl_source_path(model->source), model->config.vocabulary,
+                (int)(text.length < 60 ? text.length : 60), text.data, id);
+        }
+    }
+    return 0;
+}
+
 static int load(sl_model *model, const char *path, sl_error *error) {
     sl_binding binding;
     int code = sl_source_open(path, &model->source, error);
+    if (code == 0 && sl_source_hf(model->source)) {
+        code = sl_hf_check_complete(sl_source_hf(model->source), error);
+    }
     code = code ? code : sl_config_read(model->source, &model->config, error);
     code = code ? code : load_tokenizer(model, error);
+    code = code ? code : check_vocabulary(model, error);
     if (code) {
         return code;
     }

@@ -4,6 +4,7 @@
 #define SL_MODEL_MODEL_H
 
 #include "model/bind.h"
+#include "model/generation.h"
 #include "token/tokenizer.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ typedef struct sl_model {
     sl_source *source;
     sl_config config;
     sl_tokenizer *tokenizer; /* NULL when the files have none */
+    sl_sampling sampling;    /* what the files recommend */
     sl_view chat_template;   /* the default one, borrowed from the tokenizer; {NULL, 0} when there is none */
     sl_program program;      /* weights borrow from `source` and `owned` */
     sl_owned owned;

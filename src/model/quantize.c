@@ -1,34 +1,19 @@
-/* Writes a model's weights in another type: a list of tensors, each a run of rows in some order of the
- * source's, then one loop that decodes and encodes them. */
-#include "model/files.h"
+/* Writes a model's weights in other types: a list of tensors, each a run of rows in some order of the
+ * source's, then their types, then their rows (quantize_rows.c). */
+#include "model/quantize.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/cpu.h"
-#include "base/pool.h"
 #include "format/index.h"
 #include "model/bind.h"
+#include "model/importance.h"
+#include "model/pattern.h"
 
-#include <math.h>
 #include <stdio.h>
 
-/* ---- what a type means for a file
- * --------------------------------------------------------------------------------- */
-
-sl_qtype sl_file_matrix_type(sl_qtype type, uint64_t columns) {
-    const sl_qtype row[] = {type, SL_QTYPE_Q8_0, SL_QTYPE_F16};
-    int i = 0;
-    while (columns % sl_qtype_get(row[i])->block_elements != 0) {
-        i++; /* F16 has blocks of one */
-    }
-    return row[i];
-}
-
-int sl_file_write_type(sl_gguf_writer *writer, sl_qtype type, sl_error *error) {
+int sl_file_write_type(sl_gguf_writer *writer, uint32_t file_type, sl_error *error) {
     const int code = sl_gguf_writer_unsigned(writer, "general.quantization_version", SL_GGUF_U32, 2, error);
-    return code ? code
-                : sl_gguf_writer_unsigned(writer, "general.file_type", SL_GGUF_U32,
-                                          sl_qtype_get(type)->file_type, error);
+    return code ? code : sl_gguf_writer_unsigned(writer, "general.file_type", SL_GGUF_U32, file_type, error);
 }
 
 int sl_file_report(const sl_file_progress *progress, const char *path, uint64_t done, uint64_t total,
@@ -41,63 +26,13 @@ int sl_file_report(const sl_file_progress *progress, const char *path, uint64_t 
 /* ---- the list of tensors
  * ------------------------------------------------------------------------------------------- */
 
-/* Which place of the source the index-th row or column of the output comes from. */
-typedef enum order_kind {
-    ORDER_SAME,
-    ORDER_PAIRS, /* heads of `size`: the two halves of a head side by side, element by element (GGUF's RoPE
-                    pairs) */
-    ORDER_PART,  /* blocks of `size` out of blocks of 2 * size, from their `part`-th half */
-    ORDER_TILED, /* from `first` on, blocks of `size`: block t is the source's t % heads * ratio + t / heads,
-                    so that those which share a key head lie `heads` apart and not side by side */
-} order_kind;
-
-typedef struct order {
-    order_kind kind;
-    uint64_t size, part, first, heads, ratio;
-} order;
-
-static uint64_t source_index(const order *o, uint64_t index) {
-    if (o->kind == ORDER_PAIRS) {
-        const uint64_t within = index % o->size;
-        return index - within + within % 2 * (o->size / 2) + within / 2;
-    }
-    if (o->kind == ORDER_PART) {
-        return (index / o->size * 2 + o->part) * o->size + index % o->size;
-    }
-    if (o->kind == ORDER_TILED && index >= o->first) {
-        const uint64_t tile = (index - o->first) / o->size, within = (index - o->first) % o->size;
-        return o->first + (tile % o->heads * o->ratio + tile / o->heads) * o->size + within;
-    }
-    return index;
-}
-
-typedef struct file_tensor {
-    const char *name;
-    sl_gguf_shape shape; /* as written */
-    uint64_t rows, columns, row_bytes;
-    sl_qtype from;
-    const unsigned char *data; /* the source's [rows][columns], or more with ORDER_PART */
-    uint64_t from_row_bytes;
-    order row_order, column_order;
-    const float *scales; /* of all elements of a matrix, [matrices]; NULL: none */
-    uint64_t scale_count;
-    float add;        /* to every element */
-    bool negated_exp; /* -exp of every element */
-} file_tensor;
-
-typedef struct file_list {
-    sl_arena arena; /* names, and values that are in no file */
-    file_tensor *tensors;
-    uint64_t count, capacity, bytes;
-} file_list;
-
 static void list_free(file_list *list) {
     sl_arena_free(&list->arena);
     sl_free(list->tensors);
 }
 
-/* Adds a tensor whose name, shape and source are set; `type` is what it is to be written in. */
-static int list_add(file_list *list, const file_tensor *tensor, sl_qtype type, sl_error *error) {
+/* Adds a tensor whose name, shape and source are set; its type comes later. */
+static int list_add(file_list *list, const file_tensor *tensor, sl_error *error) {
     file_tensor *tensors = sl_grow(list->tensors, list->count, &list->capacity, sizeof *tensors);
     if (!tensors) {
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for a list of tensors");
@@ -105,19 +40,10 @@ static int list_add(file_list *list, const file_tensor *tensor, sl_qtype type, s
     list->tensors = tensors;
     file_tensor *t = &tensors[list->count++];
     *t = *tensor;
-    t->shape.type = type;
     t->columns = t->shape.dims[0];
     t->rows = 1;
     for (uint32_t i = 1; i < t->shape.dim_count; i++) {
         t->rows *= t->shape.dims[i];
-    }
-    /* The source was checked when it was opened: nothing here is larger than it by more than its blocks. */
-    uint64_t bytes;
-    if (!sl_qtype_bytes(type, t->columns, &t->row_bytes) ||
-        !sl_qtype_bytes(t->from, t->columns, &t->from_row_bytes) ||
-        !sl_mul_u64(t->row_bytes, t->rows, &bytes) || !sl_add_u64(list->bytes, bytes, &list->bytes)) {
-        return sl_fail(error, SL_ERR_LIMIT, "tensor %s is too large as %s", t->name,
-                       sl_qtype_get(type)->name);
     }
     return 0;
 }
@@ -132,12 +58,16 @@ static bool contains_any(const char *name, const char *const *parts) {
     return *parts != NULL;
 }
 
-static sl_qtype gguf_type_of(const sl_tensor *tensor, sl_qtype type) {
-    /* What llama-quantize leaves alone too: small, and the result depends on it. */
-    static const char *const exact[] = {"_norm.", "ffn_gate_inp", "ssm_conv1d", "rope_freqs", NULL};
-    const bool matrix =
-        (tensor->dim_count == 2 || tensor->dim_count == 3) && !contains_any(tensor->name, exact);
-    return matrix ? sl_file_matrix_type(type, tensor->dims[0]) : SL_QTYPE_F32;
+/* What llama-quantize leaves alone too: small, and the result depends on it. */
+static bool gguf_exact(const sl_tensor *tensor) {
+    static const char *const exact[] = {
+        "_norm.",     "ffn_gate_inp",  "ssm_conv1d",           "shortconv.conv",
+        "rope_freqs", "position_embd", "token_types",          "attn_rel_b",
+        "altup",      "laurel",        "per_layer_model_proj", "time_mix_",
+        NULL};
+    const char *last = strrchr(tensor->name, '.');
+    return (tensor->dim_count != 2 && tensor->dim_count != 3) || !last || strcmp(last, ".weight") != 0 ||
+           contains_any(tensor->name, exact);
 }
 
 /* The tensor of the same name but for its last part; NULL when there is none. */
@@ -155,45 +85,91 @@ static bool is_nvfp4(const sl_tensor *tensor) {
     return tensor && tensor->type == SL_QTYPE_NVFP4;
 }
 
-/* Scales of whole NVFP4 matrices (model/scaled.h) go into the values of other types, and stay beside NVFP4.
- */
-static int list_gguf(file_list *list, const sl_gguf *gguf, sl_qtype type, sl_error *error) {
+static int list_gguf(file_list *list, const sl_gguf *gguf, sl_error *error) {
     int code = 0;
     for (uint64_t i = 0; i < sl_gguf_tensor_count(gguf) && code == 0; i++) {
         const sl_tensor *from = sl_gguf_tensor_at(gguf, i);
-        const sl_tensor *scale = is_nvfp4(from) ? gguf_sibling(gguf, from->name, "scale") : NULL;
+        const sl_tensor *weight = gguf_sibling(gguf, from->name, "weight");
         const char *last = strrchr(from->name, '.');
-        const bool beside = last && (strcmp(last, ".scale") == 0 || strcmp(last, ".input_scale") == 0) &&
-                            is_nvfp4(gguf_sibling(gguf, from->name, "weight"));
-        file_tensor tensor = {.name = from->name, .from = from->type, .data = from->data};
+        const bool beside =
+            last && (strcmp(last, ".scale") == 0 || strcmp(last, ".input_scale") == 0) && is_nvfp4(weight);
+        file_tensor tensor = {.name = from->name,
+                              .exact = gguf_exact(from),
+                              .from = from->type,
+                              .data = from->data,
+                              .scale = is_nvfp4(from) ? gguf_sibling(gguf, from->name, "scale") : NULL,
+                              .matrix = beside ? weight : NULL};
         tensor.shape.dim_count = from->dim_count;
         memcpy(tensor.shape.dims, from->dims, sizeof tensor.shape.dims);
-        if (beside && type != SL_QTYPE_NVFP4) {
-            continue;
-        }
-        if (scale && type != SL_QTYPE_NVFP4) {
-            if (scale->type != SL_QTYPE_F32 || (scale->elements != 1 && scale->elements != from->dims[2])) {
-                return sl_fail(error, SL_ERR_FORMAT,
-                               "tensor %.100s must be f32, one number for each expert, or one", scale->name);
-            }
-            tensor.scales = scale->data;
-            tensor.scale_count = scale->elements;
-        }
-        code = list_add(list, &tensor, gguf_type_of(from, type), error);
+        code = list_add(list, &tensor, error);
     }
     return code;
 }
 
+/* Scales of whole NVFP4 matrices (model/scaled.h) go into the values of other types, and stay beside NVFP4.
+ */
+static int place_scales(file_list *list, sl_error *error) {
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < list->count; i++) {
+        file_tensor *t = &list->tensors[i];
+        if (!t->scale || t->shape.type == SL_QTYPE_NVFP4) {
+            continue;
+        }
+        if (t->scale->type != SL_QTYPE_F32 ||
+            (t->scale->elements != 1 && t->scale->elements != t->shape.dims[2])) {
+            return sl_fail(error, SL_ERR_FORMAT,
+                           "tensor %.100s must be f32, one number for each expert, or one", t->scale->name);
+        }
+        t->scales = t->scale->data;
+        t->scale_count = t->scale->elements;
+    }
+    for (uint64_t i = 0; i < list->count; i++) {
+        const sl_tensor *matrix = list->tensors[i].matrix;
+        bool merged = false;
+        for (uint64_t k = 0; matrix && k < list->count && !merged; k++) {
+            merged = list->tensors[k].scales && list->tensors[k].data == matrix->data;
+        }
+        list->tensors[kept] = list->tensors[i];
+        kept += !merged;
+    }
+    list->count = kept;
+    return 0;
+}
+
 static int copy_metadata(sl_gguf_writer *writer, const sl_gguf *gguf, sl_error *error) {
+    /* What speaks of the file that it was copied from. */
+    static const char *const others[] = {"general.file_type", "general.quantization_version", "split.",
+                                         "quantize.imatrix.", NULL};
     int code = 0;
     for (uint64_t i = 0; i < sl_gguf_entry_count(gguf) && code == 0; i++) {
         const sl_gguf_entry *entry = sl_gguf_entry_at(gguf, i);
-        if (strcmp(entry->key, "general.file_type") != 0 &&
-            strcmp(entry->key, "general.quantization_version") != 0) {
-            code = sl_gguf_writer_copy(writer, entry, error);
+        bool copied = true;
+        for (int k = 0; others[k]; k++) {
+            copied &= strncmp(entry->key, others[k], strlen(others[k])) != 0;
         }
+        code = copied ? sl_gguf_writer_copy(writer, entry, error) : 0;
     }
     return code;
+}
+
+/* A number that stands in the metadata, or the first of a list of them. */
+static uint64_t gguf_number(const sl_gguf *gguf, sl_view architecture, const char *name, uint64_t otherwise) {
+    char key[160];
+    snprintf(key, sizeof key, "%.*s.%s", (int)(architecture.length < 64 ? architecture.length : 64),
+             architecture.data, name);
+    const sl_gguf_entry *entry = sl_gguf_find(gguf, key);
+    const int64_t number = entry && entry->count > 0 ? sl_gguf_item_i64(entry, 0) : 0;
+    return number > 0 ? (uint64_t)number : otherwise;
+}
+
+static sl_mixture_model gguf_model(const sl_gguf *gguf) {
+    sl_mixture_model model = {.architecture = sl_view_of("")};
+    sl_gguf_string(gguf, "general.architecture", &model.architecture, NULL);
+    model.layers = gguf_number(gguf, model.architecture, "block_count", 0);
+    model.heads = gguf_number(gguf, model.architecture, "attention.head_count", 0);
+    model.kv_heads = gguf_number(gguf, model.architecture, "attention.head_count_kv", model.heads);
+    model.experts = gguf_number(gguf, model.architecture, "expert_count", 0);
+    return model;
 }
 
 /* ---- from a Hugging Face folder
@@ -204,7 +180,6 @@ typedef struct folder_list {
     const sl_config *config;
     const sl_binding *binding;
     const sl_program *program;
-    sl_qtype type;
 } folder_list;
 
 /* How GGUF stores what a checkpoint has: llama.cpp's conversion/ is the definition. */
@@ -268,6 +243,7 @@ static int rope_factors(folder_list *f, file_tensor *tensor, sl_error *error) {
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for RoPE factors");
     }
     sl_rope_factors(&f->config->rope, f->config->rope_dims, factors);
+    tensor->exact = true;
     tensor->from = SL_QTYPE_F32;
     tensor->data = (const unsigned char *)factors;
     return 0;
@@ -283,6 +259,7 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     }
     tensor.shape.dim_count = fact->dim_count;
     memcpy(tensor.shape.dims, fact->dims, sizeof tensor.shape.dims);
+    tensor.exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
     gguf_conventions(f->config, fact->id, &tensor);
     const bool gate = fact->id == SL_TENSOR_GATE_EXPERTS, up = fact->id == SL_TENSOR_UP_EXPERTS;
     if (index == SL_NONE && (gate || up)) {
@@ -291,201 +268,297 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     }
     if (fact->id == SL_TENSOR_ROPE_FACTORS) {
         const int code = rope_factors(f, &tensor, error);
-        return code ? code : list_add(f->list, &tensor, SL_QTYPE_F32, error);
+        return code ? code : list_add(f->list, &tensor, error);
     }
     if (index == SL_NONE) {
         return sl_fail(error, SL_ERR_INTERNAL, "tensor %s was not bound", fact->name);
     }
     tensor.from = f->program->weights[index].type;
     tensor.data = f->program->weights[index].data;
-    const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
-    return list_add(f->list, &tensor, exact ? SL_QTYPE_F32 : sl_file_matrix_type(f->type, fact->dims[0]),
-                    error);
+    return list_add(f->list, &tensor, error);
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------------------------- */
-
-enum { BATCH_ELEMENTS = 4 << 20, MOST_THREADS = 16 };
-
-typedef struct batch {
-    const file_tensor *tensor;
-    uint64_t first, rows;
-    unsigned char *out; /* [rows][row_bytes] */
-    float *scratch;     /* [threads][2][columns] */
-} batch;
-
-static void convert_row(const file_tensor *t, uint64_t row, unsigned char *out, float *values,
-                        float *ordered) {
-    const unsigned char *from = t->data + source_index(&t->row_order, row) * t->from_row_bytes;
-    const bool plain = t->column_order.kind == ORDER_SAME && t->add == 0 && !t->negated_exp;
-    if (plain && !t->scales && t->from == t->shape.type) {
-        memcpy(out, from, (size_t)t->row_bytes);
-        return;
-    }
-    sl_qtype_get(t->from)->decode(from, values, t->columns);
-    if (t->scales) {
-        float scale; /* anywhere in the file */
-        memcpy(&scale, t->scales + (t->scale_count == 1 ? 0 : row / (t->rows / t->scale_count)),
-               sizeof scale);
-        for (uint64_t i = 0; i < t->columns; i++) {
-            values[i] *= scale;
-        }
-    }
-    const float *result = values;
-    if (!plain) {
-        for (uint64_t i = 0; i < t->columns; i++) {
-            const float value = values[source_index(&t->column_order, i)] + t->add;
-            ordered[i] = t->negated_exp ? -expf(value) : value;
-        }
-        result = ordered;
-    }
-    sl_qtype_get(t->shape.type)->encode(result, out, t->columns);
-}
-
-static void convert_batch(void *context, int thread, int threads) {
-    const batch *b = context;
-    const file_tensor *t = b->tensor;
-    const uint64_t begin = b->rows * (uint64_t)thread / (uint64_t)threads;
-    const uint64_t end = b->rows * (uint64_t)(thread + 1) / (uint64_t)threads;
-    float *values = b->scratch + 2 * (uint64_t)thread * t->columns;
-    for (uint64_t row = begin; row < end; row++) {
-        convert_row(t, b->first + row, b->out + row * t->row_bytes, values, values + t->columns);
-    }
-}
-
-typedef struct conversion {
-    const char *path;
-    sl_gguf_writer *writer;
-    sl_pool *pool;
-    unsigned char *out;
-    float *scratch;
-    uint64_t out_bytes, scratch_bytes;
-    uint64_t done, total;
-    const sl_file_progress *progress;
-} conversion;
-
-static uint64_t batch_rows(const file_tensor *t) {
-    const uint64_t rows = BATCH_ELEMENTS / t->columns;
-    return rows < 1 ? 1 : rows < t->rows ? rows : t->rows;
-}
-
-static int write_tensor(conversion *c, const file_tensor *t, sl_error *error) {
-    int code = sl_file_report(c->progress, c->path, c->done, c->total, error);
-    for (uint64_t row = 0; row < t->rows && code == 0;) {
-        const uint64_t left = t->rows - row, most = batch_rows(t);
-        batch b = {.tensor = t,
-                   .first = row,
-                   .rows = left < most ? left : most,
-                   .out = c->out,
-                   .scratch = c->scratch};
-        sl_pool_run(c->pool, convert_batch, &b);
-        code = sl_gguf_writer_data(c->writer, c->out, b.rows * t->row_bytes, error);
-        row += b.rows;
-        c->done += b.rows * t->row_bytes;
-        code = code ? code : sl_file_report(c->progress, c->path, c->done, c->total, error);
-    }
-    return code;
-}
-
-static int write_tensors(conversion *c, const file_list *list, sl_error *error) {
-    const int cpus = sl_cpu_count(), threads = cpus < MOST_THREADS ? cpus : MOST_THREADS;
-    int code = sl_pool_create(threads, &c->pool, error);
-    for (uint64_t i = 0; i < list->count; i++) {
-        const file_tensor *t = &list->tensors[i];
-        const uint64_t out = batch_rows(t) * t->row_bytes, scratch = 2 * t->columns * sizeof(float);
-        c->out_bytes = out > c->out_bytes ? out : c->out_bytes;
-        c->scratch_bytes = scratch > c->scratch_bytes ? scratch : c->scratch_bytes;
-    }
-    c->out = code ? NULL : sl_alloc((size_t)c->out_bytes);
-    c->scratch = code ? NULL : sl_alloc_zero((size_t)threads, (size_t)c->scratch_bytes);
-    if (code == 0 && (!c->out || !c->scratch)) {
-        code = sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for rows", c->path);
-    }
-    c->total = list->bytes;
-    for (uint64_t i = 0; i < list->count && code == 0; i++) {
-        code = write_tensor(c, &list->tensors[i], error);
-    }
-    sl_free(c->out);
-    sl_free(c->scratch);
-    sl_pool_destroy(c->pool);
-    return code;
-}
-
-/* Everything after the metadata. */
-static int write_list(sl_gguf_writer *writer, const char *path, const file_list *list,
-                      const sl_file_progress *progress, sl_error *error) {
-    conversion c = {.path = path, .writer = writer, .progress = progress};
-    int code = 0;
-    for (uint64_t i = 0; i < list->count && code == 0; i++) {
-        code = sl_gguf_writer_tensor(writer, list->tensors[i].name, &list->tensors[i].shape, error);
-    }
-    code = code ? code : sl_gguf_writer_begin(writer, NULL, error);
-    code = code ? code : write_tensors(&c, list, error);
-    return code ? code : sl_gguf_writer_finish(writer, error);
-}
-
-static int convert_gguf(const sl_gguf *gguf, sl_gguf_writer *writer, sl_qtype type, const char *path,
-                        const sl_file_progress *progress, sl_error *error) {
-    file_list list = {0};
-    int code = copy_metadata(writer, gguf, error);
-    code = code ? code : sl_file_write_type(writer, type, error);
-    code = code ? code : list_gguf(&list, gguf, type, error);
-    code = code ? code : write_list(writer, path, &list, progress, error);
-    list_free(&list);
-    return code;
+static sl_mixture_model folder_model(const sl_config *config) {
+    const char *architecture = config->family->gguf ? config->family->gguf : "llama";
+    return (sl_mixture_model){.architecture = sl_view_of(architecture),
+                              .layers = (uint64_t)config->layers,
+                              .heads = (uint64_t)config->heads,
+                              .kv_heads = (uint64_t)config->kv_heads,
+                              .experts = (uint64_t)config->experts};
 }
 
 static int folder_metadata(const sl_source *source, const sl_config *config, sl_gguf_writer *writer,
-                           sl_qtype type, sl_error *error) {
+                           sl_error *error) {
     const sl_hf *hf = sl_source_hf(source);
-    int code = sl_config_write_gguf_metadata(config, writer, error);
-    code = code ? code : sl_file_write_type(writer, type, error);
-    if (code == 0 && sl_hf_tokenizer_path(hf)) {
-        code = sl_file_write_tokenizer(writer, sl_hf_tokenizer_path(hf), sl_hf_tokenizer_config_path(hf),
-                                       config->vocabulary, error);
+    const int code = sl_config_write_gguf_metadata(config, writer, error);
+    return code || !sl_hf_tokenizer_path(hf)
+               ? code
+               : sl_file_write_tokenizer(writer, sl_hf_tokenizer_path(hf), sl_hf_tokenizer_config_path(hf),
+                                         config->vocabulary, error);
+}
+
+/* ---- types
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What all the steps below work on. */
+typedef struct quantization {
+    const sl_quantize_options *options;
+    const sl_file_progress *progress;
+    const char *output;
+    uint64_t *file_bytes;
+    sl_importance importance;
+    sl_pattern **patterns; /* [options->pattern_count] */
+    bool *matched;         /* likewise: whether any tensor did */
+    file_list list;
+    sl_gguf_writer *writer;
+} quantization;
+
+/* The options' word on a tensor, which goes before the mixture's. */
+static int asked_type(const quantization *q, const char *name, bool tied, sl_qtype *type, sl_error *error) {
+    const sl_quantize_options *o = q->options;
+    const sl_tensor_role role = sl_tensor_role_of(name);
+    const bool head = role == SL_ROLE_OUTPUT || (role == SL_ROLE_EMBEDDING && tied);
+    const sl_qtype *asked = role == SL_ROLE_EMBEDDING && o->embedding_type ? o->embedding_type
+                            : head                                         ? o->output_type
+                                                                           : NULL;
+    if (asked) {
+        *type = *asked;
+        return 0;
     }
+    for (uint64_t i = 0; i < o->pattern_count; i++) {
+        bool found;
+        const int code = sl_pattern_find(q->patterns[i], name, &found, error);
+        if (code) {
+            return code;
+        }
+        if (found) {
+            q->matched[i] = true;
+            *type = o->patterns[i].type;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+/* Types by the mixture, [list->count]; those of exact tensors are not set. */
+static int mixture_types(const quantization *q, const sl_mixture_model *model, sl_mixture_tensor *types,
+                         sl_error *error) {
+    const file_list *list = &q->list;
+    const sl_qtype base = sl_mixture_base(q->options->mixture);
+    uint64_t *places = sl_alloc_zero((size_t)list->count + 1, sizeof *places);
+    sl_mixture_tensor *matrices = sl_alloc_zero((size_t)list->count + 1, sizeof *matrices);
+    uint64_t count = 0;
+    int code =
+        places && matrices ? 0 : sl_fail(error, SL_ERR_NOMEM, "out of memory for the types of tensors");
+    for (uint64_t i = 0; i < list->count && code == 0; i++) {
+        const file_tensor *t = &list->tensors[i];
+        const uint64_t experts = t->shape.dim_count > 2 ? t->shape.dims[2] : 1;
+        types[i] = (sl_mixture_tensor){t->name, t->columns, experts, base};
+        if (!t->exact) {
+            places[count] = i;
+            matrices[count++] = types[i];
+        }
+    }
+    if (code == 0 && !q->options->pure) {
+        code = sl_mixture_assign(q->options->mixture, model, matrices, count, error);
+    }
+    for (uint64_t i = 0; i < count && code == 0; i++) {
+        types[places[i]].type = matrices[i].type;
+    }
+    sl_free(places);
+    sl_free(matrices);
     return code;
 }
 
-static int convert_folder(const sl_source *source, sl_gguf_writer *writer, sl_qtype type, const char *path,
-                          const sl_file_progress *progress, sl_error *error) {
+static int set_type(file_list *list, file_tensor *t, sl_qtype wanted, sl_error *error) {
+    uint64_t bytes;
+    t->wanted = wanted;
+    t->shape.type = sl_mixture_fallback(wanted, t->columns);
+    /* The source was checked when it was opened: nothing here is larger than it by more than its blocks. */
+    if (!sl_qtype_bytes(t->shape.type, t->columns, &t->row_bytes) ||
+        !sl_qtype_bytes(t->from, t->columns, &t->from_row_bytes) ||
+        !sl_mul_u64(t->row_bytes, t->rows, &bytes) || !sl_add_u64(list->bytes, bytes, &list->bytes)) {
+        return sl_fail(error, SL_ERR_LIMIT, "tensor %s is too large as %s", t->name,
+                       sl_qtype_get(t->shape.type)->name);
+    }
+    return 0;
+}
+
+static int choose_types(quantization *q, const sl_mixture_model *model, sl_error *error) {
+    file_list *list = &q->list;
+    sl_mixture_tensor *types = sl_alloc_zero((size_t)list->count + 1, sizeof *types);
+    bool tied = true;
+    int code = types ? mixture_types(q, model, types, error)
+                     : sl_fail(error, SL_ERR_NOMEM, "out of memory for the types of tensors");
+    for (uint64_t i = 0; i < list->count; i++) {
+        tied = tied && sl_tensor_role_of(list->tensors[i].name) != SL_ROLE_OUTPUT;
+    }
+    for (uint64_t i = 0; i < list->count && code == 0; i++) {
+        file_tensor *t = &list->tensors[i];
+        sl_qtype type = t->exact ? SL_QTYPE_F32 : types[i].type;
+        code = t->exact ? 0 : asked_type(q, t->name, tied, &type, error);
+        code = code ? code : set_type(list, t, type, error);
+    }
+    for (uint64_t i = 0; i < q->options->pattern_count && code == 0; i++) {
+        if (!q->matched[i]) {
+            code = sl_fail(error, SL_ERR_INVALID, "pattern \"%.100s\" is found in the name of no matrix",
+                           q->options->patterns[i].pattern);
+        }
+    }
+    sl_free(types);
+    return code;
+}
+
+/* ---- importance
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int find_importance(quantization *q, sl_error *error) {
+    for (uint64_t i = 0; i < q->list.count; i++) {
+        file_tensor *t = &q->list.tensors[i];
+        const sl_importance_entry *entry = t->exact ? NULL : sl_importance_find(&q->importance, t->name);
+        const uint64_t matrices = t->shape.dim_count > 2 ? t->shape.dims[2] : 1;
+        if (!entry) {
+            continue;
+        }
+        if (entry->count == t->columns * matrices) {
+            t->importance = entry->means;
+        } else if (sl_tensor_role_of(t->name) != SL_ROLE_EMBEDDING) {
+            return sl_fail(error, SL_ERR_FORMAT, "%s: has %llu values for %.100s, which has %llu columns",
+                           q->options->importance, (unsigned long long)entry->count, t->name,
+                           (unsigned long long)(t->columns * matrices));
+        }
+    }
+    return 0;
+}
+
+/* As llama-quantize notes it. */
+static int importance_metadata(const quantization *q, sl_error *error) {
+    const sl_importance *importance = &q->importance;
+    int code =
+        sl_gguf_writer_string(q->writer, "quantize.imatrix.file", sl_view_of(q->options->importance), error);
+    if (code == 0 && importance->dataset[0]) {
+        code = sl_gguf_writer_string(q->writer, "quantize.imatrix.dataset", sl_view_of(importance->dataset),
+                                     error);
+    }
+    code = code ? code
+                : sl_gguf_writer_unsigned(q->writer, "quantize.imatrix.entries_count", SL_GGUF_U32,
+                                          importance->count & UINT32_MAX, error);
+    return code ? code
+                : sl_gguf_writer_unsigned(q->writer, "quantize.imatrix.chunks_count", SL_GGUF_U32,
+                                          importance->chunks & UINT32_MAX, error);
+}
+
+/* ---- the file
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void report_tensors(const quantization *q) {
+    for (uint64_t i = 0; i < q->list.count && q->options->tensor; i++) {
+        const file_tensor *t = &q->list.tensors[i];
+        sl_quantized_tensor report = {.name = t->name,
+                                      .dim_count = t->shape.dim_count,
+                                      .from = t->from,
+                                      .to = t->shape.type,
+                                      .wanted = t->wanted,
+                                      .from_bytes = t->rows * t->from_row_bytes,
+                                      .to_bytes = t->rows * t->row_bytes};
+        memcpy(report.dims, t->shape.dims, sizeof report.dims);
+        q->options->tensor(q->options->context, &report);
+    }
+}
+
+/* All that comes after the source's metadata and the list of its tensors. */
+static int write_model(quantization *q, sl_mixture_model model, sl_error *error) {
+    const sl_quantize_options *o = q->options;
+    const uint32_t file_type =
+        o->pure ? sl_qtype_get(sl_mixture_base(o->mixture))->file_type : sl_mixture_file_type(o->mixture);
+    const file_job job = {q->writer, q->output, q->progress, q->file_bytes, !o->dry_run};
+    model.importance = o->importance != NULL;
+    int code = sl_file_write_type(q->writer, file_type, error);
+    code = code || !o->importance ? code : importance_metadata(q, error);
+    code = code ? code : choose_types(q, &model, error);
+    code = code ? code : place_scales(&q->list, error);
+    code = code ? code : find_importance(q, error);
+    if (code == 0) {
+        report_tensors(q);
+    }
+    return code ? code : sl_file_write_list(&job, &q->list, error);
+}
+
+static int convert_gguf(quantization *q, const sl_gguf *gguf, sl_error *error) {
+    int code = copy_metadata(q->writer, gguf, error);
+    code = code ? code : list_gguf(&q->list, gguf, error);
+    return code ? code : write_model(q, gguf_model(gguf), error);
+}
+
+static int convert_folder(quantization *q, const sl_source *source, sl_error *error) {
     sl_config config;
     sl_program program = {0};
     sl_owned owned = {0};
     sl_binding binding = {0};
-    file_list list = {0};
     int code = sl_config_read(source, &config, error);
     code = code ? code : sl_model_bind(&config, source, &program, &owned, &binding, error);
     if (code == 0) {
         config.rope_factors = config.rope.scaling == SL_ROPE_SCALING_LLAMA3;
-        folder_list folder = {&list, &config, &binding, &program, type};
-        code = folder_metadata(source, &config, writer, type, error);
+        folder_list folder = {&q->list, &config, &binding, &program};
+        code = folder_metadata(source, &config, q->writer, error);
         code = code ? code : sl_config_tensors(&config, list_fact, &folder, error);
-        code = code ? code : write_list(writer, path, &list, progress, error);
+        code = code ? code : write_model(q, folder_model(&config), error);
     }
-    list_free(&list);
     sl_binding_free(&binding);
     sl_program_free(&program);
     sl_owned_free(&owned);
     return code;
 }
 
-int sl_quantize_file(const char *input, const char *output, sl_qtype type, const sl_file_progress *progress,
-                     sl_error *error) {
-    sl_source *source;
-    sl_gguf_writer *writer = NULL;
-    int code = sl_source_open(input, &source, error);
-    if (code) {
-        return code;
+/* Everything that can be wrong with the options, before the model is looked at. */
+static int prepare(quantization *q, const char *input, sl_error *error) {
+    const sl_quantize_options *o = q->options;
+    int code = 0;
+    q->patterns = sl_alloc_zero((size_t)o->pattern_count + 1, sizeof *q->patterns);
+    q->matched = sl_alloc_zero((size_t)o->pattern_count + 1, sizeof *q->matched);
+    if (!q->patterns || !q->matched) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for patterns");
     }
-    code = sl_gguf_writer_create(output, &writer, error);
+    for (uint64_t i = 0; i < o->pattern_count && code == 0; i++) {
+        code = sl_pattern_compile(o->patterns[i].pattern, &q->patterns[i], error);
+    }
+    if (code == 0 && !o->dry_run) {
+        const char *inputs[] = {input, o->importance};
+        const sl_output_rules rules = {o->replace, inputs, o->importance ? 2 : 1};
+        code = sl_output_file_check(q->output, &rules, error);
+    }
+    return code || !o->importance ? code : sl_importance_read(&q->importance, o->importance, error);
+}
+
+static void release(quantization *q) {
+    for (uint64_t i = 0; q->patterns && i < q->options->pattern_count; i++) {
+        sl_pattern_free(q->patterns[i]);
+    }
+    sl_free(q->patterns);
+    sl_free(q->matched);
+    sl_importance_free(&q->importance);
+    list_free(&q->list);
+}
+
+int sl_quantize_file(const char *input, const char *output, const sl_quantize_options *options,
+                     const sl_file_progress *progress, uint64_t *file_bytes, sl_error *error) {
+    const char *inputs[] = {input, options->importance};
+    const sl_output_rules rules = {options->replace, inputs, options->importance ? 2 : 1};
+    quantization q = {.options = options,
+                      .progress = progress,
+                      .output = options->dry_run ? input : output,
+                      .file_bytes = file_bytes};
+    sl_source *source = NULL;
+    int code = prepare(&q, input, error);
+    code = code ? code : sl_source_open(input, &source, error);
+    code = code ? code : sl_gguf_writer_open(q.output, options->dry_run ? NULL : &rules, &q.writer, error);
     if (code == 0) {
         const sl_gguf *gguf = sl_source_gguf(source);
-        code = gguf ? convert_gguf(gguf, writer, type, output, progress, error)
-                    : convert_folder(source, writer, type, output, progress, error);
+        code = gguf ? convert_gguf(&q, gguf, error) : convert_folder(&q, source, error);
     }
-    sl_gguf_writer_free(writer);
+    sl_gguf_writer_free(q.writer);
     sl_source_close(source);
+    release(&q);
     return code;
 }

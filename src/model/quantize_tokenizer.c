@@ -105,6 +105,31 @@ static int write_merges(sl_gguf_writer *writer, sl_arena *arena, const json_t *m
     return sl_gguf_writer_array(writer, "tokenizer.ggml.merges", &items, error);
 }
 
+/* The default one, and others by their names, which are listed too (gguf-py, add_chat_template). */
+static int write_templates(sl_gguf_writer *writer, const sl_tokenizer *t, sl_error *error) {
+    enum { NAMED = 256 };
+    sl_view names[NAMED];
+    uint64_t count = 0;
+    int code = 0;
+    for (int i = 0; sl_tokenizer_chat_template_name(t, i) && code == 0; i++) {
+        char key[256];
+        const char *name = sl_tokenizer_chat_template_name(t, i);
+        const bool usual = strcmp(name, "default") == 0;
+        if (snprintf(key, sizeof key, "tokenizer.chat_template%s%s", usual ? "" : ".", usual ? "" : name) >=
+                (int)sizeof key ||
+            count == NAMED) {
+            return sl_fail(error, SL_ERR_LIMIT, "chat template %.60s: too many, or too long a name", name);
+        }
+        if (!usual) {
+            names[count++] = sl_view_of(name);
+        }
+        code = sl_gguf_writer_string(writer, key, sl_tokenizer_chat_template(t, name), error);
+    }
+    const sl_gguf_items items = {SL_GGUF_STRING, names, count};
+    return code || count == 0 ? code
+                              : sl_gguf_writer_array(writer, "tokenizer.chat_templates", &items, error);
+}
+
 static int write_facts(sl_gguf_writer *writer, const vocabulary *v, sl_error *error) {
     const sl_tokenizer *t = v->tokenizer;
     const struct {
@@ -126,11 +151,7 @@ static int write_facts(sl_gguf_writer *writer, const vocabulary *v, sl_error *er
     code = code
                ? code
                : sl_gguf_writer_bool(writer, "tokenizer.ggml.add_bos_token", sl_tokenizer_adds_bos(t), error);
-    const sl_view template = sl_tokenizer_chat_template(t, NULL);
-    if (code == 0 && template.data) {
-        code = sl_gguf_writer_string(writer, "tokenizer.chat_template", template, error);
-    }
-    return code;
+    return code ? code : write_templates(writer, t, error);
 }
 
 static int write_all(sl_gguf_writer *writer, vocabulary *v, const json_t *json, const char *path,

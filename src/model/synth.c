@@ -349,7 +349,7 @@ static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf
                         uint64_t *elements, uint64_t *bytes, sl_error *error) {
     const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
     *elements = 1;
-    shape->type = exact ? SL_QTYPE_F32 : sl_file_matrix_type(s->options->type, fact->dims[0]);
+    shape->type = exact ? SL_QTYPE_F32 : sl_mixture_fallback(s->options->type, fact->dims[0]);
     shape->dim_count = fact->dim_count;
     memcpy(shape->dims, fact->dims, sizeof shape->dims);
     for (uint32_t i = 0; i < fact->dim_count; i++) {
@@ -389,10 +389,11 @@ static int write_file(synth *s, const preset *p, sl_error *error) {
     s->values = sl_alloc_zero(PATTERN_ELEMENTS, sizeof *s->values);
     s->chunk = sl_alloc(CHUNK_BYTES);
     int code = s->values && s->chunk ? 0 : no_memory(s, error);
-    code = code ? code : sl_gguf_writer_create(s->file, &s->writer, error);
+    const sl_output_rules rules = {.replace = !s->options->keep};
+    code = code ? code : sl_gguf_writer_open(s->file, &rules, &s->writer, error);
     code = code ? code : sl_config_write_gguf_metadata(s->config, s->writer, error);
     code = code ? code : sl_gguf_writer_string(s->writer, "general.name", sl_view_of(p->title), error);
-    code = code ? code : sl_file_write_type(s->writer, s->options->type, error);
+    code = code ? code : sl_file_write_type(s->writer, sl_qtype_get(s->options->type)->file_type, error);
     code = code ? code : write_vocabulary(s->writer, s->config->vocabulary, s->file, error);
     code = code ? code : sl_config_tensors(s->config, declare_tensor, s, error);
     code = code ? code : sl_gguf_writer_begin(s->writer, NULL, error);

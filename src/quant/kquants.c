@@ -3,9 +3,13 @@
  * The encoders search the scale of each group: they try a range of scales, round to levels with each, solve
  * for the scale (and minimum) that fits those levels best in weighted least squares, and keep the best. Sums
  * run in element order, and every float operation stands as it must be done: the bytes are those of ggml's
- * reference. */
+ * reference.
+ *
+ * With `importance`, one number for each element and else NULL, the searches weigh by it, and so does the
+ * choice of the block's scales. */
 #include "quant/blocks.h"
 #include "quant/codec.h"
+#include "quant/weigh.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -23,13 +27,16 @@ enum {
 /* A group of Q3_K or Q6_K whose values are all below this counts as zero. */
 #define NEGLIGIBLE 1e-15f
 
-/* The encoder of a type, block after block. */
+/* The encoders of a type, block after block. */
 #define ENCODE_BLOCKS(type, ID)                                                                              \
     void sl_encode_##type(const float *values, void *blocks, uint64_t count) {                               \
         sl_block_##type *block = blocks;                                                                     \
         for (uint64_t done = 0; done < count; done += SL_##ID##_ELEMENTS) {                                  \
-            type##_encode_block(values + done, block++);                                                     \
+            type##_encode_block(values + done, NULL, block++);                                               \
         }                                                                                                    \
+    }                                                                                                        \
+    void sl_weigh_##type(const float *values, const float *importance, void *block) {                        \
+        type##_encode_block(values, importance, block);                                                      \
     }
 
 /* Nearest integer, ties to even, for |value| < 2^22. At 1.5 * 2^23 the last place of a float is worth 1, so
@@ -122,9 +129,17 @@ static void affine_weights(const affine_kind *kind, const float *values, float *
     }
 }
 
-static void affine_search(const affine_kind *kind, affine *best, const float *values) {
+static void affine_search(const affine_kind *plain, affine *best, const float *values,
+                          const float *importance) {
     float weights[AFFINE_GROUP] = {0};
-    affine_weights(kind, values, weights);
+    affine_kind weighed = *plain;
+    weighed.absolute = plain->absolute && !importance;
+    const affine_kind *kind = &weighed;
+    if (importance) {
+        memcpy(weights, importance, (size_t)kind->count * sizeof *weights);
+    } else {
+        affine_weights(kind, values, weights);
+    }
     float low = values[0];
     float high = values[0];
     affine_sums sums = {weights[0], weights[0] * values[0]};
@@ -156,6 +171,38 @@ static void affine_search(const affine_kind *kind, affine *best, const float *va
             }
         }
     }
+}
+
+/* The step for `count` numbers that are not negative, as multiples of it from 0 to `most`, where errors weigh
+ * by the sums of the importance in groups of `size`. */
+static float weighed_step(const float *numbers, const float *importance, int count, int size, int most) {
+    float largest = 0.0f, weights[SMALL_GROUPS] = {0};
+    for (int g = 0; g < count; g++) {
+        largest = numbers[g] > largest ? numbers[g] : largest;
+        for (int i = 0; i < size; i++) {
+            weights[g] += importance[g * size + i];
+        }
+    }
+    if (!(largest > 0.0f)) {
+        return 0.0f;
+    }
+    float best = largest / (float)most, best_error = INFINITY;
+    for (int step = -8; step <= 8; step++) {
+        const float inverse = ((float)most + 0.25f * (float)step) / largest;
+        float level_level = 0.0f, level_number = 0.0f, number_number = 0.0f;
+        for (int g = 0; g < count; g++) {
+            const float level = (float)clamp(nearest(inverse * numbers[g]), 0, most);
+            level_level += weights[g] * level * level;
+            level_number += weights[g] * level * numbers[g];
+            number_number += weights[g] * numbers[g] * numbers[g];
+        }
+        const float error = number_number - level_number * level_number / level_level;
+        if (level_level > 0.0f && error < best_error) {
+            best = level_number / level_level;
+            best_error = error;
+        }
+    }
+    return best;
 }
 
 /* Scales lost bits on the way: rounds again with what decode will see. Without a scale the searched levels
@@ -193,16 +240,28 @@ static uint8_t group_number(float value) {
     return number < 63 ? number : 63;
 }
 
-static void encode_groups(const affine_kind *kind, const float *values, group_header *header, affine *fits) {
+static void encode_groups(const affine_kind *kind, const float *values, const float *importance,
+                          group_header *header, affine *fits) {
+    float group_scales[AFFINE_GROUPS], group_mins[AFFINE_GROUPS];
     float largest_scale = 0.0f;
     float largest_min = 0.0f; /* minima are stored negated */
     for (int group = 0; group < AFFINE_GROUPS; group++) {
-        affine_search(kind, &fits[group], values + AFFINE_GROUP * group);
+        affine_search(kind, &fits[group], values + AFFINE_GROUP * group,
+                      importance ? importance + AFFINE_GROUP * group : NULL);
+        group_scales[group] = fits[group].scale;
+        group_mins[group] = -fits[group].min;
         largest_scale = fits[group].scale > largest_scale ? fits[group].scale : largest_scale;
         largest_min = -fits[group].min > largest_min ? -fits[group].min : largest_min;
     }
-    const float inverse_scale = largest_scale > 0.0f ? 63.0f / largest_scale : 0.0f;
-    const float inverse_min = largest_min > 0.0f ? 63.0f / largest_min : 0.0f;
+    float step_scale = largest_scale / 63.0f, step_min = largest_min / 63.0f;
+    float inverse_scale = largest_scale > 0.0f ? 63.0f / largest_scale : 0.0f;
+    float inverse_min = largest_min > 0.0f ? 63.0f / largest_min : 0.0f;
+    if (importance) {
+        step_scale = weighed_step(group_scales, importance, AFFINE_GROUPS, AFFINE_GROUP, 63);
+        step_min = weighed_step(group_mins, importance, AFFINE_GROUPS, AFFINE_GROUP, 63);
+        inverse_scale = step_scale > 0.0f ? 1.0f / step_scale : 0.0f;
+        inverse_min = step_min > 0.0f ? 1.0f / step_min : 0.0f;
+    }
     uint8_t scales[AFFINE_GROUPS];
     uint8_t mins[AFFINE_GROUPS];
     for (int group = 0; group < AFFINE_GROUPS; group++) {
@@ -210,8 +269,8 @@ static void encode_groups(const affine_kind *kind, const float *values, group_he
         mins[group] = group_number(inverse_min * -fits[group].min);
     }
     pack_groups(scales, mins, header->scales);
-    header->scale = sl_f32_to_f16(largest_scale / 63.0f);
-    header->min_scale = sl_f32_to_f16(largest_min / 63.0f);
+    header->scale = sl_f32_to_f16(step_scale);
+    header->min_scale = sl_f32_to_f16(step_min);
     for (int group = 0; group < AFFINE_GROUPS; group++) {
         const float scale = sl_f16_to_f32(header->scale) * (float)scales[group];
         const float min = sl_f16_to_f32(header->min_scale) * (float)mins[group];
@@ -239,11 +298,11 @@ void sl_decode_q4_k(const void *blocks, float *values, uint64_t count) {
     }
 }
 
-static void q4_k_encode_block(const float *values, sl_block_q4_k *block) {
+static void q4_k_encode_block(const float *values, const float *importance, sl_block_q4_k *block) {
     static const affine_kind kind = {.count = 32, .levels = 16, .first = -1.0f, .steps = 20};
     affine fits[AFFINE_GROUPS];
     group_header header;
-    encode_groups(&kind, values, &header, fits);
+    encode_groups(&kind, values, importance, &header, fits);
     memcpy(block, &header, sizeof header);
     for (int i = 0; i < SL_Q4_K_ELEMENTS / 2; i++) {
         const int pair = 2 * (i / 32);
@@ -272,11 +331,11 @@ void sl_decode_q5_k(const void *blocks, float *values, uint64_t count) {
     }
 }
 
-static void q5_k_encode_block(const float *values, sl_block_q5_k *block) {
+static void q5_k_encode_block(const float *values, const float *importance, sl_block_q5_k *block) {
     static const affine_kind kind = {.count = 32, .levels = 32, .first = -0.5f, .steps = 15};
     affine fits[AFFINE_GROUPS];
     group_header header;
-    encode_groups(&kind, values, &header, fits);
+    encode_groups(&kind, values, importance, &header, fits);
     memcpy(block, &header, sizeof header);
     memset(block->high, 0, sizeof block->high);
     for (int i = 0; i < SL_Q5_K_ELEMENTS / 2; i++) {
@@ -319,21 +378,32 @@ static uint8_t small_group_number(float value) {
     return (uint8_t)clamp(nearest(value), 0, 15);
 }
 
-static void q2_k_encode_block(const float *values, sl_block_q2_k *block) {
+static void q2_k_encode_block(const float *values, const float *importance, sl_block_q2_k *block) {
     static const affine_kind kind = {
         .count = SMALL_GROUP, .levels = 4, .first = -0.5f, .steps = 15, .absolute = true};
     affine fits[SMALL_GROUPS];
+    float group_scales[SMALL_GROUPS], group_mins[SMALL_GROUPS];
     float largest_scale = 0.0f;
     float largest_min = 0.0f; /* minima are stored negated */
     for (int group = 0; group < SMALL_GROUPS; group++) {
-        affine_search(&kind, &fits[group], values + SMALL_GROUP * group);
+        affine_search(&kind, &fits[group], values + SMALL_GROUP * group,
+                      importance ? importance + SMALL_GROUP * group : NULL);
+        group_scales[group] = fits[group].scale;
+        group_mins[group] = -fits[group].min;
         largest_scale = fits[group].scale > largest_scale ? fits[group].scale : largest_scale;
         largest_min = -fits[group].min > largest_min ? -fits[group].min : largest_min;
     }
-    const float inverse_scale = largest_scale > 0.0f ? 15.0f / largest_scale : 0.0f;
-    const float inverse_min = largest_min > 0.0f ? 15.0f / largest_min : 0.0f;
-    block->scale = sl_f32_to_f16(largest_scale / 15.0f);
-    block->min_scale = sl_f32_to_f16(largest_min / 15.0f);
+    float step_scale = largest_scale / 15.0f, step_min = largest_min / 15.0f;
+    float inverse_scale = largest_scale > 0.0f ? 15.0f / largest_scale : 0.0f;
+    float inverse_min = largest_min > 0.0f ? 15.0f / largest_min : 0.0f;
+    if (importance) {
+        step_scale = weighed_step(group_scales, importance, SMALL_GROUPS, SMALL_GROUP, 15);
+        step_min = weighed_step(group_mins, importance, SMALL_GROUPS, SMALL_GROUP, 15);
+        inverse_scale = step_scale > 0.0f ? 1.0f / step_scale : 0.0f;
+        inverse_min = step_min > 0.0f ? 1.0f / step_min : 0.0f;
+    }
+    block->scale = sl_f32_to_f16(step_scale);
+    block->min_scale = sl_f32_to_f16(step_min);
     uint8_t levels[SL_Q2_K_ELEMENTS];
     for (int group = 0; group < SMALL_GROUPS; group++) {
         const uint8_t number = small_group_number(inverse_scale * fits[group].scale);
@@ -369,8 +439,8 @@ static int q3_k_level(float value) {
 }
 
 /* Rounds, and then moves single levels for as long as that makes the weighted squared error smaller, weights
- * x^2; the levels are -4..3. Returns the scale. */
-static float q3_k_search(const float *values, int *levels) {
+ * x^2 or the importance; the levels are -4..3. Returns the scale. */
+static float q3_k_search(const float *values, const float *importance, int *levels) {
     float extreme = 0.0f; /* with its sign: it becomes -4 */
     for (int i = 0; i < SMALL_GROUP; i++) {
         extreme = fabsf(values[i]) > fabsf(extreme) ? values[i] : extreme;
@@ -384,7 +454,7 @@ static float q3_k_search(const float *values, int *levels) {
     const float inverse = -(float)Q3_K_HALF_RANGE / extreme;
     float value_level = 0.0f, level_level = 0.0f;
     for (int i = 0; i < SMALL_GROUP; i++) {
-        const float weight = values[i] * values[i];
+        const float weight = importance ? importance[i] : values[i] * values[i];
         levels[i] = q3_k_level(inverse * values[i]);
         value_level += weight * values[i] * (float)levels[i];
         level_level += weight * (float)levels[i] * (float)levels[i];
@@ -393,7 +463,8 @@ static float q3_k_search(const float *values, int *levels) {
     for (int round = 0; round < 5 && moved; round++) {
         moved = false;
         for (int i = 0; i < SMALL_GROUP; i++) {
-            const float weight = values[i] * values[i], level = (float)levels[i];
+            const float weight = importance ? importance[i] : values[i] * values[i];
+            const float level = (float)levels[i];
             float other_value = value_level - weight * values[i] * level; /* without element i */
             if (!(other_value > 0.0f)) {
                 continue;
@@ -414,12 +485,14 @@ static float q3_k_search(const float *values, int *levels) {
     return level_level > 0.0f ? value_level / level_level : 0.0f;
 }
 
-static void q3_k_encode_block(const float *values, sl_block_q3_k *block) {
+static void q3_k_encode_block(const float *values, const float *importance, sl_block_q3_k *block) {
     int levels[SL_Q3_K_ELEMENTS];
     float scales[SMALL_GROUPS];
     float extreme = 0.0f; /* the largest scale, with its sign: it becomes -32 */
     for (int group = 0; group < SMALL_GROUPS; group++) {
-        scales[group] = q3_k_search(values + SMALL_GROUP * group, levels + SMALL_GROUP * group);
+        scales[group] =
+            q3_k_search(values + SMALL_GROUP * group, importance ? importance + SMALL_GROUP * group : NULL,
+                        levels + SMALL_GROUP * group);
         extreme = fabsf(scales[group]) > fabsf(extreme) ? scales[group] : extreme;
     }
     memset(block, 0, sizeof *block); /* without an extreme the numbers are 0 as well */
@@ -470,17 +543,19 @@ typedef struct symmetric {
     uint8_t levels[SMALL_GROUP];
 } symmetric;
 
-/* What a choice of levels gives: with weights x^2, the sums of weight * x * level and weight * level^2. */
+/* What a choice of levels gives: with weights x^2 or the importance, the sums of weight * x * level and
+ * weight * level^2. */
 typedef struct symmetric_sums {
     float value_level;
     float level_level;
 } symmetric_sums;
 
-static symmetric_sums symmetric_round(const float *values, float inverse, uint8_t *levels) {
+static symmetric_sums symmetric_round(const float *values, const float *importance, float inverse,
+                                      uint8_t *levels) {
     symmetric_sums sums = {0.0f, 0.0f};
     for (int i = 0; i < SMALL_GROUP; i++) {
         const int level = clamp(nearest(inverse * values[i]), -Q6_K_HALF_RANGE, Q6_K_HALF_RANGE - 1);
-        const float weight = values[i] * values[i];
+        const float weight = importance ? importance[i] : values[i] * values[i];
         levels[i] = (uint8_t)(level + Q6_K_HALF_RANGE);
         sums.value_level += weight * values[i] * (float)level;
         sums.level_level += weight * (float)level * (float)level;
@@ -488,7 +563,7 @@ static symmetric_sums symmetric_round(const float *values, float inverse, uint8_
     return sums;
 }
 
-static void symmetric_search(symmetric *best, const float *values) {
+static void symmetric_search(symmetric *best, const float *values, const float *importance) {
     float extreme = 0.0f; /* with its sign: it becomes about -32 */
     for (int i = 0; i < SMALL_GROUP; i++) {
         extreme = fabsf(values[i]) > fabsf(extreme) ? values[i] : extreme;
@@ -497,14 +572,15 @@ static void symmetric_search(symmetric *best, const float *values) {
         memset(best, 0, sizeof *best);
         return;
     }
-    symmetric_sums sums = symmetric_round(values, -(float)Q6_K_HALF_RANGE / extreme, best->levels);
+    symmetric_sums sums =
+        symmetric_round(values, importance, -(float)Q6_K_HALF_RANGE / extreme, best->levels);
     best->scale = sums.level_level != 0.0f ? sums.value_level / sums.level_level : 0.0f;
     float gain =
         best->scale * sums.value_level; /* by how much the weighted squared error falls from that of zero */
     for (int step = -9; step <= 9; step++) {
         symmetric tried;
-        sums =
-            symmetric_round(values, -((float)Q6_K_HALF_RANGE + 0.1f * (float)step) / extreme, tried.levels);
+        sums = symmetric_round(values, importance, -((float)Q6_K_HALF_RANGE + 0.1f * (float)step) / extreme,
+                               tried.levels);
         if (step != 0 && sums.level_level > 0.0f &&
             sums.value_level * sums.value_level > gain * sums.level_level) {
             tried.scale = sums.value_level / sums.level_level;
@@ -527,11 +603,12 @@ static void q6_k_pack(const symmetric *fits, sl_block_q6_k *block) {
     }
 }
 
-static void q6_k_encode_block(const float *values, sl_block_q6_k *block) {
+static void q6_k_encode_block(const float *values, const float *importance, sl_block_q6_k *block) {
     symmetric fits[SMALL_GROUPS];
     float extreme = 0.0f; /* the largest group scale, with its sign: it becomes -128 */
     for (int group = 0; group < SMALL_GROUPS; group++) {
-        symmetric_search(&fits[group], values + SMALL_GROUP * group);
+        symmetric_search(&fits[group], values + SMALL_GROUP * group,
+                         importance ? importance + SMALL_GROUP * group : NULL);
         extreme = fabsf(fits[group].scale) > fabsf(extreme) ? fits[group].scale : extreme;
     }
     if (fabsf(extreme) < NEGLIGIBLE) {

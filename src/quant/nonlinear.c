@@ -1,6 +1,7 @@
 /* Types of 4 bits whose values stand in a table: IQ4_NL, IQ4_XS, MXFP4, NVFP4 and NVFP4_128; and FP8_128. */
 #include "quant/blocks.h"
 #include "quant/codec.h"
+#include "quant/weigh.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,16 +41,18 @@ static uint8_t iq4_level(float x) {
     return (uint8_t)(below < (float)sl_iq4_value(above) - x ? above - 1 : above);
 }
 
-/* What a choice of levels gives: with weights x^2, the sums of weight * x * value and weight * value^2. */
+/* What a choice of levels gives: with weights x^2, or the importance if there is one, the sums of weight * x
+ * * value and weight * value^2. */
 typedef struct iq4_sums {
     float xv, vv;
 } iq4_sums;
 
-static iq4_sums iq4_round(const float *values, float inverse, uint8_t *levels) {
+static iq4_sums iq4_round(const float *values, const float *importance, float inverse, uint8_t *levels) {
     iq4_sums sums = {0.0f, 0.0f};
     for (int i = 0; i < GROUP; i++) {
         levels[i] = iq4_level(inverse * values[i]);
-        const float value = (float)sl_iq4_value(levels[i]), weighted = values[i] * values[i] * value;
+        const float weight = importance ? importance[i] : values[i] * values[i];
+        const float value = (float)sl_iq4_value(levels[i]), weighted = weight * value;
         sums.xv += weighted * values[i];
         sums.vv += weighted * value;
     }
@@ -82,7 +85,8 @@ void sl_encode_iq4_nl(const float *values, void *blocks, uint64_t count) {
         if (fabsf(extreme) < NEGLIGIBLE) {
             memset(levels, iq4_level(0.0f), sizeof levels);
         } else {
-            const iq4_sums sums = iq4_round(values + done, 1.0f / (extreme / (float)sl_iq4_value(0)), levels);
+            const iq4_sums sums =
+                iq4_round(values + done, NULL, 1.0f / (extreme / (float)sl_iq4_value(0)), levels);
             scale = sums.vv > 0.0f ? sums.xv / sums.vv : 0.0f;
         }
         block->scale = sl_f32_to_f16(scale);
@@ -102,17 +106,17 @@ void sl_decode_iq4_xs(const void *blocks, float *values, uint64_t count) {
 }
 
 /* The scale that fits a group best in weighted least squares, of several tried. */
-static float iq4_search(const float *values) {
+static float iq4_search(const float *values, const float *importance) {
     const float extreme = iq4_extreme(values), first = (float)sl_iq4_value(0);
     if (fabsf(extreme) < NEGLIGIBLE) {
         return 0.0f;
     }
     uint8_t levels[GROUP];
-    iq4_sums sums = iq4_round(values, 1.0f / (-extreme / first), levels);
+    iq4_sums sums = iq4_round(values, importance, 1.0f / (-extreme / first), levels);
     float scale = sums.vv > 0.0f ? sums.xv / sums.vv : 0.0f;
     float gain = scale * sums.xv; /* by how much the weighted squared error falls from that of zero */
     for (int step = -STEPS; step <= STEPS; step++) {
-        sums = iq4_round(values, ((float)step + first) / extreme, levels);
+        sums = iq4_round(values, importance, ((float)step + first) / extreme, levels);
         if (sums.vv > 0.0f && sums.xv * sums.xv > gain * sums.vv) {
             scale = sums.xv / sums.vv;
             gain = scale * sums.xv;
@@ -126,11 +130,12 @@ static int nearest(float value) {
     return (int)(sl_f32_bits(value + 12582912.0f) & 0x7fffffu) - 0x400000;
 }
 
-static void iq4_xs_encode_block(const float *values, sl_block_iq4_xs *block) {
+static void iq4_xs_encode_block(const float *values, const float *importance, sl_block_iq4_xs *block) {
     float scales[GROUPS];
     float extreme = 0.0f; /* the largest scale, with its sign: it becomes -32 */
     for (int g = 0; g < GROUPS; g++) {
-        scales[g] = iq4_search(values + (size_t)GROUP * (size_t)g);
+        const size_t first = (size_t)GROUP * (size_t)g;
+        scales[g] = iq4_search(values + first, importance ? importance + first : NULL);
         extreme = fabsf(scales[g]) > fabsf(extreme) ? scales[g] : extreme;
     }
     const float block_scale = -extreme / 32.0f;
@@ -157,8 +162,23 @@ static void iq4_xs_encode_block(const float *values, sl_block_iq4_xs *block) {
 void sl_encode_iq4_xs(const float *values, void *blocks, uint64_t count) {
     sl_block_iq4_xs *block = blocks;
     for (uint64_t done = 0; done < count; done += SL_IQ4_XS_ELEMENTS) {
-        iq4_xs_encode_block(values + done, block++);
+        iq4_xs_encode_block(values + done, NULL, block++);
     }
+}
+
+void sl_weigh_iq4_xs(const float *values, const float *importance, void *block) {
+    iq4_xs_encode_block(values, importance, block);
+}
+
+void sl_weigh_iq4_nl(const float *values, const float *importance, void *block) {
+    sl_block_iq4_nl *out = block;
+    uint8_t levels[GROUP];
+    out->scale = sl_f32_to_f16(iq4_search(values, importance));
+    const float scale = sl_f16_to_f32(out->scale);
+    for (int i = 0; i < GROUP; i++) {
+        levels[i] = iq4_level(scale != 0.0f ? values[i] / scale : 0.0f);
+    }
+    put_nibbles(levels, out->quants);
 }
 
 /* ---- MXFP4

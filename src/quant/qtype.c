@@ -63,7 +63,7 @@ static char lower(char c) {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-static bool same_name(const char *a, const char *b) {
+bool sl_same_name(const char *a, const char *b) {
     while (*a != '\0' && lower(*a) == lower(*b)) {
         a++;
         b++;
@@ -73,7 +73,7 @@ static bool same_name(const char *a, const char *b) {
 
 int sl_qtype_parse(const char *name) {
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
-        if (types[type].gguf_type != SL_QTYPE_NO_GGUF && same_name(types[type].name, name)) {
+        if (types[type].gguf_type != SL_QTYPE_NO_GGUF && sl_same_name(types[type].name, name)) {
             return type;
         }
     }
@@ -87,7 +87,7 @@ bool sl_qtype_is_cache(sl_qtype type) {
 
 int sl_qtype_parse_cache(const char *name) {
     for (int type = 0; type < SL_QTYPE_ALL; type++) {
-        if (sl_qtype_is_cache((sl_qtype)type) && same_name(types[type].name, name)) {
+        if (sl_qtype_is_cache((sl_qtype)type) && sl_same_name(types[type].name, name)) {
             return type;
         }
     }

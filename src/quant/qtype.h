@@ -37,6 +37,8 @@ const sl_qtype_info *sl_qtype_get(sl_qtype type);
 /* A type of weights that files can be written in, or of caches; -1 when there is none of that name. Names
  * compare without regard to case. */
 int sl_qtype_parse(const char *name);
+/* How they compare: ASCII letters alike, whatever the locale. */
+bool sl_same_name(const char *a, const char *b);
 int sl_qtype_parse_cache(const char *name);
 /* Whether keys and values can be kept in it. */
 bool sl_qtype_is_cache(sl_qtype type);

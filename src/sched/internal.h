@@ -2,6 +2,7 @@
 #ifndef SL_SCHED_INTERNAL_H
 #define SL_SCHED_INTERNAL_H
 
+#include "sched/budget.h"
 #include "sched/scheduler.h"
 
 /* What a step does for one sequence; as many as it has spans. */
@@ -17,12 +18,6 @@ typedef struct sl_step {
     void *block;
     int32_t bucket;
 } sl_step;
-
-/* What steps with prompts took in a bucket. */
-typedef struct sl_bucket_time {
-    double seconds; /* 0: not known */
-    int32_t steps;  /* that were measured, up to 2 */
-} sl_bucket_time;
 
 struct sl_group {
     uint64_t id;
@@ -56,10 +51,7 @@ struct sl_scheduler {
     int32_t next, in_flight; /* the one to build; how many before it are not committed */
     bool last_try; /* nobody could run: the first in rank may take what it needs from whoever is blocked */
     bool memory_short; /* a work went without pages while others ran: the next step goes by rank alone */
-    /* Measured: seconds of a step without prompts; of steps with prompts sums of their seconds, number and
-     * prompts' rows, in which the last ones weigh most. */
-    double plain_seconds, prompt_seconds, prompt_steps, prompt_rows;
-    sl_bucket_time *bucket_times; /* [bucket_count] */
+    sl_budget budget;  /* its buckets are [deployment.bucket_count] and owned */
     sl_scheduler_counters counters;
 };
 

@@ -5,6 +5,23 @@
 
 #include <string.h>
 
+/* False when memory ran out. */
+static bool create_budget(sl_scheduler *s) {
+    const sl_deployment *deployment = &s->plan->deployment;
+    sl_budget_bucket *buckets = sl_alloc_zero((size_t)deployment->bucket_count + 1, sizeof *buckets);
+    if (!buckets) {
+        return false;
+    }
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        buckets[b].rows = deployment->buckets[b].rows[SL_ROWS_STEP];
+        buckets[b].outputs = deployment->buckets[b].rows[SL_ROWS_OUTPUT];
+    }
+    s->budget = (sl_budget){.by_bucket = s->plan->backend->fixed_buckets,
+                            .bucket_count = deployment->bucket_count,
+                            .buckets = buckets};
+    return true;
+}
+
 int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, const sl_scheduler_options *options,
                         sl_scheduler **out, sl_error *error) {
     *out = NULL;
@@ -20,8 +37,7 @@ int sl_scheduler_create(const sl_plan *plan, sl_executor *executor, const sl_sch
     s->builds = 1;
     s->slots = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_sequence *));
     s->order = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_work *));
-    s->bucket_times = sl_alloc_zero((size_t)plan->deployment.bucket_count + 1, sizeof *s->bucket_times);
-    bool complete = s->slots && s->order && s->bucket_times;
+    bool complete = s->slots && s->order && create_budget(s);
     for (int i = 0; i < SL_STEPS; i++) {
         s->steps[i].parts = sl_alloc_zero((size_t)s->limits->sequences, sizeof(sl_part));
         complete &= s->steps[i].parts != NULL;
@@ -51,7 +67,7 @@ void sl_scheduler_destroy(sl_scheduler *s) {
     sl_cache_destroy(s->cache);
     sl_free(s->slots);
     sl_free(s->order);
-    sl_free(s->bucket_times);
+    sl_free(s->budget.buckets);
     for (int i = 0; i < SL_STEPS; i++) {
         sl_free(s->steps[i].parts);
     }
@@ -295,6 +311,23 @@ void sl_scheduler_fail_all(sl_scheduler *s, const sl_error *error) {
 /* ---- after a step
  * --------------------------------------------------------------------------------------------------- */
 
+/* Ends a work when a row's logits were not finite, which backends tell by a token below 0: nothing can be
+ * said of what follows, and nobody is to go on from the end of its cache. False: all were. */
+static bool refuse_rows(sl_scheduler *s, const sl_part *part, const int32_t *tokens) {
+    sl_timeline *t = &part->sequence->timeline;
+    for (int32_t i = 0; i < part->outputs; i++) {
+        if (tokens[part->first_output + i] < 0) {
+            sl_error error;
+            sl_fail(&error, SL_ERR_INTERNAL, "position %d: logits are not finite",
+                    t->cached - part->outputs + i);
+            t->unshared = true;
+            sl_finish_work(s, part->work, SL_FINISH_ERROR, &error);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Outputs of one sequence, in order: logits first, then the sampled token. */
 static void deliver(sl_scheduler *s, const sl_part *part, const float *logits, const int32_t *tokens) {
     sl_work *work = part->work;
@@ -344,18 +377,6 @@ static void count_read(sl_scheduler *s, sl_work *work) {
     }
 }
 
-/* A bucket's first step with prompts does not count: code and memory may be new to the device. What was
- * measured of other buckets fades, so that one which was slow once is tried again. */
-static void measure_bucket(sl_scheduler *s, int32_t bucket, double seconds) {
-    sl_bucket_time *times = s->bucket_times;
-    for (int32_t b = 0; b < s->plan->deployment.bucket_count; b++) {
-        times[b].seconds *= b == bucket ? 1 : 0.995;
-    }
-    sl_bucket_time *t = &times[bucket];
-    t->seconds += t->steps == 0 ? 0 : t->steps == 1 ? seconds : (seconds - t->seconds) * 0.25;
-    t->steps += t->steps < 2;
-}
-
 void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     const sl_step *done = sl_flying(s, 0);
     const int32_t spans = sl_step_head(done->block)->spans;
@@ -364,14 +385,7 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
         const int32_t part = done->parts[i].rows;
         rows += part > 1 ? part : 0;
     }
-    if (rows == 0) {
-        s->plain_seconds += (seconds - s->plain_seconds) * (s->plain_seconds > 0 ? 0.125 : 1);
-    } else {
-        measure_bucket(s, done->bucket, seconds);
-        s->prompt_rows = s->prompt_rows * 0.875 + rows;
-        s->prompt_seconds = s->prompt_seconds * 0.875 + seconds;
-        s->prompt_steps = s->prompt_steps * 0.875 + 1;
-    }
+    sl_budget_measured(&s->budget, done->bucket, rows, seconds);
 }
 
 void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
@@ -399,7 +413,9 @@ void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
             sl_advance_part(s, part);
         }
         count_read(s, part->work);
-        deliver(s, part, logits, tokens);
+        if (!refuse_rows(s, part, tokens)) {
+            deliver(s, part, logits, tokens);
+        }
     }
     if (status == 0) {
         s->counters.steps++;

@@ -17,8 +17,6 @@ typedef struct step_room {
     bool follows; /* the works are in the step in flight too, and nobody may be preempted */
 } step_room;
 
-enum { LEAST_PROMPT_ROWS = 32 };
-
 /* ---- rows of one work
  * ------------------------------------------------------------------------------------------------ */
 
@@ -179,55 +177,6 @@ static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room 
 /* ---- rows of all
  * -------------------------------------------------------------------------------------------------- */
 
-/* Whole halves of pages: recurrent models end steps at pages' ends. */
-static int32_t whole_budget(double rows, int32_t most) {
-    if (rows >= most) {
-        return most;
-    }
-    const int32_t whole = (int32_t)rows / LEAST_PROMPT_ROWS * LEAST_PROMPT_ROWS;
-    const int32_t least = most < LEAST_PROMPT_ROWS ? most : LEAST_PROMPT_ROWS;
-    return whole > least ? whole : least;
-}
-
-/* Launches of a bucket take about the same time whatever rows are in them, and the next bucket may have other
- * kernels: the largest that lasts no longer than `seconds`, by what its steps with prompts took. One that had
- * none yet is taken to cost half as much more as it has more rows than the one before it. */
-static double bucket_budget(const sl_scheduler *s, double seconds, const sl_step_header *head) {
-    const sl_deployment *deployment = &s->plan->deployment;
-    double budget = 0, before = s->plain_seconds, rows_before = head->rows;
-    for (int32_t b = 0; b < deployment->bucket_count; b++) {
-        const sl_lowered *bucket = &deployment->buckets[b];
-        const int32_t rows = bucket->rows[SL_ROWS_STEP];
-        if (rows <= head->rows || bucket->rows[SL_ROWS_OUTPUT] <= head->outputs) {
-            continue;
-        }
-        const double measured = s->bucket_times[b].seconds;
-        const double expected = measured > 0 ? measured : before * (0.75 + 0.25 * rows / rows_before);
-        if (expected > seconds) {
-            break;
-        }
-        budget = rows - head->rows;
-        before = expected;
-        rows_before = rows;
-    }
-    return budget;
-}
-
-/* Rows that prompts may have in a step in which others generate, of at most `most`. */
-static int32_t prompt_budget(const sl_scheduler *s, int32_t most) {
-    const double seconds = s->options.prompt_seconds < 0 ? s->plain_seconds : s->options.prompt_seconds;
-    if (s->options.prompt_seconds == 0 || s->prompt_rows == 0) {
-        return most;
-    }
-    if (s->plan->backend->fixed_buckets && s->plain_seconds > 0) {
-        return whole_budget(bucket_budget(s, s->plain_seconds + seconds, sl_step_head(block_of(s))), most);
-    }
-    /* What a step takes without them is not theirs. */
-    const double theirs = s->prompt_seconds - s->prompt_steps * s->plain_seconds;
-    const double least_seconds = 0.01 * s->prompt_seconds + 1e-9;
-    return whole_budget(seconds * s->prompt_rows / (theirs > least_seconds ? theirs : least_seconds), most);
-}
-
 /* The shortest of works[0, count) with a priority; NULL when there is none. Those that had their turn are
  * NULL. */
 static sl_work **find_shortest(sl_work **works, int32_t count, int32_t priority) {
@@ -272,8 +221,10 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
             s->order[prompts++] = work;
         }
     }
-    const bool generating = sl_step_head(block_of(s))->spans > 0;
-    const int32_t rows = generating ? prompt_budget(s, room->rows) : room->rows;
+    const sl_step_header *head = sl_step_head(block_of(s));
+    const int32_t rows = head->spans == 0 ? room->rows
+                                          : sl_budget_rows(&s->budget, s->options.prompt_seconds, head->rows,
+                                                           head->outputs, room->rows);
     add_prompts(s, s->order, prompts, rows, room);
 }
 

@@ -192,7 +192,10 @@ bool sl_token_is_plain(const sl_token *token);
 void sl_vocabulary_mark_eog(sl_tokenizer *tokenizer, bool any_type);
 /* Copies of a text in the tokenizer's arena; data is NULL when memory ran out. */
 sl_view sl_tokenizer_keep(sl_tokenizer *tokenizer, sl_view text);
+/* In place of one of the same name, if there is one. */
 int sl_tokenizer_add_template(sl_tokenizer *tokenizer, sl_view name, sl_view text, sl_error *error);
+/* load_templates.c: of the files beside a tokenizer.json, whose path is given. */
+int sl_tokenizer_load_templates(sl_tokenizer *tokenizer, const char *beside, sl_error *error);
 
 /* GPT-2's alphabet: the code point that stands for a byte, and back (-1: none). */
 uint32_t sl_byte_to_code_point(unsigned char byte);

@@ -347,11 +347,8 @@ int sl_tokenizer_from_gguf(const sl_gguf *gguf, sl_tokenizer **out, sl_error *er
         (code = load_templates(tokenizer, gguf, error)) != 0 ||
         (code = sl_vocabulary_finish(tokenizer, false, error)) != 0) {
         sl_tokenizer_destroy(tokenizer);
-        /* The format layer names the file itself. */
-        size_t length = strlen(sl_gguf_path(gguf));
-        return error && strncmp(error->message, sl_gguf_path(gguf), length) == 0
-                   ? code
-                   : (sl_fail_prefix(error, sl_gguf_path(gguf)), code);
+        sl_fail_prefix(error, sl_gguf_path(gguf)); /* unless the format layer named it */
+        return code;
     }
     *out = tokenizer;
     return 0;

@@ -684,32 +684,20 @@ static int load_root(sl_tokenizer *tokenizer, const json_t *root, sl_error *erro
     return load_added(tokenizer, json_object_get(root, "added_tokens"), error);
 }
 
-/* The configuration needs its own call of the parser: "model_max_length" is often an integer of 31 digits,
- * which jansson reads only as a real number. No integer of this file is used. */
-static int parse_config(sl_view text, json_t **root, sl_error *error) {
-    json_error_t reason;
-    *root = json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &reason);
-    if (!*root) {
-        int code = json_error_code(&reason) == json_error_out_of_memory ? SL_ERR_NOMEM : SL_ERR_FORMAT;
-        return sl_fail(error, code, "tokenizer_config.json: not JSON: line %d, column %d: %s", reason.line,
-                       reason.column, reason.text);
-    }
-    return 0;
-}
-
 int sl_tokenizer_from_json_memory(sl_view json, sl_view config, const char *name, sl_tokenizer **out,
                                   sl_error *error) {
     *out = NULL;
     json_t *root = NULL, *settings = NULL;
     sl_tokenizer *tokenizer = sl_tokenizer_new();
-    int code = tokenizer ? sl_json_parse(json.data, json.length, "tokenizer.json", &root, error)
+    int code = tokenizer ? sl_json_parse(json.data, json.length, name, &root, error)
                          : sl_fail(error, SL_ERR_NOMEM, "out of memory");
     if (code == 0) {
         code = load_root(tokenizer, root, error);
     }
     json_decref(root);
     if (code == 0 && config.data) {
-        code = parse_config(config, &settings, error);
+        /* "model_max_length" is often an integer of 31 digits. No integer of this file is used. */
+        code = sl_json_parse_as(config, SL_JSON_LARGE_INTEGERS, "tokenizer_config.json", &settings, error);
         if (code == 0) {
             code = load_config(tokenizer, settings, error);
         }
@@ -739,6 +727,10 @@ int sl_tokenizer_from_json(const char *path, const char *config_path, sl_tokeniz
         sl_view view = {(const char *)config.data, config.size};
         code = sl_tokenizer_from_json_memory((sl_view){(const char *)json.data, json.size}, view, path, out,
                                              error);
+    }
+    if (code == 0 && (code = sl_tokenizer_load_templates(*out, path, error)) != 0) {
+        sl_tokenizer_destroy(*out);
+        *out = NULL;
     }
     sl_map_close(&json);
     sl_map_close(&config);

@@ -40,8 +40,9 @@ enum {
 /* Reads tokenizer.ggml.* and tokenizer.chat_template* of an open GGUF file; nothing of it is needed
  * afterwards. Unknown models and pre-tokenizers: SL_ERR_UNSUPPORTED naming them. On failure *out is NULL. */
 int sl_tokenizer_from_gguf(const sl_gguf *gguf, sl_tokenizer **out, sl_error *error);
-/* Hugging Face files. config_path (tokenizer_config.json) may be NULL: then there is no chat template, and
- * bos is what the post-processor's template begins with. On failure *out is NULL. */
+/* Hugging Face files. config_path (tokenizer_config.json) may be NULL: then bos is what the post-processor's
+ * template begins with. Chat templates are those of tokenizer_config.json and of files beside tokenizer.json
+ * (load_templates.c). On failure *out is NULL. */
 int sl_tokenizer_from_json(const char *path, const char *config_path, sl_tokenizer **out, sl_error *error);
 /* The same from memory; config.data may be NULL. `name` stands in messages. */
 int sl_tokenizer_from_json_memory(sl_view json, sl_view config, const char *name, sl_tokenizer **out,
@@ -136,6 +137,9 @@ bool sl_tokenizer_adds_bos(const sl_tokenizer *tokenizer);
 /* Does this token end a turn or a text? eos, the file's eot and eom, and the well-known control tokens by
  * their text. */
 bool sl_tokenizer_is_eog(const sl_tokenizer *tokenizer, int32_t id);
+/* One more such token, which another file of the model names; it becomes eos if there is none. `id` must be
+ * inside the vocabulary. Before the tokenizer is shared. */
+void sl_tokenizer_add_eog(sl_tokenizer *tokenizer, int32_t id);
 /* The id whose text is exactly this, as the vocabulary spells it (byte-level: in GPT-2's alphabet), or -1. */
 int32_t sl_tokenizer_find(const sl_tokenizer *tokenizer, sl_view text);
 /* As the vocabulary spells it; {NULL, 0} for an id outside. */
@@ -144,5 +148,7 @@ sl_token_type sl_tokenizer_token_type(const sl_tokenizer *tokenizer, int32_t id)
 /* The template of that name, or with name NULL the default one; {NULL, 0} when there is none. Borrowed;
  * NUL-terminated. */
 sl_view sl_tokenizer_chat_template(const sl_tokenizer *tokenizer, const char *name);
+/* The names of all templates, one by one; NULL past the end. Borrowed. */
+const char *sl_tokenizer_chat_template_name(const sl_tokenizer *tokenizer, int index);
 
 #endif

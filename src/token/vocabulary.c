@@ -39,20 +39,31 @@ sl_view sl_tokenizer_keep(sl_tokenizer *tokenizer, sl_view text) {
     return (sl_view){copy, copy ? text.length : 0};
 }
 
-int sl_tokenizer_add_template(sl_tokenizer *tokenizer, sl_view name, sl_view text, sl_error *error) {
-    sl_named_template *templates =
-        sl_realloc(tokenizer->templates, (tokenizer->template_count + 1) * sizeof *templates);
-    if (templates) {
-        tokenizer->templates = templates;
-        sl_named_template *added = &templates[tokenizer->template_count];
-        added->name = sl_tokenizer_keep(tokenizer, name).data;
-        added->text = sl_tokenizer_keep(tokenizer, text);
-        if (added->name && added->text.data) {
-            tokenizer->template_count++;
-            return 0;
+static sl_named_template *template_slot(sl_tokenizer *tokenizer, sl_view name) {
+    for (size_t i = 0; i < tokenizer->template_count; i++) {
+        if (sl_view_is(name, tokenizer->templates[i].name)) {
+            return &tokenizer->templates[i];
         }
     }
-    return sl_fail(error, SL_ERR_NOMEM, "out of memory for the chat template");
+    sl_named_template *templates =
+        sl_realloc(tokenizer->templates, (tokenizer->template_count + 1) * sizeof *templates);
+    if (!templates) {
+        return NULL;
+    }
+    tokenizer->templates = templates;
+    return &templates[tokenizer->template_count];
+}
+
+int sl_tokenizer_add_template(sl_tokenizer *tokenizer, sl_view name, sl_view text, sl_error *error) {
+    const sl_named_template added = {sl_tokenizer_keep(tokenizer, name).data,
+                                     sl_tokenizer_keep(tokenizer, text)};
+    sl_named_template *slot = added.name && added.text.data ? template_slot(tokenizer, name) : NULL;
+    if (!slot) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the chat template");
+    }
+    tokenizer->template_count += slot == &tokenizer->templates[tokenizer->template_count];
+    *slot = added;
+    return 0;
 }
 
 /* ---- tokens
@@ -324,6 +335,7 @@ static const char *const eog_texts[] = {
     "<|fim_pad|>",
     "<|repo_name|>",
     "<|file_sep|>",
+    "[e~[",
     ("<\xef\xbd\x9c"
      "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
 };
@@ -440,6 +452,11 @@ bool sl_tokenizer_is_eog(const sl_tokenizer *tokenizer, int32_t id) {
     return token && token->eog;
 }
 
+void sl_tokenizer_add_eog(sl_tokenizer *tokenizer, int32_t id) {
+    tokenizer->tokens[id].eog = true;
+    tokenizer->eos = tokenizer->eos >= 0 ? tokenizer->eos : id;
+}
+
 int32_t sl_tokenizer_find(const sl_tokenizer *tokenizer, sl_view text) {
     return sl_text_table_find(&tokenizer->by_text, tokenizer->tokens, text);
 }
@@ -485,4 +502,8 @@ int sl_tokens_append(sl_tokens *tokens, int32_t id) {
 void sl_tokens_free(sl_tokens *tokens) {
     sl_free(tokens->data);
     *tokens = (sl_tokens){0};
+}
+
+const char *sl_tokenizer_chat_template_name(const sl_tokenizer *tokenizer, int index) {
+    return index >= 0 && (size_t)index < tokenizer->template_count ? tokenizer->templates[index].name : NULL;
 }

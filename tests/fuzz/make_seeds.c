@@ -1,15 +1,84 @@
-/* Writes one small valid file for each fuzzer into FOLDER/<fuzzer>/: make_seeds FOLDER. */
+/* Writes small files to begin with for each fuzzer into FOLDER/<fuzzer>/: make_seeds FOLDER. */
 #include "format/gguf_writer.h"
 #include "unit/format/bytes.h"
 
 #include <sys/stat.h>
 
-static void write_seed(const char *folder, const char *fuzzer, const void *data, size_t size) {
+static void write_named(const char *folder, const char *fuzzer, const char *name, sl_view seed) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", folder, fuzzer);
     mkdir(path, 0777);
-    snprintf(path, sizeof path, "%s/%s/valid", folder, fuzzer);
-    write_file(path, data, size);
+    snprintf(path, sizeof path, "%s/%s/%s", folder, fuzzer, name);
+    write_file(path, seed.data, seed.length);
+}
+
+static void write_seed(const char *folder, const char *fuzzer, const void *data, size_t size) {
+    write_named(folder, fuzzer, "valid", (sl_view){data, size});
+}
+
+/* What servers are told apart by. Flags and cuts in front, see fuzz_http.c. */
+static void write_http(const char *folder) {
+#define H "Host: localhost\r\n"
+#define SEED(name, bytes)                                                                                    \
+    {                                                                                                        \
+        name, {                                                                                              \
+            bytes, sizeof bytes - 1                                                                          \
+        }                                                                                                    \
+    }
+    static const struct {
+        const char *name;
+        sl_view bytes;
+    } SEEDS[] = {
+        SEED("valid", "\0\0GET /health HTTP/1.1\r\n" H "\r\n"),
+        SEED("pipelined", "\1\1\x30\x80GET /health HTTP/1.1\r\n" H "\r\nGET /items/a%20b?q=1&r HTTP/1.1\r\n" H
+                          "User-Agent: x\r\n\r\nGET /stream?q=two HTTP/1.1\r\n" H "\r\n"),
+        SEED("length",
+             "\0\2\x20\0\x60\x80POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhelloGET /health "
+             "HTTP/1.1\r\n" H "\r\n"),
+        SEED("chunked",
+             "\1\1\x60\x80POST /echo HTTP/1.1\r\n" H
+             "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /health HTTP/1.1\r\n" H "\r\n"),
+        SEED("chunk_extension",
+             "\0\0POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5;a=\"b\"\r\nhello"
+             "\r\n0\r\nTrailer: x\r\n\r\n"),
+        SEED("chunk_sizes", "\0\0POST /echo HTTP/1.1\r\n" H
+                            "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nhello\r\n-1\r\n\r\n"),
+        SEED("expect",
+             "\0\1\x50\x80POST /echo HTTP/1.1\r\n" H "Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi"),
+        SEED("head", "\0\0HEAD /health HTTP/1.1\r\n" H "\r\nHEAD /stream HTTP/1.1\r\n" H "\r\n"),
+        SEED("options", "\0\0OPTIONS * HTTP/1.1\r\n" H "\r\nOPTIONS /echo HTTP/1.1\r\n" H
+                        "Origin: http://localhost\r\nAccess-Control-Request-Method: POST\r\n\r\n"),
+        SEED("old", "\1\0GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /stream HTTP/1.0\r\n\r\n"),
+        SEED("bare_lf", "\0\0GET /health HTTP/1.1\nHost: localhost\n\nGET /health HTTP/1.1\n" H "\n"),
+        SEED("folded", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                       "Content-Length:\r\n 4\r\n\r\nbody"),
+        SEED("two_lengths", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                            "Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody"),
+        SEED("length_and_coding", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                                  "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        SEED("lengths_in_one", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                               "Content-Length: 4, 4\r\n\r\nbody"),
+        SEED("blank_colon", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                            "Content-Length : 4\r\n\r\nbody"),
+        SEED("other_coding", "\0\0GET /health HTTP/1.1\r\n" H "\r\nPOST /echo HTTP/1.1\r\n" H
+                             "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        SEED("nul", "\0\0GET /hea\0lth HTTP/1.1\r\n" H "X: a\0b\r\n\r\nGET /health HTTP/1.1\r\n" H
+                    "X: a\0b\r\n\r\n"),
+        SEED("tls", "\0\0\x16\3\1\0\x45\1\0\0\x41\3\3\0\0\0\0\0\0\0\0\0\0"),
+        SEED("http2", "\0\0PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        SEED("leaves", "\3\0POST /echo HTTP/1.1\r\n" H "Content-Length: 100\r\n\r\nbody"),
+        SEED("too_large", "\0\0POST /echo HTTP/1.1\r\n" H "Content-Length: 99999999\r\n\r\nbody"),
+    };
+#undef SEED
+#undef H
+    for (size_t i = 0; i < sizeof SEEDS / sizeof *SEEDS; i++) {
+        write_named(folder, "fuzz_http", SEEDS[i].name, SEEDS[i].bytes);
+    }
+    static char large[30000];
+    size_t at = 2 + (size_t)sprintf(large + 2, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ");
+    memset(large + at, 'a', sizeof large - at - 4);
+    memcpy(large + sizeof large - 4, "\r\n\r\n", 4);
+    write_named(folder, "fuzz_http", "large_head", (sl_view){large, sizeof large});
 }
 
 static int write_gguf(const char *folder) {
@@ -72,6 +141,7 @@ int main(int count, char **arguments) {
     write_seed(folder, "fuzz_tokenizer", tokenizer, sizeof tokenizer - 1);
     write_seed(folder, "fuzz_template", template, sizeof template - 1);
     write_seed(folder, "fuzz_body", body, sizeof body - 1);
+    write_http(folder);
     free(file.data);
     return write_gguf(folder) ? 1 : 0;
 }

@@ -66,6 +66,9 @@ static void check_refused(const example *examples, size_t count, conversion conv
             fail_msg("%s\n gave %d %s\n without %s", examples[i].input, error.status, error.message,
                      examples[i].expected);
         }
+        /* Both begin with the field's path. */
+        assert_int_equal(strlen(error.param), strcspn(error.message, " :"));
+        assert_memory_equal(error.param, error.message, strlen(error.param));
         /* Words of a request are nobody else's. */
         assert_null(strstr(error.message, "secret"));
         json_decref(first);

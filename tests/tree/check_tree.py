@@ -25,6 +25,7 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS, COLUMNS = 1500, 80, 6, 120
 # ---- exceptions: (rule, file, what) -> why. One that no longer applies is a failure too. --------------------------
 EXCEPTIONS = {
     ("memory", "src/api.c", "free"): "the text is jansson's own: json_dumps",
+    ("memory", "src/token/load_templates.c", "free"): "scandir's entries",
     ("parameters", "include/sluice.h", "sluice_tokenize"): "text in and list out are a pair each",
     ("parameters", "include/sluice.h", "sluice_detokenize"): "list in and text out are a pair each",
     ("parameters", "src/api.c", "sluice_tokenize"): "as in sluice.h",

@@ -5,6 +5,8 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/cpu.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -701,6 +703,18 @@ static const char *numerics(void) {
 #endif
 }
 
+static int32_t choose_threads(int32_t asked) {
+    const int32_t processors = sl_cpu_count();
+    if (asked > processors) {
+        sl_log(
+            SL_LOG_WARNING,
+            "threads: %d are more than the %d processor%s that this process may use (affinity, quota of its "
+            "control group): they take turns",
+            (int)asked, (int)processors, processors == 1 ? "" : "s");
+    }
+    return asked > 0 ? asked : processors;
+}
+
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
     cpu_backend *cpu = sl_alloc_zero(1, sizeof *cpu);
     if (!cpu) {
@@ -719,7 +733,7 @@ int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backen
     cpu->base.chunk = 512;
     cpu->base.fixed_buckets = false;
     cpu->base.options = *options;
-    cpu->base.options.threads = options->threads > 0 ? options->threads : sl_cpu_count();
+    cpu->base.options.threads = choose_threads(options->threads);
     cpu->base.options.isa = options->isa < sl_cpu_isa() ? options->isa : sl_cpu_isa();
     cpu->base.options.deterministic = true;
     cpu->kernel_count = sl_cpu_registry(cpu->kernels);

@@ -5,7 +5,7 @@ for preset in llama mistral qwen2 qwen3 qwen3moe gemma3 qwen3_5; do
     for type in f32 f16 bf16 q8_0 q6_k q5_k q5_1 q5_0 q4_k q4_1 q4_0 q3_k q2_k iq4_xs iq4_nl mxfp4 nvfp4; do
         number=$((number + 1))
         [ $((number % 3)) = 0 ] || continue
-        $sluice synth $preset m.gguf --type $type --layers 4 2> err || cat err
+        $sluice synth $preset m.gguf --force --type $type --layers 4 2> err || cat err
         $sluice inspect -m m.gguf > facts || echo "$preset $type: inspect failed"
         grep -q "^family  *$preset " facts || [ $preset = mistral ] || echo "$preset $type: $(grep '^family' facts)"
         grep -q "^$type " facts || echo "$preset $type: no tensors of the type"

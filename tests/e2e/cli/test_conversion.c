@@ -67,6 +67,7 @@ static void folder_and_file_agree(void **state) {
     snprintf(folder, sizeof folder, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, (const char *)*state);
     snprintf(file, sizeof file, "%s/test_conversion-%s.gguf", SLUICE_BINARY_DIR, (const char *)*state);
     read_tokens(folder, tokens);
+    unlink(file);
     must(sluice_quantize(folder, file, "f32", NULL, NULL, &error), &error, "quantize");
     sluice_model *from = open_model(folder), *to;
     must(sluice_model_open(file, &to, &error), &error, file);

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <string.h>
 
 static const char *const shared = SLUICE_SHARED_DIR;
@@ -266,6 +267,278 @@ static void errors_name_template_line_and_rule(void **state) {
     json_decref(none);
 }
 
+/* ---- time ----
+ *
+ * Expressions over large data, each evaluated again and again until the limit of steps: that must be reached
+ * soon, whatever the expression does between two nodes. */
+
+static const char *const expressions[] = {
+    /* filters over a list of 100,000 numbers, of strings, of lists and over text */
+    "l|sum",
+    "l|sum(start=1)",
+    "l|join",
+    "l|join(',')",
+    "t|join",
+    "l|max",
+    "l|min",
+    "t|max",
+    "l|sort",
+    "l|sort(reverse=true)",
+    "t|sort",
+    "m|sort(attribute='a')",
+    "m|sort(attribute='a,b')",
+    "l|unique|list",
+    "t|unique|list",
+    "l|reverse|list",
+    "l|list",
+    "l|first",
+    "l|last",
+    "l|length",
+    "l|map('string')|list",
+    "t|map('upper')|list",
+    "m|map(attribute='a')|list",
+    "l|select|list",
+    "l|select('odd')|list",
+    "l|reject('odd')|list",
+    "m|selectattr('a')|list",
+    "m|rejectattr('a', 'equalto', 1)|list",
+    "l|string",
+    "l|tojson",
+    "f|tojson",
+    "f|string",
+    "f|join",
+    "f|sum",
+    "m|tojson",
+    "m|tojson(indent=4)",
+    "m|tojson(sort_keys=true)",
+    "d|tojson(sort_keys=true)",
+    "d|dictsort",
+    "d|dictsort(by='value')",
+    "d|items|list",
+    "d|length",
+    "d|list",
+    "s|upper",
+    "s|lower",
+    "s|title",
+    "s|capitalize",
+    "s|trim",
+    "b|trim",
+    "s|trim('a')",
+    "s|trim('bcdefghijklmnopqrstuvwxyza')",
+    "s|trim(c)",
+    "s|replace('a', 'b')",
+    "s|replace('aaaa', '')",
+    "s|replace('', 'x')",
+    "s|replace('b' + s, '')",
+    "s|e",
+    "q|e",
+    "q|tojson",
+    "q|string",
+    "[q]|string",
+    "u|tojson",
+    "u|tojson(ensure_ascii=true)",
+    "[u]|string",
+    "s|length",
+    "u|length",
+    "s|list",
+    "s|reverse",
+    "s|first",
+    "s|last",
+    "s|indent",
+    "n|indent",
+    "s|int",
+    "b|int",
+    "z|int",
+    "b|float",
+    "z|float",
+    "s|format",
+    "p|format",
+    "'%s'|format(s)",
+    "'%1000s'|format('')",
+    "'%1000d'|format(1)",
+    "'%.300f'|format(1e300)",
+    "'%.300e'|format(0.1)",
+    "s|string",
+    "s|default(1)",
+    "(1/3)|string",
+    "1e300|round(300)",
+    "0.1|round(300)",
+    "l|tojson|length",
+    "s|map('upper')|join",
+    "l|batchless if false else l|sum",
+    "[l, l]|map('sum')|list",
+    "[s, s]|map('length')|list",
+    /* operators */
+    "s + s",
+    "s ~ s",
+    "l + l",
+    "'ab' * 100000",
+    "[1] * 100000",
+    "l == k",
+    "l != k",
+    "l < k",
+    "l <= k",
+    "t == v",
+    "s == r",
+    "s < r",
+    "d == e",
+    "[l] == [k]",
+    "s in r",
+    "'b' in s",
+    "'aaaaaaaaaaaaaaab' in s",
+    "('b' + 'a' * 200) in s",
+    "-1 in l",
+    "'x' in t",
+    "-1 not in l",
+    "'q' in d",
+    "s in d",
+    "l in [k]",
+    "d[s]",
+    "d.get(s)",
+    "{s: 1}",
+    "{(s, s): 1}",
+    "{s: 1}[s]",
+    "s[-1]",
+    "s[999999]",
+    "s[1:]",
+    "s[:-1]",
+    "s[::2]",
+    "s[::-1]",
+    "l[1:]",
+    "l[::-1]",
+    "l[-1]",
+    "u[-1]",
+    "u[5:-5]",
+    "'%s' % s",
+    "p % 1",
+    "'%d%%' % 5",
+    "dict(d)",
+    "dict(d, x=1)",
+    "range(100000)|length",
+    "namespace(d)",
+    "s is upper",
+    "s is lower",
+    "u is lower",
+    "s is eq(r)",
+    "l is eq(k)",
+    "'b' is in(s)",
+    "-1 is in(l)",
+    "s is sameas(r)",
+    "s is string",
+    "l is iterable",
+    /* methods */
+    "s.upper()",
+    "s.lower()",
+    "s.title()",
+    "s.capitalize()",
+    "s.swapcase()",
+    "s.strip()",
+    "b.strip()",
+    "b.lstrip()",
+    "b.rstrip()",
+    "s.strip('a')",
+    "s.rstrip('a')",
+    "s.strip(c)",
+    "s.split()",
+    "s.split('a')",
+    "s.split('b')",
+    "n.split()",
+    "n.split(' ')",
+    "n.rsplit()",
+    "n.rsplit(' ')",
+    "s.rsplit('a')",
+    "s.rsplit('b')",
+    "s.rsplit('b' + 'a' * 500)",
+    "s.split('b' + 'a' * 500)",
+    "b.split()",
+    "b.rsplit()",
+    "s.splitlines()",
+    "n.splitlines()",
+    "s.replace('a', 'b')",
+    "s.replace('b', '')",
+    "s.count('a')",
+    "s.count('b')",
+    "s.count('')",
+    "s.find('b')",
+    "s.find('a' * 500 + 'b')",
+    "s.rfind('b')",
+    "s.rfind('b' + 'a' * 500)",
+    "s.startswith(r)",
+    "s.endswith(r)",
+    "s.endswith((r, r, r))",
+    "s.removeprefix(r)",
+    "s.removesuffix('b')",
+    "s.isalpha()",
+    "s.isalnum()",
+    "z.isdigit()",
+    "b.isspace()",
+    "s.islower()",
+    "s.isupper()",
+    "','.join(t)",
+    "s.join(['', ''])",
+    "d.keys()|list",
+    "d.values()|list",
+    "d.items()|list",
+    "d.get('q')",
+    "d.copy()",
+    "l.count(1)",
+    "l.index(99999)",
+    "t.count('x')",
+    "strftime_now('%Y' * 1000)",
+    "strftime_now(c)",
+    "a.b if a is defined else l|sum",
+    "x0123456789012345678901234567890123456789",
+    "w",
+};
+
+/* CPU seconds until a limit of 2 million steps, a tenth of the default, or the end. */
+static double render_seconds(const char *expression, int *code) {
+    static const char data[] =
+        "{%% set l = range(100000)|list %%}{%% set k = range(100000)|list %%}{%% set s = 'a' * 1000000 %%}"
+        "{%% set r = 'a' * 1000000 %%}{%% set b = ' ' * 1000000 %%}{%% set z = '0' * 1000000 %%}"
+        "{%% set q = '\"<' * 300000 %%}{%% set n = 'a b\\n' * 200000 %%}{%% set u = "
+        "'\xc3\xa4\xf0\x9f\x98\x80' * 100000 %%}"
+        "{%% set c = 'bcdefghijklmnopqrstuvwxyz' * 1000 ~ 'a' %%}{%% set p = '%%%%' * 100000 %%}"
+        "{%% set t = ('key ' * 20000).split() %%}{%% set v = ('key ' * 20000).split() %%}"
+        "{%% set f = [1 / 3] * 20000 %%}{%% set m = [{'a': 1, 'b': 'c'}] * 20000 %%}"
+        "{%% set d = dict([('q%%d' %% 1, 1), ('r', 2)]) %%}{%% set e = dict(d) %%}{%% set d = {s: 1, 'q': 2, "
+        "5: 6} %%}"
+        "{%% set e = {r: 1, 'q': 2, 5: 6} %%}"
+        "{%% for i in range(100000) %%}{%% for j in range(100000) %%}{%% set y = %s %%}{%% endfor %%}{%% "
+        "endfor %%}";
+    char source[4096];
+    sl_buffer out = {0};
+    sl_error error = {0};
+    const sl_template_limits limits = {.steps = 2000000};
+    json_t *none = json_object();
+    snprintf(source, sizeof source, data, expression);
+    const clock_t begin = clock();
+    *code = render(source, strlen(source), none, &limits, &out, &error);
+    const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    json_decref(none);
+    sl_buffer_free(&out);
+    return seconds;
+}
+
+static void every_loop_over_data_spends(void **state) {
+    (void)state;
+    int code, wrong = 0;
+    /* At the default limit all end within about a second. Sanitizers are slow at everything: then a plain
+     * name is the measure. */
+    const double plain = render_seconds("i", &code);
+    const double most = 8 * plain > 0.15 ? 8 * plain : 0.15;
+    assert_int_equal(code, SL_ERR_LIMIT);
+    for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+        const double seconds = render_seconds(expressions[i], &code);
+        if (seconds > most ||
+            (code && code != SL_ERR_LIMIT && code != SL_ERR_INVALID && code != SL_ERR_UNSUPPORTED)) {
+            print_error("%s: %.2f s, code %d\n", expressions[i], seconds, code);
+            wrong++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
 static uint64_t jansson_fail_in;
 
 static void *failing_malloc(size_t size) {
@@ -366,10 +639,15 @@ static void models_without_a_template_get_chatml(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(language_is_that_of_jinja2), cmocka_unit_test(model_templates_render_as_in_jinja2),
-        cmocka_unit_test(deep_nesting_is_refused),    cmocka_unit_test(bombs_are_refused),
-        cmocka_unit_test(limits_are_the_callers),     cmocka_unit_test(errors_name_template_line_and_rule),
-        cmocka_unit_test(every_allocation_may_fail),  cmocka_unit_test(models_without_a_template_get_chatml),
+        cmocka_unit_test(language_is_that_of_jinja2),
+        cmocka_unit_test(model_templates_render_as_in_jinja2),
+        cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(bombs_are_refused),
+        cmocka_unit_test(limits_are_the_callers),
+        cmocka_unit_test(errors_name_template_line_and_rule),
+        cmocka_unit_test(every_loop_over_data_spends),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(models_without_a_template_get_chatml),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

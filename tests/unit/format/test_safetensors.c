@@ -164,8 +164,9 @@ static void broken_headers_are_refused(void **state) {
          "leaving a gap from byte 2"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "leaving a gap from byte 0"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "the tensors end at byte 4"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}", "must ascend within 8 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "must ascend within 8 bytes"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}",
+         "end at byte 12, but the file has 8 bytes of data: it is not complete"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "are 8 and 0, must ascend"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}",
          "span 8 bytes, but 'shape' has 3 elements"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[17],\"data_offsets\":[0,8]}}", "17 elements of 4 bits"},
@@ -227,7 +228,7 @@ static void declared_lengths_are_not_believed(void **state) {
     }
     sl_safetensors *file;
     sl_error error;
-    assert_int_equal(open_bytes(&b, &file, &error), SL_ERR_FORMAT);
+    assert_int_equal(open_bytes(&b, &file, &error), SL_ERR_LIMIT);
     assert_non_null(strstr(error.message, "depth"));
     free(b.data);
 }
@@ -248,8 +249,7 @@ static void memory_that_runs_out_is_an_error(void **state) {
         result = sl_safetensors_open(path, &file, &error);
         sl_alloc_fail_at(0);
         if (result != 0) {
-            /* jansson takes a string that it could not copy for bad syntax */
-            assert_true(result == SL_ERR_NOMEM || strstr(error.message, "not JSON"));
+            assert_int_equal(result, SL_ERR_NOMEM);
             assert_int_equal(error.code, result);
             assert_null(file);
         } else {

@@ -95,6 +95,25 @@ static void shards_are_one_folder(void **state) {
     sl_hf_close(hf);
 }
 
+static void no_tensor_is_in_two_shards(void **state) {
+    (void)state;
+    write_folder();
+    write_shard("two.safetensors", "c", "a");
+    write_text(
+        "model.safetensors.index.json",
+        "{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\",\"c\":\"two.safetensors\"}}");
+    sl_hf *hf;
+    sl_error error;
+    assert_int_equal(sl_hf_open(FOLDER, &hf, &error), SL_ERR_FORMAT);
+    assert_string_equal(error.message,
+                        FOLDER "/two.safetensors: tensor 'a' is here, but the index puts it into "
+                               "one.safetensors");
+    /* A tensor that the index does not name at all is left alone. */
+    write_shard("two.safetensors", "c", "z");
+    assert_int_equal(sl_hf_open(FOLDER, &hf, &error), 0);
+    sl_hf_close(hf);
+}
+
 static void config_values_are_typed(void **state) {
     (void)state;
     write_folder();
@@ -128,7 +147,7 @@ static void config_values_are_typed(void **state) {
     assert_int_equal(sl_hf_u64(hf, "text_config.rope", "factor", &u, &error), SL_ERR_NOT_FOUND);
     assert_string_equal(error.message,
                         FOLDER "/config.json: 'text_config.rope.factor' is missing (an integer >= 0 wanted)");
-    assert_int_equal(sl_hf_u64(hf, "hidden_size", "x", &u, NULL), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_hf_u64(hf, "hidden_size", "x", &u, NULL), SL_ERR_FORMAT);
     assert_true(json_is_object(sl_hf_config(hf)));
     sl_hf_close(hf);
 }
@@ -159,7 +178,7 @@ static void broken_folders_are_refused(void **state) {
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\\nb\":\"x\"}}", SL_ERR_FORMAT,
          "control character"},
         {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"three.safetensors\"}}", SL_ERR_IO,
-         "/three.safetensors: cannot open"},
+         "/three.safetensors: the index names it, but it is not there"},
         {"model.safetensors.index.json",
          "{\"weight_map\":{\"a\":\"one.safetensors\",\"d\":\"one.safetensors\"}}", SL_ERR_FORMAT,
          "one.safetensors: tensor 'd' is missing"},
@@ -194,10 +213,10 @@ static void sources_are_what_their_path_is(void **state) {
     const sl_tensor *tensor;
     const char *refusal = "?";
     assert_int_equal(sl_source_open(FOLDER, &source, &error), SL_ERR_NOT_FOUND);
-    assert_non_null(strstr(error.message, "neither config.json nor tokenizer.json"));
+    assert_non_null(strstr(error.message, "a folder without config.json"));
     write_text("config.json", config);
     assert_int_equal(sl_source_open(FOLDER, &source, &error), SL_ERR_NOT_FOUND);
-    assert_non_null(strstr(error.message, "neither model.safetensors nor model.safetensors.index.json"));
+    assert_non_null(strstr(error.message, "a folder without weights"));
     assert_int_equal(sl_source_open(FOLDER "/config.json", &source, &error), SL_ERR_FORMAT);
     assert_non_null(strstr(error.message, "expected a GGUF file, a .safetensors file, or a folder"));
     assert_int_equal(sl_source_open(FOLDER "/gone", &source, &error), SL_ERR_IO);
@@ -271,8 +290,7 @@ static void memory_that_runs_out_is_an_error(void **state) {
             sl_alloc_fail_at(nth);
             result = sl_source_open(FOLDER, &source, &error);
             sl_alloc_fail_at(0);
-            /* jansson takes a string that it could not copy for bad syntax */
-            assert_true(result == 0 || result == SL_ERR_NOMEM || strstr(error.message, "not JSON"));
+            assert_true(result == 0 || result == SL_ERR_NOMEM);
             assert_int_equal(error.code, result);
             if (result == 0) {
                 assert_true(nth > 20);
@@ -288,6 +306,7 @@ static void memory_that_runs_out_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(shards_are_one_folder, clean),
+        cmocka_unit_test_setup(no_tensor_is_in_two_shards, clean),
         cmocka_unit_test_setup(config_values_are_typed, clean),
         cmocka_unit_test_setup(broken_folders_are_refused, clean),
         cmocka_unit_test_setup(sources_are_what_their_path_is, clean),

@@ -104,6 +104,16 @@ static const change REFUSED[] = {
      "quant_algo' is \"NVFP4_AWQ\""},
     {"llama-nvfp4", "quantization_config.quant_algo", NULL, SL_ERR_UNSUPPORTED, "quant_algo' is missing"},
     {"llama", "num_experts", "8", SL_ERR_UNSUPPORTED, "num_experts is 8: experts are not supported"},
+    {"llama", "rope_scaling", "\"yarn\"", SL_ERR_FORMAT, "'rope_scaling' is a string, an object wanted"},
+    {"llama", "rope_scaling", "[{\"rope_type\":\"yarn\"}]", SL_ERR_FORMAT, "'rope_scaling' is an array"},
+    {"llama", "rope_parameters", "8", SL_ERR_FORMAT, "'rope_parameters' is an integer, an object wanted"},
+    {"gemma3", "rope_parameters.full_attention", "true", SL_ERR_FORMAT,
+     "'rope_parameters.full_attention' is a bool"},
+    {"llama", "text_config", "\"llama\"", SL_ERR_FORMAT, "'text_config' must be an object"},
+    {"llama-nvfp4", "quantization_config.group_size", "0", SL_ERR_UNSUPPORTED,
+     "'quantization_config.group_size' is 0, only 16"},
+    {"qwen3moe-nvfp4", "quantization_config.config_groups.group_0.weights.group_size", "0",
+     SL_ERR_UNSUPPORTED, "weights.group_size' is 0, only 16"},
     {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_UNSUPPORTED, "\"longrope\""},
     {"llama", "rope_parameters.rope_type", "\"dynamic\"", SL_ERR_UNSUPPORTED,
      "rope_parameters.rope_type is \"dynamic\""},
@@ -422,6 +432,12 @@ static int write_entry(sl_gguf_writer *writer, const entry *e, sl_error *error) 
         return sl_gguf_writer_string(writer, e->key, sl_view_of(e->value), error);
     case 'b':
         return sl_gguf_writer_bool(writer, e->key, e->value[0] == 't', error);
+    case '1': /* an array of one */
+        pair[0] = (uint32_t)strtoul(e->value, NULL, 10);
+        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, pair, 1}, error);
+    case 't': /* an array of texts */
+        return sl_gguf_writer_array(
+            writer, e->key, &(sl_gguf_items){SL_GGUF_STRING, (sl_view[]){{"4", 1}, {"4", 1}}, 2}, error);
     case 'a':
         pair[0] = (uint32_t)strtoul(e->value, &end, 10);
         pair[1] = (uint32_t)strtoul(end, NULL, 10);
@@ -464,6 +480,14 @@ static const struct {
     const char *message;
 } GGUF_REFUSED[] = {
     {LLAMA, {"general.architecture", 's', "gpt2"}, SL_ERR_UNSUPPORTED, "general.architecture is \"gpt2\""},
+    {LLAMA, {"general.type", 's', "adapter"}, SL_ERR_UNSUPPORTED, "general.type is \"adapter\": no model"},
+    {LLAMA, {"general.type", 's', "mmproj"}, SL_ERR_UNSUPPORTED, "general.type is \"mmproj\": no model"},
+    {LLAMA, {"general.type", 'u', "1"}, SL_ERR_FORMAT, "general.type"},
+    {LLAMA,
+     {"llama.attention.head_count_kv", '1', "2"},
+     SL_ERR_INVALID,
+     "llama.attention.head_count_kv has 1 items, but there are 2 layers"},
+    {LLAMA, {"llama.attention.head_count", 't', ""}, SL_ERR_FORMAT, "head_count' is array of string"},
     {LLAMA, {"llama.block_count", 'u', "0"}, SL_ERR_INVALID, "llama.block_count is 0"},
     {LLAMA, {"llama.block_count", '-', ""}, SL_ERR_INVALID, "llama.block_count is missing"},
     {LLAMA, {"llama.block_count", 's', "2"}, SL_ERR_FORMAT, "llama.block_count"},

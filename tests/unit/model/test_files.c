@@ -24,6 +24,14 @@ static void synth(const char *path, const char *preset, sl_qtype type, uint64_t 
     must(sl_synth_file(path, &options, NULL, &error), &error);
 }
 
+/* All matrices in one type, over whatever file is there. */
+static int quantize(const char *from, const char *to, sl_qtype type, const sl_file_progress *progress,
+                    sl_error *error) {
+    const sl_quantize_options options = {
+        .mixture = sl_mixture_find(sl_qtype_get(type)->name), .pure = true, .replace = true};
+    return sl_quantize_file(from, to, &options, progress, NULL, error);
+}
+
 static sl_gguf *open_gguf(const char *path) {
     sl_gguf *gguf;
     sl_error error;
@@ -216,7 +224,7 @@ static void metadata_come_along(void **state) {
     (void)state;
     sl_error error;
     synth(OUT, "gemma3", SL_QTYPE_F32, 1);
-    must(sl_quantize_file(OUT, SECOND, SL_QTYPE_Q8_0, NULL, &error), &error);
+    must(quantize(OUT, SECOND, SL_QTYPE_Q8_0, NULL, &error), &error);
     sl_gguf *from = open_gguf(OUT), *to = open_gguf(SECOND);
     assert_int_equal(sl_gguf_entry_count(from), sl_gguf_entry_count(to));
     for (uint64_t i = 0; i < sl_gguf_entry_count(from); i++) {
@@ -243,7 +251,7 @@ static void metadata_come_along(void **state) {
 static void check_reference_encoding(const sl_synth_options *options, sl_qtype type) {
     sl_error error;
     must(sl_synth_file(OUT, options, NULL, &error), &error);
-    must(sl_quantize_file(OUT, SECOND, type, NULL, &error), &error);
+    must(quantize(OUT, SECOND, type, NULL, &error), &error);
     sl_gguf *from = open_gguf(OUT), *to = open_gguf(SECOND);
     assert_int_equal(sl_gguf_tensor_count(from), sl_gguf_tensor_count(to));
     for (uint64_t i = 0; i < sl_gguf_tensor_count(from); i++) {
@@ -286,10 +294,11 @@ static void odd_widths_fall_back(void **state) {
     const sl_synth_options options = {
         .preset = "llama", .type = SL_QTYPE_Q4_K, .width = 96, .feed_forward = 36};
     must(sl_synth_file(OUT, &options, NULL, &error), &error);
-    must(sl_quantize_file(OUT, SECOND, SL_QTYPE_Q6_K, NULL, &error), &error);
+    must(quantize(OUT, SECOND, SL_QTYPE_Q6_K, NULL, &error), &error);
     for (int i = 0; i < 2; i++) {
         sl_gguf *gguf = open_gguf(i ? SECOND : OUT);
-        assert_int_equal(sl_gguf_tensor(gguf, "blk.0.attn_q.weight")->type, SL_QTYPE_Q8_0);  /* rows of 96 */
+        assert_int_equal(sl_gguf_tensor(gguf, "blk.0.attn_q.weight")->type,
+                         i ? SL_QTYPE_Q8_0 : SL_QTYPE_Q5_0);                                 /* rows of 96 */
         assert_int_equal(sl_gguf_tensor(gguf, "blk.0.ffn_down.weight")->type, SL_QTYPE_F16); /* of 36 */
         assert_int_equal(sl_gguf_tensor(gguf, "blk.0.attn_output.weight")->type,
                          i ? SL_QTYPE_Q6_K : SL_QTYPE_Q4_K); /* of 256 */
@@ -298,6 +307,108 @@ static void odd_widths_fall_back(void **state) {
     }
     unlink(OUT);
     unlink(SECOND);
+}
+
+/* One matrix of 8 rows, in `type`, with `value` in row 5. */
+static void write_matrix(sl_qtype type, float value) {
+    enum { ROWS = 8, COLUMNS = 64 };
+    float values[ROWS * COLUMNS] = {0};
+    unsigned char blocks[sizeof values];
+    const sl_gguf_shape shape = {.type = type, .dim_count = 2, .dims = {COLUMNS, ROWS}};
+    uint64_t bytes;
+    sl_gguf_writer *writer;
+    sl_error error;
+    values[5 * COLUMNS + 7] = value;
+    sl_qtype_get(type)->encode(values, blocks, ROWS * COLUMNS);
+    assert_true(sl_qtype_bytes(type, ROWS * COLUMNS, &bytes));
+    must(sl_gguf_writer_create(OUT, &writer, &error), &error);
+    must(sl_gguf_writer_tensor(writer, "blk.3.ffn_up.weight", &shape, &error), &error);
+    must(sl_gguf_writer_begin(writer, NULL, &error), &error);
+    must(sl_gguf_writer_data(writer, blocks, bytes, &error), &error);
+    must(sl_gguf_writer_finish(writer, &error), &error);
+    sl_gguf_writer_free(writer);
+}
+
+static void weights_that_are_no_numbers_are_named(void **state) {
+    (void)state;
+    static const struct {
+        sl_qtype from, to;
+        float value;
+        const char *word; /* NULL: nothing is wrong */
+    } cases[] = {{SL_QTYPE_F32, SL_QTYPE_Q8_0, NAN, "no finite number"},
+                 {SL_QTYPE_F32, SL_QTYPE_F32, NAN, "no finite number"},
+                 {SL_QTYPE_F32, SL_QTYPE_Q4_0, INFINITY, "no finite number"},
+                 {SL_QTYPE_F16, SL_QTYPE_F16, -INFINITY, "no finite number"},
+                 {SL_QTYPE_BF16, SL_QTYPE_Q5_1, NAN, "no finite number"},
+                 {SL_QTYPE_F32, SL_QTYPE_F16, 1e6f, "too large for f16"},
+                 {SL_QTYPE_F32, SL_QTYPE_Q8_0, 1e38f, "too large for q8_0"},
+                 {SL_QTYPE_F32, SL_QTYPE_Q8_0, 1e6f, NULL},
+                 {SL_QTYPE_F32, SL_QTYPE_BF16, 1e38f, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_error error = {0};
+        write_matrix(cases[i].from, cases[i].value);
+        const int code = quantize(OUT, SECOND, cases[i].to, NULL, &error);
+        assert_int_equal(code, cases[i].word ? SL_ERR_FORMAT : 0);
+        assert_int_equal(is_there(SECOND), !cases[i].word);
+        if (cases[i].word && (!strstr(error.message, cases[i].word) ||
+                              !strstr(error.message, "blk.3.ffn_up.weight: row 5 "))) {
+            fail_msg("%s", error.message);
+        }
+        unlink(SECOND);
+    }
+    unlink(OUT);
+    assert_int_equal(leftovers(), 0);
+}
+
+typedef struct seen {
+    uint64_t tensors, from_bytes, to_bytes, fallen;
+} seen;
+
+static void see_tensor(void *context, const sl_quantized_tensor *tensor) {
+    seen *s = context;
+    s->tensors++;
+    s->from_bytes += tensor->from_bytes;
+    s->to_bytes += tensor->to_bytes;
+    s->fallen += tensor->to != tensor->wanted;
+}
+
+static void dry_runs_tell_the_size(void **state) {
+    (void)state;
+    static const char *const presets[] = {"qwen3moe", "qwen3_5", "llama"};
+    for (int i = 0; i < 3; i++) {
+        sl_error error;
+        seen dry = {0}, wet = {0};
+        uint64_t dry_bytes = 0, bytes = 0;
+        const sl_synth_options synthetic = {
+            .preset = presets[i], .type = SL_QTYPE_BF16, .width = i == 2 ? 96 : 0};
+        must(sl_synth_file(OUT, &synthetic, NULL, &error), &error);
+        sl_quantize_options options = {
+            .mixture = sl_mixture_find("Q3_K_M"), .dry_run = true, .tensor = see_tensor, .context = &dry};
+        must(sl_quantize_file(OUT, NULL, &options, NULL, &dry_bytes, &error), &error);
+        assert_int_equal(leftovers(), 1);
+        options.dry_run = false;
+        options.context = &wet;
+        must(sl_quantize_file(OUT, SECOND, &options, NULL, &bytes, &error), &error);
+        sl_map map = {0};
+        sl_gguf *gguf = open_gguf(SECOND);
+        must(sl_map_open(&map, SECOND, &error), &error);
+        assert_int_equal(dry_bytes, map.size);
+        assert_int_equal(bytes, map.size);
+        assert_memory_equal(&dry, &wet, sizeof dry);
+        uint64_t data = 0, type = 0;
+        for (uint64_t t = 0; t < sl_gguf_tensor_count(gguf); t++) {
+            data += sl_gguf_tensor_at(gguf, t)->bytes;
+        }
+        assert_int_equal(wet.to_bytes, data);
+        assert_int_equal(wet.tensors, sl_gguf_tensor_count(gguf));
+        assert_int_equal(wet.fallen > 0, i == 2);
+        must(sl_gguf_u64(gguf, "general.file_type", &type, &error), &error);
+        assert_int_equal(type, 12); /* LLAMA_FTYPE_MOSTLY_Q3_K_M */
+        sl_gguf_close(gguf);
+        sl_map_close(&map);
+        unlink(SECOND);
+    }
+    unlink(OUT);
 }
 
 /* What the checkpoint's linear-attention tensors become, by the description in tests/logits/README.md: value
@@ -310,7 +421,7 @@ static void recurrent_layers_take_the_files_order(void **state) {
     sl_error error;
     sl_source *source;
     fixture_path("qwen3_5", folder);
-    must(sl_quantize_file(folder, OUT, SL_QTYPE_F32, NULL, &error), &error);
+    must(quantize(folder, OUT, SL_QTYPE_F32, NULL, &error), &error);
     must(sl_source_open(folder, &source, &error), &error);
     sl_gguf *gguf = open_gguf(OUT);
     static const char *const names[][2] = {
@@ -482,7 +593,7 @@ static void progress_counts_and_cancels(void **state) {
         counted all = {0}, stopped = {.stop_at = 20};
         sl_file_progress progress = {count_progress, &all};
         synth(SECOND, "qwen3moe", SL_QTYPE_F16, 1);
-        must(which ? sl_quantize_file(SECOND, OUT, SL_QTYPE_Q8_0, &progress, &error)
+        must(which ? quantize(SECOND, OUT, SL_QTYPE_Q8_0, &progress, &error)
                    : sl_synth_file(OUT, &options, &progress, &error),
              &error);
         assert_true(all.calls > 20);
@@ -490,7 +601,7 @@ static void progress_counts_and_cancels(void **state) {
         /* A file of that name stays as it was. */
         write_file(OUT, "old", 3);
         progress.context = &stopped;
-        assert_int_equal(which ? sl_quantize_file(SECOND, OUT, SL_QTYPE_Q8_0, &progress, &error)
+        assert_int_equal(which ? quantize(SECOND, OUT, SL_QTYPE_Q8_0, &progress, &error)
                                : sl_synth_file(OUT, &options, &progress, &error),
                          SL_ERR_CANCELLED);
         sl_map map = {0};
@@ -509,7 +620,7 @@ static int write_one(int which, sl_error *error) {
     const sl_synth_options options = {.preset = "llama", .type = SL_QTYPE_F32, .layers = 1};
     fixture_path("qwen3moe", folder);
     return which == 0 ? sl_synth_file(OUT, &options, NULL, error)
-                      : sl_quantize_file(which == 1 ? folder : SECOND, OUT, SL_QTYPE_Q8_0, NULL, error);
+                      : quantize(which == 1 ? folder : SECOND, OUT, SL_QTYPE_Q8_0, NULL, error);
 }
 
 static void no_allocation_failure_leaks(void **state) {
@@ -545,6 +656,8 @@ int main(void) {
         cmocka_unit_test(metadata_come_along),
         cmocka_unit_test(values_are_the_reference_encoding),
         cmocka_unit_test(odd_widths_fall_back),
+        cmocka_unit_test(weights_that_are_no_numbers_are_named),
+        cmocka_unit_test(dry_runs_tell_the_size),
         cmocka_unit_test(recurrent_layers_take_the_files_order),
         cmocka_unit_test(published_tokenizers_survive),
         cmocka_unit_test(a_tokenizer_without_a_name_is_refused),

@@ -254,9 +254,40 @@ static void unused_tensors_are_said_once(void **state) {
     sl_log_set(keep_line, line);
     sl_model *model = must_load(FOLDER);
     sl_log_set(NULL, NULL);
-    assert_non_null(strstr(line, "1 of 30 tensors are not used; the first is mtp.fc.weight"));
+    assert_non_null(strstr(line, "1 of 30 tensors are not used: mtp.*"));
     assert_int_equal(model->description.tensors + 1, model->description.file_tensors);
     sl_model_free(model);
+}
+
+/* The fixture has 256 rows in its embedding. */
+static void the_tokenizer_fits_the_vocabulary(void **state) {
+    (void)state;
+    static const char format[] = "{%s\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                                 "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":%d},\"merges\":[]}}";
+    static const char added[] = "\"added_tokens\":[{\"id\":256,\"content\":\"<image>\",\"special\":true}],";
+    static const struct {
+        const char *added;
+        int last, code;
+    } rows[] = {{"", 255, 0}, {"", 256, SL_ERR_FORMAT}, {added, 1, 0}};
+    json_t *config = fixture_config("llama");
+    write_config(FOLDER, config);
+    json_decref(config);
+    write_weights(FOLDER, "llama", NULL, NULL, 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[1024];
+        sl_model *model;
+        sl_error error;
+        snprintf(text, sizeof text, format, rows[i].added, rows[i].last);
+        write_text_file(FOLDER, "tokenizer.json", text);
+        const int code = sl_model_load(FOLDER, &model, &error);
+        assert_int_equal(code, rows[i].code);
+        if (code) {
+            assert_non_null(
+                strstr(error.message, "256 tokens (vocab_size), but the tokenizer's 'b' is token 256"));
+        }
+        sl_model_free(model);
+    }
+    unlink(FOLDER "/tokenizer.json");
 }
 
 /* A header of odd length puts every tensor at an address that floats cannot be read from. */
@@ -582,6 +613,7 @@ int main(void) {
         cmocka_unit_test(tensors_must_fit_the_config),
         cmocka_unit_test(other_prefixes_are_found),
         cmocka_unit_test(unused_tensors_are_said_once),
+        cmocka_unit_test(the_tokenizer_fits_the_vocabulary),
         cmocka_unit_test(unaligned_tensors_are_copied),
         cmocka_unit_test(fused_experts_are_read_in_place),
         cmocka_unit_test(configs_survive_gguf),

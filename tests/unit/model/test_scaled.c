@@ -303,6 +303,8 @@ static void modelopts_own_file_is_not_believed(void **state) {
         {BY_MODELOPT "{\"quant_algo\":8}}", SL_ERR_UNSUPPORTED, "'quantization.quant_algo' is 8, only"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"group_size\":32}}", SL_ERR_UNSUPPORTED,
          "'quantization.group_size' is 32, only 16"},
+        {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"group_size\":0}}", SL_ERR_UNSUPPORTED,
+         "'quantization.group_size' is 0, only 16"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"has_zero_point\":true}}", SL_ERR_UNSUPPORTED,
          "'quantization.has_zero_point' is true"},
         {BY_MODELOPT "{\"quant_algo\":\"NVFP4\",\"pre_quant_scale\":true}}", SL_ERR_UNSUPPORTED,
@@ -660,7 +662,9 @@ static void gguf_scales_survive_quantize(void **state) {
     write_scaled_gguf(NULL, 8, scales);
     sl_model *from = must_load(TO);
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(sl_quantize_file(TO, FROM, written[i], NULL, &error), 0);
+        const sl_quantize_options pure = {
+            .mixture = sl_mixture_find(sl_qtype_get(written[i])->name), .pure = true, .replace = true};
+        assert_int_equal(sl_quantize_file(TO, FROM, &pure, NULL, NULL, &error), 0);
         sl_model *to = must_load(FROM);
         assert_int_equal(to->description.tensors, to->description.file_tensors);
         const char *const names[] = {"blk.1.attn_q.weight", "blk.1.ffn_up_exps.weight"};

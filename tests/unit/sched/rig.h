@@ -44,7 +44,8 @@ struct sl_executor {
     uint64_t *states;
     float logits[2][OUTPUTS][VOCABULARY];
     int32_t tokens[2][OUTPUTS];
-    int fail_in; /* steps until one fails; 0: never */
+    int fail_in;              /* steps until one fails; 0: never */
+    int32_t broken_at[SLOTS]; /* position of a row whose logits are not finite; 0: none */
     uint64_t max_rows, steps;
 };
 
@@ -155,7 +156,11 @@ static inline int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
         assert_int_equal(output->sampler.counter, sl_step_rows(layout, e->block)[output->row].position);
         e->tokens[stage][i] = adjusted(sampled[output->row], adjustments, output->adjustment_count);
         e->logits[stage][i][0] = (float)sampled[output->row];
-        e->last_tokens[output->slot] = e->tokens[stage][i];
+        const int32_t broken = e->broken_at[output->slot];
+        if (broken > 0 && sl_step_rows(layout, e->block)[output->row].position == broken) {
+            e->tokens[stage][i] = -1;
+        }
+        e->last_tokens[output->slot] = e->tokens[stage][i] < 0 ? 0 : e->tokens[stage][i];
     }
     return 0;
 }
@@ -393,6 +398,7 @@ typedef struct job {
     int32_t count;
     bool done;
     sl_finish finish;
+    sl_error error; /* that it ended with */
     int32_t logits_next, logits_seen;
     bool may_end;        /* at some tokens, as at the end of a text */
     int32_t ends_at;     /* `count` after a token that is the end of a text; 0: none is */
@@ -444,7 +450,7 @@ static inline void job_logits(sl_work *work, const float *logits, int32_t rows, 
 
 static inline void job_done(sl_work *work, sl_finish finish, const sl_error *error) {
     job *j = (job *)work;
-    (void)error;
+    j->error = error ? *error : (sl_error){0};
     assert_false(j->done);
     sl_adjust_destroy(work->adjust);
     work->adjust = NULL;

@@ -388,6 +388,59 @@ static void ended_sequences_are_freed_behind_their_last_row(void **state) {
     }
 }
 
+/* A row that nothing can be sampled from ends its work with an error that says where, also when a step behind
+ * it is under way already; others get all their tokens. */
+static void rows_that_are_not_finite_end_their_work(void **state) {
+    (void)state;
+    static const sl_logits_wanted wanted[] = {SL_LOGITS_NONE, SL_LOGITS_LAST, SL_LOGITS_ALL};
+    static const int32_t places[] = {7, 19, 20, 27, 38}; /* of a prompt of 20 and 20 generated */
+    for (int k = 0; k < 2 * 3 * 5; k++) {
+        const shape one = {64, 100, 30, 24, true, 1 + k % 2};
+        const sl_logits_wanted logits = wanted[k / 2 % 3];
+        const int32_t place = places[k / 6];
+        rig *r = rig_create(&one);
+        job jobs[3], again;
+        int32_t text[20];
+        for (int i = 0; i < 3; i++) {
+            open_job(r, &jobs[i]);
+            write_text(text, 20, i);
+            assert_int_equal(job_submit(r, &jobs[i], text, 20, 20, i == 1 ? logits : SL_LOGITS_NONE), 0);
+        }
+        r->executor->broken_at[1] = place; /* slots are given in order */
+        while (!jobs[0].done || !jobs[1].done || !jobs[2].done) {
+            assert_true(rig_step(r));
+            books_balance(r, jobs, 3);
+        }
+        assert_int_equal(jobs[0].finish, SL_FINISH_LENGTH);
+        assert_int_equal(jobs[2].finish, SL_FINISH_LENGTH);
+        assert_int_equal(jobs[0].count, 40);
+        assert_int_equal(jobs[2].count, 40);
+        if (place >= 19 || logits == SL_LOGITS_ALL) {
+            char said[64];
+            snprintf(said, sizeof said, "position %d: logits are not finite", place);
+            assert_int_equal(jobs[1].finish, SL_FINISH_ERROR);
+            assert_int_equal(jobs[1].error.code, SL_ERR_INTERNAL);
+            assert_string_equal(jobs[1].error.message, said);
+            assert_int_equal(jobs[1].count, place < 20 ? 20 : place + 1);
+        } else { /* nothing was asked of that row */
+            assert_int_equal(jobs[1].finish, SL_FINISH_LENGTH);
+        }
+        rig_settle(r, jobs[1].work.sequence);
+        job_check(&jobs[1]);
+        memset(r->executor->broken_at, 0, sizeof r->executor->broken_at);
+        open_job(r, &again);
+        write_text(text, 20, 1);
+        submit_tokens(r, &again, text, 20, 20);
+        run_all(r);
+        assert_int_equal(again.finish, SL_FINISH_LENGTH);
+        for (int i = 0; i < 3; i++) {
+            close_job(r, &jobs[i]);
+        }
+        close_job(r, &again);
+        rig_destroy(r);
+    }
+}
+
 /* ---- turns
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -668,6 +721,7 @@ int main(void) {
         cmocka_unit_test(blocked_works_keep_nobody_out),
         cmocka_unit_test(release_does_not_wait),
         cmocka_unit_test(ended_sequences_are_freed_behind_their_last_row),
+        cmocka_unit_test(rows_that_are_not_finite_end_their_work),
         cmocka_unit_test(higher_priorities_run_first),
         cmocka_unit_test(lower_priorities_give_up_memory),
         cmocka_unit_test(groups_take_turns),

@@ -1,0 +1,79 @@
+#include "sched/budget.h"
+
+/* Longer than any step: sums of such times stay finite. */
+static const double MOST_SECONDS = 1e6;
+
+/* A bucket's first step with prompts does not count: code and memory may be new to the device. What was
+ * measured of other buckets fades, so that one which was slow once is tried again. */
+static void measure_bucket(sl_budget *budget, int32_t bucket, double seconds) {
+    for (int32_t b = 0; b < budget->bucket_count; b++) {
+        budget->buckets[b].seconds *= b == bucket ? 1 : 0.995;
+    }
+    sl_budget_bucket *t = &budget->buckets[bucket];
+    t->seconds += t->steps == 0 ? 0 : t->steps == 1 ? seconds : (seconds - t->seconds) * 0.25;
+    t->steps += t->steps < 2;
+}
+
+void sl_budget_measured(sl_budget *budget, int32_t bucket, int32_t prompt_rows, double seconds) {
+    if (!(seconds >= 0 && seconds <= MOST_SECONDS)) {
+        return;
+    }
+    if (prompt_rows == 0) {
+        budget->plain_seconds += (seconds - budget->plain_seconds) * (budget->plain_known ? 0.125 : 1);
+        budget->plain_known = true;
+        return;
+    }
+    measure_bucket(budget, bucket, seconds);
+    budget->prompt_rows = budget->prompt_rows * 0.875 + prompt_rows;
+    budget->prompt_seconds = budget->prompt_seconds * 0.875 + seconds;
+    budget->prompt_steps = budget->prompt_steps * 0.875 + 1;
+}
+
+/* Whole halves of pages: recurrent models end steps at pages' ends. */
+static int32_t whole_rows(double rows, int32_t most) {
+    if (rows >= most) {
+        return most;
+    }
+    const int32_t whole = (int32_t)rows / SL_LEAST_PROMPT_ROWS * SL_LEAST_PROMPT_ROWS;
+    const int32_t least = most < SL_LEAST_PROMPT_ROWS ? most : SL_LEAST_PROMPT_ROWS;
+    return whole > least ? whole : least;
+}
+
+/* Launches of a bucket take about the same time whatever rows are in them, and the next bucket may have other
+ * kernels: the largest that lasts no longer than `seconds`, by what its steps with prompts took. One that had
+ * none yet is taken to cost a quarter of what it has more rows than the one before it. */
+static double bucket_rows(const sl_budget *budget, double seconds, int32_t rows, int32_t outputs) {
+    double room = 0, before = budget->plain_seconds, rows_before = rows;
+    for (int32_t b = 0; b < budget->bucket_count; b++) {
+        const sl_budget_bucket *bucket = &budget->buckets[b];
+        if (bucket->rows <= rows || bucket->outputs <= outputs) {
+            continue;
+        }
+        const double expected =
+            bucket->seconds > 0 ? bucket->seconds : before * (0.75 + 0.25 * bucket->rows / rows_before);
+        if (expected > seconds) {
+            break;
+        }
+        room = bucket->rows - rows;
+        before = expected;
+        rows_before = bucket->rows;
+    }
+    return room;
+}
+
+int32_t sl_budget_rows(const sl_budget *budget, double seconds, int32_t rows, int32_t outputs, int32_t most) {
+    if (seconds == 0 || budget->prompt_rows == 0) {
+        return most;
+    }
+    if (!budget->plain_known) {
+        return 0;
+    }
+    const double longer = seconds < 0 ? budget->plain_seconds : seconds;
+    if (budget->by_bucket) {
+        return whole_rows(bucket_rows(budget, budget->plain_seconds + longer, rows, outputs), most);
+    }
+    /* What a step takes without them is not theirs. */
+    const double theirs = budget->prompt_seconds - budget->prompt_steps * budget->plain_seconds;
+    const double least_seconds = 0.01 * budget->prompt_seconds + 1e-9;
+    return whole_rows(longer * budget->prompt_rows / (theirs > least_seconds ? theirs : least_seconds), most);
+}

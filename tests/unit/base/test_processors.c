@@ -1,0 +1,192 @@
+/* How many processors there are for this process, and what threads cost that have none. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/cpu.h"
+#include "base/pool.h"
+
+#include <ftw.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* Many short parts of work with barriers between: the sum of it is the same for any number of threads. */
+typedef struct short_parts {
+    sl_pool *pool;
+    _Atomic unsigned long done;
+} short_parts;
+
+enum { PARTS = 50, PIECES = 64 };
+
+static void run_short_parts(void *context, int thread, int threads) {
+    short_parts *work = context;
+    for (int part = 0; part < PARTS; part++) {
+        unsigned long sum = 0;
+        for (int piece = PIECES * thread / threads; piece < PIECES * (thread + 1) / threads; piece++) {
+            for (volatile int i = 0; i < 200; i++) {
+            }
+            sum++;
+        }
+        atomic_fetch_add(&work->done, sum);
+        sl_pool_barrier(work->pool);
+    }
+}
+
+typedef struct times {
+    double wall, processor;
+} times;
+
+static times times_now(void) {
+    struct timespec wall, processor;
+    clock_gettime(CLOCK_MONOTONIC, &wall);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &processor);
+    return (times){(double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec,
+                   (double)processor.tv_sec + 1e-9 * (double)processor.tv_nsec};
+}
+
+static times time_short_parts(int threads) {
+    enum { RUNS = 500 };
+    short_parts work = {0};
+    sl_error error;
+    assert_int_equal(sl_pool_create(threads, &work.pool, &error), 0);
+    const times begin = times_now();
+    for (int run = 0; run < RUNS; run++) {
+        sl_pool_run(work.pool, run_short_parts, &work);
+    }
+    const times end = times_now();
+    sl_pool_destroy(work.pool);
+    assert_int_equal(work.done, (unsigned long)RUNS * PARTS * PIECES);
+    return (times){end.wall - begin.wall, end.processor - begin.processor};
+}
+
+/* Threads that cannot all run at once must not take the processors from each other by waiting: the work of
+ * one takes many times as long then. */
+static void more_threads_than_processors_cost_little(void **state) {
+    (void)state;
+    const times alone = time_short_parts(1);
+    const int counts[] = {sl_cpu_count() + 1, 32 * sl_cpu_count()};
+    for (int i = 0; i < 2; i++) {
+        const times many = time_short_parts(counts[i]);
+        print_message("%d threads: %.3f s, %.3f s of processors; alone %.3f and %.3f\n", counts[i], many.wall,
+                      many.processor, alone.wall, alone.processor);
+        assert_true(many.processor < 3 * alone.processor + 0.2);
+        assert_true(many.wall < 5 * alone.wall + 0.5);
+    }
+}
+
+/* A folder that has the system's files at the paths given, each followed by what it says. */
+static void write_files(const char *root, const char *const *files) {
+    for (; files[0]; files += 2) {
+        char path[512];
+        snprintf(path, sizeof path, "%s%s", root, files[0]);
+        for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+            *slash = '\0';
+            mkdir(path, 0700);
+            *slash = '/';
+        }
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(files[1], file);
+        fclose(file);
+    }
+}
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    (void)status, (void)kind, (void)place;
+    return remove(path);
+}
+
+static int quota_of(const char *const *files) {
+    char root[] = "/tmp/sluice-quota-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    write_files(root, files);
+    const int quota = sl_cpu_quota(root);
+    nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return quota;
+}
+
+#define CGROUP "/proc/self/cgroup"
+#define MOUNTS "/proc/self/mountinfo"
+#define MOUNT2 "31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+/* What the files say is taken from the kernel's documentation of both versions. */
+static void quotas_of_control_groups_are_read(void **state) {
+    (void)state;
+    const struct {
+        int processors;
+        const char *files[16];
+    } cases[] = {
+        {0, {NULL}},
+        {0, {CGROUP, "0::/\n", MOUNTS, MOUNT2}},
+        {0, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "max 100000\n"}},
+        {2, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "200000 100000\n"}},
+        {2, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "150000 100000\n"}},
+        {1, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "1000 100000\n"}},
+        /* The group above has less. */
+        {3,
+         {CGROUP, "0::/a/b\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/b/cpu.max", "800000 100000\n",
+          "/sys/fs/cgroup/a/cpu.max", "300000 100000\n"}},
+        /* A container that has its own group as the top. */
+        {4, {CGROUP, "0::/\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/cpu.max", "400000 100000\n"}},
+        /* Another's group is not ours. */
+        {0, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/b/cpu.max", "100000 100000\n"}},
+        {3,
+         {CGROUP, "4:cpu,cpuacct:/c\n1:cpuset:/d\n", MOUNTS,
+          "40 31 0:35 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+          "/sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us", "250000\n",
+          "/sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us", "100000\n"}},
+        {0,
+         {CGROUP, "4:cpu,cpuacct:/c\n", MOUNTS,
+          "40 31 0:35 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+          "/sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us", "-1\n",
+          "/sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us", "100000\n"}},
+        /* A container's group, mounted as the top and named as outside. */
+        {2,
+         {CGROUP, "4:cpu:/docker/1f\n0::/docker/1f\n", MOUNTS,
+          "40 31 0:35 /docker/1f /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n",
+          "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n", "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
+          "25000\n"}},
+        {0, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "many 100000\n"}},
+        {0, {CGROUP, "0::/a\n", MOUNTS, MOUNT2, "/sys/fs/cgroup/a/cpu.max", "100000 0\n"}},
+        {0, {CGROUP, "::\n:", MOUNTS, " - \n - cgroup2\n1 2 - cgroup2 a b\n"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int quota = quota_of(cases[i].files);
+        if (quota != cases[i].processors) {
+            fail_msg("case %zu: %d processors, not %d", i, quota, cases[i].processors);
+        }
+    }
+}
+
+static void processors_are_those_of_the_affinity_mask(void **state) {
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &before)) {
+        first++;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_in_range(sl_cpu_count(), 1, CPU_COUNT(&before));
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(sl_cpu_count(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(more_threads_than_processors_cost_little),
+        cmocka_unit_test(quotas_of_control_groups_are_read),
+        cmocka_unit_test(processors_are_those_of_the_affinity_mask),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
