@@ -106,7 +106,7 @@ static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs) {
 /* Twice as many; from FINE_ROWS on a quarter of the power of two at or below `rows` more, because kernels for
  * many rows may work on all rows of a bucket. */
 static int32_t next_rows(int32_t rows) {
-    enum { FINE_ROWS = 512 };
+    enum { FINE_ROWS = 128 };
     int32_t power = FINE_ROWS;
     if (rows < FINE_ROWS) {
         return rows * 2;
@@ -119,7 +119,7 @@ static int32_t next_rows(int32_t rows) {
 
 static int make_buckets(sl_plan *plan, sl_error *error) {
     const sl_plan_options *options = &plan->options;
-    enum { MOST_BUCKETS = 2 * 64 }; /* 10 to 512 rows, then four for each doubling up to MOST_ROWS */
+    enum { MOST_BUCKETS = 2 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS */
     plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
     if (!plan->deployment.buckets) {
         return out_of_memory(error);

@@ -7,7 +7,7 @@ static const double MOST_SECONDS = 1e6;
  * measured of other buckets fades, so that one which was slow once is tried again. */
 static void measure_bucket(sl_budget *budget, int32_t bucket, double seconds) {
     for (int32_t b = 0; b < budget->bucket_count; b++) {
-        budget->buckets[b].seconds *= b == bucket ? 1 : 0.995;
+        budget->buckets[b].seconds *= b == bucket ? 1 : 0.999;
     }
     sl_budget_bucket *t = &budget->buckets[bucket];
     t->seconds += t->steps == 0 ? 0 : t->steps == 1 ? seconds : (seconds - t->seconds) * 0.25;

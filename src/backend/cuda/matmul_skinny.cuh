@@ -1,4 +1,4 @@
-/* Matrix products for 5 to 128 rows with Hopper's warpgroup instructions, as fast as the weights can be read:
+/* Matrix products for 5 to 256 rows with Hopper's warpgroup instructions, as fast as the weights can be read:
  * y = x W^T (+ bias) (+ residual), with or without experts.
  *
  * Class "bf16/skinny": like "bf16/wgmma" (matmul_ring.cuh) x is BF16, and weights are decoded to BF16 in
@@ -43,6 +43,7 @@ enum {
     SKINNY_STEP = 64,     /* columns that are decoded at once; a stage of x is two steps */
     SKINNY_RANGE = 256,   /* columns: ranges are multiples */
     SKINNY_GROUP = 128,   /* threads */
+    SKINNY_ROWS = 128,    /* of x in a launch, at most */
     SKINNY_BOX = 32,      /* rows of weights that are copied at once */
     SKINNY_X_COPIERS = 3, /* warps, for experts */
     SKINNY_CHUNKS = 12,   /* most in the ring of weights */
@@ -90,6 +91,7 @@ typedef struct skinny_args {
     sl_cuda_operand x, residual, y;
     const int32_t *offsets, *list; /* the schedule, or NULL */
     int32_t x_share;               /* rows of y that read one row of x */
+    int32_t first_row;             /* without experts: rows of y before those of the operands */
     sl_cuda_operand gated;         /* BF16, or absent: segment 0 are gates, 1 as many values, and what is
                                       stored is f(gate) * value */
     int32_t function;              /* sl_activation */
@@ -136,7 +138,7 @@ typedef struct skinny_work {
     const skinny_args &args;
     const skinny_schedule &schedule;
     skinny_schedule *plan; /* the same, to write */
-    int32_t rows;          /* without experts */
+    int32_t rows;          /* of the step, without experts */
     int32_t blocks;        /* of parts */
     int32_t first_tile, tiles, tile_step;
     int32_t first_chunk, end_chunk; /* the range */
@@ -176,7 +178,7 @@ static __device__ __forceinline__ skinny_part skinny_part_of(const skinny_args &
 template <int ROWS>
 static __device__ __forceinline__ skinny_tile skinny_find(const skinny_work &work, int32_t index) {
     const skinny_args &args = work.args;
-    skinny_tile tile = {0, 0, work.rows, index * args.parts};
+    skinny_tile tile = {0, 0, min(work.rows - args.first_row, ROWS), index * args.parts};
     if (args.list) {
         const int32_t high = index / work.blocks;
         tile.part = (index - high * work.blocks) * args.parts;

@@ -48,11 +48,12 @@ const char *sl_cuda_skinny_declines(const sl_kernel *kernel, const sl_kernel_que
     }
     /* Of an expert's rows it is the step that counts. */
     const sl_rows kind = query->values[op->out[0].value].rows;
-    const int32_t rows = query->rows[kind == SL_ROWS_EXPERT ? SL_ROWS_STEP : kind];
-    if (rows > row->most_rows) {
+    const bool experts = kind == SL_ROWS_EXPERT;
+    const int32_t rows = query->rows[experts ? SL_ROWS_STEP : kind];
+    if (rows > (experts ? (int32_t)SKINNY_ROWS : row->most_rows)) {
         return "is for fewer rows";
     }
-    const bool is_many = kind == SL_ROWS_EXPERT && row->least_rows > 0;
+    const bool is_many = experts && row->least_rows > 0;
     const int32_t least = is_many ? (int32_t)SKINNY_EXPERT_ROWS : row->least_rows;
     return rows < least ? "is for more rows" : NULL;
 }

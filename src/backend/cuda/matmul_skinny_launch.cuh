@@ -119,7 +119,7 @@ template <int TYPE> static cudaError_t skinny_prepare_type() {
 
 /* Maps of x, rows of 64 columns swizzled, and of the weights, 32 rows of a chunk as they lie in memory. */
 template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_op *op, skinny_args *args) {
-    const uint64_t rows = (uint64_t)op->rows[args->x.rows];
+    const uint64_t rows = (uint64_t)(op->rows[args->x.rows] - args->first_row);
     const sl_cuda_tensor x = {args->x.data + 2 * (uint64_t)args->x.column,
                               2,
                               {(uint64_t)args->weights[0].columns, rows, 1},
@@ -198,6 +198,15 @@ static void skinny_make_args(const sl_cuda_context *context, const sl_cuda_op *o
     }
 }
 
+/* The operands from a later row on. */
+static inline void skinny_skip_rows(skinny_args *args, int32_t rows) {
+    args->first_row += rows;
+    for (sl_cuda_operand *operand : {&args->x, &args->residual, &args->y, &args->gated}) {
+        operand->data += operand->data ? (uint64_t)rows * operand->row_bytes : 0;
+    }
+}
+
+/* More rows than a tile has go through one launch after the other. */
 template <int TYPE>
 static cudaError_t skinny_launch(const sl_cuda_context *context, const sl_cuda_op *op, skinny_args *args,
                                  cudaStream_t stream) {
@@ -211,12 +220,18 @@ static cudaError_t skinny_launch(const sl_cuda_context *context, const sl_cuda_o
                : loads <= 32 ? skinny_launch_rows<TYPE, 32>(context, op, args, rows / 32 + chosen, stream)
                              : skinny_launch_rows<TYPE, 64>(context, op, args, rows / 64 + chosen, stream);
     }
-    return rows <= 8    ? skinny_launch_rows<TYPE, 8>(context, op, args, 1, stream)
-           : rows <= 16 ? skinny_launch_rows<TYPE, 16>(context, op, args, 1, stream)
-           : rows <= 32 ? skinny_launch_rows<TYPE, 32>(context, op, args, 1, stream)
-           : rows <= 64 ? skinny_launch_rows<TYPE, 64>(context, op, args, 1, stream)
-           : rows <= 96 ? skinny_launch_rows<TYPE, 96>(context, op, args, 1, stream)
-                        : skinny_launch_rows<TYPE, 128>(context, op, args, 1, stream);
+    cudaError_t code = cudaSuccess;
+    while (!code && args->first_row < rows) {
+        const int32_t left = rows - args->first_row;
+        code = left <= 8    ? skinny_launch_rows<TYPE, 8>(context, op, args, 1, stream)
+               : left <= 16 ? skinny_launch_rows<TYPE, 16>(context, op, args, 1, stream)
+               : left <= 32 ? skinny_launch_rows<TYPE, 32>(context, op, args, 1, stream)
+               : left <= 64 ? skinny_launch_rows<TYPE, 64>(context, op, args, 1, stream)
+               : left <= 96 ? skinny_launch_rows<TYPE, 96>(context, op, args, 1, stream)
+                            : skinny_launch_rows<TYPE, SKINNY_ROWS>(context, op, args, 1, stream);
+        skinny_skip_rows(args, SKINNY_ROWS);
+    }
+    return code;
 }
 
 template <int TYPE>

@@ -81,10 +81,11 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
     }
-/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to 128; below, the int8 rows of MATVEC are faster.
+/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to `rows` (experts: 128; twice that is two launches,
+ * which pays where CUBLAS has to decode); below, the int8 rows of MATVEC are faster.
  * Scales are rounded to BF16 besides, and what comes of it once more: up to 1.5 times what MATMUL's weights
  * err where there are none but scales, 2.2 times with minima. */
-#define SKINNY(ID, type_name, least, most)                                                                   \
+#define SKINNY(ID, type_name, least, rows, most)                                                             \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-skinny",                                              \
                    .op = SL_OP_LINEAR,                                                                       \
@@ -94,7 +95,7 @@
                    .batched = true,                                                                          \
                    .declines = sl_cuda_skinny_declines,                                                      \
                    .workspace = sl_cuda_skinny_workspace},                                                   \
-        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = 128,                                 \
+        .weight_type = SL_QTYPE_##ID, .least_rows = least, .most_rows = rows,                                \
         .run = sl_cuda_linear_skinny_##type_name                                                             \
     }
 /* From `least` rows on: 0, SL_CUDA_CUBLAS_ROWS. */
@@ -271,34 +272,17 @@ static const sl_cuda_kernel kernels[] = {
     UNITS(Q4_K, q4_k, units_batch, 2, 64, sl_cuda_units_batch_declines, sl_cuda_units_batch_workspace),
     UNITS(Q4_K, q4_k, units, 0, SL_CUDA_FEW_ROWS, sl_cuda_matvec_declines, NULL),
     UNITS(Q4_K, q4_k, planes, SL_CUDA_FEW_ROWS + 1, 0, sl_cuda_planes_declines, sl_cuda_planes_workspace),
-    KEPT(F16, f16),
-    KEPT(Q8_0, q8_0),
-    KEPT(Q4_0, q4_0),
-    KEPT(Q4_K, q4_k),
-    KEPT(Q5_K, q5_k),
-    KEPT(Q6_K, q6_k),
-    KEPT(Q4_1, q4_1),
-    KEPT(Q5_0, q5_0),
-    KEPT(Q5_1, q5_1),
-    KEPT(Q2_K, q2_k),
-    KEPT(Q3_K, q3_k),
-    KEPT(IQ4_NL, iq4_nl),
-    KEPT(IQ4_XS, iq4_xs),
-    KEPT(MXFP4, mxfp4),
-    KEPT(NVFP4, nvfp4),
-    KEPT(NVFP4_128, nvfp4_128),
-    KEPT(FP8_128, fp8_128),
-    SKINNY(F16, f16, 5, 1.5e-2f),
-    SKINNY(BF16, bf16, 5, 1e-4f),
-    SKINNY(Q8_0, q8_0, 9, 2.5e-2f),
-    SKINNY(Q4_0, q4_0, 5, 2.5e-2f),
-    SKINNY(Q4_K, q4_k, 9, 3.5e-2f),
-    SKINNY(Q5_K, q5_k, 5, 3.5e-2f),
-    SKINNY(Q6_K, q6_k, 5, 2.5e-2f),
-    SKINNY(MXFP4, mxfp4, 9, 2.5e-2f),
-    SKINNY(NVFP4, nvfp4, 9, 2.5e-2f),
-    SKINNY(NVFP4_128, nvfp4_128, 9, 2.5e-2f),
-    SKINNY(FP8_128, fp8_128, 9, 2.5e-2f),
+    SKINNY(F16, f16, 5, 128, 1.5e-2f),
+    SKINNY(BF16, bf16, 5, 128, 1e-4f),
+    SKINNY(Q8_0, q8_0, 9, 256, 2.5e-2f),
+    SKINNY(Q4_0, q4_0, 5, 256, 2.5e-2f),
+    SKINNY(Q4_K, q4_k, 9, 256, 3.5e-2f),
+    SKINNY(Q5_K, q5_k, 5, 256, 3.5e-2f),
+    SKINNY(Q6_K, q6_k, 5, 256, 2.5e-2f),
+    SKINNY(MXFP4, mxfp4, 9, 256, 2.5e-2f),
+    SKINNY(NVFP4, nvfp4, 9, 256, 2.5e-2f),
+    SKINNY(NVFP4_128, nvfp4_128, 9, 256, 2.5e-2f),
+    SKINNY(FP8_128, fp8_128, 9, 256, 2.5e-2f),
     MMQ(Q8_0, q8_0, batch, 9, 64, 64),
     MMQ(Q4_0, q4_0, batch, 9, 64, 64),
     MMQ(Q4_K, q4_k, batch, 9, 64, 64),
@@ -332,6 +316,24 @@ static const sl_cuda_kernel kernels[] = {
     CUBLAS(NVFP4, nvfp4, 1.5e-2f),
     CUBLAS(NVFP4_128, nvfp4_128, 1.5e-2f),
     CUBLAS_FROM(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
+    /* Behind those whose names theirs begin with. */
+    KEPT(F16, f16),
+    KEPT(Q8_0, q8_0),
+    KEPT(Q4_0, q4_0),
+    KEPT(Q4_K, q4_k),
+    KEPT(Q5_K, q5_k),
+    KEPT(Q6_K, q6_k),
+    KEPT(Q4_1, q4_1),
+    KEPT(Q5_0, q5_0),
+    KEPT(Q5_1, q5_1),
+    KEPT(Q2_K, q2_k),
+    KEPT(Q3_K, q3_k),
+    KEPT(IQ4_NL, iq4_nl),
+    KEPT(IQ4_XS, iq4_xs),
+    KEPT(MXFP4, mxfp4),
+    KEPT(NVFP4, nvfp4),
+    KEPT(NVFP4_128, nvfp4_128),
+    KEPT(FP8_128, fp8_128),
     MATMUL(F16, f16, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
     MATMUL(BF16, bf16, wgmma, sl_cuda_wgmma_declines, 1e-4f),
     MATMUL(Q8_0, q8_0, wgmma, sl_cuda_wgmma_declines, 1.5e-2f),
