@@ -6,7 +6,7 @@ $sluice serve --port 0 --chat-template given.jinja --template-option tone=plain 
 server=$!
 trap 'kill $server 2> /dev/null' EXIT
 tries=0
-until address=$(grep -o '127.0.0.1:[0-9]*' log) || [ $tries -gt 100 ]; do
+until { address=$(grep -o -m 1 '127.0.0.1:[0-9]*' log 2> /dev/null) && curl -sf "http://$address/health" > /dev/null; } || [ $tries -gt 300 ]; do
     sleep 0.1
     tries=$((tries + 1))
 done
