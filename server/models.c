@@ -111,6 +111,27 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
     }
 }
 
+/* What the models that are loaded leave of --memory-limit; at least a byte, as 0 is no limit. */
+static uint64_t memory_left(models *m) {
+    uint64_t left = m->engine.memory_limit;
+    pthread_mutex_lock(&m->mutex);
+    for (size_t i = 0; i < m->count && left > 0; i++) {
+        if (m->states[i].served.engine) {
+            sluice_counters counters = {.size = sizeof counters};
+            sluice_engine_get_counters(m->states[i].served.engine, &counters);
+            left = left > counters.memory + 1 ? left - counters.memory : 1;
+        }
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return left;
+}
+
+static int create_engine(models *m, served_model *loaded, sluice_engine_options *options,
+                         sluice_error *error) {
+    options->memory_limit = memory_left(m);
+    return sluice_engine_create(loaded->model, options, &loaded->engine, error);
+}
+
 /* Opens model and engine; without the lock, by the one caller that loads. */
 static int load(models *m, model_state *s, sluice_error *error) {
     served_model loaded = s->served;
@@ -121,8 +142,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         sluice_model_get_info(loaded.model, &loaded.info);
         size_for_serving(&loaded.info, &options);
     }
-    while (result == 0 &&
-           (result = sluice_engine_create(loaded.model, &options, &loaded.engine, error)) != 0) {
+    while (result == 0 && (result = create_engine(m, &loaded, &options, error)) != 0) {
         if (result != SLUICE_ERR_LIMIT && result != SLUICE_ERR_NOMEM) {
             break;
         }
@@ -135,6 +155,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         if (!victim) {
             break;
         }
+        result = 0; /* and once more, with what that one had */
     }
     if (result) {
         sluice_model_release(loaded.model);
