@@ -51,6 +51,7 @@ const names = execFileSync(program, ['serve', '--help'], { encoding: 'utf8' }).s
 describe('--config', () => {
   const keys = path.join(folder, 'keys');
   fs.writeFileSync(keys, 'from-a-file\n');
+  const template = path.join(path.dirname(fileURLToPath(import.meta.url)), '../../models/chat_template.jinja'); // the model's own
   const values = {
     model: ['mini'], alias: ['house'], 'strict-model': true, host: '127.0.0.1', port: 0, unix: path.join(folder, 'socket'),
     'api-key': ['one-key', 'two-key'], 'api-key-file': keys, cors: 'https://a.example', 'cors-origin': 'https://b.example',
@@ -58,7 +59,8 @@ describe('--config', () => {
     'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
     chunk: 64, sequences: 3, 'kv-type': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'no-prefix-reuse': false,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-graphs': true, kernel: 'linear/',
-    deterministic: true,
+    deterministic: true, 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
+    'chat-template-kwargs': '{"tone": "kind"}',
   };
   const apart = ['config', 'help', 'tls-cert', 'tls-key']; // TLS: as in the tests of HTTP
   test('every option by its long name', async () => {
