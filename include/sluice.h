@@ -306,6 +306,8 @@ typedef struct sluice_counters {
         cache_tokens_used;      /* now: room of the cache / of it held by sequences or kept for reuse */
     uint64_t cache_tokens_kept; /* now: of those used, what would be given up for others */
     uint64_t stored_pages, loaded_pages; /* cache_folder: written / read since start */
+    uint64_t memory; /* bytes that the engine was planned to take of memory_limit; weights that are read in
+                        the file are not in it */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,

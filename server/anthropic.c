@@ -89,7 +89,8 @@ static int check_stops(const json_t *stops, http_error *error) {
 }
 
 /* On failure too, f->functions is the caller's. */
-static int read_fields(const json_t *body, anthropic_fields *f, http_error *error) {
+static int read_fields(const json_t *body, void *fields, http_error *error) {
+    anthropic_fields *f = fields;
     if (READ(body, "", FIELDS, f, error) || READ(f->thinking, "thinking.", THINKING_FIELDS, f, error) ||
         READ(f->output_config, "output_config.", OUTPUT_FIELDS, f, error)) {
         return -1;
@@ -208,19 +209,8 @@ char *anthropic_error_body(const http_error *error, const char *request_id) {
 
 /* NULL: the exchange has its answer. */
 static generation *open_request(server *s, exchange *x, anthropic_fields *f) {
-    http_error error;
-    json_t *body = NULL;
     exchange_add_header(x, "request-id", exchange_id(x)); /* where Anthropic's packages look for it */
-    if (openai_open(s, x, &body, &error) || read_fields(body, f, &error)) {
-        json_decref(body);
-        exchange_fail(x, &error);
-        return NULL;
-    }
-    generation *g = openai_create(s, x, body, &error);
-    if (!g) {
-        exchange_fail(x, &error);
-    }
-    return g;
+    return openai_request(s, x, read_fields, f);
 }
 
 static void create(exchange *x, void *context) {

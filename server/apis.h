@@ -1,4 +1,4 @@
-/* What the handlers and dialects of Responses, Messages and Ollama share. */
+/* What the handlers and dialects of Responses, Messages and Ollama share, and some of it with chat. */
 #ifndef SLUICE_SERVER_APIS_H
 #define SLUICE_SERVER_APIS_H
 

@@ -372,6 +372,14 @@ bool http_connection_unsent(const connection *connection) {
     return ioctl(connection->fd, SIOCOUTQ, &queued) == 0 && queued > 0;
 }
 
+/* The client has closed its end, and all that it sent is read. libmicrohttpd does not see an end that came
+ * before its first read. */
+static bool nothing_comes(const connection *connection) {
+    int unread = 0;
+    return connection->left && !connection->tls && ioctl(connection->fd, FIONREAD, &unread) == 0 &&
+           unread == 0;
+}
+
 static bool too_late(connection *connection) {
     const http_server *server = connection->server;
     const double passed = server->now - connection->since;
@@ -381,9 +389,9 @@ static bool too_late(connection *connection) {
     case IDLE:
         return connection->flushing ? stalled(connection) : passed > server->options.idle_seconds;
     case HEADERS:
-        return passed > server->options.header_seconds;
+        return nothing_comes(connection) || passed > server->options.header_seconds;
     case BODY:
-        return passed > server->options.stall_seconds;
+        return nothing_comes(connection) || passed > server->options.stall_seconds;
     case HANDLED:
         return false;
     case SENDING:

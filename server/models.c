@@ -18,6 +18,7 @@ typedef struct model_state {
 } model_state;
 
 struct models {
+    pthread_mutex_t loads; /* one at a time, so that each knows what the others take; before `mutex` */
     pthread_mutex_t mutex;
     pthread_cond_t loaded;
     model_state *states; /* [count] */
@@ -49,6 +50,7 @@ int models_create(const models_options *o, models **out, http_error *error) {
     m->strict = o->strict;
     m->engine = *o->engine;
     m->model = o->model;
+    pthread_mutex_init(&m->loads, NULL);
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->loaded, NULL);
     for (size_t i = 0; i < o->count; i++) {
@@ -80,16 +82,18 @@ void models_destroy(models *m) {
     }
     pthread_cond_destroy(&m->loaded);
     pthread_mutex_destroy(&m->mutex);
+    pthread_mutex_destroy(&m->loads);
     free(m->states);
     free(m);
 }
 
-/* The loaded model without callers that was used longest ago. */
+/* The loaded model without callers that was used longest ago. While it is `loading`, its first caller is to
+ * come. */
 static model_state *least_used(models *m, const model_state *except) {
     model_state *best = NULL;
     for (size_t i = 0; i < m->count; i++) {
         model_state *s = &m->states[i];
-        if (s != except && s->served.engine && s->references == 0 &&
+        if (s != except && s->served.engine && s->references == 0 && !s->loading &&
             (!best || s->last_used < best->last_used)) {
             best = s;
         }
@@ -111,7 +115,28 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
     }
 }
 
-/* Opens model and engine; without the lock, by the one caller that loads. */
+/* What the models that are loaded leave of --memory-limit; at least a byte, as 0 is no limit. */
+static uint64_t memory_left(models *m) {
+    uint64_t left = m->engine.memory_limit;
+    pthread_mutex_lock(&m->mutex);
+    for (size_t i = 0; i < m->count && left > 0; i++) {
+        if (m->states[i].served.engine) {
+            sluice_counters counters = {.size = sizeof counters};
+            sluice_engine_get_counters(m->states[i].served.engine, &counters);
+            left = left > counters.memory + 1 ? left - counters.memory : 1;
+        }
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return left;
+}
+
+static int create_engine(models *m, served_model *loaded, sluice_engine_options *options,
+                         sluice_error *error) {
+    options->memory_limit = memory_left(m);
+    return sluice_engine_create(loaded->model, options, &loaded->engine, error);
+}
+
+/* Opens model and engine; with `loads` and without the other lock. */
 static int load(models *m, model_state *s, sluice_error *error) {
     served_model loaded = s->served;
     int result = sluice_model_open_with(loaded.path, m->model, &loaded.model, error);
@@ -121,8 +146,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         sluice_model_get_info(loaded.model, &loaded.info);
         size_for_serving(&loaded.info, &options);
     }
-    while (result == 0 &&
-           (result = sluice_engine_create(loaded.model, &options, &loaded.engine, error)) != 0) {
+    while (result == 0 && (result = create_engine(m, &loaded, &options, error)) != 0) {
         if (result != SLUICE_ERR_LIMIT && result != SLUICE_ERR_NOMEM) {
             break;
         }
@@ -135,6 +159,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         if (!victim) {
             break;
         }
+        result = 0; /* and once more, with what that one had */
     }
     if (result) {
         sluice_model_release(loaded.model);
@@ -198,7 +223,9 @@ served_model *models_acquire(models *m, const char *name, http_error *error) {
     if (!s->served.engine) {
         s->loading = true;
         pthread_mutex_unlock(&m->mutex);
+        pthread_mutex_lock(&m->loads);
         result = load(m, s, &inner);
+        pthread_mutex_unlock(&m->loads);
         pthread_mutex_lock(&m->mutex);
         s->loading = false;
         pthread_cond_broadcast(&m->loaded);

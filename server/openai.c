@@ -23,7 +23,8 @@ int openai_open(const server *s, exchange *x, json_t **body, http_error *error) 
     return server_admit(s, error) ? -1 : body_parse(bytes, length, body, error);
 }
 
-generation *openai_create(server *s, exchange *x, json_t *body, http_error *error) {
+/* A generation of the body's model, which takes it over; NULL: *error. */
+static generation *create(server *s, exchange *x, json_t *body, http_error *error) {
     static const field MODEL = {"model", FIELD_TEXT, 0, 0, 0, NULL};
     const char *name = NULL;
     served_model *m = NULL;
@@ -34,6 +35,21 @@ generation *openai_create(server *s, exchange *x, json_t *body, http_error *erro
     generation *g = generation_create(s, x, m, body);
     if (!g) {
         no_memory(error);
+    }
+    return g;
+}
+
+generation *openai_request(server *s, exchange *x, openai_reader *read, void *fields) {
+    http_error error;
+    json_t *body = NULL;
+    generation *g = NULL;
+    if (openai_open(s, x, &body, &error) || read(body, fields, &error)) {
+        json_decref(body);
+    } else {
+        g = create(s, x, body, &error);
+    }
+    if (!g) {
+        exchange_fail(x, &error);
     }
     return g;
 }
@@ -184,7 +200,8 @@ void openai_begin(generation *g, void *state) {
     (void)state;
 }
 
-void openai_stream_end(generation *g, openai_state *s) {
+/* Usage if asked for, and [DONE]. */
+static void end_stream(generation *g, openai_state *s) {
     static const char DONE[] = "data: [DONE]\n\n";
     if (generation_get_options(g)->include_usage) {
         text_clear(&s->event);
@@ -210,12 +227,17 @@ void openai_fail(generation *g, void *state, const http_error *error) {
 
 /* ---- whole answers ---- */
 
-void openai_answer_begin(openai_state *s) {
+void openai_end(generation *g, openai_state *s,
+                void (*write)(generation *g, openai_state *s, const choice *c)) {
+    if (generation_get_options(g)->stream) {
+        end_stream(g, s);
+        return;
+    }
     text_clear(&s->event);
     text_add(&s->event, s->head.data, s->head.length);
-}
-
-void openai_answer_end(generation *g, openai_state *s) {
+    for (size_t i = 0; i < generation_choice_count(g); i++) {
+        write(g, s, generation_choice(g, i));
+    }
     text_put(&s->event, "],\"usage\":");
     generation_write_usage(g, &s->event);
     write_timings(g, &s->event);

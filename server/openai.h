@@ -29,10 +29,12 @@ typedef struct openai_names {
     const char *chunk, *answer; /* `object` with and without a stream */
 } openai_names;
 
-/* A handler's first and second half: the body, admitted and parsed, and a generation of its model, which
- * takes it over. On failure *error, and nothing is left. */
+/* The body, admitted and parsed. On failure *error, and nothing is left. */
 int openai_open(const server *s, exchange *x, json_t **body, http_error *error);
-generation *openai_create(server *s, exchange *x, json_t *body, http_error *error);
+/* A handler's beginning: `read` reads the body's own fields (0, or -1 with *error), and there is a generation
+ * of the model that the body names. NULL: the exchange has its answer. */
+typedef int openai_reader(const json_t *body, void *fields, http_error *error);
+generation *openai_request(server *s, exchange *x, openai_reader *read, void *fields);
 /* Reads what both routes have in common into the generation's options. */
 int openai_read_fields(generation *g, http_error *error);
 /* After the fields were read. NULL: *error. */
@@ -50,10 +52,9 @@ void openai_chunk_send(generation *g, openai_state *s, bool timings);
 /* Parts of both dialects. */
 void openai_begin(generation *g, void *state);
 void openai_fail(generation *g, void *state, const http_error *error);
-void openai_stream_end(generation *g, openai_state *s); /* usage if asked for, and [DONE] */
-/* A whole answer: begin up to its choices, end behind them and reply. */
-void openai_answer_begin(openai_state *s);
-void openai_answer_end(generation *g, openai_state *s);
+/* A stream: usage if asked for, and [DONE]. Else the whole answer with what `write` writes of each choice. */
+void openai_end(generation *g, openai_state *s,
+                void (*write)(generation *g, openai_state *s, const choice *c));
 
 const char *openai_finish(const choice *c); /* as JSON */
 bool openai_all_done(const generation *g);  /* no choice is left to end */

@@ -1,4 +1,5 @@
 /* POST /v1/chat/completions. */
+#include "apis.h"
 #include "messages.h"
 #include "openai.h"
 #include "pump.h"
@@ -92,7 +93,8 @@ static int check_kwargs(const json_t *kwargs, http_error *error) {
     return 0;
 }
 
-static int read_fields(const json_t *body, chat_fields *f, http_error *error) {
+static int read_fields(const json_t *body, void *fields, http_error *error) {
+    chat_fields *f = fields;
     *f = (chat_fields){.include_reasoning = true};
     /* Where one of both is not said, it is what the other leaves. */
     const json_t *continues = json_object_get(body, "continue_final_message");
@@ -145,32 +147,6 @@ static int add_prompt(generation *g, const chat_fields *f, http_error *error) {
 
 /* ---- the answer ---- */
 
-static void write_token(text *out, const generation *g, int32_t token, float logprob) {
-    size_t length;
-    const char *bytes = openai_token_bytes(g, token, &length);
-    text_put(out, "{\"token\":");
-    text_string(out, bytes, length);
-    text_put(out, ",\"logprob\":");
-    openai_write_logprob(out, logprob);
-    text_put(out, ",\"bytes\":[");
-    for (size_t i = 0; i < length; i++) {
-        text_format(out, i ? ",%d" : "%d", (unsigned char)bytes[i]);
-    }
-    text_put(out, "]");
-}
-
-static void write_entry(text *out, const generation *g, const choice *c, const token_entry *entry) {
-    write_token(out, g, entry->token, entry->logprob);
-    text_put(out, ",\"top_logprobs\":[");
-    for (size_t i = 0; i < entry->top_count; i++) {
-        const sluice_logprob *top = &c->tops[entry->top_first + i];
-        text_put(out, i ? "," : "");
-        write_token(out, g, top->token, top->logprob);
-        text_put(out, "}");
-    }
-    text_put(out, "]}");
-}
-
 /* Tokens of the content among `count` entries. */
 static size_t shown_entries(const choice *c, size_t first, size_t count) {
     size_t shown = 0;
@@ -182,21 +158,14 @@ static size_t shown_entries(const choice *c, size_t first, size_t count) {
 
 /* Of the tokens of the content; thinking has none. */
 static void write_logprobs(text *out, generation *g, const choice *c, size_t first, size_t count) {
-    const char *comma = "";
     text_put(out, ",\"logprobs\":");
     if (!generation_get_options(g)->logprobs) {
         text_put(out, "null");
         return;
     }
-    text_put(out, "{\"content\":[");
-    for (size_t i = first; i < first + count; i++) {
-        if (!c->entries[i].reasoning) {
-            text_put(out, comma);
-            write_entry(out, g, c, &c->entries[i]);
-            comma = ",";
-        }
-    }
-    text_put(out, "],\"refusal\":null}");
+    text_put(out, "{\"content\":");
+    api_write_logprobs(out, g, c, first, count);
+    text_put(out, ",\"refusal\":null}");
 }
 
 static void begin_choice(generation *g, openai_state *s, const choice *c) {
@@ -274,16 +243,7 @@ static void write_choice(generation *g, openai_state *s, const choice *c) {
 }
 
 static void chat_end(generation *g, void *state) {
-    openai_state *s = state;
-    if (generation_get_options(g)->stream) {
-        openai_stream_end(g, s);
-        return;
-    }
-    openai_answer_begin(s);
-    for (size_t i = 0; i < generation_choice_count(g); i++) {
-        write_choice(g, s, generation_choice(g, i));
-    }
-    openai_answer_end(g, s);
+    openai_end(g, state, write_choice);
 }
 
 static void chat_progress(generation *g, void *state, size_t read, size_t total) {
@@ -330,15 +290,8 @@ static int start(generation *g, const chat_fields *f, http_error *error) {
 void openai_chat(exchange *x, void *context) {
     chat_fields f;
     http_error error;
-    json_t *body = NULL;
-    server *s = context;
-    if (openai_open(s, x, &body, &error) || read_fields(body, &f, &error)) {
-        json_decref(body);
-        exchange_fail(x, &error);
-        return;
-    }
-    generation *g = openai_create(s, x, body, &error);
-    if (!g || start(g, &f, &error)) {
+    generation *g = openai_request(context, x, read_fields, &f);
+    if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
 }

@@ -353,16 +353,7 @@ static void write_choice(generation *g, openai_state *s, const choice *c) {
 }
 
 static void completion_end(generation *g, void *state) {
-    openai_state *s = state;
-    if (generation_get_options(g)->stream) {
-        openai_stream_end(g, s);
-        return;
-    }
-    openai_answer_begin(s);
-    for (size_t i = 0; i < generation_choice_count(g); i++) {
-        write_choice(g, s, generation_choice(g, i));
-    }
-    openai_answer_end(g, s);
+    openai_end(g, state, write_choice);
 }
 
 static void completion_progress(generation *g, void *state, size_t read, size_t total) {
@@ -415,19 +406,15 @@ static int start(generation *g, const completion_fields *f, http_error *error) {
     return generation_start(g, &COMPLETION, s, "prompt", error);
 }
 
+static int read_fields(const json_t *body, void *fields, http_error *error) {
+    return body_fields(body, "", FIELDS, sizeof FIELDS / sizeof *FIELDS, fields, error);
+}
+
 void openai_completions(exchange *x, void *context) {
     completion_fields f = {.add_special = true, .logprobs = -1};
     http_error error;
-    json_t *body = NULL;
-    server *s = context;
-    if (openai_open(s, x, &body, &error) ||
-        body_fields(body, "", FIELDS, sizeof FIELDS / sizeof *FIELDS, &f, &error)) {
-        json_decref(body);
-        exchange_fail(x, &error);
-        return;
-    }
-    generation *g = openai_create(s, x, body, &error);
-    if (!g || start(g, &f, &error)) {
+    generation *g = openai_request(context, x, read_fields, &f);
+    if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
 }

@@ -89,8 +89,8 @@ static int read_include(responses_fields *f, http_error *error) {
     return 0;
 }
 
-/* Calls are not there yet; `counts`: none is asked for, and the functions are part of what is counted. */
-static int check_tools(const responses_fields *f, bool counts, http_error *error) {
+/* Calls are not there yet; where nothing is generated, functions are part of what is counted. */
+static int check_tools(const responses_fields *f, http_error *error) {
     const json_t *choice = f->tool_choice;
     const bool allowed = json_is_object(choice) && is(json_object_get(choice, "type"), "allowed_tools");
     const json_t *mode = allowed ? json_object_get(choice, "mode") : choice;
@@ -99,7 +99,7 @@ static int check_tools(const responses_fields *f, bool counts, http_error *error
         return body_refuse(error,
                            "tool_choice must be \"none\", \"auto\", \"required\" or an object with a type");
     }
-    if (counts || is(mode, "none")) {
+    if (f->counts || is(mode, "none")) {
         return 0;
     }
     if (json_array_size(f->functions) > 0) {
@@ -111,8 +111,10 @@ static int check_tools(const responses_fields *f, bool counts, http_error *error
 }
 
 /* On failure too, f->functions is the caller's. */
-static int read_fields(const json_t *body, bool counts, responses_fields *f, http_error *error) {
-    *f = (responses_fields){.parallel_tool_calls = true,
+static int read_fields(const json_t *body, void *fields, http_error *error) {
+    responses_fields *f = fields;
+    *f = (responses_fields){.counts = f->counts,
+                            .parallel_tool_calls = true,
                             .store = true,
                             .max_output_tokens = -1,
                             .max_tool_calls = -1,
@@ -126,7 +128,7 @@ static int read_fields(const json_t *body, bool counts, responses_fields *f, htt
         return -1;
     }
     return read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||
-                   check_tools(f, counts, error)
+                   check_tools(f, error)
                ? -1
                : 0;
 }
@@ -194,26 +196,10 @@ static int start(generation *g, const responses_fields *f, http_error *error) {
 
 /* ---- handlers ---- */
 
-/* NULL: the exchange has its answer. */
-static generation *open_request(server *s, exchange *x, bool counts, responses_fields *f) {
-    http_error error;
-    json_t *body = NULL;
-    if (openai_open(s, x, &body, &error) || read_fields(body, counts, f, &error)) {
-        json_decref(body);
-        exchange_fail(x, &error);
-        return NULL;
-    }
-    generation *g = openai_create(s, x, body, &error);
-    if (!g) {
-        exchange_fail(x, &error);
-    }
-    return g;
-}
-
 static void create(exchange *x, void *context) {
     responses_fields f = {0};
     http_error error;
-    generation *g = open_request(context, x, false, &f);
+    generation *g = openai_request(context, x, read_fields, &f);
     if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
@@ -221,10 +207,10 @@ static void create(exchange *x, void *context) {
 }
 
 static void count_input(exchange *x, void *context) {
-    responses_fields f = {0};
+    responses_fields f = {.counts = true};
     http_error error;
     size_t count;
-    generation *g = open_request(context, x, true, &f);
+    generation *g = openai_request(context, x, read_fields, &f);
     if (g && add_prompt(g, &f, &error)) {
         exchange_fail(x, &error);
     } else if (g) {

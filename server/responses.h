@@ -12,6 +12,7 @@ typedef struct responses_fields {
     const char *effort, *summary, *verbosity, *truncation;
     const char *user, *safety_identifier, *prompt_cache_key, *prompt_cache_retention, *service_tier;
     bool parallel_tool_calls, store;
+    bool counts;                               /* input_tokens: nothing is generated */
     int64_t max_output_tokens, max_tool_calls; /* -1: not given */
     int64_t top_logprobs;
     double temperature;

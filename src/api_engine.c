@@ -336,6 +336,9 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.cache_tokens_used = load.used_tokens;
     all.cache_tokens_kept = load.kept_tokens;
     all.step_seconds = engine->step_seconds;
+    for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
+        all.memory += engine->planned.plan->deployment.pool_bytes[pool];
+    }
     if (engine->keeper) {
         all.stored_pages = sl_keeper_counts(engine->keeper).stored_pages;
         all.loaded_pages = sl_keeper_counts(engine->keeper).loaded_pages;

@@ -8,6 +8,7 @@
 #include "http.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -413,8 +414,12 @@ static double now(void) {
  */
 static bool read_some(int fd, size_t *length, int milliseconds) {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
-    while (poll(&wait, 1, milliseconds) > 0 && *length < MOST_ANSWER) {
-        const ssize_t got = recv(fd, answer + *length, MOST_ANSWER - *length, 0);
+    int ready;
+    while ((ready = poll(&wait, 1, milliseconds)) != 0 && *length < MOST_ANSWER) {
+        const ssize_t got = ready < 0 ? ready : recv(fd, answer + *length, MOST_ANSWER - *length, 0);
+        if (got < 0 && errno == EINTR) {
+            continue; /* libFuzzer's timer */
+        }
         if (got <= 0) {
             return true;
         }
