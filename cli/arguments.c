@@ -34,13 +34,13 @@ static int place(const command *command, const char *option, const char *argumen
 }
 
 int optional_arguments(const command *command) {
-    return command->bit == IN_RUN ? 2 : command->needs_model ? 1 : 0;
+    return command->bit == IN_RUN ? 2 : command->needs_model || command->bit == IN_MAN ? 1 : 0;
 }
 
 int place_arguments(const command *command, settings *settings) {
     const char *const *a = settings->arguments;
     const int count = settings->argument_count;
-    if (optional_arguments(command) == 0 || count == 0) {
+    if (!command->needs_model || count == 0) {
         return DONE;
     }
     if (command->bit != IN_RUN) {

@@ -163,6 +163,8 @@ int synth_command(const settings *settings);
 int eval_command(const settings *settings);
 int serve_command(const settings *settings);
 int template_command(const settings *settings);
+int completion_command(const settings *settings);
+int man_command(const settings *settings);
 
 /* ---- prompt.c: messages and the chat format
  * ----------------------------------------------------------------- */

@@ -127,6 +127,16 @@ const command COMMANDS[] = {
      "  sluice eval -m mini\n"
      "  sluice eval -m model.gguf -f tasks.json --sequences 16 -o json\n",
      eval_command},
+    {"completion", IN_COMPLETION, "bash|zsh|fish", 1, false, "what a shell needs to complete command lines",
+     "Prints a script that completes commands, options and their values. `make install` puts it where the "
+     "shells look.",
+     "  . <(sluice completion bash)\n"
+     "  sluice completion fish > ~/.config/fish/completions/sluice.fish\n",
+     completion_command},
+    {"man", IN_MAN, "[COMMAND]", 0, false, "the manual page of a command",
+     "Prints a manual page for man(1), of sluice or of one command. `make install` puts them where man "
+     "looks.",
+     "  sluice man run | man -l -\n", man_command},
 };
 const int COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS;
 
@@ -135,7 +145,9 @@ static void print_help(void) {
            "Runs large language models: a prompt is read as one batch, and the same step "
            "generates.\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) {
-        printf("  %-12s %s\n", COMMANDS[i].name, COMMANDS[i].about);
+        if (!(COMMANDS[i].bit & (IN_COMPLETION | IN_MAN))) {
+            printf("  %-12s %s\n", COMMANDS[i].name, COMMANDS[i].about);
+        }
     }
     printf("\nsluice help COMMAND explains a command; sluice version prints the version.\n\nexamples:\n"
            "  sluice run \"What is sluice?\"\n"

@@ -276,17 +276,16 @@ static int wrong_value(const command *command, const option *o, const char *name
 /* ---- the command line ------------------------------------------------------------------------------------
  */
 
-/* "IN OUT TYPE", "[MODEL]", ...; NULL when a command takes none. */
-static const char *usage_arguments(const command *command) {
+const char *usage_arguments(const command *command) {
     return command->arguments ? command->arguments : command->needs_model ? "[MODEL]" : NULL;
 }
 
 static int check_arguments(const command *command, const settings *settings) {
-    const int count = settings->argument_count, most = command->argument_count + optional_arguments(command);
     /* A dry run writes nothing and needs no name for it. */
+    const int count = settings->argument_count;
     const int least = command->argument_count - (settings->dry_run ? 1 : 0);
     const char *usage = usage_arguments(command);
-    if (count < least || count > most) {
+    if (count < least || count > command->argument_count + optional_arguments(command)) {
         fail("%s wants %s%s: sluice %s %s (see sluice %s --help)", command->name,
              usage && least == 0 ? "at most " : "", usage ? usage : "no arguments but options", command->name,
              usage ? usage : "[options]", command->name);
@@ -328,7 +327,8 @@ static int answer_foreign(const command *command, const foreign_option *f, int c
     const char *text = arguments[*at];
     const int length = (int)strcspn(text, "=");
     fail("%s: %.*s: %s%s", command->name, length, text, f->needless ? "not needed: " : "", f->answer);
-    if (f->values && !text[length] && *at + 1 < count && is_choice(f->values, arguments[*at + 1])) {
+    const char *next = !text[length] && *at + 1 < count ? arguments[*at + 1] : NULL;
+    if (f->values && next && (strcmp(f->values, "*") == 0 || is_choice(f->values, next))) {
         (*at)++;
     }
     return f->needless ? DONE : WRONG_USAGE;
@@ -413,8 +413,11 @@ int parse_options(const command *command, int count, char **arguments, settings 
 /* ---- help ------------------------------------------------------------------------------------------------
  */
 
-/* Does the help say already what happens without the option? */
-static bool says_initial(const option *o) {
+bool is_of_engine(const option *o) {
+    return o->commands == IN_ENGINE || o->commands == IN_KEEPING;
+}
+
+bool says_initial(const option *o) {
     return (strcmp(o->initial, "0") == 0 && strstr(o->help, "0: ")) ||
            (strcmp(o->initial, "-1") == 0 && strstr(o->help, "-1: "));
 }
@@ -479,8 +482,7 @@ void print_command_help(const command *command) {
             printf("\nengine:\n");
         }
         for (int i = 0; i < OPTION_COUNT; i++) {
-            const bool of_engine = OPTIONS[i].commands == IN_ENGINE || OPTIONS[i].commands == IN_KEEPING;
-            if ((OPTIONS[i].commands & command->bit) && of_engine == (engine == 1)) {
+            if ((OPTIONS[i].commands & command->bit) && is_of_engine(&OPTIONS[i]) == (engine == 1)) {
                 print_option(&OPTIONS[i]);
             }
         }

@@ -47,11 +47,18 @@ enum { NAME_SIZE = 32 };
 /* The name at `index` of a list as in `names`; false past the end. */
 bool name_at(const char *names, int index, char name[NAME_SIZE]);
 
+/* "IN OUT TYPE", "[MODEL]", ...; NULL when a command takes no bare arguments. */
+const char *usage_arguments(const command *command);
+/* Does the help say already what happens without the option? */
+bool says_initial(const option *o);
+/* Options of the engine stand by themselves in helps. */
+bool is_of_engine(const option *o);
+
 /* An option that llama.cpp has and sluice does without. Not in the help: it is there to be answered. */
 typedef struct foreign_option {
     unsigned commands;
     const char *names;
-    const char *values; /* that may follow and mean nothing here, as "on|off"; NULL: none */
+    const char *values; /* that may follow and mean nothing here, as "on|off"; "*": any; NULL: none */
     bool needless;      /* the command runs without it, after a note; else it is an error */
     const char *answer; /* what to do instead */
 } foreign_option;

@@ -17,7 +17,7 @@ same '-f' "$($sluice run -f question --temp 0)" "$sum"
 same 'chat -p' "$($sluice chat -p 'What is 12+13?' --temp 0)" "$sum"
 same 'chat -f' "$($sluice chat mini -f question --temp 0 < /dev/null)" "$sum"
 same 'chat -f -' "$($sluice chat -f - --temp 0 < question)" "$sum"
-same 'the last line ends' "$($sluice run 'What is 12+13?' --temp 0 | tail -c 1)" ''
+same 'the last line ends' "$($sluice run 'What is 12+13?' --temp 0 | wc -l)" 1
 
 # The tokens are those of the template, which sluice template writes, and with --raw those of the text.
 count() { grep -o '"prompt_tokens": [0-9]*' | tr -dc 0-9; }
@@ -68,4 +68,4 @@ esac
 
 # A prompt file is a file: a FIFO would wait for ever.
 mkfifo pipe
-same 'a FIFO' "$(timeout 5 $sluice run -f pipe 2>&1)" 'sluice: pipe: a pipe; to read one, give it on standard input and `-` as the file'
+timeout 5 $sluice run -f pipe 2>&1 | grep -q '^sluice: pipe: a pipe; ' || wrong 'a FIFO'

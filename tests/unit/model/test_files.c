@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #define OUT SLUICE_BINARY_DIR "/test_files-out.gguf"
 #define SECOND SLUICE_BINARY_DIR "/test_files-second.gguf"
@@ -551,6 +552,38 @@ static void published_tokenizers_survive(void **state) {
     unlink(OUT);
 }
 
+/* The keys: gguf-py's Keys.Tokenizer.CHAT_TEMPLATE, CHAT_TEMPLATE_N and CHAT_TEMPLATES. */
+static void named_templates_survive(void **state) {
+    (void)state;
+#define NAMED SLUICE_BINARY_DIR "/named_templates"
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"]]},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+        "\"decoder\":{\"type\":\"ByteLevel\"}}";
+    sl_error error;
+    sl_view text;
+    mkdir(NAMED, 0777);
+    mkdir(NAMED "/additional_chat_templates", 0777);
+    write_file(NAMED "/tokenizer.json", json, sizeof json - 1);
+    write_file(NAMED "/chat_template.jinja", "usual", 5);
+    write_file(NAMED "/additional_chat_templates/rag.jinja", "with documents", 14);
+    write_tokenizer_file(NAMED "/tokenizer.json", NULL, 3);
+    sl_gguf *gguf = open_gguf(OUT);
+    must(sl_gguf_string(gguf, "tokenizer.chat_template", &text, &error), &error);
+    assert_true(sl_view_is(text, "usual"));
+    must(sl_gguf_string(gguf, "tokenizer.chat_template.rag", &text, &error), &error);
+    assert_true(sl_view_is(text, "with documents"));
+    assert_non_null(sl_gguf_find(gguf, "tokenizer.chat_templates"));
+    sl_tokenizer *to;
+    must(sl_tokenizer_from_gguf(gguf, &to, &error), &error);
+    assert_string_equal(sl_tokenizer_chat_template_name(to, 0), "default");
+    assert_string_equal(sl_tokenizer_chat_template_name(to, 1), "rag");
+    assert_null(sl_tokenizer_chat_template_name(to, 2));
+    sl_tokenizer_destroy(to);
+    sl_gguf_close(gguf);
+    unlink(OUT);
+}
+
 static void a_tokenizer_without_a_name_is_refused(void **state) {
     (void)state;
     static const char json[] =
@@ -660,6 +693,7 @@ int main(void) {
         cmocka_unit_test(dry_runs_tell_the_size),
         cmocka_unit_test(recurrent_layers_take_the_files_order),
         cmocka_unit_test(published_tokenizers_survive),
+        cmocka_unit_test(named_templates_survive),
         cmocka_unit_test(a_tokenizer_without_a_name_is_refused),
         cmocka_unit_test(progress_counts_and_cancels),
         cmocka_unit_test(no_allocation_failure_leaks),
