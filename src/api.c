@@ -35,6 +35,31 @@ int sl_api_fail(sluice_error *to, int code, const char *format, ...) {
     return sl_api_error(to, &error);
 }
 
+bool sl_api_lacks(const void *given, const char *name, sluice_error *error) {
+    if (!given) {
+        sl_api_fail(error, SL_ERR_INVALID, "%s: NULL", name);
+    }
+    return !given;
+}
+
+bool sl_api_lacks_array(const void *given, size_t count, const char *name, sluice_error *error) {
+    if (!given && count > 0) {
+        sl_api_fail(error, SL_ERR_INVALID, "%s: NULL, but %zu are announced", name, count);
+    }
+    return !given && count > 0;
+}
+
+int sl_api_check_size(size_t size, const char *name, sluice_error *error) {
+    enum { MOST = 4096 };
+    if (size == 0) {
+        return sl_api_fail(error, SL_ERR_INVALID, "%s: `size` is not set", name);
+    }
+    if (size % sizeof size != 0 || size > MOST) {
+        return sl_api_fail(error, SL_ERR_INVALID, "%s: `size` %zu is not that of the struct", name, size);
+    }
+    return 0;
+}
+
 int sl_api_options(void *options, size_t size, const void *given, const char *name, sluice_error *error) {
     memset(options, 0, size);
     if (!given) {
@@ -42,8 +67,9 @@ int sl_api_options(void *options, size_t size, const void *given, const char *na
     }
     size_t given_size;
     memcpy(&given_size, given, sizeof given_size);
-    if (given_size < sizeof given_size) {
-        return sl_api_fail(error, SL_ERR_INVALID, "%s: `size` is not set", name);
+    const int result = sl_api_check_size(given_size, name, error);
+    if (result) {
+        return result;
     }
     for (size_t i = size; i < given_size; i++) {
         if (((const unsigned char *)given)[i]) {
@@ -120,7 +146,13 @@ static int give_json(json_t *value, char **text, sluice_error *error) {
 
 static int open_with(const char *path, const sluice_model_options *options, sluice_model **out,
                      sluice_error *error) {
+    if (sl_api_lacks(out, "model", error)) {
+        return SL_ERR_INVALID;
+    }
     *out = NULL;
+    if (sl_api_lacks(path, "path", error)) {
+        return SL_ERR_INVALID;
+    }
     sluice_model *model = sl_alloc_zero(1, sizeof *model);
     if (!model) {
         return sl_api_fail(error, SL_ERR_NOMEM, "out of memory for a model");
@@ -154,6 +186,9 @@ int sluice_model_open_text(const char *path, sluice_model **out, sluice_error *e
 int sluice_model_open_with(const char *path, const sluice_model_options *given, sluice_model **out,
                            sluice_error *error) {
     sluice_model_options options;
+    if (sl_api_lacks(out, "model", error)) {
+        return SL_ERR_INVALID;
+    }
     *out = NULL;
     const int result = sl_api_options(&options, sizeof options, given, "model options", error);
     return result ? result : open_with(path, &options, out, error);
@@ -168,7 +203,9 @@ static int no_weights(sl_error *error) {
 }
 
 sluice_model *sluice_model_retain(sluice_model *model) {
-    atomic_fetch_add(&model->references, 1);
+    if (model) {
+        atomic_fetch_add(&model->references, 1);
+    }
     return model;
 }
 
@@ -185,6 +222,9 @@ static int no_tokenizer(sluice_error *error) {
 }
 
 void sluice_model_get_info(const sluice_model *m, sluice_model_info *out) {
+    if (!m || !out) {
+        return;
+    }
     const sl_model *model = m->model;
     const sl_tokenizer *tokenizer = model->tokenizer;
     sluice_model_info all = {
@@ -226,6 +266,9 @@ SAME_BIT(MIROSTAT_TAU)
 SAME_BIT(MIROSTAT_ETA)
 
 void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts *out) {
+    if (!model || !out) {
+        return;
+    }
     const sl_sampling *from = &model->model->sampling;
     const sluice_sampling_facts all = {
         .size = out->size,
@@ -323,9 +366,27 @@ static void describe_text(const sl_model *model, sl_buffer *out) {
     }
 }
 
+/* What all functions need that describe something as text; *text is NULL then. */
+static bool lacks_text(const void *object, sluice_text_format format, char **text, sluice_error *error) {
+    if (sl_api_lacks(text, "text", error)) {
+        return true;
+    }
+    *text = NULL;
+    if (sl_api_lacks(object, "model", error)) {
+        return true;
+    }
+    if ((unsigned)format > SLUICE_JSON) {
+        sl_api_fail(error, SL_ERR_INVALID, "format: %d is no sluice_text_format", (int)format);
+        return true;
+    }
+    return false;
+}
+
 int sluice_model_describe(const sluice_model *model, sluice_text_format format, char **text,
                           sluice_error *error) {
-    *text = NULL;
+    if (lacks_text(model, format, text, error)) {
+        return SL_ERR_INVALID;
+    }
     sl_error inner;
     if (!has_weights(model->model)) {
         return no_weights(&inner), sl_api_error(error, &inner);
@@ -348,10 +409,21 @@ static int give_tokens(const sl_tokens *list, int32_t **tokens, size_t *count, s
     return *tokens ? 0 : sl_api_fail(error, SL_ERR_NOMEM, "out of memory for tokens");
 }
 
-int sluice_tokenize(const sluice_model *model, const char *text, size_t length, unsigned flags,
-                    int32_t **tokens, size_t *count, sluice_error *error) {
+/* What functions need that give tokens; the list is empty then. */
+static bool lacks_list(const sluice_model *model, int32_t **tokens, size_t *count, sluice_error *error) {
+    if (sl_api_lacks(tokens, "tokens", error) || sl_api_lacks(count, "count", error)) {
+        return true;
+    }
     *tokens = NULL;
     *count = 0;
+    return sl_api_lacks(model, "model", error);
+}
+
+int sluice_tokenize(const sluice_model *model, const char *text, size_t length, unsigned flags,
+                    int32_t **tokens, size_t *count, sluice_error *error) {
+    if (lacks_list(model, tokens, count, error) || sl_api_lacks_array(text, length, "text", error)) {
+        return SL_ERR_INVALID;
+    }
     const sl_tokenizer *tokenizer = model->model->tokenizer;
     if (!tokenizer) {
         return no_tokenizer(error);
@@ -370,8 +442,13 @@ int sluice_tokenize(const sluice_model *model, const char *text, size_t length, 
 
 int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t count, unsigned flags,
                       char **text, size_t *length, sluice_error *error) {
-    *text = NULL;
+    if (sl_api_lacks(length, "length", error)) {
+        return SL_ERR_INVALID;
+    }
     *length = 0;
+    if (lacks_text(model, SLUICE_TEXT, text, error) || sl_api_lacks_array(tokens, count, "tokens", error)) {
+        return SL_ERR_INVALID;
+    }
     if (!model->model->tokenizer) {
         return no_tokenizer(error);
     }
@@ -388,6 +465,10 @@ int sluice_detokenize(const sluice_model *model, const int32_t *tokens, size_t c
 
 int sluice_token_bytes(const sluice_model *model, int32_t token, const char **bytes, size_t *length,
                        sluice_error *error) {
+    if (sl_api_lacks(model, "model", error) || sl_api_lacks(bytes, "bytes", error) ||
+        sl_api_lacks(length, "length", error)) {
+        return SL_ERR_INVALID;
+    }
     const sl_tokenizer *tokenizer = model->model->tokenizer;
     if (!tokenizer) {
         return sl_api_fail(error, SL_ERR_INVALID, "this model has no tokenizer");
@@ -443,6 +524,9 @@ static void free_chat(chat_input *input) {
 static int read_chat(const sluice_model *model, const char *messages, const char *options, chat_input *input,
                      sluice_error *error) {
     *input = (chat_input){0};
+    if (sl_api_lacks(messages, "messages", error)) {
+        return SL_ERR_INVALID;
+    }
     if (!model->chat) {
         return sl_api_error(error, &model->chat_error);
     }
@@ -467,7 +551,9 @@ static const sl_chat *chat_for(const sluice_model *model, const sl_chat_request 
 
 int sluice_chat_render(const sluice_model *model, const char *messages, const char *options, char **text,
                        sluice_error *error) {
-    *text = NULL;
+    if (lacks_text(model, SLUICE_TEXT, text, error)) {
+        return SL_ERR_INVALID;
+    }
     chat_input input;
     sl_buffer buffer = {0};
     sl_error inner;
@@ -483,8 +569,9 @@ int sluice_chat_render(const sluice_model *model, const char *messages, const ch
 
 int sluice_chat_tokens(const sluice_model *model, const char *messages, const char *options, int32_t **tokens,
                        size_t *count, sluice_error *error) {
-    *tokens = NULL;
-    *count = 0;
+    if (lacks_list(model, tokens, count, error)) {
+        return SL_ERR_INVALID;
+    }
     const sl_tokenizer *tokenizer = model->model->tokenizer;
     if (!tokenizer) {
         return no_tokenizer(error);
@@ -503,6 +590,10 @@ int sluice_chat_tokens(const sluice_model *model, const char *messages, const ch
 }
 
 int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *out, sluice_error *error) {
+    if (sl_api_lacks(model, "model", error) || sl_api_lacks(out, "facts", error) ||
+        sl_api_check_size(out->size, "sluice_chat_facts", error)) {
+        return SL_ERR_INVALID;
+    }
     if (!model->chat) {
         return sl_api_error(error, &model->chat_error);
     }
@@ -630,7 +721,12 @@ static json_t *lines_json(const sl_buffer *text) {
 
 int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *given, sluice_plan_view view,
                          sluice_text_format format, char **text, sluice_error *error) {
-    *text = NULL;
+    if (lacks_text(model, format, text, error)) {
+        return SL_ERR_INVALID;
+    }
+    if ((unsigned)view > SLUICE_PLAN_EXPLAIN) {
+        return sl_api_fail(error, SL_ERR_INVALID, "view: %d is no sluice_plan_view", (int)view);
+    }
     sluice_engine_options options;
     int result = sl_api_options(&options, sizeof options, given, "sluice_engine_options", error);
     if (result) {

@@ -32,9 +32,18 @@ void sl_api_close_chat(sluice_model *model);
 int sl_api_error(sluice_error *to, const sl_error *from);
 int sl_api_fail(sluice_error *to, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* True, with an SL_ERR_INVALID that names the argument, when a caller gave NULL where there must be
+ * something. */
+bool sl_api_lacks(const void *given, const char *name, sluice_error *error);
+/* The same for an array that may be NULL when it has no elements. */
+bool sl_api_lacks_array(const void *given, size_t count, const char *name, sluice_error *error);
+/* SL_ERR_INVALID unless `size`, which a caller set, is that of a struct of this library or of an earlier or
+ * later one: not 0, a multiple of what such structs are aligned to, and not beyond what one can become. */
+int sl_api_check_size(size_t size, const char *name, sluice_error *error);
+
 /* Copies a caller's option struct, whose first member is its size, over a zeroed one of `size` bytes. NULL
- * gives all zeroes. SL_ERR_INVALID when it has no size or is larger than this library knows with something
- * set there. */
+ * gives all zeroes. SL_ERR_INVALID when it has no possible size or is larger than this library knows with
+ * something set there. */
 int sl_api_options(void *options, size_t size, const void *given, const char *name, sluice_error *error);
 
 /* The backend that the options ask for, and a plan of the model on it. */

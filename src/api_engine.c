@@ -249,9 +249,14 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
 
 int sluice_engine_create(sluice_model *model, const sluice_engine_options *given, sluice_engine **out,
                          sluice_error *error) {
+    if (sl_api_lacks(out, "engine", error)) {
+        return SL_ERR_INVALID;
+    }
     *out = NULL;
     sluice_engine_options options;
-    int result = sl_api_options(&options, sizeof options, given, "sluice_engine_options", error);
+    int result = sl_api_lacks(model, "model", error) ? SL_ERR_INVALID : 0;
+    result =
+        result ? result : sl_api_options(&options, sizeof options, given, "sluice_engine_options", error);
     if (result) {
         return result;
     }
@@ -306,18 +311,21 @@ void sluice_engine_destroy(sluice_engine *engine) {
 }
 
 int32_t sluice_engine_context(const sluice_engine *engine) {
-    return engine->planned.plan->deployment.limits.context;
+    return engine ? engine->planned.plan->deployment.limits.context : 0;
 }
 
 int32_t sluice_engine_sequences(const sluice_engine *engine) {
-    return engine->planned.plan->deployment.limits.sequences;
+    return engine ? engine->planned.plan->deployment.limits.sequences : 0;
 }
 
 const char *sluice_engine_device(const sluice_engine *engine) {
-    return engine->device;
+    return engine ? engine->device : "";
 }
 
 void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
+    if (!engine || !out) {
+        return;
+    }
     pthread_mutex_lock(&engine->mutex);
     sluice_counters all = engine->counted;
     const sl_scheduler_counters *s = sl_scheduler_counts(engine->scheduler);
@@ -352,9 +360,18 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
 
 int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                           sluice_error *error) {
+    if (sl_api_lacks(text, "text", error)) {
+        return SL_ERR_INVALID;
+    }
     *text = NULL;
     sl_error inner;
     sl_plan_profile profile = {0};
+    if (sl_api_lacks(engine, "engine", error)) {
+        return SL_ERR_INVALID;
+    }
+    if ((unsigned)format > SLUICE_JSON) {
+        return sl_api_fail(error, SL_ERR_INVALID, "format: %d is no sluice_text_format", (int)format);
+    }
     if (engine->reuses_prefixes) {
         return sl_api_fail(error, SL_ERR_INVALID,
                            "profile: spoils cached pages, so it wants an engine with no_prefix_reuse");
@@ -400,7 +417,13 @@ static int wrap_sequence(sluice_engine *engine, sl_sequence *core, sluice_sequen
 }
 
 int sluice_sequence_create(sluice_engine *engine, sluice_sequence **out, sluice_error *error) {
+    if (sl_api_lacks(out, "sequence", error)) {
+        return SL_ERR_INVALID;
+    }
     *out = NULL;
+    if (sl_api_lacks(engine, "engine", error)) {
+        return SL_ERR_INVALID;
+    }
     sl_error inner;
     sl_sequence *core;
     pthread_mutex_lock(&engine->mutex);
@@ -417,7 +440,13 @@ void sl_api_wait_for_steps(sluice_engine *engine, const sl_sequence *core) {
 }
 
 int sluice_sequence_fork(sluice_sequence *sequence, sluice_sequence **out, sluice_error *error) {
+    if (sl_api_lacks(out, "fork", error)) {
+        return SL_ERR_INVALID;
+    }
     *out = NULL;
+    if (sl_api_lacks(sequence, "sequence", error)) {
+        return SL_ERR_INVALID;
+    }
     sluice_engine *engine = sequence->engine;
     sl_error inner;
     sl_sequence *core = NULL;
@@ -430,6 +459,9 @@ int sluice_sequence_fork(sluice_sequence *sequence, sluice_sequence **out, sluic
 }
 
 int sluice_sequence_rollback(sluice_sequence *sequence, size_t length, sluice_error *error) {
+    if (sl_api_lacks(sequence, "sequence", error)) {
+        return SL_ERR_INVALID;
+    }
     sluice_engine *engine = sequence->engine;
     sl_error inner;
     int result = 0;
@@ -448,6 +480,9 @@ int sluice_sequence_rollback(sluice_sequence *sequence, size_t length, sluice_er
 }
 
 size_t sluice_sequence_length(const sluice_sequence *sequence) {
+    if (!sequence) {
+        return 0;
+    }
     pthread_mutex_lock(&sequence->engine->mutex);
     size_t length = (size_t)sequence->core->count;
     pthread_mutex_unlock(&sequence->engine->mutex);
@@ -455,7 +490,7 @@ size_t sluice_sequence_length(const sluice_sequence *sequence) {
 }
 
 const int32_t *sluice_sequence_tokens(const sluice_sequence *sequence) {
-    return sequence->core->tokens;
+    return sequence ? sequence->core->tokens : NULL;
 }
 
 void sluice_sequence_release(sluice_sequence *sequence) {

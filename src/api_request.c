@@ -149,6 +149,8 @@ static void free_request(sluice_request *request) {
     sl_free(request);
 }
 
+enum { MOST_STOPS = 65536 };
+
 static int check_tokens(const sluice_request_options *o, const sluice_sequence *sequence, sl_error *error) {
     const sl_deployment *deployment = &sequence->engine->planned.plan->deployment;
     const int32_t vocabulary = deployment->program->vocabulary;
@@ -166,6 +168,11 @@ static int check_tokens(const sluice_request_options *o, const sluice_sequence *
         return sl_fail(error, SL_ERR_INVALID,
                        "top_logprobs: %d, but neither logprobs nor prompt_logprobs is asked for",
                        o->top_logprobs);
+    }
+    if (o->stop_count > MOST_STOPS || o->stop_token_count > (size_t)vocabulary) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "stops: %zu texts are more than %d, or %zu tokens more than the vocabulary's %d",
+                       o->stop_count, MOST_STOPS, o->stop_token_count, vocabulary);
     }
     for (size_t i = 0; i < o->stop_token_count; i++) {
         if (o->stop_tokens[i] < 0 || o->stop_tokens[i] >= vocabulary) {
@@ -293,12 +300,22 @@ static void fill_work(sluice_request *request, const sluice_request_options *o, 
     request->notify_due = true;
 }
 
+static bool lacks_arrays(const sluice_request_options *o, sluice_error *error) {
+    return sl_api_lacks_array(o->tokens, o->token_count, "tokens", error) ||
+           sl_api_lacks_array(o->stops, o->stop_count, "stops", error) ||
+           sl_api_lacks_array(o->logit_bias, o->logit_bias_count, "logit_bias", error) ||
+           sl_api_lacks_array(o->stop_tokens, o->stop_token_count, "stop_tokens", error);
+}
+
 /* Under the lock: a request with all it needs, queued. On failure nothing has changed, and *out is NULL. */
 static int queue_request(sluice_sequence *sequence, const sluice_request_options *given, sluice_request **out,
                          sluice_error *error) {
     sluice_engine *engine = sequence->engine;
     sluice_request_options o;
     int result = sl_api_options(&o, sizeof o, given, "sluice_request_options", error);
+    if (result == 0 && lacks_arrays(&o, error)) {
+        result = SL_ERR_INVALID;
+    }
     if (result) {
         return result;
     }
@@ -333,10 +350,20 @@ int sluice_submit_together(sluice_sequence *const *sequences, const sluice_reque
                            size_t count, sluice_request **out, sluice_error *error) {
     size_t queued = 0;
     int result = 0;
+    if (sl_api_lacks_array(out, count, "requests", error)) {
+        return SL_ERR_INVALID;
+    }
     for (size_t i = 0; i < count; i++) {
         out[i] = NULL;
     }
+    if (sl_api_lacks_array(sequences, count, "sequences", error) ||
+        sl_api_lacks_array(options, count, "options", error)) {
+        return SL_ERR_INVALID;
+    }
     for (size_t i = 0; i < count; i++) {
+        if (sl_api_lacks(sequences[i], "sequence", error)) {
+            return SL_ERR_INVALID;
+        }
         if (sequences[i]->engine != sequences[0]->engine) {
             return sl_api_fail(error, SL_ERR_INVALID, "sequence %zu: belongs to another engine", i);
         }
@@ -481,6 +508,14 @@ static void give_back_logits(sluice_request *request) {
 }
 
 int sluice_poll(sluice_request *request, int timeout, sluice_event *out, sluice_error *error) {
+    if (sl_api_lacks(request, "request", error) || sl_api_lacks(out, "event", error) ||
+        sl_api_check_size(out->size, "sluice_event", error)) {
+        return SL_ERR_INVALID;
+    }
+    if (out->size < offsetof(sluice_event, token)) {
+        return sl_api_fail(error, SL_ERR_INVALID, "sluice_event: `size` %zu has no room for a kind",
+                           out->size);
+    }
     sluice_engine *engine = request->engine;
     sluice_event event = {.size = sizeof event, .text = "", .logprob = NAN, .stop = -1, .stop_token = -1};
     struct timespec until;
@@ -511,6 +546,9 @@ int sluice_poll(sluice_request *request, int timeout, sluice_event *out, sluice_
 }
 
 void sluice_request_progress(sluice_request *request, size_t *read, size_t *total) {
+    if (!request || !read || !total) {
+        return;
+    }
     pthread_mutex_lock(&request->engine->mutex);
     *total = *read = request->prompt_tokens;
     if (!request->done && request->token_count == 0) {
@@ -522,6 +560,9 @@ void sluice_request_progress(sluice_request *request, size_t *read, size_t *tota
 }
 
 void sluice_cancel(sluice_request *request) {
+    if (!request) {
+        return;
+    }
     pthread_mutex_lock(&request->engine->mutex);
     request->work.cancelled = true;
     pthread_cond_signal(&request->engine->work_came);
