@@ -221,6 +221,7 @@ static int run(const command *command, int count, char **arguments) {
     static bool verbose; /* outlives threads that still log */
     verbose = settings.verbose;
     sluice_log_set(print_log, &verbose);
+    sluice_handle_truncation(NULL); /* without it a file that is cut ends the program without a word */
     code = draw_seed(&settings);
     return code == DONE ? command->run(&settings) : code;
 }

@@ -11,7 +11,8 @@
  *
  * Option structs: zero-initialise, set `size` to sizeof the struct, then only what you need; zero means the
  * documented default. Passing NULL for options means all defaults. A later library accepts the smaller struct
- * of an earlier header.
+ * of an earlier header. NULL for what must be given, an array that is NULL with a count, and a `size` that no
+ * struct has are SLUICE_ERR_INVALID; functions that return nothing do nothing then.
  *
  * Threads: models, engines and requests may be used from any thread. Calls on one sequence must not overlap
  * each other. */
@@ -38,8 +39,8 @@ extern "C" {
 typedef enum sluice_status {
     SLUICE_OK = 0,
     SLUICE_ERR_NOMEM = -1,
-    SLUICE_ERR_IO = -2,
-    SLUICE_ERR_FORMAT = -3,      /* a file breaks a rule of its format */
+    SLUICE_ERR_IO = -2,     /* of a request: a file of the model's is gone in part; the engine has ended */
+    SLUICE_ERR_FORMAT = -3, /* a file breaks a rule of its format */
     SLUICE_ERR_UNSUPPORTED = -4, /* well formed, but not something this build runs */
     SLUICE_ERR_INVALID = -5,     /* an argument */
     SLUICE_ERR_LIMIT = -6,       /* does not fit a limit, memory included */
@@ -69,6 +70,14 @@ typedef enum sluice_log_level {
  * from any thread. */
 SLUICE_API void sluice_log_set(void (*function)(void *context, sluice_log_level level, const char *line),
                                void *context);
+
+/* Installs a handler of SIGBUS, once for the process. Models are read in place from mapped files, and a file
+ * that somebody truncates meanwhile raises that signal, which ends a process without a word. With the handler
+ * it is SLUICE_ERR_IO and a line that names the file: of the function that opens the model or makes the
+ * engine, or of all requests of an engine that needs the file, which has then ended. A SIGBUS that has to do
+ * with no file of the library goes to the handler that was there before. The library never calls this by
+ * itself: a program that handles the signal in its own way leaves it out, or installs its handler first. */
+SLUICE_API int sluice_handle_truncation(sluice_error *error);
 
 /* Frees text and arrays that functions below return as owned by the caller. NULL is fine. */
 SLUICE_API void sluice_free(void *memory);

@@ -149,10 +149,12 @@ static void set_error(generation *g, const http_error *error) {
 }
 
 static void set_sluice_error(generation *g, int code, const char *message) {
-    if (code == SLUICE_ERR_DEVICE) {
+    const bool ended =
+        code == SLUICE_ERR_DEVICE || code == SLUICE_ERR_IO; /* of the engine's device or its files */
+    if (ended) {
         g->server->life = SERVER_FAILED;
     }
-    sluice_error inner = {.code = code};
+    sluice_error inner = {.code = ended ? SLUICE_ERR_DEVICE : code};
     http_error error;
     snprintf(inner.message, sizeof inner.message, "%s", message);
     error_from_sluice(&inner, &error);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "format/json.h"
 #include "token/tokenizer.h"
 
@@ -104,6 +105,12 @@ void sluice_log_set(void (*function)(void *, sluice_log_level, const char *), vo
     log_target.function = function;
     log_target.context = context;
     sl_log_set(function ? forward_log : NULL, NULL);
+}
+
+int sluice_handle_truncation(sluice_error *error) {
+    sl_error inner;
+    const int result = sl_map_handle_loss(&inner);
+    return result ? sl_api_error(error, &inner) : 0;
 }
 
 void sluice_free(void *memory) {

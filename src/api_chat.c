@@ -134,9 +134,11 @@ void sl_api_close_chat(sluice_model *model) {
 }
 
 const char *sluice_chat_template_name(const sluice_model *model, int index) {
-    return model->model->tokenizer ? sl_tokenizer_chat_template_name(model->model->tokenizer, index) : NULL;
+    return model && model->model->tokenizer && index >= 0
+               ? sl_tokenizer_chat_template_name(model->model->tokenizer, index)
+               : NULL;
 }
 
 const char *sluice_chat_format_name(int index) {
-    return sl_chat_format_name(index);
+    return index >= 0 ? sl_chat_format_name(index) : NULL;
 }

@@ -3,6 +3,7 @@
 #include "api_engine.h"
 
 #include "base/alloc.h"
+#include "base/map.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static void note_step(sluice_engine *engine, int32_t bucket) {
                                        .spans = head->spans};
 }
 
-/* The device is gone. */
+/* The device is gone, or a file that weights are read from. */
 static void give_up(sluice_engine *engine, const sl_error *error) {
     engine->failed = true;
     engine->failure = *error;
@@ -64,6 +65,16 @@ static void take_counts(sluice_engine *engine) {
     }
 }
 
+/* After a step: what it read may be lost. */
+static int check_files(sluice_engine *engine, sl_error *error) {
+    const unsigned losses = sl_map_losses();
+    if (losses == engine->losses || !engine->holds) {
+        return 0;
+    }
+    engine->losses = losses;
+    return sl_model_check(engine->model->model, error);
+}
+
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
  * it is free while the device works. */
 static void run_steps(sluice_engine *engine, int32_t bucket) {
@@ -85,13 +96,14 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
             next_status = functions->submit(engine->executor, bucket, &next_error);
         }
         status = status ? status : functions->wait(engine->executor, &error);
+        status = status ? status : check_files(engine, &error);
         const double end = sl_api_seconds();
         pthread_mutex_lock(&engine->mutex);
         sl_scheduler_measured(engine->scheduler, end - begin);
         begin = end;
         take_counts(engine);
         sl_scheduler_commit(engine->scheduler, status, &error);
-        if (status == SL_ERR_DEVICE) {
+        if (status == SL_ERR_DEVICE || status == SL_ERR_IO) {
             give_up(engine, &error);
             follows = false;
         }
@@ -224,6 +236,7 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
     result = engine->planned.backend->functions->deploy(engine->planned.backend, &plan->deployment,
                                                         options->progress ? &progress : NULL,
                                                         &engine->executor, error);
+    result = result ? result : sl_model_check(engine->model->model, error);
     if (result == 0 && !engine->planned.backend->maps_weights) {
         engine->holds = false; /* the device has its own */
         sl_model_let_go(engine->model->model, true);

@@ -25,6 +25,7 @@ struct sluice_engine {
     bool holds;  /* the weights' data in the model */
     bool failed; /* the device is gone; `failure` says how */
     sl_error failure;
+    unsigned losses; /* sl_map_losses when the model's files were checked last */
     double step_seconds;
     sluice_counters counted; /* what the backend counted by the end of the last step; the rest is 0 */
     sl_plan_step last_step;  /* what ran last, for a profile; no rows: nothing did */

@@ -114,6 +114,8 @@ static int quantize(const char *input, const char *output, const sluice_quantize
     return code ? sl_api_error(error, &inner) : 0;
 }
 
+enum { MOST_PATTERNS = 65536 };
+
 int sluice_quantize_file(const char *input, const char *output, const sluice_quantize_options *given,
                          sluice_error *error) {
     sluice_quantize_options o;
@@ -123,6 +125,10 @@ int sluice_quantize_file(const char *input, const char *output, const sluice_qua
     code = code || o.pattern_count == 0 || o.patterns
                ? code
                : sl_api_fail(error, SL_ERR_INVALID, "patterns: is NULL with a count");
+    code = code || o.pattern_count <= MOST_PATTERNS
+               ? code
+               : sl_api_fail(error, SL_ERR_INVALID, "patterns: %zu are more than %d", o.pattern_count,
+                             MOST_PATTERNS);
     if (code) {
         return code;
     }
@@ -142,7 +148,7 @@ int sluice_quantize(const char *input, const char *output, const char *type, slu
 }
 
 const char *sluice_quantize_type(int index, double *bits) {
-    const sl_mixture *mixture = sl_mixture_at(index);
+    const sl_mixture *mixture = index >= 0 ? sl_mixture_at(index) : NULL;
     if (mixture && bits) {
         *bits = sl_mixture_bits(mixture);
     }

@@ -304,6 +304,8 @@ static bool lacks_arrays(const sluice_request_options *o, sluice_error *error) {
     return sl_api_lacks_array(o->tokens, o->token_count, "tokens", error) ||
            sl_api_lacks_array(o->stops, o->stop_count, "stops", error) ||
            sl_api_lacks_array(o->logit_bias, o->logit_bias_count, "logit_bias", error) ||
+           sl_api_lacks_array(o->samplers, o->sampler_count, "samplers", error) ||
+           sl_api_lacks_array(o->dry_breakers, o->dry_breaker_count, "dry_breakers", error) ||
            sl_api_lacks_array(o->stop_tokens, o->stop_token_count, "stop_tokens", error);
 }
 

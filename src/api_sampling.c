@@ -83,6 +83,10 @@ static int check_order(const sluice_sampler *samplers, size_t count, sl_error *e
 }
 
 int sluice_samplers_parse(const char *text, sluice_sampler *samplers, size_t *count, sluice_error *error) {
+    if (sl_api_lacks(text, "samplers", error) || sl_api_lacks(samplers, "samplers", error) ||
+        sl_api_lacks(count, "count", error)) {
+        return SL_ERR_INVALID;
+    }
     const bool names = strchr(text, ';') || find_name(text, strlen(text));
     size_t found = 0;
     *count = 0;

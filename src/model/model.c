@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include "base/alloc.h"
+#include "base/map.h"
 #include "model/build.h"
 
 #include <stdio.h>
@@ -146,12 +147,31 @@ static int load_with(int (*load_it)(sl_model *model, const char *path, sl_error 
         return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
     }
     pthread_mutex_init(&loaded->mutex, NULL);
-    const int code = load_it(loaded, path, error);
+    sl_map_begin();
+    int code = load_it(loaded, path, error);
+    code = code ? code : sl_model_check(loaded, error);
     if (code) {
         sl_model_free(loaded);
-        return code;
+        loaded = NULL;
+    }
+    code = sl_map_end(code, error);
+    if (code) {
+        sl_model_free(loaded);
+        loaded = NULL;
     }
     *model = loaded;
+    return code;
+}
+
+int sl_model_check(const sl_model *model, sl_error *error) {
+    const uint64_t count = sl_map_losses() > 0 ? sl_source_tensor_count(model->source) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const char *refusal;
+        const int code = sl_map_check(sl_source_tensor_at(model->source, i, &refusal)->data, error);
+        if (code) {
+            return code;
+        }
+    }
     return 0;
 }
 

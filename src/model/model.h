@@ -48,6 +48,10 @@ int sl_model_load(const char *path, sl_model **model, sl_error *error);
 int sl_model_load_tokenizer(const char *path, sl_model **model, sl_error *error);
 void sl_model_free(sl_model *model); /* NULL is fine */
 
+/* SL_ERR_IO when something was lost (base/map.h) of a file that the model is read from. Cheap as long as
+ * nothing was, in the whole process. */
+int sl_model_check(const sl_model *model, sl_error *error);
+
 /* The weights' data may be read from here on. Copies that were dropped are made again. */
 int sl_model_hold(sl_model *model, sl_error *error);
 /* Ends that. drop: the caller needs the data no more and expects nobody to; when no one else holds it, the

@@ -52,6 +52,26 @@ static void pointers_of_models_are_checked(void **state) {
     assert_int_equal(sluice_model_open(NULL, NULL, NULL), SLUICE_ERR_INVALID);
     assert_int_not_equal(sluice_model_open("", &opened, &error), 0);
     assert_int_not_equal(sluice_model_open("\xff\xfe", &opened, &error), 0);
+    sluice_model_options options = {.size = sizeof options};
+    opened = something;
+    REFUSED(sluice_model_open_with(NULL, &options, &opened, &error), "path");
+    assert_null(opened);
+    REFUSED(sluice_model_open_with("x", &options, NULL, &error), "model");
+    options.size = 3;
+    REFUSED(sluice_model_open_with("x", &options, &opened, &error), "size");
+    sluice_sampling_facts sampling = {.size = sizeof sampling, .top_k = 77};
+    sluice_model_get_sampling(NULL, &sampling);
+    sluice_model_get_sampling(model, NULL);
+    sampling.size = 0;
+    sluice_model_get_sampling(model, &sampling);
+    assert_int_equal(sampling.top_k, 77);
+    assert_null(sluice_chat_template_name(NULL, 0));
+    for (int i = 0; i < 2; i++) {
+        const int index = i ? INT32_MAX : -1;
+        assert_null(sluice_chat_template_name(model, index));
+        assert_null(sluice_chat_format_name(index));
+        assert_null(sluice_quantize_type(index, NULL));
+    }
     assert_null(sluice_model_retain(NULL));
     sluice_model_release(NULL);
     sluice_model_info info = {.size = sizeof info, .layers = 77};
@@ -225,6 +245,7 @@ static void requests_with_wrong_options_are_refused(void **state) {
     static const int32_t token = 1, wrong = -1, huge = INT32_MAX;
     static const sluice_logit_bias bias = {-5, 1};
     static const char *const nothing[] = {NULL}, *const empty[] = {""}, *const bad[] = {"\xff"};
+    static const sluice_sampler no_sampler[] = {(sluice_sampler)99};
     enum { SIZE = sizeof(sluice_request_options) };
     const struct {
         const char *named;
@@ -246,6 +267,15 @@ static void requests_with_wrong_options_are_refused(void **state) {
         {"bias", {.logit_bias = &bias, .logit_bias_count = 1}},
         {"token", {.tokens = &wrong, .token_count = 1}},
         {"token", {.tokens = &huge, .token_count = 1}},
+        {"samplers", {.sampler_count = 1}},
+        {"samplers", {.samplers = no_sampler, .sampler_count = 1}},
+        {"samplers", {.samplers = no_sampler, .sampler_count = SIZE_MAX}},
+        {"dry_breakers", {.dry_breaker_count = 1}},
+        {"dry_breakers", {.dry_multiplier = 1, .dry_breakers = nothing, .dry_breaker_count = 1}},
+        {"dry_breakers", {.dry_multiplier = 1, .dry_breakers = nothing, .dry_breaker_count = SIZE_MAX}},
+        {"dry", {.dry_multiplier = 1, .dry_allowed_length = -1}},
+        {"mirostat", {.mirostat = 3}},
+        {"mirostat", {.mirostat = -1}},
         {"temperature", {.temperature = -1}},
         {"top_p", {.top_p = -1}},
         {"min_p", {.min_p = 2}},
@@ -328,6 +358,21 @@ static void pointers_of_files_are_checked(void **state) {
     REFUSED(sluice_quantize("x", NULL, "q8_0", NULL, NULL, &error), "output");
     REFUSED(sluice_quantize("x", path, NULL, NULL, NULL, &error), "type");
     REFUSED(sluice_quantize("x", path, "", NULL, NULL, &error), "type");
+    sluice_quantize_options quantize = {.size = sizeof quantize, .pattern_count = 1};
+    const sluice_type_pattern pattern = {NULL, NULL};
+    REFUSED(sluice_quantize_file(NULL, path, NULL, &error), "input");
+    REFUSED(sluice_quantize_file("x", NULL, NULL, &error), "output");
+    REFUSED(sluice_quantize_file("x", path, &quantize, &error), "patterns");
+    quantize.patterns = &pattern;
+    REFUSED(sluice_quantize_file("x", path, &quantize, &error), "patterns");
+    quantize.pattern_count = SIZE_MAX;
+    REFUSED(sluice_quantize_file("x", path, &quantize, &error), "patterns");
+    sluice_sampler samplers[SLUICE_SAMPLERS];
+    size_t count;
+    REFUSED(sluice_samplers_parse(NULL, samplers, &count, &error), "samplers");
+    REFUSED(sluice_samplers_parse("k", NULL, &count, &error), "samplers");
+    REFUSED(sluice_samplers_parse("k", samplers, NULL, &error), "count");
+    REFUSED(sluice_samplers_parse("\xff", samplers, &count, &error), "samplers");
     const sluice_synth_options none = {.size = sizeof none}, all = {.size = sizeof all, .preset = "llama"};
     const sluice_synth_options negative = {.size = sizeof negative, .preset = "llama", .layers = -1};
     REFUSED(sluice_synth(NULL, &all, NULL, NULL, &error), "output");
