@@ -29,7 +29,7 @@ struct sl_dry {
 
 static int copy_breakers(sl_dry *dry, const sl_dry_options *o, sl_error *error) {
     for (size_t i = 0; i < o->breaker_count; i++) {
-        const size_t length = strlen(o->breakers[i]);
+        const size_t length = o->breakers[i] ? strlen(o->breakers[i]) : 0;
         breaker *b = &dry->breakers[i];
         if (length == 0) {
             return sl_fail(error, SL_ERR_INVALID, "dry_breakers %zu: is empty", i);
