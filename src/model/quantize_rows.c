@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/map.h"
 #include "base/pool.h"
 #include "quant/convert.h"
 #include "quant/weighted.h"
@@ -123,6 +124,10 @@ static uint64_t batch_rows(const file_tensor *t) {
 
 static int check_batch(const conversion *c, const batch *b, sl_error *error) {
     uint64_t first = UINT64_MAX;
+    const int lost = sl_map_check(b->tensor->data, error);
+    if (lost) {
+        return lost;
+    }
     for (int thread = 0; thread < sl_pool_threads(c->pool); thread++) {
         first = b->faults[thread] < first ? b->faults[thread] : first;
     }

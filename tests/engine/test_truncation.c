@@ -207,6 +207,23 @@ static void a_file_cut_under_an_engine_ends_it(void **state) {
     unlink(path);
 }
 
+static bool cut_file(void *context, uint64_t done, uint64_t total) {
+    (void)context;
+    return total == 0 || done == 0 || truncate(path, 65536) == 0;
+}
+
+static void a_file_cut_under_quantize_leaves_nothing_behind(void **state) {
+    (void)state;
+    set_handler();
+    copy_model();
+    char output[64];
+    sluice_error error;
+    snprintf(output, sizeof output, "%s-out.gguf", path);
+    expect_loss(sluice_quantize(path, output, "q8_0", cut_file, NULL, &error), error.message);
+    assert_int_not_equal(access(output, F_OK), 0);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_of_others_end_the_process_as_before),
@@ -214,6 +231,7 @@ int main(void) {
         cmocka_unit_test(maps_tell_what_was_lost),
         cmocka_unit_test(a_file_cut_before_the_engine_is_made_is_named),
         cmocka_unit_test(a_file_cut_under_an_engine_ends_it),
+        cmocka_unit_test(a_file_cut_under_quantize_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
