@@ -36,7 +36,7 @@ enum {
 enum { MILLISECOND = 1000000 };
 static const int64_t JUDGED = 10 * MILLISECOND; /* of runs, before the team is judged */
 /* From a team's shrinking to the trial of a larger one; each trial that fails doubles it. */
-static const int64_t FIRST_TRIAL = 50 * MILLISECOND, LAST_TRIAL = 400 * MILLISECOND;
+static const int64_t FIRST_TRIAL = 20 * MILLISECOND, LAST_TRIAL = 200 * MILLISECOND;
 
 /* Parts of the time that threads could work. */
 static const double CONTENDED = 0.25; /* without a processor: more than the caller's own other threads take */
@@ -75,8 +75,9 @@ struct sl_pool {
     bool compares;           /* all of them have looked before */
     int64_t taken;           /* nanoseconds from begin to end */
     /* What came out. */
-    _Atomic bool contended;        /* threads lose their processors to others: do not spin */
-    bool on_trial;                 /* the team was made larger to see what comes of it */
+    _Atomic bool contended; /* threads lose their processors to others: do not spin */
+    bool was_idle;          /* so little of the team was at work that it would have been made smaller */
+    bool on_trial;          /* the team was made larger to see what comes of it */
     int64_t trial_at, trial_after; /* when to do that next, and for how long not after it has failed */
 };
 
@@ -279,10 +280,13 @@ static void judge(sl_pool *pool, int64_t now) {
     const double at_work = (all - waited) / (double)pool->taken;
     const bool contended = pool->team > pool->useful || delayed > CONTENDED * all;
     atomic_store_explicit(&pool->contended, contended, memory_order_relaxed);
-    if (contended && at_work < SHRINK * pool->team) {
+    const bool idle = contended && at_work < SHRINK * pool->team;
+    /* One time alone may be chance: another program's start, a burst of packets. */
+    if (idle && (pool->was_idle || pool->on_trial || pool->team > pool->useful)) {
         const int team = (int)(at_work + 0.5);
         set_team(pool, team < 1 ? 1 : team < pool->team ? team : pool->team - 1, now);
     }
+    pool->was_idle = idle;
     pool->on_trial = false;
 }
 
