@@ -163,6 +163,7 @@ void sl_pool_barrier(sl_pool *pool) {
         atomic_fetch_add_explicit(&pool->waited, waited, memory_order_relaxed);
     }
 }
+
 /* Calls the team. */
 static void start_run(sl_pool *pool) {
     const unsigned seen = atomic_load_explicit(&pool->runs.word, memory_order_relaxed);
