@@ -146,7 +146,7 @@ static int compile(sl_tokenizer *tokenizer, sl_view pattern, pcre2_code **code, 
                        (const char *)message);
     }
     /* Without a JIT the interpreter runs the same pattern. */
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     return 0;
 }
 
@@ -190,8 +190,9 @@ int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior beh
  * takes is not told, so attempts are bounded, and it is the bounds that are counted: nothing for the first,
  * which is enough for all but long runs of white space. */
 enum { FREE_STEPS = 256, LEAST_BUDGET = 50000000, BUDGET_PER_BYTE = 64 };
-/* Bytes in which one attempt may begin: a bound on what attempts that fail everywhere cost. */
-enum { WINDOW = 65536 };
+/* Bytes in which one attempt may begin, and how far behind them it may look without being counted: one step
+ * of `.*` goes to the end of what there is. */
+enum { WINDOW = 4096, HORIZON = 4096 };
 
 static int prepare(sl_splitter *splitter, size_t stage, sl_error *error) {
     pcre2_general_context *general = splitter->tokenizer->regex_context;
@@ -289,21 +290,50 @@ static int next_triple(sl_splitter *splitter, size_t stage, sl_view text, size_t
 
 /* ---- patterns ---- */
 
-enum { NO_MATCH = 0, MATCH = 1, NO_STEPS = 2 };
+enum { NO_MATCH = 0, MATCH = 1, NO_STEPS = 2, SEES_END = 3 };
 
-/* One attempt whose matches begin in [from, last], with so many steps for each beginning. */
-static int attempt(sl_splitter *splitter, size_t stage, sl_view text, span beginnings, uint32_t steps,
-                   sl_error *error) {
+static int match_once(sl_splitter *splitter, size_t stage, sl_view text, size_t from, uint32_t options) {
     const pcre2_code *code = splitter->tokenizer->splits[stage].code;
     pcre2_match_data *match = splitter->matches[stage];
-    const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    options |= PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    const int found =
+        pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from, options, match, splitter->limits);
+    return found == PCRE2_ERROR_JIT_STACKLIMIT ? pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from,
+                                                             options | PCRE2_NO_JIT, match, splitter->limits)
+                                               : found;
+}
+
+/* The longest beginning of `text` of at most `length` bytes that ends with a whole character. */
+static size_t whole_characters(sl_view text, size_t length) {
+    length = length < text.length ? length : text.length;
+    while (length < text.length && ((unsigned char)text.data[length] & 0xc0) == 0x80) {
+        length--;
+    }
+    return length;
+}
+
+/* One attempt whose matches begin in [from, last], with so many steps for each beginning. What it sees of the
+ * text ends a little behind. If it wants to know what follows, one beginning is tried again and sees twice as
+ * much. */
+static int attempt(sl_splitter *splitter, size_t stage, sl_view text, span beginnings, uint32_t steps,
+                   sl_error *error) {
+    size_t seen = whole_characters(text, beginnings.end + HORIZON);
     pcre2_set_match_limit(splitter->limits, steps);
     pcre2_set_offset_limit(splitter->limits, beginnings.end);
-    int found = pcre2_match(code, (PCRE2_SPTR)text.data, text.length, beginnings.start, options, match,
-                            splitter->limits);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-        found = pcre2_match(code, (PCRE2_SPTR)text.data, text.length, beginnings.start,
-                            options | PCRE2_NO_JIT, match, splitter->limits);
+    int found;
+    while ((found = match_once(splitter, stage, (sl_view){text.data, seen}, beginnings.start,
+                               seen < text.length ? PCRE2_PARTIAL_HARD : 0)) == PCRE2_ERROR_PARTIAL) {
+        if (beginnings.end > beginnings.start) {
+            return SEES_END; /* from a beginning that the match data tells */
+        }
+        seen = whole_characters(text, beginnings.start + (seen - beginnings.start) * 2);
+        const uint64_t cost = seen - beginnings.start;
+        if (cost > splitter->budget) {
+            found = PCRE2_ERROR_MATCHLIMIT;
+            splitter->budget = 0;
+            break;
+        }
+        splitter->budget -= cost;
     }
     if (found == PCRE2_ERROR_NOMATCH || found == PCRE2_ERROR_MATCHLIMIT) {
         return found == PCRE2_ERROR_NOMATCH ? NO_MATCH : NO_STEPS;
@@ -344,15 +374,13 @@ static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t 
                       sl_error *error) {
     int found = NO_MATCH;
     for (size_t at = from; at < text.length && found == NO_MATCH;) {
-        size_t last = text.length - at > WINDOW ? at + WINDOW : text.length;
-        while (last > at && last < text.length && ((unsigned char)text.data[last] & 0xc0) == 0x80) {
-            last--; /* PCRE2 wants the first byte of a character */
-        }
+        const size_t last = whole_characters(text, at + WINDOW);
         found = attempt(splitter, stage, text, (span){at, last}, FREE_STEPS, error);
-        if (found == NO_STEPS) { /* somewhere from here on: look for where */
+        if (found == NO_STEPS ||
+            found == SEES_END) { /* of the former nobody tells where: somewhere from here on */
             uint32_t c;
+            at = found == SEES_END ? pcre2_get_startchar(splitter->matches[stage]) : at;
             found = attempt_here(splitter, stage, text, at, error);
-            last = at;
             at += found == NO_MATCH ? character_at(text, at, &c) : 0;
             continue;
         }

@@ -128,7 +128,8 @@ static void groups_of_digits_take_one_pass(void **state) {
 /* What looks ahead from everywhere is refused before long; what models have goes through. */
 static void matching_has_a_budget(void **state) {
     (void)state;
-    static const char *const refused[] = {"\\d+(?=x)", "(?:\\d\\d)+(?=x)|\\d"};
+    static const char *const refused[] = {"\\d+(?=x)", "(?:\\d\\d)+(?=x)|\\d", "\\d(?=\\d*x)|\\d(?=.*y)",
+                                          "\\d(?!\\d*x)"};
     static const char *const units[] = {"1", " ", "\n", " \n", "a", "A", "aA", "'s", "...", "\xe4\xb8\xad"};
     size_t pieces;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
