@@ -72,6 +72,7 @@ typedef struct settings {
     text_list tasks;
     /* plans and files */
     bool ops, force, dry_run, pure;
+    bool keys, tensors; /* inspect */
     const char *type, *output_type, *embedding_type, *imatrix;
     text_list types_of;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,

@@ -81,8 +81,11 @@ const command COMMANDS[] = {
      "  sluice template folder --show > template.jinja\n",
      template_command},
     {"inspect", IN_INSPECT, NULL, 0, true, "what is in a model",
-     "Prints a model's family, sizes, weight types and every tensor.",
+     "Prints a model's family, sizes, weight types and every tensor. Of a file that cannot run (an adapter, "
+     "a\n"
+     "vision part, a family or weight type that is not known) it says why, and what the file holds.",
      "  sluice inspect -m model.gguf\n"
+     "  sluice inspect -m model.gguf --keys\n"
      "  sluice inspect -m folder -o json\n",
      inspect_command},
     {"plan", IN_PLAN, NULL, 0, true, "what a model will need",

@@ -158,6 +158,10 @@ const option OPTIONS[] = {
     {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE | IN_TEMPLATE,
      "-o --output", "text|json", CHOICE, AT(output), "text", 0, 0, "how to print"},
     {IN_BENCH, "-o --output", "md|csv|json", CHOICE, AT(output), "md", 0, 0, "how to print"},
+    {IN_INSPECT, "--keys", NULL, FLAG, AT(keys), NULL, 0, 0,
+     "all metadata of the file, of long lists the beginning"},
+    {IN_INSPECT, "--tensors", NULL, FLAG, AT(tensors), NULL, 0, 0,
+     "all tensors of the file, those that the model does not use too"},
     {IN_PLAN, "--ops", NULL, FLAG, AT(ops), NULL, 0, 0, "the list of operations instead of the memory"},
 
     {IN_QUANTIZE, "--dry-run", NULL, FLAG, AT(dry_run), NULL, 0, 0,

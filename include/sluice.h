@@ -177,6 +177,14 @@ typedef enum sluice_text_format { SLUICE_TEXT, SLUICE_JSON } sluice_text_format;
 SLUICE_API int sluice_model_describe(const sluice_model *model, sluice_text_format format, char **text,
                                      sluice_error *error);
 
+/* What a file or folder holds, as JSON, whether a model of it can run or not: adapters, vision parts,
+ * families and weight types that are not supported, and one part of a split GGUF file whose others are
+ * missing. Members: "path", "format", "type", "family", "name", "tensor_count", "bytes", "types", "keys"
+ * (each with "key", "type", "count" and "value", of arrays the first 16 items) and "tensors" ("name", "type",
+ * "shape" as the format has it, "bytes"); GGUF: "parts", "version", "alignment". *json is owned by the caller
+ * (sluice_free). */
+SLUICE_API int sluice_file_describe(const char *path, char **json, sluice_error *error);
+
 /* ---- text and tokens
  * ------------------------------------------------------------------------------------------------ */
 

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "format/describe.h"
 #include "format/json.h"
 #include "token/tokenizer.h"
 
@@ -404,6 +405,14 @@ int sluice_model_describe(const sluice_model *model, sluice_text_format format, 
     sl_buffer buffer = {0};
     describe_text(model->model, &buffer);
     return give_text(&buffer, text, NULL, error);
+}
+
+int sluice_file_describe(const char *path, char **json, sluice_error *error) {
+    *json = NULL;
+    json_t *description;
+    sl_error inner;
+    const int code = sl_describe(path, &description, &inner);
+    return code ? sl_api_error(error, &inner) : give_json(description, json, error);
 }
 
 /* ---- text and tokens

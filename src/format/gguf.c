@@ -29,6 +29,10 @@ struct sl_gguf {
     sl_arena names;
     sl_gguf_entry *entries;
     sl_tensor *tensors;
+    uint32_t *type_numbers; /* [tensor_count] */
+    bool any_type;          /* types that are not supported are not refused */
+    sl_gguf **parts;        /* the others of a split file */
+    uint64_t part_count;
     uint64_t entry_count, tensor_count;
     sl_name_index entry_index, tensor_index;
 };
@@ -298,15 +302,18 @@ static int read_dims(parser *p, sl_tensor *tensor) {
     return result;
 }
 
-static int read_tensor_type(parser *p, sl_tensor *tensor) {
-    uint32_t number;
-    int result = read_u32(p, "the type", &number);
+static int read_tensor_type(parser *p, sl_tensor *tensor, uint32_t *type_number) {
+    int result = read_u32(p, "the type", type_number);
     if (result != 0) {
         return result;
     }
+    const uint32_t number = *type_number;
     int type = sl_qtype_from_gguf(number);
     if (type < 0) {
         const char *name = sl_gguf_type_name(number);
+        if (p->gguf->any_type) {
+            return 0; /* place_tensors finds the size */
+        }
         return sl_fail(p->error, SL_ERR_UNSUPPORTED, "type %s (%u) is not supported", name ? name : "unknown",
                        number);
     }
@@ -322,10 +329,10 @@ static int read_tensor_type(parser *p, sl_tensor *tensor) {
                : sl_fail(p->error, SL_ERR_FORMAT, "the size in bytes overflows");
 }
 
-static int read_tensor(parser *p, sl_tensor *tensor, uint64_t *offset) {
+static int read_tensor(parser *p, sl_tensor *tensor, uint64_t *offset, uint32_t *type_number) {
     int result = read_name(p, "the name's length", false, &tensor->name);
     result = result == 0 ? read_dims(p, tensor) : result;
-    result = result == 0 ? read_tensor_type(p, tensor) : result;
+    result = result == 0 ? read_tensor_type(p, tensor, type_number) : result;
     result = result == 0 ? read_u64(p, "the offset", offset) : result;
     if (result == 0 && *offset % p->gguf->alignment != 0) {
         return sl_fail(p->error, SL_ERR_FORMAT, "offset %llu is no multiple of the alignment, %u",
@@ -353,6 +360,11 @@ static int place_tensors(parser *p, place *places) {
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         uint64_t offset = places[i].offset;
         sl_tensor *tensor = &gguf->tensors[places[i].tensor];
+        if (tensor->bytes == 0 && start <= p->size &&
+            offset <= p->size - start) { /* of a type that is not supported */
+            const uint64_t next = i + 1 < gguf->tensor_count ? places[i + 1].offset : p->size - start;
+            tensor->bytes = next > offset ? next - offset : 0;
+        }
         if (start > p->size || !sl_range_inside(offset, tensor->bytes, p->size - start)) {
             sl_fail(p->error, SL_ERR_FORMAT,
                     "%llu bytes at offset %llu of the data (which starts at byte %llu) lie beyond the file's "
@@ -374,17 +386,19 @@ static int place_tensors(parser *p, place *places) {
 
 static int read_descriptions(parser *p, uint64_t count, place **places) {
     sl_gguf *gguf = p->gguf;
-    uint64_t capacity = 0, place_capacity = 0;
+    uint64_t capacity = 0, place_capacity = 0, number_capacity = 0;
     int result = check_count(p, "tensor_count", count, MIN_TENSOR_BYTES);
     for (uint64_t i = 0; result == 0 && i < count; i++) {
         sl_tensor *tensors = sl_grow(gguf->tensors, i, &capacity, sizeof *tensors), tensor = {0};
         gguf->tensors = tensors ? tensors : gguf->tensors;
         place *grown = sl_grow(*places, i, &place_capacity, sizeof **places);
         *places = grown ? grown : *places;
-        if (!tensors || !grown) {
+        uint32_t *numbers = sl_grow(gguf->type_numbers, i, &number_capacity, sizeof *numbers);
+        gguf->type_numbers = numbers ? numbers : gguf->type_numbers;
+        if (!tensors || !grown || !numbers) {
             return sl_fail(p->error, SL_ERR_NOMEM, "no memory for tensors");
         }
-        if ((result = read_tensor(p, &tensor, &grown[i].offset)) != 0) {
+        if ((result = read_tensor(p, &tensor, &grown[i].offset, &numbers[i])) != 0) {
             return in_part(p, "tensor", i, tensor.name);
         }
         tensors[i] = tensor;
@@ -459,7 +473,7 @@ static int parse(parser *p) {
 }
 
 /* Takes the map over. */
-static int open_bytes(sl_map map, const void *data, size_t size, const char *name, sl_gguf **out,
+static int open_bytes(sl_map map, sl_view bytes, const char *name, bool any_type, sl_gguf **out,
                       sl_error *error) {
     sl_error local = {0};
     sl_gguf *gguf = sl_alloc_zero(1, sizeof *gguf);
@@ -468,10 +482,11 @@ static int open_bytes(sl_map map, const void *data, size_t size, const char *nam
         return sl_fail(error, SL_ERR_NOMEM, "%s: no memory", name);
     }
     gguf->map = map;
-    gguf->data = data;
-    gguf->size = size;
+    gguf->data = (const unsigned char *)bytes.data;
+    gguf->size = bytes.length;
+    gguf->any_type = any_type;
     gguf->path = sl_strdup(name);
-    parser p = {.gguf = gguf, .data = data, .size = size, .error = &local};
+    parser p = {.gguf = gguf, .data = gguf->data, .size = gguf->size, .error = &local};
     int result = gguf->path ? parse(&p) : sl_fail(&local, SL_ERR_NOMEM, "no memory");
     if (result != 0) {
         sl_gguf_close(gguf);
@@ -485,20 +500,113 @@ static int open_bytes(sl_map map, const void *data, size_t size, const char *nam
     return 0;
 }
 
-int sl_gguf_open(const char *path, sl_gguf **gguf, sl_error *error) {
+static int open_path(const char *path, bool any_type, sl_gguf **gguf, sl_error *error) {
     *gguf = NULL;
     sl_map map = {0};
     int result = sl_map_open(&map, path, error);
-    return result == 0 ? open_bytes(map, map.data, map.size, path, gguf, error) : result;
+    return result == 0
+               ? open_bytes(map, (sl_view){(const char *)map.data, map.size}, path, any_type, gguf, error)
+               : result;
+}
+
+int sl_gguf_open_file(const char *path, sl_gguf **gguf, sl_error *error) {
+    return open_path(path, false, gguf, error);
+}
+
+int sl_gguf_open_part(const char *path, sl_gguf **gguf, sl_error *error) {
+    return open_path(path, true, gguf, error);
 }
 
 int sl_gguf_open_memory(const void *data, size_t size, const char *name, sl_gguf **gguf, sl_error *error) {
     *gguf = NULL;
-    return open_bytes((sl_map){0}, data, size, name, gguf, error);
+    return open_bytes((sl_map){0}, (sl_view){data, size}, name, false, gguf, error);
+}
+
+/* ---- split files
+ * ------------------------------------------------------------------------------------------------ */
+
+/* The file among gguf and its parts that has tensor `name` for the first time, from number `from` on. */
+static uint64_t holder_of(const sl_gguf *gguf, sl_gguf *const *parts, uint64_t count, const char *name,
+                          uint64_t from) {
+    for (uint64_t i = from; i <= count; i++) {
+        if (sl_name_index_find(i ? &parts[i - 1]->tensor_index : &gguf->tensor_index, name) != UINT64_MAX) {
+            return i;
+        }
+    }
+    return count;
+}
+
+static int in_two_parts(const sl_gguf *gguf, sl_gguf *const *parts, uint64_t count, const char *name,
+                        sl_error *error) {
+    const uint64_t first = holder_of(gguf, parts, count, name, 0);
+    const uint64_t second = holder_of(gguf, parts, count, name, first + 1);
+    return sl_fail(error, SL_ERR_FORMAT, "%s: tensor '%.100s' is also in %s", parts[second - 1]->path, name,
+                   first ? parts[first - 1]->path : gguf->path);
+}
+
+int sl_gguf_join(sl_gguf *gguf, sl_gguf *const *parts, uint64_t count, sl_error *error) {
+    uint64_t total = gguf->tensor_count, at = gguf->tensor_count;
+    for (uint64_t i = 0; i < count; i++) {
+        total += parts[i]->tensor_count;
+    }
+    sl_tensor *tensors = sl_alloc_zero(total + 1, sizeof *tensors);
+    uint32_t *numbers = sl_alloc_zero(total + 1, sizeof *numbers);
+    sl_gguf **list = sl_alloc_zero(count + 1, sizeof *list);
+    sl_name_index index = {0};
+    int result = tensors && numbers && list ? sl_name_index_reserve(&index, total, error)
+                                            : sl_fail(error, SL_ERR_NOMEM, "%s: no memory", gguf->path);
+    if (result == 0) {
+        for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+            tensors[i] = gguf->tensors[i];
+            numbers[i] = gguf->type_numbers[i];
+        }
+        for (uint64_t p = 0; p < count; p++) {
+            list[p] = parts[p];
+            for (uint64_t i = 0; i < parts[p]->tensor_count; i++, at++) {
+                tensors[at] = parts[p]->tensors[i];
+                numbers[at] = parts[p]->type_numbers[i];
+            }
+        }
+        for (uint64_t i = 0; i < total; i++) {
+            sl_name_index_add(&index, tensors[i].name, i);
+        }
+        const char *twice = sl_name_index_sort(&index);
+        result = twice ? in_two_parts(gguf, parts, count, twice, error) : 0;
+    }
+    if (result != 0) {
+        sl_free(tensors);
+        sl_free(numbers);
+        sl_free(list);
+        sl_name_index_free(&index);
+        return result;
+    }
+    sl_free(gguf->tensors);
+    sl_free(gguf->type_numbers);
+    sl_name_index_free(&gguf->tensor_index);
+    gguf->tensors = tensors;
+    gguf->type_numbers = numbers;
+    gguf->tensor_index = index;
+    gguf->tensor_count = total;
+    gguf->parts = list;
+    gguf->part_count = count;
+    return 0;
+}
+
+uint64_t sl_gguf_part_count(const sl_gguf *gguf) {
+    return gguf->part_count + 1;
+}
+
+uint32_t sl_gguf_type_number(const sl_gguf *gguf, uint64_t index) {
+    return gguf->type_numbers[index];
 }
 
 void sl_gguf_close(sl_gguf *gguf) {
     if (gguf) {
+        for (uint64_t i = 0; i < gguf->part_count; i++) {
+            sl_gguf_close(gguf->parts[i]);
+        }
+        sl_free(gguf->parts);
+        sl_free(gguf->type_numbers);
         sl_name_index_free(&gguf->entry_index);
         sl_name_index_free(&gguf->tensor_index);
         sl_free(gguf->entries);

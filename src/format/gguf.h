@@ -50,9 +50,18 @@ typedef struct sl_gguf_entry {
 /* On success *gguf owns the map; sl_gguf_close frees it. On failure *gguf is NULL. Immutable afterwards, so
  * any thread may read. SL_ERR_FORMAT for a malformed file, SL_ERR_UNSUPPORTED for a version or a tensor type
  * that is not read here. */
-int sl_gguf_open(const char *path, sl_gguf **gguf, sl_error *error);
+int sl_gguf_open(const char *path, sl_gguf **gguf,
+                 sl_error *error); /* gguf_split.c: all parts of a split file */
 /* The same over bytes that the caller keeps until sl_gguf_close; `name` stands for the path in messages. */
 int sl_gguf_open_memory(const void *data, size_t size, const char *name, sl_gguf **gguf, sl_error *error);
+/* One file of a split one, or a file that is not split. */
+int sl_gguf_open_file(const char *path, sl_gguf **gguf, sl_error *error);
+/* The file alone, for looking at it: of a split file only this part; tensors of types that are not supported
+ * are there too, with sl_gguf_type_number and the bytes up to the next tensor. */
+int sl_gguf_open_part(const char *path, sl_gguf **gguf, sl_error *error);
+/* Takes the parts' tensors into `gguf`, behind its own, and the parts over. SL_ERR_FORMAT when a tensor is in
+ * two of them; then nothing has changed. */
+int sl_gguf_join(sl_gguf *gguf, sl_gguf *const *parts, uint64_t count, sl_error *error);
 void sl_gguf_close(sl_gguf *gguf); /* NULL is fine */
 const char *sl_gguf_path(const sl_gguf *gguf);
 uint32_t sl_gguf_version(const sl_gguf *gguf);
@@ -87,6 +96,11 @@ sl_view sl_gguf_next_string(const unsigned char **cursor);
 const char *sl_gguf_type_text(sl_gguf_type type);
 /* Bytes of one value; 0 for strings, arrays and numbers that are no type. */
 uint32_t sl_gguf_type_size(sl_gguf_type type);
+
+/* Files that make it up: 1, or the parts of a split one. */
+uint64_t sl_gguf_part_count(const sl_gguf *gguf);
+/* The number that the file gives for the type of the tensor at `index`; sl_gguf_type_name knows its name. */
+uint32_t sl_gguf_type_number(const sl_gguf *gguf, uint64_t index);
 
 uint64_t sl_gguf_tensor_count(const sl_gguf *gguf);
 /* In the file's order; index < sl_gguf_tensor_count. */

@@ -49,12 +49,6 @@ static int open_gguf(sl_source *source, const char *path, sl_error *error) {
         sl_error cause = *error;
         sl_fail(error, result, "%s; %s", cause.message, sl_recognize_path(path));
     }
-    uint64_t parts = 1;
-    if (result == 0 && sl_gguf_u64(source->gguf, "split.count", &parts, NULL) == 0 && parts > 1) {
-        result =
-            sl_fail(error, SL_ERR_UNSUPPORTED, "%s: one of %llu parts of a split GGUF file: join them first",
-                    path, (unsigned long long)parts);
-    }
     return result;
 }
 

@@ -552,8 +552,8 @@ static int find_gguf_family(reader *r) {
     r->family = sl_family_of_gguf(name);
     if (!r->family) {
         return sl_fail(r->error, SL_ERR_UNSUPPORTED,
-                       "%s: general.architecture is \"%.*s\": no such model family here", r->file,
-                       (int)(name.length < 64 ? name.length : 64), name.data);
+                       "%s: general.architecture is \"%.*s\": this family is not known, so it cannot run",
+                       r->file, (int)(name.length < 64 ? name.length : 64), name.data);
     }
     return 0;
 }
@@ -566,8 +566,9 @@ static int find_hf_family(reader *r) {
     }
     r->family = sl_family_of_hf(sl_view_of(type));
     if (!r->family) {
-        return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: model_type is \"%.64s\": no such model family here",
-                       r->file, type);
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: model_type is \"%.64s\": this family is not known, so it cannot run", r->file,
+                       type);
     }
     const json_t *text = sl_json_find(r->root, NULL, "text_config");
     if (text && !json_is_object(text)) {

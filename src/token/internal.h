@@ -105,8 +105,18 @@ typedef enum sl_split_behavior {
     SL_SPLIT_WITH_NEXT,
 } sl_split_behavior;
 
+/* What finds a stage's matches. */
+typedef enum sl_split_kind {
+    SL_SPLIT_PATTERN,
+    SL_SPLIT_TRIPLES,           /* of numbers, \p{N} */
+    SL_SPLIT_TRIPLES_OF_DIGITS, /* of decimal digits, \p{Nd}: only whole ones, and what follows goes with them
+                                 */
+    SL_SPLIT_TRIPLES_AT_BOUNDARY, /* of decimal digits, unless a part of a word follows */
+} sl_split_kind;
+
 typedef struct sl_split {
-    pcre2_code *code;
+    sl_split_kind kind;
+    pcre2_code *code; /* of a pattern */
     sl_split_behavior behavior;
 } sl_split;
 
@@ -201,6 +211,19 @@ int sl_tokenizer_load_templates(sl_tokenizer *tokenizer, const char *beside, sl_
 uint32_t sl_byte_to_code_point(unsigned char byte);
 int sl_code_point_to_byte(uint32_t code_point);
 
+/* ---- pre_tokenizers.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+enum {
+    SL_PRE_WHOLE_PIECE = 1, /* a piece that is a token is that token */
+    SL_PRE_BOS = 2,
+    SL_PRE_RAW = 4,     /* merges characters, not bytes in GPT-2's alphabet */
+    SL_PRE_ESCAPED = 8, /* the same, with U+2581 for spaces and tokens for bytes */
+    SL_PRE_WHOLE_NEWLINES = 16,
+};
+/* Adds the splits behind a name of tokenizer.ggml.pre. SL_ERR_UNSUPPORTED names one that is not known. */
+int sl_pre_tokenizer_set(sl_tokenizer *tokenizer, sl_view name, unsigned *flags, sl_error *error);
+
 /* ---- normalize.c
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -215,6 +238,12 @@ int sl_text_steps_run(const sl_text_step *steps, size_t count, sl_view text, boo
 
 /* openai/gpt-2, encoder.py; also what Hugging Face's ByteLevel splits by. */
 #define SL_PATTERN_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* Groups of three from the right end of a run of digits. As patterns these look ahead to the end of the run
+ * from each group, which takes quadratic time; they are recognised and done in one pass. The first stands for
+ * llama.cpp's \p{AFMoE_digits}; the second is Cohere's, the last SuperBPE's. */
+#define SL_PATTERN_TRIPLES "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
+#define SL_PATTERN_TRIPLES_OF_NUMBERS "\\d{1,3}(?=(?:\\d{3})*\\b)"
+#define SL_PATTERN_TRIPLES_OF_DIGITS "(?=(\\d{3})+(?!\\d))"
 /* Adds a split stage. The pattern is Oniguruma's as Hugging Face uses it; what means something else in PCRE2
  * is translated or refused by name. */
 int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior behavior, sl_error *error);
@@ -223,9 +252,18 @@ bool sl_is_space(uint32_t code_point);
 bool sl_is_word(uint32_t code_point);
 
 typedef int (*sl_piece_function)(void *context, sl_view piece);
+/* Where a stage of triples is within a run of digits. */
+typedef struct sl_digit_run {
+    const char *from, *end;
+    size_t left; /* digits from there on */
+} sl_digit_run;
+
 typedef struct sl_splitter {
     const sl_tokenizer *tokenizer;
     pcre2_match_context *limits;
+    uint64_t budget; /* steps of matching left for the text, of which this may be a part */
+    bool begun;
+    sl_digit_run runs[SL_TOKENIZER_MAX_STAGES];
     pcre2_match_data *matches[SL_TOKENIZER_MAX_STAGES];
 } sl_splitter;
 /* Runs all stages over `text` and hands on the pieces in order; stops at the first non-zero result and

@@ -1,83 +1,10 @@
-/* Tokenizers from GGUF metadata, as specified in ggml's docs/gguf.md; defaults and the splits behind the
- * names of tokenizer.ggml.pre are those that llama.cpp's src/llama-vocab.cpp and the models' own
- * tokenizer.json files have. */
+/* Tokenizers from GGUF metadata, as specified in ggml's docs/gguf.md; defaults are those of llama.cpp's
+ * src/llama-vocab.cpp. */
 #include "token/internal.h"
 
 #include "base/alloc.h"
 
 #include <math.h>
-
-/* ---- pre-tokenizers
- * -------------------------------------------------------------------------------------------------- */
-
-#define PUNCTUATION(extra) "[\\p{P}$+<=>^~|" extra "]+"
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define TAIL "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define OTHERS " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL
-#define WORDS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-/* A word begins at a capital that follows small letters. */
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED(tail)                                                                                          \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" tail "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" tail "|"
-#define CASED_OTHERS " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" TAIL
-
-enum { PRE_WHOLE_PIECE = 1, PRE_BOS = 2 };
-
-typedef struct pre_tokenizer {
-    const char *names; /* separated by spaces */
-    unsigned flags;    /* what the name implies unless the file says otherwise */
-    const char *splits[4];
-} pre_tokenizer;
-
-static const pre_tokenizer pre_tokenizers[] = {
-    {"default", 0, {PUNCTUATION(""), SL_PATTERN_GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
-    {"gpt-2 phi-2 mpt olmo jais exaone4 mellum trillion granite-docling modern-bert", 0, {SL_PATTERN_GPT2}},
-    {"falcon", 0, {PUNCTUATION("`"), SL_PATTERN_GPT2, "[0-9][0-9][0-9]"}},
-    {"starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", 0, {"\\p{N}", SL_PATTERN_GPT2}},
-    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2",
-     PRE_WHOLE_PIECE | PRE_BOS,
-     {CONTRACTIONS "|" WORDS "\\p{N}{1,3}|" OTHERS}},
-    {"dbrx smaug-bpe glm4 chatglm-bpe", 0, {CONTRACTIONS "|" WORDS "\\p{N}{1,3}|" OTHERS}},
-    {"qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan grok-2", 0, {CONTRACTIONS "|" WORDS "\\p{N}|" OTHERS}},
-    {"qwen35",
-     0,
-     {CONTRACTIONS
-      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" TAIL}},
-    {"gpt-4o llama4", 0, {CASED(CONTRACTIONS "?") "\\p{N}{1,3}|" CASED_OTHERS}},
-    {"tekken", PRE_WHOLE_PIECE | PRE_BOS, {CASED("") "\\p{N}|" CASED_OTHERS}},
-    {"gemma4", PRE_BOS, {"[^\\n]+|[\\n]+"}},
-};
-
-static bool names_contain(const char *names, sl_view name) {
-    while (*names) {
-        size_t length = strcspn(names, " ");
-        if (sl_view_equal((sl_view){names, length}, name)) {
-            return true;
-        }
-        names += length + (names[length] == ' ');
-    }
-    return false;
-}
-
-static int set_pre_tokenizer(sl_tokenizer *tokenizer, sl_view name, unsigned *flags, sl_error *error) {
-    for (size_t i = 0; i < sizeof pre_tokenizers / sizeof *pre_tokenizers; i++) {
-        const pre_tokenizer *row = &pre_tokenizers[i];
-        if (!names_contain(row->names, name)) {
-            continue;
-        }
-        *flags = row->flags;
-        for (size_t j = 0; j < 4 && row->splits[j]; j++) {
-            int code = sl_split_add(tokenizer, sl_view_of(row->splits[j]), SL_SPLIT_ISOLATED, error);
-            if (code) {
-                return code;
-            }
-        }
-        return 0;
-    }
-    return sl_fail(error, SL_ERR_UNSUPPORTED, "tokenizer.ggml.pre: pre-tokenizer '%.*s' is not supported",
-                   (int)(name.length < 100 ? name.length : 100), name.data);
-}
 
 /* ---- optional keys
  * --------------------------------------------------------------------------------------------------- */
@@ -292,24 +219,29 @@ static int load_model(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *er
     unsigned flags = 0;
     bool add_space = false;
     const sl_text_step escape = {SL_STEP_REPLACE, sl_view_of(" "), sl_view_of(SL_SPM_SPACE)};
-    if (sl_view_is(model, "gpt2")) {
-        if (sl_view_is(pre, "gemma4")) {
-            return sl_fail(error, SL_ERR_UNSUPPORTED,
-                           "tokenizer.ggml.pre: 'gemma4' goes with model 'gemma4', not 'gpt2'");
+    if (sl_view_is(model, "gpt2") && sl_view_is(pre, "gemma4")) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "tokenizer.ggml.pre: 'gemma4' goes with model 'gemma4', not 'gpt2'");
+    }
+    if (sl_view_is(model, "gpt2") || sl_view_is(model, "gemma4")) {
+        pre = sl_view_is(model, "gemma4") ? model : pre;
+        if ((code = sl_pre_tokenizer_set(tokenizer, pre, &flags, error)) != 0) {
+            return code;
         }
-        tokenizer->model = SL_MODEL_BYTE_LEVEL;
-    } else if (sl_view_is(model, "gemma4")) {
-        tokenizer->model = SL_MODEL_CHARACTER;
-        tokenizer->byte_fallback = tokenizer->whole_newlines = true;
-        pre = model;
-        tokenizer->normalizer[tokenizer->normalizer_count++] = escape;
+        const bool raw = flags & (SL_PRE_RAW | SL_PRE_ESCAPED);
+        tokenizer->model = raw ? SL_MODEL_CHARACTER : SL_MODEL_BYTE_LEVEL;
+        tokenizer->byte_fallback = flags & SL_PRE_ESCAPED;
+        tokenizer->whole_newlines = flags & SL_PRE_WHOLE_NEWLINES;
+        if (flags & SL_PRE_ESCAPED) {
+            tokenizer->normalizer[tokenizer->normalizer_count++] = escape;
+        }
     } else if (sl_view_is(model, "llama")) {
         tokenizer->model = SL_MODEL_SCORE;
         tokenizer->byte_fallback = true;
         tokenizer->bos = 1;
         tokenizer->eos = 2;
         tokenizer->unk = 0;
-        flags = PRE_BOS;
+        flags = SL_PRE_BOS;
         add_space = true;
         if ((code = get_bool(gguf, "tokenizer.ggml.add_space_prefix", &add_space, error)) != 0) {
             return code;
@@ -323,12 +255,8 @@ static int load_model(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *er
         return sl_fail(error, SL_ERR_UNSUPPORTED, "tokenizer.ggml.model: '%.*s' is not supported",
                        (int)(model.length < 100 ? model.length : 100), model.data);
     }
-    if (tokenizer->model != SL_MODEL_SCORE &&
-        (code = set_pre_tokenizer(tokenizer, pre, &flags, error)) != 0) {
-        return code;
-    }
-    tokenizer->whole_piece = flags & PRE_WHOLE_PIECE;
-    tokenizer->add_bos = flags & PRE_BOS;
+    tokenizer->whole_piece = flags & SL_PRE_WHOLE_PIECE;
+    tokenizer->add_bos = flags & SL_PRE_BOS;
     tokenizer->strip_start = add_space;
     return get_bool(gguf, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, error);
 }

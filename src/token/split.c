@@ -131,7 +131,7 @@ static int compile(sl_tokenizer *tokenizer, sl_view pattern, pcre2_code **code, 
     PCRE2_SIZE offset = 0;
     *code = pcre2_compile((PCRE2_SPTR)pattern.data, pattern.length,
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                              PCRE2_NO_AUTO_CAPTURE,
+                              PCRE2_NO_AUTO_CAPTURE | PCRE2_USE_OFFSET_LIMIT,
                           &number, &offset, context);
     pcre2_compile_context_free(context);
     if (!*code) {
@@ -146,8 +146,15 @@ static int compile(sl_tokenizer *tokenizer, sl_view pattern, pcre2_code **code, 
                        (const char *)message);
     }
     /* Without a JIT the interpreter runs the same pattern. */
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     return 0;
+}
+
+static sl_split_kind kind_of(sl_view pattern) {
+    return sl_view_is(pattern, SL_PATTERN_TRIPLES)              ? SL_SPLIT_TRIPLES
+           : sl_view_is(pattern, SL_PATTERN_TRIPLES_OF_DIGITS)  ? SL_SPLIT_TRIPLES_OF_DIGITS
+           : sl_view_is(pattern, SL_PATTERN_TRIPLES_OF_NUMBERS) ? SL_SPLIT_TRIPLES_AT_BOUNDARY
+                                                                : SL_SPLIT_PATTERN;
 }
 
 int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior behavior, sl_error *error) {
@@ -160,9 +167,12 @@ int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior beh
                        SL_TOKENIZER_MAX_PATTERN);
     }
     sl_buffer translated = {0};
-    sl_split split = {.behavior = behavior};
-    int code = translate(pattern, &translated, error);
-    if (code == 0) {
+    sl_split split = {.kind = kind_of(pattern), .behavior = behavior};
+    if (split.kind == SL_SPLIT_TRIPLES_OF_DIGITS) {
+        split.behavior = SL_SPLIT_WITH_NEXT; /* the pattern matches places, and a text is cut there */
+    }
+    int code = split.kind == SL_SPLIT_PATTERN ? translate(pattern, &translated, error) : 0;
+    if (code == 0 && split.kind == SL_SPLIT_PATTERN) {
         code = compile(tokenizer, (sl_view){translated.data ? translated.data : "", translated.length},
                        &split.code, error);
     }
@@ -176,12 +186,13 @@ int sl_split_add(sl_tokenizer *tokenizer, sl_view pattern, sl_split_behavior beh
 /* ---- running
  * ------------------------------------------------------------------------------------------------------- */
 
-/* Steps of matching granted to one match; a long text that the patterns of real models split in one pass
- * needs a few per byte, an exponential pattern runs out of them. */
-static uint32_t match_limit(size_t length) {
-    uint64_t limit = 10000000 + (uint64_t)length * 16;
-    return limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX;
-}
+/* Steps of matching granted to a whole text: the patterns of real models take a few per byte. What a pattern
+ * takes is not told, so attempts are bounded, and it is the bounds that are counted: nothing for the first,
+ * which is enough for all but long runs of white space. */
+enum { FREE_STEPS = 256, LEAST_BUDGET = 50000000, BUDGET_PER_BYTE = 64 };
+/* Bytes in which one attempt may begin, and how far behind them it may look without being counted: one step
+ * of `.*` goes to the end of what there is. */
+enum { WINDOW = 4096, HORIZON = 4096 };
 
 static int prepare(sl_splitter *splitter, size_t stage, sl_error *error) {
     pcre2_general_context *general = splitter->tokenizer->regex_context;
@@ -209,19 +220,123 @@ typedef struct span {
     size_t start, end;
 } span;
 
-/* The next match at or after `from`: 1 and where it is, 0 when there is none. */
-static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t from, span *found_at,
-                      sl_error *error) {
+/* ---- groups of three digits ---- */
+
+static bool is_digit(sl_split_kind kind, uint32_t c) {
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    return category == UTF8PROC_CATEGORY_ND ||
+           (kind == SL_SPLIT_TRIPLES &&
+            (category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO));
+}
+
+/* `text` is UTF-8 from `at` on. */
+static size_t character_at(sl_view text, size_t at, uint32_t *c) {
+    const size_t size = sl_utf8_decode(text.data + at, text.length - at, c);
+    return size ? size : 1;
+}
+
+/* The next run of digits at or after `from`; false when there is none. */
+static bool find_run(sl_split_kind kind, sl_view text, size_t from, sl_digit_run *run) {
+    uint32_t c = 0;
+    size_t at = from, size = 0;
+    while (at < text.length && (size = character_at(text, at, &c), !is_digit(kind, c))) {
+        at += size;
+    }
+    *run = (sl_digit_run){.from = text.data + at};
+    while (at < text.length && (size = character_at(text, at, &c), is_digit(kind, c))) {
+        at += size;
+        run->left++;
+    }
+    run->end = text.data + at;
+    const bool there = run->left > 0;
+    if (kind == SL_SPLIT_TRIPLES_AT_BOUNDARY && at < text.length && sl_is_word(c)) {
+        run->left = 0; /* a number that a word goes on from is left alone */
+    } else if (kind == SL_SPLIT_TRIPLES_OF_DIGITS && run->left < 3) {
+        run->left = 0;
+    }
+    return there;
+}
+
+/* As next_match. */
+static int next_triple(sl_splitter *splitter, size_t stage, sl_view text, size_t from, span *found_at) {
+    const sl_split_kind kind = splitter->tokenizer->splits[stage].kind;
+    sl_digit_run *run = &splitter->runs[stage];
+    while (run->from != text.data + from || run->left == 0 || run->end > text.data + text.length) {
+        if (!find_run(kind, text, from, run)) {
+            return 0;
+        }
+        from = (size_t)((run->left ? run->from : run->end) - text.data);
+    }
+    size_t digits = run->left % 3;
+    uint32_t c;
+    found_at->start = from;
+    if (kind == SL_SPLIT_TRIPLES_OF_DIGITS) { /* none where the rest is not whole threes */
+        for (size_t skip = digits; skip > 0; skip--) {
+            from += character_at(text, from, &c);
+        }
+        run->left -= digits;
+        found_at->start = from;
+        digits = 3;
+    }
+    digits = digits ? digits : 3;
+    for (size_t i = 0; i < digits; i++) {
+        from += character_at(text, from, &c);
+    }
+    run->left -= digits;
+    run->from = text.data + from;
+    found_at->end = from;
+    return 1;
+}
+
+/* ---- patterns ---- */
+
+enum { NO_MATCH = 0, MATCH = 1, NO_STEPS = 2, SEES_END = 3 };
+
+static int match_once(sl_splitter *splitter, size_t stage, sl_view text, size_t from, uint32_t options) {
     const pcre2_code *code = splitter->tokenizer->splits[stage].code;
     pcre2_match_data *match = splitter->matches[stage];
-    uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
-    int found = pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from, options, match, splitter->limits);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-        found = pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from, options | PCRE2_NO_JIT, match,
-                            splitter->limits);
+    options |= PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    const int found =
+        pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from, options, match, splitter->limits);
+    return found == PCRE2_ERROR_JIT_STACKLIMIT ? pcre2_match(code, (PCRE2_SPTR)text.data, text.length, from,
+                                                             options | PCRE2_NO_JIT, match, splitter->limits)
+                                               : found;
+}
+
+/* The longest beginning of `text` of at most `length` bytes that ends with a whole character. */
+static size_t whole_characters(sl_view text, size_t length) {
+    length = length < text.length ? length : text.length;
+    while (length < text.length && ((unsigned char)text.data[length] & 0xc0) == 0x80) {
+        length--;
     }
-    if (found == PCRE2_ERROR_NOMATCH) {
-        return 0;
+    return length;
+}
+
+/* One attempt whose matches begin in [from, last], with so many steps for each beginning. What it sees of the
+ * text ends a little behind. If it wants to know what follows, one beginning is tried again and sees twice as
+ * much. */
+static int attempt(sl_splitter *splitter, size_t stage, sl_view text, span beginnings, uint32_t steps,
+                   sl_error *error) {
+    size_t seen = whole_characters(text, beginnings.end + HORIZON);
+    pcre2_set_match_limit(splitter->limits, steps);
+    pcre2_set_offset_limit(splitter->limits, beginnings.end);
+    int found;
+    while ((found = match_once(splitter, stage, (sl_view){text.data, seen}, beginnings.start,
+                               seen < text.length ? PCRE2_PARTIAL_HARD : 0)) == PCRE2_ERROR_PARTIAL) {
+        if (beginnings.end > beginnings.start) {
+            return SEES_END; /* from a beginning that the match data tells */
+        }
+        seen = whole_characters(text, beginnings.start + (seen - beginnings.start) * 2);
+        const uint64_t cost = seen - beginnings.start;
+        if (cost > splitter->budget) {
+            found = PCRE2_ERROR_MATCHLIMIT;
+            splitter->budget = 0;
+            break;
+        }
+        splitter->budget -= cost;
+    }
+    if (found == PCRE2_ERROR_NOMATCH || found == PCRE2_ERROR_MATCHLIMIT) {
+        return found == PCRE2_ERROR_NOMATCH ? NO_MATCH : NO_STEPS;
     }
     if (found < 0) {
         PCRE2_UCHAR message[200];
@@ -230,7 +345,51 @@ static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t 
                        "splitting %zu bytes of text by the tokenizer's pattern %zu: %s", text.length, stage,
                        (const char *)message);
     }
-    const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(match);
+    return MATCH;
+}
+
+/* Attempts at one beginning with more and more steps, as long as the text has any left. */
+static int attempt_here(sl_splitter *splitter, size_t stage, sl_view text, size_t at, sl_error *error) {
+    uint64_t steps = FREE_STEPS;
+    for (;;) {
+        const int found = attempt(splitter, stage, text, (span){at, at}, (uint32_t)steps, error);
+        if (found != NO_STEPS) {
+            return found;
+        }
+        steps = steps * 8 < UINT32_MAX ? steps * 8 : UINT32_MAX;
+        steps = steps < splitter->budget ? steps : splitter->budget;
+        if (steps == 0) {
+            return sl_fail(
+                error, SL_ERR_LIMIT,
+                "splitting %zu bytes of text by the tokenizer's pattern %zu: it takes more steps than "
+                "a text of this size may (match limit)",
+                text.length, stage);
+        }
+        splitter->budget -= steps;
+    }
+}
+
+/* The next match at or after `from`: 1 and where it is, 0 when there is none. */
+static int next_match(sl_splitter *splitter, size_t stage, sl_view text, size_t from, span *found_at,
+                      sl_error *error) {
+    int found = NO_MATCH;
+    for (size_t at = from; at < text.length && found == NO_MATCH;) {
+        const size_t last = whole_characters(text, at + WINDOW);
+        found = attempt(splitter, stage, text, (span){at, last}, FREE_STEPS, error);
+        if (found == NO_STEPS ||
+            found == SEES_END) { /* of the former nobody tells where: somewhere from here on */
+            uint32_t c;
+            at = found == SEES_END ? pcre2_get_startchar(splitter->matches[stage]) : at;
+            found = attempt_here(splitter, stage, text, at, error);
+            at += found == NO_MATCH ? character_at(text, at, &c) : 0;
+            continue;
+        }
+        at = last;
+    }
+    if (found != MATCH) {
+        return found;
+    }
+    const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(splitter->matches[stage]);
     *found_at = (span){bounds[0], bounds[1]};
     /* \K is refused and lookbehinds cannot consume, so a match goes forward. */
     if (found_at->start < from || found_at->end <= found_at->start || found_at->end > text.length) {
@@ -256,7 +415,9 @@ static int run_stage(sl_splitter *splitter, size_t stage, sl_view text, const sp
     size_t begin = 0, at = 0; /* text[begin, at) waits to be joined with what follows */
     while (at < text.length) {
         span match = {at, at};
-        int found = next_match(splitter, stage, text, at, &match, sink->error);
+        int found = splitter->tokenizer->splits[stage].kind == SL_SPLIT_PATTERN
+                        ? next_match(splitter, stage, text, at, &match, sink->error)
+                        : next_triple(splitter, stage, text, at, &match);
         if (found < 0) {
             return found;
         }
@@ -295,7 +456,9 @@ int sl_split_run(sl_splitter *splitter, sl_view text, sl_piece_function function
             return code;
         }
     }
-    pcre2_set_match_limit(splitter->limits, match_limit(text.length));
+    splitter->budget += (splitter->begun ? 0 : LEAST_BUDGET) + (uint64_t)text.length * BUDGET_PER_BYTE;
+    splitter->begun = true;
+    memset(splitter->runs, 0, sizeof splitter->runs);
     /* PCRE2 may only see UTF-8: runs of other bytes are pieces by themselves. */
     for (size_t at = 0; at < text.length;) {
         size_t end = at;

@@ -4,8 +4,10 @@
 #include "unit/format/bytes.h"
 
 #include "api.h"
+#include "base/alloc.h"
 #include "format/gguf_writer.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -186,12 +188,57 @@ static void wrong_values_are_named(void **state) {
     }
 }
 
+/* The member of the row of "keys" or "tensors" whose `member` is `name`. */
+static const json_t *row_of(const json_t *file, const char *list, const char *member, const char *name) {
+    const json_t *rows = json_object_get(file, list);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const char *text = json_string_value(json_object_get(json_array_get(rows, i), member));
+        if (text && strcmp(text, name) == 0) {
+            return json_array_get(rows, i);
+        }
+    }
+    fail_msg("no %s", name);
+    return NULL;
+}
+
+static void files_are_described(void **state) {
+    (void)state;
+    char *text;
+    sluice_error error;
+    write_gguf();
+    must(sluice_file_describe(GGUF, &text, &error), &error, "describe");
+    json_t *file = json_loads(text, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(file, "family")), "llama");
+    assert_int_equal(json_array_size(json_object_get(file, "keys")), 13);
+    const json_t *row = row_of(file, "keys", "key", "general.sampling.penalty_last_n");
+    assert_string_equal(json_string_value(json_object_get(row, "type")), "i32");
+    assert_int_equal(json_integer_value(json_object_get(row, "value")), -1);
+    row = row_of(file, "keys", "key", "tokenizer.ggml.tokens");
+    assert_int_equal(json_integer_value(json_object_get(row, "count")), 6);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(row, "value"), 4)), "a");
+    sluice_free(text);
+    json_decref(file);
+    int code = SLUICE_ERR_NOMEM;
+    const uint64_t live = sl_alloc_live_bytes();
+    for (uint64_t nth = 1; code == SLUICE_ERR_NOMEM; nth++) {
+        sl_alloc_fail_at(nth);
+        code = sluice_file_describe(GGUF, &text, &error);
+        sl_alloc_fail_at(0);
+        assert_true(code == 0 || code == SLUICE_ERR_NOMEM);
+        sluice_free(text);
+        assert_int_equal(sl_alloc_live_bytes(), live);
+    }
+    remove(GGUF);
+    put("x.gguf", "no model");
+    assert_int_equal(sluice_file_describe(FOLDER "/x.gguf", &text, &error), SLUICE_ERR_FORMAT);
+    assert_null(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sampling_of_a_folder),
-        cmocka_unit_test(a_gguf_says_both),
-        cmocka_unit_test(ends_of_a_folder),
-        cmocka_unit_test(wrong_values_are_named),
+        cmocka_unit_test(sampling_of_a_folder), cmocka_unit_test(a_gguf_says_both),
+        cmocka_unit_test(ends_of_a_folder),     cmocka_unit_test(wrong_values_are_named),
+        cmocka_unit_test(files_are_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -278,7 +278,7 @@ static void bad_gguf_is_refused(void **state) {
     spm_file f;
 #define WITH(change) (f = good_spm, change, f)
     expect_spm(WITH(f.model = "rwkv"), SL_ERR_UNSUPPORTED, "'rwkv' is not supported");
-    expect_spm(WITH((f.model = "gpt2", f.pre = "bloom")), SL_ERR_UNSUPPORTED, "'bloom' is not supported");
+    expect_spm(WITH((f.model = "gpt2", f.pre = "blume")), SL_ERR_UNSUPPORTED, "'blume' is not supported");
     expect_spm(WITH(f.scores = 266), SL_ERR_FORMAT, "tokenizer.ggml.scores has 266 elements");
     expect_spm(WITH(f.scores = 0), SL_ERR_FORMAT, "tokenizer.ggml.scores is missing");
     expect_spm(WITH(f.types = 268), SL_ERR_FORMAT, "tokenizer.ggml.token_type has 268 elements");
