@@ -62,12 +62,14 @@ const command COMMANDS[] = {
      "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n",
      perplexity_command},
     {"tokenize", IN_TOKENIZE, NULL, 0, true, "text to tokens",
-     "Reads text from standard input and prints its tokens, one on a line with its id, or only the ids.",
-     "  echo -n \"Hello\" | sluice tokenize -m model.gguf\n"
+     "Prints the tokens of a text, one on a line with its id, or only the ids. The text comes with -p, with "
+     "-f or "
+     "on standard input.",
+     "  sluice tokenize model.gguf -p \"Hello\"\n"
      "  sluice tokenize -m model.gguf --ids --bos < text.txt > ids.txt\n",
      tokenize_command},
     {"detokenize", IN_DETOKENIZE, NULL, 0, true, "tokens to text",
-     "Reads token ids from standard input and prints the text that they stand for.",
+     "Prints the text that token ids stand for. They come with -p, with -f or on standard input.",
      "  echo 1 2 3 | sluice detokenize -m model.gguf\n"
      "  sluice tokenize -m model.gguf --ids < text.txt | sluice detokenize -m model.gguf\n",
      detokenize_command},

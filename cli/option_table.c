@@ -62,6 +62,10 @@ const option OPTIONS[] = {
     {IN_TEMPLATE, "--list", NULL, FLAG, AT(list), NULL, 0, 0, "print the names that --chat-template takes"},
     {IN_RUN, "-no-cnv --no-conversation --raw", NULL, FLAG, AT(raw), NULL, 0, 0,
      "go on from the text as it stands, whatever chat format the model has"},
+    {IN_TOKENIZE, "-p --prompt", "TEXT", TEXT, AT(prompt), NULL, 0, 0, "the text"},
+    {IN_DETOKENIZE, "-p --prompt", "IDS", TEXT, AT(prompt), NULL, 0, 0, "the ids"},
+    {IN_TOKENIZE | IN_DETOKENIZE, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0,
+     "the same from a file (else from standard input)"},
     {IN_PERPLEXITY, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0, "the text (else standard input)"},
     {IN_EVAL, "-f --file", "FILE", TEXT, AT(file), NULL, 0, 0,
      "the tasks (else those that come with sluice)"},
@@ -155,7 +159,8 @@ const option OPTIONS[] = {
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
 
-    {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE | IN_TEMPLATE,
+    {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE | IN_TEMPLATE |
+         IN_TOKENIZE,
      "-o --output", "text|json", CHOICE, AT(output), "text", 0, 0, "how to print"},
     {IN_BENCH, "-o --output", "md|csv|json", CHOICE, AT(output), "md", 0, 0, "how to print"},
     {IN_INSPECT, "--keys", NULL, FLAG, AT(keys), NULL, 0, 0,

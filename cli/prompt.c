@@ -14,7 +14,7 @@ char *read_prompt(const char *command, const settings *s, size_t *length, int *c
         return NULL;
     }
     if (!s->prompt && !s->file && isatty(STDIN_FILENO)) {
-        fail("%s: no prompt: give one in quotes, with -p, with -f, or on standard input", command);
+        fail("%s: no text: give one with -p, with -f, or on standard input", command);
         return NULL;
     }
     char *text = s->prompt ? strdup(s->prompt) : read_all(s->file, length);

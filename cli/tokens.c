@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How many bytes of a character begin here; 0 when it is no UTF-8: many tokens are parts of characters.
  * Shortest forms and surrogates are not looked at: a terminal shows those as it likes. */
@@ -68,6 +69,33 @@ static int print_tokens(const settings *settings, const sluice_model *model, con
     return DONE;
 }
 
+/* With --ids the ids alone. The text of a token that is a part of a character is null. */
+static int print_tokens_json(const settings *settings, const sluice_model *model, const int32_t *tokens,
+                             size_t count) {
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < count; i++) {
+        sluice_error error;
+        const char *bytes;
+        size_t length;
+        if (settings->ids) {
+            json_array_append_new(list, json_integer(tokens[i]));
+            continue;
+        }
+        if (sluice_token_bytes(model, tokens[i], &bytes, &length, &error)) {
+            json_decref(list);
+            return fail_with(&error);
+        }
+        json_t *text = json_stringn(bytes, length);
+        json_array_append_new(list,
+                              json_pack("{s:i, s:o}", "id", tokens[i], "text", text ? text : json_null()));
+    }
+    if (json_array_size(list) != count) {
+        json_decref(list);
+        list = NULL;
+    }
+    return print_json(list ? json_pack("{s:s, s:o}", "model", settings->model, "tokens", list) : NULL);
+}
+
 static int open_text(const settings *settings, session *session) {
     sluice_error error;
     char path[DATA_PATH_SIZE];
@@ -81,15 +109,19 @@ int tokenize_command(const settings *settings) {
     sluice_error error;
     size_t length, count = 0;
     int32_t *tokens = NULL;
-    int code = open_text(settings, &session);
-    char *text = code == DONE ? read_all(NULL, &length) : NULL;
-    code = code == DONE && !text ? FAILED : code;
+    int code;
+    char *text = read_prompt("tokenize", settings, &length, &code);
+    code = code == DONE ? open_text(settings, &session) : code;
     const unsigned flags =
         (settings->special ? SLUICE_TOKENIZE_SPECIAL : 0) | (settings->bos ? SLUICE_TOKENIZE_BOS : 0);
     if (code == DONE && sluice_tokenize(session.model, text, length, flags, &tokens, &count, &error)) {
         code = fail_with(&error);
     }
-    code = code == DONE ? print_tokens(settings, session.model, tokens, count) : code;
+    if (code == DONE) {
+        code = strcmp(settings->output, "json") == 0
+                   ? print_tokens_json(settings, session.model, tokens, count)
+                   : print_tokens(settings, session.model, tokens, count);
+    }
     sluice_free(tokens);
     free(text);
     close_session(&session);
@@ -127,9 +159,10 @@ int detokenize_command(const settings *settings) {
     session session = {0};
     sluice_error error;
     size_t length, count, written;
-    int code = open_text(settings, &session);
-    char *input = code == DONE ? read_all(NULL, &length) : NULL, *text = NULL;
-    int32_t *ids = input ? parse_ids(input, length, &count) : NULL;
+    int code;
+    char *input = read_prompt("detokenize", settings, &length, &code), *text = NULL;
+    code = code == DONE ? open_text(settings, &session) : code;
+    int32_t *ids = code == DONE ? parse_ids(input, length, &count) : NULL;
     code = code == DONE && !ids ? FAILED : code;
     const unsigned flags = settings->special ? SLUICE_TOKENIZE_SPECIAL : 0;
     if (code == DONE && sluice_detokenize(session.model, ids, count, flags, &text, &written, &error)) {
