@@ -66,7 +66,8 @@ typedef struct settings {
     text_list stops;
     bool ignore_eos;
     /* measuring */
-    number_list prompts, generates, depths;
+    number_list prompts, generates, depths, thread_counts;
+    text_list pairs;
     int32_t repetitions, window, limit, beside;
     bool profile;
     text_list tasks;

@@ -47,9 +47,11 @@ const command COMMANDS[] = {
     {"bench", IN_BENCH, NULL, 0, true, "measure speed",
      "Measures how many tokens a second are read (pp) and generated (tg), with random tokens, with nothing "
      "or -d tokens in\n"
-     "the cache, for one sequence or several at once. Columns are llama-bench's; JSON, CSV and -v add bytes "
-     "and operations.",
+     "the cache, for one sequence or several at once; every combination of what is listed. Columns and "
+     "fields are\n"
+     "llama-bench's; JSON, CSV and -v add bytes and operations.",
      "  sluice bench -m model.gguf -p 512,2048 -n 128\n"
+     "  sluice bench -m a.gguf -m b.gguf -t 1,2,4 -p 512 -n 0 -pg 512,128\n"
      "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n",
      bench_command},
     {"perplexity", IN_PERPLEXITY, NULL, 0, true, "how well a model predicts a text",

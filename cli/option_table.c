@@ -6,7 +6,7 @@ static const double INT_MOST = 2147483647;
 
 /* Names are llama.cpp's where it has one. */
 const option OPTIONS[] = {
-    {IN_MODEL, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
+    {IN_MODEL & ~IN_BENCH, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
      "a GGUF file, a Hugging Face folder, mini or mini-moe"},
 
     {IN_SERVE, "-m --model", "MODEL", TEXTS, AT(models), NULL, 0, 0,
@@ -139,12 +139,18 @@ const option OPTIONS[] = {
      "begin with the beginning-of-text token, if the model wants one"},
     {IN_TOKENIZE, "--ids", NULL, FLAG, AT(ids), NULL, 0, 0, "only the ids, on one line"},
 
+    {IN_BENCH, "-m --model", "MODEL", TEXTS, AT(models), NULL, 0, 0,
+     "a GGUF file, a Hugging Face folder, mini or mini-moe [mini]; several times, or several with commas"},
     {IN_BENCH, "-p --n-prompt", "N,N,...", NUMBERS, AT(prompts), "512", 0, INT_MOST,
      "prompt lengths to measure; 0: none"},
     {IN_BENCH, "-n --n-gen", "N,N,...", NUMBERS, AT(generates), "128", 0, INT_MOST,
      "generation lengths to measure; 0: none"},
+    {IN_BENCH, "-pg", "N,N", TEXTS, AT(pairs), NULL, 0, 0,
+     "a prompt and a generation after it, measured as one; may be given several times"},
     {IN_BENCH, "-d --n-depth", "N,N,...", NUMBERS, AT(depths), "0", 0, INT_MOST,
      "tokens that are in the cache already"},
+    {IN_BENCH, "-t --threads", "N,N,...", NUMBERS, AT(thread_counts), "0", 0, SLUICE_THREADS,
+     "numbers of threads of the CPU to measure with; 0: all processors"},
     {IN_BENCH, "-r --repetitions", "N", NUMBER, AT(repetitions), "5", 1, 1000,
      "of each measurement, after one that does not count"},
     {IN_BENCH, "--beside", "N", NUMBER, AT(beside), "0", 0, 4095,
@@ -196,7 +202,7 @@ const option OPTIONS[] = {
     {IN_ENGINE, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0, "auto, cpu, cuda or cuda:N"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
      "the best CPU kernels allowed: plain, avx2 or avx512 [the machine's]"},
-    {IN_ENGINE, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
+    {IN_THREADED, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
      "of the CPU; 0: all processors"},
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,
      "tokens of one sequence; 0: the model's own, at most 4096"},
