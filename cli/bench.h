@@ -45,6 +45,10 @@ typedef struct bench {
     json_t *rows;
 } bench;
 
+/* Of the build: the commit, or "unknown", and how many led to it, or 0. */
+extern const char BUILD_COMMIT[];
+extern const int BUILD_NUMBER;
+
 /* "qwen3 8.2B Q8_0" / "CUDA" */
 void model_type(const bench *b, char name[64]);
 void backend_name(const bench *b, char name[32]);

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include "build_facts.h"
-
 #include <math.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -152,12 +150,12 @@ static json_t *machine_facts(const bench *b) {
     model_type(b, type);
     backend_name(b, backend);
     return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:i}",
-                     "build_commit", SLUICE_BUILD_COMMIT, "build_number", SLUICE_BUILD_NUMBER, "cpu_info",
-                     b->processor, "gpu_info", gpu ? device : "", "backends", backend, "model_filename",
-                     b->one.model, "model_type", type, "model_size", (json_int_t)b->info.bytes,
-                     "model_n_params", (json_int_t)b->info.parameters, "n_batch", chunk, "n_ubatch", chunk,
-                     "n_threads", b->threads, "type_k", b->one.kv_type, "type_v", b->one.kv_type,
-                     "flash_attn", 1 /* attention never stores the whole matrix of scores */);
+                     "build_commit", BUILD_COMMIT, "build_number", BUILD_NUMBER, "cpu_info", b->processor,
+                     "gpu_info", gpu ? device : "", "backends", backend, "model_filename", b->one.model,
+                     "model_type", type, "model_size", (json_int_t)b->info.bytes, "model_n_params",
+                     (json_int_t)b->info.parameters, "n_batch", chunk, "n_ubatch", chunk, "n_threads",
+                     b->threads, "type_k", b->one.kv_type, "type_v", b->one.kv_type, "flash_attn",
+                     1 /* attention never stores the whole matrix of scores */);
 }
 
 /* Fields and their order are llama-bench's where it has them (tools/llama-bench, test::get_fields); ours

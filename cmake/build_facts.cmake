@@ -1,4 +1,4 @@
-# Writes OUTPUT, a header with the commit that is built and its number, with each build; touched only when they change,
+# Writes OUTPUT, a C file with the commit that is built and its number, with each build; touched only when they change,
 # so that nothing is compiled again without need. Not in a git checkout: "unknown" and 0.
 set(commit unknown)
 set(number 0)
@@ -13,8 +13,9 @@ if(GIT_FOUND AND EXISTS ${SOURCE}/.git)
     set(number ${counted})
   endif()
 endif()
-set(text "/* Of the build; written by cmake/build_facts.cmake. */\n#define SLUICE_BUILD_COMMIT \"${commit}\"\n")
-string(APPEND text "#define SLUICE_BUILD_NUMBER ${number}\n")
+set(text "/* Of the build; written by cmake/build_facts.cmake. */\n")
+string(APPEND text "extern const char BUILD_COMMIT[];\nextern const int BUILD_NUMBER;\n")
+string(APPEND text "const char BUILD_COMMIT[] = \"${commit}\";\nconst int BUILD_NUMBER = ${number};\n")
 set(before "")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} before)

@@ -18,5 +18,5 @@ print(len(rows), "rows")
 END
 $sluice bench -m m.gguf --beside 3 -p 64,128 -n 8 --chunk 11 -c 16384 -t 1,2 -r 2 --device cpu -o json > rows.json && python3 check.py
 $sluice bench -m m.gguf --beside 2 -p 16,0 -n 4 -r 1 -t 1 | tail -n 2 | cut -d '|' -f 4,5
-$sluice bench -m m.gguf --beside 2 -p 16 -n 4 -r 1 -t 1 -o csv | cut -d ',' -f 5,6,14
+$sluice bench -m m.gguf --beside 2 -p 16 -n 4 -r 1 -t 1 -o csv | cut -d , -f 5,6
 for wrong in "-p 0" "-n 0" "-pg 4,4"; do $sluice bench -m m.gguf --beside 2 $wrong; echo "exit $?"; done
