@@ -70,6 +70,7 @@ typedef struct settings {
     text_list pairs;
     int32_t repetitions, window, limit, beside;
     bool profile;
+    const char *scoring, *kl, *kl_write;
     text_list tasks;
     /* plans and files */
     bool ops, force, dry_run, pure;

@@ -59,9 +59,16 @@ const command COMMANDS[] = {
      "negative\n"
      "log-likelihood of the next token, its exponential, and a hash of all logits, which does not depend on "
      "how the\n"
-     "windows were cut into steps or how many ran at once.",
+     "windows were cut into steps or how many ran at once. By default every token of the text is scored; for "
+     "figures to lay\n"
+     "beside those of llama-perplexity use --scoring second-half. --kl-write keeps a model's logits, and "
+     "--kl "
+     "says how far\n"
+     "another one, or the same in fewer bits, is from them.",
      "  sluice perplexity -m model.gguf -f text.txt\n"
-     "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n",
+     "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n"
+     "  sluice perplexity -m bf16-folder -f text.txt --scoring second-half --kl-write base.kl\n"
+     "  sluice perplexity -m q4_k_m.gguf -f text.txt --kl base.kl\n",
      perplexity_command},
     {"tokenize", IN_TOKENIZE, NULL, 0, true, "text to tokens",
      "Reads text from standard input and prints its tokens, one on a line with its id, or only the ids.",

@@ -160,6 +160,14 @@ const option OPTIONS[] = {
      "and where the time of each measurement's last step goes, kernel by kernel"},
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
+    {IN_PERPLEXITY, "--scoring", "all|second-half", CHOICE, AT(scoring), "all", 0, 0,
+     "which tokens count: all of the text, or as in llama.cpp those behind the middle of whole windows"},
+    {IN_PERPLEXITY, "--chunks --limit", "N", NUMBER, AT(limit), "0", 0, INT_MOST, "windows at most; 0: all"},
+    {IN_PERPLEXITY, "--save-all-logits --kl-write", "FILE", TEXT, AT(kl_write), NULL, 0, 0,
+     "write the logits of all scored tokens, 4 bytes times the vocabulary each, for --kl"},
+    {IN_PERPLEXITY, "--kl", "FILE", TEXT, AT(kl), NULL, 0, 0,
+     "how far the model's probabilities are from those of another whose --kl-write made FILE: "
+     "Kullback-Leibler divergence, equal likeliest tokens, change of the next token's probability"},
 
     {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE | IN_TEMPLATE,
      "-o --output", "text|json", CHOICE, AT(output), "text", 0, 0, "how to print"},
@@ -182,6 +190,7 @@ const option OPTIONS[] = {
     {IN_QUANTIZE, "--token-embedding-type --embedding-type", "TYPE", TEXT, AT(embedding_type), NULL, 0, 0,
      "of token_embd.weight"},
     {IN_QUANTIZE, "--pure", NULL, FLAG, AT(pure), NULL, 0, 0, "no mixture: one type for all matrices"},
+    {IN_PERPLEXITY, "--force", NULL, FLAG, AT(force), NULL, 0, 0, "--kl-write replaces a file of its own"},
     {IN_QUANTIZE | IN_SYNTH, "--force", NULL, FLAG, AT(force), NULL, 0, 0, "replace OUT if it is there"},
 
     {IN_SYNTH, "--type", "TYPE", TEXT, AT(type), "q8_0", 0, 0,
