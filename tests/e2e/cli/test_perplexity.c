@@ -456,7 +456,22 @@ static void outputs_are_whole_or_not_there(void **state) {
              folder, program, story, text);
     assert_int_equal(WEXITSTATUS(system(line)), 1);
     assert_int_equal(names(), 2);
+    /* Ended from outside, while the file is there under another name. */
     size_t size;
+    char *words = read_file(text, &size), *many = calloc(100, size);
+    for (size_t i = 0; i < 100; i++) {
+        memcpy(many + i * size, words, size);
+    }
+    write_file("long", many, 100 * size);
+    free(words);
+    free(many);
+    snprintf(line, sizeof line,
+             "cd %s && (%s perplexity %s -f long --window 64 --chunk 1 --kl-write outputs/slow & p=$!; "
+             "until ls outputs | grep -q slow; do sleep 0.01; done; kill -TERM $p; wait $p) > out 2> err",
+             folder, program, story);
+    assert_int_equal(WEXITSTATUS(system(line)), 1);
+    assert_said("cancelled");
+    assert_int_equal(names(), 2);
     char *same = read_file("outputs/text", &size);
     assert_string_equal(same, "no logits in it");
     free(same);
