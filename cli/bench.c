@@ -1,18 +1,12 @@
-/* sluice bench: tokens a second, with llama-bench's columns. */
+/* sluice bench: tokens a second, with llama-bench's columns, for every combination of what is asked for. */
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include <math.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-
-typedef struct measurement {
-    int32_t prompt, generate, depth; /* one of the first two is 0 */
-    int repetitions;
-    double seconds[1001]; /* [repetitions] */
-} measurement;
+#include <unistd.h>
 
 /* ---- costs -----------------------------------------------------------------------------------------------
  */
@@ -83,13 +77,6 @@ static int read_costs(bench *b) {
     return DONE;
 }
 
-/* Bytes of weights that a step of `rows` tokens reads: experts by the share that so many random choices
- * touch. */
-static double step_bytes(const cost *c, double rows) {
-    const double share = c->experts > 0 ? 1 - pow(1 - c->experts_used / c->experts, rows) : 0;
-    return c->bytes + c->expert_bytes * share;
-}
-
 /* ---- measuring -------------------------------------------------------------------------------------------
  */
 
@@ -142,10 +129,10 @@ static int repeat(bench *b, sluice_sequence **deep, sluice_sequence **forks, con
                                     : sluice_sequence_create(b->session.engine, &forks[i], &error);
         code = result ? fail_with(&error) : DONE;
     }
-    /* A generated token is one pass; the first comes from the pass of one token that is read. */
-    code = code != DONE
-               ? code
-               : append(b, forks, m->depth, m->prompt ? m->prompt : 1, m->prompt ? 1 : m->generate, seconds);
+    /* A generated token is one pass. The first comes from the pass of one token that is read; with a prompt
+     * one comes from its last row, and m->generate passes follow. */
+    const int32_t read = m->prompt ? m->prompt : 1, generated = m->generate + (m->prompt ? 1 : 0);
+    code = code == DONE ? append(b, forks, m->depth, read, generated, seconds) : code;
     for (int32_t i = 0; i < b->sequences; i++) {
         sluice_sequence_release(forks[i]);
         forks[i] = NULL;
@@ -164,7 +151,7 @@ static int measure(bench *b, measurement *m) {
     }
     code = code == DONE && m->depth ? append(b, deep, 0, m->depth, 0, &ignored) : code;
     code = code == DONE ? repeat(b, deep, forks, m, &ignored) : code;
-    for (m->repetitions = 0; m->repetitions < b->settings->repetitions && code == DONE; m->repetitions++) {
+    for (m->repetitions = 0; m->repetitions < b->one.repetitions && code == DONE; m->repetitions++) {
         code = repeat(b, deep, forks, m, &m->seconds[m->repetitions]);
     }
     for (int32_t i = 0; i < b->sequences && deep; i++) {
@@ -175,206 +162,18 @@ static int measure(bench *b, measurement *m) {
     return code;
 }
 
-/* ---- printing --------------------------------------------------------------------------------------------
+/* ---- profile ----
  */
-
-typedef struct statistics {
-    double mean, deviation;
-} statistics;
-
-static statistics summarize(const double *values, int count) {
-    statistics s = {0, 0};
-    for (int i = 0; i < count; i++) {
-        s.mean += values[i] / count;
-    }
-    for (int i = 0; i < count; i++) {
-        s.deviation += (values[i] - s.mean) * (values[i] - s.mean) / (count > 1 ? count - 1 : 1);
-    }
-    s.deviation = sqrt(s.deviation);
-    return s;
-}
-
-typedef struct report {
-    double speeds[1001], nanoseconds[1001];
-    statistics speed, time;
-    double gigabytes, teraops; /* a second; bytes only where the weights are read once for known rows */
-    double token_bytes;
-} report;
-
-static void summarize_all(const bench *b, const measurement *m, report *r) {
-    const double tokens = (double)(m->prompt + m->generate) * b->sequences;
-    for (int i = 0; i < m->repetitions; i++) {
-        r->speeds[i] = tokens / m->seconds[i];
-        r->nanoseconds[i] = m->seconds[i] * 1e9;
-    }
-    r->speed = summarize(r->speeds, m->repetitions);
-    r->time = summarize(r->nanoseconds, m->repetitions);
-    const double head = m->prompt ? b->cost.head_operations / m->prompt : b->cost.head_operations;
-    r->teraops = (b->cost.operations + head) * r->speed.mean * 1e-12;
-    r->token_bytes = m->prompt ? 0 : step_bytes(&b->cost, b->sequences) / b->sequences;
-    r->gigabytes = r->token_bytes * r->speed.mean * 1e-9;
-}
-
-static void test_name(const measurement *m, char name[64]) {
-    int length = snprintf(name, 64, "%s%d", m->prompt ? "pp" : "tg", m->prompt ? m->prompt : m->generate);
-    if (m->depth) {
-        snprintf(name + length, 64 - (size_t)length, " @ d%d", m->depth);
-    }
-}
-
-void model_type(const bench *b, char name[64]) {
-    const double billions = (double)b->info.parameters * 1e-9;
-    int length = billions >= 1 ? snprintf(name, 64, "%s %.1fB ", b->info.family, billions)
-                               : snprintf(name, 64, "%s %.2fM ", b->info.family, billions * 1e3);
-    for (const char *at = b->cost.type; *at && length < 63; at++) {
-        name[length++] = *at >= 'a' && *at <= 'z' ? (char)(*at - 'a' + 'A') : *at;
-    }
-    name[length] = '\0';
-}
-
-void backend_name(const bench *b, char name[32]) {
-    const char *device = sluice_engine_device(b->session.engine);
-    snprintf(name, 32, "%.*s", (int)strcspn(device, ":,("), device);
-    for (char *at = name; *at; at++) {
-        *at = *at >= 'a' && *at <= 'z' ? (char)(*at - 'a' + 'A') : *at;
-    }
-}
-
-static void print_markdown(bench *b, const measurement *m, const report *r) {
-    char type[64], backend[32], test[64], speed[64], size[32], parameters[32];
-    const bool more = b->settings->verbose;
-    const double mib = (double)b->info.bytes / (1 << 20), millions = (double)b->info.parameters * 1e-6;
-    model_type(b, type);
-    backend_name(b, backend);
-    test_name(m, test);
-    snprintf(speed, sizeof speed, "%.2f ± %.2f", r->speed.mean, r->speed.deviation);
-    snprintf(size, sizeof size, mib >= 1024 ? "%.2f GiB" : "%.2f MiB", mib >= 1024 ? mib / 1024 : mib);
-    snprintf(parameters, sizeof parameters, millions >= 1000 ? "%.2f B" : "%.2f M",
-             millions >= 1000 ? millions / 1000 : millions);
-    if (b->first) {
-        printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s |%s\n", "model", "size",
-               "params", "backend", "threads", "type_k", "n_seq", "test", "t/s",
-               more ? "  MB/token |    GB/s |     TOPS |" : "");
-        printf("| ------------------------ | ---------: | ---------: | -------- | ------: | -----: | ----: | "
-               "--------------: | "
-               "-------------------: |%s\n",
-               more ? " --------: | ------: | -------: |" : "");
-    }
-    /* The plus-minus sign takes two bytes. */
-    printf("| %-24s | %10s | %10s | %-8s | %7d | %6s | %5d | %15s | %21s |", type, size, parameters, backend,
-           b->threads, b->settings->kv_type, b->sequences, test, speed);
-    if (more) {
-        printf(" %9.1f | %7.2f | %8.3f |", r->token_bytes * 1e-6, r->gigabytes, r->teraops);
-    }
-    printf("\n");
-}
-
-static json_t *numbers(const double *values, int count) {
-    json_t *array = json_array();
-    for (int i = 0; i < count; i++) {
-        json_array_append_new(array, json_real(values[i]));
-    }
-    return array;
-}
-
-/* Fields and their order are llama-bench's where it has them. */
-static json_t *make_row(const bench *b, const measurement *m, const report *r) {
-    char type[64], backend[32];
-    model_type(b, type);
-    backend_name(b, backend);
-    const settings *s = b->settings;
-    json_t *row = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, "
-        "s:f, s:f, s:f}",
-        "build", sluice_version(), "device_info", sluice_engine_device(b->session.engine), "backends",
-        backend, "model_filename", s->model, "model_type", type, "model_size", (json_int_t)b->info.bytes,
-        "model_n_params", (json_int_t)b->info.parameters, "n_ubatch", s->chunk ? s->chunk : 512, "n_threads",
-        b->threads, "type_k", s->kv_type, "type_v", s->kv_type, "n_prompt", m->prompt, "n_gen", m->generate,
-        "n_depth", m->depth, "n_sequences", b->sequences, "avg_ns", r->time.mean, "stddev_ns",
-        r->time.deviation, "avg_ts", r->speed.mean, "stddev_ts", r->speed.deviation, "weight_bytes_per_token",
-        r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops);
-    if (row && strcmp(s->output, "json") == 0) {
-        json_object_set_new(row, "samples_ns", numbers(r->nanoseconds, m->repetitions));
-        json_object_set_new(row, "samples_ts", numbers(r->speeds, m->repetitions));
-    }
-    return row;
-}
-
-static void print_csv(const bench *b, const json_t *row) {
-    const char *key;
-    json_t *value;
-    int column = 0;
-    if (b->first) {
-        json_object_foreach((json_t *)row, key, value) {
-            printf("%s%s", column++ ? "," : "", key);
-        }
-        printf("\n");
-    }
-    column = 0;
-    json_object_foreach((json_t *)row, key, value) {
-        printf("%s", column++ ? "," : "");
-        if (json_is_string(value)) {
-            putchar('"');
-            for (const char *at = json_string_value(value); *at; at++) {
-                printf(*at == '"' ? "\"\"" : "%c", *at);
-            }
-            putchar('"');
-        } else {
-            printf("%.15g", json_number_value(value));
-        }
-    }
-    printf("\n");
-}
-
-int print_row(bench *b, json_t *row) {
-    if (!row) {
-        return fail("bench: out of memory");
-    }
-    if (strcmp(b->settings->output, "csv") == 0) {
-        print_csv(b, row);
-        json_decref(row);
-    } else {
-        json_array_append_new(b->rows, row);
-    }
-    b->first = false;
-    fflush(stdout);
-    return DONE;
-}
 
 /* Where the time of the last step goes, as text or as JSON; NULL when nobody asked. */
 static int read_profile(const bench *b, char **profile) {
     sluice_error error;
     *profile = NULL;
-    const bool text = strcmp(b->settings->output, "md") == 0;
-    return b->settings->profile &&
+    const bool text = strcmp(b->one.output, "md") == 0;
+    return b->one.profile &&
                    sluice_engine_profile(b->session.engine, text ? SLUICE_TEXT : SLUICE_JSON, profile, &error)
                ? fail_with(&error)
                : DONE;
-}
-
-static int print_measurement(bench *b, const measurement *m, const char *profile) {
-    static report r;
-    summarize_all(b, m, &r);
-    if (strcmp(b->settings->output, "md") == 0) {
-        print_markdown(b, m, &r);
-        if (profile) {
-            printf("\n%s\n", profile);
-            b->first = true; /* the next row needs the head of the table again */
-            return fflush(stdout), DONE;
-        }
-    } else {
-        json_t *row = make_row(b, m, &r);
-        if (!row) {
-            return fail("bench: out of memory");
-        }
-        if (profile) {
-            json_object_set_new(row, "profile", json_loads(profile, 0, NULL));
-        }
-        return print_row(b, row);
-    }
-    b->first = false;
-    fflush(stdout);
-    return DONE;
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -404,24 +203,34 @@ static int make_tokens(bench *b) {
     return b->tokens ? DONE : fail("bench: out of memory");
 }
 
-static int prepare(bench *b) {
-    const settings *s = b->settings;
-    int64_t needed = (int64_t)most_of(&s->depths) + 2;
-    needed += most_of(&s->prompts) > most_of(&s->generates) ? most_of(&s->prompts) : most_of(&s->generates);
-    if (needed > INT32_MAX) {
-        return fail("bench: %lld tokens in one sequence are too many", (long long)needed);
+/* Tokens of the longest sequence. */
+static int64_t context_needed(const bench *b) {
+    const settings *s = &b->one;
+    int64_t most =
+        most_of(&s->prompts) > most_of(&s->generates) ? most_of(&s->prompts) : most_of(&s->generates);
+    for (int i = 0; i < b->pair_count; i++) {
+        const int64_t both = (int64_t)b->pairs[i].prompt + b->pairs[i].generate;
+        most = both > most ? both : most;
     }
-    needed = s->beside ? beside_context(s) : needed;
-    b->context = s->context > needed ? s->context : (int32_t)needed;
-    b->threads = s->threads ? s->threads : processors();
-    b->sequences = s->beside ? s->beside + 1 : s->sequences ? s->sequences : 1;
-    int code = open_model(s, &b->session);
+    return s->beside ? beside_context(s) : most + most_of(&s->depths) + 2;
+}
+
+static int open_bench_model(bench *b) {
+    int code = open_model(&b->one, &b->session);
     if (code != DONE) {
         return code;
     }
-    b->info.size = sizeof b->info;
+    b->cost = (cost){0};
+    b->info = (sluice_model_info){.size = sizeof b->info};
     sluice_model_get_info(b->session.model, &b->info);
+    code = read_costs(b);
+    return code == DONE ? make_tokens(b) : code;
+}
+
+static int start_engine(bench *b) {
+    const settings *s = &b->one;
     sluice_engine_options options;
+    b->threads = s->threads ? s->threads : processors();
     engine_options(s, 1, &options);
     options.context = b->context;
     options.sequences = b->sequences;
@@ -431,58 +240,159 @@ static int prepare(bench *b) {
         options.cache_tokens =
             (uint64_t)b->sequences * ((uint64_t)b->context + (uint64_t)most_of(&s->depths) + 256);
     }
-    code = read_costs(b);
-    code = code == DONE ? make_tokens(b) : code;
-    return code == DONE ? open_engine(&b->session, &options) : code;
+    return open_engine(&b->session, &options);
 }
 
+static int measure_one(bench *b, measurement *m) {
+    char *profile = NULL;
+    m->begin = time(NULL);
+    int code = measure(b, m);
+    code = code == DONE ? read_profile(b, &profile) : code;
+    code = code == DONE ? print_measurement(b, m, profile) : code;
+    sluice_free(profile);
+    return code;
+}
+
+/* Prompts, then generations, then both, as llama-bench orders them. */
 static int measure_all(bench *b) {
-    const settings *s = b->settings;
+    const settings *s = &b->one;
     static measurement m;
+    const int prompts = s->prompts.count, singles = prompts + s->generates.count;
     int code = DONE;
     for (int d = 0; d < s->depths.count; d++) {
-        for (int i = 0; i < s->prompts.count + s->generates.count && code == DONE; i++) {
-            const bool prompt = i < s->prompts.count;
-            m.prompt = prompt ? s->prompts.items[i] : 0;
-            m.generate = prompt ? 0 : s->generates.items[i - s->prompts.count];
+        for (int i = 0; i < singles + b->pair_count && code == DONE; i++) {
             m.depth = s->depths.items[d];
-            if (m.prompt + m.generate > 0) {
-                char *profile = NULL;
-                code = measure(b, &m);
-                code = code == DONE ? read_profile(b, &profile) : code;
-                code = code == DONE ? print_measurement(b, &m, profile) : code;
-                sluice_free(profile);
-            }
+            m.prompt = i < prompts ? s->prompts.items[i] : i < singles ? 0 : b->pairs[i - singles].prompt;
+            m.generate = i < prompts   ? 0
+                         : i < singles ? s->generates.items[i - prompts]
+                                       : b->pairs[i - singles].generate;
+            code = m.prompt + m.generate > 0 ? measure_one(b, &m) : DONE;
         }
     }
     return code;
 }
 
+/* One model with each number of threads. */
+static int measure_model(bench *b) {
+    const number_list *counts = &b->one.thread_counts;
+    int code = open_bench_model(b);
+    for (int i = 0; i < counts->count && code == DONE; i++) {
+        b->one.threads = counts->items[i];
+        code = start_engine(b);
+        catch_interrupt();
+        code = code != DONE ? code : b->one.beside ? measure_beside(b) : measure_all(b);
+        release_interrupt();
+        sluice_engine_destroy(b->session.engine);
+        b->session.engine = NULL;
+    }
+    close_session(&b->session);
+    b->session = (session){0};
+    free(b->tokens);
+    b->tokens = NULL;
+    return code;
+}
+
+/* "512,128" */
+static int read_pairs(bench *b) {
+    const text_list *texts = &b->one.pairs;
+    for (int i = 0; i < texts->count; i++) {
+        const char *text = texts->items[i];
+        char *end;
+        int64_t numbers[2] = {0, 0};
+        errno = 0;
+        for (int k = 0; k < 2 && text; k++) {
+            numbers[k] = *text >= '0' && *text <= '9' ? strtoll(text, &end, 10) : 0;
+            text = numbers[k] >= 1 && numbers[k] <= INT32_MAX && *end == (k ? '\0' : ',') ? end + 1 : NULL;
+        }
+        if (!text || errno) {
+            fail("bench: -pg wants a prompt's length and how many tokens follow, as in 512,128, not \"%s\"",
+                 texts->items[i]);
+            return WRONG_USAGE;
+        }
+        b->pairs[i] = (length_pair){(int32_t)numbers[0], (int32_t)numbers[1]};
+    }
+    b->pair_count = texts->count;
+    return DONE;
+}
+
+/* The models that -m names: each text one, or several with commas where no file has the whole as its name.
+ * The texts lie in *memory, which the caller frees. */
+static int list_models(const settings *s, text_list *models, char **memory) {
+    static const char *const usual[] = {DEFAULT_MODEL};
+    const int count = s->models.count ? s->models.count : 1;
+    const char *const *items = s->models.count ? s->models.items : usual;
+    size_t size = 0;
+    for (int i = 0; i < count; i++) {
+        size += strlen(items[i]) + 1;
+    }
+    char *at = *memory = malloc(size);
+    if (!at) {
+        return fail("bench: out of memory");
+    }
+    for (int i = 0; i < count; i++) {
+        const bool list = access(items[i], F_OK) != 0;
+        for (char *text = at = strcpy(at, items[i]); text; at += strlen(at) + 1) {
+            char *comma = list ? strchr(text, ',') : NULL;
+            if (comma) {
+                *comma = '\0';
+            }
+            if (models->count == LIST_ITEMS) {
+                fail("bench: -m: at most %d models", LIST_ITEMS);
+                return WRONG_USAGE;
+            }
+            models->items[models->count++] = text;
+            text = comma ? comma + 1 : NULL;
+        }
+    }
+    return DONE;
+}
+
+static int check_options(bench *b) {
+    const settings *s = &b->one;
+    const bool prompts = most_of(&s->prompts) > 0, generates = most_of(&s->generates) > 0;
+    const char *wrong = NULL;
+    if (s->sequences > 4096) {
+        wrong = "at most 4096 sequences";
+    } else if (s->beside && b->pair_count) {
+        wrong = "--beside measures no -pg";
+    } else if (s->beside && (!prompts || s->generates.items[0] == 0)) {
+        wrong = "--beside wants the prompt's tokens (-p) and how many are generated before it (-n)";
+    } else if (!prompts && !generates && !b->pair_count) {
+        wrong = "there is nothing to do: -p and -n are 0 and there is no -pg";
+    } else if (s->profile && strcmp(s->output, "csv") == 0) {
+        wrong = "--profile has no place in -o csv; md and json have one";
+    } else if (context_needed(b) > INT32_MAX) {
+        return fail("bench: %lld tokens in one sequence are too many", (long long)context_needed(b));
+    }
+    if (wrong) {
+        fail("bench: %s", wrong);
+    }
+    return wrong ? WRONG_USAGE : DONE;
+}
+
 int bench_command(const settings *settings) {
-    bench b = {.settings = settings, .first = true, .rows = json_array()};
-    if (settings->sequences > 4096) {
-        fail("bench: at most 4096 sequences");
-        return WRONG_USAGE;
+    bench b = {.one = *settings, .first = true};
+    text_list models = {.count = 0};
+    char *memory = NULL;
+    int code = read_pairs(&b);
+    code = code == DONE ? check_options(&b) : code;
+    code = code == DONE ? list_models(settings, &models, &memory) : code;
+    b.rows = json_array();
+    code = code == DONE && !b.rows ? fail("bench: out of memory") : code;
+    if (code == DONE) {
+        const int64_t needed = context_needed(&b);
+        b.context = settings->context > needed ? settings->context : (int32_t)needed;
+        b.sequences = settings->beside ? settings->beside + 1 : settings->sequences ? settings->sequences : 1;
+        processor_name(b.processor);
     }
-    if (settings->beside && (most_of(&settings->prompts) == 0 || settings->generates.items[0] == 0)) {
-        json_decref(b.rows);
-        fail("bench: --beside wants the prompt's tokens (-p) and how many are generated before it (-n)");
-        return WRONG_USAGE;
+    for (int i = 0; i < models.count && code == DONE; i++) {
+        b.one.model = models.items[i];
+        code = measure_model(&b);
     }
-    if (settings->profile && strcmp(settings->output, "csv") == 0) {
-        json_decref(b.rows);
-        fail("bench: --profile has no place in -o csv; md and json have one");
-        return WRONG_USAGE;
-    }
-    int code = prepare(&b);
-    catch_interrupt();
-    code = code != DONE ? code : settings->beside ? measure_beside(&b) : measure_all(&b);
-    release_interrupt();
     if (code == DONE && strcmp(settings->output, "json") == 0) {
         code = print_json(json_incref(b.rows));
     }
     json_decref(b.rows);
-    free(b.tokens);
-    close_session(&b.session);
+    free(memory);
     return code;
 }

@@ -4,6 +4,10 @@
 
 #include "cli.h"
 
+#include <time.h>
+
+enum { REPETITIONS = 1000 }; /* at most, as the table of options says */
+
 /* What one token costs. From the weights as `inspect` lists them, so that it is true of every family. */
 typedef struct cost {
     double bytes;        /* of weights that a step of one token reads, without experts */
@@ -14,16 +18,36 @@ typedef struct cost {
     char type[16]; /* the type with the most bytes */
 } cost;
 
+/* A prompt, a generation, or one after the other. */
+typedef struct measurement {
+    int32_t prompt, generate, depth; /* one of the first two may be 0 */
+    int repetitions;
+    time_t begin;                /* when it was asked for */
+    double seconds[REPETITIONS]; /* [repetitions] */
+} measurement;
+
+/* Lengths of a prompt and of what is generated after it. */
+typedef struct length_pair {
+    int32_t prompt, generate;
+} length_pair;
+
 typedef struct bench {
-    const settings *settings;
+    settings one; /* those given, with one model and one number of threads */
+    length_pair pairs[LIST_ITEMS];
+    int pair_count;
     session session;
     sluice_model_info info;
     cost cost;
     int32_t sequences, threads, context;
-    int32_t *tokens; /* [context] */
-    bool first;      /* row of output */
+    int32_t *tokens;     /* [context] */
+    char processor[128]; /* the CPU's name */
+    bool first;          /* row of output */
     json_t *rows;
 } bench;
+
+/* Of the build: the commit, or "unknown", and how many led to it, or 0. */
+extern const char BUILD_COMMIT[];
+extern const int BUILD_NUMBER;
 
 /* "qwen3 8.2B Q8_0" / "CUDA" */
 void model_type(const bench *b, char name[64]);
@@ -31,6 +55,10 @@ void backend_name(const bench *b, char name[32]);
 /* A row of the output that is no markdown: printed now, or kept for the end; takes `row` over. NULL: no
  * memory. */
 int print_row(bench *b, json_t *row);
+/* The row of a measurement, with the profile if there is one. */
+int print_measurement(bench *b, const measurement *m, const char *profile);
+/* The name of the CPU as the system has it; "" when it has none. */
+void processor_name(char name[128]);
 
 /* bench --beside: for each length of prompt what it and the sequences that generate meanwhile notice. */
 int measure_beside(bench *b);

@@ -26,9 +26,9 @@ typedef struct times {
 typedef struct beside {
     bench *bench;
     int32_t prompt;
-    generator *generators; /* [settings->beside] */
+    generator *generators; /* [one.beside] */
     times before, meanwhile;
-    double alone[1001], first[1001]; /* seconds to the prompt's first token */
+    double alone[REPETITIONS], first[REPETITIONS]; /* seconds to the prompt's first token */
     int repetitions;
     bool counts; /* this repetition does */
 } beside;
@@ -90,7 +90,7 @@ static int poll_one(sluice_request *request, int timeout, bool *some, bool *toke
  * one step gives tokens to all. */
 static int poll_generators(beside *b, times *to) {
     bool token, done;
-    for (int32_t i = 0; i < b->bench->settings->beside; i++) {
+    for (int32_t i = 0; i < b->bench->one.beside; i++) {
         generator *g = &b->generators[i];
         int wait = i == 0 ? 2 : 0;
         for (bool some = true; some; wait = 0) {
@@ -146,7 +146,7 @@ static int time_prompt(beside *b, bool generating, double *seconds) {
 }
 
 static int start_generators(beside *b) {
-    for (int32_t i = 0; i < b->bench->settings->beside; i++) {
+    for (int32_t i = 0; i < b->bench->one.beside; i++) {
         sluice_error error;
         generator *g = &b->generators[i];
         const sluice_request_options options = {.size = sizeof options,
@@ -165,7 +165,7 @@ static int start_generators(beside *b) {
 }
 
 static void end_generators(beside *b) {
-    for (int32_t i = 0; i < b->bench->settings->beside; i++) {
+    for (int32_t i = 0; i < b->bench->one.beside; i++) {
         sluice_request_release(b->generators[i].request);
         sluice_sequence_release(b->generators[i].sequence);
         b->generators[i] = (generator){0};
@@ -173,7 +173,7 @@ static void end_generators(beside *b) {
 }
 
 static bool all_have(const beside *b, int32_t tokens) {
-    for (int32_t i = 0; i < b->bench->settings->beside; i++) {
+    for (int32_t i = 0; i < b->bench->one.beside; i++) {
         if (b->generators[i].tokens < tokens) {
             return false;
         }
@@ -182,7 +182,7 @@ static bool all_have(const beside *b, int32_t tokens) {
 }
 
 static int repeat(beside *b, double *alone, double *first) {
-    const int32_t before = WARM + b->bench->settings->generates.items[0];
+    const int32_t before = WARM + b->bench->one.generates.items[0];
     int code = time_prompt(b, false, alone);
     code = code == DONE ? start_generators(b) : code;
     while (code == DONE && !all_have(b, before)) {
@@ -209,11 +209,11 @@ static int print_beside(beside *b) {
     backend_name(of, backend);
     qsort(b->before.items, b->before.count, sizeof *b->before.items, compare_times);
     qsort(b->meanwhile.items, b->meanwhile.count, sizeof *b->meanwhile.items, compare_times);
-    if (strcmp(of->settings->output, "md") != 0) {
+    if (strcmp(of->one.output, "md") != 0) {
         return print_row(
             of, json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
-                          "model_filename", of->settings->model, "model_type", type, "backends", backend,
-                          "n_threads", of->threads, "n_beside", of->settings->beside, "n_prompt", b->prompt,
+                          "model_filename", of->one.model, "model_type", type, "backends", backend,
+                          "n_threads", of->threads, "n_beside", of->one.beside, "n_prompt", b->prompt,
                           "first_token_alone_ms", alone, "first_token_ms", first, "between_before_median_ms",
                           quantile(&b->before, 0.5), "between_before_p99_ms", quantile(&b->before, 0.99),
                           "between_median_ms", quantile(&b->meanwhile, 0.5), "between_p99_ms",
@@ -231,7 +231,7 @@ static int print_beside(beside *b) {
                "------------: | ---------: | ---------: | ---------: | ---------: |\n");
     }
     printf("| %-24s | %-8s | %6d | %7d | %11.2f | %12.2f | %13.3f | %10.3f | %10.3f | %10.3f | %10.3f |\n",
-           type, backend, of->settings->beside, b->prompt, alone, first, quantile(&b->before, 0.5),
+           type, backend, of->one.beside, b->prompt, alone, first, quantile(&b->before, 0.5),
            quantile(&b->before, 0.99), quantile(&b->meanwhile, 0.5), quantile(&b->meanwhile, 0.99),
            quantile(&b->meanwhile, 1));
     of->first = false;
@@ -244,7 +244,7 @@ static int measure_one(bench *of, int32_t prompt, generator *generators) {
     double alone, first;
     int code = repeat(&b, &alone, &first);
     b.counts = true;
-    for (b.repetitions = 0; b.repetitions < of->settings->repetitions && code == DONE; b.repetitions++) {
+    for (b.repetitions = 0; b.repetitions < of->one.repetitions && code == DONE; b.repetitions++) {
         code = repeat(&b, &b.alone[b.repetitions], &b.first[b.repetitions]);
     }
     code = code == DONE ? print_beside(&b) : code;
@@ -254,7 +254,7 @@ static int measure_one(bench *of, int32_t prompt, generator *generators) {
 }
 
 int measure_beside(bench *b) {
-    const settings *s = b->settings;
+    const settings *s = &b->one;
     generator *generators = calloc((size_t)s->beside, sizeof *generators);
     int code = generators ? DONE : fail("bench: out of memory");
     for (int i = 0; i < s->prompts.count && code == DONE; i++) {

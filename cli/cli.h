@@ -66,9 +66,11 @@ typedef struct settings {
     text_list stops;
     bool ignore_eos;
     /* measuring */
-    number_list prompts, generates, depths;
+    number_list prompts, generates, depths, thread_counts;
+    text_list pairs;
     int32_t repetitions, window, limit, beside;
     bool profile;
+    const char *scoring, *kl, *kl_write;
     text_list tasks;
     /* plans and files */
     bool ops, force, dry_run, pure;

@@ -47,9 +47,11 @@ const command COMMANDS[] = {
     {"bench", IN_BENCH, NULL, 0, true, "measure speed",
      "Measures how many tokens a second are read (pp) and generated (tg), with random tokens, with nothing "
      "or -d tokens in\n"
-     "the cache, for one sequence or several at once. Columns are llama-bench's; JSON, CSV and -v add bytes "
-     "and operations.",
+     "the cache, for one sequence or several at once; every combination of what is listed. Columns and "
+     "fields are\n"
+     "llama-bench's; JSON, CSV and -v add bytes and operations.",
      "  sluice bench -m model.gguf -p 512,2048 -n 128\n"
+     "  sluice bench -m a.gguf -m b.gguf -t 1,2,4 -p 512 -n 0 -pg 512,128\n"
      "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n",
      bench_command},
     {"perplexity", IN_PERPLEXITY, NULL, 0, true, "how well a model predicts a text",
@@ -57,9 +59,16 @@ const command COMMANDS[] = {
      "negative\n"
      "log-likelihood of the next token, its exponential, and a hash of all logits, which does not depend on "
      "how the\n"
-     "windows were cut into steps or how many ran at once.",
+     "windows were cut into steps or how many ran at once. By default every token of the text is scored; for "
+     "figures to lay\n"
+     "beside those of llama-perplexity use --scoring second-half. --kl-write keeps a model's logits, and "
+     "--kl "
+     "says how far\n"
+     "another one, or the same in fewer bits, is from them.",
      "  sluice perplexity -m model.gguf -f text.txt\n"
-     "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n",
+     "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n"
+     "  sluice perplexity -m bf16-folder -f text.txt --scoring second-half --kl-write base.kl\n"
+     "  sluice perplexity -m q4_k_m.gguf -f text.txt --kl base.kl\n",
      perplexity_command},
     {"tokenize", IN_TOKENIZE, NULL, 0, true, "text to tokens",
      "Prints the tokens of a text, one on a line with its id, or only the ids. The text comes with -p, with "

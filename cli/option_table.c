@@ -6,7 +6,7 @@ static const double INT_MOST = 2147483647;
 
 /* Names are llama.cpp's where it has one. */
 const option OPTIONS[] = {
-    {IN_MODEL, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
+    {IN_MODEL & ~IN_BENCH, "-m --model", "MODEL", TEXT, AT(model), DEFAULT_MODEL, 0, 0,
      "a GGUF file, a Hugging Face folder, mini or mini-moe"},
 
     {IN_SERVE, "-m --model", "MODEL", TEXTS, AT(models), NULL, 0, 0,
@@ -143,12 +143,18 @@ const option OPTIONS[] = {
      "begin with the beginning-of-text token, if the model wants one"},
     {IN_TOKENIZE, "--ids", NULL, FLAG, AT(ids), NULL, 0, 0, "only the ids, on one line"},
 
+    {IN_BENCH, "-m --model", "MODEL", TEXTS, AT(models), NULL, 0, 0,
+     "a GGUF file, a Hugging Face folder, mini or mini-moe [mini]; several times, or several with commas"},
     {IN_BENCH, "-p --n-prompt", "N,N,...", NUMBERS, AT(prompts), "512", 0, INT_MOST,
      "prompt lengths to measure; 0: none"},
     {IN_BENCH, "-n --n-gen", "N,N,...", NUMBERS, AT(generates), "128", 0, INT_MOST,
      "generation lengths to measure; 0: none"},
+    {IN_BENCH, "-pg", "N,N", TEXTS, AT(pairs), NULL, 0, 0,
+     "a prompt and a generation after it, measured as one; may be given several times"},
     {IN_BENCH, "-d --n-depth", "N,N,...", NUMBERS, AT(depths), "0", 0, INT_MOST,
      "tokens that are in the cache already"},
+    {IN_BENCH, "-t --threads", "N,N,...", NUMBERS, AT(thread_counts), "0", 0, SLUICE_THREADS,
+     "numbers of threads of the CPU to measure with; 0: all processors"},
     {IN_BENCH, "-r --repetitions", "N", NUMBER, AT(repetitions), "5", 1, 1000,
      "of each measurement, after one that does not count"},
     {IN_BENCH, "--beside", "N", NUMBER, AT(beside), "0", 0, 4095,
@@ -158,6 +164,14 @@ const option OPTIONS[] = {
      "and where the time of each measurement's last step goes, kernel by kernel"},
     {IN_PERPLEXITY, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
+    {IN_PERPLEXITY, "--scoring", "all|second-half", CHOICE, AT(scoring), "all", 0, 0,
+     "which tokens count: all of the text, or as in llama.cpp those behind the middle of whole windows"},
+    {IN_PERPLEXITY, "--chunks --limit", "N", NUMBER, AT(limit), "0", 0, INT_MOST, "windows at most; 0: all"},
+    {IN_PERPLEXITY, "--save-all-logits --kl-write", "FILE", TEXT, AT(kl_write), NULL, 0, 0,
+     "write the logits of all scored tokens, 4 bytes times the vocabulary each, for --kl"},
+    {IN_PERPLEXITY, "--kl", "FILE", TEXT, AT(kl), NULL, 0, 0,
+     "how far the model's probabilities are from those of another whose --kl-write made FILE: "
+     "Kullback-Leibler divergence, equal likeliest tokens, change of the next token's probability"},
 
     {IN_RUN | IN_PERPLEXITY | IN_EVAL | IN_INSPECT | IN_PLAN | IN_EXPLAIN | IN_QUANTIZE | IN_TEMPLATE |
          IN_TOKENIZE,
@@ -181,6 +195,7 @@ const option OPTIONS[] = {
     {IN_QUANTIZE, "--token-embedding-type --embedding-type", "TYPE", TEXT, AT(embedding_type), NULL, 0, 0,
      "of token_embd.weight"},
     {IN_QUANTIZE, "--pure", NULL, FLAG, AT(pure), NULL, 0, 0, "no mixture: one type for all matrices"},
+    {IN_PERPLEXITY, "--force", NULL, FLAG, AT(force), NULL, 0, 0, "--kl-write replaces a file of its own"},
     {IN_QUANTIZE | IN_SYNTH, "--force", NULL, FLAG, AT(force), NULL, 0, 0, "replace OUT if it is there"},
 
     {IN_SYNTH, "--type", "TYPE", TEXT, AT(type), "q8_0", 0, 0,
@@ -201,7 +216,7 @@ const option OPTIONS[] = {
     {IN_ENGINE, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0, "auto, cpu, cuda or cuda:N"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
      "the best CPU kernels allowed: plain, avx2 or avx512 [the machine's]"},
-    {IN_ENGINE, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
+    {IN_THREADED, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
      "of the CPU; 0: all processors"},
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,
      "tokens of one sequence; 0: the model's own, at most 4096"},

@@ -24,6 +24,7 @@ $sluice chat -i < /dev/null 2>&1 | grep -q 'not needed: that is what chat does' 
 $sluice run -i x 2>&1 | grep -q ': sluice chat$' || wrong 'run -i'
 $sluice serve --ssl-cert-file x 2>&1 | grep -q -- ': --tls-cert FILE$' || wrong 'serve --ssl-cert-file'
 $sluice bench -ngl 0 2>&1 | grep -q -- '--device' || wrong 'bench -ngl'
+$sluice perplexity --kl-divergence --kl-divergence-base x 2>&1 | grep -q -- '--kl FILE' || wrong 'perplexity --kl-divergence'
 # llama.cpp's names of what sluice has.
 $sluice run 'What is 2+3?' --temp 0 --n-predict 5 -ub 16 --ubatch-size 32 -np 1 --parallel 1 -ctk q8_0 --cache-type-k f16 \
     --system-prompt x -dev cpu > out || wrong 'an option with its name in llama.cpp'
