@@ -10,6 +10,7 @@ enum {
     IN_TEMPLATED = IN_RUN | IN_CHAT | IN_SERVE | IN_TEMPLATE,
     IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_IMATRIX | IN_EVAL | IN_PLAN | IN_EXPLAIN,
     IN_ENGINE = IN_RUNS | IN_SERVE,
+    IN_SCHEDULED = IN_ENGINE & ~IN_IMATRIX,             /* on any device, with several sequences at once */
     IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
 };
