@@ -382,15 +382,19 @@ static bool fits(sl_plan *plan, uint64_t full, uint64_t limit, uint64_t *sum) {
 
 static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error *error) {
     const uint64_t *bytes = plan->deployment.pool_bytes;
+    char observed[48] = "";
+    if (bytes[SL_POOL_OBSERVATIONS] > 0) {
+        snprintf(observed, sizeof observed, ", observations %llu",
+                 (unsigned long long)bytes[SL_POOL_OBSERVATIONS]);
+    }
     return sl_fail(
         error, SL_ERR_LIMIT,
         "plan: needs %llu bytes (weights %llu, cache %llu, state %llu, workspace %llu, tables %llu, staging "
-        "%llu, observations %llu), the limit is %llu",
+        "%llu%s), the limit is %llu",
         (unsigned long long)sum, (unsigned long long)bytes[SL_POOL_WEIGHTS],
         (unsigned long long)bytes[SL_POOL_CACHE], (unsigned long long)bytes[SL_POOL_STATE],
         (unsigned long long)bytes[SL_POOL_WORKSPACE], (unsigned long long)bytes[SL_POOL_TABLES],
-        (unsigned long long)bytes[SL_POOL_STAGING], (unsigned long long)bytes[SL_POOL_OBSERVATIONS],
-        (unsigned long long)limit);
+        (unsigned long long)bytes[SL_POOL_STAGING], observed, (unsigned long long)limit);
 }
 
 /* The other pools are known. Chooses the pages: as asked for, or as many as fit, at least one whole context.

@@ -20,4 +20,11 @@ $sluice imatrix < text --chunks 1 2> err || cat err
 $sluice imatrix < text --chunks 1 2>&1
 echo "exit $?"
 $sluice imatrix < text --chunks 1 --force 2> err || cat err
+# What llama-imatrix has and sluice does without.
+for option in '-np 2' '--no-ppl' '--save-frequency 3'; do
+    $sluice imatrix -f text --chunks 1 --force $option 2>&1 | grep -v ' s$'
+done
+for option in '--process-output' '--in-file a' '--output-format dat'; do
+    $sluice imatrix -f text --chunks 1 --force $option 2>&1 && echo "$option: it runs"
+done
 ls
