@@ -13,6 +13,7 @@
 #define MIXTURE SLUICE_SOURCE_DIR "/models/mini-moe.gguf"
 #define FOLDER SLUICE_SOURCE_DIR "/tests/logits/fixtures/llama"
 #define OUT SLUICE_BINARY_DIR "/test_observe.gguf"
+#define COPY SLUICE_BINARY_DIR "/test_observe-model.gguf"
 
 enum { TOKENS = 70, VOCABULARY = 4096, MATRICES = 128 };
 
@@ -207,6 +208,10 @@ static void experts_are_seen_apart(void **state) {
         assert_memory_equal(s[1]->sums, s[2]->sums, sizeof(double) * 16 * (size_t)s[1]->columns);
         assert_memory_equal(s[1]->counts, s[2]->counts, sizeof(double) * 16);
         assert_memory_equal(s[1]->counts, s[3]->counts, sizeof(double) * 16);
+        for (int32_t e = 0; e < 16; e++) {
+            assert_true((s[1]->counts[e] > 0) == (s[1]->sums[e * s[1]->columns] > 0));
+            assert_true((s[3]->counts[e] > 0) == (s[3]->sums[e * s[3]->columns] > 0));
+        }
         for (int32_t i = 0; i < s[1]->columns; i++) {
             double sum = 0;
             for (int32_t e = 0; e < 16; e++) {
@@ -238,6 +243,40 @@ static void steps_and_threads_change_nothing(void **state) {
             drop(&other);
         }
         drop(&first);
+    }
+}
+
+/* To the bit: an engine that observes computes as others do. */
+static void logits_are_those_without(void **state) {
+    (void)state;
+    enum { ROWS = 16 };
+    static float logits[2][ROWS * VOCABULARY];
+    static const char *const models[] = {DENSE, MIXTURE};
+    int32_t tokens[TOKENS];
+    make_tokens(tokens);
+    for (int m = 0; m < 2; m++) {
+        sluice_model *model = open_model(models[m]);
+        for (int observe = 0; observe < 2; observe++) {
+            const sluice_engine_options options = {.size = sizeof options,
+                                                   .device = "cpu",
+                                                   .sequences = 1,
+                                                   .context = 128,
+                                                   .outputs = ROWS,
+                                                   .observe = observe == 1};
+            const sluice_request_options request = {.size = sizeof request,
+                                                    .tokens = tokens,
+                                                    .token_count = ROWS,
+                                                    .no_text = true,
+                                                    .logits = SLUICE_LOGITS_ALL};
+            sluice_engine *engine = open_engine(model, &options);
+            sluice_sequence *sequence = open_sequence(engine);
+            collected into = {.logits = logits[observe], .vocabulary = VOCABULARY, .room = ROWS};
+            collect(submit(sequence, &request), &into);
+            sluice_sequence_release(sequence);
+            sluice_engine_destroy(engine);
+        }
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        sluice_model_release(model);
     }
 }
 
@@ -275,13 +314,27 @@ static void check_raw(const seen *s) {
     sl_gguf_close(gguf);
 }
 
+/* Of a model that a failing test may write over. */
+static void copy_model(void) {
+    static unsigned char data[1 << 16];
+    FILE *from = fopen(MIXTURE, "rb"), *to = fopen(COPY, "wb");
+    assert_non_null(from);
+    assert_non_null(to);
+    for (size_t count; (count = fread(data, 1, sizeof data, from)) > 0;) {
+        assert_int_equal(fwrite(data, 1, count, to), count);
+    }
+    fclose(from);
+    assert_int_equal(fclose(to), 0);
+}
+
 static void a_written_file_is_read_back(void **state) {
     (void)state;
     gathered g;
     sluice_error error;
     sl_error inner;
     sl_importance importance = {0};
-    sluice_model *model = open_model(MIXTURE);
+    copy_model();
+    sluice_model *model = open_model(COPY);
     sluice_engine *engine = run(model, (how){0});
     unlink(OUT);
     gather(engine, &g);
@@ -306,7 +359,7 @@ static void a_written_file_is_read_back(void **state) {
     assert_int_equal(write_as(engine, OUT, false, &error), SLUICE_ERR_INVALID);
     assert_non_null(strstr(error.message, "--force"));
     must(write_as(engine, OUT, true, &error), &error, "write again");
-    assert_int_equal(write_as(engine, MIXTURE, true, &error), SLUICE_ERR_INVALID);
+    assert_int_equal(write_as(engine, COPY, true, &error), SLUICE_ERR_INVALID);
     assert_non_null(strstr(error.message, "is the input"));
     const char *const text = OUT;
     const sluice_importance_options of_text = {
@@ -316,6 +369,7 @@ static void a_written_file_is_read_back(void **state) {
     sluice_engine_destroy(engine);
     sluice_model_release(model);
     unlink(OUT);
+    unlink(COPY);
 }
 
 static void what_cannot_be_is_refused(void **state) {
@@ -364,6 +418,7 @@ int main(void) {
         cmocka_unit_test(every_matrix_is_seen_once),
         cmocka_unit_test(experts_are_seen_apart),
         cmocka_unit_test(steps_and_threads_change_nothing),
+        cmocka_unit_test(logits_are_those_without),
         cmocka_unit_test(a_written_file_is_read_back),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
