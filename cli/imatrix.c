@@ -41,7 +41,7 @@ static int read_text(gathering *g) {
     return g->window ? DONE : fail("imatrix: out of memory");
 }
 
-/* --dry-run's check before the work, or the file after it. */
+/* Before the work, whether the file may be written; after it, the file. */
 static int write_file(gathering *g, bool dry_run) {
     sluice_error error;
     const char *file = g->settings->file;
