@@ -123,6 +123,7 @@ enum {
     IN_SYNTH = 1024,
     IN_EVAL = 2048,
     IN_SERVE = 4096,
+    IN_IMATRIX = 8192,
     IN_TEMPLATE = 1 << 20,
     IN_COMPLETION = 1 << 21,
     IN_MAN = 1 << 22,
@@ -162,6 +163,7 @@ int inspect_command(const settings *settings);
 int plan_command(const settings *settings);
 int explain_command(const settings *settings);
 int quantize_command(const settings *settings);
+int imatrix_command(const settings *settings);
 int synth_command(const settings *settings);
 int eval_command(const settings *settings);
 int serve_command(const settings *settings);

@@ -125,6 +125,17 @@ const command COMMANDS[] = {
      "  sluice quantize model.gguf small.gguf Q4_K_M --imatrix model.imatrix.gguf\n"
      "  sluice quantize model.gguf small.gguf Q4_K_M --type-of 'attn_[kv]=q8_0' --output-type q8_0\n",
      quantize_command},
+    {"imatrix", IN_IMATRIX, NULL, 0, true, "which columns of a model's matrices matter, for quantize",
+     "Reads a text with a model and writes an importance matrix: for each column of every matrix the sum of "
+     "squares of what\n"
+     "it was multiplied with, for each expert apart. The text is cut into windows, each read as a sequence "
+     "of "
+     "its own. Take a\n"
+     "text like those that the model will see. The file is in llama-imatrix's GGUF format.",
+     "  sluice imatrix -m model.gguf -f text.txt\n"
+     "  sluice imatrix -m model.gguf -f text.txt --chunks 100 -o model.imatrix.gguf\n"
+     "  sluice quantize model.gguf small.gguf Q4_K_M --imatrix model.imatrix.gguf\n",
+     imatrix_command},
     {"synth", IN_SYNTH, "PRESET OUT", 2, false, "write a model of true shape with random weights",
      "Writes a GGUF file to measure with: the shape of a real model, random weights, a byte-level "
      "vocabulary. Presets:\n"

@@ -414,7 +414,8 @@ int parse_options(const command *command, int count, char **arguments, settings 
  */
 
 bool is_of_engine(const option *o) {
-    return o->commands == IN_ENGINE || o->commands == IN_THREADED || o->commands == IN_KEEPING;
+    return o->commands == IN_ENGINE || o->commands == IN_THREADED || o->commands == IN_SCHEDULED ||
+           o->commands == IN_KEEPING;
 }
 
 bool says_initial(const option *o) {

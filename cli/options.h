@@ -8,9 +8,10 @@
 enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
     IN_TEMPLATED = IN_RUN | IN_CHAT | IN_SERVE | IN_TEMPLATE,
-    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_EVAL | IN_PLAN | IN_EXPLAIN,
+    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_IMATRIX | IN_EVAL | IN_PLAN | IN_EXPLAIN,
     IN_ENGINE = IN_RUNS | IN_SERVE,
     IN_THREADED = IN_ENGINE & ~IN_BENCH,                /* commands that run with one number of threads */
+    IN_SCHEDULED = IN_ENGINE & ~IN_IMATRIX,             /* on any device, with several sequences at once */
     IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
 };

@@ -287,6 +287,7 @@ typedef struct sluice_engine_options {
     uint64_t cache_folder_bytes; /* of files in it at most; 0: 8 GiB */
     const char *kernels; /* beginnings of kernels' names ("attention/cuda-flash-few,linear/q8_0"), tried
                             before all others, each for the ops that it can do; NULL: the usual order */
+    bool observe;        /* add up what matrices read, for sluice_engine_get_observations; the CPU only */
 } sluice_engine_options;
 
 /* Plans, loads and starts. Holds its own reference to the model. */
@@ -334,6 +335,36 @@ SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counter
  * for an engine that shares cached pages (`no_prefix_reuse` not set). */
 SLUICE_API int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                                      sluice_error *error);
+/* What the rows computed so far had in the columns that a matrix of the model reads. Borrowed. */
+typedef struct sluice_observation {
+    size_t size;
+    const char *name; /* of the tensor in the model's file */
+    int32_t columns, experts;
+    const double *sums;   /* of squares: [experts][columns] */
+    const double *counts; /* rows added up: [experts]; the head reads those alone whose logits were wanted */
+} sluice_observation;
+/* One call for each matrix, in the model's order, of an engine with `observe`. Rows that are computed again
+ * (after a preemption, for a profile) count again, and those taken from the prefix index do not: set
+ * no_prefix_reuse where each is to count once. SLUICE_ERR_BUSY while a request is unfinished. */
+SLUICE_API int sluice_engine_get_observations(sluice_engine *engine,
+                                              void (*observation)(void *context,
+                                                                  const sluice_observation *observation),
+                                              void *context, sluice_error *error);
+typedef struct sluice_importance_options {
+    size_t size;
+    const char *dataset;       /* name or path of the text that was run, for people; NULL: "" */
+    uint32_t chunks;           /* pieces of text that were run */
+    uint32_t chunk_size;       /* tokens of one */
+    const char *const *inputs; /* files that were read and must not be replaced, besides the model's */
+    size_t input_count;
+    bool replace; /* an existing file may go */
+    bool dry_run; /* writes nothing: says whether `path` may be written, before any request too */
+} sluice_importance_options;
+/* Writes the observations as an importance matrix in llama-imatrix's GGUF format, which sluice_quantize_file
+ * and llama-quantize read. Matrices that no row reached are left out. SLUICE_ERR_UNSUPPORTED for the model of
+ * a Hugging Face folder, whose tensors have other names. Rules of outputs: see "files" below. */
+SLUICE_API int sluice_engine_write_importance(sluice_engine *engine, const char *path,
+                                              const sluice_importance_options *options, sluice_error *error);
 /* Tokens of one sequence, and sequences that run at once, as the options came out. */
 SLUICE_API int32_t sluice_engine_context(const sluice_engine *engine);
 SLUICE_API int32_t sluice_engine_sequences(const sluice_engine *engine);

@@ -680,6 +680,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .state_slots = o->state_slots,
         .memory_limit = o->memory_limit,
         .prefer = o->kernels,
+        .observe = o->observe,
     };
     if (result == 0 &&
         (o->chunk < 0 || o->sequences < 0 || o->context < 0 || o->outputs < 0 || o->state_slots < 0)) {

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 9 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 10 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -132,12 +132,13 @@ typedef struct sl_cache_layout {
 
 /* The pools of a deployment. */
 typedef enum sl_pool_kind {
-    SL_POOL_WEIGHTS,   /* packed or uploaded copies; mapped files are not counted */
-    SL_POOL_CACHE,     /* pages of all groups, group after group */
-    SL_POOL_STATE,     /* state slots */
-    SL_POOL_WORKSPACE, /* values and kernels' scratch */
-    SL_POOL_TABLES,    /* page tables [group][slot][sl_table_width], last tokens [slot], work lists */
-    SL_POOL_STAGING,   /* the step block and, on a device, host copies of outputs */
+    SL_POOL_WEIGHTS,      /* packed or uploaded copies; mapped files are not counted */
+    SL_POOL_CACHE,        /* pages of all groups, group after group */
+    SL_POOL_STATE,        /* state slots */
+    SL_POOL_WORKSPACE,    /* values and kernels' scratch */
+    SL_POOL_TABLES,       /* page tables [group][slot][sl_table_width], last tokens [slot], work lists */
+    SL_POOL_STAGING,      /* the step block and, on a device, host copies of outputs */
+    SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
     SL_POOL_COUNT
 } sl_pool_kind;
 
@@ -154,6 +155,9 @@ typedef struct sl_deployment {
     sl_weight_use *weights;
     int32_t weight_count;
     uint64_t pool_bytes[SL_POOL_COUNT];
+    /* Per weight: where in that pool its sums of squares lie, double [experts][columns], and behind them the
+     * rows added up, double [experts]. UINT64_MAX: no LINEAR reads it. NULL: the plan does not observe. */
+    const uint64_t *observations;
 } sl_deployment;
 
 /* Called during loading with 0 <= done <= total bytes; returns false to stop (SL_ERR_CANCELLED). */

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/map.h"
-#include "format/gguf.h"
+#include "format/gguf_writer.h"
 
 #include <math.h>
 
@@ -208,4 +208,95 @@ int sl_importance_read(sl_importance *importance, const char *path, sl_error *er
     }
     const char *twice = code ? NULL : sl_name_index_sort(&importance->index);
     return twice ? sl_fail(error, SL_ERR_FORMAT, "%s: %.100s stands there twice", path, twice) : code;
+}
+
+/* ---- writing
+ * ----------------------------------------------------------------------------------------------------- */
+
+static bool has_rows(const sl_importance_sums *entry) {
+    bool some = false;
+    for (uint64_t i = 0; i < entry->matrices; i++) {
+        some |= entry->counts[i] > 0;
+    }
+    return some;
+}
+
+static int declare(sl_gguf_writer *writer, sl_arena *arena, const sl_importance_sums *entry,
+                   sl_error *error) {
+    const sl_gguf_shape sums = {SL_QTYPE_F32, 2, {entry->columns, entry->matrices}};
+    const sl_gguf_shape counts = {SL_QTYPE_F32, 2, {1, entry->matrices}};
+    const char *sums_name = sl_arena_printf(arena, "%s.in_sum2", entry->name);
+    const char *counts_name = sl_arena_printf(arena, "%s.counts", entry->name);
+    if (!sums_name || !counts_name) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for an importance matrix");
+    }
+    const int code = sl_gguf_writer_tensor(writer, sums_name, &sums, error);
+    return code ? code : sl_gguf_writer_tensor(writer, counts_name, &counts, error);
+}
+
+static int write_floats(sl_gguf_writer *writer, const char *name, const double *values, uint64_t count,
+                        sl_error *error) {
+    float chunk[1024];
+    int code = 0;
+    for (uint64_t i = 0; i < count && code == 0;) {
+        size_t filled = 0;
+        for (; filled < sizeof chunk / sizeof *chunk && i < count; i++) {
+            if (!(values[i] <= 3e38)) {
+                return sl_fail(
+                    error, SL_ERR_INVALID,
+                    "%s: a sum of squares is no finite number: the model's activations are not either", name);
+            }
+            chunk[filled++] = (float)values[i];
+        }
+        code = sl_gguf_writer_data(writer, chunk, filled * sizeof *chunk, error);
+    }
+    return code;
+}
+
+static int write_metadata(sl_gguf_writer *writer, const sl_importance_text *text, sl_error *error) {
+    const sl_view dataset = sl_view_of(text->dataset);
+    const sl_gguf_items datasets = {SL_GGUF_STRING, &dataset, 1};
+    int code = sl_gguf_writer_string(writer, "general.type", sl_view_of("imatrix"), error);
+    code = code ? code : sl_gguf_writer_array(writer, "imatrix.datasets", &datasets, error);
+    code = code ? code
+                : sl_gguf_writer_unsigned(writer, "imatrix.chunk_count", SL_GGUF_U32, text->chunks, error);
+    return code ? code
+                : sl_gguf_writer_unsigned(writer, "imatrix.chunk_size", SL_GGUF_U32, text->chunk_size, error);
+}
+
+static int write_all(const sl_importance_text *text, sl_gguf_writer *writer, sl_arena *names,
+                     sl_error *error) {
+    uint64_t written = 0;
+    int code = write_metadata(writer, text, error);
+    for (uint64_t i = 0; i < text->count && code == 0; i++) {
+        if (has_rows(&text->entries[i])) {
+            written++;
+            code = declare(writer, names, &text->entries[i], error);
+        }
+    }
+    if (code == 0 && written == 0) {
+        return sl_fail(error, SL_ERR_INVALID, "the importance matrix is empty: no row was computed");
+    }
+    code = code ? code : sl_gguf_writer_begin(writer, NULL, error);
+    for (uint64_t i = 0; i < text->count && code == 0; i++) {
+        const sl_importance_sums *e = &text->entries[i];
+        if (has_rows(e)) {
+            code = write_floats(writer, e->name, e->sums, e->matrices * e->columns, error);
+            code = code ? code : write_floats(writer, e->name, e->counts, e->matrices, error);
+        }
+    }
+    return code ? code : sl_gguf_writer_finish(writer, error);
+}
+
+int sl_importance_write(const sl_importance_text *text, const char *path, const sl_output_rules *rules,
+                        sl_error *error) {
+    sl_gguf_writer *writer;
+    sl_arena names = {0};
+    int code = sl_gguf_writer_open(path, rules, &writer, error);
+    if (code == 0) {
+        code = write_all(text, writer, &names, error);
+        sl_gguf_writer_free(writer);
+        sl_arena_free(&names);
+    }
+    return code;
 }

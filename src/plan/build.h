@@ -16,6 +16,10 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
+/* observe.c: where each LINEAR's weights have their sums, for a plan that observes, and the bytes of their
+ * pool. */
+int sl_plan_observe(sl_plan *plan, sl_error *error);
+
 /* Whether the name begins with one of those in a list with commas; a NULL list has none. */
 bool sl_name_is_listed(const char *name, const char *list);
 

@@ -290,9 +290,39 @@ static int lower_part(lowering *l, const sl_op *op, int32_t slot) {
     return 0;
 }
 
+/* An OBSERVE of what the LINEAR reads, for each of its weights. */
+static int observe(lowering *l, const sl_op *linear) {
+    for (int32_t s = 0; s < linear->u.linear.segment_count; s++) {
+        sl_op op = *linear;
+        const char *numeric_class = NULL;
+        const sl_kernel *kernel;
+        memset(&op.u, 0, sizeof op.u);
+        for (int i = 0; i < SL_OP_INPUTS; i++) {
+            op.in[i].value = SL_NONE;
+        }
+        for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+            op.out[i].value = SL_NONE;
+        }
+        op.kind = SL_OP_OBSERVE;
+        op.in[0] = linear->in[0];
+        op.in[1] = linear->in[2];
+        op.u.observe.weight = linear->u.linear.segments[s].weight;
+        const int code = choose(l, &op, l->lowered->op_count, &numeric_class, &kernel);
+        if (code) {
+            return code;
+        }
+        append(l, &op, kernel);
+    }
+    return 0;
+}
+
 /* One LINEAR per weight type, in the order in which the types appear. */
 static int lower_linear(lowering *l, const sl_op *op, int32_t slot) {
     bool done[SL_LINEAR_SEGMENTS] = {false};
+    const int observed = l->plan->options.observe ? observe(l, op) : 0;
+    if (observed) {
+        return observed;
+    }
     for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
         if (done[s]) {
             continue;
@@ -321,6 +351,7 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
     for (int32_t i = 0; i < program->op_count; i++) {
         if (program->ops[i].kind == SL_OP_LINEAR) {
             ops += 2 * (uint64_t)program->ops[i].u.linear.segment_count - 1;
+            ops += plan->options.observe ? (uint64_t)program->ops[i].u.linear.segment_count : 0;
             values += (uint64_t)program->ops[i].u.linear.segment_count;
         }
     }

@@ -382,14 +382,19 @@ static bool fits(sl_plan *plan, uint64_t full, uint64_t limit, uint64_t *sum) {
 
 static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error *error) {
     const uint64_t *bytes = plan->deployment.pool_bytes;
+    char observed[48] = "";
+    if (bytes[SL_POOL_OBSERVATIONS] > 0) {
+        snprintf(observed, sizeof observed, ", observations %llu",
+                 (unsigned long long)bytes[SL_POOL_OBSERVATIONS]);
+    }
     return sl_fail(
         error, SL_ERR_LIMIT,
         "plan: needs %llu bytes (weights %llu, cache %llu, state %llu, workspace %llu, tables %llu, staging "
-        "%llu), the limit is %llu",
+        "%llu%s), the limit is %llu",
         (unsigned long long)sum, (unsigned long long)bytes[SL_POOL_WEIGHTS],
         (unsigned long long)bytes[SL_POOL_CACHE], (unsigned long long)bytes[SL_POOL_STATE],
         (unsigned long long)bytes[SL_POOL_WORKSPACE], (unsigned long long)bytes[SL_POOL_TABLES],
-        (unsigned long long)bytes[SL_POOL_STAGING], (unsigned long long)limit);
+        (unsigned long long)bytes[SL_POOL_STAGING], observed, (unsigned long long)limit);
 }
 
 /* The other pools are known. Chooses the pages: as asked for, or as many as fit, at least one whole context.
@@ -499,7 +504,7 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     plan->backend->functions->kernels(plan->backend, &kernel_count);
     layouts += kernel_count;
     plan->memory =
-        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 5), sizeof *plan->memory);
+        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 6), sizeof *plan->memory);
     if (!plan->memory) {
         return out_of_memory(error);
     }
@@ -537,6 +542,10 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
         memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - blocks, "host outputs",
                    detail);
     }
+    if (deployment->observations) {
+        memory_row(plan, SL_POOL_OBSERVATIONS, deployment->pool_bytes[SL_POOL_OBSERVATIONS], "observations",
+                   "sums of squares of the linears' inputs");
+    }
     return 0;
 }
 
@@ -547,6 +556,7 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
     code = code ? code : resolve_options(plan, options, error);
     code = code ? code : make_buckets(plan, error);
     code = code ? code : cache_geometry(plan, error);
+    code = code ? code : sl_plan_observe(plan, error);
     code = code ? code : lower_buckets(plan, error);
     code = code ? code : list_weights(plan, error);
     code = code ? code : size_pools(plan, error);

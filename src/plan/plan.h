@@ -20,6 +20,7 @@ typedef struct sl_plan_options {
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free */
     const char *prefer;    /* beginnings of kernels' names, with commas between: those are tried first. NULL:
                               the backend's own order */
+    bool observe;          /* an OBSERVE in front of every LINEAR, for each of its weights */
 } sl_plan_options;
 
 /* One line of the memory table. */

@@ -58,6 +58,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
     [SL_OP_SAMPLE] = {.in = {OUTPUT}, .out = {{ROWS_OUTPUT, TYPE_I32, 0}}},
+    [SL_OP_OBSERVE] = {.in = {{ROWS_FREE, TYPE_F32, 0}, {ROWS_EXPERT, TYPE_I32, 0}}},
 };
 #undef STEP
 #undef SAME
@@ -351,6 +352,18 @@ static int check_sample(const checker *c) {
     return 0;
 }
 
+static int check_observe(const checker *c) {
+    const int32_t index = c->op->u.observe.weight;
+    if (check_weight_index(c, index, "weight")) {
+        return SL_ERR_INVALID;
+    }
+    const sl_weight *weight = &c->program->weights[index];
+    const int32_t experts = c->op->in[1].value == SL_NONE ? 1 : c->program->experts;
+    REQUIRE(c, weight->experts == experts, "weight %s has %d experts, expected %d", weight->name,
+            weight->experts, experts);
+    return 0;
+}
+
 static int check_begin(const checker *c) {
     REQUIRE(c, c->index == 0, "must be the first op");
     return 0;
@@ -414,6 +427,22 @@ static int check_operand(const checker *c, bool output, int i, int *same) {
     return 0;
 }
 
+static int check_schedule(const checker *c, int input) {
+    const sl_value *schedule = &c->values[c->op->in[input].value];
+    REQUIRE(c, schedule->fixed == c->program->experts + 1, "schedule: value %s must have %d fixed elements",
+            schedule->name, c->program->experts + 1);
+    return 0;
+}
+
+static int check_observe_rows(const checker *c) {
+    if (c->op->in[1].value == SL_NONE) {
+        return 0;
+    }
+    REQUIRE(c, c->values[c->op->in[0].value].rows != SL_ROWS_OUTPUT,
+            "x: with a schedule it must have step or expert rows");
+    return check_schedule(c, 1);
+}
+
 static int check_linear_rows(const checker *c) {
     const sl_rows x = c->values[c->op->in[0].value].rows, y = c->values[c->op->out[0].value].rows;
     if (c->op->in[1].value == SL_NONE) {
@@ -422,10 +451,7 @@ static int check_linear_rows(const checker *c) {
     }
     REQUIRE(c, y == SL_ROWS_EXPERT, "y: with ids it must have expert rows");
     REQUIRE(c, x != SL_ROWS_OUTPUT, "x: with ids it must have step or expert rows");
-    const sl_value *schedule = &c->values[c->op->in[2].value];
-    REQUIRE(c, schedule->fixed == c->program->experts + 1, "schedule: value %s must have %d fixed elements",
-            schedule->name, c->program->experts + 1);
-    return 0;
+    return check_schedule(c, 2);
 }
 
 static int check_overlap(const checker *c) {
@@ -524,7 +550,8 @@ static int check_op(checker *c) {
             return SL_ERR_INVALID;
         }
     }
-    if ((c->op->kind == SL_OP_LINEAR && check_linear_rows(c)) || check_overlap(c) || check_written(c)) {
+    if ((c->op->kind == SL_OP_LINEAR && check_linear_rows(c)) ||
+        (c->op->kind == SL_OP_OBSERVE && check_observe_rows(c)) || check_overlap(c) || check_written(c)) {
         return SL_ERR_INVALID;
     }
     note_writes(c);

@@ -76,6 +76,12 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     case SL_OP_ACTIVATE:
         cost.operations = 2.0 * op->u.activate.width * rows[program->values[op->in[0].value].rows];
         break;
+    case SL_OP_OBSERVE: {
+        const bool listed = op->in[1].value != SL_NONE;
+        cost.operations = 2.0 * program->weights[op->u.observe.weight].columns *
+                          rows[program->values[op->in[listed].value].rows];
+        break;
+    }
     case SL_OP_DELTA_CONV: {
         const sl_state_layer *state = &program->states[op->u.delta_conv.state];
         cost.operations = 2.0 * state->channels * state->taps * step;

@@ -168,6 +168,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
     case SL_OP_SOFTCAP:
         sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);
         break;
+    case SL_OP_OBSERVE:
+        sl_buffer_text(out, " for ");
+        print_weight(program, op->u.observe.weight, out);
+        break;
     default: /* all is in the operands */
         break;
     }

@@ -233,6 +233,12 @@ typedef struct sl_op_sample {
     int32_t vocabulary;
 } sl_op_sample;
 
+/* x is what a LINEAR reads with this weight, and the schedule is the LINEAR's. Where the sums lie: see
+ * sl_deployment.observations. */
+typedef struct sl_op_observe {
+    int32_t weight;
+} sl_op_observe;
+
 typedef struct sl_op {
     sl_op_kind kind;
     int32_t layer; /* of the model; SL_NONE before and after the layers */
@@ -255,6 +261,7 @@ typedef struct sl_op {
         sl_op_gather gather;
         sl_op_softcap softcap;
         sl_op_sample sample;
+        sl_op_observe observe;
     } u;
 } sl_op;
 

@@ -107,6 +107,7 @@ struct sl_cpu_context {
     int32_t table_width;
     int32_t *last_tokens; /* [slot] */
     unsigned char *state; /* slot 0 */
+    unsigned char *observations;
 };
 
 /* Hands out work: the next `count` units of phase 0 or 1; the caller stops when the result is past the end.

@@ -171,6 +171,18 @@ static sl_kernel_count *count_of(sl_executor *executor, const sl_kernel *kernel)
     return &executor->counts[executor->count_count++];
 }
 
+/* An OBSERVE finds its sums by the deployment's table. */
+static int check_observation(const sl_deployment *deployment, int32_t index, sl_error *error) {
+    const sl_weight *weight = &deployment->program->weights[index];
+    const uint64_t bytes = (uint64_t)weight->experts * ((uint64_t)weight->columns + 1) * sizeof(double);
+    if (!deployment->observations || !sl_range_inside(deployment->observations[index], bytes,
+                                                      deployment->pool_bytes[SL_POOL_OBSERVATIONS])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: the sums of weight %s lie outside the observations",
+                       weight->name);
+    }
+    return SL_OK;
+}
+
 static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cpu_op *result,
                       sl_error *error) {
     const sl_op *op = &lowered->ops[index];
@@ -189,6 +201,9 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     }
     if (!status) {
         status = resolve_weights(executor, op, lowered->kernels[index], result, error);
+    }
+    if (!status && op->kind == SL_OP_OBSERVE) {
+        status = check_observation(executor->deployment, op->u.observe.weight, error);
     }
     if (status) {
         return status;
@@ -266,6 +281,7 @@ static int make_pools(sl_executor *executor, sl_error *error) {
     memset(executor->pools[SL_POOL_WORKSPACE], 0, deployment->pool_bytes[SL_POOL_WORKSPACE]);
     memset(executor->pools[SL_POOL_TABLES], 0, deployment->pool_bytes[SL_POOL_TABLES]);
     memset(executor->pools[SL_POOL_STAGING], 0, deployment->pool_bytes[SL_POOL_STAGING]);
+    memset(executor->pools[SL_POOL_OBSERVATIONS], 0, deployment->pool_bytes[SL_POOL_OBSERVATIONS]);
     return SL_OK;
 }
 
@@ -309,6 +325,7 @@ static int make_context(sl_executor *executor, sl_error *error) {
     }
     context->last_tokens = table + tables;
     context->state = executor->pools[SL_POOL_STATE];
+    context->observations = executor->pools[SL_POOL_OBSERVATIONS];
     return SL_OK;
 }
 

@@ -175,6 +175,100 @@ static void kernels_are_chosen(void **state) {
     sl_program_free(&p);
 }
 
+/* ---- plans that observe ---- */
+
+static uint64_t total_of(const sl_plan *plan) {
+    uint64_t pools = 0;
+    for (int p = 0; p < SL_POOL_COUNT; p++) {
+        uint64_t rows = 0;
+        for (int32_t i = 0; i < plan->memory_count; i++) {
+            rows += plan->memory[i].pool == (sl_pool_kind)p ? plan->memory[i].bytes : 0;
+        }
+        assert_true(rows == plan->deployment.pool_bytes[p]);
+        pools += rows;
+    }
+    return pools;
+}
+
+static const sl_kernel *const *observing_kernels(const sl_backend *backend, int32_t *count) {
+    static const fake_kernel observer = KERNEL("observe", OBSERVE, "f64", F32, -1, 0, 0);
+    static const sl_kernel *list[FAKE_COUNT + 1];
+    const sl_kernel *const *others = fake_kernels(backend, count);
+    memcpy(list, others, (size_t)*count * sizeof *list);
+    list[(*count)++] = &observer.base;
+    return list;
+}
+
+static const sl_backend_functions OBSERVING_FUNCTIONS = {.kernels = observing_kernels,
+                                                         .memory_available = fake_available};
+
+/* The OBSERVEs of a lowered list are those of the program's linears, in order, and read what they read. */
+static int32_t check_observed(const sl_program *p, const sl_lowered *lowered) {
+    int32_t at = 0, count = 0;
+    for (int32_t i = 0; i < p->op_count; i++) {
+        const sl_op *linear = &p->ops[i];
+        for (int32_t s = 0; linear->kind == SL_OP_LINEAR && s < linear->u.linear.segment_count; s++) {
+            while (at < lowered->op_count && lowered->ops[at].kind != SL_OP_OBSERVE) {
+                at++;
+            }
+            assert_true(at < lowered->op_count);
+            const sl_op *op = &lowered->ops[at++];
+            assert_int_equal(op->u.observe.weight, linear->u.linear.segments[s].weight);
+            assert_int_equal(op->in[0].value, linear->in[0].value);
+            assert_int_equal(op->in[0].column, linear->in[0].column);
+            assert_int_equal(op->in[1].value, linear->in[2].value);
+            count++;
+        }
+        /* In front of it: behind its last OBSERVE comes a linear. */
+        assert_true(linear->kind != SL_OP_LINEAR || lowered->ops[at].kind == SL_OP_LINEAR);
+    }
+    return count;
+}
+
+static void observing_plans(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan = NULL;
+    tiny_build(&p, &TYPES);
+    const sl_plan_options options = {
+        .chunk = 16, .sequences = 2, .context = 130, .cache_type = SL_QTYPE_F16, .observe = true};
+    fake_backend backend = fake(true, true);
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_UNSUPPORTED);
+    assert_string_equal(error.message,
+                        "observe, layer 0: no kernel of backend fake takes it: it has none of this kind");
+
+    backend.base.functions = &OBSERVING_FUNCTIONS;
+    plan = make(&p, &backend, &options);
+    const sl_deployment *deployment = &plan->deployment;
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        const sl_lowered *lowered = &deployment->buckets[b];
+        assert_int_equal(check_observed(&p, lowered), 19);
+        assert_int_equal(
+            sl_ops_check(&p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, &error),
+            0);
+    }
+    uint64_t bytes = 0;
+    int32_t observed = 0;
+    for (int32_t w = 0; w < p.weight_count; w++) {
+        const uint64_t offset = deployment->observations[w];
+        if (offset != UINT64_MAX) {
+            assert_true(w == 0 || offset == bytes); /* one behind the other, in the order of the linears */
+            bytes += (uint64_t)p.weights[w].experts * ((uint64_t)p.weights[w].columns + 1) * sizeof(double);
+            observed++;
+        }
+        if (w == 0) {
+            bytes = 0; /* the table, which is the head's too, comes last */
+        }
+    }
+    assert_int_equal(observed, 19);
+    assert_int_equal(deployment->observations[0], bytes);
+    assert_int_equal(deployment->pool_bytes[SL_POOL_OBSERVATIONS], bytes + (64 + 1) * sizeof(double));
+    total_of(plan);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 /* ---- fusions ---- */
 
 static const char *unfit(const sl_fusion *fusion, const sl_fusion_query *query) {
@@ -887,19 +981,6 @@ static uint64_t align64(uint64_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-static uint64_t total_of(const sl_plan *plan) {
-    uint64_t pools = 0;
-    for (int p = 0; p < SL_POOL_COUNT; p++) {
-        uint64_t rows = 0;
-        for (int32_t i = 0; i < plan->memory_count; i++) {
-            rows += plan->memory[i].pool == (sl_pool_kind)p ? plan->memory[i].bytes : 0;
-        }
-        assert_true(rows == plan->deployment.pool_bytes[p]);
-        pools += rows;
-    }
-    return pools;
-}
-
 static void every_pool_is_exact(void **state) {
     (void)state;
     sl_program p = {0};
@@ -1158,6 +1239,7 @@ int main(void) {
         cmocka_unit_test(windows_need_fewer_pages),
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(observing_plans),
         cmocka_unit_test(explain_and_ops),
         cmocka_unit_test(some_kernels_are_for_deterministic_plans),
         cmocka_unit_test(kernels_that_are_asked_for_come_first),

@@ -253,6 +253,33 @@ static const char *break_dense(sl_program *p, int *counter) {
     return NULL;
 }
 
+/* An OBSERVE of what the nth LINEAR reads. */
+static sl_op *add_observe(sl_program *p, int nth, int32_t weight) {
+    const sl_op linear = *OP(LINEAR, nth);
+    sl_op *op = sl_program_op(p, SL_OP_OBSERVE, linear.layer);
+    op->in[0] = linear.in[0];
+    op->in[1] = linear.in[2];
+    op->u.observe.weight = weight;
+    return op;
+}
+
+static int32_t weight_of(sl_program *p, int nth) {
+    return OP(LINEAR, nth)->u.linear.segments[0].weight;
+}
+
+static const char *break_observed(sl_program *p, int *counter) {
+    int n = *counter;
+    RULE("(observe, layer 0): weight: weight -1 does not exist", add_observe(p, 0, SL_NONE))
+    RULE("(observe, layer 1): weight 0.q has 1 experts, expected 4", add_observe(p, 7, 2))
+    RULE("x: columns 32 to 96 are outside", add_observe(p, 0, 2)->in[0].column = 32)
+    RULE("x is missing", add_observe(p, 0, 2)->in[0].value = SL_NONE)
+    RULE("schedule: value ids has step rows", add_observe(p, 7, weight_of(p, 7))->in[1].value = 10)
+    RULE("with a schedule it must have step or expert rows",
+         add_observe(p, 7, weight_of(p, 7))->in[0].value = OP(LINEAR, 10)->in[0].value)
+    *counter = n;
+    return NULL;
+}
+
 static const char *break_sparse(sl_program *p, int *counter) {
     int n = *counter;
     RULE("ids and schedule go together", OP(LINEAR, 7)->in[2].value = SL_NONE)
@@ -292,6 +319,7 @@ static void every_rule_is_checked(void **state) {
         message = message ? message : break_operands(&p, &n);
         message = message ? message : break_dense(&p, &n);
         message = message ? message : break_sparse(&p, &n);
+        message = message ? message : break_observed(&p, &n);
         if (!message) {
             sl_program_free(&p);
             assert_in_range(rule, 90, 200);

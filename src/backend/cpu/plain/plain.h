@@ -59,6 +59,8 @@ uint64_t sl_plain_router_workspace(const sl_kernel *kernel, const sl_kernel_quer
 SL_PLAIN_RUN(sl_plain_delta_conv);
 SL_PLAIN_RUN(sl_plain_delta_scan);
 uint64_t sl_plain_delta_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* observe.c */
+SL_PLAIN_RUN(sl_plain_observe);
 /* sample.c */
 SL_PLAIN_RUN(sl_plain_sample);
 uint64_t sl_plain_sample_workspace(const sl_kernel *kernel, const sl_kernel_query *query);

@@ -71,5 +71,6 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(GATHER, gather, "exact"),
     SIMPLE(SOFTCAP, softcap, "f32"),
     WITH_WORKSPACE(SAMPLE, sample, "f32", sl_plain_sample_workspace),
+    SIMPLE(OBSERVE, observe, "f64"),
     {.kernel = {.name = NULL}},
 };
