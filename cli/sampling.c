@@ -47,6 +47,9 @@ void take_model_sampling(settings *s, const sluice_model *model) {
     char said[256];
     int at = 0;
     sluice_sampling_facts facts = {.size = sizeof facts};
+    if (s->no_model_sampling) {
+        return;
+    }
     sluice_model_get_sampling(model, &facts);
     if (is_greedy(&facts)) {
         if (!is_given(s, "--temp")) {

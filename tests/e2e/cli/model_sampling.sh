@@ -22,6 +22,7 @@ run -v 2>&1 > text |
     wrong '-v does not say what the file asks for'
 run 2>&1 > text | grep 'own sampling'
 tokens --temp 0.8 --top-k 40 --top-p 0.95 > all_given
+tokens --no-model-sampling > not_asked
 run --temp 0.8 -v 2>&1 > text | grep -q -- ': --top-k 7 --top-p 0.5$' || wrong 'what is given is taken from the file'
 given '"do_sample": false, "temperature": 0.3'
 tokens > greedy_of_the_file
@@ -31,6 +32,7 @@ tokens > usual
 tokens --temp 0 > greedy
 same of_the_file given 'the file is not followed'
 same all_given usual 'options do not win'
+same not_asked usual '--no-model-sampling follows the file'
 same greedy_of_the_file greedy 'do_sample false is not greedy'
 cmp -s usual given && wrong 'the test cannot tell 0.3 from 0.8'
 cmp -s usual greedy && wrong 'the test cannot tell greedy from sampling'
