@@ -136,13 +136,18 @@ static bool goes_on(void *context, uint64_t done, uint64_t total) {
     return server_get_life(s) != SERVER_DRAINING;
 }
 
-/* What a model's requests should know of it; models.h's `loaded`. */
+/* What people who send requests to a model may want to know of it; models.h's `loaded`. */
 static void say_loaded(void *context, const served_model *m) {
     const server *s = context;
     text values = {0};
     if (model_sampling_describe(&m->sampling, &values) && !values.failed) {
         log_message(s->log, "%s: the model's own sampling, where a request does not say otherwise: %s (%s)",
                     m->id, values.data, m->sampling.facts.file);
+    }
+    if (m->facts.builtin) {
+        log_message(s->log,
+                    "%s: the model has no chat template: ChatML is used (--chat-template NAME takes another)",
+                    m->id);
     }
     if (m->sampling.refused) {
         log_message(s->log, "%s: the order of samplers in %s is not followed: %s", m->id,

@@ -11,6 +11,7 @@ import { get, start, temporaryFolder } from './support.mjs';
 const here = path.dirname(fileURLToPath(import.meta.url));
 const fixture = path.join(here, '../logits/fixtures/qwen3'); // of 256 tokens, with random weights and no tokenizer
 const folder = temporaryFolder();
+const messages = [{ role: 'user', content: 'abc' }];
 
 /** A tokenizer.json whose token N is the byte N, in the alphabet of GPT-2's encoder.json. */
 function bytesAsTokens() {
@@ -77,9 +78,26 @@ async function started(args, body) {
   }
 }
 
+// ---- chat templates ------------------------------------------------------------------------------------------
+
+test('a model without a chat template: the log says which format is used', async () => {
+  const none = modelFolder('none');
+  const line = 'sluice: none: the model has no chat template: ChatML is used (--chat-template NAME takes another)';
+  const lines = (server) => server.errors.split('\n').filter((one) => /no chat template/.test(one));
+  const prompt = async (server) => (await get(server, '/apply-template', { messages })).prompt;
+  await started(['-m', none], async (server) => {
+    assert.deepEqual(lines(server), [line]);
+    assert.match(await prompt(server), /^<\|im_start\|>user\nabc<\|im_end\|>/);
+  });
+  await started(['-m', none, '--chat-template', 'gemma'], async (server) => {
+    assert.deepEqual(lines(server), []);
+    assert.match(await prompt(server), /<start_of_turn>user\nabc<end_of_turn>/);
+  });
+  await started([], async (server) => assert.deepEqual(lines(server), []));
+});
+
 // ---- sampling ------------------------------------------------------------------------------------------------
 
-const messages = [{ role: 'user', content: 'abc' }];
 const APIS = {
   chat: async (server, model, fields) => (await get(server, '/v1/chat/completions', { model, messages, max_tokens: 12, ignore_eos: true, ...fields })).choices[0].message.content,
   completions: async (server, model, fields) => (await get(server, '/v1/completions', { model, prompt: 'abc', max_tokens: 12, ignore_eos: true, ...fields })).choices[0].text,
