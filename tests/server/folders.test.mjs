@@ -6,7 +6,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, test } from 'node:test';
-import { get, start, temporaryFolder } from './support.mjs';
+import { ask, events, get, joined, run, send, start, temporaryFolder } from './support.mjs';
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const fixture = path.join(here, '../logits/fixtures/qwen3'); // of 256 tokens, with random weights and no tokenizer
@@ -77,6 +77,68 @@ async function started(args, body) {
     await server.stop();
   }
 }
+
+// ---- weights that are no numbers ------------------------------------------------------------------------------
+
+describe('a weight that is no number', () => {
+  // In the embedding of one token, so that only texts with that token meet it.
+  const odd = 'z'.charCodeAt(0);
+  const made = modelFolder('odd');
+  const file = path.join(made, 'model.safetensors');
+  const bytes = fs.readFileSync(file);
+  const header = Number(bytes.readBigUInt64LE(0)); // its length; then the header, and the tensors
+  const { dtype, shape, data_offsets: [first] } = JSON.parse(bytes.subarray(8, 8 + header))['model.embed_tokens.weight'];
+  assert.equal(dtype, 'F32');
+  bytes.writeFloatLE(NaN, 8 + header + first + odd * shape[1] * 4);
+  fs.writeFileSync(file, bytes);
+  const plain = modelFolder('even');
+  const never = { [odd]: -100 };
+  const body = (prompt, more = {}) => ({ prompt, max_tokens: 40, temperature: 1, seed: 7, ignore_eos: true, logit_bias: never, ...more });
+  const message = (position) => `position ${position}: logits are not finite`;
+
+  test('sluice run: the position, and exit code 1', async () => {
+    const line = (prompt) => run(['run', made, '--raw', prompt, '-n', '8', '--temp', '0', '-l', `${odd}-inf`, '--ignore-eos']);
+    const failed = await line('abczdef');
+    assert.deepEqual([failed.code, failed.stdout.trim(), failed.stderr], [1, '', `sluice: ${message(6)}\n`]);
+    const well = await line('abcdef');
+    assert.deepEqual([well.code, well.stderr], [0, '']);
+    assert.ok(well.stdout.length > 4, well.stdout);
+  });
+  test('sluice serve: that request alone', async () => {
+    const prompts = Array.from({ length: 6 }, (_, i) => `abc${'def'.repeat(i)}`);
+    const texts = (server) => Promise.all(prompts.map(async (prompt) => (await get(server, '/v1/completions', body(prompt))).choices[0].text));
+    let usual;
+    await started(['-m', plain], async (server) => (usual = await texts(server)));
+    await started(['-m', made, '--sequences', '8'], async (server) => {
+      for (let round = 0; round < 3; round++) {
+        const wrong = ['/v1/completions', '/v1/completions', '/api/generate'].map((target, i) =>
+          ask(server, target, { body: i < 2 ? body(`abcz${'y'.repeat(i)}`) : { prompt: 'abcz', raw: true, stream: false } }));
+        const streamed = (async () => {
+          const response = await send(server, '/v1/completions', { body: { ...body('abc', { logit_bias: { [odd]: 100 } }), stream: true } });
+          const all = [];
+          try {
+            for await (const event of events(response)) all.push(event.data);
+          } catch (error) {
+            assert.equal(error.code, 'ECONNRESET'); // it is broken off behind the error
+          }
+          return { status: response.statusCode, all };
+        })();
+        assert.deepEqual(await texts(server), usual);
+        const answers = await Promise.all(wrong);
+        assert.deepEqual(answers.map((answer) => answer.status), [500, 500, 500], JSON.stringify(answers.map((answer) => answer.text)));
+        assert.deepEqual(answers.slice(0, 2).map((answer) => answer.json.error.message), [message(3), message(4)]);
+        assert.equal(answers[2].json.error, message(3));
+        const { status, all } = await streamed;
+        assert.equal(status, 200);
+        assert.ok(!all.includes('[DONE]'), all.join('\n'));
+        const chunks = all.map((data) => JSON.parse(data));
+        assert.equal(joined(chunks.slice(0, -1)), 'z');
+        assert.equal(chunks.at(-1).error.message, message(3));
+      }
+      assert.equal((await ask(server, '/health')).status, 200);
+    });
+  });
+});
 
 // ---- chat templates ------------------------------------------------------------------------------------------
 
