@@ -64,7 +64,7 @@ typedef struct settings {
     bias_list biases;
     uint64_t seed; /* RANDOM_SEED only until the command begins */
     text_list stops;
-    bool ignore_eos;
+    bool ignore_eos, no_model_sampling;
     /* measuring */
     number_list prompts, generates, depths, thread_counts;
     text_list pairs;

@@ -136,6 +136,12 @@ const option OPTIONS[] = {
      "end before this text; may be given several times"},
     {IN_GENERATE, "--ignore-eos", NULL, FLAG, AT(ignore_eos), NULL, 0, 0,
      "go on after the end-of-text token"},
+    {IN_GENERATE, "--no-model-sampling", NULL, FLAG, AT(no_model_sampling), NULL, 0, 0,
+     "options that are not given have the values of this page, not those that the model's files ask for "
+     "(generation_config.json, general.sampling.*)"},
+    {IN_SERVE, "--no-model-sampling", NULL, FLAG, AT(no_model_sampling), NULL, 0, 0,
+     "fields that a request does not give have the server's usual values, not those that the model's files "
+     "ask for (generation_config.json, general.sampling.*)"},
     {IN_RUN, "--logprobs", "N", NUMBER, AT(logprobs), "0", 0, SLUICE_TOP_LOGPROBS,
      "with -o json: log-probabilities of each token and of the N likeliest; 0: none"},
     {IN_RUN | IN_TOKENIZE | IN_DETOKENIZE, "--special", NULL, FLAG, AT(special), NULL, 0, 0,

@@ -20,6 +20,11 @@ static const model_value VALUES[] = {
     VALUE(TYPICAL_P, "--typical", false, typical_p, typical),
     VALUE(REPETITION_PENALTY, "--repeat-penalty", false, repetition_penalty, repeat_penalty),
     VALUE(PENALTY_TOKENS, "--repeat-last-n", true, penalty_tokens, repeat_last),
+    VALUE(XTC_PROBABILITY, "--xtc-probability", false, xtc_probability, xtc_probability),
+    VALUE(XTC_THRESHOLD, "--xtc-threshold", false, xtc_threshold, xtc_threshold),
+    VALUE(MIROSTAT, "--mirostat", true, mirostat, mirostat),
+    VALUE(MIROSTAT_TAU, "--mirostat-ent", false, mirostat_tau, mirostat_tau),
+    VALUE(MIROSTAT_ETA, "--mirostat-lr", false, mirostat_eta, mirostat_eta),
 };
 
 /* Greedy as transformers has it: then nothing else of the file counts. */
@@ -43,10 +48,28 @@ static double take(settings *s, const sluice_sampling_facts *facts, const model_
     return wide;
 }
 
+/* What is done about candidates, in which order; true: it was taken from the model's files. */
+static bool take_order(settings *s, const sluice_sampling_facts *facts) {
+    sluice_error error;
+    sampler_list order = {0};
+    if (!facts->samplers || is_given(s, "--samplers")) {
+        return false;
+    }
+    if (sluice_samplers_parse(facts->samplers, order.items, &order.count, &error)) {
+        fail("the order of samplers in %s is not followed: %s", facts->file, error.message);
+        return false;
+    }
+    s->samplers = order;
+    return order.count > 0;
+}
+
 void take_model_sampling(settings *s, const sluice_model *model) {
-    char said[256];
+    char said[768] = "";
     int at = 0;
     sluice_sampling_facts facts = {.size = sizeof facts};
+    if (s->no_model_sampling) {
+        return;
+    }
     sluice_model_get_sampling(model, &facts);
     if (is_greedy(&facts)) {
         if (!is_given(s, "--temp")) {
@@ -54,6 +77,7 @@ void take_model_sampling(settings *s, const sluice_model *model) {
             at = snprintf(said, sizeof said, " --temp 0");
         }
         facts.present = 0;
+        facts.samplers = NULL;
     }
     for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++) {
         if ((facts.present & VALUES[i].bit) && !is_given(s, VALUES[i].option)) {
@@ -62,6 +86,9 @@ void take_model_sampling(settings *s, const sluice_model *model) {
                 at += snprintf(said + at, sizeof said - (size_t)at, " %s %g", VALUES[i].option, value);
             }
         }
+    }
+    if (take_order(s, &facts) && at < (int)sizeof said) {
+        at += snprintf(said + at, sizeof said - (size_t)at, " --samplers %s", facts.samplers);
     }
     if (at > 0) {
         notice(s, "the model's own sampling (%s):%s", facts.file, said);

@@ -132,6 +132,7 @@ static int serve_models(const settings *s, const key_list *keys, const model_nam
         .engine = &engine,
         .model = model,
         .template_options = variables,
+        .no_model_sampling = s->no_model_sampling,
         .drain_seconds = s->drain_timeout,
         .json_log = strcmp(s->log_format, "json") == 0,
         .metrics_prefix = s->metrics_prefix,

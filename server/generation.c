@@ -2,6 +2,7 @@
 #include "generation.h"
 
 #include "pump.h"
+#include "sampling.h"
 
 #include <errno.h>
 #include <math.h>
@@ -25,6 +26,27 @@ static int no_memory(http_error *error) {
 
 /* ---- making ---- */
 
+generation_options generation_defaults(const served_model *m) {
+    generation_options o = {.temperature = 1,
+                            .top_p = 1,
+                            .typical_p = 1,
+                            .xtc_threshold = 0.1,
+                            .dynatemp_exponent = 1,
+                            .dry_base = 1.75,
+                            .dry_allowed_length = 2,
+                            .dry_penalty_last_n = -1,
+                            .mirostat_tau = 5,
+                            .mirostat_eta = 0.1,
+                            .repetition_penalty = 1,
+                            .penalty_tokens = 64,
+                            .seed = -1,
+                            .max_tokens = -1,
+                            .n = 1,
+                            .cache_prompt = true};
+    model_sampling_set(&m->sampling, &o);
+    return o;
+}
+
 generation *generation_create(server *server, exchange *exchange, served_model *m, json_t *body) {
     generation *g = calloc(1, sizeof *g);
     if (!g) {
@@ -40,22 +62,7 @@ generation *generation_create(server *server, exchange *exchange, served_model *
     g->body = body;
     g->created = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     g->arrived = monotonic_seconds();
-    g->options = (generation_options){.temperature = 1,
-                                      .top_p = 1,
-                                      .typical_p = 1,
-                                      .xtc_threshold = 0.1,
-                                      .dynatemp_exponent = 1,
-                                      .dry_base = 1.75,
-                                      .dry_allowed_length = 2,
-                                      .dry_penalty_last_n = -1,
-                                      .mirostat_tau = 5,
-                                      .mirostat_eta = 0.1,
-                                      .repetition_penalty = 1,
-                                      .penalty_tokens = 64,
-                                      .seed = -1,
-                                      .max_tokens = -1,
-                                      .n = 1,
-                                      .cache_prompt = true};
+    g->options = generation_defaults(m);
     return g;
 }
 
@@ -224,6 +231,11 @@ static int read_samplers(generation *g, http_error *error) {
     bool wrong = given && !json_is_array(given) && !json_is_string(given);
     if (json_is_string(given)) {
         wrong = sluice_samplers_parse(json_string_value(given), g->samplers, &g->sampler_count, &inner) != 0;
+    }
+    if (!given) {
+        const model_sampling *own = &g->model->sampling;
+        memcpy(g->samplers, own->samplers, sizeof g->samplers);
+        g->sampler_count = own->sampler_count;
     }
     text names = {0};
     for (size_t i = 0; i < count && i <= SLUICE_SAMPLERS && !wrong; i++) {

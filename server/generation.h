@@ -14,7 +14,7 @@
 typedef struct server server;
 typedef struct generation generation;
 
-/* What all APIs know in one form or another. generation_create sets the defaults. */
+/* What all APIs know in one form or another. */
 typedef struct generation_options {
     double temperature, top_p, min_p, typical_p;                    /* 1, 1, 0, 1 */
     int64_t top_k;                                                  /* 0, -1: all */
@@ -45,6 +45,9 @@ typedef struct generation_options {
     bool timings_per_token, return_progress;
     bool keep_reasoning; /* thinking stays in the content, tags and all */
 } generation_options;
+
+/* The options of a request to this model that says nothing. */
+generation_options generation_defaults(const served_model *m);
 
 /* Fields that mean the same in chat, completions and the APIs beside them: body_fields with target
  * generation_options. */

@@ -1,5 +1,7 @@
 #include "models.h"
 
+#include "sampling.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,9 @@ struct models {
     bool strict;
     sluice_engine_options engine;
     const sluice_model_options *model;
+    bool no_sampling;
+    void (*loaded_call)(void *context, const served_model *model);
+    void *loaded_context;
 };
 
 static double file_time(const char *path) {
@@ -50,6 +55,9 @@ int models_create(const models_options *o, models **out, http_error *error) {
     m->strict = o->strict;
     m->engine = *o->engine;
     m->model = o->model;
+    m->no_sampling = o->no_sampling;
+    m->loaded_call = o->loaded;
+    m->loaded_context = o->loaded_context;
     pthread_mutex_init(&m->loads, NULL);
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->loaded, NULL);
@@ -172,12 +180,19 @@ static int load(models *m, model_state *s, sluice_error *error) {
         sluice_model_release(loaded.model);
         return result;
     }
+    loaded.sampling = (model_sampling){0};
+    if (!m->no_sampling) {
+        model_sampling_read(loaded.model, &loaded.sampling);
+    }
     loaded.context = sluice_engine_context(loaded.engine);
     loaded.sequences = sluice_engine_sequences(loaded.engine);
     snprintf(s->device, sizeof s->device, "%s", sluice_engine_device(loaded.engine));
     pthread_mutex_lock(&m->mutex);
     s->served = loaded;
     pthread_mutex_unlock(&m->mutex);
+    if (m->loaded_call) {
+        m->loaded_call(m->loaded_context, &loaded);
+    }
     return 0;
 }
 

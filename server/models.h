@@ -11,6 +11,15 @@
 
 typedef struct models models;
 
+/* sampling.c's: how those who made the model would sample from it. Zero: they say nothing. */
+typedef struct model_sampling {
+    sluice_sampling_facts facts;
+    sluice_sampler samplers[SLUICE_SAMPLERS]; /* [sampler_count], the order; 0: the usual one */
+    size_t sampler_count;
+    bool refused; /* the order: `error` says why, and the usual one is used */
+    sluice_error error;
+} model_sampling;
+
 typedef struct served_model {
     const char *id; /* the name in answers: --alias, or the file's name without its ending */
     const char *path;
@@ -21,6 +30,7 @@ typedef struct served_model {
     sluice_engine *engine;
     sluice_model_info info;
     sluice_chat_facts facts;
+    model_sampling sampling;   /* what requests get whose fields say nothing */
     int32_t context;           /* tokens of one sequence */
     int32_t sequences;         /* that run at once */
     struct model_state *state; /* models.c's */
@@ -44,6 +54,11 @@ typedef struct models_options {
     const sluice_engine_options *engine; /* for all; borrowed */
     const sluice_model_options *model;   /* the same; NULL: none */
     const json_t *template_options;      /* the same: an object */
+    bool no_sampling;                    /* do not sample as the models' files ask */
+    /* Called when a model has been loaded, before its first request; other models wait meanwhile. NULL:
+     * nothing. */
+    void (*loaded)(void *context, const served_model *model);
+    void *loaded_context;
     void *progress_context;
 } models_options;
 

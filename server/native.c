@@ -2,6 +2,7 @@
 #include "server.h"
 
 #include "pump.h"
+#include "sampling.h"
 #include "serve.h"
 
 #include <stdlib.h>
@@ -82,6 +83,25 @@ static void root(exchange *x, void *context) {
 
 /* ---- llama-server's /props and /slots ---- */
 
+/* What a request gets that says nothing, by llama-server's names; NULL: no memory. */
+static json_t *default_settings(const served_model *m) {
+    const generation_options o = generation_defaults(m);
+    text order = {0};
+    model_sampling_write_order(&m->sampling, &order);
+    json_t *samplers = order.failed ? NULL : json_loads(order.data, 0, NULL);
+    text_free(&order);
+    return json_pack("{s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, "
+                     "s:f, s:f, s:o}",
+                     "temperature", o.temperature, "top_k", o.top_k, "top_p", o.top_p, "min_p", o.min_p,
+                     "typical_p", o.typical_p, "repeat_penalty", o.repetition_penalty, "presence_penalty",
+                     o.presence_penalty, "frequency_penalty", o.frequency_penalty, "repeat_last_n",
+                     o.penalty_tokens, "n_predict", o.max_tokens, "xtc_probability", o.xtc_probability,
+                     "xtc_threshold", o.xtc_threshold, "dry_multiplier", o.dry_multiplier, "dry_base",
+                     o.dry_base, "dry_allowed_length", o.dry_allowed_length, "dry_penalty_last_n",
+                     o.dry_penalty_last_n, "mirostat", o.mirostat, "mirostat_tau", o.mirostat_tau,
+                     "mirostat_eta", o.mirostat_eta, "samplers", samplers);
+}
+
 static void props(exchange *x, void *context) {
     server *s = context;
     http_error error;
@@ -90,15 +110,7 @@ static void props(exchange *x, void *context) {
         exchange_fail(x, &error);
         return;
     }
-    json_t *defaults = json_pack(
-        "{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:f, "
-        "s:f, s:[s, s, s, s, s, s, s, s, s]}",
-        "temperature", 1.0, "top_k", 0, "top_p", 1.0, "min_p", 0.0, "typical_p", 1.0, "repeat_penalty", 1.0,
-        "presence_penalty", 0.0, "frequency_penalty", 0.0, "repeat_last_n", 64, "n_predict", -1,
-        "xtc_probability", 0.0, "xtc_threshold", 0.1, "dry_multiplier", 0.0, "dry_base", 1.75,
-        "dry_allowed_length", 2, "dry_penalty_last_n", -1, "mirostat", 0, "mirostat_tau", 5.0, "mirostat_eta",
-        0.1, "samplers", "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
-        "temperature");
+    json_t *defaults = default_settings(m);
     json_t *body = json_pack("{s:{s:i, s:o}, s:i, s:s, s:s, s:s?, s:s, s:s, s:{s:b, s:b}}",
                              "default_generation_settings", "n_ctx", m->context, "params", defaults,
                              "total_slots", m->sequences, "model_path", m->path, "model_alias", m->id,

@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "pump.h"
+#include "sampling.h"
 #include "server.h"
 
 #include <errno.h>
@@ -135,6 +136,26 @@ static bool goes_on(void *context, uint64_t done, uint64_t total) {
     return server_get_life(s) != SERVER_DRAINING;
 }
 
+/* What people who send requests to a model may want to know of it; models.h's `loaded`. */
+static void say_loaded(void *context, const served_model *m) {
+    const server *s = context;
+    text values = {0};
+    if (model_sampling_describe(&m->sampling, &values) && !values.failed) {
+        log_message(s->log, "%s: the model's own sampling, where a request does not say otherwise: %s (%s)",
+                    m->id, values.data, m->sampling.facts.file);
+    }
+    if (m->facts.builtin) {
+        log_message(s->log,
+                    "%s: the model has no chat template: ChatML is used (--chat-template NAME takes another)",
+                    m->id);
+    }
+    if (m->sampling.refused) {
+        log_message(s->log, "%s: the order of samplers in %s is not followed: %s", m->id,
+                    m->sampling.facts.file, m->sampling.error.message);
+    }
+    text_free(&values);
+}
+
 static int make_parts(server *s, const serve_options *o, http_error *error) {
     sluice_engine_options engine = *o->engine;
     engine.progress = goes_on;
@@ -145,7 +166,10 @@ static int make_parts(server *s, const serve_options *o, http_error *error) {
                                    .strict = o->strict_model,
                                    .engine = &engine,
                                    .model = o->model,
-                                   .template_options = o->template_options};
+                                   .template_options = o->template_options,
+                                   .no_sampling = o->no_model_sampling,
+                                   .loaded = say_loaded,
+                                   .loaded_context = s};
     s->options = o;
     s->started = (double)time(NULL);
     s->log = log_create(STDERR_FILENO, o->json_log);

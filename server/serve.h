@@ -18,10 +18,11 @@ typedef struct serve_options {
     const sluice_model_options *model; /* for all models; NULL: none */
     const json_t *template_options;    /* an object: variables of chat templates, where a request does not set
                                           them; NULL: none */
-    double drain_seconds;              /* that running requests get after SIGTERM */
-    bool json_log;                     /* one object a line instead of text */
-    const char *metrics_prefix;        /* "sluice_" */
-    double heartbeat_seconds;          /* of silence in a stream before a comment; 15 */
+    bool no_model_sampling;     /* requests that say nothing are not sampled as the models' files ask */
+    double drain_seconds;       /* that running requests get after SIGTERM */
+    bool json_log;              /* one object a line instead of text */
+    const char *metrics_prefix; /* "sluice_" */
+    double heartbeat_seconds;   /* of silence in a stream before a comment; 15 */
 } serve_options;
 
 /* Binds, loads, serves until SIGTERM or SIGINT, drains. Returns the exit code: 0, 1 after one line on stderr

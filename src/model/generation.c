@@ -22,13 +22,13 @@ static const row ROWS[SL_SAMPLING_COUNT] = {
     [SL_SAMPLING_TOP_P] = {GGUF("top_p"), "top_p", 0, 1, false},
     [SL_SAMPLING_MIN_P] = {GGUF("min_p"), "min_p", 0, 1, false},
     [SL_SAMPLING_TYPICAL_P] = {NULL, "typical_p", 0, 1, false},
-    [SL_SAMPLING_REPETITION_PENALTY] = {GGUF("penalty_repeat"), "repetition_penalty", 1e-6, 1e6, false},
+    [SL_SAMPLING_REPETITION_PENALTY] = {GGUF("penalty_repeat"), "repetition_penalty", 1e-6, 1e3, false},
     [SL_SAMPLING_PENALTY_TOKENS] = {GGUF("penalty_last_n"), NULL, -1, INT32_MAX, true},
     [SL_SAMPLING_XTC_PROBABILITY] = {GGUF("xtc_probability"), NULL, 0, 1, false},
     [SL_SAMPLING_XTC_THRESHOLD] = {GGUF("xtc_threshold"), NULL, 0, 1, false},
     [SL_SAMPLING_MIROSTAT] = {GGUF("mirostat"), NULL, 0, 2, true},
-    [SL_SAMPLING_MIROSTAT_TAU] = {GGUF("mirostat_tau"), NULL, 0, 1e6, false},
-    [SL_SAMPLING_MIROSTAT_ETA] = {GGUF("mirostat_eta"), NULL, 0, 1e6, false},
+    [SL_SAMPLING_MIROSTAT_TAU] = {GGUF("mirostat_tau"), NULL, 0, 1e3, false},
+    [SL_SAMPLING_MIROSTAT_ETA] = {GGUF("mirostat_eta"), NULL, 0, 1e3, false},
 };
 
 /* 1: found, 0: absent, negative: wrong. */

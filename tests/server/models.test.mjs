@@ -57,10 +57,10 @@ describe('--config', () => {
     'api-key': ['one-key', 'two-key'], 'api-key-file': keys, cors: 'https://a.example', 'cors-origin': 'https://b.example',
     'allowed-host': 'proxy.example', 'max-queue': 5, 'max-body': '2K', 'max-step-time': 12.5, 'drain-timeout': 7, 'drain-seconds': 8,
     'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
-    chunk: 64, sequences: 3, 'kv-type': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'no-prefix-reuse': false,
+    chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'no-prefix-reuse': false,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-graphs': true, kernel: 'linear/',
     deterministic: true, 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
-    'chat-template-kwargs': '{"tone": "kind"}',
+    'chat-template-kwargs': '{"tone": "kind"}', 'no-model-sampling': true,
   };
   const apart = ['config', 'help', 'tls-cert', 'tls-key']; // TLS: as in the tests of HTTP
   test('every option by its long name', async () => {

@@ -25,6 +25,10 @@ $sluice run -i x 2>&1 | grep -q ': sluice chat$' || wrong 'run -i'
 $sluice serve --ssl-cert-file x 2>&1 | grep -q -- ': --tls-cert FILE$' || wrong 'serve --ssl-cert-file'
 $sluice bench -ngl 0 2>&1 | grep -q -- '--device' || wrong 'bench -ngl'
 $sluice perplexity --kl-divergence --kl-divergence-base x 2>&1 | grep -q -- '--kl FILE' || wrong 'perplexity --kl-divergence'
+$sluice quantize mini q8_0 --dry-run --allow-requantize 2>&1 | grep -q 'not needed: a model of any type' || wrong 'quantize --allow-requantize'
+$sluice quantize mini q8_0 --dry-run --leave-output-tensor 2>&1 | grep -q -- ': --output-type bf16' || wrong 'quantize --leave-output-tensor'
+$sluice quantize mini q8_0 --dry-run --prune-layers 1,2 2>&1 | grep -q 'layers and metadata stay' || wrong 'quantize --prune-layers'
+$sluice run x --adaptive-target 0.5 2>&1 | grep -q 'adaptive-p is not there' || wrong 'run --adaptive-target'
 # llama.cpp's names of what sluice has.
 $sluice run 'What is 2+3?' --temp 0 --n-predict 5 -ub 16 --ubatch-size 32 -np 1 --parallel 1 -ctk q8_0 --cache-type-k f16 \
     --system-prompt x -dev cpu > out || wrong 'an option with its name in llama.cpp'
