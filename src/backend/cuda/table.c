@@ -81,10 +81,10 @@
                    .declines = check},                                                                       \
         .weight_type = SL_QTYPE_##ID, .run = sl_cuda_linear_##shape##_##type_name                            \
     }
-/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to `rows` (experts: 128; twice that is two launches,
- * which pays where CUBLAS has to decode); below, the int8 rows of MATVEC are faster.
- * Scales are rounded to BF16 besides, and what comes of it once more: up to 1.5 times what MATMUL's weights
- * err where there are none but scales, 2.2 times with minima. */
+/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to `rows` (experts: 128; beyond that in two
+ * launches, which pays where that is quicker than CUBLAS with its decoding); below, the int8 rows of MATVEC
+ * are faster. Scales are rounded to BF16 besides, and what comes of it once more: up to 1.5 times what
+ * MATMUL's weights err where there are none but scales, 2.2 times with minima. */
 #define SKINNY(ID, type_name, least, rows, most)                                                             \
     {                                                                                                        \
         .kernel = {.name = "linear/" #type_name "/cuda-skinny",                                              \
@@ -274,15 +274,15 @@ static const sl_cuda_kernel kernels[] = {
     UNITS(Q4_K, q4_k, planes, SL_CUDA_FEW_ROWS + 1, 0, sl_cuda_planes_declines, sl_cuda_planes_workspace),
     SKINNY(F16, f16, 5, 128, 1.5e-2f),
     SKINNY(BF16, bf16, 5, 128, 1e-4f),
-    SKINNY(Q8_0, q8_0, 9, 256, 2.5e-2f),
+    SKINNY(Q8_0, q8_0, 9, 192, 2.5e-2f),
     SKINNY(Q4_0, q4_0, 5, 256, 2.5e-2f),
     SKINNY(Q4_K, q4_k, 9, 256, 3.5e-2f),
     SKINNY(Q5_K, q5_k, 5, 256, 3.5e-2f),
-    SKINNY(Q6_K, q6_k, 5, 256, 2.5e-2f),
+    SKINNY(Q6_K, q6_k, 5, 128, 2.5e-2f),
     SKINNY(MXFP4, mxfp4, 9, 256, 2.5e-2f),
     SKINNY(NVFP4, nvfp4, 9, 256, 2.5e-2f),
     SKINNY(NVFP4_128, nvfp4_128, 9, 256, 2.5e-2f),
-    SKINNY(FP8_128, fp8_128, 9, 256, 2.5e-2f),
+    SKINNY(FP8_128, fp8_128, 9, 128, 2.5e-2f),
     MMQ(Q8_0, q8_0, batch, 9, 64, 64),
     MMQ(Q4_0, q4_0, batch, 9, 64, 64),
     MMQ(Q4_K, q4_k, batch, 9, 64, 64),

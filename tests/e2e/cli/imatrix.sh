@@ -13,7 +13,7 @@ for model in mini mini-moe; do
     $sluice inspect plain.gguf | grep -v name > plain
     $sluice inspect weighed.gguf | grep -v name > weighed
     cmp plain weighed
-    $sluice perplexity -m weighed.gguf -f text --window 256 > out && grep -c 'perplexity' out
+    $sluice perplexity -m weighed.gguf -f text --window 256 > out 2> err && grep -c 'perplexity' out
 done
 # The default name, and a second time.
 $sluice imatrix < text --chunks 1 2> err || cat err
