@@ -149,11 +149,13 @@ static void change(waiting *w, unsigned value) {
 }
 
 void sl_pool_barrier(sl_pool *pool) {
-    if (pool->team == 1) {
+    /* Once the last thread is counted the run may be over, and the next have another team. */
+    const int team = pool->team;
+    if (team == 1) {
         return;
     }
     const unsigned seen = atomic_load_explicit(&pool->barriers.word, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == pool->team - 1) {
+    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == team - 1) {
         atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
         change(&pool->barriers, seen + 1);
         return;
