@@ -195,6 +195,21 @@ static void names_are_not_too_long(void **state) {
     }
 }
 
+/* 64 arrays in each other are read, one more is refused. */
+static void the_depth_is_bounded(void **state) {
+    (void)state;
+    for (size_t depth = 64; depth <= 65; depth++) {
+        char text[2 * 65];
+        sl_error error;
+        json_t *json = NULL;
+        memset(text, '[', depth);
+        memset(text + depth, ']', depth);
+        const int code = sl_json_parse(text, 2 * depth, "depth", &json, &error);
+        assert_int_equal(code, depth == 64 ? 0 : SL_ERR_LIMIT);
+        json_decref(json);
+    }
+}
+
 /* As many values as the largest vocabularies have, as tightly written as can be. */
 static void vocabularies_fit(void **state) {
     (void)state;
@@ -265,6 +280,7 @@ int main(void) {
         cmocka_unit_test(flags),
         cmocka_unit_test(small_texts_stay_small),
         cmocka_unit_test(names_are_not_too_long),
+        cmocka_unit_test(the_depth_is_bounded),
         cmocka_unit_test(vocabularies_fit),
         cmocka_unit_test(every_allocation_may_fail),
     };
