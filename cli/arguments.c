@@ -1,6 +1,8 @@
 /* Bare arguments: sluice run MODEL "prompt", and either alone; sluice chat MODEL and its like. */
 #include "cli.h"
 
+#include "hub/hub.h"
+
 #include <string.h>
 #include <sys/stat.h>
 
@@ -10,6 +12,9 @@ static bool names_model(const char *text) {
     char path[DATA_PATH_SIZE];
     struct stat status;
     const size_t length = strlen(text);
+    if (hub_is_name(text)) {
+        return true;
+    }
     if (length > 5 && strcmp(text + length - 5, ".gguf") == 0 && !strpbrk(text, "\n\r")) {
         return true;
     }
@@ -34,7 +39,21 @@ static int place(const command *command, const char *option, const char *argumen
 }
 
 int optional_arguments(const command *command) {
-    return command->bit == IN_RUN ? 2 : command->needs_model || command->bit == IN_MAN ? 1 : 0;
+    if (command->bit & (IN_PULL | IN_LIST | IN_RM)) {
+        return LIST_ITEMS - command->argument_count;
+    }
+    return command->bit & (IN_RUN | IN_EMBED | IN_RERANK)   ? 2
+           : command->needs_model || command->bit == IN_MAN ? 1
+                                                            : 0;
+}
+
+/* MODEL, FILE or both. */
+static int place_file(const command *command, settings *settings) {
+    const char *const *a = settings->arguments;
+    const int count = settings->argument_count;
+    const bool model = count == 2 || (!is_given(settings, "-m") && names_model(a[0]));
+    const int code = model ? place(command, "-m", a[0], settings) : DONE;
+    return code == DONE && (count == 2 || !model) ? place(command, "-f", a[count - 1], settings) : code;
 }
 
 int place_arguments(const command *command, settings *settings) {
@@ -42,6 +61,9 @@ int place_arguments(const command *command, settings *settings) {
     const int count = settings->argument_count;
     if (!command->needs_model || count == 0) {
         return DONE;
+    }
+    if (command->bit & (IN_EMBED | IN_RERANK)) {
+        return place_file(command, settings);
     }
     if (command->bit != IN_RUN) {
         return place(command, "-m", a[0], settings);

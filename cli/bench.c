@@ -1,6 +1,7 @@
 /* sluice bench: tokens a second, with llama-bench's columns, for every combination of what is asked for. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "plot/plot.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -77,42 +78,127 @@ static int read_costs(bench *b) {
     return DONE;
 }
 
+/* ---- drafts that are known to be right, or wrong
+ * ---------------------------------------------------------------------- */
+
+/* Called by the engine's thread, which nothing is submitted to while the known text changes. */
+static size_t draft_known(void *context, const int32_t *tokens, size_t count, int32_t *drafts, size_t room) {
+    const bench *b = context;
+    const bool wrong = strcmp(b->one.draft_known, "wrong") == 0;
+    size_t written = 0;
+    for (; written < room && count + written < b->known_count && tokens[count - 1] == b->known[count - 1];
+         written++) {
+        drafts[written] = (b->known[count + written] + wrong) % b->info.vocabulary;
+    }
+    return written;
+}
+
+static void count_drafts(const bench *b, measurement *m, bool begin) {
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_engine_get_counters(b->session.engine, &counters);
+    m->drafted = counters.drafted - (begin ? 0 : m->drafted);
+    m->accepted = counters.accepted - (begin ? 0 : m->accepted);
+}
+
 /* ---- measuring -------------------------------------------------------------------------------------------
  */
+
+/* Sequences that run together. */
+typedef struct crowd {
+    bench *bench;
+    sluice_sequence **sequences;
+    sluice_request **requests; /* NULL: it has all its tokens */
+    int32_t *left;             /* tokens that each has to generate yet */
+    sluice_request_options work;
+} crowd;
+
+/* An answer that is held to a grammar may end before all tokens are there: another one follows, behind one
+ * token more. */
+static int go_on(crowd *all, int32_t i, const sluice_event *done) {
+    sluice_error error;
+    const bool answered = done->finish == SLUICE_FINISH_EOS && all->work.grammar;
+    sluice_request_release(all->requests[i]);
+    all->requests[i] = NULL;
+    if (done->finish == SLUICE_FINISH_ERROR) {
+        return fail_with(&done->error);
+    }
+    all->left[i] -= (int32_t)done->generated_tokens;
+    if (done->finish == SLUICE_FINISH_LENGTH || (answered && all->left[i] == 0)) {
+        return DONE;
+    }
+    if (!answered || done->generated_tokens == 0) {
+        return fail("bench: a sequence ended early: %s", finish_name(done->finish));
+    }
+    sluice_request_options more = all->work;
+    more.token_count = 1;
+    more.generate = (size_t)all->left[i];
+    return sluice_submit(all->sequences[i], &more, &all->requests[i], &error) ? fail_with(&error) : DONE;
+}
+
+/* All events that are there, of all. Waits for the first that still runs, as one step gives tokens to all. */
+static int poll_crowd(crowd *all, bool *runs) {
+    *runs = false;
+    for (int32_t i = 0; i < all->bench->sequences; i++) {
+        sluice_error error;
+        sluice_event event = {.size = sizeof event};
+        for (int wait = *runs ? 0 : 100; all->requests[i]; wait = 0) {
+            *runs = true;
+            if (sluice_poll(all->requests[i], wait, &event, &error)) {
+                return fail_with(&error);
+            }
+            if (event.kind == SLUICE_EVENT_NONE) {
+                break;
+            }
+            const int code = event.kind == SLUICE_EVENT_DONE ? go_on(all, i, &event) : DONE;
+            if (code != DONE) {
+                return code;
+            }
+        }
+    }
+    return interrupted() ? fail("cancelled") : DONE;
+}
 
 static int append(bench *b, sluice_sequence **sequences, int32_t from, int32_t count, int32_t generated,
                   double *seconds) {
     enum { MOST = 4096 };
     sluice_error error;
     sluice_request *requests[MOST] = {NULL};
+    int32_t left[MOST];
     int code = DONE;
-    const sluice_request_options work = {.size = sizeof work,
-                                         .tokens = b->tokens + from,
-                                         .token_count = (size_t)count,
-                                         .generate = (size_t)generated,
-                                         .no_text = true,
-                                         .ignore_eos = true};
+    bool runs = true;
+    crowd all = {.bench = b,
+                 .sequences = sequences,
+                 .requests = requests,
+                 .left = left,
+                 .work = {.size = sizeof all.work,
+                          .tokens = b->tokens + from,
+                          .token_count = (size_t)count,
+                          .generate = (size_t)generated,
+                          .no_text = true,
+                          .ignore_eos = true}};
     const sluice_request_options *options[MOST];
+    if (generated > 0) {
+        code = hold_to_grammar(&b->held, &b->one, b->session.model, &all.work);
+    }
+    if (code != DONE) {
+        return code;
+    }
     for (int32_t i = 0; i < b->sequences; i++) {
-        options[i] = &work;
+        options[i] = &all.work;
+        left[i] = generated;
     }
     const double begin = seconds_now();
     code = sluice_submit_together(sequences, options, (size_t)b->sequences, requests, &error)
                ? fail_with(&error)
                : DONE;
-    for (int32_t i = 0; i < b->sequences && code == DONE; i++) {
-        sluice_event event = {.size = sizeof event};
-        do {
-            code = sluice_poll(requests[i], 100, &event, &error) ? fail_with(&error) : DONE;
-            code = code == DONE && interrupted() ? fail("cancelled") : code;
-        } while (code == DONE && event.kind != SLUICE_EVENT_DONE);
-        if (code == DONE && event.finish != SLUICE_FINISH_LENGTH) {
-            code = event.finish == SLUICE_FINISH_ERROR
-                       ? fail_with(&event.error)
-                       : fail("bench: a sequence ended early: %s", finish_name(event.finish));
-        }
+    while (code == DONE && runs) {
+        code = poll_crowd(&all, &runs);
     }
     *seconds = seconds_now() - begin;
+    if (code == DONE && b->known && b->known_count == 0 && generated > 0) {
+        b->known_count = sluice_sequence_length(sequences[0]);
+        memcpy(b->known, sluice_sequence_tokens(sequences[0]), b->known_count * sizeof *b->known);
+    }
     for (int32_t i = 0; i < b->sequences; i++) {
         sluice_request_release(requests[i]);
     }
@@ -150,10 +236,13 @@ static int measure(bench *b, measurement *m) {
         code = sluice_sequence_create(b->session.engine, &deep[i], &error) ? fail_with(&error) : DONE;
     }
     code = code == DONE && m->depth ? append(b, deep, 0, m->depth, 0, &ignored) : code;
+    b->known_count = 0;
     code = code == DONE ? repeat(b, deep, forks, m, &ignored) : code;
+    count_drafts(b, m, true);
     for (m->repetitions = 0; m->repetitions < b->one.repetitions && code == DONE; m->repetitions++) {
         code = repeat(b, deep, forks, m, &m->seconds[m->repetitions]);
     }
+    count_drafts(b, m, false);
     for (int32_t i = 0; i < b->sequences && deep; i++) {
         sluice_sequence_release(deep[i]);
     }
@@ -174,6 +263,21 @@ static int read_profile(const bench *b, char **profile) {
                    sluice_engine_profile(b->session.engine, text ? SLUICE_TEXT : SLUICE_JSON, profile, &error)
                ? fail_with(&error)
                : DONE;
+}
+
+/* What the device can read and compute in a second, as the profile measures it; 0 where it does not. */
+static int read_rates(const bench *b, measurement *m) {
+    sluice_error error;
+    char *text;
+    if (sluice_engine_profile(b->session.engine, SLUICE_JSON, &text, &error)) {
+        return fail_with(&error);
+    }
+    json_t *profile = json_loads(text, 0, NULL);
+    sluice_free(text);
+    m->read_rate = json_number_value(json_object_get(profile, "read_bytes_per_second"));
+    m->operation_rate = json_number_value(json_object_get(profile, "tensor_operations_per_second"));
+    json_decref(profile);
+    return profile ? DONE : fail("bench: out of memory");
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -200,16 +304,19 @@ static int make_tokens(bench *b) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->info.vocabulary);
     }
-    return b->tokens ? DONE : fail("bench: out of memory");
+    b->known = b->one.draft_known ? calloc((size_t)b->context, sizeof *b->known) : NULL;
+    return b->tokens && (b->known || !b->one.draft_known) ? DONE : fail("bench: out of memory");
 }
 
-/* Tokens of the longest sequence. */
+/* Tokens of the longest sequence. With a grammar, each generated one may be an answer, with one in front of
+ * the next. */
 static int64_t context_needed(const bench *b) {
     const settings *s = &b->one;
-    int64_t most =
-        most_of(&s->prompts) > most_of(&s->generates) ? most_of(&s->prompts) : most_of(&s->generates);
+    const int64_t each = s->json_schema || s->grammar || s->regex ? 2 : 1;
+    const int64_t generate = each * most_of(&s->generates);
+    int64_t most = most_of(&s->prompts) > generate ? most_of(&s->prompts) : generate;
     for (int i = 0; i < b->pair_count; i++) {
-        const int64_t both = (int64_t)b->pairs[i].prompt + b->pairs[i].generate;
+        const int64_t both = b->pairs[i].prompt + each * b->pairs[i].generate;
         most = both > most ? both : most;
     }
     return s->beside ? beside_context(s) : most + most_of(&s->depths) + 2;
@@ -240,14 +347,20 @@ static int start_engine(bench *b) {
         options.cache_tokens =
             (uint64_t)b->sequences * ((uint64_t)b->context + (uint64_t)most_of(&s->depths) + 256);
     }
-    return open_engine(&b->session, &options);
+    if (b->known) {
+        options.draft = draft_known;
+        options.draft_context = b;
+    }
+    return open_engine(s, &b->session, &options);
 }
 
 static int measure_one(bench *b, measurement *m) {
     char *profile = NULL;
     m->begin = time(NULL);
+    m->read_rate = m->operation_rate = 0;
     int code = measure(b, m);
     code = code == DONE ? read_profile(b, &profile) : code;
+    code = code == DONE && b->one.plot && b->one.profile ? read_rates(b, m) : code;
     code = code == DONE ? print_measurement(b, m, profile) : code;
     sluice_free(profile);
     return code;
@@ -272,12 +385,14 @@ static int measure_all(bench *b) {
     return code;
 }
 
-/* One model with each number of threads. */
+/* One model with each number of threads and of sequences. */
 static int measure_model(bench *b) {
-    const number_list *counts = &b->one.thread_counts;
+    const number_list *threads = &b->one.thread_counts, *sequences = &b->one.sequence_counts;
     int code = open_bench_model(b);
-    for (int i = 0; i < counts->count && code == DONE; i++) {
-        b->one.threads = counts->items[i];
+    for (int i = 0; i < threads->count * sequences->count && code == DONE; i++) {
+        const int32_t asked = sequences->items[i % sequences->count];
+        b->one.threads = threads->items[i / sequences->count];
+        b->sequences = b->one.beside ? b->one.beside + 1 : asked ? asked : 1;
         code = start_engine(b);
         catch_interrupt();
         code = code != DONE ? code : b->one.beside ? measure_beside(b) : measure_all(b);
@@ -285,10 +400,12 @@ static int measure_model(bench *b) {
         sluice_engine_destroy(b->session.engine);
         b->session.engine = NULL;
     }
+    release_grammar(&b->held);
     close_session(&b->session);
     b->session = (session){0};
     free(b->tokens);
-    b->tokens = NULL;
+    free(b->known);
+    b->tokens = b->known = NULL;
     return code;
 }
 
@@ -351,8 +468,8 @@ static int check_options(bench *b) {
     const settings *s = &b->one;
     const bool prompts = most_of(&s->prompts) > 0, generates = most_of(&s->generates) > 0;
     const char *wrong = NULL;
-    if (s->sequences > 4096) {
-        wrong = "at most 4096 sequences";
+    if (s->draft_known && s->speculate) {
+        wrong = "--draft-known is a source of drafts: no --speculate";
     } else if (s->beside && b->pair_count) {
         wrong = "--beside measures no -pg";
     } else if (s->beside && (!prompts || s->generates.items[0] == 0)) {
@@ -364,10 +481,13 @@ static int check_options(bench *b) {
     } else if (context_needed(b) > INT32_MAX) {
         return fail("bench: %lld tokens in one sequence are too many", (long long)context_needed(b));
     }
+    wrong = !wrong && s->plot ? plot_refusal(s) : wrong;
     if (wrong) {
         fail("bench: %s", wrong);
+        return WRONG_USAGE;
     }
-    return wrong ? WRONG_USAGE : DONE;
+    char message[PLOT_MESSAGE];
+    return s->plot && plot_check(s->plot, message) ? fail("%s", message) : DONE;
 }
 
 int bench_command(const settings *settings) {
@@ -382,16 +502,19 @@ int bench_command(const settings *settings) {
     if (code == DONE) {
         const int64_t needed = context_needed(&b);
         b.context = settings->context > needed ? settings->context : (int32_t)needed;
-        b.sequences = settings->beside ? settings->beside + 1 : settings->sequences ? settings->sequences : 1;
         processor_name(b.processor);
     }
     for (int i = 0; i < models.count && code == DONE; i++) {
         b.one.model = models.items[i];
+        b.model = i;
+        b.speeds.several |= i > 0 && strcmp(models.items[i], models.items[0]) != 0;
         code = measure_model(&b);
     }
     if (code == DONE && strcmp(settings->output, "json") == 0) {
         code = print_json(json_incref(b.rows));
     }
+    code = code == DONE && settings->plot ? plot_speeds(&b.speeds, settings) : code;
+    free(b.speeds.points);
     json_decref(b.rows);
     free(memory);
     return code;

@@ -22,8 +22,10 @@ typedef struct cost {
 typedef struct measurement {
     int32_t prompt, generate, depth; /* one of the first two may be 0 */
     int repetitions;
-    time_t begin;                /* when it was asked for */
-    double seconds[REPETITIONS]; /* [repetitions] */
+    time_t begin;                     /* when it was asked for */
+    double seconds[REPETITIONS];      /* [repetitions] */
+    uint64_t drafted, accepted;       /* tokens, in all of these runs */
+    double read_rate, operation_rate; /* of the device a second, with --profile and --plot; 0: not known */
 } measurement;
 
 /* Lengths of a prompt and of what is generated after it. */
@@ -31,17 +33,39 @@ typedef struct length_pair {
     int32_t prompt, generate;
 } length_pair;
 
+/* One measurement as --plot draws it: tokens a second over the repetitions. */
+typedef struct speed_point {
+    int32_t prompt, generate, depth, sequences, threads;
+    int model;                /* its place in the list of -m */
+    const char *path;         /* the model's, as it was given */
+    char name[256], type[64]; /* the model's, and as model_type says it */
+    double mean, least, most;
+    double limit; /* what the device allows, as --profile measured it; 0: not known */
+} speed_point;
+
+typedef struct speed_list {
+    speed_point *points;
+    size_t count, capacity;
+    char machine[192];
+    bool several, gpu; /* models; what ran is one */
+} speed_list;
+
 typedef struct bench {
-    settings one; /* those given, with one model and one number of threads */
+    settings one; /* those given, with one model, one number of threads and one of sequences */
     length_pair pairs[LIST_ITEMS];
     int pair_count;
     session session;
+    held_grammar held;
     sluice_model_info info;
     cost cost;
     int32_t sequences, threads, context;
     int32_t *tokens;     /* [context] */
+    int32_t *known;      /* [context]: of --draft-known, what a sequence's text was */
+    size_t known_count;  /* 0: it is being written */
     char processor[128]; /* the CPU's name */
     bool first;          /* row of output */
+    int model;           /* its place in the list */
+    speed_list speeds;   /* of --plot */
     json_t *rows;
 } bench;
 
@@ -59,6 +83,18 @@ int print_row(bench *b, json_t *row);
 int print_measurement(bench *b, const measurement *m, const char *profile);
 /* The name of the CPU as the system has it; "" when it has none. */
 void processor_name(char name[128]);
+
+/* ---- bench_plot.c ----------------------------------------------------------------------------------------
+ */
+
+enum { SPEED_KINDS = 3 }; /* prompts, generations, one after the other */
+/* Why these options give no picture; NULL: they give one. */
+const char *plot_refusal(const settings *settings);
+int plot_collect(speed_list *list, const speed_point *point);
+/* Tokens a second that rates of a device allow, in bytes and operations a second; 0: nothing is known. */
+double speed_limit(double token_bytes, double token_operations, double read_rate, double operation_rate);
+/* The file of --plot. */
+int plot_speeds(const speed_list *list, const settings *settings);
 
 /* bench --beside: for each length of prompt what it and the sequences that generate meanwhile notice. */
 int measure_beside(bench *b);

@@ -107,6 +107,8 @@ void backend_name(const bench *b, char name[32]) {
 static void print_markdown(bench *b, const measurement *m, const report *r) {
     char type[64], backend[32], test[64], speed[64], size[32], parameters[32];
     const bool more = b->one.verbose;
+    const bool drafts =
+        (b->one.speculate && strcmp(b->one.speculate, "off") != 0) || b->one.draft || b->one.draft_known;
     const double mib = (double)b->info.bytes / (1 << 20), millions = (double)b->info.parameters * 1e-6;
     model_type(b, type);
     backend_name(b, backend);
@@ -116,19 +118,23 @@ static void print_markdown(bench *b, const measurement *m, const report *r) {
     snprintf(parameters, sizeof parameters, millions >= 1000 ? "%.2f B" : "%.2f M",
              millions >= 1000 ? millions / 1000 : millions);
     if (b->first) {
-        printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s |%s\n", "model", "size",
+        printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s |%s%s\n", "model", "size",
                "params", "backend", "threads", "type_k", "n_seq", "test", "t/s",
-               more ? "  MB/token |    GB/s |     TOPS |" : "");
+               more ? "  MB/token |    GB/s |     TOPS |" : "", drafts ? "  drafted |  right |" : "");
         printf("| ------------------------ | ---------: | ---------: | -------- | ------: | -----: | ----: | "
                "--------------: | "
-               "-------------------: |%s\n",
-               more ? " --------: | ------: | -------: |" : "");
+               "-------------------: |%s%s\n",
+               more ? " --------: | ------: | -------: |" : "", drafts ? " -------: | -----: |" : "");
     }
     /* The plus-minus sign takes two bytes. */
     printf("| %-24s | %10s | %10s | %-8s | %7d | %6s | %5d | %15s | %21s |", type, size, parameters, backend,
            b->threads, b->one.kv_type, b->sequences, test, speed);
     if (more) {
         printf(" %9.1f | %7.2f | %8.3f |", r->token_bytes * 1e-6, r->gigabytes, r->teraops);
+    }
+    if (drafts) {
+        printf(" %8llu | %4.0f %% |", (unsigned long long)m->drafted,
+               m->drafted ? 100.0 * (double)m->accepted / (double)m->drafted : 0);
     }
     printf("\n");
 }
@@ -171,10 +177,11 @@ static json_t *make_row(const bench *b, const measurement *m, const report *r) {
         "{s:i, s:i, s:i, s:s, s:I, s:I, s:f, s:f}", "n_prompt", m->prompt, "n_gen", m->generate, "n_depth",
         m->depth, "test_time", begin, "avg_ns", (json_int_t)llround(r->time.mean), "stddev_ns",
         (json_int_t)llround(r->time.deviation), "avg_ts", r->speed.mean, "stddev_ts", r->speed.deviation);
-    json_t *ours = json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "version", sluice_version(), "device_info",
-                             sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
-                             "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops",
-                             r->teraops);
+    json_t *ours =
+        json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I}", "version", sluice_version(), "device_info",
+                  sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
+                  "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops,
+                  "draft_n", (json_int_t)m->drafted, "draft_n_accepted", (json_int_t)m->accepted);
     bool complete = json_object_update(row, measured) == 0;
     if (strcmp(b->one.output, "json") == 0) {
         complete &=
@@ -233,9 +240,39 @@ int print_row(bench *b, json_t *row) {
     return DONE;
 }
 
+/* For --plot. */
+static int keep_speed(bench *b, const measurement *m, const report *r) {
+    const char *slash = strrchr(b->one.model, '/'), *device = sluice_engine_device(b->session.engine);
+    const bool gpu = strncmp(device, "cpu", 3) != 0;
+    speed_point p = {.prompt = m->prompt,
+                     .generate = m->generate,
+                     .depth = m->depth,
+                     .sequences = b->sequences,
+                     .threads = b->threads,
+                     .model = b->model,
+                     .path = b->one.model,
+                     .mean = r->speed.mean,
+                     .least = r->speed.mean,
+                     .most = r->speed.mean};
+    for (int i = 0; i < m->repetitions; i++) {
+        p.least = fmin(p.least, r->speeds[i]);
+        p.most = fmax(p.most, r->speeds[i]);
+    }
+    p.limit = speed_limit(r->token_bytes, r->teraops * 1e12 / r->speed.mean, m->read_rate, m->operation_rate);
+    snprintf(p.name, sizeof p.name, "%s", slash && slash[1] ? slash + 1 : b->one.model);
+    model_type(b, p.type);
+    b->speeds.gpu = gpu;
+    snprintf(b->speeds.machine, sizeof b->speeds.machine, "%.180s",
+             gpu || !b->processor[0] ? device : b->processor);
+    return plot_collect(&b->speeds, &p);
+}
+
 int print_measurement(bench *b, const measurement *m, const char *profile) {
     static report r;
     summarize_all(b, m, &r);
+    if (b->one.plot && keep_speed(b, m, &r) != DONE) {
+        return FAILED;
+    }
     if (strcmp(b->one.output, "md") == 0) {
         print_markdown(b, m, &r);
         if (profile) {

@@ -21,6 +21,9 @@ typedef struct chat {
     char *reply;    /* of the turn; an open memory stream */
     size_t reply_length;
     FILE *reply_stream;
+    held_grammar held;
+    bool faint; /* thinking was printed last */
+    reply_reader reader;
 } chat;
 
 /* ---- messages --------------------------------------------------------------------------------------------
@@ -62,11 +65,16 @@ static int reset(chat *c) {
 /* ---- an answer -------------------------------------------------------------------------------------------
  */
 
-static void take_token(void *context, const sluice_event *event) {
+static void take_text(void *context, const char *text, size_t length, bool thought) {
     chat *c = context;
-    fwrite(event->text, 1, event->text_length, stdout);
-    fflush(stdout);
-    fwrite(event->text, 1, event->text_length, c->reply_stream);
+    print_reply_text(&c->faint, text, length, thought);
+    if (!thought) {
+        fwrite(text, 1, length, c->reply_stream);
+    }
+}
+
+static void take_token(void *context, const sluice_event *event) {
+    read_reply_text(&((chat *)context)->reader, event);
 }
 
 /* Rolls the sequence back to what it has in common with the tokens, at least one of which stays to be read.
@@ -91,13 +99,19 @@ static int read_reply(chat *c, const int32_t *tokens, size_t count, sluice_event
     if (!c->reply_stream) {
         return code == DONE ? fail("chat: out of memory") : code;
     }
-    sluice_request_options options = {.size = sizeof options,
-                                      .tokens = tokens + common,
-                                      .token_count = count - common,
-                                      .generate = most_tokens(c->settings)};
+    sluice_request_options options = {
+        .size = sizeof options, .tokens = tokens, .token_count = count, .generate = most_tokens(c->settings)};
     sampling_options(c->settings, &options);
     options.seed += c->again;
-    code = generate(c->sequence, &options, take_token, c, done);
+    c->reader = (reply_reader){.take = take_text, .context = c};
+    code = hold_to_grammar(&c->held, c->settings, c->session.model, &options);
+    code = code == DONE ? begin_reply(&c->reader, c->session.model, &options) : code;
+    options.tokens += common;
+    options.token_count -= common;
+    code = code != DONE ? code : generate(c->sequence, &options, take_token, c, done);
+    end_faint(&c->faint);
+    end_reply(&c->reader);
+    code = code == DONE && c->reader.failed ? fail("chat: out of memory") : code;
     fclose(c->reply_stream);
     return code;
 }
@@ -117,7 +131,9 @@ static int answer(chat *c) {
     }
     if (code == DONE) {
         if (c->reply_length == 0) {
-            explain_silence(c->settings, &done);
+            if (!explain_thinking(&c->reader, &done)) {
+                explain_silence(c->settings, &done);
+            }
         } else if (done.finish == SLUICE_FINISH_CONTEXT) {
             fail("chat: the context is full: /reset begins anew, -c asks for more");
         } else if (done.finish == SLUICE_FINISH_LENGTH) {
@@ -413,7 +429,7 @@ static int begin(chat *c) {
         take_model_sampling(c->settings, c->session.model);
     }
     engine_options(c->settings, 1, &options);
-    code = code == DONE ? open_engine(&c->session, &options) : code;
+    code = code == DONE ? open_engine(c->settings, &c->session, &options) : code;
     if (code == DONE && sluice_sequence_create(c->session.engine, &c->sequence, &error)) {
         code = fail_with(&error);
     }
@@ -423,7 +439,7 @@ static int begin(chat *c) {
 int chat_command(const settings *given) {
     settings own = *given, *settings = &own;
     const bool once = settings->prompt || settings->file;
-    chat c = {.settings = settings, .messages = json_array()};
+    chat c = {.settings = settings, .messages = json_array(), .held = {.answers = true}};
     c.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !once;
     if (settings->prompt && settings->file) {
         json_decref(c.messages);
@@ -435,6 +451,7 @@ int chat_command(const settings *given) {
         code = once ? answer_once(&c) : converse(&c);
     }
     sluice_sequence_release(c.sequence);
+    release_grammar(&c.held);
     json_decref(c.messages);
     close_session(&c.session);
     return code;

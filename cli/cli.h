@@ -43,9 +43,13 @@ typedef struct settings {
     bool help, verbose;
     /* the engine */
     const char *model, *device, *isa, *kv_type, *kernels, *cache_disk;
-    int32_t threads, context, chunk, sequences;
-    uint64_t cache_tokens, memory_limit, cache_disk_bytes;
+    int32_t threads, context, chunk, sequences, gpu_layers;
+    uint64_t cache_tokens, memory_limit, host_memory_limit, cache_disk_bytes;
     bool no_graphs, no_fusion, deterministic, no_prefix_reuse;
+    const char *draft_known;       /* bench */
+    const char *speculate, *draft; /* speculate NULL: what --draft makes of it */
+    int32_t drafts, least_drafts, ngram_longest, ngram_shortest;
+    bool draft_always;
     /* text */
     const char *prompt, *file, *system, *output;
     bool special, bos, ids, raw;
@@ -64,13 +68,20 @@ typedef struct settings {
     bias_list biases;
     uint64_t seed; /* RANDOM_SEED only until the command begins */
     text_list stops;
-    bool ignore_eos, no_model_sampling;
+    bool ignore_eos, no_model_sampling, constrained;
+    const char *json_schema, *grammar, *regex;
+    int32_t reasoning_budget; /* -1: no bound */
+    /* embeddings and scores */
+    const char *pooling, *query, *instruction;
+    int32_t dimensions, top;
+    bool no_normalise, similar, truncate, embeddings;
     /* measuring */
-    number_list prompts, generates, depths, thread_counts;
+    number_list prompts, generates, depths, thread_counts, sequence_counts;
     text_list pairs;
     int32_t repetitions, window, limit, beside;
     bool profile;
     const char *scoring, *kl, *kl_write;
+    const char *plot; /* a file for a picture */
     text_list tasks;
     /* plans and files */
     bool ops, force, dry_run, pure;
@@ -79,17 +90,32 @@ typedef struct settings {
     text_list types_of;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width;
+    const char *expert_type;
+    double expert_skew;
     /* the server */
     text_list models, aliases, api_keys, origins, hosts;
     const char *host, *unix_path, *api_key_file, *tls_certificate, *tls_key, *config, *log_format,
         *metrics_prefix;
     int32_t port, max_queue;
     uint64_t max_body;
-    double max_step_time, drain_timeout;
-    bool strict_model;
-    json_t *config_root, *config_texts; /* of the file of --config; settings point into them */
+    double max_step_time, drain_timeout, drain_delay;
+    bool strict_model, open_metrics;
+    json_t *config_root, *user_root; /* files with options; settings point into them */
+    json_t *texts;                   /* an array of what else they point into */
+    /* models by name */
+    const char *mirror, *token_file, *cache_folder;
+    const char *hf_repo, *hf_file, *hf_draft, *model_url; /* llama.cpp's ways to name one */
+    int32_t connections;
+    bool offline, no_config, yes;
+    double unused; /* days */
+    /* a load on a server */
+    const char *rates, *concurrencies, *endpoint, *ca_file, *prompt_tokens, *max_tokens, *prompts_file,
+        *token_ids, *objective, *body, *trace;
+    text_list headers;
+    int32_t requests, shared, groups, turns;
+    double seconds, warmup, timeout, burstiness, think, abort_share, sent_temperature;
     /* arguments that are no options */
-    const char *arguments[4];
+    const char *arguments[LIST_ITEMS];
     int argument_count;
     unsigned char given[32]; /* a bit for each row of the table that the command line or --config gave */
 } settings;
@@ -124,6 +150,12 @@ enum {
     IN_EVAL = 2048,
     IN_SERVE = 4096,
     IN_IMATRIX = 8192,
+    IN_EMBED = 1 << 14,
+    IN_RERANK = 1 << 15,
+    IN_PULL = 1 << 16,
+    IN_LIST = 1 << 17,
+    IN_RM = 1 << 18,
+    IN_LOAD = 1 << 19,
     IN_TEMPLATE = 1 << 20,
     IN_COMPLETION = 1 << 21,
     IN_MAN = 1 << 22,
@@ -141,8 +173,16 @@ int parse_options(const command *command, int count, char **arguments, settings 
 int set_option(const command *command, const char *name, const char *value, settings *settings);
 /* Empties an option that may be given several times. */
 void clear_list(const command *command, const char *name, settings *settings);
-/* What the file of --config says, if it is given. Before the command line is read, which wins. */
+/* What the user's own file says, ~/.config/sluice/config.json, and the one of --config, if it is given.
+ * Before the command line is read, which wins. */
 int read_config(const command *command, int count, char **arguments, settings *settings);
+/* May the user's own file say this option? 0: no command has it there, 1: another command has, 2: this one
+ * has. */
+int is_for_user(const command *command, const char *name);
+/* A copy of a text that lives as long as the settings; NULL: no memory. */
+const char *keep_text(settings *settings, const char *text);
+/* Puts paths in the place of models' names, which are fetched when they are not in the cache (fetch.c). */
+int resolve_models(const command *command, settings *settings);
 /* Did the command line or the file of --config give this option? */
 bool is_given(const settings *settings, const char *name);
 /* Puts bare arguments in the place of the options that they stand for: MODEL, or MODEL and PROMPT. */
@@ -167,6 +207,12 @@ int imatrix_command(const settings *settings);
 int synth_command(const settings *settings);
 int eval_command(const settings *settings);
 int serve_command(const settings *settings);
+int embed_command(const settings *settings);
+int rerank_command(const settings *settings);
+int load_command(const settings *settings);
+int pull_command(const settings *settings);
+int list_command(const settings *settings);
+int rm_command(const settings *settings);
 int template_command(const settings *settings);
 int completion_command(const settings *settings);
 int man_command(const settings *settings);
@@ -187,6 +233,44 @@ int add_message(json_t *messages, const char *role, const char *text, size_t len
 /* The tokens of a conversation in the model's chat format; freed with sluice_free. */
 int render_tokens(const sluice_model *model, const settings *settings, const json_t *messages,
                   int32_t **tokens, size_t *count);
+
+/* ---- grammar.c -------------------------------------------------------------------------------------------
+ */
+
+/* What --json-schema, --grammar or --regex made, kept from one answer to the next. Zero-initialise;
+ * `answers`: to prompts in the chat format, in front of which a model may think. */
+typedef struct held_grammar {
+    bool answers;
+    sluice_grammar *grammar;
+    sluice_thought thought;
+} held_grammar;
+/* Holds a request, which has its whole prompt, to it and to --reasoning-budget; nothing happens without those
+ * options. */
+int hold_to_grammar(held_grammar *held, const settings *settings, sluice_model *model,
+                    sluice_request_options *request);
+void release_grammar(held_grammar *held);
+
+/* ---- reply.c ---------------------------------------------------------------------------------------------
+ */
+
+/* A reply as it comes, thinking and answer apart. Zero-initialise with `take`, which gets every text. */
+typedef struct reply_reader {
+    void (*take)(void *context, const char *text, size_t length, bool thought);
+    void *context;
+    sluice_reply *reply; /* NULL: all text is answer */
+    size_t thought_bytes;
+    bool failed; /* no memory */
+} reply_reader;
+/* For the answer to a request, which has its whole prompt and gets what the reader needs. */
+int begin_reply(reply_reader *reader, sluice_model *model, sluice_request_options *request);
+/* The text of each event. */
+void read_reply_text(reply_reader *reader, const sluice_event *event);
+void end_reply(reply_reader *reader);
+/* To standard output; *faint: what was printed last was thinking. */
+void print_reply_text(bool *faint, const char *text, size_t length, bool thought);
+void end_faint(bool *faint);
+/* Says why there is no answer when all that came was thinking; false: nothing came. */
+bool explain_thinking(const reply_reader *reader, const sluice_event *done);
 
 /* ---- data.c ----------------------------------------------------------------------------------------------
  */
@@ -239,13 +323,16 @@ bool interrupted(void);
 typedef struct session {
     sluice_model *model;
     sluice_engine *engine;
+    sluice_model *draft; /* --draft, once the engine was opened */
 } session;
 /* `sequences`: at once, where the command line does not say. */
 void engine_options(const settings *settings, int32_t sequences, sluice_engine_options *options);
 int open_model(const settings *settings, session *session);
 /* The same without weights. */
 int open_model_text(const settings *settings, session *session);
-int open_engine(session *session, sluice_engine_options *options);
+/* Where drafts come from; opens the model of --draft unless *draft is one, for the caller to release. */
+int draft_options(const settings *settings, sluice_model **draft, sluice_engine_options *options);
+int open_engine(const settings *settings, session *session, sluice_engine_options *options);
 void close_session(session *session);
 
 /* Runs a request to its end, or cancels it when the program is interrupted. `token` is called with every
@@ -265,6 +352,9 @@ void explain_silence(const settings *settings, const sluice_event *done);
 const char *finish_name(sluice_finish finish);
 /* Timings of a done request, one line on stderr, on a terminal only. */
 void print_timings(const sluice_event *done);
+
+/* The file of --plot, from a plan as JSON (pictures.c). */
+int plot_memory(const settings *settings, const char *plan);
 
 /* Prints and releases; FAILED when there is no memory for it. */
 int print_json(json_t *value);

@@ -205,6 +205,10 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .kv_type = s->kv_type,
         .cache_tokens = s->cache_tokens,
         .memory_limit = s->memory_limit,
+        .host_memory_limit = s->host_memory_limit,
+        .gpu_layers = s->gpu_layers == 0  ? SLUICE_NO_LAYERS
+                      : s->gpu_layers < 0 ? 0
+                                          : s->gpu_layers,
         .no_prefix_reuse = s->no_prefix_reuse,
         .cache_folder = s->cache_disk,
         .cache_folder_bytes = s->cache_disk_bytes,
@@ -237,9 +241,51 @@ int open_model_text(const settings *settings, session *session) {
     return open_with(settings, true, session);
 }
 
-int open_engine(session *session, sluice_engine_options *options) {
+/* What --speculate says; a draft model alone says it too. */
+static sluice_speculate speculation_of(const settings *s) {
+    static const struct {
+        const char *name;
+        sluice_speculate kind;
+    } KINDS[] = {{"off", SLUICE_SPECULATE_OFF},
+                 {"auto", SLUICE_SPECULATE_AUTO},
+                 {"ngram", SLUICE_SPECULATE_NGRAM},
+                 {"draft", SLUICE_SPECULATE_DRAFT},
+                 {"mtp", SLUICE_SPECULATE_MTP}};
+    for (size_t i = 0; s->speculate && i < sizeof KINDS / sizeof *KINDS; i++) {
+        if (strcmp(s->speculate, KINDS[i].name) == 0) {
+            return KINDS[i].kind;
+        }
+    }
+    return s->draft_known ? SLUICE_SPECULATE_CALLER
+           : s->draft     ? SLUICE_SPECULATE_DRAFT
+                          : SLUICE_SPECULATE_OFF;
+}
+
+int draft_options(const settings *s, sluice_model **draft, sluice_engine_options *options) {
+    sluice_error error;
+    char path[DATA_PATH_SIZE];
+    options->speculate = speculation_of(s);
+    options->drafts = s->drafts;
+    options->draft_always = s->draft_always;
+    options->ngram_longest = s->ngram_longest;
+    options->ngram_shortest = s->ngram_shortest;
+    if (options->speculate == SLUICE_SPECULATE_OFF || options->speculate == SLUICE_SPECULATE_NGRAM ||
+        !s->draft) {
+        return DONE; /* off: an option of a file that the command line takes back */
+    }
+    if (!*draft && sluice_model_open(model_path(s->draft, path), draft, &error)) {
+        return fail_with(&error);
+    }
+    options->draft_model = *draft;
+    return DONE;
+}
+
+int open_engine(const settings *settings, session *session, sluice_engine_options *options) {
     progress_bar bar = {.label = "loading"};
     sluice_error error;
+    if (draft_options(settings, &session->draft, options) != DONE) {
+        return FAILED;
+    }
     options->progress = progress_step;
     options->progress_context = &bar;
     catch_interrupt();
@@ -251,6 +297,7 @@ int open_engine(session *session, sluice_engine_options *options) {
 
 void close_session(session *session) {
     sluice_engine_destroy(session->engine);
+    sluice_model_release(session->draft);
     sluice_model_release(session->model);
 }
 
@@ -300,6 +347,7 @@ void sampling_options(const settings *s, sluice_request_options *options) {
     options->stops = s->stops.items;
     options->stop_count = (size_t)s->stops.count;
     options->ignore_eos = s->ignore_eos;
+    options->least_drafts = s->least_drafts;
 }
 
 size_t most_tokens(const settings *settings) {
@@ -381,6 +429,9 @@ void print_timings(const sluice_event *done) {
             done->prompt_seconds > 0 ? read / done->prompt_seconds : 0, done->generated_tokens);
     if (done->generated_tokens > 1 && done->generate_seconds > 0) {
         fprintf(stderr, ", %.1f tokens/s", (double)(done->generated_tokens - 1) / done->generate_seconds);
+    }
+    if (done->drafted_tokens > 0) {
+        fprintf(stderr, "; drafted: %zu, right: %zu", done->drafted_tokens, done->accepted_tokens);
     }
     fprintf(stderr, "; %s\n", finish_name(done->finish));
 }

@@ -56,7 +56,7 @@ static int compare_divergence(const void *a, const void *b) {
 }
 
 /* Between two rows in proportion to how near each is. */
-static double percentile(const divergence_row *rows, size_t count, double share) {
+double percentile(const divergence_row *rows, size_t count, double share) {
     const double at = share * (double)(count - 1);
     const size_t low = (size_t)at, high = low + 1 < count ? low + 1 : low;
     const double part = at - (double)low;

@@ -13,8 +13,9 @@ typedef struct item {
     char *question;  /* all that the user says */
     int32_t *tokens; /* the rendered prompt */
     size_t token_count;
-    size_t limit; /* tokens to generate at most */
-    char *text;   /* the answer so far */
+    size_t limit;            /* tokens to generate at most */
+    sluice_grammar *grammar; /* with --constrained; NULL: any text */
+    char *text;              /* the answer so far */
     size_t length;
     bool done, ended; /* ended: by itself, not at the limit */
     bool exact;
@@ -94,6 +95,28 @@ static int task_of(evaluation *e, const char *name) {
     }
     e->tasks[e->task_count].name = name;
     return e->task_count++;
+}
+
+/* What `serve` would hold an answer to, whose request has these tools, or asks for JSON. */
+static int constrain_item(const evaluation *e, item *item) {
+    const char *answer = json_string_value(json_object_get(item->json, "answer"));
+    const json_t *tools = json_object_get(item->json, "tools");
+    json_t *expected = answer ? json_loads(answer, 0, NULL) : NULL;
+    sluice_grammar_options options = {.size = sizeof options,
+                                      .kind = tools ? SLUICE_GRAMMAR_TEXT : SLUICE_GRAMMAR_JSON_OBJECT};
+    sluice_error error;
+    int code = DONE;
+    char *list = tools ? json_dumps(tools, 0) : NULL;
+    options.tools = list;
+    if (tools && !list) {
+        code = fail("out of memory for the tools");
+    } else if ((tools || json_is_object(expected)) &&
+               sluice_grammar_create(e->session.model, &options, &item->grammar, &error)) {
+        code = fail_with(&error);
+    }
+    json_decref(expected);
+    free(list);
+    return code;
 }
 
 /* The prompt of an item in the model's chat format, and how long an answer may become. */
@@ -178,6 +201,7 @@ static int read_items(evaluation *e) {
         item->task = index;
         task->items++;
         code = prepare_item(e, i, item);
+        code = code == DONE && e->settings->constrained ? constrain_item(e, item) : code;
         const size_t needed = item->token_count + item->limit;
         if (code == DONE && needed > INT32_MAX) {
             code = bad_item(e, i, "too long");
@@ -218,7 +242,8 @@ static int start(evaluation *e, slot *slot) {
     sluice_request_options options = {.size = sizeof options,
                                       .tokens = item->tokens,
                                       .token_count = item->token_count,
-                                      .generate = item->limit};
+                                      .generate = item->limit,
+                                      .grammar = item->grammar};
     slot->item = item;
     if (sluice_sequence_create(e->session.engine, &slot->sequence, &error) ||
         sluice_submit(slot->sequence, &options, &slot->request, &error)) {
@@ -318,7 +343,8 @@ static int run_items(evaluation *e) {
     /* Twice as many as run at once, so that one waits for each that ends. */
     const size_t count = 2 * (size_t)options.sequences;
     slot *slots = calloc(count, sizeof *slots);
-    int code = slots ? open_engine(&e->session, &options) : fail("out of memory for the sequences");
+    int code =
+        slots ? open_engine(e->settings, &e->session, &options) : fail("out of memory for the sequences");
     code = code == DONE ? answer_all(e, slots, count) : code;
     free(slots);
     return code;
@@ -406,6 +432,7 @@ int eval_command(const settings *settings) {
         print_table(&e);
     }
     for (size_t i = 0; i < e.item_count; i++) {
+        sluice_grammar_release(e.items[i].grammar);
         free(e.items[i].question);
         free(e.items[i].text);
         sluice_free(e.items[i].tokens);

@@ -296,6 +296,8 @@ int synth_command(const settings *s) {
         .experts = s->experts,
         .experts_used = s->experts_used,
         .expert_width = s->expert_width,
+        .expert_type = s->expert_type,
+        .expert_skew = s->expert_skew,
         .replace = s->force,
     };
     const double begin = seconds_now();

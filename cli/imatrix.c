@@ -76,7 +76,7 @@ static int open_all(gathering *g) {
     options.context = s->context > (int32_t)g->size ? s->context : (int32_t)g->size;
     options.no_prefix_reuse = true; /* every row is to be computed, and to count once */
     options.observe = true;
-    code = code == DONE ? open_engine(&g->session, &options) : code;
+    code = code == DONE ? open_engine(s, &g->session, &options) : code;
     return code == DONE ? write_file(g, true) : code;
 }
 

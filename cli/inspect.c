@@ -1,5 +1,6 @@
 /* sluice inspect, plan, explain: what the library says of a model, printed. */
 #include "cli.h"
+#include "plot/plot.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +142,18 @@ int inspect_command(const settings *settings) {
     return code;
 }
 
+/* The file of --plot. */
+static int draw_plan(const settings *settings, const session *session, const sluice_engine_options *options) {
+    sluice_error error;
+    char *text = NULL;
+    if (sluice_plan_describe(session->model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &text, &error)) {
+        return fail_with(&error);
+    }
+    const int code = plot_memory(settings, text);
+    sluice_free(text);
+    return code;
+}
+
 static int print_plan(const settings *settings, sluice_plan_view view) {
     session session = {0};
     sluice_error error;
@@ -152,12 +165,21 @@ static int print_plan(const settings *settings, sluice_plan_view view) {
         const int result =
             sluice_plan_describe(session.model, &options, view, format_of(settings), &text, &error);
         code = print_text(result, text, &error);
+        code = code == DONE && settings->plot ? draw_plan(settings, &session, &options) : code;
     }
     close_session(&session);
     return code;
 }
 
 int plan_command(const settings *settings) {
+    if (settings->ops && settings->plot) {
+        fail("plan: --plot draws the bytes, and --ops lists operations: no picture of these");
+        return WRONG_USAGE;
+    }
+    char message[PLOT_MESSAGE];
+    if (settings->plot && plot_check(settings->plot, message)) {
+        return fail("%s", message);
+    }
     return print_plan(settings, settings->ops ? SLUICE_PLAN_OPS : SLUICE_PLAN_MEMORY);
 }
 

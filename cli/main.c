@@ -44,6 +44,50 @@ const command COMMANDS[] = {
      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": "
      "\"Hello\"}]}'\n",
      serve_command},
+    {"pull", IN_PULL, "NAME...", 1, false, "fetch a model by its name",
+     "Fetches models into the cache (~/.cache/sluice/models) and prints where they are. What was fetched "
+     "before is\n"
+     "kept: after an interruption the same command goes on. Every command takes such a name for -m as well, "
+     "and fetches\n"
+     "what is not there.\n\n"
+     "  hf:OWNER/REPO             a repository of Hugging Face: its Q4_K_M file, or what is nearest, or the "
+     "whole folder\n"
+     "  hf:OWNER/REPO:QUANT       the GGUF file of that type; a wrong one lists all\n"
+     "  hf:OWNER/REPO/FILE        this GGUF file, with folders if there are any\n"
+     "  hf:OWNER/REPO@REVISION    of a branch, a tag or a commit; QUANT or FILE may follow\n"
+     "  ollama:NAME[:TAG]         a model of Ollama's library, or ollama:USER/NAME[:TAG]\n"
+     "  https://HOST/PATH.gguf    a file by its URL\n\n"
+     "--dry-run says beforehand what would come, whether it fits this machine and how fast it would be.\n"
+     "docs/models.md tells more.",
+     "  sluice pull hf:Qwen/Qwen3-8B-GGUF\n"
+     "  sluice pull --dry-run hf:unsloth/Qwen3-30B-A3B-GGUF:UD-Q4_K_XL\n"
+     "  sluice pull ollama:llama3.2:3b\n"
+     "  sluice run hf:Qwen/Qwen3-8B-GGUF \"Why is the sky blue?\"\n"
+     "  sluice pull hf:meta-llama/Llama-3.1-8B-Instruct --token-file token.txt\n",
+     pull_command},
+    {"list", IN_LIST, "[NAME...]", 0, false, "models in the cache, and whether they fit this machine",
+     "Lists the models that pull fetched, those that are not finished too. Of each it says how much memory a "
+     "plan of\n"
+     "one sequence asks for, whether this machine has it, and about how many tokens a second one sequence "
+     "would get:\n"
+     "generation reads the weights that a token uses from memory, whose rate is measured for a tenth of a "
+     "second; the\n"
+     "rate of prompts is what the built-in model reaches. A name that is not in the cache is judged by its "
+     "header\n"
+     "alone, which is fetched; a file or folder is judged as it lies.",
+     "  sluice list\n"
+     "  sluice list hf:Qwen/Qwen3-8B-GGUF:Q8_0\n"
+     "  sluice list model.gguf -o json\n",
+     list_command},
+    {"rm", IN_RM, "[NAME...]", 0, false, "remove models from the cache",
+     "Removes models that list shows, finished or not, and says how many bytes came free. A name without "
+     "QUANT means\n"
+     "all that the cache has of the repository. On a terminal it asks before. Files outside the cache are "
+     "never touched.",
+     "  sluice rm hf:Qwen/Qwen3-8B-GGUF:Q8_0\n"
+     "  sluice rm --unused 60\n"
+     "  sluice rm -y ollama:llama3.2:3b\n",
+     rm_command},
     {"bench", IN_BENCH, NULL, 0, true, "measure speed",
      "Measures how many tokens a second are read (pp) and generated (tg), with random tokens, with nothing "
      "or -d tokens in\n"
@@ -52,7 +96,8 @@ const command COMMANDS[] = {
      "llama-bench's; JSON, CSV and -v add bytes and operations.",
      "  sluice bench -m model.gguf -p 512,2048 -n 128\n"
      "  sluice bench -m a.gguf -m b.gguf -t 1,2,4 -p 512 -n 0 -pg 512,128\n"
-     "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n",
+     "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n"
+     "  sluice bench -m a.gguf -m b.gguf -p 512 -n 64 -d 0,4096,8192,16384 --plot speed.svg\n",
      bench_command},
     {"perplexity", IN_PERPLEXITY, NULL, 0, true, "how well a model predicts a text",
      "Cuts a text into windows of equal length, reads each as a sequence of its own, and prints the mean "
@@ -68,7 +113,7 @@ const command COMMANDS[] = {
      "  sluice perplexity -m model.gguf -f text.txt\n"
      "  sluice perplexity -m model.gguf -f text.txt --window 1024 --sequences 8 -o json\n"
      "  sluice perplexity -m bf16-folder -f text.txt --scoring second-half --kl-write base.kl\n"
-     "  sluice perplexity -m q4_k_m.gguf -f text.txt --kl base.kl\n",
+     "  sluice perplexity -m q4_k_m.gguf -f text.txt --kl base.kl --plot kl.svg\n",
      perplexity_command},
     {"tokenize", IN_TOKENIZE, NULL, 0, true, "text to tokens",
      "Prints the tokens of a text, one on a line with its id, or only the ids. The text comes with -p, with "
@@ -104,6 +149,7 @@ const command COMMANDS[] = {
      "anything, or the\n"
      "list of operations of its largest step.",
      "  sluice plan -m model.gguf -c 32768 --sequences 16\n"
+     "  sluice plan -m model.gguf --memory-limit 8G --plot memory.svg\n"
      "  sluice plan -m model.gguf --ops\n",
      plan_command},
     {"explain", IN_EXPLAIN, NULL, 0, true, "which kernels will run, and why",
@@ -138,12 +184,36 @@ const command COMMANDS[] = {
      imatrix_command},
     {"synth", IN_SYNTH, "PRESET OUT", 2, false, "write a model of true shape with random weights",
      "Writes a GGUF file to measure with: the shape of a real model, random weights, a byte-level "
-     "vocabulary. Presets:\n"
-     "qwen3-0.6b, qwen3-8b, qwen3-30b-a3b as published; llama, mistral, qwen2, qwen3, qwen3moe, gemma3, "
-     "qwen3_5 small.",
+     "vocabulary.\n"
+     "A preset with a size in its name has the published shape (qwen3-8b, gemma4-e4b, gpt-oss-20b, ...), one "
+     "named\n"
+     "after a family (llama, qwen3_5, ...) is small. A wrong name lists all of them.",
      "  sluice synth qwen3-0.6b random.gguf --type q8_0\n"
      "  sluice synth qwen3moe random.gguf --type q4_k --layers 16 --width 1024 --experts 64\n",
      synth_command},
+    {"embed", IN_EMBED, "[MODEL] [FILE]", 0, true, "texts to vectors",
+     "Prints a vector for each line of a file or of standard input, as the model's files say how: which rows "
+     "of "
+     "its tokens\n"
+     "become the vector, and that it gets the length 1. Lines are read many at once, and what a line gives "
+     "does "
+     "not depend\n"
+     "on the others. --similar prints how alike the lines are instead: the cosine of every two.",
+     "  sluice embed -m qwen3-embedding.gguf texts.txt > vectors.jsonl\n"
+     "  sluice embed -m qwen3-embedding.gguf -o npy texts.txt > vectors.npy\n"
+     "  printf 'a cat\\na dog\\na bridge\\n' | sluice embed -m qwen3-embedding.gguf --similar\n",
+     embed_command},
+    {"rerank", IN_RERANK, "[MODEL] [FILE]", 0, true, "which texts answer a query best",
+     "Scores each line of a file or of standard input by how well it answers the query of -q, and prints "
+     "them with "
+     "the best\n"
+     "first: a number of 0 to 1, the line's number and the line. Rerankers have a way of their own to read a "
+     "query "
+     "and a text;\n"
+     "a model without a classifier is asked whether the text meets the query, as Qwen3-Reranker is.",
+     "  sluice rerank -m qwen3-reranker.gguf -q \"how do locks work?\" texts.txt\n"
+     "  sluice rerank -m bge-reranker.gguf -q locks --top 3 -o json < texts.txt\n",
+     rerank_command},
     {"eval", IN_EVAL, NULL, 0, true, "how many tasks a model solves",
      "Asks a model the held-out items of a task file, many at once and always taking the likeliest token, "
      "and "
@@ -152,6 +222,24 @@ const command COMMANDS[] = {
      "  sluice eval -m mini\n"
      "  sluice eval -m model.gguf -f tasks.json --sequences 16 -o json\n",
      eval_command},
+    {"load", IN_LOAD, "URL", 1, false, "load a server, and measure what its clients see",
+     "Sends requests to a server with OpenAI's API (sluice, llama-server, vLLM, SGLang) and prints what came "
+     "back and when:\n"
+     "requests and tokens a second, the time to the first token, between tokens, and to the last. Requests "
+     "come at a rate, as\n"
+     "those of many strangers do, or from clients that ask again as soon as they are answered; several "
+     "values "
+     "with commas are\n"
+     "a sweep. It talks to that server and to no other. Load on somebody else's server costs them money and "
+     "others their turn:\n"
+     "ask first. docs/load.md says what each figure means.",
+     "  sluice load http://127.0.0.1:8080\n"
+     "  sluice load http://127.0.0.1:8080 --rate 4 --time 60 --warmup 5 --prompt-tokens 512:128 --max-tokens "
+     "128\n"
+     "  sluice load http://127.0.0.1:8080 --concurrency 1,2,4,8,16 --plot sweep.svg\n"
+     "  sluice load http://127.0.0.1:8080 --turns 4 --think 2 --shared 1000 --objective ttft:500,itl:50\n"
+     "  sluice load https://host/v1 --model NAME --api-key-file key.txt --prompts questions.txt -o json\n",
+     load_command},
     {"completion", IN_COMPLETION, "bash|zsh|fish", 1, false, "what a shell needs to complete command lines",
      "Prints a script that completes commands, options and their values. `make install` puts it where the "
      "shells look.",
@@ -177,6 +265,7 @@ static void print_help(void) {
     printf("\nsluice help COMMAND explains a command; sluice version prints the version.\n\nexamples:\n"
            "  sluice run \"What is sluice?\"\n"
            "  sluice run model.gguf \"Why is the sky blue?\"\n"
+           "  sluice run hf:Qwen/Qwen3-8B-GGUF \"Why is the sky blue?\"\n"
            "  sluice chat model.gguf\n"
            "  sluice serve -m model.gguf\n");
 }
@@ -233,22 +322,28 @@ static int draw_seed(settings *settings) {
     return DONE;
 }
 
-static int run(const command *command, int count, char **arguments) {
-    settings settings;
-    int code = parse_options(command, count, arguments, &settings);
-    if (code != DONE) {
-        return code;
-    }
-    if (settings.help) {
+static int run_with(const command *command, settings *settings) {
+    if (settings->help) {
         print_command_help(command);
         return DONE;
     }
     static bool verbose; /* outlives threads that still log */
-    verbose = settings.verbose;
+    verbose = settings->verbose;
     sluice_log_set(print_log, &verbose);
     sluice_handle_truncation(NULL); /* without it a file that is cut ends the program without a word */
-    code = draw_seed(&settings);
-    return code == DONE ? command->run(&settings) : code;
+    int code = draw_seed(settings);
+    code = code == DONE ? resolve_models(command, settings) : code;
+    return code == DONE ? command->run(settings) : code;
+}
+
+static int run(const command *command, int count, char **arguments) {
+    settings settings;
+    int code = parse_options(command, count, arguments, &settings);
+    code = code == DONE ? run_with(command, &settings) : code;
+    json_decref(settings.config_root);
+    json_decref(settings.user_root);
+    json_decref(settings.texts);
+    return code;
 }
 
 static const command *find_command(const char *name) {

@@ -62,10 +62,10 @@ static void print_option(const option *o) {
     printf("\n");
 }
 
-static void print_options(const command *command, const char *title, bool engine) {
+static void print_options(const command *command, const char *title, option_group group) {
     printf(".SH %s\n", title);
     for (int i = 0; i < OPTION_COUNT; i++) {
-        if ((OPTIONS[i].commands & command->bit) && is_of_engine(&OPTIONS[i]) == engine) {
+        if ((OPTIONS[i].commands & command->bit) && group_of(&OPTIONS[i]) == group) {
             print_option(&OPTIONS[i]);
         }
     }
@@ -84,9 +84,12 @@ static void command_page(const command *command) {
     printf("[options]\n.SH DESCRIPTION\n");
     print_roff(command->text, true);
     printf("\n");
-    print_options(command, "OPTIONS", false);
-    if (command->bit & IN_ENGINE) {
-        print_options(command, "OPTIONS OF THE ENGINE", true);
+    print_options(command, "OPTIONS", GROUP_OWN);
+    if (has_group(command, GROUP_ENGINE)) {
+        print_options(command, "OPTIONS OF THE ENGINE", GROUP_ENGINE);
+    }
+    if (has_group(command, GROUP_NAMES)) {
+        print_options(command, "OPTIONS OF MODELS BY NAME", GROUP_NAMES);
     }
     printf(".SH EXIT STATUS\n0 when all went well, 1 after an error and 2 for a command line that is wrong. "
            "An error "
@@ -109,7 +112,9 @@ static void main_page(void) {
     }
     printf(
         ".SH FILES\n.TP\n.I share/sluice/models\nThe built-in models, beside the program's folder: mini and "
-        "mini\\-moe.\n.SH SEE ALSO\n");
+        "mini\\-moe.\n.TP\n.I ~/.cache/sluice/models\nModels that\n.B sluice pull\nfetched.\n.TP\n"
+        ".I ~/.config/sluice/config.json\nOptions that always count, as a JSON object by their long names.\n"
+        ".SH SEE ALSO\n");
     for (int i = 0; i < COMMAND_COUNT; i++) {
         printf(".BR sluice\\-%s (1)%s\n", COMMANDS[i].name, i + 1 < COMMAND_COUNT ? "," : "");
     }

@@ -283,7 +283,7 @@ const char *usage_arguments(const command *command) {
 static int check_arguments(const command *command, const settings *settings) {
     /* A dry run writes nothing and needs no name for it. */
     const int count = settings->argument_count;
-    const int least = command->argument_count - (settings->dry_run ? 1 : 0);
+    const int least = command->argument_count - (settings->dry_run && command->bit == IN_QUANTIZE ? 1 : 0);
     const char *usage = usage_arguments(command);
     if (count < least || count > command->argument_count + optional_arguments(command)) {
         fail("%s wants %s%s: sluice %s %s (see sluice %s --help)", command->name,
@@ -295,7 +295,7 @@ static int check_arguments(const command *command, const settings *settings) {
 }
 
 static void take_bare(settings *settings, const char *text) {
-    if (settings->argument_count < 4) {
+    if (settings->argument_count < LIST_ITEMS) {
         settings->arguments[settings->argument_count] = text;
     }
     settings->argument_count++;
@@ -413,9 +413,40 @@ int parse_options(const command *command, int count, char **arguments, settings 
 /* ---- help ------------------------------------------------------------------------------------------------
  */
 
-bool is_of_engine(const option *o) {
-    return o->commands == IN_ENGINE || o->commands == IN_THREADED || o->commands == IN_SCHEDULED ||
-           o->commands == IN_KEEPING;
+option_group group_of(const option *o) {
+    const unsigned c = o->commands;
+    const bool names = c == IN_NAMES || c == IN_FETCHING || c == (IN_MODEL | IN_SERVE);
+    const bool engine = c == IN_ENGINE || c == IN_THREADED || c == IN_SCHEDULED || c == IN_CROWDED ||
+                        c == IN_KEEPING || c == IN_DRAFTING;
+    return names || o->offset == offsetof(settings, hf_draft) ? GROUP_NAMES
+           : engine                                           ? GROUP_ENGINE
+                                                              : GROUP_OWN;
+}
+
+bool has_group(const command *command, option_group group) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if ((OPTIONS[i].commands & command->bit) && group_of(&OPTIONS[i]) == group) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int is_for_user(const command *command, const char *name) {
+    int found = 0;
+    char known[NAME_SIZE];
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const option *o = &OPTIONS[i];
+        const bool may = o->commands == IN_NAMES || o->commands == IN_FETCHING || o->commands == IN_ENGINE ||
+                         o->commands == IN_THREADED || o->commands == IN_SCHEDULED ||
+                         o->commands == IN_CROWDED;
+        for (int k = 0; may && name_at(o->names, k, known); k++) {
+            if (strcmp(known, name) == 0) {
+                found = o->commands & command->bit ? 2 : found ? found : 1;
+            }
+        }
+    }
+    return found;
 }
 
 bool says_initial(const option *o) {
@@ -478,12 +509,11 @@ void print_command_help(const command *command) {
     const char *usage = usage_arguments(command);
     printf("usage: sluice %s%s%s [options]\n\n%s\n\noptions:\n", command->name, usage ? " " : "",
            usage ? usage : "", command->text);
-    for (int engine = 0; engine < 2; engine++) {
-        if (engine && (command->bit & IN_ENGINE)) {
-            printf("\nengine:\n");
-        }
+    static const char *const TITLES[GROUP_COUNT] = {"", "\nengine:\n", "\nmodels by name:\n"};
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        printf("%s", has_group(command, (option_group)group) ? TITLES[group] : "");
         for (int i = 0; i < OPTION_COUNT; i++) {
-            if ((OPTIONS[i].commands & command->bit) && is_of_engine(&OPTIONS[i]) == (engine == 1)) {
+            if ((OPTIONS[i].commands & command->bit) && (int)group_of(&OPTIONS[i]) == group) {
                 print_option(&OPTIONS[i]);
             }
         }

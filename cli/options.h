@@ -7,13 +7,20 @@
 /* Groups of commands. */
 enum {
     IN_GENERATE = IN_RUN | IN_CHAT,
+    IN_VECTORS = IN_EMBED | IN_RERANK,
     IN_TEMPLATED = IN_RUN | IN_CHAT | IN_SERVE | IN_TEMPLATE,
-    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_IMATRIX | IN_EVAL | IN_PLAN | IN_EXPLAIN,
+    IN_RUNS = IN_RUN | IN_CHAT | IN_BENCH | IN_PERPLEXITY | IN_IMATRIX | IN_EVAL | IN_PLAN | IN_EXPLAIN |
+              IN_VECTORS,
     IN_ENGINE = IN_RUNS | IN_SERVE,
-    IN_THREADED = IN_ENGINE & ~IN_BENCH,                /* commands that run with one number of threads */
-    IN_SCHEDULED = IN_ENGINE & ~IN_IMATRIX,             /* on any device, with several sequences at once */
-    IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE, /* commands that use again what is cached */
+    IN_THREADED = IN_ENGINE & ~IN_BENCH,                  /* commands that run with one number of threads */
+    IN_SCHEDULED = IN_ENGINE & ~IN_IMATRIX,               /* on any device, with several sequences at once */
+    IN_CROWDED = IN_SCHEDULED & ~IN_BENCH,                /* with one number of sequences */
+    IN_DRAFTING = IN_RUN | IN_CHAT | IN_BENCH | IN_SERVE, /* commands that may draft tokens */
+    IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE,   /* commands that use again what is cached */
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
+    IN_HUB = IN_PULL | IN_LIST | IN_RM,
+    IN_NAMES = IN_MODEL | IN_SERVE | IN_QUANTIZE | IN_HUB, /* commands that know models by name */
+    IN_FETCHING = IN_NAMES & ~IN_RM,                       /* and may fetch one */
 };
 
 typedef enum option_kind {
@@ -53,8 +60,11 @@ bool name_at(const char *names, int index, char name[NAME_SIZE]);
 const char *usage_arguments(const command *command);
 /* Does the help say already what happens without the option? */
 bool says_initial(const option *o);
-/* Options of the engine stand by themselves in helps. */
-bool is_of_engine(const option *o);
+/* Options of the engine stand by themselves in helps, and so do those of models by name. */
+typedef enum option_group { GROUP_OWN, GROUP_ENGINE, GROUP_NAMES, GROUP_COUNT } option_group;
+option_group group_of(const option *o);
+/* Has the command any option of that group? */
+bool has_group(const command *command, option_group group);
 
 /* An option that llama.cpp has and sluice does without. Not in the help: it is there to be answered. */
 typedef struct foreign_option {

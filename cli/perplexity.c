@@ -1,6 +1,7 @@
 /* sluice perplexity: a text's windows as sequences of their own, some at once, all logits looked at. Sums and
  * hash go by the place in the text and not by the order in which windows finish. */
 #include "perplexity.h"
+#include "plot/plot.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -32,6 +33,7 @@ typedef struct evaluation {
     base_logits base, written; /* of --kl and --kl-write; not opened without these */
     float *base_row;           /* [vocabulary] */
     divergence_row *rows;      /* [scored] with --kl */
+    double *averages;          /* [window_count] with --plot */
     size_t told;               /* windows at the beginning of the text that are in what follows */
     size_t told_tokens;
     double told_negative, told_at; /* when a line was printed last */
@@ -347,11 +349,27 @@ static int open_all(evaluation *e) {
     options.context = s->context > (int32_t)e->size ? s->context : (int32_t)e->size;
     options.outputs = s->chunk ? s->chunk : 512;
     options.no_prefix_reuse = true; /* every row is to be computed */
-    return code == DONE ? open_engine(&e->session, &options) : code;
+    return code == DONE ? open_engine(s, &e->session, &options) : code;
 }
 
 /* ---- printing --------------------------------------------------------------------------------------------
  */
+
+/* Mean divergence of each window, while the rows are in the order of the text. */
+static int average_windows(evaluation *e) {
+    e->averages = calloc(e->window_count, sizeof *e->averages);
+    if (!e->averages) {
+        return fail("perplexity: out of memory for the picture");
+    }
+    for (size_t i = 0; i < e->window_count; i++) {
+        const window *w = &e->windows[i];
+        const size_t end = i + 1 < e->window_count ? e->windows[i + 1].first_row : e->scored;
+        for (size_t row = w->first_row; row < end; row++) {
+            e->averages[i] += e->rows[row].divergence / (double)(end - w->first_row);
+        }
+    }
+    return DONE;
+}
 
 typedef struct result {
     double mean, perplexity, error; /* of the perplexity, one standard deviation */
@@ -438,21 +456,41 @@ static void print_result_text(const evaluation *e, const result *r) {
 
 static int print_result(evaluation *e) {
     result r = {0};
+    int code = e->settings->plot ? average_windows(e) : DONE;
+    if (code != DONE) {
+        return code;
+    }
     summarize(e, &r);
     if (strcmp(e->settings->output, "json") == 0) {
-        return print_result_json(e, &r);
+        code = print_result_json(e, &r);
+    } else {
+        print_result_text(e, &r);
     }
-    print_result_text(e, &r);
-    return DONE;
+    const divergence_picture picture = {e->averages, e->window_count, e->size,
+                                        e->rows,     e->scored,       &r.divergence};
+    return code == DONE && e->settings->plot ? plot_divergence(e->settings, &picture) : code;
+}
+
+static int check_options(const settings *s) {
+    char message[PLOT_MESSAGE];
+    const char *wrong = s->kl && s->kl_write
+                            ? "--kl reads base logits and --kl-write writes them: one at a time"
+                        : s->plot && !s->kl ? "--plot draws the divergence from a base: it wants --kl FILE"
+                                            : NULL;
+    if (wrong) {
+        fail("perplexity: %s", wrong);
+        return WRONG_USAGE;
+    }
+    return s->plot && plot_check(s->plot, message) ? fail("%s", message) : DONE;
 }
 
 int perplexity_command(const settings *settings) {
     evaluation e = {.settings = settings, .bar = {.label = "reading"}, .told_at = seconds_now()};
-    if (settings->kl && settings->kl_write) {
-        fail("perplexity: --kl reads base logits and --kl-write writes them: one at a time");
-        return WRONG_USAGE;
+    int code = check_options(settings);
+    if (code != DONE) {
+        return code;
     }
-    int code = open_all(&e);
+    code = open_all(&e);
     if (settings->kl_write && code == DONE) {
         const base_header facts = describe(&e);
         catch_ending();
@@ -470,6 +508,7 @@ int perplexity_command(const settings *settings) {
     free(e.tokens);
     free(e.base_row);
     free(e.rows);
+    free(e.averages);
     close_session(&e.session);
     return code;
 }

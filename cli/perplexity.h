@@ -80,5 +80,19 @@ typedef struct divergence {
 } divergence;
 /* Sorts `rows` by divergence. */
 divergence summarize_rows(divergence_row *rows, size_t count);
+/* The divergence below which this share of sorted rows lies. */
+double percentile(const divergence_row *rows, size_t count, double share);
+
+/* ---- pictures.c: --plot
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct divergence_picture {
+    const double *windows; /* [window_count] mean divergence of each */
+    size_t window_count, window;
+    const divergence_row *sorted; /* [row_count] */
+    size_t row_count;
+    const divergence *figures;
+} divergence_picture;
+int plot_divergence(const settings *settings, const divergence_picture *picture);
 
 #endif

@@ -22,23 +22,42 @@ typedef struct output {
     bool failed;
     size_t written; /* bytes of text */
     char last;      /* of them */
+    char *thought;  /* with json: all of the thinking */
+    size_t thought_length, thought_capacity;
+    bool faint; /* thinking was printed last */
+    reply_reader reader;
 } output;
 
-static void keep_text(output *out, const char *text, size_t length) {
-    if (out->length + length > out->capacity) {
-        const size_t capacity = (out->length + length) * 2;
-        char *larger = realloc(out->text, capacity);
-        if (!larger) {
-            out->failed = true;
-            return;
+static bool keep(char **all, size_t *used, size_t *capacity, const char *text, size_t length) {
+    if (*used + length > *capacity) {
+        const size_t larger = (*used + length) * 2;
+        char *grown = realloc(*all, larger);
+        if (!grown) {
+            return false;
         }
-        out->text = larger;
-        out->capacity = capacity;
+        *all = grown;
+        *capacity = larger;
     }
     if (length > 0) {
-        memcpy(out->text + out->length, text, length);
+        memcpy(*all + *used, text, length);
     }
-    out->length += length;
+    *used += length;
+    return true;
+}
+
+static void take_text(void *context, const char *text, size_t length, bool thought) {
+    output *out = context;
+    if (!thought) {
+        out->written += length;
+        out->last = length ? text[length - 1] : out->last;
+    }
+    if (!out->json) {
+        print_reply_text(&out->faint, text, length, thought);
+    } else if (thought) {
+        out->failed |= !keep(&out->thought, &out->thought_length, &out->thought_capacity, text, length);
+    } else {
+        out->failed |= !keep(&out->text, &out->length, &out->capacity, text, length);
+    }
 }
 
 /* The text is null where a token is a part of a character. */
@@ -62,15 +81,8 @@ static void keep_logprobs(output *out, const sluice_event *event) {
 
 static void take_token(void *context, const sluice_event *event) {
     output *out = context;
-    out->written += event->text_length;
-    out->last = event->text_length ? event->text[event->text_length - 1] : out->last;
-    if (!out->json) {
-        fwrite(event->text, 1, event->text_length, stdout);
-        fflush(stdout);
-        return;
-    }
-    keep_text(out, event->text, event->text_length);
-    if (event->kind == SLUICE_EVENT_TOKEN) {
+    read_reply_text(&out->reader, event);
+    if (out->json && event->kind == SLUICE_EVENT_TOKEN) {
         json_array_append_new(out->tokens, json_integer(event->token));
         if (out->logprobs) {
             keep_logprobs(out, event);
@@ -79,7 +91,7 @@ static void take_token(void *context, const sluice_event *event) {
 }
 
 static int print_result(const settings *settings, output *out, const sluice_event *done) {
-    if (out->failed) {
+    if (out->failed || out->reader.failed) {
         return fail("out of memory for the text");
     }
     json_t *result =
@@ -89,6 +101,9 @@ static int print_result(const settings *settings, output *out, const sluice_even
                   "reused_tokens", (json_int_t)done->reused_tokens, "generated_tokens",
                   (json_int_t)done->generated_tokens, "prompt_seconds", done->prompt_seconds,
                   "generate_seconds", done->generate_seconds, "seed", (json_int_t)settings->seed);
+    if (out->thought) {
+        json_object_set_new(result, "reasoning", json_stringn(out->thought, out->thought_length));
+    }
     if (out->logprobs) {
         json_object_set(result, "logprobs", out->logprobs);
     }
@@ -125,10 +140,16 @@ static int generate_text(const settings *settings, session *session, const promp
                   .tokens = json_array(),
                   .logprobs = settings->logprobs > 0 ? json_array() : NULL};
     sluice_event done;
-    int code = generate(sequence, &options, take_token, &out, &done);
+    held_grammar held = {.answers = prompt->chat};
+    out.reader = (reply_reader){.take = take_text, .context = &out};
+    int code = hold_to_grammar(&held, settings, session->model, &options);
+    code = code == DONE && prompt->chat ? begin_reply(&out.reader, session->model, &options) : code;
+    code = code == DONE ? generate(sequence, &options, take_token, &out, &done) : code;
+    end_faint(&out.faint);
+    end_reply(&out.reader);
     code = code == DONE ? report(settings, &out, &done) : code;
     if (code == DONE) {
-        if (out.written == 0) {
+        if (out.written == 0 && !explain_thinking(&out.reader, &done)) {
             explain_silence(settings, &done);
         }
         print_timings(&done);
@@ -136,9 +157,11 @@ static int generate_text(const settings *settings, session *session, const promp
     if (code == DONE && done.finish == SLUICE_FINISH_CANCELLED) {
         code = fail("cancelled");
     }
+    release_grammar(&held);
     json_decref(out.tokens);
     json_decref(out.logprobs);
     free(out.text);
+    free(out.thought);
     sluice_sequence_release(sequence);
     return code;
 }
@@ -207,7 +230,7 @@ static int run_prompt(const settings *given, prompt_text *prompt) {
         code = (prompt->chat ? ask : go_on)(settings, &session, prompt);
     }
     engine_options(settings, 1, &options);
-    code = code == DONE ? open_engine(&session, &options) : code;
+    code = code == DONE ? open_engine(settings, &session, &options) : code;
     code = code == DONE ? generate_text(settings, &session, prompt) : code;
     sluice_free(prompt->tokens);
     close_session(&session);

@@ -122,7 +122,12 @@ static int serve_models(const settings *s, const key_list *keys, const model_nam
                         const sluice_model_options *model, const json_t *variables) {
     sluice_engine_options engine;
     engine_options(s, 0, &engine);
+    sluice_model *draft = NULL;
+    if (draft_options(s, &draft, &engine) != DONE) {
+        return FAILED;
+    }
     engine.queue = s->max_queue;
+    engine.embeddings = s->embeddings;
     engine.prompt_seconds = s->max_step_time > 0 ? s->max_step_time * 1e-3 : -1;
     serve_options options = {
         .model_paths = models->path_pointers,
@@ -132,14 +137,19 @@ static int serve_models(const settings *s, const key_list *keys, const model_nam
         .engine = &engine,
         .model = model,
         .template_options = variables,
+        .thought_tokens = s->reasoning_budget,
         .no_model_sampling = s->no_model_sampling,
+        .leave_seconds = s->drain_delay,
         .drain_seconds = s->drain_timeout,
+        .open_metrics = s->open_metrics,
         .json_log = strcmp(s->log_format, "json") == 0,
         .metrics_prefix = s->metrics_prefix,
         .heartbeat_seconds = 15,
     };
     http_options_of(s, keys, &options.http);
-    return serve(&options) ? FAILED : DONE;
+    const int code = serve(&options) ? FAILED : DONE;
+    sluice_model_release(draft);
+    return code;
 }
 
 int serve_command(const settings *s) {

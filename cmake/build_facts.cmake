@@ -1,9 +1,14 @@
 # Writes OUTPUT, a C file with the commit that is built and its number, with each build; touched only when they change,
-# so that nothing is compiled again without need. Not in a git checkout: "unknown" and 0.
+# so that nothing is compiled again without need. COMMIT and NUMBER say them where there is no git checkout; else they are
+# "unknown" and 0.
 set(commit unknown)
 set(number 0)
+if(COMMIT)
+  set(commit ${COMMIT})
+  set(number ${NUMBER})
+endif()
 find_package(Git QUIET)
-if(GIT_FOUND AND EXISTS ${SOURCE}/.git)
+if(NOT COMMIT AND GIT_FOUND AND EXISTS ${SOURCE}/.git)
   execute_process(COMMAND ${GIT_EXECUTABLE} rev-parse --short=9 HEAD WORKING_DIRECTORY ${SOURCE}
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
   execute_process(COMMAND ${GIT_EXECUTABLE} rev-list --count HEAD WORKING_DIRECTORY ${SOURCE}

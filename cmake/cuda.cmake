@@ -3,7 +3,7 @@
 #
 # nvcc is called by rules of our own: the flags of the C parts are not for it, and a machine without it must not notice.
 set(SLUICE_CUDA_BASE_SOURCES
-  src/base/alloc.c src/base/arena.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c
+  src/base/alloc.c src/base/arena.c src/base/clock.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c
   src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
   src/quant/qtype.c src/program/program.c src/program/step.c)
 if(NOT SLUICE_CUDA)
@@ -39,9 +39,10 @@ set(SLUICE_CUDA_TARGETS
 mark_as_advanced(SLUICE_CUDA_TARGETS)
 # No contraction: kernels of one numeric class promise the same bits (src/backend/cuda/cuda.h).
 set(cuda_flags -std=c++17 -O3 -fmad=false -I${CMAKE_SOURCE_DIR}/src ${SLUICE_CUDA_TARGETS}
-  -Xcompiler=-Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
+  -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu)
+# Their names are all different, whatever folder they are in: objects are called by them.
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu)
 set(cuda_objects "")
 foreach(source ${cuda_sources})
   get_filename_component(name ${source} NAME_WE)
@@ -55,8 +56,9 @@ endforeach()
 # The same module for compute-sanitizer's racecheck, on demand: kernels with rings in shared memory so built that it can
 # follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.
 set(racecheck_objects ${cuda_objects})
-file(GLOB ring_sources CONFIGURE_DEPENDS src/backend/cuda/matmul_*.cu src/backend/cuda/matvec_*.cu
-  src/backend/cuda/flash_decode_*.cu src/backend/cuda/flash_wgmma.cu)
+file(GLOB_RECURSE ring_sources CONFIGURE_DEPENDS src/backend/cuda/linear/*.cu src/backend/cuda/attention/*decode*.cu
+  src/backend/cuda/attention/*wgmma*.cu)
+list(FILTER ring_sources EXCLUDE REGEX "/(plain_linear|i8_tile_[a-z0-9]+|bf16_scratch)\\.cu$")
 foreach(source ${ring_sources})
   get_filename_component(name ${source} NAME_WE)
   set(object ${CMAKE_BINARY_DIR}/racecheck/${name}.o)
@@ -68,7 +70,7 @@ foreach(source ${ring_sources})
 endforeach()
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda ${CMAKE_BINARY_DIR}/racecheck)
 
-file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
+file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(sluice_cuda_racecheck MODULE EXCLUDE_FROM_ALL ${cuda_host_sources} ${racecheck_objects}
   ${SLUICE_CUDA_BASE_SOURCES})
 add_library(sluice_cuda MODULE ${cuda_host_sources} ${cuda_objects} ${SLUICE_CUDA_BASE_SOURCES})

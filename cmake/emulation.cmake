@@ -32,20 +32,20 @@ set(emulation_folder ${CMAKE_SOURCE_DIR}/tests/emulation)
 set(emulated ${CMAKE_BINARY_DIR}/emulated)
 
 # ---- translation --------------------------------------------------------------------------------------------------
-file(GLOB device_files CONFIGURE_DEPENDS src/backend/cuda/*.cu src/backend/cuda/*.cuh)
+file(GLOB_RECURSE device_files RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS src/backend/cuda/*.cu src/backend/cuda/*.cuh)
 set(translated_files "")
 set(translated_sources "")
-file(MAKE_DIRECTORY ${emulated}/src/backend/cuda)
 foreach(file ${device_files})
-  get_filename_component(name ${file} NAME)
-  set(translated ${emulated}/src/backend/cuda/${name})
-  if(name MATCHES "\\.cu$")
+  get_filename_component(folder ${file} DIRECTORY)
+  file(MAKE_DIRECTORY ${emulated}/${folder})
+  set(translated ${emulated}/${file})
+  if(file MATCHES "\\.cu$")
     string(APPEND translated .cc)
     list(APPEND translated_sources ${translated})
   endif()
   add_custom_command(OUTPUT ${translated}
-    COMMAND Python3::Interpreter ${emulation_folder}/translate.py ${file} ${translated}
-    DEPENDS ${file} ${emulation_folder}/translate.py COMMENT "" VERBATIM)
+    COMMAND Python3::Interpreter ${emulation_folder}/translate.py ${CMAKE_SOURCE_DIR}/${file} ${translated}
+    DEPENDS ${CMAKE_SOURCE_DIR}/${file} ${emulation_folder}/translate.py COMMENT "" VERBATIM)
   list(APPEND translated_files ${translated})
 endforeach()
 add_custom_target(emulation_translated DEPENDS ${translated_files})
@@ -70,7 +70,7 @@ add_library(emulation_runtime OBJECT ${emulation_sources})
 target_compile_options(emulation_runtime PRIVATE -O2 -g1 ${emulation_flags})
 target_include_directories(emulation_runtime PRIVATE ${emulation_folder})
 
-file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
+file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(emulation_host OBJECT ${cuda_host_sources} ${SLUICE_CUDA_BASE_SOURCES})
 target_include_directories(emulation_host PRIVATE src)
 

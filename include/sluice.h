@@ -114,6 +114,8 @@ typedef struct sluice_model_options {
      * brings or of a well-known format (below); not both. One that is not there or does not compile is an
      * error of opening, where the model's own is one of the functions that need it. */
     const char *chat_template, *chat_template_name;
+    bool for_plan; /* what must be copied out of the files (FP8, a tensor per expert) waits for the first
+                      engine */
 } sluice_model_options;
 /* NULL for options is sluice_model_open. Copies what it needs of the options. */
 SLUICE_API int sluice_model_open_with(const char *path, const sluice_model_options *options,
@@ -192,6 +194,7 @@ enum {
     SLUICE_TOKENIZE_SPECIAL =
         1, /* special tokens written out in the text become those tokens; otherwise they stay text */
     SLUICE_TOKENIZE_BOS = 2, /* the beginning-of-text token comes first, if the model wants one */
+    SLUICE_TOKENIZE_END = 4, /* the token that closes a text comes last, if the model wants one */
 };
 /* *tokens is owned by the caller (sluice_free). Any bytes are accepted. */
 SLUICE_API int sluice_tokenize(const sluice_model *model, const char *text, size_t length, unsigned flags,
@@ -243,10 +246,126 @@ typedef struct sluice_chat_facts {
         *think_close; /* "<think>", "</think>"; NULL: neither template nor vocabulary has any. Static */
     const char
         *template_name; /* in use: "default", "chatml", ...; NULL: its text was given at open. Borrowed */
+    /* How the model writes calls of tools: "hermes", "harmony", ...; "plain": no way is known, and no calls
+     * are found in its replies. Static. */
+    const char *reply_format;
+    int32_t call_id_length; /* what the template wants of a call's id, in letters and digits; 0: any */
+    bool marks_thoughts;    /* its replies have marks around thinking: these, or the reply format's own */
 } sluice_chat_facts;
 /* `facts->size` must be set. Fails when the template does not compile, as the functions above. */
 SLUICE_API int sluice_chat_get_facts(const sluice_model *model, sluice_chat_facts *facts,
                                      sluice_error *error);
+
+/* ---- replies
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Where a prompt leaves a model that thinks before it answers: does a thought come first? */
+typedef enum sluice_thought {
+    SLUICE_THOUGHT_NONE,
+    SLUICE_THOUGHT_MAY,  /* it may be opened, or left out */
+    SLUICE_THOUGHT_OPEN, /* the prompt ends inside it */
+} sluice_thought;
+
+/* What the prompt's end says: OPEN behind a mark that opens a thought, NONE behind one that closes it and for
+ * models that do not think. `tools`: it was rendered with tools. */
+SLUICE_API int sluice_prompt_thought(const sluice_model *model, const int32_t *tokens, size_t count,
+                                     bool tools, sluice_thought *thought, sluice_error *error);
+
+/* A reply of a model, read as it comes: thinking, answer and calls of tools apart, whatever the model's
+ * format. Marks of the format never come out as text, and calls' arguments come out as JSON always. What
+ * comes in pieces gives the same, joined, as what comes at once. One thread at a time. */
+typedef struct sluice_reply sluice_reply;
+
+typedef enum sluice_reply_kind {
+    SLUICE_REPLY_NONE,      /* nothing more by now */
+    SLUICE_REPLY_REASONING, /* text goes on the thought */
+    SLUICE_REPLY_CONTENT,   /* text goes on the answer */
+    SLUICE_REPLY_CALL,      /* a call begins: text is the function's name */
+    SLUICE_REPLY_ARGUMENTS, /* text goes on the call's arguments, a JSON object */
+    SLUICE_REPLY_CALL_END,  /* the arguments are complete; without it a limit cut them */
+} sluice_reply_kind;
+
+typedef struct sluice_reply_event {
+    size_t size;
+    sluice_reply_kind kind;
+    int32_t call;     /* from 0; CALL, ARGUMENTS, CALL_END */
+    const char *text; /* not NUL-terminated; borrowed until the next feed */
+    size_t text_length;
+} sluice_reply_event;
+
+typedef struct sluice_reply_options {
+    size_t size;
+    const char
+        *tools;  /* a JSON array as in the chat completions API; NULL: no calls are looked for. Copied */
+    bool opened; /* the prompt ends inside a thought (SLUICE_THOUGHT_OPEN) */
+    bool keeps_thoughts; /* thinking stays in the content, marks and all */
+} sluice_reply_options;
+
+SLUICE_API int sluice_reply_create(sluice_model *model, const sluice_reply_options *options,
+                                   sluice_reply **reply, sluice_error *error);
+/* The next text, of requests with special_text; then sluice_reply_next until there is nothing. */
+SLUICE_API int sluice_reply_feed(sluice_reply *reply, const char *text, size_t length, sluice_error *error);
+/* No more comes. `cut`: by a limit or the caller, not by the model's own end. */
+SLUICE_API int sluice_reply_finish(sluice_reply *reply, bool cut, sluice_error *error);
+/* `event->size` must be set. */
+SLUICE_API void sluice_reply_next(sluice_reply *reply, sluice_reply_event *event);
+/* Where the reply stands: REASONING, CONTENT or, inside a call, ARGUMENTS. */
+SLUICE_API sluice_reply_kind sluice_reply_stands_in(const sluice_reply *reply);
+SLUICE_API void sluice_reply_release(sluice_reply *reply);
+
+/* ---- grammars
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What texts a request may generate. Immutable and reference-counted: made once, used by any number of
+ * requests to engines of its model, from any thread. */
+typedef struct sluice_grammar sluice_grammar;
+
+typedef enum sluice_grammar_kind {
+    /* JSON that a schema (draft 2020-12, and what of draft 7 people still write) accepts, with properties in
+     * the schema's order and whitespace bounded. A keyword that is not held is refused by its name and path,
+     * and so is a schema that nothing satisfies. */
+    SLUICE_GRAMMAR_JSON_SCHEMA,
+    SLUICE_GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
+    SLUICE_GRAMMAR_GBNF,        /* llama.cpp's grammars; the rule `root` */
+    SLUICE_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
+    SLUICE_GRAMMAR_TEXT,        /* any text; with tools */
+} sluice_grammar_kind;
+
+/* May or must functions be called? */
+typedef enum sluice_tool_choice {
+    SLUICE_TOOLS_AUTO,     /* a call may come; once begun, it is held to its format, function and schema */
+    SLUICE_TOOLS_NONE,     /* none may: nothing that would be read as a call */
+    SLUICE_TOOLS_REQUIRED, /* at least one, from the first token behind a thought on */
+} sluice_tool_choice;
+
+typedef struct sluice_grammar_options {
+    size_t size;
+    sluice_grammar_kind kind;
+    const char *text; /* [length], UTF-8 */
+    size_t length;
+    bool compact;           /* JSON without any whitespace */
+    sluice_thought thought; /* any text up to the mark that closes it, and then the grammar's */
+    /* Functions, a JSON array as in the chat completions API: what the grammar says is an answer, or calls
+     * come in its place (of text, behind it too). They are written as the model's template writes them.
+     * Arguments are held to "parameters"; where those list properties and say nothing of others there are no
+     * others, and without "parameters" there are no arguments. NULL: none. */
+    const char *tools;
+    sluice_tool_choice tool_choice;
+    const char *function; /* REQUIRED: the one that is called; NULL: any */
+    bool single_call;     /* no more than one */
+} sluice_grammar_options;
+
+/* Compiles it, which may take a while for a large one. Errors say what is wrong with the text and where. */
+SLUICE_API int sluice_grammar_create(sluice_model *model, const sluice_grammar_options *options,
+                                     sluice_grammar **grammar, sluice_error *error);
+/* One more reference / one less. */
+SLUICE_API sluice_grammar *sluice_grammar_retain(sluice_grammar *grammar);
+SLUICE_API void sluice_grammar_release(sluice_grammar *grammar);
+/* Memory that it holds now, for who keeps many: it grows with the texts that are held to it, up to a bound.
+ */
+SLUICE_API uint64_t sluice_grammar_bytes(const sluice_grammar *grammar);
 
 /* ---- engine
  * ---------------------------------------------------------------------------------------------------------
@@ -256,9 +375,28 @@ typedef struct sluice_engine sluice_engine;
 
 enum { SLUICE_THREADS = 1024 }; /* at most */
 
+/* Where drafts come from: tokens that are likely to come next. A step computes them all at once, and those
+ * that the model then says itself are kept. Texts are the same as without, token for token: always on the
+ * CPU, on a GPU with `deterministic`, and otherwise as far as rounding goes, which there depends on a step's
+ * rows. */
+typedef enum sluice_speculate {
+    SLUICE_SPECULATE_OFF,
+    SLUICE_SPECULATE_AUTO,  /* DRAFT where there is a draft_model, else NGRAM */
+    SLUICE_SPECULATE_NGRAM, /* what came behind the last tokens where they came before, in the sequence itself
+                             */
+    SLUICE_SPECULATE_DRAFT, /* what draft_model says */
+    SLUICE_SPECULATE_MTP,   /* the model's own draft head; SLUICE_ERR_UNSUPPORTED, as none is run yet */
+    SLUICE_SPECULATE_CALLER, /* the function `draft` */
+} sluice_speculate;
+
+enum { SLUICE_DRAFTS = 32 }; /* of one sequence in a step, at most */
+
 typedef struct sluice_engine_options {
     size_t size;
-    const char *device; /* "auto" (default), "cpu", "cuda", "cuda:N" */
+    /* "auto" (default), "cpu", "cuda", "cuda:N"; several with + between, "cuda+cpu": the first layers on the
+     * CPU, the others on the GPU, one part of each step after the other. With "auto" the CPU takes the layers
+     * that do not fit a GPU. */
+    const char *device;
     const char *isa;   /* CPU: "plain", "avx2", "avx512": the best tier allowed; NULL: what the machine has */
     int32_t threads;   /* CPU; 0: as many processors as the process may use */
     int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
@@ -285,10 +423,34 @@ typedef struct sluice_engine_options {
      * processes may share it. */
     const char *cache_folder;
     uint64_t cache_folder_bytes; /* of files in it at most; 0: 8 GiB */
-    const char *kernels; /* beginnings of kernels' names ("attention/cuda-flash-few,linear/q8_0"), tried
+    const char *kernels; /* beginnings of kernels' names ("attention/cuda-mma-rows64,linear/q8_0"), tried
                             before all others, each for the ops that it can do; NULL: the usual order */
     bool observe;        /* add up what matrices read, for sluice_engine_get_observations; the CPU only */
+    sluice_speculate speculate;
+    int32_t drafts; /* of one sequence in a step, at most; 0: 8 */
+    /* Drafts are carried as far as they are worth their time, by what steps took and how often drafts were
+     * right lately; this carries all. */
+    bool draft_always;
+    int32_t ngram_longest, ngram_shortest; /* NGRAM: last tokens that are looked for; 0: 4 and 2 */
+    /* DRAFT: a smaller model of the same vocabulary, which is checked. The engine holds a reference, and has
+     * a cache for it, on the same device. */
+    sluice_model *draft_model;
+    /* CALLER: writes at most `room` tokens that may follow tokens[0 .. count - 1], and returns how many.
+     * Called from the stepping thread with its lock held: it must return at once and call nothing of sluice.
+     */
+    size_t (*draft)(void *context, const int32_t *tokens, size_t count, int32_t *drafts, size_t room);
+    void *draft_context;
+    /* For sluice_embed and sluice_rerank alone: no head is computed and nothing can be generated. Defaults
+     * are then 64 sequences, as many outputs as rows of a step, and a cache for the texts of a step. Models
+     * that cannot generate always get such an engine. */
+    bool embeddings;
+    int32_t gpu_layers; /* of the model's last layers, on the GPU, the others on the CPU; fewer, with a
+                           warning, where layers on both sides would share a cache; 0: as many as fit;
+                           SLUICE_NO_LAYERS: none */
+    uint64_t host_memory_limit; /* with layers on the CPU beside a GPU: bytes there, memory_limit being the
+                                   GPU's; 0: what is free */
 } sluice_engine_options;
+enum { SLUICE_NO_LAYERS = -1 };
 
 /* Plans, loads and starts. Holds its own reference to the model. */
 SLUICE_API int sluice_engine_create(sluice_model *model, const sluice_engine_options *options,
@@ -302,7 +464,10 @@ typedef enum sluice_plan_view {
     SLUICE_PLAN_OPS,     /* the op list of the largest bucket */
     SLUICE_PLAN_EXPLAIN, /* the kernel of every op and bucket, and why not a faster one */
 } sluice_plan_view;
-/* What an engine with these options would do, without loading anything. *text is owned by the caller. */
+/* What an engine with these options would do, without loading anything. *text is owned by the caller. As JSON
+ * the memory has "device", "memory" (rows with "name", "bytes", "detail"), "total_bytes" of these,
+ * "mapped_bytes" that are read in the file, "memory_limit", and "token": the "weight_bytes" that one token of
+ * one sequence reads and its "operations", with an empty cache. */
 SLUICE_API int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *options,
                                     sluice_plan_view view, sluice_text_format format, char **text,
                                     sluice_error *error);
@@ -326,6 +491,10 @@ typedef struct sluice_counters {
     uint64_t stored_pages, loaded_pages; /* cache_folder: written / read since start */
     uint64_t memory; /* bytes that the engine was planned to take of memory_limit; weights that are read in
                         the file are not in it */
+    uint64_t drafted, accepted; /* tokens drafted / of those, that were right */
+    uint64_t drafted_at[SLUICE_DRAFTS],
+        accepted_at[SLUICE_DRAFTS]; /* the same, the n-th of a step's drafts */
+    uint64_t page_tokens;           /* of one page of the cache: beginnings are found again page by page */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,
@@ -513,6 +682,22 @@ typedef struct sluice_request_options {
      * bits) on average, learnt at the rate mirostat_eta (0: 0.1). */
     int32_t mirostat;
     float mirostat_tau, mirostat_eta;
+    /* What is generated is a text of this grammar, made for the engine's model; the request holds a reference
+     * of its own. Log-probabilities and logits are those of all tokens, as without it. Where the text may
+     * end, end-of-text tokens may come, and where nothing else may, the request ends (SLUICE_FINISH_EOS),
+     * also with ignore_eos and before `minimum`. A limit cuts it anywhere. NULL: any text. */
+    sluice_grammar *grammar;
+    /* Of a model that thinks before it answers: where the prompt leaves it. If it may think or does so, it
+     * writes at most thought_tokens tokens of thoughts, later ones of the same reply counted too; what closes
+     * one then comes in place of what would come, is generated like other tokens, and belongs to the
+     * thought's text. SLUICE_THOUGHT_NONE: no bound. */
+    sluice_thought thought;
+    size_t thought_tokens;
+    /* The text has control tokens too, each between the bytes 0xFF and 0xFE, which are no UTF-8: what
+     * sluice_reply_feed reads. Stop texts do not reach into them. */
+    bool special_text;
+    int32_t drafts;       /* in a step at most; 0: as many as the engine's, negative: none */
+    int32_t least_drafts; /* fewer are left out */
 } sluice_request_options;
 
 /* SLUICE_ERR_BUSY when the sequence has an unfinished request. On success the request is released with
@@ -577,6 +762,7 @@ typedef struct sluice_event {
     int32_t stop_token;   /* DONE with SLUICE_FINISH_EOS: the token; else -1 */
     sluice_reuse reuse;   /* DONE: why no more was reused */
     size_t reuse_matched; /* DONE: tokens at the beginning that the cache had seen, reusable or not */
+    size_t drafted_tokens, accepted_tokens; /* DONE: drafts that steps carried / that were right */
 } sluice_event;
 
 /* The next event of a request. timeout in milliseconds; 0: do not wait, negative: without limit. Returns 0
@@ -589,6 +775,86 @@ SLUICE_API void sluice_request_progress(sluice_request *request, size_t *read, s
 SLUICE_API void sluice_cancel(sluice_request *request);
 /* Cancels if unfinished. Logits borrowed from it end here. */
 SLUICE_API void sluice_request_release(sluice_request *request);
+
+/* ---- embeddings and scores
+ * ------------------------------------------------------------------------------------------
+ * Texts to vectors, and documents to how well they answer a query. What a text gives depends neither on the
+ * texts beside it nor on how the work was cut into steps. */
+
+/* How the rows of a text's tokens become its vector. */
+typedef enum sluice_pooling {
+    SLUICE_POOLING_MODEL, /* as the model's files say; without a word of theirs the last token's row */
+    SLUICE_POOLING_NONE,  /* a vector for each token */
+    SLUICE_POOLING_MEAN,
+    SLUICE_POOLING_CLS, /* the first token's row */
+    SLUICE_POOLING_LAST,
+} sluice_pooling;
+
+typedef struct sluice_embedding_facts {
+    size_t size;
+    bool embeds;    /* the model's files say that it was made for this */
+    bool generates; /* it can generate text too */
+    bool ranks; /* sluice_rerank can run: there is a classifier, or a head with the tokens "yes" and "no" */
+    sluice_pooling pooling; /* of SLUICE_POOLING_MODEL */
+    bool normalise;         /* vectors get the length 1 unless no_normalise is set */
+    int32_t width;          /* of a vector */
+} sluice_embedding_facts;
+/* `facts->size` must be set. */
+SLUICE_API void sluice_model_get_embedding(const sluice_model *model, sluice_embedding_facts *facts);
+
+/* A text, or its tokens; both stay the caller's. Text gets the tokens in front and behind that the model
+ * wants, and special tokens written out in it stay text; tokens are taken as they are. */
+typedef struct sluice_embed_input {
+    const char *text; /* [length]; NULL: tokens are given */
+    size_t length;
+    const int32_t *tokens;
+    size_t token_count;
+} sluice_embed_input;
+
+typedef struct sluice_embed_options {
+    size_t size;
+    sluice_pooling pooling;
+    bool no_normalise;  /* vectors as they are; no effect on scores */
+    int32_t dimensions; /* keep the first so many, before the length becomes 1; 0: all */
+    bool truncate;      /* cut texts that are longer than the context, instead of SLUICE_ERR_LIMIT */
+    int32_t priority;   /* as of requests */
+    uint64_t group;
+    /* sluice_rerank: what documents are to answer, and the task, where the model's prompt has room for one
+     * (NULL: a search). */
+    const char *query, *instruction;
+    /* Called once, when all is done, with the stepping thread's lock held: it must return at once and call
+     * nothing of sluice. NULL: none. */
+    void (*notify)(void *context);
+    void *notify_context;
+} sluice_embed_options;
+
+/* Texts on their way to vectors, or documents to scores. */
+typedef struct sluice_embedding sluice_embedding;
+
+/* Begins to turn `count` texts into vectors, as many at once as the engine has room for. Inputs are copied.
+ * SLUICE_ERR_UNSUPPORTED for an engine that was not made with `embeddings`; errors name the text by its
+ * number, from 0. On success the caller releases *embedding. */
+SLUICE_API int sluice_embed(sluice_engine *engine, const sluice_embed_input *inputs, size_t count,
+                            const sluice_embed_options *options, sluice_embedding **embedding,
+                            sluice_error *error);
+/* Scores documents by how well they answer options->query, each in its own prompt or pair with it: a number
+ * of 0 to 1, to be read with sluice_embedding_vector as a vector of one element. With a classifier of one row
+ * its sigmoid, of two rows ("yes", "no") the first one's probability. */
+SLUICE_API int sluice_rerank(sluice_engine *engine, const sluice_embed_input *documents, size_t count,
+                             const sluice_embed_options *options, sluice_embedding **embedding,
+                             sluice_error *error);
+/* Waits up to `timeout` milliseconds (negative: as long as it takes) until all is done; *done is how many
+ * texts are. Fails with the first error that came, and nothing is to be read then. */
+SLUICE_API int sluice_embedding_wait(sluice_embedding *embedding, int timeout, size_t *done,
+                                     sluice_error *error);
+/* When all is done: the vectors of text `index`, [*rows][*width]; one row unless the pooling is NONE.
+ * Borrowed until the release; NULL before, and for an index there is none of. */
+SLUICE_API const float *sluice_embedding_vector(const sluice_embedding *embedding, size_t index, size_t *rows,
+                                                size_t *width);
+/* Tokens that were computed for text `index`. */
+SLUICE_API size_t sluice_embedding_tokens(const sluice_embedding *embedding, size_t index);
+/* Cancels what is not done. Before the engine is destroyed. */
+SLUICE_API void sluice_embedding_release(sluice_embedding *embedding);
 
 /* ---- files
  * ----------------------------------------------------------------------------------------------------------
@@ -648,8 +914,10 @@ typedef struct sluice_synth_options {
     const char *type;   /* weight type of the matrices; NULL: "q8_0" */
     uint64_t seed;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
-        expert_width; /* 0: the preset's */
-    bool replace;     /* an existing file may go */
+        expert_width;        /* 0: the preset's */
+    bool replace;            /* an existing file may go */
+    const char *expert_type; /* of the experts' matrices; NULL: type */
+    double expert_skew; /* share of all choices, below 1, that a fifth of the experts gets; 0: as it comes */
 } sluice_synth_options;
 /* A model of true shape with random blocks, for measuring; any GGUF engine reads it. */
 SLUICE_API int sluice_synth(const char *output, const sluice_synth_options *options, sluice_progress progress,

@@ -4,6 +4,7 @@
 
 #include "convert.h"
 #include "openai.h"
+#include "tools.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -13,7 +14,9 @@
 /* JSON and texts are borrowed from the body; NULL: not given. */
 typedef struct anthropic_fields {
     const json_t *system, *messages, *tools, *tool_choice, *thinking, *output_config, *stops;
+    const json_t *output_format, *config_format;
     json_t *functions; /* of the tools, as chat tools; of the handler, which releases it */
+    tool_wish wish;
     const char *thinking_type, *display, *effort;
     int64_t max_tokens, budget; /* -1: not given */
     double temperature;
@@ -29,7 +32,7 @@ static const field FIELDS[] = {
     {"tool_choice", FIELD_OBJECT, AT(tool_choice), 0, 0, NULL},
     {"thinking", FIELD_OBJECT, AT(thinking), 0, 0, NULL},
     {"output_config", FIELD_OBJECT, AT(output_config), 0, 0, NULL},
-    {"output_format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+    {"output_format", FIELD_ANY, AT(output_format), 0, 0, NULL},
     {"stop_sequences", FIELD_ARRAY, AT(stops), 0, 0, NULL},
     {"max_tokens", FIELD_WHOLE, AT(max_tokens), 1, 1e19, NULL},
     {"temperature", FIELD_REAL, AT(temperature), 0, 1, NULL},
@@ -39,7 +42,6 @@ static const field FIELDS[] = {
      * cleared nothing is lost. */
 };
 
-/* The budget is one that the model aims at, not one that it is held to. */
 static const field THINKING_FIELDS[] = {
     {"type", FIELD_CHOICE, AT(thinking_type), 0, 0, "enabled|disabled|adaptive|between_tools"},
     {"budget_tokens", FIELD_WHOLE, AT(budget), 1, 1e19, NULL},
@@ -48,33 +50,11 @@ static const field THINKING_FIELDS[] = {
 
 static const field OUTPUT_FIELDS[] = {
     {"effort", FIELD_CHOICE, AT(effort), 0, 0, "low|medium|high|xhigh|max"},
-    {"format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+    {"format", FIELD_ANY, AT(config_format), 0, 0, NULL},
 };
 
 #define READ(object, path, fields, target, error)                                                            \
     body_fields(object, path, fields, sizeof fields / sizeof *fields, target, error)
-
-static bool is(const json_t *value, const char *word) {
-    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
-}
-
-/* Calls are not there yet; where nothing is generated, tools are part of what is counted. */
-static int check_tools(const anthropic_fields *f, http_error *error) {
-    const json_t *choice = json_object_get(f->tool_choice, "type");
-    if (f->tool_choice && !is(choice, "auto") && !is(choice, "any") && !is(choice, "tool") &&
-        !is(choice, "none")) {
-        return body_refuse(error, "tool_choice.type: must be auto, any, tool or none");
-    }
-    if (f->counts || is(choice, "none")) {
-        return 0;
-    }
-    if (json_array_size(f->functions) > 0) {
-        return body_refuse(error, "tools: calls of tools are not supported; tool_choice of the type none is");
-    }
-    return is(choice, "any") || is(choice, "tool")
-               ? body_refuse(error, "tool_choice: asks for a call, but there is no tool to call")
-               : 0;
-}
 
 static int check_stops(const json_t *stops, http_error *error) {
     if (json_array_size(stops) > BODY_STOPS) {
@@ -102,7 +82,7 @@ static int read_fields(const json_t *body, void *fields, http_error *error) {
         return body_refuse(error, "max_tokens: is required, a whole number of at least 1");
     }
     return check_stops(f->stops, error) || convert_anthropic_tools(f->tools, &f->functions, error) ||
-                   check_tools(f, error)
+                   tools_read_anthropic(f->tool_choice, &f->wish, error)
                ? -1
                : 0;
 }
@@ -118,9 +98,6 @@ static json_t *template_options(const anthropic_fields *f, bool continues) {
         (strcmp(f->thinking_type, "enabled") == 0 || strcmp(f->thinking_type, "disabled") == 0)) {
         made = made && json_object_set_new(all, "enable_thinking",
                                            json_boolean(strcmp(f->thinking_type, "enabled") == 0)) == 0;
-    }
-    if (json_array_size(f->functions) > 0 && !is(json_object_get(f->tool_choice, "type"), "none")) {
-        made = made && json_object_set(all, "tools", f->functions) == 0;
     }
     if (continues) {
         made = made && json_object_set_new(all, "continue_final_message", json_true()) == 0;
@@ -143,6 +120,11 @@ static int add_prompt(generation *g, const anthropic_fields *f, http_error *erro
         json_decref(messages);
         return error_no_memory(error);
     }
+    if (tools_use(g, f->functions, &f->wish, kwargs, error)) {
+        json_decref(messages);
+        json_decref(kwargs);
+        return -1;
+    }
     return api_add_messages(g, messages, kwargs, "messages", error);
 }
 
@@ -160,6 +142,9 @@ static int start(generation *g, const anthropic_fields *f, http_error *error) {
     make_id("msg_", s->id);
     s->omit_thinking = f->display && strcmp(f->display, "omitted") == 0;
     o->max_tokens = f->max_tokens;
+    o->thought_tokens = f->budget >= 0 ? f->budget : o->thought_tokens;
+    o->structured.format = f->config_format ? f->config_format : f->output_format;
+    o->structured.format_path = f->config_format ? "output_config.format" : "output_format";
     o->stop = f->stops ? f->stops : o->stop;
     return generation_start(g, &ANTHROPIC_DIALECT, s, "messages", error);
 }

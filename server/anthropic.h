@@ -4,7 +4,7 @@
 
 #include "apis.h"
 
-typedef enum anthropic_block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT } anthropic_block;
+typedef enum anthropic_block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT, BLOCK_TOOL } anthropic_block;
 
 typedef struct anthropic_state {
     event_writer writer;

@@ -16,9 +16,12 @@ static void write_usage(text *out, const choice *c) {
 }
 
 static void write_stop(text *out, const choice *c) {
-    const char *reason = api_is_cut(c) ? "max_tokens" : c->stop ? "stop_sequence" : "end_turn";
+    const char *reason = api_is_cut(c)   ? "max_tokens"
+                         : c->call_count ? "tool_use"
+                         : c->stop       ? "stop_sequence"
+                                         : "end_turn";
     text_format(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
-    if (c->stop && !api_is_cut(c)) {
+    if (c->stop && !c->call_count && !api_is_cut(c)) {
         text_string(out, c->stop, strlen(c->stop));
     } else {
         text_put(out, "null");
@@ -37,6 +40,19 @@ static void write_text(text *out, const char *bytes, size_t length) {
     text_put(out, ",\"citations\":null}");
 }
 
+/* The input is an object: of one that a limit cut, what cannot be read is left out. */
+static void write_tool(text *out, const tool_call *call, bool whole) {
+    text_format(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", call->id);
+    text_string(out, call->name.data, call->name.length);
+    text_put(out, ",\"input\":");
+    if (whole && call->ended) {
+        text_add(out, call->arguments.data, call->arguments.length);
+    } else {
+        text_put(out, "{}");
+    }
+    text_put(out, "}");
+}
+
 /* Without a text there is no block, as in Anthropic's answers. */
 static void write_content(text *out, const anthropic_state *s, const choice *c) {
     text_put(out, "[");
@@ -46,6 +62,10 @@ static void write_content(text *out, const anthropic_state *s, const choice *c) 
     if (c->content.length > 0) {
         text_put(out, c->reasoning.length > 0 ? "," : "");
         write_text(out, c->content.data, c->content.length);
+    }
+    for (size_t i = 0; i < c->call_count; i++) {
+        text_put(out, i > 0 || c->reasoning.length > 0 || c->content.length > 0 ? "," : "");
+        write_tool(out, &c->calls[i], true);
     }
     text_put(out, "]");
 }
@@ -119,6 +139,29 @@ static void enter_block(generation *g, anthropic_state *s, anthropic_block block
     send(g, s);
 }
 
+static void send_call(generation *g, anthropic_state *s, const choice *c, const call_piece *p) {
+    const tool_call *call = &c->calls[p->call];
+    if (p->begins) {
+        close_block(g, s);
+        s->open = BLOCK_TOOL;
+        text *out = begin_event(s, "content_block_start");
+        text_format(out, ",\"index\":%zu,\"content_block\":", s->index);
+        write_tool(out, call, false);
+        send(g, s);
+    }
+    if (p->length > 0) {
+        text *out = begin_event(s, "content_block_delta");
+        text_format(out,
+                    ",\"index\":%zu,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":", s->index);
+        text_string(out, call->arguments.data + p->first, p->length);
+        text_put(out, "}");
+        send(g, s);
+    }
+    if (p->ends) {
+        close_block(g, s);
+    }
+}
+
 /* `kind`: "text" or "thinking", which name the delta and its member. */
 static void send_delta(generation *g, anthropic_state *s, const char *kind, const char *bytes,
                        size_t length) {
@@ -141,7 +184,6 @@ static void begin(generation *g, void *state) {
 
 static void piece_event(generation *g, void *state, const choice *c, const piece *p) {
     anthropic_state *s = state;
-    (void)c;
     begin_message(g, s);
     if (p->reasoning_length > 0) {
         enter_block(g, s, BLOCK_THINKING);
@@ -152,6 +194,9 @@ static void piece_event(generation *g, void *state, const choice *c, const piece
     if (p->content_length > 0) {
         enter_block(g, s, BLOCK_TEXT);
         send_delta(g, s, "text", p->content, p->content_length);
+    }
+    for (size_t i = 0; i < p->call_count; i++) {
+        send_call(g, s, c, &p->calls[i]);
     }
 }
 

@@ -42,7 +42,7 @@ bool api_is_cut(const choice *c) {
 
 bool api_has_logprobs(const choice *c, const piece *p) {
     for (size_t i = p->first_entry; i < p->first_entry + p->entry_count; i++) {
-        if (!c->entries[i].reasoning) {
+        if (!c->entries[i].outside) {
             return true;
         }
     }
@@ -68,7 +68,7 @@ void api_write_logprobs(text *out, const generation *g, const choice *c, size_t 
     text_put(out, "[");
     for (size_t i = first; i < first + count; i++) {
         const token_entry *entry = &c->entries[i];
-        if (entry->reasoning) {
+        if (entry->outside) {
             continue;
         }
         text_put(out, comma);

@@ -4,7 +4,7 @@
  * A name that is known and not done is refused rather than ignored, but for values that change nothing. Two
  * kinds of names are not here and so are ignored like unknown ones: what describes the request (metadata,
  * user, store, service_tier, safety_identifier, request_id, ...), and hints on how to work that no answer
- * depends on (id_slot, n_keep, n_cache_reuse, backend_sampling, prompt_cache_key, ...). */
+ * depends on (id_slot, n_keep, speculative.p_min, n_cache_reuse, backend_sampling, prompt_cache_key, ...). */
 #include "generation.h"
 
 #include <stddef.h>
@@ -38,6 +38,8 @@ const field GENERATION_FIELDS[] = {
     {"stream", FIELD_BOOL, AT(stream), 0, 0, NULL},
     {"cache_prompt", FIELD_BOOL, AT(cache_prompt), 0, 0, NULL},
     {"cache_salt", FIELD_TEXT, AT(cache_salt), 1, 1024, NULL},
+    {"speculative.n_max", FIELD_WHOLE, AT(drafts), -1, INT32_MAX, NULL},
+    {"speculative.n_min", FIELD_WHOLE, AT(least_drafts), 0, INT32_MAX, NULL},
     {"timings_per_token", FIELD_BOOL, AT(timings_per_token), 0, 0, NULL},
     {"return_progress", FIELD_BOOL, AT(return_progress), 0, 0, NULL},
     /* Samplers of llama.cpp. */
@@ -58,13 +60,16 @@ const field GENERATION_FIELDS[] = {
     {"adaptive_target", FIELD_UNSUPPORTED, 0, 0, 0, "-1"},
     {"min_keep", FIELD_UNSUPPORTED, 0, 0, 0, "0|1"},
     /* What limits or changes the output otherwise. */
-    {"grammar", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
-    {"json_schema", FIELD_UNSUPPORTED, 0, 0, 0, "{}"},
-    {"structured_outputs", FIELD_UNSUPPORTED, 0, 0, 0, "{}"},
-    {"guided_json", FIELD_UNSUPPORTED, 0, 0, 0, ""},
-    {"guided_regex", FIELD_UNSUPPORTED, 0, 0, 0, ""},
-    {"guided_choice", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
-    {"guided_grammar", FIELD_UNSUPPORTED, 0, 0, 0, ""},
+    {"grammar", FIELD_TEXT, AT(structured.grammar), 0, 0, NULL},
+    {"json_schema", FIELD_ANY, AT(structured.json_schema), 0, 0, NULL},
+    {"structured_outputs", FIELD_OBJECT, AT(structured.outputs), 0, 0, NULL},
+    {"guided_json", FIELD_ANY, AT(structured.guided_json), 0, 0, NULL},
+    {"guided_regex", FIELD_TEXT, AT(structured.guided_regex), 0, 0, NULL},
+    {"guided_choice", FIELD_ARRAY, AT(structured.guided_choice), 0, 0, NULL},
+    {"guided_grammar", FIELD_TEXT, AT(structured.guided_grammar), 0, 0, NULL},
+    {"guided_whitespace_pattern", FIELD_UNSUPPORTED, 0, 0, 0, ""},
+    {"grammar_lazy", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
+    {"grammar_triggers", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
     {"structural_tag", FIELD_UNSUPPORTED, 0, 0, 0, ""},
     {"allowed_token_ids", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
     {"bad_words", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
@@ -80,9 +85,9 @@ const field GENERATION_FIELDS[] = {
     {"t_max_predict_ms", FIELD_UNSUPPORTED, 0, 0, 0, "0|-1"},
     {"n_indent", FIELD_UNSUPPORTED, 0, 0, 0, "0"},
     {"lora", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
-    {"thinking_token_budget", FIELD_UNSUPPORTED, 0, 0, 0, "-1"},
-    {"reasoning_budget_tokens", FIELD_UNSUPPORTED, 0, 0, 0, "-1"},
-    {"thinking_budget_tokens", FIELD_UNSUPPORTED, 0, 0, 0, "-1"},
+    {"thinking_token_budget", FIELD_WHOLE, AT(thought_tokens), AT_LEAST(-1), NULL},
+    {"reasoning_budget_tokens", FIELD_WHOLE, AT(thought_tokens), AT_LEAST(-1), NULL},
+    {"thinking_budget_tokens", FIELD_WHOLE, AT(thought_tokens), AT_LEAST(-1), NULL},
     /* What answers would have more of. */
     {"n_probs", FIELD_UNSUPPORTED, 0, 0, 0, "0"},
     {"post_sampling_probs", FIELD_UNSUPPORTED, 0, 0, 0, "false"},

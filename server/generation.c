@@ -42,6 +42,8 @@ generation_options generation_defaults(const served_model *m) {
                             .seed = -1,
                             .max_tokens = -1,
                             .n = 1,
+                            .drafts = -1,
+                            .thought_tokens = m->thought_tokens,
                             .cache_prompt = true};
     model_sampling_set(&m->sampling, &o);
     return o;
@@ -98,9 +100,9 @@ int generation_add_prompt(generation *g, int32_t *tokens, size_t count, http_err
     return code;
 }
 
-void generation_expect_reasoning(generation *g, bool opened) {
-    g->expects_reasoning = true;
-    g->opened_reasoning = opened;
+void generation_expect_reply(generation *g, sluice_thought thought) {
+    g->expects_reply = true;
+    g->thought = thought;
 }
 
 static void free_choice(choice *c, choice_run *run) {
@@ -109,7 +111,13 @@ static void free_choice(choice *c, choice_run *run) {
     free(c->prompt_entries);
     free(c->entries);
     free(c->tops);
-    reasoning_free(&run->splitter);
+    for (size_t i = 0; i < c->call_count; i++) {
+        text_free(&c->calls[i].name);
+        text_free(&c->calls[i].arguments);
+    }
+    free(c->calls);
+    free(run->call_pieces);
+    sluice_reply_release(run->reply);
     if (run->request) {
         sluice_request_release(run->request);
     }
@@ -132,6 +140,8 @@ void generation_free(generation *g) {
     free(g->stop_tokens);
     free(g->biases);
     free(g->breakers);
+    free(g->tools);
+    sluice_grammar_release(g->grammar);
     if (g->state && g->dialect && g->dialect->release) {
         g->dialect->release(g->state);
     }
@@ -352,6 +362,16 @@ static int check_prompts(generation *g, const char *param, http_error *error) {
     return 0;
 }
 
+static int read_structured(generation *g, http_error *error) {
+    const structured_request request = {.fields = g->options.structured,
+                                        .thought = g->thought,
+                                        .tools = g->tools,
+                                        .tool_choice = g->options.tool_choice,
+                                        .function = g->options.tool_function,
+                                        .single_call = g->options.single_call};
+    return structured_grammar(&request, g->model->grammars, &g->grammar, error);
+}
+
 /* ---- starting ---- */
 
 static uint64_t random_seed(void) {
@@ -420,6 +440,14 @@ static void fill_request(const generation *g, size_t index, uint64_t seed, sluic
         .priority = (int32_t)o->priority,
         .group = (uint64_t)(exchange_key(g->exchange) + 1),
         .no_reuse = !o->cache_prompt,
+        .drafts = o->drafts < 0   ? 0
+                  : o->drafts > 0 ? (int32_t)o->drafts
+                                  : -1,
+        .least_drafts = (int32_t)o->least_drafts,
+        .grammar = g->grammar,
+        .thought = o->thought_tokens >= 0 ? g->thought : SLUICE_THOUGHT_NONE,
+        .thought_tokens = o->thought_tokens >= 0 ? (size_t)o->thought_tokens : 0,
+        .special_text = g->expects_reply,
         .cache_salt = salt_of(o->cache_salt),
         .notify = pump_notify,
         .notify_context = &g->runs[index],
@@ -464,8 +492,12 @@ static int make_choices(generation *g, http_error *error) {
     if (!g->choices || !g->runs) {
         return no_memory(error);
     }
-    const sluice_chat_facts *facts = &g->model->facts;
-    const bool splits = g->expects_reasoning && !g->options.keep_reasoning;
+    const sluice_reply_options reply = {.size = sizeof reply,
+                                        .tools =
+                                            g->options.tool_choice == SLUICE_TOOLS_NONE ? NULL : g->tools,
+                                        .opened = g->thought == SLUICE_THOUGHT_OPEN,
+                                        .keeps_thoughts = g->options.keep_reasoning};
+    sluice_error inner;
     for (size_t i = 0; i < g->choice_count; i++) {
         choice *c = &g->choices[i];
         c->of = g;
@@ -474,8 +506,10 @@ static int make_choices(generation *g, http_error *error) {
         c->prompt_tokens = g->prompts[c->prompt].count;
         c->run = &g->runs[i];
         g->runs[i].choice = c;
-        reasoning_begin(&g->runs[i].splitter, splits ? facts->think_open : NULL,
-                        splits ? facts->think_close : NULL, g->opened_reasoning);
+        if (g->expects_reply && sluice_reply_create(g->model->model, &reply, &g->runs[i].reply, &inner)) {
+            error_from_sluice(&inner, error);
+            return -1;
+        }
     }
     return 0;
 }
@@ -487,7 +521,7 @@ int generation_start(generation *g, const dialect *dialect, void *state, const c
     g->pump = g->server->pump;
     if (read_stops(g, error) || read_stop_tokens(g, error) || read_biases(g, error) ||
         read_breakers(g, error) || read_samplers(g, error) || check_prompts(g, param, error) ||
-        make_choices(g, error) || submit_all(g, error)) {
+        read_structured(g, error) || make_choices(g, error) || submit_all(g, error)) {
         generation_free(g);
         return -1;
     }
@@ -535,6 +569,8 @@ void generation_get_usage(const generation *g, generation_usage *usage) {
         usage->cached_tokens += i % n == 0 ? c->cached_tokens : 0;
         usage->completion_tokens += c->generated_tokens;
         usage->reasoning_tokens += c->reasoning_tokens;
+        usage->drafted_tokens += c->ended.drafted_tokens;
+        usage->accepted_tokens += c->ended.accepted_tokens;
     }
 }
 
@@ -569,12 +605,16 @@ void generation_write_timings(const generation *g, text *out) {
         "{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.4f,"
         "\"prompt_per_second\":%.3f,\"predicted_n\":%zu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%."
         "4f,"
-        "\"predicted_per_second\":%.3f,\"queue_ms\":%.3f,\"cache_matched_n\":%zu,\"cache_limit\":\"%s\"}",
+        "\"predicted_per_second\":%.3f,\"queue_ms\":%.3f,\"cache_matched_n\":%zu,\"cache_limit\":\"%s\"",
         u.cached_tokens, read, prefill * 1e3, read ? prefill * 1e3 / (double)read : 0,
         prefill > 0 ? (double)read / prefill : 0, u.completion_tokens, decode * 1e3,
         predicted > 0 ? decode * 1e3 / predicted : 0, decode > 0 ? predicted / decode : 0,
         e->queue_seconds * 1e3, e->reuse_matched,
         REUSE[e->reuse <= SLUICE_REUSE_OFF ? e->reuse : SLUICE_REUSE_NEW]);
+    if (u.drafted_tokens > 0) {
+        text_format(out, ",\"draft_n\":%zu,\"draft_n_accepted\":%zu", u.drafted_tokens, u.accepted_tokens);
+    }
+    text_put(out, "}");
 }
 
 void error_from_sluice(const sluice_error *from, http_error *error) {

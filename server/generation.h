@@ -7,6 +7,7 @@
 #include "body.h"
 #include "http.h"
 #include "models.h"
+#include "structured.h"
 #include "text.h"
 
 #include "sluice.h"
@@ -43,7 +44,13 @@ typedef struct generation_options {
     int64_t priority;
     bool include_usage, continuous_usage; /* stream_options */
     bool timings_per_token, return_progress;
-    bool keep_reasoning; /* thinking stays in the content, tags and all */
+    int64_t drafts, least_drafts; /* of one step: -1: what the server drafts, 0: none; fewer are left out */
+    int64_t thought_tokens;       /* of a thought, which is then closed; -1: no bound */
+    bool keep_reasoning;          /* thinking stays in the content, tags and all */
+    structured_fields structured; /* what the answer is held to */
+    sluice_tool_choice tool_choice;
+    const char *tool_function; /* the one that must be called; NULL: any */
+    bool single_call;          /* no more than one */
 } generation_options;
 
 /* The options of a request to this model that says nothing. */
@@ -59,14 +66,23 @@ typedef struct token_entry {
     int32_t token;
     float logprob;                 /* NAN: there is none (a prompt's first) */
     uint32_t top_first, top_count; /* in choice.tops */
-    bool reasoning;
+    bool outside;                  /* of no content: thinking, a call, a mark */
 } token_entry;
+
+/* A call of a tool. */
+typedef struct tool_call {
+    char id[64];
+    text name, arguments; /* arguments: JSON, so far */
+    bool ended;           /* they are complete: an object */
+} tool_call;
 
 typedef struct choice {
     generation *of;
     size_t index, prompt; /* of the prompt that it goes on from */
-    /* All so far: what may be shown, whole UTF-8 characters, without stop texts and thinking tags. */
+    /* All so far: what may be shown, whole UTF-8 characters, without stop texts and marks. */
     text content, reasoning;
+    tool_call *calls; /* [call_count] */
+    size_t call_count;
     token_entry *prompt_entries; /* [prompt_entry_count] */
     size_t prompt_entry_count;
     token_entry *entries; /* [entry_count]: of tokens whose text is in content or reasoning, in order */
@@ -83,12 +99,21 @@ typedef struct choice {
     struct choice_run *run;
 } choice;
 
+/* What a token added to a call: first its name, then arguments. */
+typedef struct call_piece {
+    size_t call; /* of choice->calls */
+    bool begins, ends;
+    size_t first, length; /* of its arguments */
+} call_piece;
+
 /* What came with one token: bytes at the ends of choice->content and ->reasoning, entries at the end of
  * ->entries. */
 typedef struct piece {
     const char *content, *reasoning;
     size_t content_length, reasoning_length;
     size_t first_entry, entry_count;
+    const call_piece *calls; /* [call_count], in order */
+    size_t call_count;
 } piece;
 
 /* How an API writes. All are called on the pump's thread but `release`; `state` is the handler's own. None
@@ -121,9 +146,9 @@ generation_options *generation_get_options(generation *g);
 int generation_add_prompt(generation *g, int32_t *tokens, size_t count, http_error *error);
 /* The same of tokens that stay the caller's. */
 int generation_copy_prompt(generation *g, const int32_t *tokens, size_t count, http_error *error);
-/* From rendered messages: thinking is split off the content as sluice_chat_facts says. `opened`: the prompt
- * ends inside an open thinking tag. */
-void generation_expect_reasoning(generation *g, bool opened);
+/* From rendered messages: thinking and calls are taken apart from the content. `thought`: as the prompt ends.
+ */
+void generation_expect_reply(generation *g, sluice_thought thought);
 /* Checks what is left to check (stop, stop_tokens, logit_bias, ranges that the model sets, the context),
  * submits all choices, and takes over g and `state`; on failure too (state is released, nothing was answered:
  * the caller fails the exchange with *error). `param_prompt`: the field of the prompt in messages. */
@@ -145,6 +170,7 @@ typedef struct generation_usage {
     size_t prompt_tokens;                       /* of each prompt once */
     size_t cached_tokens;                       /* of these */
     size_t completion_tokens, reasoning_tokens; /* of all choices */
+    size_t drafted_tokens, accepted_tokens;     /* the same */
 } generation_usage;
 void generation_get_usage(const generation *g, generation_usage *usage);
 /* OpenAI's `usage` and llama.cpp's `timings` (with cache_n, reuse and why not more) as JSON texts. */

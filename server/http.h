@@ -54,6 +54,7 @@ typedef struct http_options {
     int port;              /* 0: any, see http_server_port */
     const char *unix_path; /* a socket file, made and removed; without TLS; NULL: none */
     int inherited_socket;  /* a listening socket that somebody else made (socket activation); 0: none */
+    bool held;             /* connections wait until http_server_accept */
     const char *tls_certificate, *tls_key; /* PEM files, both or none */
     const char *const *keys;               /* any of them is right; none: everybody may */
     size_t key_count;
@@ -81,6 +82,12 @@ typedef struct http_options {
 int http_server_start(const http_options *options, http_server **server, char *message, size_t size);
 /* The port it listens on (the first, when there are several); 0: none. */
 int http_server_port(const http_server *server);
+/* Those who connected to a server that is `held`, and all after them, are served from here on. */
+void http_server_accept(http_server *server);
+/* Answers say `Connection: close` from here on; nothing else changes. */
+void http_server_leave(http_server *server);
+/* No new connections from here on: true when that is so, which takes a moment. Those that are there go on. */
+bool http_server_unlisten(http_server *server);
 /* No new connections from here on, answers say `Connection: close`, idle connections are closed. Requests
  * that come still are handled: handlers decide what they answer while draining. */
 void http_server_drain(http_server *server);

@@ -130,7 +130,7 @@ static enum MHD_Result send_answer(connection *connection, exchange *exchange) {
         MHD_add_response_header(response, header->name, header->value);
     }
     add_cors(response, exchange);
-    if (exchange->close || atomic_load(&connection->server->draining)) {
+    if (exchange->close || atomic_load(&connection->server->leaving)) {
         MHD_add_response_header(response, "Connection", "close");
     }
     enum MHD_Result queued = MHD_NO; /* an answer without its id is none */

@@ -168,7 +168,7 @@ struct http_server {
 
     pthread_t thread;
     bool thread_started, drained;
-    atomic_bool draining, stopping;
+    atomic_bool unlisten, unlistened, accepting, leaving, draining, stopping;
     atomic_size_t open, connection_count;
     double now, paused_until, next_sweep;
     size_t most_connections; /* since memory was last given back */

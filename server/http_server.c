@@ -261,7 +261,24 @@ int http_server_port(const http_server *server) {
     return server->port;
 }
 
+void http_server_accept(http_server *server) {
+    atomic_store(&server->accepting, true);
+    http_wake(server);
+}
+
+void http_server_leave(http_server *server) {
+    atomic_store(&server->leaving, true);
+}
+
+bool http_server_unlisten(http_server *server) {
+    if (!atomic_exchange(&server->unlisten, true)) {
+        http_wake(server);
+    }
+    return atomic_load(&server->unlistened);
+}
+
 void http_server_drain(http_server *server) {
+    atomic_store(&server->leaving, true);
     atomic_store(&server->draining, true);
     http_wake(server);
 }

@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <malloc.h>
+#include <math.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -517,14 +518,26 @@ void *http_thread(void *argument) {
     for (int i = 0; i < server->listener_count; i++) {
         watch(server, server->listeners[i].fd, &server->listeners[i], EPOLLIN);
     }
+    if (server->options.held) {
+        pause_listeners(server, true);
+        server->paused_until = INFINITY;
+    }
     while (!atomic_load(&server->stopping)) {
         const bool timed = server->connections || server->paused_until > server->now;
         take_events(server, wait == 0 ? 0 : timed ? (int)(ticks * 1000) : -1);
         take_ready(server);
+        if (atomic_load(&server->unlisten) && !atomic_load(&server->unlistened)) {
+            http_listen_close(server);
+            atomic_store(&server->unlistened, true);
+        }
         if (atomic_load(&server->draining) && !server->drained) {
             drain(server);
         }
         wait = run_daemons(server);
+        if (server->options.held && atomic_load(&server->accepting)) {
+            server->options.held = false;
+            server->paused_until = server->now;
+        }
         if (server->paused_until <= server->now) {
             pause_listeners(server, false);
         }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { BUCKETS = 24, REQUEST_ROWS = 512, LABEL = 64 };
@@ -184,6 +185,25 @@ static double open_descriptors(void) {
     return count > 3 ? count - 3 : 0; /* ".", ".." and the folder's own */
 }
 
+/* What inference gateways ask of model servers, as vLLM has it: facts as labels. There are no adapters. */
+static void write_facts(const writer *w, const metric_gauges *g) {
+    const unsigned long long page = g->page_tokens, pages = page ? g->cache_tokens / page : 0;
+    text_format(w->out,
+                "# HELP %scache_config_info Tokens of a page of the cache, and pages.\n"
+                "# TYPE %scache_config_info gauge\n",
+                w->prefix, w->prefix);
+    if (page) { /* else no model is loaded, and nothing is known */
+        text_format(w->out,
+                    "%scache_config_info{model_name=\"%s\",block_size=\"%llu\",num_gpu_blocks=\"%llu\"} 1\n",
+                    w->prefix, w->model, page, pages);
+    }
+    text_format(w->out,
+                "# HELP %slora_requests_info Adapters, of which there are none; the time of asking.\n"
+                "# TYPE %slora_requests_info gauge\n%slora_requests_info{model_name=\"%s\",max_lora=\"0\","
+                "running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %lld\n",
+                w->prefix, w->prefix, w->prefix, w->model, (long long)time(NULL));
+}
+
 static void write_gauges(const writer *w, const metric_gauges *g) {
     const double used = (double)g->cache_tokens_used - (double)g->cache_tokens_kept;
     number(w, "gauge", "num_requests_running", "Requests that are in steps.", (double)g->running);
@@ -198,6 +218,10 @@ static void write_gauges(const writer *w, const metric_gauges *g) {
            (double)g->preemptions);
     number(w, "counter", "steps_total", "Steps of the engine.", (double)g->steps);
     number(w, "counter", "iteration_tokens_total", "Rows of all steps.", (double)g->rows);
+    number(w, "counter", "spec_decode_num_draft_tokens_total", "Tokens that were drafted.",
+           (double)g->drafted);
+    number(w, "counter", "spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.",
+           (double)g->accepted);
     number(w, "gauge", "http_connections", "Open connections.", (double)g->connections);
     text_format(w->out,
                 "# HELP process_resident_memory_bytes Resident memory.\n# TYPE process_resident_memory_bytes "
@@ -243,4 +267,5 @@ void metrics_write(metrics *m, const metric_gauges *gauges, const char *prefix, 
     write_requests(&w, m);
     pthread_mutex_unlock(&m->mutex);
     write_gauges(&w, gauges);
+    write_facts(&w, gauges);
 }

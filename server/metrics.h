@@ -40,7 +40,7 @@ void metrics_request(metrics *m, const http_record *record);
 /* What is not counted here, at the time of asking. */
 typedef struct metric_gauges {
     uint64_t running, waiting, cache_tokens, cache_tokens_used, cache_tokens_kept, preemptions, steps, rows;
-    uint64_t reused_tokens, connections;
+    uint64_t reused_tokens, connections, drafted, accepted, page_tokens;
 } metric_gauges;
 /* `prefix`: before every name, "sluice_" or "vllm:". */
 void metrics_write(metrics *m, const metric_gauges *gauges, const char *prefix, text *out);

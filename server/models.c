@@ -1,6 +1,7 @@
 #include "models.h"
 
 #include "sampling.h"
+#include "structured.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -68,6 +69,7 @@ int models_create(const models_options *o, models **out, http_error *error) {
         served->created = file_time(served->path);
         served->state = &states[i];
         served->template_options = o->template_options;
+        served->thought_tokens = o->thought_tokens;
         states[i].of = m;
     }
     *out = m;
@@ -76,8 +78,12 @@ int models_create(const models_options *o, models **out, http_error *error) {
 
 static void unload(model_state *s) {
     sluice_engine_destroy(s->served.engine);
+    grammar_cache_destroy(s->served.grammars);
     sluice_model_release(s->served.model);
+    sluice_free(s->served.plan);
+    s->served.plan = NULL;
     s->served.engine = NULL;
+    s->served.grammars = NULL;
     s->served.model = NULL;
 }
 
@@ -116,7 +122,7 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
     if (o->context == 0) {
         o->context = info->context > 0 && info->context < CONTEXT ? info->context : CONTEXT;
     }
-    if (o->cache_tokens == 0) {
+    if (o->cache_tokens == 0 && !o->embeddings) {
         const uint64_t sequences = o->sequences ? (uint64_t)o->sequences : SEQUENCES;
         const uint64_t all = sequences * EACH, one = (uint64_t)o->context;
         o->cache_tokens = all > one ? all : one;
@@ -141,6 +147,9 @@ static uint64_t memory_left(models *m) {
 static int create_engine(models *m, served_model *loaded, sluice_engine_options *options,
                          sluice_error *error) {
     options->memory_limit = memory_left(m);
+    sluice_free(loaded->plan);
+    loaded->plan = NULL;
+    sluice_plan_describe(loaded->model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &loaded->plan, NULL);
     return sluice_engine_create(loaded->model, options, &loaded->engine, error);
 }
 
@@ -152,6 +161,9 @@ static int load(models *m, model_state *s, sluice_error *error) {
     loaded.info.size = sizeof loaded.info;
     if (result == 0) {
         sluice_model_get_info(loaded.model, &loaded.info);
+        sluice_embedding_facts facts = {.size = sizeof facts};
+        sluice_model_get_embedding(loaded.model, &facts);
+        options.embeddings |= facts.embeds || !facts.generates;
         size_for_serving(&loaded.info, &options);
     }
     while (result == 0 && (result = create_engine(m, &loaded, &options, error)) != 0) {
@@ -170,13 +182,20 @@ static int load(models *m, model_state *s, sluice_error *error) {
         result = 0; /* and once more, with what that one had */
     }
     if (result) {
+        sluice_free(loaded.plan);
         sluice_model_release(loaded.model);
         return result;
     }
     loaded.facts.size = sizeof loaded.facts;
     result = sluice_chat_get_facts(loaded.model, &loaded.facts, error);
+    loaded.grammars = result ? NULL : grammar_cache_create(loaded.model);
+    if (!result && !loaded.grammars) {
+        result = SLUICE_ERR_NOMEM;
+        *error = (sluice_error){.code = result, .message = "out of memory for a model"};
+    }
     if (result) {
         sluice_engine_destroy(loaded.engine);
+        sluice_free(loaded.plan);
         sluice_model_release(loaded.model);
         return result;
     }

@@ -25,15 +25,18 @@ typedef struct served_model {
     const char *path;
     double created;                 /* the file's time, seconds since 1970 */
     const json_t *template_options; /* of every prompt, unless its request says otherwise; NULL: none */
+    int64_t thought_tokens;         /* the same; -1: no bound */
     /* While loaded: */
     sluice_model *model;
     sluice_engine *engine;
     sluice_model_info info;
     sluice_chat_facts facts;
-    model_sampling sampling;   /* what requests get whose fields say nothing */
-    int32_t context;           /* tokens of one sequence */
-    int32_t sequences;         /* that run at once */
-    struct model_state *state; /* models.c's */
+    model_sampling sampling; /* what requests get whose fields say nothing */
+    int32_t context;         /* tokens of one sequence */
+    int32_t sequences;       /* that run at once */
+    char *plan;              /* JSON of sluice_plan_describe for the engine; NULL: unknown */
+    struct grammar_cache *grammars; /* compiled for its requests */
+    struct model_state *state;      /* models.c's */
 } served_model;
 
 typedef struct model_status {
@@ -54,6 +57,7 @@ typedef struct models_options {
     const sluice_engine_options *engine; /* for all; borrowed */
     const sluice_model_options *model;   /* the same; NULL: none */
     const json_t *template_options;      /* the same: an object */
+    int64_t thought_tokens;              /* of a thought at most; -1: no bound */
     bool no_sampling;                    /* do not sample as the models' files ask */
     /* Called when a model has been loaded, before its first request; other models wait meanwhile. NULL:
      * nothing. */

@@ -4,6 +4,7 @@
 #include "pump.h"
 #include "sampling.h"
 #include "serve.h"
+#include "vectors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static void health(exchange *x, void *context) {
     http_error error;
     text body = {0};
     size_t length;
-    if (server_admit(s, &error)) {
+    if (server_healthy(s, &error)) {
         exchange_fail(x, &error);
         return;
     }
@@ -34,6 +35,9 @@ static void add_counters(metric_gauges *g, const sluice_counters *c) {
     g->steps += c->steps;
     g->rows += c->rows;
     g->reused_tokens += c->reused_tokens;
+    g->drafted += c->drafted;
+    g->accepted += c->accepted;
+    g->page_tokens = c->page_tokens;
 }
 
 static void metrics_route(exchange *x, void *context) {
@@ -65,20 +69,6 @@ static void version(exchange *x, void *context) {
 static void ping(exchange *x, void *context) {
     (void)context;
     reply_json(x, json_object());
-}
-
-/* What a person sees who opens the address in a browser. */
-static void root(exchange *x, void *context) {
-    (void)context;
-    text body = {0};
-    size_t length;
-    text_format(&body,
-                "sluice %s is running.\n\nOpenAI's API is under /v1, Anthropic's at /v1/messages, Ollama's "
-                "under /api.\n"
-                "/health, /metrics, /props and /slots tell how it is.\n",
-                sluice_version());
-    char *bytes = text_take(&body, &length);
-    exchange_reply(x, 200, "text/plain; charset=utf-8", bytes, length);
 }
 
 /* ---- llama-server's /props and /slots ---- */
@@ -125,6 +115,36 @@ static void slots(exchange *x, void *context) {
     text body = {0};
     pump_describe(s->pump, &body);
     reply_text(x, &body);
+}
+
+/* ---- sluice's own ---- */
+
+/* The bytes of every pool of memory that the first model's engine was planned with. */
+static void plan(exchange *x, void *context) {
+    server *s = context;
+    http_error error;
+    served_model *m = server_admit(s, &error) ? NULL : server_model(s, NULL, &error);
+    if (!m) {
+        exchange_fail(x, &error);
+        return;
+    }
+    json_t *body = m->plan ? json_loads(m->plan, 0, NULL) : NULL;
+    const json_t *row;
+    json_int_t total = 0;
+    size_t i;
+    json_array_foreach(json_object_get(body, "memory"), i, row) {
+        total += json_integer_value(json_object_get(row, "bytes"));
+    }
+    if (json_object_set_new(body, "total_bytes", json_integer(total)) ||
+        json_object_set_new(body, "model", json_string(m->id))) {
+        const sluice_error inner = {.code = SLUICE_ERR_NOMEM, .message = "out of memory"};
+        error_from_sluice(&inner, &error);
+        exchange_fail(x, &error);
+        json_decref(body);
+    } else {
+        reply_json(x, body);
+    }
+    models_release(s->models, m);
 }
 
 /* ---- tokens ---- */
@@ -344,7 +364,6 @@ static void apply_template(exchange *x, void *context) {
 }
 
 static const route ROUTES[] = {
-    {"GET", "/", false, true, root, NULL},
     {"GET", "/health", true, true, health, NULL},
     {"GET", "/v1/health", true, true, health, NULL},
     {"GET", "/ping", false, true, ping, NULL},
@@ -353,6 +372,10 @@ static const route ROUTES[] = {
     {"GET", "/metrics", false, true, metrics_route, NULL},
     {"GET", "/props", false, false, props, NULL},
     {"GET", "/slots", false, true, slots, NULL},
+    {"GET", "/plan", false, false, plan, NULL},
+    {"POST", "/embedding", false, false, vectors_native, NULL},
+    {"POST", "/reranking", false, false, vectors_rerank, NULL},
+    {"POST", "/v1/reranking", false, false, vectors_rerank, NULL},
     {"POST", "/tokenize", false, false, tokenize, NULL},
     {"POST", "/detokenize", false, false, detokenize, NULL},
     {"POST", "/apply-template", false, false, apply_template, NULL},

@@ -3,8 +3,11 @@
 #include "ollama.h"
 
 #include "convert.h"
+#include "message_list.h"
 #include "openai.h"
 #include "pump.h"
+#include "tools.h"
+#include "vectors.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -13,7 +16,7 @@
 /* JSON and texts are borrowed from the body; NULL: not given. */
 typedef struct ollama_fields {
     const char *model, *prompt, *system;
-    const json_t *messages, *options, *think;
+    const json_t *messages, *options, *think, *format, *tools;
     bool stream, raw, logprobs;
     int64_t top_logprobs;
     int64_t context; /* num_ctx; 0: not given */
@@ -31,13 +34,13 @@ static const field FIELDS[] = {
     {"think", FIELD_ANY, AT(think), 0, 0, NULL},
     {"logprobs", FIELD_BOOL, AT(logprobs), 0, 0, NULL},
     {"top_logprobs", FIELD_WHOLE, AT(top_logprobs), 0, BODY_TOP_LOGPROBS, NULL},
-    {"format", FIELD_UNSUPPORTED, 0, 0, 0, "\"\""},
+    {"format", FIELD_ANY, AT(format), 0, 0, NULL},
     {"_debug_render_only", FIELD_UNSUPPORTED, 0, 0, 0, "false"},
 };
 
 static const field CHAT_FIELDS[] = {
     {"messages", FIELD_ARRAY, AT(messages), 0, 0, NULL},
-    {"tools", FIELD_UNSUPPORTED, 0, 0, 0, "[]"},
+    {"tools", FIELD_ARRAY, AT(tools), 0, 0, NULL},
 };
 
 static const field GENERATE_FIELDS[] = {
@@ -110,12 +113,37 @@ static json_t *template_options(const ollama_fields *f) {
     return all;
 }
 
+/* Functions as in chat completions, whose type may be left out. */
+static int use_tools(generation *g, const ollama_fields *f, json_t *kwargs, http_error *error) {
+    const tool_wish wish = {.choice = SLUICE_TOOLS_AUTO};
+    json_t *functions = json_array();
+    int code = functions ? 0 : error_no_memory(error);
+    for (size_t i = 0; !code && i < json_array_size(f->tools); i++) {
+        const json_t *function = json_object_get(json_array_get(f->tools, i), "function");
+        json_t *name = json_object_get(function, "name");
+        if (!json_is_string(name)) {
+            code = body_refuse(error, "tools[%zu].function.name: must be a string", i);
+        } else if (!tools_add(functions, name, json_object_get(function, "description"),
+                              json_object_get(function, "parameters"))) {
+            code = error_no_memory(error);
+        }
+    }
+    code = code ? code : tools_use(g, functions, &wish, kwargs, error);
+    json_decref(functions);
+    return code;
+}
+
 static int add_chat(generation *g, const ollama_fields *f, json_t *messages, http_error *error) {
     json_t *kwargs = template_options(f);
     if (!messages || !kwargs) {
         json_decref(messages);
         json_decref(kwargs);
         return error_no_memory(error);
+    }
+    if (use_tools(g, f, kwargs, error)) {
+        json_decref(messages);
+        json_decref(kwargs);
+        return -1;
     }
     return api_add_messages(g, messages, kwargs, f->messages ? "messages" : "prompt", error);
 }
@@ -139,7 +167,7 @@ static int add_prompt(generation *g, const ollama_fields *f, http_error *error) 
         return body_refuse(error, "options.num_ctx: %lld is more than the %d tokens of context here",
                            (long long)f->context, m->context);
     }
-    if (f->think && !json_is_false(f->think) && !m->facts.think_open) {
+    if (f->think && !json_is_false(f->think) && !m->facts.marks_thoughts) {
         return body_refuse(error, "think: this model does not support thinking");
     }
     if (f->raw) {
@@ -163,6 +191,8 @@ static int read_options(generation *g, const ollama_fields *f, http_error *error
         return -1;
     }
     o->stream = f->stream;
+    o->structured.format = f->format;
+    o->structured.format_path = "format";
     o->logprobs = f->logprobs;
     o->top_logprobs = f->logprobs ? f->top_logprobs : 0;
     /* Anything below 1 is no limit, and any seed below 0 a random one. */
@@ -245,6 +275,8 @@ static void generate(exchange *x, void *context) {
 static const route ROUTES[] = {
     {"POST", "/api/chat", false, false, chat, ollama_error_body},
     {"POST", "/api/generate", false, false, generate, ollama_error_body},
+    {"POST", "/api/embed", false, false, vectors_ollama, ollama_error_body},
+    {"POST", "/api/embeddings", false, false, vectors_ollama_single, ollama_error_body},
     {"GET", "/api/version", false, true, ollama_version, ollama_error_body},
     {"GET", "/api/tags", false, false, ollama_tags, ollama_error_body},
     {"GET", "/api/ps", false, false, ollama_running, ollama_error_body},

@@ -45,7 +45,32 @@ void ollama_write_head(text *out, const served_model *m) {
 typedef struct words {
     const char *content, *thinking;
     size_t content_length, thinking_length;
+    const choice *of;
+    size_t first_call, call_count; /* of its calls */
 } words;
+
+/* Arguments are objects, so a call is told when it is complete. */
+static void write_calls(text *out, const words *w) {
+    for (size_t i = w->first_call; i < w->first_call + w->call_count; i++) {
+        const tool_call *call = &w->of->calls[i];
+        text_format(out, "%s{\"id\":\"%s\",\"function\":{\"index\":%zu,\"name\":",
+                    i > w->first_call ? "," : ",\"tool_calls\":[", call->id, i);
+        text_string(out, call->name.data, call->name.length);
+        text_put(out, ",\"arguments\":");
+        text_add(out, call->arguments.data, call->arguments.length);
+        text_put(out, "}}");
+    }
+    text_put(out, w->call_count ? "]" : "");
+}
+
+/* One that a limit cut has no object. */
+static size_t complete_calls(const choice *c) {
+    size_t count = c->call_count;
+    while (count > 0 && !c->calls[count - 1].ended) {
+        count--;
+    }
+    return count;
+}
 
 static void write_words(text *out, const ollama_state *s, const words *w) {
     text_put(out, s->chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
@@ -53,6 +78,9 @@ static void write_words(text *out, const ollama_state *s, const words *w) {
     if (w->thinking_length > 0) {
         text_put(out, ",\"thinking\":");
         text_string(out, w->thinking, w->thinking_length);
+    }
+    if (s->chat) {
+        write_calls(out, w);
     }
     text_put(out, s->chat ? "}" : "");
 }
@@ -96,7 +124,14 @@ static void begin(generation *g, void *state) {
 static void piece_line(generation *g, void *state, const choice *c, const piece *p) {
     ollama_state *s = state;
     text *out = &s->writer.event;
-    const words w = {p->content, p->reasoning, p->content_length, p->reasoning_length};
+    words w = {p->content, p->reasoning, p->content_length, p->reasoning_length, c, 0, 0};
+    for (size_t i = 0; i < p->call_count; i++) {
+        w.first_call = p->calls[i].ends && w.call_count == 0 ? p->calls[i].call : w.first_call;
+        w.call_count += p->calls[i].ends;
+    }
+    if (p->call_count && !w.call_count && !w.content_length && !w.thinking_length) {
+        return;
+    }
     ollama_write_head(out, generation_model(g));
     write_words(out, s, &w);
     write_logprobs(out, g, s, c, p->first_entry, p->entry_count);
@@ -115,9 +150,10 @@ static void end(generation *g, void *state) {
     const choice *c = api_choice(g);
     const bool stream = generation_get_options(g)->stream;
     text *out = &s->writer.event;
-    words w = {"", "", 0, 0};
+    words w = {"", "", 0, 0, c, 0, 0};
     if (!stream) {
-        w = (words){c->content.data, c->reasoning.data, c->content.length, c->reasoning.length};
+        w = (words){c->content.data,  c->reasoning.data, c->content.length, c->reasoning.length, c, 0,
+                    complete_calls(c)};
     }
     ollama_write_head(out, generation_model(g));
     write_words(out, s, &w);

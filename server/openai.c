@@ -57,14 +57,14 @@ generation *openai_request(server *s, exchange *x, openai_reader *read, void *fi
 /* ---- fields ---- */
 
 typedef struct common_fields {
-    const json_t *stream_options;
+    const json_t *stream_options, *response_format;
     int64_t priority; /* vLLM's: lower is earlier */
 } common_fields;
 
 static const field COMMON_FIELDS[] = {
     {"stream_options", FIELD_OBJECT, offsetof(common_fields, stream_options), 0, 0, NULL},
     {"priority", FIELD_WHOLE, offsetof(common_fields, priority), -INT32_MAX, INT32_MAX, NULL},
-    {"response_format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+    {"response_format", FIELD_ANY, offsetof(common_fields, response_format), 0, 0, NULL},
     {"audio", FIELD_UNSUPPORTED, 0, 0, 0, ""},
     {"modalities", FIELD_UNSUPPORTED, 0, 0, 0, "[\"text\"]|[]"},
     {"prediction", FIELD_UNSUPPORTED, 0, 0, 0, ""},
@@ -93,6 +93,7 @@ int openai_read_fields(generation *g, http_error *error) {
         return -1;
     }
     o->priority = -f.priority;
+    o->structured.format = f.response_format;
     return 0;
 }
 
@@ -247,7 +248,7 @@ void openai_end(generation *g, openai_state *s,
 
 const char *openai_finish(const choice *c) {
     const bool full = c->finish == SLUICE_FINISH_LENGTH || c->finish == SLUICE_FINISH_CONTEXT;
-    return full ? "\"length\"" : "\"stop\"";
+    return full ? "\"length\"" : c->call_count ? "\"tool_calls\"" : "\"stop\"";
 }
 
 bool openai_all_done(const generation *g) {

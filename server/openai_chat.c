@@ -1,7 +1,9 @@
 /* POST /v1/chat/completions. */
 #include "apis.h"
+#include "convert.h"
 #include "messages.h"
 #include "openai.h"
+#include "tools.h"
 #include "pump.h"
 
 #include <stddef.h>
@@ -16,6 +18,8 @@ typedef struct chat_fields {
     bool add_prompt, continue_final;
     bool logprobs;
     int64_t top_logprobs;
+    json_t *functions; /* of the handler, which releases it */
+    tool_wish wish;
 } chat_fields;
 
 #define AT(member) offsetof(chat_fields, member)
@@ -45,33 +49,21 @@ static bool is(const json_t *value, const char *word) {
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-static int check_tools(const chat_fields *f, http_error *error) {
-    const json_t *choice = f->tool_choice;
-    const bool none = is(choice, "none"), named = json_is_object(choice), required = is(choice, "required");
-    if (choice && !none && !named && !required && !is(choice, "auto")) {
-        return body_refuse(
-            error, "tool_choice must be \"none\", \"auto\", \"required\" or an object that names a function");
-    }
-    if (named && (!is(json_object_get(choice, "type"), "function") ||
-                  !json_is_string(json_object_get(json_object_get(choice, "function"), "name")))) {
-        return body_refuse(error, "tool_choice must have the type \"function\" and a function with a name");
-    }
-    if ((named || required) && !json_array_size(f->tools)) {
-        return body_refuse(error, "tool_choice asks for a call, but there are no tools");
-    }
-    for (size_t i = 0; i < json_array_size(f->tools); i++) {
-        const json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
+static int read_tools(chat_fields *f, http_error *error) {
+    f->functions = json_array();
+    f->wish.single = !f->parallel_tool_calls;
+    bool made = f->functions != NULL;
+    for (size_t i = 0; made && i < json_array_size(f->tools); i++) {
+        json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
         if (!is(json_object_get(tool, "type"), "function") ||
             !json_is_string(json_object_get(function, "name"))) {
             return body_refuse(
                 error, "tools[%zu] must be an object with the type \"function\" and a function with a name",
                 i);
         }
+        made = json_array_append(f->functions, tool) == 0;
     }
-    if (json_array_size(f->tools) && !none) {
-        return body_refuse(error, "tools: calls of tools are not supported; tool_choice \"none\" is");
-    }
-    return 0;
+    return made ? tools_read_choice(f->tool_choice, &f->functions, &f->wish, error) : error_no_memory(error);
 }
 
 /* Options of the template that a client must not set there. */
@@ -95,12 +87,12 @@ static int check_kwargs(const json_t *kwargs, http_error *error) {
 
 static int read_fields(const json_t *body, void *fields, http_error *error) {
     chat_fields *f = fields;
-    *f = (chat_fields){.include_reasoning = true};
+    *f = (chat_fields){.include_reasoning = true, .parallel_tool_calls = true};
     /* Where one of both is not said, it is what the other leaves. */
     const json_t *continues = json_object_get(body, "continue_final_message");
     f->add_prompt = !json_is_true(continues);
     if (body_fields(body, "", FIELDS, sizeof FIELDS / sizeof *FIELDS, f, error) ||
-        check_messages(f->messages, "messages", error) || check_tools(f, error) ||
+        check_messages(f->messages, "messages", error) || read_tools(f, error) ||
         check_kwargs(f->kwargs, error)) {
         return -1;
     }
@@ -140,7 +132,8 @@ static int add_prompt(generation *g, const chat_fields *f, http_error *error) {
         error_from_sluice(&inner, error);
         return -1;
     }
-    int code = add_messages(g, f->messages, options, "messages", error);
+    int code = tools_use(g, f->functions, &f->wish, options, error);
+    code = code ? code : add_messages(g, f->messages, options, "messages", error);
     json_decref(options);
     return code;
 }
@@ -151,7 +144,7 @@ static int add_prompt(generation *g, const chat_fields *f, http_error *error) {
 static size_t shown_entries(const choice *c, size_t first, size_t count) {
     size_t shown = 0;
     for (size_t i = first; i < first + count; i++) {
-        shown += !c->entries[i].reasoning;
+        shown += !c->entries[i].outside;
     }
     return shown;
 }
@@ -188,13 +181,46 @@ static void keep_alive(generation *g, openai_state *s) {
     }
 }
 
+/* A call begins with its name, and goes on with pieces of its arguments. */
+static void write_call(generation *g, openai_state *s, const choice *c, const call_piece *p) {
+    const tool_call *call = &c->calls[p->call];
+    for (int part = p->begins ? 0 : 1; part < 2; part++) {
+        if (part == 1 && p->length == 0) {
+            continue;
+        }
+        text *out = openai_chunk_begin(s, c);
+        text_format(out, ",\"delta\":{\"tool_calls\":[{\"index\":%zu", p->call);
+        if (part == 0) {
+            text_format(out, ",\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", call->id);
+            text_string(out, call->name.data, call->name.length);
+            text_put(out, ",\"arguments\":\"\"");
+        } else {
+            text_put(out, ",\"function\":{\"arguments\":");
+            text_string(out, call->arguments.data + p->first, p->length);
+        }
+        text_put(out, "}}]},\"logprobs\":null");
+        openai_chunk_close(s, "null");
+        openai_chunk_send(g, s, generation_get_options(g)->timings_per_token);
+    }
+}
+
+static void write_calls(generation *g, openai_state *s, const choice *c, const piece *p) {
+    for (size_t i = 0; i < p->call_count; i++) {
+        write_call(g, s, c, &p->calls[i]);
+    }
+    s->sent = p->call_count ? monotonic_seconds() : s->sent;
+}
+
 static void chat_piece(generation *g, void *state, const choice *c, const piece *p) {
     openai_state *s = state;
     const size_t reasoning = s->hide_reasoning ? 0 : p->reasoning_length;
     const size_t shown = shown_entries(c, p->first_entry, p->entry_count);
     begin_choice(g, s, c);
     if (!p->content_length && !reasoning && !shown) {
-        keep_alive(g, s);
+        write_calls(g, s, c, p);
+        if (p->call_count == 0) {
+            keep_alive(g, s);
+        }
         return;
     }
     text *out = openai_chunk_begin(s, c);
@@ -216,6 +242,7 @@ static void chat_piece(generation *g, void *state, const choice *c, const piece 
     openai_chunk_close(s, "null");
     openai_chunk_send(g, s, generation_get_options(g)->timings_per_token);
     s->sent = s->hide_reasoning ? monotonic_seconds() : 0;
+    write_calls(g, s, c, p);
 }
 
 static void chat_choice_end(generation *g, void *state, const choice *c) {
@@ -230,7 +257,20 @@ static void write_choice(generation *g, openai_state *s, const choice *c) {
     text *out = &s->event;
     text_format(out, "%s{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":", c->index ? "," : "",
                 c->index);
-    text_string(out, c->content.data, c->content.length);
+    if (c->call_count && !c->content.length) {
+        text_put(out, "null");
+    } else {
+        text_string(out, c->content.data, c->content.length);
+    }
+    for (size_t i = 0; i < c->call_count; i++) {
+        const tool_call *call = &c->calls[i];
+        text_format(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
+                    i ? "," : ",\"tool_calls\":[", call->id);
+        text_string(out, call->name.data, call->name.length);
+        text_put(out, ",\"arguments\":");
+        text_string(out, call->arguments.data, call->arguments.length);
+        text_put(out, i + 1 < c->call_count ? "}}" : "}}]");
+    }
     if (c->reasoning.length && !s->hide_reasoning) {
         text_put(out, ",\"reasoning_content\":");
         text_string(out, c->reasoning.data, c->reasoning.length);
@@ -288,10 +328,11 @@ static int start(generation *g, const chat_fields *f, http_error *error) {
 }
 
 void openai_chat(exchange *x, void *context) {
-    chat_fields f;
+    chat_fields f = {0};
     http_error error;
     generation *g = openai_request(context, x, read_fields, &f);
     if (g && start(g, &f, &error)) {
         exchange_fail(x, &error);
     }
+    json_decref(f.functions);
 }

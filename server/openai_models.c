@@ -1,5 +1,6 @@
 /* GET /v1/models, and the table of OpenAI's routes. */
 #include "openai.h"
+#include "vectors.h"
 
 #include <math.h>
 #include <string.h>
@@ -79,21 +80,16 @@ static void one_model(exchange *x, void *context) {
                          .message = "there is no model of that name; GET /v1/models lists those there are"});
 }
 
-static void embeddings(exchange *x, void *context) {
-    (void)context;
-    exchange_fail(x, &(http_error){.status = 501,
-                                   .type = "invalid_request_error",
-                                   .code = "not_implemented",
-                                   .message = "embeddings are not supported by this server"});
-}
-
 static const route ROUTES[] = {
     {"POST", "/v1/chat/completions", false, false, openai_chat, NULL},
     {"POST", "/chat/completions", false, false, openai_chat, NULL},
     {"POST", "/v1/completions", false, false, openai_completions, NULL},
     {"POST", "/completions", false, false, openai_completions, NULL},
-    {"POST", "/v1/embeddings", false, false, embeddings, NULL},
-    {"POST", "/embeddings", false, false, embeddings, NULL},
+    {"POST", "/v1/embeddings", false, false, vectors_openai, NULL},
+    {"POST", "/embeddings", false, false, vectors_openai, NULL},
+    {"POST", "/v1/rerank", false, false, vectors_rerank, NULL},
+    {"POST", "/rerank", false, false, vectors_rerank, NULL},
+    {"POST", "/v2/rerank", false, false, vectors_rerank, NULL},
     {"GET", "/v1/models", false, true, list_models, NULL},
     {"GET", "/models", false, true, list_models, NULL},
     {"GET", "/v1/models/{}", false, true, one_model, NULL},

@@ -123,8 +123,8 @@ static bool add_entry(token_entry **entries, size_t *count, size_t *room, choice
     if (e->top_count) {
         memcpy(c->tops + c->top_count, e->top, e->top_count * sizeof *c->tops);
     }
-    (*entries)[(*count)++] = (token_entry){e->token, e->logprob, (uint32_t)c->top_count,
-                                           (uint32_t)e->top_count, run->splitter.phase == REASONING_INSIDE};
+    (*entries)[(*count)++] =
+        (token_entry){e->token, e->logprob, (uint32_t)c->top_count, (uint32_t)e->top_count, false};
     c->top_count += e->top_count;
     return true;
 }
@@ -165,32 +165,123 @@ static bool is_quiet(const generation *g) {
     return g->gone || g->error.status;
 }
 
+/* A new call, with an id such as the model's template takes. */
+static bool begin_call(const generation *g, choice *c, const sluice_reply_event *e) {
+    choice_run *run = c->run;
+    if (c->call_count == run->call_room) {
+        const size_t larger = 2 * run->call_room + 4;
+        tool_call *grown = realloc(c->calls, larger * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        c->calls = grown;
+        run->call_room = larger;
+    }
+    tool_call *call = &c->calls[c->call_count++];
+    const int32_t length = g->model->facts.call_id_length;
+    *call = (tool_call){.ended = false};
+    make_id(length ? "" : "call_", call->id);
+    if (length) {
+        call->id[length] = '\0';
+    }
+    text_add(&call->name, e->text, e->text_length);
+    text_put(&call->arguments, "");
+    return !call->name.failed && !call->arguments.failed;
+}
+
+/* The piece that tells of the call; the last one where that goes on. NULL: no memory. */
+static call_piece *piece_of_call(choice *c, bool begins) {
+    choice_run *run = c->run;
+    const size_t call = c->call_count - 1;
+    call_piece *last = run->call_piece_count ? &run->call_pieces[run->call_piece_count - 1] : NULL;
+    if (last && last->call == call && !begins) {
+        return last;
+    }
+    if (run->call_piece_count == run->call_piece_room) {
+        const size_t larger = 2 * run->call_piece_room + 4;
+        call_piece *grown = realloc(run->call_pieces, larger * sizeof *grown);
+        if (!grown) {
+            return NULL;
+        }
+        run->call_pieces = grown;
+        run->call_piece_room = larger;
+    }
+    call_piece *p = &run->call_pieces[run->call_piece_count++];
+    *p = (call_piece){.call = call, .begins = begins, .first = c->calls[call].arguments.length};
+    return p;
+}
+
+static bool take_call_event(const generation *g, choice *c, const sluice_reply_event *e) {
+    const bool begins = e->kind == SLUICE_REPLY_CALL;
+    if (begins && !begin_call(g, c, e)) {
+        return false;
+    }
+    call_piece *p = piece_of_call(c, begins);
+    tool_call *call = &c->calls[c->call_count - 1];
+    if (p && e->kind == SLUICE_REPLY_ARGUMENTS) {
+        text_add(&call->arguments, e->text, e->text_length);
+        p->length += e->text_length;
+    } else if (p && e->kind == SLUICE_REPLY_CALL_END) {
+        call->ended = p->ends = true;
+    }
+    return p && !call->arguments.failed;
+}
+
+/* Text of an event to the choice. False: no memory. */
+static bool read_reply(const generation *g, choice *c, const sluice_event *e, bool last) {
+    choice_run *run = c->run;
+    if (!run->reply) {
+        text_add(&c->content, e->text, e->text_length);
+        return !c->content.failed;
+    }
+    const bool cut = last && e->finish != SLUICE_FINISH_EOS;
+    bool good = sluice_reply_feed(run->reply, e->text, e->text_length, NULL) == 0 &&
+                (!last || sluice_reply_finish(run->reply, cut, NULL) == 0);
+    sluice_reply_event part = {.size = sizeof part};
+    while (good && (sluice_reply_next(run->reply, &part), part.kind != SLUICE_REPLY_NONE)) {
+        if (part.kind == SLUICE_REPLY_REASONING || part.kind == SLUICE_REPLY_CONTENT) {
+            text_add(part.kind == SLUICE_REPLY_CONTENT ? &c->content : &c->reasoning, part.text,
+                     part.text_length);
+        } else {
+            good = take_call_event(g, c, &part);
+        }
+    }
+    return good && !c->content.failed && !c->reasoning.failed;
+}
+
+static sluice_reply_kind place_of(const choice_run *run) {
+    return run->reply ? sluice_reply_stands_in(run->reply) : SLUICE_REPLY_CONTENT;
+}
+
 /* Text of an event to the choice, and both to the dialect. */
 static void take_text(generation *g, choice *c, const sluice_event *e, bool last) {
     choice_run *run = c->run;
     const size_t content = c->content.length, reasoning = c->reasoning.length, entries = c->entry_count;
-    reasoning_feed(&run->splitter, e->text, e->text_length, &c->reasoning, &c->content);
-    if (last) {
-        reasoning_finish(&run->splitter, &c->reasoning, &c->content);
-    }
-    for (size_t i = entries; run->splitter.phase == REASONING_INSIDE && i < run->entry_total; i++) {
-        c->entries[i].reasoning = true; /* the opening tag too */
-    }
-    if ((e->text_length > 0 && run->splitter.phase != REASONING_START) ||
-        (last && e->finish != SLUICE_FINISH_STOP)) {
-        c->entry_count = run->entry_total;
-    }
-    if (c->content.failed || c->reasoning.failed) {
+    const bool before = place_of(run) == SLUICE_REPLY_CONTENT;
+    run->call_piece_count = 0;
+    if (!read_reply(g, c, e, last)) {
         set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for the answer's text");
         return;
+    }
+    const bool after = place_of(run) == SLUICE_REPLY_CONTENT, grew = c->content.length > content;
+    for (size_t i = entries; !grew && !(before && after) && i < run->entry_total; i++) {
+        c->entries[i].outside = true;
+    }
+    const bool told = grew || !after || c->reasoning.length > reasoning || run->call_piece_count > 0 ||
+                      (!run->reply && e->text_length > 0);
+    if (told || (last && e->finish != SLUICE_FINISH_STOP)) {
+        c->entry_count = run->entry_total;
     }
     const piece p = {.content = c->content.data ? c->content.data + content : "",
                      .content_length = c->content.length - content,
                      .reasoning = c->reasoning.data ? c->reasoning.data + reasoning : "",
                      .reasoning_length = c->reasoning.length - reasoning,
                      .first_entry = entries,
-                     .entry_count = c->entry_count - entries};
-    if (g->streaming && !is_quiet(g) && (p.content_length || p.reasoning_length || p.entry_count)) {
+                     .entry_count = c->entry_count - entries,
+                     .calls = run->call_pieces,
+                     .call_count = run->call_piece_count};
+    if (g->streaming && !is_quiet(g) &&
+        (p.content_length || p.reasoning_length || p.entry_count || p.call_count)) {
         g->dialect->piece(g, g->state, c, &p);
         g->last_write = monotonic_seconds();
     }
@@ -213,9 +304,9 @@ static void take_token(generation *g, choice *c, const sluice_event *e) {
     if (g->options.logprobs && !add_entry(&c->entries, &run->entry_total, &run->entry_room, c, e)) {
         set_sluice_error(g, SLUICE_ERR_NOMEM, "out of memory for log-probabilities");
     }
-    const bool inside = run->splitter.phase == REASONING_INSIDE;
+    const bool inside = place_of(run) == SLUICE_REPLY_REASONING;
     take_text(g, c, e, false);
-    c->reasoning_tokens += inside || run->splitter.phase == REASONING_INSIDE;
+    c->reasoning_tokens += inside || place_of(run) == SLUICE_REPLY_REASONING;
 }
 
 static metric_finish finish_of(const generation *g, const choice *c) {
@@ -300,7 +391,21 @@ static void note_counts(const generation *g) {
     exchange_note(g->exchange, &counts);
 }
 
+/* 503 says that nothing was done, so that another server may be asked. What had a step is not asked again. */
+static void settle_status(generation *g) {
+    bool worked = false;
+    for (size_t i = 0; i < g->choice_count; i++) {
+        const sluice_event *e = &g->choices[i].ended;
+        worked |= e->prompt_seconds > e->queue_seconds;
+    }
+    if (g->error.status == 503 && worked) {
+        g->error.status = 500;
+        g->error.retry_after = 0;
+    }
+}
+
 static void end_generation(pump *p, generation *g) {
+    settle_status(g);
     metrics_observe(g->server->metrics, METRIC_PROMPT_TOKENS, (double)g->choices[0].prompt_tokens);
     metrics_observe(g->server->metrics, METRIC_TOTAL, monotonic_seconds() - g->arrived);
     note_counts(g);

@@ -4,7 +4,6 @@
 #define SLUICE_SERVER_PUMP_H
 
 #include "generation.h"
-#include "reasoning.h"
 #include "server.h"
 
 #include <stdatomic.h>
@@ -18,7 +17,9 @@ typedef struct choice_run {
     sluice_request *request;
     bool queued;                        /* under the lock */
     struct choice_run *previous, *next; /* under the lock: in the queue */
-    reasoning_splitter splitter;
+    sluice_reply *reply;                /* NULL: all text is content */
+    call_piece *call_pieces;
+    size_t call_piece_count, call_piece_room, call_room;
     size_t entry_total, entry_room; /* of choice->entries: the last ones may not be shown yet */
     size_t prompt_entry_room, top_room;
     double last_token; /* seconds; 0: none yet */
@@ -37,7 +38,9 @@ struct generation {
         size_t count;
     } * prompts;
     size_t prompt_count;
-    bool expects_reasoning, opened_reasoning;
+    bool expects_reply;
+    sluice_thought thought; /* as the prompts end */
+    char *tools;            /* JSON: functions that may be called, or are forbidden; NULL: none */
     choice *choices;
     choice_run *runs;
     size_t choice_count, done_count;
@@ -54,6 +57,7 @@ struct generation {
     size_t breaker_count;
     sluice_sampler samplers[SLUICE_SAMPLERS];
     size_t sampler_count;
+    sluice_grammar *grammar; /* a reference; NULL: any text */
     /* Of the pump. */
     struct pump *pump;
     generation *previous, *next; /* of all that run; under the lock */

@@ -76,37 +76,24 @@ int messages_to_text(const served_model *m, const json_t *messages, const json_t
     return code;
 }
 
-/* Whether the last thing in a prompt but white space is a tag that opens thinking. */
-static bool ends_open(const served_model *m, const prompt_tokens *prompt) {
-    enum { LAST = 32 };
-    const char *tag = m->facts.think_open;
-    const size_t from = prompt->count > LAST ? prompt->count - LAST : 0, size = strlen(tag);
-    char *tail = NULL;
-    size_t length = 0;
-    if (sluice_detokenize(m->model, prompt->tokens + from, prompt->count - from, SLUICE_TOKENIZE_SPECIAL,
-                          &tail, &length, NULL)) {
-        return m->facts.thinks;
-    }
-    while (length && strchr(" \n\r\t", tail[length - 1])) {
-        length--;
-    }
-    const bool open = length >= size && memcmp(tail + length - size, tag, size) == 0;
-    sluice_free(tail);
-    return open;
-}
-
 int add_messages(generation *g, const json_t *messages, const json_t *kwargs, const char *param,
                  http_error *error) {
     const served_model *m = generation_model(g);
     prompt_tokens prompt;
+    sluice_thought thought;
+    sluice_error inner;
     if (messages_to_tokens(m, messages, kwargs, param, &prompt, error)) {
         return -1;
     }
-    if (m->facts.think_open && m->facts.think_close) {
-        const bool open = ends_open(m, &prompt);
-        if (open || !json_is_false(option_of(m, kwargs, "enable_thinking"))) {
-            generation_expect_reasoning(g, open);
-        }
+    const bool tools = json_object_get(kwargs, "tools") != NULL;
+    if (sluice_prompt_thought(m->model, prompt.tokens, prompt.count, tools, &thought, &inner)) {
+        sluice_free(prompt.tokens);
+        error_from_sluice(&inner, error);
+        return -1;
     }
+    if (thought == SLUICE_THOUGHT_MAY && json_is_false(option_of(m, kwargs, "enable_thinking"))) {
+        thought = SLUICE_THOUGHT_NONE;
+    }
+    generation_expect_reply(g, thought);
     return generation_add_prompt(g, prompt.tokens, prompt.count, error);
 }

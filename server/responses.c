@@ -51,7 +51,7 @@ static const field REASONING_FIELDS[] = {
 
 static const field TEXT_FIELDS[] = {
     {"verbosity", FIELD_CHOICE, AT(verbosity), 0, 0, "low|medium|high"},
-    {"format", FIELD_UNSUPPORTED, 0, 0, 0, "{\"type\":\"text\"}"},
+    {"format", FIELD_ANY, AT(format), 0, 0, NULL},
 };
 
 static const field STREAM_FIELDS[] = {
@@ -89,25 +89,14 @@ static int read_include(responses_fields *f, http_error *error) {
     return 0;
 }
 
-/* Calls are not there yet; where nothing is generated, functions are part of what is counted. */
-static int check_tools(const responses_fields *f, http_error *error) {
-    const json_t *choice = f->tool_choice;
-    const bool allowed = json_is_object(choice) && is(json_object_get(choice, "type"), "allowed_tools");
-    const json_t *mode = allowed ? json_object_get(choice, "mode") : choice;
-    if (mode && !is(mode, "none") && !is(mode, "auto") && !is(mode, "required") &&
-        !(json_is_object(mode) && json_is_string(json_object_get(mode, "type")))) {
-        return body_refuse(error,
-                           "tool_choice must be \"none\", \"auto\", \"required\" or an object with a type");
+/* Hosted tools are not here, so that nothing can be asked of them. */
+static int read_choice(responses_fields *f, http_error *error) {
+    const json_t *type = json_object_get(f->tool_choice, "type");
+    f->wish.single = !f->parallel_tool_calls;
+    if (json_is_string(type) && !is(type, "function") && !is(type, "allowed_tools")) {
+        return body_refuse(error, "tool_choice asks for a tool that is not here; only functions are");
     }
-    if (f->counts || is(mode, "none")) {
-        return 0;
-    }
-    if (json_array_size(f->functions) > 0) {
-        return body_refuse(error, "tools: calls of functions are not supported; tool_choice \"none\" is");
-    }
-    return !mode || is(mode, "auto")
-               ? 0
-               : body_refuse(error, "tool_choice asks for a call, but there is no function to call");
+    return tools_read_choice(f->tool_choice, &f->functions, &f->wish, error);
 }
 
 /* On failure too, f->functions is the caller's. */
@@ -128,7 +117,7 @@ static int read_fields(const json_t *body, void *fields, http_error *error) {
         return -1;
     }
     return read_include(f, error) || convert_responses_tools(f->tools, &f->functions, error) ||
-                   check_tools(f, error)
+                   read_choice(f, error)
                ? -1
                : 0;
 }
@@ -139,9 +128,6 @@ static json_t *template_options(const responses_fields *f) {
     bool made = all != NULL;
     if (f->effort) {
         made = made && convert_effort(all, f->effort);
-    }
-    if (json_array_size(f->functions) > 0 && !is(f->tool_choice, "none")) {
-        made = made && json_object_set(all, "tools", f->functions) == 0;
     }
     if (!made) {
         json_decref(all);
@@ -159,6 +145,11 @@ static int add_prompt(generation *g, const responses_fields *f, http_error *erro
     if (!kwargs) {
         json_decref(messages);
         return error_no_memory(error);
+    }
+    if (tools_use(g, f->functions, &f->wish, kwargs, error)) {
+        json_decref(messages);
+        json_decref(kwargs);
+        return -1;
     }
     return api_add_messages(g, messages, kwargs, "input", error);
 }
@@ -188,6 +179,8 @@ static int start(generation *g, const responses_fields *f, http_error *error) {
     }
     o->logprobs = f->logprobs;
     o->top_logprobs = f->top_logprobs;
+    o->structured.format = f->format;
+    o->structured.format_path = "text.format";
     if (f->max_output_tokens >= 0) {
         o->max_tokens = f->max_output_tokens;
     }

@@ -79,9 +79,27 @@ static void write_message(text *out, const generation *g, const responses_state 
     text_put(out, "]}");
 }
 
-/* An answer has a message unless all of it was thinking. */
+/* The item's id is made of the call's. */
+static void write_call_id(text *out, const tool_call *call) {
+    const char *own = strncmp(call->id, "call_", 5) == 0 ? call->id + 5 : call->id;
+    text_format(out, "\"fc_%s\"", own);
+}
+
+/* `whole`: with its arguments. */
+static void write_call(text *out, const tool_call *call, bool whole, const char *status) {
+    text_put(out, "{\"id\":");
+    write_call_id(out, call);
+    text_format(out, ",\"type\":\"function_call\",\"status\":\"%s\",\"call_id\":\"%s\",\"name\":", status,
+                call->id);
+    text_string(out, call->name.data, call->name.length);
+    text_put(out, ",\"arguments\":");
+    text_string(out, call->arguments.data, whole ? call->arguments.length : 0);
+    text_put(out, "}");
+}
+
+/* An answer has a message unless all of it was thinking or calls. */
 static bool has_message(const choice *c) {
-    return c->content.length > 0 || c->reasoning.length == 0;
+    return c->content.length > 0 || (c->reasoning.length == 0 && c->call_count == 0);
 }
 
 static void write_output(text *out, const generation *g, const responses_state *s, const char *status) {
@@ -89,11 +107,17 @@ static void write_output(text *out, const generation *g, const responses_state *
     const bool message = has_message(c);
     text_put(out, "[");
     if (c->reasoning.length > 0) {
-        write_reasoning(out, s, c, message ? "completed" : status);
-        text_put(out, message ? "," : "");
+        write_reasoning(out, s, c, message || c->call_count ? "completed" : status);
+        text_put(out, message || c->call_count ? "," : "");
     }
     if (message) {
-        write_message(out, g, s, c, status);
+        write_message(out, g, s, c, c->call_count ? "completed" : status);
+        text_put(out, c->call_count ? "," : "");
+    }
+    for (size_t i = 0; i < c->call_count; i++) {
+        const tool_call *call = &c->calls[i];
+        write_call(out, call, true, call->ended ? "completed" : status);
+        text_put(out, i + 1 < c->call_count ? "," : "");
     }
     text_put(out, "]");
 }
@@ -137,8 +161,9 @@ static void write_settings(text *out, generation *g, const responses_state *s) {
     text_put(out, ",\"reasoning\":{\"effort\":");
     text_json_new(out, f->effort ? json_string(f->effort) : json_null());
     member_text(out, "summary", f->summary);
-    text_put(out, "},\"text\":{\"format\":{\"type\":\"text\"}");
-    member_text(out, "verbosity", f->verbosity ? f->verbosity : "medium");
+    text_put(out, "},\"text\":{\"verbosity\":");
+    text_json_new(out, json_string(f->verbosity ? f->verbosity : "medium"));
+    member_json(out, "format", f->format, "{\"type\":\"text\"}");
     text_put(out, "}");
     member_text(out, "truncation", f->truncation);
     member_text(out, "user", f->user);
@@ -246,10 +271,44 @@ static void open_item(generation *g, responses_state *s, response_item item) {
     send(g, s);
 }
 
+/* An event of a call's item; its own members follow. */
+static text *begin_call_event(responses_state *s, const tool_call *call, const char *type) {
+    text *out = begin_event(s, type);
+    text_put(out, ",\"item_id\":");
+    write_call_id(out, call);
+    text_format(out, ",\"output_index\":%zu", s->output_index);
+    return out;
+}
+
+static void send_call_item(generation *g, responses_state *s, const tool_call *call, bool done,
+                           const char *status) {
+    text *out = begin_event(s, done ? "response.output_item.done" : "response.output_item.added");
+    text_format(out, ",\"output_index\":%zu,\"item\":", s->output_index);
+    write_call(out, call, done, status);
+    send(g, s);
+}
+
+static void close_call(generation *g, responses_state *s, const choice *c, const char *status) {
+    const tool_call *call = &c->calls[s->call];
+    text *out = begin_call_event(s, call, "response.function_call_arguments.done");
+    text_put(out, ",\"name\":");
+    text_string(out, call->name.data, call->name.length);
+    text_put(out, ",\"arguments\":");
+    text_string(out, call->arguments.data, call->arguments.length);
+    send(g, s);
+    send_call_item(g, s, call, true, call->ended ? "completed" : status);
+    s->output_index++;
+    s->open = ITEM_NONE;
+}
+
 static void close_item(generation *g, responses_state *s, const char *status) {
     const choice *c = api_choice(g);
     const bool thinks = s->open == ITEM_REASONING;
     if (s->open == ITEM_NONE) {
+        return;
+    }
+    if (s->open == ITEM_CALL) {
+        close_call(g, s, c, status);
         return;
     }
     text *out = begin_part_event(s, thinks ? "response.reasoning_text.done" : "response.output_text.done");
@@ -281,6 +340,25 @@ static void enter_item(generation *g, responses_state *s, response_item item) {
     }
 }
 
+static void send_call(generation *g, responses_state *s, const choice *c, const call_piece *p) {
+    const tool_call *call = &c->calls[p->call];
+    if (p->begins) {
+        close_item(g, s, "completed");
+        s->open = ITEM_CALL;
+        s->call = p->call;
+        send_call_item(g, s, call, false, "in_progress");
+    }
+    if (p->length > 0) {
+        text *out = begin_call_event(s, call, "response.function_call_arguments.delta");
+        text_put(out, ",\"delta\":");
+        text_string(out, call->arguments.data + p->first, p->length);
+        send(g, s);
+    }
+    if (p->ends) {
+        close_item(g, s, "completed");
+    }
+}
+
 /* ---- the dialect ---- */
 
 static void begin(generation *g, void *state) {
@@ -309,6 +387,9 @@ static void piece_event(generation *g, void *state, const choice *c, const piece
         text_put(out, ",\"logprobs\":");
         api_write_logprobs(out, g, c, p->first_entry, s->fields.logprobs ? p->entry_count : 0);
         send(g, s);
+    }
+    for (size_t i = 0; i < p->call_count; i++) {
+        send_call(g, s, c, &p->calls[i]);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "pump.h"
+#include "vectors.h"
 #include "sampling.h"
 #include "server.h"
 
@@ -54,6 +55,7 @@ static void *load_default(void *argument) {
         models_release(l->server->models, m);
         int loading = SERVER_LOADING;
         atomic_compare_exchange_strong(&l->server->life, &loading, SERVER_READY);
+        http_server_accept(l->server->http);
         sd_notify(0, "READY=1");
     }
     l->done = true;
@@ -70,16 +72,54 @@ static int wait_for_signal(const sigset_t *signals, double seconds) {
     return got > 0 ? got : 0;
 }
 
-/* Until all answers are complete, the time is over, or a second signal comes: then the process ends here. */
+/* A second signal: the process ends here. */
+static void end_at_signal(const sigset_t *signals, double seconds) {
+    const int again = wait_for_signal(signals, seconds);
+    if (again) {
+        signal(again, SIG_DFL);
+        pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+        raise(again);
+    }
+}
+
+/* Until all answers are complete or the time is over. */
 static void drain(server *s, const sigset_t *signals, double seconds) {
     const double until = monotonic_seconds() + seconds;
     while ((http_server_open(s->http) || pump_count(s->pump)) && monotonic_seconds() < until) {
-        const int again = wait_for_signal(signals, 0.005);
-        if (again) {
-            signal(again, SIG_DFL);
-            pthread_sigmask(SIG_UNBLOCK, signals, NULL);
-            raise(again);
-        }
+        end_at_signal(signals, 0.005);
+    }
+}
+
+/* All goes on, but /health says 503 and connections are not kept: who balances sends the next requests
+ * elsewhere, and none comes upon a closed door. */
+static void leave(server *s, const sigset_t *signals, double seconds) {
+    int ready = SERVER_READY;
+    if (seconds <= 0 || !atomic_compare_exchange_strong(&s->life, &ready, SERVER_LEAVING)) {
+        return;
+    }
+    log_message(s->log, "leaving: draining begins in %.1f s", seconds);
+    http_server_leave(s->http);
+    const double until = monotonic_seconds() + seconds;
+    while (s->life == SERVER_LEAVING && monotonic_seconds() < until) {
+        end_at_signal(signals, 0.01);
+    }
+}
+
+enum { HAND_OVER_SECONDS = 1 };
+
+/* A socket that stays has the next server's clients in its queue. Those who were taken from it are served
+ * here, also when their request is still on its way. */
+static void hand_over(server *s, const sigset_t *signals) {
+    const double until = monotonic_seconds() + HAND_OVER_SECONDS;
+    int ready = SERVER_READY;
+    if (!s->socket_stays) {
+        return;
+    }
+    atomic_compare_exchange_strong(&s->life, &ready, SERVER_LEAVING);
+    http_server_leave(s->http);
+    while (s->life == SERVER_LEAVING && monotonic_seconds() < until &&
+           (!http_server_unlisten(s->http) || http_server_connections(s->http) > http_server_open(s->http))) {
+        end_at_signal(signals, 0.005);
     }
 }
 
@@ -104,11 +144,13 @@ static int run_until_signal(server *s, loader *l, const sigset_t *signals) {
             }
         }
     }
+    sd_notify(0, "STOPPING=1");
+    leave(s, signals, s->options->leave_seconds);
+    hand_over(s, signals);
     const bool failed = s->life == SERVER_FAILED;
     if (!failed) {
         s->life = SERVER_DRAINING;
     }
-    sd_notify(0, "STOPPING=1");
     const size_t open = http_server_open(s->http);
     log_message(s->log, failed ? "the engine has failed, ending" : "draining: %zu requests, at most %.0f s",
                 open, s->options->drain_seconds);
@@ -167,6 +209,7 @@ static int make_parts(server *s, const serve_options *o, http_error *error) {
                                    .engine = &engine,
                                    .model = o->model,
                                    .template_options = o->template_options,
+                                   .thought_tokens = o->thought_tokens,
                                    .no_sampling = o->no_model_sampling,
                                    .loaded = say_loaded,
                                    .loaded_context = s};
@@ -175,8 +218,9 @@ static int make_parts(server *s, const serve_options *o, http_error *error) {
     s->log = log_create(STDERR_FILENO, o->json_log);
     s->metrics = metrics_create(o->model_names[0]);
     s->pump = pump_create(s);
+    s->vectors = vectors_create(s);
     snprintf(error->message, sizeof error->message, "out of memory");
-    return !s->log || !s->metrics || !s->pump ? -1 : models_create(&models, &s->models, error);
+    return !s->log || !s->metrics || !s->pump || !s->vectors ? -1 : models_create(&models, &s->models, error);
 }
 
 static void say_where(const server *s, const serve_options *o) {
@@ -197,6 +241,8 @@ static int start(server *s, http_options *http, char *message, size_t size) {
     if (sd_listen_fds(1) > 0) {
         http->inherited_socket = SD_LISTEN_FDS_START;
         http->host = NULL;
+        s->socket_stays = true;
+        http->held = true; /* who connects finds the model loaded: the socket was there before, and stays */
     }
     return http_server_start(http, &s->http, message, size);
 }
@@ -214,6 +260,9 @@ int serve(const serve_options *o) {
     http_options http = o->http;
     route *routes = routes_join(&http.route_count);
     http.routes = routes;
+    for (size_t i = 0; routes && o->open_metrics && i < http.route_count; i++) {
+        routes[i].open |= strcmp(routes[i].path, "/metrics") == 0;
+    }
     char message[512] = "out of memory";
     int code = !routes || make_parts(&s, o, &error) ? fail_early(error.message) : 0;
     if (code == 0 && start(&s, &http, message, sizeof message)) {
@@ -229,6 +278,7 @@ int serve(const serve_options *o) {
         }
     }
     http_server_stop(s.http);
+    vectors_destroy(s.vectors);
     pump_destroy(s.pump);
     models_destroy(s.models);
     metrics_destroy(s.metrics);

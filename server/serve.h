@@ -18,8 +18,11 @@ typedef struct serve_options {
     const sluice_model_options *model; /* for all models; NULL: none */
     const json_t *template_options;    /* an object: variables of chat templates, where a request does not set
                                           them; NULL: none */
+    int64_t thought_tokens;            /* of a thought, where a request does not set it; -1: no bound */
     bool no_model_sampling;     /* requests that say nothing are not sampled as the models' files ask */
-    double drain_seconds;       /* that running requests get after SIGTERM */
+    double leave_seconds;       /* after SIGTERM, for which all goes on but /health says 503 */
+    double drain_seconds;       /* that running requests get after that */
+    bool open_metrics;          /* /metrics needs no key */
     bool json_log;              /* one object a line instead of text */
     const char *metrics_prefix; /* "sluice_" */
     double heartbeat_seconds;   /* of silence in a stream before a comment; 15 */

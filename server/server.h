@@ -7,22 +7,33 @@
 #include "metrics.h"
 #include "models.h"
 
-typedef enum server_life { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_FAILED } server_life;
+/* LEAVING: requests are taken as ever, but /health says 503, so that balancers send theirs elsewhere. */
+typedef enum server_life {
+    SERVER_LOADING,
+    SERVER_READY,
+    SERVER_LEAVING,
+    SERVER_DRAINING,
+    SERVER_FAILED
+} server_life;
 
 struct server {
     const struct serve_options *options;
     models *models;
     metrics *metrics;
     struct pump *pump;
+    struct vectors *vectors;
     http_server *http;
     struct log *log;
     double started;   /* seconds since 1970 */
     _Atomic int life; /* server_life */
+    bool socket_stays; /* systemd's: it outlives this server */
 };
 
 server_life server_get_life(const server *s);
 /* For handlers that begin work: 0, or -1 with 503 and Retry-After while loading or draining. */
 int server_admit(const server *s, http_error *error);
+/* For /health: the same, and -1 while leaving too. */
+int server_healthy(const server *s, http_error *error);
 /* The model that a body names, with one reference; NULL with *error. */
 served_model *server_model(server *s, const json_t *body, http_error *error);
 
@@ -33,7 +44,8 @@ typedef struct route_table {
 } route_table;
 /* Owned by the caller (free); NULL: no memory. */
 route *routes_join(size_t *count);
-extern const route_table OPENAI_ROUTES, RESPONSES_ROUTES, ANTHROPIC_ROUTES, OLLAMA_ROUTES, NATIVE_ROUTES;
+extern const route_table OPENAI_ROUTES, RESPONSES_ROUTES, ANTHROPIC_ROUTES, OLLAMA_ROUTES, NATIVE_ROUTES,
+    PAGE_ROUTES;
 
 /* ---- small things for handlers ---- */
 /* A copy of a JSON text as reply, 200. */

@@ -131,7 +131,9 @@ void text_string(text *t, const char *bytes, size_t length) {
         i += skip;
         plain = i;
     }
-    text_add(t, bytes + plain, length - plain);
+    if (length > plain) { /* bytes may be NULL where there are none */
+        text_add(t, bytes + plain, length - plain);
+    }
     text_add(t, "\"", 1);
 }
 

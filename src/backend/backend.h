@@ -1,7 +1,7 @@
 /* What a backend is to the rest: a list of kernels to choose from, and an executor that owns the pools and
  * runs buckets of a plan. src/plan decides everything (which kernel, where each value lies, how much of what)
- * and writes it into an sl_deployment; a backend only carries it out. This header is all that the CUDA
- * module, loaded at run time, shares with the library. */
+ * and writes it into an sl_deployment; a backend only carries it out. This header, and kernel_list.h for
+ * readers of the table, is all that the CUDA module, loaded at run time, shares with the library. */
 #ifndef SL_BACKEND_BACKEND_H
 #define SL_BACKEND_BACKEND_H
 
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 10 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 14 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -158,6 +158,9 @@ typedef struct sl_deployment {
     /* Per weight: where in that pool its sums of squares lie, double [experts][columns], and behind them the
      * rows added up, double [experts]. UINT64_MAX: no LINEAR reads it. NULL: the plan does not observe. */
     const uint64_t *observations;
+    /* Values of the program: the rows that the caller reads, [outputs][result_width] F32, and the sampled
+     * tokens, SL_NONE where none are sampled. */
+    int32_t result, result_width, tokens;
 } sl_deployment;
 
 /* Called during loading with 0 <= done <= total bytes; returns false to stop (SL_ERR_CANCELLED). */
@@ -221,12 +224,16 @@ typedef struct sl_backend_functions {
     /* Starts the step in the block on the bucket with that index, behind those that were started before it,
      * of which at most backend->steps_in_flight are not waited for. Allocates nothing. */
     int (*submit)(sl_executor *executor, int32_t bucket, sl_error *error);
+    /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
+     * starts with this call, which comes before any other submit and before the wait for the step; the masks
+     * are in its block then. Allocates nothing. NULL: steps_in_flight is 1, and no step has masks_later. */
+    int (*resume)(sl_executor *executor, sl_error *error);
     /* Waits for the oldest step. A device fault is SL_ERR_DEVICE, also in every later call. After any error
      * no sequence's old cache or state content below its length is changed. */
     int (*wait)(sl_executor *executor, sl_error *error);
     /* Host views of the results of the step waited for last, valid until the submit after the next or, with
-     * one step in flight, the next submit: [outputs][vocabulary] (only if
-     * want_logits) and [outputs]. */
+     * one step in flight, the next submit: [outputs][result_width] (only if
+     * want_logits) and [outputs], NULL where none are sampled. */
     const float *(*logits)(sl_executor *executor);
     const int32_t *(*tokens)(sl_executor *executor);
     /* Bytes of a pool, from and to host memory: for what the cache keeps on disk, and for tests. Not while a

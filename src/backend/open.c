@@ -1,6 +1,6 @@
 /* Opens a backend by its name on the command line, and loads the CUDA module when it is wanted. */
 #define _GNU_SOURCE
-#include "backend/backend.h"
+#include "backend/kernel_list.h"
 #include "base/log.h"
 
 #include <dlfcn.h>
@@ -29,23 +29,25 @@ static bool candidate(int index, char *path, size_t size) {
     ssize_t length;
     switch (index) {
     case 0: /* beside this library (or the program it is linked into) */
+    case 1: /* in a folder of its own there, as distributions want it */
         if (!dladdr((const void *)module_name, &info) || !info.dli_fname) {
             path[0] = '\0';
             return true;
         }
         snprintf(place, sizeof place, "%s", info.dli_fname);
-        snprintf(path, size, "%s/%s", directory_of(place) ? place : ".", module_name);
+        snprintf(path, size, "%s/%s%s", directory_of(place) ? place : ".", index == 1 ? "sluice/" : "",
+                 module_name);
         return true;
-    case 1: /* beside the program */
-    case 2: /* in the lib folder next to the program's */
+    case 2: /* beside the program */
+    case 3: /* in the lib folder next to the program's */
         length = readlink("/proc/self/exe", place, sizeof place - 1);
         place[length > 0 ? length : 0] = '\0';
         path[0] = '\0';
         if (directory_of(place)) {
-            snprintf(path, size, "%s%s/%s", place, index == 1 ? "" : "/../lib", module_name);
+            snprintf(path, size, "%s%s/%s", place, index == 2 ? "" : "/../lib", module_name);
         }
         return true;
-    case 3: /* the loader's own rules */
+    case 4: /* the loader's own rules */
         snprintf(path, size, "%s", module_name);
         return true;
     default:
@@ -106,6 +108,24 @@ static int open_cuda(const sl_backend_options *options, sl_backend **backend, sl
     forward_log(module);
     memcpy(&entry, &symbol, sizeof entry); /* C has no cast from an object's to a function's address */
     return entry(SL_BACKEND_ABI, options, backend, error);
+}
+
+int sl_cuda_kernel_list(sl_cuda_kernel_at *at, sl_error *error) {
+    void *module = load_module(error);
+    if (!module) {
+        return error ? error->code : SL_ERR_UNSUPPORTED;
+    }
+    void *symbol = dlsym(module, SL_CUDA_LIST_NAME);
+    if (!symbol) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "cuda: %s has no %s", module_name, SL_CUDA_LIST_NAME);
+    }
+    memcpy(at, &symbol, sizeof *at);
+    sl_kernel_entry first;
+    return (*at)(SL_BACKEND_ABI, 0, &first)
+               ? SL_OK
+               : sl_fail(
+                     error, SL_ERR_UNSUPPORTED,
+                     "cuda: the module has another interface than the library; install both from one build");
 }
 
 /* "cuda" or "cuda:N", N decimal; *number stays when there is none. */

@@ -2,6 +2,7 @@
 #include "base/pool.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/cpu.h"
 
 #include <fcntl.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* An op is microseconds long, so whoever waits for the others spins at first, and a run takes all threads. On
@@ -87,12 +87,6 @@ static void cpu_relax(void) {
 #endif
 }
 
-static int64_t nanoseconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* A wait returns at once when *word is not `value` any more; an interrupted one is repeated by the caller's
  * loop. */
 static void futex(_Atomic unsigned *word, int operation, unsigned value) {
@@ -118,7 +112,7 @@ static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
     if (changes_within(w, seen, FIRST_ROUNDS)) {
         return 0;
     }
-    const int64_t begin = nanoseconds_now();
+    const int64_t begin = sl_nanoseconds_now();
     int64_t now = begin;
     if (atomic_load_explicit(&w->spins, memory_order_relaxed) &&
         !atomic_load_explicit(&pool->contended, memory_order_relaxed)) {
@@ -126,7 +120,7 @@ static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
             if (changes_within(w, seen, ROUNDS_PER_LOOK)) {
                 return now - begin;
             }
-            now = nanoseconds_now();
+            now = sl_nanoseconds_now();
         }
     }
     atomic_fetch_add(&w->sleepers, 1);
@@ -134,7 +128,7 @@ static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
         futex(&w->word, FUTEX_WAIT_PRIVATE, seen);
     }
     atomic_fetch_sub(&w->sleepers, 1);
-    const int64_t end = nanoseconds_now();
+    const int64_t end = sl_nanoseconds_now();
     atomic_store_explicit(&w->spins, end - now < SPIN_NANOSECONDS, memory_order_relaxed);
     return end - begin;
 }
@@ -319,12 +313,12 @@ static void look_back(sl_pool *pool, int64_t begin, int64_t now) {
 void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
-    const int64_t begin = pool->threads > 1 ? nanoseconds_now() : 0;
+    const int64_t begin = pool->threads > 1 ? sl_nanoseconds_now() : 0;
     if (pool->team > 1) {
         start_run(pool);
     }
     take_part(pool, &pool->workers[0]);
     if (pool->threads > 1) {
-        look_back(pool, begin, nanoseconds_now());
+        look_back(pool, begin, sl_nanoseconds_now());
     }
 }

@@ -59,8 +59,6 @@ int sl_jinja_run(sl_jinja *state, const sl_jinja_builtin *row, sl_jinja_value su
 /* Calls any value: function, method, macro. */
 int sl_jinja_call(sl_jinja *state, sl_jinja_value callee, const sl_jinja_arguments *arguments,
                   sl_jinja_value *result);
-/* A dict's entries sorted by key (filters.c). */
-int sl_jinja_sorted_entries(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_entry **entries);
 
 /* Writes the template's text to state->out. variables: a DICT. */
 int sl_jinja_execute(sl_jinja *state, const sl_jinja_node *root, sl_jinja_value variables);

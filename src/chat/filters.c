@@ -59,13 +59,9 @@ static int get_path(sl_jinja *state, sl_jinja_value item, sl_jinja_value attribu
 /* What sort, unique, min and max compare: the attribute, in lower case unless case matters. */
 static int get_key(sl_jinja *state, sl_jinja_value item, sl_jinja_value attribute, bool ignore_case,
                    sl_jinja_value *key) {
-    if (get_path(state, item, attribute, key)) {
-        return state->code;
-    }
-    if (ignore_case && key->kind == SL_JINJA_STRING) {
-        return sl_jinja_change_case(state, sl_jinja_view(*key), SL_JINJA_LOWER, key);
-    }
-    return 0;
+    sl_jinja_value value;
+    return get_path(state, item, attribute, &value) ? state->code
+                                                    : sl_jinja_sort_key(state, value, ignore_case, key);
 }
 
 /* sort takes several attributes with commas between: the key is then a list. */
@@ -95,86 +91,26 @@ static int get_keys(sl_jinja *state, sl_jinja_value item, sl_jinja_value attribu
     return 0;
 }
 
-typedef struct keyed {
-    sl_jinja_value key;
-    size_t index;
-} keyed;
-
-/* Stable merge sort. `other` is as long as `items`. */
-static int sort_keyed(sl_jinja *state, keyed *items, keyed *other, size_t count, bool reverse) {
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t start = 0; start < count; start += 2 * width) {
-            size_t middle = start + width < count ? start + width : count;
-            size_t end = start + 2 * width < count ? start + 2 * width : count;
-            size_t left = start, right = middle;
-            for (size_t to = start; to < end; to++) {
-                bool take_right = left == middle;
-                if (left < middle && right < end) {
-                    int order;
-                    if (sl_jinja_compare(state, items[right].key, items[left].key, &order)) {
-                        return state->code;
-                    }
-                    take_right = order != 2 && (reverse ? order > 0 : order < 0);
-                }
-                other[to] = items[take_right ? right++ : left++];
-            }
-        }
-        memcpy(items, other, count * sizeof *items);
-    }
-    return 0;
-}
-
-/* The permutation that sorts `count` keys. */
-static int sorted(sl_jinja *state, keyed *items, size_t count, bool reverse) {
-    keyed *other = sl_jinja_alloc(state, count, sizeof *other);
-    return other && !sl_jinja_spend(state, count) ? sort_keyed(state, items, other, count, reverse)
-                                                  : state->code;
-}
-
 FILTER(filter_sort) {
     sl_jinja_list items;
     if (sl_jinja_iterate(state, call->bound[0], &items) ||
         sl_jinja_list_new(state, SL_JINJA_LIST, items.count, result)) {
         return state->code;
     }
-    keyed *keys = sl_jinja_alloc(state, items.count, sizeof *keys);
+    sl_jinja_keyed *keys = sl_jinja_alloc(state, items.count, sizeof *keys);
     for (size_t i = 0; keys && i < items.count; i++) {
         keys[i].index = i;
         if (get_keys(state, items.items[i], call->bound[3], !sl_jinja_truthy(call->bound[2]), &keys[i].key)) {
             return state->code;
         }
     }
-    if (!keys || sorted(state, keys, items.count, sl_jinja_truthy(call->bound[1]))) {
+    if (!keys || sl_jinja_sort(state, keys, items.count, sl_jinja_truthy(call->bound[1]))) {
         return state->code;
     }
     for (size_t i = 0; i < items.count; i++) {
         result->list->items[i] = items.items[keys[i].index];
     }
     return 0;
-}
-
-static int sort_entries(sl_jinja *state, const sl_jinja_dict *dict, bool by_value, bool ignore_case,
-                        bool reverse, sl_jinja_entry **entries) {
-    keyed *keys = sl_jinja_alloc(state, dict->count, sizeof *keys);
-    *entries = keys ? sl_jinja_alloc(state, dict->count, sizeof **entries) : NULL;
-    for (size_t i = 0; *entries && i < dict->count; i++) {
-        keys[i].index = i;
-        if (get_key(state, by_value ? dict->entries[i].value : dict->entries[i].key,
-                    sl_jinja_of(SL_JINJA_NONE), ignore_case, &keys[i].key)) {
-            return state->code;
-        }
-    }
-    if (!*entries || sorted(state, keys, dict->count, reverse)) {
-        return state->code;
-    }
-    for (size_t i = 0; i < dict->count; i++) {
-        (*entries)[i] = dict->entries[keys[i].index];
-    }
-    return 0;
-}
-
-int sl_jinja_sorted_entries(sl_jinja *state, const sl_jinja_dict *dict, sl_jinja_entry **entries) {
-    return sort_entries(state, dict, false, false, false, entries);
 }
 
 static int pairs(sl_jinja *state, const sl_jinja_entry *entries, size_t count, sl_jinja_kind kind,
@@ -207,9 +143,10 @@ FILTER(filter_dictsort) {
     if (given(by) && !by_value && !(by.kind == SL_JINJA_STRING && sl_view_is(sl_jinja_view(by), "key"))) {
         return sl_jinja_fail(state, SL_ERR_INVALID, "dictsort sorts by 'key' or 'value'");
     }
-    if (need_dict(state, call) ||
-        sort_entries(state, call->bound[0].dict, by_value, !sl_jinja_truthy(call->bound[1]),
-                     sl_jinja_truthy(call->bound[3]), &entries)) {
+    const sl_jinja_order order = {.by_value = by_value,
+                                  .ignore_case = !sl_jinja_truthy(call->bound[1]),
+                                  .reverse = sl_jinja_truthy(call->bound[3])};
+    if (need_dict(state, call) || sl_jinja_sorted_entries(state, call->bound[0].dict, &order, &entries)) {
         return state->code;
     }
     return pairs(state, entries, call->bound[0].dict->count, SL_JINJA_LIST, result);

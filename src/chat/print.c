@@ -1,6 +1,5 @@
 /* How values print: Python's str and repr, and json.dumps. */
 #include "chat/value.h"
-#include "chat/evaluator.h"
 
 #include <locale.h>
 #include <math.h>
@@ -338,7 +337,7 @@ static int emit_json_dict(sl_jinja *state, const sl_jinja_dict *dict, const sl_j
         return sl_jinja_emit_text(state, "{}");
     }
     sl_jinja_entry *entries = dict->entries;
-    if (style->sort_keys && sl_jinja_sorted_entries(state, dict, &entries)) {
+    if (style->sort_keys && sl_jinja_sorted_entries(state, dict, &(sl_jinja_order){0}, &entries)) {
         return state->code;
     }
     for (size_t i = 0; i < dict->count; i++) {

@@ -169,6 +169,22 @@ void sl_jinja_float_text(double value, char out[40]);
 /* Python's float(text): false when it is no number. Independent of the locale. */
 bool sl_jinja_parse_float(sl_view text, double *result);
 
+/* ---- sorting (sort.c) ---- */
+/* What a value is sorted by: a string in lower case when case does not matter, all else itself. */
+int sl_jinja_sort_key(sl_jinja *state, sl_jinja_value value, bool ignore_case, sl_jinja_value *key);
+typedef struct sl_jinja_keyed {
+    sl_jinja_value key;
+    size_t index; /* where the item was */
+} sl_jinja_keyed;
+/* By key; those that are equal, or that cannot be ordered (a NaN), stay in the order they had. */
+int sl_jinja_sort(sl_jinja *state, sl_jinja_keyed *items, size_t count, bool reverse);
+typedef struct sl_jinja_order {
+    bool by_value, ignore_case, reverse;
+} sl_jinja_order;
+/* *entries: a dict's entries in that order, dict->count of them. */
+int sl_jinja_sorted_entries(sl_jinja *state, const sl_jinja_dict *dict, const sl_jinja_order *order,
+                            sl_jinja_entry **entries);
+
 /* ---- operators (operators.c) ---- */
 typedef enum sl_jinja_operator {
     SL_JINJA_ADD,

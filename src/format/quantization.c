@@ -203,6 +203,7 @@ static const struct {
     int (*read)(const part *p, sl_hf_quantization *q);
 } methods[] = {{"fp8", read_fp8},
                {"fbgemm_fp8", read_nothing},
+               {"mxfp4", read_nothing},
                {"compressed-tensors", read_compressed},
                {"modelopt", read_modelopt}};
 
@@ -277,6 +278,7 @@ int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, s
             return methods[i].read(&p, quantization);
         }
     }
-    return refuse(&p, "quant_method", method ? shown(method, text) : "missing",
-                  "only \"fp8\", \"fbgemm_fp8\", \"compressed-tensors\" and \"modelopt\" are supported");
+    return refuse(
+        &p, "quant_method", method ? shown(method, text) : "missing",
+        "only \"fp8\", \"fbgemm_fp8\", \"mxfp4\", \"compressed-tensors\" and \"modelopt\" are supported");
 }

@@ -93,6 +93,11 @@ int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl
 /* After a step that stored `rows` more: tokens[0, cached + rows) are the sequence's. Full pages go into the
  * index. */
 void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows);
+/* The same where of `rows` reserved ones the first `kept` alone are to stay: the others are as if they had
+ * not been. A recurrent model has no state between them, so that it keeps all rows or none. Returns how many.
+ */
+int32_t sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
+                               int32_t kept);
 /* Lets the index hold all of the timeline's tokens[0, cached), the last page too when it is not full, and the
  * state after them. */
 void sl_timeline_keep(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens, sl_keep keep);

@@ -215,6 +215,34 @@ void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *
     }
 }
 
+/* What was claimed behind `cached` is free to be written again. */
+static void unclaim(sl_cache *cache, const sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i < timeline->page_count[g]; i++) {
+            const int32_t filled = timeline->cached - i * SL_PAGE_TOKENS;
+            cache->pages[g].items[timeline->pages[g][i]].filled = filled > 0 ? filled : 0;
+        }
+    }
+}
+
+int32_t sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
+                               int32_t kept) {
+    if (kept == rows) {
+        sl_timeline_advance(cache, timeline, tokens, rows);
+        return rows;
+    }
+    if (cache->program->state_count) {
+        drop_sources(cache, timeline);
+        drop_state(cache, &timeline->write_state);
+        timeline->previous = timeline->cached;
+        kept = 0;
+    } else {
+        sl_timeline_advance(cache, timeline, tokens, kept);
+    }
+    unclaim(cache, timeline);
+    return kept;
+}
+
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
     drop_state(cache, &timeline->write_state);
     undo_copies(cache, timeline);

@@ -22,7 +22,13 @@ void sl_binding_free(sl_binding *binding) {
 /* Where checkpoints put the text model: alone, and inside a multimodal one (transformers 5, then 4). */
 static const struct {
     const char *trunk, *head;
-} PREFIXES[] = {{"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+} PREFIXES[] = {{"model.", ""},
+                {"model.language_model.", ""},
+                {"language_model.model.", "language_model."},
+                /* of models without a head, and encoders under the name of their kind */
+                {"", ""},
+                {"bert.", ""},
+                {"roberta.", ""}};
 
 typedef struct binder {
     const sl_config *config;
@@ -59,9 +65,22 @@ static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t exp
     snprintf(name, SL_TENSOR_NAME_SIZE, "%s%s", *format == '^' ? b->head : b->trunk, plain);
 }
 
+/* Whether a weight of this layer was made of it, of which another part is taken now. */
+static bool noted_lately(const sl_binding *binding, const sl_tensor *tensor) {
+    for (size_t i = 1; i <= 32 && i <= binding->tensors; i++) {
+        if (binding->used[binding->tensors - i] == tensor) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* `elements` of a weight of type `type`; 0 for what belongs to one. */
 static int note_used(binder *b, const sl_tensor *tensor, sl_qtype type, uint64_t elements) {
     sl_binding *binding = b->binding;
+    if (noted_lately(binding, tensor)) {
+        return 0;
+    }
     if (binding->tensors == b->used_capacity) {
         const size_t capacity = b->used_capacity ? b->used_capacity * 2 : 256;
         const sl_tensor **used = sl_realloc(binding->used, capacity * sizeof *used);
@@ -91,8 +110,10 @@ static void print_shape(char *text, size_t size, const uint64_t dims[SL_TENSOR_D
 
 static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_tensor *tensor,
                        int32_t experts) {
-    const uint64_t wanted[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, (uint64_t)fact->rows, (uint64_t)experts,
-                                             1};
+    const bool vectors = fact->kind == SL_TENSOR_EXPERT_VECTOR; /* [experts][columns] */
+    const uint64_t wanted[SL_TENSOR_DIMS] = {(uint64_t)fact->columns,
+                                             (uint64_t)(vectors ? experts : fact->rows),
+                                             (uint64_t)(vectors ? 1 : experts), 1};
     const uint64_t kernel[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, 1, (uint64_t)fact->rows, 1};
     char found_text[120], wanted_text[120];
     if (memcmp(tensor->dims, wanted, sizeof wanted) == 0 ||
@@ -118,6 +139,14 @@ static int take(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t e
     return code ? code : note_used(b, *tensor, (*tensor)->type, (*tensor)->elements);
 }
 
+/* Where a tensor stands: itself, or the one that it is a part of, or in whose order it is not. */
+typedef struct place {
+    const sl_tensor_fact *fact; /* in the file */
+    const sl_tensor_part *part; /* NULL: all its rows */
+    bool turned;                /* [columns][rows] in the file, unless it is of blocks */
+    int32_t rows;               /* that are taken */
+} place;
+
 /* A matrix in the file, or what makes one. */
 typedef struct matrix {
     const char *name;
@@ -137,23 +166,76 @@ static void tell_of_bf16(binder *b, const sl_tensor_fact *fact, const char *name
     }
 }
 
+/* A matrix that has no scales but an order of its own: *there becomes true if it has. */
+static int take_ordered(binder *b, const place *p, const sl_scaled_query *query, const sl_tensor **tensor,
+                        matrix *m, bool *there) {
+    sl_tensor_fact fact = *p->fact;
+    if (p->turned) {
+        fact.rows = p->fact->columns;
+        fact.columns = p->fact->rows;
+    }
+    const int code = take(b, &fact, 0, query->experts, tensor);
+    if (code || (!p->turned && !p->part)) {
+        return code;
+    }
+    if (p->turned && sl_qtype_get((*tensor)->type)->block_elements != 1) {
+        return sl_fail(b->error, SL_ERR_UNSUPPORTED, "%s: tensor %s is %s: only floats can be turned",
+                       b->file, (*tensor)->name, sl_qtype_get((*tensor)->type)->name);
+    }
+    sl_scaled_rows(query, *tensor, p->turned, &m->scaled);
+    *there = true;
+    return 0;
+}
+
+/* The tensor "....scale" beside this matrix is one of the model's own. */
+static bool has_own_scale(const binder *b, const sl_tensor_fact *fact) {
+    const char *end = fact->gguf ? strstr(fact->gguf, ".weight") : NULL;
+    for (int id = 0; end && id < SL_TENSOR_COUNT; id++) {
+        sl_tensor_fact other;
+        const size_t stem = (size_t)(end - fact->gguf);
+        if (sl_config_tensor(b->config, (sl_tensor_id)id, fact->layer < 0 ? 0 : fact->layer, &other) &&
+            other.gguf && strncmp(other.gguf, fact->gguf, stem) == 0 &&
+            strcmp(other.gguf + stem, ".scale") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Finds, checks and marks one matrix, or a block of `experts` of them. */
-static int take_matrix(binder *b, const sl_tensor_fact *fact, int32_t expert, int32_t experts, matrix *m) {
+static int take_matrix(binder *b, const place *p, int32_t expert, int32_t experts, matrix *m) {
+    const sl_tensor_fact *fact = p->fact;
     char name[SL_TENSOR_NAME_SIZE];
     const sl_tensor *tensor = NULL;
     bool there;
     tensor_name(b, fact, expert, name);
-    const sl_scaled_query query = {b->source, &b->quantization, name, experts, fact->rows, fact->columns};
+    const sl_scaled_query query = {.source = b->source,
+                                   .quantization = &b->quantization,
+                                   .name = name,
+                                   .experts = experts,
+                                   .rows = fact->rows,
+                                   .columns = fact->columns,
+                                   .own_scale = has_own_scale(b, fact),
+                                   .part = p->part};
     int code = sl_scaled_find(&query, &m->scaled, &there, b->error);
+    const bool scaled = there;
     const bool blocks =
-        there && b->config->naming == SL_NAMING_GGUF; /* whose codes are a tensor as any other */
-    if (code == 0 && (!there || blocks)) {
+        scaled && b->config->naming == SL_NAMING_GGUF; /* whose codes are a tensor as any other */
+    if (code == 0 && scaled && p->turned && m->scaled.kind != SL_SCALED_MXFP4) {
+        code = sl_fail(b->error, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %s: experts of this family are supported in MXFP4 and as floats", b->file,
+                       m->scaled.codes->name);
+    } else if (code == 0 && blocks) {
         code = take(b, fact, expert, experts, &tensor);
+    } else if (code == 0 && !scaled) {
+        code = expert == 0 ? take_ordered(b, p, &query, &tensor, m, &there)
+                           : take(b, fact, expert, experts, &tensor);
     }
     if (code) {
         return code;
     }
-    const sl_tensor *const parts[] = {blocks ? NULL : m->scaled.codes, m->scaled.scales, m->scaled.whole,
+    const bool taken = blocks || !scaled;
+    const sl_tensor *const parts[] = {taken ? NULL : m->scaled.codes, m->scaled.scales, m->scaled.whole,
                                       m->scaled.ignored[0], m->scaled.ignored[1]};
     const uint64_t elements = (uint64_t)fact->rows * (uint64_t)fact->columns * (uint64_t)experts;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && code == 0; i++) {
@@ -163,7 +245,7 @@ static int take_matrix(binder *b, const sl_tensor_fact *fact, int32_t expert, in
     m->name = there ? m->scaled.codes->name : tensor->name;
     m->type = there ? m->scaled.type : tensor->type;
     m->bytes = there ? 0 : tensor->bytes;
-    if (there && m->type == SL_QTYPE_BF16) {
+    if (scaled && m->type == SL_QTYPE_BF16) {
         tell_of_bf16(b, fact, m->name);
     }
     return code || !there || sl_scaled_bytes(&m->scaled, &m->bytes) ? code : no_memory(b);
@@ -173,7 +255,13 @@ static bool is_there(const binder *b, const sl_tensor_fact *fact) {
     char name[SL_TENSOR_NAME_SIZE];
     const sl_tensor *tensor;
     tensor_name(b, fact, 0, name);
-    return name[0] != '\0' && sl_source_tensor(b->source, name, &tensor, NULL) != SL_ERR_NOT_FOUND;
+    if (name[0] == '\0' || sl_source_tensor(b->source, name, &tensor, NULL) != SL_ERR_NOT_FOUND) {
+        return name[0] != '\0';
+    }
+    const sl_hf *hf = sl_source_hf(b->source);
+    const size_t length = strlen(name);
+    snprintf(name + length, sizeof name - length, "_blocks"); /* of MXFP4 */
+    return hf && fact->kind == SL_TENSOR_EXPERTS && sl_hf_find(hf, name);
 }
 
 /* ---- adding ---- */
@@ -229,14 +317,43 @@ static int add_floats(const binder *b, const char *name, const float *values, in
     return add_weight(b, &weight, index);
 }
 
+/* A vector for each expert, or a part of each. */
+static int add_vectors(binder *b, const place *p, int32_t *index) {
+    const sl_tensor_fact *fact = p->fact;
+    const int32_t columns = p->part ? sl_part_rows(p->part) : fact->columns;
+    const uint64_t bytes = (uint64_t)fact->experts * (uint64_t)columns * sizeof(float);
+    const sl_tensor *tensor;
+    const float *values;
+    int code = take(b, fact, 0, fact->experts, &tensor);
+    code = code ? code : convert(b, tensor, &values);
+    if (code == 0 && p->part) {
+        float *part = sl_owned_alloc(b->owned, bytes);
+        for (int64_t i = 0; part && i < (int64_t)fact->experts * columns; i++) {
+            const int64_t expert = i / columns;
+            part[i] = values[expert * fact->columns + sl_part_row(p->part, (int32_t)(i % columns))];
+        }
+        values = part;
+        code = part ? 0 : no_memory(b);
+    }
+    const sl_weight weight = {.name = code ? NULL : tensor->name,
+                              .type = SL_QTYPE_F32,
+                              .experts = fact->experts,
+                              .rows = 1,
+                              .columns = columns,
+                              .data = values,
+                              .bytes = bytes};
+    return code ? code : add_weight(b, &weight, index);
+}
+
 static int copy_matrix(const binder *b, const matrix *m, unsigned char *to) {
     return sl_owned_add_copy(b->owned, m->tensor, &m->scaled, to) ? 0 : no_memory(b);
 }
 
 /* A matrix, or a block of experts, that stays in the map if it can. */
-static int add_matrix(binder *b, const sl_tensor_fact *fact, int32_t *index) {
+static int add_matrix(binder *b, const place *p, int32_t *index) {
+    const sl_tensor_fact *fact = p->fact;
     matrix m;
-    const int code = take_matrix(b, fact, 0, fact->experts, &m);
+    const int code = take_matrix(b, p, 0, fact->experts, &m);
     if (code || m.tensor) {
         return code ? code : add_mapped(b, fact, m.tensor, index);
     }
@@ -244,7 +361,7 @@ static int add_matrix(binder *b, const sl_tensor_fact *fact, int32_t *index) {
     if (!blocks) {
         return no_memory(b);
     }
-    const sl_weight weight = {m.name, m.type, fact->experts, fact->rows, fact->columns, blocks, m.bytes};
+    const sl_weight weight = {m.name, m.type, fact->experts, p->rows, fact->columns, blocks, m.bytes};
     const int copied = copy_matrix(b, &m, blocks);
     return copied ? copied : add_weight(b, &weight, index);
 }
@@ -256,7 +373,7 @@ static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
     unsigned char *block = NULL;
     uint64_t bytes = 0;
     for (int32_t expert = 0; expert < fact->experts; expert++) {
-        int code = take_matrix(b, fact, expert, 1, &m);
+        int code = take_matrix(b, &(place){.fact = fact, .rows = fact->rows}, expert, 1, &m);
         if (code) {
             return code;
         }
@@ -284,7 +401,8 @@ static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
     return add_weight(b, &weight, index);
 }
 
-static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
+static int add_tensor(binder *b, const place *p, int32_t *index) {
+    const sl_tensor_fact *fact = p->fact;
     const sl_tensor *tensor;
     const float *values;
     const bool per_expert = fact->kind == SL_TENSOR_EXPERTS && b->config->naming == SL_NAMING_HF &&
@@ -293,7 +411,10 @@ static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
         return add_gathered(b, fact, index);
     }
     if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS) {
-        return add_matrix(b, fact, index);
+        return add_matrix(b, p, index);
+    }
+    if (fact->kind == SL_TENSOR_EXPERT_VECTOR) {
+        return add_vectors(b, p, index);
     }
     int code = take(b, fact, 0, fact->experts, &tensor);
     code = code ? code : convert(b, tensor, &values);
@@ -302,50 +423,97 @@ static int add_tensor(binder *b, const sl_tensor_fact *fact, int32_t *index) {
 
 /* ---- RoPE ---- */
 
-static int add_frequencies(const binder *b, const sl_rope_config *rope, const float *factors,
-                           const char *name, int32_t *index) {
-    const int32_t pairs = b->config->rope_dims / 2;
-    float *frequencies = sl_owned_alloc(b->owned, (uint64_t)pairs * sizeof *frequencies);
-    if (!frequencies) {
+typedef struct frequencies {
+    const sl_rope_config *rope;
+    const float *factors; /* [dims / 2], or NULL */
+    int32_t dims;
+    const char *name;
+} frequencies;
+
+static int add_frequencies(const binder *b, const frequencies *f, int32_t *index) {
+    const int32_t pairs = f->dims / 2;
+    float *values = sl_owned_alloc(b->owned, (uint64_t)pairs * sizeof *values);
+    if (!values) {
         return no_memory(b);
     }
-    sl_rope_frequencies(rope, b->config->rope_dims, frequencies);
-    for (int32_t i = 0; factors && i < pairs; i++) {
-        frequencies[i] /= factors[i];
+    sl_rope_frequencies(f->rope, f->dims, values);
+    for (int32_t i = 0; f->factors && i < pairs; i++) {
+        values[i] /= f->factors[i];
     }
-    return add_floats(b, name, frequencies, 1, pairs, index);
+    return add_floats(b, f->name, values, 1, pairs, index);
+}
+
+/* The divisors in one tensor. */
+static int take_factors(binder *b, const sl_tensor_fact *fact, const float **factors) {
+    const sl_tensor *tensor;
+    int code = take(b, fact, 0, 1, &tensor);
+    code = code ? code : convert(b, tensor, factors);
+    for (int32_t i = 0; code == 0 && i < fact->columns; i++) {
+        if (!((*factors)[i] > 0)) {
+            return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s: element %d must be above 0", b->file,
+                           tensor->name, i);
+        }
+    }
+    return code;
+}
+
+/* What RoPE's frequencies are divided by besides their scaling; NULL for nothing. */
+static int bind_factors(binder *b, const float **factors) {
+    const sl_config *config = b->config;
+    const bool is_long = sl_config_is_long(config);
+    sl_tensor_fact fact, other;
+    if (sl_config_tensor(config, SL_TENSOR_ROPE_FACTORS, 0, &fact)) {
+        return take_factors(b, &fact, factors);
+    }
+    if (!sl_config_tensor(config, is_long ? SL_TENSOR_ROPE_LONG : SL_TENSOR_ROPE_SHORT, 0, &fact)) {
+        return 0;
+    }
+    if (config->naming == SL_NAMING_HF) {
+        *factors = is_long ? config->long_factors : config->short_factors;
+        return 0;
+    }
+    const sl_tensor *unread; /* marked as used: it belongs to the model */
+    sl_config_tensor(config, is_long ? SL_TENSOR_ROPE_SHORT : SL_TENSOR_ROPE_LONG, 0, &other);
+    const int code = take(b, &other, 0, 1, &unread);
+    return code ? code : take_factors(b, &fact, factors);
 }
 
 static int bind_rope(binder *b) {
     const sl_config *config = b->config;
     const float *factors = NULL;
-    sl_tensor_fact fact;
-    if (sl_config_tensor(config, SL_TENSOR_ROPE_FACTORS, 0, &fact)) {
-        const sl_tensor *tensor;
-        int code = take(b, &fact, 0, 1, &tensor);
-        code = code ? code : convert(b, tensor, &factors);
-        if (code) {
-            return code;
-        }
-        for (int32_t i = 0; i < fact.columns; i++) {
-            if (!(factors[i] > 0)) {
-                return sl_fail(b->error, SL_ERR_FORMAT, "%s: tensor %s: element %d must be above 0", b->file,
-                               tensor->name, i);
-            }
-        }
+    int code = bind_factors(b, &factors);
+    if (code) {
+        return code;
     }
-    int code = 0;
     if (memchr(config->kinds, SL_LAYER_FULL, (size_t)config->layers)) {
-        code = add_frequencies(b, &config->rope, factors, "rope", &b->binding->rope);
+        const frequencies full = {&config->rope, factors, config->rope_dims, "rope"};
+        code = add_frequencies(b, &full, &b->binding->rope);
     }
     if (code == 0 && memchr(config->kinds, SL_LAYER_WINDOW, (size_t)config->layers)) {
-        code = add_frequencies(b, &config->local_rope, config->family->local_rope ? NULL : factors,
-                               "rope.window", &b->binding->local_rope);
+        const int32_t dims = config->window_rope_dims > 0 ? config->window_rope_dims : config->rope_dims;
+        const frequencies window = {&config->local_rope, config->family->local_rope ? NULL : factors, dims,
+                                    "rope.window"};
+        code = add_frequencies(b, &window, &b->binding->local_rope);
     }
     return code;
 }
 
 /* ---- all of it ---- */
+
+/* A tensor that has its rows among those of another one, which the file has, or its own in another order. */
+static bool is_part(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_fact *fact,
+                    sl_tensor_part *part) {
+    sl_tensor_fact other;
+    if (!sl_config_part(b->config, id, part)) {
+        return false;
+    }
+    sl_config_tensor(b->config, part->of, layer, &other);
+    if (part->of != id && !is_there(b, &other)) {
+        return false;
+    }
+    *fact = other;
+    return true;
+}
 
 /* A file with the experts' gate and up rows in one tensor has that in place of the two. */
 static bool replaced(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_fact *fact) {
@@ -365,15 +533,24 @@ static bool replaced(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_
 static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     sl_tensor_fact fact;
     const bool wanted = sl_config_tensor(b->config, id, layer, &fact);
-    if (!wanted || id == SL_TENSOR_ROPE_FACTORS) {
+    if (!wanted || id == SL_TENSOR_ROPE_FACTORS || id == SL_TENSOR_ROPE_LONG || id == SL_TENSOR_ROPE_SHORT) {
         return 0;
     }
     int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
-    const bool fused = replaced(b, id, layer, &fact);
+    const int32_t rows = fact.rows;
+    sl_tensor_part part;
+    const bool partly = is_part(b, id, layer, &fact, &part);
+    const bool fused = !partly && replaced(b, id, layer, &fact);
+    const place p = {.fact = &fact,
+                     .part = partly ? &part : NULL,
+                     .turned =
+                         b->config->naming == SL_NAMING_HF && b->config->family->hf_experts_turned &&
+                         (fact.id == SL_TENSOR_FUSED_EXPERTS || fact.id == SL_TENSOR_FUSED_DOWN_EXPERTS),
+                     .rows = partly ? rows : fact.rows};
     if (fused && id != SL_TENSOR_DOWN_EXPERTS) {
-        return id == SL_TENSOR_UP_EXPERTS ? 0 : add_tensor(b, &fact, &indices[SL_TENSOR_FUSED_EXPERTS]);
+        return id == SL_TENSOR_UP_EXPERTS ? 0 : add_tensor(b, &p, &indices[SL_TENSOR_FUSED_EXPERTS]);
     }
-    return add_tensor(b, &fact, &indices[id]);
+    return add_tensor(b, &p, &indices[id]);
 }
 
 static int bind_all(binder *b) {
@@ -538,7 +715,7 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
     const sl_hf *hf = sl_source_hf(source);
     int code = hf ? sl_hf_read_quantization(hf, &b.quantization, error) : 0;
     code = code ? code : bind_all(&b);
-    code = code ? code : sl_owned_make_copies(owned, error);
+    code = code || owned->later ? code : sl_owned_make_copies(owned, error);
     if (code == 0) {
         warn_unused(&b);
     } else {

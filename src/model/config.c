@@ -6,15 +6,26 @@
 #include <math.h>
 #include <stddef.h>
 
-static const sl_field_choice ACTIVATIONS[] = {
-    {"silu", SL_ACTIVATION_SILU}, {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH}, {NULL, 0}};
-static const sl_field_choice SCALINGS[] = {
-    {"none", SL_ROPE_SCALING_NONE},     {"default", SL_ROPE_SCALING_NONE}, {"linear", SL_ROPE_SCALING_LINEAR},
-    {"llama3", SL_ROPE_SCALING_LLAMA3}, {"yarn", SL_ROPE_SCALING_YARN},    {NULL, 0}};
+static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
+                                              {"silu", SL_ACTIVATION_SILU},
+                                              {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
+                                              {NULL, 0}};
+static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
+                                           {"su", SL_ROPE_SCALING_LONGROPE},
+                                           {"dynamic", SL_ROPE_SCALING_DYNAMIC},
+                                           {"none", SL_ROPE_SCALING_NONE},
+                                           {"default", SL_ROPE_SCALING_NONE},
+                                           {"linear", SL_ROPE_SCALING_LINEAR},
+                                           {"llama3", SL_ROPE_SCALING_LLAMA3},
+                                           {"yarn", SL_ROPE_SCALING_YARN},
+                                           {"proportional", SL_ROPE_SCALING_PROPORTIONAL},
+                                           {NULL, 0}};
 
 #define AT(member) offsetof(sl_config_raw, member)
 #define INT(member, gguf, hf, least, most)                                                                   \
     { AT(member), SL_FIELD_INT, {gguf, hf}, least, most, NULL }
+#define LAYERS(member, gguf, hf, least, most)                                                                \
+    { AT(member), SL_FIELD_LAYERS, {gguf, hf}, least, most, NULL }
 #define REAL(member, gguf, hf, least, most)                                                                  \
     { AT(member), SL_FIELD_REAL, {gguf, hf}, least, most, NULL }
 #define BOOL(member, gguf, hf)                                                                               \
@@ -35,17 +46,33 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.vocabulary, "vocab_size", "vocab_size", 1, 1 << 23),
     INT(config.context, "context_length", "max_position_embeddings", 1, 1 << 28),
     INT(config.heads, "attention.head_count", "num_attention_heads", 1, 1 << 12),
-    INT(config.kv_heads, "attention.head_count_kv", "num_key_value_heads", 1, 1 << 12),
-    INT(config.head_size, "attention.key_length", "head_dim", 2, 1 << 12),
+    LAYERS(config.kv_heads, "attention.head_count_kv", "num_key_value_heads", 1, 1 << 12),
+    INT(config.head_size, "attention.key_length", "global_head_dim|head_dim", 2, 1 << 12),
+    INT(config.window_head_size, "attention.key_length_swa", "head_dim", 0, 1 << 12),
+    INT(global_kv_heads, NULL, "num_global_key_value_heads", 0, 1 << 12),
     INT(value_size, "attention.value_length", NULL, 2, 1 << 12),
-    INT(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps", 1e-12, 1),
+    INT(window_value_size, "attention.value_length_swa", NULL, 0, 1 << 12),
+    LAYERS(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
+    INT(config.shared_kv, "attention.shared_kv_layers", "num_kv_shared_layers", 0, SL_CONFIG_LAYERS),
+    BOOL(config.key_is_value, NULL, "attention_k_eq_v"),
+    INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
+        1 << 14),
+    BOOL(mixture, NULL, "enable_moe_block"),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps", 1e-12, 1),
+    REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
+    INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
     CHOICE(config.activation, NULL, "hidden_activation|hidden_act", ACTIVATIONS),
     BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
+    BOOL(config.output_bias, NULL, "attention_out_bias"),
+    BOOL(all_bias, NULL, "use_bias"),
     BOOL(config.mlp_bias, NULL, "mlp_bias"),
+    BOOL(config.query_norm, NULL, "use_qk_norm"),
 
     INT(config.rope_dims, "rope.dimension_count", NULL, 2, 1 << 12),
+    INT(config.window_rope_dims, "rope.dimension_count_swa", NULL, 0, 1 << 12),
+    REAL(config.rope.part, NULL, "rope_parameters.full_attention.partial_rotary_factor", 1e-6, 1),
+    INT(rotary_dims, NULL, "rotary_dim", 2, 1 << 12),
     REAL(rope_part, NULL, "rope_parameters.partial_rotary_factor|partial_rotary_factor", 1e-6, 1),
     REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|rope_theta", 1.000001, 1e15),
     CHOICE(config.rope.scaling, "rope.scaling.type",
@@ -54,10 +81,17 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.rope.low_factor, NULL, ROPE("low_freq_factor"), 1e-6, 1e9),
     REAL(config.rope.high_factor, NULL, ROPE("high_freq_factor"), 1e-6, 1e9),
     INT(config.rope.original_context, "rope.scaling.original_context_length",
-        ROPE("original_max_position_embeddings"), 0, 1 << 28),
+        "original_max_position_embeddings|" ROPE("original_max_position_embeddings"), 0, 1 << 28),
     REAL(config.rope.beta_fast, "rope.scaling.yarn_beta_fast", ROPE("beta_fast"), 1e-3, 1e6),
     REAL(config.rope.beta_slow, "rope.scaling.yarn_beta_slow", ROPE("beta_slow"), 1e-3, 1e6),
-    REAL(config.rope.attention_factor, NULL, ROPE("attention_factor"), 0, 1e3),
+    REAL(config.rope.attention_factor, "rope.scaling.yarn_attn_factor", ROPE("attention_factor"), 0, 1e3),
+    REAL(config.rope.mscale, NULL, ROPE("mscale"), 0, 1e3),
+    REAL(config.rope.mscale_all, "rope.scaling.yarn_log_multiplier", ROPE("mscale_all_dim"), 0, 1e3),
+    REAL(rope_multiplier, "rope.scaling.attn_factor", NULL, 1e-6, 1e3),
+    REAL(rope_alpha, NULL, ROPE("alpha"), 0, 1e9),
+    REAL(config.temperature_scale, "attention.temperature_scale", ROPE("llama_4_scaling_beta"), 0, 1e3),
+    INT(config.temperature_length, "attention.temperature_length", NULL, 0, 1 << 28),
+    BOOL(truncate, NULL, ROPE("truncate")),
     REAL(config.local_rope.base, "rope.freq_base_swa", LOCAL("rope_theta") "|rope_local_base_freq", 1.000001,
          1e15),
     CHOICE(config.local_rope.scaling, NULL, LOCAL("rope_type"), SCALINGS),
@@ -71,16 +105,33 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(window_from, NULL, "max_window_layers", 0, SL_CONFIG_LAYERS),
     INT(period, "full_attention_interval",
         "sliding_window_pattern|_sliding_window_pattern|full_attention_interval", 1, SL_CONFIG_LAYERS),
-    REAL(attention_scale, "attention.scale", NULL, 0, 1e6),
+    REAL(attention_scale, "attention.scale", "attention_multiplier", 0, 1e6),
+    REAL(config.embed_factor, "embedding_scale", "embedding_multiplier", 0, 1e6),
+    REAL(config.branch_factor, "residual_scale", "residual_multiplier", 0, 1e6),
+    REAL(config.logit_divisor, "logit_scale", "logits_scaling", 0, 1e6),
     REAL(query_scalar, NULL, "query_pre_attn_scalar", 1e-6, 1e9),
     REAL(config.attention_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 0, 1e6),
     REAL(config.final_softcap, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6),
 
-    INT(config.experts, "expert_count", "num_experts|num_local_experts", 0, 1 << 12),
-    INT(config.experts_used, "expert_used_count", "num_experts_per_tok", 0, 1 << 12),
+    INT(config.experts, "expert_count", "num_experts|num_local_experts|n_routed_experts|moe_num_experts", 0,
+        1 << 12),
+    INT(config.experts_used, "expert_used_count", "num_experts_per_tok|moe_k|moe_topk|top_k_experts", 0,
+        1 << 12),
     INT(config.expert_width, "expert_feed_forward_length", "moe_intermediate_size", 0, 1 << 22),
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
-    REAL(config.expert_scale, "expert_weights_scale", NULL, 0, 1e6),
+    REAL(config.expert_scale, "expert_weights_scale", "routed_scaling_factor", 0, 1e6),
+    INT(config.shared_width, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", 0,
+        1 << 22),
+    INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
+        1 << 8),
+    INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
+        SL_CONFIG_LAYERS),
+    INT(gating, "expert_gating_func", NULL, 0, 1 << 8),
+    INT(config.expert_groups, "expert_group_count", "n_group", 0, 1 << 12),
+    INT(config.expert_groups_used, "expert_group_used_count", "topk_group", 0, 1 << 12),
+    REAL(config.router_least_sum, NULL, "moe_norm_min", 0, 1),
+    REAL(config.swiglu_alpha, NULL, "swiglu_alpha", 0, 1e3),
+    REAL(config.swiglu_limit, NULL, "swiglu_limit", 0, 1e6),
 
     INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads", 0, 1 << 12),
     INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads", 0, 1 << 12),
@@ -107,8 +158,7 @@ void sl_config_key(const sl_config *config, const sl_config_field *field, char k
     const size_t length = strcspn(name, "|");
     const sl_family *family = config->family;
     if (config->naming == SL_NAMING_GGUF) {
-        snprintf(key, SL_TENSOR_NAME_SIZE, "%s.%.*s", family->gguf ? family->gguf : "llama", (int)length,
-                 name);
+        snprintf(key, SL_TENSOR_NAME_SIZE, "%s.%.*s", sl_family_gguf_name(family), (int)length, name);
     } else {
         snprintf(key, SL_TENSOR_NAME_SIZE, "%.*s", (int)length, name);
     }
@@ -132,24 +182,37 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
-    config->rope_layout = hf ? SL_ROPE_HALVES : family->gguf_rope;
+    config->query_norm = family->query_norm != SL_QUERY_NORM_NONE && !family->query_norm_asked;
+    config->rope_layout = hf ? family->hf_rope : family->gguf_rope;
+    config->fused_qkv = family->fused_qkv;
+    config->fused_gate_up = family->fused_gate_up;
+    config->embed_factor = config->branch_factor = config->logit_divisor = 1;
     const sl_rope_config rope = {.base = hf ? family->hf_rope_base : 10000,
                                  .factor = 1,
                                  .low_factor = 1,
                                  .high_factor = 4,
                                  .beta_fast = 32,
-                                 .beta_slow = 1};
+                                 .beta_slow = 1,
+                                 .exact = family->exact_yarn,
+                                 .part = 1};
     config->rope = rope;
     config->local_rope = rope;
-    config->local_rope.base = 10000;
-    config->normalise = !hf && family->normalise;
+    config->local_rope.base = family->local_rope == SL_LOCAL_ROPE_UNSCALED ? rope.base : 10000;
+    config->normalise = hf ? family->hf_normalise : family->normalise;
     config->expert_scale = 1;
+    config->router = (int32_t)family->router;
+    config->expert_groups = config->expert_groups_used = 1;
+    config->router_least_sum = family->router_least_sum;
+    config->swiglu_alpha = family->swiglu_alpha;
+    config->swiglu_limit = family->swiglu_limit;
     if (hf) {
         config->head_size = family->hf_head_size;
         config->heads = family->hf_heads;
         config->kv_heads = family->hf_kv_heads;
         config->vocabulary = family->hf_vocabulary;
         config->context = family->hf_context;
+        config->window = family->hf_window;
+        config->per_layer_width = family->hf_per_layer_width;
     }
 }
 
@@ -173,13 +236,33 @@ static bool delta_sizes(const sl_config *c) {
 }
 
 static bool kv_divides(const sl_config *c) {
-    return c->heads % c->kv_heads == 0;
+    return c->heads % c->kv_heads == 0 && (c->window_kv_heads == 0 || c->heads % c->window_kv_heads == 0);
 }
 static bool rope_even(const sl_config *c) {
     return c->rope_dims % 2 == 0;
 }
 static bool rope_fits(const sl_config *c) {
     return c->rope_dims <= c->head_size;
+}
+static bool window_rope(const sl_config *c) {
+    const int32_t size = c->window_head_size > 0 ? c->window_head_size : c->head_size;
+    const int32_t dims = c->window_rope_dims > 0 ? c->window_rope_dims : c->rope_dims;
+    return !any_kind(c, SL_LAYER_WINDOW) || (dims % 2 == 0 && dims <= size);
+}
+static bool shared_known(const sl_config *c) {
+    for (int32_t layer = 0; layer < c->layers; layer++) {
+        if (c->shared_kv >= c->layers ||
+            (c->kinds[layer] != SL_LAYER_DELTA && sl_config_kv_layer(c, layer) == SL_NONE)) {
+            return false;
+        }
+    }
+    return true;
+}
+static bool whole_proportional(const sl_config *c) {
+    return c->rope.scaling != SL_ROPE_SCALING_PROPORTIONAL || c->rope_dims == c->head_size;
+}
+static bool local_proportional(const sl_config *c) {
+    return !c->family->local_rope || c->local_rope.scaling != SL_ROPE_SCALING_PROPORTIONAL;
 }
 static bool llama3_ordered(const sl_config *c) {
     return c->rope.scaling != SL_ROPE_SCALING_LLAMA3 || c->rope.high_factor > c->rope.low_factor;
@@ -194,8 +277,34 @@ static bool local_llama3(const sl_config *c) {
 static bool yarn_ordered(const sl_config *c) {
     return c->rope.scaling != SL_ROPE_SCALING_YARN || c->rope.beta_fast > c->rope.beta_slow;
 }
-static bool local_no_yarn(const sl_config *c) {
-    return !c->family->local_rope || c->local_rope.scaling != SL_ROPE_SCALING_YARN;
+static bool local_plain(const sl_config *c) {
+    const int32_t scaling = c->local_rope.scaling;
+    return c->family->local_rope == SL_LOCAL_ROPE_SAME ||
+           (scaling != SL_ROPE_SCALING_YARN && scaling != SL_ROPE_SCALING_LONGROPE &&
+            scaling != SL_ROPE_SCALING_DYNAMIC);
+}
+static bool long_context(const sl_config *c) {
+    return c->rope.scaling != SL_ROPE_SCALING_LONGROPE ||
+           (c->rope.original_context > 1 && c->rope_dims <= 2 * SL_ROPE_PAIRS_MOST);
+}
+static bool temperature_length(const sl_config *c) {
+    return c->temperature_scale == 0 || c->temperature_length > 0;
+}
+static bool unscaled(const sl_config *c, double factor) {
+    return (float)factor > 0 && (c->family->scaled || factor == 1);
+}
+static bool embed_factor(const sl_config *c) {
+    return unscaled(c, c->embed_factor);
+}
+static bool branch_factor(const sl_config *c) {
+    return unscaled(c, c->branch_factor);
+}
+static bool logit_divisor(const sl_config *c) {
+    return unscaled(c, c->logit_divisor) && isfinite((float)(1 / c->logit_divisor));
+}
+static bool can_have_biases(const sl_config *c) {
+    const bool experts = c->experts > 0 && !c->family->expert_bias;
+    return !(c->fused_qkv && c->query_bias) && !(c->mlp_bias && (c->fused_gate_up || experts));
 }
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
@@ -214,6 +323,25 @@ static bool experts_width(const sl_config *c) {
 }
 static bool experts_scale(const sl_config *c) {
     return (float)c->expert_scale > 0;
+}
+static bool shared_expert_known(const sl_config *c) {
+    return c->shared_width == 0 || c->family->shared != SL_SHARED_NONE;
+}
+static bool experts_unbiased(const sl_config *c) {
+    return c->experts == 0 || !c->mlp_bias;
+}
+static bool groups_known(const sl_config *c) {
+    return c->expert_groups == 1 || c->family->expert_groups;
+}
+/* Each has two experts at least: what chooses a group is the sum of two scores. */
+static bool groups_divide(const sl_config *c) {
+    return c->expert_groups == 1 ||
+           (c->expert_groups > 1 && c->experts % c->expert_groups == 0 && c->experts >= 2 * c->expert_groups);
+}
+static bool groups_used(const sl_config *c) {
+    const int64_t reached = (int64_t)c->expert_groups_used * (c->experts / c->expert_groups);
+    return c->expert_groups == 1 || (c->expert_groups_used > 0 && c->expert_groups_used <= c->expert_groups &&
+                                     c->experts_used <= reached);
 }
 static bool delta_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || delta_sizes(c);
@@ -248,17 +376,37 @@ static const rule RULES[] = {
     {kv_divides, AT(config.kv_heads), SL_ERR_INVALID, "must divide the number of heads"},
     {rope_even, AT(config.rope_dims), SL_ERR_INVALID, "must be even: RoPE turns pairs"},
     {rope_fits, AT(config.rope_dims), SL_ERR_INVALID, "must not exceed the head size"},
+    {window_rope, AT(config.window_rope_dims), SL_ERR_INVALID,
+     "must be even and not exceed the head size of windowed layers"},
+    {shared_known, AT(config.shared_kv), SL_ERR_INVALID,
+     "must leave a layer of each kind with keys and values of its own"},
+    {whole_proportional, AT(config.rope.part), SL_ERR_UNSUPPORTED,
+     "proportional RoPE of a part of a head is not supported"},
+    {local_proportional, AT(config.local_rope.scaling), SL_ERR_UNSUPPORTED,
+     "proportional RoPE in windowed layers is not supported"},
     {llama3_ordered, AT(config.rope.high_factor), SL_ERR_INVALID, "must be more than low_freq_factor"},
     {llama3_context, AT(config.rope.original_context), SL_ERR_INVALID,
      "must be at least 1 with llama3 scaling"},
     {local_llama3, AT(config.local_rope.high_factor), SL_ERR_INVALID,
      "must be more than low_freq_factor, with an original context"},
     {yarn_ordered, AT(config.rope.beta_fast), SL_ERR_INVALID, "must be more than beta_slow"},
-    {local_no_yarn, AT(config.local_rope.scaling), SL_ERR_UNSUPPORTED,
-     "YaRN in windowed layers is not supported"},
+    {local_plain, AT(config.local_rope.scaling), SL_ERR_UNSUPPORTED,
+     "this scaling in windowed layers alone is not supported"},
+    {long_context, AT(config.rope.original_context), SL_ERR_INVALID,
+     "LongRoPE needs an original context of at least 2, and at most 512 elements of a head that turn"},
+    {temperature_length, AT(config.rope.original_context), SL_ERR_INVALID,
+     "must be at least 1: queries grow with the position"},
+    {embed_factor, AT(config.embed_factor), SL_ERR_UNSUPPORTED,
+     "this scaling of embeddings is not supported"},
+    {branch_factor, AT(config.branch_factor), SL_ERR_UNSUPPORTED,
+     "this scaling of the residual is not supported"},
+    {logit_divisor, AT(config.logit_divisor), SL_ERR_UNSUPPORTED, "this scaling of logits is not supported"},
+    {can_have_biases, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
+     "biases of fused projections, and of experts in this family, are not supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
-    {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID, "must be 0 (no cap) or a cap that a float holds"},
+    {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID,
+     "must be 0 (no cap) or a cap that a float holds"},
     {final_cap, AT(config.final_softcap), SL_ERR_INVALID, "must be 0 (no cap) or a cap that a float holds"},
     {dense_width, AT(config.feed_forward), SL_ERR_INVALID,
      "must be at least 1: there are layers without experts"},
@@ -267,6 +415,16 @@ static const rule RULES[] = {
      "must be 1 to the number of experts, and 0 without experts"},
     {experts_width, AT(config.expert_width), SL_ERR_INVALID, "must be at least 1: there are experts"},
     {experts_scale, AT(config.expert_scale), SL_ERR_INVALID, "must be above 0"},
+    {shared_expert_known, AT(config.shared_width), SL_ERR_UNSUPPORTED,
+     "shared experts are not supported in this family"},
+    {experts_unbiased, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
+     "biases of dense and shared feed-forwards beside experts are not supported"},
+    {groups_known, AT(config.expert_groups), SL_ERR_UNSUPPORTED,
+     "grouped experts are not supported in this family"},
+    {groups_divide, AT(config.expert_groups), SL_ERR_INVALID,
+     "must divide the number of experts into groups of two or more"},
+    {groups_used, AT(config.expert_groups_used), SL_ERR_INVALID,
+     "must be 1 to the number of groups, with as many experts as a row uses"},
     {delta_given, AT(config.delta_value_heads), SL_ERR_INVALID,
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
@@ -307,11 +465,19 @@ int sl_config_check(const sl_config *config, const char *file, sl_error *error) 
         }
     }
     /* The widest row of a step holds a layer's projections side by side; it is counted in 32 bits. */
-    const int64_t query = (int64_t)config->heads * config->head_size * (config->family->output_gate ? 2 : 1);
-    const int64_t projections = query + 2 * (int64_t)config->kv_heads * config->head_size;
+    const int64_t size =
+        config->head_size > config->window_head_size ? config->head_size : config->window_head_size;
+    const int64_t keys =
+        config->kv_heads > config->window_kv_heads ? config->kv_heads : config->window_kv_heads;
+    const int64_t query = config->heads * size * (config->family->output_gate ? 2 : 1);
+    const int64_t projections = query + 2 * keys * size;
     const int64_t delta = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
                           2 * (int64_t)config->delta_value_heads * config->delta_value_size +
                           2 * (int64_t)config->delta_value_heads;
+    if ((int64_t)config->layers * config->per_layer_width > 1 << 24) {
+        return sl_fail(error, SL_ERR_LIMIT, "%s: per-layer embeddings have %lld columns, more than %d", file,
+                       (long long)config->layers * config->per_layer_width, 1 << 24);
+    }
     if (projections > 1 << 24 || delta > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: a layer's projections have %lld columns, more than %d", file,
                        (long long)(projections > delta ? projections : delta), 1 << 24);

@@ -8,7 +8,7 @@
 #include "format/source.h"
 #include "model/family.h"
 
-enum { SL_CONFIG_LAYERS = 1024 };
+enum { SL_CONFIG_LAYERS = 1024, SL_ROPE_PAIRS_MOST = 256 /* with LongRoPE */ };
 
 typedef enum sl_layer_kind {
     SL_LAYER_FULL,   /* attention to everything before */
@@ -20,7 +20,10 @@ typedef enum sl_rope_scaling {
     SL_ROPE_SCALING_NONE,
     SL_ROPE_SCALING_LINEAR,
     SL_ROPE_SCALING_LLAMA3,
-    SL_ROPE_SCALING_YARN
+    SL_ROPE_SCALING_YARN,
+    SL_ROPE_SCALING_LONGROPE,    /* every pair is divided by a number of its own */
+    SL_ROPE_SCALING_DYNAMIC,     /* only while reading: a larger base */
+    SL_ROPE_SCALING_PROPORTIONAL /* the first pairs of the whole head turn, the others stand (Gemma 4) */
 } sl_rope_scaling;
 
 typedef struct sl_rope_config {
@@ -30,7 +33,10 @@ typedef struct sl_rope_config {
     double low_factor, high_factor; /* llama3 */
     int32_t original_context;       /* llama3, yarn */
     double beta_fast, beta_slow;    /* yarn: turns in the original context that bound the ramp */
-    double attention_factor;        /* yarn: on sine and cosine; 0: from the factor */
+    double attention_factor;        /* yarn, longrope: on sine and cosine; 0: from the factor */
+    double mscale, mscale_all;      /* yarn: of the attention factor; 0: see sl_rope_magnitude */
+    bool exact;                     /* yarn: the ramp's ends are not rounded to whole pairs */
+    double part;                    /* proportional: share of the pairs that turn */
 } sl_rope_config;
 
 typedef struct sl_config {
@@ -38,32 +44,75 @@ typedef struct sl_config {
     sl_naming naming;
     int32_t layers, width, vocabulary, context;
     int32_t heads, kv_heads, head_size;
-    int32_t feed_forward; /* width of a dense feed-forward */
+    int32_t feed_forward; /* width of a dense feed-forward; the largest where they differ */
+    bool fused_qkv;       /* query, key and value are one matrix */
+    bool fused_gate_up;   /* gate and up are */
+    /* Of windowed layers where they differ from the others, else 0: see sl_config_head_size. */
+    int32_t window_kv_heads, window_head_size, window_rope_dims;
+    int32_t shared_kv;       /* so many last layers attend to the cache of an earlier layer of their kind */
+    bool key_is_value;       /* layers with full attention have no value projection: it is the key's */
+    int32_t per_layer_width; /* of the embedding that every layer gets of its own; 0 without */
     double epsilon;
     int32_t activation; /* sl_activation */
     bool tied;          /* the head is the embedding */
     bool query_bias;    /* on q, k and v */
     bool output_bias;   /* on the attention's output projection */
     bool mlp_bias;
+    bool both_sides;     /* rows see each other: a text is never cut, and nothing is generated */
+    int32_t token_types; /* rows of the table that encoders add the first row of; 0: no table */
+    bool query_norm;     /* RMS norm on each head's query and key */
 
     int32_t rope_dims; /* leading elements of a head that rotate */
     sl_rope_layout rope_layout;
     sl_rope_config rope, local_rope; /* of full and of windowed layers */
     bool rope_factors;               /* the file has a tensor that divides the frequencies */
+    /* LongRoPE's two lists, for contexts up to the original one and beyond; of checkpoints alone: GGUF files
+     * have tensors. */
+    float short_factors[SL_ROPE_PAIRS_MOST], long_factors[SL_ROPE_PAIRS_MOST];
+    /* Queries at position p times 1 + scale * ln(1 + floor(p / length)); scale 0: not. */
+    double temperature_scale;
+    int32_t temperature_length;
+    /* On embeddings and on what joins the stream; logits are divided by the last. 1: not. */
+    double embed_factor, branch_factor, logit_divisor;
     int32_t window; /* keys that a windowed layer's row sees, itself included; 0: no such layers */
     double attention_scale, attention_softcap, final_softcap; /* caps: 0 for none */
 
     int32_t experts, experts_used, expert_width; /* 0 without */
     bool normalise;                              /* weights of the chosen experts sum to 1 */
     double expert_scale;
+    int32_t router;       /* sl_router_kind */
+    int32_t shared_width; /* of the expert that every row goes through; 0 without */
+    int32_t expert_groups, expert_groups_used;
+    double router_least_sum;
+    double swiglu_alpha, swiglu_limit; /* of SWIGLU_OAI */
 
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
     bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
                          key_heads) */
 
-    uint8_t kinds[SL_CONFIG_LAYERS]; /* sl_layer_kind */
-    bool dense[SL_CONFIG_LAYERS];    /* in a model with experts: a layer without them */
+    uint8_t kinds[SL_CONFIG_LAYERS];         /* sl_layer_kind */
+    bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
+    bool no_rope[SL_CONFIG_LAYERS];          /* queries and keys are not rotated */
+    int32_t feed_forwards[SL_CONFIG_LAYERS]; /* widths where they differ between layers; 0: feed_forward */
 } sl_config;
+
+/* What a layer has by its kind, or by its number. */
+int32_t sl_config_head_size(const sl_config *config, int32_t layer);
+/* Rows of the table of positions in front of the first position's. */
+int32_t sl_config_position_offset(const sl_config *config);
+int32_t sl_config_kv_heads(const sl_config *config, int32_t layer);
+int32_t sl_config_rope_dims(const sl_config *config, int32_t layer);
+int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
+/* The layer whose keys and values this attending layer reads: itself, or the last of its kind that has its
+ * own. SL_NONE: no earlier layer of its kind has any. */
+int32_t sl_config_kv_layer(const sl_config *config, int32_t layer);
+/* It attends, to keys and values of its own; with a value projection. */
+bool sl_config_has_keys(const sl_config *config, int32_t layer);
+bool sl_config_has_values(const sl_config *config, int32_t layer);
+/* LongRoPE: whether the list for contexts beyond the original one is used. That depends on the context that
+ * the model is declared for, not on that of a run: a token's numbers must not depend on how a text goes on.
+ */
+bool sl_config_is_long(const sl_config *config);
 
 /* Reads and checks. SL_ERR_UNSUPPORTED names an unknown family or a feature that is not built; SL_ERR_FORMAT
  * or SL_ERR_INVALID the file, the key, its value and the rule it breaks. */
@@ -80,6 +129,7 @@ typedef enum sl_tensor_kind {
     SL_TENSOR_MATRIX,
     SL_TENSOR_EXPERTS,
     SL_TENSOR_VECTOR,
+    SL_TENSOR_EXPERT_VECTOR,
     SL_TENSOR_KERNEL
 } sl_tensor_kind;
 
@@ -90,7 +140,7 @@ typedef struct sl_tensor_fact {
     sl_tensor_kind kind;
     int32_t layer;         /* SL_NONE for the model's own */
     const char *gguf, *hf; /* templates, the family's renames applied; NULL when that naming has none */
-    int32_t experts;       /* 1 unless kind is EXPERTS */
+    int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR */
     int32_t rows, columns;
 } sl_tensor_fact;
 
@@ -125,7 +175,7 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
 /* Radians per position of each pair, [rope_dims / 2], scaling included. Formulas: transformers'
  * modeling_rope_utils. */
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies);
-/* What sine and cosine are multiplied by: 1 except with YaRN. */
+/* What sine and cosine are multiplied by: 1 except with YaRN and LongRoPE. */
 float sl_rope_magnitude(const sl_rope_config *rope);
 /* How much each unscaled frequency is divided: the contents of GGUF's rope_freqs.weight. */
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors);

@@ -7,19 +7,38 @@
 /* A config and the values of keys that facts are derived from. Fields point into this. */
 typedef struct sl_config_raw {
     sl_config config;
-    int32_t value_size; /* of a head; only equal to head_size is built */
-    double rope_part;   /* share of a head that rotates */
+    int32_t value_size;        /* of a head; only equal to head_size is built */
+    int32_t window_value_size; /* the same of windowed layers */
+    double rope_part;          /* share of a head that rotates */
     double query_scalar;
+    double layer_epsilon;   /* of LayerNorm; 0: not said */
     double attention_scale; /* 0: from query_scalar or the head size */
     int32_t draft_layers;   /* counted in block_count, not part of the model proper */
     int32_t period;         /* of the layer pattern */
     bool use_window;
-    int32_t window_from;  /* first windowed layer */
-    int32_t delta_values; /* value heads times value size */
-    bool attention_bias;  /* on q, k, v and the output */
+    int32_t window_from;     /* first windowed layer */
+    int32_t delta_values;    /* value heads times value size */
+    bool attention_bias;     /* on q, k, v and, in most families, the output */
+    bool all_bias;           /* on every projection */
+    double rope_alpha;       /* of rope_type "dynamic" */
+    double rope_multiplier;  /* GGUF: on the magnitude that the scaling has by itself */
+    int32_t global_kv_heads; /* of layers with full attention, where the key is the value */
+    bool mixture;            /* experts are switched on */
+    bool truncate;           /* YaRN's ramp is rounded to whole pairs */
+    int32_t gating;          /* GGUF's number of the router's kind: 1 softmax, 2 sigmoid; 0: not said */
+    int32_t shared_experts;  /* that many experts' width is the shared one's */
+    int32_t leading_dense;   /* layers without experts at the beginning */
+    int32_t rotary_dims;     /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 
-typedef enum sl_field_type { SL_FIELD_INT, SL_FIELD_REAL, SL_FIELD_BOOL, SL_FIELD_CHOICE } sl_field_type;
+typedef enum sl_field_type {
+    SL_FIELD_INT,
+    SL_FIELD_LAYERS, /* an integer; in GGUF one for each layer may stand there, of which this is the largest
+                      */
+    SL_FIELD_REAL,
+    SL_FIELD_BOOL,
+    SL_FIELD_CHOICE
+} sl_field_type;
 
 /* Words a CHOICE field may have, each with its number; ends with a NULL word. */
 typedef struct sl_field_choice {

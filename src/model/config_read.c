@@ -22,8 +22,9 @@ static int found(int code) {
     return code == 0 ? 1 : code == SL_ERR_NOT_FOUND ? 0 : code;
 }
 
-/* A per-layer array stands for its one value when all are equal. It may count draft layers or not. */
-static int gguf_uniform(const reader *r, const char *key, int64_t *value) {
+/* A per-layer array stands for its one value when all are equal, or for its largest where they may differ. It
+ * may count draft layers or not. */
+static int gguf_layers(const reader *r, const char *key, bool may_differ, int64_t *value) {
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
     if (!entry || entry->type != SL_GGUF_ARRAY || entry->count == 0 || entry->item_type == SL_GGUF_STRING ||
         entry->item_type == SL_GGUF_F32 || entry->item_type == SL_GGUF_F64 ||
@@ -42,7 +43,10 @@ static int gguf_uniform(const reader *r, const char *key, int64_t *value) {
     }
     *value = sl_gguf_item_i64(entry, 0);
     for (uint64_t i = 1; i < entry->count; i++) {
-        if (sl_gguf_item_i64(entry, i) != *value) {
+        if (may_differ) {
+            const int64_t item = sl_gguf_item_i64(entry, i);
+            *value = item > *value ? item : *value;
+        } else if (sl_gguf_item_i64(entry, i) != *value) {
             return sl_fail(r->error, SL_ERR_UNSUPPORTED,
                            "%s: %s differs between layers (%lld, %lld): not supported", r->file, key,
                            (long long)*value, (long long)sl_gguf_item_i64(entry, i));
@@ -58,7 +62,8 @@ static int gguf_value(const reader *r, const sl_config_field *field, const char 
     int code;
     switch (field->type) {
     case SL_FIELD_INT:
-        code = gguf_uniform(r, key, &integer);
+    case SL_FIELD_LAYERS:
+        code = gguf_layers(r, key, field->type == SL_FIELD_LAYERS, &integer);
         *number = (double)integer;
         return code;
     case SL_FIELD_REAL:
@@ -70,6 +75,25 @@ static int gguf_value(const reader *r, const sl_config_field *field, const char 
     default:
         return found(sl_gguf_string(r->gguf, key, word, r->error));
     }
+}
+
+/* The same of config.json: a list with a number for each layer, all equal. */
+static int hf_integer(const sl_json_place *place, const char *above, const char *name, uint64_t *value,
+                      sl_error *error) {
+    const json_t *list = sl_json_find(place->root, above, name);
+    if (!json_is_array(list)) {
+        return found(sl_json_u64(*place, above, name, value, error));
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            (i > 0 && (uint64_t)json_integer_value(item) != *value)) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED,
+                           "%s: %s is a list of other than equal numbers: not supported", place->file, name);
+        }
+        *value = (uint64_t)json_integer_value(item);
+    }
+    return json_array_size(list) > 0;
 }
 
 static int hf_value(const reader *r, const sl_config_field *field, const char *key, double *number,
@@ -93,9 +117,10 @@ static int hf_value(const reader *r, const sl_config_field *field, const char *k
     int code;
     switch (field->type) {
     case SL_FIELD_INT:
-        code = sl_json_u64(place, above, name, &integer, r->error);
+    case SL_FIELD_LAYERS:
+        code = hf_integer(&place, above, name, &integer, r->error);
         *number = (double)integer;
-        return found(code);
+        return code;
     case SL_FIELD_REAL:
         return found(sl_json_f64(place, above, name, number, r->error));
     case SL_FIELD_BOOL:
@@ -151,9 +176,18 @@ static int read_key(const reader *r, const sl_config_field *field, const char *k
     return 1;
 }
 
+/* What layer_types says goes before a period, which some files write as a word ("LLLG"). */
+static bool is_superseded(const reader *r, const sl_config_field *field) {
+    return field->offset == offsetof(sl_config_raw, period) && !r->gguf &&
+           json_is_array(sl_json_find(r->text, NULL, "layer_types"));
+}
+
 static int read_field(const reader *r, const sl_config_field *field) {
     const char *keys = field->key[r->raw->config.naming];
     int code = 0;
+    if (is_superseded(r, field)) {
+        return 0;
+    }
     while (keys && *keys && code == 0) {
         const size_t length = strcspn(keys, "|");
         char key[KEY_SIZE];
@@ -174,38 +208,16 @@ typedef struct refusal {
     const char *key[SL_NAMING_COUNT]; /* ^: from the root */
     double built;
     const char *text;
+    const char *word; /* of a config.json, that is built too; NULL: none */
 } refusal;
 
 static const refusal REFUSALS[] = {
-    {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported"},
-    {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported"},
-    {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported"},
-    {{"expert_shared_count", "n_shared_experts"}, 0, "shared experts are not supported"},
-    {{"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
-     0,
-     "shared experts are not supported"},
-    {{"expert_group_count", "n_group"}, 0, "grouped experts are not supported"},
-    {{"expert_gating_func", NULL}, 1, "expert gating other than softmax is not supported"},
-    {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported"},
-    {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported"},
-    {{"rope.scaling.attn_factor", NULL}, 1, "this scaling of RoPE's sine and cosine is not supported"},
-    {{"rope.scaling.yarn_attn_factor", "rope_parameters.mscale"},
-     1,
-     "this scaling of RoPE's sine and cosine is not supported"},
-    {{"rope.scaling.yarn_log_multiplier", "rope_scaling.mscale"},
-     0,
-     "this scaling of RoPE's sine and cosine is not supported"},
-    {{"rope.scaling.yarn_ext_factor", "rope_parameters.truncate"}, 1, "this form of YaRN is not supported"},
-    {{NULL, "rope_scaling.truncate"}, 1, "this form of YaRN is not supported"},
-    {{"attention.shared_kv_layers", "num_kv_shared_layers"},
-     0,
-     "layers that share keys and values are not supported"},
-    {{"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
-     0,
-     "per-layer embeddings are not supported"},
-    {{"logit_scale", "logits_scaling"}, 1, "scaling of logits is not supported"},
-    {{"residual_scale", "residual_multiplier"}, 1, "scaling of the residual is not supported"},
-    {{"embedding_scale", "embedding_multiplier"}, 1, "this scaling of embeddings is not supported"},
+    {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
+    {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
+    {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
+    {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
+    {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
+    {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
 
 static bool gguf_differs(const reader *r, const char *key, double built) {
@@ -227,7 +239,8 @@ static bool gguf_differs(const reader *r, const char *key, double built) {
     return false;
 }
 
-static bool hf_differs(const reader *r, const char *path, double built) {
+static bool hf_differs(const reader *r, const char *path, const refusal *refused) {
+    const double built = refused->built;
     char prefix[KEY_SIZE];
     const json_t *root = *path == '^' ? r->root : r->text;
     snprintf(prefix, sizeof prefix, "%s", path + (*path == '^'));
@@ -239,6 +252,9 @@ static bool hf_differs(const reader *r, const char *path, double built) {
     if (!value) {
         return false;
     }
+    if (refused->word && json_is_string(value)) {
+        return strcmp(json_string_value(value), refused->word) != 0;
+    }
     return json_is_boolean(value) ? json_is_true(value) != (built != 0)
                                   : !json_is_number(value) || json_number_value(value) != built;
 }
@@ -247,11 +263,12 @@ static int refuse_unbuilt(const reader *r) {
     for (size_t i = 0; i < sizeof REFUSALS / sizeof *REFUSALS; i++) {
         const char *name = REFUSALS[i].key[r->raw->config.naming];
         char key[KEY_SIZE];
-        if (!name) {
+        if (!name || (r->family->both_sides && strstr(name, "causal")) ||
+            (r->family->hf_both_sides && strstr(name, "bidirectional"))) {
             continue;
         }
         snprintf(key, sizeof key, "%s%s%s", r->gguf ? r->family->gguf : "", r->gguf ? "." : "", name);
-        if (r->gguf ? gguf_differs(r, key, REFUSALS[i].built) : hf_differs(r, key, REFUSALS[i].built)) {
+        if (r->gguf ? gguf_differs(r, key, REFUSALS[i].built) : hf_differs(r, key, &REFUSALS[i])) {
             return sl_fail(r->error, SL_ERR_UNSUPPORTED, "%s: %s: %s", r->file, key + (*key == '^'),
                            REFUSALS[i].text);
         }
@@ -263,17 +280,52 @@ static int refuse_unbuilt(const reader *r) {
 
 static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
     const sl_config *config = &raw->config;
-    const bool last_of_period = (layer + 1) % raw->period == 0;
+    const bool last_of_period =
+        (layer + 1) % raw->period == 0 || (config->family->last_full && layer == config->layers - 1);
     switch (config->family->pattern) {
     case SL_PATTERN_DELTA_PERIOD:
         return last_of_period ? SL_LAYER_FULL : SL_LAYER_DELTA;
     case SL_PATTERN_WINDOW_PERIOD:
         return last_of_period || config->window == 0 ? SL_LAYER_FULL : SL_LAYER_WINDOW;
+    case SL_PATTERN_WINDOW_UNTURNED:
+        return config->window > 0 && config->no_rope[layer] ? SL_LAYER_WINDOW : SL_LAYER_FULL;
     case SL_PATTERN_WINDOW_SWITCH:
         return config->window > 0 && layer >= raw->window_from ? SL_LAYER_WINDOW : SL_LAYER_FULL;
     default:
         return config->window > 0 ? SL_LAYER_WINDOW : SL_LAYER_FULL;
     }
+}
+
+/* SmolLM3: 1 or true for layers that rotate. Absent, and in GGUF files: all but every fourth. */
+static int listed_rope(const reader *r) {
+    enum { INTERVAL = 4 };
+    sl_config *config = &r->raw->config;
+    const json_t *list = r->gguf ? NULL : sl_json_find(r->text, NULL, "no_rope_layers");
+    uint64_t interval = INTERVAL;
+    const sl_json_place place = {r->text, r->file};
+    const int code =
+        r->gguf ? 0 : found(sl_json_u64(place, NULL, "no_rope_layer_interval", &interval, r->error));
+    if (code < 0) {
+        return code;
+    }
+    if (interval == 0) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: no_rope_layer_interval is 0", r->file);
+    }
+    if (list && (!json_is_array(list) || json_array_size(list) < (size_t)config->layers)) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: no_rope_layers must be an array of num_hidden_layers (%d) numbers", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const json_t *item = list ? json_array_get(list, (size_t)layer) : NULL;
+        if (item && !json_is_boolean(item) && !json_is_integer(item)) {
+            return sl_fail(r->error, SL_ERR_FORMAT, "%s: no_rope_layers[%d] must be 0 or 1", r->file, layer);
+        }
+        config->no_rope[layer] =
+            item ? json_is_false(item) || (json_is_integer(item) && json_integer_value(item) == 0)
+                 : (uint64_t)(layer + 1) % interval == 0;
+    }
+    return 0;
 }
 
 /* layer_types of config.json, one word per layer. */
@@ -344,21 +396,33 @@ static int gguf_layer_types(const reader *r) {
     return 0;
 }
 
-/* In which layers config.json puts a dense feed-forward in place of experts. */
-static int hf_dense_layers(const reader *r) {
-    sl_config *config = &r->raw->config;
-    uint64_t step = 1;
-    const int code =
-        found(sl_json_u64((sl_json_place){r->text, r->file}, NULL, "decoder_sparse_step", &step, r->error));
+/* A step of layers with experts, the last of which is one; 1 when the key is absent. */
+static int hf_sparse_step(const reader *r, const char *key, uint64_t *step) {
+    *step = 1;
+    const int code = found(sl_json_u64((sl_json_place){r->text, r->file}, NULL, key, step, r->error));
     if (code < 0) {
         return code;
     }
-    if (step == 0 || step > SL_CONFIG_LAYERS) {
-        return sl_fail(r->error, SL_ERR_INVALID, "%s: decoder_sparse_step is %llu, must be 1 to %d", r->file,
-                       (unsigned long long)step, SL_CONFIG_LAYERS);
+    return *step > 0 && *step <= SL_CONFIG_LAYERS
+               ? 0
+               : sl_fail(r->error, SL_ERR_INVALID, "%s: %s is %llu, must be 1 to %d", r->file, key,
+                         (unsigned long long)*step, SL_CONFIG_LAYERS);
+}
+
+/* In which layers config.json puts a dense feed-forward in place of experts. */
+static int hf_dense_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    uint64_t step, interval;
+    const json_t *end = sl_json_find(r->text, NULL, "moe_layer_end_index"); /* -1: the last layer */
+    int code = hf_sparse_step(r, "decoder_sparse_step", &step);
+    code = code ? code : hf_sparse_step(r, "moe_layer_interval", &interval);
+    if (code) {
+        return code;
     }
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        config->dense[layer] = (uint64_t)(layer + 1) % step != 0;
+        config->dense[layer] |=
+            (uint64_t)(layer + 1) % step != 0 || (uint64_t)(layer + 1) % interval != 0 ||
+            (json_is_integer(end) && json_integer_value(end) >= 0 && layer > json_integer_value(end));
     }
     const json_t *only = sl_json_find(r->text, NULL, "mlp_only_layers");
     if (only && !json_is_array(only)) {
@@ -379,7 +443,13 @@ static int hf_dense_layers(const reader *r) {
 static int layer_kinds(const reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
-    if (r->family->pattern == SL_PATTERN_WINDOW_SWITCH) {
+    if (r->family->rope_layers == SL_ROPE_LAYERS_LISTED) {
+        const int listed = listed_rope(r);
+        if (listed) {
+            return listed;
+        }
+    }
+    if (r->family->pattern == SL_PATTERN_WINDOW_SWITCH || r->family->pattern == SL_PATTERN_WINDOW_UNTURNED) {
         /* A GGUF file does not say whether its window is in use. */
         if (r->gguf && config->window > 0 && config->window < config->context) {
             return sl_fail(r->error, SL_ERR_UNSUPPORTED,
@@ -391,6 +461,9 @@ static int layer_kinds(const reader *r) {
     for (int32_t layer = 0; layer < config->layers; layer++) {
         config->kinds[layer] = (uint8_t)pattern_kind(raw, layer);
     }
+    for (int32_t layer = 0; layer < config->layers && config->experts > 0; layer++) {
+        config->dense[layer] = layer < raw->leading_dense;
+    }
     if (r->gguf) {
         return gguf_layer_types(r);
     }
@@ -400,6 +473,257 @@ static int layer_kinds(const reader *r) {
         code = hf_dense_layers(r);
     }
     return code;
+}
+
+/* Where a window is declared, layers without it do not rotate. */
+static void windowed_rope(const reader *r) {
+    sl_config *config = &r->raw->config;
+    for (int32_t layer = 0; r->family->rope_layers == SL_ROPE_LAYERS_WINDOWED && layer < config->layers;
+         layer++) {
+        config->no_rope[layer] = config->window > 0 && config->kinds[layer] == SL_LAYER_FULL;
+    }
+}
+
+/* ---- RoPE's scaling ---- */
+
+/* One of LongRoPE's lists, a number above 0 for each pair. */
+static int read_factors(const reader *r, const json_t *rope, const char *name, float *factors) {
+    const json_t *list = json_object_get(rope, name);
+    const size_t pairs = (size_t)r->raw->config.rope_dims / 2;
+    if (!json_is_array(list) || json_array_size(list) != pairs || pairs > SL_ROPE_PAIRS_MOST) {
+        return sl_fail(r->error, SL_ERR_FORMAT,
+                       "%s: %s must be an array of %zu numbers, one for each pair that turns (at most %d)",
+                       r->file, name, pairs, SL_ROPE_PAIRS_MOST);
+    }
+    for (size_t i = 0; i < pairs; i++) {
+        const json_t *item = json_array_get(list, i);
+        factors[i] = json_is_number(item) ? (float)json_number_value(item) : 0;
+        if (!(factors[i] > 0) || !isfinite(factors[i])) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: %s[%zu] must be a number above 0", r->file, name,
+                           i);
+        }
+    }
+    return 0;
+}
+
+/* Microsoft's LongRoPE: two lists of divisors; the magnitude grows with the stretch of the context. */
+static int hf_longrope(const reader *r) {
+    static const struct {
+        const char *above, *name;
+    } places[] = {{"rope_parameters", "full_attention"}, {NULL, "rope_parameters"}, {NULL, "rope_scaling"}};
+    sl_config *config = &r->raw->config;
+    const json_t *rope = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !json_is_object(rope); i++) {
+        rope = sl_json_find(r->text, places[i].above, places[i].name);
+    }
+    int code = read_factors(r, rope, "short_factor", config->short_factors);
+    code = code ? code : read_factors(r, rope, "long_factor", config->long_factors);
+    if (config->rope.original_context == 0) {
+        config->rope.original_context = config->context;
+    }
+    if (config->rope.original_context < 2) { /* its logarithm divides */
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: original_max_position_embeddings is %d: LongRoPE needs an original context of at "
+                       "least 2",
+                       r->file, config->rope.original_context);
+    }
+    const double original = config->rope.original_context;
+    const bool given = json_is_number(json_object_get(rope, "factor"));
+    const double stretch = given ? config->rope.factor : config->context / original;
+    if (code == 0 && config->rope.attention_factor == 0) {
+        config->rope.attention_factor = stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
+    }
+    return code;
+}
+
+/* rope_type "dynamic" with an alpha (Hunyuan) is a larger base. Without, it would change with the text. */
+static int larger_base(const reader *r) {
+    sl_config *config = &r->raw->config;
+    if (!r->family->rope_alpha || r->raw->rope_alpha <= 0 || config->head_size <= 2) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: rope_parameters.rope_type is \"dynamic\", which is not supported", r->file);
+    }
+    const double size = config->head_size;
+    config->rope.base *= pow(r->raw->rope_alpha, size / (size - 2));
+    config->rope.scaling = SL_ROPE_SCALING_NONE;
+    return 0;
+}
+
+/* A file's keys of scaling made into what is computed with. */
+static int derive_rope(const reader *r) {
+    sl_config *config = &r->raw->config;
+    sl_rope_config *rope = &config->rope;
+    rope->exact = config->local_rope.exact = !r->raw->truncate;
+    if (rope->original_context == 0 && rope->scaling == SL_ROPE_SCALING_YARN) {
+        rope->original_context = config->context;
+    }
+    int code = 0;
+    if (rope->scaling == SL_ROPE_SCALING_DYNAMIC) {
+        code = larger_base(r);
+    } else if (rope->scaling == SL_ROPE_SCALING_LONGROPE && !r->gguf) {
+        code = hf_longrope(r);
+    }
+    if (r->gguf && rope->mscale_all > 0) { /* the files have no key for the other, which is 1 then */
+        rope->mscale = 1;
+    }
+    if (r->gguf && rope->scaling == SL_ROPE_SCALING_YARN && r->raw->rope_multiplier != 1) {
+        rope->attention_factor = r->raw->rope_multiplier * (double)sl_rope_magnitude(rope);
+    } else if (r->gguf && rope->scaling == SL_ROPE_SCALING_LONGROPE) {
+        rope->attention_factor = r->raw->rope_multiplier;
+    } else if (r->gguf && code == 0 && r->raw->rope_multiplier != 1) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: %s.rope.scaling.attn_factor: this scaling of RoPE's sine and cosine is not "
+                       "supported",
+                       r->file, r->family->gguf);
+    }
+    if (config->temperature_scale > 0 && config->temperature_length == 0) {
+        config->temperature_length = rope->original_context;
+    }
+    if (r->family->local_rope == SL_LOCAL_ROPE_SAME) {
+        config->local_rope = *rope;
+    } else if (config->local_rope.base == 0) {
+        config->local_rope.base = rope->base;
+    }
+    return code;
+}
+
+/* ---- sizes that differ between layers ---- */
+
+/* The value that all layers of a kind have: the first one's; the others must agree. */
+static int by_kind(const reader *r, const char *key, sl_layer_kind kind, const int64_t *values,
+                   int32_t *result) {
+    const sl_config *config = &r->raw->config;
+    int64_t value = 0;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        if (config->kinds[layer] != kind) {
+            continue;
+        }
+        if (value != 0 && values[layer] != value) {
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: %s differs between layers of one kind (%lld, %lld): not supported", r->file,
+                           key, (long long)value, (long long)values[layer]);
+        }
+        if (values[layer] < 1 || values[layer] > 1 << 12) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: %s is %lld in layer %d, must be 1 to %d", r->file,
+                           key, (long long)values[layer], layer, 1 << 12);
+        }
+        value = values[layer];
+    }
+    *result = (int32_t)value;
+    return 0;
+}
+
+/* values [layers], by layer: of full layers into *full, of windowed ones into *window. */
+static int split_kinds(const reader *r, const char *key, const int64_t *values, int32_t *full,
+                       int32_t *window) {
+    int32_t of_full = 0, of_window = 0;
+    int code = by_kind(r, key, SL_LAYER_FULL, values, &of_full);
+    code = code ? code : by_kind(r, key, SL_LAYER_WINDOW, values, &of_window);
+    *full = of_full ? of_full : of_window;
+    *window = of_full ? of_window : 0;
+    return code;
+}
+
+static int gguf_layer_sizes(const reader *r) {
+    sl_config *config = &r->raw->config;
+    int64_t values[SL_CONFIG_LAYERS];
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    if (entry && entry->type == SL_GGUF_ARRAY) { /* long enough: gguf_layers */
+        for (int32_t layer = 0; layer < config->layers; layer++) {
+            values[layer] = sl_gguf_item_i64(entry, (uint64_t)layer);
+        }
+        const int code = split_kinds(r, key, values, &config->kv_heads, &config->window_kv_heads);
+        if (code) {
+            return code;
+        }
+    }
+    snprintf(key, sizeof key, "%s.feed_forward_length", r->family->gguf);
+    entry = sl_gguf_find(r->gguf, key);
+    for (int32_t layer = 0; entry && entry->type == SL_GGUF_ARRAY && layer < config->layers; layer++) {
+        const int64_t width = sl_gguf_item_i64(entry, (uint64_t)layer);
+        if (width < 0 || width > config->feed_forward) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: %s is %lld in layer %d", r->file, key,
+                           (long long)width, layer);
+        }
+        config->feed_forwards[layer] = (int32_t)width;
+    }
+    return 0;
+}
+
+/* What transformers 5.15 and later write for layers that differ: {"05": {"head_dim": 512, ...}, ...}. `base`:
+ * what the others have. */
+static int hf_layer_overrides(const reader *r, const char *name, int32_t base, int64_t *values,
+                              bool *found_any) {
+    const json_t *overrides = sl_json_find(r->text, NULL, "per_layer_config");
+    const char *layer_text;
+    json_t *one;
+    for (int32_t layer = 0; layer < r->raw->config.layers; layer++) {
+        values[layer] = base;
+    }
+    if (overrides && !json_is_object(overrides)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: per_layer_config must be an object", r->file);
+    }
+    json_object_foreach((json_t *)overrides, layer_text, one) {
+        char *end;
+        const long layer = strtol(layer_text, &end, 10);
+        if (*end != '\0' || end == layer_text || layer < 0 || layer >= r->raw->config.layers) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: per_layer_config has \"%.40s\", which is no layer",
+                           r->file, layer_text);
+        }
+        const json_t *value = json_object_get(one, name);
+        if (json_is_integer(value)) {
+            values[layer] = json_integer_value(value);
+            *found_any = true;
+        }
+    }
+    return 0;
+}
+
+static int hf_layer_sizes(const reader *r) {
+    sl_config *config = &r->raw->config;
+    int64_t values[SL_CONFIG_LAYERS];
+    bool found_any = false, doubled = false;
+    int code = hf_layer_overrides(r, "head_dim", config->window_head_size, values, &found_any);
+    if (code == 0 && found_any) {
+        code = split_kinds(r, "per_layer_config", values, &config->head_size, &config->window_head_size);
+    }
+    found_any = false;
+    code = code ? code : hf_layer_overrides(r, "num_key_value_heads", config->kv_heads, values, &found_any);
+    if (code == 0 && found_any) {
+        code = split_kinds(r, "per_layer_config", values, &config->kv_heads, &config->window_kv_heads);
+    } else if (code == 0 && config->key_is_value && r->raw->global_kv_heads > 0) {
+        config->window_kv_heads = config->kv_heads;
+        config->kv_heads = r->raw->global_kv_heads;
+    }
+    code = code ? code
+                : found(sl_json_bool((sl_json_place){r->text, r->file}, NULL, "use_double_wide_mlp", &doubled,
+                                     r->error));
+    for (int32_t layer = 0; code >= 0 && doubled && layer < config->layers; layer++) {
+        const bool shares = layer >= config->layers - config->shared_kv;
+        config->feed_forwards[layer] = shares ? 2 * config->feed_forward : config->feed_forward;
+    }
+    return code < 0 ? code : 0;
+}
+
+/* Sizes of windowed layers that are those of the others are no fact of their own. */
+static void derive_windows(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)config->layers) != NULL;
+    const int32_t size = config->window_head_size > 0 ? config->window_head_size : config->head_size;
+    if (config->window_rope_dims == 0 && size != config->head_size) {
+        config->window_rope_dims = (int32_t)(size * r->raw->rope_part);
+    }
+    if (!windows || config->window_head_size == config->head_size) {
+        config->window_head_size = 0;
+    }
+    if (!windows || config->window_kv_heads == config->kv_heads) {
+        config->window_kv_heads = 0;
+    }
+    if (!windows || config->window_rope_dims == config->rope_dims) {
+        config->window_rope_dims = 0;
+    }
 }
 
 /* ---- what follows from what was read ---- */
@@ -420,12 +744,81 @@ static void derive_from_tensors(const reader *r) {
         config->vocabulary = (int32_t)embed->dims[1];
     }
     config->tied = !gguf_has(r, SL_TENSOR_HEAD, 0);
+    const sl_tensor *types = sl_gguf_tensor(r->gguf, "token_types.weight");
+    config->token_types = types && types->dims[1] <= 1 << 16 ? (int32_t)types->dims[1] : 0;
     config->rope_factors = gguf_has(r, SL_TENSOR_ROPE_FACTORS, 0);
+    config->fused_qkv = r->family->fused_qkv && gguf_has(r, SL_TENSOR_QKV, 0);
+    config->fused_gate_up = r->family->fused_gate_up && !gguf_has(r, SL_TENSOR_GATE, 0);
+    for (int32_t layer = 0; r->family->key_may_be_value && layer < config->layers; layer++) {
+        config->key_is_value |= config->kinds[layer] == SL_LAYER_FULL && sl_config_has_keys(config, layer) &&
+                                !gguf_has(r, SL_TENSOR_VALUE, layer);
+    }
     for (int32_t layer = 0; layer < config->layers; layer++) {
         config->query_bias |= gguf_has(r, SL_TENSOR_QUERY_BIAS, layer);
         config->output_bias |= gguf_has(r, SL_TENSOR_OUTPUT_BIAS, layer);
         config->mlp_bias |= gguf_has(r, SL_TENSOR_UP_BIAS, layer);
+        config->query_norm |= r->family->query_norm_asked && gguf_has(r, SL_TENSOR_QUERY_NORM, layer);
     }
+}
+
+/* Of the experts, after the keys were read. */
+static int derive_experts(const reader *r) {
+    static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
+    sl_config_raw *raw = r->raw;
+    sl_config *config = &raw->config;
+    if (r->family->hf_expert_width && !r->gguf) {
+        config->expert_width = config->feed_forward;
+    }
+    if (config->shared_width == 0) {
+        const int64_t width = (int64_t)raw->shared_experts * config->expert_width;
+        config->shared_width = width <= 1 << 22 ? (int32_t)width : 0;
+    }
+    config->expert_groups += config->expert_groups == 0;
+    if (config->expert_groups == 1 || config->expert_groups_used == 0) {
+        config->expert_groups_used = 1;
+    }
+    if (config->expert_scale == 0) { /* GGUF's way of saying 1 */
+        config->expert_scale = 1;
+    }
+    if (raw->gating > (int32_t)(sizeof kinds / sizeof *kinds)) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: %s.expert_gating_func is %d: only 1 (softmax) and 2 (sigmoid) are supported",
+                       r->file, r->family->gguf, raw->gating);
+    }
+    config->router = raw->gating > 0 ? (int32_t)kinds[raw->gating - 1] : config->router;
+    return 0;
+}
+
+/* What encoders always have, and how they say it. */
+static int derive_encoder(const reader *r) {
+    sl_config_raw *raw = r->raw;
+    sl_config *config = &raw->config;
+    const json_t *asked = r->gguf ? NULL : sl_json_find(r->text, NULL, "use_bidirectional_attention");
+    config->both_sides = r->family->both_sides || (r->family->hf_both_sides && json_is_true(asked));
+    if (config->both_sides && !r->family->encoder && config->window > 0) {
+        config->window =
+            config->window / 2 + 1; /* transformers' Gemma3TextConfig; llama.cpp's symmetric window */
+    }
+    if (!r->family->encoder) {
+        return 0;
+    }
+    config->epsilon = raw->layer_epsilon > 0 ? raw->layer_epsilon : config->epsilon;
+    config->query_bias = config->output_bias = config->mlp_bias = config->tied = true;
+    config->context -= sl_config_position_offset(config);
+    const char *positions = NULL;
+    if (!r->gguf &&
+        sl_json_string((sl_json_place){r->text, r->file}, NULL, "position_embedding_type", &positions,
+                       NULL) == 0 &&
+        strcmp(positions, "absolute") != 0) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: position_embedding_type is \"%.40s\"; only \"absolute\" is supported", r->file,
+                       positions);
+    }
+    return config->context >= 1 ? 0
+                                : sl_fail(r->error, SL_ERR_INVALID,
+                                          "%s: max_position_embeddings leaves no "
+                                          "positions",
+                                          r->file);
 }
 
 static void derive_sizes(const reader *r) {
@@ -437,17 +830,20 @@ static void derive_sizes(const reader *r) {
     if (config->head_size == 0 && config->heads > 0) {
         config->head_size = config->width / config->heads;
     }
+    if (!r->family->query_norm_asked) { /* another family's key */
+        config->query_norm = r->family->query_norm;
+    }
+    if (config->rope_dims == 0) {
+        config->rope_dims = raw->rotary_dims;
+    }
     if (config->rope_dims == 0) {
         config->rope_dims = (int32_t)(config->head_size * raw->rope_part);
     }
-    if (config->rope.original_context == 0 && config->rope.scaling == SL_ROPE_SCALING_YARN) {
-        config->rope.original_context = config->context;
+    if (config->branch_factor == 0) { /* GGUF's way of saying 1 */
+        config->branch_factor = 1;
     }
-    if (!r->family->local_rope) {
-        config->local_rope = config->rope;
-    }
-    if (config->expert_scale == 0) { /* GGUF's way of saying 1 */
-        config->expert_scale = 1;
+    if (r->family->activation == SL_ACTIVATION_SWIGLU_OAI) {
+        config->activation = SL_ACTIVATION_SWIGLU_OAI; /* what hidden_act names is a part of it */
     }
     if (config->delta_value_size == 0 && config->delta_value_heads > 0) {
         config->delta_value_size = raw->delta_values / config->delta_value_heads;
@@ -456,10 +852,14 @@ static void derive_sizes(const reader *r) {
     if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
         scalar = config->width / config->heads;
     }
-    config->attention_scale =
-        raw->attention_scale > 0 ? raw->attention_scale : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
-    if (raw->attention_bias) {
-        config->query_bias = config->output_bias = true;
+    config->attention_scale = raw->attention_scale > 0 ? raw->attention_scale
+                              : r->family->attention_scale > 0
+                                  ? r->family->attention_scale
+                                  : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
+    if (raw->attention_bias || raw->all_bias) {
+        config->query_bias = true;
+        config->output_bias |= !r->family->no_output_bias;
+        config->mlp_bias |= raw->all_bias;
     }
 }
 
@@ -471,24 +871,50 @@ static int derive(const reader *r) {
                        r->file, config->layers, raw->draft_layers);
     }
     config->layers -= raw->draft_layers;
+    if (!raw->mixture) {
+        config->experts = config->experts_used = config->expert_width = 0;
+    }
+    config->key_is_value = config->key_is_value && r->family->key_may_be_value;
+    int code = derive_experts(r);
+    code = code ? code : layer_kinds(r);
+    code = code ? code : r->gguf ? gguf_layer_sizes(r) : hf_layer_sizes(r);
+    if (code) {
+        return code;
+    }
+    windowed_rope(r);
     derive_sizes(r);
+    if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
+        config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
+    }
+    code = derive_rope(r);
+    if (code) {
+        return code;
+    }
+    derive_windows(r);
+    code = derive_encoder(r);
+    if (code) {
+        return code;
+    }
     if (raw->value_size != 0 && raw->value_size != config->head_size) {
         return sl_fail(r->error, SL_ERR_UNSUPPORTED,
                        "%s: %s.attention.value_length (%d) differs from key_length (%d): not supported",
                        r->file, r->family->gguf, raw->value_size, config->head_size);
+    }
+    if (raw->window_value_size != 0 && config->window_head_size != 0 &&
+        raw->window_value_size != config->window_head_size) {
+        return sl_fail(
+            r->error, SL_ERR_UNSUPPORTED,
+            "%s: %s.attention.value_length_swa (%d) differs from key_length_swa (%d): not supported", r->file,
+            r->family->gguf, raw->window_value_size, config->window_head_size);
     }
     if (raw->delta_values % (config->delta_value_heads > 0 ? config->delta_value_heads : 1) != 0) {
         return sl_fail(r->error, SL_ERR_INVALID,
                        "%s: %s.ssm.inner_size (%d) must be a multiple of ssm.time_step_rank (%d)", r->file,
                        r->family->gguf, raw->delta_values, config->delta_value_heads);
     }
-    const int code = layer_kinds(r);
-    if (code) {
-        return code;
-    }
     if (r->gguf) {
         derive_from_tensors(r);
-        config->delta_tiled = r->family->delta;
+        config->delta_tiled = r->family->gguf_tiled;
     }
     return 0;
 }
@@ -511,17 +937,27 @@ static int check_required(const reader *r) {
 }
 
 static int read_all(reader *r, sl_config *config) {
-    sl_config_raw raw = {.rope_part = 1, .use_window = false, .window_from = 28};
+    sl_config_raw raw = {
+        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28};
     sl_config_init(&raw.config, r->family, r->gguf ? SL_NAMING_GGUF : SL_NAMING_HF);
     raw.period = r->family->period ? r->family->period : 1;
+    raw.truncate = !r->family->exact_yarn;
+    raw.shared_experts = r->family->shared_experts;
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;
+        raw.attention_bias = r->family->hf_attention_bias;
+    }
+    if (r->family->local_rope == SL_LOCAL_ROPE_UNSCALED) {
+        raw.config.local_rope.base = 0;
     }
     r->raw = &raw;
     int code = refuse_unbuilt(r);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         code = read_field(r, &SL_CONFIG_FIELDS[i]);
+    }
+    if (!r->gguf && json_is_null(json_object_get(r->text, "sliding_window"))) {
+        raw.config.window = 0;
     }
     if (r->family->hf_query_scalar == 0) { /* the key of another family, left behind */
         raw.query_scalar = 0;
@@ -532,6 +968,7 @@ static int read_all(reader *r, sl_config *config) {
     if (code == 0) {
         *config = raw.config;
     }
+    r->raw = NULL;
     return code;
 }
 
@@ -575,6 +1012,18 @@ static int find_hf_family(reader *r) {
         return sl_fail(r->error, SL_ERR_FORMAT, "%s: 'text_config' must be an object", r->file);
     }
     r->text = text ? text : r->root;
+    const sl_json_place place = {r->text, r->file};
+    const char *text_type = type;
+    const int named = text ? sl_json_string(place, NULL, "model_type", &text_type, r->error) : 0;
+    if (named && named != SL_ERR_NOT_FOUND) {
+        return named;
+    }
+    r->family = named ? r->family : sl_family_of_hf(sl_view_of(text_type));
+    if (!r->family) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: text_config.model_type is \"%.64s\": this family is not known, so it cannot run",
+                       r->file, text_type);
+    }
     return 0;
 }
 

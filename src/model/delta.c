@@ -13,8 +13,10 @@ static int32_t add_state(sl_builder *b, int32_t channels) {
 }
 
 int32_t sl_build_delta(sl_builder *b, int32_t x) {
-    static const sl_tensor_id weights[] = {SL_TENSOR_DELTA_QKV, SL_TENSOR_DELTA_GATE, SL_TENSOR_DELTA_ALPHA,
-                                           SL_TENSOR_DELTA_BETA};
+    static const sl_tensor_id apart[] = {SL_TENSOR_DELTA_QKV, SL_TENSOR_DELTA_GATE, SL_TENSOR_DELTA_ALPHA,
+                                         SL_TENSOR_DELTA_BETA};
+    static const sl_tensor_id joined[] = {SL_TENSOR_DELTA_QKV, SL_TENSOR_DELTA_GATE,
+                                          SL_TENSOR_DELTA_ALPHA_BETA};
     static const sl_tensor_id output = SL_TENSOR_DELTA_OUTPUT;
     const sl_config *config = b->config;
     const int32_t heads = config->delta_value_heads, size = config->delta_value_size;
@@ -27,7 +29,10 @@ int32_t sl_build_delta(sl_builder *b, int32_t x) {
     const int32_t y = sl_build_value(b, "mixer_out", SL_ROWS_STEP, config->width);
     const int32_t state = add_state(b, channels);
 
-    sl_build_linear(b, &(sl_build_projection){.x = x, .y = projected, .weights = weights, .count = 4});
+    const bool is_joined = config->family->delta_joined;
+    sl_build_linear(
+        b, &(sl_build_projection){
+               .x = x, .y = projected, .weights = is_joined ? joined : apart, .count = is_joined ? 3 : 4});
     sl_op *op = sl_build_op(b, SL_OP_DELTA_CONV);
     if (op) {
         op->in[0] = sl_at(projected, 0);

@@ -28,6 +28,10 @@ const sl_family *sl_family_of_gguf(sl_view architecture) {
     return NULL;
 }
 
+const char *sl_family_gguf_name(const sl_family *family) {
+    return family->gguf ? family->gguf : family->gguf_as;
+}
+
 const sl_family *sl_family_of_hf(sl_view model_type) {
     for (int i = 0; sl_family_at(i); i++) {
         for (int k = 0; k < SL_FAMILY_ALIASES; k++) {

@@ -2,6 +2,8 @@
  * behind. */
 #include "model/build.h"
 
+#include <math.h>
+
 static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
@@ -10,30 +12,61 @@ static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
         op->out[0] = sl_at(y, 0);
         op->u.activate.function = (sl_activation)b->config->activation;
         op->u.activate.width = width;
+        op->u.activate.alpha = (float)b->config->swiglu_alpha;
+        op->u.activate.limit = (float)b->config->swiglu_limit;
     }
+}
+
+/* Without a gate. */
+static int32_t plain(sl_builder *b, int32_t x) {
+    static const sl_tensor_id up = SL_TENSOR_UP, up_bias = SL_TENSOR_UP_BIAS;
+    static const sl_tensor_id down = SL_TENSOR_DOWN, down_bias = SL_TENSOR_DOWN_BIAS;
+    const int32_t width = sl_config_feed_forward(b->config, b->layer);
+    const int32_t h = sl_build_value(b, "up", SL_ROWS_STEP, width);
+    const int32_t y = sl_build_value(b, "mlp_out", SL_ROWS_STEP, b->config->width);
+    sl_build_linear(b,
+                    &(sl_build_projection){.x = x, .y = h, .weights = &up, .biases = &up_bias, .count = 1});
+    sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
+    if (op) {
+        op->in[0] = op->out[0] = sl_at(h, 0);
+        op->u.activate.function = (sl_activation)b->config->activation;
+        op->u.activate.width = width;
+    }
+    sl_build_linear(
+        b, &(sl_build_projection){.x = h, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
+    return y;
 }
 
 static int32_t dense(sl_builder *b, int32_t x) {
     static const sl_tensor_id weights[] = {SL_TENSOR_GATE, SL_TENSOR_UP};
     static const sl_tensor_id biases[] = {SL_TENSOR_GATE_BIAS, SL_TENSOR_UP_BIAS};
+    static const sl_tensor_id fused = SL_TENSOR_GATE_UP;
     static const sl_tensor_id down = SL_TENSOR_DOWN, down_bias = SL_TENSOR_DOWN_BIAS;
-    const int32_t width = b->config->feed_forward;
+    const int32_t width = sl_config_feed_forward(b->config, b->layer);
     const int32_t gate_up = sl_build_value(b, "gate_up", SL_ROWS_STEP, 2 * width);
     const int32_t gated = sl_build_value(b, "gated", SL_ROWS_STEP, width);
     const int32_t y = sl_build_value(b, "mlp_out", SL_ROWS_STEP, b->config->width);
-    sl_build_linear(
-        b, &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2});
+    const sl_build_projection apart = {
+        .x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2};
+    const sl_build_projection one = {.x = x, .y = gate_up, .weights = &fused, .count = 1};
+    sl_build_linear(b, b->config->fused_gate_up ? &one : &apart);
     activate(b, gate_up, gated, width);
     sl_build_linear(
         b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
     return y;
 }
 
+static int32_t router_logits(sl_builder *b, int32_t x) {
+    static const sl_tensor_id router = SL_TENSOR_ROUTER, bias = SL_TENSOR_ROUTER_BIAS;
+    const int32_t logits = sl_build_value(b, "router", SL_ROWS_STEP, b->config->experts);
+    sl_build_linear(
+        b, &(sl_build_projection){.x = x, .y = logits, .weights = &router, .biases = &bias, .count = 1});
+    return logits;
+}
+
 /* routing: ids, schedule, weights. */
-static void route(sl_builder *b, int32_t x, int32_t routing[3]) {
-    static const sl_tensor_id router = SL_TENSOR_ROUTER;
+static void route(sl_builder *b, int32_t logits, int32_t routing[3]) {
     const sl_config *config = b->config;
-    const int32_t logits = sl_build_value(b, "router", SL_ROWS_STEP, config->experts);
     const sl_value ids = {
         .name = "expert_ids", .type = SL_VALUE_I32, .rows = SL_ROWS_STEP, .width = config->experts_used};
     const sl_value schedule = {.name = "expert_schedule",
@@ -44,46 +77,85 @@ static void route(sl_builder *b, int32_t x, int32_t routing[3]) {
     routing[0] = sl_build_typed(b, ids);
     routing[1] = sl_build_typed(b, schedule);
     routing[2] = sl_build_value(b, "expert_weights", SL_ROWS_STEP, config->experts_used);
-    sl_build_linear(b, &(sl_build_projection){.x = x, .y = logits, .weights = &router, .count = 1});
     sl_op *op = sl_build_op(b, SL_OP_ROUTER);
     if (op) {
         op->in[0] = sl_at(logits, 0);
         op->out[0] = sl_at(routing[0], 0);
         op->out[1] = sl_at(routing[2], 0);
         op->out[2] = sl_at(routing[1], 0);
-        op->u.router.kind = SL_ROUTER_SOFTMAX;
+        op->u.router.kind = (sl_router_kind)config->router;
         op->u.router.experts = config->experts;
         op->u.router.used = config->experts_used;
         op->u.router.normalise = config->normalise;
-        op->u.router.bias = SL_NONE;
+        op->u.router.bias = sl_build_weight(b, SL_TENSOR_CHOOSING_BIAS);
+        op->u.router.factors = sl_build_weight(b, SL_TENSOR_EXPERT_FACTORS);
+        op->u.router.groups = config->expert_groups;
+        op->u.router.groups_used = config->expert_groups_used;
+        op->u.router.epsilon = (float)config->family->router_epsilon;
+        op->u.router.least_sum = (float)config->router_least_sum;
         op->u.router.scale = (float)config->expert_scale;
     }
 }
 
-static int32_t sparse(sl_builder *b, int32_t x) {
+/* The expert that every row goes through: its output, and what that is multiplied by the sigmoid of; SL_NONE
+ * without. */
+static void shared_expert(sl_builder *b, int32_t x, int32_t shared[2]) {
+    static const sl_tensor_id weights[] = {SL_TENSOR_SHARED_GATE, SL_TENSOR_SHARED_UP};
+    static const sl_tensor_id down = SL_TENSOR_SHARED_DOWN, share = SL_TENSOR_SHARED_SHARE;
+    const int32_t width = b->config->shared_width;
+    shared[0] = shared[1] = SL_NONE;
+    if (width == 0) {
+        return;
+    }
+    if (sl_build_weight(b, share) != SL_NONE) {
+        shared[1] = sl_build_value(b, "shared_share", SL_ROWS_STEP, 1);
+        sl_build_linear(b, &(sl_build_projection){.x = x, .y = shared[1], .weights = &share, .count = 1});
+    }
+    const int32_t gate_up = sl_build_value(b, "shared_gate_up", SL_ROWS_STEP, 2 * width);
+    const int32_t gated = sl_build_value(b, "shared_gated", SL_ROWS_STEP, width);
+    shared[0] = sl_build_value(b, "shared_out", SL_ROWS_STEP, b->config->width);
+    sl_build_linear(b, &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .count = 2});
+    activate(b, gate_up, gated, width);
+    sl_build_linear(b, &(sl_build_projection){.x = gated, .y = shared[0], .weights = &down, .count = 1});
+}
+
+/* The experts read x, the router `routed`. From the router on, ops follow one another without others between:
+ * a backend may run them as one. */
+static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
     static const sl_tensor_id separate[] = {SL_TENSOR_GATE_EXPERTS, SL_TENSOR_UP_EXPERTS};
-    static const sl_tensor_id fused = SL_TENSOR_FUSED_EXPERTS, down = SL_TENSOR_DOWN_EXPERTS;
+    static const sl_tensor_id biases[] = {SL_TENSOR_GATE_EXPERTS_BIAS, SL_TENSOR_UP_EXPERTS_BIAS};
+    static const sl_tensor_id fused = SL_TENSOR_FUSED_EXPERTS, fused_bias = SL_TENSOR_FUSED_EXPERTS_BIAS;
+    static const sl_tensor_id down = SL_TENSOR_DOWN_EXPERTS, down_bias = SL_TENSOR_DOWN_EXPERTS_BIAS;
     const sl_config *config = b->config;
     const bool is_fused = sl_build_weight(b, SL_TENSOR_FUSED_EXPERTS) != SL_NONE;
     const int32_t width = config->expert_width;
-    int32_t routing[3];
-    route(b, x, routing);
-    const int32_t gate_up = sl_build_value(b, "gate_up", SL_ROWS_EXPERT, 2 * width);
-    const int32_t gated = sl_build_value(b, "gated", SL_ROWS_EXPERT, width);
+    int32_t routing[3], shared[2];
+    const int32_t logits = router_logits(b, routed);
+    shared_expert(b, x, shared);
+    route(b, logits, routing);
+    const bool beside = config->family->dense_beside;
+    const int32_t gate_up =
+        sl_build_value(b, beside ? "expert_gate_up" : "gate_up", SL_ROWS_EXPERT, 2 * width);
+    const int32_t gated = sl_build_value(b, beside ? "expert_gated" : "gated", SL_ROWS_EXPERT, width);
     const int32_t parts = sl_build_value(b, "expert_out", SL_ROWS_EXPERT, config->width);
-    const int32_t y = sl_build_value(b, "mlp_out", SL_ROWS_STEP, config->width);
+    const int32_t y = sl_build_value(b, beside ? "experts_out" : "mlp_out", SL_ROWS_STEP, config->width);
     sl_build_linear(b, &(sl_build_projection){.x = x,
                                               .y = gate_up,
                                               .weights = is_fused ? &fused : separate,
+                                              .biases = is_fused ? &fused_bias : biases,
                                               .count = is_fused ? 1 : 2,
                                               .routing = routing});
     activate(b, gate_up, gated, width);
     sl_build_linear(
-        b, &(sl_build_projection){.x = gated, .y = parts, .weights = &down, .count = 1, .routing = routing});
+        b,
+        &(sl_build_projection){
+            .x = gated, .y = parts, .weights = &down, .biases = &down_bias, .count = 1, .routing = routing});
     sl_op *op = sl_build_op(b, SL_OP_COMBINE);
     if (op) {
         op->in[0] = sl_at(parts, 0);
         op->in[1] = sl_at(routing[2], 0);
+        op->in[3] = sl_at(shared[0], 0);
+        op->in[4] = sl_at(shared[1], 0);
         op->out[0] = sl_at(y, 0);
         op->u.combine.used = config->experts_used;
         op->u.combine.width = config->width;
@@ -91,7 +163,45 @@ static int32_t sparse(sl_builder *b, int32_t x) {
     return y;
 }
 
+static sl_op *norm(sl_builder *b, int32_t x, sl_tensor_id id, const char *name) {
+    const int32_t width = b->config->width;
+    const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, width);
+    sl_op *op = sl_build_norm(b, sl_build_weight(b, id), 1, width, width);
+    if (op) {
+        op->in[0] = sl_at(x, 0);
+        op->out[0] = sl_at(y, 0);
+    }
+    return op;
+}
+
+/* Gemma 4: the dense block reads x; experts and router read the stream behind norms of their own; the two
+ * outputs are normed and added. */
+static int32_t dense_and_sparse(sl_builder *b, int32_t x) {
+    const int32_t stream = b->stream.value, first = dense(b, x);
+    const sl_op *experts_in = norm(b, stream, SL_TENSOR_EXPERTS_NORM, "experts_in");
+    const int32_t read = experts_in ? experts_in->out[0].value : SL_NONE;
+    sl_op *router_in = norm(b, stream, SL_TENSOR_ROUTER_NORM, "router_in");
+    const int32_t routed = router_in ? router_in->out[0].value : SL_NONE;
+    if (router_in) {
+        router_in->u.rmsnorm.y_factor = 1 / sqrtf((float)b->config->width);
+    }
+    const int32_t second = sparse(b, read, routed);
+    const sl_op *after = norm(b, second, SL_TENSOR_EXPERTS_POST_NORM, "experts_normed");
+    const int32_t added = after ? after->out[0].value : SL_NONE;
+    sl_op *sum = norm(b, first, SL_TENSOR_DENSE_POST_NORM, "mlp_sum");
+    if (sum) {
+        sum->u.rmsnorm.residual = SL_RESIDUAL_AFTER;
+        sum->in[1] = sl_at(added, 0);
+    }
+    return sum ? sum->out[0].value : SL_NONE;
+}
+
 int32_t sl_build_feed_forward(sl_builder *b, int32_t x) {
-    const bool experts = b->config->experts > 0 && !b->config->dense[b->layer];
-    return experts ? sparse(b, x) : dense(b, x);
+    if (b->config->family->encoder) {
+        return plain(b, x);
+    }
+    if (b->config->experts == 0 || b->config->dense[b->layer]) {
+        return dense(b, x);
+    }
+    return b->config->family->dense_beside ? dense_and_sparse(b, x) : sparse(b, x, x);
 }

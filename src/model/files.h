@@ -65,7 +65,9 @@ typedef struct sl_synth_options {
     uint64_t seed;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, experts, experts_used,
         expert_width;
-    bool keep; /* an existing output stays, and is an error */
+    const sl_qtype *expert_type; /* of the experts' matrices; NULL: type */
+    double expert_skew; /* share of all choices that a fifth of each layer's experts gets; 0: as it comes */
+    bool keep;          /* an existing output stays, and is an error */
 } sl_synth_options;
 
 /* A GGUF file of a model's true shape with random weights, scaled so that activations stay finite and logits

@@ -120,9 +120,17 @@ static int load(sl_model *model, const char *path, sl_error *error) {
         return code;
     }
     code = sl_model_build(&model->config, &binding, &model->program, error);
+    code = code ? code : sl_embedding_read(model->source, &model->config, &model->embedding, error);
+    code = code ? code : sl_embedding_take_head(&model->program, model->tokenizer, &model->embedding, error);
     describe(model, &binding);
     sl_binding_free(&binding);
     return code;
+}
+
+static int load_for_plan(sl_model *model, const char *path, sl_error *error) {
+    model->owned.later = true;
+    model->dropped = true;
+    return load(model, path, error);
 }
 
 static int load_only_tokenizer(sl_model *model, const char *path, sl_error *error) {
@@ -179,6 +187,10 @@ int sl_model_load(const char *path, sl_model **model, sl_error *error) {
     return load_with(load, path, model, error);
 }
 
+int sl_model_load_for_plan(const char *path, sl_model **model, sl_error *error) {
+    return load_with(load_for_plan, path, model, error);
+}
+
 int sl_model_load_tokenizer(const char *path, sl_model **model, sl_error *error) {
     return load_with(load_only_tokenizer, path, model, error);
 }
@@ -189,6 +201,7 @@ void sl_model_free(sl_model *model) {
     }
     sl_program_free(&model->program);
     sl_owned_free(&model->owned);
+    sl_embedding_free(&model->embedding);
     sl_tokenizer_destroy(model->tokenizer);
     sl_source_close(model->source);
     pthread_mutex_destroy(&model->mutex);

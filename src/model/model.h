@@ -4,6 +4,7 @@
 #define SL_MODEL_MODEL_H
 
 #include "model/bind.h"
+#include "model/embedding.h"
 #include "model/generation.h"
 #include "token/tokenizer.h"
 
@@ -32,6 +33,7 @@ typedef struct sl_model {
     sl_view chat_template;   /* the default one, borrowed from the tokenizer; {NULL, 0} when there is none */
     sl_program program;      /* weights borrow from `source` and `owned` */
     sl_owned owned;
+    sl_embedding embedding; /* how texts become vectors and scores */
     sl_model_description description;
     pthread_mutex_t mutex; /* of what follows */
     int32_t holders;       /* of the weights' data */
@@ -42,6 +44,9 @@ typedef struct sl_model {
  * file and what is wrong with it. A folder without tokenizer.json or a file without tokenizer.ggml.model
  * loads with no tokenizer; a tokenizer that is there but cannot be used is an error. */
 int sl_model_load(const char *path, sl_model **model, sl_error *error);
+/* The same, but large copies (model/bind.h) are left to the first sl_model_hold: for plans, and for stand-ins
+ * of files whose data is not there. */
+int sl_model_load_for_plan(const char *path, sl_model **model, sl_error *error);
 /* Only the tokenizer, its template and the name: the program stays empty, the config zero. Opens
  * vocabulary-only files and folders, of families that are not built too. SL_ERR_NOT_FOUND when there is no
  * tokenizer. */

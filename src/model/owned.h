@@ -19,6 +19,7 @@ typedef struct sl_owned {
     uint64_t bytes;
     sl_copy *copies;
     size_t copy_count, copy_capacity;
+    bool later; /* binding a model leaves the copies to be made */
 } sl_owned;
 
 /* `bytes` of memory aligned to 64, freed with the others; NULL when memory ran out. */

@@ -185,8 +185,9 @@ typedef struct folder_list {
 /* How GGUF stores what a checkpoint has: llama.cpp's conversion/ is the definition. */
 static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tensor *tensor) {
     const uint64_t head = (uint64_t)config->head_size;
-    const bool pairs = config->family->gguf_rope == SL_ROPE_PAIRS;
-    order tiled = {.kind = ORDER_TILED, .size = (uint64_t)config->delta_value_size};
+    const bool pairs = config->family->gguf_rope == SL_ROPE_PAIRS && config->rope_layout != SL_ROPE_PAIRS;
+    const order_kind values = config->family->gguf_tiled ? ORDER_TILED : ORDER_SAME;
+    file_order tiled = {.kind = values, .size = (uint64_t)config->delta_value_size};
     if (config->delta_key_heads > 0) {
         tiled.heads = (uint64_t)config->delta_key_heads;
         tiled.ratio = (uint64_t)(config->delta_value_heads / config->delta_key_heads);
@@ -194,11 +195,11 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
     switch (id) {
     case SL_TENSOR_QUERY:
     case SL_TENSOR_KEY:
-        tensor->row_order = (order){.kind = pairs ? ORDER_PAIRS : ORDER_SAME, .size = head};
+        tensor->row_order = (file_order){.kind = pairs ? ORDER_PAIRS : ORDER_SAME, .size = head};
         break;
     case SL_TENSOR_QUERY_BIAS:
     case SL_TENSOR_KEY_BIAS:
-        tensor->column_order = (order){.kind = pairs ? ORDER_PAIRS : ORDER_SAME, .size = head};
+        tensor->column_order = (file_order){.kind = pairs ? ORDER_PAIRS : ORDER_SAME, .size = head};
         break;
     case SL_TENSOR_FINAL_NORM:
     case SL_TENSOR_ATTENTION_NORM:
@@ -231,18 +232,26 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
     case SL_TENSOR_DELTA_OUTPUT:
         tensor->column_order = tiled;
         break;
+    case SL_TENSOR_DELTA_ALPHA_BETA:
+        tensor->row_order = (file_order){.kind = ORDER_JOINED, .heads = tiled.heads, .ratio = tiled.ratio};
+        break;
     default:
         break;
     }
 }
 
-/* rope_freqs.weight is how GGUF says Llama 3's scaling. */
-static int rope_factors(folder_list *f, file_tensor *tensor, sl_error *error) {
+/* rope_freqs.weight is how GGUF says Llama 3's scaling. LongRoPE's lists stand in the config. */
+static int rope_factors(folder_list *f, sl_tensor_id id, file_tensor *tensor, sl_error *error) {
     float *factors = sl_arena_alloc(&f->list->arena, (size_t)f->config->rope_dims / 2, sizeof *factors);
     if (!factors) {
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for RoPE factors");
     }
-    sl_rope_factors(&f->config->rope, f->config->rope_dims, factors);
+    if (id == SL_TENSOR_ROPE_FACTORS) {
+        sl_rope_factors(&f->config->rope, f->config->rope_dims, factors);
+    } else {
+        const float *list = id == SL_TENSOR_ROPE_LONG ? f->config->long_factors : f->config->short_factors;
+        memcpy(factors, list, (size_t)f->config->rope_dims / 2 * sizeof *factors);
+    }
     tensor->exact = true;
     tensor->from = SL_QTYPE_F32;
     tensor->data = (const unsigned char *)factors;
@@ -259,15 +268,16 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     }
     tensor.shape.dim_count = fact->dim_count;
     memcpy(tensor.shape.dims, fact->dims, sizeof tensor.shape.dims);
-    tensor.exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
+    tensor.exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     gguf_conventions(f->config, fact->id, &tensor);
     const bool gate = fact->id == SL_TENSOR_GATE_EXPERTS, up = fact->id == SL_TENSOR_UP_EXPERTS;
     if (index == SL_NONE && (gate || up)) {
         index = indices[SL_TENSOR_FUSED_EXPERTS];
-        tensor.row_order = (order){.kind = ORDER_PART, .size = fact->dims[1], .part = up};
+        tensor.row_order = (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = up};
     }
-    if (fact->id == SL_TENSOR_ROPE_FACTORS) {
-        const int code = rope_factors(f, &tensor, error);
+    if (fact->id == SL_TENSOR_ROPE_FACTORS || fact->id == SL_TENSOR_ROPE_LONG ||
+        fact->id == SL_TENSOR_ROPE_SHORT) {
+        const int code = rope_factors(f, fact->id, &tensor, error);
         return code ? code : list_add(f->list, &tensor, error);
     }
     if (index == SL_NONE) {
@@ -279,7 +289,7 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
 }
 
 static sl_mixture_model folder_model(const sl_config *config) {
-    const char *architecture = config->family->gguf ? config->family->gguf : "llama";
+    const char *architecture = sl_family_gguf_name(config->family);
     return (sl_mixture_model){.architecture = sl_view_of(architecture),
                               .layers = (uint64_t)config->layers,
                               .heads = (uint64_t)config->heads,
@@ -499,7 +509,8 @@ static int convert_folder(quantization *q, const sl_source *source, sl_error *er
     int code = sl_config_read(source, &config, error);
     code = code ? code : sl_model_bind(&config, source, &program, &owned, &binding, error);
     if (code == 0) {
-        config.rope_factors = config.rope.scaling == SL_ROPE_SCALING_LLAMA3;
+        config.rope_factors = config.rope.scaling == SL_ROPE_SCALING_LLAMA3 ||
+                              config.rope.scaling == SL_ROPE_SCALING_PROPORTIONAL;
         folder_list folder = {&q->list, &config, &binding, &program};
         code = folder_metadata(source, &config, q->writer, error);
         code = code ? code : sl_config_tensors(&config, list_fact, &folder, error);

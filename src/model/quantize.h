@@ -8,17 +8,18 @@
 /* Which place of the source the index-th row or column of the output comes from. */
 typedef enum order_kind {
     ORDER_SAME,
-    ORDER_PAIRS, /* heads of `size`: the two halves of a head side by side, element by element (GGUF's RoPE
-                    pairs) */
-    ORDER_PART,  /* blocks of `size` out of blocks of 2 * size, from their `part`-th half */
-    ORDER_TILED, /* from `first` on, blocks of `size`: block t is the source's t % heads * ratio + t / heads,
-                    so that those which share a key head lie `heads` apart and not side by side */
+    ORDER_PAIRS,  /* heads of `size`: the two halves of a head side by side, element by element (GGUF's RoPE
+                     pairs) */
+    ORDER_PART,   /* blocks of `size` out of blocks of 2 * size, from their `part`-th half */
+    ORDER_TILED,  /* from `first` on, blocks of `size`: block t is the source's t % heads * ratio + t / heads,
+                     so that those which share a key head lie `heads` apart and not side by side */
+    ORDER_JOINED, /* for each key head `ratio` of the second `heads` * `ratio`, then as many of the first */
 } order_kind;
 
-typedef struct order {
+typedef struct file_order {
     order_kind kind;
     uint64_t size, part, first, heads, ratio;
-} order;
+} file_order;
 
 typedef struct file_tensor {
     const char *name;
@@ -29,7 +30,7 @@ typedef struct file_tensor {
     sl_qtype from;
     const unsigned char *data; /* the source's [rows][columns], or more with ORDER_PART */
     uint64_t from_row_bytes;
-    order row_order, column_order;
+    file_order row_order, column_order;
     const sl_tensor *scale;  /* NVFP4: beside the matrix, scales of all its elements; NULL: none */
     const sl_tensor *matrix; /* and in a tensor of such scales: whose they are */
     const float *scales;     /* to be multiplied in, [scale_count]; NULL: none */

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-static uint64_t source_index(const order *o, uint64_t index) {
+static uint64_t source_index(const file_order *o, uint64_t index) {
     if (o->kind == ORDER_PAIRS) {
         const uint64_t within = index % o->size;
         return index - within + within % 2 * (o->size / 2) + within / 2;
@@ -21,6 +21,11 @@ static uint64_t source_index(const order *o, uint64_t index) {
     if (o->kind == ORDER_TILED && index >= o->first) {
         const uint64_t tile = (index - o->first) / o->size, within = (index - o->first) % o->size;
         return o->first + (tile % o->heads * o->ratio + tile / o->heads) * o->size + within;
+    }
+    if (o->kind == ORDER_JOINED) {
+        const uint64_t head = index / (2 * o->ratio), within = index % (2 * o->ratio);
+        return within < o->ratio ? (o->heads + head) * o->ratio + within
+                                 : head * o->ratio + within - o->ratio;
     }
     return index;
 }

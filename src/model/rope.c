@@ -31,8 +31,10 @@ static double turning_pair(const sl_rope_config *rope, int32_t dims, double turn
 
 /* YaRN: pairs that turn often are left alone, slow ones stretched, with a ramp over pairs between. */
 static double yarn_divisor(const sl_rope_config *rope, int32_t dims, int32_t pair) {
-    const double low = fmax(floor(turning_pair(rope, dims, rope->beta_fast)), 0);
-    double high = fmin(ceil(turning_pair(rope, dims, rope->beta_slow)), dims - 1);
+    const double first = turning_pair(rope, dims, rope->beta_fast),
+                 last = turning_pair(rope, dims, rope->beta_slow);
+    const double low = fmax(rope->exact ? first : floor(first), 0);
+    double high = fmin(rope->exact ? last : ceil(last), dims - 1);
     if (low == high) {
         high += 0.001;
     }
@@ -48,6 +50,8 @@ static double divisor(const sl_rope_config *rope, int32_t dims, int32_t pair) {
         return llama3_divisor(rope, plain(rope, dims, pair));
     case SL_ROPE_SCALING_YARN:
         return yarn_divisor(rope, dims, pair);
+    case SL_ROPE_SCALING_PROPORTIONAL: /* what GGUF files hold for pairs that stand */
+        return pair < (int32_t)(rope->part * dims / 2) ? rope->factor : 1e30;
     default:
         return 1;
     }
@@ -65,12 +69,21 @@ void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors) {
     }
 }
 
+static double yarn_magnitude(double factor, double mscale) {
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
 float sl_rope_magnitude(const sl_rope_config *rope) {
-    if (rope->scaling != SL_ROPE_SCALING_YARN) {
+    const bool yarn = rope->scaling == SL_ROPE_SCALING_YARN;
+    if (!yarn && rope->scaling != SL_ROPE_SCALING_LONGROPE) {
         return 1;
     }
     if (rope->attention_factor > 0) {
         return (float)rope->attention_factor;
     }
-    return rope->factor > 1 ? (float)(0.1 * log(rope->factor) + 1) : 1;
+    if (yarn && rope->mscale > 0 && rope->mscale_all > 0) {
+        return (float)(yarn_magnitude(rope->factor, rope->mscale) /
+                       yarn_magnitude(rope->factor, rope->mscale_all));
+    }
+    return yarn ? (float)yarn_magnitude(rope->factor, 1) : 1;
 }

@@ -29,6 +29,10 @@ static void sibling(const char *weight, const char *ending, char name[SL_TENSOR_
     }
 }
 
+static int32_t rows_made(const sl_scaled_query *query) {
+    return query->part ? sl_part_rows(query->part) : query->rows;
+}
+
 typedef struct finder {
     const sl_scaled_query *query;
     const sl_hf *hf; /* NULL: GGUF */
@@ -95,7 +99,7 @@ static sl_qtype type_for(const sl_scaled *s, sl_qtype blocks) {
 }
 
 static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
-    const uint64_t rows = (uint64_t)s->rows, columns = (uint64_t)s->columns;
+    const uint64_t rows = (uint64_t)s->source_rows, columns = (uint64_t)s->columns;
     const uint64_t block_rows = f->query->quantization->block_rows,
                    block_columns = f->query->quantization->block_columns;
     const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale");
@@ -114,6 +118,7 @@ static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scale
         return wrong(f, scales, "F32, BF16 or F16");
     }
     const uint64_t experts = (uint64_t)s->experts, numbers = scales->tensor.elements;
+    s->kind = SL_SCALED_FP8;
     s->type = type_for(s, SL_QTYPE_FP8_128);
     s->codes = &codes->tensor;
     s->scales = &scales->tensor;
@@ -139,7 +144,7 @@ static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scale
 }
 
 static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool divides, sl_scaled *s) {
-    const uint64_t rows = (uint64_t)s->rows, columns = (uint64_t)s->columns;
+    const uint64_t rows = (uint64_t)s->source_rows, columns = (uint64_t)s->columns;
     const char *whole_ending = divides ? ".weight_global_scale" : ".weight_scale_2";
     const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale"), *whole = hf_sibling(f, whole_ending);
     if (columns % SMALL != 0) {
@@ -162,6 +167,7 @@ static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool d
     if (!has_dtype(whole, "F32") || whole->tensor.elements != 1) {
         return wrong(f, whole, "F32, one number");
     }
+    s->kind = SL_SCALED_NVFP4;
     s->type = type_for(s, SL_QTYPE_NVFP4_128);
     s->codes = &codes->tensor;
     s->scales = &scales->tensor;
@@ -171,16 +177,49 @@ static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool d
     return 0;
 }
 
+/* [experts][rows][columns / 32], and behind them `last` (0: nothing). */
+static bool has_blocks(const sl_scaled *s, const sl_safetensors_entry *entry, uint64_t last) {
+    const uint64_t *dims = entry->tensor.dims + (last > 0);
+    return has_dtype(entry, "U8") && entry->rank == 3 + (last > 0) && (last == 0 || dims[-1] == last) &&
+           dims[0] == (uint64_t)s->columns / SL_MXFP4_ELEMENTS && dims[1] == (uint64_t)s->source_rows &&
+           dims[2] == (uint64_t)s->experts;
+}
+
+static int find_mxfp4(const finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
+    const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scales");
+    if (s->columns % SL_MXFP4_ELEMENTS != 0) {
+        return sl_fail(f->error, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %.100s is for %d columns, in MXFP4 they must be a multiple of %d", f->file,
+                       codes->tensor.name, s->columns, SL_MXFP4_ELEMENTS);
+    }
+    if (!scales) {
+        return missing(f, ".weight_scales");
+    }
+    if (!has_blocks(s, codes, SL_MXFP4_ELEMENTS / 2)) {
+        return wrong(f, codes, "U8 [experts][rows][columns / 32][16] as the config has them");
+    }
+    if (!has_blocks(s, scales, 0)) {
+        return wrong(f, scales, "U8 [experts][rows][columns / 32] as the config has them");
+    }
+    s->kind = SL_SCALED_MXFP4;
+    s->type = SL_QTYPE_MXFP4;
+    s->codes = &codes->tensor;
+    s->scales = &scales->tensor;
+    return 0;
+}
+
 static int find_in_folder(const finder *f, sl_scaled *s, bool *there) {
     const sl_safetensors_entry *plain = sl_hf_find(f->hf, f->query->name);
     const sl_safetensors_entry *packed = plain ? NULL : hf_sibling(f, ".weight_packed");
+    const sl_safetensors_entry *blocks =
+        plain || is_weight(f->query->name) ? NULL : hf_sibling(f, ".weight_blocks");
     const bool fp8 = has_dtype(plain, "F8_E4M3");
     int code = 0;
-    *there = fp8 || packed || has_dtype(plain, "U8");
+    *there = fp8 || packed || blocks || has_dtype(plain, "U8");
     if (!*there) {
         return 0;
     }
-    const sl_safetensors_entry *codes = plain ? plain : packed;
+    const sl_safetensors_entry *codes = plain ? plain : packed ? packed : blocks;
     if (!f->query->quantization->there) {
         return sl_fail(f->error, SL_ERR_UNSUPPORTED,
                        "%s: tensor %.100s is %.16s, but config.json has no quantization_config and no "
@@ -188,9 +227,12 @@ static int find_in_folder(const finder *f, sl_scaled *s, bool *there) {
                        f->file, codes->tensor.name, codes->dtype);
     }
     code = refuse_others(f);
-    code = code || !fp8 ? code : find_fp8(f, codes, s);
-    code = code || fp8 ? code : find_nvfp4(f, codes, packed != NULL, s);
-    return code;
+    if (code) {
+        return code;
+    }
+    return fp8      ? find_fp8(f, codes, s)
+           : blocks ? find_mxfp4(f, codes, s)
+                    : find_nvfp4(f, codes, packed != NULL, s);
 }
 
 static int find_in_gguf(const finder *f, const sl_gguf *gguf, sl_scaled *s, bool *there) {
@@ -199,7 +241,7 @@ static int find_in_gguf(const finder *f, const sl_gguf *gguf, sl_scaled *s, bool
     const sl_tensor *codes = sl_gguf_tensor(gguf, f->query->name), *whole = sl_gguf_tensor(gguf, name);
     sibling(f->query->name, ".input_scale", name);
     s->ignored[0] = sl_gguf_tensor(gguf, name);
-    *there = codes && whole;
+    *there = codes && whole && !f->query->own_scale;
     if (!*there) {
         return 0;
     }
@@ -214,20 +256,34 @@ static int find_in_gguf(const finder *f, const sl_gguf *gguf, sl_scaled *s, bool
                        "%s: tensor %.100s must be f32, one number for each expert, or one", f->file,
                        whole->name);
     }
+    s->kind = SL_SCALED_GGUF;
     s->type = type_for(s, SL_QTYPE_NVFP4_128);
     s->codes = codes;
     s->whole = whole;
     return 0;
 }
 
+static void begin(const sl_scaled_query *query, sl_scaled *scaled) {
+    memset(scaled, 0, sizeof *scaled);
+    scaled->experts = query->experts;
+    scaled->rows = rows_made(query);
+    scaled->columns = query->columns;
+    scaled->part = query->part ? *query->part : (sl_tensor_part){.count = 0};
+    scaled->source_rows = query->rows;
+    scaled->file = sl_source_path(query->source);
+}
+
+void sl_scaled_rows(const sl_scaled_query *query, const sl_tensor *tensor, bool turned, sl_scaled *scaled) {
+    begin(query, scaled);
+    scaled->kind = turned ? SL_SCALED_TURNED : SL_SCALED_ROWS;
+    scaled->type = tensor->type;
+    scaled->codes = tensor;
+}
+
 int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error) {
     const sl_hf *hf = sl_source_hf(query->source);
     const finder f = {query, hf, sl_source_path(query->source), error};
-    memset(scaled, 0, sizeof *scaled);
-    scaled->experts = query->experts;
-    scaled->rows = query->rows;
-    scaled->columns = query->columns;
-    scaled->file = f.file;
+    begin(query, scaled);
     return hf ? find_in_folder(&f, scaled, there)
               : find_in_gguf(&f, sl_source_gguf(query->source), scaled, there);
 }
@@ -264,10 +320,10 @@ static size_t columns_left(const sl_scaled *s, uint64_t column, size_t most) {
     return (uint64_t)s->columns - column < most ? (size_t)((uint64_t)s->columns - column) : most;
 }
 
-/* Each of these writes row `row`, of all experts', as blocks; behind the last column comes what counts for
- * nothing. */
+/* Each of these writes row `row`, of all experts' in the source, as blocks; behind the last column comes what
+ * counts for nothing. */
 static int pack_fp8(const sl_scaled *s, uint64_t row, sl_block_fp8_128 *block, sl_error *error) {
-    const uint64_t columns = (uint64_t)s->columns, rows = (uint64_t)s->rows;
+    const uint64_t columns = (uint64_t)s->columns, rows = (uint64_t)s->source_rows;
     const unsigned char *codes = (const unsigned char *)s->codes->data + row * columns;
     const uint64_t first = row / rows * s->scale_step + row % rows / s->block_rows * s->scale_columns;
     for (uint64_t column = 0; column < columns; column += BLOCK, block++) {
@@ -327,7 +383,8 @@ static int pack_gguf(const sl_scaled *s, uint64_t row, sl_block_nvfp4_128 *block
     const uint64_t columns = (uint64_t)s->columns;
     const sl_block_nvfp4 *from = (const sl_block_nvfp4 *)s->codes->data + row * columns / SL_NVFP4_ELEMENTS;
     float scale;
-    const int code = whole_scale(s, s->whole->elements == 1 ? 0 : row / (uint64_t)s->rows, &scale, error);
+    const int code =
+        whole_scale(s, s->whole->elements == 1 ? 0 : row / (uint64_t)s->source_rows, &scale, error);
     for (uint64_t b = 0; b < row_blocks(s) && code == 0; b++, block++) {
         const size_t halves = columns_left(s, b * BLOCK, BLOCK) / SL_NVFP4_ELEMENTS;
         memset(block, 0, sizeof *block);
@@ -340,10 +397,65 @@ static int pack_gguf(const sl_scaled *s, uint64_t row, sl_block_nvfp4_128 *block
     return code;
 }
 
+/* 32 columns: from two neighbours in a byte to columns i and i + 16. */
+static int pack_mxfp4(const sl_scaled *s, uint64_t row, sl_block_mxfp4 *block, sl_error *error) {
+    enum { BYTES = SL_MXFP4_ELEMENTS / 2 };
+    const uint64_t blocks = (uint64_t)s->columns / SL_MXFP4_ELEMENTS;
+    const unsigned char *codes = (const unsigned char *)s->codes->data + row * blocks * BYTES;
+    const unsigned char *scales = (const unsigned char *)s->scales->data + row * blocks;
+    for (uint64_t b = 0; b < blocks; b++, block++, codes += BYTES) {
+        if (scales[b] == 255) {
+            return bad_number(s, s->scales, row * blocks + b, "a number", error);
+        }
+        block->exponent = scales[b];
+        for (int i = 0; i < BYTES / 2; i++) {
+            block->quants[2 * i] = (uint8_t)((codes[i] & 15) | (codes[BYTES / 2 + i] & 15) << 4);
+            block->quants[2 * i + 1] = (uint8_t)(codes[i] >> 4 | (codes[BYTES / 2 + i] & 240));
+        }
+    }
+    return 0;
+}
+
+/* A row that is one there. */
+static void pack_same(const sl_scaled *s, uint64_t row, unsigned char *to) {
+    const sl_qtype_info *type = sl_qtype_get(s->type);
+    const uint64_t bytes = (uint64_t)s->columns / type->block_elements * type->block_bytes;
+    memcpy(to, (const unsigned char *)s->codes->data + row * bytes, (size_t)bytes);
+}
+
+/* A row that is a column there, of floats. */
+static void pack_turned(const sl_scaled *s, uint64_t row, unsigned char *to) {
+    const uint64_t rows = (uint64_t)s->source_rows, columns = (uint64_t)s->columns;
+    const size_t size = sl_qtype_get(s->type)->block_bytes;
+    const unsigned char *from =
+        (const unsigned char *)s->codes->data + (row / rows * rows * columns + row % rows) * size;
+    for (uint64_t i = 0; i < columns; i++, from += rows * size) {
+        memcpy(to + i * size, from, size);
+    }
+}
+
+/* `row` of those that are made. */
 static int pack_row(const sl_scaled *s, uint64_t row, void *blocks, sl_error *error) {
-    return !s->whole   ? pack_fp8(s, row, blocks, error)
-           : s->scales ? pack_nvfp4(s, row, blocks, error)
-                       : pack_gguf(s, row, blocks, error);
+    const uint64_t rows = (uint64_t)s->rows;
+    if (s->part.count > 0) {
+        row = row / rows * (uint64_t)s->source_rows + (uint64_t)sl_part_row(&s->part, (int32_t)(row % rows));
+    }
+    switch (s->kind) {
+    case SL_SCALED_FP8:
+        return pack_fp8(s, row, blocks, error);
+    case SL_SCALED_NVFP4:
+        return pack_nvfp4(s, row, blocks, error);
+    case SL_SCALED_GGUF:
+        return pack_gguf(s, row, blocks, error);
+    case SL_SCALED_MXFP4:
+        return pack_mxfp4(s, row, blocks, error);
+    case SL_SCALED_ROWS:
+        pack_same(s, row, blocks);
+        return 0;
+    default:
+        pack_turned(s, row, blocks);
+        return 0;
+    }
 }
 
 /* Through blocks of one row and their values. */
@@ -370,13 +482,14 @@ static int pack_plain(const sl_scaled *s, uint64_t first, uint64_t rows, unsigne
 
 int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_error *error) {
     const sl_qtype_info *type = sl_qtype_get(scaled->type);
-    if (type->block_elements != BLOCK) {
+    const bool of_blocks = scaled->kind <= SL_SCALED_GGUF; /* of 128, which rows need not be multiples of */
+    if (of_blocks && type->block_elements != BLOCK) {
         return pack_plain(scaled, first, rows, to, error);
     }
+    const uint64_t bytes = (uint64_t)scaled->columns / type->block_elements * type->block_bytes;
     int code = 0;
     for (uint64_t row = 0; row < rows && code == 0; row++) {
-        code = pack_row(scaled, first + row,
-                        (unsigned char *)to + row * row_blocks(scaled) * type->block_bytes, error);
+        code = pack_row(scaled, first + row, (unsigned char *)to + row * bytes, error);
     }
     return code;
 }

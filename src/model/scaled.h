@@ -14,6 +14,13 @@
  * - w.weight_packed U8, w.weight_scale likewise, w.weight_global_scale F32, one number: value = code *
  *   (weight_scale * (1 / weight_global_scale))
  *
+ * - w_blocks U8 [experts][rows][columns / 32][16] and w_scales U8 [experts][rows][columns / 32], MXFP4: value
+ * = code * 2^(scale - 127), in the same order of nibbles. GGUF's blocks are the same numbers, with columns j
+ * and j + 16 in a byte
+ *
+ * And matrices that need an order that no file has, of any type: rows that are parts of another tensor's
+ * (model/part.h), and w [experts][columns][rows], which is turned.
+ *
  * In GGUF, beside w.weight of type NVFP4, w.scale F32: one number for each expert, or one. Scales of
  * activations (input_scale, input_global_scale) are not used. Rows that are no whole blocks of 128 become
  * BF16, values rounded to it. */
@@ -22,13 +29,26 @@
 
 #include "format/quantization.h"
 #include "model/bind.h"
+#include "model/part.h"
 
 enum { SL_SCALED_IGNORED = 2 };
 
+typedef enum sl_scaled_kind {
+    SL_SCALED_FP8,
+    SL_SCALED_NVFP4,
+    SL_SCALED_GGUF, /* NVFP4 */
+    SL_SCALED_MXFP4,
+    SL_SCALED_ROWS,  /* as they are */
+    SL_SCALED_TURNED /* [columns][rows] */
+} sl_scaled_kind;
+
 /* Borrowed from the source. */
 typedef struct sl_scaled {
+    sl_scaled_kind kind;
     sl_qtype type; /* that they become */
     int32_t experts, rows, columns;
+    sl_tensor_part part;                     /* which rows of the source's; without runs: all */
+    int32_t source_rows;                     /* of one matrix, in the source */
     const sl_tensor *codes, *scales, *whole; /* scales or whole may be NULL */
     bool divides;                            /* by whole */
     uint64_t block_rows, block_columns;      /* of FP8, that share one of `scales` */
@@ -42,13 +62,18 @@ typedef struct sl_scaled {
 typedef struct sl_scaled_query {
     const sl_source *source;
     const sl_hf_quantization *quantization;
-    const char *name; /* of the weight in the source: "...weight" */
-    int32_t experts, rows, columns;
+    const char *name;               /* of the weight in the source: "...weight" */
+    int32_t experts, rows, columns; /* there */
+    const sl_tensor_part *part;     /* NULL: all rows */
+    bool own_scale;                 /* GGUF's "....scale" beside it is a tensor that the model has itself */
 } sl_scaled_query;
 
 /* *there: whether the weight is such a matrix; then every tensor of it was checked, but for the numbers in
  * it. */
 int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error);
+/* Of a tensor without scales, whose shape was checked: rows in the order of the query's part, turned where
+ * the tensor holds [experts][columns][rows]. */
+void sl_scaled_rows(const sl_scaled_query *query, const sl_tensor *tensor, bool turned, sl_scaled *scaled);
 /* Bytes of all blocks; false when that overflows. */
 bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes);
 /* Writes those of `rows` rows, of all experts' from `first` on. SL_ERR_FORMAT names a tensor with a scale

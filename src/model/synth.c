@@ -20,27 +20,23 @@ typedef struct preset {
     const char *family;
     int32_t layers, width, heads, kv_heads, head_size, feed_forward, vocabulary, context;
     int32_t experts, experts_used, expert_width, window;
-    double rope_base;
-    bool tied;
+    int32_t window_kv_heads, window_head_size; /* 0: as the others */
+    int32_t shared_kv, per_layer_width;
+    int32_t period; /* of the family's pattern; 0: its own */
+    double rope_base, softcap;
+    double temperature; /* of queries, from original_context on */
+    bool tied, key_is_value;
+    int32_t shared_width, leading_dense;
+    int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
+    double yarn_factor;                         /* 0: none */
+    int32_t original_context;
 } preset;
 
-/* The first three as published: config.json of Qwen3-0.6B, Qwen3-8B and Qwen3-30B-A3B. The others are small;
- * 256 wide is the least that every weight type can store. */
 static const preset PRESETS[] = {
-    {"qwen3-0.6b", "Qwen3 0.6B synthetic", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 0, 0, 0, 0,
-     1e6, true},
-    {"qwen3-8b", "Qwen3 8B synthetic", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 0, 0, 0, 1e6,
-     false},
-    {"qwen3-30b-a3b", "Qwen3 30B-A3B synthetic", "qwen3moe", 48, 2048, 32, 4, 128, 6144, 151936, 40960, 128,
-     8, 768, 0, 1e6, false},
-    {"llama", "Llama synthetic", "llama", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e4, false},
-    {"mistral", "Mistral synthetic", "mistral", 4, 256, 4, 2, 128, 512, 512, 4096, 0, 0, 0, 0, 1e6, false},
-    {"qwen2", "Qwen2 synthetic", "qwen2", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e6, true},
-    {"qwen3", "Qwen3 synthetic", "qwen3", 4, 256, 4, 2, 128, 512, 512, 4096, 0, 0, 0, 0, 1e6, true},
-    {"qwen3moe", "Qwen3-MoE synthetic", "qwen3moe", 4, 256, 4, 2, 128, 512, 512, 4096, 8, 2, 256, 0, 1e6,
-     false},
-    {"gemma3", "Gemma 3 synthetic", "gemma3", 6, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 64, 1e6, true},
-    {"qwen3_5", "Qwen3.5 synthetic", "qwen3_5", 4, 256, 4, 2, 64, 512, 512, 4096, 0, 0, 0, 0, 1e7, true},
+#define SL_PRESET(preset_name, general_name, family_name, ...)                                               \
+    {.name = preset_name, .title = general_name, .family = family_name, __VA_ARGS__},
+#include "model/presets.def"
+#undef SL_PRESET
 };
 enum { PRESET_COUNT = sizeof PRESETS / sizeof *PRESETS, LEAST_VOCABULARY = 260 };
 
@@ -63,13 +59,35 @@ static const preset *find_preset(const char *name, sl_error *error) {
     return NULL;
 }
 
-static void set_layers(sl_config *config) {
+static void set_layers(sl_config *config, int32_t period) {
     const sl_family *family = config->family;
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
-        const bool full = family->period == 0 || (layer + 1) % family->period == 0;
+        const bool last = family->last_full && layer == config->layers - 1;
+        const bool full = period == 0 || (layer + 1) % period == 0 || last;
         config->kinds[layer] = (uint8_t)(full            ? SL_LAYER_FULL
                                          : family->delta ? SL_LAYER_DELTA
                                                          : SL_LAYER_WINDOW);
+    }
+}
+
+/* What the family has by itself. */
+static void set_family_facts(sl_config *config, const preset *p) {
+    const sl_family *family = config->family;
+    if (family->scaled) { /* of the size that Granite's are */
+        config->embed_factor = 12;
+        config->branch_factor = 0.22;
+        config->logit_divisor = 8;
+    }
+    if (p->temperature > 0) {
+        config->temperature_scale = p->temperature;
+        config->temperature_length = p->original_context;
+        config->rope.mscale = config->rope.mscale_all = 1;
+    }
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        const bool full = config->kinds[layer] == SL_LAYER_FULL;
+        config->no_rope[layer] =
+            (family->rope_layers == SL_ROPE_LAYERS_WINDOWED && full && config->window > 0) ||
+            (family->rope_layers == SL_ROPE_LAYERS_LISTED && (layer + 1) % 4 == 0);
     }
 }
 
@@ -95,24 +113,46 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     config->tied = p->tied;
     config->normalise = config->experts > 0;
     config->rope.base = p->rope_base;
-    config->rope_dims = config->head_size;
-    config->attention_scale = 1 / sqrt(config->head_size > 0 ? config->head_size : 1);
-    if (config->family->delta) {
-        config->rope_dims = (int32_t)(config->head_size * config->family->hf_rope_part);
-        config->delta_key_heads = config->delta_value_heads = config->heads;
-        config->delta_key_size = config->delta_value_size = config->head_size;
-        config->delta_taps = 4;
-        config->delta_tiled = true;
+    config->attention_scale = config->family->attention_scale > 0
+                                  ? config->family->attention_scale
+                                  : 1 / sqrt(config->head_size > 0 ? config->head_size : 1);
+    config->window_kv_heads = p->window_kv_heads;
+    config->window_head_size = config->window_rope_dims = p->window_head_size;
+    config->shared_kv = p->shared_kv;
+    config->key_is_value = p->key_is_value;
+    config->per_layer_width = p->per_layer_width;
+    config->final_softcap = p->softcap;
+    const double part = config->family->hf_rope_part;
+    config->rope_dims = part > 0 ? (int32_t)(config->head_size * part) : config->head_size;
+    config->shared_width = config->experts > 0 ? p->shared_width : 0;
+    config->query_bias |= config->family->hf_attention_bias || config->family->no_output_bias;
+    config->output_bias |= config->family->hf_attention_bias && !config->family->no_output_bias;
+    for (int32_t layer = 0; layer < p->leading_dense && layer < SL_CONFIG_LAYERS; layer++) {
+        config->dense[layer] = config->experts > 0;
     }
-    if (!config->family->local_rope) {
-        config->local_rope = config->rope;
+    if (p->yarn_factor > 0) {
+        config->rope.scaling = SL_ROPE_SCALING_YARN;
+        config->rope.factor = p->yarn_factor;
+        config->rope.original_context = p->original_context;
+    }
+    if (config->family->delta) {
+        config->delta_key_heads = either(p->key_heads, config->heads);
+        config->delta_value_heads = either(p->value_heads, config->heads);
+        config->delta_key_size = config->delta_value_size = either(p->state_size, config->head_size);
+        config->delta_taps = 4;
+        config->delta_tiled = config->family->gguf_tiled;
     }
     if (config->vocabulary < LEAST_VOCABULARY) {
         return sl_fail(error, SL_ERR_INVALID,
                        "%s: vocabulary is %d, must be at least %d: bytes and special tokens", file,
                        config->vocabulary, LEAST_VOCABULARY);
     }
-    set_layers(config);
+    set_layers(config,
+               either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0));
+    set_family_facts(config, p);
+    if (config->family->local_rope != SL_LOCAL_ROPE_OWN) {
+        config->local_rope = config->rope;
+    }
     return sl_config_check(config, file, error);
 }
 
@@ -291,7 +331,8 @@ static int write_matrix(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf
                         uint64_t *state, sl_error *error) {
     const pattern *p;
     /* Embeddings that are multiplied by sqrt(width) would drown what the layers add. */
-    const bool scaled = fact->id == SL_TENSOR_EMBED && s->config->family->embed_scale;
+    const bool table = fact->id == SL_TENSOR_EMBED || fact->id == SL_TENSOR_PER_LAYER_EMBED;
+    const bool scaled = table && s->config->family->embed_scale;
     int code = find_pattern(s, shape->type, shape->dims[0] * (scaled ? shape->dims[0] : 1), &p, error);
     if (code) {
         return code;
@@ -319,9 +360,70 @@ static int write_matrix(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf
 
 /* Around which value, and how far: norms let activations pass, decay is slow, taps and biases are small. */
 static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *deviation) {
-    const bool norm = strstr(fact->name, "norm") != NULL || fact->id == SL_TENSOR_ROPE_FACTORS;
+    const bool norm = strstr(fact->name, "norm") != NULL || strstr(fact->name, "scale") != NULL ||
+                      fact->id == SL_TENSOR_ROPE_FACTORS;
+    const bool chooses = fact->id == SL_TENSOR_CHOOSING_BIAS || fact->id == SL_TENSOR_ROUTER_BIAS;
     *middle = norm ? 1.0f : fact->id == SL_TENSOR_DELTA_DECAY ? -0.5f : 0.0f;
-    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f : fact->id == SL_TENSOR_DELTA_CONV ? 0.5f : 0.1f;
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f
+                 : chooses                          ? 0.01f
+                 : fact->id == SL_TENSOR_DELTA_CONV ? 0.5f
+                                                    : 0.1f;
+}
+
+/* ---- routers that prefer some experts
+ * ------------------------------------------------------------------------------------------- */
+
+enum { PREFERRED = 5 }; /* of so many neighbours one, another one in each layer */
+
+/* Beyond which a normal number is with that probability, 0 to 1, by bisection. */
+static double normal_quantile(double probability) {
+    double low = -9, high = 9;
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (0.5 * erfc(middle / sqrt(2)) > probability) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* A row's logits are nearly normal, of deviation 1: what those of the preferred experts are multiplied by, so
+ * that they are as often among the best of all as the options ask for. */
+static int preferred_factor(const synth *s, double *factor, sl_error *error) {
+    const sl_config *c = s->config;
+    const double skew = s->options->expert_skew, preferred = (c->experts + PREFERRED - 1) / PREFERRED;
+    *factor = 1;
+    if (skew == 0 || c->experts == 0) {
+        return 0;
+    }
+    const double of_preferred = normal_quantile(skew * c->experts_used / preferred);
+    const double of_others = normal_quantile((1 - skew) * c->experts_used / (c->experts - preferred));
+    *factor = of_others / of_preferred;
+    if (!(skew > 0 && skew < 1) || !(of_preferred > 0) || !(of_others > 0)) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "%s: expert skew is %g: %g of %d experts cannot get as many of %d choices", s->file,
+                       skew, preferred, c->experts, c->experts_used);
+    }
+    return 0;
+}
+
+/* With a preference. */
+static int write_router(synth *s, const sl_gguf_tensor_fact *fact, uint64_t *state, sl_error *error) {
+    const uint64_t width = fact->dims[0];
+    const float deviation = 1 / sqrtf((float)width);
+    double factor;
+    int code = preferred_factor(s, &factor, error);
+    for (uint64_t expert = 0; expert < fact->dims[1] && code == 0; expert++) {
+        const bool preferred = expert % PREFERRED == (uint64_t)fact->layer % PREFERRED;
+        for (uint64_t i = 0; i < width; i++) {
+            s->values[i] = next_normal(state) * deviation * (preferred ? (float)factor : 1);
+        }
+        code = sl_gguf_writer_data(s->writer, s->values, width * sizeof *s->values, error);
+        s->done += width * sizeof *s->values;
+    }
+    return code;
 }
 
 static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elements, uint64_t *state,
@@ -347,9 +449,11 @@ static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elem
 
 static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf_shape *shape,
                         uint64_t *elements, uint64_t *bytes, sl_error *error) {
-    const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER;
+    const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     *elements = 1;
-    shape->type = exact ? SL_QTYPE_F32 : sl_mixture_fallback(s->options->type, fact->dims[0]);
+    const sl_qtype type =
+        fact->dim_count == 3 && s->options->expert_type ? *s->options->expert_type : s->options->type;
+    shape->type = exact ? SL_QTYPE_F32 : sl_mixture_fallback(type, fact->dims[0]);
     shape->dim_count = fact->dim_count;
     memcpy(shape->dims, fact->dims, sizeof shape->dims);
     for (uint32_t i = 0; i < fact->dim_count; i++) {
@@ -381,6 +485,9 @@ static int write_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error
         return code;
     }
     uint64_t state = sl_hash64(fact->name, strlen(fact->name), s->options->seed);
+    if (fact->id == SL_TENSOR_ROUTER && s->options->expert_skew != 0) {
+        return write_router(s, fact, &state, error);
+    }
     return fact->vector ? write_vector(s, fact, elements, &state, error)
                         : write_matrix(s, fact, &shape, bytes, &state, error);
 }

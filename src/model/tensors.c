@@ -1,12 +1,15 @@
 /* The table of tensors, and what it says for a config. */
 #include "model/config_fields.h"
 
+#include <math.h>
 #include <stdio.h>
 
 typedef enum scope {
     SCOPE_MODEL,
     SCOPE_LAYER,
     SCOPE_ATTENTION,
+    SCOPE_KEYS,
+    SCOPE_VALUES,
     SCOPE_DELTA,
     SCOPE_DENSE,
     SCOPE_EXPERT
@@ -15,33 +18,67 @@ typedef enum scope {
 typedef enum need {
     NEED_ALWAYS,
     NEED_UNTIED,
+    NEED_DECODER,
+    NEED_ENCODER,
+    NEED_TOKEN_TYPES,
+    NEED_GATE_BIAS,
     NEED_ROPE_FACTORS,
     NEED_QUERY_BIAS,
     NEED_OUTPUT_BIAS,
     NEED_MLP_BIAS,
     NEED_QUERY_NORM,
-    NEED_SANDWICH,
-    NEED_FUSED
+    NEED_LONGROPE,
+    NEED_BEFORE,
+    NEED_BEHIND,
+    NEED_QKV,
+    NEED_FUSED_QKV,
+    NEED_GATE_UP,
+    NEED_GATE,
+    NEED_FUSED_GATE_UP,
+    NEED_SINKS,
+    NEED_APART,
+    NEED_JOINED,
+    NEED_ROUTER_BIAS,
+    NEED_CHOOSING_BIAS,
+    NEED_EXPERT_BIAS,
+    NEED_SHARED,
+    NEED_SHARED_GATED,
+    NEED_FUSED,
+    NEED_PER_LAYER,
+    NEED_LAYER_SCALAR,
+    NEED_BESIDE
 } need;
 
 typedef enum size {
     SIZE_ONE,
     SIZE_WIDTH,
     SIZE_VOCABULARY,
+    SIZE_POSITIONS,
+    SIZE_TOKEN_TYPES,
     SIZE_ROPE_HALF,
     SIZE_HEAD,
+    SIZE_HEADS,
+    SIZE_QUERY_NORM,
+    SIZE_KEY_NORM,
     SIZE_QUERY,
     SIZE_KEY,
+    SIZE_QKV,
     SIZE_ATTENTION,
     SIZE_FEED_FORWARD,
+    SIZE_TWO_FEED_FORWARDS,
     SIZE_EXPERTS,
     SIZE_EXPERT_WIDTH,
     SIZE_TWO_EXPERT_WIDTHS,
+    SIZE_SHARED_WIDTH,
     SIZE_DELTA_CHANNELS,
     SIZE_DELTA_VALUES,
     SIZE_DELTA_HEADS,
+    SIZE_TWO_DELTA_HEADS,
+    SIZE_DELTA_QKVZ,
     SIZE_DELTA_VALUE,
-    SIZE_DELTA_TAPS
+    SIZE_DELTA_TAPS,
+    SIZE_PER_LAYER,
+    SIZE_PER_LAYER_ALL
 } size;
 
 typedef struct tensor_row {
@@ -59,30 +96,51 @@ static const tensor_row TENSORS[SL_TENSOR_COUNT] = {
 #undef SL_TENSOR
 };
 
-static int32_t size_of(const sl_config *c, size what) {
+static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     switch (what) {
     case SIZE_WIDTH:
         return c->width;
     case SIZE_VOCABULARY:
         return c->vocabulary;
+    case SIZE_POSITIONS:
+        return c->context + sl_config_position_offset(c);
+    case SIZE_TOKEN_TYPES:
+        return c->token_types;
     case SIZE_ROPE_HALF:
         return c->rope_dims / 2;
     case SIZE_HEAD:
-        return c->head_size;
+        return sl_config_head_size(c, layer);
+    case SIZE_QUERY_NORM:
+        return sl_config_head_size(c, layer) * (c->family->query_norm == SL_QUERY_NORM_WHOLE ? c->heads : 1);
+    case SIZE_KEY_NORM:
+        return sl_config_head_size(c, layer) *
+               (c->family->query_norm == SL_QUERY_NORM_WHOLE ? sl_config_kv_heads(c, layer) : 1);
+    case SIZE_QKV:
+        return (c->heads + 2 * sl_config_kv_heads(c, layer)) * sl_config_head_size(c, layer);
+    case SIZE_TWO_FEED_FORWARDS:
+        return 2 * sl_config_feed_forward(c, layer);
+    case SIZE_HEADS:
+        return c->heads;
     case SIZE_QUERY:
-        return c->heads * c->head_size * (c->family->output_gate ? 2 : 1);
+        return c->heads * sl_config_head_size(c, layer) * (c->family->output_gate ? 2 : 1);
     case SIZE_KEY:
-        return c->kv_heads * c->head_size;
+        return sl_config_kv_heads(c, layer) * sl_config_head_size(c, layer);
     case SIZE_ATTENTION:
-        return c->heads * c->head_size;
+        return c->heads * sl_config_head_size(c, layer);
     case SIZE_FEED_FORWARD:
-        return c->feed_forward;
+        return sl_config_feed_forward(c, layer);
     case SIZE_EXPERTS:
         return c->experts;
     case SIZE_EXPERT_WIDTH:
         return c->expert_width;
     case SIZE_TWO_EXPERT_WIDTHS:
         return 2 * c->expert_width;
+    case SIZE_SHARED_WIDTH:
+        return c->shared_width;
+    case SIZE_TWO_DELTA_HEADS:
+        return 2 * c->delta_value_heads;
+    case SIZE_DELTA_QKVZ:
+        return 2 * (c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size);
     case SIZE_DELTA_CHANNELS:
         return 2 * c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size;
     case SIZE_DELTA_VALUES:
@@ -93,6 +151,10 @@ static int32_t size_of(const sl_config *c, size what) {
         return c->delta_value_size;
     case SIZE_DELTA_TAPS:
         return c->delta_taps;
+    case SIZE_PER_LAYER:
+        return c->per_layer_width;
+    case SIZE_PER_LAYER_ALL:
+        return c->layers * c->per_layer_width;
     default:
         return 1;
     }
@@ -106,10 +168,14 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
         return layer == 0;
     case SCOPE_ATTENTION:
         return !delta;
+    case SCOPE_KEYS:
+        return sl_config_has_keys(c, layer);
+    case SCOPE_VALUES:
+        return sl_config_has_values(c, layer);
     case SCOPE_DELTA:
         return delta;
     case SCOPE_DENSE:
-        return !sparse;
+        return !sparse || c->family->dense_beside;
     case SCOPE_EXPERT:
         return sparse;
     default:
@@ -121,6 +187,14 @@ static bool is_needed(const sl_config *c, need need) {
     switch (need) {
     case NEED_UNTIED:
         return !c->tied;
+    case NEED_DECODER:
+        return !c->family->encoder;
+    case NEED_ENCODER:
+        return c->family->encoder;
+    case NEED_TOKEN_TYPES:
+        return c->family->encoder && c->token_types > 0;
+    case NEED_GATE_BIAS:
+        return c->mlp_bias && !c->family->encoder;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -130,11 +204,47 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_MLP_BIAS:
         return c->mlp_bias;
     case NEED_QUERY_NORM:
-        return c->family->query_norm;
-    case NEED_SANDWICH:
-        return c->family->sandwich;
+        return c->query_norm;
+    case NEED_LONGROPE:
+        return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
+    case NEED_BEFORE:
+        return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder;
+    case NEED_BEHIND:
+        return c->family->norms != SL_NORMS_BEFORE;
+    case NEED_QKV:
+        return !c->fused_qkv;
+    case NEED_FUSED_QKV:
+        return c->fused_qkv;
+    case NEED_GATE_UP:
+        return !c->fused_gate_up;
+    case NEED_GATE:
+        return !c->fused_gate_up && !c->family->encoder;
+    case NEED_FUSED_GATE_UP:
+        return c->fused_gate_up;
+    case NEED_SINKS:
+        return c->family->sinks;
+    case NEED_APART:
+        return !c->family->delta_joined;
+    case NEED_JOINED:
+        return c->family->delta_joined;
+    case NEED_ROUTER_BIAS:
+        return c->family->router_bias;
+    case NEED_CHOOSING_BIAS:
+        return c->family->choosing_bias;
+    case NEED_EXPERT_BIAS:
+        return c->family->expert_bias;
+    case NEED_SHARED:
+        return c->shared_width > 0;
+    case NEED_SHARED_GATED:
+        return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
         return false;
+    case NEED_PER_LAYER:
+        return c->per_layer_width > 0;
+    case NEED_LAYER_SCALAR:
+        return c->family->layer_scalar;
+    case NEED_BESIDE:
+        return c->family->dense_beside;
     default:
         return true;
     }
@@ -156,9 +266,10 @@ bool sl_config_tensor(const sl_config *config, sl_tensor_id id, int32_t layer, s
             fact->hf = name[SL_NAMING_HF] ? name[SL_NAMING_HF] : fact->hf;
         }
     }
-    fact->experts = row->kind == SL_TENSOR_EXPERTS ? config->experts : 1;
-    fact->rows = size_of(config, row->rows);
-    fact->columns = size_of(config, row->columns);
+    const bool of_experts = row->kind == SL_TENSOR_EXPERTS || row->kind == SL_TENSOR_EXPERT_VECTOR;
+    fact->experts = of_experts ? config->experts : 1;
+    fact->rows = size_of(config, row->rows, layer);
+    fact->columns = size_of(config, row->columns, layer);
     return in_scope(config, row->scope, layer) && is_needed(config, row->need);
 }
 
@@ -182,13 +293,17 @@ static void gguf_tensor(const sl_tensor_fact *fact, int32_t layer, sl_gguf_tenso
     sl_tensor_name(fact->gguf, layer, 0, tensor->name);
     tensor->id = fact->id;
     tensor->layer = fact->layer;
-    tensor->vector = fact->kind == SL_TENSOR_VECTOR || fact->kind == SL_TENSOR_KERNEL;
-    tensor->dim_count = fact->kind == SL_TENSOR_EXPERTS ? 3 : fact->kind == SL_TENSOR_VECTOR ? 1 : 2;
+    tensor->vector = fact->kind != SL_TENSOR_MATRIX && fact->kind != SL_TENSOR_EXPERTS;
+    tensor->dim_count = fact->kind == SL_TENSOR_EXPERTS                            ? 3
+                        : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1
+                                                                                   : 2;
     for (int i = 0; i < SL_TENSOR_DIMS; i++) {
         tensor->dims[i] = 1;
     }
     tensor->dims[0] = (uint64_t)fact->columns;
-    if (fact->kind != SL_TENSOR_VECTOR) {
+    if (fact->kind == SL_TENSOR_EXPERT_VECTOR) {
+        tensor->dims[1] = (uint64_t)fact->experts;
+    } else {
         tensor->dims[1] = (uint64_t)fact->rows;
         tensor->dims[2] = (uint64_t)fact->experts;
     }
@@ -220,6 +335,8 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     memset(raw, 0, sizeof *raw);
     raw->config = *config;
     raw->value_size = config->head_size;
+    raw->window_value_size = config->window_head_size;
+    raw->mixture = true;
     raw->attention_scale = config->attention_scale;
     raw->delta_values = config->delta_value_heads * config->delta_value_size;
     if (!config->family->local_rope) {
@@ -230,11 +347,32 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
         rope->factor = 0; /* llama3 is said by rope_freqs.weight */
     }
     if (rope->scaling != SL_ROPE_SCALING_YARN) {
-        rope->original_context = 0;
-        rope->beta_fast = rope->beta_slow = 0;
+        raw->rope_multiplier = rope->scaling == SL_ROPE_SCALING_LONGROPE ? rope->attention_factor : 0;
+        rope->original_context = rope->scaling == SL_ROPE_SCALING_LONGROPE ? rope->original_context : 0;
+        rope->beta_fast = rope->beta_slow = rope->attention_factor = 0;
+    }
+    if (rope->scaling != SL_ROPE_SCALING_YARN || rope->mscale == 0) {
+        rope->mscale_all = 0;
+    }
+    if (config->temperature_length == config->rope.original_context || config->temperature_scale == 0) {
+        raw->config.temperature_length = 0;
+    }
+    if (!config->family->scaled) {
+        raw->config.embed_factor = raw->config.branch_factor = raw->config.logit_divisor = 0;
     }
     if (config->experts == 0) {
         raw->config.expert_scale = 0;
+    }
+    if (config->family->shared == SL_SHARED_PLAIN && config->expert_width > 0 &&
+        config->shared_width % config->expert_width == 0) {
+        raw->shared_experts = config->shared_width / config->expert_width;
+    }
+    raw->gating = config->router == SL_ROUTER_SIGMOID ? 2 : 0;
+    if (config->expert_groups == 1) { /* what files leave out */
+        raw->config.expert_groups = raw->config.expert_groups_used = 0;
+    }
+    while (config->experts > 0 && raw->leading_dense < config->layers && config->dense[raw->leading_dense]) {
+        raw->leading_dense++;
     }
 }
 
@@ -251,9 +389,10 @@ static int write_field(sl_gguf_writer *writer, const sl_config_raw *raw, const s
     }
     if (field->type == SL_FIELD_CHOICE) {
         const int32_t scaling = raw->config.rope.scaling;
-        const char *word = scaling == SL_ROPE_SCALING_LINEAR ? "linear"
-                           : scaling == SL_ROPE_SCALING_YARN ? "yarn"
-                                                             : NULL;
+        const char *word = scaling == SL_ROPE_SCALING_LINEAR     ? "linear"
+                           : scaling == SL_ROPE_SCALING_YARN     ? "yarn"
+                           : scaling == SL_ROPE_SCALING_LONGROPE ? "longrope"
+                                                                 : NULL;
         return word ? sl_gguf_writer_string(writer, key, sl_view_of(word), error) : 0;
     }
     return raw->config.experts == 0
@@ -280,7 +419,8 @@ static int32_t full_period(const sl_config *config) {
 /* As a period where the layers follow one (what llama.cpp reads of every release), else as one truth value
  * per layer: is it of a kind other than full attention? */
 static int write_kinds(sl_gguf_writer *writer, const sl_config *config, const char *name, sl_error *error) {
-    const int32_t period = full_period(config);
+    /* llama.cpp reads one number as every layer's truth value where families have no period of their own. */
+    const int32_t period = config->family->last_full ? 0 : full_period(config);
     const bool delta = config->family->delta;
     char key[SL_TENSOR_NAME_SIZE];
     uint8_t flags[SL_CONFIG_LAYERS];
@@ -306,6 +446,28 @@ static int write_sections(sl_gguf_writer *writer, const sl_config *config, const
     return sl_gguf_writer_array(writer, key, &items, error);
 }
 
+/* Readers know in which layers SmolLM3 does not rotate. */
+static bool says_rope_layers(const sl_config *config) {
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        if (config->family->rope_layers == SL_ROPE_LAYERS_LISTED &&
+            config->no_rope[layer] != ((layer + 1) % 4 == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* llama.cpp takes the magnitude that follows from the factor, whatever the file says. */
+static bool says_magnitude(const sl_rope_config *rope) {
+    sl_rope_config usual = *rope;
+    usual.attention_factor = 0;
+    if (rope->scaling != SL_ROPE_SCALING_YARN) {
+        return true;
+    }
+    const bool one = rope->mscale == 0 || rope->mscale_all == 0 || rope->mscale == 1;
+    return one && fabsf(sl_rope_magnitude(rope) - sl_rope_magnitude(&usual)) < 1e-5f;
+}
+
 /* What no key of GGUF says must not get lost in the file. */
 static int check_sayable(const sl_config *config, sl_error *error) {
     const sl_family *family = config->family;
@@ -313,27 +475,69 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)layers) != NULL;
     const bool full = memchr(config->kinds, SL_LAYER_FULL, (size_t)layers) != NULL;
     if (windows &&
-        (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_DELTA_PERIOD ||
-         (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+        (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_WINDOW_UNTURNED ||
+         family->pattern == SL_PATTERN_DELTA_PERIOD || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
-    if (config->experts > 0 && memchr(config->dense, true, (size_t)layers)) {
+    int32_t first = 0; /* with experts */
+    while (family->leading_dense && first < layers && config->dense[first]) {
+        first++;
+    }
+    if (config->experts > 0 && memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
     }
     if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
     }
-    if (config->rope.scaling == SL_ROPE_SCALING_YARN && config->rope.attention_factor > 0) {
+    if (!says_rope_layers(config)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s without RoPE",
+                       family->name);
+    }
+    if (!says_magnitude(&config->rope)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for YaRN's attention factor itself");
+    }
+    if (config->rope.scaling == SL_ROPE_SCALING_YARN && config->rope.exact != family->exact_yarn) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for YaRN's truncate");
+    }
+    if (config->swiglu_alpha != family->swiglu_alpha || config->swiglu_limit != family->swiglu_limit) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the numbers of %s's activation",
+                       family->name);
     }
     return 0;
 }
 
+/* Facts of which every layer has its own. */
+static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, const char *name,
+                             sl_error *error) {
+    int32_t values[SL_CONFIG_LAYERS];
+    char key[SL_TENSOR_NAME_SIZE];
+    const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        values[layer] = sl_config_kv_heads(config, layer);
+    }
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
+    int code = config->window_kv_heads > 0
+                   ? sl_gguf_writer_array(writer, key, &items, error)
+                   : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
+    bool differ = false;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        values[layer] = sl_config_feed_forward(config, layer);
+        differ = differ || values[layer] != config->feed_forward;
+    }
+    snprintf(key, sizeof key, "%s.feed_forward_length", name);
+    if (code == 0 && differ) {
+        return sl_gguf_writer_array(writer, key, &items, error);
+    }
+    return code || config->feed_forward == 0
+               ? code
+               : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->feed_forward, error);
+}
+
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error) {
     const sl_family *family = config->family;
-    const char *name = family->gguf ? family->gguf : "llama";
+    const char *name = sl_family_gguf_name(family);
     char key[SL_TENSOR_NAME_SIZE];
     sl_config_raw raw;
     to_raw(config, &raw);
@@ -341,11 +545,12 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         const sl_config_field *field = &SL_CONFIG_FIELDS[i];
-        if (field->key[SL_NAMING_GGUF]) {
+        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS) {
             snprintf(key, sizeof key, "%s.%s", name, field->key[SL_NAMING_GGUF]);
             code = write_field(writer, &raw, field, key, error);
         }
     }
+    code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
     }

@@ -16,6 +16,14 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
+/* plan.c, for segments.c: bytes of pages; their numbers for `full` pages of a full group, and the cache pool,
+ * false when they pass 64 bits; the pools that do not depend on kernels, and the step's layout. */
+int sl_plan_geometry(sl_plan *plan, sl_error *error);
+bool sl_plan_set_pages(sl_plan *plan, uint64_t full);
+int sl_plan_fixed_pools(sl_plan *plan, sl_error *error);
+/* segments.c: all behind the options, for a backend of several devices. */
+int sl_plan_segments(sl_plan *plan, sl_error *error);
+
 /* observe.c: where each LINEAR's weights have their sums, for a plan that observes, and the bytes of their
  * pool. */
 int sl_plan_observe(sl_plan *plan, sl_error *error);

@@ -44,6 +44,19 @@ static void classes_of(const sl_lowered *bucket, sl_digest *digest) {
     sl_sha256_end(&hash, digest);
 }
 
+static void add_classes(sl_sha256 *hash, const sl_deployment *deployment) {
+    sl_digest before;
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        sl_digest classes;
+        classes_of(&deployment->buckets[b], &classes);
+        if (b == 0 || memcmp(&classes, &before, sizeof classes) != 0) {
+            add_number(hash, b == 0 ? 0 : (uint64_t)deployment->buckets[b].rows[SL_ROWS_STEP]);
+            sl_sha256_add(hash, &classes, sizeof classes);
+        }
+        before = classes;
+    }
+}
+
 int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *digest, sl_error *error) {
     const sl_deployment *deployment = &plan->deployment;
     const sl_program *program = deployment->program;
@@ -74,15 +87,14 @@ int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *dig
         add_number(&hash, layout->row_key_bytes);
         add_number(&hash, layout->row_value_bytes);
     }
-    sl_digest before;
-    for (int32_t b = 0; b < deployment->bucket_count; b++) {
-        sl_digest classes;
-        classes_of(&deployment->buckets[b], &classes);
-        if (b == 0 || memcmp(&classes, &before, sizeof classes) != 0) {
-            add_number(&hash, b == 0 ? 0 : (uint64_t)deployment->buckets[b].rows[SL_ROWS_STEP]);
-            sl_sha256_add(&hash, &classes, sizeof classes);
-        }
-        before = classes;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        add_number(&hash, (uint64_t)plan->segments[s].first_layer);
+        add_text(&hash, plan->segments[s].plan->backend->name);
+        add_text(&hash, plan->segments[s].plan->backend->numerics);
+        add_classes(&hash, &plan->segments[s].plan->deployment);
+    }
+    if (plan->segment_count == 0) {
+        add_classes(&hash, deployment);
     }
     sl_sha256_end(&hash, digest);
     return 0;

@@ -37,8 +37,9 @@ static bool overwrites(const sl_program *program, const sl_op *op, const sl_oper
 }
 
 /* Does an op from `from` on, or the caller of the step, read some of those columns? When in doubt, yes. */
-static bool read_later(const sl_program *program, const sl_lowered *lowered, int32_t from,
+static bool read_later(const sl_deployment *deployment, const sl_lowered *lowered, int32_t from,
                        const sl_operand *columns, int64_t count) {
+    const sl_program *program = deployment->program;
     for (int32_t i = from; i < lowered->op_count; i++) {
         const sl_op *op = &lowered->ops[i];
         for (int in = 0; in < SL_OP_INPUTS; in++) {
@@ -51,7 +52,11 @@ static bool read_later(const sl_program *program, const sl_lowered *lowered, int
             return false;
         }
     }
-    return columns->value == program->logits || columns->value == program->tokens;
+    bool kept = columns->value == deployment->result || columns->value == deployment->tokens;
+    for (int32_t i = 0; i < program->kept_count && !kept; i++) {
+        kept = columns->value == program->kept[i];
+    }
+    return kept;
 }
 
 static bool same_kinds(const sl_lowered *lowered, int32_t first, const sl_fusion *fusion) {
@@ -66,13 +71,13 @@ static bool same_kinds(const sl_lowered *lowered, int32_t first, const sl_fusion
     return true;
 }
 
-static void find_unread(const sl_program *program, sl_lowered *lowered, int32_t first, int32_t count) {
+static void find_unread(const sl_deployment *deployment, sl_lowered *lowered, int32_t first, int32_t count) {
     for (int32_t i = first; i < first + count; i++) {
         const sl_op *op = &lowered->ops[i];
         for (int o = 0; o < SL_OP_OUTPUTS; o++) {
-            lowered->unread[i][o] =
-                op->out[o].value != SL_NONE && !read_later(program, lowered, first + count, &op->out[o],
-                                                           sl_operand_width(program, op, true, o));
+            lowered->unread[i][o] = op->out[o].value != SL_NONE &&
+                                    !read_later(deployment, lowered, first + count, &op->out[o],
+                                                sl_operand_width(deployment->program, op, true, o));
         }
     }
 }
@@ -87,7 +92,7 @@ static int fuse_at(sl_plan *plan, int32_t bucket, int32_t first, sl_error *error
         if (!same_kinds(lowered, first, fusions[f])) {
             continue;
         }
-        find_unread(program, lowered, first, fusions[f]->count);
+        find_unread(&plan->deployment, lowered, first, fusions[f]->count);
         const sl_fusion_query query = {.backend = plan->backend,
                                        .program = program,
                                        .values = lowered->values,

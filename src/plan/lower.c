@@ -344,6 +344,17 @@ static int lower_linear(lowering *l, const sl_op *op, int32_t slot) {
     return 0;
 }
 
+/* How many of the program's ops the plan runs: an embedding one ends where its result is complete. */
+static int32_t count_ops(const sl_plan *plan) {
+    const sl_program *program = plan->deployment.program;
+    int32_t count = program->op_count;
+    while (plan->options.embed && count > 0 &&
+           program->ops[count - 1].out[0].value != plan->deployment.result) {
+        count--;
+    }
+    return count;
+}
+
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_lowered *lowered = &plan->deployment.buckets[bucket];
@@ -378,7 +389,8 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
         memcpy(lowered->values, program->values, (size_t)program->value_count * sizeof *lowered->values);
         lowered->value_count = program->value_count;
     }
-    for (int32_t i = 0; code == 0 && i < program->op_count; i++) {
+    const int32_t count = count_ops(plan);
+    for (int32_t i = 0; code == 0 && i < count; i++) {
         const sl_op *op = &program->ops[i];
         const int32_t slot = i * SL_LINEAR_SEGMENTS;
         code = op->kind == SL_OP_LINEAR ? lower_linear(&l, op, slot) : lower_part(&l, op, slot);

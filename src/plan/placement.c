@@ -111,11 +111,21 @@ static void note_op(placement *p, int32_t index) {
 /* From the last op to the first: a value lives during an op that touches it, and while something later needs
  * columns of what it holds. */
 static void find_live(placement *p) {
-    const sl_program *program = p->plan->deployment.program;
-    const int32_t results[] = {program->logits, program->tokens};
+    const int32_t results[] = {p->plan->deployment.result, p->plan->deployment.tokens};
     for (size_t r = 0; r < sizeof results / sizeof *results; r++) {
         if (results[r] != SL_NONE) {
             need_change(&p->needs[results[r]], 0, p->lowered->values[results[r]].width, true);
+        }
+    }
+    /* Of a part: what the device behind reads at the end, and what is filled before a step, which may run
+     * twice. */
+    const sl_program *program = p->plan->deployment.program;
+    for (int32_t i = 0; i < program->kept_count; i++) {
+        need_change(&p->needs[program->kept[i]], 0, p->lowered->values[program->kept[i]].width, true);
+    }
+    for (int32_t i = 0; i < program->given_count; i++) {
+        for (int32_t op = 0; op < p->lowered->op_count; op++) {
+            set_live(p, program->given[i], op);
         }
     }
     for (int32_t op = p->lowered->op_count - 1; op >= 0; op--) {

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "plan/build.h"
+#include "plan/split.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 enum { POOL_ALIGNMENT = 64 };
 
 /* Bounds that keep every product below inside 64 bits; far above what any machine has. */
-enum { MOST_ROWS = 1 << 20, MOST_SEQUENCES = 1 << 16, MOST_CONTEXT = 1 << 28 };
+enum { MOST_ROWS = 1 << 20, MOST_SEQUENCES = 1 << 16, MOST_CONTEXT = 1 << 28, MOST_DRAFTS = 1 << 12 };
 
 static int out_of_memory(sl_error *error) {
     return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
@@ -49,6 +50,20 @@ static int resolve_preferred(sl_plan *plan, sl_error *error) {
     return list && !plan->options.prefer ? out_of_memory(error) : 0;
 }
 
+/* What the caller reads: logits and tokens, or the rows in front of the head. */
+static int resolve_results(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const sl_program *program = deployment->program;
+    plan->options.embed |= program->logits == SL_NONE && program->hidden != SL_NONE;
+    if (plan->options.embed && program->hidden == SL_NONE) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: the program has no rows in front of a head");
+    }
+    deployment->result = plan->options.embed ? program->hidden : program->logits;
+    deployment->result_width = plan->options.embed ? program->width : program->vocabulary;
+    deployment->tokens = plan->options.embed ? SL_NONE : program->tokens;
+    return 0;
+}
+
 static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_plan_options *options = &plan->options;
@@ -58,20 +73,36 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         memset(options, 0, sizeof *options);
         options->cache_type = SL_QTYPE_F16;
     }
-    int code = resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
-    code = code ? code : resolve_one(&options->sequences, "sequences", 8, MOST_SEQUENCES, error);
+    enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64 };
+    int code = resolve_results(plan, error);
     code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
-    code = code ? code : resolve_one(&options->outputs, "outputs", options->sequences, MOST_ROWS, error);
+    code = code ? code : resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
+    if (program->both_sides && options->chunk < options->context) {
+        options->chunk = options->context; /* a text is never cut */
+    }
+    code = code ? code
+                : resolve_one(&options->sequences, "sequences",
+                              options->embed ? EMBEDDING_SEQUENCES : USUAL_SEQUENCES, MOST_SEQUENCES, error);
+    code = code ? code
+                : resolve_one(&options->outputs, "outputs",
+                              options->embed ? options->chunk : options->sequences, MOST_ROWS, error);
     code = code ? code : resolve_preferred(plan, error);
     if (code) {
         return code;
     }
     options->outputs = options->outputs < options->sequences ? options->sequences : options->outputs;
+    if (options->drafts < 0 || options->drafts > MOST_DRAFTS) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: drafts: %d is not in 0 to %d", options->drafts,
+                       MOST_DRAFTS);
+    }
+    options->outputs += options->drafts;
+    const int32_t sampled = options->sequences + options->drafts;
     if ((int64_t)options->chunk * program->experts_used > INT32_MAX) {
         return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
                        options->chunk, program->experts_used);
     }
-    _Static_assert((int64_t)SL_ADJUSTMENTS * MOST_SEQUENCES <= INT32_MAX, "the sum is an int32");
+    _Static_assert((int64_t)SL_ADJUSTMENTS * (MOST_SEQUENCES + MOST_DRAFTS) <= INT32_MAX,
+                   "the sum is an int32");
     const sl_qtype type = options->cache_type;
     if (!sl_qtype_is_cache(type)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: cache type %s is not one of %s",
@@ -90,7 +121,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
                                           .outputs = options->outputs,
                                           .sequences = options->sequences,
                                           .context = options->context,
-                                          .adjustments = SL_ADJUSTMENTS * options->sequences};
+                                          .adjustments = SL_ADJUSTMENTS * sampled,
+                                          .masks = sampled,
+                                          .mask_tokens = plan->deployment.program->vocabulary};
     return code;
 }
 
@@ -186,48 +219,6 @@ static int lower_buckets(sl_plan *plan, sl_error *error) {
 
 /* ---- weights ---- */
 
-enum { OP_WEIGHTS = 2 * SL_LINEAR_SEGMENTS };
-
-/* The weights that an op reads, SL_NONE among them; the first segment_count of a LINEAR are its matrices. */
-static int32_t op_weights(const sl_op *op, int32_t weights[OP_WEIGHTS]) {
-    int32_t count = 0;
-    switch (op->kind) {
-    case SL_OP_EMBED:
-        weights[count++] = op->u.embed.weight;
-        break;
-    case SL_OP_RMSNORM:
-        weights[count++] = op->u.rmsnorm.weight;
-        break;
-    case SL_OP_LINEAR:
-        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
-            weights[count++] = op->u.linear.segments[s].weight;
-        }
-        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
-            weights[count++] = op->u.linear.segments[s].bias;
-        }
-        break;
-    case SL_OP_ROPE:
-        weights[count++] = op->u.rope.frequencies;
-        break;
-    case SL_OP_ATTENTION:
-        weights[count++] = op->u.attention.sinks;
-        break;
-    case SL_OP_ROUTER:
-        weights[count++] = op->u.router.bias;
-        break;
-    case SL_OP_DELTA_CONV:
-        weights[count++] = op->u.delta_conv.weight;
-        break;
-    case SL_OP_DELTA_SCAN:
-        weights[count++] = op->u.delta_scan.a_log;
-        weights[count++] = op->u.delta_scan.dt_bias;
-        break;
-    default:
-        break;
-    }
-    return count;
-}
-
 /* Uses of one weight are chained, so that finding one takes no search through all. */
 typedef struct use_list {
     sl_weight_use *uses;
@@ -290,8 +281,8 @@ static int list_weights(sl_plan *plan, sl_error *error) {
         const sl_lowered *bucket = &deployment->buckets[b];
         for (int32_t i = 0; i < bucket->op_count; i++) {
             const sl_op *op = &bucket->ops[i];
-            int32_t weights[OP_WEIGHTS];
-            const int32_t count = op_weights(op, weights);
+            int32_t weights[SL_OP_WEIGHTS];
+            const int32_t count = sl_op_weights(op, weights);
             const int32_t matrices = op->kind == SL_OP_LINEAR ? op->u.linear.segment_count : 0;
             for (int32_t w = 0; w < count; w++) {
                 const bool packed = w < matrices && bucket->kernels[i]->pack;
@@ -311,7 +302,7 @@ static int list_weights(sl_plan *plan, sl_error *error) {
 
 /* ---- cache, and whether all fits ---- */
 
-static int cache_geometry(sl_plan *plan, sl_error *error) {
+int sl_plan_geometry(sl_plan *plan, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
@@ -339,7 +330,7 @@ static int cache_geometry(sl_plan *plan, sl_error *error) {
 /* Sets the pages of all groups for `full` pages in a full group, and the cache pool; false when they pass 64
  * bits. A window's pages are those of all sequences in the middle of a chunk, and a quarter more for prefix
  * reuse; it never needs more than a full group. */
-static bool set_pages(sl_plan *plan, uint64_t full) {
+bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     sl_deployment *deployment = &plan->deployment;
     const sl_plan_options *options = &plan->options;
     uint64_t *pool = &deployment->pool_bytes[SL_POOL_CACHE];
@@ -377,7 +368,7 @@ static bool pool_sum(const sl_plan *plan, uint64_t *sum) {
 }
 
 static bool fits(sl_plan *plan, uint64_t full, uint64_t limit, uint64_t *sum) {
-    return set_pages(plan, full) && pool_sum(plan, sum) && *sum <= limit;
+    return sl_plan_set_pages(plan, full) && pool_sum(plan, sum) && *sum <= limit;
 }
 
 static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error *error) {
@@ -409,12 +400,17 @@ static int fit_cache(sl_plan *plan, sl_error *error) {
     uint64_t full =
         asked ? options->cache_tokens / SL_PAGE_TOKENS + (options->cache_tokens % SL_PAGE_TOKENS != 0)
               : least * (uint64_t)options->sequences;
+    if (!asked && options->embed) {
+        /* Texts leave the cache when they were read: what a step holds, and one whole context. */
+        const uint64_t held = least + (uint64_t)sl_table_width(options->chunk) + (uint64_t)options->sequences;
+        full = held < full ? held : full;
+    }
     full = !asked && full > INT32_MAX ? INT32_MAX : full;
     uint64_t sum = 0;
     if (!fits(plan, full, limit, &sum)) {
         const uint64_t smallest = asked ? full : least;
         if (!fits(plan, smallest, limit, &sum)) {
-            if (!set_pages(plan, smallest) || !pool_sum(plan, &sum)) {
+            if (!sl_plan_set_pages(plan, smallest) || !pool_sum(plan, &sum)) {
                 return sl_fail(error, SL_ERR_LIMIT, "plan: a cache of %llu pages is more than can be counted",
                                (unsigned long long)smallest);
             }
@@ -436,7 +432,7 @@ static int fit_cache(sl_plan *plan, sl_error *error) {
     return 0;
 }
 
-static int size_pools(sl_plan *plan, sl_error *error) {
+int sl_plan_fixed_pools(sl_plan *plan, sl_error *error) {
     sl_deployment *deployment = &plan->deployment;
     const sl_program *program = deployment->program;
     const sl_limits *limits = &deployment->limits;
@@ -452,10 +448,10 @@ static int size_pools(sl_plan *plan, sl_error *error) {
     deployment->pool_bytes[SL_POOL_STAGING] = deployment->step.bytes;
     if (!plan->backend->maps_weights) {
         deployment->pool_bytes[SL_POOL_STAGING] +=
-            (uint64_t)limits->outputs * ((uint64_t)program->vocabulary * 4 + 4);
+            (uint64_t)limits->outputs * ((uint64_t)deployment->result_width * 4 + 4);
     }
     deployment->pool_bytes[SL_POOL_STAGING] *= (uint64_t)plan->backend->steps_in_flight;
-    return fit_cache(plan, error);
+    return 0;
 }
 
 /* ---- the memory table ---- */
@@ -512,6 +508,9 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     weight_rows(plan);
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_layout *layout = &deployment->caches[g];
+        if (layout->page_bytes == 0) {
+            continue; /* a part without such layers */
+        }
         snprintf(name, sizeof name, "cache %s", program->groups[g].name);
         snprintf(detail, sizeof detail, "%d pages of %d tokens, %s", layout->pages, SL_PAGE_TOKENS,
                  sl_qtype_get(layout->type)->name);
@@ -537,8 +536,8 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
              deployment->limits.outputs, times);
     memory_row(plan, SL_POOL_STAGING, blocks, "step block", detail);
     if (deployment->pool_bytes[SL_POOL_STAGING] > blocks) {
-        snprintf(detail, sizeof detail, "%d outputs of %d%s", deployment->limits.outputs, program->vocabulary,
-                 times);
+        snprintf(detail, sizeof detail, "%d outputs of %d%s", deployment->limits.outputs,
+                 deployment->result_width, times);
         memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - blocks, "host outputs",
                    detail);
     }
@@ -555,11 +554,15 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
     int code = sl_program_check(plan->deployment.program, error);
     code = code ? code : resolve_options(plan, options, error);
     code = code ? code : make_buckets(plan, error);
-    code = code ? code : cache_geometry(plan, error);
+    code = code ? code : sl_plan_geometry(plan, error);
+    if (code || sl_split_count(plan->backend) > 0) {
+        return code ? code : sl_plan_segments(plan, error);
+    }
     code = code ? code : sl_plan_observe(plan, error);
     code = code ? code : lower_buckets(plan, error);
     code = code ? code : list_weights(plan, error);
-    code = code ? code : size_pools(plan, error);
+    code = code ? code : sl_plan_fixed_pools(plan, error);
+    code = code ? code : fit_cache(plan, error);
     return code ? code : make_memory_table(plan, error);
 }
 
@@ -583,6 +586,10 @@ int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan
 
 void sl_plan_destroy(sl_plan *plan) {
     if (plan) {
+        for (int32_t s = 0; s < plan->segment_count; s++) {
+            sl_plan_destroy(plan->segments[s].plan);
+            sl_program_free(&plan->segments[s].program);
+        }
         sl_arena_free(&plan->arena);
         sl_free(plan);
     }

@@ -7,24 +7,33 @@
 #include "backend/backend.h"
 #include "base/sha256.h"
 
+enum { SL_MOST_DEVICES = 4 };
+
 typedef struct sl_plan_options {
-    int32_t chunk;         /* rows of a step; 0: the backend's own choice */
-    int32_t sequences;     /* slots; 0: 8 */
-    int32_t context;       /* positions of one sequence; 0: 4096 (the caller caps it by the model's own) */
-    int32_t outputs;       /* rows with outputs in one step; 0: `sequences`; at least that */
+    int32_t chunk;     /* rows of a step; 0: the backend's own choice */
+    int32_t sequences; /* slots; 0: 8 */
+    int32_t context;   /* positions of one sequence; 0: 4096 (the caller caps it by the model's own) */
+    int32_t outputs;   /* rows with outputs in one step; 0: `sequences`; at least that */
+    int32_t drafts;    /* rows of a step that may be drafts, with an output each beside `outputs`; 0: none */
     sl_qtype cache_type;   /* F16 is the usual one; see sl_qtype_is_cache */
     uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
                               shrunk to what memory allows */
     int32_t
         state_slots; /* 0: 2 per sequence plus 16 for snapshots; without recurrent layers there are none */
-    uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free */
-    const char *prefer;    /* beginnings of kernels' names, with commas between: those are tried first. NULL:
-                              the backend's own order */
-    bool observe;          /* an OBSERVE in front of every LINEAR, for each of its weights */
+    uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free. On several devices: of each
+                              that is not the host */
+    uint64_t host_memory_limit;      /* on several devices: of the host's pools; 0: what it has free */
+    int32_t layers[SL_MOST_DEVICES]; /* on several devices: of the model, on each, one after the other. All 0:
+                                        as many on the last as fit, then on the one before it, ... */
+    const char *prefer; /* beginnings of kernels' names, with commas between: those are tried first. NULL:
+                           the backend's own order */
+    bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
+    bool observe;       /* an OBSERVE in front of every LINEAR, for each of its weights */
 } sl_plan_options;
 
 /* One line of the memory table. */
 typedef struct sl_memory_row {
+    const char *device; /* of several; NULL: there is one */
     char name[64];
     sl_pool_kind pool;
     uint64_t bytes;
@@ -38,7 +47,16 @@ typedef struct sl_declined {
     const char *reason;
 } sl_declined;
 
-typedef struct sl_plan {
+typedef struct sl_plan sl_plan;
+
+/* What one of several devices does of a step. */
+typedef struct sl_plan_segment {
+    sl_program program;
+    sl_plan *plan;
+    int32_t first_layer, end_layer; /* of the model */
+} sl_plan_segment;
+
+struct sl_plan {
     sl_arena arena;
     sl_backend *backend;     /* borrowed */
     sl_plan_options options; /* as resolved */
@@ -48,7 +66,10 @@ typedef struct sl_plan {
     uint64_t mapped_bytes; /* weights read where the file is mapped */
     sl_declined *declined;
     int32_t declined_count, declined_capacity;
-} sl_plan;
+    /* On several devices (split.h), in the order of a step; the deployment has no ops then. */
+    sl_plan_segment segments[SL_MOST_DEVICES];
+    int32_t segment_count; /* 0: one device */
+};
 
 /* `program` and `backend` must outlive the plan; `options` may be NULL. The weights pool holds
  * deployment.weights in that order, each from a multiple of 64 on; those with 0 bytes are read where the file

@@ -21,16 +21,21 @@ static void human(uint64_t bytes, char *text, size_t size) {
     snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
-static void memory_line(const char *name, uint64_t bytes, const char *detail, sl_buffer *out) {
+static void memory_line(const char *device, const char *name, uint64_t bytes, const char *detail,
+                        sl_buffer *out) {
     char text[32];
     human(bytes, text, sizeof text);
+    if (device) {
+        sl_buffer_printf(out, "%-6s ", device);
+    }
     sl_buffer_printf(out, "%-24s %16" PRIu64 " %11s%s%s\n", name, bytes, text, *detail ? "  " : "", detail);
 }
 
 void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
     uint64_t total = 0;
     for (int32_t i = 0; i < plan->memory_count; i++) {
-        memory_line(plan->memory[i].name, plan->memory[i].bytes, plan->memory[i].detail, out);
+        memory_line(plan->memory[i].device, plan->memory[i].name, plan->memory[i].bytes,
+                    plan->memory[i].detail, out);
     }
     for (int p = 0; p < SL_POOL_COUNT; p++) {
         total += plan->deployment.pool_bytes[p];
@@ -38,16 +43,32 @@ void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
     char detail[64], limit[32];
     human(plan->options.memory_limit, limit, sizeof limit);
     snprintf(detail, sizeof detail, "of %s", limit);
-    memory_line("total", total, plan->options.memory_limit == UINT64_MAX ? "" : detail, out);
+    const char *several = plan->segment_count ? "" : NULL;
+    memory_line(several, "total", total, plan->options.memory_limit == UINT64_MAX ? "" : detail, out);
     if (plan->mapped_bytes > 0) {
-        memory_line("mapped weights", plan->mapped_bytes, "read in the file, not in the total", out);
+        memory_line(several, "mapped weights", plan->mapped_bytes, "read in the file, not in the total", out);
     }
 }
 
 /* ---- ops ---- */
 
+static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
+    const sl_plan_segment *segment = &plan->segments[index];
+    sl_buffer_printf(out, "%ssegment %d: %s, ", index ? "\n" : "", index, segment->plan->backend->name);
+    if (segment->end_layer > segment->first_layer) {
+        sl_buffer_printf(out, "layers %d to %d\n", segment->first_layer, segment->end_layer - 1);
+    } else {
+        sl_buffer_text(out, "no layers\n");
+    }
+}
+
 void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
-    if (bucket < 0 || bucket >= plan->deployment.bucket_count) {
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const sl_plan *own = plan->segments[s].plan;
+        print_segment(plan, s, out);
+        sl_plan_print_ops(own, own->deployment.bucket_count - 1, out);
+    }
+    if (plan->segment_count || bucket < 0 || bucket >= plan->deployment.bucket_count) {
         return;
     }
     const sl_lowered *lowered = &plan->deployment.buckets[bucket];
@@ -195,6 +216,13 @@ static void explain_bucket(const sl_plan *plan, int32_t bucket, line *lines, sl_
 }
 
 void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        print_segment(plan, s, out);
+        sl_plan_explain(plan->segments[s].plan, out);
+    }
+    if (plan->segment_count) {
+        return;
+    }
     sl_buffer previous = {0}, text = {0};
     int32_t most = 0;
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {

@@ -40,7 +40,8 @@ typedef struct op_rule {
 #define OUTPUT                                                                                               \
     { ROWS_OUTPUT, TYPE_F32, 0 }
 static const op_rule RULES[SL_OP_COUNT] = {
-    [SL_OP_EMBED] = {.out = {STEP}},
+    [SL_OP_EMBED] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_F32, 1}}},
+    [SL_OP_LAYERNORM] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}, {ROWS_SAME, TYPE_F32, 3}}},
     [SL_OP_RMSNORM] = {.in = {SAME, SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 7}, {ROWS_SAME, TYPE_F32, 3}}},
     [SL_OP_QUANTIZE] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_FORMAT, 0}}},
     [SL_OP_LINEAR] =
@@ -56,6 +57,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_DELTA_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
+    [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
     [SL_OP_SAMPLE] = {.in = {OUTPUT}, .out = {{ROWS_OUTPUT, TYPE_I32, 0}}},
     [SL_OP_OBSERVE] = {.in = {{ROWS_FREE, TYPE_F32, 0}, {ROWS_EXPERT, TYPE_I32, 0}}},
@@ -157,7 +159,10 @@ static int check_embed(const checker *c) {
         return SL_ERR_INVALID;
     }
     const sl_weight *weight = &c->program->weights[embed->weight];
-    REQUIRE(c, weight->experts == 1 && weight->rows >= c->program->vocabulary,
+    REQUIRE(c, (unsigned)embed->source < SL_EMBED_SOURCE_COUNT, "unknown source %d", (int)embed->source);
+    REQUIRE(c, weight->experts == 1, "table %s has experts", weight->name);
+    REQUIRE(c, embed->offset >= 0, "offset must not be negative");
+    REQUIRE(c, embed->source != SL_EMBED_TOKEN || weight->rows >= c->program->vocabulary,
             "table %s has %d rows for a vocabulary of %d", weight->name, weight->rows,
             c->program->vocabulary);
     return 0;
@@ -178,9 +183,22 @@ static int check_rmsnorm(const checker *c) {
             "a residual and its place (before or after the norm) go together");
     REQUIRE(c, c->op->out[1].value == SL_NONE || norm->residual == SL_RESIDUAL_BEFORE,
             "sum: there is one only with a residual before the norm");
+    REQUIRE(
+        c, norm->x_factor != 0 && isfinite(norm->x_factor) && norm->y_factor != 0 && isfinite(norm->y_factor),
+        "factors must be finite and not 0");
     REQUIRE(c, c->op->in[2].value == SL_NONE || norm->groups == 1 || norm->gate_stride >= norm->width,
             "gate stride %d is less than the width %d", norm->gate_stride, norm->width);
     return check_vector(c, norm->weight, "weight", true, norm->width, 1);
+}
+
+static int check_layernorm(const checker *c) {
+    const sl_op_layernorm *norm = &c->op->u.layernorm;
+    REQUIRE(c, norm->width >= 1, "width must be at least 1");
+    REQUIRE(c, norm->epsilon >= 0 && isfinite(norm->epsilon), "epsilon must be finite and not negative");
+    REQUIRE(c, c->op->out[1].value == SL_NONE || c->op->in[1].value != SL_NONE,
+            "sum: there is one only with a residual");
+    const int code = check_vector(c, norm->weight, "weight", false, norm->width, 1);
+    return code ? code : check_vector(c, norm->bias, "bias", true, norm->width, 1);
 }
 
 static int check_quantize(const checker *c) {
@@ -236,15 +254,22 @@ static int check_linear(const checker *c) {
 static int check_rope(const checker *c) {
     const sl_op_rope *rope = &c->op->u.rope;
     REQUIRE(c, rope->heads >= 1, "heads must be at least 1");
-    REQUIRE(c, rope->dims >= 2 && rope->dims % 2 == 0, "dims %d must be even and at least 2", rope->dims);
-    REQUIRE(c, rope->heads == 1 || rope->stride >= rope->dims, "dims %d exceed the stride %d", rope->dims,
-            rope->stride);
+    const sl_rope_temperature *temperature = &rope->temperature;
+    REQUIRE(c, rope->dims >= 0 && rope->dims % 2 == 0, "dims %d must be even and not negative", rope->dims);
+    REQUIRE(c, rope->dims > 0 || temperature->width > 0, "neither rotates nor scales");
+    REQUIRE(c, temperature->width >= 0 && (temperature->width == 0 || temperature->length >= 1),
+            "a temperature's width %d must not be negative, its length %d positive", temperature->width,
+            temperature->length);
+    REQUIRE(c, temperature->offset >= 0 && isfinite(temperature->scale),
+            "a temperature's offset must not be negative, its scale finite");
+    REQUIRE(c, rope->heads == 1 || (rope->stride >= rope->dims && rope->stride >= temperature->width),
+            "dims %d or width %d exceed the stride %d", rope->dims, temperature->width, rope->stride);
     REQUIRE(c, rope->stride >= 0, "stride must not be negative");
     REQUIRE(c, rope->layout == SL_ROPE_HALVES || rope->layout == SL_ROPE_PAIRS, "unknown layout %d",
             (int)rope->layout);
     REQUIRE(c, c->op->in[0].value == c->op->out[0].value && c->op->in[0].column == c->op->out[0].column,
             "works in place: x must be the same before and after");
-    return check_vector(c, rope->frequencies, "frequencies", false, rope->dims / 2, 1);
+    return rope->dims == 0 ? 0 : check_vector(c, rope->frequencies, "frequencies", false, rope->dims / 2, 1);
 }
 
 static int check_cache_write(const checker *c) {
@@ -266,6 +291,8 @@ static int check_attention(const checker *c) {
                 attention->gate_stride >= group->value_size,
             "gate stride %d is less than the value size %d", attention->gate_stride, group->value_size);
     REQUIRE(c, attention->q_stride >= 0 && attention->gate_stride >= 0, "strides must not be negative");
+    REQUIRE(c, attention->both_sides == c->program->both_sides,
+            "all attention of a program looks to both sides, or none does");
     REQUIRE(c, isfinite(attention->scale) && attention->softcap >= 0,
             "scale must be finite, softcap not negative");
     REQUIRE(c, c->places[c->first_place[attention->place.group] + attention->place.layer],
@@ -284,7 +311,19 @@ static int check_router(const checker *c) {
     const int32_t schedule = c->op->out[2].value;
     REQUIRE(c, schedule < 0 || schedule >= c->value_count || c->values[schedule].fixed == router->experts + 1,
             "schedule: value %s must have %d fixed elements", c->values[schedule].name, router->experts + 1);
-    return check_vector(c, router->bias, "bias", true, router->experts, 1);
+    REQUIRE(c,
+            router->groups >= 1 && router->experts % router->groups == 0 && router->groups_used >= 1 &&
+                router->groups_used <= router->groups,
+            "%d of %d groups of %d experts", router->groups_used, router->groups, router->experts);
+    REQUIRE(c, (int64_t)router->used <= (int64_t)router->experts / router->groups * router->groups_used,
+            "%d groups have less than the %d experts used", router->groups_used, router->used);
+    REQUIRE(c,
+            router->epsilon >= 0 && isfinite(router->epsilon) && router->least_sum >= 0 &&
+                isfinite(router->least_sum),
+            "epsilon and least sum must be finite and not negative");
+    return check_vector(c, router->bias, "bias", true, router->experts, 1)
+               ? SL_ERR_INVALID
+               : check_vector(c, router->factors, "factors", true, router->experts, 1);
 }
 
 static int check_combine(const checker *c) {
@@ -297,10 +336,13 @@ static int check_combine(const checker *c) {
 
 static int check_activate(const checker *c) {
     REQUIRE(c, c->op->u.activate.width >= 1, "width must be at least 1");
-    REQUIRE(c,
-            c->op->u.activate.function == SL_ACTIVATION_SILU ||
-                c->op->u.activate.function == SL_ACTIVATION_GELU_TANH,
-            "unknown function %d", (int)c->op->u.activate.function);
+    const sl_op_activate *activate = &c->op->u.activate;
+    REQUIRE(c, activate->function >= 0 && activate->function < SL_ACTIVATION_COUNT, "unknown function %d",
+            (int)activate->function);
+    if (activate->function == SL_ACTIVATION_SWIGLU_OAI) {
+        REQUIRE(c, c->op->in[1].value != SL_NONE, "swiglu_oai needs up");
+        REQUIRE(c, isfinite(activate->alpha) && activate->limit > 0, "alpha must be finite, limit positive");
+    }
     return 0;
 }
 
@@ -338,9 +380,16 @@ static int check_gather(const checker *c) {
     return 0;
 }
 
+static int check_transfer(const checker *c) {
+    REQUIRE(c, c->op->u.transfer.width >= 1, "width must be at least 1");
+    return 0;
+}
+
 static int check_softcap(const checker *c) {
     REQUIRE(c, c->op->u.softcap.width >= 1, "width must be at least 1");
-    REQUIRE(c, c->op->u.softcap.cap > 0 && isfinite(c->op->u.softcap.cap), "cap must be positive");
+    REQUIRE(c, c->op->u.softcap.cap >= 0 && isfinite(c->op->u.softcap.cap), "cap must not be negative");
+    REQUIRE(c, c->op->u.softcap.scale != 0 && isfinite(c->op->u.softcap.scale),
+            "scale must be finite and not 0");
     REQUIRE(c, c->op->in[0].value == c->op->out[0].value && c->op->in[0].column == c->op->out[0].column,
             "works in place: x must be the same before and after");
     return 0;
@@ -566,12 +615,15 @@ int sl_ops_check(const sl_program *program, const sl_value *values, int32_t valu
         c.first_place[g] = places;
         places += program->groups[g].layers;
     }
-    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES, sizeof *c.writes);
+    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES + (size_t)program->given_count, sizeof *c.writes);
     c.heads = sl_alloc_zero((size_t)value_count, sizeof *c.heads);
     c.places = sl_alloc_zero((size_t)places, 1);
     int code = c.writes && c.heads && c.places ? 0 : sl_fail(error, SL_ERR_NOMEM, "checking: out of memory");
     for (int32_t v = 0; code == 0 && v < value_count; v++) {
         c.heads[v] = SL_NONE;
+    }
+    for (int32_t i = 0; code == 0 && i < program->given_count; i++) {
+        add_write(&c, program->given[i], 0, values[program->given[i]].width);
     }
     for (int32_t i = 0; code == 0 && i < op_count; i++) {
         c.op = &ops[i];
@@ -621,7 +673,7 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
-        if (group->layers < 1 || group->kv_heads < 1 || group->key_size < 1 || group->value_size < 1 ||
+        if (group->layers < !program->is_part || group->kv_heads < 1 || group->key_size < 1 || group->value_size < 1 ||
             group->window < 0 || group->layers > most || group->kv_heads > most || group->key_size > most ||
             group->value_size > most || (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
             return sl_fail(
@@ -695,6 +747,8 @@ static int check_all(const sl_program *program, sl_error *error) {
     code = code ? code
                 : sl_ops_check(program, program->values, program->value_count, program->ops,
                                program->op_count, error);
+    code =
+        code ? code : check_result(program, "hidden", program->hidden, SL_VALUE_F32, program->width, error);
     code = code ? code
                 : check_result(program, "logits", program->logits, SL_VALUE_F32, program->vocabulary, error);
     return code ? code : check_result(program, "tokens", program->tokens, SL_VALUE_I32, 1, error);

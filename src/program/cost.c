@@ -50,11 +50,16 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
             4.0 * op->u.rmsnorm.groups * op->u.rmsnorm.width * rows[program->values[op->in[0].value].rows];
         cost.weight_bytes = weight_bytes(program, op->u.rmsnorm.weight);
         break;
+    case SL_OP_LAYERNORM:
+        cost.operations = 7.0 * op->u.layernorm.width * rows[program->values[op->in[0].value].rows];
+        cost.weight_bytes =
+            weight_bytes(program, op->u.layernorm.weight) + weight_bytes(program, op->u.layernorm.bias);
+        break;
     case SL_OP_LINEAR:
         linear_cost(program, op, rows, &cost);
         break;
     case SL_OP_ROPE:
-        cost.operations = 3.0 * op->u.rope.heads * op->u.rope.dims * step;
+        cost.operations = op->u.rope.heads * (3.0 * op->u.rope.dims + op->u.rope.temperature.width) * step;
         cost.weight_bytes = weight_bytes(program, op->u.rope.frequencies);
         break;
     case SL_OP_CACHE_WRITE: {

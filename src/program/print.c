@@ -75,6 +75,12 @@ static void print_rmsnorm(const sl_program *program, const sl_op *op, sl_buffer 
     if (norm->weight_offset != 0) {
         sl_buffer_printf(out, " + %g", (double)norm->weight_offset);
     }
+    if (norm->x_factor != 1) {
+        sl_buffer_printf(out, ", x times %g", (double)norm->x_factor);
+    }
+    if (norm->y_factor != 1) {
+        sl_buffer_printf(out, ", y times %g", (double)norm->y_factor);
+    }
     if (norm->groups != 1) {
         sl_buffer_printf(out, ", %d groups of %d", norm->groups, norm->width);
         if (norm->stride != norm->width) {
@@ -95,6 +101,10 @@ static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *ou
     if (rope->magnitude != 1) {
         sl_buffer_printf(out, ", magnitude %g", (double)rope->magnitude);
     }
+    if (rope->temperature.width > 0) {
+        sl_buffer_printf(out, ", temperature %g per ln of %d", (double)rope->temperature.scale,
+                         rope->temperature.length);
+    }
 }
 
 static void print_attention(const sl_program *program, const sl_op *op, sl_buffer *out) {
@@ -112,6 +122,7 @@ static void print_attention(const sl_program *program, const sl_op *op, sl_buffe
         sl_buffer_printf(out, ", softcap %g", (double)attention->softcap);
     }
     print_vector(program, "sinks ", attention->sinks, out);
+    sl_buffer_text(out, attention->both_sides ? ", to both sides" : "");
 }
 
 static void print_router(const sl_program *program, const sl_op *op, sl_buffer *out) {
@@ -119,6 +130,11 @@ static void print_router(const sl_program *program, const sl_op *op, sl_buffer *
     sl_buffer_printf(out, ", %s, %d of %d", router->kind == SL_ROUTER_SOFTMAX ? "softmax" : "sigmoid",
                      router->used, router->experts);
     print_vector(program, "bias ", router->bias, out);
+    print_vector(program, "factors ", router->factors, out);
+    if (router->groups > 1) {
+        sl_buffer_printf(out, ", %d of %d groups by %s", router->groups_used, router->groups,
+                         router->group_by_best ? "the best" : "the two best");
+    }
     sl_buffer_printf(out, "%s, scale %g", router->normalise ? ", normalised" : "", (double)router->scale);
 }
 
@@ -130,6 +146,14 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         if (op->u.embed.scale != 1) {
             sl_buffer_printf(out, ", scale %g", (double)op->u.embed.scale);
         }
+        sl_buffer_text(out, op->u.embed.source == SL_EMBED_POSITION ? ", by position"
+                            : op->u.embed.source == SL_EMBED_FIRST  ? ", row 0"
+                                                                    : "");
+        break;
+    case SL_OP_LAYERNORM:
+        print_vector(program, "", op->u.layernorm.weight, out);
+        print_vector(program, "bias ", op->u.layernorm.bias, out);
+        sl_buffer_printf(out, ", epsilon %g", (double)op->u.layernorm.epsilon);
         break;
     case SL_OP_RMSNORM:
         print_rmsnorm(program, op, out);
@@ -151,7 +175,11 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_router(program, op, out);
         break;
     case SL_OP_ACTIVATE:
-        sl_buffer_text(out, op->u.activate.function == SL_ACTIVATION_SILU ? ", silu" : ", gelu_tanh");
+        sl_buffer_printf(out, ", %s", sl_activation_name(op->u.activate.function));
+        if (op->u.activate.function == SL_ACTIVATION_SWIGLU_OAI) {
+            sl_buffer_printf(out, ", alpha %g, limit %g", (double)op->u.activate.alpha,
+                             (double)op->u.activate.limit);
+        }
         break;
     case SL_OP_DELTA_CONV:
         print_vector(program, "", op->u.delta_conv.weight, out);
@@ -166,7 +194,12 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
                          op->u.delta_scan.state);
         break;
     case SL_OP_SOFTCAP:
-        sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);
+        if (op->u.softcap.cap != 0) {
+            sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);
+        }
+        if (op->u.softcap.scale != 1) {
+            sl_buffer_printf(out, ", scale %g", (double)op->u.softcap.scale);
+        }
         break;
     case SL_OP_OBSERVE:
         sl_buffer_text(out, " for ");
@@ -219,7 +252,11 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
         if (value->fixed > 0) {
             sl_buffer_printf(out, " after %d", value->fixed);
         }
-        sl_buffer_text(out, v == program->logits ? ", logits\n" : v == program->tokens ? ", tokens\n" : "\n");
+        const bool result = v == program->hidden && program->logits == SL_NONE;
+        sl_buffer_text(out, v == program->logits   ? ", logits\n"
+                            : v == program->tokens ? ", tokens\n"
+                            : result               ? ", hidden\n"
+                                                   : "\n");
     }
     for (int32_t i = 0; i < program->op_count; i++) {
         const sl_op *op = &program->ops[i];

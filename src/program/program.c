@@ -40,6 +40,66 @@ sl_view sl_op_role(sl_op_kind kind, bool output, int index) {
     }
 }
 
+int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
+    int32_t count = 0;
+    switch (op->kind) {
+    case SL_OP_EMBED:
+        weights[count++] = op->u.embed.weight;
+        break;
+    case SL_OP_RMSNORM:
+        weights[count++] = op->u.rmsnorm.weight;
+        break;
+    case SL_OP_LAYERNORM:
+        weights[count++] = op->u.layernorm.weight;
+        weights[count++] = op->u.layernorm.bias;
+        break;
+    case SL_OP_LINEAR:
+        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+            weights[count++] = op->u.linear.segments[s].weight;
+        }
+        for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
+            weights[count++] = op->u.linear.segments[s].bias;
+        }
+        break;
+    case SL_OP_ROPE:
+        weights[count++] = op->u.rope.frequencies;
+        break;
+    case SL_OP_ATTENTION:
+        weights[count++] = op->u.attention.sinks;
+        break;
+    case SL_OP_ROUTER:
+        weights[count++] = op->u.router.bias;
+        weights[count++] = op->u.router.factors;
+        break;
+    case SL_OP_DELTA_CONV:
+        weights[count++] = op->u.delta_conv.weight;
+        break;
+    case SL_OP_DELTA_SCAN:
+        weights[count++] = op->u.delta_scan.a_log;
+        weights[count++] = op->u.delta_scan.dt_bias;
+        break;
+    default:
+        break;
+    }
+    return count;
+}
+
+const char *sl_activation_name(sl_activation function) {
+    static const char *const names[SL_ACTIVATION_COUNT] = {
+        [SL_ACTIVATION_SILU] = "silu",
+        [SL_ACTIVATION_GELU_TANH] = "gelu_tanh",
+        [SL_ACTIVATION_GELU] = "gelu",
+        [SL_ACTIVATION_RELU_SQUARED] = "relu_squared",
+        [SL_ACTIVATION_SWIGLU_OAI] = "swiglu_oai",
+    };
+    return function >= 0 && function < SL_ACTIVATION_COUNT ? names[function] : "?";
+}
+
+bool sl_activation_is_gate(const sl_op *op) {
+    return op->in[1].value != SL_NONE && (op->u.activate.function == SL_ACTIVATION_SILU ||
+                                          op->u.activate.function == SL_ACTIVATION_GELU_TANH);
+}
+
 const char *sl_value_type_name(sl_value_type type) {
     static const char *const names[SL_VALUE_TYPE_COUNT] = {"f32", "i32", "bf16", "q8_32"};
     return (unsigned)type < SL_VALUE_TYPE_COUNT ? names[type] : "?";

@@ -108,16 +108,28 @@ typedef enum sl_op_kind {
 
 enum { SL_OP_INPUTS = 5, SL_OP_OUTPUTS = 3, SL_LINEAR_SEGMENTS = 4 };
 
+/* Which row of the table a row of the step takes. */
+typedef enum sl_embed_source {
+    SL_EMBED_TOKEN,
+    SL_EMBED_POSITION,
+    SL_EMBED_FIRST, /* row 0: what all rows have in common */
+    SL_EMBED_SOURCE_COUNT
+} sl_embed_source;
+
+/* A row that the table has not counts as zeros. */
 typedef struct sl_op_embed {
-    int32_t weight; /* [vocab][width] */
+    int32_t weight; /* [vocab or positions][width] */
     float scale;
+    sl_embed_source source;
+    int32_t offset; /* added to a position: what stands in front of the first one's row */
 } sl_op_embed;
 
 typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFTER } sl_residual;
 
 /* For each group g: columns [column + g * stride, + width). y has the same strides as x unless y is another
  * value, in which case its groups are `width` apart. gate, if any, is laid out like x's groups at stride
- * gate_stride; a residual and the sum like x (before the norm), a residual added after it like y. */
+ * gate_stride; a residual and the sum like x (before the norm), a residual added after it like y.
+ * sum = x_factor * x + residual (BEFORE); y = y_factor * (norm * weight * silu(gate) + residual (AFTER)). */
 typedef struct sl_op_rmsnorm {
     int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
     float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
@@ -125,7 +137,16 @@ typedef struct sl_op_rmsnorm {
     int32_t groups, width, stride;
     int32_t gate_stride;
     sl_residual residual;
+    float x_factor, y_factor; /* 1: none */
 } sl_op_rmsnorm;
+
+/* sum = x + residual; y = (sum - mean) / sqrt(variance + epsilon) * weight + bias, mean and variance being
+ * those of all `width` columns (Ba, Kiros, Hinton: "Layer Normalization", 2016). */
+typedef struct sl_op_layernorm {
+    int32_t weight, bias; /* [width]; bias may be SL_NONE */
+    float epsilon;
+    int32_t width;
+} sl_op_layernorm;
 
 typedef struct sl_op_quantize {
     int32_t width;
@@ -150,12 +171,21 @@ typedef enum sl_rope_layout {
     SL_ROPE_PAIRS,  /* element 2 i pairs with 2 i + 1 (GGUF's llama) */
 } sl_rope_layout;
 
-/* `heads` heads, `stride` apart, of which the first `dims` elements rotate. */
+/* The first `width` elements of each head times 1 + scale * ln(1 + floor((position + offset) / length)):
+ * queries that sharpen with the distance (transformers: llama_4_scaling_beta, attn_scale). width 0: none. */
+typedef struct sl_rope_temperature {
+    float scale;
+    int32_t offset, length, width;
+} sl_rope_temperature;
+
+/* `heads` heads, `stride` apart, of which the first `dims` elements rotate; dims 0 with a temperature alone.
+ */
 typedef struct sl_op_rope {
     int32_t frequencies; /* weight [dims / 2]: radians per position, scaling included */
     int32_t heads, stride, dims;
     sl_rope_layout layout;
     float magnitude; /* multiplies sine and cosine (YaRN); 1 otherwise */
+    sl_rope_temperature temperature;
 } sl_op_rope;
 
 /* Where keys and values live: layer `layer` of group `group`. */
@@ -176,18 +206,26 @@ typedef struct sl_op_attention {
     float scale;
     float softcap; /* 0: none */
     int32_t sinks; /* weight [heads], or SL_NONE */
+    /* A row sees all rows of its span, those behind it too: of a window (index - window, index + window). */
+    bool both_sides;
 } sl_op_attention;
 
 typedef enum sl_router_kind { SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID } sl_router_kind;
 
-/* ids and weights: [rows][used]; schedule: EXPERT rows of width 1 behind `fixed` = experts + 1. Probabilities
- * over all experts, the top `used` by probability (+ bias, which only chooses; lower index wins a tie),
- * renormalised to sum 1 when `normalise`, times scale. */
+/* ids and weights: [rows][used]; schedule: EXPERT rows of width 1 behind `fixed` = experts + 1. Scores
+ * over all experts, the top `used` by score (+ bias, which only chooses; lower index wins a tie). With groups
+ * (experts / groups adjacent experts each), only experts of the `groups_used` best are chosen: a group counts
+ * the sum of its two best choosing scores (DeepSeek V3), or its best one (V2). When `normalise`, weights are
+ * divided by max(their sum + epsilon, least_sum); then times scale, and times factors[expert]. */
 typedef struct sl_op_router {
     sl_router_kind kind;
     int32_t experts, used;
     bool normalise;
-    int32_t bias; /* weight [experts], or SL_NONE */
+    int32_t bias;                /* weight [experts], or SL_NONE */
+    int32_t factors;             /* weight [experts], or SL_NONE */
+    int32_t groups, groups_used; /* 1 and 1 without */
+    bool group_by_best;          /* not by the two best */
+    float epsilon, least_sum;
     float scale;
 } sl_op_router;
 
@@ -195,11 +233,21 @@ typedef struct sl_op_combine {
     int32_t used, width;
 } sl_op_combine;
 
-typedef enum sl_activation { SL_ACTIVATION_SILU, SL_ACTIVATION_GELU_TANH } sl_activation;
+/* Of a gate g: f(g), times up where there is one. SWIGLU_OAI (gpt-oss) is (clamp(up, -limit, limit) + 1) *
+ * c * sigmoid(alpha * c) with c = min(g, limit). */
+typedef enum sl_activation {
+    SL_ACTIVATION_SILU,
+    SL_ACTIVATION_GELU_TANH,
+    SL_ACTIVATION_GELU, /* 0.5 g (1 + erf(g / sqrt 2)) */
+    SL_ACTIVATION_RELU_SQUARED,
+    SL_ACTIVATION_SWIGLU_OAI,
+    SL_ACTIVATION_COUNT
+} sl_activation;
 
 typedef struct sl_op_activate {
     sl_activation function;
     int32_t width;
+    float alpha, limit; /* of SWIGLU_OAI */
 } sl_op_activate;
 
 typedef struct sl_op_delta_conv {
@@ -224,8 +272,13 @@ typedef struct sl_op_gather {
     int32_t width;
 } sl_op_gather;
 
+typedef struct sl_op_transfer {
+    int32_t width;
+} sl_op_transfer;
+
+/* x = cap * tanh(scale * x / cap); cap 0: x = scale * x. */
 typedef struct sl_op_softcap {
-    float cap;
+    float cap, scale;
     int32_t width;
 } sl_op_softcap;
 
@@ -248,6 +301,7 @@ typedef struct sl_op {
     union {
         sl_op_embed embed;
         sl_op_rmsnorm rmsnorm;
+        sl_op_layernorm layernorm;
         sl_op_quantize quantize;
         sl_op_linear linear;
         sl_op_rope rope;
@@ -259,6 +313,7 @@ typedef struct sl_op {
         sl_op_delta_conv delta_conv;
         sl_op_delta_scan delta_scan;
         sl_op_gather gather;
+        sl_op_transfer transfer;
         sl_op_softcap softcap;
         sl_op_sample sample;
         sl_op_observe observe;
@@ -286,9 +341,17 @@ typedef struct sl_program {
     uint64_t state_bytes; /* of one slot */
     int32_t width, vocabulary;
     int32_t experts, experts_used; /* 0 when there are none */
-    int32_t logits, tokens;        /* values: [outputs][vocabulary] F32 and [outputs][1] I32 */
-    bool failed;                   /* an append ran out of memory: sl_program_check reports it */
-    bool too_many_groups;          /* more than SL_CACHE_GROUPS were appended: likewise */
+    bool both_sides; /* attention looks to both sides: a sequence is one span of one step, never cut */
+    int32_t hidden;  /* value: [outputs][width] F32, what the head reads; all that an embedding plan makes */
+    int32_t logits,
+        tokens;           /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
+    /* Of a part of a program (slice.c): values that are filled before its first op, [given_count], and those
+     * that are read when its last op is done. Groups may have no layers in it. */
+    const int32_t *given, *kept;
+    int32_t given_count, kept_count;
+    bool is_part;
+    bool failed;          /* an append ran out of memory: sl_program_check reports it */
+    bool too_many_groups; /* more than SL_CACHE_GROUPS were appended: likewise */
 } sl_program;
 
 /* Appends return the new index; when memory runs out they set program->failed and return SL_NONE, so that a
@@ -310,12 +373,38 @@ int sl_ops_check(const sl_program *program, const sl_value *values, int32_t valu
                  int32_t op_count, sl_error *error);
 void sl_program_free(sl_program *program);
 
+/* ---- parts: a program for several devices, one after the other (slice.c)
+ * ----------------------------------------------------------------- */
+
+/* The first op of that layer of the model, or behind the last layer; op_count where there is none. */
+int32_t sl_program_layer_begin(const sl_program *program, int32_t layer);
+int32_t sl_program_layers(const sl_program *program);
+/* May the ops from `op` on run on another device than those before? NULL: yes; else why not, as the end of a
+ * sentence. SL_ERR_NOMEM is "out of memory". */
+const char *sl_program_cut_declines(const sl_program *program, int32_t op);
+/* Ops [first, end) as a program of its own. What it needs of values from before is `given`, in the order in
+ * which the part in front keeps it; a TRANSFER takes each over. Groups and states have this part's layers
+ * alone; values, groups, states and weights keep their indices. Weights are the program's, which must outlive
+ * it. Zero-initialise *part; free it with sl_program_free. Both cuts must be ones that
+ * sl_program_cut_declines allows. */
+typedef struct sl_program_range {
+    int32_t first, end;
+} sl_program_range;
+int sl_program_slice(const sl_program *program, sl_program_range range, sl_program *part, sl_error *error);
+
 const char *sl_op_name(sl_op_kind kind);
 const char *sl_op_text(sl_op_kind kind);
 /* The name of operand `index` among the inputs (or outputs) of a kind, "?" included; an empty view when there
  * is none. */
 sl_view sl_op_role(sl_op_kind kind, bool output, int index);
+/* The program's weights that an op computes with, in the order of its parameter struct; SL_NONE for one that
+ * it may have and has not. Of a LINEAR: its segments' matrices, then as many biases. Returns how many. */
+enum { SL_OP_WEIGHTS = 2 * SL_LINEAR_SEGMENTS };
+int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]);
 const char *sl_value_type_name(sl_value_type type);
+const char *sl_activation_name(sl_activation function);
+/* f(gate) * up, f being a function of the gate alone without numbers: what fused kernels do. */
+bool sl_activation_is_gate(const sl_op *op);
 const char *sl_rows_name(sl_rows rows);
 
 /* Columns that an op reads or writes of an operand, counted from the operand's own column and with strides'

@@ -69,12 +69,16 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return program->weights[op->u.embed.weight].columns;
     case SL_OP_RMSNORM:
         return rmsnorm_width(op, output, index);
+    case SL_OP_LAYERNORM:
+        return op->u.layernorm.width;
     case SL_OP_QUANTIZE:
         return op->u.quantize.width;
     case SL_OP_LINEAR:
         return linear_width(program, op, output, index);
     case SL_OP_ROPE:
-        return span(op->u.rope.heads, op->u.rope.stride, op->u.rope.dims);
+        return span(op->u.rope.heads, op->u.rope.stride,
+                    op->u.rope.dims > op->u.rope.temperature.width ? op->u.rope.dims
+                                                                   : op->u.rope.temperature.width);
     case SL_OP_CACHE_WRITE: {
         const sl_cache_group *group = &program->groups[op->u.cache_write.place.group];
         return (int64_t)group->kv_heads * (index == 0 ? group->key_size : group->value_size);
@@ -99,6 +103,8 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return scan_width(program, op, output, index);
     case SL_OP_GATHER:
         return op->u.gather.width;
+    case SL_OP_TRANSFER:
+        return op->u.transfer.width;
     case SL_OP_SOFTCAP:
         return op->u.softcap.width;
     case SL_OP_SAMPLE:

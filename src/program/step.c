@@ -31,6 +31,7 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
     _Static_assert(sizeof(sl_adjustment) == sizeof(sl_table_change), "they share an array");
     layout->table_changes = place(&end, (uint64_t)layout->max_table_changes + positive(limits->adjustments),
                                   sizeof(sl_table_change));
+    place(&end, positive(limits->masks), (uint64_t)sl_mask_words(limits->mask_tokens) * sizeof(uint32_t));
     layout->bytes = end;
 }
 
@@ -69,6 +70,8 @@ static int check_counts(const step_view *v) {
         {"page copies", v->head->page_copies, 0, v->layout->max_page_copies},
         {"want_logits", v->head->want_logits, 0, 1},
         {"adjustments", v->head->adjustments, 0, limits->adjustments},
+        {"masks", v->head->masks, 0, limits->masks},
+        {"masks_later", v->head->masks_later, 0, 1},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         REQUIRE(v, counts[i].count >= counts[i].least && counts[i].count <= counts[i].most,
@@ -180,6 +183,8 @@ static int check_adjustments(const step_view *v, int32_t index, const sl_step_ou
                 (int64_t)output->adjustment_first + output->adjustment_count <= v->head->adjustments,
             "output %d: adjustment %d and %d more are not in the step's %d", index, output->adjustment_first,
             output->adjustment_count, v->head->adjustments);
+    REQUIRE(v, output->mask == SL_NONE || within(output->mask, v->head->masks),
+            "output %d: mask %d is not in the step's %d", index, output->mask, v->head->masks);
     const sl_adjustment *all = sl_step_adjustments(v->layout, block) + output->adjustment_first;
     for (int32_t i = 0; i < output->adjustment_count; i++) {
         const sl_adjustment *a = &all[i];

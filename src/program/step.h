@@ -5,6 +5,7 @@
 #define SL_PROGRAM_STEP_H
 
 #include "program/program.h"
+#include "quant/convert.h"
 
 #include <stdint.h>
 
@@ -19,6 +20,8 @@ typedef struct sl_limits {
     int32_t sequences;   /* sequence slots: page tables on the device, and spans of a step */
     int32_t context;     /* positions of one sequence; a page-table row has sl_table_width(context) entries */
     int32_t adjustments; /* of logits, all outputs together */
+    int32_t masks;       /* of tokens that may come, all outputs together */
+    int32_t mask_tokens; /* that a mask is of: the vocabulary */
 } sl_limits;
 
 /* Adjustments of one output at most; a plan has room for as many per sequence. */
@@ -28,8 +31,9 @@ typedef struct sl_step_header {
     int32_t rows, outputs, spans;
     int32_t table_changes, page_copies;
     int32_t want_logits; /* 1: the caller reads logits after this step */
-    int32_t adjustments;
-    int32_t reserved;
+    int32_t adjustments, masks;
+    int32_t masks_later; /* 1: the masks are written after the step was submitted, and then told of
+                            (sl_backend_functions.resume) */
 } sl_step_header;
 
 typedef enum sl_row_source {
@@ -78,6 +82,12 @@ typedef struct sl_adjustment {
     float repetition, after;
 } sl_adjustment;
 
+/* Words of a mask of so many tokens: bit i % 32 of word i / 32 says that token i may come. A mask is a whole
+ * number of 16 bytes. */
+SL_INLINE int32_t sl_mask_words(int32_t tokens) {
+    return tokens > 0 ? ((tokens - 1) / 128 + 1) * 4 : 0;
+}
+
 /* What can be done about candidates before one is drawn. Numbers are part of the step block. */
 typedef enum sl_sampler_stage {
     SL_STAGE_END,
@@ -93,9 +103,12 @@ typedef enum sl_sampler_stage {
 
 enum { SL_SAMPLER_STAGES = 8 }; /* of one sampler at most */
 
-/* What is sampled when there is nothing to sample from: a logit is no number, or the largest is not finite
- * once all are adjusted. Single logits of -infinity are legal. The sequence's last token is 0 then. */
-enum { SL_NO_TOKEN = -1 };
+/* What is sampled when there is nothing to sample from. Single logits of -infinity are legal. The sequence's
+ * last token is 0 then. */
+enum {
+    SL_NO_TOKEN = -1,     /* a token that the mask has: its logit is no number, or infinite once adjusted */
+    SL_NO_TOKEN_LEFT = -2 /* all logits are -infinity once adjusted and masked */
+};
 
 /* temperature 0: the likeliest token, the lowest id in a tie. Otherwise the stages of `order` up to the first
  * SL_STAGE_END, each on what the one before it left, and a draw. Probabilities are those of the logits over
@@ -133,13 +146,16 @@ typedef struct sl_step_output {
     int32_t row;                                /* of the step */
     int32_t slot;                               /* whose last token the sampled one becomes */
     int32_t adjustment_first, adjustment_count; /* in the step's adjustments; no token twice */
+    int32_t mask; /* in the step's masks; a token whose bit is not set counts as -infinity, whatever its
+                     logit. SL_NONE: every token may come */
     sl_sampler sampler;
 } sl_step_output;
 
 /* Byte offsets of the arrays in a block, for given limits; each is a multiple of 64. There is room to change
  * every entry of every page table once, and to copy one page per group and sequence. The table changes come
- * last, and right behind those that a step has come its adjustments, of the same size: what a step uses of a
- * block is a short prefix (sl_step_used_bytes), and room that it does not use costs it nothing. */
+ * last; right behind those that a step has come its adjustments, of the same size, and behind these its
+ * masks: what a step uses of a block is a short prefix (sl_step_used_bytes), and room that it does not use
+ * costs it nothing. */
 typedef struct sl_step_layout {
     sl_limits limits;
     int32_t max_table_changes, max_page_copies;
@@ -175,11 +191,23 @@ static inline sl_adjustment *sl_step_adjustments(const sl_step_layout *layout, v
                                      sl_step_head(block)->table_changes);
 }
 
-/* Bytes from the start of a block that hold all that its header counts. */
-static inline uint64_t sl_step_used_bytes(const sl_step_layout *layout, void *block) {
+/* They begin where the adjustments end, so those must be complete before the first is written. Each has
+ * sl_mask_words(mask_tokens) words. */
+static inline uint32_t *sl_step_masks(const sl_step_layout *layout, void *block) {
+    return (uint32_t *)(void *)(sl_step_adjustments(layout, block) + sl_step_head(block)->adjustments);
+}
+
+/* Bytes from the start of a block to its masks, and to the end of all that its header counts. */
+static inline uint64_t sl_step_unmasked_bytes(const sl_step_layout *layout, void *block) {
     const sl_step_header *head = sl_step_head(block);
     return layout->table_changes + (uint64_t)head->table_changes * sizeof(sl_table_change) +
            (uint64_t)head->adjustments * sizeof(sl_adjustment);
+}
+
+static inline uint64_t sl_step_used_bytes(const sl_step_layout *layout, void *block) {
+    return sl_step_unmasked_bytes(layout, block) + (uint64_t)sl_step_head(block)->masks *
+                                                       (uint64_t)sl_mask_words(layout->limits.mask_tokens) *
+                                                       sizeof(uint32_t);
 }
 
 /* Verifies a block against its layout and program: counts, slots, pages, row order. For tests and debug

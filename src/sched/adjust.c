@@ -247,6 +247,24 @@ static void move_window(sl_adjust *a, const int32_t *tokens, int32_t count) {
     }
 }
 
+void sl_adjust_rewind(sl_adjust *a, const int32_t *tokens, int32_t count) {
+    if (!a) {
+        return;
+    }
+    while (a->begun && a->next > count && a->newest != NOBODY) {
+        entry *e = &a->entries[a->newest];
+        unlink_entry(a, e);
+        e->seen = e->generated = 0;
+        if (!e->biased && !e->end) {
+            give_back(a, e);
+        }
+    }
+    a->begun = a->begun && a->next <= count;
+    if (a->dry) {
+        sl_dry_rewind(a->dry, tokens, count);
+    }
+}
+
 /* ---- writing ---- */
 
 /* What a penalty takes away is finite, however large the caller made it. */

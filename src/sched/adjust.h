@@ -46,9 +46,13 @@ int sl_adjust_end(sl_adjust *adjust, int32_t token, sl_error *error);
  * sl_adjust_write looks at. NULL: no. */
 bool sl_adjust_reads_tokens(const sl_adjust *adjust);
 
+/* From tokens[count] on the sequence may have other tokens than sl_adjust_write saw: drafts were refused. The
+ * next call costs one pass over the window. NULL is fine. */
+void sl_adjust_rewind(sl_adjust *adjust, const int32_t *tokens, int32_t count);
+
 /* The adjustments of the token that comes behind tokens[0 .. count - 1]; no token twice, at most
- * SL_ADJUSTMENTS. Returns how many. `count` never falls, and what tokens[] held in the call before it still
- * holds. */
+ * SL_ADJUSTMENTS. Returns how many. But for sl_adjust_rewind `count` never falls, and what tokens[] held
+ * in the call before it still holds. */
 int32_t sl_adjust_write(sl_adjust *adjust, const int32_t *tokens, int32_t count, sl_adjustment *to);
 
 #endif

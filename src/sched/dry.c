@@ -122,6 +122,27 @@ static void read_token(sl_dry *dry, int32_t position, int32_t token) {
     dry->since[position] = ends ? 0 : 1 + (position > 0 ? dry->since[position - 1] : 0);
 }
 
+void sl_dry_rewind(sl_dry *dry, const int32_t *tokens, int32_t count) {
+    if (dry->read <= count) {
+        return;
+    }
+    /* Far enough back that the tail has all the bytes that it may have. */
+    int32_t first = count;
+    size_t length = 0, held = 0;
+    while (dry->longest > 0 && first > 0 && held + 1 < dry->longest) {
+        dry->options.bytes(dry->options.owner, tokens[--first], &length);
+        held += length;
+    }
+    dry->tail_length = 0;
+    for (; first < count; first++) {
+        const char *bytes = dry->options.bytes(dry->options.owner, tokens[first], &length);
+        if (length > 0) {
+            move_tail(dry, bytes, length);
+        }
+    }
+    dry->read = count;
+}
+
 /* ---- matches ---- */
 
 /* common[k]: how many tokens in front of the last k, the nearest first, are equal to those at the end. It is

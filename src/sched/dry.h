@@ -41,9 +41,12 @@ int sl_dry_create(const sl_dry_options *options, sl_dry **dry, sl_error *error);
 /* NULL is fine. */
 void sl_dry_destroy(sl_dry *dry);
 
+/* From tokens[count] on the sequence may have other tokens than sl_dry_find saw. */
+void sl_dry_rewind(sl_dry *dry, const int32_t *tokens, int32_t count);
+
 /* Tokens that would repeat what came behind tokens[0 .. count - 1], no token twice; borrowed until the next
- * call. `count` never falls, and what tokens[] held in the call before it still holds. Costs one pass over
- * the window, and allocates nothing. */
+ * call. But for sl_dry_rewind `count` never falls, and what tokens[] held in the call before it still holds.
+ * Costs one pass over the window, and allocates nothing. */
 const sl_repeating *sl_dry_find(sl_dry *dry, const int32_t *tokens, int32_t count, int32_t *found);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef SL_SCHED_INTERNAL_H
 #define SL_SCHED_INTERNAL_H
 
+#include "base/pool.h"
 #include "sched/budget.h"
 #include "sched/scheduler.h"
 
@@ -10,7 +11,12 @@ typedef struct sl_part {
     sl_work *work; /* NULL when it ended while the step was in flight */
     sl_sequence *sequence;
     int32_t rows, first_output, outputs;
-    bool advanced; /* the timeline has taken the step's rows over already */
+    int32_t drafts;      /* of the rows, and of the outputs, the last so many */
+    bool generates;      /* see sl_generates */
+    int32_t end;         /* position behind its rows */
+    bool advanced;       /* the timeline has taken the step's rows over already */
+    bool masked;         /* its last output has a mask */
+    sl_error mask_error; /* code 0: that could be made */
 } sl_part;
 
 typedef struct sl_step {
@@ -50,8 +56,11 @@ struct sl_scheduler {
     sl_step steps[SL_STEPS];
     int32_t next, in_flight; /* the one to build; how many before it are not committed */
     bool last_try; /* nobody could run: the first in rank may take what it needs from whoever is blocked */
-    bool memory_short; /* a work went without pages while others ran: the next step goes by rank alone */
-    sl_budget budget;  /* its buckets are [deployment.bucket_count] and owned */
+    bool memory_short;  /* a work went without pages while others ran: the next step goes by rank alone */
+    sl_pool *mask_pool; /* NULL: no work had a matcher yet */
+    sl_pace pace;
+    bool drafts_full; /* the last step had no room for drafts that are worth it */
+    sl_budget budget; /* its buckets are [deployment.bucket_count] and owned */
     sl_scheduler_counters counters;
 };
 
@@ -72,8 +81,9 @@ static inline sl_step *sl_flying(sl_scheduler *s, int32_t index) {
 /* Ends a work; its sequence is freed if that was released. */
 void sl_finish_work(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_error *error);
 void sl_release_slot(sl_scheduler *s, sl_sequence *sequence);
-/* The timeline has taken the part's rows over. */
-void sl_advance_part(sl_scheduler *s, sl_part *part);
+/* The timeline takes the part's rows over, but for those of drafts that are refused: the first `agreed` are
+ * not. */
+void sl_advance_part(sl_scheduler *s, sl_part *part, int32_t agreed);
 
 /* ---- admit.c */
 /* The work's group; false when memory ran out. */
@@ -95,6 +105,29 @@ int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
  * lowest in rank, never one that outranks `work` unless it is blocked and this is the last try. Their tokens
  * stay, and are computed again when it is their turn. */
 bool sl_preempt_one(sl_scheduler *s, const sl_work *work);
+
+/* ---- draft.c */
+/* What a step has without the drafts that are still to be chosen: rows, room for more, and the tokens that it
+ * gives, on average. */
+typedef struct sl_draft_load {
+    int32_t rows, room;
+    double tokens;
+} sl_draft_load;
+/* Is the next step one that gives the work a token, or might it be without drafts that were refused? */
+bool sl_generates(const sl_scheduler *s, const sl_work *work);
+/* May the work's next step carry drafts, if there are any? */
+bool sl_draft_is_open(const sl_scheduler *s, const sl_work *work);
+/* How many would be worth it now. */
+int32_t sl_draft_wanted(const sl_scheduler *s, const sl_work *work, const sl_draft_load *load);
+/* Writes drafts behind the sequence's tokens; returns how many, and adds them to the load. */
+int32_t sl_draft_take(sl_scheduler *s, sl_work *work, sl_draft_load *load);
+
+/* ---- mask.c */
+/* For a work with a matcher: what making masks needs. */
+int sl_mask_prepare(sl_scheduler *s, const sl_work *work, sl_error *error);
+/* Gives every output of the step being built whose token a matcher bounds its mask, which is not written yet.
+ * Adjustments must be complete. */
+void sl_mask_number(sl_scheduler *s, bool later);
 
 /* ---- load.c */
 /* A work with nothing cached waits until files were looked into for it, where there are any. */

@@ -49,16 +49,19 @@ double sl_mirostat_most(const sl_mirostat *m) {
 }
 
 /* Of the adjusted logits over the temperature. False: there is nothing to draw from. */
-static bool weigh(sl_mirostat *m, const float *logits, const sl_adjustment *adjustments, int32_t count) {
+static bool weigh(sl_mirostat *m, const sl_mirostat_row *row) {
     const int32_t vocabulary = m->options.vocabulary;
     float largest = -INFINITY;
     double total = 0;
     for (int32_t id = 0; id < vocabulary; id++) {
-        m->logits[id] = sl_number_logit(logits[id]);
+        m->logits[id] = sl_number_logit(row->logits[id]);
     }
-    for (int32_t i = 0; i < count; i++) {
-        const int32_t id = adjustments[i].token;
-        m->logits[id] = sl_adjusted_logit(&adjustments[i], logits[id]);
+    for (int32_t i = 0; i < row->adjustment_count; i++) {
+        const int32_t id = row->adjustments[i].token;
+        m->logits[id] = sl_adjusted_logit(&row->adjustments[i], row->logits[id]);
+    }
+    for (int32_t id = 0; id < vocabulary && row->mask; id++) {
+        m->logits[id] = sl_is_masked(row->mask, id) ? -INFINITY : m->logits[id];
     }
     for (int32_t id = 0; id < vocabulary; id++) {
         largest = m->logits[id] > largest ? m->logits[id] : largest;
@@ -159,9 +162,8 @@ static int32_t cut(sl_mirostat *m) {
     return left;
 }
 
-int32_t sl_mirostat_sample(sl_mirostat *m, const float *logits, const sl_adjustment *adjustments,
-                           int32_t adjustment_count, double random) {
-    if (!weigh(m, logits, adjustments, adjustment_count)) {
+int32_t sl_mirostat_sample(sl_mirostat *m, const sl_mirostat_row *row, double random) {
+    if (!weigh(m, row)) {
         return SL_NO_TOKEN;
     }
     const int32_t left = cut(m);

@@ -25,9 +25,15 @@ int sl_mirostat_create(const sl_mirostat_options *options, sl_mirostat **mirosta
 void sl_mirostat_destroy(sl_mirostat *mirostat);
 /* The most surprise that the next token may have (mu), in bits; 2 tau at first. */
 double sl_mirostat_most(const sl_mirostat *mirostat);
-/* Draws a token from logits[vocabulary] and their adjustments, by `random` in [0, 1), and learns from it.
- * SL_NO_TOKEN as in the step block. */
-int32_t sl_mirostat_sample(sl_mirostat *mirostat, const float *logits, const sl_adjustment *adjustments,
-                           int32_t adjustment_count, double random);
+/* What a row's token is drawn from. */
+typedef struct sl_mirostat_row {
+    const float *logits; /* [vocabulary] */
+    const sl_adjustment *adjustments;
+    int32_t adjustment_count;
+    const uint32_t *mask; /* NULL: every token may come */
+} sl_mirostat_row;
+
+/* Draws a token by `random` in [0, 1), and learns from it. SL_NO_TOKEN: there is nothing to draw from. */
+int32_t sl_mirostat_sample(sl_mirostat *mirostat, const sl_mirostat_row *row, double random);
 
 #endif

@@ -61,7 +61,8 @@ int sl_output_init(sl_output *output, const sl_output_options *options, sl_error
         return result;
     }
     sl_detokenizer_begin(&output->detokenizer, options->tokenizer,
-                         SL_DETOKENIZE_SKIP_SPECIAL | (options->continues ? SL_DETOKENIZE_CONTINUE : 0));
+                         SL_DETOKENIZE_SKIP_SPECIAL | (options->continues ? SL_DETOKENIZE_CONTINUE : 0) |
+                             (options->special ? SL_DETOKENIZE_FRAME_SPECIAL : 0));
     output->stops = sl_alloc_zero(options->stop_count + 1, sizeof *output->stops);
     size_t room = options->expected_tokens * BYTES_PER_TOKEN + 64;
     output->text.data = sl_alloc(room);
@@ -92,8 +93,15 @@ void sl_output_free(sl_output *output) {
 /* The stop text that is complete with this byte; -1: none. */
 static int32_t take_byte(sl_output *output, char byte) {
     int32_t found = -1;
+    const unsigned char frame = (unsigned char)byte;
+    const bool framed = output->framed || frame == SL_FRAME_OPEN;
+    output->framed = framed && frame != SL_FRAME_CLOSE;
     for (size_t i = 0; i < output->stop_count; i++) {
         sl_stop *stop = &output->stops[i];
+        if (framed) {
+            stop->matched = 0;
+            continue;
+        }
         stop->matched = advance(stop, stop->matched, byte);
         if (stop->matched == stop->length && (found < 0 || stop->length > output->stops[found].length)) {
             found = (int32_t)i;

@@ -18,6 +18,7 @@ typedef struct sl_stop {
 typedef struct sl_output {
     sl_detokenizer detokenizer;
     bool has_text; /* false: tokens only */
+    bool framed;   /* inside a special token's frame */
     sl_buffer text;
     size_t released; /* bytes of text that may be shown */
     sl_stop *stops;  /* [stop_count], owned */
@@ -30,6 +31,7 @@ typedef struct sl_output {
 typedef struct sl_output_options {
     const sl_tokenizer *tokenizer;
     bool continues;
+    bool special; /* control tokens are in the text, framed (tokenizer.h); no stop text reaches into them */
     const char *const *stops;
     size_t stop_count;
     size_t expected_tokens;

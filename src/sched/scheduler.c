@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include "base/alloc.h"
+#include "program/adjustment.h"
 #include "program/random.h"
 #include "sched/internal.h"
 
@@ -69,6 +70,7 @@ void sl_scheduler_destroy(sl_scheduler *s) {
     sl_free(s->slots);
     sl_free(s->order);
     sl_free(s->budget.buckets);
+    sl_pool_destroy(s->mask_pool);
     for (int i = 0; i < SL_STEPS; i++) {
         sl_free(s->steps[i].parts);
     }
@@ -129,6 +131,7 @@ int sl_sequence_create(sl_scheduler *s, sl_sequence **out, sl_error *error) {
         sl_free(sequence);
         return result;
     }
+    sequence->luck = sl_luck_begin(&s->pace);
     sequence->older = s->newest_sequence;
     *(s->newest_sequence ? &s->newest_sequence->newer : &s->oldest_sequence) = sequence;
     s->newest_sequence = sequence;
@@ -157,6 +160,11 @@ static void free_released(sl_scheduler *s, sl_sequence *sequence) {
     if (sequence->released && !sequence->work && !sequence->in_step) {
         sl_sequence_destroy(s, sequence);
     }
+}
+
+void sl_scheduler_let_go(sl_scheduler *s, sl_sequence *sequence) {
+    sequence->in_step--;
+    free_released(s, sequence);
 }
 
 void sl_sequence_release(sl_scheduler *s, sl_sequence *sequence) {
@@ -230,6 +238,10 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
     if (result) {
         return result;
     }
+    result = sl_mask_prepare(s, work, error);
+    if (result) {
+        return result;
+    }
     if (!sl_join_group(s, work)) {
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for a group of requests");
     }
@@ -291,6 +303,7 @@ void sl_finish_work(sl_scheduler *s, sl_work *work, sl_finish reason, const sl_e
         }
     }
     sl_sequence *sequence = work->sequence;
+    sl_timeline_truncate(s->cache, &sequence->timeline, sequence->count); /* it may end inside its drafts */
     sl_timeline_keep(s->cache, &sequence->timeline, sequence->tokens, SL_KEEP_END);
     unlink_work(s, work);
     work->on_done(work, reason, error);
@@ -312,16 +325,46 @@ void sl_scheduler_fail_all(sl_scheduler *s, const sl_error *error) {
 /* ---- after a step
  * --------------------------------------------------------------------------------------------------- */
 
-/* Ends a work when a row's logits were not finite, which backends tell by a token below 0: nothing can be
- * said of what follows, and nobody is to go on from the end of its cache. False: all were. */
-static bool refuse_rows(sl_scheduler *s, const sl_part *part, const int32_t *tokens) {
+/* What a step gave; logits NULL: nobody wants them. */
+typedef struct step_results {
+    void *block;
+    const float *logits;
+    const int32_t *tokens;
+} step_results;
+
+/* Outputs of a part that are not behind a draft. */
+static int32_t sure_outputs(const sl_part *part) {
+    return part->outputs - part->drafts;
+}
+
+/* Ends a work whose mask could not be made, or when a row's logits were not finite, which backends tell by
+ * SL_NO_TOKEN: nothing can be said of what follows, and nobody is to go on from the end of its cache. Where a
+ * grammar's text may end it does so when no token is left (bias and `minimum` can forbid those that would end
+ * it). Looks at outputs [first, end) of the part. False: all is well. */
+static bool refuse_rows(sl_scheduler *s, const sl_part *part, int32_t first, int32_t end,
+                        const int32_t *tokens) {
     sl_timeline *t = &part->sequence->timeline;
-    for (int32_t i = 0; i < part->outputs; i++) {
-        if (tokens[part->first_output + i] < 0) {
+    if (part->masked && part->mask_error.code) {
+        sl_finish_work(s, part->work, SL_FINISH_ERROR, &part->mask_error);
+        return true;
+    }
+    for (int32_t i = first; tokens && i < end; i++) {
+        const int32_t token = tokens[part->first_output + i];
+        if (token < 0) {
             sl_error error;
-            sl_fail(&error, SL_ERR_INTERNAL, "position %d: logits are not finite",
-                    t->cached - part->outputs + i);
-            t->unshared = true;
+            const bool bounded = part->masked && i >= sure_outputs(part) - 1 && token == SL_NO_TOKEN_LEFT;
+            if (bounded && sl_matcher_can_end(part->work->matcher)) {
+                sl_finish_work(s, part->work, SL_FINISH_EOS, NULL);
+                return true;
+            }
+            const int32_t position = part->end - part->outputs + i;
+            if (bounded) {
+                sl_fail(&error, SL_ERR_INVALID,
+                        "position %d: all tokens that the grammar lets follow are forbidden", position);
+            } else {
+                sl_fail(&error, SL_ERR_INTERNAL, "position %d: logits are not finite", position);
+            }
+            t->unshared |= !bounded;
             sl_finish_work(s, part->work, SL_FINISH_ERROR, &error);
             return true;
         }
@@ -331,29 +374,114 @@ static bool refuse_rows(sl_scheduler *s, const sl_part *part, const int32_t *tok
 
 /* What mirostat makes of the part's last output. Nothing follows its step before that is known, as its work
  * wants logits. */
-static int32_t draw_token(const sl_scheduler *s, const sl_part *part, void *block, const float *logits) {
+static int32_t draw_token(const sl_scheduler *s, const sl_part *part, const step_results *results) {
     const sl_step_layout *layout = &s->plan->deployment.step;
+    void *block = results->block;
     const int32_t index = part->first_output + part->outputs - 1;
     const sl_step_output *output = &sl_step_outputs(layout, block)[index];
-    return sl_mirostat_sample(part->work->mirostat, logits + (size_t)index * (size_t)s->program->vocabulary,
-                              sl_step_adjustments(layout, block) + output->adjustment_first,
-                              output->adjustment_count,
+    const sl_mirostat_row row = {
+        .logits = results->logits + (size_t)index * (size_t)s->program->vocabulary,
+        .adjustments = sl_step_adjustments(layout, block) + output->adjustment_first,
+        .adjustment_count = output->adjustment_count,
+        .mask = sl_output_mask(sl_step_head(block), sl_step_table_changes(layout, block), output,
+                               s->program->vocabulary),
+    };
+    return sl_mirostat_sample(part->work->mirostat, &row,
                               (double)sl_random_uniform(&output->sampler, SL_RANDOM_DRAW));
 }
 
-/* Outputs of one sequence, in order: logits first, then the sampled token. */
-static void deliver(sl_scheduler *s, const sl_part *part, void *block, const float *logits,
-                    const int32_t *tokens) {
+/* False: the work ended with an error. */
+static bool follow_grammar(sl_scheduler *s, sl_work *work, int32_t token) {
+    sl_error error;
+    const int result = sl_matcher_accept(work->matcher, token, &error);
+    if (result == 0) {
+        sl_fail(&error, SL_ERR_INTERNAL, "grammar: token %d was sampled, which cannot follow", token);
+    }
+    if (result <= 0) {
+        sl_finish_work(s, work, SL_FINISH_ERROR, &error);
+    }
+    return result > 0;
+}
+
+/* The next token of a work's text; false: the work has ended. */
+static bool append_token(sl_scheduler *s, sl_work *work, int32_t token) {
+    sl_sequence *sequence = work->sequence;
+    if (sequence->count == s->limits->context) {
+        sl_finish_work(s, work, SL_FINISH_CONTEXT, NULL);
+        return false;
+    }
+    if (work->matcher && !follow_grammar(s, work, token)) {
+        return false;
+    }
+    sequence->tokens[sequence->count++] = token;
+    work->generate--;
+    sl_luck_pass(&sequence->luck);
+    s->counters.generated_tokens++;
+    sl_finish reason = work->on_token(work, token);
+    if (reason == SL_FINISH_LENGTH && work->matcher && sl_matcher_has_ended(work->matcher)) {
+        reason = SL_FINISH_EOS;
+    }
+    if (reason != SL_FINISH_LENGTH || work->generate == 0) {
+        sl_finish_work(s, work, reason, NULL);
+        return false;
+    }
+    if (work->forced) {
+        sl_forced_take(work->forced, token, work->matcher);
+    }
+    return true;
+}
+
+/* Logits of outputs [first, end) of the part, for who wants them. */
+static void give_logits(const sl_scheduler *s, const sl_part *part, int32_t first, int32_t end,
+                        const step_results *results) {
+    sl_work *work = part->work;
+    if (end > first && work->logits != SL_LOGITS_NONE) {
+        const int32_t position = part->end - part->outputs + first;
+        work->blocked = true;
+        work->logits_from = position + end - first; /* a preempted work does not deliver them again */
+        work->on_logits(work,
+                        results->logits +
+                            (size_t)(part->first_output + first) * (size_t)s->plan->deployment.result_width,
+                        end - first, position);
+    }
+}
+
+/* Tokens of a part's outputs, as far as its drafts are right: `agreed` of them are what was sampled. What is
+ * forced may be another token. False: the work has ended. */
+static bool append_tokens(sl_scheduler *s, const sl_part *part, int32_t agreed, const step_results *results) {
     sl_work *work = part->work;
     sl_sequence *sequence = part->sequence;
-    int32_t outputs = part->outputs;
-    bool last = sequence->count == sequence->timeline.cached;
-    if (outputs > 0 && work->logits != SL_LOGITS_NONE) {
-        work->blocked = true;
-        work->logits_from = sequence->timeline.cached; /* a preempted work does not deliver them again */
-        work->on_logits(work, logits + (size_t)part->first_output * (size_t)s->program->vocabulary, outputs,
-                        sequence->timeline.cached - outputs);
+    for (int32_t i = 0;; i++) {
+        const int32_t index = sure_outputs(part) - 1 + i;
+        const int32_t forced = sl_forced_next(work->forced);
+        const int32_t sampled =
+            work->mirostat ? draw_token(s, part, results) : results->tokens[part->first_output + index];
+        const int32_t token = forced == SL_NONE ? sampled : forced;
+        const bool right = i < agreed && token == sequence->tokens[sequence->count];
+        s->counters.accepted[i < SL_DRAFTS ? i : 0] += right;
+        work->accepted += right;
+        if (!append_token(s, work, token)) {
+            return false;
+        }
+        if (!right || work->blocked) {
+            return true;
+        }
+        if (refuse_rows(s, part, index + 1, index + 2, results->tokens)) {
+            return false;
+        }
+        give_logits(s, part, index + 1, index + 2, results);
     }
+}
+
+/* Outputs of one sequence, in order: logits first, then the sampled tokens. */
+static void deliver(sl_scheduler *s, const sl_part *part, int32_t agreed, const step_results *results) {
+    sl_work *work = part->work;
+    sl_sequence *sequence = part->sequence;
+    if (refuse_rows(s, part, 0, sure_outputs(part), results->tokens)) {
+        return;
+    }
+    const bool last = sequence->count == part->end - part->drafts;
+    give_logits(s, part, 0, sure_outputs(part), results);
     if (!last) {
         return;
     }
@@ -361,23 +489,42 @@ static void deliver(sl_scheduler *s, const sl_part *part, void *block, const flo
         sl_finish_work(s, work, SL_FINISH_LENGTH, NULL);
         return;
     }
-    if (sequence->count == s->limits->context) {
-        sl_finish_work(s, work, SL_FINISH_CONTEXT, NULL);
+    const int32_t before = sequence->count, accepted = work->accepted;
+    if (!append_tokens(s, part, agreed, results)) {
         return;
     }
-    int32_t token =
-        work->mirostat ? draw_token(s, part, block, logits) : tokens[part->first_output + outputs - 1];
-    sequence->tokens[sequence->count++] = token;
-    work->generate--;
-    s->counters.generated_tokens++;
-    sl_finish reason = work->on_token(work, token);
-    if (reason != SL_FINISH_LENGTH || work->generate == 0) {
-        sl_finish_work(s, work, reason, NULL);
+    if (part->drafts > 0) {
+        sl_pace_note(&s->pace, &sequence->luck, part->drafts, work->accepted - accepted);
+        if (work->accepted - accepted < part->drafts) {
+            sl_adjust_rewind(work->adjust, sequence->tokens, before);
+        }
+        /* The last token is in no step yet, though it may be a draft that was right. */
+        sl_timeline_truncate(s->cache, &sequence->timeline, sequence->count - 1);
+    }
+    /* The others that are forced have no logits of their own yet. */
+    int32_t forced;
+    while (work->logits == SL_LOGITS_NONE && (forced = sl_forced_next(work->forced)) != SL_NONE &&
+           append_token(s, work, forced)) {
     }
 }
 
-void sl_advance_part(sl_scheduler *s, sl_part *part) {
-    sl_timeline_advance(s->cache, &part->sequence->timeline, part->sequence->tokens, part->rows);
+/* Drafts of the part that are what was sampled in front of them. */
+static int32_t count_agreed(const sl_part *part, const int32_t *tokens) {
+    if (part->drafts == 0) { /* nothing is sampled where vectors are made */
+        return 0;
+    }
+    const int32_t *drafts = part->sequence->tokens + part->sequence->count;
+    const int32_t *sampled = tokens + part->first_output + sure_outputs(part) - 1;
+    int32_t agreed = 0;
+    while (agreed < part->drafts && drafts[agreed] == sampled[agreed]) {
+        agreed++;
+    }
+    return agreed;
+}
+
+void sl_advance_part(sl_scheduler *s, sl_part *part, int32_t agreed) {
+    sl_timeline_advance_by(s->cache, &part->sequence->timeline, part->sequence->tokens, part->rows,
+                           part->rows - part->drafts + agreed);
     part->advanced = true;
     sl_share_keep(s, part->work);
 }
@@ -397,18 +544,24 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     const int32_t spans = sl_step_head(done->block)->spans;
     int32_t rows = 0;
     for (int32_t i = 0; i < spans; i++) {
-        const int32_t part = done->parts[i].rows;
-        rows += part > 1 ? part : 0;
+        const sl_part *part = &done->parts[i];
+        rows += part->rows > 1 && !part->generates ? part->rows : 0;
     }
     sl_budget_measured(&s->budget, done->bucket, rows, seconds);
+    if (rows == 0) {
+        sl_pace_measured(&s->pace, sl_step_head(done->block)->rows, seconds);
+    }
 }
 
 void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
     const sl_step *done = sl_flying(s, 0);
     const sl_step_header head = *sl_step_head(done->block);
     s->in_flight--;
-    const float *logits = status == 0 && head.want_logits ? sl_backend_of(s)->logits(s->executor) : NULL;
-    const int32_t *tokens = status == 0 ? sl_backend_of(s)->tokens(s->executor) : NULL;
+    const step_results results = {
+        .block = done->block,
+        .logits = status == 0 && head.want_logits ? sl_backend_of(s)->logits(s->executor) : NULL,
+        .tokens = status == 0 ? sl_backend_of(s)->tokens(s->executor) : NULL,
+    };
     for (int32_t i = 0; i < head.spans; i++) {
         sl_part *part = &done->parts[i];
         sl_sequence *sequence = part->sequence;
@@ -424,13 +577,16 @@ void sl_scheduler_commit(sl_scheduler *s, int status, const sl_error *error) {
             sl_finish_work(s, part->work, SL_FINISH_ERROR, error);
             continue;
         }
+        const int32_t agreed = count_agreed(part, results.tokens);
         if (!part->advanced) {
-            sl_advance_part(s, part);
+            sl_advance_part(s, part, agreed);
         }
+        for (int32_t k = 0; k < part->drafts; k++) {
+            s->counters.drafted[k]++;
+        }
+        part->work->drafted += part->drafts;
         count_read(s, part->work);
-        if (!refuse_rows(s, part, tokens)) {
-            deliver(s, part, done->block, logits, tokens);
-        }
+        deliver(s, part, agreed, &results);
     }
     if (status == 0) {
         s->counters.steps++;

@@ -24,17 +24,21 @@
 #ifndef SL_SCHED_SCHEDULER_H
 #define SL_SCHED_SCHEDULER_H
 
+#include "grammar/grammar.h"
 #include "kv/keeper.h"
 #include "plan/plan.h"
 #include "sched/adjust.h"
+#include "sched/draft.h"
+#include "sched/forced.h"
 #include "sched/mirostat.h"
+#include "sched/pace.h"
 
 typedef struct sl_scheduler sl_scheduler;
 typedef struct sl_work sl_work;
 typedef struct sl_group sl_group; /* works of one owner, see sl_work.group */
 
 typedef struct sl_sequence {
-    int32_t *tokens; /* [limits.context] */
+    int32_t *tokens; /* [limits.context]; behind the `count` that it has, drafts of the step in flight */
     int32_t count;
     sl_timeline timeline;
     int32_t slot;                      /* page-table row on the device; SL_NONE when it has none */
@@ -42,6 +46,7 @@ typedef struct sl_sequence {
     bool salted;                       /* the timeline has the salt of its first work */
     bool released;                     /* its owner is gone: freed as soon as nothing uses it */
     sl_work *work;                     /* the request it works for, or NULL */
+    sl_luck luck;                      /* of its drafts */
     uint64_t last_used;                /* step number, for choosing whom to preempt */
     struct sl_sequence *older, *newer; /* all sequences of the scheduler */
 } sl_sequence;
@@ -74,14 +79,21 @@ struct sl_work {
     sl_sampler sampler;    /* counter is set per output */
     sl_adjust *adjust;     /* the owner's, while the work lasts; NULL: logits are taken as they are */
     sl_mirostat *mirostat; /* the same: draws the tokens; then logits are wanted. NULL: the device draws */
+    /* The same: only tokens that follow in its grammar are sampled, and it takes over each; when it has
+     * ended, so does the work. The scheduler uses it between sl_scheduler_build and sl_scheduler_commit too.
+     * NULL: any token may come. */
+    sl_matcher *matcher;
+    sl_forced *forced; /* the same: tokens that come in place of what is sampled. NULL: none */
     sl_logits_wanted logits;
     /* With SL_LOGITS_ALL: the first position whose logits are wanted; what is cached from there on is
      * computed again. */
     int32_t logits_from;
-    int32_t priority;    /* higher first */
-    uint64_t group;      /* whose it is; groups take turns */
-    bool no_reuse;       /* the sequence takes nothing over and leaves nothing, from now on */
-    uint64_t cache_salt; /* of a sequence's first work: only sequences with the same salt share */
+    int32_t priority;     /* higher first */
+    uint64_t group;       /* whose it is; groups take turns */
+    int32_t drafts;       /* that a step may carry for it; 0: none */
+    int32_t least_drafts; /* fewer are not worth a step's while */
+    bool no_reuse;        /* the sequence takes nothing over and leaves nothing, from now on */
+    uint64_t cache_salt;  /* of a sequence's first work: only sequences with the same salt share */
     /* A sampled token, already appended to the sequence. Returns SL_FINISH_LENGTH to go on, another value to
      * end there. */
     sl_finish (*on_token)(sl_work *work, int32_t token);
@@ -96,10 +108,11 @@ struct sl_work {
     int32_t reused;  /* tokens that came from the index when it started */
     int32_t matched; /* tokens at the beginning that the index knew then, reused or not */
     sl_reuse reuse;
-    bool started;        /* it was in a step */
-    bool noted;          /* the three above are known */
-    int32_t prompt_end;  /* tokens of the sequence when it was submitted */
-    int32_t read;        /* of those, how many were counted as read */
+    int32_t drafted, accepted; /* tokens that steps carried for it / of those, that were right */
+    bool started;              /* it was in a step */
+    bool noted;                /* the three above are known */
+    int32_t prompt_end;        /* tokens of the sequence when it was submitted */
+    int32_t read;              /* of those, how many were counted as read */
     int32_t branch;      /* where the sequence goes on differently from others: worth a state; 0: nowhere */
     sl_work *waits_for;  /* the work that computes what this one will take over; NULL: none */
     int32_t waits_until; /* that many tokens */
@@ -115,6 +128,8 @@ typedef struct sl_scheduler_counters {
     uint64_t steps, rows, outputs, reused_tokens, preemptions;
     uint64_t following_steps;                 /* steps that began without the host knowing their tokens */
     uint64_t prompt_tokens, generated_tokens; /* read, reused ones included / sampled */
+    /* Drafts that steps carried / that were right: the first behind a token, the second, ... */
+    uint64_t drafted[SL_DRAFTS], accepted[SL_DRAFTS];
 } sl_scheduler_counters;
 
 typedef struct sl_scheduler_options {
@@ -123,6 +138,9 @@ typedef struct sl_scheduler_options {
     /* Seconds that prompts may add to a step in which others generate; 0: no bound, negative: as long as a
      * step without prompts takes. */
     double prompt_seconds;
+    sl_draft_source source; /* of drafts */
+    int32_t drafts;         /* of one sequence in a step, at most SL_DRAFTS; 0: none */
+    bool always;            /* carry as many as there are, whatever that costs */
 } sl_scheduler_options;
 
 /* `plan` and `executor` must outlive the scheduler. */
@@ -163,12 +181,30 @@ int sl_scheduler_submit(sl_scheduler *scheduler, sl_work *work, const int32_t *t
  * tokens. */
 void sl_scheduler_withdraw(sl_scheduler *scheduler, sl_work *work, int32_t count);
 
+/* What the next step could use drafts for. */
+typedef struct sl_draft_want {
+    sl_sequence *sequence; /* with a slot */
+    int32_t most;          /* drafts, at least 1 */
+} sl_draft_want;
+/* With no step in flight, for drafts that take a while to make: wants[limits.sequences]; returns how many.
+ * Who adds to in_step of such a sequence keeps it as it is, and lets go of it before the next step is built.
+ */
+int32_t sl_scheduler_wants_drafts(sl_scheduler *s, sl_draft_want *wants);
+void sl_scheduler_let_go(sl_scheduler *s, sl_sequence *sequence);
+/* Making so many drafts took so long. */
+void sl_scheduler_drafted(sl_scheduler *s, int32_t tokens, double seconds);
+
 /* Fills the executor's step block. Returns the rows in it (0: nothing can run now) and the bucket to submit.
  */
 int32_t sl_scheduler_build(sl_scheduler *scheduler, int32_t *bucket);
 /* With one step submitted and not committed: the same for a step that follows it, if there can be one. */
 int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
-/* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that. */
+/* Writes the masks of the step built last, where it has any: for one that follows another when that one was
+ * committed, for others before they are submitted. Needs no lock. True: the step was built with masks_later,
+ * and can be resumed. */
+bool sl_scheduler_fill_masks(sl_scheduler *scheduler);
+/* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that, and how
+ * many drafts are worth it is known from it. */
 void sl_scheduler_measured(sl_scheduler *scheduler, double seconds);
 /* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
  * they were before it, and their works end with the error. */

@@ -14,6 +14,7 @@
 /* Room left in the step being built. */
 typedef struct step_room {
     int32_t rows, outputs, spans, table_changes;
+    sl_draft_load drafts;
     bool follows; /* the works are in the step in flight too, and nobody may be preempted */
 } step_room;
 
@@ -26,6 +27,11 @@ static int32_t choose_rows(const sl_scheduler *s, const sl_work *work, int32_t m
     const sl_sequence *sequence = work->sequence;
     int32_t cached = sequence->timeline.cached, pending = sequence->count - cached;
     int32_t rows = pending < most ? pending : most;
+    if (s->program->both_sides) {
+        /* Whole, or in another step. */
+        *outputs = work->logits == SL_LOGITS_ALL ? pending : work->logits == SL_LOGITS_LAST;
+        return pending <= room->rows && *outputs <= room->outputs ? pending : 0;
+    }
     if (work->logits == SL_LOGITS_ALL) {
         int32_t before = work->logits_from > cached ? work->logits_from - cached : 0;
         if (rows > before + room->outputs) {
@@ -78,15 +84,22 @@ static void write_outputs(sl_scheduler *s, const sl_part *part, sl_step_header *
     int32_t first_row = span->first_row + span->row_count - part->outputs;
     for (int32_t i = 0; i < part->outputs; i++) {
         sl_step_output *output = &outputs[head->outputs];
-        *output = (sl_step_output){.row = first_row + i, .slot = sequence->slot, .sampler = work->sampler};
+        *output = (sl_step_output){
+            .row = first_row + i, .slot = sequence->slot, .mask = SL_NONE, .sampler = work->sampler};
         int32_t position = sequence->timeline.cached + (first_row + i - span->first_row);
         output->sampler.counter = (uint32_t)position;
         head->outputs++;
     }
 }
 
-/* Rows past the sequence's tokens take what is sampled last. */
-static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs) {
+/* Rows of one work: how many, and of those the last so many with an output, and again with a draft. */
+typedef struct row_choice {
+    int32_t rows, outputs, drafts;
+} row_choice;
+
+/* Rows past the sequence's tokens and drafts take what is sampled last. */
+static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice) {
+    const int32_t rows = choice->rows, outputs = choice->outputs;
     const sl_step_layout *layout = &s->plan->deployment.step;
     sl_step_header *head = sl_step_head(block_of(s));
     sl_sequence *sequence = work->sequence;
@@ -100,7 +113,7 @@ static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t out
     sl_step_row *step_rows = sl_step_rows(layout, block_of(s));
     for (int32_t i = 0; i < rows; i++) {
         const int32_t position = t->cached + i;
-        const bool known = position < sequence->count;
+        const bool known = position < sequence->count + choice->drafts;
         step_rows[head->rows + i] =
             (sl_step_row){known ? SL_ROW_TOKEN : SL_ROW_LAST_TOKEN, known ? sequence->tokens[position] : 0,
                           position, head->spans};
@@ -112,8 +125,11 @@ static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t out
     part->work = work;
     part->sequence = sequence;
     part->rows = rows;
+    part->end = t->cached + rows;
     part->first_output = head->outputs;
     part->outputs = outputs;
+    part->drafts = choice->drafts;
+    part->generates = sl_generates(s, work);
     part->advanced = false;
     write_outputs(s, part, head, span);
     write_table_changes(s, sequence, head);
@@ -135,15 +151,16 @@ static void write_span(sl_scheduler *s, sl_work *work, int32_t rows, int32_t out
 }
 
 /* Makes room for the rows in the cache and writes them; false when there is none. `work` may preempt others
- * when `pressing`. */
-static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outputs, bool pressing,
+ * when `pressing`, though not for drafts. */
+static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, bool pressing,
                       step_room *room) {
     sl_timeline *t = &work->sequence->timeline;
     sl_step_header *head = sl_step_head(block_of(s));
     sl_copy_list copies = {sl_step_page_copies(&s->plan->deployment.step, block_of(s)), head->page_copies,
                            s->plan->deployment.step.max_page_copies};
     int failed;
-    while ((failed = sl_timeline_reserve(s->cache, t, rows, &copies)) != 0 && pressing &&
+    pressing &= choice->drafts == 0;
+    while ((failed = sl_timeline_reserve(s->cache, t, choice->rows, &copies)) != 0 && pressing &&
            sl_preempt_one(s, work)) {
     }
     if (failed) {
@@ -156,9 +173,9 @@ static bool take_rows(sl_scheduler *s, sl_work *work, int32_t rows, int32_t outp
     }
     head->page_copies = copies.count;
     room->table_changes -= count_table_changes(s, work->sequence);
-    write_span(s, work, rows, outputs);
-    room->rows -= rows;
-    room->outputs -= outputs;
+    write_span(s, work, choice);
+    room->rows -= choice->rows;
+    room->outputs -= choice->outputs;
     room->spans--;
     return true;
 }
@@ -170,8 +187,19 @@ static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room 
     if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || in_step != room->follows) {
         return 0;
     }
-    int32_t outputs, rows = choose_rows(s, work, most, room, &outputs);
-    return rows > 0 && take_rows(s, work, rows, outputs, !room->follows, room) ? rows : 0;
+    row_choice choice = {0};
+    choice.rows = choose_rows(s, work, most, room, &choice.outputs);
+    if (choice.rows > 0 && choice.outputs == 1 && choice.rows == sl_pending(work) && !room->follows) {
+        choice.drafts = sl_draft_take(s, work, &room->drafts);
+    }
+    if (choice.drafts > 0) {
+        row_choice with = {choice.rows + choice.drafts, 1 + choice.drafts, choice.drafts};
+        if (take_rows(s, work, &with, true, room)) {
+            return with.rows;
+        }
+        choice.drafts = 0;
+    }
+    return choice.rows > 0 && take_rows(s, work, &choice, !room->follows, room) ? choice.rows : 0;
 }
 
 /* ---- rows of all
@@ -210,13 +238,26 @@ static void add_prompts(sl_scheduler *s, sl_work **works, int32_t count, int32_t
     }
 }
 
-/* s->order[0, count): who has one token pending, then prompts. */
+/* Drafts get what those who generate leave of the rows and outputs. */
+static void count_drafts_room(const sl_scheduler *s, int32_t count, step_room *room) {
+    int32_t works = 0, rows = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const bool generates = sl_generates(s, s->order[i]);
+        works += generates;
+        rows += generates ? sl_pending(s->order[i]) : 0;
+    }
+    const int32_t rows_left = room->rows - rows, outputs_left = room->outputs - works;
+    room->drafts = (sl_draft_load){rows, rows_left < outputs_left ? rows_left : outputs_left, works};
+}
+
+/* s->order[0, count): who generates, then prompts. */
 static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     int32_t prompts = 0;
+    count_drafts_room(s, count, room);
     for (int32_t i = 0; i < count; i++) {
         sl_work *work = s->order[i];
-        if (sl_pending(work) == 1) {
-            add_work(s, work, 1, room);
+        if (sl_generates(s, work)) {
+            add_work(s, work, sl_pending(work), room);
         } else {
             s->order[prompts++] = work;
         }
@@ -265,13 +306,15 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
     s->steps[s->next].block = sl_backend_of(s)->step_block(s->executor);
     sl_step_header *head = sl_step_head(block_of(s));
     memset(head, 0, sizeof *head);
-    *room = (step_room){s->limits->rows, s->limits->outputs, s->limits->sequences,
-                        s->plan->deployment.step.max_table_changes, false};
+    *room = (step_room){.rows = s->limits->rows,
+                        .outputs = s->limits->outputs,
+                        .spans = s->limits->sequences,
+                        .table_changes = s->plan->deployment.step.max_table_changes};
     return head;
 }
 
-/* Of the outputs that tokens are sampled from, at most one for each sequence. They lie behind all table
- * changes, so the step must be complete but for them. */
+/* Of the outputs that tokens are sampled from: one for each sequence, and one for each draft, as if those
+ * before it were right. They lie behind all table changes, so the step must be complete but for them. */
 static void write_adjustments(sl_scheduler *s) {
     const sl_step_layout *layout = &s->plan->deployment.step;
     sl_step_header *head = sl_step_head(block_of(s));
@@ -279,10 +322,12 @@ static void write_adjustments(sl_scheduler *s) {
     for (int32_t i = 0; i < head->spans; i++) {
         const sl_part *part = &s->steps[s->next].parts[i];
         const sl_sequence *sequence = part->sequence;
-        const int32_t count = sequence->timeline.cached + part->rows;
-        if (part->work->adjust && part->outputs > 0 && part->work->generate > 0 && count >= sequence->count) {
+        const bool sampled =
+            part->outputs > 0 && part->work->generate > 0 && part->end - part->drafts >= sequence->count;
+        for (int32_t k = part->work->adjust && sampled ? part->drafts : -1; k >= 0; k--) {
+            const int32_t count = part->end - k;
             sl_step_output *output =
-                &sl_step_outputs(layout, block_of(s))[part->first_output + part->outputs - 1];
+                &sl_step_outputs(layout, block_of(s))[part->first_output + part->outputs - 1 - k];
             output->adjustment_first = head->adjustments;
             output->adjustment_count =
                 sl_adjust_write(part->work->adjust, sequence->tokens, count, adjustments + head->adjustments);
@@ -291,9 +336,10 @@ static void write_adjustments(sl_scheduler *s) {
     }
 }
 
-static int32_t end_step(sl_scheduler *s, int32_t *bucket) {
+static int32_t end_step(sl_scheduler *s, bool follows, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
     write_adjustments(s);
+    sl_mask_number(s, follows);
     *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
     s->steps[s->next].bucket = *bucket;
     s->next = (s->next + 1) % SL_STEPS;
@@ -313,7 +359,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         sl_admit(s, s->last_try);
         add_works(s, &room, by_rank);
         if (head->spans > 0) {
-            return end_step(s, bucket);
+            return end_step(s, false, bucket);
         }
         sl_work *stuck = sl_first_in_rank(s);
         if (!stuck || (stuck->unread && sl_scheduler_may_load(stuck))) {
@@ -338,7 +384,9 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
  * then be computed whatever it is? */
 static bool goes_on(const sl_scheduler *s, const sl_part *part) {
     const sl_work *work = part->work;
-    if (!work || work->cancelled || work->logits != SL_LOGITS_NONE) {
+    if (!work || work->cancelled || part->drafts > 0 || sl_draft_is_open(s, work) ||
+        work->logits != SL_LOGITS_NONE || (work->matcher && !sl_backend_of(s)->resume) ||
+        sl_forced_next(work->forced) != SL_NONE) {
         return false;
     }
     const int32_t count = part->sequence->count;
@@ -379,11 +427,11 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
     for (int32_t i = 0; i < spans; i++) {
         sl_part *part = &before->parts[i];
         /* The rows' tokens are known, and the step that computes them ends before any that reads them. */
-        sl_advance_part(s, part);
+        sl_advance_part(s, part, 0);
         if (sl_pending(part->work) > 0) {
             s->order[known++] = part->work;
         } else {
-            take_rows(s, part->work, 1, 1, false, &room);
+            take_rows(s, part->work, &(row_choice){.rows = 1, .outputs = 1}, false, &room);
         }
     }
     add_ordered(s, known, &room);
@@ -391,5 +439,5 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
         return 0;
     }
     s->counters.following_steps++;
-    return end_step(s, bucket);
+    return end_step(s, true, bucket);
 }

@@ -52,8 +52,23 @@ static void feed_byte(sl_detokenizer *self, unsigned char byte, sl_buffer *out) 
     }
 }
 
+static void feed_framed(sl_detokenizer *self, sl_view bytes, sl_buffer *out) {
+    static const unsigned char open = SL_FRAME_OPEN, close = SL_FRAME_CLOSE;
+    if (self->pending_length > 0) {
+        sl_buffer_append(out, replacement, 3);
+        self->pending_length = 0;
+    }
+    sl_buffer_append(out, &open, 1);
+    sl_buffer_append(out, bytes.data, bytes.length);
+    sl_buffer_append(out, &close, 1);
+}
+
 static int feed(sl_detokenizer *self, int32_t id, sl_buffer *out) {
     const sl_token *token = &self->tokenizer->tokens[id];
+    if ((self->flags & SL_DETOKENIZE_FRAME_SPECIAL) && token->type == SL_TOKEN_CONTROL) {
+        feed_framed(self, token->bytes, out);
+        return out->failed ? SL_ERR_NOMEM : 0;
+    }
     if ((self->flags & SL_DETOKENIZE_SKIP_SPECIAL) &&
         (token->type == SL_TOKEN_CONTROL || token->type == SL_TOKEN_UNKNOWN)) {
         return 0;

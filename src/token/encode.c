@@ -94,14 +94,6 @@ static bool word_after(sl_view text, size_t at) {
     return at < text.length && sl_utf8_decode(text.data + at, text.length - at, &c) != 0 && sl_is_word(c);
 }
 
-/* The node of `byte` among siblings; 0: there is none. */
-static uint32_t sibling_of(const sl_trie *trie, uint32_t node, char byte) {
-    while (node && trie->nodes[node].byte != (unsigned char)byte) {
-        node = trie->nodes[node].sibling;
-    }
-    return node;
-}
-
 /* The longest added token that begins at `at` and may be taken; NULL when there is none. A special one has no
  * mark in it, nor right behind it: a mark behind its only character would be there. */
 static const sl_added_token *match_added(const encoder *self, const sl_trie *trie, sl_view text, size_t at,
@@ -125,7 +117,7 @@ static const sl_added_token *match_added(const encoder *self, const sl_trie *tri
         if (next >= text.length) {
             break;
         }
-        node = sibling_of(trie, trie->nodes[node].child, text.data[next]);
+        node = sl_trie_child(trie, node, text.data[next]);
         end = next + 1;
     }
     return best;
@@ -227,6 +219,10 @@ int sl_tokenizer_encode_marked(const sl_tokenizer *tokenizer, sl_view text, sl_v
     if (code == 0 && text.length > 0) {
         code = cut_added(&self, &tokenizer->raw, text, true, encode_raw);
     }
+    if (code == 0 && (flags & SL_TOKENIZE_END) && tokenizer->closing >= 0 &&
+        sl_tokens_append(out, tokenizer->closing)) {
+        code = fail(&self, SL_ERR_NOMEM, text.length);
+    }
     if (code) {
         out->count = before;
     }
@@ -254,14 +250,14 @@ int sl_tokenizer_encode(const sl_tokenizer *tokenizer, const char *text, size_t 
 static bool begins_special(const sl_tokenizer *tokenizer, const sl_trie *trie, sl_view text, size_t at) {
     uint32_t node = trie->count ? trie->first[(unsigned char)text.data[at]] : 0;
     for (size_t end = at + 1; node; end++) {
-        const sl_trie_node *here = &trie->nodes[node];
+        const sl_added_node *here = &trie->nodes[node];
         if (here->entry >= 0 && tokenizer->added[here->entry].special) {
             return true;
         }
         if (end == text.length) {
             return here->child != 0;
         }
-        node = sibling_of(trie, here->child, text.data[end]);
+        node = sl_trie_child(trie, node, text.data[end]);
     }
     return false;
 }

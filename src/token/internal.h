@@ -66,19 +66,21 @@ void sl_pair_table_free(sl_pair_table *table);
 const sl_merge *sl_pair_table_find(const sl_pair_table *table, uint32_t left, uint32_t right);
 
 /* Tokens to be found in text: a trie over bytes. */
-typedef struct sl_trie_node {
+typedef struct sl_added_node {
     uint32_t child, sibling; /* 0: none */
     int32_t entry;           /* index of an added token, or -1 */
     unsigned char byte;
-} sl_trie_node;
+} sl_added_node;
 
 typedef struct sl_trie {
-    sl_trie_node *nodes; /* node 0 is the root; its children are in first[] */
+    sl_added_node *nodes; /* node 0 is the root; its children are in first[] */
     uint32_t count, capacity;
     uint32_t first[256];
 } sl_trie;
 
 int sl_trie_insert(sl_trie *trie, sl_view text, int32_t entry);
+/* The node behind `node` (not the root) by that byte; 0: there is none. */
+uint32_t sl_trie_child(const sl_trie *trie, uint32_t node, char byte);
 void sl_trie_free(sl_trie *trie);
 
 /* ---- the pipeline
@@ -89,7 +91,14 @@ typedef enum sl_text_step_kind {
     SL_STEP_REPLACE,         /* every `from` becomes `to` */
     SL_STEP_PREPEND,         /* `to` before a text that is not empty */
     SL_STEP_PREPEND_MISSING, /* the same unless it begins with `from` */
-    SL_STEP_PREPEND_FIRST,   /* the same, and only at the very start of the input */
+    SL_STEP_WORDS, /* BERT's cleaning: no control characters, blanks as spaces, spaces around ideographs */
+    SL_STEP_WORDS_LOWER,   /* the same, then without accents and in lower case */
+    SL_STEP_PREPEND_FIRST, /* as PREPEND_MISSING, and only at the very start of the input */
+    SL_STEP_REPLACE_RUNS,  /* every two or more `from` in a row become `to` */
+    SL_STEP_STRIP_START,   /* without white space there */
+    SL_STEP_STRIP_END,
+    SL_STEP_CHARSMAP, /* SentencePiece's map of characters: a trie in `from`, the texts in `to` (unigram.c) */
+    SL_STEP_METASPACE_WORDS, /* each word with U+2581 in front unless it has it, and without white space */
 } sl_text_step_kind;
 
 typedef struct sl_text_step {
@@ -128,6 +137,8 @@ typedef struct sl_added_token {
 typedef enum sl_token_model {
     SL_MODEL_BYTE_LEVEL, /* symbols are bytes, merges by rank */
     SL_MODEL_CHARACTER,  /* symbols are characters, merges by rank */
+    SL_MODEL_WORDPIECE,  /* a piece is a word: the longest tokens from its beginning on, or the unknown one */
+    SL_MODEL_UNIGRAM,    /* the cut of the largest sum of scores */
     SL_MODEL_SCORE,      /* symbols are characters, merges into any token by its score */
 } sl_token_model;
 
@@ -149,7 +160,12 @@ struct sl_tokenizer {
     /* Does any token have these two bytes side by side? Where none has, no merge reaches across, and a long
      * piece (with SentencePiece a whole text) falls into short parts. A bit for each [left][right]. */
     unsigned char joined[256][32];
-    bool byte_fallback; /* character models: byte_id for characters without a token */
+    sl_view word_begin,
+        word_inside;      /* WordPiece: what stands in front of a word's first token and of others */
+    double *scores;       /* unigram: [count], in the arena */
+    double unknown_score; /* of a character that is no token */
+    sl_trie pieces;       /* unigram: plain tokens */
+    bool byte_fallback;   /* character models: byte_id for characters without a token */
     bool fuse_unknown;
     bool whole_piece; /* a piece that is a token is that token, whatever the merges say (HF: ignore_merges) */
     bool whole_newlines; /* the same for pieces of newlines only */
@@ -164,10 +180,13 @@ struct sl_tokenizer {
     size_t prepare_count;
     sl_split splits[SL_TOKENIZER_MAX_STAGES];
     size_t split_count;
+    bool words_alone; /* while it is read: splits[0] is at white space */
     pcre2_general_context *regex_context;
 
     int32_t bos, eos, unk, pad;
     bool add_bos;
+    int32_t closing;  /* behind a text with SL_TOKENIZE_END; -1: none */
+    int32_t pair_gap; /* closing tokens between two texts */
     bool strip_start; /* decoding drops one space at the start */
 
     sl_named_template *templates; /* in the arena */
@@ -277,20 +296,50 @@ void sl_splitter_free(sl_splitter *splitter);
  */
 
 /* A symbol begins at a byte of the piece; the array is indexed by that byte. */
-typedef struct sl_symbol {
+typedef struct sl_merge_symbol {
     uint32_t previous, next; /* the neighbours' first bytes; UINT32_MAX: none */
     int32_t id;              /* -1: no token has this text */
     uint32_t rank;           /* of merging with `next`; SL_NO_RANK: no merge */
     uint32_t result;         /* the id that gives */
-} sl_symbol;
+} sl_merge_symbol;
+
+/* Of a byte of the piece: the best cut that ends before it, and when all are known the token that begins
+ * there.
+ */
+typedef struct sl_cut {
+    double score; /* of all tokens before */
+    uint32_t from,
+        to; /* where the last of them begins, UINT32_MAX: no cut ends here; where the chosen one ends */
+    int32_t id, chosen; /* -1: a character that is no token */
+} sl_cut;
 
 /* Scratch of merging, reused from piece to piece. Zero-initialise. */
 typedef struct sl_merger {
-    sl_symbol *symbols;
+    sl_cut *cuts;
+    size_t cut_capacity;
+    sl_merge_symbol *symbols;
     uint64_t *heap_block,
         *heap; /* rank << 32 | first byte: the least is merged first, of equals the leftmost */
     size_t symbol_capacity, heap_capacity, heap_count;
 } sl_merger;
+
+/* unigram.c. What a unigram vocabulary needs besides, once it is complete. */
+int sl_unigram_prepare(sl_tokenizer *tokenizer, sl_error *error);
+/* The best cut of a part, in merger->cuts from 0 by `to` to the part's end. *score: of what came before in
+ * the piece; becomes that with this part. SL_ERR_NOMEM. */
+int sl_unigram_part(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view part, double *score);
+/* The step of a precompiled_charsmap, whose bytes it borrows. SL_ERR_FORMAT. */
+int sl_charsmap_read(sl_view blob, sl_text_step *step, sl_error *error);
+/* SL_ERR_NOMEM, SL_ERR_LIMIT. */
+int sl_charsmap_run(const sl_text_step *map, sl_view text, sl_buffer *out);
+int sl_metaspace_words(sl_view text, sl_buffer *out);
+
+/* wordpiece.c: the same for SL_MODEL_WORDPIECE. */
+int sl_wordpiece(const sl_tokenizer *tokenizer, sl_view word, sl_tokens *out);
+/* BERT's normaliser, see SL_STEP_WORDS. SL_ERR_NOMEM. */
+int sl_normalize_words(sl_view text, bool lower, sl_buffer *out);
+/* The splits behind it: blanks go, punctuation stands alone. */
+int sl_wordpiece_splits(sl_tokenizer *tokenizer, sl_error *error);
 
 /* Appends the ids of one piece. SL_ERR_NOMEM; SL_ERR_LIMIT for a piece of 4 GiB. */
 int sl_merge_piece(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view piece, sl_tokens *out);

@@ -81,8 +81,15 @@ static int load_tokens(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *e
         (code = sl_vocabulary_reserve(tokenizer, texts->count, error)) != 0) {
         return code;
     }
-    if (tokenizer->model == SL_MODEL_SCORE && !scores) {
-        return sl_fail(error, SL_ERR_FORMAT, "tokenizer.ggml.scores is missing; model 'llama' merges by it");
+    const bool unigram = tokenizer->model == SL_MODEL_UNIGRAM;
+    if ((unigram || tokenizer->model == SL_MODEL_SCORE) && !scores) {
+        return sl_fail(error, SL_ERR_FORMAT, "tokenizer.ggml.scores is missing; model '%s' goes by it",
+                       unigram ? "t5" : "llama");
+    }
+    tokenizer->scores =
+        unigram ? sl_arena_alloc(&tokenizer->arena, texts->count, sizeof *tokenizer->scores) : NULL;
+    if (unigram && !tokenizer->scores) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the scores");
     }
     const unsigned char *cursor = texts->data;
     for (uint64_t i = 0; i < texts->count; i++) {
@@ -103,6 +110,9 @@ static int load_tokens(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *e
                            (unsigned long long)i);
         }
         tokenizer->tokens[i].rank = rank_of_score((float)score);
+        if (tokenizer->model == SL_MODEL_UNIGRAM) {
+            tokenizer->scores[i] = score;
+        }
     }
     return sl_vocabulary_index(tokenizer, error);
 }
@@ -155,6 +165,8 @@ static int load_special(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *
         {"tokenizer.ggml.eos_token_id", &tokenizer->eos, 0},
         {"tokenizer.ggml.unknown_token_id", &tokenizer->unk, 0},
         {"tokenizer.ggml.padding_token_id", &tokenizer->pad, 0},
+        /* As the format spells it. */
+        {"tokenizer.ggml.seperator_token_id", &tokenizer->closing, 0},
         {"tokenizer.ggml.eot_token_id", NULL, -1},
         {"tokenizer.ggml.eom_token_id", NULL, -1},
     };
@@ -167,6 +179,14 @@ static int load_special(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *
         if (!ids[i].id && *id >= 0) {
             tokenizer->tokens[*id].eog = true;
         }
+    }
+    bool closes = false;
+    const int code = get_bool(gguf, "tokenizer.ggml.add_eos_token", &closes, error);
+    if (code) {
+        return code;
+    }
+    if (tokenizer->model != SL_MODEL_WORDPIECE) {
+        tokenizer->closing = closes ? tokenizer->eos : -1;
     }
     sl_vocabulary_mark_eog(tokenizer, true);
     for (size_t id = 0; id < tokenizer->count; id++) {
@@ -202,6 +222,49 @@ static int load_templates(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error
         }
     }
     return 0;
+}
+
+/* SentencePiece's unigram models, as llama.cpp's converter writes them. */
+static int load_unigram(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *error) {
+    const sl_gguf_entry *entry;
+    bool prefix = true, collapse = false;
+    tokenizer->model = SL_MODEL_UNIGRAM;
+    tokenizer->fuse_unknown = true;
+    tokenizer->pair_gap = 2;
+    tokenizer->eos = 1;
+    tokenizer->unk = 2;
+    tokenizer->pad = 0;
+    int code = get_bool(gguf, "tokenizer.ggml.add_space_prefix", &prefix, error);
+    code = code ? code : get_bool(gguf, "tokenizer.ggml.remove_extra_whitespaces", &collapse, error);
+    if (code) {
+        return code;
+    }
+    code = sl_gguf_array(gguf, "tokenizer.ggml.precompiled_charsmap", SL_GGUF_U8, &entry, error);
+    if (code == SL_ERR_FORMAT) {
+        code = sl_gguf_array(gguf, "tokenizer.ggml.precompiled_charsmap", SL_GGUF_I8, &entry, error);
+    }
+    if (code == 0 && entry->count > 0) {
+        const sl_view kept =
+            sl_tokenizer_keep(tokenizer, (sl_view){(const char *)entry->data, (size_t)entry->count});
+        code = kept.data ? sl_charsmap_read(kept, &tokenizer->normalizer[tokenizer->normalizer_count], error)
+                         : sl_fail(error, SL_ERR_NOMEM, "out of memory for precompiled_charsmap");
+        tokenizer->normalizer_count += code == 0;
+    }
+    if (code && code != SL_ERR_NOT_FOUND) {
+        return code;
+    }
+    sl_text_step *step = &tokenizer->prepare[tokenizer->prepare_count];
+    if (collapse && prefix) {
+        *step++ = (sl_text_step){SL_STEP_METASPACE_WORDS, {"", 0}, {"", 0}};
+    } else {
+        *step++ = (sl_text_step){SL_STEP_REPLACE, sl_view_of(" "), sl_view_of(SL_SPM_SPACE)};
+    }
+    if (!collapse && prefix) {
+        *step++ = (sl_text_step){SL_STEP_PREPEND_MISSING, sl_view_of(SL_SPM_SPACE), sl_view_of(SL_SPM_SPACE)};
+    }
+    tokenizer->prepare_count = (size_t)(step - tokenizer->prepare);
+    tokenizer->strip_start = prefix;
+    return sl_split_add(tokenizer, sl_view_of(SL_SPM_SPACE), SL_SPLIT_WITH_NEXT, error);
 }
 
 /* ---- the whole
@@ -251,6 +314,24 @@ static int load_model(sl_tokenizer *tokenizer, const sl_gguf *gguf, sl_error *er
                 (sl_text_step){SL_STEP_PREPEND, {0}, sl_view_of(" ")};
         }
         tokenizer->normalizer[tokenizer->normalizer_count++] = escape;
+    } else if (sl_view_is(model, "bert")) {
+        tokenizer->model = SL_MODEL_WORDPIECE;
+        tokenizer->word_begin = sl_view_of(SL_SPM_SPACE);
+        tokenizer->word_inside = (sl_view){"", 0};
+        tokenizer->bos = 101;
+        tokenizer->unk = 100;
+        tokenizer->closing = 102;
+        flags = SL_PRE_BOS;
+        tokenizer->normalizer[tokenizer->normalizer_count++] =
+            (sl_text_step){SL_STEP_WORDS_LOWER, {"", 0}, {"", 0}};
+        if ((code = sl_wordpiece_splits(tokenizer, error)) != 0) {
+            return code;
+        }
+    } else if (sl_view_is(model, "t5")) {
+        if ((code = load_unigram(tokenizer, gguf, error)) != 0) {
+            return code;
+        }
+        add_space = tokenizer->strip_start;
     } else {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "tokenizer.ggml.model: '%.*s' is not supported",
                        (int)(model.length < 100 ? model.length : 100), model.data);
@@ -271,7 +352,8 @@ int sl_tokenizer_from_gguf(const sl_gguf *gguf, sl_tokenizer **out, sl_error *er
     if ((code = load_model(tokenizer, gguf, error)) != 0 ||
         (code = load_tokens(tokenizer, gguf, error)) != 0 ||
         (code = load_special(tokenizer, gguf, error)) != 0 ||
-        (tokenizer->model != SL_MODEL_SCORE && (code = load_merges(tokenizer, gguf, error)) != 0) ||
+        ((tokenizer->model == SL_MODEL_BYTE_LEVEL || tokenizer->model == SL_MODEL_CHARACTER) &&
+         (code = load_merges(tokenizer, gguf, error)) != 0) ||
         (code = load_templates(tokenizer, gguf, error)) != 0 ||
         (code = sl_vocabulary_finish(tokenizer, false, error)) != 0) {
         sl_tokenizer_destroy(tokenizer);

@@ -132,15 +132,49 @@ static size_t id_limit(size_t entries) {
     return limit < SL_TOKENIZER_MAX_TOKENS ? limit : SL_TOKENIZER_MAX_TOKENS;
 }
 
+static int load_added_token(sl_tokenizer *tokenizer, const json_t *entry, size_t limit, sl_error *error) {
+    sl_view content;
+    int32_t id;
+    bool special = false;
+    int code;
+    if (!json_is_object(entry)) {
+        return wrong_type("added_tokens", "objects", entry, error);
+    }
+    if ((code = get_string(entry, "content", &content, error)) != 0 ||
+        (code = get_bool(entry, "special", &special, error)) != 0 ||
+        (code = get_id(json_object_get(entry, "id"), "added_tokens", limit, &id, error)) != 0) {
+        return code;
+    }
+    const sl_token_type type = special ? SL_TOKEN_CONTROL : SL_TOKEN_USER_DEFINED;
+    if ((size_t)id < tokenizer->count && sl_view_equal(tokenizer->tokens[id].text, content) &&
+        content.length > 0) {
+        tokenizer->tokens[id].type = (uint8_t)type;
+        return 0;
+    }
+    return set_token(tokenizer, id, content, type, error);
+}
+
+/* Behind the model's own tokens: those that were added, and the index of all. */
+static int load_added_tokens(sl_tokenizer *tokenizer, const json_t *added, size_t limit, sl_error *error) {
+    int code = 0;
+    if (!is_absent(added) && !json_is_array(added)) {
+        return wrong_type("added_tokens", "an array", added, error);
+    }
+    for (size_t i = 0; i < json_array_size(added) && code == 0; i++) {
+        code = load_added_token(tokenizer, json_array_get(added, i), limit, error);
+    }
+    if (code == 0 && tokenizer->count == 0) {
+        code = sl_fail(error, SL_ERR_FORMAT, "model.vocab is empty");
+    }
+    return code ? code : sl_vocabulary_index(tokenizer, error);
+}
+
 static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const json_t *added,
                            sl_error *error) {
     if (!json_is_object(vocabulary)) {
         return wrong_type("model.vocab", "an object", vocabulary, error);
     }
-    if (!is_absent(added) && !json_is_array(added)) {
-        return wrong_type("added_tokens", "an array", added, error);
-    }
-    size_t limit = id_limit(json_object_size(vocabulary) + json_array_size(added));
+    const size_t limit = id_limit(json_object_size(vocabulary) + json_array_size(added));
     int code = sl_vocabulary_reserve(tokenizer, json_object_size(vocabulary), error);
     const char *key;
     json_t *value;
@@ -153,31 +187,7 @@ static int load_vocabulary(sl_tokenizer *tokenizer, json_t *vocabulary, const js
             return code;
         }
     }
-    for (size_t i = 0; i < json_array_size(added) && code == 0; i++) {
-        const json_t *entry = json_array_get(added, i);
-        sl_view content;
-        int32_t id;
-        bool special = false;
-        if (!json_is_object(entry)) {
-            return wrong_type("added_tokens", "objects", entry, error);
-        }
-        if ((code = get_string(entry, "content", &content, error)) != 0 ||
-            (code = get_bool(entry, "special", &special, error)) != 0 ||
-            (code = get_id(json_object_get(entry, "id"), "added_tokens", limit, &id, error)) != 0) {
-            return code;
-        }
-        sl_token_type type = special ? SL_TOKEN_CONTROL : SL_TOKEN_USER_DEFINED;
-        if ((size_t)id < tokenizer->count && sl_view_equal(tokenizer->tokens[id].text, content) &&
-            content.length > 0) {
-            tokenizer->tokens[id].type = (uint8_t)type;
-        } else {
-            code = set_token(tokenizer, id, content, type, error);
-        }
-    }
-    if (code == 0 && tokenizer->count == 0) {
-        code = sl_fail(error, SL_ERR_FORMAT, "model.vocab is empty");
-    }
-    return code ? code : sl_vocabulary_index(tokenizer, error);
+    return code ? code : load_added_tokens(tokenizer, added, limit, error);
 }
 
 /* "a b" or ["a", "b"]. */
@@ -248,6 +258,75 @@ static int refuse_options(const json_t *model, sl_error *error) {
     return 0;
 }
 
+/* {"type": "WordPiece", "vocab", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"} */
+static int load_wordpiece(sl_tokenizer *tokenizer, const json_t *root, const json_t *model, sl_error *error) {
+    const json_t *most = json_object_get(model, "max_input_chars_per_word");
+    sl_view unknown, prefix;
+    int code = get_string(model, "unk_token", &unknown, error);
+    code = code ? code : get_string(model, "continuing_subword_prefix", &prefix, error);
+    if (code == 0 && json_is_integer(most) && json_integer_value(most) != 100) {
+        code = sl_fail(error, SL_ERR_UNSUPPORTED, "model.max_input_chars_per_word: only 100 is supported");
+    }
+    code = code ? code
+                : load_vocabulary(tokenizer, json_object_get(model, "vocab"),
+                                  json_object_get(root, "added_tokens"), error);
+    if (code) {
+        return code;
+    }
+    tokenizer->model = SL_MODEL_WORDPIECE;
+    tokenizer->word_begin = (sl_view){"", 0};
+    tokenizer->word_inside = sl_tokenizer_keep(tokenizer, prefix);
+    tokenizer->unk = sl_tokenizer_find(tokenizer, unknown);
+    if (!tokenizer->word_inside.data) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the tokenizer");
+    }
+    return tokenizer->unk >= 0 ? 0
+                               : sl_fail(error, SL_ERR_FORMAT,
+                                         "model.unk_token '%.60s' is not in the vocabulary", unknown.data);
+}
+
+/* [["text", score], ...], the index is the id. */
+static int load_scored_vocabulary(sl_tokenizer *tokenizer, const json_t *list, sl_error *error) {
+    const size_t count = json_array_size(list);
+    int code = json_is_array(list) ? sl_vocabulary_reserve(tokenizer, count, error)
+                                   : wrong_type("model.vocab", "an array", list, error);
+    for (size_t i = 0; i < count && code == 0; i++) {
+        const json_t *entry = json_array_get(list, i), *text = json_array_get(entry, 0),
+                     *score = json_array_get(entry, 1);
+        if (!json_is_string(text) || !json_is_number(score)) {
+            return sl_fail(error, SL_ERR_FORMAT, "model.vocab: entry %zu is not [\"text\", score]", i);
+        }
+        const bool is_byte = tokenizer->byte_fallback && is_byte_text(view_of(text));
+        code =
+            set_token(tokenizer, (int32_t)i, view_of(text), is_byte ? SL_TOKEN_BYTE : SL_TOKEN_NORMAL, error);
+    }
+    return code;
+}
+
+/* {"type": "Unigram", "unk_id", "vocab", "byte_fallback"} */
+static int load_unigram(sl_tokenizer *tokenizer, const json_t *root, const json_t *model, sl_error *error) {
+    const json_t *vocabulary = json_object_get(model, "vocab"),
+                 *added = json_object_get(root, "added_tokens"), *unknown = json_object_get(model, "unk_id");
+    const size_t count = json_array_size(vocabulary), limit = id_limit(count + json_array_size(added));
+    tokenizer->model = SL_MODEL_UNIGRAM;
+    tokenizer->fuse_unknown = true;
+    int code = get_bool(model, "byte_fallback", &tokenizer->byte_fallback, error);
+    code = code ? code : load_scored_vocabulary(tokenizer, vocabulary, error);
+    code = code || is_absent(unknown) ? code : get_id(unknown, "model.unk_id", count, &tokenizer->unk, error);
+    code = code ? code : load_added_tokens(tokenizer, added, limit, error);
+    if (code) {
+        return code;
+    }
+    tokenizer->scores = sl_arena_alloc(&tokenizer->arena, tokenizer->count, sizeof *tokenizer->scores);
+    if (!tokenizer->scores) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for %zu scores", tokenizer->count);
+    }
+    for (size_t i = 0; i < tokenizer->count; i++) {
+        tokenizer->scores[i] = json_number_value(json_array_get(json_array_get(vocabulary, i), 1));
+    }
+    return 0;
+}
+
 static int load_model(sl_tokenizer *tokenizer, const json_t *root, sl_error *error) {
     const json_t *model = json_object_get(root, "model");
     if (!json_is_object(model)) {
@@ -257,6 +336,12 @@ static int load_model(sl_tokenizer *tokenizer, const json_t *root, sl_error *err
     if (!is_absent(type)) {
         if (!json_is_string(type)) {
             return wrong_type("model.type", "a string", type, error);
+        }
+        if (sl_view_is(view_of(type), "WordPiece")) {
+            return load_wordpiece(tokenizer, root, model, error);
+        }
+        if (sl_view_is(view_of(type), "Unigram")) {
+            return load_unigram(tokenizer, root, model, error);
         }
         if (!sl_view_is(view_of(type), "BPE")) {
             return unsupported("model.type", view_of(type), error);
@@ -306,6 +391,66 @@ static int add_step(sl_tokenizer *tokenizer, sl_text_step *steps, size_t *count,
     return 0;
 }
 
+static int base64_digit(char c) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *found = c ? strchr(digits, c) : NULL;
+    return found ? (int)(found - digits) : -1;
+}
+
+/* RFC 4648, 4, into the arena; data is NULL when it is none, or without memory. */
+static sl_view decode_base64(sl_tokenizer *tokenizer, sl_view text) {
+    while (text.length > 0 && text.data[text.length - 1] == '=') {
+        text.length--;
+    }
+    char *out = sl_arena_alloc(&tokenizer->arena, text.length / 4 * 3 + 3, 1);
+    uint32_t bits = 0;
+    size_t length = 0;
+    for (size_t i = 0; out && i < text.length; i++) {
+        const int digit = base64_digit(text.data[i]);
+        if (digit < 0) {
+            return (sl_view){0};
+        }
+        bits = bits << 6 | (uint32_t)digit;
+        if (i % 4 != 0) {
+            out[length++] = (char)(bits >> (6 - i % 4 * 2));
+        }
+    }
+    return (sl_view){out, length};
+}
+
+/* {"type": "Precompiled", "precompiled_charsmap": base64} */
+static int add_charsmap(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    sl_view text;
+    int code = get_string(element, "precompiled_charsmap", &text, error);
+    if (code || text.length == 0) {
+        return code; /* an empty map changes nothing */
+    }
+    if (tokenizer->normalizer_count == SL_TOKENIZER_MAX_STAGES) {
+        return sl_fail(error, SL_ERR_LIMIT, "normalizer: more than %d steps", SL_TOKENIZER_MAX_STAGES);
+    }
+    const sl_view blob = decode_base64(tokenizer, text);
+    if (!blob.data) {
+        return sl_fail(error, SL_ERR_FORMAT, "normalizer: precompiled_charsmap is no base64");
+    }
+    code = sl_charsmap_read(blob, &tokenizer->normalizer[tokenizer->normalizer_count], error);
+    tokenizer->normalizer_count += code == 0;
+    return code;
+}
+
+/* {"type": "Strip", "strip_left", "strip_right"} */
+static int add_strip(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    bool left = true, right = true;
+    int code = get_bool(element, "strip_left", &left, error);
+    code = code ? code : get_bool(element, "strip_right", &right, error);
+    for (int i = 0; i < 2 && code == 0; i++) {
+        const sl_text_step step = {i ? SL_STEP_STRIP_END : SL_STEP_STRIP_START, {"", 0}, {"", 0}};
+        if (i ? right : left) {
+            code = add_step(tokenizer, tokenizer->normalizer, &tokenizer->normalizer_count, step, error);
+        }
+    }
+    return code;
+}
+
 /* {"pattern": {"String": "x"}, "content": "y"} */
 static int get_replace(const json_t *element, const char *field, sl_view *from, sl_view *to,
                        sl_error *error) {
@@ -321,15 +466,46 @@ static int get_replace(const json_t *element, const char *field, sl_view *from, 
     return get_string(element, "content", to, error);
 }
 
+/* strip_accents that is absent follows lowercase; the two must agree, and the rest be on. */
+static int bert_normalizer(const json_t *element, sl_text_step_kind *kind, sl_error *error) {
+    bool clean = true, ideographs = true, lower = true;
+    int code = get_bool(element, "clean_text", &clean, error);
+    code = code ? code : get_bool(element, "handle_chinese_chars", &ideographs, error);
+    code = code ? code : get_bool(element, "lowercase", &lower, error);
+    bool accents = lower;
+    code = code ? code : get_bool(element, "strip_accents", &accents, error);
+    if (code == 0 && (!clean || !ideographs || accents != lower)) {
+        code = unsupported("normalizer: BertNormalizer", sl_view_of("these options"), error);
+    }
+    *kind = lower ? SL_STEP_WORDS_LOWER : SL_STEP_WORDS;
+    return code;
+}
+
+/* The one expression that tokenizers made from SentencePiece's have: runs of spaces become one mark. */
+static bool is_runs_of_spaces(const json_t *element) {
+    const char *regex = json_string_value(json_object_get(json_object_get(element, "pattern"), "Regex"));
+    return regex && strcmp(regex, " {2,}") == 0;
+}
+
 static int add_normalizer(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
     sl_text_step step = {SL_STEP_NFC, {"", 0}, {"", 0}};
     int code = 0;
     if (sl_view_is(type, "Prepend")) {
         step.kind = SL_STEP_PREPEND;
         code = get_string(element, "prepend", &step.to, error);
+    } else if (sl_view_is(type, "Replace") && is_runs_of_spaces(element)) {
+        step.kind = SL_STEP_REPLACE_RUNS;
+        step.from = sl_view_of(" ");
+        code = get_string(element, "content", &step.to, error);
     } else if (sl_view_is(type, "Replace")) {
         step.kind = SL_STEP_REPLACE;
         code = get_replace(element, "normalizer", &step.from, &step.to, error);
+    } else if (sl_view_is(type, "Precompiled")) {
+        return add_charsmap(tokenizer, element, error);
+    } else if (sl_view_is(type, "Strip")) {
+        return add_strip(tokenizer, element, error);
+    } else if (sl_view_is(type, "BertNormalizer")) {
+        code = bert_normalizer(element, &step.kind, error);
     } else if (!sl_view_is(type, "NFC")) {
         return unsupported("normalizer", type, error);
     }
@@ -436,6 +612,19 @@ static int metaspace_prefix(const json_t *element, sl_text_step_kind *kind, bool
     return 0;
 }
 
+/* Behind WhitespaceSplit: each word has its mark, and begins a piece. */
+static int add_metaspace_words(sl_tokenizer *tokenizer, bool marks, bool split, sl_error *error) {
+    const sl_text_step words = {SL_STEP_METASPACE_WORDS, {"", 0}, {"", 0}};
+    if (!marks || !split) {
+        return unsupported("pre_tokenizer: Metaspace", sl_view_of("these options behind WhitespaceSplit"),
+                           error);
+    }
+    pcre2_code_free(tokenizer->splits[--tokenizer->split_count].code);
+    tokenizer->words_alone = false;
+    const int code = add_step(tokenizer, tokenizer->prepare, &tokenizer->prepare_count, words, error);
+    return code ? code : add_plain_split(tokenizer, sl_view_of(SL_SPM_SPACE), SL_SPLIT_WITH_NEXT, error);
+}
+
 static int add_metaspace(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
     sl_view replacement;
     sl_text_step_kind kind;
@@ -444,6 +633,9 @@ static int add_metaspace(sl_tokenizer *tokenizer, const json_t *element, sl_erro
     if (code || (code = get_bool(element, "split", &split, error)) != 0 ||
         (code = metaspace_prefix(element, &kind, &prefix, error)) != 0) {
         return code;
+    }
+    if (sl_view_is(replacement, SL_SPM_SPACE) && tokenizer->words_alone && tokenizer->split_count == 1) {
+        return add_metaspace_words(tokenizer, prefix && kind == SL_STEP_PREPEND_MISSING, split, error);
     }
     if (!sl_view_is(replacement, SL_SPM_SPACE) || tokenizer->split_count > 0) {
         return unsupported("pre_tokenizer: Metaspace",
@@ -464,6 +656,13 @@ static int add_pre_tokenizer(sl_tokenizer *tokenizer, const json_t *element, sl_
         /* It would see GPT-2's alphabet instead of the text. */
         return sl_fail(error, SL_ERR_UNSUPPORTED, "pre_tokenizer: '%.60s' after ByteLevel is not supported",
                        type.data);
+    }
+    if (sl_view_is(type, "BertPreTokenizer")) {
+        return sl_wordpiece_splits(tokenizer, error);
+    }
+    if (sl_view_is(type, "WhitespaceSplit")) {
+        tokenizer->words_alone = true;
+        return sl_split_add(tokenizer, sl_view_of("\\s+"), SL_SPLIT_REMOVED, error);
     }
     if (sl_view_is(type, "Split")) {
         return add_split(tokenizer, element, error);
@@ -487,10 +686,57 @@ static int add_pre_tokenizer(sl_tokenizer *tokenizer, const json_t *element, sl_
 /* ---- post-processor and decoder
  * ------------------------------------------------------------------------------------------ */
 
-/* TemplateProcessing: a special token before the text is bos. */
+/* 1 when the element of a template is a special token, whose id *id gets. */
+static int template_token(const sl_tokenizer *tokenizer, const json_t *element, int32_t *id,
+                          sl_error *error) {
+    const json_t *special = json_object_get(element, "SpecialToken");
+    sl_view text;
+    if (!special) {
+        return 0;
+    }
+    const int code = get_string(special, "id", &text, error);
+    if (code) {
+        return code;
+    }
+    *id = sl_tokenizer_find(tokenizer, text);
+    return *id >= 0 ? 1
+                    : sl_fail(error, SL_ERR_FORMAT, "post_processor: token '%.60s' is not in the vocabulary",
+                              text.data);
+}
+
+/* {"sep": ["[SEP]", 102], "cls": ["[CLS]", 101]} */
+static int bert_processing(sl_tokenizer *tokenizer, const json_t *element, sl_error *error) {
+    const char *sep = json_string_value(json_array_get(json_object_get(element, "sep"), 0));
+    const char *cls = json_string_value(json_array_get(json_object_get(element, "cls"), 0));
+    tokenizer->closing = sep ? sl_tokenizer_find(tokenizer, sl_view_of(sep)) : -1;
+    tokenizer->bos = cls ? sl_tokenizer_find(tokenizer, sl_view_of(cls)) : -1;
+    tokenizer->add_bos = true;
+    return tokenizer->closing >= 0 && tokenizer->bos >= 0
+               ? 0
+               : sl_fail(error, SL_ERR_FORMAT, "post_processor: sep and cls must be tokens");
+}
+
+/* Special tokens between the two texts of a template for pairs. */
+static int32_t count_between(const json_t *pair) {
+    int32_t count = 0, sequences = 0;
+    for (size_t i = 0; i < json_array_size(pair); i++) {
+        sequences += json_object_get(json_array_get(pair, i), "Sequence") != NULL;
+        count += sequences == 1 && json_object_get(json_array_get(pair, i), "SpecialToken") != NULL;
+    }
+    return sequences == 2 ? count : 1;
+}
+
+/* TemplateProcessing: a special token before the text is bos, one behind it closes it. */
 static int add_post_processor(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
     if (sl_view_is(type, "ByteLevel")) {
         return 0; /* changes offsets only */
+    }
+    if (sl_view_is(type, "RobertaProcessing")) {
+        tokenizer->pair_gap = 2;
+        return bert_processing(tokenizer, element, error);
+    }
+    if (sl_view_is(type, "BertProcessing")) {
+        return bert_processing(tokenizer, element, error);
     }
     if (!sl_view_is(type, "TemplateProcessing")) {
         return unsupported("post_processor", type, error);
@@ -499,21 +745,14 @@ static int add_post_processor(sl_tokenizer *tokenizer, const json_t *element, sl
     if (!json_is_array(single)) {
         return wrong_type("post_processor: single", "an array", single, error);
     }
-    const json_t *special = json_object_get(json_array_get(single, 0), "SpecialToken");
-    if (special) {
-        sl_view text;
-        int code = get_string(special, "id", &text, error);
-        if (code) {
-            return code;
-        }
-        tokenizer->bos = sl_tokenizer_find(tokenizer, text);
-        if (tokenizer->bos < 0) {
-            return sl_fail(error, SL_ERR_FORMAT, "post_processor: token '%.60s' is not in the vocabulary",
-                           text.data);
-        }
-        tokenizer->add_bos = true;
+    const size_t count = json_array_size(single);
+    int code = template_token(tokenizer, json_array_get(single, 0), &tokenizer->bos, error);
+    tokenizer->add_bos |= code == 1;
+    if (code >= 0 && count > 1) {
+        code = template_token(tokenizer, json_array_get(single, count - 1), &tokenizer->closing, error);
     }
-    return 0;
+    tokenizer->pair_gap = count_between(json_object_get(element, "pair"));
+    return code < 0 ? code : 0;
 }
 
 static int add_decoder(sl_tokenizer *tokenizer, const json_t *element, sl_view type, sl_error *error) {
@@ -538,7 +777,7 @@ static int add_decoder(sl_tokenizer *tokenizer, const json_t *element, sl_view t
         sl_text_step_kind kind;
         code = metaspace_prefix(element, &kind, &tokenizer->strip_start, error);
     } else if (!sl_view_is(type, "ByteLevel") && !sl_view_is(type, "ByteFallback") &&
-               !sl_view_is(type, "Fuse")) {
+               !sl_view_is(type, "WordPiece") && !sl_view_is(type, "Fuse")) {
         code = unsupported("decoder", type, error);
     }
     return code;

@@ -59,7 +59,7 @@ static int heap_push(sl_merger *merger, uint64_t value) {
 static int reserve_symbols(sl_merger *merger, size_t count) {
     if (count > merger->symbol_capacity) {
         size_t capacity = count + count / 2 + 64;
-        sl_symbol *symbols = sl_alloc(capacity * sizeof *symbols);
+        sl_merge_symbol *symbols = sl_alloc(capacity * sizeof *symbols);
         if (!symbols) {
             return SL_ERR_NOMEM;
         }
@@ -73,6 +73,7 @@ static int reserve_symbols(sl_merger *merger, size_t count) {
 void sl_merger_free(sl_merger *merger) {
     sl_free(merger->symbols);
     sl_free(merger->heap_block);
+    sl_free(merger->cuts);
     *merger = (sl_merger){0};
 }
 
@@ -95,7 +96,7 @@ static int32_t plain_id(const sl_tokenizer *tokenizer, sl_view text) {
     return id >= 0 && sl_token_is_plain(&tokenizer->tokens[id]) ? id : -1;
 }
 
-static void build_symbols(const sl_tokenizer *tokenizer, sl_view piece, sl_symbol *symbols) {
+static void build_symbols(const sl_tokenizer *tokenizer, sl_view piece, sl_merge_symbol *symbols) {
     uint32_t previous = NO_SYMBOL;
     for (size_t at = 0; at < piece.length;) {
         size_t size = symbol_size(tokenizer, piece, at), next = at + size;
@@ -103,20 +104,20 @@ static void build_symbols(const sl_tokenizer *tokenizer, sl_view piece, sl_symbo
                          ? tokenizer->byte_id[(unsigned char)piece.data[at]]
                          : plain_id(tokenizer, (sl_view){piece.data + at, size});
         symbols[at] =
-            (sl_symbol){previous, next < piece.length ? (uint32_t)next : NO_SYMBOL, id, SL_NO_RANK, 0};
+            (sl_merge_symbol){previous, next < piece.length ? (uint32_t)next : NO_SYMBOL, id, SL_NO_RANK, 0};
         previous = (uint32_t)at;
         at = next;
     }
 }
 
 /* Finds the merge of the symbol at `at` with its neighbour on the right; true when there is one. */
-static bool find_merge(const sl_tokenizer *tokenizer, sl_view piece, sl_symbol *symbols, uint32_t at) {
-    sl_symbol *left = &symbols[at];
+static bool find_merge(const sl_tokenizer *tokenizer, sl_view piece, sl_merge_symbol *symbols, uint32_t at) {
+    sl_merge_symbol *left = &symbols[at];
     left->rank = SL_NO_RANK;
     if (left->next == NO_SYMBOL) {
         return false;
     }
-    const sl_symbol *right = &symbols[left->next];
+    const sl_merge_symbol *right = &symbols[left->next];
     if (tokenizer->model == SL_MODEL_SCORE) {
         size_t end = right->next == NO_SYMBOL ? piece.length : right->next;
         int32_t id = plain_id(tokenizer, (sl_view){piece.data + at, end - at});
@@ -140,7 +141,7 @@ static bool find_merge(const sl_tokenizer *tokenizer, sl_view piece, sl_symbol *
 }
 
 static int merge_all(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view piece) {
-    sl_symbol *symbols = merger->symbols;
+    sl_merge_symbol *symbols = merger->symbols;
     merger->heap_count = 0;
     for (uint32_t at = 0; at != NO_SYMBOL; at = symbols[at].next) {
         if (find_merge(tokenizer, piece, symbols, at) &&
@@ -158,11 +159,11 @@ static int merge_all(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view p
         if (merger->heap_count) {
             sift_down(merger->heap, merger->heap_count, 0);
         }
-        sl_symbol *left = &symbols[at];
+        sl_merge_symbol *left = &symbols[at];
         if (left->rank != (uint32_t)(least >> 32)) {
             continue;
         }
-        sl_symbol *right = &symbols[left->next];
+        sl_merge_symbol *right = &symbols[left->next];
         right->rank = SL_NO_RANK;
         left->id = (int32_t)left->result;
         left->next = right->next;
@@ -238,7 +239,7 @@ static int merge_part(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view 
         return SL_ERR_NOMEM;
     }
     for (uint32_t at = 0; at != NO_SYMBOL; at = merger->symbols[at].next) {
-        const sl_symbol *symbol = &merger->symbols[at];
+        const sl_merge_symbol *symbol = &merger->symbols[at];
         int code;
         if (symbol->id >= 0) {
             *was_unknown = false;
@@ -254,9 +255,27 @@ static int merge_part(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view 
     return 0;
 }
 
+static int cut_part(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view part, double *score,
+                    bool *was_unknown, sl_tokens *out) {
+    int code = sl_unigram_part(merger, tokenizer, part, score);
+    for (size_t at = 0; at < part.length && code == 0; at = merger->cuts[at].to) {
+        const sl_cut *cut = &merger->cuts[at];
+        if (cut->chosen >= 0) {
+            *was_unknown = false;
+            code = sl_tokens_append(out, cut->chosen);
+        } else {
+            code = append_unknown(tokenizer, (sl_view){part.data + at, cut->to - at}, was_unknown, out);
+        }
+    }
+    return code;
+}
+
 int sl_merge_piece(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view piece, sl_tokens *out) {
     if (piece.length == 0) {
         return 0;
+    }
+    if (tokenizer->model == SL_MODEL_WORDPIECE) {
+        return sl_wordpiece(tokenizer, piece, out);
     }
     int32_t whole = whole_piece(tokenizer, piece);
     if (whole >= 0) {
@@ -266,9 +285,13 @@ int sl_merge_piece(sl_merger *merger, const sl_tokenizer *tokenizer, sl_view pie
         return SL_ERR_LIMIT;
     }
     bool was_unknown = false;
+    double score = 0;
     for (size_t at = 0; at < piece.length;) {
         size_t end = part_end(tokenizer, piece, at);
-        int code = merge_part(merger, tokenizer, (sl_view){piece.data + at, end - at}, &was_unknown, out);
+        const sl_view part = {piece.data + at, end - at};
+        int code = tokenizer->model == SL_MODEL_UNIGRAM
+                       ? cut_part(merger, tokenizer, part, &score, &was_unknown, out)
+                       : merge_part(merger, tokenizer, part, &was_unknown, out);
         if (code) {
             return code;
         }

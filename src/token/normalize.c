@@ -145,6 +145,55 @@ static int replace_all(const sl_text_step *step, sl_view text, sl_buffer *out) {
     return out->failed ? SL_ERR_NOMEM : 0;
 }
 
+static int replace_runs(const sl_text_step *step, sl_view text, sl_buffer *out) {
+    for (size_t at = 0; at < text.length;) {
+        size_t end = at;
+        while (text.length - end >= step->from.length &&
+               memcmp(text.data + end, step->from.data, step->from.length) == 0) {
+            end += step->from.length;
+        }
+        if (end - at >= 2 * step->from.length) {
+            sl_buffer_append(out, step->to.data, step->to.length);
+        } else {
+            end = at + 1;
+            sl_buffer_append(out, text.data + at, 1);
+        }
+        at = end;
+    }
+    return out->failed ? SL_ERR_NOMEM : 0;
+}
+
+static size_t space_at(sl_view text, size_t at, size_t end) {
+    uint32_t c;
+    const size_t size = sl_utf8_decode(text.data + at, end - at, &c);
+    return size && at + size <= end && sl_is_space(c) ? size : 0;
+}
+
+/* Without white space at one end. */
+static sl_view strip(sl_view text, bool start) {
+    for (size_t size; start && text.length > 0 && (size = space_at(text, 0, text.length)) != 0;) {
+        text = (sl_view){text.data + size, text.length - size};
+    }
+    for (bool found = !start; found;) {
+        found = false;
+        for (size_t size = 1; size <= 3 && size <= text.length && !found; size++) {
+            found = space_at(text, text.length - size, text.length) == size;
+            text.length -= found ? size : 0;
+        }
+    }
+    return text;
+}
+
+static int prepend(const sl_text_step *step, sl_view text, sl_buffer *out) {
+    sl_buffer_append(out, step->to.data, step->to.length);
+    sl_buffer_append(out, text.data, text.length);
+    return out->failed ? SL_ERR_NOMEM : 0;
+}
+
+static bool begins(sl_view text, sl_view with) {
+    return text.length >= with.length && memcmp(text.data, with.data, with.length) == 0;
+}
+
 /* Would the step leave this text as it is? */
 static bool is_idle(const sl_text_step *step, sl_view text, bool at_start) {
     switch (step->kind) {
@@ -157,17 +206,33 @@ static bool is_idle(const sl_text_step *step, sl_view text, bool at_start) {
         return true;
     case SL_STEP_REPLACE:
         return !memmem(text.data, text.length, step->from.data, step->from.length);
-    case SL_STEP_PREPEND:
-        return false;
     case SL_STEP_PREPEND_FIRST:
-        if (!at_start) {
-            return true;
-        }
-        break;
+        return !at_start || begins(text, step->from);
     case SL_STEP_PREPEND_MISSING:
-        break;
+        return begins(text, step->from);
+    default:
+        return false;
     }
-    return text.length >= step->from.length && memcmp(text.data, step->from.data, step->from.length) == 0;
+}
+
+static int run_step(const sl_text_step *step, sl_view text, sl_buffer *out) {
+    switch (step->kind) {
+    case SL_STEP_NFC:
+        return normalize_nfc(text, out);
+    case SL_STEP_WORDS:
+    case SL_STEP_WORDS_LOWER:
+        return sl_normalize_words(text, step->kind == SL_STEP_WORDS_LOWER, out);
+    case SL_STEP_REPLACE:
+        return replace_all(step, text, out);
+    case SL_STEP_REPLACE_RUNS:
+        return replace_runs(step, text, out);
+    case SL_STEP_CHARSMAP:
+        return sl_charsmap_run(step, text, out);
+    case SL_STEP_METASPACE_WORDS:
+        return sl_metaspace_words(text, out);
+    default:
+        return prepend(step, text, out);
+    }
 }
 
 int sl_text_steps_run(const sl_text_step *steps, size_t count, sl_view text, bool at_start,
@@ -178,17 +243,13 @@ int sl_text_steps_run(const sl_text_step *steps, size_t count, sl_view text, boo
         if (is_idle(&steps[i], *result, at_start)) {
             continue;
         }
+        if (steps[i].kind == SL_STEP_STRIP_START || steps[i].kind == SL_STEP_STRIP_END) {
+            *result = strip(*result, steps[i].kind == SL_STEP_STRIP_START);
+            continue;
+        }
         sl_buffer *out = &buffers[which];
         sl_buffer_clear(out);
-        int code = 0;
-        if (steps[i].kind == SL_STEP_NFC) {
-            code = normalize_nfc(*result, out);
-        } else if (steps[i].kind == SL_STEP_REPLACE) {
-            code = replace_all(&steps[i], *result, out);
-        } else {
-            sl_buffer_append(out, steps[i].to.data, steps[i].to.length);
-            sl_buffer_append(out, result->data, result->length);
-        }
+        const int code = run_step(&steps[i], *result, out);
         if (code || out->failed) {
             return code ? code : SL_ERR_NOMEM;
         }

@@ -179,18 +179,18 @@ const sl_merge *sl_pair_table_find(const sl_pair_table *table, uint32_t left, ui
 static int trie_node(sl_trie *trie, unsigned char byte, uint32_t *index) {
     if (trie->count == trie->capacity) {
         uint32_t capacity = trie->capacity ? trie->capacity * 2 : 64;
-        sl_trie_node *nodes = sl_realloc(trie->nodes, capacity * sizeof *nodes);
+        sl_added_node *nodes = sl_realloc(trie->nodes, capacity * sizeof *nodes);
         if (!nodes) {
             return SL_ERR_NOMEM;
         }
         trie->nodes = nodes;
         trie->capacity = capacity;
         if (trie->count == 0) {
-            nodes[0] = (sl_trie_node){.entry = -1};
+            nodes[0] = (sl_added_node){.entry = -1};
             trie->count = 1;
         }
     }
-    trie->nodes[trie->count] = (sl_trie_node){.entry = -1, .byte = byte};
+    trie->nodes[trie->count] = (sl_added_node){.entry = -1, .byte = byte};
     *index = trie->count++;
     return 0;
 }
@@ -221,6 +221,14 @@ int sl_trie_insert(sl_trie *trie, sl_view text, int32_t entry) {
         trie->nodes[parent].entry = entry;
     }
     return 0;
+}
+
+uint32_t sl_trie_child(const sl_trie *trie, uint32_t node, char byte) {
+    uint32_t child = trie->nodes[node].child;
+    while (child && trie->nodes[child].byte != (unsigned char)byte) {
+        child = trie->nodes[child].sibling;
+    }
+    return child;
 }
 
 void sl_trie_free(sl_trie *trie) {

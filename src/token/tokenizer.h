@@ -67,6 +67,7 @@ enum sl_tokenize_flags {
     SL_TOKENIZE_SPECIAL =
         1, /* special tokens written out in the text become their ids; without it they stay plain text */
     SL_TOKENIZE_BOS = 2, /* put bos first if this model wants one */
+    SL_TOKENIZE_END = 4, /* put the token last that closes a text, if this model wants one */
 };
 
 /* Appends the ids of `text` to *out. Any bytes are accepted: what is not valid UTF-8 becomes byte tokens
@@ -99,7 +100,10 @@ enum sl_detokenize_flags {
      * vocabulary that puts a space before a text loses one leading space again, as llama.cpp and Hugging Face
      * do. */
     SL_DETOKENIZE_CONTINUE = 2,
+    /* With SKIP_SPECIAL: control tokens give their own text between these two bytes, which are no UTF-8. */
+    SL_DETOKENIZE_FRAME_SPECIAL = 4,
 };
+enum { SL_FRAME_OPEN = 0xFF, SL_FRAME_CLOSE = 0xFE };
 
 /* A streaming detokenizer. It appends whole characters only: up to 3 bytes wait for the rest of theirs. Bytes
  * that are no UTF-8 come out as U+FFFD, one for each maximal part of a character (the Unicode standard's
@@ -134,6 +138,10 @@ int32_t sl_tokenizer_unk(const sl_tokenizer *tokenizer);
 int32_t sl_tokenizer_pad(const sl_tokenizer *tokenizer);
 /* Does the model want bos before a text? Only if there is one. */
 bool sl_tokenizer_adds_bos(const sl_tokenizer *tokenizer);
+/* The token that closes an encoded text where the model wants one ([SEP], </s>); -1: none. */
+int32_t sl_tokenizer_closing(const sl_tokenizer *tokenizer);
+/* How many of it stand between two texts that are read together: 1, or 2 with XLM-R's. */
+int32_t sl_tokenizer_pair_gap(const sl_tokenizer *tokenizer);
 /* Does this token end a turn or a text? eos, the file's eot and eom, and the well-known control tokens by
  * their text. */
 bool sl_tokenizer_is_eog(const sl_tokenizer *tokenizer, int32_t id);

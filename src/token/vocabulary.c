@@ -8,7 +8,8 @@
 sl_tokenizer *sl_tokenizer_new(void) {
     sl_tokenizer *tokenizer = sl_alloc_zero(1, sizeof *tokenizer);
     if (tokenizer) {
-        tokenizer->bos = tokenizer->eos = tokenizer->unk = tokenizer->pad = -1;
+        tokenizer->bos = tokenizer->eos = tokenizer->unk = tokenizer->pad = tokenizer->closing = -1;
+        tokenizer->pair_gap = 1;
         memset(tokenizer->byte_id, 0xff, sizeof tokenizer->byte_id);
     }
     return tokenizer;
@@ -27,6 +28,7 @@ void sl_tokenizer_destroy(sl_tokenizer *tokenizer) {
     sl_pair_table_free(&tokenizer->merges);
     sl_trie_free(&tokenizer->raw);
     sl_trie_free(&tokenizer->normalized);
+    sl_trie_free(&tokenizer->pieces);
     sl_free(tokenizer->tokens);
     sl_free(tokenizer->added);
     sl_free(tokenizer->templates);
@@ -407,6 +409,12 @@ int sl_vocabulary_finish(sl_tokenizer *tokenizer, bool spaces_in_added, sl_error
     if (tokenizer->bos < 0) {
         tokenizer->add_bos = false;
     }
+    if (tokenizer->model == SL_MODEL_UNIGRAM) {
+        const int code = sl_unigram_prepare(tokenizer, error);
+        if (code) {
+            return code;
+        }
+    }
     if (tokenizer->whole_piece) {
         size_t field =
             tokenizer->model == SL_MODEL_BYTE_LEVEL ? offsetof(sl_token, bytes) : offsetof(sl_token, text);
@@ -441,6 +449,14 @@ int32_t sl_tokenizer_unk(const sl_tokenizer *tokenizer) {
 
 int32_t sl_tokenizer_pad(const sl_tokenizer *tokenizer) {
     return tokenizer->pad;
+}
+
+int32_t sl_tokenizer_closing(const sl_tokenizer *tokenizer) {
+    return tokenizer->closing;
+}
+
+int32_t sl_tokenizer_pair_gap(const sl_tokenizer *tokenizer) {
+    return tokenizer->pair_gap;
 }
 
 bool sl_tokenizer_adds_bos(const sl_tokenizer *tokenizer) {

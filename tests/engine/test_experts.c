@@ -1,7 +1,6 @@
 /* One row through a mixture of experts in three launches, the norm with the router's product
- * (fuse_router.cu), and the choice with the experts' products and their sum (matvec_experts.cuh; of
- * deterministic plans matmul_thin_experts.cuh), against the ops' own kernels, bit for bit. Needs a GPU with
- * compute capability 9.0.
+ * (route.cu), and the choice with the experts' products and their sum (i8_experts.cuh; of deterministic plans
+ * k16_experts.cuh), against the ops' own kernels, bit for bit. Needs a GPU with compute capability 9.0.
  *
  *     test_experts [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
@@ -12,10 +11,10 @@
 #define EXPERTS(all, chosen, columns) .experts = all, .experts_used = chosen, .expert_width = columns
 #define ROUTE                                                                                                \
     { "rmsnorm+quantize+linear-f32/cuda", 2 }
-#define THIN_RUNS                                                                                            \
+#define K16_RUNS                                                                                             \
     .deterministic = true,                                                                                   \
-    .runs = {{"router+linear-thin+activate+quantize+linear-thin+combine/cuda", 2}, ROUTE}
-#define RUNS .runs = {{"router+linear+activate+quantize+linear+combine/cuda", 2}, ROUTE}
+    .runs = {{"router+linear-k16-rows4+activate+quantize+linear-k16-rows4+combine/cuda", 2}, ROUTE}
+#define RUNS .runs = {{"router+linear-i8-row1+activate+quantize+linear-i8-row1+combine/cuda", 2}, ROUTE}
 
 static const fused_case cases[] = {
     {"q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), RUNS},
@@ -29,17 +28,17 @@ static const fused_case cases[] = {
     {"q6_k", MODEL("q6_k", 768), EXPERTS(16, 4, 256), RUNS},
     {"q5_k", MODEL("q5_k", 1024), EXPERTS(16, 4, 512), RUNS},
     {"q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), RUNS},
-    {"chains, q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), THIN_RUNS},
-    {"chains, rows of three chunks", MODEL("q4_k", 768), EXPERTS(40, 3, 768), THIN_RUNS},
-    {"chains, one expert", MODEL("q4_k", 1024), EXPERTS(8, 1, 512), THIN_RUNS},
+    {"chains, q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), K16_RUNS},
+    {"chains, rows of three chunks", MODEL("q4_k", 768), EXPERTS(40, 3, 768), K16_RUNS},
+    {"chains, one expert", MODEL("q4_k", 1024), EXPERTS(8, 1, 512), K16_RUNS},
     {"chains, more tiles than warps, longer than a ring", MODEL("q4_k", 2304), EXPERTS(144, 8, 256),
-     THIN_RUNS},
-    {"chains, down longer than a ring", MODEL("q5_k", 768), EXPERTS(16, 12, 1536), THIN_RUNS},
+     K16_RUNS},
+    {"chains, down longer than a ring", MODEL("q5_k", 768), EXPERTS(16, 12, 1536), K16_RUNS},
     {"chains, more of a row than the run takes", MODEL("q4_k", 1024), EXPERTS(16, 13, 256),
      .deterministic = true, .runs = {ROUTE}},
-    {"chains, q8_0", MODEL("q8_0", 1024), EXPERTS(200, 10, 256), THIN_RUNS},
-    {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), THIN_RUNS},
-    {"chains, q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), THIN_RUNS},
+    {"chains, q8_0", MODEL("q8_0", 1024), EXPERTS(200, 10, 256), K16_RUNS},
+    {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
+    {"chains, q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), K16_RUNS},
     {"other weights, the router alone", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), .runs = {ROUTE}},
 };
 

@@ -15,12 +15,20 @@ typedef struct life {
     bool text;
 } life;
 
+static int make_grammar(sluice_model *model, sluice_grammar **grammar, sluice_error *error) {
+    static const char pattern[] = "[a-z ]{40,60}";
+    const sluice_grammar_options options = {
+        .size = sizeof options, .kind = SLUICE_GRAMMAR_REGEX, .text = pattern, .length = sizeof pattern - 1};
+    return sluice_grammar_create(model, &options, grammar, error);
+}
+
 /* Opens, generates a few tokens, closes. 0, or the first error. */
 static int live(const life *l, sluice_error *error) {
     sluice_model *model = NULL;
     sluice_engine *engine = NULL;
     sluice_sequence *sequence = NULL, *fork = NULL;
     sluice_request *request = NULL;
+    sluice_grammar *grammar = NULL;
     int32_t tokens[70];
     for (int32_t i = 0; i < 70; i++) {
         tokens[i] = 5 + i;
@@ -50,6 +58,8 @@ static int live(const life *l, sluice_error *error) {
     int result = sluice_model_open(l->model, &model, error);
     result = result ? result : sluice_engine_create(model, &engine_options, &engine, error);
     result = result ? result : sluice_sequence_create(engine, &sequence, error);
+    result = result || !l->text ? result : make_grammar(model, &grammar, error);
+    options.grammar = grammar;
     result = result ? result : sluice_submit(sequence, &options, &request, error);
     sluice_event event = {.size = sizeof event};
     while (result == 0 && event.kind != SLUICE_EVENT_DONE) {
@@ -60,6 +70,7 @@ static int live(const life *l, sluice_error *error) {
         result = event.error.code;
     }
     sluice_request_release(request);
+    sluice_grammar_release(grammar);
     result = result ? result : sluice_sequence_fork(sequence, &fork, error);
     sluice_sequence_release(fork);
     sluice_sequence_release(sequence);

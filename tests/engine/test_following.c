@@ -27,6 +27,7 @@ struct sl_executor {
     unsigned char *blocks[STEPS];
     int32_t buckets[STEPS];
     int32_t next, in_flight; /* where the next step goes; how many before it are not waited for */
+    bool waits_for_masks;    /* the step submitted last */
     int32_t *tokens;         /* of the step waited for last */
     float *logits;
 };
@@ -39,7 +40,7 @@ typedef struct device {
 /* What the tests ask of the devices that are opened, and what they see of them. */
 static bool two_at_once;
 static atomic_int fail_submit_in, fail_wait_in; /* 0: never */
-static atomic_int submitted, in_flight, most_in_flight;
+static atomic_int submitted, in_flight, most_in_flight, resumed;
 
 /* How many steps may still end; the others are waited for in vain until it is raised. */
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -122,9 +123,19 @@ static int queue_submit(sl_executor *e, int32_t bucket, sl_error *error) {
     e->buckets[e->next] = bucket;
     e->next = (e->next + 1) % STEPS;
     e->in_flight++;
+    require(!e->waits_for_masks, "a step comes before the masks of the one in front of it");
+    e->waits_for_masks = sl_step_head(e->blocks[(e->next + STEPS - 1) % STEPS])->masks_later;
     require(e->in_flight <= STEPS, "too many steps in flight");
     in_flight = e->in_flight;
     most_in_flight = e->in_flight > most_in_flight ? e->in_flight : most_in_flight;
+    return 0;
+}
+
+static int queue_resume(sl_executor *e, sl_error *error) {
+    (void)error;
+    require(e->waits_for_masks, "masks for a step that has them");
+    e->waits_for_masks = false;
+    resumed++;
     return 0;
 }
 
@@ -132,6 +143,7 @@ static int queue_wait(sl_executor *e, sl_error *error) {
     const int32_t oldest = (e->next + STEPS - e->in_flight) % STEPS;
     const sl_step_header *head = sl_step_head(e->blocks[oldest]);
     require(e->in_flight > 0, "waited for no step");
+    require(e->in_flight > 1 || !e->waits_for_masks, "waited for a step without its masks");
     pass_gate();
     int status = fail_wait_in > 0 && atomic_fetch_sub(&fail_wait_in, 1) == 1
                      ? sl_fail(error, SL_ERR_DEVICE, "the device is gone")
@@ -179,6 +191,7 @@ static const sl_backend_functions queue_functions = {.kernels = queue_kernels,
                                                      .destroy_executor = queue_destroy_executor,
                                                      .step_block = queue_step_block,
                                                      .submit = queue_submit,
+                                                     .resume = queue_resume,
                                                      .wait = queue_wait,
                                                      .logits = queue_logits,
                                                      .tokens = queue_tokens,
@@ -268,7 +281,7 @@ static void keep(record *r, sluice_sequence *sequence, sluice_finish finish) {
 }
 
 /* Several requests at once, of every kind; then each sequence is taken back a little, forked, and goes on. */
-static void live(sluice_engine *engine, bool text, record *r) {
+static void live(sluice_engine *engine, bool text, sluice_grammar *grammar, record *r) {
     sluice_sequence *sequences[SEQUENCES];
     sluice_request *requests[SEQUENCES];
     sluice_error error;
@@ -289,6 +302,7 @@ static void live(sluice_engine *engine, bool text, record *r) {
             o.minimum = round < 2 ? 9 : 0;
             o.repetition_penalty = round == 2 && s == 0 ? 1.2f : 0;
             o.logits = round == 3 && s == 2 ? SLUICE_LOGITS_LAST : SLUICE_LOGITS_NONE;
+            o.grammar = round == 1 ? grammar : NULL;
             sequences[s] = round ? sequences[s] : open_sequence(engine);
             requests[s] = submit(sequences[s], &o);
         }
@@ -313,16 +327,30 @@ static void live(sluice_engine *engine, bool text, record *r) {
     }
 }
 
+static sluice_grammar *grammar_of(sluice_model *model) {
+    static const char pattern[] = "([a-z]{2,9} ){3,30}[a-z]+";
+    sluice_error error;
+    sluice_grammar *grammar;
+    const sluice_grammar_options options = {
+        .size = sizeof options, .kind = SLUICE_GRAMMAR_REGEX, .text = pattern, .length = sizeof pattern - 1};
+    must(sluice_grammar_create(model, &options, &grammar, &error), &error, "grammar");
+    return grammar;
+}
+
 static void texts_are_those_of_single_steps(void **state) {
     sluice_model *model = open_model(*state);
     static record single, followed;
     single.count = followed.count = 0;
     sluice_engine *engine = open_device(model, false);
-    live(engine, *state == models[0], &single);
+    sluice_grammar *grammar = *state == models[0] ? grammar_of(model) : NULL;
+    live(engine, *state == models[0], grammar, &single);
     sluice_engine_destroy(engine);
     engine = open_device(model, true);
-    live(engine, *state == models[0], &followed);
+    resumed = 0;
+    live(engine, *state == models[0], grammar, &followed);
     assert_int_equal(most_in_flight, STEPS);
+    assert_true(!grammar == (resumed == 0)); /* steps began before their masks were there */
+    sluice_grammar_release(grammar);
     sluice_engine_destroy(engine);
     assert_int_equal(single.count, followed.count);
     assert_memory_equal(single.tokens, followed.tokens, single.count * sizeof *single.tokens);

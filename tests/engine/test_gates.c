@@ -1,5 +1,6 @@
-/* Gates and values whose product activates and quantizes what it makes (src/backend/cuda/matvec_held.cuh):
- * the bits of ACTIVATE and QUANTIZE by themselves. Needs a GPU with compute capability 9.0.
+/* Gates and values whose product activates and quantizes what it makes
+ * (src/backend/cuda/linear/i8/i8_rows8_tma.cuh): the bits of ACTIVATE and QUANTIZE by themselves. Needs a GPU
+ * with compute capability 9.0.
  *
  *     test_gates [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
@@ -8,14 +9,14 @@
     .family = family_name, .type = weights, .cache_type = "f16", .layers = 1, .width = columns,              \
     .feed_forward = hidden, .heads = 8, .kv_heads = 2, .head_size = 64
 #define ROWS(most, first, ...) .prompt = first, .rows = most, .more = {__VA_ARGS__}
-#define HELD "linear-held+activate+quantize/cuda"
-#define WIDE "linear-wide+activate+quantize/cuda"
+#define TMA "linear-i8-rows8-tma+activate+quantize/cuda"
+#define WIDE "linear-i8-rows8-tma+activate+quantize/cuda"
 
 static const fused_case cases[] = {
-    {"silu", MODEL("llama", "q8_0", 512, 768), ROWS(8, 13, 5), .runs = {{HELD, 1}}},
-    {"silu, minima", MODEL("qwen3", "q4_k", 512, 768), ROWS(8, 13, 5), .runs = {{HELD, 1}}},
-    {"gelu", MODEL("gemma3", "q8_0", 768, 512), ROWS(8, 13, 5), .runs = {{HELD, 1}}},
-    {"gelu, minima", MODEL("gemma3", "q4_k", 768, 512), ROWS(6, 13, 5), .runs = {{HELD, 1}}},
+    {"silu", MODEL("llama", "q8_0", 512, 768), ROWS(8, 13, 5), .runs = {{TMA, 1}}},
+    {"silu, minima", MODEL("qwen3", "q4_k", 512, 768), ROWS(8, 13, 5), .runs = {{TMA, 1}}},
+    {"gelu", MODEL("gemma3", "q8_0", 768, 512), ROWS(8, 13, 5), .runs = {{TMA, 1}}},
+    {"gelu, minima", MODEL("gemma3", "q4_k", 768, 512), ROWS(6, 13, 5), .runs = {{TMA, 1}}},
     {"silu, long rows", MODEL("qwen3", "q8_0", 3072, 768), ROWS(8, 13, 5), .runs = {{WIDE, 1}}},
     {"silu, several granules of a block", MODEL("llama", "q8_0", 4096, 12288), ROWS(7, 13, 5),
      .runs = {{WIDE, 1}}},

@@ -1,5 +1,5 @@
 /* Norms, rotation and cache write of the heads in attention's launch, and what a linear reads of its result
- * (src/backend/cuda/flash_decode.cuh): for
+ * (src/backend/cuda/attention/decode.cuh): for
  * heads of every size, ratio and cache type, single rows at the borders of pages and parts, and steps of
  * several rows of one sequence or many, leave the bits that the ops' own kernels leave; and for more rows
  * that result alone. Needs a GPU with compute capability 9.0.
@@ -27,6 +27,10 @@ static const fused_case cases[] = {
     {"one head a key", MODEL("qwen2", "f16"), HEADS(4, 4, 64, 62), BARE},
     {"sixteen heads a key", MODEL("llama", "f16"), HEADS(16, 1, 128, 61), BARE},
     {"large heads, a window", MODEL("gemma3", "f16"), HEADS(4, 1, 256, 253), NORMED},
+    {"wide heads", MODEL("qwen3", "f16"), HEADS(4, 1, 512, 125), NORMED},
+    {"wide heads, sixteen heads a key", MODEL("llama", "bf16"), HEADS(16, 1, 512, 61), BARE},
+    {"wide heads, blocks of 32", MODEL("qwen3", "q8_0"), HEADS(2, 1, 512, 61), NORMED},
+    {"wide heads, one byte", MODEL("gemma3", "fp8"), HEADS(2, 2, 512, 62), NORMED},
     {"the second part", MODEL("qwen3", "f16"), HEADS(8, 2, 128, 253), NORMED},
     {"the first token", MODEL("qwen3", "q8_0"), HEADS(4, 2, 128, 1), NORMED},
     {"blocks of 32", MODEL("qwen3", "q8_0"), HEADS(8, 2, 64, 60), NORMED},
@@ -42,6 +46,7 @@ static const fused_case cases[] = {
     {"several sequences, one head a key", MODEL("qwen2", "f16"), HEADS(4, 4, 64, 58), BARE, ROWS(8, 3, 129)},
     {"several sequences, large heads, a window", MODEL("gemma3", "f16"), HEADS(4, 1, 256, 100), NORMED,
      ROWS(8, 61, 3)},
+    {"several sequences, wide heads", MODEL("qwen3", "f16"), HEADS(4, 1, 512, 61), NORMED, ROWS(8, 3, 66)},
     {"several sequences, blocks of 32", MODEL("qwen3", "q8_0"), HEADS(8, 2, 128, 61), NORMED,
      ROWS(8, 129, 3)},
     {"several sequences, small blocks of 32", MODEL("qwen3", "q8_0"), HEADS(8, 2, 64, 61), NORMED,
@@ -60,6 +65,9 @@ static const fused_case cases[] = {
     {"chunks, five heads a key", MODEL("llama", "bf16"), HEADS(10, 2, 64, 190), BARE, CHUNKS},
     {"chunks, sixteen heads a key", MODEL("llama", "f16"), HEADS(16, 1, 128, 126), BARE, CHUNKS},
     {"chunks, large heads, a window", MODEL("gemma3", "f16"), HEADS(4, 1, 256, 253), NORMED, CHUNKS},
+    {"chunks, wide heads", MODEL("qwen3", "bf16"), HEADS(4, 1, 512, 509), NORMED, CHUNKS},
+    {"chunks, wide heads, sixteen heads a key", MODEL("llama", "q8_0"), HEADS(16, 1, 512, 61), BARE, CHUNKS},
+    {"chunks, wide heads, one byte", MODEL("qwen3", "fp8"), HEADS(2, 1, 512, 61), NORMED, CHUNKS},
     {"chunks, blocks of 32", MODEL("qwen3", "q8_0"), HEADS(8, 2, 128, 126), NORMED, CHUNKS},
     {"chunks, small blocks of 32", MODEL("qwen3", "q8_0"), HEADS(8, 2, 64, 126), NORMED, CHUNKS},
     {"chunks, one byte", MODEL("qwen3", "fp8"), HEADS(8, 2, 128, 126), NORMED, CHUNKS},
@@ -71,5 +79,5 @@ static const fused_case cases[] = {
 };
 
 int main(int argc, char **argv) {
-    return fused_main(argc, argv, cases, sizeof cases / sizeof *cases, "takes devices of capability 9.0");
+    return fused_main(argc, argv, cases, sizeof cases / sizeof *cases, "needs compute capability 9.0");
 }

@@ -15,7 +15,13 @@ enum { TOKENS = 150, VOCABULARY = 384, STRANGERS = 7 };
 static const char *device = "cpu"; /* --device */
 static bool deterministic;         /* asked for on a GPU */
 
-static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3_5"};
+/* Those behind the first seven differ from them in the graph alone: they take few weight types. */
+static const char *const families[] = {"llama",      "mistral", "qwen2",    "qwen3",      "qwen3moe",
+                                       "gemma3",     "qwen3_5", "gemma4",   "gemma4moe",  "qwen3_5_moe",
+                                       "qwen3_next", "gpt_oss", "glm4_moe", "minimax_m2", "ernie4_5_moe",
+                                       "ministral3", "smollm3", "granite",  "olmo2",      "exaone4",
+                                       "hunyuan",    "glm4",    "phi3",     "hunyuan_moe"};
+enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
@@ -23,6 +29,10 @@ static const char *const types[] = {
 #include "quant/qtypes.def"
 #undef SL_QTYPE
 };
+static bool on_gpu(void) {
+    return strncmp(device, "cuda", 4) == 0;
+}
+
 static const char *const tiers[] = {"plain", "avx2", "avx512"};
 static const char *const cache_types[] = {"f16", "bf16", "f32", "q8_0", "fp8"};
 
@@ -43,6 +53,7 @@ typedef struct way {
     int32_t chunk, threads, sequences;
     void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
     bool no_fusion;
+    int32_t second; /* layers on a second device, a CPU or beside a GPU the GPU; 0: there is one device */
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -130,23 +141,27 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true}, {"chunk 512, fused", 512, 1, 1, run_alone, false},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true},   {"chunk 40, fused", 40, 1, 1, run_alone, false},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true},     {"chunk 5, fused", 5, 1, 1, run_alone, false},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true},     {"chunk 1, fused", 1, 1, 1, run_alone, false},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0},
 };
 
 /* ---- every family, type and tier
@@ -160,7 +175,10 @@ typedef struct setting {
 static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
                       const way *against) {
     sluice_engine_options options = {.size = sizeof options,
-                                     .device = device,
+                                     .device = !w->second ? device
+                                               : on_gpu() ? "cuda+cpu"
+                                                          : "cpu+cpu",
+                                     .gpu_layers = w->second,
                                      .isa = s->tier,
                                      .threads = w->threads,
                                      .chunk = w->chunk,
@@ -209,7 +227,8 @@ static void check_setting(sluice_model *model, const setting *s, const way *list
     free(reference.logits);
 }
 
-static sluice_model *make_model(const char *family, const char *type) {
+/* wide: heads of 512, four of which share their keys. */
+static sluice_model *make_model(const char *family, const char *type, bool wide) {
     char path[512];
     snprintf(path, sizeof path, "%s/invariants-%s-%s-%d.gguf", SLUICE_BINARY_DIR, family, type,
              (int)getpid());
@@ -220,7 +239,10 @@ static sluice_model *make_model(const char *family, const char *type) {
                                     .width = 256,
                                     .feed_forward = 256,
                                     .vocabulary = VOCABULARY,
-                                    .expert_width = strcmp(family, "qwen3moe") == 0 ? 256 : 0};
+                                    .heads = wide ? 4 : 0,
+                                    .kv_heads = wide ? 1 : 0,
+                                    .head_size = wide ? 512 : 0,
+                                    .expert_width = strstr(family, "moe") ? 256 : 0};
     sluice_error error;
     must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
     sluice_model *model = open_model(path);
@@ -244,18 +266,22 @@ static bool has_tier(sluice_model *model, const char *tier) {
  * type and tier come together somewhere: a type is in the products alone, whose rows test_kernels cuts in
  * every tier. Under a sanitizer, which makes plain C slow, one type for each family and tier. */
 static bool in_scope(size_t family, size_t type, size_t tier, bool gpu) {
-    return gpu || (SANITIZED ? (family + tier) % (sizeof types / sizeof *types) == type
-                             : (family + type + tier) % (sizeof tiers / sizeof *tiers) == 0);
+    const bool few = family >= EVERY_TYPE;
+    if (few && gpu) {
+        return type == SL_QTYPE_Q8_0 || type == SL_QTYPE_BF16;
+    }
+    return gpu || (SANITIZED || few ? (family + tier) % (sizeof types / sizeof *types) == type
+                                    : (family + type + tier) % (sizeof tiers / sizeof *tiers) == 0);
 }
 
 static void family_gives_the_same_bits_every_way(void **state) {
     size_t family = (size_t)((const char *const *)*state - families);
-    bool gpu = strncmp(device, "cuda", 4) == 0;
+    const bool gpu = on_gpu();
     for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
         if (!types[type]) {
             continue;
         }
-        sluice_model *model = make_model(families[family], types[type]);
+        sluice_model *model = make_model(families[family], types[type], false);
         for (size_t tier = 0; tier < (gpu ? 1 : sizeof tiers / sizeof *tiers); tier++) {
             if (in_scope(family, type, tier, gpu) && has_tier(model, tiers[tier])) {
                 const char *cache_type =
@@ -269,6 +295,78 @@ static void family_gives_the_same_bits_every_way(void **state) {
                 }
             }
         }
+        sluice_model_release(model);
+    }
+}
+
+/* Attention has kernels of their own for them, by rows and by the cache's type. */
+static void wide_heads_give_the_same_bits_every_way(void **state) {
+    (void)state;
+    const bool gpu = on_gpu();
+    sluice_model *model = make_model("qwen3", "q8_0", true);
+    for (size_t i = 0; i < sizeof cache_types / sizeof *cache_types; i++) {
+        const char *tier = gpu ? tiers[0] : tiers[i % (sizeof tiers / sizeof *tiers)];
+        if (has_tier(model, tier)) {
+            const setting s = {"qwen3, wide heads", "q8_0", tier, cache_types[i]};
+            check_setting(model, &s, ways, sizeof ways / sizeof *ways, sizeof ways / sizeof *ways);
+        }
+    }
+    sluice_model_release(model);
+}
+
+/* ---- two devices
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Can the model run with so many of its layers on the second device? Where layers share a cache it has fewer.
+ */
+static bool can_split(sluice_model *model, int32_t second) {
+    sluice_engine_options options = {
+        .size = sizeof options, .device = on_gpu() ? "cuda+cpu" : "cpu+cpu", .gpu_layers = second};
+    sluice_model_info info = {.size = sizeof info};
+    sluice_error error;
+    char border[64], *text = NULL;
+    sluice_model_get_info(model, &info);
+    must(sluice_plan_describe(model, &options, SLUICE_PLAN_OPS, SLUICE_TEXT, &text, &error), &error, "plan");
+    snprintf(border, sizeof border, ", layers %d to %d\n", info.layers - second, info.layers - 1);
+    const bool exactly = second == info.layers || strstr(text, border) != NULL;
+    sluice_free(text);
+    return exactly;
+}
+
+/* What a machine without a GPU can run of the next test on the emulated one: the uncut text, and mixed. */
+static void one_border_gives_the_same_bits(void **state) {
+    (void)state;
+    sluice_model *model = make_model("qwen3", "q8_0", false);
+    const setting s = {"qwen3", "q8_0", NULL, "f16"};
+    way list[2] = {ways[0], ways[1]};
+    list[0].second = list[1].second = 2;
+    check_setting(model, &s, list, 2, 2);
+    sluice_model_release(model);
+}
+
+/* With the border at every layer in turn, cut and mixed in another way each time: on two CPUs the bits of
+ * one; beside a GPU those of the same border uncut. */
+static void every_border_gives_the_same_bits(void **state) {
+    (void)state;
+    for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
+        sluice_model *model = make_model(families[family], "q8_0", false);
+        sluice_model_info info = {.size = sizeof info};
+        sluice_model_get_info(model, &info);
+        const setting s = {families[family], "q8_0", NULL, cache_types[family % 5]};
+        int32_t borders = 0;
+        for (int32_t second = 1; second <= info.layers; second++) {
+            way list[3] = {ways[0], ways[1 + (family + (size_t)second) % 8],
+                           ways[1 + (family + (size_t)second + 4) % 8]};
+            list[0].second = on_gpu() ? second : 0;
+            list[1].second = list[2].second = second;
+            /* An engine takes a GPU a second: one border of each family. */
+            const bool wanted = !on_gpu() || second == 1 + (int32_t)family % info.layers;
+            if (wanted && can_split(model, second)) {
+                check_setting(model, &s, list, 3, 3);
+                borders++;
+            }
+        }
+        assert_true(on_gpu() || borders >= 2);
         sluice_model_release(model);
     }
 }
@@ -316,7 +414,7 @@ static uint64_t steady_span(sluice_engine *engine, uint32_t tokens) {
 static void steady_steps_allocate_nothing(void **state) {
     (void)state;
     for (size_t family = 3; family < sizeof families / sizeof *families; family++) {
-        sluice_model *model = make_model(families[family], "q8_0");
+        sluice_model *model = make_model(families[family], "q8_0", false);
         sluice_engine_options options = {
             .size = sizeof options, .device = device, .context = 1200, .sequences = 2, .threads = 2};
         sluice_engine *engine = open_engine(model, &options);
@@ -340,11 +438,14 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 1];
+    struct CMUnitTest tests[FAMILIES + 4];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
     }
-    tests[FAMILIES] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
+    tests[FAMILIES] = (struct CMUnitTest)cmocka_unit_test(wide_heads_give_the_same_bits_every_way);
+    tests[FAMILIES + 3] = (struct CMUnitTest)cmocka_unit_test(one_border_gives_the_same_bits);
+    tests[FAMILIES + 2] = (struct CMUnitTest)cmocka_unit_test(every_border_gives_the_same_bits);
+    tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -308,6 +308,70 @@ static void requests_with_wrong_options_are_refused(void **state) {
     sluice_sequence_release(sequence);
 }
 
+static void grammars_are_checked(void **state) {
+    (void)state;
+    sluice_grammar_options options = {
+        .size = sizeof options, .kind = SLUICE_GRAMMAR_REGEX, .text = "a", .length = 1};
+    sluice_grammar *grammar = something;
+    REFUSED(sluice_grammar_create(NULL, &options, &grammar, &error), "model");
+    assert_null(grammar);
+    REFUSED(sluice_grammar_create(model, NULL, &grammar, &error), "options");
+    REFUSED(sluice_grammar_create(model, &options, NULL, &error), "grammar");
+    options.size = 3;
+    REFUSED(sluice_grammar_create(model, &options, &grammar, &error), "size");
+    options.size = sizeof options;
+    options.kind = (sluice_grammar_kind)99;
+    REFUSED(sluice_grammar_create(model, &options, &grammar, &error), "kind");
+    options.kind = SLUICE_GRAMMAR_GBNF;
+    options.text = NULL;
+    REFUSED(sluice_grammar_create(model, &options, &grammar, &error), "text");
+    options.kind = SLUICE_GRAMMAR_JSON_OBJECT;
+    options.thought = (sluice_thought)7;
+    REFUSED(sluice_grammar_create(model, &options, &grammar, &error), "thought");
+    options.thought = SLUICE_THOUGHT_OPEN;
+    assert_int_equal(sluice_grammar_create(model, &options, &grammar, &error), SLUICE_ERR_UNSUPPORTED);
+    assert_null(grammar);
+    assert_null(sluice_grammar_retain(NULL));
+    sluice_grammar_release(NULL);
+}
+
+static void replies_are_checked(void **state) {
+    (void)state;
+    static const char TOOLS[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]";
+    sluice_reply_options options = {.size = sizeof options, .tools = TOOLS};
+    sluice_reply *reply = something;
+    sluice_thought thought;
+    const int32_t tokens[] = {1};
+    REFUSED(sluice_reply_create(NULL, &options, &reply, &error), "model");
+    assert_null(reply);
+    REFUSED(sluice_reply_create(model, &options, NULL, &error), "reply");
+    options.size = 3;
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "size");
+    options.size = sizeof options;
+    options.tools = "{}";
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
+    options.tools = "[{\"function\":{\"name\":\"a b\"}}]";
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools[0].function.name");
+    options.tools = "[";
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
+    assert_null(reply);
+    REFUSED(sluice_reply_feed(NULL, "", 0, &error), "reply");
+    REFUSED(sluice_reply_finish(NULL, false, &error), "reply");
+    sluice_reply_next(NULL, NULL);
+    sluice_reply_release(NULL);
+    assert_int_equal(sluice_reply_stands_in(NULL), SLUICE_REPLY_NONE);
+    REFUSED(sluice_prompt_thought(NULL, tokens, 1, false, &thought, &error), "model");
+    REFUSED(sluice_prompt_thought(model, NULL, 1, false, &thought, &error), "tokens");
+    REFUSED(sluice_prompt_thought(model, tokens, 1, false, NULL, &error), "thought");
+    options.tools = TOOLS;
+    assert_int_equal(sluice_reply_create(model, &options, &reply, &error), 0);
+    REFUSED(sluice_reply_feed(reply, NULL, 1, &error), "text");
+    sluice_reply_event event = {.size = sizeof event};
+    sluice_reply_next(reply, &event);
+    assert_int_equal(event.kind, SLUICE_REPLY_NONE);
+    sluice_reply_release(reply);
+}
+
 static void pointers_of_requests_are_checked(void **state) {
     (void)state;
     const int32_t token = 1;
@@ -414,6 +478,8 @@ int main(void) {
         cmocka_unit_test(pointers_of_engines_are_checked),
         cmocka_unit_test(sizes_that_no_struct_has_are_refused),
         cmocka_unit_test(requests_with_wrong_options_are_refused),
+        cmocka_unit_test(grammars_are_checked),
+        cmocka_unit_test(replies_are_checked),
         cmocka_unit_test(pointers_of_requests_are_checked),
         cmocka_unit_test(pointers_of_files_are_checked),
         cmocka_unit_test(numbers_of_engines_are_checked),

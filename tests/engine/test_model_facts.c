@@ -1,15 +1,17 @@
+#define _GNU_SOURCE /* symlink */
 /* What a model's files say about generating, through the public interface: defaults of sampling, tokens that
  * end a text. Keys and meanings: transformers' GenerationConfig, gguf-py's constants.py. */
 #include "support/engine.h"
 #include "unit/format/bytes.h"
 
-#include "api.h"
+#include "api/models.h"
 #include "base/alloc.h"
 #include "format/gguf_writer.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define FOLDER SLUICE_BINARY_DIR "/test_model_facts"
 #define GGUF SLUICE_BINARY_DIR "/test_model_facts.gguf"
@@ -201,6 +203,56 @@ static const json_t *row_of(const json_t *file, const char *list, const char *me
     return NULL;
 }
 
+/* What a model wants is in its description: the folder of a fixture with a tokenizer and a template beside
+ * it. */
+static void wants_are_described(void **state) {
+    (void)state;
+    static const char *const wanted[] = {"sampling    temperature 0.6, top_k 20\n",
+                                         "ends        <a> (3), <b> (4)\n", "replies     hermes\n",
+                                         "thinking    may come first; enable_thinking decides\n"};
+    static const char chat_template[] =
+        "{\"eos_token\":\"<a>\",\"chat_template\":\"{% for m in messages %}<s>{{ m.role }}: {{ m.content "
+        "}}<a>"
+        "{% endfor %}{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{\\\"name\\\": "
+        "n}</tool_call>"
+        "{% endif %}{% if add_generation_prompt %}<s>assistant: {% if enable_thinking is defined and not "
+        "enable_thinking %}<think></think>{% endif %}{% endif %}\"}";
+    char from[600], to[600], *text;
+    sluice_model *model;
+    sluice_error error;
+    json_error_t json_error;
+    put("tokenizer.json", tokenizer_json);
+    put("generation_config.json", "{\"temperature\":0.6,\"top_k\":20,\"eos_token_id\":[3,4]}");
+    put("tokenizer_config.json", chat_template);
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(from, sizeof from, "%s/tests/logits/fixtures/llama/%s", SLUICE_SOURCE_DIR, files[i]);
+        snprintf(to, sizeof to, "%s/%s", FOLDER, files[i]);
+        remove(to);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    must(sluice_model_open(FOLDER, &model, &error), &error, "open");
+    must(sluice_model_describe(model, SLUICE_TEXT, &text, &error), &error, "describe");
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        if (!strstr(text, wanted[i])) {
+            fail_msg("no \"%s\" in:\n%s", wanted[i], text);
+        }
+    }
+    sluice_free(text);
+    must(sluice_model_describe(model, SLUICE_JSON, &text, &error), &error, "describe");
+    json_t *json = json_loads(text, 0, &json_error);
+    assert_non_null(json);
+    assert_float_equal(json_real_value(json_object_get(json_object_get(json, "sampling"), "temperature")),
+                       0.6, 0);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(json, "ends"), 1)), 4);
+    assert_true(json_is_true(json_object_get(json, "enable_thinking")));
+    json_decref(json);
+    sluice_free(text);
+    sluice_model_release(model);
+    put("config.json", NULL);
+    put("model.safetensors", NULL);
+}
+
 static void files_are_described(void **state) {
     (void)state;
     char *text;
@@ -234,11 +286,48 @@ static void files_are_described(void **state) {
     assert_null(text);
 }
 
+/* Matrices that are copied when a model is opened are copied for the first engine where it was opened for
+ * plans: the same tokens, and copies are what these models have. */
+static void opened_for_plans(void **state) {
+    (void)state;
+    static const char *const KINDS[] = {"qwen3-fp8-channel", "llama-nvfp4", "qwen3moe"};
+    enum { TOKENS = 12 };
+    const int32_t prompt[] = {5, 6, 7, 8, 9};
+    for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
+        char path[512];
+        int32_t tokens[2][TOKENS];
+        snprintf(path, sizeof path, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, KINDS[k]);
+        for (int plan = 0; plan < 2; plan++) {
+            const sluice_model_options how = {.size = sizeof how, .for_plan = plan == 1};
+            const sluice_engine_options options = {
+                .size = sizeof options, .device = "cpu", .threads = 1, .sequences = 1, .context = 64};
+            const sluice_request_options request = {.size = sizeof request,
+                                                    .tokens = prompt,
+                                                    .token_count = 5,
+                                                    .generate = TOKENS,
+                                                    .ignore_eos = true,
+                                                    .no_text = true};
+            sluice_model *model;
+            sluice_error error;
+            must(sluice_model_open_with(path, &how, &model, &error), &error, path);
+            sluice_engine *engine = open_engine(model, &options);
+            sluice_sequence *sequence = open_sequence(engine);
+            collected into = {.tokens = tokens[plan]};
+            assert_int_equal(collect(submit(sequence, &request), &into), TOKENS);
+            sluice_sequence_release(sequence);
+            sluice_engine_destroy(engine);
+            sluice_model_release(model);
+        }
+        assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sampling_of_a_folder), cmocka_unit_test(a_gguf_says_both),
         cmocka_unit_test(ends_of_a_folder),     cmocka_unit_test(wrong_values_are_named),
-        cmocka_unit_test(files_are_described),
+        cmocka_unit_test(wants_are_described),  cmocka_unit_test(files_are_described),
+        cmocka_unit_test(opened_for_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Products whose columns' ranges are added by what reads them (src/backend/cuda/matmul_skinny.cuh, cublas.c):
+/* Products whose columns' ranges are added by what reads them (bf16_rows128.cuh and bf16_cublas.c of
+ * src/backend/cuda/linear/bf16):
  * in front of norms of every kind, of heads, and of the rows that have outputs, they leave the bits that the
  * ops' own kernels leave. Needs a GPU with compute capability 9.0; deterministic cases also cuBLASLt, without
  * which no such class takes every number of rows.
@@ -27,13 +28,13 @@ static const fused_case cases[] = {
     {"minima, many rows", MODEL("qwen3", "q4_k", 1024), ROWS(40, 61, 3, 40, 80),
      .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
     {"deterministic, sixteen rows", MODEL("qwen3", "q8_0", 2048), ROWS(16, 61, 3, 40), .deterministic = true,
-     .needs = "linear/q8_0/cuda-k16-skinny", .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
+     .needs = "linear/q8_0/cuda-k16-rows128", .runs = {{NORM, 3}, {LAST, 1}, {NORMED, 2}}},
     {"deterministic, eight rows", MODEL("llama", "q4_k", 2048), ROWS(8, 35, 20), .deterministic = true,
-     .needs = "linear/q4_k/cuda-k16-slim", .runs = {{NORM, 3}, {LAST, 1}}},
+     .needs = "linear/q4_k/cuda-k16-rows8", .runs = {{NORM, 3}, {LAST, 1}}},
     {"deterministic, lines of rows", .family = "qwen3", .type = "q8_0", .cache_type = "f16", .layers = 1,
      .width = 2048, .feed_forward = 6144, .heads = 32, .kv_heads = 4, .head_size = 64, ROWS(8, 13, 5),
-     .deterministic = true, .needs = "linear/q8_0/cuda-k16-slim",
-     .runs = {{NORM, 1}, {"linear-slim+activate+quantize/cuda", 1}}},
+     .deterministic = true, .needs = "linear/q8_0/cuda-k16-rows8",
+     .runs = {{NORM, 1}, {"linear-k16-rows8+activate+quantize/cuda", 1}}},
     {"no scales", MODEL("llama", "bf16", 768), ROWS(12, 30), .runs = {{NORM, 3}, {LAST, 1}, {BARE, 2}}},
     {"prompts", .family = "qwen3", .type = "q8_0", .cache_type = "f16", .layers = 2, .width = 2048,
      .feed_forward = 4096, .heads = 32, .kv_heads = 4, .head_size = 64, ROWS(192, 300, 250, 5),

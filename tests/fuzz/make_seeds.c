@@ -16,15 +16,16 @@ static void write_seed(const char *folder, const char *fuzzer, const void *data,
     write_named(folder, fuzzer, "valid", (sl_view){data, size});
 }
 
-/* What servers are told apart by. Flags and cuts in front, see fuzz_http.c. */
-static void write_http(const char *folder) {
-#define H "Host: localhost\r\n"
 #define SEED(name, bytes)                                                                                    \
     {                                                                                                        \
         name, {                                                                                              \
             bytes, sizeof bytes - 1                                                                          \
         }                                                                                                    \
     }
+
+/* What servers are told apart by. Flags and cuts in front, see fuzz_http.c. */
+static void write_http(const char *folder) {
+#define H "Host: localhost\r\n"
     static const struct {
         const char *name;
         sl_view bytes;
@@ -69,7 +70,6 @@ static void write_http(const char *folder) {
         SEED("leaves", "\3\0POST /echo HTTP/1.1\r\n" H "Content-Length: 100\r\n\r\nbody"),
         SEED("too_large", "\0\0POST /echo HTTP/1.1\r\n" H "Content-Length: 99999999\r\n\r\nbody"),
     };
-#undef SEED
 #undef H
     for (size_t i = 0; i < sizeof SEEDS / sizeof *SEEDS; i++) {
         write_named(folder, "fuzz_http", SEEDS[i].name, SEEDS[i].bytes);
@@ -107,6 +107,49 @@ static int write_gguf(const char *folder) {
     return code;
 }
 
+/* The format's number, flags, the size of pieces and the reply: fuzz_reply.c. */
+static void write_replies(const char *folder) {
+    static const struct {
+        const char *name;
+        sl_view bytes;
+    } SEEDS[] = {
+        SEED("valid", "\x19\1\2<think>a</think>b\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": "
+                      "\"x\", \"n\": [1, {}]}}\n</tool_call>"),
+        SEED("tagged", "\xa\1\3<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n<parameter=n>\n1\n"
+                       "</parameter>\n</function>\n</tool_call>"),
+        SEED("pythonic", "\xe\1\1<|tool_call_start|>[f(s='a\\'', n=None, m={'k': [True]})]<|tool_call_end|>"),
+        SEED("bare", "\1\1\1<|tool_call>call:f{s:<|\"|>x<|\"|>,n:[1,{a:true}]}<tool_call|>"),
+        SEED("harmony", "\0\1\1<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary "
+                        "to=functions.f <|constrain|>json<|message|>{\"n\":1}<|call|>"),
+    };
+    for (size_t i = 0; i < sizeof SEEDS / sizeof *SEEDS; i++) {
+        write_named(folder, "fuzz_reply", SEEDS[i].name, SEEDS[i].bytes);
+    }
+}
+
+/* A schema for each of the standard's groups of keywords. */
+static void write_schemas(const char *folder) {
+    static const struct {
+        const char *name;
+        sl_view bytes;
+    } SEEDS[] = {
+        SEED("object", "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-3,"
+                       "\"multipleOf\":2},\"b\":{\"enum\":[1,\"x\",[2],null]}},\"required\":[\"a\"],"
+                       "\"patternProperties\":{\"^p\":{\"maxLength\":2}},\"minProperties\":1}"),
+        SEED("array", "{\"prefixItems\":[{\"type\":\"string\",\"format\":\"ipv4\"}],\"items\":{\"type\":["
+                      "\"number\",\"null\"],\"exclusiveMaximum\":0.5},\"minItems\":1,\"maxItems\":99}"),
+        SEED("combined",
+             "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"oneOf\":[{\"required\":[\"x\"]},{"
+             "\"not\":{\"type\":\"object\"}},{\"properties\":{\"x\":{\"$ref\":\"#\"}},"
+             "\"additionalProperties\":false}]}},\"if\":{\"const\":3},\"then\":{\"allOf\":[true]}}"),
+        SEED("unique", "{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"contains\":{},"
+                       "\"dependentRequired\":{\"a\":[\"b\"]},\"unevaluatedProperties\":false}"),
+    };
+    for (size_t i = 0; i < sizeof SEEDS / sizeof *SEEDS; i++) {
+        write_named(folder, "fuzz_schema", SEEDS[i].name, SEEDS[i].bytes);
+    }
+}
+
 int main(int count, char **arguments) {
     static const char tokenizer[] =
         "{\"added_tokens\":[{\"id\":4,\"content\":\"<e>\",\"special\":true}],\"normalizer\":{\"type\":"
@@ -125,6 +168,9 @@ int main(int count, char **arguments) {
         "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":"
         "\"f\","
         "\"arguments\":\"{}\"}}]}],\"temperature\":0.5,\"max_tokens\":3,\"stop\":[\"x\"],\"a\":-1e-7}";
+    static const char gbnf[] =
+        "\1\2root ::= (\"a\" b{1,3} | [^a-c\\n]*) root? # c\nb ::= \"x\\x41\" | .+ | <[256]>";
+    static const char regex[] = "\1\2^(?:a|[^b-d\\\\]{2,5}?)*(\\d+|\\x41)+.$";
     static const float values[8] = {1};
     if (count != 2) {
         return 2;
@@ -141,6 +187,10 @@ int main(int count, char **arguments) {
     write_seed(folder, "fuzz_tokenizer", tokenizer, sizeof tokenizer - 1);
     write_seed(folder, "fuzz_template", template, sizeof template - 1);
     write_seed(folder, "fuzz_body", body, sizeof body - 1);
+    write_seed(folder, "fuzz_gbnf", gbnf, sizeof gbnf - 1);
+    write_seed(folder, "fuzz_regex", regex, sizeof regex - 1);
+    write_replies(folder);
+    write_schemas(folder);
     write_http(folder);
     free(file.data);
     return write_gguf(folder) ? 1 : 0;

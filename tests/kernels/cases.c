@@ -16,7 +16,7 @@ static void begin_case(kt_case *c, int32_t rows, int32_t span_count, kt_random *
     c->program.name = "kernel test";
     c->program.width = 32;
     c->program.vocabulary = 64;
-    c->program.logits = c->program.tokens = SL_NONE;
+    c->program.hidden = c->program.logits = c->program.tokens = SL_NONE;
     c->ids_value = c->schedule_value = SL_NONE;
     c->tolerance = 2e-5;
     c->rows = rows;
@@ -412,10 +412,26 @@ static const attention_shape attention_shapes[] = {
     {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0},
     {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0},
     {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4},
+    /* Wide heads: a key head of 1, 4, 8 and 16 queries, prompts and few rows a step. */
+    {70, 1, 8, 2, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
+    {80, 2, 16, 1, 512, 512, 40, 30.0f, true, true, SL_QTYPE_BF16, NORMAL, 0},
+    {90, 3, 4, 1, 320, 448, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
+    {75, 2, 8, 1, 384, 288, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0},
+    {560, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 140},
+    {24, 3, 16, 1, 512, 512, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0},
+    {150, 2, 8, 1, 512, 512, 0, 30.0f, true, true, SL_QTYPE_Q8_0, NORMAL, 9},
+    {170, 3, 4, 1, 512, 512, 100, 0, true, false, SL_QTYPE_FP8, NORMAL, 14},
+    {600, 2, 2, 2, 512, 512, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 16},
+    {66, 1, 4, 1, 448, 320, 0, 0, false, false, SL_QTYPE_F16, TIES, 33},
+    {60, 4, 8, 2, 512, 512, 0, 20.0f, false, false, SL_QTYPE_F32, NORMAL, 0},
 };
-enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes };
+enum {
+    ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
+    WHOLE_SHAPES = 20, /* of these, the first ones, in one step */
+};
 
-static void build_attention(kt_case *c, const attention_shape *shape, bool with_attention,
+/* `aligned`: operands fill their values; else columns lie in front of them. */
+static void build_attention(kt_case *c, const attention_shape *shape, bool with_attention, bool aligned,
                             kt_random *random) {
     begin_case(c, shape->rows, shape->spans, random);
     c->tolerance = 1e-4; /* an error of a score is one of its exponential */
@@ -423,29 +439,38 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     c->step_rows = shape->step_rows;
     const sl_cache_group group = {"all",        2, shape->kv_heads, shape->key_size, shape->value_size,
                                   shape->window};
-    const sl_cache_group other = {"other", 1, 1, 32, 32, 0}; /* so that the group's number matters */
+    const bool wide = shape->key_size > 256;
+    /* So that the group's number matters; beside wide heads as models have it, with a window. */
+    const sl_cache_group other = {"other", 1, 1, wide ? 256 : 32, wide ? 256 : 32, wide ? 70 : 0};
     sl_program_group(&c->program, &other);
     sl_program_group(&c->program, &group);
     const sl_cache_place place = {1, 1};
     const int32_t keys = shape->kv_heads * shape->key_size, values = shape->kv_heads * shape->value_size;
     const int32_t q_stride = shape->key_size + (shape->gate ? shape->value_size : 0);
-    const int32_t q = input(c, "q", SL_ROWS_STEP, shape->heads * q_stride + 5, shape->how, random);
-    const int32_t kv = input(c, "kv", SL_ROWS_STEP, 3 + keys + values, shape->how, random);
-    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * shape->value_size + 3);
+    const int32_t five = aligned ? 0 : 5, three = aligned ? 0 : 3; /* columns in front */
+    const int32_t q = input(c, "q", SL_ROWS_STEP, shape->heads * q_stride + five, shape->how, random);
+    const int32_t kv = input(c, "kv", SL_ROWS_STEP, three + keys + values, shape->how, random);
+    const int32_t y =
+        sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * shape->value_size + three);
     add(c, SL_OP_BEGIN, NULL, 0, NULL, 0);
     sl_op *op = add(c, SL_OP_CACHE_WRITE, LIST(kv, kv), NULL, 0);
-    op->in[0].column = 3;
-    op->in[1].column = 3 + keys;
+    op->in[0].column = three;
+    op->in[1].column = three + keys;
     op->u.cache_write.place = place;
     if (!with_attention) {
         return;
     }
+    if (wide) {
+        op = add(c, SL_OP_CACHE_WRITE, LIST(kv, kv), NULL, 0);
+        op->in[1].column = 1;
+        op->u.cache_write.place = (sl_cache_place){0, 0};
+    }
     const int32_t sinks =
         shape->sinks ? vector(c, "sinks", 1, shape->heads, (interval){0, 3}, random) : SL_NONE;
     op = add(c, SL_OP_ATTENTION, LIST(q, shape->gate ? q : SL_NONE), LIST(y));
-    op->in[0].column = 5;
-    op->in[1].column = shape->gate ? 5 + shape->key_size : 0;
-    op->out[0].column = 3;
+    op->in[0].column = five;
+    op->in[1].column = shape->gate ? five + shape->key_size : 0;
+    op->out[0].column = three;
     op->u.attention = (sl_op_attention){.place = place,
                                         .heads = shape->heads,
                                         .q_stride = q_stride,
@@ -473,12 +498,17 @@ static void disturb_for_e4m3(kt_case *c, int32_t value, kt_random *random) {
 }
 
 static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    if (index >= ATTENTION_SHAPES) {
+    /* Each shape that is one step once more, with attention to both sides. */
+    const bool both = index >= ATTENTION_SHAPES && kind == SL_OP_ATTENTION;
+    if (index >= ATTENTION_SHAPES + (both ? WHOLE_SHAPES : 0)) {
         return false;
     }
-    const attention_shape *shape = &attention_shapes[index];
+    const attention_shape *shape = &attention_shapes[both ? index - ATTENTION_SHAPES : index];
     char detail[96];
-    build_attention(c, shape, kind == SL_OP_ATTENTION, random);
+    build_attention(c, shape, kind == SL_OP_ATTENTION, false, random);
+    if (both) {
+        c->program.both_sides = c->program.ops[c->op].u.attention.both_sides = true;
+    }
     if (kind == SL_OP_BEGIN) {
         c->op = 0;
     }
@@ -488,8 +518,9 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     if (kind == SL_OP_CACHE_WRITE && shape->cache == SL_QTYPE_FP8) {
         disturb_for_e4m3(c, c->program.ops[1].in[0].value, random);
     }
-    snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s", shape->heads, shape->kv_heads,
-             shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name);
+    snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s%s", shape->heads, shape->kv_heads,
+             shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name,
+             both ? ", to both sides" : "");
     name_case(c, kind, index, detail);
     return true;
 }
@@ -516,8 +547,10 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         {3, 64, 70, SL_RESIDUAL_AFTER, true, false, false, false, NORMAL},
         {5, 32, 48, SL_RESIDUAL_NONE, true, false, false, true, NORMAL},
     };
-    const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes);
-    if (index >= ROW_COUNTS + count) {
+    /* Of x and y: each shape once without, then with all of these. */
+    static const float factors[][2] = {{0.22f, 1}, {1, 0.6f}, {-1.75f, 0.3f}};
+    const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes), scaled = index - ROW_COUNTS - count;
+    if (scaled >= 3 * count) {
         return false;
     }
     const int32_t s = index % count, rows = row_counts[(index * 5) % ROW_COUNTS];
@@ -546,8 +579,42 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
                                     .width = width,
                                     .stride = stride,
                                     .gate_stride = width + 1,
-                                    .residual = shapes[s].residual};
-    name_case(c, SL_OP_RMSNORM, index, "");
+                                    .residual = shapes[s].residual,
+                                    .x_factor = scaled < 0 ? 1 : factors[index % 3][0],
+                                    .y_factor = scaled < 0 ? 1 : factors[index % 3][1]};
+    name_case(c, SL_OP_RMSNORM, index, scaled < 0 ? "" : "factors");
+    return true;
+}
+
+static bool make_layernorm(kt_case *c, int32_t index, kt_random *random) {
+    static const struct {
+        int32_t width;
+        bool residual, sum, bias, in_place;
+        style how;
+    } shapes[] = {{64, true, false, true, false, NORMAL},   {384, true, true, true, false, OUTLIERS},
+                  {768, false, false, true, true, NORMAL},  {1024, true, false, true, false, LARGE},
+                  {37, true, false, false, false, NORMAL},  {1, false, false, true, false, NORMAL},
+                  {1000, true, true, true, true, NORMAL},   {256, false, false, true, false, ZEROS},
+                  {4096, true, false, false, false, NORMAL}};
+    const int32_t count = (int32_t)(sizeof shapes / sizeof *shapes);
+    if (index >= 2 * count) {
+        return false;
+    }
+    const int32_t s = index % count, width = shapes[s].width;
+    begin_case(c, row_counts[(index * 5) % ROW_COUNTS], 2, random);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, 3 + width, shapes[s].how, random);
+    const int32_t residual =
+        shapes[s].residual ? input(c, "residual", SL_ROWS_STEP, 1 + width, NORMAL, random) : SL_NONE;
+    const int32_t y = shapes[s].in_place ? x : sl_program_value(&c->program, "y", SL_ROWS_STEP, 2 + width);
+    const int32_t weight = vector(c, "w", 1, width, (interval){1, 0.5f}, random);
+    const int32_t bias = shapes[s].bias ? vector(c, "b", 1, width, (interval){0, 0.5f}, random) : SL_NONE;
+    sl_op *op = add(c, SL_OP_LAYERNORM, LIST(x, residual), LIST(y, shapes[s].sum ? residual : SL_NONE));
+    op->in[0].column = 3;
+    op->in[1].column = op->out[1].column = 1;
+    op->out[0].column = shapes[s].in_place ? 3 : 2;
+    op->u.layernorm = (sl_op_layernorm){
+        .weight = weight, .bias = bias, .epsilon = index < count ? 1e-12f : 1e-5f, .width = width};
+    name_case(c, SL_OP_LAYERNORM, index, "");
     return true;
 }
 
@@ -574,14 +641,29 @@ static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
     return true;
 }
 
+/* Lengths that rows pass within a step, and those of models; with and without rotation, and on more or fewer
+ * columns than rotate. */
+static void add_temperature(sl_op_rope *rope, int32_t index, int32_t size) {
+    static const int32_t lengths[] = {3, 16, 1, 8192};
+    const int32_t widths[] = {rope->dims, size, size, size / 4 + index / 4 % 2};
+    rope->temperature = (sl_rope_temperature){.scale = index % 3 ? 0.1f : 1.0f,
+                                              .offset = index / 2 % 2,
+                                              .length = lengths[index / 2 % 4],
+                                              .width = widths[index % 4]};
+    if (index % 4 == 1) {
+        rope->dims = 0;
+        rope->frequencies = SL_NONE;
+    }
+}
+
 static bool make_rope(kt_case *c, int32_t index, kt_random *random) {
-    if (index >= ROW_COUNTS) {
+    if (index >= 3 * ROW_COUNTS) {
         return false;
     }
     static const int32_t sizes[] = {64, 128, 32, 256, 80};
     const int32_t size = sizes[index % 5], heads = 1 + kt_below(random, 9);
     const int32_t dims = index % 3 == 0 ? size : size / 2;
-    begin_case(c, row_counts[index], 2, random);
+    begin_case(c, row_counts[index % ROW_COUNTS], 2, random);
     c->position_base = index % 4 == 3 ? 100000 : 0;
     c->tolerance = 1e-3; /* the angle is rounded to f32: at position 100000 by 0.004 */
     if (c->position_base) {
@@ -602,29 +684,74 @@ static bool make_rope(kt_case *c, int32_t index, kt_random *random) {
                               .dims = dims,
                               .layout = index % 2 ? SL_ROPE_PAIRS : SL_ROPE_HALVES,
                               .magnitude = index % 5 == 4 ? 1.2f : 1.0f};
-    name_case(c, SL_OP_ROPE, index, index % 2 ? "pairs" : "halves");
+    if (index >= ROW_COUNTS) {
+        add_temperature(&op->u.rope, index, size);
+    }
+    char detail[64];
+    snprintf(detail, sizeof detail, "%s%s", index % 2 ? "pairs" : "halves",
+             index < ROW_COUNTS ? "" : ", temperature");
+    name_case(c, SL_OP_ROPE, index, detail);
     return true;
 }
 
 static bool make_embed(kt_case *c, int32_t index, kt_random *random) {
-    if (index >= 2 * SL_QTYPE_COUNT) {
+    /* Then positions and first rows, with a residual that may lie on y. */
+    const int32_t other = index - 2 * SL_QTYPE_COUNT;
+    if (other >= 12) {
         return false;
     }
-    const sl_qtype type = (sl_qtype)(index % SL_QTYPE_COUNT);
+    const sl_qtype type =
+        other >= 0 ? (other % 3 ? SL_QTYPE_F16 : SL_QTYPE_F32) : (sl_qtype)(index % SL_QTYPE_COUNT);
     begin_case(c, row_counts[(index * 3 + 2) % ROW_COUNTS], 3, random);
-    c->last_tokens = index >= SL_QTYPE_COUNT;
+    c->last_tokens = index >= SL_QTYPE_COUNT && other < 0;
     const int32_t w = matrix(c, type, (matrix_shape){1, c->program.vocabulary, 512}, true, random);
-    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 514);
-    sl_op *op = add(c, SL_OP_EMBED, NULL, 0, LIST(y));
+    const int32_t residual = other >= 0 ? input(c, "residual", SL_ROWS_STEP, 514, NORMAL, random) : SL_NONE;
+    const int32_t y = other % 2 == 1 ? residual : sl_program_value(&c->program, "y", SL_ROWS_STEP, 514);
+    sl_op *op = add(c, SL_OP_EMBED, LIST(residual), LIST(y));
+    op->in[0].column = 1;
     op->out[0].column = 1;
-    op->u.embed = (sl_op_embed){w, index % 2 ? 22.5f : 1.0f};
+    op->u.embed = (sl_op_embed){.weight = w, .scale = index % 2 ? 22.5f : 1.0f};
+    if (other >= 0) {
+        op->u.embed.source = other / 2 % 2 ? SL_EMBED_FIRST : SL_EMBED_POSITION;
+        op->u.embed.offset = other / 4;
+    }
     name_case(c, SL_OP_EMBED, index, sl_qtype_get(type)->name);
+    return true;
+}
+
+/* Every function, with a value and, but for the one that needs it, without. */
+static bool make_other_activation(kt_case *c, int32_t index, int32_t number, kt_random *random) {
+    if (number >= 8 * SL_ACTIVATION_COUNT) {
+        return false;
+    }
+    const sl_activation function = (sl_activation)(number % SL_ACTIVATION_COUNT);
+    const int32_t round = number / SL_ACTIVATION_COUNT, front = round % 4 < 2 ? 0 : 1;
+    const int32_t width = front ? 1 + kt_below(random, 700) : 4 * (1 + kt_below(random, 175));
+    const bool has_up = function == SL_ACTIVATION_SWIGLU_OAI || round % 2 == 0, in_place = round >= 6;
+    begin_case(c, row_counts[number % ROW_COUNTS], 1, random);
+    c->program.experts = 4;
+    c->program.experts_used = 2;
+    const sl_rows rows = number % 3 ? SL_ROWS_STEP : SL_ROWS_EXPERT;
+    const int32_t gate = input(c, "gate", rows, width + 4 * front, round == 5 ? LARGE : NORMAL, random);
+    const int32_t up =
+        has_up ? input(c, "up", rows, width + 4 * front, round == 2 ? LARGE : NORMAL, random) : SL_NONE;
+    const int32_t y = in_place ? gate : sl_program_value(&c->program, "y", rows, (width + front + 3) / 4 * 4);
+    if (c->rows > 1) { /* what a broken model makes */
+        ((float *)c->inputs[gate])[width + 5 * front] = NAN;
+    }
+    sl_op *op = add(c, SL_OP_ACTIVATE, LIST(gate, up), LIST(y));
+    op->in[0].column = front;
+    op->in[1].column = has_up ? 2 * front : 0;
+    op->out[0].column = front;
+    op->u.activate = (sl_op_activate){
+        .function = function, .width = width, .alpha = 1.702f, .limit = round % 4 == 3 ? 7 : 1.25f};
+    name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
     return true;
 }
 
 static bool make_activate(kt_case *c, int32_t index, kt_random *random) {
     if (index >= ROW_COUNTS) {
-        return false;
+        return make_other_activation(c, index, index - ROW_COUNTS, random);
     }
     const int32_t width = 1 + kt_below(random, 700);
     begin_case(c, row_counts[index], 1, random);
@@ -644,15 +771,17 @@ static bool make_activate(kt_case *c, int32_t index, kt_random *random) {
 }
 
 static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    if (index >= ROW_COUNTS) {
+    static const float caps[][2] = {{30, 1}, {0, 0.125f}, {5, 0.5f}, {0, 13}, {1.5f, 3}}; /* and scales */
+    if (index >= (kind == SL_OP_GATHER ? 1 : 3) * ROW_COUNTS) {
         return false;
     }
+    const float *cap = caps[index < ROW_COUNTS ? 0 : index % 5];
     const int32_t width = 1 + kt_below(random, index % 4 == 0 ? 9000 : 300);
-    begin_case(c, row_counts[index], 4, random);
+    begin_case(c, row_counts[index % ROW_COUNTS], 4, random);
     c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
     for (int32_t i = 0; i < c->rows; i++) {
         if (kt_below(random, 2) == 0 || (i == c->rows - 1 && c->output_count == 0)) {
-            c->outputs[c->output_count++].row = i;
+            c->outputs[c->output_count++] = (sl_step_output){.row = i, .mask = SL_NONE};
         }
     }
     if (kind == SL_OP_GATHER) {
@@ -665,36 +794,107 @@ static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, k
         const int32_t x = input(c, "x", SL_ROWS_OUTPUT, width + 2, index % 2 ? LARGE : NORMAL, random);
         sl_op *op = add(c, kind, LIST(x), LIST(x));
         op->in[0].column = op->out[0].column = 2;
-        op->u.softcap = (sl_op_softcap){30.0f, width};
+        op->u.softcap = (sl_op_softcap){cap[0], cap[1], width};
     }
     name_case(c, kind, index, "");
     return true;
 }
 
-/* ---- experts ---- */
-
-static bool make_router(kt_case *c, int32_t index, kt_random *random) {
-    static const int32_t experts[] = {4, 8, 32, 60, 128, 129}, used[] = {1, 2, 4, 6, 8, 7};
-    if (index >= ROW_COUNTS) {
+static bool make_transfer(kt_case *c, int32_t index, kt_random *random) {
+    if (index >= 2 * ROW_COUNTS) {
         return false;
     }
-    begin_case(c, row_counts[index], 2, random);
-    const int32_t e = c->program.experts = experts[index % 6], u = c->program.experts_used = used[index % 6];
-    const int32_t x = input(c, "logits", SL_ROWS_STEP, e + 2, index % 3 == 2 ? TIES : NORMAL, random);
+    const int32_t width = 1 + kt_below(random, index % 4 == 0 ? 9000 : 300);
+    begin_case(c, row_counts[index % ROW_COUNTS], 4, random);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, width + 2, index % 2 ? LARGE : NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, width + 1);
+    sl_op *op = add(c, SL_OP_TRANSFER, LIST(x), LIST(y));
+    op->in[0].column = index % 3;
+    op->out[0].column = index % 2;
+    op->u.transfer.width = width;
+    name_case(c, SL_OP_TRANSFER, index, "");
+    return true;
+}
+
+/* ---- experts ---- */
+
+/* Groups, factors of experts, and what sums of weights are divided by, as models have them and at their
+ * edges. */
+static const struct router_shape {
+    sl_router_kind kind;
+    int32_t experts, used, groups, groups_used;
+    bool by_best, normalise, bias, factors;
+    float epsilon, least_sum, scale;
+    style how;
+} router_shapes[] = {
+    {SL_ROUTER_SIGMOID, 256, 8, 8, 4, false, true, true, false, 1e-20f, 0, 2.5f, NORMAL}, /* DeepSeek V3 */
+    {SL_ROUTER_SOFTMAX, 160, 6, 8, 3, true, false, false, false, 0, 0, 16, NORMAL},       /* DeepSeek V2 */
+    {SL_ROUTER_SOFTMAX, 128, 8, 1, 1, false, true, false, true, 0, 0, 1, NORMAL},         /* Gemma 4 */
+    {SL_ROUTER_SIGMOID, 64, 6, 8, 2, false, true, false, false, 0, 0, 1, TIES},
+    {SL_ROUTER_SOFTMAX, 60, 4, 5, 2, true, false, false, true, 0, 0, 1.5f, TIES},
+    {SL_ROUTER_SIGMOID, 32, 7, 32, 7, false, true, true, false, 0, 0, 1, NORMAL}, /* groups of one */
+    {SL_ROUTER_SOFTMAX, 8, 2, 4, 1, false, true, false, false, 0, 0, 1, NORMAL},  /* a whole group */
+    {SL_ROUTER_SIGMOID, 72, 6, 1, 1, false, true, true, true, 0.5f, 0, 1, NORMAL},
+    {SL_ROUTER_SOFTMAX, 16, 2, 1, 1, false, true, false, false, 0, 0.375f, 1, NORMAL}, /* above and below */
+    {SL_ROUTER_SOFTMAX, 16, 2, 2, 2, false, true, true, true, 0.125f, 0.5f, 3, NORMAL},
+    {SL_ROUTER_SIGMOID, 512, 12, 16, 5, false, true, true, false, 1e-20f, 0, 1, NORMAL},
+    {SL_ROUTER_SIGMOID, 129, 5, 3, 1, false, false, true, true, 0, 0, 1, TIES},
+    {SL_ROUTER_SOFTMAX, 384, 8, 1, 1, false, true, true, false, 1e-20f, 0, 2.5f, TIES},
+};
+enum { ROUTER_SHAPES = sizeof router_shapes / sizeof *router_shapes };
+
+static void build_router(kt_case *c, const struct router_shape *shape, kt_random *random) {
+    const int32_t e = c->program.experts = shape->experts, u = c->program.experts_used = shape->used;
+    const int32_t x = input(c, "logits", SL_ROWS_STEP, e + 2, shape->how, random);
     const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, e + 1};
     const int32_t ids = typed(c, "ids", SL_VALUE_I32, SL_ROWS_STEP, u);
     const int32_t weights = sl_program_value(&c->program, "weights", SL_ROWS_STEP, u);
     const int32_t schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);
-    const int32_t bias = index % 4 == 1 ? vector(c, "bias", 1, e, (interval){0, 0.5f}, random) : SL_NONE;
+    const int32_t bias = shape->bias ? vector(c, "bias", 1, e, (interval){0, 0.5f}, random) : SL_NONE;
+    const int32_t factors =
+        shape->factors ? vector(c, "factors", 1, e, (interval){1, 0.5f}, random) : SL_NONE;
     c->ids_value = ids;
     sl_op *op = add(c, SL_OP_ROUTER, LIST(x), LIST(ids, weights, schedule));
     op->in[0].column = 2;
-    op->u.router = (sl_op_router){.kind = index % 2 ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX,
+    op->u.router = (sl_op_router){.kind = shape->kind,
                                   .experts = e,
                                   .used = u,
-                                  .normalise = index % 3 != 1,
+                                  .normalise = shape->normalise,
                                   .bias = bias,
-                                  .scale = index % 5 == 4 ? 2.5f : 1.0f};
+                                  .factors = factors,
+                                  .groups = shape->groups,
+                                  .groups_used = shape->groups_used,
+                                  .group_by_best = shape->by_best,
+                                  .epsilon = shape->epsilon,
+                                  .least_sum = shape->least_sum,
+                                  .scale = shape->scale};
+}
+
+static bool make_router(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t experts[] = {4, 8, 32, 60, 128, 129}, used[] = {1, 2, 4, 6, 8, 7};
+    if (index >= ROW_COUNTS + 2 * ROUTER_SHAPES) {
+        return false;
+    }
+    begin_case(c, row_counts[index % ROW_COUNTS], 2, random);
+    if (index >= ROW_COUNTS) {
+        const struct router_shape *shape = &router_shapes[(index - ROW_COUNTS) % ROUTER_SHAPES];
+        char detail[64];
+        snprintf(detail, sizeof detail, "%d of %d experts, %d of %d groups", shape->used, shape->experts,
+                 shape->groups_used, shape->groups);
+        build_router(c, shape, random);
+        name_case(c, SL_OP_ROUTER, index, detail);
+        return true;
+    }
+    const struct router_shape shape = {.kind = index % 2 ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX,
+                                       .experts = experts[index % 6],
+                                       .used = used[index % 6],
+                                       .groups = 1,
+                                       .groups_used = 1,
+                                       .normalise = index % 3 != 1,
+                                       .bias = index % 4 == 1,
+                                       .scale = index % 5 == 4 ? 2.5f : 1.0f,
+                                       .how = index % 3 == 2 ? TIES : NORMAL};
+    build_router(c, &shape, random);
     name_case(c, SL_OP_ROUTER, index, "");
     return true;
 }
@@ -804,6 +1004,27 @@ static void add_adjustments(kt_case *c, sl_step_output *output, int32_t count, k
     }
 }
 
+/* What a grammar leaves: one token, a few, about half, all but a few, or none (nothing can be drawn then).
+ * Outputs may share one, and bits past the vocabulary mean nothing. */
+static void add_mask(kt_case *c, sl_step_output *output, kt_random *random) {
+    const int32_t vocabulary = c->program.vocabulary, words = sl_mask_words(vocabulary);
+    if (c->mask_count > 0 && kt_below(random, 4) == 0) {
+        output->mask = kt_below(random, c->mask_count);
+        return;
+    }
+    output->mask = c->mask_count++;
+    uint32_t *mask = c->masks + (size_t)output->mask * (size_t)words;
+    const int32_t kind = kt_below(random, 16);
+    for (int32_t i = 0; i < words; i++) {
+        mask[i] = kind < 6 ? 0 : kind < 10 ? (uint32_t)kt_next(random) : UINT32_MAX;
+    }
+    const int32_t others = kind == 0 ? 0 : kind == 1 ? 1 : 1 + kt_below(random, 20);
+    for (int32_t i = 0; i < others; i++) {
+        const int32_t id = kt_below(random, vocabulary);
+        mask[id / 32] ^= 1u << id % 32;
+    }
+}
+
 /* llama.cpp's order, or some stages in any order. */
 static void choose_order(uint8_t *order, kt_random *random) {
     static const uint8_t usual[SL_SAMPLER_STAGES] = {SL_STAGE_TOP_N_SIGMA, SL_STAGE_TOP_K, SL_STAGE_TYPICAL_P,
@@ -859,7 +1080,7 @@ static void spoil_logits(float *logits, int32_t rows, int32_t vocabulary, kt_ran
 
 static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     static const int32_t vocabularies[] = {64, 1000, 4099};
-    if (index >= 48) {
+    if (index >= 96) {
         return false;
     }
     begin_case(c, 1 + kt_below(random, 40), 5, random);
@@ -872,9 +1093,14 @@ static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     }
     c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
     c->adjustments = kt_alloc((size_t)(many * c->rows), sizeof *c->adjustments);
+    c->masks = kt_alloc((size_t)(sl_mask_words(vocabulary) * c->rows), sizeof *c->masks);
     for (int32_t i = 0; i < c->rows; i++) {
         sl_step_output *output = &c->outputs[c->output_count++];
         output->row = i;
+        output->mask = SL_NONE;
+        if ((index >= 48 || index % 4 == 2) && kt_below(random, 4)) {
+            add_mask(c, output, random);
+        }
         if (kt_below(random, 2)) {
             add_adjustments(c, output, kt_below(random, kt_below(random, 8) ? few : many + 1), random);
         }
@@ -904,12 +1130,16 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
         return make_embed(c, index, random);
     case SL_OP_RMSNORM:
         return make_rmsnorm(c, index, random);
+    case SL_OP_LAYERNORM:
+        return make_layernorm(c, index, random);
     case SL_OP_QUANTIZE:
         return make_quantize(c, index, random);
     case SL_OP_ROPE:
         return make_rope(c, index, random);
     case SL_OP_ACTIVATE:
         return make_activate(c, index, random);
+    case SL_OP_TRANSFER:
+        return make_transfer(c, index, random);
     case SL_OP_GATHER:
     case SL_OP_SOFTCAP:
         return make_gather_or_softcap(c, kind, index, random);
@@ -935,8 +1165,13 @@ static void bench_rows(kt_case *c, sl_op_kind kind, int32_t rows, kt_random *ran
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, 4096);
     if (kind == SL_OP_RMSNORM) {
         const int32_t w = vector(c, "w", 1, 4096, (interval){1, 0.5f}, random);
-        add(c, kind, LIST(x), LIST(y))->u.rmsnorm =
-            (sl_op_rmsnorm){.weight = w, .epsilon = 1e-6f, .groups = 1, .width = 4096, .stride = 4096};
+        add(c, kind, LIST(x), LIST(y))->u.rmsnorm = (sl_op_rmsnorm){.weight = w,
+                                                                    .epsilon = 1e-6f,
+                                                                    .groups = 1,
+                                                                    .width = 4096,
+                                                                    .stride = 4096,
+                                                                    .x_factor = 1,
+                                                                    .y_factor = 1};
     } else if (kind == SL_OP_ACTIVATE) {
         sl_op *op = add(c, kind, LIST(x, x), LIST(y));
         op->in[1].column = 4096;
@@ -951,6 +1186,71 @@ static void bench_rows(kt_case *c, sl_op_kind kind, int32_t rows, kt_random *ran
     }
 }
 
+enum { BEYOND_CACHES = 160 << 20, DEPTH = 16384 };
+
+/* More ops like the one that was added last, each with a weight of its own in memory. */
+static void add_copies(kt_case *c, int32_t copies) {
+    const int32_t first = c->op;
+    const sl_op like = c->program.ops[first];
+    const sl_weight weight = c->program.weights[like.u.linear.segments[0].weight];
+    for (int32_t i = 1; i < copies; i++) {
+        const int32_t w = sl_program_weight(&c->program, &weight);
+        sl_op *op = sl_program_op(&c->program, like.kind, SL_NONE);
+        *op = like;
+        op->u.linear.segments[0].weight = w;
+    }
+    c->op = first;
+    c->copies = copies;
+}
+
+static void make_linear_work(kt_case *c, const kt_work *work, kt_random *random) {
+    const linear_shape plain = {
+        .rows = work->rows, .columns = 4096, .outputs = {24576}, .aligned = true, .full = true};
+    const linear_shape experts = {.rows = work->rows,
+                                  .columns = 2048,
+                                  .outputs = {768},
+                                  .aligned = true,
+                                  .full = true,
+                                  .experts = 128,
+                                  .used = 8};
+    build_linear(c, work->experts ? &experts : &plain, work->type, work->activation, random);
+    if (work->experts) { /* no expert has more rows than chance gives it */
+        int32_t *ids = c->inputs[c->ids_value];
+        for (int32_t i = 0; i < c->rows * experts.used; i++) {
+            ids[i] = i % experts.used == 0 ? kt_below(random, experts.experts)
+                                           : (ids[i - 1] + 13) % experts.experts;
+        }
+    }
+    const sl_op_linear *linear = &c->program.ops[c->op].u.linear;
+    const sl_qtype_info *info = sl_qtype_get(work->type);
+    const sl_weight *weight = &c->program.weights[linear->segments[0].weight];
+    const uint64_t bytes = (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->columns /
+                           info->block_elements * info->block_bytes;
+    const int32_t copies = (int32_t)(BEYOND_CACHES / bytes) + 1;
+    add_copies(c, work->rows > 128 && copies > 4 ? 4 : copies); /* many rows: bound by arithmetic */
+    snprintf(c->name, sizeof c->name, work->experts ? "8 of 128 experts, 768 x 2048 %s" : "24576 x 4096 %s",
+             info->name);
+}
+
+bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random) {
+    if (work->kind == SL_OP_LINEAR) {
+        make_linear_work(c, work, random);
+    } else if (work->kind == SL_OP_ATTENTION) {
+        const attention_shape shape = {work->rows, 1,     32,    8,          128,    128, 0,
+                                       0,          false, false, work->type, NORMAL, 0};
+        build_attention(c, &shape, true, true, random);
+        c->depth = DEPTH;
+        snprintf(c->name, sizeof c->name, "32/8 heads of 128, %s, %d keys before",
+                 sl_qtype_get(work->type)->name, DEPTH);
+    } else if (work->kind == SL_OP_DELTA_SCAN) {
+        return kt_make_bench(c, work->kind, 0, work->rows, SL_VALUE_F32, random) && (c->tight = true);
+    } else {
+        return false;
+    }
+    c->tight = true;
+    return true;
+}
+
 bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, sl_value_type activation,
                    kt_random *random) {
     if (kind == SL_OP_LINEAR && variant < SL_QTYPE_COUNT) {
@@ -959,10 +1259,13 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         snprintf(c->name, sizeof c->name, "3072 x 2048 %s", sl_qtype_get((sl_qtype)variant)->name);
         return true;
     }
-    if (kind == SL_OP_ATTENTION && variant == 0) {
-        const attention_shape shape = {rows, 1, 16, 8, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0};
-        build_attention(c, &shape, true, random);
-        snprintf(c->name, sizeof c->name, "16/8 heads of 128, f16");
+    if (kind == SL_OP_ATTENTION && variant < 3) { /* few rows with many keys before them */
+        const int32_t size = 128 << variant, kv_heads = variant == 0 ? 8 : 2;
+        const attention_shape shape = {rows, 1,     16,    kv_heads,     size,   size, 0,
+                                       0,    false, false, SL_QTYPE_F16, NORMAL, 0};
+        build_attention(c, &shape, true, variant > 0, random);
+        c->depth = variant > 0 && rows <= 64 ? DEPTH : 0;
+        snprintf(c->name, sizeof c->name, "16/%d heads of %d, f16", kv_heads, size);
         return true;
     }
     if (kind == SL_OP_DELTA_SCAN && variant == 0) {

@@ -48,7 +48,10 @@ void *kt_alloc(size_t count, size_t size) {
 
 void kt_case_free(kt_case *c) {
     for (int32_t w = 0; w < c->program.weight_count; w++) {
-        free((void *)(uintptr_t)c->program.weights[w].data);
+        const void *data = c->program.weights[w].data;
+        if (w == 0 || c->program.weights[w - 1].data != data) { /* copies of one share its numbers */
+            free((void *)(uintptr_t)data);
+        }
     }
     for (int v = 0; v < KT_VALUES; v++) {
         free(c->inputs[v]);
@@ -56,6 +59,7 @@ void kt_case_free(kt_case *c) {
     free(c->tokens);
     free(c->outputs);
     free(c->adjustments);
+    free(c->masks);
     sl_program_free(&c->program);
     memset(c, 0, sizeof *c);
 }
@@ -89,6 +93,10 @@ struct kt_runner {
     int32_t most_rows, most_outputs; /* of a step of the run */
     void *last_block;                /* of the last step of the run, in one of the executor's blocks */
 };
+
+static int32_t copies_of(const kt_case *c) {
+    return c->copies > 0 ? c->copies : 1;
+}
 
 static uint64_t aligned(uint64_t bytes) {
     return (bytes + 63) / 64 * 64;
@@ -192,10 +200,11 @@ static void lay_out_weights(kt_runner *r) {
     d->weight_count = p->weight_count;
     for (int32_t w = 0; w < p->weight_count; w++) {
         bool packed = false;
-        for (int32_t s = 0; p->ops[r->c->op].kind == SL_OP_LINEAR && kernel->pack &&
-                            s < p->ops[r->c->op].u.linear.segment_count;
-             s++) {
-            packed = packed || p->ops[r->c->op].u.linear.segments[s].weight == w;
+        for (int32_t i = 0; i < copies_of(r->c) && kernel->op == SL_OP_LINEAR && kernel->pack; i++) {
+            const sl_op_linear *linear = &p->ops[r->c->op + i].u.linear;
+            for (int32_t s = 0; s < linear->segment_count; s++) {
+                packed = packed || linear->segments[s].weight == w;
+            }
         }
         d->weights[w].weight = w;
         d->weights[w].layout = packed ? kernel : NULL;
@@ -231,7 +240,7 @@ static void lay_out(kt_runner *r) {
     one->ops += c->op;
     one->kernels += c->op;
     one->scratch_offsets += c->op;
-    one->op_count = 1;
+    one->op_count = copies_of(c);
 }
 
 /* Up to the choice of kernels: nothing is on the device yet. NULL with *declined set when `kernel` declines.
@@ -252,8 +261,10 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
     d->limits = (sl_limits){.rows = (c->step_rows ? c->step_rows : c->rows) + (c->tight ? 0 : SPARE_ROWS),
                             .outputs = c->output_count + 1,
                             .sequences = c->span_count,
-                            .context = longest + c->position_base + 1,
-                            .adjustments = c->adjustment_count + 1};
+                            .context = longest + c->position_base + c->depth + 1,
+                            .adjustments = c->adjustment_count + 1,
+                            .masks = c->mask_count,
+                            .mask_tokens = c->program.vocabulary};
     sl_step_layout_init(&d->step, &d->limits, c->program.group_count);
     for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
         all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
@@ -266,7 +277,8 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
     all->kernels = kt_alloc((size_t)all->op_count, sizeof *all->kernels);
     all->scratch_offsets = kt_alloc((size_t)all->op_count, sizeof(uint64_t));
     for (int32_t i = 0; i < all->op_count; i++) {
-        all->kernels[i] = choose(r, i, i == c->op ? kernel : NULL, declined);
+        const bool tested = i >= c->op && i < c->op + copies_of(c);
+        all->kernels[i] = choose(r, i, tested ? kernel : NULL, declined);
         if (*declined) {
             if (i != c->op) {
                 fprintf(stderr, "%s: %s: %s\n", c->name, sl_op_name(all->ops[i].kind), *declined);
@@ -373,7 +385,7 @@ static void fill_tables(kt_runner *r, const step_plan *step, bool move, kt_rando
         const int32_t window = c->program.groups[g].window;
         for (int32_t s = 0; s < c->span_count; s++) {
             int32_t *pages = r->pages + (g * c->span_count + s) * width;
-            const int32_t length = r->done[s], end = length + step->count[s];
+            const int32_t length = c->depth + r->done[s], end = length + step->count[s];
             for (int32_t i = (length + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
                  step->count[s] > 0 && i * SL_PAGE_TOKENS < end; i++) {
                 pages[i] = r->next_page[g]++;
@@ -425,12 +437,13 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
             span->state_write = r->state_slot[s];
         }
         for (int32_t g = 0; g < c->program.group_count; g++) {
-            span->length[g] = r->done[s];
+            span->length[g] = c->depth + r->done[s];
         }
         for (int32_t i = 0; i < step->count[s]; i++) {
             const int32_t at = step->first[s] + i, row = step->start[s] + at;
-            rows[header->rows] = (sl_step_row){c->last_tokens ? SL_ROW_LAST_TOKEN : SL_ROW_TOKEN,
-                                               c->tokens[row], c->position_base + at, header->spans};
+            rows[header->rows] =
+                (sl_step_row){c->last_tokens ? SL_ROW_LAST_TOKEN : SL_ROW_TOKEN, c->tokens[row],
+                              c->position_base + c->depth + at, header->spans};
             for (int32_t o = 0; o < c->output_count; o++) {
                 if (c->outputs[o].row == row) {
                     outputs[header->outputs] = c->outputs[o];
@@ -447,6 +460,11 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
         header->adjustments = c->adjustment_count;
         memcpy(sl_step_adjustments(&r->deployment.step, block), c->adjustments,
                (size_t)c->adjustment_count * sizeof *c->adjustments);
+    }
+    if (c->mask_count) { /* and behind those */
+        header->masks = c->mask_count;
+        memcpy(sl_step_masks(&r->deployment.step, block), c->masks,
+               (size_t)c->mask_count * (size_t)sl_mask_words(c->program.vocabulary) * sizeof *c->masks);
     }
 }
 
@@ -685,6 +703,12 @@ static bool prepare(kt_runner *r, kt_result *result) {
     for (int32_t s = 0; s < c->span_count; s++) {
         r->state_slot[s] = 2 * s + 1;
     }
+    const int32_t width = sl_table_width(d->limits.context);
+    for (int32_t i = 0; i < entries; i++) { /* pages of keys that are there already */
+        if (i % width < c->depth / SL_PAGE_TOKENS) {
+            table[i] = r->pages[i] = r->next_page[i / width / c->span_count]++;
+        }
+    }
     const bool good =
         check(f->write(r->executor, SL_POOL_CACHE, 0, result->cache, result->cache_bytes, &error), &error,
               c->name) &&
@@ -715,6 +739,7 @@ static bool finish(kt_runner *r, kt_result *result) {
 }
 
 bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
+    cut = r->c->program.both_sides ? KT_WHOLE : cut; /* a sequence is never cut */
     const kt_case *c = r->c;
     if (!prepare(r, result)) {
         return false;
@@ -759,4 +784,15 @@ bool kt_run_op(kt_runner *r) {
     }
     return check(r->backend->functions->submit(r->executor, 1, &error), &error, r->c->name) &&
            check(r->backend->functions->wait(r->executor, &error), &error, r->c->name);
+}
+
+bool kt_profile_op(kt_runner *r, double *seconds) {
+    sl_error error = {0};
+    int32_t *groups = kt_alloc((size_t)copies_of(r->c), sizeof *groups);
+    sl_profile profile = {.groups = groups, .group_count = 1, .seconds = seconds};
+    const bool good =
+        check(r->backend->functions->profile(r->executor, &profile, &error), &error, r->c->name);
+    *seconds /= copies_of(r->c);
+    free(groups);
+    return good;
 }

@@ -30,9 +30,11 @@ enum { KT_SPANS = 6, KT_VALUES = 16 };
 typedef struct kt_case {
     char name[160];
     sl_program program;
-    int32_t op; /* the one under test */
+    int32_t op;     /* the one under test */
+    int32_t copies; /* to time: as many ops from that one on, with weights of their own; 0: one */
     int32_t span_count, span_rows[KT_SPANS];
     int32_t rows;
+    int32_t depth;     /* to time: keys in front of each span's rows, whatever they are */
     int32_t step_rows; /* most rows of a step; 0: all */
     bool tight;        /* the bucket has no rows but a step's: kernels for one row are for such */
     int32_t position_base;
@@ -41,6 +43,8 @@ typedef struct kt_case {
     int32_t output_count;
     sl_adjustment *adjustments; /* of all outputs */
     int32_t adjustment_count;
+    uint32_t *masks; /* [mask_count][sl_mask_words(vocabulary)] */
+    int32_t mask_count;
     sl_qtype cache_type;
     void *inputs[KT_VALUES];
     int32_t ids_value, schedule_value; /* schedule made from ids, which are an input; SL_NONE: none */
@@ -54,6 +58,18 @@ void *kt_alloc(size_t count, size_t size);
 /* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. `random`
  * NULL: a LINEAR's case in shape only, to ask who takes it; its weights and inputs hold nothing. */
 bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type activation, kt_random *random);
+/* What to time. */
+typedef struct kt_work {
+    sl_op_kind kind;
+    sl_value_type activation; /* LINEAR: the format of x */
+    sl_qtype type;            /* LINEAR: of the weights; ATTENTION: of the cache */
+    bool experts;             /* LINEAR: of experts */
+    int32_t rows;
+} kt_work;
+
+/* A layer of an 8B model, experts those of a 30B-A3B; weights and keys are more than a device's cache holds.
+ * The bucket has no rows but these. `random` NULL: in shape only. False when the kind is not timed. */
+bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random);
 /* A realistic shape with that many rows, for timing; false when the kind is not timed or `variant` past the
  * end. */
 bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, sl_value_type activation,
@@ -91,6 +107,30 @@ const sl_kernel *kt_runner_kernel(const kt_runner *runner);
 bool kt_run(kt_runner *runner, kt_cut cut, kt_random *random, kt_result *result);
 /* Runs the op under test alone, on what the last kt_run left; for timing. */
 bool kt_run_op(kt_runner *runner);
+/* Seconds of the op under test, as a device's profile measures it: the mean of its copies, one behind the
+ * other. */
+bool kt_profile_op(kt_runner *runner, double *seconds);
+
+/* ---- timing ---- */
+
+/* Prints how long the kernel takes on realistic shapes, a line for each. */
+void kt_bench(sl_backend *backend, const sl_kernel *kernel, uint64_t seed);
+
+typedef struct kt_rivals kt_rivals;
+
+/* Begins an object of JSON on standard output, and ends it; a device, and the same with deterministic plans.
+ * NULL with a printed message where the table cannot be read. */
+kt_rivals *kt_rivals_new(sl_backend *backend, sl_backend *deterministic, uint64_t seed);
+void kt_rivals_free(kt_rivals *rivals);
+/* Times the shape of the kernel at `index` of the registry, unless that was done: at the fewest and at the
+ * most rows for which a plan would take it, each beside what a plan would take without it. */
+void kt_rivals_time(kt_rivals *rivals, int32_t index);
+
+/* ---- the table ---- */
+
+/* Prints the CUDA module's table of kernels as Markdown or JSON; needs no GPU. An exit status: 77 without the
+ * module, 1 when a kernel does not say what it is for. */
+int kt_list(bool json);
 
 /* ---- the formulas, in double ---- */
 

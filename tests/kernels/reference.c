@@ -132,6 +132,13 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
 
 /* ---- rows ---- */
 
+/* x before the norm, its factor and a residual included. */
+static double normed_at(const kt_case *c, int64_t row, int64_t column) {
+    const sl_op_rmsnorm *norm = &op_of(c)->u.rmsnorm;
+    return in_at(c, 0, row, column) * (double)norm->x_factor +
+           (norm->residual == SL_RESIDUAL_BEFORE ? in_at(c, 1, row, column) : 0);
+}
+
 static void check_rmsnorm(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_op_rmsnorm *norm = &op_of(c)->u.rmsnorm;
     const float *weight = weight_of(c, norm->weight);
@@ -141,13 +148,10 @@ static void check_rmsnorm(const kt_case *c, const kt_result *result, error_sum *
             const int32_t at = g * norm->stride, y_at = g * (in_place ? norm->stride : norm->width);
             double squares = 0;
             for (int32_t i = 0; i < norm->width; i++) {
-                const double x = in_at(c, 0, row, at + i) +
-                                 (norm->residual == SL_RESIDUAL_BEFORE ? in_at(c, 1, row, at + i) : 0);
-                squares += x * x;
+                squares += normed_at(c, row, at + i) * normed_at(c, row, at + i);
             }
             for (int32_t i = 0; i < norm->width; i++) {
-                const double x = in_at(c, 0, row, at + i) +
-                                 (norm->residual == SL_RESIDUAL_BEFORE ? in_at(c, 1, row, at + i) : 0);
+                const double x = normed_at(c, row, at + i);
                 double y = x / sqrt(squares / norm->width + (double)norm->epsilon);
                 y *= weight ? (double)weight[i] + (double)norm->weight_offset : 1;
                 if (has(c, 2)) {
@@ -155,10 +159,33 @@ static void check_rmsnorm(const kt_case *c, const kt_result *result, error_sum *
                     y *= gate * sigmoid(gate);
                 }
                 y += norm->residual == SL_RESIDUAL_AFTER ? in_at(c, 1, row, y_at + i) : 0;
-                compare(sum, y, out_at(c, result, 0, row, y_at + i));
+                compare(sum, y * (double)norm->y_factor, out_at(c, result, 0, row, y_at + i));
                 if (op_of(c)->out[1].value != SL_NONE) {
                     compare(sum, x, out_at(c, result, 1, row, at + i));
                 }
+            }
+        }
+    }
+}
+
+static void check_layernorm(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_layernorm *norm = &op_of(c)->u.layernorm;
+    const float *weight = weight_of(c, norm->weight), *bias = weight_of(c, norm->bias);
+    for (int32_t row = 0; row < c->rows; row++) {
+        double mean = 0, variance = 0;
+        for (int32_t i = 0; i < norm->width; i++) {
+            mean += (in_at(c, 0, row, i) + (has(c, 1) ? in_at(c, 1, row, i) : 0)) / norm->width;
+        }
+        for (int32_t i = 0; i < norm->width; i++) {
+            const double x = in_at(c, 0, row, i) + (has(c, 1) ? in_at(c, 1, row, i) : 0);
+            variance += (x - mean) * (x - mean) / norm->width;
+        }
+        for (int32_t i = 0; i < norm->width; i++) {
+            const double x = in_at(c, 0, row, i) + (has(c, 1) ? in_at(c, 1, row, i) : 0);
+            const double y = (x - mean) / sqrt(variance + (double)norm->epsilon) * (double)weight[i];
+            compare(sum, y + (bias ? (double)bias[i] : 0), out_at(c, result, 0, row, i));
+            if (op_of(c)->out[1].value != SL_NONE) {
+                compare(sum, x, out_at(c, result, 1, row, i));
             }
         }
     }
@@ -211,28 +238,37 @@ static void check_quantize(const kt_case *c, const kt_result *result, error_sum 
     }
 }
 
+/* Element `i` of the head at column `at`, turned. */
+static double turned_at(const kt_case *c, int32_t row, int32_t at, int32_t i, int32_t position) {
+    const sl_op_rope *rope = &op_of(c)->u.rope;
+    const int32_t half = rope->dims / 2;
+    if (i >= rope->dims) { /* does not rotate */
+        return in_at(c, 0, row, at + i);
+    }
+    const bool halves = rope->layout == SL_ROPE_HALVES;
+    const int32_t pair = halves ? i % half : i / 2;
+    const bool second = halves ? i >= half : i % 2 == 1;
+    const int32_t other = halves ? (second ? i - half : i + half) : i ^ 1;
+    const double angle = (double)position * (double)weight_of(c, rope->frequencies)[pair];
+    const double y = in_at(c, 0, row, at + i) * cos(angle) +
+                     in_at(c, 0, row, at + other) * (second ? sin(angle) : -sin(angle));
+    return y * (double)rope->magnitude;
+}
+
 static void check_rope(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_op_rope *rope = &op_of(c)->u.rope;
-    const float *frequencies = weight_of(c, rope->frequencies);
+    const sl_rope_temperature *heat = &rope->temperature;
     for (int32_t s = 0, row = 0; s < c->span_count; s++) {
         for (int32_t position = c->position_base; position < c->position_base + c->span_rows[s];
              position++, row++) {
+            const double periods =
+                heat->width > 0 ? floor(((double)position + heat->offset) / heat->length) : 0;
+            const double factor = 1 + (double)heat->scale * log(1 + periods);
             for (int32_t h = 0; h < rope->heads; h++) {
-                for (int32_t i = 0; i < rope->stride && h * rope->stride + i < rope->heads * rope->stride;
-                     i++) {
-                    const int32_t half = rope->dims / 2, at = h * rope->stride;
-                    if (i >= rope->dims) { /* does not rotate */
-                        compare(sum, in_at(c, 0, row, at + i), out_at(c, result, 0, row, at + i));
-                        continue;
-                    }
-                    const bool halves = rope->layout == SL_ROPE_HALVES;
-                    const int32_t pair = halves ? i % half : i / 2;
-                    const bool second = halves ? i >= half : i % 2 == 1;
-                    const int32_t other = halves ? (second ? i - half : i + half) : i ^ 1;
-                    const double angle = (double)position * (double)frequencies[pair];
-                    const double y = in_at(c, 0, row, at + i) * cos(angle) +
-                                     in_at(c, 0, row, at + other) * (second ? sin(angle) : -sin(angle));
-                    compare(sum, y * (double)rope->magnitude, out_at(c, result, 0, row, at + i));
+                for (int32_t i = 0; i < rope->stride; i++) {
+                    const double y = turned_at(c, row, h * rope->stride, i, position);
+                    compare(sum, i < heat->width ? y * factor : y,
+                            out_at(c, result, 0, row, h * rope->stride + i));
                 }
             }
         }
@@ -244,9 +280,14 @@ static void check_embed(const kt_case *c, const kt_result *result, error_sum *su
     float *values = decode_all(table);
     for (int32_t s = 0, row = 0; s < c->span_count; s++) {
         for (int32_t r = 0; r < c->span_rows[s]; r++, row++) {
+            const sl_op_embed *embed = &op_of(c)->u.embed;
             const int64_t token = c->last_tokens ? 7 * s + 3 : c->tokens[row];
+            const int64_t index = embed->source == SL_EMBED_TOKEN      ? token
+                                  : embed->source == SL_EMBED_POSITION ? c->position_base + r + embed->offset
+                                                                       : 0;
             for (int32_t i = 0; i < table->columns; i++) {
-                compare(sum, (double)values[token * table->columns + i] * (double)op_of(c)->u.embed.scale,
+                const double value = index < table->rows ? (double)values[index * table->columns + i] : 0;
+                compare(sum, value * (double)embed->scale + (has(c, 0) ? in_at(c, 0, row, i) : 0),
                         out_at(c, result, 0, row, i));
             }
         }
@@ -254,14 +295,32 @@ static void check_embed(const kt_case *c, const kt_result *result, error_sum *su
     free(values);
 }
 
+static double activated(const sl_op_activate *op, double x) {
+    switch (op->function) {
+    case SL_ACTIVATION_SILU:
+        return x * sigmoid(x);
+    case SL_ACTIVATION_GELU_TANH:
+        return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case SL_ACTIVATION_GELU:
+        return x / 2 * erfc(-x / sqrt(2));
+    case SL_ACTIVATION_RELU_SQUARED:
+        return x <= 0 ? 0 : x * x;
+    default:
+        return x > (double)op->limit ? (double)op->limit * sigmoid((double)op->alpha * (double)op->limit)
+                                     : x * sigmoid((double)op->alpha * x);
+    }
+}
+
 static void check_activate(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_activate *op = &op_of(c)->u.activate;
+    const double limit = (double)op->limit;
     for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
-        for (int32_t i = 0; i < op_of(c)->u.activate.width; i++) {
-            const double x = in_at(c, 0, row, i);
-            const double y = op_of(c)->u.activate.function == SL_ACTIVATION_SILU
-                                 ? x * sigmoid(x)
-                                 : x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
-            compare(sum, y * in_at(c, 1, row, i), out_at(c, result, 0, row, i));
+        for (int32_t i = 0; i < op->width; i++) {
+            double up = has(c, 1) ? in_at(c, 1, row, i) : 1;
+            if (op->function == SL_ACTIVATION_SWIGLU_OAI) {
+                up = 1 + (up > limit ? limit : up < -limit ? -limit : up);
+            }
+            compare(sum, activated(op, in_at(c, 0, row, i)) * up, out_at(c, result, 0, row, i));
         }
     }
 }
@@ -275,11 +334,20 @@ static void check_gather(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
+static void check_transfer(const kt_case *c, const kt_result *result, error_sum *sum) {
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t i = 0; i < op_of(c)->u.transfer.width; i++) {
+            sum->wrong = sum->wrong || in_at(c, 0, row, i) != (double)out_at(c, result, 0, row, i);
+        }
+    }
+}
+
 static void check_softcap(const kt_case *c, const kt_result *result, error_sum *sum) {
-    const double cap = op_of(c)->u.softcap.cap;
+    const double cap = op_of(c)->u.softcap.cap, scale = op_of(c)->u.softcap.scale;
     for (int32_t row = 0; row < c->output_count; row++) {
         for (int32_t i = 0; i < op_of(c)->u.softcap.width; i++) {
-            compare(sum, cap * tanh(in_at(c, 0, row, i) / cap), out_at(c, result, 0, row, i));
+            const double x = in_at(c, 0, row, i) * scale;
+            compare(sum, cap > 0 ? cap * tanh(x / cap) : x, out_at(c, result, 0, row, i));
         }
     }
 }
@@ -302,39 +370,73 @@ static void check_schedule(const kt_case *c, const kt_result *result, const int3
     sum->wrong = sum->wrong || result->schedule[experts] != at || at != rows;
 }
 
+/* What group `group` is chosen by. choosing: [experts]. */
+static double group_score(const sl_op_router *router, const double *choosing, int32_t group) {
+    const int32_t size = router->experts / router->groups;
+    double best = -INFINITY, second = -INFINITY;
+    for (int32_t e = group * size; e < (group + 1) * size; e++) {
+        const double it = choosing[e];
+        second = it > best ? best : it > second ? it : second;
+        best = it > best ? it : best;
+    }
+    return router->group_by_best || size == 1 ? best : best + second;
+}
+
+/* Whether fewer than `groups_used` groups are before this one. */
+static bool group_is_used(const sl_op_router *router, const double *choosing, int32_t group) {
+    const double mine = group_score(router, choosing, group);
+    int32_t before = 0;
+    for (int32_t g = 0; g < router->groups; g++) {
+        const double its = group_score(router, choosing, g);
+        before += its > mine || (its == mine && g < group);
+    }
+    return before < router->groups_used;
+}
+
 static void check_router(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_op_router *router = &op_of(c)->u.router;
     const int32_t *ids = result->values[op_of(c)->out[0].value];
-    const float *bias = weight_of(c, router->bias);
+    const int32_t size = router->experts / router->groups;
+    const float *bias = weight_of(c, router->bias), *factors = weight_of(c, router->factors);
     double *p = kt_alloc((size_t)router->experts, sizeof *p);
+    double *choosing = kt_alloc((size_t)router->experts, sizeof *choosing);
+    bool *used = kt_alloc((size_t)router->groups, sizeof *used);
     for (int32_t row = 0; row < c->rows; row++) {
-        double total = 0, kept = 0;
+        double total = 0, kept = (double)router->epsilon;
         for (int32_t e = 0; e < router->experts; e++) {
             total += exp(in_at(c, 0, row, e));
         }
         for (int32_t e = 0; e < router->experts; e++) {
             const double x = in_at(c, 0, row, e);
             p[e] = router->kind == SL_ROUTER_SOFTMAX ? exp(x) / total : sigmoid(x);
+            choosing[e] = p[e] + (bias ? (double)bias[e] : 0);
+        }
+        for (int32_t g = 0; g < router->groups; g++) {
+            used[g] = group_is_used(router, choosing, g);
         }
         for (int32_t r = 0; r < router->used; r++) {
             kept += p[ids[row * router->used + r]];
         }
+        kept = kept < (double)router->least_sum ? (double)router->least_sum : kept;
         for (int32_t r = 0; r < router->used; r++) {
-            /* The expert of rank r is the one that exactly r others are before. */
+            /* The expert of rank r is the one that exactly r others of its groups are before. */
             const int32_t id = ids[row * router->used + r];
             int32_t before = 0;
             for (int32_t e = 0; e < router->experts; e++) {
-                const double mine = p[id] + (bias ? (double)bias[id] : 0),
-                             its = p[e] + (bias ? (double)bias[e] : 0);
-                before += its > mine || (its == mine && e < id);
+                before +=
+                    used[e / size] && (choosing[e] > choosing[id] || (choosing[e] == choosing[id] && e < id));
             }
-            sum->wrong = sum->wrong || before != r;
-            compare(sum, p[id] / (router->normalise ? kept : 1) * (double)router->scale,
+            sum->wrong = sum->wrong || before != r || !used[id / size];
+            compare(sum,
+                    p[id] / (router->normalise ? kept : 1) * (double)router->scale *
+                        (factors ? (double)factors[id] : 1),
                     out_at(c, result, 1, row, r));
         }
     }
     check_schedule(c, result, ids, sum);
     free(p);
+    free(choosing);
+    free(used);
 }
 
 static void check_combine(const kt_case *c, const kt_result *result, error_sum *sum) {
@@ -421,8 +523,8 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
 
 /* A sequence's keys and values of one key head, as the cache gives them back. */
 typedef struct cached_head {
-    int32_t start;      /* the sequence's first row */
-    const float *k, *v; /* [rows][key_size], [rows][value_size] */
+    int32_t start, rows; /* the sequence's first row, and how many it has */
+    const float *k, *v;  /* [rows][key_size], [rows][value_size] */
 } cached_head;
 
 /* Query head `head` of row `index` of the sequence. */
@@ -434,9 +536,14 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
     const float *k = cached->k, *v = cached->v;
     const int32_t row = cached->start + index,
                   first = group->window && index >= group->window ? index - group->window + 1 : 0;
-    double *scores = kt_alloc((size_t)index + 1, sizeof *scores);
+    int32_t last = index;
+    if (attention->both_sides) {
+        const bool all = !group->window || cached->rows - index <= group->window;
+        last = all ? cached->rows - 1 : index + group->window - 1;
+    }
+    double *scores = kt_alloc((size_t)last + 1, sizeof *scores);
     double largest = sinks ? sinks[head] : -INFINITY, total = 0;
-    for (int32_t j = first; j <= index; j++) {
+    for (int32_t j = first; j <= last; j++) {
         for (int32_t i = 0; i < group->key_size; i++) {
             scores[j] +=
                 in_at(c, 0, row, head * attention->q_stride + i) * (double)k[j * group->key_size + i];
@@ -448,12 +555,12 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
         largest = scores[j] > largest ? scores[j] : largest;
     }
     total = sinks ? exp((double)sinks[head] - largest) : 0;
-    for (int32_t j = first; j <= index; j++) {
+    for (int32_t j = first; j <= last; j++) {
         total += exp(scores[j] - largest);
     }
     for (int32_t i = 0; i < group->value_size; i++) {
         double y = 0;
-        for (int32_t j = first; j <= index; j++) {
+        for (int32_t j = first; j <= last; j++) {
             y += exp(scores[j] - largest) / total * (double)v[j * group->value_size + i];
         }
         if (has(c, 1)) {
@@ -478,7 +585,7 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
                 through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
                               v + i * group->value_size, group->value_size);
             }
-            const cached_head cached = {start, k, v};
+            const cached_head cached = {start, c->span_rows[s], k, v};
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
                 for (int32_t q = h * ratio; q < (h + 1) * ratio; q++) {
                     attend(c, result, &cached, i, q, sum);
@@ -609,6 +716,16 @@ static float adjusted(const kt_case *c, const sl_step_output *output, int32_t id
     return logit;
 }
 
+/* Bit id % 32 of word id / 32, which is bit id of a row of bytes. */
+static bool in_mask(const kt_case *c, const sl_step_output *output, int32_t id) {
+    const size_t bytes = (size_t)sl_mask_words(c->program.vocabulary) * 4;
+    if (output->mask == SL_NONE) {
+        return true;
+    }
+    const unsigned char *mask = (const unsigned char *)c->masks + (size_t)output->mask * bytes;
+    return mask[id / 8] >> id % 8 & 1;
+}
+
 /* Probabilities that add up to 1, of the logits over the temperature; returns the entropy. */
 static double normalize(token *tokens, int32_t count, double temperature) {
     double largest = -INFINITY, total = 0, entropy = 0;
@@ -733,16 +850,18 @@ static int32_t sample(const kt_case *c, int32_t index, token *tokens) {
     int32_t count = op_of(c)->u.sample.vocabulary;
     bool numbers = true;
     for (int32_t id = 0; id < count; id++) {
-        const float given = (float)in_at(c, 0, index, id), logit = adjusted(c, output, id, given);
-        numbers = numbers && !isnan(given);
+        const float given = (float)in_at(c, 0, index, id);
+        const bool may_come = in_mask(c, output, id);
+        const float logit = may_come ? adjusted(c, output, id, given) : -INFINITY;
+        numbers = numbers && (!may_come || !isnan(given));
         tokens[id] = (token){.logit = (double)logit, .id = id};
     }
     if (!numbers) {
-        return -1;
+        return SL_NO_TOKEN;
     }
     qsort(tokens, (size_t)count, sizeof *tokens, by_logit);
     if (!isfinite(tokens[0].logit)) {
-        return -1;
+        return tokens[0].logit > 0 ? SL_NO_TOKEN : SL_NO_TOKEN_LEFT;
     }
     if (sampler->temperature == 0) {
         return tokens[0].id;
@@ -785,22 +904,15 @@ static void check_sample(const kt_case *c, const kt_result *result, error_sum *s
 
 typedef void (*check_function)(const kt_case *c, const kt_result *result, error_sum *sum);
 static const check_function checks[SL_OP_COUNT] = {
-    [SL_OP_EMBED] = check_embed,
-    [SL_OP_RMSNORM] = check_rmsnorm,
-    [SL_OP_QUANTIZE] = check_quantize,
-    [SL_OP_LINEAR] = check_linear,
-    [SL_OP_ROPE] = check_rope,
-    [SL_OP_BEGIN] = check_cache_write,
-    [SL_OP_CACHE_WRITE] = check_cache_write,
-    [SL_OP_ATTENTION] = check_attention,
-    [SL_OP_ROUTER] = check_router,
-    [SL_OP_COMBINE] = check_combine,
-    [SL_OP_ACTIVATE] = check_activate,
-    [SL_OP_DELTA_CONV] = check_conv,
-    [SL_OP_DELTA_SCAN] = check_scan,
-    [SL_OP_GATHER] = check_gather,
-    [SL_OP_SOFTCAP] = check_softcap,
-    [SL_OP_SAMPLE] = check_sample,
+    [SL_OP_EMBED] = check_embed,         [SL_OP_RMSNORM] = check_rmsnorm,
+    [SL_OP_LAYERNORM] = check_layernorm, [SL_OP_QUANTIZE] = check_quantize,
+    [SL_OP_LINEAR] = check_linear,       [SL_OP_ROPE] = check_rope,
+    [SL_OP_BEGIN] = check_cache_write,   [SL_OP_CACHE_WRITE] = check_cache_write,
+    [SL_OP_ATTENTION] = check_attention, [SL_OP_ROUTER] = check_router,
+    [SL_OP_COMBINE] = check_combine,     [SL_OP_ACTIVATE] = check_activate,
+    [SL_OP_DELTA_CONV] = check_conv,     [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_GATHER] = check_gather,       [SL_OP_SOFTCAP] = check_softcap,
+    [SL_OP_TRANSFER] = check_transfer,   [SL_OP_SAMPLE] = check_sample,
 };
 
 double kt_reference_error(const kt_case *c, const kt_result *result) {

@@ -124,7 +124,7 @@ static void fill_step(engine *e, const int32_t counts[SLOTS], bool generate) {
             sl_step_rows(layout, block)[header->rows] = (sl_step_row){
                 generate ? SL_ROW_LAST_TOKEN : SL_ROW_TOKEN, e->tokens[s][position], position, header->spans};
             sl_step_outputs(layout, block)[header->outputs++] =
-                (sl_step_output){.row = header->rows++, .slot = s};
+                (sl_step_output){.row = header->rows++, .slot = s, .mask = SL_NONE};
         }
         sl_step_spans(layout, block)[header->spans++] = span;
     }

@@ -3,13 +3,18 @@
  * other ways or more threads run. `--bench` times the same kernels.
  *
  *     test_kernels [--backend cpu|cuda|cuda:N] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N]
- *                  [--light] [--most-operations N] [--seed N] [--bench] [--verbose]
+ *                  [--case TEXT] [--light] [--most-operations N] [--seed N] [--verbose]
+ *     test_kernels --bench [--backend NAME] [--kernel TEXT] [--without TEXT] [--part I/N] [--seed N]
+ *     test_kernels --rivals --backend cuda [--kernel TEXT] [--without TEXT] [--part I/N] [--seed N]
+ *     test_kernels --list --backend cuda [-o md|json]
  *
  * --kernel takes the kernels whose names hold the text, --without leaves such out; each may be said several
- * times. --part takes every N-th kernel, from the I-th on (1 is the first). --cases runs at most N cases of a
- * kernel, spread over all that it takes. --light runs each case whole and in chunks, against the definition:
- * what a tool that makes every access slow needs to see. --most-operations leaves out larger cases, unless a
- * kernel takes no others: then its smallest is run. */
+ * times. --part takes every N-th kernel, from the I-th on (1 is the first). --case takes the cases whose
+ * names hold the text; --cases runs at most N cases of a kernel, spread over all that it takes. --light runs
+ * each case whole and in chunks, against the definition: what a tool that makes every access slow needs to
+ * see. --most-operations leaves out larger cases, unless a kernel takes no others: then its smallest is run.
+ * --rivals times each shape of kernel beside what would run without it, as JSON; --list prints the table of
+ * kernels, without a GPU. */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
 
@@ -26,9 +31,12 @@ typedef struct suite {
     const char *without[NAMES]; /* kernels whose names hold one of these are left out */
     int only_count, without_count;
     uint64_t seed;
+    const char *of_case;    /* in the names of cases to run; "": all */
     int most;               /* cases of a kernel to run; 0: all */
     double most_operations; /* of a case; 0: any */
     bool verbose, light;
+    bool bench, rivals, list, json; /* other things to do than to test */
+    const char *device;
     int part, parts; /* every `parts`-th kernel from `part` on */
     int passed, failed;
     int run, declined; /* cases of the kernel under test */
@@ -196,8 +204,8 @@ static kt_case first_rows(const kt_case *c, int32_t rows) {
     return fewer;
 }
 
-/* Kernels of one class give the same bits, whatever the rows of a bucket: a LINEAR's first rows by all of its
- * class, in buckets of several sizes. */
+/* Kernels of one class give the same bits, whatever the rows of a bucket: the first rows by all of the class,
+ * in buckets of several sizes. */
 static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *c, const kt_result *whole,
                         kt_random *random) {
     static const int32_t sizes[] = {1, 3, 4, 8, 30, 96, 128, 256};
@@ -206,7 +214,7 @@ static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *
     bool good = true;
     for (int32_t k = 0; k < count && good; k++) {
         const sl_kernel *other = kernels[k];
-        if (other->op != SL_OP_LINEAR || other->activation != kernel->activation ||
+        if (other->op != kernel->op || other->activation != kernel->activation ||
             strcmp(other->numeric_class, kernel->numeric_class) != 0) {
             continue;
         }
@@ -256,8 +264,7 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
         good = check_cut(runner, c, &whole, KT_ROW_BY_ROW, "row by row", random) &&
                check_cut(runner, c, &whole, KT_CHUNKS, "in random chunks", random);
     }
-    good = good && (kernel->op != SL_OP_LINEAR || !kernel->deterministic ||
-                    check_class(s, kernel, c, &whole, random));
+    good = good && (!kernel->deterministic || check_class(s, kernel, c, &whole, random));
     if (good && s->threaded) {
         const char *declined;
         kt_runner *threaded = kt_runner_new(s->threaded, kernel, c, &declined);
@@ -300,7 +307,7 @@ static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, 
     if (*end) {
         return false;
     }
-    const bool takes = c.rows && kt_choose(s->backend, kernel, &c);
+    const bool takes = c.rows && strstr(c.name, s->of_case) && kt_choose(s->backend, kernel, &c);
     *operations = takes ? operations_of(&c) : 0;
     kt_case_free(&c);
     return takes;
@@ -364,79 +371,27 @@ static void test_kernel(suite *s, const sl_kernel *kernel) {
     }
 }
 
-static void bench_case(sl_backend *backend, const sl_kernel *kernel, const kt_case *c, int32_t rows,
-                       kt_random *random) {
-    const char *declined;
-    kt_runner *runner = kt_runner_new(backend, kernel, c, &declined);
-    kt_result result = {0};
-    if (!runner) {
-        return;
-    }
-    if (kt_run(runner, KT_WHOLE, random, &result)) {
-        const int32_t counts[SL_ROWS_COUNT] = {rows, rows * c->program.experts_used, 0};
-        const sl_cost cost = sl_op_cost(&c->program, &c->program.ops[c->op], counts, (rows + 1) / 2);
-        double best = 1e30;
-        const double start = now();
-        for (int i = 0; i < 200 && (i < 3 || now() - start < 0.5); i++) {
-            const double before = now();
-            kt_run_op(runner);
-            const double seconds = now() - before;
-            best = seconds < best ? seconds : best;
-        }
-        printf("%-32s %-24s %5d rows %10.1f us %8.2f GB/s %9.2f GOPS\n", kernel->name, c->name, rows,
-               best * 1e6, (cost.weight_bytes + cost.value_bytes) / best * 1e-9,
-               cost.operations / best * 1e-9);
-        fflush(stdout);
-    }
-    kt_result_free(&result);
-    kt_runner_free(runner);
-}
-
-/* Makes the case, if there is one and the kernel takes its shape. */
-static bool make_bench(sl_backend *backend, const sl_kernel *kernel, int32_t variant, int32_t rows,
-                       uint64_t seed, kt_case *c) {
-    const bool linear = kernel->op == SL_OP_LINEAR; /* its numbers take long: not for nothing */
-    kt_random random = {seed};
-    if (!kt_make_bench(c, kernel->op, variant, rows, kernel->activation, linear ? NULL : &random)) {
-        return false;
-    }
-    const bool takes = kt_choose(backend, kernel, c);
-    if (takes && !linear) {
-        return true;
-    }
-    kt_case_free(c);
-    return takes && kt_make_bench(c, kernel->op, variant, rows, kernel->activation, &random);
-}
-
-static void bench_kernel(const suite *s, const sl_kernel *kernel) {
-    static const int32_t rows[] = {1, 8, 64, 512, 2048};
-    sl_backend *backend = s->threaded ? s->threaded : s->backend;
-    for (int32_t variant = 0; variant <= SL_QTYPE_COUNT; variant++) {
-        for (int i = 0; i < 5; i++) {
-            kt_case c;
-            if (make_bench(backend, kernel, variant, rows[i], s->seed, &c)) {
-                kt_random random = {s->seed};
-                bench_case(backend, kernel, &c, rows[i], &random);
-                kt_case_free(&c);
-            }
-        }
-    }
-}
-
-static bool open_backends(suite *s, const char *device, bool bench) {
+static bool open_backends(suite *s, sl_backend **deterministic) {
     sl_backend_options options = {.threads = 1, .isa = SL_ISA_AVX512};
+    const char *device = s->device;
     sl_error error = {0};
     const bool cpu = strcmp(device, "cpu") == 0;
     if (sl_backend_open(device, &options, &s->backend, &error)) {
         fprintf(stderr, "%s\n", error.message);
         return false;
     }
-    options.threads = bench ? 0 : 3;
+    options.threads = s->bench ? 0 : 3;
     if (cpu && sl_backend_open("cpu", &options, &s->threaded, &error)) {
         fprintf(stderr, "%s\n", error.message);
         return false;
     }
     options.threads = 1;
+    options.deterministic = true;
+    if (s->rivals && sl_backend_open(device, &options, deterministic, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        return false;
+    }
+    options.deterministic = false;
     if (sl_cpu_backend_create(&options, &s->plain, &error)) {
         fprintf(stderr, "%s\n", error.message);
         return false;
@@ -458,37 +413,67 @@ static bool is_wanted(const suite *s, const char *name) {
            !holds_one(name, s->without, s->without_count);
 }
 
-static bool parse(int argc, char **argv, suite *s, const char **device, bool *bench) {
+/* An option without a value, or NULL. */
+static bool *flag_of(suite *s, const char *option) {
+    const struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--bench", &s->bench},
+                 {"--rivals", &s->rivals},
+                 {"--list", &s->list},
+                 {"--verbose", &s->verbose},
+                 {"--light", &s->light}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (strcmp(option, flags[i].name) == 0) {
+            return flags[i].flag;
+        }
+    }
+    return NULL;
+}
+
+/* An option with its value; false when there is no such option or it does not take the value. */
+static bool set_option(suite *s, const char *option, const char *value) {
+    if (strcmp(option, "--backend") == 0) {
+        s->device = value;
+    } else if (strcmp(option, "--kernel") == 0 && s->only_count < NAMES) {
+        s->only[s->only_count++] = value;
+    } else if (strcmp(option, "--without") == 0 && s->without_count < NAMES) {
+        s->without[s->without_count++] = value;
+    } else if (strcmp(option, "--seed") == 0) {
+        s->seed = strtoull(value, NULL, 10);
+    } else if (strcmp(option, "--case") == 0) {
+        s->of_case = value;
+    } else if (strcmp(option, "--cases") == 0) {
+        s->most = atoi(value);
+    } else if (strcmp(option, "--most-operations") == 0) {
+        s->most_operations = strtod(value, NULL);
+    } else if (strcmp(option, "--part") == 0) {
+        if (sscanf(value, "%d/%d", &s->part, &s->parts) != 2 || s->part < 1 || s->part > s->parts) {
+            fprintf(stderr, "--part %s: I/N with 1 <= I <= N was expected\n", value);
+            return false;
+        }
+    } else if (strcmp(option, "-o") == 0 && (strcmp(value, "md") == 0 || strcmp(value, "json") == 0)) {
+        s->json = strcmp(value, "json") == 0;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool parse(int argc, char **argv, suite *s) {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--bench") == 0) {
-            *bench = true;
-        } else if (strcmp(argv[i], "--verbose") == 0) {
-            s->verbose = true;
-        } else if (strcmp(argv[i], "--light") == 0) {
-            s->light = true;
-        } else if (i + 1 < argc && strcmp(argv[i], "--backend") == 0) {
-            *device = argv[++i];
-        } else if (i + 1 < argc && strcmp(argv[i], "--kernel") == 0 && s->only_count < NAMES) {
-            s->only[s->only_count++] = argv[++i];
-        } else if (i + 1 < argc && strcmp(argv[i], "--without") == 0 && s->without_count < NAMES) {
-            s->without[s->without_count++] = argv[++i];
-        } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
-            s->seed = strtoull(argv[++i], NULL, 10);
-        } else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0) {
-            s->most = atoi(argv[++i]);
-        } else if (i + 1 < argc && strcmp(argv[i], "--most-operations") == 0) {
-            s->most_operations = strtod(argv[++i], NULL);
-        } else if (i + 1 < argc && strcmp(argv[i], "--part") == 0) {
-            if (sscanf(argv[++i], "%d/%d", &s->part, &s->parts) != 2 || s->part < 1 || s->part > s->parts) {
-                fprintf(stderr, "--part %s: I/N with 1 <= I <= N was expected\n", argv[i]);
-                return false;
-            }
+        bool *flag = flag_of(s, argv[i]);
+        if (flag) {
+            *flag = true;
+        } else if (i + 1 < argc && set_option(s, argv[i], argv[i + 1])) {
+            i++;
         } else {
-            fprintf(stderr,
-                    "usage: %s [--backend NAME] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N] "
-                    "[--light] [--most-operations N]"
-                    " [--seed N] [--bench] [--verbose]\n",
-                    argv[0]);
+            fprintf(
+                stderr,
+                "usage: %s [--backend NAME] [--kernel TEXT] [--without TEXT] [--part I/N] [--cases N] "
+                "[--case TEXT] [--light] [--most-operations N] [--seed N] [--verbose] [--bench | --rivals]\n"
+                "       %s --list --backend cuda [-o md|json]\n",
+                argv[0], argv[0]);
             return false;
         }
     }
@@ -496,33 +481,56 @@ static bool parse(int argc, char **argv, suite *s, const char **device, bool *be
 }
 
 int main(int argc, char **argv) {
-    suite s = {.seed = 1, .part = 1, .parts = 1};
-    const char *device = "cpu";
-    bool bench = false;
-    if (!parse(argc, argv, &s, &device, &bench)) {
+    suite s = {.seed = 1, .part = 1, .parts = 1, .device = "cpu", .of_case = ""};
+    sl_backend *deterministic = NULL;
+    if (!parse(argc, argv, &s)) {
         return 2;
     }
-    if (!open_backends(&s, device, bench)) {
-        return strcmp(device, "cpu") == 0 ? 1 : 77;
+    const bool cpu = strcmp(s.device, "cpu") == 0;
+    if (s.list || s.rivals) {
+        if (cpu) {
+            fprintf(stderr, "--list and --rivals are for --backend cuda\n");
+            return 2;
+        }
     }
-    printf("backend %s (%s), seed %llu\n", s.backend->name, s.backend->description,
-           (unsigned long long)s.seed);
+    if (s.list) {
+        return kt_list(s.json);
+    }
+    if (!open_backends(&s, &deterministic)) {
+        return cpu ? 1 : 77;
+    }
+    if (!s.rivals) {
+        printf("backend %s (%s), seed %llu\n", s.backend->name, s.backend->description,
+               (unsigned long long)s.seed);
+    }
     int32_t count;
     const sl_kernel *const *kernels = s.backend->functions->kernels(s.backend, &count);
+    kt_rivals *rivals = s.rivals ? kt_rivals_new(s.backend, deterministic, s.seed) : NULL;
+    if (s.rivals && !rivals) {
+        return 1;
+    }
     for (int32_t k = 0, found = 0; k < count; k++) {
         if (!is_wanted(&s, kernels[k]->name) || found++ % s.parts != s.part - 1) {
             continue;
         }
-        if (bench) {
-            bench_kernel(&s, kernels[k]);
+        if (rivals) {
+            kt_rivals_time(rivals, k);
+        } else if (s.bench) {
+            kt_bench(s.threaded ? s.threaded : s.backend, kernels[k], s.seed);
         } else {
             test_kernel(&s, kernels[k]);
         }
     }
+    if (rivals) {
+        kt_rivals_free(rivals);
+        sl_backend_close(deterministic);
+    }
     sl_backend_close(s.backend);
-    sl_backend_close(s.threaded);
+    if (s.threaded) {
+        sl_backend_close(s.threaded);
+    }
     sl_backend_close(s.plain);
-    if (!bench) {
+    if (!s.bench && !s.rivals) {
         printf("%d passed, %d failed\n", s.passed, s.failed);
     }
     return s.failed ? 1 : 0;

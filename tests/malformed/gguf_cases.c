@@ -159,16 +159,17 @@ static void small_config(sl_config *c, const char *family) {
         c->experts = 4;
         c->experts_used = 2;
         c->expert_width = 32;
+        c->shared_width = c->family->shared == SL_SHARED_NONE ? 0 : 32;
     }
     if (c->family->delta) {
         c->delta_key_heads = c->delta_value_heads = 2;
         c->delta_key_size = c->delta_value_size = 16;
         c->delta_taps = 4;
-        c->delta_tiled = true;
+        c->delta_tiled = c->family->gguf_tiled;
         c->kinds[0] = SL_LAYER_DELTA;
         c->rope_dims = 8;
     }
-    if (c->family->local_rope) {
+    if (c->family->local_rope || c->family->sinks) {
         c->window = 8;
         c->kinds[0] = SL_LAYER_WINDOW;
     }
@@ -805,8 +806,9 @@ void gguf_cases(suite *s) {
     static const struct {
         const char *family;
         sl_qtype matrices;
-    } files[] = {{"llama", SL_QTYPE_Q8_0},    {"qwen2", SL_QTYPE_F32},  {"qwen3", SL_QTYPE_F32},
-                 {"qwen3moe", SL_QTYPE_Q8_0}, {"gemma3", SL_QTYPE_F32}, {"qwen3_5", SL_QTYPE_F32}};
+    } files[] = {{"llama", SL_QTYPE_Q8_0},    {"qwen2", SL_QTYPE_F32},     {"qwen3", SL_QTYPE_F32},
+                 {"qwen3moe", SL_QTYPE_Q8_0}, {"gemma3", SL_QTYPE_F32},    {"qwen3_5", SL_QTYPE_F32},
+                 {"gpt_oss", SL_QTYPE_Q8_0}, {"qwen3_next", SL_QTYPE_F32}};
     static mill m;
     m.s = s;
     make_values();

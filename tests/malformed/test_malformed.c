@@ -89,6 +89,28 @@ static int generate(sluice_model *model, sluice_error *error) {
     return result;
 }
 
+/* What a model that cannot generate is for. */
+static int embed(sluice_model *model, sluice_error *error) {
+    sluice_engine *engine = NULL;
+    sluice_embedding *embedding = NULL;
+    static const int32_t tokens[] = {1, 5, 9};
+    const sluice_engine_options options = {.size = sizeof options,
+                                           .device = "cpu",
+                                           .threads = 1,
+                                           .sequences = 1,
+                                           .chunk = 16,
+                                           .embeddings = true};
+    const sluice_embed_options asked = {.size = sizeof asked};
+    const sluice_embed_input input = {.tokens = tokens, .token_count = 3};
+    size_t done;
+    int result = sluice_engine_create(model, &options, &engine, error);
+    result = result ? result : sluice_embed(engine, &input, 1, &asked, &embedding, error);
+    result = result ? result : sluice_embedding_wait(embedding, -1, &done, error);
+    sluice_embedding_release(embedding);
+    sluice_engine_destroy(engine);
+    return result;
+}
+
 /* What a front end does with text. Refusals are fine here (a template may be broken while the model runs), as
  * long as they are one line. */
 static bool text_refusals_are_lines(sluice_model *model) {
@@ -141,7 +163,9 @@ static int live(const char *path) {
         sluice_model_get_info(model, &info);
     }
     if (result == 0 && info.context >= 8 && info.vocabulary > 9) { /* a smaller one is no fault of the file */
-        result = generate(model, &error);
+        sluice_embedding_facts facts = {.size = sizeof facts};
+        sluice_model_get_embedding(model, &facts);
+        result = facts.generates ? generate(model, &error) : embed(model, &error);
     }
     if (result) {
         fprintf(stderr, "%s\n", error.message);

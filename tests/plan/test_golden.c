@@ -6,14 +6,16 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "model/files.h"
 #include "model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef struct golden {
-    const char *name;  /* golden/NAME.txt */
-    const char *model; /* below the repository; with a leading @ below SLUICE_SHARED_DIR */
+    const char *name; /* golden/NAME.txt */
+    const char
+        *model; /* below the repository; with a leading @ below SLUICE_SHARED_DIR; ~PRESET: synthetic */
 } golden;
 
 static const golden CASES[] = {
@@ -27,12 +29,37 @@ static const golden CASES[] = {
     {"qwen3moe", "tests/logits/fixtures/qwen3moe"},
     {"gemma3", "tests/logits/fixtures/gemma3"},
     {"qwen3_5", "tests/logits/fixtures/qwen3_5"},
+    {"ministral3", "~ministral3"},
+    {"smollm3", "~smollm3"},
+    {"granite", "~granite"},
+    {"olmo2", "~olmo2"},
+    {"exaone4", "~exaone4"},
+    {"hunyuan", "~hunyuan"},
+    {"glm4", "~glm4"},
+    {"phi3", "~phi3"},
+    {"qwen3_5_moe", "tests/logits/fixtures/qwen3_5_moe"},
+    {"qwen3_next", "tests/logits/fixtures/qwen3_next"},
+    {"gpt_oss", "tests/logits/fixtures/gpt_oss"},
+    {"glm4_moe", "tests/logits/fixtures/glm4_moe"},
+    {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
+    {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
+    {"hunyuan_moe", "~hunyuan_moe"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
 static bool update;
 
 static bool path_of(const golden *c, char path[512]) {
+    if (c->model[0] == '~') {
+        const sl_synth_options options = {.preset = c->model + 1, .type = SL_QTYPE_Q8_0};
+        sl_error error;
+        snprintf(path, 512, "test_golden-%s.gguf", c->name);
+        remove(path);
+        if (sl_synth_file(path, &options, NULL, &error)) {
+            fail_msg("%s", error.message);
+        }
+        return true;
+    }
     if (c->model[0] != '@') {
         snprintf(path, 512, "%s/%s", SLUICE_SOURCE_DIR, c->model);
         return true;
@@ -90,6 +117,9 @@ static void op_list_is_golden(void **state) {
     }
     sl_buffer found = {0}, wanted = {0};
     sl_program_print(&model->program, &found);
+    if (c->model[0] == '~') {
+        remove(path);
+    }
     assert_false(found.failed);
     assert_true(found.length > 0);
     sl_model_free(model);

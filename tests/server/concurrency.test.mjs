@@ -29,6 +29,7 @@ function request(i) {
     model: MODEL, ...sampling, max_tokens: 8 + (i * 7) % 17, ignore_eos: i % 3 === 0, cache_prompt: i % 5 !== 0,
     ...(i % 9 === 4 ? { n: 2 } : {}), ...(i % 7 === 5 ? { frequency_penalty: 0.7, presence_penalty: 0.3 } : {}),
     ...(i % 11 === 6 ? { stop: ['.'] } : {}),
+    ...(i % 5 === 3 ? { guided_regex: '([a-z]{1,9} ){3,30}[a-z]+', ignore_eos: false } : {}),
   };
   const topic = topics[i % topics.length];
   if (i % 6 === 2) return { target: '/v1/completions', body: { ...more, prompt: `Once upon a time, ${topic} ` } };

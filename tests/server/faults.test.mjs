@@ -48,10 +48,15 @@ after(async () => {
 const chat = chatBody(SUM.question);
 const REQUESTS = {
   health: { target: '/health', read: (text) => JSON.parse(text).status === 'ok' },
+  plan: { target: '/plan', read: (text) => JSON.parse(text).total_bytes > 0 },
   chat: { target: '/v1/chat/completions', body: chat, read: (text) => JSON.parse(text).choices[0].message.content === SUM.answer },
   'chat with log-probabilities and choices': {
     target: '/v1/chat/completions', body: { ...chat, n: 2, logprobs: true, top_logprobs: 3 },
     read: (text) => JSON.parse(text).choices.every((choice) => choice.message.content === SUM.answer && choice.logprobs.content.length > 3),
+  },
+  'an answer held to a grammar': {
+    target: '/v1/chat/completions', body: { ...chat, guided_regex: '(yes|no|perhaps), [0-9]{2,4}!' },
+    read: (text) => /^(yes|no|perhaps), [0-9]{2,4}!$/.test(JSON.parse(text).choices[0].message.content),
   },
   'a stream': { target: '/v1/chat/completions', body: { ...chat, stream: true }, read: streamed },
   completions: { target: '/v1/completions', body: { prompt: 'What is', max_tokens: 3, echo: true, logprobs: 1 }, read: (text) => JSON.parse(text).choices[0].text.startsWith('What is') },

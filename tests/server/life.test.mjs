@@ -127,10 +127,12 @@ test('idle connections do not hold up the end', async () => {
 });
 
 test('--drain-timeout: what still runs then ends with an error, and the exit code is 0', async () => {
-  const server = await start({ args: ['--drain-timeout', '1'] });
+  const server = await start({ args: ['--drain-timeout', '1', '--sequences', '2'] });
   const response = await send(server, CHAT, { body: { ...endless(), stream: true } });
-  const waiting = ask(server, CHAT, { body: endless() });
-  await sleep(50);
+  const running = ask(server, CHAT, { body: endless() });
+  await until('both to run', async () => (await metric(server, 'num_requests_running')) === 2);
+  const queued = ask(server, CHAT, { body: endless() });
+  await until('one to wait', async () => (await metric(server, 'num_requests_waiting')) === 1);
   const begin = Date.now();
   server.signal('SIGTERM');
   const seen = [];
@@ -139,9 +141,44 @@ test('--drain-timeout: what still runs then ends with an error, and the exit cod
   } catch {} // how a stream that is broken off ends
   assert.notEqual(seen.at(-1), '[DONE]');
   assert.ok(JSON.parse(seen.at(-1)).error?.message, seen.at(-1));
-  assert.equal((await waiting).status, 503);
+  // 503 and Retry-After only for what was never begun: a proxy may send that to another server.
+  assert.equal((await running).status, 500);
+  assert.equal((await running).headers['retry-after'], undefined);
+  assert.equal((await queued).status, 503);
+  assert.ok((await queued).headers['retry-after']);
   await server.stop(10);
   assert.ok(Date.now() - begin > 800 && Date.now() - begin < 8000, `${Date.now() - begin} ms`);
+});
+
+test('--drain-delay: /health says 503 at once, requests are taken until it is over', { timeout: 60000 }, async () => {
+  const server = await start({ args: ['--drain-delay', '1.5'] });
+  const agent = new http.Agent({ keepAlive: true });
+  assert.notEqual((await ask(server, '/health', { agent })).headers.connection, 'close');
+  const begin = Date.now();
+  server.signal('SIGTERM');
+  await until('/health to say so', async () => (await ask(server, '/health', { agent })).status === 503, 1);
+  const health = await ask(server, '/health');
+  assert.equal(health.json.error.code, 'server_draining');
+  assert.ok(health.headers['retry-after']);
+  let served = 0;
+  while (Date.now() - begin < 1200) {
+    const answer = await ask(server, CHAT, { body: chatBody(SUM.question), agent });
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(answer.json.choices[0].message.content, SUM.answer);
+    assert.equal(answer.headers.connection, 'close', 'no connection is kept');
+    served++;
+  }
+  assert.ok(served > 0);
+  const last = await send(server, CHAT, { body: { ...endless({ max_tokens: 400 }), stream: true } });
+  const whole = (async () => {
+    let data;
+    for await (const event of events(last)) data = event.data ?? data;
+    return data;
+  })();
+  await server.stop(20);
+  assert.equal(await whole, '[DONE]', 'what began in the delay is drained');
+  assert.ok(Date.now() - begin >= 1450, `${Date.now() - begin} ms`);
+  agent.destroy();
 });
 
 test('a second signal ends at once', async () => {

@@ -9,7 +9,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, test } from 'node:test';
 import { ask, assertRefused, chatBody, endless, get, idle, option, program, run, send, Server, sleep, start, SUM,
-  temporaryFolder, until } from './support.mjs';
+  parseMetrics, temporaryFolder, until } from './support.mjs';
 
 const CHAT = '/v1/chat/completions';
 const shared = option('shared', path.join(path.dirname(fileURLToPath(import.meta.url)), '../../../shared'));
@@ -42,6 +42,39 @@ async function started(options, body) {
   }
 }
 
+// ---- drafts ---------------------------------------------------------------------------------------------------
+
+describe('--speculate', () => {
+  const ask = { temperature: 0, max_tokens: 40, ignore_eos: true };
+  const counted = async (server) => {
+    const { values } = parseMetrics((await fetch(`${server.url}/metrics`).then((answer) => answer.text())));
+    const of = (name) => [...values].find(([key]) => key.startsWith(`sluice_spec_decode_num_${name}_tokens_total`))[1];
+    return { drafted: of('draft'), accepted: of('accepted') };
+  };
+  test('the same answers with drafts, which are counted', async () => {
+    let plain;
+    await started({ args: ['--device', 'cpu'] }, async (server) => {
+      plain = await get(server, CHAT, chatBody(SUM.question, ask));
+      assert.equal('draft_n' in plain.timings, false);
+      assert.deepEqual(await counted(server), { drafted: 0, accepted: 0 });
+    });
+    await started({ args: ['--device', 'cpu', '--draft', 'mini', '--drafts', '5', '--draft-always'] }, async (server) => {
+      const drafted = await get(server, CHAT, chatBody(SUM.question, ask));
+      assert.equal(content(drafted), content(plain));
+      assert.ok(drafted.timings.draft_n > 20 && drafted.timings.draft_n_accepted === drafted.timings.draft_n, JSON.stringify(drafted.timings));
+      assert.deepEqual(await counted(server), { drafted: drafted.timings.draft_n, accepted: drafted.timings.draft_n_accepted });
+      const none = await get(server, CHAT, chatBody(SUM.question, { ...ask, 'speculative.n_max': 0 }));
+      assert.equal(content(none), content(plain));
+      assert.equal('draft_n' in none.timings, false);
+      const single = await get(server, CHAT, chatBody(SUM.question, { ...ask, 'speculative.n_max': 1, 'speculative.p_min': 0.5 }));
+      assert.equal(content(single), content(plain));
+      assert.ok(single.timings.draft_n > 0 && single.timings.draft_n <= 20);
+      const few = await get(server, CHAT, chatBody(SUM.question, { ...ask, 'speculative.n_max': 2, 'speculative.n_min': 3 }));
+      assert.equal('draft_n' in few.timings, false);
+    });
+  });
+});
+
 // ---- --config ------------------------------------------------------------------------------------------------
 
 /** Long names of all options, from the help: the last of those that mean the same. */
@@ -55,14 +88,17 @@ describe('--config', () => {
   const values = {
     model: ['mini'], alias: ['house'], 'strict-model': true, host: '127.0.0.1', port: 0, unix: path.join(folder, 'socket'),
     'api-key': ['one-key', 'two-key'], 'api-key-file': keys, cors: 'https://a.example', 'cors-origin': 'https://b.example',
-    'allowed-host': 'proxy.example', 'max-queue': 5, 'max-body': '2K', 'max-step-time': 12.5, 'drain-timeout': 7, 'drain-seconds': 8,
+    'allowed-host': 'proxy.example', 'max-queue': 5, 'max-body': '2K', 'max-step-time': 12.5, 'drain-timeout': 7, 'drain-seconds': 8, 'drain-delay': 0, 'open-metrics': false,
     'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
-    chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'no-prefix-reuse': false,
+    chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'host-memory-limit': '1G', 'gpu-layers': 0, 'n-gpu-layers': 0, 'no-prefix-reuse': false,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-graphs': true, kernel: 'linear/',
     deterministic: true, 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
-    'chat-template-kwargs': '{"tone": "kind"}', 'no-model-sampling': true,
+    'chat-template-kwargs': '{"tone": "kind"}', 'no-model-sampling': true, 'reasoning-budget': 64,
+    speculate: 'draft', draft: 'mini', 'model-draft': 'mini', drafts: 3, 'draft-max': 3, 'draft-n': 3, 'draft-always': true, 'ngram-longest': 3, 'ngram-shortest': 1, embedding: false, embeddings: false,
+    'cache-folder': path.join(folder, 'models'), offline: true, mirror: 'http://127.0.0.1:9', 'token-file': keys, connections: 2,
+    'hf-repo': null, 'hf-file': null, 'model-url': null, 'hf-repo-draft': null, // other ways to write -m and --draft
   };
-  const apart = ['config', 'help', 'tls-cert', 'tls-key']; // TLS: as in the tests of HTTP
+  const apart = ['config', 'no-config', 'help', 'tls-cert', 'tls-key']; // TLS: as in the tests of HTTP
   test('every option by its long name', async () => {
     for (const name of names) assert.ok(name in values || apart.includes(name), `a value for --${name} in this test`);
     await started({ args: ['--config', config(values)], key: null }, async (server) => {

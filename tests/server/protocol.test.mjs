@@ -6,7 +6,7 @@ import net from 'node:net';
 import { after, before, describe, test } from 'node:test';
 import {
   ask, assertRefused, chatBody, chatml, endless, events, get, idle, joined, LONG_SUM, metric, MODEL, parseMetrics,
-  promptTokens, send, start, stream, SUM, tokenize, until,
+  promptTokens, run, send, start, stream, SUM, tokenize, until,
 } from './support.mjs';
 
 const CHAT = '/v1/chat/completions', TEXT = '/v1/completions', ANSWERS = '/v1/responses', MESSAGES = '/v1/messages';
@@ -175,12 +175,8 @@ describe('fields', () => {
     assert.deepEqual(failures, []);
   });
   test('what is known and not supported is refused by name, unless it changes nothing', async () => {
-    const schema = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'object' } } };
-    const tool = { type: 'function', function: { name: 'f', parameters: { type: 'object', properties: {} } } };
     const cases = [
-      ['response_format', schema], ['response_format', { type: 'json_object' }], ['tools', [tool]], ['functions', [{ name: 'f' }]],
-      ['grammar', 'root ::= "x"'], ['json_schema', { type: 'object' }], ['guided_json', { type: 'object' }], ['guided_regex', 'a+'], ['guided_choice', ['a']],
-      ['guided_grammar', 'root ::= "x"'], ['structured_outputs', { regex: 'a' }], ['audio', { voice: 'a', format: 'wav' }], ['modalities', ['text', 'audio']],
+      ['functions', [{ name: 'f' }]], ['structural_tag', '{}'], ['guided_whitespace_pattern', ' '], ['grammar_lazy', true], ['audio', { voice: 'a', format: 'wav' }], ['modalities', ['text', 'audio']],
       ['prediction', { type: 'content', content: 'x' }], ['web_search_options', {}], ['use_beam_search', true],
     ];
     const failures = [];
@@ -214,13 +210,13 @@ describe('fields', () => {
   test('responses and messages: their own fields', async () => {
     const answer = { model: MODEL, input: 'x', max_output_tokens: 4 };
     for (const [param, value] of [['previous_response_id', 'resp_1'], ['conversation', 'conv_1'], ['background', true], ['input', 5], ['temperature', 'x'],
-      ['max_output_tokens', 0], ['tools', [{ type: 'function', name: 'f', parameters: {} }]]]) {
+      ['max_output_tokens', 0], ['tools', 5]]) {
       await refuse(ANSWERS, { ...answer, [param]: value }, param);
     }
     assert.equal((await get(server, ANSWERS, { ...answer, tools: [{ type: 'web_search' }], store: true, include: [] })).object, 'response');
     const message = { model: MODEL, max_tokens: 4, messages: chat.messages };
     for (const [name, value] of [['max_tokens', undefined], ['max_tokens', 0], ['messages', []], ['temperature', 'x'], ['stop_sequences', 'x'],
-      ['tools', [{ name: 'f', input_schema: { type: 'object' } }]], ['thinking', 5]]) {
+      ['tools', [{ input_schema: { type: 'object' } }]], ['thinking', 5]]) {
       const refused = await ask(server, MESSAGES, { body: { ...message, [name]: value } });
       assert.equal(refused.status, 400, `${name}: ${refused.text}`);
       assert.equal(refused.json.type, 'error');
@@ -624,6 +620,17 @@ describe('what the server says of itself', () => {
     await idle(server, 5);
     assert.ok(!server.errors.includes(secret), 'nor in the log');
   });
+  test('/plan is what the command line plans for the same sizes', async () => {
+    const told = await get(server, '/plan');
+    const sizes = ['-c', '8192', '--sequences', '4', '--cache-tokens', String(await metric(server, 'kv_cache_tokens'))];
+    const { code, stdout } = await run(['plan', '-m', MODEL, ...sizes, '-o', 'json']);
+    assert.equal(code, 0);
+    const planned = JSON.parse(stdout);
+    assert.ok(told.memory_limit > 0); // what is free changes from one look to the next
+    assert.deepEqual(told, { ...planned, memory_limit: told.memory_limit, total_bytes: planned.memory.reduce((sum, one) => sum + one.bytes, 0), model: MODEL });
+    assert.ok(told.memory.length >= 4);
+    assert.equal((await ask(server, '/plan', { method: 'POST', body: {} })).status, 405);
+  });
   test('an unknown model is answered by ours', async () => {
     const reply = await get(server, CHAT, { ...chat, model: 'gpt-4o' });
     assert.equal(reply.model, MODEL);
@@ -697,7 +704,7 @@ describe('options', () => {
   test('keys', () => started({ key: 'one', args: ['--api-key', 'two'] }, async (own) => {
     for (const headers of [{}, { authorization: 'Bearer three' }, { authorization: 'Bearer on' }, { authorization: 'Bearer onee' }, { authorization: 'one' },
       { 'x-api-key': '' }, { authorization: 'Bearer ' }]) {
-      for (const target of ['/v1/models', '/metrics', '/props', '/slots', '/nowhere', '/api/tags']) {
+      for (const target of ['/v1/models', '/metrics', '/props', '/plan', '/slots', '/nowhere', '/api/tags']) {
         const answer = await ask(own, target, { key: null, headers });
         assert.equal(answer.status, 401, `${target} ${JSON.stringify(headers)}`);
         if (target === '/v1/models') {

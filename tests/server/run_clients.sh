@@ -1,13 +1,13 @@
 #!/bin/sh
 # Clients as published against `sluice serve`: run_clients.sh SLUICE FOLDER [NAME...]
 # FOLDER, in the build folder, gets the packages of clients/package-lock.json and the tests. NAME: openai, anthropic, ai,
-# ollama, curl; none: all.
+# ollama, curl, tools; none: all.
 set -u
 tests=$(cd "$(dirname "$0")" && pwd)
 sluice=$1
 folder=$2
 shift 2
-[ $# -gt 0 ] || set -- openai anthropic ai ollama curl
+[ $# -gt 0 ] || set -- openai anthropic ai ollama curl tools
 
 if ! command -v npm >/dev/null 2>&1; then
     echo "skipped: no npm on this machine"

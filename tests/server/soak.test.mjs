@@ -1,16 +1,13 @@
 // Twenty thousand short requests, one in ten given up: memory, descriptors and threads stay what they were.
 //
 //   --requests N   [20000; with --short 2000]
-//   --load PATH    the load generator (else beside the tests in the build folder)
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import path from 'node:path';
 import { promisify } from 'node:util';
 import { after, before, test } from 'node:test';
 import { ask, chatBody, get, idle, option, program, resources, short, start, SUM } from './support.mjs';
 
 const total = Number(option('requests', short ? 2000 : 20000));
-const load = path.resolve(option('load', path.join(path.dirname(program), 'tests/server/load')));
 let server;
 before(async () => {
   // A small cache, so that it is soon full.
@@ -19,13 +16,13 @@ before(async () => {
 after(() => server?.stop());
 
 async function requests(count, seed, tokens = 4) {
-  const line = [`127.0.0.1:${server.port}`, '-c', '8', '-r', String(count), '--prompt', String(tokens), '--max-tokens', '2', '--abort', '0.1', '--seed', String(seed), '-o', 'json'];
-  const { stdout } = await promisify(execFile)(load, line, { timeout: 1200000 });
+  const line = ['load', server.url, '--concurrency', '8', '--requests', String(count), '--endpoint', 'completions', '--token-ids', '260-2259', '--prompt-tokens', String(tokens),
+    '--max-tokens', '2', '--ignore-eos', '--abort', '0.1', '--seed', String(seed), '-o', 'json'];
+  const { stdout } = await promisify(execFile)(program, line, { timeout: 1200000 });
   const figures = JSON.parse(stdout);
-  assert.equal(figures.load.errors, 0, stdout);
-  assert.equal(figures.load.refused, 0, stdout);
-  assert.ok(figures.load.requests > count * 0.8, stdout);
-  assert.ok(figures.load.aborted > count * 0.02, stdout);
+  assert.equal(figures.failed, 0, stdout);
+  assert.ok(figures.completed > count * 0.8, stdout);
+  assert.ok(figures.aborted > count * 0.02, stdout);
 }
 
 /** The same odd requests each time: refused ones, other APIs, unknown routes. */

@@ -7,6 +7,7 @@ check_tree.py ROOT [--cc CC]    checks ROOT; before that, plants one violation o
 Prints what was checked; the closing line is "N passed, N failed". Needs nothing but Python 3, git and a compiler.
 """
 import argparse
+import fnmatch
 import os
 import re
 import shlex
@@ -16,26 +17,33 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-LAYERS = ["base", "quant", "program", "format", "token", "chat", "grammar", "model", "backend", "plan", "kv", "sched"]
-PROGRAMS = ["cli", "server"]  # over include/sluice.h and nothing else of the project
+LAYERS = ["base", "quant", "program", "format", "token", "grammar", "chat", "model", "backend", "plan", "kv", "sched", "api"]
+# Over include/sluice.h, and these headers of each other.
+PROGRAMS = {"plot": [], "hub": [], "load": ["plot/plot.h"], "server": ["hub/hub.h"],
+            "cli": ["server/serve.h", "hub/hub.h", "hub/cache.h", "load/load.h", "plot/plot.h"]}
 SOURCE = (".c", ".h", ".cu", ".cuh", ".def", ".inc")
 TEXT = SOURCE + (".py", ".txt", ".cmake", ".sh", ".md", ".json", ".yml", ".yaml")
 FILE_LINES, FUNCTION_LINES, PARAMETERS, COLUMNS = 1500, 80, 6, 120
+PARAGRAPH_WORDS = 120
 
 # ---- exceptions: (rule, file, what) -> why. One that no longer applies is a failure too. --------------------------
 EXCEPTIONS = {
-    ("memory", "src/api.c", "free"): "the text is jansson's own: json_dumps",
+    ("memory", "src/api/api.c", "free"): "the text is jansson's own: json_dumps",
     ("memory", "src/token/load_templates.c", "free"): "scandir's entries",
     ("parameters", "include/sluice.h", "sluice_tokenize"): "text in and list out are a pair each",
     ("parameters", "include/sluice.h", "sluice_detokenize"): "list in and text out are a pair each",
-    ("parameters", "src/api.c", "sluice_tokenize"): "as in sluice.h",
-    ("parameters", "src/api.c", "sluice_detokenize"): "as in sluice.h",
+    ("parameters", "src/api/tokens.c", "sluice_tokenize"): "as in sluice.h",
+    ("parameters", "src/api/tokens.c", "sluice_detokenize"): "as in sluice.h",
+    ("structs", "src/backend/cuda/run/executor.h", "sl_executor"): "backend.h leaves it to each backend",
+    ("structs", "src/plan/split.c", "sl_executor"): "backend.h leaves it to each backend",
     ("parameters", "server/http_connection.c", "on_request"): "libmicrohttpd's MHD_AccessHandlerCallback",
 }
 
 # Headers that are no unit of their own: bodies that each CPU tier compiles with its own vector type and macros. The
 # tiers' .c files compile them.
 TEMPLATES = re.compile(r"src/backend/cpu/(simd|matmul)_\w+\.h$")
+# What a tier's folder holds is called by what it does, the same in each.
+TIERS = re.compile(r"src/backend/cpu/(plain|avx2|avx512)/")
 
 
 class Tree:
@@ -89,11 +97,9 @@ def line_of(text, offset):
 # ---- rules: each yields "file:line: what is wrong" ----------------------------------------------------------------
 
 def layer_of(name):
-    """The place in the order of a file under src/: a layer's number, or that of the API."""
+    """The place in the order of a file under src/; None: it is in no layer's folder."""
     parts = name.split("/")
-    if len(parts) == 2:
-        return len(LAYERS)
-    return LAYERS.index(parts[1]) if parts[1] in LAYERS else None
+    return LAYERS.index(parts[1]) if len(parts) > 2 and parts[1] in LAYERS else None
 
 
 def includes(tree, name):
@@ -102,7 +108,7 @@ def includes(tree, name):
 
 
 def rule_layers(tree):
-    """a layer includes itself and lower ones, by "layer/name.h"; the API all of them; programs only sluice.h"""
+    """a layer includes itself and lower ones, by "layer/name.h"; the API sluice.h too; programs sluice.h only"""
     for name in tree.sources("src/", "include/"):
         own = layer_of(name) if name.startswith("src/") else None
         if name.startswith("src/") and own is None:
@@ -115,8 +121,8 @@ def rule_layers(tree):
                 continue
             if name.startswith("include/"):
                 yield f"{name}:{line}: the public header includes \"{target}\""
-            elif target in ("sluice.h", "api.h", "api_engine.h"):
-                if own != len(LAYERS):
+            elif target == "sluice.h":
+                if own != LAYERS.index("api"):
                     yield f"{name}:{line}: a layer includes \"{target}\", which lies above it"
             elif target.split("/")[0] not in LAYERS or "/" not in target:
                 yield f"{name}:{line}: \"{target}\" is not of the form \"layer/name.h\""
@@ -127,7 +133,7 @@ def rule_layers(tree):
     for name in tree.sources(*(p + "/" for p in PROGRAMS)):
         folder = name.split("/")[0]
         for line, kind, target in includes(tree, name):
-            own = f"{folder}/{target}" in tree.names or (folder, target) == ("cli", "server/serve.h")
+            own = f"{folder}/{target}" in tree.names or target in PROGRAMS[folder]
             if kind == '"' and target != "sluice.h" and not own:
                 yield f"{name}:{line}: a program includes \"{target}\"; it may have sluice.h and its own headers"
 
@@ -140,13 +146,13 @@ def calls(tree, names, words):
 
 
 def rule_ends(tree):
-    """no environment variables, and nothing that ends the process: src/ and cli/; exit only in cli/main.c"""
+    """no environment variables, and nothing that ends the process: src/ and the programs; exit only in cli/main.c"""
     words = ["getenv", "secure_getenv", "setenv", "putenv", "abort", "assert", "exit", "_exit", "_Exit", "quick_exit",
              "__builtin_trap", "__builtin_unreachable"]
-    for name, line, word in calls(tree, tree.sources("src/", "cli/", "server/"), words):
+    for name, line, word in calls(tree, tree.sources("src/", *(p + "/" for p in PROGRAMS)), words):
         if not (name == "cli/main.c" and word == "exit") and not tree.excused("ends", name, word):
             yield f"{name}:{line}: {word}"
-    for name in tree.sources("src/", "cli/", "server/"):
+    for name in tree.sources("src/", *(p + "/" for p in PROGRAMS)):
         for line, _, target in includes(tree, name):
             if target == "assert.h" and "static_assert" not in tree.code[name]:
                 yield f"{name}:{line}: includes assert.h"
@@ -239,7 +245,7 @@ def count_parameters(inside):
 
 def rule_sizes(tree):
     """files up to 1,500 lines, functions up to 80, at most 6 parameters (declarations in headers too)"""
-    for name in tree.sources("src/", "include/", "cli/", "server/", "tests/", "bench/", "tools/"):
+    for name in tree.sources("src/", "include/", "tests/", "bench/", "tools/", *(p + "/" for p in PROGRAMS)):
         code = tree.code[name]
         lines = code.count("\n")
         if lines > FILE_LINES:
@@ -355,7 +361,117 @@ def find_cuda():
     return None
 
 
-RULES = [rule_layers, rule_ends, rule_memory, rule_prints, rule_sizes, rule_text, rule_names, rule_headers]
+def rule_files(tree):
+    """a file name is used once in a layer with its subfolders (the CPU's tiers aside), in each program's folder"""
+    first = {}
+    for name in tree.names:
+        match = re.match(r"(src/\w+|cli|server|hub|load|plot)/(?:.*/)?([^/]+)$", name)
+        if match and match.group(2) != "README.md" and not TIERS.match(name):
+            other = first.setdefault(match.groups(), name)
+            if other != name:
+                yield f"{name}: {other} has the same name"
+
+
+def without_macros(code):
+    """The same without what the preprocessor reads: a macro's body defines nothing where it stands."""
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: "\n" * m.group(0).count("\n"), code, flags=re.M)
+
+
+ATTRIBUTE = re.compile(r"\b__\w+__\s*\((?:[^()]|\([^()]*\))*\)")
+
+
+def kernels(code):
+    """(name, line) of every __global__ function that is defined here, not those declared or instantiated."""
+    for match in re.finditer(r"\b__global__\b([^;{]*)\{", code):
+        head = match.group(1)
+        name = re.search(r"(\w+)\s*\(", ATTRIBUTE.sub(" ", head))
+        if name:
+            yield name.group(1), line_of(code, match.start())
+
+
+def structs(code):
+    """(name, line) of every struct that is defined here; specialisations of a template are no new ones."""
+    for match in re.finditer(r"\bstruct\b((?:\s+\w+\s*\([^()]*\))*)\s*(\w*)\s*(?::[^;{}()]*)?\{", code):
+        name = match.group(2)
+        if not name:  # typedef struct {...} name;
+            depth, at = 1, match.end()
+            while depth and at < len(code):
+                depth += (code[at] == "{") - (code[at] == "}")
+                at += 1
+            behind = re.match(r"\s*(\w+)\s*;", code[at:])
+            if not behind or not re.search(r"\btypedef\s+$", code[:match.start()]):
+                continue
+            name = behind.group(1)
+        yield name, line_of(code, match.start())
+
+
+def rule_kernels(tree):
+    """a __global__ function is defined under one name once in src/"""
+    first = {}
+    for name in tree.sources("src/"):
+        for kernel, line in kernels(without_macros(tree.code[name])):
+            other = first.setdefault(kernel, f"{name}:{line}")
+            if other != f"{name}:{line}":
+                yield f"{name}:{line}: __global__ {kernel} is defined in {other} too"
+
+
+def rule_structs(tree):
+    """a struct of a header is defined once in src/ or a program's folder; in src/backend/cuda any struct is"""
+    found = {}
+    for name in tree.sources("src/", *(p + "/" for p in PROGRAMS)):
+        for struct, line in structs(without_macros(tree.code[name])):
+            found.setdefault((name.split("/")[0], struct), []).append((name, line))
+    for (_, struct), places in found.items():
+        if not any(name.endswith((".h", ".cuh")) and not TEMPLATES.match(name) for name, _ in places):
+            places = [p for p in places if p[0].startswith("src/backend/cuda/")]
+        for name, line in places[1:]:
+            if name != places[0][0] and not tree.excused("structs", name, struct):
+                yield f"{name}:{line}: struct {struct} is defined in {places[0][0]}:{places[0][1]} too"
+
+
+def paragraphs(text):
+    """(line, words) of every paragraph, list item and row of a table; not of code, fenced or indented."""
+    fence, blank, in_list, begin, words = None, True, False, 0, 0
+    for number, line in enumerate(text.split("\n") + [""], 1):
+        bare = line.strip()
+        mark = re.match(r"(```|~~~)", bare)
+        item = re.match(r"([-*+]|\d+[.)])\s", bare)
+        code = fence or mark or (blank and not in_list and line.startswith("    "))
+        if words and (not bare or code or item or bare.startswith(("#", "|"))):
+            yield begin, words
+            words = 0
+        if mark:
+            fence = None if fence == mark.group(1) else fence or mark.group(1)
+        if not code:
+            if bare and not words:
+                begin = number
+                in_list = bool(item) or (in_list and line.startswith(" "))
+            words += sum(bool(re.search(r"\w", word)) for word in bare.split())
+            blank = not bare
+
+
+def rule_paragraphs(tree):
+    """docs/, CONTRIBUTING.md and every README.md: no paragraph, list item or row of a table above 120 words"""
+    for name in tree.text:
+        if re.match(r"docs/.*\.md$|CONTRIBUTING\.md$|(.*/)?README\.md$", name):
+            for line, words in paragraphs(tree.text[name]):
+                if words > PARAGRAPH_WORDS:
+                    yield f"{name}:{line}: a paragraph of {words} words"
+
+
+def rule_places(tree):
+    """paths that documents name in backticks are there: src/, include/, tests/, tools/, docs/, cmake/, the programs' folders"""
+    for name in tree.text:
+        if not name.endswith(".md"):
+            continue
+        for match in re.finditer(r"`((?:src|include|tests|tools|docs|cmake|cli|server|hub|load|plot)/[^`\s:<>{}]*)", tree.text[name]):
+            path = match.group(1).rstrip("/")
+            if not any(n == path or n.startswith(path + "/") or fnmatch.fnmatchcase(n, path) for n in tree.names):
+                yield f"{name}:{line_of(tree.text[name], match.start())}: {path} is not there"
+
+
+RULES = [rule_layers, rule_ends, rule_memory, rule_prints, rule_sizes, rule_text, rule_names, rule_headers, rule_files,
+         rule_kernels, rule_structs, rule_paragraphs, rule_places]
 
 # ---- planted violations: (rule, file, text); the message must name the file ---------------------------------------
 
@@ -363,10 +479,12 @@ GUARD = "#ifndef X_H\n#define X_H\n{}\n#endif\n"
 PLANTED = [
     (rule_layers, "src/base/a.c", '#include "quant/b.h"\n'),
     (rule_layers, "src/backend/cuda/a.cu", '#include "plan/b.h"\n'),
-    (rule_layers, "src/sched/a.c", '#include "api.h"\n'),
+    (rule_layers, "src/sched/a.c", '#include "api/a.h"\n'),
+    (rule_layers, "src/sched/a.c", '#include "sluice.h"\n'),
     (rule_layers, "src/quant/a.c", '#include "b.h"\n'),
     (rule_layers, "src/quant/a.c", '#include "../base/b.h"\n'),
     (rule_layers, "src/stray/a.c", "int a;\n"),
+    (rule_layers, "src/stray.c", "int a;\n"),
     (rule_layers, "cli/a.c", '#include "base/alloc.h"\n'),
     (rule_layers, "include/sluice.h", '#include "base/error.h"\n'),
     (rule_ends, "src/base/a.c", 'int f(void) {\n    return getenv("HOME") != 0;\n}\n'),
@@ -390,12 +508,45 @@ PLANTED = [
     (rule_text, "src/kv/a.c", b"/* \xff */\n"),
     (rule_names, "src/kv/a.h", "int a;\n"),
     (rule_names, "docs/a.md", "see /ho" + "me/somebody/notes\n"),
+    (rule_paragraphs, "docs/a.md", "# a\n\n" + "word word\n" * (PARAGRAPH_WORDS // 2) + "word\n"),
+    (rule_paragraphs, "README.md", "- a\n- " + "word " * PARAGRAPH_WORDS + "word\n\nb\n"),
+    (rule_paragraphs, "src/backend/cuda/README.md", "| a |\n|---|\n| " + "word " * PARAGRAPH_WORDS + "word |\n"),
+    (rule_places, "docs/a.md", "see `src/base/gone.h`\n"),
+    (rule_places, "docs/a.md", "`tools/gone --flag FILE`\n"),
     (rule_headers, "src/kv/a.h", GUARD.format("size_t f(void);")),
     (rule_headers, "src/kv/a.h", GUARD.format('#ifdef __cplusplus\nextern "C" {\n#endif\nint f(int class);\n'
                                               "#ifdef __cplusplus\n}\n#endif")),
 ]
+# The same with a second file beside the first: (rule, file, text, second file, its text).
+KERNEL = "template <int N> __global__ void __launch_bounds__(32 * (N)) k(int *a) {\n    *a = N;\n}\n"
+PAIRED = [
+    (rule_files, "src/backend/cuda/linear/b.cu", "int b;\n", "src/backend/cuda/attention/b.cu", "int b;\n"),
+    (rule_files, "cli/y/b.c", "int b;\n", "cli/x/b.c", "int b;\n"),
+    (rule_kernels, "src/backend/cuda/y.cu", KERNEL, "src/backend/cuda/x.cuh", KERNEL),
+    (rule_structs, "src/backend/cuda/y.cu", "struct args {\n    int b;\n};\n",
+     "src/backend/cuda/x.cu", "typedef struct args {\n    int a;\n} args;\n"),
+    (rule_structs, "src/backend/cuda/y.cu", "typedef struct {\n    struct {\n        int b;\n    } c;\n} args;\n",
+     "src/backend/cuda/x.cuh", "struct __align__(16) args : base {\n    int a;\n};\n"),
+    (rule_structs, "src/sched/y.c", "struct args {\n    int b;\n};\n", "src/kv/x.h", "struct args {\n    int a;\n};\n"),
+    (rule_structs, "server/y.h", "struct args {\n    int b;\n};\n", "server/x.c", "struct args {\n    int a;\n};\n"),
+]
+PAIRED_INNOCENT = [
+    (rule_files, "src/kv/b.c", "int b;\n", "src/base/b.c", "int b;\n"),
+    (rule_files, "src/backend/cpu/plain/b.c", "int b;\n", "src/backend/cpu/avx2/b.c", "int b;\n"),
+    (rule_files, "src/backend/cuda/linear/README.md", "b\n", "src/backend/cuda/README.md", "b\n"),
+    (rule_kernels, "src/backend/cuda/y.cu", "__global__ void k(int *a);\ntemplate __global__ void k<1>(int *a);\n",
+     "src/backend/cuda/x.cuh", KERNEL),
+    (rule_kernels, "src/backend/cuda/y.cu", "#define K(name) \\\n    __global__ void name(int *a) {\\\n    }\n",
+     "src/backend/cuda/x.cu", "#define K(name) \\\n    __global__ void name(int *a) {\\\n    }\n"),
+    (rule_structs, "src/sched/y.c", "struct args {\n    int b;\n};\n", "src/kv/x.c", "struct args {\n    int a;\n};\n"),
+    (rule_structs, "src/backend/cuda/y.cu", "struct args *f(struct args *a);\ntemplate <> struct b<1> {\n};\n",
+     "src/backend/cuda/x.cuh", "struct args {\n};\ntemplate <int N> struct b {\n};\ntemplate <> struct b<2> {\n};\n"),
+]
 # What must not be taken for a violation.
 INNOCENT = [
+    (rule_paragraphs, "docs/a.md", "word\n" * PARAGRAPH_WORDS + "\n    " + "code " * 200 + "\n\n"
+     + "```\n\n" + "code " * 200 + "\n```\n" + "- word\n" * 200 + "| word |\n" * 200),
+    (rule_places, "docs/a.md", "`src/base/a.h`, `src/base/`, `src/base/*.h`, `docs/a.md`, `make tests/gone`, src/gone.h\n"),
     (rule_ends, "src/kv/a.c", '/* assert(x), exit(1) */\n_Static_assert(1, "abort(");\nint a;\n'),
     (rule_ends, "cli/main.c", "int main(void) {\n    exit(0);\n}\n"),
     (rule_memory, "src/base/alloc.c", "void *f(void) {\n    return malloc(1);\n}\n"),
@@ -411,9 +562,11 @@ def run_rule(rule, tree, cc):
     return list(rule(tree, cc) if rule is rule_headers else rule(tree))
 
 
-def plant(rule, name, content, cc):
+def plant(rule, name, content, cc, beside=()):
+    """The messages about `name` in a tree of that file, a header, and what is to stand beside it."""
     with tempfile.TemporaryDirectory() as root:
         files = {name: content, "src/base/a.h": "#ifndef A_H\n#define A_H\n#endif\n"}
+        files.update([beside] if beside else [])
         for path, data in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
             with open(os.path.join(root, path), "wb") as file:
@@ -427,18 +580,20 @@ def main():
     parser.add_argument("--cc", default="cc")
     options = parser.parse_args()
     passed = failed = 0
-    for rule, name, content in PLANTED:
-        if plant(rule, name, content, options.cc):
+    planted = [case[:3] + (case[3:],) for case in PLANTED + PAIRED]
+    innocent = [case[:3] + (case[3:],) for case in INNOCENT + PAIRED_INNOCENT]
+    for rule, name, content, beside in planted:
+        if plant(rule, name, content, options.cc, beside):
             passed += 1
         else:
             failed += 1
             print(f"FAIL self-test: {rule.__name__} does not see what is planted in {name}: {content[:60]!r}")
-    for rule, name, content in INNOCENT:
-        wrong = plant(rule, name, content, options.cc)
+    for rule, name, content, beside in innocent:
+        wrong = plant(rule, name, content, options.cc, beside)
         passed, failed = passed + (not wrong), failed + bool(wrong)
         for message in wrong:
             print(f"FAIL self-test: {rule.__name__} accuses the innocent: {message}")
-    print(f"self-test: {len(PLANTED)} planted violations, {len(INNOCENT)} innocent files")
+    print(f"self-test: {len(planted)} planted violations, {len(innocent)} innocent files")
     tree = Tree(os.path.abspath(options.root))
     for rule in RULES:
         wrong = run_rule(rule, tree, options.cc)

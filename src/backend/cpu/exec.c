@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/log.h"
 
@@ -13,7 +14,6 @@
 #ifdef __GLIBC__
 #include <gnu/libc-version.h>
 #endif
-#include <time.h>
 #include <unistd.h>
 
 typedef struct cpu_backend {
@@ -104,37 +104,6 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_k
     return SL_OK;
 }
 
-/* The weights of an op that is not LINEAR, in the order that sl_cpu_op documents. */
-static int32_t op_weights(const sl_op *op, int32_t indices[2]) {
-    indices[0] = indices[1] = SL_NONE;
-    switch (op->kind) {
-    case SL_OP_EMBED:
-        indices[0] = op->u.embed.weight;
-        return 1;
-    case SL_OP_RMSNORM:
-        indices[0] = op->u.rmsnorm.weight;
-        return 1;
-    case SL_OP_ROPE:
-        indices[0] = op->u.rope.frequencies;
-        return 1;
-    case SL_OP_ATTENTION:
-        indices[0] = op->u.attention.sinks;
-        return 1;
-    case SL_OP_ROUTER:
-        indices[0] = op->u.router.bias;
-        return 1;
-    case SL_OP_DELTA_CONV:
-        indices[0] = op->u.delta_conv.weight;
-        return 1;
-    case SL_OP_DELTA_SCAN:
-        indices[0] = op->u.delta_scan.a_log;
-        indices[1] = op->u.delta_scan.dt_bias;
-        return 2;
-    default:
-        return 0;
-    }
-}
-
 static int resolve_weights(const sl_executor *executor, const sl_op *op, const sl_kernel *kernel,
                            sl_cpu_op *result, sl_error *error) {
     int status = SL_OK;
@@ -150,8 +119,8 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, const s
         }
         return status;
     }
-    int32_t indices[2];
-    result->weight_count = op_weights(op, indices);
+    int32_t indices[SL_OP_WEIGHTS];
+    result->weight_count = sl_op_weights(op, indices);
     for (int32_t i = 0; i < result->weight_count && !status; i++) {
         if (indices[i] != SL_NONE) {
             status = resolve_weight(executor, indices[i], NULL, &result->weights[i], error);
@@ -542,11 +511,11 @@ static const void *result_of(const sl_executor *executor, int32_t value) {
 }
 
 static const float *logits(sl_executor *executor) {
-    return result_of(executor, executor->deployment->program->logits);
+    return result_of(executor, executor->deployment->result);
 }
 
 static const int32_t *tokens(sl_executor *executor) {
-    return result_of(executor, executor->deployment->program->tokens);
+    return result_of(executor, executor->deployment->tokens);
 }
 
 static int check_range(const sl_executor *executor, sl_pool_kind pool, uint64_t offset, uint64_t bytes,
@@ -593,19 +562,13 @@ typedef struct timed_run {
     double *ends; /* [op_count + 1]: when the first op began, and when each was done by all threads */
 } timed_run;
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static void run_timed(void *argument, int thread, int threads) {
     const timed_run *run = argument;
     const bucket *bucket = &run->executor->buckets[run->executor->running];
     for (int32_t i = 0; i <= bucket->op_count; i++) {
         sl_pool_barrier(run->executor->threads);
         if (thread == 0) {
-            run->ends[i] = seconds_now();
+            run->ends[i] = sl_seconds_now();
         }
         if (i < bucket->op_count) {
             bucket->ops[i].run(&run->executor->context, &bucket->ops[i], thread, threads);

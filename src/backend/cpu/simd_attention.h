@@ -313,11 +313,20 @@ static int32_t first_seen(const sl_cache_group *group, int32_t index) {
     return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
 }
 
+/* Behind the last index that the row at `index` of the block's span sees. */
+static int32_t seen_end(const attention *a, int32_t index) {
+    const int32_t end = a->span->length[a->parameters->place.group] + a->span->row_count;
+    if (!a->parameters->both_sides) {
+        return index + 1;
+    }
+    return a->group->window > 0 && end - index > a->group->window ? index + a->group->window : end;
+}
+
 /* Of the tile that starts at index `base`, what query `query` of the block sees. */
 static void seen_keys(const attention *a, int32_t query, int32_t base, int32_t *from, int32_t *to) {
     const int32_t index = a->span->length[a->parameters->place.group] + a->first + query / a->ratio;
     *from = clamp_key(first_seen(a->group, index) - base);
-    *to = clamp_key(index + 1 - base);
+    *to = clamp_key(seen_end(a, index) - base);
 }
 
 /* Adds values by probability. What only some of the queries see is added for those alone: another row's value
@@ -446,7 +455,8 @@ static void attend_block(const attention *a) {
     const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, a->span->slot);
     const int32_t length = a->span->length[a->parameters->place.group];
     const int32_t queries = (a->last - a->first) * a->ratio;
-    const int32_t lowest = first_seen(a->group, length + a->first), highest = length + a->last - 1;
+    const int32_t lowest = first_seen(a->group, length + a->first);
+    const int32_t highest = seen_end(a, length + a->last - 1) - 1;
     start_queries(a, queries);
     for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= highest / SL_PAGE_TOKENS; tile++) {
         const int32_t base = tile * SL_PAGE_TOKENS;

@@ -47,6 +47,22 @@ SL_ALWAYS_INLINE vf vf_gelu_tanh(vf x) {
     return vf_mul(vf_mul(vf_set1(0.5f), x), vf_add(vf_set1(1.0f), vf_tanh(inner)));
 }
 
+/* x / 2 (1 + erf(x / sqrt 2)) within 3.4e-7, erf by Abramowitz and Stegun 7.1.26: for z >= 0 it is 1 - q with
+ * q = (a1 t + ... + a5 t^5) e^(-z^2) and t = 1 / (1 + p z). So it is max(x, 0) - |x| / 2 q, and nothing
+ * cancels. Beyond 20 q is 0; the bound keeps infinity from being multiplied by it. */
+SL_ALWAYS_INLINE vf vf_gelu(vf x) {
+    const vf size = vf_min(vf_set1(20.0f), vf_max(x, vf_sub(vf_zero(), x)));
+    const vf z = vf_mul(size, vf_set1(0.70710678f));
+    const vf t = vf_div(vf_set1(1.0f), vf_fma(vf_set1(0.3275911f), z, vf_set1(1.0f)));
+    vf q = vf_set1(1.061405429f);
+    q = vf_fma(q, t, vf_set1(-1.453152027f));
+    q = vf_fma(q, t, vf_set1(1.421413741f));
+    q = vf_fma(q, t, vf_set1(-0.284496736f));
+    q = vf_fma(q, t, vf_set1(0.254829592f));
+    q = vf_mul(vf_mul(q, t), vf_exp(vf_sub(vf_zero(), vf_mul(z, z))));
+    return vf_fnma(vf_mul(vf_set1(0.5f), size), q, vf_max(vf_zero(), x));
+}
+
 /* Sine and cosine of |x| below 2^30, within 2 units in the last place of 1: Taylor series on [-pi/4, pi/4],
  * the rests being below 2^-29. */
 SL_ALWAYS_INLINE void vf_sincos(vf x, vf *sine, vf *cosine) {

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/simd_math.h"
+#include "program/temperature.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,11 +26,11 @@ typedef struct norm {
     const float *x, *before, *after, *gate, *weight;
     float *y, *sum;
     int32_t width;
-    float offset, epsilon;
+    float offset, epsilon, x_factor, y_factor;
 } norm;
 
 SL_ALWAYS_INLINE vf norm_input(const norm *n, int32_t i) {
-    const vf x = vf_load(n->x + i);
+    const vf x = vf_mul(vf_load(n->x + i), vf_set1(n->x_factor));
     return n->before ? vf_add(x, vf_load(n->before + i)) : x;
 }
 
@@ -53,6 +54,7 @@ static void norm_group(const norm *n) {
         if (n->after) {
             result = vf_add(result, vf_load(n->after + i));
         }
+        result = vf_mul(result, vf_set1(n->y_factor));
         if (n->sum) {
             vf_store(n->sum + i, n->after ? result : x);
         }
@@ -64,7 +66,11 @@ SL_TIER_RUN(rmsnorm) {
     const sl_op_rmsnorm *p = &op->op->u.rmsnorm;
     const bool in_place = op->op->in[0].value == op->op->out[0].value;
     const int32_t y_stride = in_place ? p->stride : p->width;
-    norm n = {.width = p->width, .offset = p->weight_offset, .epsilon = p->epsilon};
+    norm n = {.width = p->width,
+              .offset = p->weight_offset,
+              .epsilon = p->epsilon,
+              .x_factor = p->x_factor,
+              .y_factor = p->y_factor};
     n.weight = (const float *)(const void *)op->weights[0].data;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
@@ -143,7 +149,18 @@ SL_TIER_RUN(quantize) {
 SL_TIER_DECLINES(rope) {
     (void)kernel;
     const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
-    return needs ? needs : query->op->u.rope.dims / 2 % VN ? odd_width : NULL;
+    return needs                                                                         ? needs
+           : query->op->u.rope.dims / 2 % VN || query->op->u.rope.temperature.width % VN ? odd_width
+                                                                                         : NULL;
+}
+
+static void scale_heads(const sl_op_rope *rope, float *x, int32_t position) {
+    const vf factor = vf_set1(sl_rope_temperature_factor(&rope->temperature, position));
+    for (int32_t head = 0; head < rope->heads; head++, x += rope->stride) {
+        for (int32_t i = 0; i < rope->temperature.width; i += VN) {
+            vf_store(x + i, vf_mul(vf_load(x + i), factor));
+        }
+    }
 }
 
 /* Pairs [i, i + VN) of all heads. */
@@ -193,6 +210,9 @@ SL_TIER_RUN(rope) {
                 rotate_pairs(rope, x + 2 * i, sine, cosine);
             }
         }
+        if (rope->temperature.width > 0) {
+            scale_heads(rope, x, context->rows[row].position);
+        }
     }
 }
 
@@ -203,18 +223,45 @@ SL_TIER_DECLINES(activate) {
     return sl_cpu_needs(query, SL_TIER_ISA);
 }
 
+SL_ALWAYS_INLINE vf activated(const sl_op_activate *activate, vf gate) {
+    switch (activate->function) {
+    case SL_ACTIVATION_SILU:
+        return vf_silu(gate);
+    case SL_ACTIVATION_GELU_TANH:
+        return vf_gelu_tanh(gate);
+    case SL_ACTIVATION_GELU:
+        return vf_gelu(gate);
+    case SL_ACTIVATION_RELU_SQUARED: {
+        const vf positive = vf_max(vf_zero(), gate);
+        return vf_mul(positive, positive);
+    }
+    default: {
+        const vf clamped = vf_min(vf_set1(activate->limit), gate);
+        return vf_mul(clamped, vf_sigmoid(vf_mul(vf_set1(activate->alpha), clamped)));
+    }
+    }
+}
+
+SL_ALWAYS_INLINE vf up_factor(const sl_op_activate *activate, vf up) {
+    if (activate->function != SL_ACTIVATION_SWIGLU_OAI) {
+        return up;
+    }
+    const vf clamped = vf_min(vf_set1(activate->limit), vf_max(vf_set1(-activate->limit), up));
+    return vf_add(clamped, vf_set1(1.0f));
+}
+
 SL_TIER_RUN(activate) {
     const sl_op_activate *activate = &op->op->u.activate;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
-        const float *gate = sl_cpu_f32(&op->in[0], row), *up = sl_cpu_f32(&op->in[1], row);
+        const float *gate = sl_cpu_f32(&op->in[0], row);
+        const float *up = op->in[1].data ? sl_cpu_f32(&op->in[1], row) : NULL;
         float *y = sl_cpu_f32(&op->out[0], row);
         for (int32_t i = 0; i < activate->width; i += VN) {
             const int32_t left = activate->width - i;
-            const vf g = vf_load_part(gate + i, left);
-            const vf f = activate->function == SL_ACTIVATION_SILU ? vf_silu(g) : vf_gelu_tanh(g);
-            vf_store_part(y + i, vf_mul(f, vf_load_part(up + i, left)), left);
+            const vf f = activated(activate, vf_load_part(gate + i, left));
+            vf_store_part(y + i, up ? vf_mul(f, up_factor(activate, vf_load_part(up + i, left))) : f, left);
         }
     }
 }
@@ -268,8 +315,9 @@ SL_TIER_RUN(softcap) {
         float *x = sl_cpu_f32(&op->out[0], unit / chunks) + unit % chunks * CHUNK;
         const int32_t width = softcap->width - unit % chunks * CHUNK;
         for (int32_t i = 0; i < width && i < CHUNK; i += VN) {
-            const vf value = vf_load_part(x + i, width - i);
-            vf_store_part(x + i, vf_mul(cap, vf_tanh(vf_div(value, cap))), width - i);
+            const vf value = vf_mul(vf_load_part(x + i, width - i), vf_set1(softcap->scale));
+            vf_store_part(x + i, softcap->cap > 0 ? vf_mul(cap, vf_tanh(vf_div(value, cap))) : value,
+                          width - i);
         }
     }
 }

@@ -335,6 +335,17 @@ static int32_t draw(candidates *c, const sl_sampler *s) {
     return c->ids[chosen];
 }
 
+/* Most masks leave few tokens: words without any are filled at once. */
+static void apply_mask(candidates *c, const uint32_t *mask) {
+    for (int32_t i = 0; i < c->count; i += 32) {
+        const int32_t count = c->count - i < 32 ? c->count - i : 32;
+        const uint32_t word = mask[i / 32];
+        for (int32_t j = 0; j < count && word != UINT32_MAX; j++) {
+            c->logits[i + j] = word >> j & 1u ? c->logits[i + j] : -INFINITY;
+        }
+    }
+}
+
 /* Copies the logits, adjusted; the place of the likeliest. */
 static int32_t prepare(const sl_cpu_context *context, const sl_step_output *output, const float *logits,
                        candidates *c) {
@@ -350,6 +361,10 @@ static int32_t prepare(const sl_cpu_context *context, const sl_step_output *outp
         if (id >= 0 && id < c->count) {
             c->logits[id] = sl_adjusted_logit(&adjustments[i], logits[id]);
         }
+    }
+    const uint32_t *mask = sl_output_mask(context->header, context->table_changes, output, c->count);
+    if (mask) {
+        apply_mask(c, mask);
     }
     vf top = lowest;
     for (int32_t i = 0; i < padded; i += VN) {
@@ -369,7 +384,7 @@ static int32_t sample(const sl_cpu_context *context, const sl_step_output *outpu
     const sl_sampler *s = &output->sampler;
     const int32_t best = prepare(context, output, logits, c);
     if (!isfinite(c->largest)) {
-        return SL_NO_TOKEN;
+        return c->largest > 0 ? SL_NO_TOKEN : SL_NO_TOKEN_LEFT;
     }
     if (!(s->temperature > 0)) {
         return best;
@@ -408,7 +423,7 @@ SL_TIER_RUN(sample) {
         const int32_t token = sample(context, output, sl_cpu_f32(&op->in[0], i), &c);
         *sl_cpu_i32(&op->out[0], i) = token;
         if (output->slot >= 0 && is_last_of_slot(context, i)) {
-            context->last_tokens[output->slot] = token == SL_NO_TOKEN ? 0 : token;
+            context->last_tokens[output->slot] = token < 0 ? 0 : token;
         }
     }
 }

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { APICallError, generateText, streamText } from 'ai';
+import { APICallError, generateObject, generateText, streamObject, streamText } from 'ai';
+import { z } from 'zod';
 import { idle, LONG_SUM, MODEL, promptTokens, start, SUM } from './support.mjs';
 
 const key = 'a-key-of-the-clients-test';
@@ -82,4 +83,29 @@ test('a client that leaves ends its request', async () => {
   await idle(server, 5);
   const { text } = await generateText({ model, prompt: SUM.question, ...settings });
   assert.equal(text, SUM.answer);
+});
+
+// The package validates what comes, and fails when it does not fit.
+const work = z.object({ title: z.string().max(20), year: z.number().int().min(1900).max(2030), tags: z.array(z.enum(['a', 'b'])).max(3) });
+const held = () => createOpenAICompatible({ name: 'sluice', baseURL: `${server.url}/v1`, apiKey: key, supportsStructuredOutputs: true })(MODEL);
+const wild = { prompt: 'Name a work of art.', temperature: 1.8, maxOutputTokens: 500, maxRetries: 0 };
+
+test('generateObject', async () => {
+  for (const seed of [1, 2, 3]) {
+    const { object, finishReason } = await generateObject({ model: held(), schema: work, seed, ...wild });
+    assert.ok(work.safeParse(object).success);
+    assert.equal(finishReason, 'stop');
+  }
+  const { object } = await generateObject({ model: held(), output: 'enum', enum: ['yes', 'no', 'perhaps'], ...wild });
+  assert.ok(['yes', 'no', 'perhaps'].includes(object));
+  const list = await generateObject({ model: held(), output: 'array', schema: z.object({ n: z.number().int() }), ...wild, temperature: 0 }).catch((error) => error);
+  assert.ok(Array.isArray(list.object) || list.finishReason === 'length', String(list));
+});
+
+test('streamObject', async () => {
+  const { partialObjectStream, object } = streamObject({ model: held(), schema: work, seed: 5, ...wild });
+  let parts = 0;
+  for await (const part of partialObjectStream) parts += part !== undefined;
+  assert.ok(parts > 1);
+  assert.ok(work.safeParse(await object).success);
 });

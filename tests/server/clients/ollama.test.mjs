@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Ollama } from 'ollama';
+import { z } from 'zod';
 import { chatml, idle, LONG_SUM, MODEL, promptTokens, start, SUM } from './support.mjs';
 
 let server, client;
@@ -82,7 +83,7 @@ test('errors', async () => {
     return true;
   });
   await refused(client.chat({ model: MODEL, messages, options: { temperature: -1 } }), 400);
-  await refused(client.chat({ model: MODEL, messages, format: 'json' }), 400);
+  await refused(client.chat({ model: MODEL, messages, format: 'xml' }), 400);
   await refused(client.chat({ model: MODEL, messages: [{ role: 'wizard', content: 'x' }] }), 400);
 });
 
@@ -94,4 +95,25 @@ test('a client that leaves ends its request', async () => {
   }, { name: 'AbortError' });
   await idle(server, 5);
   assert.equal((await client.chat({ model: MODEL, messages, options })).message.content, SUM.answer);
+});
+
+// As in Ollama's documents of structured outputs: a schema made by zod, and the answer parsed by it.
+test('format', async () => {
+  const country = z.object({ name: z.string().max(20), population: z.number().int().min(0), languages: z.array(z.string()).max(3), landlocked: z.boolean() });
+  const format = z.toJSONSchema(country);
+  for (const seed of [1, 2, 3]) {
+    const settings = { temperature: 1.8, seed, num_predict: 500 };
+    const reply = await client.chat({ model: MODEL, messages: [{ role: 'user', content: 'Tell me of a country.' }], format, options: settings });
+    assert.equal(reply.done_reason, 'stop');
+    country.parse(JSON.parse(reply.message.content));
+    let streamed = '';
+    for await (const part of await client.chat({ model: MODEL, messages: [{ role: 'user', content: 'Tell me of a country.' }], format, options: settings, stream: true })) {
+      streamed += part.message.content;
+    }
+    assert.equal(streamed, reply.message.content);
+    country.parse(JSON.parse((await client.generate({ model: MODEL, prompt: 'Tell me of a country.', format, options: settings })).response));
+  }
+  const object = await client.chat({ model: MODEL, messages, format: 'json', options: { ...options, num_predict: 200 } });
+  assert.ok(object.message.content.startsWith('{'));
+  await assert.rejects(client.chat({ model: MODEL, messages, format: { enum: [] } }), /enum/);
 });

@@ -3,6 +3,8 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
+import { zodResponseFormat, zodTextFormat } from 'openai/helpers/zod';
+import { z } from 'zod';
 import { chatml, idle, LONG_SUM, metric, MODEL, promptTokens, start, SUM, tokenize, until } from './support.mjs';
 
 const key = 'a-key-of-the-clients-test';
@@ -297,4 +299,56 @@ test('a client that leaves ends its request', async () => {
   await until('all four to be counted', async () => (await aborted()) >= 4, 5);
   assert.equal(await aborted(), 4);
   assert.equal((await client.chat.completions.create(ask)).choices[0].message.content, SUM.answer);
+});
+
+// ---- structured output: the package's own helpers make the schemas, parse the answers and validate them
+
+const Work = z.object({
+  title: z.string().max(20),
+  year: z.number().int().min(1900).max(2030),
+  kind: z.enum(['book', 'film']),
+  tags: z.array(z.string()).max(3),
+  maker: z.object({ name: z.string(), born: z.number().int().nullable() }),
+});
+const wild = { ...ask, messages: [{ role: 'user', content: 'Name a work of art.' }], temperature: 1.8, max_tokens: 600 };
+
+test('answers held to a schema, parsed by the package', async () => {
+  for (const seed of [1, 2, 3]) {
+    const reply = await client.chat.completions.parse({ ...wild, seed, n: 2, response_format: zodResponseFormat(Work, 'work') });
+    for (const choice of reply.choices) {
+      assert.equal(choice.finish_reason, 'stop');
+      assert.ok(Work.safeParse(choice.message.parsed).success, choice.message.content);
+      assert.deepEqual(JSON.parse(choice.message.content), choice.message.parsed);
+      assert.equal(choice.message.refusal ?? null, null);
+    }
+  }
+});
+
+test('answers held to a schema, streamed', async () => {
+  const stream = client.chat.completions.stream({ ...wild, seed: 4, response_format: zodResponseFormat(Work, 'work') });
+  const snapshots = [];
+  stream.on('content.delta', ({ parsed }) => snapshots.push(parsed));
+  const final = await stream.finalChatCompletion();
+  assert.ok(Work.safeParse(final.choices[0].message.parsed).success);
+  assert.ok(snapshots.length > 1);
+  const whole = await client.chat.completions.parse({ ...wild, seed: 4, response_format: zodResponseFormat(Work, 'work') });
+  assert.deepEqual(final.choices[0].message.parsed, whole.choices[0].message.parsed);
+});
+
+test('a response held to a schema, parsed by the package', async () => {
+  const reply = await client.responses.parse({
+    model: MODEL, input: 'Name a work of art.', temperature: 1.8, text: { format: zodTextFormat(Work, 'work') },
+  });
+  assert.equal(reply.status, 'completed');
+  assert.ok(Work.safeParse(reply.output_parsed).success, reply.output_text);
+});
+
+test('a schema that cannot be held', async () => {
+  await rejects(
+    client.chat.completions.create({ ...wild, response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { enum: [] } } } }),
+    OpenAI.BadRequestError, (error) => assert.equal(error.param, 'response_format.json_schema.schema'));
+});
+
+test('an answer that a limit cuts is an error of the package', async () => {
+  await assert.rejects(client.chat.completions.parse({ ...wild, max_tokens: 3, response_format: zodResponseFormat(Work, 'work') }), /length/i);
 });

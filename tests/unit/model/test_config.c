@@ -49,7 +49,7 @@ static const change REFUSED[] = {
     {"llama", "intermediate_size", "0", SL_ERR_INVALID, "intermediate_size is 0: must be at least 1"},
     {"llama", "rms_norm_eps", "0", SL_ERR_INVALID, "rms_norm_eps is 0"},
     {"llama", "rms_norm_eps", "-1e-6", SL_ERR_INVALID, "rms_norm_eps is -1e-06"},
-    {"llama", "hidden_act", "\"gelu\"", SL_ERR_UNSUPPORTED, "hidden_act is \"gelu\""},
+    {"llama", "hidden_act", "\"gelu_10\"", SL_ERR_UNSUPPORTED, "hidden_act is \"gelu_10\""},
     {"llama", "tie_word_embeddings", "1", SL_ERR_FORMAT, "tie_word_embeddings"},
     {"llama", "quantization_config", "{\"quant_method\":\"gptq\"}", SL_ERR_UNSUPPORTED,
      "'quantization_config.quant_method' is \"gptq\", only"},
@@ -114,11 +114,17 @@ static const change REFUSED[] = {
      "'quantization_config.group_size' is 0, only 16"},
     {"qwen3moe-nvfp4", "quantization_config.config_groups.group_0.weights.group_size", "0",
      SL_ERR_UNSUPPORTED, "weights.group_size' is 0, only 16"},
-    {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_UNSUPPORTED, "\"longrope\""},
+    {"llama", "rope_parameters.rope_type", "\"longrope\"", SL_ERR_FORMAT,
+     "short_factor must be an array of 8 numbers"},
     {"llama", "rope_parameters.rope_type", "\"dynamic\"", SL_ERR_UNSUPPORTED,
      "rope_parameters.rope_type is \"dynamic\""},
-    {"llama", "rope_parameters.mscale", "0.7", SL_ERR_UNSUPPORTED, "rope_parameters.mscale"},
-    {"llama", "rope_parameters.truncate", "false", SL_ERR_UNSUPPORTED, "rope_parameters.truncate"},
+    {"llama", "logits_scaling", "8", SL_ERR_UNSUPPORTED, "logits_scaling is 8"},
+    {"llama", "residual_multiplier", "0.5", SL_ERR_UNSUPPORTED, "residual_multiplier is 0.5"},
+    {"llama", "embedding_multiplier", "12", SL_ERR_UNSUPPORTED, "embedding_multiplier is 12"},
+    {"llama", "text_config", "{\"model_type\": \"gpt_neox\"}", SL_ERR_UNSUPPORTED,
+     "text_config.model_type is \"gpt_neox\""},
+    {"llama", "text_config", "{\"model_type\": 3}", SL_ERR_FORMAT, "model_type"},
+    {"llama", "rope_parameters.truncate", "0", SL_ERR_FORMAT, "truncate"},
     {"llama", "rope_parameters",
      "{\"rope_type\":\"yarn\",\"rope_theta\":1e4,\"factor\":4.0,\"beta_fast\":1.0}", SL_ERR_INVALID,
      "beta_fast is 1: must be more than beta_slow"},
@@ -135,7 +141,8 @@ static const change REFUSED[] = {
     {"qwen3moe", "moe_intermediate_size", "0", SL_ERR_INVALID, "moe_intermediate_size is 0"},
     {"qwen3moe", "decoder_sparse_step", "0", SL_ERR_INVALID, "decoder_sparse_step is 0"},
     {"qwen3moe", "mlp_only_layers", "[3]", SL_ERR_INVALID, "mlp_only_layers[0] is not a layer"},
-    {"qwen3moe", "n_shared_experts", "1", SL_ERR_UNSUPPORTED, "n_shared_experts"},
+    {"qwen3moe", "n_shared_experts", "1", SL_ERR_UNSUPPORTED,
+     "shared experts are not supported in this family"},
     {"qwen3moe", "shared_expert_intermediate_size", "64", SL_ERR_UNSUPPORTED,
      "shared_expert_intermediate_size"},
     {"gemma3", "sliding_window", "0", SL_ERR_INVALID, "sliding_window is 0: must be at least 1"},
@@ -143,7 +150,7 @@ static const change REFUSED[] = {
     {"gemma3", "layer_types", "[\"chunked_attention\",\"a\",\"b\",\"c\"]", SL_ERR_UNSUPPORTED,
      "layer_types[0] is \"chunked_attention\""},
     {"gemma3", "query_pre_attn_scalar", "0", SL_ERR_INVALID, "query_pre_attn_scalar is 0"},
-    {"gemma3", "use_bidirectional_attention", "true", SL_ERR_UNSUPPORTED, "use_bidirectional_attention"},
+    {"qwen3", "use_bidirectional_attention", "true", SL_ERR_UNSUPPORTED, "use_bidirectional_attention"},
     {"gemma3", "final_logit_softcapping", "-3", SL_ERR_INVALID, "final_logit_softcapping is -3"},
     {"gemma3", "final_logit_softcapping", "5e-324", SL_ERR_INVALID,
      "must be 0 (no cap) or a cap that a float holds"},
@@ -164,6 +171,24 @@ static const change REFUSED[] = {
      SL_ERR_UNSUPPORTED, "no layer attends"},
     {"qwen3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]", SL_ERR_INVALID,
      "recurrent layers need"},
+    {"smollm3", "no_rope_layers", "[1, 1]", SL_ERR_INVALID, "no_rope_layers must be an array"},
+    {"smollm3", "no_rope_layers", "3", SL_ERR_INVALID, "no_rope_layers must be an array"},
+    {"smollm3", "no_rope_layers", "[1, \"a\", 1, 1]", SL_ERR_FORMAT, "no_rope_layers[1] must be 0 or 1"},
+    {"smollm3", "no_rope_layer_interval", "0", SL_ERR_INVALID, "no_rope_layer_interval is 0"},
+    {"phi3-long", "rope_parameters.long_factor", "[1]", SL_ERR_FORMAT,
+     "long_factor must be an array of 6 numbers"},
+    {"phi3-long", "rope_parameters.short_factor", "[1, 2, 3, 4, 5, 0]", SL_ERR_INVALID,
+     "short_factor[5] must be a number above 0"},
+    {"phi3-long", "rope_parameters.short_factor", "[1, 2, 3, 4, 5, \"6\"]", SL_ERR_INVALID,
+     "short_factor[5] must be a number above 0"},
+    {"phi3-long", "original_max_position_embeddings", "1", SL_ERR_INVALID,
+     "LongRoPE needs an original context"},
+    {"phi3", "attention_bias", "true", SL_ERR_UNSUPPORTED, "biases of fused projections"},
+    {"hunyuan", "rope_parameters.rope_type", "\"dynamic\"", SL_ERR_UNSUPPORTED, "\"dynamic\""},
+    {"hunyuan", "rope_parameters.alpha", "-3", SL_ERR_INVALID, "rope_parameters.alpha is -3"},
+    {"ministral3", "rope_parameters.mscale", "-1", SL_ERR_INVALID, "mscale is -1"},
+    {"ministral3", "rope_parameters.llama_4_scaling_beta", "\"0.1\"", SL_ERR_FORMAT, "llama_4_scaling_beta"},
+    {"glm4", "mlp_bias", "true", SL_ERR_UNSUPPORTED, "biases of fused projections"},
 };
 
 static json_t *changed(const change *c) {
@@ -291,6 +316,92 @@ static void older_and_sparser_configs(void **state) {
     assert_int_equal(c.kinds[3], SL_LAYER_FULL);
 }
 
+static void must_refuse(json_t *json, int code, const char *text) {
+    sl_config config;
+    sl_error error = {0};
+    assert_int_equal(read_json(json, &config, &error), code);
+    json_decref(json);
+    if (!strstr(error.message, text)) {
+        fail_msg("%s", error.message);
+    }
+}
+
+/* Keys as the published folders of E4B and 26B-A4B have them, and as transformers writes them since 5.15. */
+static json_t *gemma4(const char *more) {
+    static const char text[] =
+        "{\"model_type\": \"gemma4\", \"text_config\": {\"model_type\": \"gemma4_text\", \"hidden_size\": "
+        "2560, "
+        "\"intermediate_size\": 10240, \"num_hidden_layers\": 12, \"num_attention_heads\": 8, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 256, \"sliding_window\": 512, "
+        "\"final_logit_softcapping\": 30.0, "
+        "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": "
+        "1000000.0, "
+        "\"partial_rotary_factor\": 0.25}, \"sliding_attention\": {\"rope_type\": \"default\", "
+        "\"rope_theta\": "
+        "10000.0}}, \"use_bidirectional_attention\": \"vision\"}}";
+    json_t *json = json_loads(text, 0, NULL), *changes = json_loads(more, 0, NULL);
+    assert_non_null(changes);
+    json_object_update(json_object_get(json, "text_config"), changes);
+    json_decref(changes);
+    return json;
+}
+
+static void layers_of_two_shapes(void **state) {
+    (void)state;
+    sl_config c = must_read(gemma4("{\"global_head_dim\": 512, \"num_kv_shared_layers\": 6, "
+                                   "\"hidden_size_per_layer_input\": 256, \"use_double_wide_mlp\": true}"));
+    assert_string_equal(c.family->name, "gemma4");
+    assert_int_equal(sl_config_head_size(&c, 0), 256);
+    assert_int_equal(sl_config_head_size(&c, 5), 512);
+    assert_int_equal(sl_config_rope_dims(&c, 0), 256);
+    assert_int_equal(sl_config_rope_dims(&c, 5), 512);
+    assert_int_equal(sl_config_kv_heads(&c, 0), 2);
+    assert_int_equal(sl_config_kv_heads(&c, 5), 2);
+    assert_int_equal(sl_config_feed_forward(&c, 5), 10240);
+    assert_int_equal(sl_config_feed_forward(&c, 6), 20480);
+    assert_int_equal(sl_config_kv_layer(&c, 5), 5);
+    assert_int_equal(sl_config_kv_layer(&c, 10), 4); /* by kind */
+    assert_int_equal(sl_config_kv_layer(&c, 11), 5);
+    assert_false(sl_config_has_keys(&c, 6));
+    assert_int_equal(c.per_layer_width, 256);
+    assert_int_equal(c.experts, 0);
+    assert_float_equal(c.attention_scale, 1, 0);
+    float frequencies[256];
+    sl_rope_frequencies(&c.rope, 512, frequencies);
+    assert_float_equal(frequencies[1], pow(1e6, -2.0 / 512), 1e-6); /* the whole head in the exponent */
+    assert_true(frequencies[63] > 0.03f);                           /* a quarter of the pairs turns */
+    assert_true(frequencies[64] < 1e-20f);
+
+    c = must_read(
+        gemma4("{\"global_head_dim\": 512, \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1, "
+               "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 128, "
+               "\"top_k_experts\": 8, \"moe_intermediate_size\": 704}"));
+    assert_int_equal(sl_config_kv_heads(&c, 0), 2);
+    assert_int_equal(sl_config_kv_heads(&c, 5), 1);
+    assert_true(sl_config_has_values(&c, 0));
+    assert_false(sl_config_has_values(&c, 5));
+    assert_int_equal(c.experts_used, 8);
+    assert_int_equal(c.expert_width, 704);
+    assert_int_equal(c.per_layer_width, 0);
+
+    c = must_read(
+        gemma4("{\"per_layer_config\": {\"05\": {\"head_dim\": 512, \"num_key_value_heads\": 1}, "
+               "\"11\": {\"head_dim\": 512, \"num_key_value_heads\": 1}}, \"attention_k_eq_v\": true}"));
+    assert_int_equal(sl_config_head_size(&c, 4), 256);
+    assert_int_equal(sl_config_head_size(&c, 11), 512);
+    assert_int_equal(sl_config_kv_heads(&c, 4), 2);
+    assert_int_equal(sl_config_kv_heads(&c, 11), 1);
+    assert_int_equal(c.per_layer_width, 256); /* what transformers takes where the key is left out */
+
+    must_refuse(gemma4("{\"per_layer_config\": {\"05\": {\"head_dim\": 512}}}"), SL_ERR_UNSUPPORTED,
+                "per_layer_config differs between layers of one kind");
+    must_refuse(gemma4("{\"per_layer_config\": {\"12\": {\"head_dim\": 512}}}"), SL_ERR_INVALID,
+                "which is no layer");
+    must_refuse(gemma4("{\"num_kv_shared_layers\": 7}"), SL_ERR_INVALID,
+                "must leave a layer of each kind with keys and values of its own");
+    must_refuse(gemma4("{\"use_bidirectional_attention\": \"all\"}"), SL_ERR_UNSUPPORTED, "bidirectional");
+}
+
 static void windows_and_dense_layers(void **state) {
     (void)state;
     sl_config c = must_read(with(fixture_config("mistral"), "sliding_window", "48"));
@@ -311,6 +422,163 @@ static void windows_and_dense_layers(void **state) {
     assert_true(c.dense[0] && !c.dense[1] && c.dense[2]);
     c = must_read(with(fixture_config("llama"), "attention_bias", "true"));
     assert_true(c.query_bias && c.output_bias);
+}
+
+static sl_config read_text(const char *text) {
+    json_error_t error;
+    json_t *json = json_loads(text, 0, &error);
+    if (!json) {
+        fail_msg("%s: %s", error.text, text);
+    }
+    return must_read(json);
+}
+
+#define SIZES                                                                                                \
+    "\"num_hidden_layers\": 8, \"hidden_size\": 512, \"intermediate_size\": 64, \"vocab_size\": 128, "       \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+
+/* The keys of published folders that say what is special, with their values; sizes are small. */
+static void mistrals_name_their_text_model(void **state) {
+    (void)state;
+    sl_config c =
+        read_text("{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"mistral\", " SIZES
+                  "\"head_dim\": 128, \"max_position_embeddings\": 131072, \"rope_theta\": 1e9, "
+                  "\"sliding_window\": null}}");
+    assert_string_equal(c.family->name, "mistral");
+    assert_int_equal(c.head_size, 128);
+    assert_int_equal(c.window, 0);
+    assert_float_equal(c.temperature_scale, 0, 0);
+    c = read_text(
+        "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", " SIZES
+        "\"head_dim\": 128, \"max_position_embeddings\": 262144, \"rope_parameters\": {\"type\": \"yarn\", "
+        "\"rope_theta\": 1000000.0, \"factor\": 16.0, \"original_max_position_embeddings\": 16384, "
+        "\"mscale_all_dim\": 1.0, \"mscale\": 1.0, \"llama_4_scaling_beta\": 0.1}}}");
+    assert_string_equal(c.family->name, "ministral3");
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_YARN);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1, 0);
+    assert_float_equal(c.temperature_scale, 0.1, 0);
+    assert_int_equal(c.temperature_length, 16384);
+    c.rope.mscale = 0.5; /* (0.05 ln 16 + 1) / (0.1 ln 16 + 1) */
+    assert_float_equal(sl_rope_magnitude(&c.rope), 0.8914633, 1e-6);
+}
+
+static void layers_without_rope(void **state) {
+    (void)state;
+    sl_config c =
+        read_text("{\"model_type\": \"smollm3\", " SIZES "\"max_position_embeddings\": 65536, "
+                  "\"rope_theta\": 5000000.0, \"use_sliding_window\": false, \"sliding_window\": null}");
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(c.no_rope[i], i % 4 == 3);
+        assert_int_equal(c.kinds[i], SL_LAYER_FULL);
+    }
+    assert_true(c.tied);
+    c = read_text("{\"model_type\": \"smollm3\", " SIZES "\"max_position_embeddings\": 65536, "
+                  "\"no_rope_layers\": [1, 0, 1, 1, 1, true, false, 1], \"use_sliding_window\": true, "
+                  "\"sliding_window\": 32}");
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(c.no_rope[i], i == 1 || i == 6);
+        assert_int_equal(c.kinds[i], i == 1 || i == 6 ? SL_LAYER_WINDOW : SL_LAYER_FULL);
+    }
+    c = read_text(
+        "{\"model_type\": \"exaone4\", " SIZES "\"max_position_embeddings\": 131072, "
+        "\"sliding_window\": 4096, \"sliding_window_pattern\": \"LLLG\", \"layer_types\": ["
+        "\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\", "
+        "\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]}");
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(c.no_rope[i], i % 4 == 3);
+    }
+    c = read_text("{\"model_type\": \"exaone4\", " SIZES "\"max_position_embeddings\": 65536, "
+                  "\"sliding_window\": null, \"sliding_window_pattern\": null}");
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(c.no_rope[i], false);
+        assert_int_equal(c.kinds[i], SL_LAYER_FULL);
+    }
+    c = read_text("{\"model_type\": \"exaone4\", " SIZES "\"max_position_embeddings\": 65536}");
+    assert_int_equal(c.window, 4096); /* Exaone4Config's default */
+    assert_true(c.no_rope[3] && !c.no_rope[2] && c.kinds[2] == SL_LAYER_WINDOW);
+}
+
+/* OLMo 3: windowed layers have the base without the scaling. */
+static void scaling_of_full_layers_alone(void **state) {
+    (void)state;
+    sl_config c =
+        read_text("{\"model_type\": \"olmo3\", " SIZES "\"max_position_embeddings\": 65536, "
+                  "\"rope_theta\": 500000, \"sliding_window\": 4096, \"rope_scaling\": {"
+                  "\"attention_factor\": 1.2079441541679836, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "
+                  "\"factor\": 8.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"yarn\"}}");
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_YARN);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1.2079441541679836, 1e-6);
+    assert_int_equal(c.local_rope.scaling, SL_ROPE_SCALING_NONE);
+    assert_float_equal(c.local_rope.base, 500000, 0);
+    assert_float_equal(sl_rope_magnitude(&c.local_rope), 1, 0);
+    assert_int_equal(c.kinds[2], SL_LAYER_WINDOW);
+    assert_int_equal(c.kinds[3], SL_LAYER_FULL);
+    c = read_text("{\"model_type\": \"olmo2\", " SIZES
+                  "\"max_position_embeddings\": 4096, \"rope_theta\": 500000}");
+    assert_int_equal(c.kinds[0], SL_LAYER_FULL);
+}
+
+static void factors_and_biases(void **state) {
+    (void)state;
+    sl_config c = read_text("{\"model_type\": \"granite\", " SIZES "\"max_position_embeddings\": 131072, "
+                            "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
+                            "\"attention_multiplier\": 0.015625, \"logits_scaling\": 8.0}");
+    assert_float_equal(c.embed_factor, 12, 0);
+    assert_float_equal(c.branch_factor, 0.22, 0);
+    assert_float_equal(c.attention_scale, 0.015625, 0);
+    assert_float_equal(c.logit_divisor, 8, 0);
+    c = read_text("{\"model_type\": \"granite\", " SIZES "\"max_position_embeddings\": 4096}");
+    assert_float_equal(c.attention_scale, 1, 0); /* GraniteConfig's default */
+    c = read_text("{\"model_type\": \"seed_oss\", " SIZES "\"max_position_embeddings\": 524288, "
+                  "\"attention_bias\": true, \"attention_out_bias\": false, \"head_dim\": 128}");
+    assert_true(c.query_bias && !c.output_bias && !c.mlp_bias);
+    c = read_text("{\"model_type\": \"seed_oss\", " SIZES "\"max_position_embeddings\": 4096, "
+                  "\"attention_bias\": false, \"attention_out_bias\": true}");
+    assert_true(!c.query_bias && c.output_bias);
+    c = read_text("{\"model_type\": \"ernie4_5\", " SIZES "\"max_position_embeddings\": 131072, "
+                  "\"use_bias\": true}");
+    assert_true(c.query_bias && c.output_bias && c.mlp_bias && c.tied);
+    assert_int_equal(c.rope_layout, SL_ROPE_PAIRS);
+    assert_int_equal(c.head_size, 128);
+    c = read_text("{\"model_type\": \"glm4\", " SIZES "\"max_position_embeddings\": 32768, "
+                  "\"head_dim\": 128, \"partial_rotary_factor\": 0.5}");
+    assert_true(c.query_bias && !c.output_bias && c.fused_gate_up && !c.fused_qkv);
+    assert_int_equal(c.rope_dims, 64);
+    assert_int_equal(c.rope_layout, SL_ROPE_PAIRS);
+}
+
+/* 11158839.9251 and 1.19023807 are what llama.cpp's converters have for these numbers. */
+static void longer_contexts(void **state) {
+    (void)state;
+    sl_config c =
+        read_text("{\"model_type\": \"hunyuan_v1_dense\", " SIZES "\"max_position_embeddings\": 262144, "
+                  "\"head_dim\": 128, \"rope_theta\": 10000.0, \"rope_scaling\": {\"alpha\": 1000.0, "
+                  "\"beta_fast\": 32, \"beta_slow\": 1, \"factor\": 1.0, \"mscale\": 1.0, "
+                  "\"mscale_all_dim\": 1.0, \"type\": \"dynamic\"}}");
+    assert_float_equal(c.rope.base, 11158839.9251, 1e-3);
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_NONE);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1, 0);
+    static const char phi[] =
+        "{\"model_type\": \"phi3\", \"num_hidden_layers\": 2, \"hidden_size\": 32, \"intermediate_size\": "
+        "64, "
+        "\"vocab_size\": 128, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"max_position_embeddings\": %d, \"original_max_position_embeddings\": 4096, "
+        "\"partial_rotary_factor\": 0.75, \"rope_scaling\": {\"long_factor\": [1, 2.5, 3], "
+        "\"short_factor\": [1, 1.5, 2], \"type\": \"longrope\"}, \"sliding_window\": 262144}";
+    char text[sizeof phi + 16];
+    snprintf(text, sizeof text, phi, 131072);
+    c = read_text(text);
+    assert_int_equal(c.rope_dims, 6);
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_LONGROPE);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1.19023807, 1e-6);
+    assert_true(sl_config_is_long(&c));
+    assert_float_equal(c.long_factors[1], 2.5, 0);
+    assert_float_equal(c.short_factors[2], 2, 0);
+    assert_true(c.fused_qkv && c.fused_gate_up);
+    snprintf(text, sizeof text, phi, 4096);
+    c = read_text(text);
+    assert_false(sl_config_is_long(&c));
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1, 0);
 }
 
 /* Llama 3's formula worked out by hand for base 10000, 16 dimensions, factor 8, 1, 4 and 64 positions. */
@@ -420,8 +688,50 @@ static const entry QWEN3MOE[] = {{"general.architecture", 's', "qwen3moe"},
                                  {"qwen3moe.vocab_size", 'u', "256"},
                                  {NULL, 0, NULL}};
 
+/* As conversion/ of llama.cpp writes them. */
+#define SMALL(name)                                                                                          \
+    {"general.architecture", 's', name}, {name ".block_count", 'u', "4"},                                    \
+        {name ".context_length", 'u', "128"}, {name ".embedding_length", 'u', "64"},                         \
+        {name ".feed_forward_length", 'u', "96"}, {name ".attention.head_count", 'u', "4"},                  \
+        {name ".attention.head_count_kv", 'u', "2"},                                                         \
+        {name ".attention.layer_norm_rms_epsilon", 'f', "1e-5"}, {                                           \
+        name ".vocab_size", 'u', "256"                                                                       \
+    }
+
+static const entry MINISTRAL3[] = {SMALL("mistral3"),
+                                   {"mistral3.rope.freq_base", 'f', "1e6"},
+                                   {"mistral3.rope.scaling.type", 's', "yarn"},
+                                   {"mistral3.rope.scaling.factor", 'f', "16"},
+                                   {"mistral3.rope.scaling.original_context_length", 'u', "16384"},
+                                   {"mistral3.rope.scaling.yarn_log_multiplier", 'f', "1"},
+                                   {"mistral3.attention.temperature_scale", 'f', "0.1"},
+                                   {NULL, 0, NULL}};
+static const entry SMOLLM3[] = {SMALL("smollm3"), {NULL, 0, NULL}};
+static const entry GRANITE[] = {SMALL("granite"),
+                                {"granite.attention.scale", 'f', "0.015625"},
+                                {"granite.embedding_scale", 'f', "12"},
+                                {"granite.residual_scale", 'f', "0.22"},
+                                {"granite.logit_scale", 'f', "8"},
+                                {NULL, 0, NULL}};
+static const entry OLMO2[] = {SMALL("olmo2"),
+                              {"olmo2.rope.freq_base", 'f', "500000"},
+                              {"olmo2.attention.sliding_window", 'u', "32"},
+                              {"olmo2.attention.sliding_window_pattern", 'a', "1 1 0 1"},
+                              {"olmo2.rope.scaling.type", 's', "yarn"},
+                              {"olmo2.rope.scaling.factor", 'f', "8"},
+                              {"olmo2.rope.scaling.original_context_length", 'u', "8192"},
+                              {"olmo2.rope.scaling.yarn_attn_factor", 'f', "1.2079442"},
+                              {NULL, 0, NULL}};
+static const entry EXAONE4[] = {
+    SMALL("exaone4"), {"exaone4.attention.sliding_window", 'u', "32"}, {NULL, 0, NULL}};
+static const entry PHI3[] = {SMALL("phi3"),
+                             {"phi3.rope.dimension_count", 'u', "12"},
+                             {"phi3.rope.scaling.original_context_length", 'u', "64"},
+                             {"phi3.attention.sliding_window", 'u', "0"},
+                             {NULL, 0, NULL}};
+
 static int write_entry(sl_gguf_writer *writer, const entry *e, sl_error *error) {
-    uint32_t pair[2];
+    uint32_t list[8], count = 0;
     char *end;
     switch (e->type) {
     case 'u':
@@ -433,15 +743,17 @@ static int write_entry(sl_gguf_writer *writer, const entry *e, sl_error *error) 
     case 'b':
         return sl_gguf_writer_bool(writer, e->key, e->value[0] == 't', error);
     case '1': /* an array of one */
-        pair[0] = (uint32_t)strtoul(e->value, NULL, 10);
-        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, pair, 1}, error);
+        list[0] = (uint32_t)strtoul(e->value, NULL, 10);
+        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, list, 1}, error);
     case 't': /* an array of texts */
         return sl_gguf_writer_array(
             writer, e->key, &(sl_gguf_items){SL_GGUF_STRING, (sl_view[]){{"4", 1}, {"4", 1}}, 2}, error);
     case 'a':
-        pair[0] = (uint32_t)strtoul(e->value, &end, 10);
-        pair[1] = (uint32_t)strtoul(end, NULL, 10);
-        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, pair, 2}, error);
+        end = (char *)e->value;
+        while (*end && count < sizeof list / sizeof *list) {
+            list[count++] = (uint32_t)strtoul(end, &end, 10);
+        }
+        return sl_gguf_writer_array(writer, e->key, &(sl_gguf_items){SL_GGUF_U32, list, count}, error);
     default:
         return 0;
     }
@@ -523,12 +835,37 @@ static const struct {
     {LLAMA, {"llama.rope.dimension_count", 'u', "18"}, SL_ERR_INVALID, "must not exceed the head size"},
     {LLAMA,
      {"llama.rope.scaling.type", 's', "longrope"},
-     SL_ERR_UNSUPPORTED,
-     "llama.rope.scaling.type is \"longrope\""},
+     SL_ERR_INVALID,
+     "LongRoPE needs an original context"},
+    {LLAMA, {"llama.rope.scaling.type", 's', "dynamic"}, SL_ERR_UNSUPPORTED, "\"dynamic\""},
+    {LLAMA, {"llama.rope.scaling.type", 's', "su3"}, SL_ERR_UNSUPPORTED, "\"su3\""},
+    {LLAMA, {"llama.rope.scaling.attn_factor", 'f', "1.2"}, SL_ERR_UNSUPPORTED, "rope.scaling.attn_factor"},
+    {LLAMA, {"llama.attention.temperature_scale", 'f', "0.1"}, SL_ERR_INVALID, "queries grow with"},
+    {LLAMA, {"llama.residual_scale", 'f', "0.2"}, SL_ERR_UNSUPPORTED, "llama.residual_scale is 0.2"},
     {LLAMA, {"llama.rope.freq_base", 'f', "inf"}, SL_ERR_INVALID, "llama.rope.freq_base is inf"},
     {LLAMA, {"llama.expert_count", 'u', "8"}, SL_ERR_UNSUPPORTED, "llama.expert_count is 8"},
     {LLAMA, {"llama.attention.causal", 'b', "false"}, SL_ERR_UNSUPPORTED, "llama.attention.causal"},
     {LLAMA, {"llama.logit_scale", 'f', "8"}, SL_ERR_UNSUPPORTED, "llama.logit_scale"},
+    {MINISTRAL3,
+     {"mistral3.rope.scaling.yarn_log_multiplier", 'f', "-1"},
+     SL_ERR_INVALID,
+     "yarn_log_multiplier is -1"},
+    {MINISTRAL3,
+     {"mistral3.attention.temperature_scale", 's', "0.1"},
+     SL_ERR_FORMAT,
+     "mistral3.attention.temperature_scale"},
+    {MINISTRAL3,
+     {"mistral3.rope.scaling.attn_factor", 'f', "0"},
+     SL_ERR_INVALID,
+     "mistral3.rope.scaling.attn_factor is 0"},
+    {GRANITE, {"granite.logit_scale", 'f', "0"}, SL_ERR_UNSUPPORTED, "granite.logit_scale is 0"},
+    {GRANITE, {"granite.embedding_scale", 'f', "nan"}, SL_ERR_INVALID, "granite.embedding_scale is"},
+    {GRANITE, {"granite.logit_scale", 'f', "1e-42"}, SL_ERR_UNSUPPORTED, "granite.logit_scale is 1.000527"},
+    {OLMO2,
+     {"olmo2.attention.sliding_window_pattern", '1', "1"},
+     SL_ERR_INVALID,
+     "olmo2.attention.sliding_window_pattern must be an array"},
+    {OLMO2, {"olmo2.rope.freq_base_swa", 'f', "0"}, SL_ERR_INVALID, "olmo2.rope.freq_base_swa is 0"},
     {QWEN2,
      {"qwen2.attention.sliding_window", 'u', "64"},
      SL_ERR_UNSUPPORTED,
@@ -537,8 +874,11 @@ static const struct {
     {QWEN3MOE,
      {"qwen3moe.expert_shared_count", 'u', "1"},
      SL_ERR_UNSUPPORTED,
-     "qwen3moe.expert_shared_count"},
-    {QWEN3MOE, {"qwen3moe.expert_gating_func", 'u', "2"}, SL_ERR_UNSUPPORTED, "qwen3moe.expert_gating_func"},
+     "expert_shared_feed_forward_length is 32: shared experts are not supported in this family"},
+    {QWEN3MOE,
+     {"qwen3moe.expert_gating_func", 'u', "3"},
+     SL_ERR_UNSUPPORTED,
+     "qwen3moe.expert_gating_func is 3: only 1 (softmax) and 2 (sigmoid)"},
     {QWEN35, {"qwen35.nextn_predict_layers", 'u', "5"}, SL_ERR_INVALID, "must exceed nextn_predict_layers"},
     {QWEN35, {"qwen35.ssm.inner_size", 'u', "65"}, SL_ERR_INVALID, "qwen35.ssm.inner_size (65)"},
     {QWEN35, {"qwen35.ssm.group_count", 'u', "3"}, SL_ERR_INVALID, "must be a multiple of the key heads"},
@@ -594,12 +934,66 @@ static void gguf_facts(void **state) {
     assert_int_equal(c.delta_value_size, 16);
 }
 
+static void gguf_facts_of_more_families(void **state) {
+    (void)state;
+    sl_config c;
+    sl_error error;
+    assert_int_equal(read_gguf(MINISTRAL3, NULL, &c, &error), 0);
+    assert_string_equal(c.family->name, "ministral3");
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1, 0);
+    assert_int_equal(c.temperature_length, 16384);
+    assert_int_equal(c.rope_layout, SL_ROPE_PAIRS);
+    /* m(1) / m(0.5) of 16: 1.2772589 / 1.1386294; and the magnitude times a number of the file. */
+    const entry half = {"mistral3.rope.scaling.yarn_log_multiplier", 'f', "0.5"};
+    assert_int_equal(read_gguf(MINISTRAL3, &half, &c, &error), 0);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1.1217512, 1e-6);
+    const entry times = {"mistral3.rope.scaling.attn_factor", 'f', "2"};
+    assert_int_equal(read_gguf(MINISTRAL3, &times, &c, &error), 0);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 2, 0);
+    assert_int_equal(read_gguf(SMOLLM3, NULL, &c, &error), 0);
+    assert_true(!c.no_rope[2] && c.no_rope[3]);
+    assert_int_equal(read_gguf(GRANITE, NULL, &c, &error), 0);
+    assert_float_equal(c.embed_factor, 12, 0);
+    assert_float_equal(c.branch_factor, 0.22, 1e-8);
+    assert_float_equal(c.logit_divisor, 8, 0);
+    assert_float_equal(c.attention_scale, 0.015625, 0);
+    const entry none = {"granite.residual_scale", 'f', "0"};
+    assert_int_equal(read_gguf(GRANITE, &none, &c, &error), 0);
+    assert_float_equal(c.branch_factor, 1, 0);
+    assert_int_equal(read_gguf(OLMO2, NULL, &c, &error), 0);
+    const uint8_t kinds[] = {SL_LAYER_WINDOW, SL_LAYER_WINDOW, SL_LAYER_FULL, SL_LAYER_WINDOW};
+    assert_memory_equal(c.kinds, kinds, 4);
+    assert_int_equal(c.local_rope.scaling, SL_ROPE_SCALING_NONE);
+    assert_float_equal(c.local_rope.base, 500000, 0);
+    assert_float_equal(sl_rope_magnitude(&c.rope), 1.2079442, 1e-6);
+    assert_int_equal(read_gguf(EXAONE4, NULL, &c, &error), 0);
+    assert_true(!c.no_rope[2] && c.no_rope[3] && c.kinds[2] == SL_LAYER_WINDOW); /* every fourth is full */
+    const entry full = {"exaone4.attention.sliding_window", '-', ""};
+    assert_int_equal(read_gguf(EXAONE4, &full, &c, &error), 0);
+    assert_true(!c.no_rope[3] && c.kinds[2] == SL_LAYER_FULL);
+    assert_int_equal(read_gguf(PHI3, NULL, &c, &error), 0);
+    assert_int_equal(c.rope_dims, 12);
+    assert_int_equal(c.window, 0);
+    assert_int_equal(c.rope.scaling, SL_ROPE_SCALING_NONE); /* no tensors of factors */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_json_is_not_believed),         cmocka_unit_test(facts_of_the_fixtures),
-        cmocka_unit_test(older_and_sparser_configs),           cmocka_unit_test(windows_and_dense_layers),
-        cmocka_unit_test(rope_frequencies_follow_the_formula), cmocka_unit_test(yarn_follows_the_formula),
-        cmocka_unit_test(gguf_metadata_is_not_believed),       cmocka_unit_test(gguf_facts),
+        cmocka_unit_test(config_json_is_not_believed),
+        cmocka_unit_test(facts_of_the_fixtures),
+        cmocka_unit_test(older_and_sparser_configs),
+        cmocka_unit_test(layers_of_two_shapes),
+        cmocka_unit_test(windows_and_dense_layers),
+        cmocka_unit_test(rope_frequencies_follow_the_formula),
+        cmocka_unit_test(yarn_follows_the_formula),
+        cmocka_unit_test(gguf_metadata_is_not_believed),
+        cmocka_unit_test(gguf_facts),
+        cmocka_unit_test(gguf_facts_of_more_families),
+        cmocka_unit_test(mistrals_name_their_text_model),
+        cmocka_unit_test(layers_without_rope),
+        cmocka_unit_test(scaling_of_full_layers_alone),
+        cmocka_unit_test(factors_and_biases),
+        cmocka_unit_test(longer_contexts),
     };
     return cmocka_run_group_tests_name("model configs", tests, NULL, NULL);
 }

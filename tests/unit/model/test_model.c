@@ -411,6 +411,11 @@ static int put_tensor(void *context, const sl_gguf_tensor_fact *t, sl_error *err
     if (t->id == SL_TENSOR_ROPE_FACTORS) {
         sl_rope_factors(&job->config->rope, job->config->rope_dims, values);
     }
+    if (t->id == SL_TENSOR_ROPE_LONG || t->id == SL_TENSOR_ROPE_SHORT) {
+        const bool is_long = t->id == SL_TENSOR_ROPE_LONG;
+        memcpy(values, is_long ? job->config->long_factors : job->config->short_factors,
+               count * sizeof *values);
+    }
     const int code = sl_gguf_writer_data(job->writer, values, count * sizeof *values, error);
     free(values);
     return code;
@@ -500,6 +505,88 @@ static void yarn_survives_gguf(void **state) {
     }
     sl_model_free(gguf);
     sl_model_free(hf);
+}
+
+static sl_config phi3(int32_t context) {
+    sl_config c;
+    sl_config_init(&c, sl_family_find("phi3"), SL_NAMING_GGUF);
+    c.layers = 1;
+    c.width = c.feed_forward = 32;
+    c.heads = 2;
+    c.kv_heads = 1;
+    c.head_size = 16;
+    c.rope_dims = 6;
+    c.vocabulary = 64;
+    c.context = context;
+    c.attention_scale = 0.25;
+    c.rope.base = 10000;
+    c.rope.scaling = SL_ROPE_SCALING_LONGROPE;
+    c.rope.original_context = 64;
+    c.rope.attention_factor = 1.25;
+    for (int i = 0; i < 3; i++) {
+        c.short_factors[i] = 1 + 0.5f * (float)i;
+        c.long_factors[i] = 2 + (float)i;
+    }
+    c.local_rope = c.rope;
+    return c;
+}
+
+static void fail_each_allocation(const char *path);
+
+/* 10000^(-2 i / 6) by either list; by the context that the file declares. */
+static void longrope_chooses_a_list(void **state) {
+    (void)state;
+    static const float plain[] = {1, 0.046415888f, 0.0021544347f};
+    for (int32_t context = 64; context <= 128; context += 64) {
+        const sl_config config = phi3(context);
+        write_gguf(&config);
+        sl_model *model = must_load(GGUF);
+        assert_int_equal(model->description.tensors, model->description.file_tensors);
+        assert_true(model->config.fused_qkv && model->config.fused_gate_up);
+        int turned = 0;
+        for (int32_t i = 0; i < model->program.op_count; i++) {
+            const sl_op *op = &model->program.ops[i];
+            if (op->kind != SL_OP_ROPE) {
+                continue;
+            }
+            const float *found = model->program.weights[op->u.rope.frequencies].data;
+            for (int pair = 0; pair < 3; pair++) {
+                const float divisor = context > 64 ? 2 + (float)pair : 1 + 0.5f * (float)pair;
+                assert_float_equal(found[pair] / (plain[pair] / divisor), 1, 1e-6);
+            }
+            assert_float_equal(op->u.rope.magnitude, 1.25, 0);
+            turned++;
+        }
+        assert_int_equal(turned, 2);
+        sl_model_free(model);
+    }
+}
+
+static void longrope_is_not_believed(void **state) {
+    (void)state;
+    sl_model *model;
+    sl_error error;
+    sl_config config = phi3(128);
+    config.long_factors[1] = 0;
+    write_gguf(&config);
+    assert_int_equal(sl_model_load(GGUF, &model, &error), SL_ERR_FORMAT);
+    assert_non_null(strstr(error.message, "tensor rope_factors_long.weight: element 1 must be above 0"));
+    config = phi3(128);
+    config.rope_dims = 4; /* the file says so of its tensors, and 6 of the head */
+    gguf_job job = {.config = &config};
+    assert_int_equal(sl_gguf_writer_create(GGUF, &job.writer, &error), 0);
+    const sl_config six = phi3(128);
+    assert_int_equal(sl_config_write_gguf_metadata(&six, job.writer, &error), 0);
+    assert_int_equal(sl_config_tensors(&config, put_tensor, &job, &error), 0);
+    assert_int_equal(sl_gguf_writer_begin(job.writer, NULL, &error), 0);
+    job.begun = true;
+    assert_int_equal(sl_config_tensors(&config, put_tensor, &job, &error), 0);
+    assert_int_equal(sl_gguf_writer_finish(job.writer, &error), 0);
+    sl_gguf_writer_free(job.writer);
+    assert_int_equal(sl_model_load(GGUF, &model, &error), SL_ERR_FORMAT);
+    assert_non_null(strstr(error.message, "has the shape [2], the config asks for [3]"));
+    write_gguf(&six);
+    fail_each_allocation(GGUF);
 }
 
 static void what_gguf_cannot_say_is_not_written(void **state) {
@@ -618,6 +705,8 @@ int main(void) {
         cmocka_unit_test(fused_experts_are_read_in_place),
         cmocka_unit_test(configs_survive_gguf),
         cmocka_unit_test(yarn_survives_gguf),
+        cmocka_unit_test(longrope_chooses_a_list),
+        cmocka_unit_test(longrope_is_not_believed),
         cmocka_unit_test(what_gguf_cannot_say_is_not_written),
         cmocka_unit_test(names_are_printable_text),
         cmocka_unit_test(a_trained_gguf_loads),

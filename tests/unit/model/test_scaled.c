@@ -190,9 +190,11 @@ static void every_block_has_its_own_scale(void **state) {
     const float scales[3][2] = {{1, 2}, {3, 4}, {5, 6}};
     const sl_tensor codes_tensor = {.name = "codes", .data = codes};
     const sl_tensor scales_tensor = {.name = "scales", .type = SL_QTYPE_F32, .data = scales};
-    const sl_scaled scaled = {.type = SL_QTYPE_FP8_128,
+    const sl_scaled scaled = {.kind = SL_SCALED_FP8,
+                              .type = SL_QTYPE_FP8_128,
                               .experts = 1,
                               .rows = ROWS,
+                              .source_rows = ROWS,
                               .columns = COLUMNS,
                               .codes = &codes_tensor,
                               .scales = &scales_tensor,
@@ -561,9 +563,11 @@ static void short_rows_become_bf16(void **state) {
     const sl_tensor codes_tensor = {.name = "codes", .data = codes},
                     scales_tensor = {.name = "scales", .data = scales},
                     whole_tensor = {.name = "whole", .type = SL_QTYPE_F32, .data = &whole, .elements = 1};
-    const sl_scaled scaled = {.type = SL_QTYPE_BF16,
+    const sl_scaled scaled = {.kind = SL_SCALED_NVFP4,
+                              .type = SL_QTYPE_BF16,
                               .experts = 1,
                               .rows = ROWS,
+                              .source_rows = ROWS,
                               .columns = COLUMNS,
                               .codes = &codes_tensor,
                               .scales = &scales_tensor,

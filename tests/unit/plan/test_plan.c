@@ -455,7 +455,7 @@ static void copies_are_shared_until_overwritten(void **state) {
     (void)state;
     sl_program p = {0};
     p.width = p.vocabulary = 64;
-    p.logits = p.tokens = SL_NONE;
+    p.hidden = p.logits = p.tokens = SL_NONE;
     const int32_t a = sl_program_value(&p, "a", SL_ROWS_STEP, 128),
                   b = sl_program_value(&p, "b", SL_ROWS_STEP, 128);
     const int32_t whole = tiny_matrix(&p, "whole", SL_QTYPE_Q4_0, 1, 64, 128);
@@ -901,6 +901,7 @@ static int32_t pick(uint32_t *random, int32_t count) {
 
 static void random_head(sl_program *p, int32_t table) {
     const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
+    p->hidden = SL_NONE;
     p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, 64);
     p->tokens = sl_program_typed_value(
         p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
@@ -929,7 +930,7 @@ static void random_program(sl_program *p, uint32_t seed) {
         }
     }
     const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F16, 1, 64, 64);
-    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, 0)->u.embed = (sl_op_embed){table, 1};
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, 0)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
     for (int tries = 0; tries < 4000 && p->op_count < 60; tries++) {
         if (p->op_count == 10) {
             random_head(p, table);
@@ -1013,6 +1014,8 @@ static void every_pool_is_exact(void **state) {
     assert_int_equal(pools[SL_POOL_STATE], 20 * (3 * 64 * 4 + 2 * 16 * 16 * 4));
     assert_int_equal(pools[SL_POOL_TABLES], 2 * 3 * 4 + 2 * 4);
     assert_int_equal(plan->deployment.limits.adjustments, 2 * SL_ADJUSTMENTS);
+    assert_int_equal(plan->deployment.limits.masks, 2);
+    assert_int_equal(plan->deployment.limits.mask_tokens, p.vocabulary);
     assert_int_equal(pools[SL_POOL_STAGING], plan->deployment.step.bytes);
     const uint64_t total = total_of(plan);
     sl_buffer text = {0};

@@ -104,7 +104,7 @@ static void dump(void **state) {
         "   7   0  linear      hidden = attended, residual hidden . [0.out q4_0 64x64]\n"
         "   8   0  rmsnorm     normed = hidden, 0.ffn_norm, epsilon 1e-06\n"
         "   9   0  linear      gate_up = normed . [0.gate q4_0 128x64, 0.up q4_0 128x64]\n"
-        "  10   0  activate    active = gate_up[0:128], gate_up[128:256], silu\n"
+        "  10   0  activate    active = gate_up[0:128], up gate_up[128:256], silu\n"
         "  11   0  linear      hidden = active, residual hidden . [0.down q4_0 64x128]\n"
         "  12   1  rmsnorm     normed = hidden, 1.norm, epsilon 1e-06\n"
         "  13   1  linear      mixed = normed . [1.qkv q4_0 64x64, 1.z q4_0 32x64, 1.a f32 2x64, 1.b f32 "
@@ -122,7 +122,7 @@ static void dump(void **state) {
         "  21   1  linear      expert_gate_up = normed, ids ids, schedule schedule . [1.experts_gate q4_0 "
         "4x32x64, "
         "1.experts_up q4_0 4x32x64]\n"
-        "  22   1  activate    expert_gate_up[0:32] = expert_gate_up[0:32], expert_gate_up[32:64], "
+        "  22   1  activate    expert_gate_up[0:32] = expert_gate_up[0:32], up expert_gate_up[32:64], "
         "gelu_tanh\n"
         "  23   1  linear      expert_out = expert_gate_up[0:32], ids ids, schedule schedule . "
         "[1.experts_down q4_0 "
@@ -198,7 +198,7 @@ static const char *break_operands(sl_program *p, int *counter) {
     RULE("reads column 0 of value attended before it is written", OP(ATTENTION, 0)->out[0].value = 7)
     RULE("reads column 128 of value gate_up before it is written", OP(LINEAR, 2)->u.linear.segment_count = 1)
     RULE("reads layer 0 of cache group full before it is written", OP(CACHE_WRITE, 0)->kind = SL_OP_SOFTCAP,
-         p->ops[5].u.softcap = (sl_op_softcap){30, 32}, p->ops[5].in[1].value = SL_NONE,
+         p->ops[5].u.softcap = (sl_op_softcap){30, 1, 32}, p->ops[5].in[1].value = SL_NONE,
          p->ops[5].out[0] = p->ops[5].in[0])
     *counter = n;
     return NULL;
@@ -213,6 +213,7 @@ static const char *break_dense(sl_program *p, int *counter) {
     RULE("gate stride 15 is less than", OP(RMSNORM, 3)->u.rmsnorm.gate_stride = 15)
     RULE("strides must not be negative", OP(RMSNORM, 0)->u.rmsnorm.stride = -1)
     RULE("epsilon must be finite", OP(RMSNORM, 0)->u.rmsnorm.epsilon = -1)
+    RULE("factors must be finite and not 0", OP(RMSNORM, 0)->u.rmsnorm.y_factor = 0)
     RULE("unknown place 9", OP(RMSNORM, 0)->u.rmsnorm.residual = (sl_residual)9)
     RULE("a residual and its place", OP(RMSNORM, 0)->u.rmsnorm.residual = SL_RESIDUAL_AFTER)
     RULE("sum: there is one only", OP(RMSNORM, 0)->out[1].value = 0)
@@ -230,7 +231,9 @@ static const char *break_dense(sl_program *p, int *counter) {
     RULE("columns 0 to 160 are outside value qkv", OP(LINEAR, 0)->u.linear.segments[2].column = 128)
     RULE("heads must be at least 1", OP(ROPE, 0)->u.rope.heads = 0)
     RULE("dims 15 must be even", OP(ROPE, 0)->u.rope.dims = 15)
-    RULE("dims 16 exceed the stride 12", OP(ROPE, 0)->u.rope.stride = 12)
+    RULE("dims 16 or width 0 exceed the stride 12", OP(ROPE, 0)->u.rope.stride = 12)
+    RULE("neither rotates nor scales", OP(ROPE, 0)->u.rope.dims = 0)
+    RULE("its length 0 positive", OP(ROPE, 0)->u.rope.temperature.width = 16)
     RULE("unknown layout 5", OP(ROPE, 0)->u.rope.layout = (sl_rope_layout)5)
     RULE("works in place", OP(ROPE, 0)->out[0].column = 1)
     RULE("frequencies: weight frequencies is 1x1x8, expected 1x1x6", OP(ROPE, 0)->u.rope.dims = 12)
@@ -244,9 +247,11 @@ static const char *break_dense(sl_program *p, int *counter) {
     RULE("scale must be finite", OP(ATTENTION, 0)->u.attention.softcap = -1)
     RULE("sinks: weight 0.attn_norm is 1x1x64, expected 1x1x4", OP(ATTENTION, 0)->u.attention.sinks = 1)
     RULE("unknown function 7", OP(ACTIVATE, 0)->u.activate.function = (sl_activation)7)
+    RULE("limit positive", OP(ACTIVATE, 0)->u.activate.function = SL_ACTIVATION_SWIGLU_OAI)
     RULE("(activate, layer 0): width must be", OP(ACTIVATE, 0)->u.activate.width = 0)
     RULE("(gather): width must be", OP(GATHER, 0)->u.gather.width = 0)
-    RULE("cap must be positive", OP(SOFTCAP, 0)->u.softcap.cap = 0)
+    RULE("cap must not be negative", OP(SOFTCAP, 0)->u.softcap.cap = -1)
+    RULE("scale must be finite and not 0", OP(SOFTCAP, 0)->u.softcap.scale = 0)
     RULE("(softcap): works in place", OP(SOFTCAP, 0)->out[0].value = 16)
     RULE("vocabulary 95, the program has 96", OP(SAMPLE, 0)->u.sample.vocabulary = 95)
     *counter = n;
@@ -289,6 +294,9 @@ static const char *break_sparse(sl_program *p, int *counter) {
     RULE("schedule: value schedule must have 5 fixed elements", p->values[12].fixed = 4)
     RULE("unknown kind 3", OP(ROUTER, 0)->u.router.kind = (sl_router_kind)3)
     RULE("experts and used must be at least 1", OP(ROUTER, 0)->u.router.used = 0)
+    RULE("3 of 3 groups of 4 experts",
+         OP(ROUTER, 0)->u.router.groups = OP(ROUTER, 0)->u.router.groups_used = 3)
+    RULE("factors: weight 0.k_bias is", OP(ROUTER, 0)->u.router.factors = 4)
     RULE("chooses 3 of 4 experts, the program 2 of 4", OP(ROUTER, 0)->u.router.used = 3)
     RULE("bias: weight 0.k_bias is 1x1x32, expected 1x1x4", OP(ROUTER, 0)->u.router.bias = 4)
     RULE("sums 1 experts, the program uses 2", OP(COMBINE, 0)->u.combine.used = 1)
@@ -418,6 +426,44 @@ static void costs(void **state) {
     sl_program_free(&p);
 }
 
+static void expect_weights(const sl_program *p, const sl_op *op, int32_t count, const char *const *names) {
+    int32_t weights[SL_OP_WEIGHTS];
+    assert_int_equal(sl_op_weights(op, weights), count);
+    for (int32_t i = 0; i < count; i++) {
+        assert_int_equal(weights[i] == SL_NONE, names[i] == NULL);
+        if (names[i]) {
+            assert_string_equal(p->weights[weights[i]].name, names[i]);
+        }
+    }
+}
+
+/* The order that the header promises, and that no weight of a program with every op in it is forgotten. */
+static void weights_of_ops(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    expect_weights(&p, tiny_find(&p, SL_OP_LINEAR, 0), 6,
+                   (const char *[]){"0.q", "0.k", "0.v", NULL, "0.k_bias", NULL});
+    expect_weights(&p, tiny_find(&p, SL_OP_DELTA_SCAN, 0), 2, (const char *[]){"1.a_log", "1.dt"});
+    expect_weights(&p, tiny_find(&p, SL_OP_ATTENTION, 0), 1, (const char *[]){NULL});
+    expect_weights(&p, tiny_find(&p, SL_OP_GATHER, 0), 0, NULL);
+    bool *is_read = calloc((size_t)p.weight_count, sizeof *is_read);
+    assert_non_null(is_read);
+    for (int32_t i = 0; i < p.op_count; i++) {
+        int32_t weights[SL_OP_WEIGHTS];
+        const int32_t count = sl_op_weights(&p.ops[i], weights);
+        for (int32_t w = 0; w < count; w++) {
+            assert_in_range(weights[w] + 1, 0, p.weight_count);
+            is_read[weights[w] == SL_NONE ? 0 : weights[w]] |= weights[w] != SL_NONE;
+        }
+    }
+    for (int32_t i = 0; i < p.weight_count; i++) {
+        assert_true(is_read[i]);
+    }
+    free(is_read);
+    sl_program_free(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_and_roles),
@@ -429,6 +475,7 @@ int main(void) {
         cmocka_unit_test(fifth_group_is_refused),
         cmocka_unit_test(memory_failures_are_reported),
         cmocka_unit_test(costs),
+        cmocka_unit_test(weights_of_ops),
     };
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);
 }

@@ -11,7 +11,13 @@
 
 #include <math.h>
 
-static const sl_limits LIMITS = {.rows = 16, .outputs = 4, .sequences = 3, .context = 130, .adjustments = 8};
+static const sl_limits LIMITS = {.rows = 16,
+                                 .outputs = 4,
+                                 .sequences = 3,
+                                 .context = 130,
+                                 .adjustments = 8,
+                                 .masks = 2,
+                                 .mask_tokens = 96};
 
 static void layout_is_aligned_and_apart(void **state) {
     (void)state;
@@ -20,12 +26,16 @@ static void layout_is_aligned_and_apart(void **state) {
                                   .outputs = n % 5 + 1,
                                   .sequences = n % 9 + 1,
                                   .context = n * 13,
-                                  .adjustments = n % 3 * 10};
+                                  .adjustments = n % 3 * 10,
+                                  .masks = n % 4,
+                                  .mask_tokens = n * 17};
         sl_step_layout layout;
         sl_step_layout_init(&layout, &limits, n % 5);
         const int32_t groups = n % 5;
         assert_int_equal(layout.max_page_copies, groups * limits.sequences);
         assert_int_equal(layout.max_table_changes, groups * limits.sequences * ((n * 13 + 63) / 64));
+        const uint64_t changes = ((uint64_t)layout.max_table_changes + (uint64_t)limits.adjustments) * 16;
+        const uint64_t masks = (uint64_t)limits.masks * (uint64_t)((n * 17 + 127) / 128) * 16;
         /* in the order in which they lie */
         const struct {
             uint64_t offset, bytes;
@@ -35,7 +45,7 @@ static void layout_is_aligned_and_apart(void **state) {
             {layout.spans, (uint64_t)limits.sequences * sizeof(sl_step_span)},
             {layout.outputs, (uint64_t)limits.outputs * sizeof(sl_step_output)},
             {layout.page_copies, (uint64_t)layout.max_page_copies * 12},
-            {layout.table_changes, ((uint64_t)layout.max_table_changes + (uint64_t)limits.adjustments) * 16},
+            {layout.table_changes, (changes + 63) / 64 * 64 + masks},
             {layout.bytes, 0},
         };
         for (size_t i = 1; i < sizeof parts / sizeof *parts; i++) {
@@ -48,18 +58,23 @@ static void layout_is_aligned_and_apart(void **state) {
 
 static void largest_limits_do_not_overflow(void **state) {
     (void)state;
-    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64, INT32_MAX};
+    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64, INT32_MAX, 1 << 20, INT32_MAX};
     sl_step_layout layout;
     sl_step_layout_init(&layout, &limits, SL_CACHE_GROUPS);
     assert_int_equal(layout.max_table_changes, INT32_MAX);
-    assert_true(layout.bytes > (uint64_t)INT32_MAX * 100 && layout.bytes < (uint64_t)INT32_MAX * 1000);
+    assert_true(layout.bytes > (uint64_t)INT32_MAX * 100 && layout.bytes < (uint64_t)INT32_MAX * 200000);
 }
 
 /* Two spans of three rows and one, with one output each. */
 static void fill(const sl_step_layout *layout, void *block) {
     memset(block, 0, layout->bytes);
-    *sl_step_head(block) = (sl_step_header){
-        .rows = 4, .outputs = 2, .spans = 2, .table_changes = 2, .page_copies = 2, .adjustments = 7};
+    *sl_step_head(block) = (sl_step_header){.rows = 4,
+                                            .outputs = 2,
+                                            .spans = 2,
+                                            .table_changes = 2,
+                                            .page_copies = 2,
+                                            .adjustments = 7,
+                                            .masks = 1};
     sl_step_row *rows = sl_step_rows(layout, block);
     rows[0] = (sl_step_row){SL_ROW_TOKEN, 5, 0, 0};
     rows[1] = (sl_step_row){SL_ROW_TOKEN, 95, 1, 0};
@@ -78,7 +93,9 @@ static void fill(const sl_step_layout *layout, void *block) {
     outputs[0] = (sl_step_output){.row = 2, .slot = 2, .adjustment_first = 3, .adjustment_count = 4};
     outputs[0].sampler =
         (sl_sampler){.temperature = 1, .top_p = 1, .typical_p = 0.5f, .order = {SL_STAGE_TEMPERATURE}};
-    outputs[1] = (sl_step_output){.row = 3, .slot = 0, .adjustment_first = 0, .adjustment_count = 3};
+    outputs[0].mask = SL_NONE;
+    outputs[1] =
+        (sl_step_output){.row = 3, .slot = 0, .adjustment_first = 0, .adjustment_count = 3, .mask = 0};
     for (int32_t i = 0; i < 7; i++) { /* tokens 1, 2, 3 and 1, 2, 3, 4 */
         sl_step_adjustments(layout, block)[i] = (sl_adjustment){1 + (i < 3 ? i : i - 3), -INFINITY, 1.5f, -1};
     }
@@ -147,6 +164,11 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     RULE("output 1: token 1 is adjusted by -inf, 0, -1", adjustments[0].repetition = 0)
     RULE("output 1: token 1 is adjusted by -inf, inf, -1", adjustments[0].repetition = INFINITY)
     RULE("output 1: token 1 is adjusted by -inf, 1.5, -inf", adjustments[0].after = -INFINITY)
+    RULE("masks: 3 is not in 0 to 2", head->masks = 3)
+    RULE("masks: -1 is not in 0 to 2", head->masks = -1)
+    RULE("masks_later: 2 is not in 0 to 1", head->masks_later = 2)
+    RULE("output 1: mask 1 is not in the step's 1", outputs[1].mask = 1)
+    RULE("output 0: mask -2 is not", outputs[0].mask = -2)
     RULE("output 0: a sampler setting", outputs[0].sampler.typical_p = NAN)
     RULE("output 0: a sampler setting", outputs[0].sampler.temperature = NAN)
     RULE("output 0: a sampler setting", outputs[0].sampler.xtc_threshold = NAN)
@@ -169,7 +191,9 @@ static void every_rule_is_checked(void **state) {
     assert_non_null(block);
     fill(&layout, block);
     assert_int_equal(sl_step_check(&layout, &p, block, &error), 0);
-    assert_int_equal(sl_step_used_bytes(&layout, block), layout.table_changes + (2 + 7) * 16);
+    assert_int_equal(sl_step_used_bytes(&layout, block), layout.table_changes + (2 + 7) * 16 + 16);
+    assert_int_equal((unsigned char *)sl_step_masks(&layout, block) - (unsigned char *)block,
+                     layout.table_changes + (2 + 7) * 16);
     int rule = 0, wrong = 0;
     for (;; rule++) {
         fill(&layout, block);
@@ -190,7 +214,7 @@ static void every_rule_is_checked(void **state) {
     sl_free(block);
     sl_program_free(&p);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rule, 56);
+    assert_int_equal(rule, 61);
 }
 
 int main(void) {

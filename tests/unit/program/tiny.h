@@ -38,8 +38,13 @@ static sl_op *tiny_op(sl_program *p, sl_op_kind kind, int32_t layer, int32_t in,
 }
 
 static void tiny_norm(sl_program *p, int32_t layer, int32_t x, int32_t y, int32_t weight) {
-    tiny_op(p, SL_OP_RMSNORM, layer, x, y)->u.rmsnorm = (sl_op_rmsnorm){
-        .weight = weight, .epsilon = 1e-6f, .groups = 1, .width = TINY_WIDTH, .stride = TINY_WIDTH};
+    tiny_op(p, SL_OP_RMSNORM, layer, x, y)->u.rmsnorm = (sl_op_rmsnorm){.weight = weight,
+                                                                        .epsilon = 1e-6f,
+                                                                        .groups = 1,
+                                                                        .width = TINY_WIDTH,
+                                                                        .stride = TINY_WIDTH,
+                                                                        .x_factor = 1,
+                                                                        .y_factor = 1};
 }
 
 static sl_op *tiny_linear(sl_program *p, int32_t layer, int32_t x, int32_t y, int32_t weight) {
@@ -67,13 +72,18 @@ static void tiny_attention(sl_program *p, const tiny_types *types, int32_t hidde
     tiny_segment(op, k, tiny_vector(p, "0.k_bias", 32), 64);
     tiny_segment(op, tiny_matrix(p, "0.v", types->v, 1, 32, 64), SL_NONE, 96);
     const int32_t frequencies = tiny_vector(p, "frequencies", 8);
-    tiny_op(p, SL_OP_ROPE, 0, qkv, qkv)->u.rope = (sl_op_rope){frequencies, 6, 16, 16, SL_ROPE_HALVES, 1};
+    tiny_op(p, SL_OP_ROPE, 0, qkv, qkv)->u.rope = (sl_op_rope){.frequencies = frequencies,
+                                                               .heads = 6,
+                                                               .stride = 16,
+                                                               .dims = 16,
+                                                               .layout = SL_ROPE_HALVES,
+                                                               .magnitude = 1};
     op = tiny_op(p, SL_OP_CACHE_WRITE, 0, qkv, SL_NONE);
     op->in[0].column = 64;
     op->in[1] = (sl_operand){qkv, 96};
     op->u.cache_write.place = (sl_cache_place){0, 0};
     op = tiny_op(p, SL_OP_ATTENTION, 0, qkv, attended);
-    op->u.attention = (sl_op_attention){{0, 0}, 4, 16, 0, 0.25f, 0, SL_NONE};
+    op->u.attention = (sl_op_attention){.heads = 4, .q_stride = 16, .scale = 0.25f, .sinks = SL_NONE};
     op = tiny_linear(p, 0, attended, hidden, tiny_matrix(p, "0.out", types->other, 1, 64, 64));
     op->in[3].value = hidden;
     tiny_norm(p, 0, hidden, normed, tiny_vector(p, "0.ffn_norm", 64));
@@ -81,7 +91,7 @@ static void tiny_attention(sl_program *p, const tiny_types *types, int32_t hidde
     tiny_segment(op, tiny_matrix(p, "0.up", types->other, 1, 128, 64), SL_NONE, 128);
     op = tiny_op(p, SL_OP_ACTIVATE, 0, gate_up, active);
     op->in[1] = (sl_operand){gate_up, 128};
-    op->u.activate = (sl_op_activate){SL_ACTIVATION_SILU, 128};
+    op->u.activate = (sl_op_activate){.function = SL_ACTIVATION_SILU, .width = 128};
     op = tiny_linear(p, 0, active, hidden, tiny_matrix(p, "0.down", types->other, 1, 64, 128));
     op->in[3].value = hidden;
 }
@@ -104,8 +114,8 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
     op = tiny_op(p, SL_OP_DELTA_SCAN, 1, convolved, scanned);
     op->in[1] = (sl_operand){mixed, 96};
     op->in[2] = (sl_operand){mixed, 98};
-    op->u.delta_scan = (sl_op_delta_scan){
-        .a_log = a_log, .dt_bias = dt, .key_heads = 1, .value_heads = 2, .state = state};
+    op->u.delta_scan =
+        (sl_op_delta_scan){.a_log = a_log, .dt_bias = dt, .key_heads = 1, .value_heads = 2, .state = state};
     op = tiny_op(p, SL_OP_RMSNORM, 1, scanned, scanned);
     op->in[2] = (sl_operand){mixed, 64};
     op->u.rmsnorm = (sl_op_rmsnorm){.weight = tiny_vector(p, "1.gate_norm", 16),
@@ -113,7 +123,9 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
                                     .groups = 2,
                                     .width = 16,
                                     .stride = 16,
-                                    .gate_stride = 16};
+                                    .gate_stride = 16,
+                                    .x_factor = 1,
+                                    .y_factor = 1};
     op = tiny_linear(p, 1, scanned, hidden, tiny_matrix(p, "1.out", types->other, 1, 64, 32));
     op->in[3].value = hidden;
 }
@@ -134,14 +146,22 @@ static void tiny_experts(sl_program *p, const tiny_types *types, int32_t hidden,
     sl_op *op = tiny_op(p, SL_OP_ROUTER, 1, scores, ids);
     op->out[1].value = shares;
     op->out[2].value = schedule;
-    op->u.router = (sl_op_router){SL_ROUTER_SOFTMAX, 4, 2, true, SL_NONE, 1};
+    op->u.router = (sl_op_router){.kind = SL_ROUTER_SOFTMAX,
+                                  .experts = 4,
+                                  .used = 2,
+                                  .normalise = true,
+                                  .bias = SL_NONE,
+                                  .factors = SL_NONE,
+                                  .groups = 1,
+                                  .groups_used = 1,
+                                  .scale = 1};
     op = tiny_linear(p, 1, normed, gate_up, tiny_matrix(p, "1.experts_gate", types->other, 4, 32, 64));
     tiny_segment(op, tiny_matrix(p, "1.experts_up", types->other, 4, 32, 64), SL_NONE, 32);
     op->in[1].value = ids;
     op->in[2].value = schedule;
     op = tiny_op(p, SL_OP_ACTIVATE, 1, gate_up, gate_up);
     op->in[1] = (sl_operand){gate_up, 32};
-    op->u.activate = (sl_op_activate){SL_ACTIVATION_GELU_TANH, 32};
+    op->u.activate = (sl_op_activate){.function = SL_ACTIVATION_GELU_TANH, .width = 32};
     op = tiny_linear(p, 1, gate_up, result, tiny_matrix(p, "1.experts_down", types->other, 4, 64, 32));
     op->in[1].value = ids;
     op->in[2].value = schedule;
@@ -168,11 +188,12 @@ static void tiny_build(sl_program *p, const tiny_types *types) {
     const int32_t normed = sl_program_value(p, "normed", SL_ROWS_STEP, 64);
     const int32_t table = tiny_matrix(p, "table", types->other, 1, TINY_VOCABULARY, 64);
     tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
-    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, hidden)->u.embed = (sl_op_embed){table, 1};
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, hidden)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
     tiny_attention(p, types, hidden, normed);
     tiny_delta(p, types, hidden, normed);
     tiny_experts(p, types, hidden, normed);
     const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
+    p->hidden = last;
     p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, TINY_VOCABULARY);
     p->tokens = sl_program_typed_value(
         p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
@@ -180,7 +201,7 @@ static void tiny_build(sl_program *p, const tiny_types *types) {
     tiny_norm(p, SL_NONE, last, last, tiny_vector(p, "norm", 64));
     tiny_linear(p, SL_NONE, last, p->logits, table);
     tiny_op(p, SL_OP_SOFTCAP, SL_NONE, p->logits, p->logits)->u.softcap =
-        (sl_op_softcap){30, TINY_VOCABULARY};
+        (sl_op_softcap){30, 1, TINY_VOCABULARY};
     tiny_op(p, SL_OP_SAMPLE, SL_NONE, p->logits, p->tokens)->u.sample.vocabulary = TINY_VOCABULARY;
 }
 

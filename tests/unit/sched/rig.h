@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "program/adjustment.h"
 #include "sched/scheduler.h"
 
 #include <math.h>
@@ -46,6 +47,7 @@ struct sl_executor {
     int32_t tokens[2][OUTPUTS];
     int fail_in;              /* steps until one fails; 0: never */
     int32_t broken_at[SLOTS]; /* position of a row whose logits are not finite; 0: none */
+    bool none_left;           /* they are numbers, but all -infinity */
     uint64_t max_rows, steps;
 };
 
@@ -62,6 +64,14 @@ static inline int32_t adjusted(int32_t token, const sl_adjustment *adjustments, 
         all += sl_hash64(&adjustments[i], sizeof *adjustments, 11);
     }
     return (int32_t)(((uint64_t)token + all % VOCABULARY) % VOCABULARY);
+}
+
+/* The first token from there on, in a circle, that may come. */
+static inline int32_t masked(int32_t token, const uint32_t *mask) {
+    for (int32_t i = 0; mask && i < VOCABULARY && sl_is_masked(mask, token); i++) {
+        token = (token + 1) % VOCABULARY;
+    }
+    return token;
 }
 
 static inline uint64_t next_state(uint64_t state, int32_t token) {
@@ -154,11 +164,13 @@ static inline int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
         const sl_step_output *output = &sl_step_outputs(layout, e->block)[i];
         const sl_adjustment *adjustments = sl_step_adjustments(layout, e->block) + output->adjustment_first;
         assert_int_equal(output->sampler.counter, sl_step_rows(layout, e->block)[output->row].position);
-        e->tokens[stage][i] = adjusted(sampled[output->row], adjustments, output->adjustment_count);
+        e->tokens[stage][i] =
+            masked(adjusted(sampled[output->row], adjustments, output->adjustment_count),
+                   sl_output_mask(head, sl_step_table_changes(layout, e->block), output, VOCABULARY));
         e->logits[stage][i][0] = (float)sampled[output->row];
         const int32_t broken = e->broken_at[output->slot];
         if (broken > 0 && sl_step_rows(layout, e->block)[output->row].position == broken) {
-            e->tokens[stage][i] = -1;
+            e->tokens[stage][i] = e->none_left ? SL_NO_TOKEN_LEFT : SL_NO_TOKEN;
         }
         e->last_tokens[output->slot] = e->tokens[stage][i] < 0 ? 0 : e->tokens[stage][i];
     }
@@ -203,6 +215,7 @@ typedef struct rig {
     sl_scheduler *scheduler;
     bool under_way; /* a step is submitted and not committed */
     uint64_t commits;
+    int32_t drafts;      /* of works submitted */
     int32_t prompt_rows; /* in spans of several rows, of the step committed last */
     int32_t next_rows;   /* the same of the one under way */
     int status;          /* of its submission */
@@ -221,8 +234,7 @@ typedef struct shape {
 /* What a step takes, and a prompt's row more. */
 static const double PLAIN_SECONDS = 0.4, ROW_SECONDS = 0.01;
 
-static inline rig *rig_create_with(const shape *s, const sl_scheduler_options *options) {
-    rig *r = calloc(1, sizeof *r);
+static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *options) {
     sl_program *p = &r->program;
     p->vocabulary = VOCABULARY;
     sl_deployment *d = &r->plan.deployment;
@@ -242,7 +254,14 @@ static inline rig *rig_create_with(const shape *s, const sl_scheduler_options *o
     r->backend.steps_in_flight = s->steps_in_flight;
     r->plan.backend = &r->backend;
     d->program = p;
-    d->limits = (sl_limits){CHUNK, OUTPUTS, SLOTS, CONTEXT, SLOTS * SL_ADJUSTMENTS};
+    d->result_width = VOCABULARY;
+    d->limits = (sl_limits){.rows = CHUNK,
+                            .outputs = OUTPUTS,
+                            .sequences = SLOTS,
+                            .context = CONTEXT,
+                            .adjustments = OUTPUTS * SL_ADJUSTMENTS,
+                            .masks = OUTPUTS,
+                            .mask_tokens = VOCABULARY};
     d->state_slots = s->state_slots;
     r->bucket.rows[SL_ROWS_STEP] = CHUNK;
     r->bucket.rows[SL_ROWS_OUTPUT] = OUTPUTS;
@@ -260,11 +279,12 @@ static inline rig *rig_create_with(const shape *s, const sl_scheduler_options *o
     e->states = calloc((size_t)s->state_slots + 1, sizeof *e->states);
     sl_error error;
     assert_int_equal(sl_scheduler_create(&r->plan, e, options, &r->scheduler, &error), 0);
-    return r;
 }
 
-static inline rig *rig_create(const shape *s) {
-    return rig_create_with(s, &(sl_scheduler_options){.reuse = s->reuse});
+static inline rig *rig_create_with(const shape *s, const sl_scheduler_options *options) {
+    rig *r = calloc(1, sizeof *r);
+    rig_fill(r, s, options);
+    return r;
 }
 
 static inline void rig_destroy(rig *r) {
@@ -300,6 +320,7 @@ static inline bool rig_step(rig *r) {
             return false;
         }
         r->prompt_rows = rig_prompt_rows(r);
+        sl_scheduler_fill_masks(r->scheduler);
         r->status = fake_submit(r->executor, bucket, &r->error);
     }
     int next_status = 0;
@@ -338,6 +359,37 @@ static inline int32_t expected_token(const sl_program *p, const int32_t *tokens,
         all = all * 31 + (uint64_t)next_token(tokens, count, p->groups[g].window);
     }
     return (int32_t)(all % VOCABULARY);
+}
+
+/* What the model says next where nothing is adjusted, but for some tokens; sometimes nothing. */
+static inline int32_t rig_draft(void *context, const sl_draft_query *query, int32_t *drafts) {
+    rig *r = context;
+    int32_t all[CONTEXT + SL_DRAFTS];
+    memcpy(all, query->tokens, (size_t)query->count * sizeof *all);
+    for (int32_t i = 0; i < query->most; i++) {
+        const int32_t count = query->count + i;
+        const uint64_t choice = sl_hash64(all, (size_t)count * sizeof *all, 13);
+        if (choice % 16 == 0) {
+            return i;
+        }
+        all[count] = drafts[i] =
+            choice % 16 < 3 ? (int32_t)(choice / 16 % VOCABULARY) : expected_token(&r->program, all, count);
+    }
+    return query->most;
+}
+
+/* Steps carry so many drafts for works submitted. */
+static inline rig *rig_create_drafting(const shape *s, int32_t drafts) {
+    rig *r = calloc(1, sizeof *r);
+    const sl_scheduler_options options = {
+        .reuse = s->reuse, .drafts = drafts, .always = true, .source = {drafts ? rig_draft : NULL, r}};
+    r->drafts = drafts;
+    rig_fill(r, s, &options);
+    return r;
+}
+
+static inline rig *rig_create(const shape *s) {
+    return rig_create_drafting(s, 0);
 }
 
 /* What a work changes: nothing; what depends on its number of tokens alone; that and what depends on them. */
@@ -483,6 +535,7 @@ static inline int job_submit(rig *r, job *j, const int32_t *tokens, int32_t coun
                         .group = j->group,
                         .cache_salt = j->salt,
                         .no_reuse = j->no_reuse,
+                        .drafts = r->drafts,
                         .on_token = job_token,
                         .on_logits = job_logits,
                         .on_done = job_done};

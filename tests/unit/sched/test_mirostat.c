@@ -86,7 +86,7 @@ static void check(int32_t version) {
         assert_true(fabs(sl_mirostat_most(m) - mu) < 1e-9);
         sort_candidates(logits, (double)o.temperature, c);
         const int32_t count = version == 1 ? count_of_version_1(c, mu) : count_of_version_2(c, mu);
-        const int32_t token = sl_mirostat_sample(m, logits, NULL, 0, uniform());
+        const int32_t token = sl_mirostat_sample(m, &(sl_mirostat_row){.logits = logits}, uniform());
         double total = 0;
         int32_t rank = -1;
         for (int32_t k = 0; k < count; k++) {
@@ -133,7 +133,7 @@ static void draws_are_fair(void **state) {
     seed = 9;
     assert_int_equal(sl_mirostat_create(&o, &m, &error), 0);
     for (int i = 0; i < 20000; i++) {
-        const int32_t token = sl_mirostat_sample(m, logits, NULL, 0, uniform());
+        const int32_t token = sl_mirostat_sample(m, &(sl_mirostat_row){.logits = logits}, uniform());
         assert_in_range(token, 0, 7);
         times[token]++;
     }
@@ -149,19 +149,29 @@ static void adjustments_count_and_no_number_is_found(void **state) {
     float logits[64] = {0};
     const sl_adjustment ban = {.token = 5, .before = 50, .repetition = 1};
     const sl_mirostat_options o = {.version = 1, .tau = 1, .eta = 0.1f, .temperature = 1, .vocabulary = 64};
+    const sl_mirostat_row banned = {.logits = logits, .adjustments = &ban, .adjustment_count = 1};
+    const uint32_t mask[] = {1u << 3 | 1u << 31, 0}, none[] = {0, 0};
+    sl_mirostat_row masked = banned;
     sl_mirostat *m;
     sl_error error;
     (void)state;
     assert_int_equal(sl_mirostat_create(&o, &m, &error), 0);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(sl_mirostat_sample(m, logits, &ban, 1, 0.99), 5);
+        assert_int_equal(sl_mirostat_sample(m, &banned, 0.99), 5);
     }
+    masked.mask = mask;
+    logits[31] = -50;
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(sl_mirostat_sample(m, &masked, 0.99), 3);
+    }
+    masked.mask = none;
+    assert_int_equal(sl_mirostat_sample(m, &masked, 0.5), SL_NO_TOKEN);
     logits[7] = NAN;
-    assert_int_equal(sl_mirostat_sample(m, logits, &ban, 1, 0.5), SL_NO_TOKEN);
+    assert_int_equal(sl_mirostat_sample(m, &banned, 0.5), SL_NO_TOKEN);
     for (int i = 0; i < 64; i++) {
         logits[i] = -INFINITY;
     }
-    assert_int_equal(sl_mirostat_sample(m, logits, NULL, 0, 0.5), SL_NO_TOKEN);
+    assert_int_equal(sl_mirostat_sample(m, &(sl_mirostat_row){.logits = logits}, 0.5), SL_NO_TOKEN);
     sl_mirostat_destroy(m);
 }
 

@@ -347,7 +347,8 @@ static void bad_json_is_refused(void **state) {
     (void)state;
     expect_json("\"a\":0", "\"a\":0", 0, "");
     expect_json("{\"added", "[\"added", SL_ERR_FORMAT, "tokenizer.json");
-    expect_json("\"BPE\"", "\"Unigram\"", SL_ERR_UNSUPPORTED, "'Unigram' is not supported");
+    expect_json("\"BPE\"", "\"WordLevel\"", SL_ERR_UNSUPPORTED, "'WordLevel' is not supported");
+    expect_json("\"BPE\"", "\"Unigram\"", SL_ERR_FORMAT, "model.vocab: wanted an array");
     expect_json("\"BPE\"", "3", SL_ERR_FORMAT, "model.type: wanted a string, found an integer");
     expect_json("\"BPE\"", "\"BPE\",\"dropout\":0.1", SL_ERR_UNSUPPORTED, "dropout");
     expect_json("\"BPE\"", "\"BPE\",\"end_of_word_suffix\":\"</w>\"", SL_ERR_UNSUPPORTED,
@@ -371,8 +372,8 @@ static void bad_json_is_refused(void **state) {
     expect_json("\"b c\"", "[\"b\",1]", SL_ERR_FORMAT, "merge 0 is neither");
     expect_json("\"merges\"", "\"mergers\"", SL_ERR_FORMAT, "model.merges: wanted an array, found nothing");
     expect_json("\"NFC\"", "\"NFKD\"", SL_ERR_UNSUPPORTED, "normalizer: 'NFKD'");
-    expect_json("\"ByteLevel\",\"add", "\"BertPreTokenizer\",\"add", SL_ERR_UNSUPPORTED,
-                "pre_tokenizer: 'Bert");
+    expect_json("\"ByteLevel\",\"add", "\"UnicodeScripts\",\"add", SL_ERR_UNSUPPORTED,
+                "pre_tokenizer: 'Unicode");
     expect_json("\"ByteLevel\",\"add",
                 "\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Isolated\",\"add",
                 SL_ERR_UNSUPPORTED, "an intersection of classes");
@@ -382,11 +383,11 @@ static void bad_json_is_refused(void **state) {
     expect_json("\"ByteLevel\",\"add",
                 "\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Contiguous\",\"add",
                 SL_ERR_UNSUPPORTED, "'Contiguous'");
-    expect_json("\"TemplateProcessing\"", "\"BertProcessing\"", SL_ERR_UNSUPPORTED,
-                "post_processor: 'BertProcessing'");
+    expect_json("\"TemplateProcessing\"", "\"OtherProcessing\"", SL_ERR_UNSUPPORTED,
+                "post_processor: 'OtherProcessing'");
     expect_json("\"id\":\"<s>\"", "\"id\":\"<q>\"", SL_ERR_FORMAT, "'<q>' is not in the vocabulary");
-    expect_json("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"WordPiece\"}",
-                SL_ERR_UNSUPPORTED, "decoder: 'WordPiece'");
+    expect_json("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"CTC\"}",
+                SL_ERR_UNSUPPORTED, "decoder: 'CTC'");
     expect_json("\"special\":true", "\"special\":1", SL_ERR_FORMAT, "special: wanted true or false");
 }
 

@@ -123,6 +123,15 @@ static int32_t first_seen(const sl_cache_group *group, int32_t index) {
     return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
 }
 
+/* Behind the last index that the row at `index` sees, of a span that ends in front of `end`. */
+static int32_t seen_end(const sl_op_attention *attention, const sl_cache_group *group, int32_t index,
+                        int32_t end) {
+    if (!attention->both_sides) {
+        return index + 1;
+    }
+    return group->window > 0 && end - index > group->window ? index + group->window : end;
+}
+
 /* Keys [from, to) of tile `index`, which begins at index * SL_PAGE_TOKENS of the sequence. */
 typedef struct tile_keys {
     int32_t index, from, to;
@@ -223,7 +232,9 @@ static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, con
     const sl_qtype type = context->deployment->caches[attention->place.group].type;
     const int32_t ratio = attention->heads / group->kv_heads;
     const int32_t length = block->span->length[attention->place.group];
-    const int32_t lowest = first_seen(group, length + block->first), highest = length + block->last - 1;
+    const int32_t end = length + block->span->row_count;
+    const int32_t lowest = first_seen(group, length + block->first);
+    const int32_t highest = seen_end(attention, group, length + block->last - 1, end) - 1;
 
     for (int32_t phase = lowest / SL_PAGE_TOKENS - 1; phase <= highest / SL_PAGE_TOKENS + 1; phase++) {
         const bool starts = phase<lowest / SL_PAGE_TOKENS, ends = phase> highest / SL_PAGE_TOKENS;
@@ -240,7 +251,8 @@ static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, con
                                       .q = sl_cpu_f32(&op->in[0], row) + head * attention->q_stride,
                                       .y = sl_cpu_f32(&op->out[0], row) + head * group->value_size,
                                       .state = &scratch->states[unit]};
-            const tile_keys keys = keys_of_tile(phase, first_seen(group, length + i), length + i + 1);
+            const tile_keys keys = keys_of_tile(phase, first_seen(group, length + i),
+                                                seen_end(attention, group, length + i, end));
             if (starts) {
                 start_row(op, group, &query);
             } else if (ends) {

@@ -33,12 +33,16 @@ static inline float sl_plain_dot(const float *a, const float *b, int32_t count) 
 /* rows.c: ops that treat each row by itself */
 SL_PLAIN_RUN(sl_plain_embed);
 SL_PLAIN_RUN(sl_plain_rmsnorm);
+SL_PLAIN_RUN(sl_plain_layernorm);
 SL_PLAIN_RUN(sl_plain_quantize);
 SL_PLAIN_RUN(sl_plain_rope);
 SL_PLAIN_RUN(sl_plain_combine);
 SL_PLAIN_RUN(sl_plain_activate);
 SL_PLAIN_RUN(sl_plain_gather);
+SL_PLAIN_RUN(sl_plain_transfer);
 SL_PLAIN_RUN(sl_plain_softcap);
+uint64_t sl_plain_embed_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+uint64_t sl_plain_layernorm_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_rmsnorm_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* linear.c */
 SL_PLAIN_RUN(sl_plain_linear_float);

@@ -1,5 +1,6 @@
 /* Ops that treat each row by itself: threads share the rows. */
 #include "backend/cpu/plain/plain.h"
+#include "program/temperature.h"
 #include "quant/convert.h"
 
 #include <math.h>
@@ -18,26 +19,48 @@ static float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
+static int32_t embedded_row(const sl_cpu_context *context, const sl_cpu_op *op, const sl_step_row *row) {
+    switch (op->op->u.embed.source) {
+    case SL_EMBED_POSITION:
+        return row->position + op->op->u.embed.offset;
+    case SL_EMBED_FIRST:
+        return 0;
+    default:
+        return row->source == SL_ROW_LAST_TOKEN ? context->last_tokens[context->spans[row->span].slot]
+                                                : row->token;
+    }
+}
+
+uint64_t sl_plain_embed_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_weight *table = &query->program->weights[query->op->u.embed.weight];
+    return query->op->in[0].value == SL_NONE
+               ? 0
+               : sl_cpu_scratch_bytes(query, (uint64_t)table->columns * sizeof(float));
+}
+
 /* A token outside the table gives zeros: the step's maker checks ids, and nothing is read outside in any
  * case. */
 void sl_plain_embed(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
     const sl_cpu_weight *table = &op->weights[0];
     const sl_qtype_info *type = sl_qtype_get(table->type);
+    float *scratch = op->in[0].data ? sl_cpu_scratch(op, thread, threads) : NULL;
     int32_t first, last;
     sl_cpu_share(context->counts[SL_ROWS_STEP], thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
         const sl_step_row *source = &context->rows[row];
         float *y = sl_cpu_f32(&op->out[0], row);
-        const int32_t token = source->source == SL_ROW_LAST_TOKEN
-                                  ? context->last_tokens[context->spans[source->span].slot]
-                                  : source->token;
-        if (token < 0 || token >= table->rows) {
-            memset(y, 0, (size_t)table->columns * sizeof *y);
-            continue;
+        const float *residual = op->in[0].data ? sl_cpu_f32(&op->in[0], row) : NULL;
+        const int32_t index = embedded_row(context, op, source);
+        float *values = residual ? scratch : y; /* the residual may be y */
+        if (index < 0 || index >= table->rows) {
+            memset(values, 0, (size_t)table->columns * sizeof *values);
+        } else {
+            type->decode(table->data + (uint64_t)index * table->row_bytes, values, (uint64_t)table->columns);
         }
-        type->decode(table->data + (uint64_t)token * table->row_bytes, y, (uint64_t)table->columns);
         for (int32_t i = 0; i < table->columns; i++) {
-            y[i] *= op->op->u.embed.scale;
+            const float value = values[i] * op->op->u.embed.scale;
+            y[i] = residual ? value + residual[i] : value;
         }
     }
 }
@@ -60,7 +83,8 @@ static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
         const float *before = norm->residual == SL_RESIDUAL_BEFORE ? residual + at : NULL;
         const float *after = norm->residual == SL_RESIDUAL_AFTER ? residual + g * y_stride : NULL;
         for (int32_t i = 0; i < norm->width; i++) {
-            values[i] = before ? x[i] + before[i] : x[i];
+            const float own = x[i] * norm->x_factor;
+            values[i] = before ? own + before[i] : own;
         }
         const float mean = sl_plain_dot(values, values, norm->width) / (float)norm->width;
         const float factor = 1.0f / sqrtf(mean + norm->epsilon);
@@ -75,6 +99,7 @@ static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
             if (after) {
                 result += after[i];
             }
+            result *= norm->y_factor;
             if (sum) {
                 sum[i] = after ? result : values[i];
             }
@@ -94,6 +119,44 @@ void sl_plain_rmsnorm(const sl_cpu_context *context, const sl_cpu_op *op, int th
     for (int32_t row = first; row < last; row++) {
         rmsnorm_row(op, row, sl_cpu_scratch(op, thread, threads));
     }
+}
+
+/* Class "f64": mean and variance in double, in the order of columns, in two passes. */
+void sl_plain_layernorm(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_op_layernorm *norm = &op->op->u.layernorm;
+    const float *weight = (const float *)(const void *)op->weights[0].data;
+    const float *bias = (const float *)(const void *)op->weights[1].data;
+    float *values = sl_cpu_scratch(op, thread, threads);
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const float *x = sl_cpu_f32(&op->in[0], row);
+        const float *residual = op->in[1].data ? sl_cpu_f32(&op->in[1], row) : NULL;
+        float *y = sl_cpu_f32(&op->out[0], row);
+        float *sum = op->out[1].data ? sl_cpu_f32(&op->out[1], row) : NULL;
+        double total = 0, squares = 0;
+        for (int32_t i = 0; i < norm->width; i++) {
+            values[i] = residual ? x[i] + residual[i] : x[i];
+            total += values[i];
+        }
+        const double mean = total / norm->width;
+        for (int32_t i = 0; i < norm->width; i++) {
+            squares += (values[i] - mean) * (values[i] - mean);
+        }
+        const double factor = 1 / sqrt(squares / norm->width + (double)norm->epsilon);
+        for (int32_t i = 0; i < norm->width; i++) {
+            const float normed = (float)((values[i] - mean) * factor) * weight[i];
+            y[i] = bias ? normed + bias[i] : normed;
+        }
+        if (sum) {
+            memcpy(sum, values, (size_t)norm->width * sizeof *sum);
+        }
+    }
+}
+
+uint64_t sl_plain_layernorm_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    return sl_cpu_scratch_bytes(query, (uint64_t)query->op->u.layernorm.width * sizeof(float));
 }
 
 void sl_plain_quantize(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
@@ -135,6 +198,14 @@ void sl_plain_rope(const sl_cpu_context *context, const sl_cpu_op *op, int threa
                 pair[apart] = a * sine + b * cosine;
             }
         }
+        if (rope->temperature.width > 0) {
+            const float factor = sl_rope_temperature_factor(&rope->temperature, context->rows[row].position);
+            for (int32_t head = 0; head < rope->heads; head++) {
+                for (int32_t i = 0; i < rope->temperature.width; i++) {
+                    x[head * rope->stride + i] *= factor;
+                }
+            }
+        }
     }
 }
 
@@ -162,16 +233,39 @@ void sl_plain_combine(const sl_cpu_context *context, const sl_cpu_op *op, int th
     }
 }
 
+static float activated(const sl_op_activate *activate, float gate) {
+    switch (activate->function) {
+    case SL_ACTIVATION_SILU:
+        return silu(gate);
+    case SL_ACTIVATION_GELU_TANH:
+        return gelu_tanh(gate);
+    case SL_ACTIVATION_GELU:
+        return 0.5f * gate * (1.0f + erff(gate * 0.70710678f));
+    case SL_ACTIVATION_RELU_SQUARED:
+        return gate < 0 ? 0.0f : gate * gate;
+    default: {
+        const float clamped = gate > activate->limit ? activate->limit : gate; /* fminf would lose a NaN */
+        return clamped * sigmoid(activate->alpha * clamped);
+    }
+    }
+}
+
 void sl_plain_activate(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
     const sl_op_activate *activate = &op->op->u.activate;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
         const float *gate = sl_cpu_f32(&op->in[0], row);
-        const float *up = sl_cpu_f32(&op->in[1], row);
+        const float *up = op->in[1].data ? sl_cpu_f32(&op->in[1], row) : NULL;
         float *y = sl_cpu_f32(&op->out[0], row);
         for (int32_t i = 0; i < activate->width; i++) {
-            y[i] = (activate->function == SL_ACTIVATION_SILU ? silu(gate[i]) : gelu_tanh(gate[i])) * up[i];
+            float factor = up ? up[i] : 1.0f;
+            if (activate->function == SL_ACTIVATION_SWIGLU_OAI) {
+                factor = factor < -activate->limit  ? 1.0f - activate->limit
+                         : factor > activate->limit ? 1.0f + activate->limit
+                                                    : factor + 1.0f;
+            }
+            y[i] = activated(activate, gate[i]) * factor;
         }
     }
 }
@@ -182,6 +276,15 @@ void sl_plain_gather(const sl_cpu_context *context, const sl_cpu_op *op, int thr
     for (int32_t i = first; i < last; i++) {
         memcpy(sl_cpu_f32(&op->out[0], i), sl_cpu_f32(&op->in[0], context->outputs[i].row),
                (size_t)op->op->u.gather.width * sizeof(float));
+    }
+}
+
+void sl_plain_transfer(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    int32_t first, last;
+    sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        memcpy(sl_cpu_f32(&op->out[0], row), sl_cpu_f32(&op->in[0], row),
+               (size_t)op->op->u.transfer.width * sizeof(float));
     }
 }
 
@@ -197,7 +300,8 @@ void sl_plain_softcap(const sl_cpu_context *context, const sl_cpu_op *op, int th
         const int32_t from = unit % chunks * chunk;
         const int32_t to = from + chunk < softcap->width ? from + chunk : softcap->width;
         for (int32_t i = from; i < to; i++) {
-            x[i] = softcap->cap * tanhf(x[i] / softcap->cap);
+            const float scaled = x[i] * softcap->scale;
+            x[i] = softcap->cap > 0 ? softcap->cap * tanhf(scaled / softcap->cap) : scaled;
         }
     }
 }

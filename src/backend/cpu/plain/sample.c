@@ -243,12 +243,16 @@ static int32_t sample(const sl_cpu_context *context, const sl_step_output *outpu
             c->logits[id] = sl_adjusted_logit(&adjustments[i], logits[id]);
         }
     }
+    const uint32_t *mask = sl_output_mask(context->header, context->table_changes, output, c->count);
+    for (int32_t id = 0; mask && id < c->count; id++) {
+        c->logits[id] = sl_is_masked(mask, id) ? -INFINITY : c->logits[id];
+    }
     for (int32_t id = 1; id < c->count; id++) {
         best = is_better(c, id, best) ? id : best;
     }
     c->largest = c->logits[best];
     if (!isfinite(c->largest)) {
-        return SL_NO_TOKEN;
+        return c->largest > 0 ? SL_NO_TOKEN : SL_NO_TOKEN_LEFT;
     }
     if (!(sampler->temperature > 0)) {
         return best;
@@ -280,7 +284,7 @@ void sl_plain_sample(const sl_cpu_context *context, const sl_cpu_op *op, int thr
         const int32_t token = sample(context, output, sl_cpu_f32(&op->in[0], i), &c);
         *sl_cpu_i32(&op->out[0], i) = token;
         if (output->slot >= 0 && is_last_of_slot(context, i)) {
-            context->last_tokens[output->slot] = token == SL_NO_TOKEN ? 0 : token;
+            context->last_tokens[output->slot] = token < 0 ? 0 : token;
         }
     }
 }

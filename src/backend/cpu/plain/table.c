@@ -36,8 +36,9 @@
 
 const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(BEGIN, begin, "exact"),
-    SIMPLE(EMBED, embed, "exact"),
+    WITH_WORKSPACE(EMBED, embed, "exact", sl_plain_embed_workspace),
     WITH_WORKSPACE(RMSNORM, rmsnorm, "f32x16", sl_plain_rmsnorm_workspace),
+    WITH_WORKSPACE(LAYERNORM, layernorm, "f64", sl_plain_layernorm_workspace),
     SIMPLE(QUANTIZE, quantize, "exact"),
     LINEAR_FLOAT(F32, "f32"),
     LINEAR_FLOAT(F16, "f16"),
@@ -69,6 +70,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(DELTA_CONV, delta_conv, "f32"),
     WITH_WORKSPACE(DELTA_SCAN, delta_scan, "f32", sl_plain_delta_workspace),
     SIMPLE(GATHER, gather, "exact"),
+    SIMPLE(TRANSFER, transfer, "exact"),
     SIMPLE(SOFTCAP, softcap, "f32"),
     WITH_WORKSPACE(SAMPLE, sample, "f32", sl_plain_sample_workspace),
     SIMPLE(OBSERVE, observe, "f64"),

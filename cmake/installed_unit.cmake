@@ -1,0 +1,15 @@
+# Part of the installation: copies the unit SERVICE to OUTPUT, with the program's place under the prefix in ExecStart.
+set(program "${BINDIR}/sluice")
+if(NOT IS_ABSOLUTE "${program}")
+  set(program "${CMAKE_INSTALL_PREFIX}/${program}")
+endif()
+# systemd reads % as a specifier, blanks as ends of words, and backslashes and quotes as C does.
+string(REPLACE "%" "%%" program "${program}")
+string(REPLACE "\\" "\\\\" program "${program}")
+string(REPLACE "\"" "\\\"" program "${program}")
+if(program MATCHES "[ \t\\\\\"']")
+  set(program "\"${program}\"")
+endif()
+file(READ "${SERVICE}" unit)
+string(REPLACE "/usr/local/bin/sluice" "${program}" unit "${unit}")
+file(WRITE "${OUTPUT}" "${unit}")

@@ -1,0 +1,301 @@
+/* The C API: plans, made and described. */
+#include "api/plans.h"
+
+#include "api/models.h"
+#include "api/speculate.h"
+#include "base/log.h"
+#include "plan/split.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static int parse_cache_type(const char *name, sl_qtype *type, sl_error *error) {
+    int parsed = name ? sl_qtype_parse_cache(name) : SL_QTYPE_F16;
+    if (parsed < 0) {
+        return sl_fail(error, SL_ERR_INVALID, "kv type: \"%s\" is not one of %s", name, sl_qtype_cache_names);
+    }
+    *type = (sl_qtype)parsed;
+    return 0;
+}
+
+static int backend_options(const sluice_engine_options *o, sl_backend_options *out, sl_error *error) {
+    int isa = o->isa ? sl_isa_parse(o->isa) : (int)sl_cpu_isa();
+    if (isa < 0) {
+        return sl_fail(error, SL_ERR_INVALID, "isa: \"%s\" is not one of plain, avx2, avx512", o->isa);
+    }
+    if (isa > (int)sl_cpu_isa()) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "isa: this machine has %s, not %s",
+                       sl_isa_name(sl_cpu_isa()), o->isa);
+    }
+    *out = (sl_backend_options){.threads = o->threads,
+                                .isa = (sl_isa)isa,
+                                .no_graphs = o->no_graphs,
+                                .no_fusion = o->no_fusion,
+                                .deterministic = o->deterministic};
+    return 0;
+}
+
+/* ---- on which devices
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef struct places {
+    const sl_program *program;
+    const sl_backend_options *options;
+    sl_plan_options *plan_options;
+    const sluice_engine_options *given;
+} places;
+
+static int plan_on(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
+    int code = strchr(device, '+') ? sl_split_open(device, where->options, &planned->backend, error)
+                                   : sl_backend_open(device, where->options, &planned->backend, error);
+    code = code
+               ? code
+               : sl_plan_create(where->program, planned->backend, where->plan_options, &planned->plan, error);
+    return code;
+}
+
+/* What `device` names besides the host: "cuda" of "cuda+cpu"; "" when there is nothing else. */
+static void beside_host(const char *device, char *name, size_t size) {
+    name[0] = '\0';
+    for (const char *at = device; *at && !name[0]; at += *at == '+') {
+        const size_t length = strcspn(at, "+");
+        if (length != 3 || memcmp(at, "cpu", 3) != 0) {
+            snprintf(name, size, "%.*s", (int)length, at);
+        }
+        at += length;
+    }
+}
+
+/* Everything on one device when it fits there, since nothing then has to cross a border. */
+static int plan_on_one_or_all(const places *where, const char *one, const char *all, sl_api_plan *planned,
+                              sl_error *error) {
+    int code = plan_on(where, one, planned, error);
+    const bool is_gpu = planned->backend && !planned->backend->maps_weights;
+    if (code != SL_ERR_LIMIT || !is_gpu) {
+        return code;
+    }
+    sl_error why = *error;
+    sl_api_plan_close(planned);
+    code = plan_on(where, all, planned, error);
+    if (code == 0) {
+        sl_log(SL_LOG_WARNING,
+               "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU",
+               planned->plan->segments[planned->plan->segment_count - 1].end_layer -
+                   planned->plan->segments[planned->plan->segment_count - 1].first_layer,
+               sl_program_layers(where->program));
+    } else if (code == SL_ERR_LIMIT) {
+        *error = why;
+    }
+    return code;
+}
+
+/* At most so many of the last layers, as a border in front of them is possible. */
+static int32_t layers_behind_border(const sl_program *program, int32_t asked) {
+    const int32_t layers = sl_program_layers(program);
+    int32_t possible = asked < layers ? asked : layers;
+    const char *reason = NULL, *why = NULL;
+    while (possible > 0 && (reason = sl_program_cut_declines(
+                                program, sl_program_layer_begin(program, layers - possible))) != NULL) {
+        why = reason;
+        possible--;
+    }
+    if (why) {
+        sl_log(SL_LOG_WARNING, "gpu layers: %d instead of %d: %s", possible, asked, why);
+    }
+    return possible;
+}
+
+/* As many layers on the GPU as were asked for. */
+static int plan_with_layers(const places *where, const char *gpu, const char *all, sl_api_plan *planned,
+                            sl_error *error) {
+    const int32_t layers = sl_program_layers(where->program);
+    const int32_t asked = layers_behind_border(where->program, where->given->gpu_layers);
+    if (asked >= layers && gpu[0]) {
+        return plan_on(where, gpu, planned, error);
+    }
+    where->plan_options->layers[0] = asked < layers ? layers - asked : 0;
+    where->plan_options->layers[1] = layers - where->plan_options->layers[0];
+    return plan_on(where, all, planned, error);
+}
+
+static int place_model(const places *where, sl_api_plan *planned, sl_error *error) {
+    const char *device = where->given->device ? where->given->device : "auto";
+    const bool is_auto = strcmp(device, "auto") == 0;
+    const int32_t asked = where->given->gpu_layers;
+    char gpu[32], all[48];
+    if (asked < SLUICE_NO_LAYERS) {
+        return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d", asked);
+    }
+    beside_host(is_auto ? "cuda" : device, gpu, sizeof gpu);
+    snprintf(all, sizeof all, "%s+cpu", gpu);
+    if (asked == SLUICE_NO_LAYERS) {
+        return plan_on(where, "cpu", planned, error);
+    }
+    if (strchr(device, '+')) {
+        snprintf(all, sizeof all, "%s", device);
+    }
+    if (asked > 0 && !gpu[0] && !strchr(device, '+')) {
+        return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d, but the device is %s", asked, device);
+    }
+    if (asked > 0 && is_auto) {
+        /* As people's scripts say it on any machine. */
+        const int code = sl_backend_open(device, where->options, &planned->backend, error);
+        if (code || planned->backend->maps_weights) {
+            sl_log(SL_LOG_WARNING, "gpu layers: there is no GPU here, so all layers run on the CPU");
+            return code ? code
+                        : sl_plan_create(where->program, planned->backend, where->plan_options,
+                                         &planned->plan, error);
+        }
+        sl_backend_close(planned->backend);
+        planned->backend = NULL;
+    }
+    if (asked > 0) {
+        return plan_with_layers(where, gpu, all, planned, error);
+    }
+    if (is_auto) {
+        return plan_on_one_or_all(where, device, all, planned, error);
+    }
+    return strchr(device, '+') && gpu[0] ? plan_on_one_or_all(where, gpu, all, planned, error)
+                                         : plan_on(where, device, planned, error);
+}
+
+int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_api_plan *planned,
+                     sl_error *error) {
+    memset(planned, 0, sizeof *planned);
+    if (!sl_api_has_weights(model)) {
+        return sl_api_no_weights(error);
+    }
+    sl_backend_options options;
+    int result = backend_options(o, &options, error);
+    enum { USUAL_CONTEXT = 4096 };
+    int32_t most = model->config.context > 0 ? model->config.context : USUAL_CONTEXT;
+    sl_plan_options plan_options = {
+        .chunk = o->chunk,
+        .sequences = o->sequences,
+        .context = o->context             ? o->context
+                   : most < USUAL_CONTEXT ? most
+                                          : USUAL_CONTEXT,
+        .outputs = o->outputs,
+        .cache_tokens = o->cache_tokens,
+        .state_slots = o->state_slots,
+        .memory_limit = o->memory_limit,
+        .prefer = o->kernels,
+        .embed = o->embeddings,
+        .observe = o->observe,
+        .drafts = sl_api_draft_rows(o),
+        .host_memory_limit = o->host_memory_limit,
+    };
+    if (result == 0 &&
+        (o->chunk < 0 || o->sequences < 0 || o->context < 0 || o->outputs < 0 || o->state_slots < 0)) {
+        result =
+            sl_fail(error, SL_ERR_INVALID,
+                    "chunk %d, sequences %d, context %d, outputs %d, state slots %d: none may be negative",
+                    o->chunk, o->sequences, o->context, o->outputs, o->state_slots);
+    }
+    if (result == 0 && o->context > most) {
+        sl_log(SL_LOG_WARNING, "context: %d tokens are more than the %d that the model was made for",
+               o->context, most);
+    }
+    if (result == 0) {
+        result = parse_cache_type(o->kv_type, &plan_options.cache_type, error);
+    }
+    if (result == 0) {
+        const places where = {&model->program, &options, &plan_options, o};
+        result = place_model(&where, planned, error);
+    }
+    if (result) {
+        sl_api_plan_close(planned);
+    }
+    return result;
+}
+
+void sl_api_plan_close(sl_api_plan *planned) {
+    sl_plan_destroy(planned->plan);
+    sl_backend_close(planned->backend);
+    memset(planned, 0, sizeof *planned);
+}
+
+/* What one token of one sequence costs with an empty cache: bytes of weights read, floating-point operations.
+ * Each page of the cache is read besides. */
+static json_t *token_json(const sl_plan *plan) {
+    const sl_program *program = plan->deployment.program;
+    const int32_t used = program->experts_used > 0 ? program->experts_used : 1;
+    const int32_t rows[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = 1, [SL_ROWS_EXPERT] = used, [SL_ROWS_OUTPUT] = 1};
+    sl_cost sum = {0};
+    for (int32_t i = 0; i < program->op_count; i++) {
+        const sl_cost cost = sl_op_cost(program, &program->ops[i], rows, 0);
+        sum.operations += cost.operations;
+        sum.weight_bytes += cost.weight_bytes;
+    }
+    return json_pack("{s:I, s:I}", "weight_bytes", (json_int_t)sum.weight_bytes, "operations",
+                     (json_int_t)sum.operations);
+}
+
+static json_t *memory_json(const sl_plan *plan) {
+    json_t *rows = json_array();
+    uint64_t total = 0;
+    for (int p = 0; p < SL_POOL_COUNT; p++) {
+        total += plan->deployment.pool_bytes[p];
+    }
+    for (int32_t i = 0; rows && i < plan->memory_count; i++) {
+        const sl_memory_row *row = &plan->memory[i];
+        json_array_append_new(rows, json_pack("{s:s, s:I, s:s, s:s*}", "name", row->name, "bytes",
+                                              (json_int_t)row->bytes, "detail", row->detail, "device",
+                                              row->device));
+    }
+    const uint64_t limit = plan->options.memory_limit;
+    return json_pack("{s:s, s:o, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory", rows,
+                     "total_bytes", (json_int_t)total, "mapped_bytes", (json_int_t)plan->mapped_bytes,
+                     "memory_limit", limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit),
+                     "token", token_json(plan));
+}
+
+/* Lines of text as a JSON array. */
+static json_t *lines_json(const sl_buffer *text) {
+    json_t *lines = json_array();
+    for (const char *at = text->data; lines && at && *at;) {
+        size_t length = strcspn(at, "\n");
+        json_array_append_new(lines, json_stringn(at, length));
+        at += length + (at[length] == '\n');
+    }
+    return lines;
+}
+
+int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *given, sluice_plan_view view,
+                         sluice_text_format format, char **text, sluice_error *error) {
+    if (sl_api_lacks_text(model, format, text, error)) {
+        return SL_ERR_INVALID;
+    }
+    if ((unsigned)view > SLUICE_PLAN_EXPLAIN) {
+        return sl_api_fail(error, SL_ERR_INVALID, "view: %d is no sluice_plan_view", (int)view);
+    }
+    sluice_engine_options options;
+    int result = sl_api_options(&options, sizeof options, given, "sluice_engine_options", error);
+    if (result) {
+        return result;
+    }
+    sl_error inner;
+    sl_api_plan planned;
+    result = sl_api_plan_open(model->model, &options, &planned, &inner);
+    if (result) {
+        return sl_api_error(error, &inner);
+    }
+    sl_buffer buffer = {0};
+    if (view == SLUICE_PLAN_OPS) {
+        sl_plan_print_ops(planned.plan, planned.plan->deployment.bucket_count - 1, &buffer);
+    } else if (view == SLUICE_PLAN_EXPLAIN) {
+        sl_plan_explain(planned.plan, &buffer);
+    } else if (format == SLUICE_TEXT) {
+        sl_plan_print_memory(planned.plan, &buffer);
+    }
+    if (format == SLUICE_TEXT) {
+        result = sl_api_give_text(&buffer, text, NULL, error);
+    } else {
+        json_t *value = view == SLUICE_PLAN_MEMORY ? memory_json(planned.plan) : lines_json(&buffer);
+        sl_buffer_free(&buffer);
+        result = sl_api_give_json(value, text, error);
+    }
+    sl_api_plan_close(&planned);
+    return result;
+}

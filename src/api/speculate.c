@@ -1,0 +1,204 @@
+/* The C API: drafts, and the model that makes them. */
+#include "api/speculate.h"
+
+#include "api/models.h"
+#include "base/log.h"
+
+#include <string.h>
+
+_Static_assert((int)SLUICE_DRAFTS == (int)SL_DRAFTS, "of one sequence in a step");
+
+enum {
+    USUAL_DRAFTS = 8,
+    /* Sequences that may have all their drafts in one step; more share the rows of so many. */
+    DRAFTING_SEQUENCES = 8,
+    USUAL_LONGEST = 4,
+    USUAL_SHORTEST = 2,
+};
+
+/* What AUTO stands for. */
+static sluice_speculate kind_of(const sluice_engine_options *o) {
+    return o->speculate != SLUICE_SPECULATE_AUTO ? o->speculate
+           : o->draft_model                      ? SLUICE_SPECULATE_DRAFT
+                                                 : SLUICE_SPECULATE_NGRAM;
+}
+
+int32_t sl_api_draft_rows(const sluice_engine_options *o) {
+    const int32_t each = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
+    const int32_t sequences =
+        o->sequences > 0 && o->sequences < DRAFTING_SEQUENCES ? o->sequences : DRAFTING_SEQUENCES;
+    return kind_of(o) == SLUICE_SPECULATE_OFF ? 0 : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
+}
+
+static int check(const sluice_engine_options *o, sl_error *error) {
+    if ((unsigned)o->speculate > SLUICE_SPECULATE_CALLER) {
+        return sl_fail(error, SL_ERR_INVALID, "speculate: %d is no sluice_speculate", (int)o->speculate);
+    }
+    if (o->drafts < 0 || o->drafts > SLUICE_DRAFTS) {
+        return sl_fail(error, SL_ERR_INVALID, "drafts: %d is not between 0 and %d", o->drafts, SLUICE_DRAFTS);
+    }
+    if (o->ngram_longest < 0 || o->ngram_shortest < 0 ||
+        (o->ngram_longest > 0 && o->ngram_shortest > o->ngram_longest)) {
+        return sl_fail(error, SL_ERR_INVALID, "ngram_longest %d, ngram_shortest %d: no range of lengths",
+                       o->ngram_longest, o->ngram_shortest);
+    }
+    switch (kind_of(o)) {
+    case SLUICE_SPECULATE_MTP:
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "speculate: mtp: draft heads of models are not run; ngram and draft are there");
+    case SLUICE_SPECULATE_DRAFT:
+        return o->draft_model ? 0
+                              : sl_fail(error, SL_ERR_INVALID, "speculate: draft: there is no draft_model");
+    case SLUICE_SPECULATE_CALLER:
+        return o->draft ? 0
+                        : sl_fail(error, SL_ERR_INVALID, "speculate: caller: there is no function `draft`");
+    default:
+        return o->draft_model && kind_of(o) == SLUICE_SPECULATE_NGRAM
+                   ? sl_fail(error, SL_ERR_INVALID,
+                             "speculate: ngram: a draft_model is given, which is not used")
+                   : 0;
+    }
+}
+
+/* ---- a draft model
+ * ------------------------------------------------------------------------------------------------ */
+
+static bool is_same(sl_view a, sl_view b) {
+    return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);
+}
+
+/* Tokens must have the same texts, as far as both programs have them. */
+static int check_vocabulary(const sl_model *model, const sl_model *draft, sl_error *error) {
+    const sl_tokenizer *ours = model->tokenizer, *theirs = draft->tokenizer;
+    if (!ours || !theirs) {
+        return !ours && !theirs && model->program.vocabulary == draft->program.vocabulary
+                   ? 0
+                   : sl_fail(error, SL_ERR_INVALID, "draft_model: its vocabulary cannot be compared");
+    }
+    const int32_t size = sl_tokenizer_size(ours), drafts = sl_tokenizer_size(theirs);
+    for (int32_t i = 0; i < size && i < drafts; i++) {
+        const sl_view mine = sl_tokenizer_token_text(ours, i), its = sl_tokenizer_token_text(theirs, i);
+        if (!is_same(mine, its)) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "draft_model: another vocabulary: token %d is \"%.*s\", the model's is \"%.*s\"",
+                           i, (int)(its.length < 64 ? its.length : 64), its.data,
+                           (int)(mine.length < 64 ? mine.length : 64), mine.data);
+        }
+    }
+    /* It must be able to read whatever the model says. */
+    if (size != drafts || draft->program.vocabulary < size) {
+        return sl_fail(error, SL_ERR_INVALID, "draft_model: a vocabulary of %d tokens, the model's has %d",
+                       drafts, size);
+    }
+    return 0;
+}
+
+static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_engine_options *o,
+                      sl_error *error) {
+    const sl_model *draft = o->draft_model->model;
+    if (!sl_api_has_weights(draft)) {
+        return sl_api_no_weights(error);
+    }
+    int result = check_vocabulary(model->model, draft, error);
+    if (result) {
+        return result;
+    }
+    const int32_t sequences = o->sequences > 0 ? o->sequences : 8;
+    s->model = sluice_model_retain(o->draft_model);
+    const sluice_engine_options options = {.device = o->device,
+                                           .isa = o->isa,
+                                           .threads = o->threads,
+                                           .chunk = o->chunk,
+                                           .sequences = sequences,
+                                           .context = o->context,
+                                           .kv_type = o->kv_type,
+                                           .cache_tokens = o->cache_tokens,
+                                           .memory_limit = o->memory_limit,
+                                           .no_graphs = o->no_graphs,
+                                           .no_fusion = o->no_fusion,
+                                           .deterministic = o->deterministic};
+    result = sl_api_plan_open(draft, &options, &s->planned, error);
+    result = result ? result : sl_model_hold(s->model->model, error);
+    if (result) {
+        return result;
+    }
+    s->holds = true;
+    sl_backend *backend = s->planned.backend;
+    result = backend->functions->deploy(backend, &s->planned.plan->deployment, NULL, &s->executor, error);
+    result = result ? result : sl_model_check(s->model->model, error);
+    if (result == 0 && !backend->maps_weights) {
+        s->holds = false; /* the device has its own */
+        sl_model_let_go(s->model->model, true);
+    }
+    const sl_drafter_options drafter = {
+        .plan = s->planned.plan, .executor = s->executor, .tokenizer = draft->tokenizer, .slots = sequences};
+    return result ? result : sl_drafter_create(&drafter, &s->drafter, error);
+}
+
+/* ---- the speculation
+ * ---------------------------------------------------------------------------------------------- */
+
+static int32_t ask_caller(void *context, const sl_draft_query *query, int32_t *drafts) {
+    const sl_api_speculation *s = context;
+    const size_t most = (size_t)query->most;
+    const size_t count = s->draft(s->draft_context, query->tokens, (size_t)query->count, drafts, most);
+    return (int32_t)(count < most ? count : most);
+}
+
+int sl_api_speculation_open(sl_api_speculation *s, sluice_model *model, const sluice_engine_options *o,
+                            sl_error *error) {
+    int result = check(o, error);
+    const sluice_speculate kind = kind_of(o);
+    if (result || kind == SLUICE_SPECULATE_OFF) {
+        return result;
+    }
+    s->drafts = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
+    s->ngram.longest = o->ngram_longest > 0 ? o->ngram_longest : USUAL_LONGEST;
+    s->ngram.shortest = o->ngram_shortest > 0 ? o->ngram_shortest : USUAL_SHORTEST;
+    s->ngram.shortest = s->ngram.shortest < s->ngram.longest ? s->ngram.shortest : s->ngram.longest;
+    s->draft = o->draft;
+    s->draft_context = o->draft_context;
+    if (kind == SLUICE_SPECULATE_DRAFT) {
+        result = open_model(s, model, o, error);
+        s->source = (sl_draft_source){sl_drafter_draft, s->drafter};
+    } else if (kind == SLUICE_SPECULATE_CALLER) {
+        s->source = (sl_draft_source){ask_caller, s};
+    } else {
+        s->source = (sl_draft_source){sl_ngram_draft, &s->ngram};
+    }
+    return result;
+}
+
+void sl_api_speculation_close(sl_api_speculation *s) {
+    sl_drafter_destroy(s->drafter);
+    if (s->executor) {
+        s->planned.backend->functions->destroy_executor(s->executor);
+    }
+    if (s->holds) {
+        sl_model_let_go(s->model->model, false);
+    }
+    sl_api_plan_close(&s->planned);
+    sluice_model_release(s->model);
+    memset(s, 0, sizeof *s);
+}
+
+uint64_t sl_api_speculation_bytes(const sl_api_speculation *s) {
+    uint64_t bytes = 0;
+    for (int pool = 0; s->planned.plan && pool < SL_POOL_COUNT; pool++) {
+        bytes += s->planned.plan->deployment.pool_bytes[pool];
+    }
+    return bytes;
+}
+
+void sl_api_draft(sl_api_speculation *s, sl_scheduler *scheduler, pthread_mutex_t *mutex) {
+    if (!s->drafter || !sl_drafter_begin(s->drafter, scheduler)) {
+        return;
+    }
+    sl_error error;
+    pthread_mutex_unlock(mutex);
+    if (sl_drafter_run(s->drafter, &error)) {
+        sl_log(SL_LOG_WARNING, "speculation: the draft model: %s", error.message);
+    }
+    pthread_mutex_lock(mutex);
+    sl_drafter_end(s->drafter, scheduler);
+}

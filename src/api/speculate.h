@@ -1,0 +1,39 @@
+/* What an engine's options say about drafts. */
+#ifndef SL_API_SPECULATE_H
+#define SL_API_SPECULATE_H
+
+#include "api/plans.h"
+#include "sched/drafter.h"
+
+#include <pthread.h>
+
+/* All zero: no drafts. */
+typedef struct sl_api_speculation {
+    sl_draft_source source;
+    int32_t drafts; /* of one sequence in a step, at most; 0: none */
+    sl_ngram ngram;
+    size_t (*draft)(void *context, const int32_t *tokens, size_t count, int32_t *drafts, size_t room);
+    void *draft_context;
+    /* Of a draft model. */
+    sluice_model *model; /* a reference; NULL: there is none */
+    bool holds;          /* the weights' data in it */
+    sl_api_plan planned;
+    sl_executor *executor;
+    sl_drafter *drafter;
+} sl_api_speculation;
+
+/* Rows that a plan sets aside for drafts. */
+int32_t sl_api_draft_rows(const sluice_engine_options *options);
+/* Checks the options, and loads the draft model if there is one, before the plan of `model` counts the memory
+ * that is left. It stays where it is until it is closed, which is to follow, after a failure too. */
+int sl_api_speculation_open(sl_api_speculation *speculation, sluice_model *model,
+                            const sluice_engine_options *options, sl_error *error);
+void sl_api_speculation_close(sl_api_speculation *speculation);
+/* Of all pools of the draft model. */
+uint64_t sl_api_speculation_bytes(const sl_api_speculation *speculation);
+
+/* By the stepping thread, under the lock, which is free meanwhile, and with no step in flight: has the draft
+ * model say what it can for the next step. */
+void sl_api_draft(sl_api_speculation *speculation, sl_scheduler *scheduler, pthread_mutex_t *mutex);
+
+#endif

@@ -1,0 +1,4 @@
+/* Attention of few rows over caches of bf16. */
+#include "backend/cuda/attention/decode_launch.cuh"
+
+const sl_decode_type sl_decode_cache_bf16 = {decode_launch<SL_QTYPE_BF16>, decode_prepare<SL_QTYPE_BF16>};

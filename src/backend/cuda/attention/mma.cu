@@ -1,0 +1,415 @@
+/* Flash attention: which kernel of mma_kernel.cuh an op takes, and the launch that adds chunks. */
+#include "backend/cuda/attention/mma_kernel.cuh"
+#include "backend/cuda/rows/heads.cuh"
+#include "backend/cuda/attention/mma.h"
+
+enum {
+    MERGE_THREADS = 128,
+    MOST_SIZE = 512,
+    MOST_WGMMA_SPLIT_SIZE = 128,
+    MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
+    FEW_SPANS = 8,       /* up to which a step's sequences are too few to give every block whole rows */
+    LEAST_WGMMA_ROWS = 64
+};
+#define MOST_SCRATCH (UINT64_C(256) << 20)
+
+/* After a launch with partials: adds the chunks of one row and head, in order. A thread has EACH columns, and
+ * BATCH chunks on their way at a time. */
+template <int EACH, int BATCH>
+static __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(sl_cuda_context context, mma_args args) {
+    const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y;
+    if (row >= context.header->rows) {
+        return;
+    }
+    const int32_t group = args.attention.place.group;
+    const sl_cuda_cache &cache = context.caches[group];
+    const sl_step_span &span = context.spans[context.rows[row].span];
+    const int32_t index = span.length[group] + row - span.first_row, size = cache.value_size;
+    const int32_t keys = MMA_CHUNK_TILES * MMA_KEYS, stride = MMA_PARTIAL_HEAD + size;
+    const int32_t first = mma_first_seen(cache.window, index) / keys, last = index / keys;
+    if (first == last) {
+        return;
+    }
+    const float *from =
+        args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + first) * stride;
+    float largest = args.sinks ? args.sinks[head] * MMA_LOG2_E : -INFINITY;
+    float sum = args.sinks ? 1.0f : 0.0f;
+    float total[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        total[i] = 0;
+    }
+    for (int32_t chunk = first; chunk <= last; chunk += BATCH, from += BATCH * stride) {
+        float m[BATCH], l[BATCH], y[BATCH][EACH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const bool there = chunk + k <= last;
+            m[k] = there ? from[k * stride] : 0.0f;
+            l[k] = there ? from[k * stride + 1] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
+                y[k][i] = there && c < size ? from[k * stride + MMA_PARTIAL_HEAD + c] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (chunk + k <= last) {
+                float keep, add;
+                mma_merge(m[k], l[k], &largest, &sum, &keep, &add);
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    total[i] = total[i] * keep + y[k][i] * add;
+                }
+            }
+        }
+    }
+    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float *gate = args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
+        if (c < size) {
+            sl_f32(args.y, row)[head * size + c] = mma_finish(args, gate, c, total[i], factor);
+        }
+    }
+}
+
+static cudaError_t merge(const sl_cuda_context *context, const mma_args *args, int32_t rows, int32_t size,
+                         cudaStream_t stream) {
+    const dim3 grid((unsigned)rows, (unsigned)args->attention.heads);
+    if (size <= MERGE_THREADS) {
+        merge_kernel<1, 16><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    } else if (size <= 2 * MERGE_THREADS) {
+        merge_kernel<2, 8><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    } else {
+        merge_kernel<MOST_SIZE / MERGE_THREADS, 4><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+    }
+    return cudaGetLastError();
+}
+
+static int32_t splits_of(int32_t table_width) {
+    return (table_width + MMA_CHUNK_TILES - 1) / MMA_CHUNK_TILES;
+}
+
+static int32_t size_of(const sl_cache_group *group) {
+    return group->key_size > group->value_size ? group->key_size : group->value_size;
+}
+
+static uint64_t chunks_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const uint64_t floats = /* of a part; DECODE_HEAD is what a fused run puts before it */
+        DECODE_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
+    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
+           (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
+}
+
+static uint64_t decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
+           (uint64_t)decode_most_parts(group->kv_heads) * (uint64_t)(DECODE_HEAD + group->value_size) *
+           sizeof(float);
+}
+
+static const struct cache_type {
+    const sl_mma_type *mma;
+    const sl_decode_type *decode;
+} TYPES[] = {{&sl_mma_cache_f16, &sl_decode_cache_f16},
+             {&sl_mma_cache_bf16, &sl_decode_cache_bf16},
+             {&sl_mma_cache_q8_0, &sl_decode_cache_q8_0},
+             {&sl_mma_cache_fp8, &sl_decode_cache_fp8}};
+
+static const cache_type *type_of(sl_qtype type) {
+    for (const cache_type &row : TYPES) {
+        if (row.mma->type == type) {
+            return &row;
+        }
+    }
+    return NULL;
+}
+
+static bool is_decode(sl_cuda_arrangement arrangement) {
+    return arrangement == SL_CUDA_DECODE || arrangement == SL_CUDA_DECODE_DET;
+}
+
+/* What only the kernels of decode.cuh refuse. */
+static const char *decode_declines(const sl_op_attention *attention, const sl_cache_group *group,
+                                   int32_t rows, const sl_cuda_facts *facts) {
+    if (attention->both_sides) {
+        return "looks back only";
+    }
+    if (rows > DECODE_MOST_ROWS) {
+        return "takes 64 rows at most";
+    }
+    if (size_of(group) > MOST_SIZE) {
+        return "takes head sizes up to 512";
+    }
+    if (rows * attention->heads > SL_CUDA_ARRIVALS) {
+        return "takes fewer heads";
+    }
+    return sl_cuda_device_declines(SL_CUDA_DECODE, facts);
+}
+
+/* The kernel's weight_type is the cache's type. */
+static const char *declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    const bool wgmma_split = row->arrangement == SL_CUDA_WGMMA_PROMPT_DET;
+    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split;
+    const bool few = !wgmma && row->arrangement != SL_CUDA_MMA_PROMPT;
+    const sl_cuda_facts *facts = sl_cuda_facts_of(query->backend);
+    const sl_qtype type = query->cache_type;
+    if (type != row->weight_type) {
+        return "takes caches of another type";
+    }
+    if (attention->both_sides) {
+        return "looks back only";
+    }
+    if (size_of(group) > MOST_SIZE) {
+        return "takes head sizes up to 512";
+    }
+    if (wgmma_split && size_of(group) > MOST_WGMMA_SPLIT_SIZE) {
+        return "takes head sizes up to 128";
+    }
+    if (query->rows[SL_ROWS_STEP] < row->least_rows) {
+        return "takes 64 rows or more";
+    }
+    /* What has no room for the kernel for many rows has the others for them. */
+    if (row->most_rows > 0 && query->rows[SL_ROWS_STEP] > row->most_rows &&
+        type_of(type)->mma->bytes(size_of(group), false) <= facts->block_bytes) {
+        return "takes fewer rows";
+    }
+    if (group->key_size % 8 != 0 || group->value_size % 8 != 0) {
+        return "takes head sizes that are multiples of 8";
+    }
+    if (type == SL_QTYPE_FP8 && (group->key_size % 16 != 0 || group->value_size % 16 != 0)) {
+        return "takes head sizes that are multiples of 16";
+    }
+    if (!(attention->scale > 0)) {
+        return "takes positive scales";
+    }
+    if (kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
+        return "its parts would take more than 256 MiB";
+    }
+    if (is_decode(row->arrangement)) {
+        return decode_declines(attention, group, query->rows[SL_ROWS_STEP], facts);
+    }
+    if (type_of(type)->mma->bytes(size_of(group), few) > facts->block_bytes) {
+        return "the device has too little shared memory for this head size";
+    }
+    return sl_cuda_device_declines(row->arrangement, facts);
+}
+
+static cudaError_t prepare(const sl_cuda_facts *facts) {
+    cudaError_t code = facts->has_wgmma ? sl_wgmma_prompt_prepare() : cudaSuccess;
+    for (const cache_type &row : TYPES) {
+        code = code ? code : row.mma->prepare(facts->block_bytes);
+        code = code || !facts->has_wgmma ? code : row.decode->prepare();
+    }
+    return code;
+}
+
+/* Up to 16, up to 64, or more rows by mma, or by wgmma. */
+static SL_CUDA_RUN(run) {
+    const sl_cuda_arrangement arrangement = op->kernel->arrangement;
+    const bool split = arrangement == SL_CUDA_MMA_ROWS16, few = split || arrangement == SL_CUDA_MMA_ROWS64;
+    const sl_op_attention *attention = &op->op->u.attention;
+    const sl_cache_group *group = &op->program->groups[attention->place.group];
+    const mma_args args = {*attention,
+                           op->in[0],
+                           op->in[1],
+                           op->out[0],
+                           (const float *)op->weights[0].data,
+                           split ? (float *)op->scratch : NULL,
+                           split ? splits_of(context->table_width) : 1,
+                           1,
+                           attention->heads / group->kv_heads};
+    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few};
+    const cache_type *type = type_of(context->caches[attention->place.group].type);
+    cudaError_t code = arrangement == SL_CUDA_WGMMA_PROMPT
+                           ? sl_wgmma_prompt_launch(context, &args, &shape, stream)
+                       : arrangement == SL_CUDA_WGMMA_PROMPT_DET
+                           ? sl_wgmma_prompt_launch_split(context, &args, &shape, stream)
+                           : type->mma->launch(context, &args, &shape, stream);
+    if (code == cudaSuccess && split) {
+        code = merge(context, &args, shape.rows, group->value_size, stream);
+    }
+    return code;
+}
+
+/* heads: NULL, or what makes the heads in the same launch. quantize: the QUANTIZE behind it in the run, or
+ * NULL. */
+static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, const sl_cuda_op *quantize,
+                          const sl_heads_args *heads, cudaStream_t stream) {
+    const sl_op_attention *attention = &op->op->u.attention;
+    const sl_cache_group *group = &op->program->groups[attention->place.group];
+    sl_cuda_operand y = op->out[0];
+    y.data = quantize && op->unread[0] ? NULL : y.data;
+    const bool chunks = op->kernel->arrangement != SL_CUDA_DECODE;
+    const int32_t most_parts = chunks ? splits_of(context->table_width) : decode_most_parts(group->kv_heads);
+    const int32_t item_parts = op->spans <= FEW_SPANS ? 1 : most_parts;
+    const decode_args args = {*attention,
+                              op->in[0],
+                              op->in[1],
+                              y,
+                              quantize ? quantize->out[0] : sl_cuda_operand{},
+                              (const float *)op->weights[0].data,
+                              (float *)op->scratch,
+                              context->arrivals,
+                              most_parts,
+                              attention->heads / group->kv_heads,
+                              op->spans,
+                              op->rows[SL_ROWS_STEP],
+                              item_parts,
+                              (most_parts - 1) / item_parts + 1,
+                              chunks ? MMA_CHUNK_TILES : 0,
+                              group->layers};
+    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, true};
+    return type_of(context->caches[attention->place.group].type)
+        ->decode->launch(context, &args, heads, &shape, stream);
+}
+
+static SL_CUDA_RUN(run_decode) {
+    return decode(context, op, NULL, NULL, stream);
+}
+
+/* Ops: those of heads.cu, ATTENTION, and QUANTIZE if there is one. */
+static SL_CUDA_RUN(run_heads_decode) {
+    const sl_heads_args heads = sl_heads_args_of(context, op);
+    const sl_cuda_op *last = op + op->run_length - 1;
+    return last->op->kind == SL_OP_QUANTIZE ? decode(context, last - 1, last, &heads, stream)
+                                            : decode(context, last, NULL, &heads, stream);
+}
+
+/* Ops: ATTENTION, QUANTIZE. */
+static SL_CUDA_RUN(run_decode_quantize) {
+    return decode(context, op, op + 1, NULL, stream);
+}
+
+/* The QUANTIZE at ops[i], behind the attention. */
+static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
+    const sl_op *quantize = &query->ops[i], *attention = quantize - 1;
+    const sl_cache_group *group = &query->program->groups[attention->u.attention.place.group];
+    return quantize->in[0].value != attention->out[0].value ||
+                   quantize->in[0].column != attention->out[0].column ||
+                   quantize->u.quantize.width != attention->u.attention.heads * group->value_size
+               ? "takes ops of which each reads the one before"
+           : query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
+                   group->value_size % SL_Q8_32_GROUP != 0
+               ? "quantizes to groups of 32 that heads consist of"
+               : NULL;
+}
+
+static const char *heads_decode_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    const int32_t last = fusion->count - 1 - (fusion->ops[fusion->count - 1] == SL_OP_QUANTIZE);
+    const sl_op *attention = &query->ops[last], *write = attention - 1, *rope = write - 2;
+    const sl_cuda_arrangement arrangement = sl_cuda_arrangement_of(query, last);
+    if (!is_decode(arrangement) && arrangement != SL_CUDA_MMA_ROWS16) {
+        return "takes attention by cuda-decode or cuda-mma-rows16";
+    }
+    /* A row reads its keys for itself, and makes those of its sequence's earlier rows in the step. */
+    if (query->rows[SL_ROWS_STEP] > MOST_FUSED_ROWS) {
+        return "takes 8 rows at most";
+    }
+    if (query->rows[SL_ROWS_STEP] > query->limits->sequences) {
+        return "takes no more rows than there are sequences";
+    }
+    if (rope->u.rope.temperature.width > 0) {
+        return "takes queries without a temperature";
+    }
+    sl_fusion heads = *fusion;
+    heads.count = last;
+    const char *reason = sl_heads_declines(&heads, query);
+    reason = reason ? reason
+                    : decode_declines(&attention->u.attention,
+                                      &query->program->groups[attention->u.attention.place.group],
+                                      query->rows[SL_ROWS_STEP], sl_cuda_facts_of(query->backend));
+    reason = reason || last == fusion->count - 1 ? reason : quantize_declines(query, last + 1);
+    if (reason) {
+        return reason;
+    }
+    if (attention->in[0].value != rope->out[0].value || attention->in[0].column != rope->out[0].column ||
+        attention->u.attention.q_stride != rope->u.rope.stride ||
+        attention->u.attention.heads != rope->u.rope.heads ||
+        attention->u.attention.place.group != write->u.cache_write.place.group ||
+        attention->u.attention.place.layer != write->u.cache_write.place.layer) {
+        return "takes ops of which each reads the one before";
+    }
+    return query->unread[last - 3][0] && query->unread[last - 2][0]
+               ? NULL
+               : "takes queries and keys that nobody else reads";
+}
+
+static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    return is_decode(sl_cuda_arrangement_of(query, 0)) ? quantize_declines(query, 1)
+                                                       : "takes attention by cuda-decode";
+}
+
+/* ---- rows ---- */
+
+/* q and p are rounded to f16 or bf16, by 2^-12 or 2^-9 of themselves (and q8_0's values to f16). What that
+ * does to a score is done to its exponential: scores of some tens are off by up to 1e-2 and p with them. q8_0
+ * is tested with outliers, whose scores are hundreds. */
+#define ATTENTION(ID, shape, arranged, class_name, least, limit, most, function, ...)                        \
+    {                                                                                                        \
+        .kernel = {.name = "attention/cuda-" shape,                                                          \
+                   .op = SL_OP_ATTENTION,                                                                    \
+                   .numeric_class = class_name,                                                              \
+                   .tolerance = most,                                                                        \
+                   .batched = true,                                                                          \
+                   __VA_ARGS__},                                                                             \
+        .arrangement = arranged, .weight_type = SL_QTYPE_##ID, .most_rows = limit, .least_rows = least,      \
+        .run = function                                                                                      \
+    }
+#define MMA_CLASS "/mma64/split512"
+#define DECODE(ID, type_name, product, most)                                                                 \
+    ATTENTION(ID, "decode-" #type_name, SL_CUDA_DECODE, product "/decode16", 0, DECODE_MOST_ROWS, most,      \
+              run_decode, .declines = declines, .workspace = decode_workspace)
+#define WGMMA(ID, type_name, product, most)                                                                  \
+    ATTENTION(ID, "wgmma-prompt-" #type_name, SL_CUDA_WGMMA_PROMPT, product "/wgmma128", LEAST_WGMMA_ROWS,   \
+              0, most, run, .declines = declines)
+/* The class of mma for few rows and with wgmma, for deterministic plans: others are served by faster classes.
+ */
+#define DECODE_DET(ID, type_name, product, most)                                                             \
+    ATTENTION(ID, "decode-det-" #type_name, SL_CUDA_DECODE_DET, product MMA_CLASS, 0, DECODE_MOST_ROWS,      \
+              most, run_decode, .deterministic = true, .declines = declines, .workspace = chunks_workspace)
+#define WGMMA_DET(ID, type_name, product, most)                                                              \
+    ATTENTION(ID, "wgmma-prompt-det-" #type_name, SL_CUDA_WGMMA_PROMPT_DET, product MMA_CLASS,               \
+              LEAST_WGMMA_ROWS, 0, most, run, .deterministic = true, .declines = declines)
+#define MMAS(ID, type_name, product, most)                                                                   \
+    ATTENTION(ID, "mma-rows16-" #type_name, SL_CUDA_MMA_ROWS16, product MMA_CLASS, 0, 16, most, run,         \
+              .declines = declines, .workspace = chunks_workspace),                                          \
+        ATTENTION(ID, "mma-rows64-" #type_name, SL_CUDA_MMA_ROWS64, product MMA_CLASS, 0, 64, most, run,     \
+                  .declines = declines),                                                                     \
+        ATTENTION(ID, "mma-prompt-" #type_name, SL_CUDA_MMA_PROMPT, product MMA_CLASS, 0, 0, most, run,      \
+                  .declines = declines)
+#define EVERY_ROWS(ID, type_name, product, most)                                                             \
+    DECODE(ID, type_name, product, most), DECODE_DET(ID, type_name, product, most),                          \
+        MMAS(ID, type_name, product, most)
+static const sl_cuda_kernel KERNELS[] = {
+    EVERY_ROWS(F16, f16, "f16", 1e-2f),        WGMMA(F16, f16, "f16", 1e-2f),
+    WGMMA_DET(F16, f16, "f16", 1e-2f),         EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
+    WGMMA(BF16, bf16, "bf16", 5e-2f),          WGMMA_DET(BF16, bf16, "bf16", 5e-2f),
+    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f), EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
+};
+
+static const sl_cuda_fusion FUSIONS[] = {
+    SL_CUDA_FUSION(run_heads_decode, heads_decode_declines, "norms+rope+cache_write+attention+quantize",
+                   SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION,
+                   SL_OP_QUANTIZE),
+    SL_CUDA_FUSION(run_heads_decode, heads_decode_declines, "rope+cache_write+attention+quantize", SL_OP_ROPE,
+                   SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION, SL_OP_QUANTIZE),
+    SL_CUDA_FUSION(run_heads_decode, heads_decode_declines, "norms+rope+cache_write+attention", SL_OP_RMSNORM,
+                   SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
+    SL_CUDA_FUSION(run_heads_decode, heads_decode_declines, "rope+cache_write+attention", SL_OP_ROPE,
+                   SL_OP_ROPE, SL_OP_CACHE_WRITE, SL_OP_ATTENTION),
+    SL_CUDA_FUSION(run_decode_quantize, decode_quantize_declines, "attention+quantize", SL_OP_ATTENTION,
+                   SL_OP_QUANTIZE),
+};
+
+SL_CUDA_FAMILY(mma_attention) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_ROWS(FUSIONS), prepare};

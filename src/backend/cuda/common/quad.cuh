@@ -1,0 +1,176 @@
+/* Quads: four neighbouring elements of a row, which one thread keeps in registers. */
+#ifndef SL_BACKEND_CUDA_COMMON_QUAD_CUH
+#define SL_BACKEND_CUDA_COMMON_QUAD_CUH
+
+#include "backend/cuda/common/device.cuh"
+
+enum { SL_QUAD = 4 };
+
+/* ---- quads ---- */
+
+/* Whether quads of an operand that begin at multiples of 4 can be loaded and stored as one. Values begin at
+ * multiples of 256. */
+static inline bool sl_in_quads(const sl_cuda_operand &operand) {
+    const uint64_t quad = operand.type == SL_VALUE_BF16 ? 8 : 16;
+    return !operand.data || operand.type == SL_VALUE_Q8_32 ||
+           (operand.column % SL_QUAD == 0 && operand.row_bytes % quad == 0);
+}
+
+/* Elements [i, i + 4) of a row that ends at `width`; what lies behind counts as 0. ALIGNED: width is a
+ * multiple of 4. */
+template <bool ALIGNED>
+static __device__ __forceinline__ float4 sl_load_quad(const float *row, int32_t i, int32_t width) {
+    if (ALIGNED) {
+        return *(const float4 *)(const void *)(row + i);
+    }
+    return make_float4(row[i], i + 1 < width ? row[i + 1] : 0.0f, i + 2 < width ? row[i + 2] : 0.0f,
+                       i + 3 < width ? row[i + 3] : 0.0f);
+}
+
+template <bool ALIGNED>
+static __device__ __forceinline__ void sl_store_quad(float *row, int32_t i, int32_t width, float4 quad) {
+    if (ALIGNED) {
+        *(float4 *)(void *)(row + i) = quad;
+        return;
+    }
+    const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
+    for (int32_t k = 0; k < SL_QUAD && i + k < width; k++) {
+        row[i + k] = values[k];
+    }
+}
+
+template <typename FUNCTION>
+static __device__ __forceinline__ float4 sl_map_quad(float4 a, FUNCTION function) {
+    return make_float4(function(a.x), function(a.y), function(a.z), function(a.w));
+}
+
+template <typename FUNCTION>
+static __device__ __forceinline__ float4 sl_map_quads(float4 a, float4 b, FUNCTION function) {
+    return make_float4(function(a.x, b.x), function(a.y, b.y), function(a.z, b.z), function(a.w, b.w));
+}
+
+static __device__ __forceinline__ float4 sl_add_quads(float4 a, float4 b) {
+    return sl_map_quads(a, b, [](float x, float y) { return x + y; });
+}
+
+/* Elements [i, i + 4) of a product in ranges, which are added one after the other; `from`: of the first. */
+static __device__ __forceinline__ float4 sl_add_ranges(const sl_cuda_ranges &ranges, const float *from,
+                                                       int32_t i) {
+    enum { AT_ONCE = 6 };
+    const unsigned char *at = (const unsigned char *)(from + i);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int32_t first = 0; first < ranges.count; first += AT_ONCE) {
+        float4 parts[AT_ONCE];
+#pragma unroll
+        for (int32_t r = 0; r < AT_ONCE; r++) {
+            if (first + r < ranges.count) {
+                parts[r] = *(const float4 *)(const void *)at;
+                at += ranges.bytes;
+            }
+        }
+#pragma unroll
+        for (int32_t r = 0; r < AT_ONCE; r++) {
+            if (first + r < ranges.count) {
+                sum = first + r == 0 ? parts[r] : sl_add_quads(sum, parts[r]);
+            }
+        }
+    }
+    return sum;
+}
+
+/* ---- quantize ---- */
+
+/* The larger of two magnitudes; a NaN if one is. */
+static __device__ __forceinline__ float sl_larger(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+    return larger;
+}
+
+/* Eight neighbouring lanes hold a group of 32; lanes without a quad hold zeros and store nothing. `lanes`:
+ * those that are here, a lane's own group at least. The bits of sl_q8_32_encode. */
+static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q8_32 &row, int32_t i,
+                                                         bool active, uint32_t lanes = SL_FULL_WARP) {
+    float largest = sl_larger(sl_larger(quad.x, quad.y), sl_larger(quad.z, quad.w));
+#pragma unroll
+    for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
+        largest = sl_larger(largest, __shfl_xor_sync(lanes, largest, distance));
+    }
+    const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+    const float inverse = 127.0f / largest;
+    /* Adding 1.5 * 2^23 rounds to a whole number, which is then in the lower bits. */
+    const float4 whole = sl_map_quad(quad, [inverse](float v) { return v * inverse + 12582912.0f; });
+    const uint32_t low = __byte_perm(sl_f32_bits(whole.x), sl_f32_bits(whole.y), 0x0040);
+    const uint32_t high = __byte_perm(sl_f32_bits(whole.z), sl_f32_bits(whole.w), 0x0040);
+    const uint32_t packed = usable ? __byte_perm(low, high, 0x5410) : 0;
+    int sum = __dp4a((int)packed, 0x01010101, 0);
+#pragma unroll
+    for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
+        sum += __shfl_xor_sync(lanes, sum, distance);
+    }
+    if (!active) {
+        return;
+    }
+    *(uint32_t *)(void *)(row.values + i) = packed;
+    if (i % SL_Q8_32_GROUP == 0) {
+        row.sums[i / SL_Q8_32_GROUP] = sum;
+        row.scales[i / SL_Q8_32_GROUP] = usable                          ? largest / 127.0f
+                                         : largest < SL_Q8_32_ZERO_BELOW ? 0.0f
+                                                                         : sl_f32_from_bits(0x7fc00000u);
+    }
+}
+
+static __device__ __forceinline__ bool sl_has_nan(float4 quad) {
+    return quad.x != quad.x || quad.y != quad.y || quad.z != quad.z || quad.w != quad.w;
+}
+
+/* As sl_f32_to_bf16 and sl_f32_to_f16, in memory's order. The instructions agree with them but for NaNs. */
+static __device__ __forceinline__ uint2 sl_bf16_quad(float4 quad) {
+    uint2 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.x) : "f"(quad.y), "f"(quad.x));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.y) : "f"(quad.w), "f"(quad.z));
+    if (sl_has_nan(quad)) {
+        packed.x = sl_f32_to_bf16(quad.x) | (uint32_t)sl_f32_to_bf16(quad.y) << 16;
+        packed.y = sl_f32_to_bf16(quad.z) | (uint32_t)sl_f32_to_bf16(quad.w) << 16;
+    }
+    return packed;
+}
+
+static __device__ __forceinline__ uint2 sl_f16_quad(float4 quad) {
+    uint2 packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed.x) : "f"(quad.y), "f"(quad.x));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed.y) : "f"(quad.w), "f"(quad.z));
+    if (sl_has_nan(quad)) {
+        packed.x = sl_f32_to_f16(quad.x) | (uint32_t)sl_f32_to_f16(quad.y) << 16;
+        packed.y = sl_f32_to_f16(quad.z) | (uint32_t)sl_f32_to_f16(quad.w) << 16;
+    }
+    return packed;
+}
+
+template <bool ALIGNED>
+static __device__ __forceinline__ void sl_store_bf16_quad(uint16_t *row, int32_t i, int32_t width,
+                                                          float4 quad) {
+    if (ALIGNED) {
+        *(uint2 *)(void *)(row + i) = sl_bf16_quad(quad);
+        return;
+    }
+    const float values[SL_QUAD] = {quad.x, quad.y, quad.z, quad.w};
+    for (int32_t k = 0; k < SL_QUAD && i + k < width; k++) {
+        row[i + k] = sl_f32_to_bf16(values[k]);
+    }
+}
+
+/* Elements [i, i + 4) of a row to the operand's format; by whole warps, lane after lane a quad. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
+                                                        int32_t width, float4 quad) {
+    if (q.type == SL_VALUE_Q8_32) {
+        sl_quantize_group(quad, sl_q8_32_of(q, row), i, i < width);
+    } else if (i < width) {
+        uint16_t *start = (uint16_t *)(void *)(q.data + (uint64_t)row * q.row_bytes) + q.column;
+        sl_store_bf16_quad<ALIGNED>(start, i, width, quad);
+    }
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* Chunks and tiles (i8_chunk.cuh, i8_mma_tile.cuh) of NVFP4 and NVFP4_128: each half of a group has a
+ * scale of its own. A word of quants has four columns in its low nibbles, and those eight columns on in its
+ * high ones. */
+#ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_NVFP4_CUH
+#define SL_BACKEND_CUDA_LINEAR_I8_I8_NVFP4_CUH
+
+#include "backend/cuda/types/types.cuh"
+#include "backend/cuda/linear/i8/i8_bits.cuh"
+
+template <>
+struct sl_chunk_shape<SL_QTYPE_NVFP4> : chunk_shape<SL_CHUNK / 64 * SL_NVFP4_BYTES, SL_X_NOTHING> {};
+template <>
+struct sl_chunk_shape<SL_QTYPE_NVFP4_128> : chunk_shape<SL_CHUNK / 128 * SL_NVFP4_128_BYTES, SL_X_NOTHING> {};
+
+/* STRIDE: room for a start up to 15 bytes behind a row's, and rows on different banks. */
+template <> struct sl_tile_shape<SL_QTYPE_NVFP4_128> {
+    enum { VALUES = SL_CHUNK * SL_TILE_X, SCALES = SL_CHUNK_GROUPS * SL_TILE_X * 4 };
+    enum { X_BYTES = VALUES + SCALES };
+    enum { ITEM = 2, BYTES = ITEM * sl_chunk_shape<SL_QTYPE_NVFP4_128>::BYTES, STRIDE = 336 };
+};
+
+/* Where group g's words are in a chunk, and its two scales. */
+template <int TYPE> struct fp4_group {
+    enum { ALONE = TYPE == SL_QTYPE_NVFP4, GROUPS = ALONE ? 2 : 4 /* of a block */ };
+    enum { WORDS = (ALONE ? SL_NVFP4_BYTES : SL_NVFP4_128_BYTES) / 4, HEAD = WORDS - 4 * GROUPS };
+
+    static __device__ __forceinline__ int quants(int g) {
+        return g / GROUPS * WORDS + HEAD + g % GROUPS * 4;
+    }
+
+    template <typename W> static __device__ __forceinline__ void scales(const W &words, int g, float own[2]) {
+        const int block = g / GROUPS * WORDS;
+        const uint32_t codes = words.word(4 * (block + (ALONE ? 0 : 1 + g % 4 / 2)), 0) >> 16 * (g % 2);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            /* As sl_nvfp4_scale: E4M3's bits are those of a smaller half, subnormals included. */
+            const uint32_t code = codes >> 8 * h & 255u;
+            const float scale = code == 127 ? 0.0f : 128.0f * sl_half_of((code & 127u) << 7);
+            own[h] = ALONE ? scale : __uint_as_float(words.word(4 * block, 0)) * scale;
+        }
+    }
+};
+
+template <int TYPE> struct chunk_of_fp4 {
+    typedef sl_x_chunk<TYPE> X;
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        sl_words_held<sl_chunk_shape<TYPE>::BYTES> words;
+        words.load(w);
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+            float scales[2];
+            fp4_group<TYPE>::scales(words, g, scales);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int32_t dot = SL_FLOAT_OF_INT_BITS;
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    int32_t low, high;
+                    sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1,
+                               words.words[fp4_group<TYPE>::quants(g) + 2 * h + i], &low, &high);
+                    dot = __dp4a(low, x.values[8 * g + 4 * h + i], dot);
+                    dot = __dp4a(high, x.values[8 * g + 4 * h + 2 + i], dot);
+                }
+                sum = fmaf(scales[h] * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+            }
+        }
+        return sum;
+    }
+};
+
+template <int TYPE> struct tile_of_fp4 {
+    template <typename X>
+    static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
+                                               float sums[4]) {
+        const sl_words_shared words[2] = {{w[0]}, {w[1]}};
+#pragma unroll
+        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+            uint32_t a[2][2]; /* [half][row] */
+            float scales[2][2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                fp4_group<TYPE>::scales(words[r], g, scales[r]);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int32_t low, high;
+                    sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1,
+                               words[r].word(4 * (fp4_group<TYPE>::quants(g) + 2 * h), lane % 2), &low,
+                               &high);
+                    a[h][r] = (uint32_t)(lane % 4 < 2 ? low : high);
+                }
+            }
+            const uint2 b = x.values(g);
+            const float2 x_scale = x.scales(g);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int32_t dots[4] = {SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS, SL_FLOAT_OF_INT_BITS,
+                                   SL_FLOAT_OF_INT_BITS};
+                sl_mma_i8_k16_add<false>(dots, a[h][0], a[h][1], h ? b.y : b.x);
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    sums[e] = fmaf(scales[e / 2][h] * (__int_as_float(dots[e]) - SL_FLOAT_OF_INT),
+                                   e % 2 ? x_scale.y : x_scale.x, sums[e]);
+                }
+            }
+        }
+    }
+};
+
+template <> struct sl_chunk<SL_QTYPE_NVFP4> : chunk_of_fp4<SL_QTYPE_NVFP4> {};
+template <> struct sl_chunk<SL_QTYPE_NVFP4_128> : chunk_of_fp4<SL_QTYPE_NVFP4_128> {};
+template <> struct sl_tile<SL_QTYPE_NVFP4> : tile_of_fp4<SL_QTYPE_NVFP4> {};
+template <> struct sl_tile<SL_QTYPE_NVFP4_128> : tile_of_fp4<SL_QTYPE_NVFP4_128> {};
+
+#endif

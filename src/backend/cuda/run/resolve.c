@@ -1,0 +1,220 @@
+/* Ops resolved to {launch function, pointers}: every operand, weight and scratch has its place here. */
+#include "backend/cuda/run/executor.h"
+#include "base/checked.h"
+
+#include <string.h>
+
+static const uint32_t element_bytes[SL_VALUE_TYPE_COUNT] = {
+    [SL_VALUE_F32] = 4, [SL_VALUE_I32] = 4, [SL_VALUE_BF16] = 2, [SL_VALUE_Q8_32] = 1};
+
+static int resolve_operand(const sl_executor *executor, const sl_lowered *lowered, const sl_operand *operand,
+                           sl_cuda_operand *result, sl_error *error) {
+    if (operand->value == SL_NONE) {
+        return SL_OK;
+    }
+    const sl_value *value = &lowered->values[operand->value];
+    const uint64_t offset = lowered->value_offsets[operand->value];
+    if (offset == UINT64_MAX || !sl_range_inside(offset, sl_value_bytes(value, lowered->rows),
+                                                 executor->deployment->pool_bytes[SL_POOL_WORKSPACE])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: value %s lies outside the workspace", value->name);
+    }
+    unsigned char *start = executor->pools[SL_POOL_WORKSPACE] + offset;
+    result->head = value->fixed > 0 ? (int32_t *)(void *)start : NULL;
+    result->data = start + (uint64_t)value->fixed * element_bytes[value->type];
+    result->row_bytes = sl_value_row_bytes(value->type, value->width);
+    result->width = value->width;
+    result->column = operand->column;
+    result->type = value->type;
+    result->rows = value->rows;
+    return SL_OK;
+}
+
+/* kernel: whose layout is wanted; NULL: the file's. */
+static int resolve_weight(const sl_executor *executor, int32_t index, const sl_cuda_kernel *kernel,
+                          sl_cuda_weight *result, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_weight *weight = &deployment->program->weights[index];
+    const bool packed = kernel && kernel->kernel.pack;
+    int32_t use = 0;
+    while (use < deployment->weight_count &&
+           (deployment->weights[use].weight != index ||
+            (deployment->weights[use].layout ? deployment->weights[use].layout->pack : NULL) !=
+                (packed ? kernel->kernel.pack : NULL))) {
+        use++;
+    }
+    if (use == deployment->weight_count) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is used but not listed", weight->name);
+    }
+    result->type = packed ? kernel->packed_type : weight->type;
+    if (!sl_qtype_bytes(result->type, (uint64_t)weight->columns, &result->row_bytes)) {
+        return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
+    }
+    result->data = executor->pools[SL_POOL_WEIGHTS] + executor->weight_offsets[use];
+    result->expert_bytes = deployment->weights[use].bytes / (uint64_t)weight->experts;
+    result->experts = weight->experts;
+    result->rows = weight->rows;
+    result->columns = weight->columns;
+    return SL_OK;
+}
+
+static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda_op *result,
+                           sl_error *error) {
+    int status = SL_OK;
+    if (op->kind == SL_OP_LINEAR) {
+        result->weight_count = op->u.linear.segment_count;
+        for (int32_t s = 0; s < result->weight_count && !status; s++) {
+            const sl_linear_segment *segment = &op->u.linear.segments[s];
+            status = resolve_weight(executor, segment->weight, result->kernel, &result->weights[s], error);
+            result->weights[s].column = segment->column;
+            if (!status && segment->bias != SL_NONE) {
+                sl_cuda_weight bias = {0};
+                status = resolve_weight(executor, segment->bias, NULL, &bias, error);
+                result->weights[s].bias = (const float *)(const void *)bias.data;
+            }
+        }
+        return status;
+    }
+    int32_t indices[SL_OP_WEIGHTS];
+    result->weight_count = sl_op_weights(op, indices);
+    for (int32_t i = 0; i < result->weight_count && !status; i++) {
+        if (indices[i] != SL_NONE) {
+            status = resolve_weight(executor, indices[i], NULL, &result->weights[i], error);
+        }
+    }
+    return status;
+}
+
+/* One count per kernel that any bucket uses; `counts` has room for all ops. */
+static sl_kernel_count *count_of(sl_executor *executor, const sl_kernel *kernel) {
+    for (int32_t i = 0; i < executor->count_count; i++) {
+        if (executor->counts[i].kernel == kernel) {
+            return &executor->counts[i];
+        }
+    }
+    executor->counts[executor->count_count].kernel = kernel;
+    return &executor->counts[executor->count_count++];
+}
+
+static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowered, int32_t index,
+                           sl_cuda_op *result, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_kernel *kernel = &result->kernel->kernel;
+    if (!kernel->workspace) {
+        return SL_OK;
+    }
+    const sl_kernel_query query = {.program = deployment->program,
+                                   .values = lowered->values,
+                                   .op = result->op,
+                                   .rows = lowered->rows,
+                                   .limits = &deployment->limits};
+    if (!sl_range_inside(lowered->scratch_offsets[index], kernel->workspace(kernel, &query),
+                         deployment->pool_bytes[SL_POOL_WORKSPACE])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: the scratch of %s lies outside the workspace",
+                       kernel->name);
+    }
+    result->scratch = executor->pools[SL_POOL_WORKSPACE] + lowered->scratch_offsets[index];
+    return SL_OK;
+}
+
+static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cuda_op *result,
+                      sl_error *error) {
+    const sl_op *op = &lowered->ops[index];
+    const int32_t rows = lowered->rows[SL_ROWS_STEP], sequences = executor->deployment->limits.sequences;
+    int status = SL_OK;
+    result->op = op;
+    result->kernel = (const sl_cuda_kernel *)(const void *)lowered->kernels[index];
+    result->program = executor->deployment->program;
+    result->rows = lowered->rows;
+    result->facts = executor->facts;
+    if (lowered->fusions && lowered->fusions[index]) {
+        result->fusion = (const sl_cuda_fusion *)(const void *)lowered->fusions[index];
+    }
+    result->run_length = result->fusion ? result->fusion->fusion.count : 1;
+    for (int i = 0; i < SL_OP_OUTPUTS && lowered->unread; i++) {
+        result->unread[i] = lowered->unread[index][i];
+    }
+    result->spans = rows < sequences ? rows : sequences;
+    for (int i = 0; i < SL_OP_INPUTS && !status; i++) {
+        status = resolve_operand(executor, lowered, &op->in[i], &result->in[i], error);
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS && !status; i++) {
+        status = resolve_operand(executor, lowered, &op->out[i], &result->out[i], error);
+    }
+    if (!status) {
+        status = resolve_weights(executor, op, result, error);
+    }
+    if (!status) {
+        status = resolve_scratch(executor, lowered, index, result, error);
+    }
+    result->counted = op->out[0].value != SL_NONE ? result->out[0].rows : SL_ROWS_STEP;
+    result->count = count_of(executor, &result->kernel->kernel);
+    if (!status && result->kernel->prepare) {
+        status = result->kernel->prepare(&executor->context, result, error);
+    }
+    return status;
+}
+
+/* Is every value written in the list before it is read? If not, somebody else fills it (a test of one op),
+ * and the list may not give the same when it is run twice. `written` has room for all values. */
+static bool is_self_contained(const sl_lowered *lowered, bool *written) {
+    memset(written, 0, (size_t)lowered->value_count * sizeof *written);
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const sl_op *op = &lowered->ops[i];
+        for (int in = 0; in < SL_OP_INPUTS; in++) {
+            if (op->in[in].value != SL_NONE && !written[op->in[in].value]) {
+                return false;
+            }
+        }
+        for (int out = 0; out < SL_OP_OUTPUTS; out++) {
+            if (op->out[out].value != SL_NONE) {
+                written[op->out[out].value] = true;
+            }
+        }
+    }
+    return true;
+}
+
+static int resolve_bucket(sl_executor *executor, int32_t index, sl_error *error) {
+    const sl_lowered *lowered = &executor->deployment->buckets[index];
+    sl_cuda_bucket *bucket = &executor->buckets[index];
+    bucket->op_count = lowered->op_count;
+    bucket->ops = sl_arena_alloc(&executor->arena, (size_t)lowered->op_count, sizeof(sl_cuda_op));
+    bool *written = sl_arena_alloc(&executor->arena, (size_t)lowered->value_count, sizeof *written);
+    if (!bucket->ops || !written) {
+        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
+    }
+    bucket->state = !executor->no_graphs && is_self_contained(lowered, written) ? SL_CUDA_BUCKET_NEW
+                                                                                : SL_CUDA_BUCKET_EAGER;
+    int32_t sampling = 0;
+    while (sampling < lowered->op_count && lowered->ops[sampling].kind != SL_OP_SAMPLE) {
+        sampling++;
+    }
+    *sl_cuda_front_of(executor, index) =
+        (sl_cuda_bucket){.ops = bucket->ops, .op_count = sampling, .state = bucket->state};
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const int status = resolve_op(executor, lowered, i, &bucket->ops[i], error);
+        if (status) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+int sl_cuda_resolve_buckets(sl_executor *executor, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    uint64_t ops = 0;
+    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+        ops += (uint64_t)deployment->buckets[b].op_count;
+    }
+    executor->buckets =
+        sl_arena_alloc(&executor->arena, 2 * (size_t)deployment->bucket_count, sizeof(sl_cuda_bucket));
+    executor->counts = sl_arena_alloc(&executor->arena, (size_t)ops, sizeof(sl_kernel_count));
+    if (!executor->buckets || !executor->counts) {
+        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
+    }
+    int status = SL_OK;
+    for (int32_t b = 0; b < deployment->bucket_count && !status; b++) {
+        status = resolve_bucket(executor, b, error);
+    }
+    return status;
+}

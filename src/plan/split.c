@@ -1,0 +1,479 @@
+/* The backend of several devices, and its executor: one step after the other, on one device after the other.
+ */
+#include "plan/split.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct split {
+    sl_backend base;
+    sl_backend *parts[SL_MOST_DEVICES];
+    int32_t count;
+    const sl_kernel **kernels; /* of all parts */
+    int32_t kernel_count;
+    const sl_plan *plan;
+    char name[64], description[512];
+} split;
+
+struct sl_executor {
+    const sl_plan *plan;
+    sl_executor *parts[SL_MOST_DEVICES];
+    void *border; /* the rows of one value on their way */
+    sl_kernel_count *counts;
+    uint64_t steps;
+};
+
+static const sl_backend_functions functions;
+
+static const sl_backend_functions *functions_of(const sl_executor *executor, int32_t part) {
+    return executor->plan->segments[part].plan->backend->functions;
+}
+
+static const sl_deployment *deployment_of(const sl_executor *executor, int32_t part) {
+    return &executor->plan->segments[part].plan->deployment;
+}
+
+static int32_t last_of(const sl_executor *executor) {
+    return executor->plan->segment_count - 1;
+}
+
+/* ---- deploy ---- */
+
+typedef struct part_progress {
+    const sl_progress *whole;
+    uint64_t before, total; /* bytes of weights */
+} part_progress;
+
+static bool report_part(void *context, uint64_t done, uint64_t total) {
+    const part_progress *part = context;
+    (void)total;
+    return part->whole->report(part->whole->context, part->before + done, part->total);
+}
+
+static void destroy_executor(sl_executor *executor) {
+    for (int32_t s = 0; executor && s < executor->plan->segment_count; s++) {
+        if (executor->parts[s]) {
+            functions_of(executor, s)->destroy_executor(executor->parts[s]);
+        }
+    }
+    if (executor) {
+        sl_free(executor->border);
+        sl_free(executor->counts);
+        sl_free(executor);
+    }
+}
+
+/* The largest value that crosses a border, for as many rows as a step may have. */
+static uint64_t border_bytes(const sl_plan *plan) {
+    uint64_t most = 1;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const sl_program *program = &plan->segments[s].program;
+        for (int32_t i = 0; i < program->given_count; i++) {
+            const uint64_t bytes = (uint64_t)plan->deployment.limits.rows *
+                                   (uint64_t)program->values[program->given[i]].width * sizeof(float);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_error *error) {
+    const sl_plan *plan = executor->plan;
+    part_progress part = {.whole = progress, .total = plan->deployment.pool_bytes[SL_POOL_WEIGHTS]};
+    const sl_progress own = {report_part, &part};
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        sl_plan *segment = plan->segments[s].plan;
+        const int code = segment->backend->functions->deploy(
+            segment->backend, &segment->deployment, progress ? &own : NULL, &executor->parts[s], error);
+        if (code) {
+            return code;
+        }
+        part.before += segment->deployment.pool_bytes[SL_POOL_WEIGHTS];
+    }
+    return 0;
+}
+
+static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
+                  sl_executor **out, sl_error *error) {
+    const split *self = (const split *)backend;
+    *out = NULL;
+    if (!self->plan || &self->plan->deployment != deployment) {
+        return sl_fail(error, SL_ERR_INTERNAL, "%s: this deployment is no plan of the devices", self->name);
+    }
+    sl_executor *executor = sl_alloc_zero(1, sizeof *executor);
+    if (!executor) {
+        return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
+    }
+    executor->plan = self->plan;
+    executor->border = sl_alloc((size_t)border_bytes(self->plan));
+    int code = executor->border ? deploy_parts(executor, progress, error)
+                                : sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
+    int32_t kernels = 0;
+    for (int32_t s = 0; s < self->plan->segment_count && code == 0; s++) {
+        sl_counters counters;
+        functions_of(executor, s)->counters(executor->parts[s], &counters);
+        kernels += counters.kernel_count;
+    }
+    executor->counts = code ? NULL : sl_alloc_zero((size_t)kernels + 1, sizeof *executor->counts);
+    if (code == 0 && !executor->counts) {
+        code = sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
+    }
+    if (code) {
+        destroy_executor(executor);
+        return code;
+    }
+    *out = executor;
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static void *step_block(sl_executor *executor) {
+    return functions_of(executor, 0)->step_block(executor->parts[0]);
+}
+
+static int32_t bucket_of(const sl_executor *executor, int32_t part, const sl_step_header *header) {
+    return sl_plan_bucket(executor->plan->segments[part].plan, header->rows, header->outputs);
+}
+
+/* What the part in front left at its end becomes what this one was given. */
+static int carry(sl_executor *executor, int32_t part, const sl_step_header *header, sl_error *error) {
+    const sl_program *before = &executor->plan->segments[part - 1].program,
+                     *program = &executor->plan->segments[part].program;
+    const sl_lowered *from =
+        &deployment_of(executor, part - 1)->buckets[bucket_of(executor, part - 1, header)];
+    const sl_lowered *to = &deployment_of(executor, part)->buckets[bucket_of(executor, part, header)];
+    for (int32_t i = 0; i < program->given_count; i++) {
+        const uint64_t bytes =
+            (uint64_t)header->rows * (uint64_t)program->values[program->given[i]].width * sizeof(float);
+        int code = functions_of(executor, part - 1)
+                       ->read(executor->parts[part - 1], SL_POOL_WORKSPACE,
+                              from->value_offsets[before->kept[i]], executor->border, bytes, error);
+        code = code ? code
+                    : functions_of(executor, part)
+                          ->write(executor->parts[part], SL_POOL_WORKSPACE,
+                                  to->value_offsets[program->given[i]], executor->border, bytes, error);
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+static int submit_part(sl_executor *executor, int32_t part, void *block, sl_error *error) {
+    const sl_step_header *header = sl_step_head(block);
+    const sl_step_layout *layout = &executor->plan->deployment.step;
+    const int32_t bucket = bucket_of(executor, part, header);
+    int code = 0;
+    if (bucket < 0) {
+        return sl_fail(error, SL_ERR_INVALID, "step: %d rows and %d outputs fit no bucket", (int)header->rows,
+                       (int)header->outputs);
+    }
+    if (part > 0) {
+        memcpy(functions_of(executor, part)->step_block(executor->parts[part]), block,
+               sl_step_used_bytes(layout, block));
+        code = carry(executor, part, header, error);
+    }
+    code = code ? code : functions_of(executor, part)->submit(executor->parts[part], bucket, error);
+    return code || part == last_of(executor)
+               ? code
+               : functions_of(executor, part)->wait(executor->parts[part], error);
+}
+
+static int submit(sl_executor *executor, int32_t bucket, sl_error *error) {
+    /* A block in which a device is told the next step moves on with its submit: it is looked for once. */
+    void *block = step_block(executor);
+    (void)bucket;
+    for (int32_t s = 0; s < executor->plan->segment_count; s++) {
+        const int code = submit_part(executor, s, block, error);
+        if (code) {
+            return code;
+        }
+    }
+    executor->steps++;
+    return 0;
+}
+
+static int wait_for_step(sl_executor *executor, sl_error *error) {
+    const int32_t last = last_of(executor);
+    return functions_of(executor, last)->wait(executor->parts[last], error);
+}
+
+static const float *logits(sl_executor *executor) {
+    const int32_t last = last_of(executor);
+    return functions_of(executor, last)->logits(executor->parts[last]);
+}
+
+static const int32_t *tokens(sl_executor *executor) {
+    const int32_t last = last_of(executor);
+    return functions_of(executor, last)->tokens(executor->parts[last]);
+}
+
+/* ---- pools: pages and state slots, in which the parts' layers lie one after the other ---- */
+
+typedef struct transfer {
+    sl_pool_kind pool;
+    void *to;         /* NULL: it is written */
+    const void *from; /* NULL: it is read */
+} transfer;
+
+/* A page or slot of one device, and where it lies in the caller's memory. */
+typedef struct piece {
+    int32_t part;
+    uint64_t offset, bytes, at;
+} piece;
+
+static int move(sl_executor *executor, const transfer *t, const piece *p, sl_error *error) {
+    const sl_backend_functions *own = functions_of(executor, p->part);
+    if (p->bytes == 0) {
+        return 0;
+    }
+    sl_executor *part = executor->parts[p->part];
+    return t->to ? own->read(part, t->pool, p->offset, (unsigned char *)t->to + p->at, p->bytes, error)
+                 : own->write(part, t->pool, p->offset, (const unsigned char *)t->from + p->at, p->bytes,
+                              error);
+}
+
+static int refuse_range(const sl_executor *executor, uint64_t offset, uint64_t bytes, sl_error *error) {
+    return sl_fail(error, SL_ERR_INVALID, "%s: %llu bytes at %llu are no whole pages or slots",
+                   executor->plan->backend->name, (unsigned long long)bytes, (unsigned long long)offset);
+}
+
+static int move_slots(sl_executor *executor, const transfer *t, uint64_t offset, uint64_t bytes,
+                      sl_error *error) {
+    const uint64_t slot = executor->plan->deployment.program->state_bytes;
+    if (slot == 0 || offset % slot || bytes % slot) {
+        return refuse_range(executor, offset, bytes, error);
+    }
+    int code = 0;
+    for (uint64_t at = 0; at < bytes && code == 0;) {
+        for (int32_t s = 0; s < executor->plan->segment_count && code == 0; s++) {
+            const uint64_t own = executor->plan->segments[s].program.state_bytes;
+            const piece p = {s, (offset + at) / slot * own, own, at};
+            code = move(executor, t, &p, error);
+            at += own;
+        }
+    }
+    return code;
+}
+
+static int move_pages(sl_executor *executor, const transfer *t, uint64_t offset, uint64_t bytes,
+                      sl_error *error) {
+    const sl_deployment *whole = &executor->plan->deployment;
+    int32_t g = whole->program->group_count - 1;
+    while (g > 0 && offset < whole->cache_offsets[g]) {
+        g--;
+    }
+    const uint64_t page = g < 0 ? 0 : whole->caches[g].page_bytes;
+    if (page == 0 || (offset - whole->cache_offsets[g]) % page || bytes % page ||
+        (offset - whole->cache_offsets[g] + bytes) / page > (uint64_t)whole->caches[g].pages) {
+        return refuse_range(executor, offset, bytes, error);
+    }
+    int code = 0;
+    for (uint64_t at = 0; at < bytes && code == 0;) {
+        const uint64_t number = (offset - whole->cache_offsets[g] + at) / page;
+        for (int32_t s = 0; s < executor->plan->segment_count && code == 0; s++) {
+            const sl_deployment *own = deployment_of(executor, s);
+            const uint64_t size = own->caches[g].page_bytes;
+            const piece p = {s, own->cache_offsets[g] + number * size, size, at};
+            code = move(executor, t, &p, error);
+            at += own->caches[g].page_bytes;
+        }
+    }
+    return code;
+}
+
+static int move_pool(sl_executor *executor, const transfer *t, uint64_t offset, uint64_t bytes,
+                     sl_error *error) {
+    if (t->pool == SL_POOL_CACHE) {
+        return move_pages(executor, t, offset, bytes, error);
+    }
+    if (t->pool == SL_POOL_STATE) {
+        return move_slots(executor, t, offset, bytes, error);
+    }
+    return sl_fail(error, SL_ERR_INVALID, "%s: pool %d is apart on each device",
+                   executor->plan->backend->name, (int)t->pool);
+}
+
+static int read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
+                     sl_error *error) {
+    const transfer t = {.pool = pool, .to = data};
+    return move_pool(executor, &t, offset, bytes, error);
+}
+
+static int write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,
+                      uint64_t bytes, sl_error *error) {
+    const transfer t = {.pool = pool, .from = data};
+    return move_pool(executor, &t, offset, bytes, error);
+}
+
+/* ---- counters ---- */
+
+static void counters(const sl_executor *executor, sl_counters *result) {
+    memset(result, 0, sizeof *result);
+    for (int32_t s = 0; s < executor->plan->segment_count; s++) {
+        sl_counters own;
+        functions_of(executor, s)->counters(executor->parts[s], &own);
+        result->eager_steps += own.eager_steps;
+        result->replayed_steps += own.replayed_steps;
+        result->device_allocations += own.device_allocations;
+        result->synchronisations += own.synchronisations;
+        result->captured_buckets += own.captured_buckets;
+        result->failed_captures += own.failed_captures;
+        memcpy(executor->counts + result->kernel_count, own.kernels,
+               (size_t)own.kernel_count * sizeof *own.kernels);
+        result->kernel_count += own.kernel_count;
+    }
+    result->steps = executor->steps;
+    result->kernels = executor->counts;
+}
+
+static int profile(sl_executor *executor, sl_profile *profile, sl_error *error) {
+    (void)profile;
+    return sl_fail(error, SL_ERR_UNSUPPORTED, "%s: a step is measured on one device alone",
+                   executor->plan->backend->name);
+}
+
+/* ---- the backend ---- */
+
+static const sl_kernel *const *list_kernels(const sl_backend *backend, int32_t *count) {
+    const split *self = (const split *)backend;
+    *count = self->kernel_count;
+    return self->kernels;
+}
+
+static uint64_t memory_available(const sl_backend *backend) {
+    const split *self = (const split *)backend;
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < self->count; i++) {
+        sum += self->parts[i]->functions->memory_available(self->parts[i]);
+    }
+    return sum;
+}
+
+static void destroy(sl_backend *backend) {
+    split *self = (split *)backend;
+    for (int32_t i = 0; i < self->count; i++) {
+        sl_backend_close(self->parts[i]);
+    }
+    sl_free(self->kernels);
+    sl_free(self);
+}
+
+static const sl_backend_functions functions = {
+    .kernels = list_kernels,
+    .deploy = deploy,
+    .destroy_executor = destroy_executor,
+    .step_block = step_block,
+    .submit = submit,
+    .wait = wait_for_step,
+    .logits = logits,
+    .tokens = tokens,
+    .read = read_pool,
+    .write = write_pool,
+    .counters = counters,
+    .profile = profile,
+    .memory_available = memory_available,
+    .destroy = destroy,
+};
+
+int32_t sl_split_count(const sl_backend *backend) {
+    return backend->functions == &functions ? ((const split *)backend)->count : 0;
+}
+
+sl_backend *sl_split_part(const sl_backend *backend, int32_t index) {
+    return ((const split *)backend)->parts[index];
+}
+
+void sl_split_use(sl_backend *backend, const sl_plan *plan) {
+    ((split *)backend)->plan = plan;
+}
+
+/* ---- open ---- */
+
+static int open_parts(split *self, const char *devices, const sl_backend_options *options, sl_error *error) {
+    for (int pass = 0; pass < 2; pass++) { /* the host, then the others */
+        for (const char *at = devices;;) {
+            char name[32];
+            const size_t length = strcspn(at, "+");
+            if (length == 0 || length >= sizeof name) {
+                return sl_fail(error, SL_ERR_INVALID, "device %s: names of devices with + between", devices);
+            }
+            memcpy(name, at, length);
+            name[length] = '\0';
+            if ((strcmp(name, "cpu") == 0) == (pass == 0)) {
+                if (self->count == SL_MOST_DEVICES) {
+                    return sl_fail(error, SL_ERR_INVALID, "device %s: at most %d", devices, SL_MOST_DEVICES);
+                }
+                const int code = sl_backend_open(name, options, &self->parts[self->count], error);
+                if (code) {
+                    return code;
+                }
+                self->count++;
+            }
+            if (at[length] == '\0') {
+                break;
+            }
+            at += length + 1;
+        }
+    }
+    return self->count > 1
+               ? 0
+               : sl_fail(error, SL_ERR_INVALID, "device %s: names of devices with + between", devices);
+}
+
+static int join(split *self, sl_error *error) {
+    size_t named = 0, described = 0;
+    self->base.chunk = INT32_MAX;
+    for (int32_t i = 0; i < self->count; i++) {
+        const sl_backend *part = self->parts[i];
+        int32_t count = 0;
+        part->functions->kernels(part, &count);
+        self->kernel_count += count;
+        self->base.maps_weights |= part->maps_weights;
+        self->base.options = part->options;
+        self->base.chunk = part->chunk < self->base.chunk ? part->chunk : self->base.chunk;
+        named +=
+            (size_t)snprintf(self->name + named, sizeof self->name - named, "%s%s", i ? "+" : "", part->name);
+        described += (size_t)snprintf(self->description + described, sizeof self->description - described,
+                                      "%s%s", i ? "; " : "", part->description);
+        if (named >= sizeof self->name || described >= sizeof self->description) {
+            return sl_fail(error, SL_ERR_LIMIT, "device %s: too long a name", self->name);
+        }
+    }
+    self->kernels = sl_alloc_zero((size_t)self->kernel_count + 1, sizeof *self->kernels);
+    if (!self->kernels) {
+        return sl_fail(error, SL_ERR_NOMEM, "device %s: out of memory", self->name);
+    }
+    for (int32_t i = 0, at = 0; i < self->count; i++) {
+        int32_t count = 0;
+        const sl_kernel *const *own = self->parts[i]->functions->kernels(self->parts[i], &count);
+        memcpy(self->kernels + at, own, (size_t)count * sizeof *own);
+        at += count;
+    }
+    self->base.functions = &functions;
+    self->base.name = self->name;
+    self->base.description = self->description;
+    self->base.steps_in_flight = 1;
+    return 0;
+}
+
+int sl_split_open(const char *devices, const sl_backend_options *options, sl_backend **backend,
+                  sl_error *error) {
+    *backend = NULL;
+    split *self = sl_alloc_zero(1, sizeof *self);
+    if (!self) {
+        return sl_fail(error, SL_ERR_NOMEM, "device %s: out of memory", devices);
+    }
+    int code = open_parts(self, devices, options, error);
+    code = code ? code : join(self, error);
+    if (code) {
+        destroy(&self->base);
+        return code;
+    }
+    *backend = &self->base;
+    return 0;
+}
