@@ -91,6 +91,8 @@ bool http_server_unlisten(http_server *server);
 /* No new connections from here on, answers say `Connection: close`, idle connections are closed. Requests
  * that come still are handled: handlers decide what they answer while draining. */
 void http_server_drain(http_server *server);
+/* Connections of which no request has come yet, as far as its headers go. */
+size_t http_server_fresh(const http_server *server);
 /* Exchanges without a complete answer, and connections. */
 size_t http_server_open(const http_server *server);
 size_t http_server_connections(const http_server *server);
@@ -105,6 +107,7 @@ const char *exchange_argument(const exchange *exchange); /* what {} took, percen
 const char *exchange_header(const exchange *exchange, const char *name); /* NULL when there is none */
 const char *exchange_query(const exchange *exchange, const char *name);  /* NULL when there is none */
 const char *exchange_body(const exchange *exchange, size_t *length); /* NUL-terminated beyond its length */
+bool exchange_late(const exchange *exchange); /* its headers came after the drain had begun */
 int exchange_key(const exchange *exchange); /* index of the key it came with; -1: the server has none */
 
 /* ---- the answer ---- */

@@ -116,6 +116,10 @@ const char *exchange_body(const exchange *exchange, size_t *length) {
     return exchange->body ? exchange->body : "";
 }
 
+bool exchange_late(const exchange *exchange) {
+    return exchange->late;
+}
+
 int exchange_key(const exchange *exchange) {
     return exchange->key;
 }

@@ -95,6 +95,7 @@ struct connection {
     int fd;
     phase phase;
     bool tls, tcp, loopback;
+    bool fresh;     /* no request of it has come yet, as far as its headers go */
     bool begun;     /* PARKED: something has arrived */
     bool suspended; /* in libmicrohttpd */
     bool left;      /* the client has closed its end */
@@ -122,6 +123,7 @@ struct exchange {
     const char *method;      /* of bounded variety */
     bool head, options, old; /* old: HTTP/1.0 */
     bool begun, dispatched, has_body, discard, close, wrong_method;
+    bool late;     /* came after the drain had begun */
     char *target;  /* as it came; then its path, decoded */
     char *query;   /* name, value, name, value, ..., each NUL-terminated, then an empty name */
     char *headers; /* the same */
@@ -169,7 +171,7 @@ struct http_server {
     pthread_t thread;
     bool thread_started, drained;
     atomic_bool unlisten, unlistened, accepting, leaving, draining, stopping;
-    atomic_size_t open, connection_count;
+    atomic_size_t open, connection_count, fresh_count;
     double now, paused_until, next_sweep;
     size_t most_connections; /* since memory was last given back */
     connection *connections;
@@ -247,6 +249,8 @@ void *http_thread(void *server);
 void http_wake_exchange(exchange *exchange);
 void http_wake(http_server *server);
 /* Forgets it; its descriptor is somebody else's business. */
+/* A request of it has come. */
+void http_connection_begins(connection *connection);
 void http_connection_free(connection *connection);
 /* Keeps a second descriptor of a socket that is about to be closed, and reads it empty. */
 void http_connection_linger(connection *connection, int fd);

@@ -287,6 +287,10 @@ size_t http_server_open(const http_server *server) {
     return atomic_load(&server->open);
 }
 
+size_t http_server_fresh(const http_server *server) {
+    return atomic_load(&server->fresh_count);
+}
+
 size_t http_server_connections(const http_server *server) {
     return atomic_load(&server->connection_count);
 }

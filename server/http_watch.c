@@ -82,12 +82,20 @@ uint64_t http_connection_received(const connection *connection) {
     return tcp_info(connection, &info) ? info.tcpi_bytes_received : 0;
 }
 
+void http_connection_begins(connection *connection) {
+    if (connection->fresh) {
+        connection->fresh = false;
+        atomic_fetch_sub(&connection->server->fresh_count, 1);
+    }
+}
+
 void http_connection_free(connection *connection) {
     http_server *server = connection->server;
     *(connection->previous ? &connection->previous->next : &server->connections) = connection->next;
     if (connection->next) {
         connection->next->previous = connection->previous;
     }
+    http_connection_begins(connection);
     free(connection);
     atomic_fetch_sub(&server->connection_count, 1);
     server->paused_until = 0; /* there may be a descriptor again */
@@ -310,6 +318,7 @@ static void add_connection(http_server *server, const listener *listener, int fd
                          .since = server->now,
                          .fd = fd,
                          .phase = PARKED,
+                         .fresh = true,
                          .tls = listener->tls,
                          .tcp = listener->tcp,
                          .loopback = listener->loopback};
@@ -318,6 +327,7 @@ static void add_connection(http_server *server, const listener *listener, int fd
     }
     server->connections = made;
     atomic_fetch_add(&server->connection_count, 1);
+    atomic_fetch_add(&server->fresh_count, 1);
     if (!watch(server, fd, made, EPOLLIN | EPOLLRDHUP | EPOLLET)) {
         close_own(made);
     }

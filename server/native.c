@@ -95,7 +95,7 @@ static json_t *default_settings(const served_model *m) {
 static void props(exchange *x, void *context) {
     server *s = context;
     http_error error;
-    served_model *m = server_admit(s, &error) ? NULL : server_model(s, NULL, &error);
+    served_model *m = server_admit(s, x, &error) ? NULL : server_model(s, NULL, &error);
     if (!m) {
         exchange_fail(x, &error);
         return;
@@ -123,7 +123,7 @@ static void slots(exchange *x, void *context) {
 static void plan(exchange *x, void *context) {
     server *s = context;
     http_error error;
-    served_model *m = server_admit(s, &error) ? NULL : server_model(s, NULL, &error);
+    served_model *m = server_admit(s, x, &error) ? NULL : server_model(s, NULL, &error);
     if (!m) {
         exchange_fail(x, &error);
         return;
@@ -166,7 +166,7 @@ static bool open_request(exchange *x, server *s, token_request *r) {
     size_t length;
     const char *bytes = exchange_body(x, &length);
     *r = (token_request){.server = s};
-    if (server_admit(s, &error) || body_parse(bytes, length, &r->body, &error) ||
+    if (server_admit(s, x, &error) || body_parse(bytes, length, &r->body, &error) ||
         !(r->model = server_model(s, r->body, &error))) {
         json_decref(r->body);
         exchange_fail(x, &error);

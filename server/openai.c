@@ -20,7 +20,7 @@ int openai_open(const server *s, exchange *x, json_t **body, http_error *error) 
     size_t length;
     const char *bytes = exchange_body(x, &length);
     *body = NULL;
-    return server_admit(s, error) ? -1 : body_parse(bytes, length, body, error);
+    return server_admit(s, x, error) ? -1 : body_parse(bytes, length, body, error);
 }
 
 /* A generation of the body's model, which takes it over; NULL: *error. */

@@ -25,9 +25,11 @@ static int refuse(server_life life, http_error *error) {
     return -1;
 }
 
-int server_admit(const server *s, http_error *error) {
+int server_admit(const server *s, const exchange *x, http_error *error) {
     const server_life life = server_get_life(s);
-    return life == SERVER_READY || life == SERVER_LEAVING ? 0 : refuse(life, error);
+    const bool taken = life == SERVER_READY || life == SERVER_LEAVING ||
+                       (life == SERVER_DRAINING && !exchange_late(x));
+    return taken ? 0 : refuse(life, error);
 }
 
 int server_healthy(const server *s, http_error *error) {

@@ -105,7 +105,7 @@ static void leave(server *s, const sigset_t *signals, double seconds) {
     }
 }
 
-enum { HAND_OVER_SECONDS = 1 };
+enum { HAND_OVER_SECONDS = 5 };
 
 /* A socket that stays has the next server's clients in its queue. Those who were taken from it are served
  * here, also when their request is still on its way. */
@@ -118,7 +118,7 @@ static void hand_over(server *s, const sigset_t *signals) {
     atomic_compare_exchange_strong(&s->life, &ready, SERVER_LEAVING);
     http_server_leave(s->http);
     while (s->life == SERVER_LEAVING && monotonic_seconds() < until &&
-           (!http_server_unlisten(s->http) || http_server_connections(s->http) > http_server_open(s->http))) {
+           (!http_server_unlisten(s->http) || http_server_fresh(s->http))) {
         end_at_signal(signals, 0.005);
     }
 }

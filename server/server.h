@@ -30,8 +30,9 @@ struct server {
 };
 
 server_life server_get_life(const server *s);
-/* For handlers that begin work: 0, or -1 with 503 and Retry-After while loading or draining. */
-int server_admit(const server *s, http_error *error);
+/* For handlers that begin work: 0, or -1 with 503 and Retry-After while loading, and for what came after the
+ * drain had begun. */
+int server_admit(const server *s, const exchange *x, http_error *error);
 /* For /health: the same, and -1 while leaving too. */
 int server_healthy(const server *s, http_error *error);
 /* The model that a body names, with one reference; NULL with *error. */

@@ -4,7 +4,7 @@
 //   node restart.test.mjs [--server PATH]
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
-import { test } from 'node:test';
+import { after, test } from 'node:test';
 import { ask, chatBody, endless, program, Server, sleep, stream, SUM, until } from '../server/support.mjs';
 
 if (spawnSync('python3', ['--version']).error) {
@@ -28,8 +28,12 @@ while True:
         break
 `;
 
+// A child that is left would keep this program alive: its end closes the pipe, which ends the server.
+let supervisor;
+after(() => supervisor?.stdin.end());
+
 test('requests before, during and after a restart are all answered', async () => {
-  const supervisor = spawn('python3', ['-c', systemd, program, 'serve', '--drain-timeout', '60'], { stdio: ['pipe', 'pipe', 'pipe'] });
+  supervisor = spawn('python3', ['-c', systemd, program, 'serve', '--drain-timeout', '60'], { stdio: ['pipe', 'pipe', 'pipe'] });
   const server = new Server(supervisor);
   const ends = () => server.output.split('\n').filter((line) => line.startsWith('ended '));
   const readies = () => server.errors.split('\n').filter((line) => /\bready: /.test(line)).length;

@@ -113,6 +113,22 @@ test('a request that runs gets its whole answer after SIGTERM, one that begins t
   }
 });
 
+test('a request whose headers came before the end is answered, when its body comes after it', async () => {
+  const server = await start();
+  const body = JSON.stringify(chatBody(SUM.question));
+  const head = `POST ${CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
+  const socket = net.connect(server.port, '127.0.0.1', () => socket.write(head));
+  let text = '';
+  socket.setEncoding('utf8').on('data', (part) => (text += part));
+  await sleep(200);
+  server.signal('SIGTERM');
+  await until('the drain', () => /draining/.test(server.errors));
+  socket.write(body);
+  await server.ended;
+  assert.match(text, /^HTTP\/1\.1 200 /);
+  assert.ok(text.includes(SUM.answer), text);
+});
+
 test('idle connections do not hold up the end', async () => {
   const server = await start();
   const agent = new http.Agent({ keepAlive: true });
