@@ -433,7 +433,7 @@ typedef struct sluice_engine_options {
     bool draft_always;
     int32_t ngram_longest, ngram_shortest; /* NGRAM: last tokens that are looked for; 0: 4 and 2 */
     /* DRAFT: a smaller model of the same vocabulary, which is checked. The engine holds a reference, and has
-     * a cache for it, on the same device. */
+     * a cache for it, on the same devices: gpu_layers and the limits are for both. */
     sluice_model *draft_model;
     /* CALLER: writes at most `room` tokens that may follow tokens[0 .. count - 1], and returns how many.
      * Called from the stepping thread with its lock held: it must return at once and call nothing of sluice.

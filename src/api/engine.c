@@ -213,11 +213,10 @@ static int check_scheduling(const sluice_engine_options *options, sl_error *erro
     return 0;
 }
 
-/* A draft model's pools count in the same limit. */
+/* A draft model's pools count in the same limits. */
 static int open_plan(sluice_engine *engine, const sluice_engine_options *options, sl_error *error) {
     sluice_engine_options own = *options;
-    const uint64_t taken = sl_api_speculation_bytes(&engine->speculation);
-    own.memory_limit = own.memory_limit == 0 ? 0 : own.memory_limit > taken ? own.memory_limit - taken : 1;
+    sl_api_speculation_leave(&engine->speculation, &own);
     return sl_api_plan_open(engine->model->model, &own, &engine->planned, error);
 }
 

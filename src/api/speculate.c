@@ -114,6 +114,8 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                            .kv_type = o->kv_type,
                                            .cache_tokens = o->cache_tokens,
                                            .memory_limit = o->memory_limit,
+                                           .host_memory_limit = o->host_memory_limit,
+                                           .gpu_layers = o->gpu_layers,
                                            .no_graphs = o->no_graphs,
                                            .no_fusion = o->no_fusion,
                                            .deterministic = o->deterministic};
@@ -182,12 +184,33 @@ void sl_api_speculation_close(sl_api_speculation *s) {
     memset(s, 0, sizeof *s);
 }
 
-uint64_t sl_api_speculation_bytes(const sl_api_speculation *s) {
+static uint64_t pools_of(const sl_plan *plan) {
     uint64_t bytes = 0;
-    for (int pool = 0; s->planned.plan && pool < SL_POOL_COUNT; pool++) {
-        bytes += s->planned.plan->deployment.pool_bytes[pool];
+    for (int pool = 0; plan && pool < SL_POOL_COUNT; pool++) {
+        bytes += plan->deployment.pool_bytes[pool];
     }
     return bytes;
+}
+
+uint64_t sl_api_speculation_bytes(const sl_api_speculation *s) {
+    return pools_of(s->planned.plan);
+}
+
+/* At least a byte, as 0 is no limit. */
+static uint64_t without(uint64_t limit, uint64_t taken) {
+    return limit == 0 ? 0 : limit > taken ? limit - taken : 1;
+}
+
+void sl_api_speculation_leave(const sl_api_speculation *s, sluice_engine_options *o) {
+    const sl_plan *plan = s->planned.plan;
+    const int32_t segments = plan ? plan->segment_count : 0;
+    uint64_t host = 0;
+    for (int32_t i = 0; i < segments; i++) {
+        const sl_plan *own = plan->segments[i].plan;
+        host += strcmp(own->backend->name, "cpu") == 0 ? pools_of(own) : 0;
+    }
+    o->memory_limit = without(o->memory_limit, pools_of(plan) - host);
+    o->host_memory_limit = without(o->host_memory_limit, host);
 }
 
 void sl_api_draft(sl_api_speculation *s, sl_scheduler *scheduler, pthread_mutex_t *mutex) {

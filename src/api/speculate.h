@@ -31,6 +31,8 @@ int sl_api_speculation_open(sl_api_speculation *speculation, sluice_model *model
 void sl_api_speculation_close(sl_api_speculation *speculation);
 /* Of all pools of the draft model. */
 uint64_t sl_api_speculation_bytes(const sl_api_speculation *speculation);
+/* Takes the draft model's bytes from the limits, on several devices from that of each. */
+void sl_api_speculation_leave(const sl_api_speculation *speculation, sluice_engine_options *options);
 
 /* By the stepping thread, under the lock, which is free meanwhile, and with no step in flight: has the draft
  * model say what it can for the next step. */

@@ -525,6 +525,65 @@ static void a_draft_model_drafts(void **state) {
     }
 }
 
+static uint64_t planned_bytes(sluice_model *model, const sluice_engine_options *options) {
+    sluice_error error;
+    char *text = NULL;
+    must(sluice_plan_describe(model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &text, &error), &error,
+         "plan");
+    const char *total = strstr(text, "\"total_bytes\":");
+    assert_non_null(total);
+    const uint64_t bytes = strtoull(strchr(total, ':') + 1, NULL, 10);
+    sluice_free(text);
+    return bytes;
+}
+
+/* The draft model's layers lie on the devices as the model's do: the memory is that of two such plans. */
+static void a_draft_model_lies_on_the_same_devices(void **state) {
+    (void)state;
+    static outcome expected[SEQUENCES], got[SEQUENCES];
+    static const int32_t layers[] = {1, 2, SLUICE_NO_LAYERS};
+    sluice_model *model = open_model(MINI), *small = open_model(MINI);
+    int32_t prompts[SEQUENCES][32];
+    sluice_request_options requests[SEQUENCES];
+    fill_requests(requests, prompts, vocabulary_of(model));
+    sluice_engine_options on_host = options_of(NULL);
+    on_host.device = "cpu"; /* another device has other bits */
+    sluice_engine *plain = open_engine(model, &on_host);
+    run_all(plain, requests, expected);
+    sluice_engine_destroy(plain);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        sluice_engine_options options = options_of(NULL);
+        options.device = "cpu+cpu";
+        options.gpu_layers = layers[i];
+        const uint64_t alone = planned_bytes(small, &options);
+        options.speculate = SLUICE_SPECULATE_DRAFT;
+        options.draft_model = small;
+        options.draft_always = true;
+        const uint64_t drafted = planned_bytes(model, &options);
+        sluice_engine *engine = open_engine(model, &options);
+        assert_int_equal(count(engine).memory, alone + drafted);
+        run_all(engine, requests, got);
+        for (int k = 0; k < SEQUENCES; k++) {
+            must_agree(&got[k], &expected[k], "a draft model on two devices");
+            assert_true(got[k].drafted > 0);
+        }
+        sluice_engine_destroy(engine);
+    }
+    /* A limit that either fits alone is too small for both. */
+    sluice_engine_options options = options_of(NULL);
+    sluice_engine *engine = NULL;
+    sluice_error error;
+    options.device = "cpu+cpu";
+    options.gpu_layers = 1;
+    options.cache_tokens = 1024;
+    options.speculate = SLUICE_SPECULATE_DRAFT;
+    options.draft_model = small;
+    options.host_memory_limit = planned_bytes(model, &options);
+    assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_LIMIT);
+    sluice_model_release(small);
+    sluice_model_release(model);
+}
+
 static void requests_end_when_cancelled(void **state) {
     (void)state;
     static oracle o;
@@ -670,10 +729,15 @@ int main(int argc, char **argv) {
         }
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_those_without_drafts), cmocka_unit_test(ends_inside_drafts_are_ends),
-        cmocka_unit_test(grammars_and_thoughts_hold),     cmocka_unit_test(what_repeats_itself_is_drafted),
-        cmocka_unit_test(a_draft_model_drafts),           cmocka_unit_test(requests_end_when_cancelled),
-        cmocka_unit_test(every_allocation_may_fail),      cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(texts_are_those_without_drafts),
+        cmocka_unit_test(ends_inside_drafts_are_ends),
+        cmocka_unit_test(grammars_and_thoughts_hold),
+        cmocka_unit_test(what_repeats_itself_is_drafted),
+        cmocka_unit_test(a_draft_model_drafts),
+        cmocka_unit_test(a_draft_model_lies_on_the_same_devices),
+        cmocka_unit_test(requests_end_when_cancelled),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(wrong_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
