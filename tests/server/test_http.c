@@ -677,23 +677,23 @@ static void keeps_its_deadlines(void **state) {
     http_options options = defaults();
     options.unix_path = "test_http.deadlines";
     options.header_seconds = options.stall_seconds = 0.4;
-    options.idle_seconds = 1.2;
+    options.idle_seconds = 3;
     http_server *server = start(&options);
     double seconds = seconds_open(connect_server(server), LONG_HEAD);
-    assert_true(seconds > 0.35 && seconds < 1.1);
+    assert_true(seconds > 0.35 && seconds < 2.8);
     seconds = seconds_open(connect_server(server), NULL);
-    assert_true(seconds > 1.1 && seconds < 3);
+    assert_true(seconds > 2.9 && seconds < PATIENCE);
     /* The same behind a first request. */
     int fd = connect_server(server);
     send_text(fd, "GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_true(read_until(fd, "quick"));
     seconds = seconds_open(fd, LONG_HEAD);
-    assert_true(seconds > 0.35 && seconds < 1.1);
+    assert_true(seconds > 0.35 && seconds < 2.8);
     fd = connect_server(server);
     send_text(fd, "GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_true(read_until(fd, "quick"));
     seconds = seconds_open(fd, NULL);
-    assert_true(seconds > 1.1 && seconds < 3);
+    assert_true(seconds > 2.9 && seconds < PATIENCE);
     /* And on a socket file. */
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "test_http.deadlines"};
     fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -701,12 +701,12 @@ static void keeps_its_deadlines(void **state) {
     send_text(fd, "GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_true(read_until(fd, "quick"));
     seconds = seconds_open(fd, LONG_HEAD);
-    assert_true(seconds > 0.35 && seconds < 1.1);
+    assert_true(seconds > 0.35 && seconds < 2.8);
     /* A body that stops, and one that goes on slowly. */
     fd = connect_server(server);
     send_text(fd, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\nabc");
     seconds = seconds_open(fd, NULL);
-    assert_true(seconds > 0.35 && seconds < 1.1);
+    assert_true(seconds > 0.35 && seconds < 2.8);
     fd = connect_server(server);
     send_text(fd,
               "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\nConnection: close\r\n\r\n");
@@ -756,7 +756,7 @@ static void holds_many_idle_connections(void **state) {
     assert_true(processor_seconds() - used < 0.15);
     const double before = now();
     http_server_stop(server);
-    assert_true(now() - before < 2);
+    assert_true(now() - before < PATIENCE);
     for (int i = 0; i < count; i++) {
         close(fds[i]);
     }
@@ -1130,7 +1130,7 @@ static void speaks_tls(void **state) {
     const int slow = connect_server(server);
     assert_true(send_bytes(slow, "\x16", 1));
     const double seconds = seconds_open(slow, NULL);
-    assert_true(seconds > 0.4 && seconds < 2);
+    assert_true(seconds > 0.4 && seconds < PATIENCE);
     assert_true(all_closed(server, 0));
     http_server_stop(server);
 }

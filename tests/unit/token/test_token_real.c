@@ -221,7 +221,7 @@ static double processor_seconds(void) {
 static void loading_is_quick(void **state) {
     (void)state;
     for (int v = 0; v < VOCABULARIES && !SANITIZED; v++) {
-        assert_true(load_seconds[v] < (strstr(vocabularies[v], ".gguf") ? 0.5 : 1.5));
+        assert_true(load_seconds[v] < (strstr(vocabularies[v], ".gguf") ? 2 : 6));
     }
 }
 
@@ -238,7 +238,8 @@ static double encode_seconds(const sl_tokenizer *tokenizer, const char *text, si
 
 static void time_is_nearly_linear(void **state) {
     (void)state;
-    enum { LONG = SANITIZED ? 400000 : 4000000, SHORT = LONG / 10 };
+    /* Ten times the text: quadratic would be 100 times. Linear is up to 20, as the longer one leaves the caches. */
+    enum { LONG = SANITIZED ? 400000 : 4000000, SHORT = LONG / 10, MOST = 40 };
     static const char kinds[] = "a \nW"; /* W: one word of mixed letters */
     char *text = malloc(LONG);
     assert_non_null(text);
@@ -250,7 +251,7 @@ static void time_is_nearly_linear(void **state) {
             }
             double ratio = 1e9;
             /* Again if need be: a ratio of two times is only as quiet as the machine. */
-            for (int attempt = 0; attempt < 3 && ratio >= 15; attempt++) {
+            for (int attempt = 0; attempt < 3 && ratio >= MOST; attempt++) {
                 double short_time = encode_seconds(loaded[v], text, SHORT);
                 double long_time = encode_seconds(loaded[v], text, LONG);
                 double found = long_time / short_time;
@@ -258,7 +259,7 @@ static void time_is_nearly_linear(void **state) {
                 print_message("%s '%c': %.3f s for %d bytes, %.3f s for %d: %.1f times\n", vocabularies[v],
                               kinds[k] == '\n' ? 'n' : kinds[k], short_time, SHORT, long_time, LONG, found);
             }
-            assert_true(ratio < 15 || SANITIZED);
+            assert_true(ratio < MOST || SANITIZED);
         }
     }
     free(text);
