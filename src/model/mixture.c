@@ -46,12 +46,16 @@ typedef enum rule_when {
     ALWAYS,
     EIGHT_EXPERTS,
     OTHER_EXPERTS,         /* any number but eight, none too */
+    FOUR_EXPERTS,          /* or more */
     SHARED_HEADS,          /* four query heads or more for a key head */
     INDEX_BELOW,           /* index < number */
     FIRST_PART,            /* index < layers / number */
     FIRST_PART_IMPORTANCE, /* the same, with an importance matrix */
     FIRST_PART_PLAIN,      /* the same, without */
+    PLAIN,                 /* without an importance matrix */
+    MIDDLE,                /* all but the first and the last eighth */
     MORE_BITS,             /* the first and the last eighth, and every third between */
+    EIGHT_EXPERTS_MORE,    /* the same, with eight experts */
 } rule_when;
 
 typedef struct rule {
@@ -61,14 +65,16 @@ typedef struct rule {
     sl_qtype type;
 } rule;
 
-enum { RULES = 6 };
+enum { RULES = 8 };
 
 struct sl_mixture {
     const char *name, *alias;
     sl_qtype base;
     uint32_t file_type;
-    bool experts_only; /* matrices of experts take the base, all others Q8_0 */
-    rule rules[RULES]; /* the first that holds decides, none: the base */
+    bool experts_only;        /* matrices of experts take the base, all others Q8_0 */
+    bool rules_alone;         /* nothing else is said of a 70B's values, and of eight experts' attention */
+    sl_qtype head, embedding; /* 0: Q6_K and the base */
+    rule rules[RULES];        /* the first that holds decides, none: the base */
 };
 
 #define VALUE SL_ROLE_VALUE
@@ -77,8 +83,86 @@ struct sl_mixture {
 #define EIGHT_OUT                                                                                            \
     { OUT, EIGHT_EXPERTS, 0, SL_QTYPE_Q5_K }
 
+/* IQ1 and IQ2: the types of values where many heads share them, of other values and the first feed-forwards,
+ * and of the attention's output. */
+#define LOW_BITS(more, output)                                                                               \
+    .rules_alone = true, .head = SL_QTYPE_Q5_K,                                                              \
+    .rules = {{VALUE, SHARED_HEADS, 0, SL_QTYPE_Q4_K},                                                       \
+              {VALUE, FOUR_EXPERTS, 0, SL_QTYPE_Q4_K},                                                       \
+              {VALUE, ALWAYS, 0, more},                                                                      \
+              {SL_ROLE_KEY, EIGHT_EXPERTS, 0, SL_QTYPE_Q4_K},                                                \
+              {DOWN, FIRST_PART, 8, more},                                                                   \
+              EIGHT_OUT,                                                                                     \
+              {OUT, ALWAYS, 0, output}}
+
 /* The numbers of general.file_type are enum llama_ftype of llama.h. */
 static const sl_mixture MIXTURES[] = {
+    {.name = "IQ1_S",
+     .base = SL_QTYPE_IQ1_S,
+     .file_type = 24,
+     .embedding = SL_QTYPE_Q2_K,
+     LOW_BITS(SL_QTYPE_Q2_K, SL_QTYPE_IQ2_XXS)},
+    {.name = "IQ1_M",
+     .base = SL_QTYPE_IQ1_M,
+     .file_type = 31,
+     .embedding = SL_QTYPE_Q2_K,
+     LOW_BITS(SL_QTYPE_Q2_K, SL_QTYPE_IQ2_XXS)},
+    {.name = "TQ1_0", .base = SL_QTYPE_TQ1_0, .file_type = 36, .embedding = SL_QTYPE_Q4_K},
+    {.name = "TQ2_0", .base = SL_QTYPE_TQ2_0, .file_type = 37, .embedding = SL_QTYPE_Q4_K},
+    {.name = "IQ2_XXS",
+     .base = SL_QTYPE_IQ2_XXS,
+     .file_type = 19,
+     .embedding = SL_QTYPE_Q2_K,
+     LOW_BITS(SL_QTYPE_Q2_K, SL_QTYPE_IQ2_XXS)},
+    {.name = "IQ2_XS",
+     .base = SL_QTYPE_IQ2_XS,
+     .file_type = 20,
+     .embedding = SL_QTYPE_Q2_K,
+     LOW_BITS(SL_QTYPE_Q2_K, SL_QTYPE_IQ2_XS)},
+    {.name = "IQ2_S",
+     .base = SL_QTYPE_IQ2_XS,
+     .file_type = 28,
+     .embedding = SL_QTYPE_IQ3_S,
+     LOW_BITS(SL_QTYPE_IQ3_S, SL_QTYPE_IQ3_S)},
+    {.name = "IQ2_M",
+     .base = SL_QTYPE_IQ2_S,
+     .file_type = 29,
+     .embedding = SL_QTYPE_IQ3_S,
+     LOW_BITS(SL_QTYPE_IQ3_S, SL_QTYPE_IQ3_S)},
+    {.name = "IQ3_XXS",
+     .base = SL_QTYPE_IQ3_XXS,
+     .file_type = 23,
+     .head = SL_QTYPE_Q5_K,
+     .embedding = SL_QTYPE_IQ3_S,
+     .rules = {{VALUE, SHARED_HEADS, 0, SL_QTYPE_Q4_K},
+               {VALUE, PLAIN, 0, SL_QTYPE_IQ3_S},
+               {SL_ROLE_KEY, ALWAYS, 0, SL_QTYPE_IQ2_S},
+               {SL_ROLE_QUERY, ALWAYS, 0, SL_QTYPE_IQ2_S},
+               {DOWN, FIRST_PART_PLAIN, 8, SL_QTYPE_Q4_K},
+               {DOWN, PLAIN, 0, SL_QTYPE_Q3_K},
+               EIGHT_OUT,
+               {OUT, ALWAYS, 0, SL_QTYPE_IQ3_S}}},
+    {.name = "IQ3_XS",
+     .base = SL_QTYPE_IQ3_S,
+     .file_type = 22,
+     .rules = {{VALUE, SHARED_HEADS, 0, SL_QTYPE_Q4_K},
+               {SL_ROLE_KEY, ALWAYS, 0, SL_QTYPE_IQ3_XXS},
+               {SL_ROLE_QUERY, ALWAYS, 0, SL_QTYPE_IQ3_XXS},
+               {SL_ROLE_GATE, MIDDLE, 0, SL_QTYPE_IQ3_XXS},
+               {SL_ROLE_UP, MIDDLE, 0, SL_QTYPE_IQ3_XXS},
+               EIGHT_OUT}},
+    {.name = "IQ3_S",
+     .base = SL_QTYPE_IQ3_S,
+     .file_type = 26,
+     .rules = {{VALUE, SHARED_HEADS, 0, SL_QTYPE_Q4_K}, EIGHT_OUT}},
+    {.name = "IQ3_M",
+     .base = SL_QTYPE_IQ3_S,
+     .file_type = 27,
+     .rules = {{VALUE, ALWAYS, 0, SL_QTYPE_Q4_K},
+               {DOWN, FIRST_PART, 8, SL_QTYPE_Q4_K},
+               {DOWN, EIGHT_EXPERTS_MORE, 0, SL_QTYPE_Q4_K},
+               EIGHT_OUT,
+               {OUT, ALWAYS, 0, SL_QTYPE_Q4_K}}},
     {.name = "Q2_K_S",
      .base = SL_QTYPE_Q2_K,
      .file_type = 21,
@@ -157,8 +241,7 @@ static const sl_mixture MIXTURES[] = {
 enum { MIXTURE_COUNT = sizeof MIXTURES / sizeof *MIXTURES };
 
 /* What llama-quantize writes and sluice does not. */
-static const char *const NOT_WRITTEN[] = {"IQ1_S",  "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS",
-                                          "IQ3_XS", "IQ3_S", "IQ3_M",   "TQ1_0",  "TQ2_0", "Q1_0",  "Q2_0"};
+static const char *const NOT_WRITTEN[] = {"Q1_0", "Q2_0"};
 
 const sl_mixture *sl_mixture_find(const char *name) {
     for (int i = 0; i < MIXTURE_COUNT; i++) {
@@ -247,6 +330,14 @@ static bool holds(const rule *rule, const sl_mixture_model *model, where where) 
         return model->experts == 8;
     case OTHER_EXPERTS:
         return model->experts != 8;
+    case FOUR_EXPERTS:
+        return model->experts >= 4;
+    case PLAIN:
+        return !model->importance;
+    case MIDDLE:
+        return where.index >= where.count / 8 && where.index < 7 * where.count / 8;
+    case EIGHT_EXPERTS_MORE:
+        return model->experts == 8 && needs_more_bits(where.index, where.count);
     case SHARED_HEADS:
         return model->kv_heads > 0 && model->heads / model->kv_heads >= 4;
     case INDEX_BELOW:
@@ -279,6 +370,9 @@ static sl_qtype type_of(const sl_mixture *m, const sl_mixture_model *model, sl_t
             break;
         }
     }
+    if (m->rules_alone) {
+        return type;
+    }
     if (role == SL_ROLE_VALUE && is_70b(model) && (type == SL_QTYPE_Q3_K || type == SL_QTYPE_Q4_K)) {
         type = SL_QTYPE_Q5_K;
     }
@@ -289,7 +383,7 @@ static sl_qtype type_of(const sl_mixture *m, const sl_mixture_model *model, sl_t
 /* The head, and an embedding that is also the head. */
 static sl_qtype head_type(const sl_mixture *m, const sl_mixture_tensor *tensor) {
     const bool plain = m->experts_only || tensor->columns % sl_qtype_get(m->base)->block_elements != 0;
-    return plain || m->base == SL_QTYPE_Q8_0 ? SL_QTYPE_Q8_0 : SL_QTYPE_Q6_K;
+    return plain || m->base == SL_QTYPE_Q8_0 ? SL_QTYPE_Q8_0 : m->head ? m->head : SL_QTYPE_Q6_K;
 }
 
 static bool is_float(sl_qtype type) {
@@ -328,7 +422,7 @@ int sl_mixture_assign(const sl_mixture *m, const sl_mixture_model *model, sl_mix
         } else if (m->experts_only) {
             t->type = t->matrices > 1 ? m->base : SL_QTYPE_Q8_0;
         } else if (p->role == SL_ROLE_EMBEDDING) {
-            t->type = m->base;
+            t->type = m->embedding ? m->embedding : m->base;
         } else {
             t->type = type_of(m, model, p->role, where);
         }
@@ -382,10 +476,14 @@ double sl_mixture_bits(const sl_mixture *mixture) {
 sl_qtype sl_mixture_fallback(sl_qtype type, uint64_t columns) {
     static const struct {
         sl_qtype type, smaller;
-    } smaller[] = {{SL_QTYPE_IQ4_XS, SL_QTYPE_IQ4_NL}, {SL_QTYPE_Q2_K, SL_QTYPE_Q4_0},
-                   {SL_QTYPE_Q3_K, SL_QTYPE_Q4_0},     {SL_QTYPE_Q4_K, SL_QTYPE_Q5_0},
-                   {SL_QTYPE_Q5_K, SL_QTYPE_Q5_1},     {SL_QTYPE_Q6_K, SL_QTYPE_Q8_0},
-                   {SL_QTYPE_NVFP4, SL_QTYPE_Q8_0}};
+    } smaller[] = {{SL_QTYPE_IQ1_S, SL_QTYPE_IQ4_NL},   {SL_QTYPE_IQ1_M, SL_QTYPE_IQ4_NL},
+                   {SL_QTYPE_IQ2_XXS, SL_QTYPE_IQ4_NL}, {SL_QTYPE_IQ2_XS, SL_QTYPE_IQ4_NL},
+                   {SL_QTYPE_IQ2_S, SL_QTYPE_IQ4_NL},   {SL_QTYPE_IQ3_XXS, SL_QTYPE_IQ4_NL},
+                   {SL_QTYPE_IQ3_S, SL_QTYPE_IQ4_NL},   {SL_QTYPE_TQ1_0, SL_QTYPE_Q4_0},
+                   {SL_QTYPE_TQ2_0, SL_QTYPE_Q4_0},     {SL_QTYPE_IQ4_XS, SL_QTYPE_IQ4_NL},
+                   {SL_QTYPE_Q2_K, SL_QTYPE_Q4_0},      {SL_QTYPE_Q3_K, SL_QTYPE_Q4_0},
+                   {SL_QTYPE_Q4_K, SL_QTYPE_Q5_0},      {SL_QTYPE_Q5_K, SL_QTYPE_Q5_1},
+                   {SL_QTYPE_Q6_K, SL_QTYPE_Q8_0},      {SL_QTYPE_NVFP4, SL_QTYPE_Q8_0}};
     for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
         if (smaller[i].type == type && columns % sl_qtype_get(type)->block_elements != 0) {
             type = smaller[i].smaller;

@@ -160,6 +160,83 @@ typedef struct SL_PACKED sl_block_nvfp4 {
     uint8_t quants[32];
 } sl_block_nvfp4;
 
+/* Types whose elements come from codebooks of points; codebook.h says what their bits mean. 8 groups of 32:
+ * value[i] = (scale * part * (2 s + 1)) * v, where s is a number of the group, or of its half, and v a value
+ * of the codebook. */
+
+/* part 1/8, s in 0..15. Of a group: four points of eight elements, then a word: four times seven of eight
+ * signs, of which an even number is set, and s in bits 28-31. */
+typedef struct SL_PACKED sl_block_iq2_xxs {
+    uint16_t scale; /* f16 */
+    uint8_t groups[8][8];
+} sl_block_iq2_xxs;
+
+/* part 1/8. A point of eight elements is bits 0-8, seven of eight signs bits 9-15; s of a group's first half
+ * is nibble 0 of scales[g], of the second half nibble 1. */
+typedef struct SL_PACKED sl_block_iq2_xs {
+    uint16_t scale; /* f16 */
+    uint16_t points[32];
+    uint8_t scales[8];
+} sl_block_iq2_xs;
+
+/* As IQ2_XS with all signs; the upper two bits of point k of a group are bits 2k and 2k + 1 of high[g]. */
+typedef struct SL_PACKED sl_block_iq2_s {
+    uint16_t scale; /* f16 */
+    uint8_t points[32];
+    uint8_t signs[32];
+    uint8_t high[8];
+    uint8_t scales[8];
+} sl_block_iq2_s;
+
+/* part 1/4. A point is four elements; signs and s as in IQ2_XXS. */
+typedef struct SL_PACKED sl_block_iq3_xxs {
+    uint16_t scale; /* f16 */
+    uint8_t points[64];
+    uint8_t signs[8][4];
+} sl_block_iq3_xxs;
+
+/* part 1. A point is four elements, the ninth bit of point k of a group bit k of high[g]; s is nibble g % 2
+ * of scales[g / 2]. */
+typedef struct SL_PACKED sl_block_iq3_s {
+    uint16_t scale; /* f16 */
+    uint8_t points[64];
+    uint8_t high[8];
+    uint8_t signs[32];
+    uint8_t scales[4];
+} sl_block_iq3_s;
+
+/* part 1/8, v 8 times an element and 1 more, or 1 less where bit 15 of high[g] is set; s, 0..7, is bits
+ * 12-14, the upper three bits of point k bits 3k .. 3k + 2. */
+typedef struct SL_PACKED sl_block_iq1_s {
+    uint16_t scale; /* f16 */
+    uint8_t points[32];
+    uint16_t high[8];
+} sl_block_iq1_s;
+
+/* As IQ1_S. Nibble k % 2 of high[2g + k / 2] is three bits of point k and whether its v have 1 less. Half j
+ * of the block's 16 has s in three bits of scales[j / 4] from 3 (j % 4) on; the four words' upper four bits
+ * are the f16 scale, lowest first. */
+typedef struct SL_PACKED sl_block_iq1_m {
+    uint8_t points[32];
+    uint8_t high[16];
+    uint16_t scales[4];
+} sl_block_iq1_m;
+
+/* value[i] = scale * (t[i] - 1), t in 0..2. A byte is ceil(256 / 243 * number) of five ternary digits, the
+ * first element's the highest: elements 32 n + j, n in 0..4, in digits[j], 160 + 16 n + j in digits[32 + j],
+ * and 240 + 4 n + j, n in 0..3, in last[j], whose lowest digit is 0. */
+typedef struct SL_PACKED sl_block_tq1_0 {
+    uint8_t digits[48];
+    uint8_t last[4];
+    uint16_t scale; /* f16 */
+} sl_block_tq1_0;
+
+/* value[i] = scale * (q[i] - 1): q as in Q2_K */
+typedef struct SL_PACKED sl_block_tq2_0 {
+    uint8_t quants[64];
+    uint16_t scale; /* f16 */
+} sl_block_tq2_0;
+
 /* value[i] = (scale * sl_nvfp4_scale(scales[i / 16])) * sl_mxfp4_value(q[i]), 8 groups, q as in NVFP4: an
  * NVFP4 matrix that has a scale of its own besides, with that in every block. */
 typedef struct SL_PACKED sl_block_nvfp4_128 {

@@ -24,6 +24,15 @@ enum file_type {
     FILE_IQ4_XS = 30,
     FILE_MXFP4 = 38,
     FILE_NVFP4 = 39,
+    FILE_TQ1_0 = 36,
+    FILE_TQ2_0 = 37,
+    FILE_IQ3_XXS = 23,
+    FILE_IQ3_S = 26,
+    FILE_IQ2_XXS = 19,
+    FILE_IQ2_XS = 20,
+    FILE_IQ2_S = 29, /* IQ2_M: what llama.cpp calls IQ2_S is mostly IQ2_XS */
+    FILE_IQ1_S = 24,
+    FILE_IQ1_M = 31,
     FILE_NVFP4_128 = 0, /* of no file */
     FILE_FP8_128 = 0,
 };

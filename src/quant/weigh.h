@@ -9,5 +9,12 @@ void sl_weigh_q5_k(const float *values, const float *importance, void *block);
 void sl_weigh_q6_k(const float *values, const float *importance, void *block);
 void sl_weigh_iq4_nl(const float *values, const float *importance, void *block);
 void sl_weigh_iq4_xs(const float *values, const float *importance, void *block);
+void sl_weigh_iq3_xxs(const float *values, const float *importance, void *block);
+void sl_weigh_iq3_s(const float *values, const float *importance, void *block);
+void sl_weigh_iq2_xxs(const float *values, const float *importance, void *block);
+void sl_weigh_iq2_xs(const float *values, const float *importance, void *block);
+void sl_weigh_iq2_s(const float *values, const float *importance, void *block);
+void sl_weigh_iq1_s(const float *values, const float *importance, void *block);
+void sl_weigh_iq1_m(const float *values, const float *importance, void *block);
 
 #endif

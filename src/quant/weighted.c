@@ -10,9 +10,13 @@ enum { MOST_ELEMENTS = 256, MOST_BYTES = 256 };
 typedef void (*weigh_block)(const float *values, const float *importance, void *block);
 
 static const weigh_block WEIGH[SL_QTYPE_COUNT] = {
-    [SL_QTYPE_Q2_K] = sl_weigh_q2_k,     [SL_QTYPE_Q3_K] = sl_weigh_q3_k, [SL_QTYPE_Q4_K] = sl_weigh_q4_k,
-    [SL_QTYPE_Q5_K] = sl_weigh_q5_k,     [SL_QTYPE_Q6_K] = sl_weigh_q6_k, [SL_QTYPE_IQ4_NL] = sl_weigh_iq4_nl,
-    [SL_QTYPE_IQ4_XS] = sl_weigh_iq4_xs,
+    [SL_QTYPE_Q2_K] = sl_weigh_q2_k,     [SL_QTYPE_Q3_K] = sl_weigh_q3_k,
+    [SL_QTYPE_Q4_K] = sl_weigh_q4_k,     [SL_QTYPE_Q5_K] = sl_weigh_q5_k,
+    [SL_QTYPE_Q6_K] = sl_weigh_q6_k,     [SL_QTYPE_IQ4_NL] = sl_weigh_iq4_nl,
+    [SL_QTYPE_IQ4_XS] = sl_weigh_iq4_xs, [SL_QTYPE_IQ3_XXS] = sl_weigh_iq3_xxs,
+    [SL_QTYPE_IQ3_S] = sl_weigh_iq3_s,   [SL_QTYPE_IQ2_XXS] = sl_weigh_iq2_xxs,
+    [SL_QTYPE_IQ2_XS] = sl_weigh_iq2_xs, [SL_QTYPE_IQ2_S] = sl_weigh_iq2_s,
+    [SL_QTYPE_IQ1_S] = sl_weigh_iq1_s,   [SL_QTYPE_IQ1_M] = sl_weigh_iq1_m,
 };
 
 static double weighted_error(const sl_qtype_info *info, const float *values, const float *importance,

@@ -110,6 +110,14 @@ static const struct {
     [SL_QTYPE_Q3_K] = {offsetof(sl_block_q3_k, scale), SIZE_MAX},
     [SL_QTYPE_IQ4_NL] = {offsetof(sl_block_iq4_nl, scale), SIZE_MAX},
     [SL_QTYPE_IQ4_XS] = {offsetof(sl_block_iq4_xs, scale), SIZE_MAX},
+    [SL_QTYPE_TQ1_0] = {offsetof(sl_block_tq1_0, scale), SIZE_MAX},
+    [SL_QTYPE_TQ2_0] = {offsetof(sl_block_tq2_0, scale), SIZE_MAX},
+    [SL_QTYPE_IQ3_XXS] = {offsetof(sl_block_iq3_xxs, scale), SIZE_MAX},
+    [SL_QTYPE_IQ3_S] = {offsetof(sl_block_iq3_s, scale), SIZE_MAX},
+    [SL_QTYPE_IQ2_XXS] = {offsetof(sl_block_iq2_xxs, scale), SIZE_MAX},
+    [SL_QTYPE_IQ2_XS] = {offsetof(sl_block_iq2_xs, scale), SIZE_MAX},
+    [SL_QTYPE_IQ2_S] = {offsetof(sl_block_iq2_s, scale), SIZE_MAX},
+    [SL_QTYPE_IQ1_S] = {offsetof(sl_block_iq1_s, scale), SIZE_MAX},
 };
 
 /* Ordinary scales, so that sums stay finite. */
@@ -128,6 +136,13 @@ static void set_scale(unsigned char *block, sl_qtype type, kt_random *random) {
         memcpy(block, &wide, sizeof wide);
         for (size_t i = 0; type == SL_QTYPE_FP8_128 && i < SL_FP8_128_ELEMENTS; i++) {
             block[4 + i] &= (block[4 + i] & 127) == 127 ? 0xfe : 0xff; /* no NaNs: of numbers, all */
+        }
+        return;
+    }
+    if (type == SL_QTYPE_IQ1_M) { /* four bits of it at a time, in bytes 49, 51, 53 and 55 */
+        for (int i = 0; i < 4; i++) {
+            unsigned char *byte = block + offsetof(sl_block_iq1_m, scales) + 2 * i + 1;
+            *byte = (unsigned char)((*byte & 15) | (scale >> 4 * i & 15) << 4);
         }
         return;
     }

@@ -2,8 +2,9 @@
  *
  * A panel is SL_PANEL outputs side by side. Quantised weights: block after block along K, each block of the
  * panel being a header and then the quants, both cut into words and interleaved, word w of output o at index
- * w * SL_PANEL + o. So a panel has exactly the bytes of its outputs' blocks, and a vector load gives the same
- * four columns of as many outputs as it has lanes. (Outputs past the last are zeros.)
+ * w * SL_PANEL + o. So a vector load gives the same four columns of as many outputs as it has lanes. (Outputs
+ * past the last are zeros.) A panel has exactly the bytes of its outputs' blocks, but for the types of
+ * quant/codebook.h: these are brought to two or four bits for each column, with numbers in place of points.
  *
  * The header's fields come first, then periods of quants; n w: n words of a plane, "low" and "two": four and
  * two bits of each quant, "high": a word of one more bit for each of 32 columns, bit 8 b + q for column 4 q +
@@ -26,6 +27,9 @@
  *     q3_k     scale f16; 3 w group scales; 2 periods of 4 w high (of its groups), then 8 w two
  *     q6_k     scale f16; 4 w: 16 int8 scales; 2 periods of 16 w low and 8 w high bits: group r of the
  *              half in nibble r / 2 of the low words 8 (r % 2) .., in bits 2r, 2r+1 of the high words
+ *     tq1_0, tq2_0   scale f16; 2 periods of 8 w two, as q2_k's
+ *     iq3_xxs, iq3_s   scale f32; 2 w: factors of 8 groups, bytes; 8 periods, each a group of codes as q4_0's
+ *     iq2_*, iq1_*     scale f32; 4 w: factors of 16 halves of groups; 8 periods likewise
  *     fp8_128  scale f32; codes [128][SL_PANEL]
  *     f32, f16, bf16   [columns][SL_PANEL]; bf16 for pairs (AVX-512) [columns / 2][SL_PANEL][2]
  *
@@ -49,6 +53,10 @@ enum {
     SL_MATMUL_TILE = 8, /* rows at most */
     SL_MATMUL_PANELS = 4, /* panels in a unit of work at most: what one reading of a chunk of x serves */
     SL_MATMUL_GROUP = 32, /* columns that a tile keeps together */
+    /* Bytes of a block of 256 columns in a panel, of types whose blocks in the file have fewer. */
+    SL_PACKED_TERNARY = 2 + 64,
+    SL_PACKED_CODES = 4 + 8 + 128,
+    SL_PACKED_CODES_OF_HALVES = 4 + 16 + 128,
 };
 
 /* What a kernel is given. */

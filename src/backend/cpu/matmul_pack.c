@@ -1,6 +1,6 @@
 /* Repacking of weights into the panels of matmul.h, at load. */
 #include "backend/cpu/matmul.h"
-#include "quant/blocks.h"
+#include "quant/codebook.h"
 
 #include <string.h>
 
@@ -104,10 +104,73 @@ static void prepare_nvfp4_128(const unsigned char *data, unsigned char *out) {
     prepare_nvfp4_parts(block->scales, block->quants, 8, out + 4);
 }
 
+/* Four codes, nibbles, to the low nibbles of four bytes. */
+static uint32_t nibbles_to_bytes(uint32_t codes) {
+    const uint32_t x = (codes | codes << 8) & 0x00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0fu;
+}
+
+/* A group's codes as q4_0 has its quants. */
+static void put_codes(const sl_codes32 *group, unsigned char *out) {
+    for (int k = 0; k < 2; k++) {
+        const uint32_t words[2] = {nibbles_to_bytes(group->codes[k] & 0xffffu) |
+                                       nibbles_to_bytes(group->codes[2 + k] & 0xffffu) << 4,
+                                   nibbles_to_bytes(group->codes[k] >> 16) |
+                                       nibbles_to_bytes(group->codes[2 + k] >> 16) << 4};
+        memcpy(out + (size_t)8 * (size_t)k, words, sizeof words);
+    }
+}
+
+/* `halves`: factors of a group. */
+#define PREPARE_CODES(name, halves)                                                                          \
+    static void prepare_##name(const unsigned char *block, unsigned char *out) {                             \
+        for (int g = 0; g < 8; g++) {                                                                        \
+            sl_codes32 group;                                                                                \
+            sl_codes_##name((const void *)block, (uint32_t)g, &group);                                       \
+            memcpy(out, &group.scale, sizeof group.scale);                                                   \
+            for (int h = 0; h < (halves); h++) {                                                             \
+                out[4 + (halves)*g + h] = (unsigned char)group.factor[h];                                    \
+            }                                                                                                \
+            put_codes(&group, out + 4 + 8 * (halves) + (size_t)16 * (size_t)g);                              \
+        }                                                                                                    \
+    }
+PREPARE_CODES(iq3_xxs, 1)
+PREPARE_CODES(iq3_s, 1)
+PREPARE_CODES(iq2_xxs, 2)
+PREPARE_CODES(iq2_xs, 2)
+PREPARE_CODES(iq2_s, 2)
+PREPARE_CODES(iq1_s, 2)
+PREPARE_CODES(iq1_m, 2)
+
+/* To TQ2_0. */
+static void prepare_tq1_0(const unsigned char *data, unsigned char *out) {
+    const sl_block_tq1_0 *block = (const void *)data;
+    sl_block_tq2_0 *to = (void *)out;
+    memset(to->quants, 0, sizeof to->quants);
+    for (uint32_t i = 0; i < SL_TQ1_0_ELEMENTS; i++) {
+        to->quants[i / 128 * 32 + i % 32] |= (uint8_t)(sl_tq1_0_digit(block, i) << 2 * (i % 128 / 32));
+    }
+    to->scale = block->scale;
+}
+
+#define TERNARY_PLANES                                                                                       \
+    {                                                                                                        \
+        {offsetof(sl_block_tq2_0, scale), 2, 1}, {                                                           \
+            offsetof(sl_block_tq2_0, quants), 4, 16                                                          \
+        }                                                                                                    \
+    }
+#define CODE_PLANES(halves)                                                                                  \
+    {                                                                                                        \
+        {0, 4, 1}, {4, 4, 2 * (halves)}, {                                                                   \
+            4 + 8 * (halves), 4, 32                                                                          \
+        }                                                                                                    \
+    }
+
 /* The planes of each type in the panel's order, of the block as rearranged; none: a type without blocks. */
 static const struct {
     void (*prepare)(const unsigned char *block, unsigned char *out); /* NULL: as it is */
     plane planes[PLANES];
+    int32_t bytes; /* of a block as rearranged; 0: as many as in the file */
 } blocks_of[SL_QTYPE_COUNT] = {
     [SL_QTYPE_Q8_0] = {NULL,
                        {{offsetof(sl_block_q8_0, scale), 2, 1}, {offsetof(sl_block_q8_0, quants), 4, 8}}},
@@ -146,6 +209,15 @@ static const struct {
                          {offsetof(sl_block_mxfp4, quants), 4, 4}}},
     [SL_QTYPE_NVFP4] = {prepare_nvfp4, {{0, 4, 1}, {4, 4, 8}}},
     [SL_QTYPE_NVFP4_128] = {prepare_nvfp4_128, {{0, 4, 1}, {4, 4, 2}, {12, 4, 16}}},
+    [SL_QTYPE_TQ1_0] = {prepare_tq1_0, TERNARY_PLANES, SL_PACKED_TERNARY},
+    [SL_QTYPE_TQ2_0] = {NULL, TERNARY_PLANES, SL_PACKED_TERNARY},
+    [SL_QTYPE_IQ3_XXS] = {prepare_iq3_xxs, CODE_PLANES(1), SL_PACKED_CODES},
+    [SL_QTYPE_IQ3_S] = {prepare_iq3_s, CODE_PLANES(1), SL_PACKED_CODES},
+    [SL_QTYPE_IQ2_XXS] = {prepare_iq2_xxs, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ2_XS] = {prepare_iq2_xs, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ2_S] = {prepare_iq2_s, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ1_S] = {prepare_iq1_s, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ1_M] = {prepare_iq1_m, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
     [SL_QTYPE_FP8_128] = {NULL,
                           {{offsetof(sl_block_fp8_128, scale), 4, 1},
                            {offsetof(sl_block_fp8_128, codes), 1, 128}}},
@@ -162,10 +234,18 @@ static uint64_t row_bytes(const sl_weight *weight) {
     return (uint64_t)weight->columns / type->block_elements * type->block_bytes;
 }
 
+/* Of an output in a panel. */
+static uint64_t packed_row_bytes(const sl_weight *weight) {
+    const sl_qtype_info *type = sl_qtype_get(weight->type);
+    const uint64_t block =
+        blocks_of[weight->type].bytes ? (uint64_t)blocks_of[weight->type].bytes : type->block_bytes;
+    return (uint64_t)weight->columns / type->block_elements * block;
+}
+
 static uint64_t packed_bytes(const sl_weight *weight, int32_t panel) {
     const uint64_t outputs =
         ((uint64_t)weight->rows + (uint64_t)panel - 1) / (uint64_t)panel * (uint64_t)panel;
-    return (uint64_t)weight->experts * outputs * row_bytes(weight);
+    return (uint64_t)weight->experts * outputs * packed_row_bytes(weight);
 }
 
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight) {
@@ -210,10 +290,11 @@ static void pack_panel(const sl_weight *weight, const layout *layout, const unsi
     const size_t bytes = type->block_bytes * words;
     const size_t count = (size_t)weight->columns / type->block_elements / words;
     const size_t panel = (size_t)layout->panel, stride = row_bytes(weight);
+    const size_t packed_block = packed_row_bytes(weight) / count;
     const plane whole[PLANES] = {{0, (uint8_t)bytes, 1}};
-    for (size_t b = 0; b < count; b++, packed += bytes * panel) {
+    for (size_t b = 0; b < count; b++, packed += packed_block * panel) {
         if (outputs < layout->panel) {
-            memset(packed, 0, bytes * panel);
+            memset(packed, 0, packed_block * panel);
         }
         for (int32_t o = 0; o < outputs; o++) {
             const unsigned char *block = rows + (size_t)o * stride + b * bytes;
@@ -231,7 +312,7 @@ static void pack_panel(const sl_weight *weight, const layout *layout, const unsi
 }
 
 static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t count, const layout *layout) {
-    const uint64_t row = row_bytes(weight), panel = row * (uint64_t)layout->panel;
+    const uint64_t row = row_bytes(weight), panel = packed_row_bytes(weight) * (uint64_t)layout->panel;
     const uint64_t packed_expert = packed_bytes(weight, layout->panel) / (uint64_t)weight->experts;
     for (int32_t e = 0; e < weight->experts; e++) {
         const unsigned char *from =

@@ -1,9 +1,9 @@
 /* The innermost loops of the matrix product, for one tier: included once by its matmul.c, after its unpack.h.
  *
- * Class "q8_32/chain": per group of 32 columns (half a group for q2_k, q3_k and q6_k, which have a scale for
- * each) the integer sum is exact; as f32 it is multiplied by the weight's scale and then, fused with the
- * addition to the running sum, by x's. A minimum times x's sum, itself a rounded product, is then subtracted
- * in one more fused step (two for q2_k, one per half).
+ * Class "q8_32/chain": per group of 32 columns (half a group for q2_k, q3_k, q6_k, iq2 and iq1, which have a
+ * scale for each) the integer sum is exact; as f32 it is multiplied by the weight's scale and then, fused
+ * with the addition to the running sum, by x's. A minimum times x's sum, itself a rounded product, is then
+ * subtracted in one more fused step (two for q2_k, one per half).
  *
  * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from to make
  * up for weights kept as unsigned, or, for types with minima, x's scale times its sum as f32. */
@@ -56,6 +56,14 @@ SL_ALWAYS_INLINE geometry geometry_of(sl_qtype type) {
         return (geometry){2, 1, 4, 16, 2, 0};
     case SL_QTYPE_NVFP4_128:
         return (geometry){4, 1, 12, 16, 2, 0};
+    case SL_QTYPE_TQ2_0:
+        return (geometry){8, 4, 2, 32, 1, 0};
+    case SL_QTYPE_IQ3_XXS:
+    case SL_QTYPE_IQ3_S:
+        return (geometry){8, 1, 12, 16, 1, 0};
+    case SL_QTYPE_IQ2_S:
+    case SL_QTYPE_IQ1_M:
+        return (geometry){8, 1, 20, 16, 2, 0};
     default: /* q4_0, iq4_nl */
         return (geometry){1, 1, 2, 16, 1, 0};
     }
@@ -177,6 +185,23 @@ SL_ALWAYS_INLINE void expand_nvfp4_128(const unsigned char *header, int v, float
     }
 }
 
+/* One scale for all groups. */
+SL_ALWAYS_INLINE void expand_tq2_0(const unsigned char *header, int v, float *scales) {
+    const vf scale = vf_load_f16(header + v * VN * 2);
+    SL_UNROLL for (int g = 0; g < 8; g++) {
+        vf_store(scales + g * SL_PANEL, scale);
+    }
+}
+
+/* Of `count` parts, each with a factor of one byte. */
+SL_ALWAYS_INLINE void expand_codes(const unsigned char *header, int v, const int count, float *scales) {
+    const vf scale = vf_load(header + v * (int)sizeof(vf));
+    SL_UNROLL for (int i = 0; i < count; i++) {
+        const vi factor = header_byte(header + SL_PANEL * 4 + v * (int)sizeof(vi), i);
+        vf_store(scales + i * SL_PANEL, vf_mul(vf_from_int(factor), scale));
+    }
+}
+
 /* Of one block: [groups][group_scales][SL_PANEL]. */
 SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, float *scales) {
     SL_UNROLL for (int v = 0; v < 2; v++) {
@@ -206,6 +231,17 @@ SL_ALWAYS_INLINE void expand_block(sl_qtype type, const unsigned char *header, f
             break;
         case SL_QTYPE_NVFP4_128:
             expand_nvfp4_128(header, v, out);
+            break;
+        case SL_QTYPE_TQ2_0:
+            expand_tq2_0(header, v, out);
+            break;
+        case SL_QTYPE_IQ3_XXS:
+        case SL_QTYPE_IQ3_S:
+            expand_codes(header, v, 8, out);
+            break;
+        case SL_QTYPE_IQ2_S:
+        case SL_QTYPE_IQ1_M:
+            expand_codes(header, v, 16, out);
             break;
         default:
             vf_store(out, vf_load_f16(header + v * VN * 2));
@@ -487,7 +523,19 @@ static void pack_row_f32(const sl_matmul_source *source) {
     MACRO(iq4_xs, IQ4_XS, 8)                                                                                 \
     MACRO(mxfp4, MXFP4, 1)                                                                                   \
     MACRO(nvfp4, NVFP4, 4)                                                                                   \
-    MACRO(nvfp4_128, NVFP4_128, 8)
+    MACRO(nvfp4_128, NVFP4_128, 8)                                                                           \
+    MACRO(tq2_0, TQ2_0, 8)                                                                                   \
+    MACRO(iq3_xxs, IQ3_XXS, 8)                                                                               \
+    MACRO(iq3_s, IQ3_S, 8)                                                                                   \
+    MACRO(iq2_s, IQ2_S, 16)                                                                                  \
+    MACRO(iq1_m, IQ1_M, 16)
+
+/* Types that panels do not tell from another one. */
+#define SL_EACH_INT_ALIAS(MACRO)                                                                             \
+    MACRO(tq2_0, TQ1_0, 8)                                                                                   \
+    MACRO(iq2_s, IQ2_XXS, 16)                                                                                \
+    MACRO(iq2_s, IQ2_XS, 16)                                                                                 \
+    MACRO(iq1_m, IQ1_S, 16)
 
 #define SL_INT_TYPE(name, ID, block_scales)                                                                  \
     SL_TILES(SL_INT_TILE, name, ID)                                                                          \
@@ -498,6 +546,14 @@ static void pack_row_f32(const sl_matmul_source *source) {
         expand_blocks(SL_QTYPE_##ID, weights, blocks, scales);                                               \
     }
 
+/* Bytes of a block in a panel. */
+#define SL_PACKED_BYTES(ID)                                                                                  \
+    (SL_QTYPE_##ID == SL_QTYPE_TQ1_0 || SL_QTYPE_##ID == SL_QTYPE_TQ2_0     ? (int32_t)SL_PACKED_TERNARY     \
+     : SL_QTYPE_##ID == SL_QTYPE_IQ3_XXS || SL_QTYPE_##ID == SL_QTYPE_IQ3_S ? (int32_t)SL_PACKED_CODES       \
+     : SL_QTYPE_##ID >= SL_QTYPE_IQ2_XXS && SL_QTYPE_##ID <= SL_QTYPE_IQ1_M                                  \
+         ? (int32_t)SL_PACKED_CODES_OF_HALVES                                                                \
+         : (int32_t)SL_##ID##_BYTES)
+
 #define SL_INT_ROW(name, ID, block_scales)                                                                   \
     [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
                        .pack_row = name##_pack_row,                                                          \
@@ -505,7 +561,7 @@ static void pack_row_f32(const sl_matmul_source *source) {
                        .main_rows = SL_MAIN_ROWS,                                                            \
                        .most_rows = SL_MOST_ROWS,                                                            \
                        .block = SL_##ID##_ELEMENTS,                                                          \
-                       .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .block_bytes = SL_PACKED_BYTES(ID),                                                   \
                        .scales = block_scales,                                                               \
                        .group_bytes = INT_GROUP_BYTES},
 #define SL_FLOAT_ROW(name, ID)                                                                               \

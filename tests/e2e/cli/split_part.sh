@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes the second of three parts of a split GGUF file: an adapter's matrix of a type (IQ2_XXS, 16) that is not
-# supported, 66 bytes for 256 elements.
+# Writes the second of three parts of a split GGUF file: an adapter's matrix of a type (Q2_0, 42) that is not
+# supported, 72 bytes for 256 elements.
 {
     printf 'GGUF\003\000\000\000\001\000\000\000\000\000\000\000\004\000\000\000\000\000\000\000'
     printf '\010\000\000\000\000\000\000\000split.no\002\000\000\000\001\000'
@@ -8,7 +8,7 @@
     printf '\023\000\000\000\000\000\000\000split.tensors.count\005\000\000\000\003\000\000\000'
     printf '\014\000\000\000\000\000\000\000general.type\010\000\000\000\007\000\000\000\000\000\000\000adapter'
     printf '\001\000\000\000\000\000\000\000w\002\000\000\000\000\001\000\000\000\000\000\000\001\000\000\000\000\000\000\000'
-    printf '\020\000\000\000\000\000\000\000\000\000\000\000'
+    printf '\052\000\000\000\000\000\000\000\000\000\000\000'
 } > "$1"
 size=$(wc -c < "$1")
-head -c $(((32 - size % 32) % 32 + 66)) /dev/zero >> "$1"
+head -c $(((32 - size % 32) % 32 + 72)) /dev/zero >> "$1"

@@ -40,10 +40,18 @@ typedef struct exception {
 #define ALL "-"
 #define HEAD                                                                                                 \
     { "output", "", SL_QTYPE_Q6_K }
+#define HEAD_5                                                                                               \
+    { "output", "", SL_QTYPE_Q5_K }
+#define EMBEDDING_2                                                                                          \
+    { "token_embd", "", SL_QTYPE_Q2_K }
+#define EMBEDDING_3                                                                                          \
+    { "token_embd", "", SL_QTYPE_IQ3_S }
 #define MORE_28 "0-2,5,8,11,14,17,20,23-27"
 #define MORE_40 "0-4,7,10,13,16,19,22,25,28,31,34-39"
 #define MORE_80 "0-9,12,15,18,21,24,27,30,33,36,39,42,45,48,51,54,57,60,63,66,69-79"
 #define MORE_32 "0-3,6,9,12,15,18,21,24,27-31"
+#define Q2 SL_QTYPE_Q2_K
+#define I3 SL_QTYPE_IQ3_S
 #define Q3 SL_QTYPE_Q3_K
 #define Q4 SL_QTYPE_Q4_K
 #define Q5 SL_QTYPE_Q5_K
@@ -86,6 +94,64 @@ static const struct {
     {"qwen3-0.6b", "Q5_K_M", Q5, {HEAD, {"attn_v", MORE_28, Q6}, {"ffn_down", MORE_28, Q6}}},
     {"qwen3-0.6b", "Q6_K", Q6, {{0}}},
     {"qwen3-0.6b", "Q2_K_S", SL_QTYPE_Q2_K, {HEAD, {"ffn_down", "0-2", Q4}}},
+    {"qwen3-0.6b",
+     "IQ1_S",
+     SL_QTYPE_IQ1_S,
+     {HEAD_5,
+      EMBEDDING_2,
+      {"attn_output", ALL, SL_QTYPE_IQ2_XXS},
+      {"attn_v", ALL, Q2},
+      {"ffn_down", "0-2", Q2}}},
+    {"qwen3-0.6b",
+     "IQ1_M",
+     SL_QTYPE_IQ1_M,
+     {HEAD_5,
+      EMBEDDING_2,
+      {"attn_output", ALL, SL_QTYPE_IQ2_XXS},
+      {"attn_v", ALL, Q2},
+      {"ffn_down", "0-2", Q2}}},
+    {"qwen3-0.6b", "TQ1_0", SL_QTYPE_TQ1_0, {HEAD, {"token_embd", "", Q4}}},
+    {"qwen3-0.6b", "TQ2_0", SL_QTYPE_TQ2_0, {HEAD, {"token_embd", "", Q4}}},
+    {"qwen3-0.6b",
+     "IQ2_XXS",
+     SL_QTYPE_IQ2_XXS,
+     {HEAD_5, EMBEDDING_2, {"attn_v", ALL, Q2}, {"ffn_down", "0-2", Q2}}},
+    {"qwen3-0.6b",
+     "IQ2_XS",
+     SL_QTYPE_IQ2_XS,
+     {HEAD_5, EMBEDDING_2, {"attn_v", ALL, Q2}, {"ffn_down", "0-2", Q2}}},
+    {"qwen3-0.6b",
+     "IQ2_S",
+     SL_QTYPE_IQ2_XS,
+     {HEAD_5, EMBEDDING_3, {"attn_output", ALL, I3}, {"attn_v", ALL, I3}, {"ffn_down", "0-2", I3}}},
+    {"qwen3-0.6b",
+     "IQ2_M",
+     SL_QTYPE_IQ2_S,
+     {HEAD_5, EMBEDDING_3, {"attn_output", ALL, I3}, {"attn_v", ALL, I3}, {"ffn_down", "0-2", I3}}},
+    {"qwen3-0.6b",
+     "IQ3_XXS",
+     SL_QTYPE_IQ3_XXS,
+     {HEAD_5,
+      EMBEDDING_3,
+      {"attn_k", ALL, SL_QTYPE_IQ2_S},
+      {"attn_q", ALL, SL_QTYPE_IQ2_S},
+      {"attn_output", ALL, I3},
+      {"attn_v", ALL, I3},
+      {"ffn_down", "0-2", Q4},
+      {"ffn_down", ALL, Q3}}},
+    {"qwen3-0.6b",
+     "IQ3_XS",
+     I3,
+     {HEAD,
+      {"attn_k", ALL, SL_QTYPE_IQ3_XXS},
+      {"attn_q", ALL, SL_QTYPE_IQ3_XXS},
+      {"ffn_gate", "3-23", SL_QTYPE_IQ3_XXS},
+      {"ffn_up", "3-23", SL_QTYPE_IQ3_XXS}}},
+    {"qwen3-0.6b", "IQ3_S", I3, {HEAD}},
+    {"qwen3-0.6b",
+     "IQ3_M",
+     I3,
+     {HEAD, {"attn_output", ALL, Q4}, {"attn_v", ALL, Q4}, {"ffn_down", "0-2", Q4}}},
     {"qwen3-14b",
      "Q2_K",
      SL_QTYPE_Q2_K,
@@ -160,6 +226,23 @@ static const struct {
      Q5,
      {HEAD, {"attn_v", ALL, Q8}, {"attn_k", ALL, Q8}, {"ffn_down_exps", MORE_32, Q6}}},
     {"mixtral", "Q4_0", SL_QTYPE_Q4_0, {HEAD, {"attn_v", ALL, Q8}, {"attn_k", ALL, Q8}}},
+    {"mixtral",
+     "IQ2_S",
+     SL_QTYPE_IQ2_XS,
+     {HEAD_5,
+      EMBEDDING_3,
+      {"attn_v", ALL, Q4},
+      {"attn_k", ALL, Q4},
+      {"attn_output", ALL, Q5},
+      {"ffn_down_exps", "0-3", I3}}},
+    {"mixtral",
+     "IQ3_M",
+     I3,
+     {HEAD,
+      {"attn_v", ALL, Q8},
+      {"attn_k", ALL, Q8},
+      {"attn_output", ALL, Q5},
+      {"ffn_down_exps", MORE_32, Q4}}},
     {"mixtral",
      "MXFP4_MOE",
      Q8,
@@ -258,7 +341,8 @@ static void maps_are_llama_cpps(void **state) {
     }
 }
 
-/* With an importance matrix IQ4 needs no better start, and Q4_0 and Q5_0 take one (llama-quant.cpp). */
+/* With an importance matrix IQ4 and IQ3_XXS need no better start, and Q4_0 and Q5_0 take one
+ * (llama-quant.cpp). */
 static void importance_changes_the_first_layers(void **state) {
     (void)state;
     static sl_mixture_tensor tensors[TENSORS];
@@ -267,6 +351,7 @@ static void importance_changes_the_first_layers(void **state) {
         const char *mixture;
         sl_qtype without, with;
     } cases[] = {{"IQ4_XS", Q5, SL_QTYPE_IQ4_XS},
+                 {"IQ3_XXS", Q4, SL_QTYPE_IQ3_XXS},
                  {"Q4_0", SL_QTYPE_Q4_0, SL_QTYPE_Q4_1},
                  {"Q5_0", SL_QTYPE_Q5_0, SL_QTYPE_Q5_1},
                  {"Q4_K_M", Q6, Q6}};
@@ -333,7 +418,7 @@ static void names_in_any_case(void **state) {
     assert_null(sl_mixture_find("q9_0"));
     assert_int_equal(sl_mixture_unknown("q9_0", &error), -5);
     assert_non_null(strstr(error.message, "Q4_K_M, "));
-    assert_int_equal(sl_mixture_unknown("IQ2_xs", &error), -4);
+    assert_int_equal(sl_mixture_unknown("q2_0", &error), -4);
     for (int i = 0; sl_mixture_at(i); i++) {
         assert_ptr_equal(sl_mixture_find(sl_mixture_name(sl_mixture_at(i))), sl_mixture_at(i));
         assert_non_null(strstr(error.message, sl_mixture_name(sl_mixture_at(i))));
@@ -351,6 +436,9 @@ static void odd_rows_fall_back(void **state) {
                  {Q5, SL_QTYPE_Q5_1},
                  {Q6, Q8},
                  {SL_QTYPE_IQ4_XS, SL_QTYPE_IQ4_NL},
+                 {SL_QTYPE_IQ3_S, SL_QTYPE_IQ4_NL},
+                 {SL_QTYPE_IQ1_M, SL_QTYPE_IQ4_NL},
+                 {SL_QTYPE_TQ1_0, SL_QTYPE_Q4_0},
                  {Q8, Q8},
                  {SL_QTYPE_MXFP4, SL_QTYPE_MXFP4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

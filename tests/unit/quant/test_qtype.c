@@ -7,6 +7,7 @@
  *     flags & 1: float input[256], which holds for the records that follow too, up to the next input
  *     the encoded bytes of 256 elements; of the input, or when flags & 2, random ones
  *     flags & 2: float decoded[256]
+ * Blocks of IQ1, IQ2 and IQ3 are random ones, and what ggml_quantize_chunk made of numbers and an importance.
  * hash: FNV-1a, 64 bits, over the bytes of the decoded floats, every NaN counted as 0x7fc00000. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,10 +127,15 @@ static void blocks_are_those_of_ggml(void **state) {
     assert_true(feof(file));
     fclose(file);
     free(record);
-    for (int type = 0; type < SL_QTYPE_COUNT; type++) { /* a new row needs its records */
-        if (type != SL_QTYPE_F32 && sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF) {
-            /* Without those whose bytes ggml leaves to chance: see nonlinear.c. */
-            const int left_out = type == SL_QTYPE_IQ4_NL ? 7 : type == SL_QTYPE_MXFP4 ? 1 : 0;
+    for (int type = 0; type < SL_QTYPE_COUNT; type++) {           /* a new row needs its records */
+        if (type >= SL_QTYPE_IQ3_XXS && type <= SL_QTYPE_IQ1_M) { /* the encoder is our own */
+            assert_int_equal(encoded[type], 0);
+            assert_in_range(decoded[type], 8, 1000);
+        } else if (type != SL_QTYPE_F32 && sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF) {
+            /* Without those whose bytes ggml leaves to chance: see nonlinear.c. Of the ternary types' inputs
+             * f32 subnormals, whose largest has no inverse. */
+            const bool ternary = type == SL_QTYPE_TQ1_0 || type == SL_QTYPE_TQ2_0;
+            const int left_out = type == SL_QTYPE_IQ4_NL ? 7 : type == SL_QTYPE_MXFP4 || ternary ? 1 : 0;
             assert_in_range(encoded[type], 34 - left_out, 1000);
             assert_in_range(decoded[type], encoded[type], 1000);
         }
@@ -193,6 +199,16 @@ static void gaussian_data_comes_back_near(void **state) {
         [SL_QTYPE_IQ4_XS] = 5.889e-3 * 1.02,
         [SL_QTYPE_MXFP4] = 1.325e-2 * 1.02,
         [SL_QTYPE_NVFP4] = 9.066e-3 * 1.02,
+        [SL_QTYPE_TQ1_0] = 6.53e-1 * 1.02,
+        [SL_QTYPE_TQ2_0] = 6.53e-1 * 1.02,
+        /* Ours is below what ggml has with an importance of 1, which is named here. */
+        [SL_QTYPE_IQ3_XXS] = 3.264e-2,
+        [SL_QTYPE_IQ3_S] = 1.809e-2,
+        [SL_QTYPE_IQ2_XXS] = 1.187e-1,
+        [SL_QTYPE_IQ2_XS] = 8.919e-2,
+        [SL_QTYPE_IQ2_S] = 6.196e-2,
+        [SL_QTYPE_IQ1_S] = 2.309e-1,
+        [SL_QTYPE_IQ1_M] = 2.016e-1,
         /* Not ggml's: a scale in E4M3 of another unit, and a relative 2^-4 at most, uniform within a step. */
         [SL_QTYPE_NVFP4_128] = 9.066e-3 * 1.02,
         [SL_QTYPE_FP8_128] = 7.5e-4,
@@ -224,6 +240,35 @@ static void gaussian_data_comes_back_near(void **state) {
     }
 }
 
+/* Of whole numbers from -8 to 8. Half of a step, of the 3 or 8 that these are cut into; 3 bits do not reach
+ * the 8. E2M1's last step is a third of the largest, 8.25. What no point of a codebook is near is what these
+ * encoders were seen to make of it. */
+static float worst_error(sl_qtype type) {
+    switch (type) {
+    case SL_QTYPE_Q2_K:
+        return 2.7f;
+    case SL_QTYPE_Q3_K:
+        return 2.1f;
+    case SL_QTYPE_NVFP4:
+    case SL_QTYPE_NVFP4_128:
+        return 1.4f;
+    case SL_QTYPE_TQ1_0:
+    case SL_QTYPE_TQ2_0:
+        return 4.0f;
+    case SL_QTYPE_IQ3_S:
+    case SL_QTYPE_IQ2_S:
+        return 2.9f;
+    case SL_QTYPE_IQ3_XXS:
+    case SL_QTYPE_IQ2_XXS:
+    case SL_QTYPE_IQ2_XS:
+    case SL_QTYPE_IQ1_S:
+    case SL_QTYPE_IQ1_M:
+        return 5.8f;
+    default:
+        return 1.0f;
+    }
+}
+
 /* Infinities and NaNs have no right answer, but must not be undefined (the sanitizers look on) nor touch the
  * neighbour. */
 static void no_input_disturbs_the_next_block(void **state) {
@@ -231,12 +276,7 @@ static void no_input_disturbs_the_next_block(void **state) {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, 1e20f};
     for (int type = 0; type < SL_QTYPE_COUNT; type++) {
         const sl_qtype_info *info = sl_qtype_get((sl_qtype)type);
-        /* Half of a step, of the 3 or 8 that -8 to 8 is cut into; 3 bits do not reach the 8. E2M1's last step
-         * is a third of the largest, 8.25. */
-        const float worst = type == SL_QTYPE_Q2_K                                  ? 2.7f
-                            : type == SL_QTYPE_Q3_K                                ? 2.1f
-                            : type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128 ? 1.4f
-                                                                                   : 1.0f;
+        const float worst = worst_error((sl_qtype)type);
         for (size_t k = 0; k < sizeof odd / sizeof odd[0]; k++) {
             float values[2 * ELEMENTS];
             float back[2 * ELEMENTS];

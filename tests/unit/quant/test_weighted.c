@@ -13,8 +13,10 @@
 
 enum { BLOCKS = 64, COUNT = 256 * BLOCKS };
 
-static const sl_qtype TYPES[] = {SL_QTYPE_Q2_K, SL_QTYPE_Q3_K,   SL_QTYPE_Q4_K,  SL_QTYPE_Q5_K,
-                                 SL_QTYPE_Q6_K, SL_QTYPE_IQ4_NL, SL_QTYPE_IQ4_XS};
+static const sl_qtype TYPES[] = {SL_QTYPE_Q2_K,  SL_QTYPE_Q3_K,    SL_QTYPE_Q4_K,   SL_QTYPE_Q5_K,
+                                 SL_QTYPE_Q6_K,  SL_QTYPE_IQ4_NL,  SL_QTYPE_IQ4_XS, SL_QTYPE_IQ3_XXS,
+                                 SL_QTYPE_IQ3_S, SL_QTYPE_IQ2_XXS, SL_QTYPE_IQ2_XS, SL_QTYPE_IQ2_S,
+                                 SL_QTYPE_IQ1_S, SL_QTYPE_IQ1_M};
 enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
 
 static uint32_t state_of_random;

@@ -13,6 +13,6 @@ SL_TILES(SL_FLOAT_TILE, bf16, BF16)
 
 static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
     SL_FLOAT_ROW(f32, F32), SL_FLOAT_ROW(f16, F16), SL_FLOAT_ROW(fp8_128, FP8_128), SL_FLOAT_ROW(bf16, BF16),
-    SL_EACH_INT_TYPE(SL_INT_ROW)};
+    SL_EACH_INT_TYPE(SL_INT_ROW) SL_EACH_INT_ALIAS(SL_INT_ROW)};
 
 #include "backend/cpu/matmul_skeleton.h"

@@ -60,6 +60,6 @@ static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
                        .block = 2,
                        .block_bytes = 4,
                        .group_bytes = SL_MATMUL_GROUP * 2},
-    SL_EACH_INT_TYPE(SL_INT_ROW)};
+    SL_EACH_INT_TYPE(SL_INT_ROW) SL_EACH_INT_ALIAS(SL_INT_ROW)};
 
 #include "backend/cpu/matmul_skeleton.h"

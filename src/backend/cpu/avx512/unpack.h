@@ -3,7 +3,7 @@
 #define SL_BACKEND_CPU_AVX512_UNPACK_H
 
 #include "backend/cpu/avx512/simd.h"
-#include "quant/blocks.h"
+#include "quant/codebook.h"
 #include "quant/qtype.h"
 
 enum {
@@ -27,6 +27,16 @@ SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
     case SL_QTYPE_NVFP4:
     case SL_QTYPE_NVFP4_128:
         return 12;
+    case SL_QTYPE_TQ2_0:
+        return 1;
+    case SL_QTYPE_IQ3_XXS:
+        return 62;
+    case SL_QTYPE_IQ3_S:
+        return 15;
+    case SL_QTYPE_IQ2_S:
+        return 43;
+    case SL_QTYPE_IQ1_M:
+        return 9;
     case SL_QTYPE_Q4_0:
         return 8;
     case SL_QTYPE_Q3_K:
@@ -78,6 +88,14 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     case SL_QTYPE_NVFP4:
     case SL_QTYPE_NVFP4_128:
         return look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1, 12, unpack_nibbles(period, quad));
+    case SL_QTYPE_IQ3_XXS:
+        return look_up(SL_IQ3_XXS_VALUES_0, SL_IQ3_XXS_VALUES_1, 62, unpack_nibbles(period, quad));
+    case SL_QTYPE_IQ3_S:
+        return look_up(SL_IQ3_S_VALUES_0, SL_IQ3_S_VALUES_1, 15, unpack_nibbles(period, quad));
+    case SL_QTYPE_IQ2_S:
+        return look_up(SL_IQ2_VALUES_0, SL_IQ2_VALUES_1, 43, unpack_nibbles(period, quad));
+    case SL_QTYPE_IQ1_M:
+        return look_up(SL_IQ1_VALUES_0, SL_IQ1_VALUES_1, 9, unpack_nibbles(period, quad));
     case SL_QTYPE_Q5_0:
     case SL_QTYPE_Q5_1:
         return vi_or(unpack_nibbles(period + WORD, quad), unpack_high(period, quad, 4));
@@ -87,6 +105,7 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
                      unpack_high(period + phase * WORD, quad, 4));
     }
     case SL_QTYPE_Q2_K:
+    case SL_QTYPE_TQ2_0:
         return vi_and(vi_right(vi_load(period + quad * WORD), 2 * phase), _mm512_set1_epi8(3));
     case SL_QTYPE_Q3_K:
         return vi_or(vi_and(vi_right(vi_load(period + (4 + quad) * WORD), 2 * phase), _mm512_set1_epi8(3)),

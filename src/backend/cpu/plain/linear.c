@@ -18,6 +18,7 @@
  *     q4_k, q5_k            scale = d * group_scale, minimum = dmin * group_min (both rounded to f32)
  *     iq4_xs                q from the table, scale = d * group_scale (rounded to f32)
  *     q3_k, q6_k            q - 4, q - 32; scale = d, factors = the two group scales
+ *     iq1, iq2, iq3, tq     q from the table, scale = d times a power of two, factors as in codebook.h
  *     q2_k                  scale = d, minimum = dmin, factors = the two group scales and minima
  *     nvfp4, nvfp4_128      q from the table; each half has a scale, and scale * dot stands for the sum,
  * rounded, of the halves' own scale * dot: the group's, or the block's scale times that (rounded to f32)
@@ -25,7 +26,7 @@
  * and no minimum, and factors 1, where none are named. Another tier may regroup the float part and call it
  * another class; the integer part is the same everywhere. At the end bias, then residual are added. */
 #include "backend/cpu/plain/plain.h"
-#include "quant/blocks.h"
+#include "quant/codebook.h"
 
 #include <string.h>
 
@@ -353,6 +354,29 @@ static void unpack_q6_k(const void *data, int32_t columns, unpacked row) {
     }
 }
 
+/* Groups of codebook.h. */
+static void unpack_codes(const sl_codes32 *group, const uint64_t table[2], int32_t g, unpacked row) {
+    row.scales[g] = group->scale;
+    row.factors[2 * g] = (int8_t)group->factor[0];
+    row.factors[2 * g + 1] = (int8_t)group->factor[1];
+    for (int32_t i = 0; i < 32; i++) {
+        row.values[32 * g + i] = sl_code_value(table[0], table[1], group->codes[i / 8] >> 4 * (i % 8) & 15u);
+    }
+}
+
+#define UNPACK_CODES(ID, name, table)                                                                        \
+    static void unpack_##name(const void *data, int32_t columns, unpacked row) {                             \
+        static const uint64_t values[2] = {SL_##table##_VALUES_0, SL_##table##_VALUES_1};                    \
+        const sl_block_##name *blocks = data;                                                                \
+        for (int32_t g = 0; g < columns / 32; g++) {                                                         \
+            sl_codes32 group;                                                                                \
+            sl_codes_##name(&blocks[g / 8], (uint32_t)g % 8, &group);                                        \
+            unpack_codes(&group, values, g, row);                                                            \
+        }                                                                                                    \
+    }
+SL_EACH_CODEBOOK_TYPE(UNPACK_CODES)
+
+#define CODES_ENTRY(ID, name, table) [SL_QTYPE_##ID] = unpack_##name,
 typedef void (*unpack_function)(const void *data, int32_t columns, unpacked row);
 static const unpack_function unpackers[SL_QTYPE_COUNT] = {
     [SL_QTYPE_Q8_0] = unpack_q8_0,           [SL_QTYPE_Q4_0] = unpack_q4_0,
@@ -362,8 +386,7 @@ static const unpack_function unpackers[SL_QTYPE_COUNT] = {
     [SL_QTYPE_Q2_K] = unpack_q2_k,           [SL_QTYPE_Q3_K] = unpack_q3_k,
     [SL_QTYPE_IQ4_NL] = unpack_iq4_nl,       [SL_QTYPE_IQ4_XS] = unpack_iq4_xs,
     [SL_QTYPE_MXFP4] = unpack_mxfp4,         [SL_QTYPE_NVFP4] = unpack_nvfp4,
-    [SL_QTYPE_NVFP4_128] = unpack_nvfp4_128,
-};
+    [SL_QTYPE_NVFP4_128] = unpack_nvfp4_128, SL_EACH_CODEBOOK_TYPE(CODES_ENTRY)};
 
 static int32_t dot16(const int8_t *a, const int8_t *b) {
     int32_t sum = 0;

@@ -2,6 +2,7 @@
 #ifndef SL_BACKEND_CUDA_TYPES_TYPES_CUH
 #define SL_BACKEND_CUDA_TYPES_TYPES_CUH
 
+#include "backend/cuda/types/codebook.cuh"
 #include "backend/cuda/types/floats.cuh"
 #include "backend/cuda/types/fp8_128.cuh"
 #include "backend/cuda/types/iq4.cuh"

@@ -17,6 +17,7 @@
  * and all of them gave the class's bits where it was tried (tests/kernels compares them on the machine at
  * hand). */
 #include "backend/cuda/types/integer_types.h"
+#include "quant/codebook.h"
 #include "backend/cuda/linear/bf16/bf16_cublas.h"
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/run/run.h"
@@ -734,10 +735,12 @@ enum { CUBLAS_ROWS = 96 }; /* of a bucket, at least, where a row says nothing el
         .packed_type = SL_QTYPE_BF16, FUNCTIONS(ID)                                                          \
     }
 #define BOTH(ID, type_name) BF16_CUBLAS(ID, type_name, CUBLAS_ROWS, 1.5e-2f), KEPT(ID, type_name)
+#define BOTH_CODEBOOK(ID, type_name, table) BOTH(ID, type_name),
 static const sl_cuda_kernel kernels[] = {
     BOTH(F16, f16),
     BF16_CUBLAS(BF16, bf16, CUBLAS_ROWS, 1e-4f),
     SL_INTEGER_TYPES(BOTH),
+    SL_EACH_CODEBOOK_TYPE(BOTH_CODEBOOK)
     BF16_CUBLAS(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
     KEPT(FP8_128, fp8_128),
     K16_CUBLAS(F16, f16, 1.5e-2f),
