@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 14 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 15 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -224,6 +224,10 @@ typedef struct sl_backend_functions {
     /* Starts the step in the block on the bucket with that index, behind those that were started before it,
      * of which at most backend->steps_in_flight are not waited for. Allocates nothing. */
     int (*submit)(sl_executor *executor, int32_t bucket, sl_error *error);
+    /* Of a program whose ops lie in several sections submit runs the first, and each call of this the next,
+     * when what it takes over was written. Between them pools may be read and written. The step is done with
+     * the last one; it is waited for then. Allocates nothing. NULL: deployments have one section. */
+    int (*proceed)(sl_executor *executor, sl_error *error);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks
      * are in its block then. Allocates nothing. NULL: steps_in_flight is 1, and no step has masks_later. */

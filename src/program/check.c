@@ -607,6 +607,15 @@ static int check_op(checker *c) {
     return 0;
 }
 
+/* Values that are filled in front of its sections. */
+static int32_t given_count(const sl_program *program) {
+    int32_t count = 0;
+    for (int32_t i = 0; program->partition && i < program->partition->border_count; i++) {
+        count += program->partition->borders[i].part == program->part;
+    }
+    return count;
+}
+
 int sl_ops_check(const sl_program *program, const sl_value *values, int32_t value_count, const sl_op *ops,
                  int32_t op_count, sl_error *error) {
     checker c = {.program = program, .values = values, .value_count = value_count, .error = error};
@@ -615,15 +624,18 @@ int sl_ops_check(const sl_program *program, const sl_value *values, int32_t valu
         c.first_place[g] = places;
         places += program->groups[g].layers;
     }
-    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES + (size_t)program->given_count, sizeof *c.writes);
+    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES + (size_t)given_count(program), sizeof *c.writes);
     c.heads = sl_alloc_zero((size_t)value_count, sizeof *c.heads);
     c.places = sl_alloc_zero((size_t)places, 1);
     int code = c.writes && c.heads && c.places ? 0 : sl_fail(error, SL_ERR_NOMEM, "checking: out of memory");
     for (int32_t v = 0; code == 0 && v < value_count; v++) {
         c.heads[v] = SL_NONE;
     }
-    for (int32_t i = 0; code == 0 && i < program->given_count; i++) {
-        add_write(&c, program->given[i], 0, values[program->given[i]].width);
+    for (int32_t i = 0; code == 0 && program->partition && i < program->partition->border_count; i++) {
+        const sl_border *border = &program->partition->borders[i];
+        if (border->part == program->part) {
+            add_write(&c, border->given, 0, values[border->given].width);
+        }
     }
     for (int32_t i = 0; code == 0 && i < op_count; i++) {
         c.op = &ops[i];
@@ -673,9 +685,10 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
-        if (group->layers < !program->is_part || group->kv_heads < 1 || group->key_size < 1 || group->value_size < 1 ||
-            group->window < 0 || group->layers > most || group->kv_heads > most || group->key_size > most ||
-            group->value_size > most || (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
+        if (group->layers < !program->partition || group->kv_heads < 1 || group->key_size < 1 ||
+            group->value_size < 1 || group->window < 0 || group->layers > most || group->kv_heads > most ||
+            group->key_size > most || group->value_size > most ||
+            (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
             return sl_fail(
                 error, SL_ERR_INVALID,
                 "cache group %s: %d layers of %d heads of %d and %d, window %d: a size is out of range",

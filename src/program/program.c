@@ -269,3 +269,11 @@ void sl_program_free(sl_program *program) {
     sl_arena_free(&program->arena);
     memset(program, 0, sizeof *program);
 }
+
+int32_t sl_program_sections(const sl_program *program) {
+    int32_t count = 0;
+    for (int32_t s = 0; program->partition && s < program->partition->section_count; s++) {
+        count += program->partition->sections[s].part == program->part;
+    }
+    return count > 0 ? count : 1;
+}

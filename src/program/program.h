@@ -274,6 +274,7 @@ typedef struct sl_op_gather {
 
 typedef struct sl_op_transfer {
     int32_t width;
+    int32_t section; /* of its part: it stands at its beginning */
 } sl_op_transfer;
 
 /* x = cap * tanh(scale * x / cap); cap 0: x = scale * x. */
@@ -344,12 +345,11 @@ typedef struct sl_program {
     bool both_sides; /* attention looks to both sides: a sequence is one span of one step, never cut */
     int32_t hidden;  /* value: [outputs][width] F32, what the head reads; all that an embedding plan makes */
     int32_t logits,
-        tokens;           /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
-    /* Of a part of a program (slice.c): values that are filled before its first op, [given_count], and those
-     * that are read when its last op is done. Groups may have no layers in it. */
-    const int32_t *given, *kept;
-    int32_t given_count, kept_count;
-    bool is_part;
+        tokens; /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
+    /* Of a part of a program (slice.c): which part it is, and all that crosses borders between the parts;
+     * borrowed. Groups may have no layers in it. */
+    const struct sl_partition *partition;
+    int32_t part;
     bool failed;          /* an append ran out of memory: sl_program_check reports it */
     bool too_many_groups; /* more than SL_CACHE_GROUPS were appended: likewise */
 } sl_program;
@@ -379,18 +379,56 @@ void sl_program_free(sl_program *program);
 /* The first op of that layer of the model, or behind the last layer; op_count where there is none. */
 int32_t sl_program_layer_begin(const sl_program *program, int32_t layer);
 int32_t sl_program_layers(const sl_program *program);
+/* Does the op compute with the rows' experts, or choose or combine them? What such ops of one layer read and
+ * leave has a row for each row of the step. */
+bool sl_program_is_expert(const sl_program *program, const sl_op *op);
 /* May the ops from `op` on run on another device than those before? NULL: yes; else why not, as the end of a
  * sentence. SL_ERR_NOMEM is "out of memory". */
 const char *sl_program_cut_declines(const sl_program *program, int32_t op);
-/* Ops [first, end) as a program of its own. What it needs of values from before is `given`, in the order in
- * which the part in front keeps it; a TRANSFER takes each over. Groups and states have this part's layers
- * alone; values, groups, states and weights keep their indices. Weights are the program's, which must outlive
- * it. Zero-initialise *part; free it with sl_program_free. Both cuts must be ones that
- * sl_program_cut_declines allows. */
-typedef struct sl_program_range {
-    int32_t first, end;
-} sl_program_range;
-int sl_program_slice(const sl_program *program, sl_program_range range, sl_program *part, sl_error *error);
+
+/* Ops that follow one another and belong to one part. */
+typedef struct sl_section {
+    int32_t part, number; /* the number-th section of that part */
+    int32_t first, end;   /* ops of the whole program */
+} sl_section;
+
+/* A value that one part computed and another reads. It is given in front of a section, and a TRANSFER takes
+ * it over there. */
+typedef struct sl_border {
+    int32_t part, section; /* that takes it over */
+    int32_t from, kept; /* the part that computed it, and the last of its sections that must leave it alone */
+    int32_t value;      /* in the program and in both parts */
+    int32_t given;      /* in the part that takes it over: a value as wide, which is filled */
+} sl_border;
+
+/* Who runs what. Zero-initialise, free with sl_partition_free. */
+typedef struct sl_partition {
+    sl_arena arena;
+    int32_t parts;
+    sl_section *sections; /* in the order of a step */
+    int32_t section_count;
+    sl_border *borders; /* in the order of the sections that take them over */
+    int32_t border_count;
+} sl_partition;
+
+/* owners[op_count]: the part of each op, 0 to parts - 1. SL_ERR_UNSUPPORTED says why a border is not
+ * possible: what crosses one must be F32 with a row for each row of the step, and computed by one part; ops
+ * that touch one cache or state must have one owner. */
+int sl_program_partition(const sl_program *program, const int32_t *owners, int32_t parts,
+                         sl_partition *partition, sl_error *error);
+void sl_partition_free(sl_partition *partition);
+/* The ops of one part as a program of its own. Groups and states have this part's layers alone; values,
+ * groups, states and weights keep their indices. Weights are the program's, which must outlive it, and so
+ * must the partition. Zero-initialise *part; free it with sl_program_free. */
+int sl_program_slice(const sl_program *program, const sl_partition *partition, int32_t index,
+                     sl_program *part, sl_error *error);
+/* Sections of a part; 1 for a program that is none. */
+int32_t sl_program_sections(const sl_program *program);
+/* The section that a TRANSFER begins, if it is not the one that `section` says; else `section`. For walks
+ * over a list of ops, lowered or not. */
+static inline int32_t sl_op_section(const sl_op *op, int32_t section) {
+    return op->kind == SL_OP_TRANSFER ? op->u.transfer.section : section;
+}
 
 const char *sl_op_name(sl_op_kind kind);
 const char *sl_op_text(sl_op_kind kind);
