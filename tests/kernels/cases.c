@@ -476,6 +476,7 @@ static const attention_shape attention_shapes[] = {
     {90, 1, 8, 2, 96, 64, 40, 0, false, true, SL_QTYPE_Q8_0, NORMAL, 0, true},
     {75, 2, 4, 1, 576, 512, 0, 20.0f, true, false, SL_QTYPE_FP8, NORMAL, 0, true},
     {66, 1, 6, 1, 24, 16, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, true},
+    {7, 2, 128, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
     {300, 2, 4, 1, 576, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 7, true},
 };
 enum {

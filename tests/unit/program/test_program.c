@@ -291,7 +291,7 @@ static const char *break_observed(sl_program *p, int *counter) {
 static sl_op *add_heads(sl_program *p, bool turned) {
     sl_op *op = sl_program_op(p, SL_OP_HEAD_LINEAR, 0);
     const int32_t weight = turned ? OP(LINEAR, 8)->u.linear.segments[0].weight : weight_of(p, 7);
-    op->in[0].value = OP(LINEAR, 2)->out[0].value; /* 256 columns */
+    op->in[0].value = OP(LINEAR, 2)->out[0].value;  /* 256 columns */
     op->out[0].value = OP(LINEAR, 0)->out[0].value; /* 128 */
     op->u.head_linear = (sl_op_head_linear){.weight = weight, .x_stride = 64, .turned = turned};
     return op;
@@ -302,7 +302,8 @@ static const char *break_heads(sl_program *p, int *counter) {
     RULE("(head_linear, layer 0): weight: weight 999 does not exist",
          add_heads(p, false)->u.head_linear.weight = 999)
     RULE("tail and stride must not be negative", add_heads(p, false)->u.head_linear.tail = -1)
-    RULE("stride 63 is less than what a head reads (64 and 0)", add_heads(p, false)->u.head_linear.x_stride = 63)
+    RULE("stride 63 is less than what a head reads (64 and 0)",
+         add_heads(p, false)->u.head_linear.x_stride = 63)
     RULE("stride 64 is less than what a head reads (64 and 1)", add_heads(p, true)->u.head_linear.tail = 1)
     RULE("x: columns 0 to 259 are outside value gate_up", add_heads(p, false)->u.head_linear.x_stride = 65)
     RULE("y: columns 1 to 129 are outside value qkv", add_heads(p, true)->out[0].column = 1)
