@@ -126,7 +126,7 @@ typedef struct sl_cache_layout {
     sl_qtype type;                           /* see sl_qtype_is_cache */
     int32_t pages;                           /* in the pool */
     uint64_t page_bytes;                     /* all layers of the group, see sl_cache_group */
-    uint64_t row_key_bytes, row_value_bytes; /* one head's key and value */
+    uint64_t row_key_bytes, row_value_bytes; /* one head's key and value; 0: part of its key */
     uint64_t layer_bytes;                    /* of one layer within a page */
 } sl_cache_layout;
 

@@ -410,7 +410,7 @@ static int add_tensor(binder *b, const place *p, int32_t *index) {
     if (per_expert) {
         return add_gathered(b, fact, index);
     }
-    if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS) {
+    if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS || fact->kind == SL_TENSOR_HEADS) {
         return add_matrix(b, p, index);
     }
     if (fact->kind == SL_TENSOR_EXPERT_VECTOR) {
@@ -538,6 +538,7 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     }
     int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
     const int32_t rows = fact.rows;
+    const bool of_heads = fact.kind == SL_TENSOR_HEADS;
     sl_tensor_part part;
     const bool partly = is_part(b, id, layer, &fact, &part);
     const bool fused = !partly && replaced(b, id, layer, &fact);
@@ -546,11 +547,19 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
                      .turned =
                          b->config->naming == SL_NAMING_HF && b->config->family->hf_experts_turned &&
                          (fact.id == SL_TENSOR_FUSED_EXPERTS || fact.id == SL_TENSOR_FUSED_DOWN_EXPERTS),
-                     .rows = partly ? rows : fact.rows};
+                     .rows = !partly    ? fact.rows
+                             : of_heads ? sl_part_rows(&part)
+                                        : rows};
     if (fused && id != SL_TENSOR_DOWN_EXPERTS) {
         return id == SL_TENSOR_UP_EXPERTS ? 0 : add_tensor(b, &p, &indices[SL_TENSOR_FUSED_EXPERTS]);
     }
-    return add_tensor(b, &p, &indices[id]);
+    const int code = add_tensor(b, &p, &indices[id]);
+    if (code == 0 && partly && of_heads) { /* which the other tensor has one below the other */
+        sl_weight *weight = &b->program->weights[indices[id]];
+        weight->experts = b->config->heads;
+        weight->rows /= b->config->heads;
+    }
+    return code;
 }
 
 static int bind_all(binder *b) {

@@ -73,8 +73,10 @@ static void build_layer(sl_builder *b) {
     }
     const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM,
-         "attended");
+    const int32_t mixed = delta                   ? sl_build_delta(b, x)
+                          : b->config->latent > 0 ? sl_build_latent(b, x)
+                                                  : sl_build_attention(b, x);
+    join(b, mixed, SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {
@@ -190,12 +192,14 @@ static void build_groups(sl_builder *b) {
     for (int kind = SL_LAYER_FULL; kind <= SL_LAYER_WINDOW; kind++) {
         b->group[kind] = SL_NONE;
         if (layers[kind] > 0) {
+            const int32_t size = sl_config_head_size(config, first[kind]), latent = config->latent;
             const sl_cache_group group = {.name = kind == SL_LAYER_FULL ? "full" : "window",
                                           .layers = layers[kind],
                                           .kv_heads = sl_config_kv_heads(config, first[kind]),
-                                          .key_size = sl_config_head_size(config, first[kind]),
-                                          .value_size = sl_config_head_size(config, first[kind]),
-                                          .window = kind == SL_LAYER_FULL ? 0 : config->window};
+                                          .key_size = latent > 0 ? latent + config->rope_dims : size,
+                                          .value_size = latent > 0 ? latent : size,
+                                          .window = kind == SL_LAYER_FULL ? 0 : config->window,
+                                          .values_are_keys = latent > 0};
             b->group[kind] = sl_program_group(b->program, &group);
         }
     }

@@ -21,6 +21,11 @@ static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE
                                            {"proportional", SL_ROPE_SCALING_PROPORTIONAL},
                                            {NULL, 0}};
 
+static const sl_field_choice TOP_METHODS[] = {{"greedy", SL_TOP_GREEDY},
+                                              {"group_limited_greedy", SL_TOP_GROUPS},
+                                              {"noaux_tc", SL_TOP_BIASED},
+                                              {NULL, 0}};
+
 #define AT(member) offsetof(sl_config_raw, member)
 #define INT(member, gguf, hf, least, most)                                                                   \
     { AT(member), SL_FIELD_INT, {gguf, hf}, least, most, NULL }
@@ -51,6 +56,12 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.window_head_size, "attention.key_length_swa", "head_dim", 0, 1 << 12),
     INT(global_kv_heads, NULL, "num_global_key_value_heads", 0, 1 << 12),
     INT(value_size, "attention.value_length", NULL, 2, 1 << 12),
+    INT(config.latent, "attention.kv_lora_rank", "kv_lora_rank", 0, 1 << 12),
+    INT(config.query_rank, "attention.q_lora_rank", "q_lora_rank", 0, 1 << 14),
+    INT(latent_head_size, "attention.key_length_mla", NULL, 0, 1 << 12),
+    INT(latent_value_size, "attention.value_length_mla", "v_head_dim", 0, 1 << 12),
+    INT(key_part, NULL, "qk_nope_head_dim", 0, 1 << 12),
+    INT(turning_part, NULL, "qk_rope_head_dim", 0, 1 << 12),
     INT(window_value_size, "attention.value_length_swa", NULL, 0, 1 << 12),
     LAYERS(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
     INT(config.shared_kv, "attention.shared_kv_layers", "num_kv_shared_layers", 0, SL_CONFIG_LAYERS),
@@ -126,6 +137,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
         1 << 8),
     INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
         SL_CONFIG_LAYERS),
+    CHOICE(group_method, NULL, "topk_method", TOP_METHODS),
     INT(gating, "expert_gating_func", NULL, 0, 1 << 8),
     INT(config.expert_groups, "expert_group_count", "n_group", 0, 1 << 12),
     INT(config.expert_groups_used, "expert_group_used_count", "topk_group", 0, 1 << 12),
@@ -202,6 +214,10 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->expert_scale = 1;
     config->router = (int32_t)family->router;
     config->expert_groups = config->expert_groups_used = 1;
+    config->choosing_bias = family->choosing_bias;
+    config->group_by_best = family->group_by_best;
+    config->latent_joined = family->latent && hf;
+    config->latent_epsilon = 1e-6; /* whatever config.json says; GGUF: the other norms' */
     config->router_least_sum = family->router_least_sum;
     config->swiglu_alpha = family->swiglu_alpha;
     config->swiglu_limit = family->swiglu_limit;
@@ -243,6 +259,15 @@ static bool rope_even(const sl_config *c) {
 }
 static bool rope_fits(const sl_config *c) {
     return c->rope_dims <= c->head_size;
+}
+static bool latent_given(const sl_config *c) {
+    return !c->family->latent || (c->latent > 0 && c->value_size > 0);
+}
+static bool latent_part(const sl_config *c) {
+    return c->latent == 0 || c->rope_dims < c->head_size;
+}
+static bool latent_unbiased(const sl_config *c) {
+    return c->latent == 0 || (!c->query_bias && !c->output_bias);
 }
 static bool window_rope(const sl_config *c) {
     const int32_t size = c->window_head_size > 0 ? c->window_head_size : c->head_size;
@@ -376,6 +401,11 @@ static const rule RULES[] = {
     {kv_divides, AT(config.kv_heads), SL_ERR_INVALID, "must divide the number of heads"},
     {rope_even, AT(config.rope_dims), SL_ERR_INVALID, "must be even: RoPE turns pairs"},
     {rope_fits, AT(config.rope_dims), SL_ERR_INVALID, "must not exceed the head size"},
+    {latent_given, AT(config.latent), SL_ERR_INVALID,
+     "must be at least 1, with a size of values: keys and values come out of a latent row"},
+    {latent_part, AT(config.rope_dims), SL_ERR_INVALID, "must leave elements of a head that do not turn"},
+    {latent_unbiased, AT(config.latent), SL_ERR_UNSUPPORTED,
+     "biases of the projections of latent attention are not supported"},
     {window_rope, AT(config.window_rope_dims), SL_ERR_INVALID,
      "must be even and not exceed the head size of windowed layers"},
     {shared_known, AT(config.shared_kv), SL_ERR_INVALID,
@@ -470,7 +500,9 @@ int sl_config_check(const sl_config *config, const char *file, sl_error *error) 
     const int64_t keys =
         config->kv_heads > config->window_kv_heads ? config->kv_heads : config->window_kv_heads;
     const int64_t query = config->heads * size * (config->family->output_gate ? 2 : 1);
-    const int64_t projections = query + 2 * keys * size;
+    const int64_t latent = config->heads * ((int64_t)config->latent + config->rope_dims);
+    const int64_t plain = query + 2 * keys * size;
+    const int64_t projections = config->latent > 0 && latent > plain ? latent : plain;
     const int64_t delta = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
                           2 * (int64_t)config->delta_value_heads * config->delta_value_size +
                           2 * (int64_t)config->delta_value_heads;

@@ -44,7 +44,13 @@ typedef struct sl_config {
     sl_naming naming;
     int32_t layers, width, vocabulary, context;
     int32_t heads, kv_heads, head_size;
-    int32_t feed_forward; /* width of a dense feed-forward; the largest where they differ */
+    /* Latent attention: keys and values of all heads come out of one row of `latent` elements, which is
+     * cached with `rope_dims` elements of a key that all heads share; 0: none. Queries come out of a row of
+     * `query_rank` (0: of the stream). The head size is that of queries; its last rope_dims elements turn. */
+    int32_t latent, query_rank, value_size;
+    double latent_epsilon; /* of the norms on these two rows */
+    bool latent_joined;    /* files have the heads' matrices of keys and values as one */
+    int32_t feed_forward;  /* width of a dense feed-forward; the largest where they differ */
     bool fused_qkv;       /* query, key and value are one matrix */
     bool fused_gate_up;   /* gate and up are */
     /* Of windowed layers where they differ from the others, else 0: see sl_config_head_size. */
@@ -81,6 +87,8 @@ typedef struct sl_config {
     bool normalise;                              /* weights of the chosen experts sum to 1 */
     double expert_scale;
     int32_t router;       /* sl_router_kind */
+    bool choosing_bias;   /* on its scores, for the choice alone */
+    bool group_by_best;   /* a group of experts counts its best one, not its two best */
     int32_t shared_width; /* of the expert that every row goes through; 0 without */
     int32_t expert_groups, expert_groups_used;
     double router_least_sum;
@@ -100,6 +108,8 @@ typedef struct sl_config {
 int32_t sl_config_head_size(const sl_config *config, int32_t layer);
 /* Rows of the table of positions in front of the first position's. */
 int32_t sl_config_position_offset(const sl_config *config);
+/* Of what attention leaves of each head, in front of the output projection. */
+int32_t sl_config_value_size(const sl_config *config, int32_t layer);
 int32_t sl_config_kv_heads(const sl_config *config, int32_t layer);
 int32_t sl_config_rope_dims(const sl_config *config, int32_t layer);
 int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
@@ -128,6 +138,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
 typedef enum sl_tensor_kind {
     SL_TENSOR_MATRIX,
     SL_TENSOR_EXPERTS,
+    SL_TENSOR_HEADS,
     SL_TENSOR_VECTOR,
     SL_TENSOR_EXPERT_VECTOR,
     SL_TENSOR_KERNEL
@@ -140,7 +151,7 @@ typedef struct sl_tensor_fact {
     sl_tensor_kind kind;
     int32_t layer;         /* SL_NONE for the model's own */
     const char *gguf, *hf; /* templates, the family's renames applied; NULL when that naming has none */
-    int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR */
+    int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR, or HEADS: how many of these */
     int32_t rows, columns;
 } sl_tensor_fact;
 
@@ -177,6 +188,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies);
 /* What sine and cosine are multiplied by: 1 except with YaRN and LongRoPE. */
 float sl_rope_magnitude(const sl_rope_config *rope);
+/* YaRN with latent attention: what scores are multiplied by besides, the square of a magnitude. */
+double sl_rope_latent_scale(const sl_rope_config *rope);
 /* How much each unscaled frequency is divided: the contents of GGUF's rope_freqs.weight. */
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors);
 

@@ -14,6 +14,10 @@ int32_t sl_config_head_size(const sl_config *config, int32_t layer) {
                                                                     : config->head_size;
 }
 
+int32_t sl_config_value_size(const sl_config *config, int32_t layer) {
+    return config->latent > 0 ? config->value_size : sl_config_head_size(config, layer);
+}
+
 int32_t sl_config_kv_heads(const sl_config *config, int32_t layer) {
     return in_window(config, layer) && config->window_kv_heads > 0 ? config->window_kv_heads
                                                                    : config->kv_heads;

@@ -216,6 +216,7 @@ static const refusal REFUSALS[] = {
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
+    {{NULL, "rope_interleave"}, 1, "RoPE of halves is not supported in this family", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
@@ -264,6 +265,7 @@ static int refuse_unbuilt(const reader *r) {
         const char *name = REFUSALS[i].key[r->raw->config.naming];
         char key[KEY_SIZE];
         if (!name || (r->family->both_sides && strstr(name, "causal")) ||
+            (!r->family->latent && strstr(name, "interleave")) ||
             (r->family->hf_both_sides && strstr(name, "bidirectional"))) {
             continue;
         }
@@ -409,9 +411,37 @@ static int hf_sparse_step(const reader *r, const char *key, uint64_t *step) {
                          (unsigned long long)*step, SL_CONFIG_LAYERS);
 }
 
+/* mlp_layer_types of config.json, one word per layer, says it all. */
+static int hf_listed_dense(const reader *r, const json_t *types) {
+    static const sl_field_choice words[] = {{"sparse", false}, {"dense", true}, {NULL, 0}};
+    const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
+    sl_config *config = &r->raw->config;
+    if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: mlp_layer_types must be an array of num_hidden_layers (%d) words", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const char *word = json_string_value(json_array_get(types, (size_t)layer));
+        double dense;
+        char key[KEY_SIZE];
+        snprintf(key, sizeof key, "mlp_layer_types[%d]", layer);
+        const int code = choose(r, &field, key, sl_view_of(word ? word : ""), &dense);
+        if (code) {
+            return code;
+        }
+        config->dense[layer] = dense != 0;
+    }
+    return 0;
+}
+
 /* In which layers config.json puts a dense feed-forward in place of experts. */
 static int hf_dense_layers(const reader *r) {
     sl_config *config = &r->raw->config;
+    const json_t *types = sl_json_find(r->text, NULL, "mlp_layer_types");
+    if (types && !json_is_null(types)) {
+        return hf_listed_dense(r, types);
+    }
     uint64_t step, interval;
     const json_t *end = sl_json_find(r->text, NULL, "moe_layer_end_index"); /* -1: the last layer */
     int code = hf_sparse_step(r, "decoder_sparse_step", &step);
@@ -563,7 +593,10 @@ static int derive_rope(const reader *r) {
     } else if (rope->scaling == SL_ROPE_SCALING_LONGROPE && !r->gguf) {
         code = hf_longrope(r);
     }
-    if (r->gguf && rope->mscale_all > 0) { /* the files have no key for the other, which is 1 then */
+    if (r->gguf && r->family->latent) { /* the files have no key for the other, which is the same then */
+        rope->mscale_all /= SL_LATENT_LOG_MULTIPLIER;
+        rope->mscale = rope->mscale_all;
+    } else if (r->gguf && rope->mscale_all > 0) { /* and 1 otherwise */
         rope->mscale = 1;
     }
     if (r->gguf && rope->scaling == SL_ROPE_SCALING_YARN && r->raw->rope_multiplier != 1) {
@@ -575,6 +608,9 @@ static int derive_rope(const reader *r) {
                        "%s: %s.rope.scaling.attn_factor: this scaling of RoPE's sine and cosine is not "
                        "supported",
                        r->file, r->family->gguf);
+    }
+    if (r->family->latent) {
+        config->attention_scale *= sl_rope_latent_scale(rope);
     }
     if (config->temperature_scale > 0 && config->temperature_length == 0) {
         config->temperature_length = rope->original_context;
@@ -761,6 +797,21 @@ static void derive_from_tensors(const reader *r) {
     }
 }
 
+/* Files of one architecture have a choosing bias or not. Those that have none are DeepSeek V2's and its like:
+ * a group of experts counts its best one. */
+static void derive_choosing_bias(const reader *r) {
+    sl_config *config = &r->raw->config;
+    if (!r->gguf || !r->family->choosing_bias_asked) {
+        return;
+    }
+    config->choosing_bias = false;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        config->choosing_bias |= gguf_has(r, SL_TENSOR_CHOOSING_BIAS, layer);
+    }
+    config->router = config->choosing_bias ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX;
+    config->group_by_best = !config->choosing_bias;
+}
+
 /* Of the experts, after the keys were read. */
 static int derive_experts(const reader *r) {
     static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
@@ -772,6 +823,14 @@ static int derive_experts(const reader *r) {
     if (config->shared_width == 0) {
         const int64_t width = (int64_t)raw->shared_experts * config->expert_width;
         config->shared_width = width <= 1 << 22 ? (int32_t)width : 0;
+    }
+    derive_choosing_bias(r);
+    if (!r->gguf && r->family->group_by_best && raw->group_method == SL_TOP_BIASED) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: topk_method is \"noaux_tc\", which is not supported in this family", r->file);
+    }
+    if (!r->gguf && r->family->group_by_best && raw->group_method != SL_TOP_GROUPS) {
+        config->expert_groups = 1;
     }
     config->expert_groups += config->expert_groups == 0;
     if (config->expert_groups == 1 || config->expert_groups_used == 0) {
@@ -821,12 +880,49 @@ static int derive_encoder(const reader *r) {
                                           r->file);
 }
 
+/* Of latent attention. Files that were made before llama.cpp knew it have the sizes of queries and values
+ * where the others have those of the cache. */
+static void derive_latent(const reader *r) {
+    sl_config_raw *raw = r->raw;
+    sl_config *config = &raw->config;
+    if (!r->family->latent) { /* another family's keys */
+        config->latent = config->query_rank = 0;
+        return;
+    }
+    config->kv_heads = 1;
+    config->value_size = raw->latent_value_size;
+    if (!r->gguf) {
+        config->rope_dims = raw->turning_part;
+        config->head_size = raw->key_part + config->rope_dims;
+    } else if (raw->latent_head_size > 0) {
+        config->head_size = raw->latent_head_size;
+    } else {
+        config->value_size = raw->value_size;
+    }
+    raw->value_size = 0;
+    config->latent_epsilon = r->gguf ? config->epsilon : config->latent_epsilon;
+    config->latent_joined = !r->gguf || gguf_has(r, SL_TENSOR_LATENT_UP, 0);
+}
+
+/* What scores are multiplied by. */
+static double derive_scale(const reader *r) {
+    const sl_config *config = &r->raw->config;
+    double scalar = r->raw->query_scalar;
+    if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
+        scalar = config->width / config->heads;
+    }
+    return r->raw->attention_scale > 0      ? r->raw->attention_scale
+           : r->family->attention_scale > 0 ? r->family->attention_scale
+                                            : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
+}
+
 static void derive_sizes(const reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (config->kv_heads == 0) {
         config->kv_heads = config->heads;
     }
+    derive_latent(r);
     if (config->head_size == 0 && config->heads > 0) {
         config->head_size = config->width / config->heads;
     }
@@ -848,14 +944,7 @@ static void derive_sizes(const reader *r) {
     if (config->delta_value_size == 0 && config->delta_value_heads > 0) {
         config->delta_value_size = raw->delta_values / config->delta_value_heads;
     }
-    double scalar = raw->query_scalar;
-    if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
-        scalar = config->width / config->heads;
-    }
-    config->attention_scale = raw->attention_scale > 0 ? raw->attention_scale
-                              : r->family->attention_scale > 0
-                                  ? r->family->attention_scale
-                                  : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
+    config->attention_scale = derive_scale(r);
     if (raw->attention_bias || raw->all_bias) {
         config->query_bias = true;
         config->output_bias |= !r->family->no_output_bias;
@@ -947,6 +1036,7 @@ static int read_all(reader *r, sl_config *config) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;
         raw.attention_bias = r->family->hf_attention_bias;
+        raw.leading_dense = r->family->hf_leading_dense;
     }
     if (r->family->local_rope == SL_LOCAL_ROPE_UNSCALED) {
         raw.config.local_rope.base = 0;

@@ -92,6 +92,7 @@ typedef struct sl_family {
     bool fused_gate_up;     /* one matrix of gate and up rows */
     bool rope_alpha;        /* rope_type "dynamic" with an alpha is a larger base */
     bool query_bias;        /* biases on q, k and v without a key that says so */
+    bool latent;            /* keys and values of all heads come out of one row */
     bool output_gate;       /* the query projection holds a gate for the output of each head */
     bool experts;           /* may have them */
     bool delta;             /* may have recurrent layers */
@@ -129,8 +130,12 @@ typedef struct sl_family {
     bool router_bias;        /* on the router's logits */
     bool expert_bias;        /* on the experts' projections */
     bool choosing_bias;      /* on the scores, for the choice alone */
+    bool choosing_bias_asked; /* GGUF: where the file has it; and then the router is a sigmoid, if no key says
+                               */
     bool expert_groups;      /* may be chosen by groups */
+    bool group_by_best;      /* a group counts its best expert */
     bool leading_dense;      /* GGUF has a key for how many layers without experts come first */
+    int32_t hf_leading_dense; /* so many, where a config does not say */
     bool hf_normalise;       /* weights are normalised where a config does not say */
     bool hf_expert_width;    /* intermediate_size is the width of an expert */
     bool hf_experts_turned;  /* fused experts are [columns][rows], and gate and up alternate */

@@ -91,6 +91,7 @@ static void route(sl_builder *b, int32_t logits, int32_t routing[3]) {
         op->u.router.factors = sl_build_weight(b, SL_TENSOR_EXPERT_FACTORS);
         op->u.router.groups = config->expert_groups;
         op->u.router.groups_used = config->expert_groups_used;
+        op->u.router.group_by_best = config->group_by_best;
         op->u.router.epsilon = (float)config->family->router_epsilon;
         op->u.router.least_sum = (float)config->router_least_sum;
         op->u.router.scale = (float)config->expert_scale;

@@ -283,6 +283,7 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     if (index == SL_NONE) {
         return sl_fail(error, SL_ERR_INTERNAL, "tensor %s was not bound", fact->name);
     }
+    tensor.turned = fact->id == SL_TENSOR_LATENT_KEYS && f->config->latent_joined;
     tensor.from = f->program->weights[index].type;
     tensor.data = f->program->weights[index].data;
     return list_add(f->list, &tensor, error);
@@ -363,7 +364,8 @@ static int mixture_types(const quantization *q, const sl_mixture_model *model, s
         places && matrices ? 0 : sl_fail(error, SL_ERR_NOMEM, "out of memory for the types of tensors");
     for (uint64_t i = 0; i < list->count && code == 0; i++) {
         const file_tensor *t = &list->tensors[i];
-        const uint64_t experts = t->shape.dim_count > 2 ? t->shape.dims[2] : 1;
+        const bool of_experts = t->shape.dim_count > 2 && strstr(t->name, "_exps.");
+        const uint64_t experts = of_experts ? t->shape.dims[2] : 1;
         types[i] = (sl_mixture_tensor){t->name, t->columns, experts, base};
         if (!t->exact) {
             places[count] = i;
@@ -387,7 +389,7 @@ static int set_type(file_list *list, file_tensor *t, sl_qtype wanted, sl_error *
     t->shape.type = sl_mixture_fallback(wanted, t->columns);
     /* The source was checked when it was opened: nothing here is larger than it by more than its blocks. */
     if (!sl_qtype_bytes(t->shape.type, t->columns, &t->row_bytes) ||
-        !sl_qtype_bytes(t->from, t->columns, &t->from_row_bytes) ||
+        !sl_qtype_bytes(t->from, t->turned ? t->shape.dims[1] : t->columns, &t->from_row_bytes) ||
         !sl_mul_u64(t->row_bytes, t->rows, &bytes) || !sl_add_u64(list->bytes, bytes, &list->bytes)) {
         return sl_fail(error, SL_ERR_LIMIT, "tensor %s is too large as %s", t->name,
                        sl_qtype_get(t->shape.type)->name);

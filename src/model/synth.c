@@ -30,6 +30,9 @@ typedef struct preset {
     int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
     double yarn_factor;                         /* 0: none */
     int32_t original_context;
+    double mscale;                                   /* both, of YaRN; 0: neither */
+    int32_t latent, query_rank, value_size, turning; /* of latent attention; turning: elements of a head */
+    int32_t groups, groups_used;                     /* of experts; 0: none */
 } preset;
 
 static const preset PRESETS[] = {
@@ -82,6 +85,21 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->temperature_scale = p->temperature;
         config->temperature_length = p->original_context;
         config->rope.mscale = config->rope.mscale_all = 1;
+    }
+    if (p->mscale > 0) {
+        config->rope.mscale = config->rope.mscale_all = p->mscale;
+    }
+    if (p->groups > 0) {
+        config->expert_groups = p->groups;
+        config->expert_groups_used = p->groups_used;
+    }
+    if (family->latent) {
+        config->latent = p->latent;
+        config->query_rank = p->query_rank;
+        config->value_size = p->value_size;
+        config->rope_dims = p->turning;
+        config->kv_heads = 1;
+        config->attention_scale *= sl_rope_latent_scale(&config->rope);
     }
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const bool full = config->kinds[layer] == SL_LAYER_FULL;
@@ -451,8 +469,10 @@ static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf
                         uint64_t *elements, uint64_t *bytes, sl_error *error) {
     const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     *elements = 1;
-    const sl_qtype type =
-        fact->dim_count == 3 && s->options->expert_type ? *s->options->expert_type : s->options->type;
+    const bool of_heads = fact->id == SL_TENSOR_LATENT_KEYS || fact->id == SL_TENSOR_LATENT_VALUES;
+    const sl_qtype type = fact->dim_count == 3 && !of_heads && s->options->expert_type
+                              ? *s->options->expert_type
+                              : s->options->type;
     shape->type = exact ? SL_QTYPE_F32 : sl_mixture_fallback(type, fact->dims[0]);
     shape->dim_count = fact->dim_count;
     memcpy(shape->dims, fact->dims, sizeof shape->dims);

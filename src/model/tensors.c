@@ -31,6 +31,9 @@ typedef enum need {
     NEED_BEFORE,
     NEED_BEHIND,
     NEED_QKV,
+    NEED_QUERY,
+    NEED_QUERY_LATENT,
+    NEED_LATENT,
     NEED_FUSED_QKV,
     NEED_GATE_UP,
     NEED_GATE,
@@ -61,6 +64,12 @@ typedef enum size {
     SIZE_QUERY_NORM,
     SIZE_KEY_NORM,
     SIZE_QUERY,
+    SIZE_QUERY_RANK,
+    SIZE_LATENT,
+    SIZE_LATENT_KEY,
+    SIZE_LATENT_UP,
+    SIZE_KEY_PART,
+    SIZE_VALUE,
     SIZE_KEY,
     SIZE_QKV,
     SIZE_ATTENTION,
@@ -126,7 +135,19 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     case SIZE_KEY:
         return sl_config_kv_heads(c, layer) * sl_config_head_size(c, layer);
     case SIZE_ATTENTION:
-        return c->heads * sl_config_head_size(c, layer);
+        return c->heads * sl_config_value_size(c, layer);
+    case SIZE_QUERY_RANK:
+        return c->query_rank;
+    case SIZE_LATENT:
+        return c->latent;
+    case SIZE_LATENT_KEY:
+        return c->latent + c->rope_dims;
+    case SIZE_LATENT_UP:
+        return c->heads * (c->head_size - c->rope_dims + c->value_size);
+    case SIZE_KEY_PART:
+        return c->head_size - c->rope_dims;
+    case SIZE_VALUE:
+        return sl_config_value_size(c, layer);
     case SIZE_FEED_FORWARD:
         return sl_config_feed_forward(c, layer);
     case SIZE_EXPERTS:
@@ -212,7 +233,13 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_BEHIND:
         return c->family->norms != SL_NORMS_BEFORE;
     case NEED_QKV:
-        return !c->fused_qkv;
+        return !c->fused_qkv && c->latent == 0;
+    case NEED_QUERY:
+        return !c->fused_qkv && c->query_rank == 0;
+    case NEED_QUERY_LATENT:
+        return c->query_rank > 0;
+    case NEED_LATENT:
+        return c->latent > 0;
     case NEED_FUSED_QKV:
         return c->fused_qkv;
     case NEED_GATE_UP:
@@ -230,7 +257,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_ROUTER_BIAS:
         return c->family->router_bias;
     case NEED_CHOOSING_BIAS:
-        return c->family->choosing_bias;
+        return c->choosing_bias;
     case NEED_EXPERT_BIAS:
         return c->family->expert_bias;
     case NEED_SHARED:
@@ -267,7 +294,7 @@ bool sl_config_tensor(const sl_config *config, sl_tensor_id id, int32_t layer, s
         }
     }
     const bool of_experts = row->kind == SL_TENSOR_EXPERTS || row->kind == SL_TENSOR_EXPERT_VECTOR;
-    fact->experts = of_experts ? config->experts : 1;
+    fact->experts = of_experts ? config->experts : row->kind == SL_TENSOR_HEADS ? config->heads : 1;
     fact->rows = size_of(config, row->rows, layer);
     fact->columns = size_of(config, row->columns, layer);
     return in_scope(config, row->scope, layer) && is_needed(config, row->need);
@@ -293,10 +320,9 @@ static void gguf_tensor(const sl_tensor_fact *fact, int32_t layer, sl_gguf_tenso
     sl_tensor_name(fact->gguf, layer, 0, tensor->name);
     tensor->id = fact->id;
     tensor->layer = fact->layer;
-    tensor->vector = fact->kind != SL_TENSOR_MATRIX && fact->kind != SL_TENSOR_EXPERTS;
-    tensor->dim_count = fact->kind == SL_TENSOR_EXPERTS                            ? 3
-                        : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1
-                                                                                   : 2;
+    const bool blocks = fact->kind == SL_TENSOR_EXPERTS || fact->kind == SL_TENSOR_HEADS;
+    tensor->vector = fact->kind != SL_TENSOR_MATRIX && !blocks;
+    tensor->dim_count = blocks ? 3 : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1 : 2;
     for (int i = 0; i < SL_TENSOR_DIMS; i++) {
         tensor->dims[i] = 1;
     }
@@ -353,6 +379,14 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     }
     if (rope->scaling != SL_ROPE_SCALING_YARN || rope->mscale == 0) {
         rope->mscale_all = 0;
+    }
+    if (config->latent > 0) {
+        rope->mscale_all *= SL_LATENT_LOG_MULTIPLIER;
+        raw->latent_head_size = config->head_size;
+        raw->latent_value_size = config->value_size;
+        raw->config.head_size = config->latent + config->rope_dims;
+        raw->value_size = config->latent;
+        raw->attention_scale = 0; /* follows from the others */
     }
     if (config->temperature_length == config->rope.original_context || config->temperature_scale == 0) {
         raw->config.temperature_length = 0;
@@ -457,14 +491,17 @@ static bool says_rope_layers(const sl_config *config) {
     return true;
 }
 
-/* llama.cpp takes the magnitude that follows from the factor, whatever the file says. */
-static bool says_magnitude(const sl_rope_config *rope) {
+/* llama.cpp takes the magnitude that follows from the factor, whatever the file says. With latent attention
+ * its two parts are one number. */
+static bool says_magnitude(const sl_config *config) {
+    const sl_rope_config *rope = &config->rope;
     sl_rope_config usual = *rope;
     usual.attention_factor = 0;
+    const bool same = config->latent > 0 && rope->mscale == rope->mscale_all;
     if (rope->scaling != SL_ROPE_SCALING_YARN) {
         return true;
     }
-    const bool one = rope->mscale == 0 || rope->mscale_all == 0 || rope->mscale == 1;
+    const bool one = rope->mscale == 0 || rope->mscale_all == 0 || rope->mscale == 1 || same;
     return one && fabsf(sl_rope_magnitude(rope) - sl_rope_magnitude(&usual)) < 1e-5f;
 }
 
@@ -495,7 +532,7 @@ static int check_sayable(const sl_config *config, sl_error *error) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s without RoPE",
                        family->name);
     }
-    if (!says_magnitude(&config->rope)) {
+    if (!says_magnitude(config)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for YaRN's attention factor itself");
     }
     if (config->rope.scaling == SL_ROPE_SCALING_YARN && config->rope.exact != family->exact_yarn) {

@@ -318,6 +318,7 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
                 type, sl_qtype_get(layout->type)->block_elements, group->name, group->key_size,
                 group->value_size);
         }
+        layout->row_value_bytes = group->values_are_keys ? 0 : layout->row_value_bytes;
         if (!sl_mul_u64((uint64_t)group->kv_heads * SL_PAGE_TOKENS,
                         layout->row_key_bytes + layout->row_value_bytes, &layout->layer_bytes) ||
             !sl_mul_u64(layout->layer_bytes, (uint64_t)group->layers, &layout->page_bytes)) {

@@ -120,6 +120,10 @@ void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const s
             sl_buffer_printf(out, "%s%d", s ? "+" : "", program->weights[segments[s].weight].rows);
         }
         sl_buffer_printf(out, "x%d", first->columns);
+    } else if (op->kind == SL_OP_HEAD_LINEAR) {
+        const sl_weight *weight = &program->weights[op->u.head_linear.weight];
+        sl_buffer_printf(out, " %s %dx%dx%d", sl_qtype_get(weight->type)->name, weight->experts, weight->rows,
+                         weight->columns);
     } else if (op->kind == SL_OP_EMBED) {
         const sl_weight *table = &program->weights[op->u.embed.weight];
         sl_buffer_printf(out, " %s %dx%d", sl_qtype_get(table->type)->name, table->rows, table->columns);

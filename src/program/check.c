@@ -47,6 +47,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_LINEAR] =
         {.in = {{ROWS_FREE, TYPE_ACTIVATION, 0}, {ROWS_STEP, TYPE_I32, 0}, {ROWS_EXPERT, TYPE_I32, 0}, SAME},
          .out = {{ROWS_SAME, TYPE_F32, 8}}},
+    [SL_OP_HEAD_LINEAR] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_ROPE] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_F32, 1}}},
     [SL_OP_CACHE_WRITE] = {.in = {STEP, STEP}},
     [SL_OP_ATTENTION] = {.in = {STEP, STEP}, .out = {STEP}},
@@ -251,6 +252,19 @@ static int check_linear(const checker *c) {
     return 0;
 }
 
+static int check_head_linear(const checker *c) {
+    const sl_op_head_linear *linear = &c->op->u.head_linear;
+    if (check_weight_index(c, linear->weight, "weight")) {
+        return SL_ERR_INVALID;
+    }
+    const sl_weight *weight = &c->program->weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    REQUIRE(c, linear->tail >= 0 && linear->x_stride >= 0, "tail and stride must not be negative");
+    REQUIRE(c, weight->experts == 1 || linear->x_stride >= (int64_t)inputs + linear->tail,
+            "stride %d is less than what a head reads (%d and %d)", linear->x_stride, inputs, linear->tail);
+    return 0;
+}
+
 static int check_rope(const checker *c) {
     const sl_op_rope *rope = &c->op->u.rope;
     REQUIRE(c, rope->heads >= 1, "heads must be at least 1");
@@ -273,7 +287,13 @@ static int check_rope(const checker *c) {
 }
 
 static int check_cache_write(const checker *c) {
-    return check_place(c, c->op->u.cache_write.place);
+    if (check_place(c, c->op->u.cache_write.place)) {
+        return SL_ERR_INVALID;
+    }
+    const sl_cache_group *group = &c->program->groups[c->op->u.cache_write.place.group];
+    REQUIRE(c, (c->op->in[1].value == SL_NONE) == group->values_are_keys,
+            "v: there is none where values are part of keys, and only there");
+    return 0;
 }
 
 static int check_attention(const checker *c) {
@@ -685,6 +705,10 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
+        if (group->values_are_keys && group->value_size > group->key_size) {
+            return sl_fail(error, SL_ERR_INVALID, "cache group %s: values of %d are no part of keys of %d",
+                           group->name, group->value_size, group->key_size);
+        }
         if (group->layers < !program->partition || group->kv_heads < 1 || group->key_size < 1 ||
             group->value_size < 1 || group->window < 0 || group->layers > most || group->kv_heads > most ||
             group->key_size > most || group->value_size > most ||

@@ -23,7 +23,8 @@ static void print_operands(const sl_program *program, const sl_value *values, co
         }
         const sl_view role = sl_op_role(op->kind, output, i);
         sl_buffer_text(out, separator);
-        if (role.length > 0 && role.data[role.length - 1] == '?') {
+        const bool plain = op->kind == SL_OP_CACHE_WRITE; /* keys, then values if there are any */
+        if (role.length > 0 && role.data[role.length - 1] == '?' && !plain) {
             sl_buffer_append(out, role.data, role.length - 1);
             sl_buffer_text(out, " ");
         }
@@ -93,6 +94,20 @@ static void print_rmsnorm(const sl_program *program, const sl_op *op, sl_buffer 
     sl_buffer_printf(out, ", epsilon %g", (double)norm->epsilon);
 }
 
+static void print_head_linear(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_head_linear *linear = &op->u.head_linear;
+    const sl_weight *weight = &program->weights[linear->weight];
+    sl_buffer_text(out, " . ");
+    print_weight(program, linear->weight, out);
+    sl_buffer_text(out, linear->turned ? " turned" : "");
+    if (linear->x_stride != (linear->turned ? weight->rows : weight->columns)) {
+        sl_buffer_printf(out, ", every %d", linear->x_stride);
+    }
+    if (linear->tail > 0) {
+        sl_buffer_printf(out, ", and %d as they are", linear->tail);
+    }
+}
+
 static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *out) {
     const sl_op_rope *rope = &op->u.rope;
     print_vector(program, "", rope->frequencies, out);
@@ -160,6 +175,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         break;
     case SL_OP_LINEAR:
         print_linear(program, op, out);
+        break;
+    case SL_OP_HEAD_LINEAR:
+        print_head_linear(program, op, out);
         break;
     case SL_OP_ROPE:
         print_rope(program, op, out);
@@ -233,8 +251,9 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
     sl_buffer_text(out, "\n");
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
-        sl_buffer_printf(out, "group %d %s: %d layers, %d heads, keys of %d, values of %d", g, group->name,
-                         group->layers, group->kv_heads, group->key_size, group->value_size);
+        sl_buffer_printf(out, "group %d %s: %d layers, %d heads, keys of %d, values of %d%s", g, group->name,
+                         group->layers, group->kv_heads, group->key_size, group->value_size,
+                         group->values_are_keys ? " in them" : "");
         if (group->window > 0) {
             sl_buffer_printf(out, ", window %d", group->window);
         }

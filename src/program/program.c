@@ -61,6 +61,9 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
             weights[count++] = op->u.linear.segments[s].bias;
         }
         break;
+    case SL_OP_HEAD_LINEAR:
+        weights[count++] = op->u.head_linear.weight;
+        break;
     case SL_OP_ROPE:
         weights[count++] = op->u.rope.frequencies;
         break;

@@ -79,12 +79,14 @@ enum {
 
 /* Layers whose keys and values have one geometry; they share page tables and lengths. Within a page, for each
  * layer in turn: keys [kv_heads][SL_PAGE_TOKENS][key_size], then values
- * [kv_heads][SL_PAGE_TOKENS][value_size], in the cache's type. */
+ * [kv_heads][SL_PAGE_TOKENS][value_size], in the cache's type; keys alone where a value is the first
+ * value_size elements of its key. */
 typedef struct sl_cache_group {
     const char *name;
     int32_t layers;
     int32_t kv_heads, key_size, value_size;
     int32_t window; /* keys a row may see, itself included; 0: all */
+    bool values_are_keys;
 } sl_cache_group;
 
 /* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then delta
@@ -166,6 +168,15 @@ typedef struct sl_op_linear {
     sl_linear_segment segments[SL_LINEAR_SEGMENTS];
 } sl_op_linear;
 
+/* Head h of x: columns [x.column + h * x_stride, + inputs + tail); of y: [y.column + h * (outputs + tail), +
+ * outputs + tail). The first `outputs` are W_h x_h, the tail is x's. The weight has a matrix for each head,
+ * [heads][outputs][inputs], or, turned, [heads][inputs][outputs] of which the transpose is meant. */
+typedef struct sl_op_head_linear {
+    int32_t weight;
+    int32_t x_stride, tail;
+    bool turned;
+} sl_op_head_linear;
+
 typedef enum sl_rope_layout {
     SL_ROPE_HALVES, /* element i pairs with i + dims / 2 (Hugging Face, "neox") */
     SL_ROPE_PAIRS,  /* element 2 i pairs with 2 i + 1 (GGUF's llama) */
@@ -193,7 +204,7 @@ typedef struct sl_cache_place {
     int32_t group, layer;
 } sl_cache_place;
 
-/* k: [kv_heads][key_size], v: [kv_heads][value_size], heads adjacent. */
+/* k: [kv_heads][key_size], v: [kv_heads][value_size], heads adjacent; no v where values are part of keys. */
 typedef struct sl_op_cache_write {
     sl_cache_place place;
 } sl_op_cache_write;
@@ -305,6 +316,7 @@ typedef struct sl_op {
         sl_op_layernorm layernorm;
         sl_op_quantize quantize;
         sl_op_linear linear;
+        sl_op_head_linear head_linear;
         sl_op_rope rope;
         sl_op_cache_write cache_write;
         sl_op_attention attention;

@@ -40,6 +40,14 @@ static int64_t linear_width(const sl_program *program, const sl_op *op, bool out
     return index == 1 ? program->experts_used : 1;
 }
 
+static int64_t head_linear_width(const sl_program *program, const sl_op *op, bool output) {
+    const sl_op_head_linear *linear = &op->u.head_linear;
+    const sl_weight *weight = &program->weights[linear->weight];
+    const bool rows = output != linear->turned;
+    const int64_t head = (int64_t)(rows ? weight->rows : weight->columns) + linear->tail;
+    return output ? weight->experts * head : span(weight->experts, linear->x_stride, head);
+}
+
 static int64_t attention_width(const sl_program *program, const sl_op *op, bool output, int index) {
     const sl_op_attention *attention = &op->u.attention;
     const sl_cache_group *group = &program->groups[attention->place.group];
@@ -75,6 +83,8 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return op->u.quantize.width;
     case SL_OP_LINEAR:
         return linear_width(program, op, output, index);
+    case SL_OP_HEAD_LINEAR:
+        return head_linear_width(program, op, output);
     case SL_OP_ROPE:
         return span(op->u.rope.heads, op->u.rope.stride,
                     op->u.rope.dims > op->u.rope.temperature.width ? op->u.rope.dims

@@ -130,6 +130,33 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
+static void check_head_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_head_linear *linear = &op_of(c)->u.head_linear;
+    const sl_weight *weight = &c->program.weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    const int32_t outputs = linear->turned ? weight->columns : weight->rows;
+    float *w = decode_all(weight);
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t head = 0; head < weight->experts; head++) {
+            const float *matrix = w + (int64_t)head * inputs * outputs;
+            const int32_t x = head * linear->x_stride, at = head * (outputs + linear->tail);
+            for (int32_t n = 0; n < outputs; n++) {
+                double y = 0;
+                for (int32_t k = 0; k < inputs; k++) {
+                    y += in_at(c, 0, row, x + k) *
+                         (double)matrix[linear->turned ? k * outputs + n : n * inputs + k];
+                }
+                compare(sum, y, out_at(c, result, 0, row, at + n));
+            }
+            for (int32_t i = 0; i < linear->tail; i++) {
+                const float same = out_at(c, result, 0, row, at + outputs + i);
+                sum->wrong = sum->wrong || (double)same != in_at(c, 0, row, x + inputs + i);
+            }
+        }
+    }
+    free(w);
+}
+
 /* ---- rows ---- */
 
 /* x before the norm, its factor and a residual included. */
@@ -491,7 +518,7 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
         const sl_cache_group *group = &c->program.groups[g];
         const int32_t pages = c->span_count * sl_table_width(longest + c->position_base + 1) + 12;
         sl_qtype_bytes(c->cache_type, (uint64_t)group->key_size, &key_bytes);
-        sl_qtype_bytes(c->cache_type, (uint64_t)group->value_size, &value_bytes);
+        sl_qtype_bytes(c->cache_type, group->values_are_keys ? 0 : (uint64_t)group->value_size, &value_bytes);
         if (g < place.group) {
             base += ((uint64_t)pages * (uint64_t)(group->layers * group->kv_heads * 64) *
                          (key_bytes + value_bytes) +
@@ -509,10 +536,12 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
             for (int32_t h = 0; h < group->kv_heads; h++) {
                 type->encode(kv_at(c, 0, row, h, group->key_size),
                              at + (uint64_t)(h * 64 + i % 64) * key_bytes, (uint64_t)group->key_size);
-                type->encode(kv_at(c, 1, row, h, group->value_size),
-                             at + (uint64_t)group->kv_heads * 64 * key_bytes +
-                                 (uint64_t)(h * 64 + i % 64) * value_bytes,
-                             (uint64_t)group->value_size);
+                if (!group->values_are_keys) {
+                    type->encode(kv_at(c, 1, row, h, group->value_size),
+                                 at + (uint64_t)group->kv_heads * 64 * key_bytes +
+                                     (uint64_t)(h * 64 + i % 64) * value_bytes,
+                                 (uint64_t)group->value_size);
+                }
             }
         }
         page += (c->span_rows[s] + 63) / 64;
@@ -582,8 +611,13 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
                 through_cache(c->cache_type, kv_at(c, 0, start + i, h, group->key_size),
                               k + i * group->key_size, group->key_size);
-                through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
-                              v + i * group->value_size, group->value_size);
+                if (group->values_are_keys) {
+                    memcpy(v + i * group->value_size, k + i * group->key_size,
+                           (size_t)group->value_size * sizeof *v);
+                } else {
+                    through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
+                                  v + i * group->value_size, group->value_size);
+                }
             }
             const cached_head cached = {start, c->span_rows[s], k, v};
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
@@ -904,15 +938,25 @@ static void check_sample(const kt_case *c, const kt_result *result, error_sum *s
 
 typedef void (*check_function)(const kt_case *c, const kt_result *result, error_sum *sum);
 static const check_function checks[SL_OP_COUNT] = {
-    [SL_OP_EMBED] = check_embed,         [SL_OP_RMSNORM] = check_rmsnorm,
-    [SL_OP_LAYERNORM] = check_layernorm, [SL_OP_QUANTIZE] = check_quantize,
-    [SL_OP_LINEAR] = check_linear,       [SL_OP_ROPE] = check_rope,
-    [SL_OP_BEGIN] = check_cache_write,   [SL_OP_CACHE_WRITE] = check_cache_write,
-    [SL_OP_ATTENTION] = check_attention, [SL_OP_ROUTER] = check_router,
-    [SL_OP_COMBINE] = check_combine,     [SL_OP_ACTIVATE] = check_activate,
-    [SL_OP_DELTA_CONV] = check_conv,     [SL_OP_DELTA_SCAN] = check_scan,
-    [SL_OP_GATHER] = check_gather,       [SL_OP_SOFTCAP] = check_softcap,
-    [SL_OP_TRANSFER] = check_transfer,   [SL_OP_SAMPLE] = check_sample,
+    [SL_OP_EMBED] = check_embed,
+    [SL_OP_RMSNORM] = check_rmsnorm,
+    [SL_OP_LAYERNORM] = check_layernorm,
+    [SL_OP_QUANTIZE] = check_quantize,
+    [SL_OP_LINEAR] = check_linear,
+    [SL_OP_ROPE] = check_rope,
+    [SL_OP_HEAD_LINEAR] = check_head_linear,
+    [SL_OP_BEGIN] = check_cache_write,
+    [SL_OP_CACHE_WRITE] = check_cache_write,
+    [SL_OP_ATTENTION] = check_attention,
+    [SL_OP_ROUTER] = check_router,
+    [SL_OP_COMBINE] = check_combine,
+    [SL_OP_ACTIVATE] = check_activate,
+    [SL_OP_DELTA_CONV] = check_conv,
+    [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_GATHER] = check_gather,
+    [SL_OP_SOFTCAP] = check_softcap,
+    [SL_OP_TRANSFER] = check_transfer,
+    [SL_OP_SAMPLE] = check_sample,
 };
 
 double kt_reference_error(const kt_case *c, const kt_result *result) {

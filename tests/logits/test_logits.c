@@ -55,7 +55,10 @@ static const char *const cases[] = {"llama",
                                     "phi3-long",
                                     "glm4_moe",
                                     "minimax_m2",
-                                    "ernie4_5_moe"};
+                                    "ernie4_5_moe",
+                                    "deepseek_v2",
+                                    "deepseek_v3",
+                                    "deepseek_v3-noq"};
 
 static const char *device = "cpu"; /* --device */
 

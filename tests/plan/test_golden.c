@@ -44,6 +44,9 @@ static const golden CASES[] = {
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
+    {"deepseek_v2", "tests/logits/fixtures/deepseek_v2"},
+    {"deepseek_v3", "tests/logits/fixtures/deepseek_v3"},
+    {"deepseek_v3-gguf", "~deepseek_v3"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 

@@ -174,8 +174,9 @@ static inline sl_cpu_cache sl_cpu_cache_of(const sl_cpu_context *context, sl_cac
     cache.table = context->tables[place.group] + (int64_t)slot * context->table_width;
     cache.page_bytes = layout->page_bytes;
     cache.key_bytes = layout->row_key_bytes;
-    cache.value_bytes = layout->row_value_bytes;
-    cache.values_offset = (uint64_t)group->kv_heads * SL_PAGE_TOKENS * layout->row_key_bytes;
+    cache.value_bytes = group->values_are_keys ? layout->row_key_bytes : layout->row_value_bytes;
+    cache.values_offset =
+        group->values_are_keys ? 0 : (uint64_t)group->kv_heads * SL_PAGE_TOKENS * layout->row_key_bytes;
     return cache;
 }
 

@@ -373,8 +373,10 @@ SL_TIER_RUN(cache_write) {
             }
             encode_head(type, sl_cpu_f32(&op->in[0], row) + head * group->key_size,
                         keys + at * cache.key_bytes, group->key_size);
-            encode_head(type, sl_cpu_f32(&op->in[1], row) + head * group->value_size,
-                        values + at * cache.value_bytes, group->value_size);
+            if (!group->values_are_keys) {
+                encode_head(type, sl_cpu_f32(&op->in[1], row) + head * group->value_size,
+                            values + at * cache.value_bytes, group->value_size);
+            }
         }
     }
 }

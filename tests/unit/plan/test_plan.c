@@ -1040,6 +1040,28 @@ static void every_pool_is_exact(void **state) {
     sl_program_free(&p);
 }
 
+static void values_that_are_keys_take_no_pages(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    sl_program_group(&p, &(sl_cache_group){.name = "latent",
+                                           .layers = 3,
+                                           .kv_heads = 1,
+                                           .key_size = 48,
+                                           .value_size = 32,
+                                           .values_are_keys = true});
+    fake_backend backend = fake(true, true);
+    sl_plan *plan =
+        make(&p, &backend,
+             &(sl_plan_options){.chunk = 16, .sequences = 2, .context = 1000, .cache_type = SL_QTYPE_F16});
+    assert_int_equal(plan->deployment.caches[1].row_key_bytes, 96);
+    assert_int_equal(plan->deployment.caches[1].row_value_bytes, 0);
+    assert_int_equal(plan->deployment.caches[1].page_bytes, 3 * 64 * 96);
+    total_of(plan);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 static void windows_need_fewer_pages(void **state) {
     (void)state;
     sl_program p = {0};
@@ -1241,6 +1263,7 @@ int main(void) {
         cmocka_unit_test(no_live_values_overlap_in_random_programs),
         cmocka_unit_test(every_pool_is_exact),
         cmocka_unit_test(windows_need_fewer_pages),
+        cmocka_unit_test(values_that_are_keys_take_no_pages),
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(observing_plans),

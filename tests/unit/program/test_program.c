@@ -166,6 +166,8 @@ static const char *break_whole(sl_program *p, int *counter) {
     RULE("no whole blocks of 32", p->weights[0].columns = 63)
     RULE("do not fit its shape", p->weights[0].bytes--)
     RULE("cache group full", p->groups[0].kv_heads = 0)
+    RULE("values of 17 are no part of keys of 16", p->groups[0].values_are_keys = true,
+         p->groups[0].value_size = 17)
     RULE("state layer 0", p->states[0].taps = 0)
     RULE("value qkv", p->values[2].width = 0)
     RULE("logits: value 99", p->logits = 99)
@@ -285,6 +287,32 @@ static const char *break_observed(sl_program *p, int *counter) {
     return NULL;
 }
 
+/* The output projection as four heads that share one matrix of [heads][32][64], or [heads][64][32] turned. */
+static sl_op *add_heads(sl_program *p, bool turned) {
+    sl_op *op = sl_program_op(p, SL_OP_HEAD_LINEAR, 0);
+    const int32_t weight = turned ? OP(LINEAR, 8)->u.linear.segments[0].weight : weight_of(p, 7);
+    op->in[0].value = OP(LINEAR, 2)->out[0].value;  /* 256 columns */
+    op->out[0].value = OP(LINEAR, 0)->out[0].value; /* 128 */
+    op->u.head_linear = (sl_op_head_linear){.weight = weight, .x_stride = 64, .turned = turned};
+    return op;
+}
+
+static const char *break_heads(sl_program *p, int *counter) {
+    int n = *counter;
+    RULE("(head_linear, layer 0): weight: weight 999 does not exist",
+         add_heads(p, false)->u.head_linear.weight = 999)
+    RULE("tail and stride must not be negative", add_heads(p, false)->u.head_linear.tail = -1)
+    RULE("stride 63 is less than what a head reads (64 and 0)",
+         add_heads(p, false)->u.head_linear.x_stride = 63)
+    RULE("stride 64 is less than what a head reads (64 and 1)", add_heads(p, true)->u.head_linear.tail = 1)
+    RULE("x: columns 0 to 259 are outside value gate_up", add_heads(p, false)->u.head_linear.x_stride = 65)
+    RULE("y: columns 1 to 129 are outside value qkv", add_heads(p, true)->out[0].column = 1)
+    RULE("v: there is none where values are part of keys", p->groups[0].values_are_keys = true)
+    RULE("v: there is none where values are part of keys", OP(CACHE_WRITE, 0)->in[1].value = SL_NONE)
+    *counter = n;
+    return NULL;
+}
+
 static const char *break_sparse(sl_program *p, int *counter) {
     int n = *counter;
     RULE("ids and schedule go together", OP(LINEAR, 7)->in[2].value = SL_NONE)
@@ -327,6 +355,7 @@ static void every_rule_is_checked(void **state) {
         message = message ? message : break_operands(&p, &n);
         message = message ? message : break_dense(&p, &n);
         message = message ? message : break_sparse(&p, &n);
+        message = message ? message : break_heads(&p, &n);
         message = message ? message : break_observed(&p, &n);
         if (!message) {
             sl_program_free(&p);
@@ -423,6 +452,13 @@ static void costs(void **state) {
     p.groups[0].window = 50;
     cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
     assert_true(cost.operations == 2.0 * 10 * 50 * 4 * (16 + 16));
+    const double both = cost.value_bytes;
+    p.groups[0].values_are_keys = true;
+    cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
+    assert_true(both - cost.value_bytes == 2.0 * 10 * 50 * 2 * 16); /* half of what is read of the cache */
+    cost = sl_op_cost(&p, add_heads(&p, true), rows, 0);
+    assert_true(cost.operations == 2.0 * 10 * 4 * 32 * 64);
+    assert_true(cost.weight_bytes == 4 * 32 * 64 / 32 * 18);
     sl_program_free(&p);
 }
 

@@ -61,6 +61,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     LINEAR_FLOAT(FP8_128, "fp8_128"),
     LINEAR(BF16, "linear/bf16.bf16/plain", BF16, "bf16/f32x16", sl_plain_linear_bf16,
            sl_plain_linear_float_workspace),
+    WITH_WORKSPACE(HEAD_LINEAR, head_linear, "f32x16", sl_plain_head_linear_workspace),
     SIMPLE(ROPE, rope, "f32"),
     SIMPLE(CACHE_WRITE, cache_write, "exact"),
     WITH_WORKSPACE(ATTENTION, attention, "tile64/f32", sl_plain_attention_workspace),

@@ -51,6 +51,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_RMSNORM] = "norms of rows or heads",
     [SL_OP_LAYERNORM] = "norms by mean and variance, of encoders",
     [SL_OP_QUANTIZE] = "x as BF16, or as int8 with a scale for 32 columns",
+    [SL_OP_HEAD_LINEAR] = "heads into a latent space and back, a matrix each",
     [SL_OP_ROPE] = "positions into queries and keys",
     [SL_OP_CACHE_WRITE] = "keys and values to their pages, in the cache's type",
     [SL_OP_ROUTER] = "scores and choice of experts, their rows in order",
