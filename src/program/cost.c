@@ -99,6 +99,12 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         cost.operations = 7.0 * state->heads * state->key_size * state->value_size * step;
         break;
     }
+    case SL_OP_SSM_SCAN: {
+        const sl_state_layer *state = &program->states[op->u.ssm_scan.state];
+        /* per row and head, on the state: decay 1, update 2, S^T C 2 */
+        cost.operations = 5.0 * state->heads * state->key_size * state->value_size * step;
+        break;
+    }
     default: /* moves values, nothing else to speak of */
         break;
     }

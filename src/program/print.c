@@ -2,6 +2,8 @@
  * machine. */
 #include "program/program.h"
 
+#include <math.h>
+
 static void print_operand(const sl_program *program, const sl_value *values, const sl_op *op, bool output,
                           int i, sl_buffer *out) {
     const sl_operand *operand = output ? &op->out[i] : &op->in[i];
@@ -86,6 +88,7 @@ static void print_rmsnorm(const sl_program *program, const sl_op *op, sl_buffer 
         if (norm->stride != norm->width) {
             sl_buffer_printf(out, " every %d", norm->stride);
         }
+        sl_buffer_text(out, norm->own_weights ? " with weights of their own" : "");
     }
     if (op->in[2].value != SL_NONE && norm->groups != 1 && norm->gate_stride != norm->width) {
         sl_buffer_printf(out, ", gate every %d", norm->gate_stride);
@@ -136,6 +139,17 @@ static void print_router(const sl_program *program, const sl_op *op, sl_buffer *
                          router->group_by_best ? "the best" : "the two best");
     }
     sl_buffer_printf(out, "%s, scale %g", router->normalise ? ", normalised" : "", (double)router->scale);
+}
+
+static void print_ssm_scan(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_ssm_scan *scan = &op->u.ssm_scan;
+    print_vector(program, scan->decay_is_negated ? "-exp(a_log) " : "a_log ", scan->a_log, out);
+    print_vector(program, "dt_bias ", scan->dt_bias, out);
+    print_vector(program, "skip ", scan->skip, out);
+    sl_buffer_printf(out, ", %d groups, %d heads, state %d", scan->groups, scan->heads, scan->state);
+    if (scan->step_least > 0 || isfinite(scan->step_most)) {
+        sl_buffer_printf(out, ", steps of %g to %g", (double)scan->step_least, (double)scan->step_most);
+    }
 }
 
 static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
@@ -192,6 +206,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         sl_buffer_printf(out, ", %d key heads%s, %d value heads, state %d", op->u.delta_scan.key_heads,
                          op->u.delta_scan.keys_cycle ? " in turn" : "", op->u.delta_scan.value_heads,
                          op->u.delta_scan.state);
+        break;
+    case SL_OP_SSM_SCAN:
+        print_ssm_scan(program, op, out);
         break;
     case SL_OP_SOFTCAP:
         if (op->u.softcap.cap != 0) {

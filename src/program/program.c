@@ -78,6 +78,11 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
         weights[count++] = op->u.delta_scan.a_log;
         weights[count++] = op->u.delta_scan.dt_bias;
         break;
+    case SL_OP_SSM_SCAN:
+        weights[count++] = op->u.ssm_scan.a_log;
+        weights[count++] = op->u.ssm_scan.dt_bias;
+        weights[count++] = op->u.ssm_scan.skip;
+        break;
     default:
         break;
     }

@@ -87,8 +87,8 @@ typedef struct sl_cache_group {
     int32_t window; /* keys a row may see, itself included; 0: all */
 } sl_cache_group;
 
-/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then delta
- * [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
+/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what the
+ * scan behind it keeps, [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
 typedef struct sl_state_layer {
     int32_t channels, taps;
     int32_t heads, key_size, value_size;
@@ -132,6 +132,7 @@ typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFT
  * sum = x_factor * x + residual (BEFORE); y = y_factor * (norm * weight * silu(gate) + residual (AFTER)). */
 typedef struct sl_op_rmsnorm {
     int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
+    bool own_weights;    /* each group has its own: [groups * width] */
     float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
     float epsilon;
     int32_t groups, width, stride;
@@ -268,6 +269,17 @@ typedef struct sl_op_delta_scan {
     bool decay_is_negated; /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
 } sl_op_delta_scan;
 
+/* xbc columns: x [heads][value_size], B [groups][key_size], C likewise. Head h uses group h / (heads / groups).
+ * step = softplus(dt + dt_bias[h]), held within step_least and step_most; S = exp(-exp(a_log[h]) * step) * S; S +=
+ * B (step * x)^T; y = S^T C + skip[h] * x. y: [heads][value_size]. */
+typedef struct sl_op_ssm_scan {
+    int32_t a_log, dt_bias, skip; /* weights [heads] */
+    int32_t groups, heads;
+    int32_t state;
+    float step_least, step_most; /* the latter may be infinite */
+    bool decay_is_negated;       /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
+} sl_op_ssm_scan;
+
 typedef struct sl_op_gather {
     int32_t width;
 } sl_op_gather;
@@ -312,6 +324,7 @@ typedef struct sl_op {
         sl_op_activate activate;
         sl_op_delta_conv delta_conv;
         sl_op_delta_scan delta_scan;
+        sl_op_ssm_scan ssm_scan;
         sl_op_gather gather;
         sl_op_transfer transfer;
         sl_op_softcap softcap;

@@ -69,6 +69,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(ACTIVATE, activate, "f32"),
     SIMPLE(DELTA_CONV, delta_conv, "f32"),
     WITH_WORKSPACE(DELTA_SCAN, delta_scan, "f32", sl_plain_delta_workspace),
+    SIMPLE(SSM_SCAN, ssm_scan, "f32"),
     SIMPLE(GATHER, gather, "exact"),
     SIMPLE(TRANSFER, transfer, "exact"),
     SIMPLE(SOFTCAP, softcap, "f32"),

@@ -57,6 +57,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = "the sum of a row's experts",
     [SL_OP_ACTIVATE] = "activated gates times values",
     [SL_OP_DELTA_CONV] = "short convolutions in front of `delta_scan`",
+    [SL_OP_SSM_SCAN] = "Mamba2: row after row in registers",
     [SL_OP_GATHER] = "the rows whose logits are wanted",
     [SL_OP_TRANSFER] = "rows that another device computed",
     [SL_OP_SOFTCAP] = "logits bent to a bound",
