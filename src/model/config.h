@@ -13,7 +13,8 @@ enum { SL_CONFIG_LAYERS = 1024, SL_ROPE_PAIRS_MOST = 256 /* with LongRoPE */ };
 typedef enum sl_layer_kind {
     SL_LAYER_FULL,   /* attention to everything before */
     SL_LAYER_WINDOW, /* attention to the last `window` tokens */
-    SL_LAYER_DELTA   /* gated delta rule: recurrent */
+    SL_LAYER_DELTA,  /* gated delta rule: recurrent */
+    SL_LAYER_SSM     /* Mamba2: recurrent */
 } sl_layer_kind;
 
 typedef enum sl_rope_scaling {
@@ -86,9 +87,14 @@ typedef struct sl_config {
     double router_least_sum;
     double swiglu_alpha, swiglu_limit; /* of SWIGLU_OAI */
 
+    /* Of recurrent layers. Mamba2's groups are key heads, its state size is that of keys. */
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
     bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
                          key_heads) */
+
+    double step_least, step_most; /* Mamba2: of a row's step; the latter may be infinite */
+    bool ssm_conv_bias;
+    bool ssm_norm, ssm_norm_first; /* behind the scan; in front of the gate, not behind it */
 
     uint8_t kinds[SL_CONFIG_LAYERS];         /* sl_layer_kind */
     bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
@@ -106,6 +112,10 @@ int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
 /* The layer whose keys and values this attending layer reads: itself, or the last of its kind that has its
  * own. SL_NONE: no earlier layer of its kind has any. */
 int32_t sl_config_kv_layer(const sl_config *config, int32_t layer);
+/* It has attention. */
+bool sl_config_attends(const sl_config *config, int32_t layer);
+/* Some layer's queries and keys turn. */
+bool sl_config_turns(const sl_config *config);
 /* It attends, to keys and values of its own; with a value projection. */
 bool sl_config_has_keys(const sl_config *config, int32_t layer);
 bool sl_config_has_values(const sl_config *config, int32_t layer);
@@ -130,6 +140,7 @@ typedef enum sl_tensor_kind {
     SL_TENSOR_EXPERTS,
     SL_TENSOR_VECTOR,
     SL_TENSOR_EXPERT_VECTOR,
+    SL_TENSOR_FLAT,
     SL_TENSOR_KERNEL
 } sl_tensor_kind;
 

@@ -214,6 +214,7 @@ typedef struct refusal {
 static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
+    {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
@@ -283,6 +284,8 @@ static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
     const bool last_of_period =
         (layer + 1) % raw->period == 0 || (config->family->last_full && layer == config->layers - 1);
     switch (config->family->pattern) {
+    case SL_PATTERN_SSM_LISTED:
+        return SL_LAYER_SSM;
     case SL_PATTERN_DELTA_PERIOD:
         return last_of_period ? SL_LAYER_FULL : SL_LAYER_DELTA;
     case SL_PATTERN_WINDOW_PERIOD:
@@ -332,7 +335,9 @@ static int listed_rope(const reader *r) {
 static int hf_layer_types(const reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
                                             {"sliding_attention", SL_LAYER_WINDOW},
+                                            {"attention", SL_LAYER_FULL},
                                             {"linear_attention", SL_LAYER_DELTA},
+                                            {"mamba", SL_LAYER_SSM},
                                             {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
@@ -350,15 +355,33 @@ static int hf_layer_types(const reader *r, const json_t *types) {
         if (code) {
             return code;
         }
-        config->kinds[layer] = (uint8_t)kind;
+        const bool mamba = r->family->ssm && (sl_layer_kind)kind == SL_LAYER_DELTA; /* transformers 5 */
+        config->kinds[layer] = (uint8_t)(mamba ? SL_LAYER_SSM : (sl_layer_kind)kind);
     }
     return 0;
+}
+
+/* Layers of GGUF files that attend have heads of keys. */
+static void gguf_ssm_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    for (int32_t layer = 0; entry && layer < config->layers; layer++) { /* long enough: gguf_layers */
+        const bool listed = entry->type == SL_GGUF_ARRAY;
+        const int64_t heads = sl_gguf_item_i64(entry, listed ? (uint64_t)layer : 0);
+        config->kinds[layer] = (uint8_t)(heads > 0 ? SL_LAYER_FULL : SL_LAYER_SSM);
+    }
 }
 
 /* GGUF's arrays with a truth value per layer, or a period. */
 static int gguf_layer_types(const reader *r) {
     sl_config *config = &r->raw->config;
     const bool delta = r->family->pattern == SL_PATTERN_DELTA_PERIOD;
+    if (r->family->pattern == SL_PATTERN_SSM_LISTED) {
+        gguf_ssm_layers(r);
+        return 0;
+    }
     if (!delta && r->family->pattern != SL_PATTERN_WINDOW_PERIOD) {
         return 0;
     }
@@ -475,9 +498,16 @@ static int layer_kinds(const reader *r) {
     return code;
 }
 
-/* Where a window is declared, layers without it do not rotate. */
-static void windowed_rope(const reader *r) {
+/* Where a window is declared, layers without it do not rotate; or a file says that none does. */
+static void still_layers(const reader *r) {
     sl_config *config = &r->raw->config;
+    const char *type = r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
+    const bool turns = r->gguf ? r->raw->turns : type && strcmp(type, "rope") == 0;
+    const bool none = r->family->rope_layers == SL_ROPE_LAYERS_NONE ||
+                      (r->family->rope_layers == SL_ROPE_LAYERS_ASKED && !turns);
+    for (int32_t layer = 0; none && layer < config->layers; layer++) {
+        config->no_rope[layer] = true;
+    }
     for (int32_t layer = 0; r->family->rope_layers == SL_ROPE_LAYERS_WINDOWED && layer < config->layers;
          layer++) {
         config->no_rope[layer] = config->window > 0 && config->kinds[layer] == SL_LAYER_FULL;
@@ -753,7 +783,10 @@ static void derive_from_tensors(const reader *r) {
         config->key_is_value |= config->kinds[layer] == SL_LAYER_FULL && sl_config_has_keys(config, layer) &&
                                 !gguf_has(r, SL_TENSOR_VALUE, layer);
     }
+    config->ssm_conv_bias = config->ssm_norm = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
+        config->ssm_conv_bias |= gguf_has(r, SL_TENSOR_SSM_CONV_BIAS, layer);
+        config->ssm_norm |= gguf_has(r, SL_TENSOR_SSM_NORM, layer);
         config->query_bias |= gguf_has(r, SL_TENSOR_QUERY_BIAS, layer);
         config->output_bias |= gguf_has(r, SL_TENSOR_OUTPUT_BIAS, layer);
         config->mlp_bias |= gguf_has(r, SL_TENSOR_UP_BIAS, layer);
@@ -766,8 +799,12 @@ static int derive_experts(const reader *r) {
     static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
-    if (r->family->hf_expert_width && !r->gguf) {
-        config->expert_width = config->feed_forward;
+    if (r->family->hf_expert_width && (!r->gguf || config->expert_width == 0)) {
+        config->expert_width = config->experts > 0 || !r->gguf ? config->feed_forward : 0;
+    }
+    if (r->family->shared_is_dense && config->experts == 0) {
+        config->feed_forward = config->shared_width > 0 ? config->shared_width : config->feed_forward;
+        config->shared_width = config->experts_used = config->expert_width = 0;
     }
     if (config->shared_width == 0) {
         const int64_t width = (int64_t)raw->shared_experts * config->expert_width;
@@ -819,6 +856,27 @@ static int derive_encoder(const reader *r) {
                                           "%s: max_position_embeddings leaves no "
                                           "positions",
                                           r->file);
+}
+
+/* One of time_step_limit's two numbers. Infinity is an object in what transformers 5 writes, and a very large
+ * number as the reader of JSON gives the word. */
+static double step_limit(const json_t *item) {
+    const char *word = json_string_value(json_is_object(item) ? json_object_get(item, "__float__") : item);
+    return word ? (strcmp(word, "Infinity") == 0 ? INFINITY : NAN)
+                : json_is_number(item) ? json_number_value(item) : NAN;
+}
+
+static int derive_steps(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *limits = r->gguf ? NULL : sl_json_find(r->text, NULL, "time_step_limit");
+    if (!r->family->ssm || !limits || json_is_null(limits)) {
+        return 0;
+    }
+    config->step_least = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 0)) : NAN;
+    config->step_most = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 1)) : NAN;
+    return isnan(config->step_least) || isnan(config->step_most)
+               ? sl_fail(r->error, SL_ERR_FORMAT, "%s: time_step_limit must be an array of two numbers", r->file)
+               : 0;
 }
 
 static void derive_sizes(const reader *r) {
@@ -881,7 +939,11 @@ static int derive(const reader *r) {
     if (code) {
         return code;
     }
-    windowed_rope(r);
+    still_layers(r);
+    code = derive_steps(r);
+    if (code) {
+        return code;
+    }
     derive_sizes(r);
     if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
         config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
@@ -938,7 +1000,8 @@ static int check_required(const reader *r) {
 
 static int read_all(reader *r, sl_config *config) {
     sl_config_raw raw = {
-        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28};
+        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28,
+        .turns = true};
     sl_config_init(&raw.config, r->family, r->gguf ? SL_NAMING_GGUF : SL_NAMING_HF);
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;

@@ -29,6 +29,7 @@ typedef enum sl_layer_pattern {
     SL_PATTERN_WINDOW_SWITCH,   /* use_sliding_window turns it on, from layer max_window_layers on */
     SL_PATTERN_WINDOW_PERIOD,   /* every n-th layer sees everything, the others a window */
     SL_PATTERN_WINDOW_UNTURNED, /* use_sliding_window turns it on, in layers without RoPE */
+    SL_PATTERN_SSM_LISTED,      /* layers without heads of keys (GGUF) are recurrent */
     SL_PATTERN_DELTA_PERIOD,    /* every n-th layer attends, the others are recurrent */
 } sl_layer_pattern;
 
@@ -51,6 +52,8 @@ typedef enum sl_query_norm {
 typedef enum sl_rope_layers {
     SL_ROPE_LAYERS_ALL,
     SL_ROPE_LAYERS_WINDOWED, /* the windowed ones; all, where a model has no window */
+    SL_ROPE_LAYERS_ASKED,    /* all or none: GGUF's rope.scaling.finetuned, position_embedding_type "rope" */
+    SL_ROPE_LAYERS_NONE,
     SL_ROPE_LAYERS_LISTED,   /* no_rope_layers says so; GGUF: all but every fourth */
 } sl_rope_layers;
 
@@ -90,11 +93,14 @@ typedef struct sl_family {
     bool scaled;            /* factors of the config on embeddings, on what joins the stream, and on logits */
     bool fused_qkv;         /* one matrix of query, key and value rows */
     bool fused_gate_up;     /* one matrix of gate and up rows */
+    bool hf_fused_gate_up;  /* the same, of dense and shared feed-forwards in checkpoints alone */
     bool rope_alpha;        /* rope_type "dynamic" with an alpha is a larger base */
     bool query_bias;        /* biases on q, k and v without a key that says so */
     bool output_gate;       /* the query projection holds a gate for the output of each head */
     bool experts;           /* may have them */
-    bool delta;             /* may have recurrent layers */
+    bool delta;             /* may have recurrent layers of the delta rule */
+    bool ssm;               /* may have recurrent layers of Mamba2 */
+    bool ssm_whole_norm;    /* whose norm is over all heads: one group */
     bool embed_scale;       /* embeddings times sqrt(width) */
     bool normalise;         /* expert weights are normalised where GGUF does not say */
     bool tied;              /* the head is the embedding, where a config does not say */
@@ -132,7 +138,8 @@ typedef struct sl_family {
     bool expert_groups;      /* may be chosen by groups */
     bool leading_dense;      /* GGUF has a key for how many layers without experts come first */
     bool hf_normalise;       /* weights are normalised where a config does not say */
-    bool hf_expert_width;    /* intermediate_size is the width of an expert */
+    bool hf_expert_width;    /* intermediate_size is the width of an expert; GGUF: where it says no other */
+    bool shared_is_dense;    /* without experts, the shared one is the dense block */
     bool hf_experts_turned;  /* fused experts are [columns][rows], and gate and up alternate */
     double router_epsilon;   /* added to the sum that weights are divided by */
     double router_least_sum; /* and the least that it is, where a config does not say */

@@ -49,7 +49,7 @@ static int32_t dense(sl_builder *b, int32_t x) {
     const sl_build_projection apart = {
         .x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2};
     const sl_build_projection one = {.x = x, .y = gate_up, .weights = &fused, .count = 1};
-    sl_build_linear(b, b->config->fused_gate_up ? &one : &apart);
+    sl_build_linear(b, sl_build_weight(b, fused) != SL_NONE ? &one : &apart);
     activate(b, gate_up, gated, width);
     sl_build_linear(
         b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
@@ -101,6 +101,7 @@ static void route(sl_builder *b, int32_t logits, int32_t routing[3]) {
  * without. */
 static void shared_expert(sl_builder *b, int32_t x, int32_t shared[2]) {
     static const sl_tensor_id weights[] = {SL_TENSOR_SHARED_GATE, SL_TENSOR_SHARED_UP};
+    static const sl_tensor_id fused = SL_TENSOR_SHARED_GATE_UP;
     static const sl_tensor_id down = SL_TENSOR_SHARED_DOWN, share = SL_TENSOR_SHARED_SHARE;
     const int32_t width = b->config->shared_width;
     shared[0] = shared[1] = SL_NONE;
@@ -114,7 +115,11 @@ static void shared_expert(sl_builder *b, int32_t x, int32_t shared[2]) {
     const int32_t gate_up = sl_build_value(b, "shared_gate_up", SL_ROWS_STEP, 2 * width);
     const int32_t gated = sl_build_value(b, "shared_gated", SL_ROWS_STEP, width);
     shared[0] = sl_build_value(b, "shared_out", SL_ROWS_STEP, b->config->width);
-    sl_build_linear(b, &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .count = 2});
+    const bool is_fused = sl_build_weight(b, fused) != SL_NONE;
+    sl_build_linear(b, &(sl_build_projection){.x = x,
+                                              .y = gate_up,
+                                              .weights = is_fused ? &fused : weights,
+                                              .count = is_fused ? 1 : 2});
     activate(b, gate_up, gated, width);
     sl_build_linear(b, &(sl_build_projection){.x = gated, .y = shared[0], .weights = &down, .count = 1});
 }

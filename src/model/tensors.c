@@ -11,6 +11,7 @@ typedef enum scope {
     SCOPE_KEYS,
     SCOPE_VALUES,
     SCOPE_DELTA,
+    SCOPE_SSM,
     SCOPE_DENSE,
     SCOPE_EXPERT
 } scope;
@@ -44,6 +45,8 @@ typedef enum need {
     NEED_SHARED,
     NEED_SHARED_GATED,
     NEED_FUSED,
+    NEED_CONV_BIAS,
+    NEED_SSM_NORM,
     NEED_PER_LAYER,
     NEED_LAYER_SCALAR,
     NEED_BESIDE
@@ -77,6 +80,10 @@ typedef enum size {
     SIZE_DELTA_QKVZ,
     SIZE_DELTA_VALUE,
     SIZE_DELTA_TAPS,
+    SIZE_SSM_IN,
+    SIZE_SSM_GROUPS,
+    SIZE_SSM_GROUP,
+    SIZE_TWO_SHARED_WIDTHS,
     SIZE_PER_LAYER,
     SIZE_PER_LAYER_ALL
 } size;
@@ -151,6 +158,15 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return c->delta_value_size;
     case SIZE_DELTA_TAPS:
         return c->delta_taps;
+    case SIZE_SSM_IN: /* z, then what is convolved, then steps */
+        return 2 * (c->delta_value_heads * c->delta_value_size + c->delta_key_heads * c->delta_key_size) +
+               c->delta_value_heads;
+    case SIZE_SSM_GROUPS:
+        return c->delta_key_heads;
+    case SIZE_SSM_GROUP:
+        return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
+    case SIZE_TWO_SHARED_WIDTHS:
+        return 2 * c->shared_width;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
@@ -161,19 +177,20 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
 }
 
 static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
-    const bool delta = c->kinds[layer] == SL_LAYER_DELTA;
     const bool sparse = c->experts > 0 && !c->dense[layer];
     switch (scope) {
     case SCOPE_MODEL:
         return layer == 0;
     case SCOPE_ATTENTION:
-        return !delta;
+        return sl_config_attends(c, layer);
     case SCOPE_KEYS:
         return sl_config_has_keys(c, layer);
     case SCOPE_VALUES:
         return sl_config_has_values(c, layer);
     case SCOPE_DELTA:
-        return delta;
+        return c->kinds[layer] == SL_LAYER_DELTA;
+    case SCOPE_SSM:
+        return c->kinds[layer] == SL_LAYER_SSM;
     case SCOPE_DENSE:
         return !sparse || c->family->dense_beside;
     case SCOPE_EXPERT:
@@ -239,6 +256,10 @@ static bool is_needed(const sl_config *c, need need) {
         return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
         return false;
+    case NEED_CONV_BIAS:
+        return c->ssm_conv_bias;
+    case NEED_SSM_NORM:
+        return c->ssm_norm;
     case NEED_PER_LAYER:
         return c->per_layer_width > 0;
     case NEED_LAYER_SCALAR:
@@ -474,9 +495,12 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     const int32_t layers = config->layers;
     const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)layers) != NULL;
     const bool full = memchr(config->kinds, SL_LAYER_FULL, (size_t)layers) != NULL;
+    if (family->ssm && (config->step_least > 0 || isfinite(config->step_most))) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s's time_step_limit", family->name);
+    }
     if (windows &&
         (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_WINDOW_UNTURNED ||
-         family->pattern == SL_PATTERN_DELTA_PERIOD || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+         family->pattern == SL_PATTERN_DELTA_PERIOD || family->pattern == SL_PATTERN_SSM_LISTED || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
@@ -514,11 +538,13 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
     int32_t values[SL_CONFIG_LAYERS];
     char key[SL_TENSOR_NAME_SIZE];
     const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
+    const bool listed = config->family->pattern == SL_PATTERN_SSM_LISTED;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_kv_heads(config, layer);
+        const bool none = listed && !sl_config_attends(config, layer);
+        values[layer] = none ? 0 : sl_config_kv_heads(config, layer);
     }
     snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
-    int code = config->window_kv_heads > 0
+    int code = config->window_kv_heads > 0 || listed
                    ? sl_gguf_writer_array(writer, key, &items, error)
                    : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
     bool differ = false;
@@ -545,7 +571,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         const sl_config_field *field = &SL_CONFIG_FIELDS[i];
-        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS) {
+        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS &&
+            field->offset != offsetof(sl_config_raw, turns)) { /* see below */
             snprintf(key, sizeof key, "%s.%s", name, field->key[SL_NAMING_GGUF]);
             code = write_field(writer, &raw, field, key, error);
         }
@@ -553,6 +580,10 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
+    }
+    if (code == 0 && family->rope_layers == SL_ROPE_LAYERS_ASKED) {
+        snprintf(key, sizeof key, "%s.rope.scaling.finetuned", name);
+        code = sl_gguf_writer_bool(writer, key, sl_config_turns(config), error);
     }
     if (code == 0 && family->delta) {
         snprintf(key, sizeof key, "%s.rope.dimension_sections", name);

@@ -55,7 +55,9 @@ static const char *const cases[] = {"llama",
                                     "phi3-long",
                                     "glm4_moe",
                                     "minimax_m2",
-                                    "ernie4_5_moe"};
+                                    "ernie4_5_moe",
+                                    "granite-h",
+                                    "granite-h-moe"};
 
 static const char *device = "cpu"; /* --device */
 

@@ -44,6 +44,8 @@ static const golden CASES[] = {
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
+    {"granite-h", "tests/logits/fixtures/granite-h"},
+    {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
