@@ -74,6 +74,8 @@ int32_t sl_build_ssm(sl_builder *b, int32_t x) {
         op->in[0] = sl_at(projected, inner);
         op->out[0] = sl_at(convolved, 0);
         op->u.delta_conv.weight = sl_build_weight(b, SL_TENSOR_SSM_CONV);
+        op->u.delta_conv.bias = sl_build_weight(b, SL_TENSOR_SSM_CONV_BIAS);
+        op->u.delta_conv.silu = true;
         op->u.delta_conv.state = state;
     }
     scan(b, sl_at(convolved, 0), sl_at(projected, inner + channels), sl_at(scanned, 0), state);
