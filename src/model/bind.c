@@ -23,6 +23,7 @@ void sl_binding_free(sl_binding *binding) {
 static const struct {
     const char *trunk, *head;
 } PREFIXES[] = {{"model.", ""},
+                {"backbone.", ""}, /* Nemotron-H */
                 {"model.language_model.", ""},
                 {"language_model.model.", "language_model."},
                 /* of models without a head, and encoders under the name of their kind */

@@ -64,12 +64,14 @@ static float layer_factor(const sl_builder *b) {
     return weight == SL_NONE ? 1 : *(const float *)b->program->weights[weight].data;
 }
 
-static int32_t build_mixer(sl_builder *b, int32_t x) {
+static int32_t build_block(sl_builder *b, int32_t x) {
     switch (b->config->kinds[b->layer]) {
     case SL_LAYER_DELTA:
         return sl_build_delta(b, x);
     case SL_LAYER_SSM:
         return sl_build_ssm(b, x);
+    case SL_LAYER_FEED_FORWARD:
+        return sl_build_feed_forward(b, x);
     default:
         return sl_build_attention(b, x);
     }
@@ -83,7 +85,11 @@ static void build_layer(sl_builder *b) {
         return;
     }
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    join(b, build_mixer(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    if (b->config->family->one_block) {
+        join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "left");
+        return;
+    }
+    join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {

@@ -8,6 +8,7 @@
 
 static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
                                               {"silu", SL_ACTIVATION_SILU},
+                                              {"relu2", SL_ACTIVATION_RELU_SQUARED},
                                               {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
                                               {NULL, 0}};
 static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
@@ -58,10 +59,10 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps", 1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps|layer_norm_epsilon", 1e-12, 1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
-    CHOICE(config.activation, NULL, "hidden_activation|hidden_act", ACTIVATIONS),
+    CHOICE(config.activation, NULL, "hidden_activation|hidden_act|mlp_hidden_act", ACTIVATIONS),
     BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
     BOOL(config.output_bias, NULL, "attention_out_bias"),
@@ -121,7 +122,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
     REAL(config.expert_scale, "expert_weights_scale", "routed_scaling_factor", 0, 1e6),
     INT(config.shared_width, "expert_shared_feed_forward_length",
-        "shared_expert_intermediate_size|shared_intermediate_size", 0, 1 << 22),
+        "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size", 0, 1 << 22),
+    INT(config.latent_width, "moe_latent_size", "moe_latent_size", 0, 1 << 18),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
     INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
@@ -133,14 +135,15 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.swiglu_alpha, NULL, "swiglu_alpha", 0, 1e3),
     REAL(config.swiglu_limit, NULL, "swiglu_limit", 0, 1e6),
 
-    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups", 0, 1 << 12),
-    INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads|mamba_n_heads", 0,
-        1 << 12),
-    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state", 0, 1 << 12),
-    INT(config.delta_value_size, NULL, "linear_value_head_dim|mamba_d_head", 0, 1 << 12),
+    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups|n_groups", 0, 1 << 12),
+    INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads|mamba_n_heads|mamba_num_heads",
+        0, 1 << 12),
+    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state|ssm_state_size", 0, 1 << 12),
+    INT(config.delta_value_size, NULL, "linear_value_head_dim|mamba_d_head|mamba_head_dim", 0, 1 << 12),
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
-    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv", 0, 64),
-    BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias"),
+    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0,
+        64),
+    BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
     BOOL(turns, "rope.scaling.finetuned", NULL),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
 };
@@ -232,7 +235,12 @@ static bool attends(const sl_config *c) {
 }
 
 static bool any_dense(const sl_config *c) {
-    return c->experts == 0 || memchr(c->dense, true, (size_t)c->layers) != NULL;
+    for (int32_t layer = 0; layer < c->layers; layer++) {
+        if (sl_config_has_feed_forward(c, layer) && (c->experts == 0 || c->dense[layer])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool recurrent_sizes(const sl_config *c) {
@@ -354,6 +362,12 @@ static bool delta_given(const sl_config *c) {
 static bool ssm_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_SSM) || (c->family->ssm && recurrent_sizes(c));
 }
+static bool alone_known(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_FEED_FORWARD) || c->family->one_block;
+}
+static bool latent_known(const sl_config *c) {
+    return c->latent_width == 0 || (c->experts > 0 && c->family->ungated);
+}
 static bool heads_divide(const sl_config *c) {
     return !(any_kind(c, SL_LAYER_DELTA) || any_kind(c, SL_LAYER_SSM)) ||
            c->delta_value_heads % c->delta_key_heads == 0;
@@ -446,6 +460,10 @@ static const rule RULES[] = {
     {ssm_given, AT(config.delta_value_heads), SL_ERR_INVALID,
      "Mamba2 layers need numbers of groups and heads, sizes of heads and state, and the convolution's taps (and a "
      "family that has them)"},
+    {alone_known, AT(config.layers), SL_ERR_UNSUPPORTED,
+     "layers with a feed-forward alone are not supported in this family"},
+    {latent_known, AT(config.latent_width), SL_ERR_UNSUPPORTED,
+     "experts of another width than the model's are not supported in this family"},
     {heads_divide, AT(config.delta_value_heads), SL_ERR_INVALID,
      "must be a multiple of the key heads, or groups"},
     {norm_groups, AT(config.delta_key_heads), SL_ERR_UNSUPPORTED,

@@ -14,7 +14,8 @@ typedef enum sl_layer_kind {
     SL_LAYER_FULL,   /* attention to everything before */
     SL_LAYER_WINDOW, /* attention to the last `window` tokens */
     SL_LAYER_DELTA,  /* gated delta rule: recurrent */
-    SL_LAYER_SSM     /* Mamba2: recurrent */
+    SL_LAYER_SSM,    /* Mamba2: recurrent */
+    SL_LAYER_FEED_FORWARD /* a feed-forward alone */
 } sl_layer_kind;
 
 typedef enum sl_rope_scaling {
@@ -82,6 +83,7 @@ typedef struct sl_config {
     bool normalise;                              /* weights of the chosen experts sum to 1 */
     double expert_scale;
     int32_t router;       /* sl_router_kind */
+    int32_t latent_width; /* of what experts read and write; 0: the model's */
     int32_t shared_width; /* of the expert that every row goes through; 0 without */
     int32_t expert_groups, expert_groups_used;
     double router_least_sum;
@@ -114,6 +116,10 @@ int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
 int32_t sl_config_kv_layer(const sl_config *config, int32_t layer);
 /* It has attention. */
 bool sl_config_attends(const sl_config *config, int32_t layer);
+/* A feed-forward block: alone, or behind what else it has. */
+bool sl_config_has_feed_forward(const sl_config *config, int32_t layer);
+/* What experts read and write: the model's width, or a narrower one. */
+int32_t sl_config_expert_rows(const sl_config *config);
 /* Some layer's queries and keys turn. */
 bool sl_config_turns(const sl_config *config);
 /* It attends, to keys and values of its own; with a value projection. */

@@ -215,6 +215,7 @@ static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
+    {{NULL, "mamba_hidden_act"}, 0, "only silu is supported in Mamba2", "silu"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
@@ -331,6 +332,40 @@ static int listed_rope(const reader *r) {
     return 0;
 }
 
+/* The list of layers: what transformers 5 writes, and what families with layers of one block call it. */
+static const json_t *hf_layer_list(const reader *r) {
+    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
+    return types || !r->family->ssm ? types : sl_json_find(r->text, NULL, "layers_block_type");
+}
+
+/* The same as a letter for each layer. */
+static const char *hf_layer_letters(const reader *r) {
+    const json_t *letters = r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
+    return json_string_value(letters);
+}
+
+static int hf_layers_by_letter(const reader *r, const char *letters) {
+    sl_config *config = &r->raw->config;
+    if (strlen(letters) != (size_t)config->layers) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: hybrid_override_pattern must have num_hidden_layers (%d) letters", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const char letter = letters[layer];
+        if (!strchr("M*-E", letter)) {
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: hybrid_override_pattern has \"%c\": only M, *, - and E are supported", r->file,
+                           letter);
+        }
+        config->kinds[layer] = (uint8_t)(letter == 'M'   ? SL_LAYER_SSM
+                                         : letter == '*' ? SL_LAYER_FULL
+                                                         : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] |= letter == '-' && config->experts > 0;
+    }
+    return 0;
+}
+
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
@@ -338,6 +373,8 @@ static int hf_layer_types(const reader *r, const json_t *types) {
                                             {"attention", SL_LAYER_FULL},
                                             {"linear_attention", SL_LAYER_DELTA},
                                             {"mamba", SL_LAYER_SSM},
+                                            {"mlp", SL_LAYER_FEED_FORWARD},
+                                            {"moe", SL_LAYER_FEED_FORWARD},
                                             {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
@@ -357,20 +394,32 @@ static int hf_layer_types(const reader *r, const json_t *types) {
         }
         const bool mamba = r->family->ssm && (sl_layer_kind)kind == SL_LAYER_DELTA; /* transformers 5 */
         config->kinds[layer] = (uint8_t)(mamba ? SL_LAYER_SSM : (sl_layer_kind)kind);
+        config->dense[layer] |= config->experts > 0 && word && strcmp(word, "mlp") == 0;
     }
     return 0;
 }
 
-/* Layers of GGUF files that attend have heads of keys. */
+/* A number that GGUF may have for each layer; `otherwise` when the key is absent. */
+static int64_t gguf_of_layer(const reader *r, const char *name, int32_t layer, int64_t otherwise) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.%s", r->family->gguf, name);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key); /* long enough: gguf_layers */
+    const uint64_t index = entry && entry->type == SL_GGUF_ARRAY ? (uint64_t)layer : 0;
+    return entry ? sl_gguf_item_i64(entry, index) : otherwise;
+}
+
+static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer);
+
+/* Layers of GGUF files that attend have heads of keys; a feed-forward has a width. */
 static void gguf_ssm_layers(const reader *r) {
     sl_config *config = &r->raw->config;
-    char key[KEY_SIZE];
-    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
-    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
-    for (int32_t layer = 0; entry && layer < config->layers; layer++) { /* long enough: gguf_layers */
-        const bool listed = entry->type == SL_GGUF_ARRAY;
-        const int64_t heads = sl_gguf_item_i64(entry, listed ? (uint64_t)layer : 0);
-        config->kinds[layer] = (uint8_t)(heads > 0 ? SL_LAYER_FULL : SL_LAYER_SSM);
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const bool attends = gguf_of_layer(r, "attention.head_count_kv", layer, 1) > 0;
+        const bool feeds = r->family->one_block && gguf_of_layer(r, "feed_forward_length", layer, 0) > 0;
+        config->kinds[layer] = (uint8_t)(feeds     ? SL_LAYER_FEED_FORWARD
+                                         : attends ? SL_LAYER_FULL
+                                                   : SL_LAYER_SSM);
+        config->dense[layer] = feeds && config->experts > 0 && !gguf_has(r, SL_TENSOR_ROUTER, layer);
     }
 }
 
@@ -490,8 +539,9 @@ static int layer_kinds(const reader *r) {
     if (r->gguf) {
         return gguf_layer_types(r);
     }
-    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
-    int code = types ? hf_layer_types(r, types) : 0;
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    int code = types ? hf_layer_types(r, types) : letters ? hf_layers_by_letter(r, letters) : 0;
     if (code == 0 && config->experts > 0) {
         code = hf_dense_layers(r);
     }
@@ -1006,6 +1056,10 @@ static int read_all(reader *r, sl_config *config) {
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;
     raw.shared_experts = r->family->shared_experts;
+    if (!r->gguf && r->family->ssm) { /* transformers 5 writes the list alone */
+        raw.config.layers = (int32_t)json_array_size(hf_layer_list(r));
+    }
+    raw.mixture = r->family->experts || !r->family->with_experts;
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;
@@ -1090,6 +1144,19 @@ static int find_hf_family(reader *r) {
     return 0;
 }
 
+/* Some layer has experts. */
+static bool hf_lists_experts(const reader *r) {
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *word = json_string_value(json_array_get(types, i));
+        if (word && strcmp(word, "moe") == 0) {
+            return true;
+        }
+    }
+    return !types && letters && strchr(letters, 'E');
+}
+
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) {
     char file[512];
     reader r = {.gguf = sl_source_gguf(source), .error = error};
@@ -1103,6 +1170,9 @@ int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) 
     }
     sl_hf_quantization quantization; /* the binder's: here only what is not supported is refused */
     int code = r.gguf ? find_gguf_family(&r) : find_hf_family(&r);
+    if (code == 0 && !r.gguf && r.family->with_experts && hf_lists_experts(&r)) {
+        r.family = sl_family_find(r.family->with_experts);
+    }
     code = code || r.gguf ? code : sl_hf_read_quantization(sl_source_hf(source), &quantization, error);
     return code ? code : read_all(&r, config);
 }

@@ -70,7 +70,7 @@ typedef enum sl_shared_expert {
     SL_SHARED_GATED, /* times the sigmoid of a gate of its own */
 } sl_shared_expert;
 
-enum { SL_FAMILY_RENAMES = 16, SL_FAMILY_ALIASES = 4 };
+enum { SL_FAMILY_RENAMES = 32, SL_FAMILY_ALIASES = 4 };
 
 typedef struct sl_family {
     const char *name;
@@ -100,6 +100,9 @@ typedef struct sl_family {
     bool experts;           /* may have them */
     bool delta;             /* may have recurrent layers of the delta rule */
     bool ssm;               /* may have recurrent layers of Mamba2 */
+    bool one_block;         /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
+    bool ungated;           /* feed-forwards are up, function, down */
+    const char *with_experts; /* the row that folders with experts are of: GGUF has two names */
     bool ssm_whole_norm;    /* whose norm is over all heads: one group */
     bool embed_scale;       /* embeddings times sqrt(width) */
     bool normalise;         /* expert weights are normalised where GGUF does not say */

@@ -28,8 +28,11 @@ typedef struct preset {
     bool tied, key_is_value;
     int32_t shared_width, leading_dense;
     int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
+    int32_t latent_width;
+    double expert_scale;                        /* 0: 1 */
     int32_t ssm_head_size;                      /* of Mamba2's heads; key_heads are its groups */
-    const char *kinds;                          /* of Mamba2's families: M Mamba2, * attention, over and over */
+    const char *kinds;                          /* of Mamba2's families: M Mamba2, * attention, and where
+                                                  a layer is one block - dense, E experts; over and over */
     double yarn_factor;                         /* 0: none */
     int32_t original_context;
 } preset;
@@ -64,7 +67,10 @@ static const preset *find_preset(const char *name, sl_error *error) {
 static void set_listed_layers(sl_config *config, const char *kinds) {
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const char kind = kinds[(size_t)layer % strlen(kinds)];
-        config->kinds[layer] = (uint8_t)(kind == 'M' ? SL_LAYER_SSM : SL_LAYER_FULL);
+        config->kinds[layer] = (uint8_t)(kind == 'M'   ? SL_LAYER_SSM
+                                         : kind == '*' ? SL_LAYER_FULL
+                                                       : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] = kind == '-' && config->experts > 0;
     }
 }
 
@@ -135,6 +141,8 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     const double part = config->family->hf_rope_part;
     config->rope_dims = part > 0 ? (int32_t)(config->head_size * part) : config->head_size;
     config->shared_width = config->experts > 0 ? p->shared_width : 0;
+    config->latent_width = config->experts > 0 ? p->latent_width : 0;
+    config->expert_scale = p->expert_scale > 0 ? p->expert_scale : 1;
     config->query_bias |= config->family->hf_attention_bias || config->family->no_output_bias;
     config->output_bias |= config->family->hf_attention_bias && !config->family->no_output_bias;
     for (int32_t layer = 0; layer < p->leading_dense && layer < SL_CONFIG_LAYERS; layer++) {

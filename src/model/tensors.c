@@ -30,6 +30,7 @@ typedef enum need {
     NEED_QUERY_NORM,
     NEED_LONGROPE,
     NEED_BEFORE,
+    NEED_TWO_BLOCKS,
     NEED_BEHIND,
     NEED_QKV,
     NEED_FUSED_QKV,
@@ -42,8 +43,11 @@ typedef enum need {
     NEED_ROUTER_BIAS,
     NEED_CHOOSING_BIAS,
     NEED_EXPERT_BIAS,
+    NEED_GATED,
     NEED_SHARED,
+    NEED_SHARED_UNIT_GATED,
     NEED_SHARED_GATED,
+    NEED_LATENT,
     NEED_FUSED,
     NEED_CONV_BIAS,
     NEED_SSM_NORM,
@@ -70,6 +74,8 @@ typedef enum size {
     SIZE_FEED_FORWARD,
     SIZE_TWO_FEED_FORWARDS,
     SIZE_EXPERTS,
+    SIZE_EXPERT_ROWS,
+    SIZE_LATENT,
     SIZE_EXPERT_WIDTH,
     SIZE_TWO_EXPERT_WIDTHS,
     SIZE_SHARED_WIDTH,
@@ -138,6 +144,10 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return sl_config_feed_forward(c, layer);
     case SIZE_EXPERTS:
         return c->experts;
+    case SIZE_EXPERT_ROWS:
+        return sl_config_expert_rows(c);
+    case SIZE_LATENT:
+        return c->latent_width;
     case SIZE_EXPERT_WIDTH:
         return c->expert_width;
     case SIZE_TWO_EXPERT_WIDTHS:
@@ -177,7 +187,7 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
 }
 
 static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
-    const bool sparse = c->experts > 0 && !c->dense[layer];
+    const bool feeds = sl_config_has_feed_forward(c, layer), sparse = c->experts > 0 && !c->dense[layer];
     switch (scope) {
     case SCOPE_MODEL:
         return layer == 0;
@@ -192,9 +202,9 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
     case SCOPE_SSM:
         return c->kinds[layer] == SL_LAYER_SSM;
     case SCOPE_DENSE:
-        return !sparse || c->family->dense_beside;
+        return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
-        return sparse;
+        return feeds && sparse;
     default:
         return true;
     }
@@ -211,7 +221,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_TOKEN_TYPES:
         return c->family->encoder && c->token_types > 0;
     case NEED_GATE_BIAS:
-        return c->mlp_bias && !c->family->encoder;
+        return c->mlp_bias && !c->family->encoder && !c->family->ungated;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -226,6 +236,8 @@ static bool is_needed(const sl_config *c, need need) {
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
         return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder;
+    case NEED_TWO_BLOCKS:
+        return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder && !c->family->one_block;
     case NEED_BEHIND:
         return c->family->norms != SL_NORMS_BEFORE;
     case NEED_QKV:
@@ -235,7 +247,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_GATE_UP:
         return !c->fused_gate_up;
     case NEED_GATE:
-        return !c->fused_gate_up && !c->family->encoder;
+        return !c->fused_gate_up && !c->family->encoder && !c->family->ungated;
     case NEED_FUSED_GATE_UP:
         return c->fused_gate_up;
     case NEED_SINKS:
@@ -250,8 +262,14 @@ static bool is_needed(const sl_config *c, need need) {
         return c->family->choosing_bias;
     case NEED_EXPERT_BIAS:
         return c->family->expert_bias;
+    case NEED_GATED:
+        return !c->family->ungated;
     case NEED_SHARED:
         return c->shared_width > 0;
+    case NEED_SHARED_UNIT_GATED:
+        return c->shared_width > 0 && !c->family->ungated;
+    case NEED_LATENT:
+        return c->latent_width > 0;
     case NEED_SHARED_GATED:
         return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
@@ -508,12 +526,16 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     while (family->leading_dense && first < layers && config->dense[first]) {
         first++;
     }
-    if (config->experts > 0 && memchr(config->dense + first, true, (size_t)(layers - first))) {
+    /* Of layers with one block the tensors say it. */
+    if (config->experts > 0 && !family->one_block && memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
     }
     if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
+    }
+    if (config->activation != (int32_t)family->activation) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the activation of %s", family->name);
     }
     if (!says_rope_layers(config)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s without RoPE",
@@ -549,7 +571,10 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
                    : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
     bool differ = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_feed_forward(config, layer);
+        const bool sparse = config->family->one_block && config->experts > 0 && !config->dense[layer];
+        values[layer] = !sl_config_has_feed_forward(config, layer) ? 0
+                        : sparse                                   ? config->expert_width
+                                                                   : sl_config_feed_forward(config, layer);
         differ = differ || values[layer] != config->feed_forward;
     }
     snprintf(key, sizeof key, "%s.feed_forward_length", name);

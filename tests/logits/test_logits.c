@@ -57,7 +57,9 @@ static const char *const cases[] = {"llama",
                                     "minimax_m2",
                                     "ernie4_5_moe",
                                     "granite-h",
-                                    "granite-h-moe"};
+                                    "granite-h-moe",
+                                    "nemotron_h",
+                                    "nemotron_h-latent"};
 
 static const char *device = "cpu"; /* --device */
 

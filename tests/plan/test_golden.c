@@ -46,6 +46,8 @@ static const golden CASES[] = {
     {"hunyuan_moe", "~hunyuan_moe"},
     {"granite-h", "tests/logits/fixtures/granite-h"},
     {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
+    {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
+    {"nemotron_h-latent", "tests/logits/fixtures/nemotron_h-latent"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
