@@ -2,6 +2,7 @@
 #include "format/quantization.h"
 #include "model/config_fields.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -909,11 +910,14 @@ static int derive_encoder(const reader *r) {
 }
 
 /* One of time_step_limit's two numbers. Infinity is an object in what transformers 5 writes, and a very large
- * number as the reader of JSON gives the word. */
+ * number as the reader of JSON gives the word: beyond floats all are infinite. */
 static double step_limit(const json_t *item) {
     const char *word = json_string_value(json_is_object(item) ? json_object_get(item, "__float__") : item);
-    return word ? (strcmp(word, "Infinity") == 0 ? INFINITY : NAN)
-                : json_is_number(item) ? json_number_value(item) : NAN;
+    if (word) {
+        return strcmp(word, "Infinity") == 0 ? INFINITY : NAN;
+    }
+    const double number = json_is_number(item) ? json_number_value(item) : NAN;
+    return number > FLT_MAX ? INFINITY : number;
 }
 
 static int derive_steps(const reader *r) {
@@ -981,6 +985,8 @@ static int derive(const reader *r) {
     config->layers -= raw->draft_layers;
     if (!raw->mixture) {
         config->experts = config->experts_used = config->expert_width = 0;
+        config->shared_width = config->latent_width = raw->shared_experts = 0;
+        config->expert_groups = 1;
     }
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);

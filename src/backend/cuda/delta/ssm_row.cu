@@ -18,7 +18,7 @@ typedef struct ssm_args {
  * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
  * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP) scan_kernel(sl_cuda_context context, ssm_args args) {
+static __global__ void __launch_bounds__(PARTS *SL_WARP) ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
     __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
     if ((int32_t)blockIdx.z >= context.header->spans) {
@@ -92,7 +92,7 @@ static SL_CUDA_RUN(run_scan) {
                                         (unsigned)args.scan.heads, (unsigned)op->spans),
                                    dim3(PARTS * SL_WARP), 0};
     const int32_t keys = args.shape.key_size;
-#define SCAN(each) sl_launch(context, stream, shape, scan_kernel<each>, *context, args)
+#define SCAN(each) sl_launch(context, stream, shape, ssm_scan_kernel<each>, *context, args)
     return keys <= 4 * PARTS    ? SCAN(4)
            : keys <= 8 * PARTS  ? SCAN(8)
            : keys <= 16 * PARTS ? SCAN(16)
