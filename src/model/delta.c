@@ -38,8 +38,6 @@ int32_t sl_build_delta(sl_builder *b, int32_t x) {
         op->in[0] = sl_at(projected, 0);
         op->out[0] = sl_at(convolved, 0);
         op->u.delta_conv.weight = sl_build_weight(b, SL_TENSOR_DELTA_CONV);
-        op->u.delta_conv.bias = SL_NONE;
-        op->u.delta_conv.silu = true;
         op->u.delta_conv.state = state;
     }
     op = sl_build_op(b, SL_OP_DELTA_SCAN);

@@ -197,8 +197,7 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         break;
     case SL_OP_DELTA_CONV:
         print_vector(program, "", op->u.delta_conv.weight, out);
-        print_vector(program, "bias ", op->u.delta_conv.bias, out);
-        sl_buffer_printf(out, ", state %d%s", op->u.delta_conv.state, op->u.delta_conv.silu ? "" : ", no silu");
+        sl_buffer_printf(out, ", state %d", op->u.delta_conv.state);
         break;
     case SL_OP_DELTA_SCAN:
         print_vector(program, op->u.delta_scan.decay_is_negated ? "-exp(a_log) " : "a_log ",

@@ -73,7 +73,6 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
         break;
     case SL_OP_DELTA_CONV:
         weights[count++] = op->u.delta_conv.weight;
-        weights[count++] = op->u.delta_conv.bias;
         break;
     case SL_OP_DELTA_SCAN:
         weights[count++] = op->u.delta_scan.a_log;

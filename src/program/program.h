@@ -253,9 +253,7 @@ typedef struct sl_op_activate {
 
 typedef struct sl_op_delta_conv {
     int32_t weight; /* [channels][taps], F32 */
-    int32_t bias;   /* weight [channels], or SL_NONE */
     int32_t state;  /* index into the program's state layers */
-    bool silu;      /* of the sum */
 } sl_op_delta_conv;
 
 /* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head

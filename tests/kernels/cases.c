@@ -947,10 +947,7 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
                                   taps,
                                   (uint64_t)(shape->channels * shape->taps) * 4};
         const int32_t w = sl_program_weight(&c->program, &weight);
-        const int32_t bias =
-            key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0, 1}, random);
-        add(c, kind, LIST(x), LIST(y))->u.delta_conv =
-            (sl_op_delta_conv){.weight = w, .bias = bias, .state = state, .silu = key_heads != 3};
+        add(c, kind, LIST(x), LIST(y))->u.delta_conv = (sl_op_delta_conv){w, state};
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;

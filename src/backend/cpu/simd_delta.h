@@ -30,7 +30,7 @@ static float *delta_new(const sl_cpu_context *context, const sl_step_span *span,
                              offset);
 }
 
-/* ---- convolution: class "f32/fused", from the oldest tap to the newest, then the bias ---- */
+/* ---- convolution: class "f32/fused", from the oldest tap to the newest ---- */
 
 SL_TIER_DECLINES(delta_conv) {
     (void)kernel;
@@ -61,9 +61,6 @@ static vf conv_input(const conv *c, int32_t index) {
 static void conv_channels(const conv *c, float *kept) {
     const int32_t taps = c->shape->taps, channels = c->shape->channels, left = channels - c->channel;
     const float *weights = (const float *)(const void *)c->op->weights[0].data;
-    const float *biases = (const float *)(const void *)c->op->weights[1].data;
-    const vf bias = biases ? vf_load_part(biases + c->channel, left) : vf_zero();
-    const bool silu = c->op->op->u.delta_conv.silu;
     float by_tap[MOST_TAPS][VN] = {{0}};
     for (int32_t lane = 0; lane < VN && lane < left; lane++) {
         for (int32_t tap = 0; tap < taps; tap++) {
@@ -75,9 +72,7 @@ static void conv_channels(const conv *c, float *kept) {
         for (int32_t tap = 0; tap < taps; tap++) {
             sum = vf_fma(vf_load(by_tap[tap]), conv_input(c, i + tap), sum);
         }
-        sum = biases ? vf_add(sum, bias) : sum;
-        vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel,
-                      silu ? vf_silu(sum) : sum, left);
+        vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel, vf_silu(sum), left);
     }
     for (int32_t i = 0; i < taps - 1; i++) {
         vf_store_part(kept + (int64_t)i * channels + c->channel, conv_input(c, c->span->row_count + i), left);

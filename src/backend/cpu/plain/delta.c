@@ -32,12 +32,11 @@ static float conv_input(const sl_cpu_op *op, const sl_state_layer *shape, const 
     return state ? state[(int64_t)index * shape->channels + channel] : 0.0f;
 }
 
-/* Class "f32": products added from the oldest tap to the newest, then the bias. */
+/* Class "f32": products added from the oldest tap to the newest. */
 static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, const sl_step_span *span,
                          int32_t channel) {
     const sl_state_layer *shape = &context->program->states[op->op->u.delta_conv.state];
     const float *weight = (const float *)(const void *)op->weights[0].data + (int64_t)channel * shape->taps;
-    const float *bias = (const float *)(const void *)op->weights[1].data;
     const float *state = old_state(context, span, shape->conv_offset);
     float *kept = new_state(context, span, shape->conv_offset);
     for (int32_t i = 0; i < span->row_count; i++) {
@@ -45,9 +44,7 @@ static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, con
         for (int32_t tap = 0; tap < shape->taps; tap++) {
             sum += weight[tap] * conv_input(op, shape, span, state, channel, i + tap);
         }
-        sum = bias ? sum + bias[channel] : sum;
-        sl_cpu_f32(&op->out[0], span->first_row + i)[channel] =
-            op->op->u.delta_conv.silu ? sum / (1.0f + expf(-sum)) : sum;
+        sl_cpu_f32(&op->out[0], span->first_row + i)[channel] = sum / (1.0f + expf(-sum));
     }
     for (int32_t i = 0; i < shape->taps - 1; i++) {
         kept[(int64_t)i * shape->channels + channel] =

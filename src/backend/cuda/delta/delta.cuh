@@ -9,8 +9,7 @@ typedef struct delta_args {
     sl_state_layer shape;
     sl_op_delta_scan scan;
     sl_cuda_operand x, a, b, y;    /* x: also qkv */
-    const float *weight, *dt_bias; /* weight: also a_log; dt_bias: also the convolution's */
-    bool silu;
+    const float *weight, *dt_bias; /* weight: also a_log */
 } delta_args;
 
 /* NULL: the sequence begins, all is zero. */

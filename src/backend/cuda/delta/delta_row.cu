@@ -24,11 +24,6 @@ static __device__ __forceinline__ float conv_input(const delta_args &args, const
     return state ? state[(int64_t)index * args.shape.channels + channel] : 0.0f;
 }
 
-static __device__ __forceinline__ float conv_result(const delta_args &args, int32_t channel, float sum) {
-    const float biased = args.dt_bias ? sum + args.dt_bias[channel] : sum;
-    return args.silu ? sl_silu(biased) : biased;
-}
-
 /* One row and what it leaves, from wherever its inputs are. */
 static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, const delta_args &args,
                                                 const float *weights, int32_t channel, int32_t row) {
@@ -39,7 +34,7 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
     for (int32_t tap = 0; tap < taps; tap++) {
         sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
     }
-    sl_f32(args.y, row)[channel] = conv_result(args, channel, sum);
+    sl_f32(args.y, row)[channel] = sl_silu(sum);
     if (at == span.row_count - 1) {
         float *left = delta_new_state(context, span, args.shape.conv_offset);
         for (int32_t k = 0; k < taps - 1; k++) {
@@ -50,7 +45,7 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
 }
 
 /* A thread per channel, for ROWS rows of the step. Where they lie in the middle of one span, all inputs are
- * read at once. Class "f32": products added from the oldest tap to the newest, then the bias. */
+ * read at once. Class "f32": products added from the oldest tap to the newest. */
 template <int TAPS, int ROWS>
 static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
     sl_wait_for_inputs();
@@ -85,7 +80,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
         for (int tap = 0; tap < TAPS; tap++) {
             sum += weight[tap] * x[i + tap];
         }
-        sl_f32(args.y, first + i)[channel] = conv_result(args, channel, sum);
+        sl_f32(args.y, first + i)[channel] = sl_silu(sum);
     }
     if (first + ROWS == end) {
         float *left = delta_new_state(context, span, args.shape.conv_offset);
@@ -102,8 +97,6 @@ static SL_CUDA_RUN(run_conv) {
     args.x = op->in[0];
     args.y = op->out[0];
     args.weight = (const float *)op->weights[0].data;
-    args.dt_bias = (const float *)op->weights[1].data;
-    args.silu = op->op->u.delta_conv.silu;
     const int32_t rows = op->rows[SL_ROWS_STEP];
     const bool many = rows > CONV_FEW && args.shape.taps == CONV_TAPS;
     const sl_launch_shape shape = {dim3((unsigned)((args.shape.channels + CONV_THREADS - 1) / CONV_THREADS),
