@@ -54,7 +54,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
     [SL_OP_ACTIVATE] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
-    [SL_OP_DELTA_CONV] = {.in = {STEP}, .out = {STEP}},
+    [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
@@ -346,8 +346,8 @@ static int check_activate(const checker *c) {
     return 0;
 }
 
-static int check_delta_conv(const checker *c) {
-    const sl_op_delta_conv *conv = &c->op->u.delta_conv;
+static int check_conv(const checker *c) {
+    const sl_op_conv *conv = &c->op->u.conv;
     if (check_state(c, conv->state) || check_weight_index(c, conv->weight, "weight")) {
         return SL_ERR_INVALID;
     }
@@ -357,7 +357,9 @@ static int check_delta_conv(const checker *c) {
     REQUIRE(c, weight->experts == 1 && weight->rows == state->channels && weight->columns == state->taps,
             "weight %s is %dx%d, the state has %d channels and %d taps", weight->name, weight->rows,
             weight->columns, state->channels, state->taps);
-    return 0;
+    REQUIRE(c, conv->function == SL_ACTIVATION_SILU || conv->function == SL_ACTIVATION_IDENTITY,
+            "function must be silu or identity");
+    return check_vector(c, conv->bias, "bias", true, state->channels, 1);
 }
 
 static int check_delta_scan(const checker *c) {

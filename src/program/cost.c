@@ -87,10 +87,11 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
                           rows[program->values[op->in[listed].value].rows];
         break;
     }
-    case SL_OP_DELTA_CONV: {
-        const sl_state_layer *state = &program->states[op->u.delta_conv.state];
+    case SL_OP_CONV: {
+        const sl_state_layer *state = &program->states[op->u.conv.state];
         cost.operations = 2.0 * state->channels * state->taps * step;
-        cost.weight_bytes = weight_bytes(program, op->u.delta_conv.weight);
+        cost.weight_bytes =
+            weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
         break;
     }
     case SL_OP_DELTA_SCAN: {

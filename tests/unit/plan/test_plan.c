@@ -79,7 +79,7 @@ static const fake_kernel FAKES[] = {
     KERNEL("router", ROUTER, "f32", F32, -1, 0, 0),
     KERNEL("combine", COMBINE, "f32", F32, -1, 0, 0),
     KERNEL("activate", ACTIVATE, "f32", F32, -1, 0, 0),
-    KERNEL("delta_conv", DELTA_CONV, "f32", F32, -1, 0, 0),
+    KERNEL("conv", CONV, "f32", F32, -1, 0, 0),
     KERNEL("delta_scan", DELTA_SCAN, "f32", F32, -1, 0, 0),
     KERNEL("gather", GATHER, "exact", F32, -1, 0, 0),
     KERNEL("softcap", SOFTCAP, "f32", F32, -1, 0, 0),
@@ -137,7 +137,7 @@ static void kernels_are_chosen(void **state) {
         "linear/q4_0/wide", "rmsnorm", "quantize", "linear/q4_0/wide", "activate", "quantize",
         "linear/q4_0/wide",
         /* delta net: one normed copy for two of the four matrices */
-        "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "delta_conv", "delta_scan", "rmsnorm",
+        "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "conv", "delta_scan", "rmsnorm",
         "quantize", "linear/q4_0/wide",
         /* experts: the copy of `normed` serves the experts and the shared matrix */
         "rmsnorm", "quantize", "linear/f32", "router", "linear/q4_0/wide", "activate", "quantize",
