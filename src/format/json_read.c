@@ -299,7 +299,9 @@ static bool read_word(reader *r) {
             r->at += length;
             r->next = EXPECT_MORE;
             return i == 3 ? spend(r, NUMBER_BYTES) && put(r, r->build ? json_real(DBL_MAX) : NULL)
-                          : put(r, i == 0 ? json_true() : i == 1 ? json_false() : json_null());
+                          : put(r, i == 0   ? json_true()
+                                   : i == 1 ? json_false()
+                                            : json_null());
         }
     }
     return malformed(r,

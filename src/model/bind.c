@@ -520,8 +520,8 @@ static bool is_part(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_f
     return true;
 }
 
-/* The tensor that a file may have in place of this one and of another, or under another name; SL_TENSOR_COUNT:
- * none. */
+/* The tensor that a file may have in place of this one and of another, or under another name;
+ * SL_TENSOR_COUNT: none. */
 static sl_tensor_id fused_of(const binder *b, sl_tensor_id id) {
     const bool checkpoint = b->config->naming == SL_NAMING_HF && b->config->family->hf_fused_gate_up;
     switch (id) {

@@ -59,7 +59,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps|layer_norm_epsilon", 1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps|layer_norm_epsilon",
+         1e-12, 1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
     CHOICE(config.activation, NULL, "hidden_activation|hidden_act|mlp_hidden_act", ACTIVATIONS),
@@ -122,7 +123,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
     REAL(config.expert_scale, "expert_weights_scale", "routed_scaling_factor", 0, 1e6),
     INT(config.shared_width, "expert_shared_feed_forward_length",
-        "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size", 0, 1 << 22),
+        "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size", 0,
+        1 << 22),
     INT(config.latent_width, "moe_latent_size", "moe_latent_size", 0, 1 << 18),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
@@ -135,14 +137,15 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.swiglu_alpha, NULL, "swiglu_alpha", 0, 1e3),
     REAL(config.swiglu_limit, NULL, "swiglu_limit", 0, 1e6),
 
-    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups|n_groups", 0, 1 << 12),
-    INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads|mamba_n_heads|mamba_num_heads",
-        0, 1 << 12),
-    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state|ssm_state_size", 0, 1 << 12),
+    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups|n_groups", 0,
+        1 << 12),
+    INT(config.delta_value_heads, "ssm.time_step_rank",
+        "linear_num_value_heads|mamba_n_heads|mamba_num_heads", 0, 1 << 12),
+    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state|ssm_state_size", 0,
+        1 << 12),
     INT(config.delta_value_size, NULL, "linear_value_head_dim|mamba_d_head|mamba_head_dim", 0, 1 << 12),
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
-    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0,
-        64),
+    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
     BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
     BOOL(turns, "rope.scaling.finetuned", NULL),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
@@ -317,7 +320,8 @@ static bool logit_divisor(const sl_config *c) {
 }
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
-    return !(c->fused_qkv && c->query_bias) && !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
+    return !(c->fused_qkv && c->query_bias) &&
+           !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
 }
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
@@ -458,7 +462,8 @@ static const rule RULES[] = {
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
     {ssm_given, AT(config.delta_value_heads), SL_ERR_INVALID,
-     "Mamba2 layers need numbers of groups and heads, sizes of heads and state, and the convolution's taps (and a "
+     "Mamba2 layers need numbers of groups and heads, sizes of heads and state, and the convolution's taps "
+     "(and a "
      "family that has them)"},
     {alone_known, AT(config.layers), SL_ERR_UNSUPPORTED,
      "layers with a feed-forward alone are not supported in this family"},
@@ -468,7 +473,8 @@ static const rule RULES[] = {
      "must be a multiple of the key heads, or groups"},
     {norm_groups, AT(config.delta_key_heads), SL_ERR_UNSUPPORTED,
      "more than one group of Mamba2 is not supported in this family"},
-    {steps_ordered, AT(config.delta_value_heads), SL_ERR_INVALID, "time_step_limit must be two rising numbers"},
+    {steps_ordered, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "time_step_limit must be two rising numbers"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {
@@ -512,8 +518,8 @@ int sl_config_check(const sl_config *config, const char *file, sl_error *error) 
     const int64_t query = config->heads * size * (config->family->output_gate ? 2 : 1);
     const int64_t projections = query + 2 * keys * size;
     const int64_t recurrent = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
-                          2 * (int64_t)config->delta_value_heads * config->delta_value_size +
-                          2 * (int64_t)config->delta_value_heads;
+                              2 * (int64_t)config->delta_value_heads * config->delta_value_size +
+                              2 * (int64_t)config->delta_value_heads;
     if ((int64_t)config->layers * config->per_layer_width > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: per-layer embeddings have %lld columns, more than %d", file,
                        (long long)config->layers * config->per_layer_width, 1 << 24);

@@ -11,10 +11,10 @@
 enum { SL_CONFIG_LAYERS = 1024, SL_ROPE_PAIRS_MOST = 256 /* with LongRoPE */ };
 
 typedef enum sl_layer_kind {
-    SL_LAYER_FULL,   /* attention to everything before */
-    SL_LAYER_WINDOW, /* attention to the last `window` tokens */
-    SL_LAYER_DELTA,  /* gated delta rule: recurrent */
-    SL_LAYER_SSM,    /* Mamba2: recurrent */
+    SL_LAYER_FULL,        /* attention to everything before */
+    SL_LAYER_WINDOW,      /* attention to the last `window` tokens */
+    SL_LAYER_DELTA,       /* gated delta rule: recurrent */
+    SL_LAYER_SSM,         /* Mamba2: recurrent */
     SL_LAYER_FEED_FORWARD /* a feed-forward alone */
 } sl_layer_kind;
 

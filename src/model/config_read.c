@@ -341,7 +341,8 @@ static const json_t *hf_layer_list(const reader *r) {
 
 /* The same as a letter for each layer. */
 static const char *hf_layer_letters(const reader *r) {
-    const json_t *letters = r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
+    const json_t *letters =
+        r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
     return json_string_value(letters);
 }
 
@@ -356,8 +357,8 @@ static int hf_layers_by_letter(const reader *r, const char *letters) {
         const char letter = letters[layer];
         if (!strchr("M*-E", letter)) {
             return sl_fail(r->error, SL_ERR_UNSUPPORTED,
-                           "%s: hybrid_override_pattern has \"%c\": only M, *, - and E are supported", r->file,
-                           letter);
+                           "%s: hybrid_override_pattern has \"%c\": only M, *, - and E are supported",
+                           r->file, letter);
         }
         config->kinds[layer] = (uint8_t)(letter == 'M'   ? SL_LAYER_SSM
                                          : letter == '*' ? SL_LAYER_FULL
@@ -369,14 +370,11 @@ static int hf_layers_by_letter(const reader *r, const char *letters) {
 
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
-    static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
-                                            {"sliding_attention", SL_LAYER_WINDOW},
-                                            {"attention", SL_LAYER_FULL},
-                                            {"linear_attention", SL_LAYER_DELTA},
-                                            {"mamba", SL_LAYER_SSM},
-                                            {"mlp", SL_LAYER_FEED_FORWARD},
-                                            {"moe", SL_LAYER_FEED_FORWARD},
-                                            {NULL, 0}};
+    static const sl_field_choice words[] = {
+        {"full_attention", SL_LAYER_FULL}, {"sliding_attention", SL_LAYER_WINDOW},
+        {"attention", SL_LAYER_FULL},      {"linear_attention", SL_LAYER_DELTA},
+        {"mamba", SL_LAYER_SSM},           {"mlp", SL_LAYER_FEED_FORWARD},
+        {"moe", SL_LAYER_FEED_FORWARD},    {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
     if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
@@ -552,7 +550,8 @@ static int layer_kinds(const reader *r) {
 /* Where a window is declared, layers without it do not rotate; or a file says that none does. */
 static void still_layers(const reader *r) {
     sl_config *config = &r->raw->config;
-    const char *type = r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
+    const char *type =
+        r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
     const bool turns = r->gguf ? r->raw->turns : type && strcmp(type, "rope") == 0;
     const bool none = r->family->rope_layers == SL_ROPE_LAYERS_NONE ||
                       (r->family->rope_layers == SL_ROPE_LAYERS_ASKED && !turns);
@@ -612,7 +611,8 @@ static int hf_longrope(const reader *r) {
     const bool given = json_is_number(json_object_get(rope, "factor"));
     const double stretch = given ? config->rope.factor : config->context / original;
     if (code == 0 && config->rope.attention_factor == 0) {
-        config->rope.attention_factor = stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
+        config->rope.attention_factor =
+            stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
     }
     return code;
 }
@@ -929,7 +929,8 @@ static int derive_steps(const reader *r) {
     config->step_least = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 0)) : NAN;
     config->step_most = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 1)) : NAN;
     return isnan(config->step_least) || isnan(config->step_most)
-               ? sl_fail(r->error, SL_ERR_FORMAT, "%s: time_step_limit must be an array of two numbers", r->file)
+               ? sl_fail(r->error, SL_ERR_FORMAT, "%s: time_step_limit must be an array of two numbers",
+                         r->file)
                : 0;
 }
 
@@ -1055,9 +1056,12 @@ static int check_required(const reader *r) {
 }
 
 static int read_all(reader *r, sl_config *config) {
-    sl_config_raw raw = {
-        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28,
-        .turns = true};
+    sl_config_raw raw = {.rope_part = 1,
+                         .rope_multiplier = 1,
+                         .mixture = true,
+                         .use_window = false,
+                         .window_from = 28,
+                         .turns = true};
     sl_config_init(&raw.config, r->family, r->gguf ? SL_NAMING_GGUF : SL_NAMING_HF);
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;

@@ -54,7 +54,7 @@ typedef enum sl_rope_layers {
     SL_ROPE_LAYERS_WINDOWED, /* the windowed ones; all, where a model has no window */
     SL_ROPE_LAYERS_ASKED,    /* all or none: GGUF's rope.scaling.finetuned, position_embedding_type "rope" */
     SL_ROPE_LAYERS_NONE,
-    SL_ROPE_LAYERS_LISTED,   /* no_rope_layers says so; GGUF: all but every fourth */
+    SL_ROPE_LAYERS_LISTED, /* no_rope_layers says so; GGUF: all but every fourth */
 } sl_rope_layers;
 
 /* RoPE of windowed layers. */
@@ -90,29 +90,29 @@ typedef struct sl_family {
     sl_query_norm query_norm;
     sl_rope_layers rope_layers;
     sl_local_rope local_rope;
-    bool scaled;            /* factors of the config on embeddings, on what joins the stream, and on logits */
-    bool fused_qkv;         /* one matrix of query, key and value rows */
-    bool fused_gate_up;     /* one matrix of gate and up rows */
-    bool hf_fused_gate_up;  /* the same, of dense and shared feed-forwards in checkpoints alone */
-    bool rope_alpha;        /* rope_type "dynamic" with an alpha is a larger base */
-    bool query_bias;        /* biases on q, k and v without a key that says so */
-    bool output_gate;       /* the query projection holds a gate for the output of each head */
-    bool experts;           /* may have them */
-    bool delta;             /* may have recurrent layers of the delta rule */
-    bool ssm;               /* may have recurrent layers of Mamba2 */
-    bool one_block;         /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
-    bool ungated;           /* feed-forwards are up, function, down */
+    bool scaled;           /* factors of the config on embeddings, on what joins the stream, and on logits */
+    bool fused_qkv;        /* one matrix of query, key and value rows */
+    bool fused_gate_up;    /* one matrix of gate and up rows */
+    bool hf_fused_gate_up; /* the same, of dense and shared feed-forwards in checkpoints alone */
+    bool rope_alpha;       /* rope_type "dynamic" with an alpha is a larger base */
+    bool query_bias;       /* biases on q, k and v without a key that says so */
+    bool output_gate;      /* the query projection holds a gate for the output of each head */
+    bool experts;          /* may have them */
+    bool delta;            /* may have recurrent layers of the delta rule */
+    bool ssm;              /* may have recurrent layers of Mamba2 */
+    bool one_block;        /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
+    bool ungated;          /* feed-forwards are up, function, down */
     const char *with_experts; /* the row that folders with experts are of: GGUF has two names */
-    bool ssm_whole_norm;    /* whose norm is over all heads: one group */
-    bool embed_scale;       /* embeddings times sqrt(width) */
-    bool normalise;         /* expert weights are normalised where GGUF does not say */
-    bool tied;              /* the head is the embedding, where a config does not say */
-    bool value_norm;        /* RMS norm without weight on each head's value */
-    bool layer_scalar;      /* what leaves a layer is multiplied by a number of its own */
-    bool dense_beside;      /* a layer with experts has a dense feed-forward too, with norms of their own */
-    bool last_full;         /* the last layer attends to everything, whatever the pattern says */
-    bool key_may_be_value;  /* full layers without a value projection use the key's */
-    double attention_scale; /* 0: from the head size */
+    bool ssm_whole_norm;      /* whose norm is over all heads: one group */
+    bool embed_scale;         /* embeddings times sqrt(width) */
+    bool normalise;           /* expert weights are normalised where GGUF does not say */
+    bool tied;                /* the head is the embedding, where a config does not say */
+    bool value_norm;          /* RMS norm without weight on each head's value */
+    bool layer_scalar;        /* what leaves a layer is multiplied by a number of its own */
+    bool dense_beside;        /* a layer with experts has a dense feed-forward too, with norms of their own */
+    bool last_full;           /* the last layer attends to everything, whatever the pattern says */
+    bool key_may_be_value;    /* full layers without a value projection use the key's */
+    double attention_scale;   /* 0: from the head size */
     int32_t hf_per_layer_width;
     sl_activation activation;
     sl_rope_layout gguf_rope;

@@ -186,8 +186,11 @@ static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
                                            config->family->ungated ? width : 2 * width);
     const int32_t gated = sl_build_value(b, beside ? "expert_gated" : "gated", SL_ROWS_EXPERT, width);
     const int32_t parts = sl_build_value(b, "expert_out", SL_ROWS_EXPERT, rows);
-    const int32_t y = sl_build_value(
-        b, beside ? "experts_out" : latent ? "latent_out" : "mlp_out", SL_ROWS_STEP, rows);
+    const int32_t y = sl_build_value(b,
+                                     beside   ? "experts_out"
+                                     : latent ? "latent_out"
+                                              : "mlp_out",
+                                     SL_ROWS_STEP, rows);
     expert_gate_up(b, read, gate_up, routing);
     activate(b, gate_up, gated, width);
     sl_build_linear(

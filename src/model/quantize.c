@@ -283,8 +283,8 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     for (size_t i = 0; i < sizeof FUSED / sizeof *FUSED && index == SL_NONE; i++) {
         if (fact->id == FUSED[i].gate || fact->id == FUSED[i].up) {
             index = indices[FUSED[i].of];
-            tensor.row_order = (file_order){
-                .kind = ORDER_PART, .size = fact->dims[1], .part = fact->id == FUSED[i].up};
+            tensor.row_order =
+                (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = fact->id == FUSED[i].up};
         }
     }
     if (fact->id == SL_TENSOR_ROPE_FACTORS || fact->id == SL_TENSOR_ROPE_LONG ||

@@ -69,14 +69,14 @@ int32_t sl_build_ssm(sl_builder *b, int32_t x) {
     const int32_t state = sl_program_state(b->program, &shape);
 
     sl_build_linear(b, &(sl_build_projection){.x = x, .y = projected, .weights = &input, .count = 1});
-    sl_op *op = sl_build_op(b, SL_OP_DELTA_CONV);
+    sl_op *op = sl_build_op(b, SL_OP_CONV);
     if (op) {
         op->in[0] = sl_at(projected, inner);
         op->out[0] = sl_at(convolved, 0);
-        op->u.delta_conv.weight = sl_build_weight(b, SL_TENSOR_SSM_CONV);
-        op->u.delta_conv.bias = sl_build_weight(b, SL_TENSOR_SSM_CONV_BIAS);
-        op->u.delta_conv.silu = true;
-        op->u.delta_conv.state = state;
+        op->u.conv.weight = sl_build_weight(b, SL_TENSOR_SSM_CONV);
+        op->u.conv.bias = sl_build_weight(b, SL_TENSOR_SSM_CONV_BIAS);
+        op->u.conv.function = SL_ACTIVATION_SILU;
+        op->u.conv.state = state;
     }
     scan(b, sl_at(convolved, 0), sl_at(projected, inner + channels), sl_at(scanned, 0), state);
     const int32_t gated = gate_and_norm(b, sl_at(scanned, 0), sl_at(projected, 0));

@@ -29,11 +29,11 @@ typedef struct preset {
     int32_t shared_width, leading_dense;
     int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
     int32_t latent_width;
-    double expert_scale;                        /* 0: 1 */
-    int32_t ssm_head_size;                      /* of Mamba2's heads; key_heads are its groups */
-    const char *kinds;                          /* of Mamba2's families: M Mamba2, * attention, and where
-                                                  a layer is one block - dense, E experts; over and over */
-    double yarn_factor;                         /* 0: none */
+    double expert_scale;   /* 0: 1 */
+    int32_t ssm_head_size; /* of Mamba2's heads; key_heads are its groups */
+    const char *kinds;     /* of Mamba2's families: M Mamba2, * attention, and where
+                             a layer is one block - dense, E experts; over and over */
+    double yarn_factor;    /* 0: none */
     int32_t original_context;
 } preset;
 
@@ -390,10 +390,10 @@ static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *
                       fact->id == SL_TENSOR_ROPE_FACTORS;
     const bool chooses = fact->id == SL_TENSOR_CHOOSING_BIAS || fact->id == SL_TENSOR_ROUTER_BIAS;
     *middle = norm || fact->id == SL_TENSOR_SSM_SKIP ? 1.0f : is_decay(fact) ? -0.5f : 0.0f;
-    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f
-                 : chooses                          ? 0.01f
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS                                   ? 0.0f
+                 : chooses                                                            ? 0.01f
                  : fact->id == SL_TENSOR_DELTA_CONV || fact->id == SL_TENSOR_SSM_CONV ? 0.5f
-                                                    : 0.1f;
+                                                                                      : 0.1f;
 }
 
 /* ---- routers that prefer some experts

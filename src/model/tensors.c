@@ -518,7 +518,8 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     }
     if (windows &&
         (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_WINDOW_UNTURNED ||
-         family->pattern == SL_PATTERN_DELTA_PERIOD || family->pattern == SL_PATTERN_SSM_LISTED || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+         family->pattern == SL_PATTERN_DELTA_PERIOD || family->pattern == SL_PATTERN_SSM_LISTED ||
+         (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
@@ -527,7 +528,8 @@ static int check_sayable(const sl_config *config, sl_error *error) {
         first++;
     }
     /* Of layers with one block the tensors say it. */
-    if (config->experts > 0 && !family->one_block && memchr(config->dense + first, true, (size_t)(layers - first))) {
+    if (config->experts > 0 && !family->one_block &&
+        memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
     }

@@ -54,7 +54,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
     [SL_OP_ACTIVATE] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
-    [SL_OP_DELTA_CONV] = {.in = {STEP}, .out = {STEP}},
+    [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
     [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
@@ -348,8 +348,8 @@ static int check_activate(const checker *c) {
     return 0;
 }
 
-static int check_delta_conv(const checker *c) {
-    const sl_op_delta_conv *conv = &c->op->u.delta_conv;
+static int check_conv(const checker *c) {
+    const sl_op_conv *conv = &c->op->u.conv;
     if (check_state(c, conv->state) || check_weight_index(c, conv->weight, "weight")) {
         return SL_ERR_INVALID;
     }
@@ -359,7 +359,9 @@ static int check_delta_conv(const checker *c) {
     REQUIRE(c, weight->experts == 1 && weight->rows == state->channels && weight->columns == state->taps,
             "weight %s is %dx%d, the state has %d channels and %d taps", weight->name, weight->rows,
             weight->columns, state->channels, state->taps);
-    return 0;
+    REQUIRE(c, conv->function == SL_ACTIVATION_SILU || conv->function == SL_ACTIVATION_IDENTITY,
+            "function must be silu or identity");
+    return check_vector(c, conv->bias, "bias", true, state->channels, 1);
 }
 
 static int check_delta_scan(const checker *c) {
@@ -382,8 +384,8 @@ static int check_ssm_scan(const checker *c) {
     if (check_state(c, scan->state)) {
         return SL_ERR_INVALID;
     }
-    REQUIRE(c, scan->heads == c->program->states[scan->state].heads, "%d heads, the state has %d", scan->heads,
-            c->program->states[scan->state].heads);
+    REQUIRE(c, scan->heads == c->program->states[scan->state].heads, "%d heads, the state has %d",
+            scan->heads, c->program->states[scan->state].heads);
     REQUIRE(c, scan->groups >= 1 && scan->heads % scan->groups == 0, "%d heads are no multiple of %d groups",
             scan->heads, scan->groups);
     REQUIRE(c, scan->step_least >= 0 && scan->step_most > scan->step_least,
@@ -691,9 +693,10 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
-        if (group->layers < !program->is_part || group->kv_heads < 1 || group->key_size < 1 || group->value_size < 1 ||
-            group->window < 0 || group->layers > most || group->kv_heads > most || group->key_size > most ||
-            group->value_size > most || (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
+        if (group->layers < !program->is_part || group->kv_heads < 1 || group->key_size < 1 ||
+            group->value_size < 1 || group->window < 0 || group->layers > most || group->kv_heads > most ||
+            group->key_size > most || group->value_size > most ||
+            (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
             return sl_fail(
                 error, SL_ERR_INVALID,
                 "cache group %s: %d layers of %d heads of %d and %d, window %d: a size is out of range",

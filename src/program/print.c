@@ -195,9 +195,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
                              (double)op->u.activate.limit);
         }
         break;
-    case SL_OP_DELTA_CONV:
-        print_vector(program, "", op->u.delta_conv.weight, out);
-        sl_buffer_printf(out, ", state %d", op->u.delta_conv.state);
+    case SL_OP_CONV:
+        print_vector(program, "", op->u.conv.weight, out);
+        print_vector(program, "bias ", op->u.conv.bias, out);
+        sl_buffer_printf(out, ", %s, state %d", sl_activation_name(op->u.conv.function), op->u.conv.state);
         break;
     case SL_OP_DELTA_SCAN:
         print_vector(program, op->u.delta_scan.decay_is_negated ? "-exp(a_log) " : "a_log ",
@@ -259,8 +260,12 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
     }
     for (int32_t s = 0; s < program->state_count; s++) {
         const sl_state_layer *state = &program->states[s];
-        sl_buffer_printf(out, "state %d: conv %d taps of %d channels, delta %d heads of %dx%d\n", s,
-                         state->taps, state->channels, state->heads, state->key_size, state->value_size);
+        sl_buffer_printf(out, "state %d: conv %d taps of %d channels", s, state->taps, state->channels);
+        if (state->heads > 0) {
+            sl_buffer_printf(out, ", delta %d heads of %dx%d", state->heads, state->key_size,
+                             state->value_size);
+        }
+        sl_buffer_text(out, "\n");
     }
     for (int32_t v = 0; v < program->value_count; v++) {
         const sl_value *value = &program->values[v];

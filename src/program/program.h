@@ -88,7 +88,8 @@ typedef struct sl_cache_group {
 } sl_cache_group;
 
 /* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what the
- * scan behind it keeps, [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
+ * scan behind it keeps, [heads][key_size][value_size]; a layer without one has heads 0. Offsets in bytes from the slot's
+ * start. */
 typedef struct sl_state_layer {
     int32_t channels, taps;
     int32_t heads, key_size, value_size;
@@ -241,6 +242,7 @@ typedef enum sl_activation {
     SL_ACTIVATION_GELU_TANH,
     SL_ACTIVATION_GELU, /* 0.5 g (1 + erf(g / sqrt 2)) */
     SL_ACTIVATION_RELU_SQUARED,
+    SL_ACTIVATION_IDENTITY, /* g: a product of two values */
     SL_ACTIVATION_SWIGLU_OAI,
     SL_ACTIVATION_COUNT
 } sl_activation;
@@ -251,10 +253,13 @@ typedef struct sl_op_activate {
     float alpha, limit; /* of SWIGLU_OAI */
 } sl_op_activate;
 
-typedef struct sl_op_delta_conv {
-    int32_t weight; /* [channels][taps], F32 */
-    int32_t state;  /* index into the program's state layers */
-} sl_op_delta_conv;
+/* y = f(sum over taps of weight * x + bias); the last tap is the row itself. */
+typedef struct sl_op_conv {
+    int32_t weight;         /* [channels][taps], F32 */
+    int32_t bias;           /* weight [channels], or SL_NONE */
+    int32_t state;          /* index into the program's state layers */
+    sl_activation function; /* SILU or IDENTITY */
+} sl_op_conv;
 
 /* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head
  * h / (value_heads / key_heads), or h % key_heads when keys_cycle (the order of GGUF files). q and k are
@@ -322,7 +327,7 @@ typedef struct sl_op {
         sl_op_router router;
         sl_op_combine combine;
         sl_op_activate activate;
-        sl_op_delta_conv delta_conv;
+        sl_op_conv conv;
         sl_op_delta_scan delta_scan;
         sl_op_ssm_scan ssm_scan;
         sl_op_gather gather;

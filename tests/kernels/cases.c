@@ -927,17 +927,17 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
     return true;
 }
 
-/* ---- gated delta net ---- */
+/* ---- convolution and gated delta net ---- */
 
 static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape, int32_t key_heads,
                         kt_random *random) {
     sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
     sl_program_state(&c->program, &other);
     const int32_t state = sl_program_state(&c->program, shape);
-    const int32_t y_width = kind == SL_OP_DELTA_CONV ? shape->channels : shape->heads * shape->value_size;
+    const int32_t y_width = kind == SL_OP_CONV ? shape->channels : shape->heads * shape->value_size;
     const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
-    if (kind == SL_OP_DELTA_CONV) {
+    if (kind == SL_OP_CONV) {
         float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
         const sl_weight weight = {"conv",
                                   SL_QTYPE_F32,
@@ -947,7 +947,13 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
                                   taps,
                                   (uint64_t)(shape->channels * shape->taps) * 4};
         const int32_t w = sl_program_weight(&c->program, &weight);
-        add(c, kind, LIST(x), LIST(y))->u.delta_conv = (sl_op_delta_conv){w, state};
+        const int32_t bias =
+            key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0.0f, 1.0f}, random);
+        add(c, kind, LIST(x), LIST(y))->u.conv =
+            (sl_op_conv){.weight = w,
+                         .bias = bias,
+                         .state = state,
+                         .function = shape->heads > 0 ? SL_ACTIVATION_SILU : SL_ACTIVATION_IDENTITY};
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;
@@ -970,19 +976,24 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300, 96, 200, 49, 193};
+    static const int32_t rows[] = {1,   2,  3,   5,  9,   17, 63,  64,  65, 130,
+                                   150, 33, 300, 96, 200, 49, 193, 300, 280};
     static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;
     }
+    static const int32_t taps[] = {4, 3, 4, 2};
     const int32_t key_heads = 1 + index % 3, ratio = 1 + index % 2;
-    sl_state_layer shape = {.taps = index % 4 == 3 ? 2 : 4,
+    sl_state_layer shape = {.taps = taps[index % 4],
                             .heads = key_heads * ratio,
                             .key_size = index < 11 ? sizes[index % 3] : sizes[1 + index % 3],
                             .value_size = index < 11 ? sizes[(index + index / 3) % 3] : sizes[index / 2 % 4]};
     shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
+    if (kind == SL_OP_CONV && index % 2) { /* a layer without a scan */
+        shape.heads = shape.key_size = shape.value_size = 0;
+    }
     build_delta(c, kind, &shape, key_heads, random);
     name_case(c, kind, index, "");
     return true;
@@ -1199,7 +1210,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
         return make_router(c, index, random);
     case SL_OP_COMBINE:
         return make_combine(c, index, random);
-    case SL_OP_DELTA_CONV:
+    case SL_OP_CONV:
     case SL_OP_DELTA_SCAN:
         return make_delta(c, kind, index, random);
     case SL_OP_SSM_SCAN:

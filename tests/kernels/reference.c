@@ -306,6 +306,8 @@ static double activated(const sl_op_activate *op, double x) {
         return x / 2 * erfc(-x / sqrt(2));
     case SL_ACTIVATION_RELU_SQUARED:
         return x <= 0 ? 0 : x * x;
+    case SL_ACTIVATION_IDENTITY:
+        return x;
     default:
         return x > (double)op->limit ? (double)op->limit * sigmoid((double)op->alpha * (double)op->limit)
                                      : x * sigmoid((double)op->alpha * x);
@@ -601,17 +603,20 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
 /* ---- gated delta net ---- */
 
 static void check_conv(const kt_case *c, const kt_result *result, error_sum *sum) {
-    const sl_state_layer *shape = &c->program.states[op_of(c)->u.delta_conv.state];
-    const float *weight = weight_of(c, op_of(c)->u.delta_conv.weight);
+    const sl_op_conv *conv = &op_of(c)->u.conv;
+    const sl_state_layer *shape = &c->program.states[conv->state];
+    const float *weight = weight_of(c, conv->weight);
+    const float *bias = conv->bias == SL_NONE ? NULL : weight_of(c, conv->bias);
     for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
         for (int32_t i = 0; i < c->span_rows[s]; i++) {
             for (int32_t channel = 0; channel < shape->channels; channel++) {
-                double y = 0;
+                double y = bias ? (double)bias[channel] : 0;
                 for (int32_t back = 0; back < shape->taps && back <= i; back++) {
                     y += (double)weight[channel * shape->taps + shape->taps - 1 - back] *
                          in_at(c, 0, start + i - back, channel);
                 }
-                compare(sum, y * sigmoid(y), out_at(c, result, 0, start + i, channel));
+                y *= conv->function == SL_ACTIVATION_SILU ? sigmoid(y) : 1;
+                compare(sum, y, out_at(c, result, 0, start + i, channel));
             }
         }
     }
@@ -948,10 +953,10 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_BEGIN] = check_cache_write,   [SL_OP_CACHE_WRITE] = check_cache_write,
     [SL_OP_ATTENTION] = check_attention, [SL_OP_ROUTER] = check_router,
     [SL_OP_COMBINE] = check_combine,     [SL_OP_ACTIVATE] = check_activate,
-    [SL_OP_DELTA_CONV] = check_conv,     [SL_OP_DELTA_SCAN] = check_scan,
-    [SL_OP_SSM_SCAN] = check_ssm,
-    [SL_OP_GATHER] = check_gather,       [SL_OP_SOFTCAP] = check_softcap,
-    [SL_OP_TRANSFER] = check_transfer,   [SL_OP_SAMPLE] = check_sample,
+    [SL_OP_CONV] = check_conv,           [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_SSM_SCAN] = check_ssm,        [SL_OP_GATHER] = check_gather,
+    [SL_OP_SOFTCAP] = check_softcap,     [SL_OP_TRANSFER] = check_transfer,
+    [SL_OP_SAMPLE] = check_sample,
 };
 
 double kt_reference_error(const kt_case *c, const kt_result *result) {

@@ -78,7 +78,7 @@ struct sl_cpu_op {
     const sl_cpu_kernel *kernel;
     sl_cpu_operand in[SL_OP_INPUTS], out[SL_OP_OUTPUTS];
     /* LINEAR: its segments. Others, in the order of their parameter struct: embed's table, rmsnorm's weight,
-     * rope's frequencies, attention's sinks, router's bias, delta_conv's weight, delta_scan's a_log and
+     * rope's frequencies, attention's sinks, router's bias, conv's weight and bias, delta_scan's a_log and
      * dt_bias, ssm_scan's a_log, dt_bias and skip. */
     sl_cpu_weight weights[SL_LINEAR_SEGMENTS];
     int32_t weight_count;

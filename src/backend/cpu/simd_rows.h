@@ -236,6 +236,8 @@ SL_ALWAYS_INLINE vf activated(const sl_op_activate *activate, vf gate) {
         const vf positive = vf_max(vf_zero(), gate);
         return vf_mul(positive, positive);
     }
+    case SL_ACTIVATION_IDENTITY:
+        return gate;
     default: {
         const vf clamped = vf_min(vf_set1(activate->limit), gate);
         return vf_mul(clamped, vf_sigmoid(vf_mul(vf_set1(activate->alpha), clamped)));

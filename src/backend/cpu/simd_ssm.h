@@ -34,8 +34,7 @@ static void ssm_prepare(const sl_cpu_op *op, const sl_state_layer *shape, int32_
                                     (const float *)(const void *)op->weights[2].data};
     const int32_t group = head / (scan->heads / scan->groups);
     prepared->keys = shape->key_size;
-    prepared->write =
-        sl_cpu_f32(&op->in[0], row) + scan->heads * shape->value_size + group * shape->key_size;
+    prepared->write = sl_cpu_f32(&op->in[0], row) + scan->heads * shape->value_size + group * shape->key_size;
     prepared->read = prepared->write + scan->groups * shape->key_size;
     const float rate = scan->decay_is_negated ? weights[0][head] : -expf(weights[0][head]);
     const float x = sl_cpu_f32(&op->in[1], row)[head] + weights[1][head];

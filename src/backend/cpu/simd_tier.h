@@ -30,8 +30,8 @@ SL_TIER_RUN(combine);
 SL_TIER_DECLINES(combine);
 SL_TIER_RUN(softcap);
 SL_TIER_DECLINES(softcap);
-SL_TIER_RUN(delta_conv);
-SL_TIER_DECLINES(delta_conv);
+SL_TIER_RUN(conv);
+SL_TIER_DECLINES(conv);
 SL_TIER_RUN(delta_scan);
 SL_TIER_DECLINES(delta_scan);
 SL_TIER_WORKSPACE(delta_scan);
@@ -98,7 +98,7 @@ SL_TIER_DECLINES(cache_write);
         SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                        \
         SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                           \
         SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                          \
-        SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                     \
+        SL_TIER_ROW(CONV, conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                 \
         SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                  \
                     SL_TIER(delta_scan_workspace)),                                                          \
         SL_TIER_ROW(SSM_SCAN, ssm_scan, "f32/fused", SL_SCAN_TOLERANCE, tier, SL_TIER(ssm_scan_workspace)),  \

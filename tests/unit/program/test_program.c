@@ -110,7 +110,7 @@ static void dump(void **state) {
         "  12   1  rmsnorm     normed = hidden, 1.norm, epsilon 1e-06\n"
         "  13   1  linear      mixed = normed . [1.qkv q4_0 64x64, 1.z q4_0 32x64, 1.a f32 2x64, 1.b f32 "
         "2x64]\n"
-        "  14   1  delta_conv  convolved = mixed[0:64], 1.conv, state 0\n"
+        "  14   1  conv        convolved = mixed[0:64], 1.conv, bias 1.conv_bias, silu, state 0\n"
         "  15   1  delta_scan  scanned = convolved, mixed[96:98], mixed[98:100], a_log 1.a_log, dt_bias "
         "1.dt, "
         "1 key heads, 2 value heads, state 0\n"
@@ -305,15 +305,16 @@ static const char *break_sparse(sl_program *p, int *counter) {
     RULE("sums 1 experts, the program uses 2", OP(COMBINE, 0)->u.combine.used = 1)
     RULE("(combine, layer 1): width must be", OP(COMBINE, 0)->u.combine.width = 0)
     RULE("shared_gate needs shared", OP(COMBINE, 0)->in[3].value = SL_NONE)
-    RULE("state layer 2 does not exist", OP(DELTA_CONV, 0)->u.delta_conv.state = 2)
+    RULE("state layer 2 does not exist", OP(CONV, 0)->u.conv.state = 2)
     RULE("state layer -1 does not exist", OP(DELTA_SCAN, 0)->u.delta_scan.state = -1)
-    RULE("weight 0.attn_norm is 1x64, the state has 64 channels", OP(DELTA_CONV, 0)->u.delta_conv.weight = 1)
-    RULE("weight 0.q must be f32", OP(DELTA_CONV, 0)->u.delta_conv.weight = 2)
+    RULE("weight 0.attn_norm is 1x64, the state has 64 channels", OP(CONV, 0)->u.conv.weight = 1)
+    RULE("bias: weight 0.k_bias is 1x1x32, expected 1x1x64", OP(CONV, 0)->u.conv.bias = 4)
+    RULE("function must be silu or identity", OP(CONV, 0)->u.conv.function = SL_ACTIVATION_GELU)
+    RULE("weight 0.q must be f32", OP(CONV, 0)->u.conv.weight = 2)
     RULE("4 value heads, the state has 2", OP(DELTA_SCAN, 0)->u.delta_scan.value_heads = 4)
     RULE("2 value heads are no multiple of 3 key heads", OP(DELTA_SCAN, 0)->u.delta_scan.key_heads = 3)
     RULE("a_log: weight 0.k_bias", OP(DELTA_SCAN, 0)->u.delta_scan.a_log = 4)
     RULE("dt_bias: weight 0.k_bias", OP(DELTA_SCAN, 0)->u.delta_scan.dt_bias = 4)
-    RULE("bias: weight 0.k_bias", OP(DELTA_CONV, 0)->u.delta_conv.bias = 4)
     RULE("state layer 2 does not exist", OP(SSM_SCAN, 0)->u.ssm_scan.state = 2)
     RULE("4 heads, the state has 2", OP(SSM_SCAN, 0)->u.ssm_scan.heads = 4)
     RULE("2 heads are no multiple of 3 groups", OP(SSM_SCAN, 0)->u.ssm_scan.groups = 3)
@@ -321,7 +322,8 @@ static const char *break_sparse(sl_program *p, int *counter) {
     RULE("a_log: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.a_log = 4)
     RULE("dt_bias: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.dt_bias = 4)
     RULE("skip: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.skip = 4)
-    RULE("weight 1.gate_norm is 1x1x16, expected 1x1x32", tiny_find(p, SL_OP_RMSNORM, 3)->u.rmsnorm.own_weights = true)
+    RULE("weight 1.gate_norm is 1x1x16, expected 1x1x32",
+         tiny_find(p, SL_OP_RMSNORM, 3)->u.rmsnorm.own_weights = true)
     RULE("value expert_gate_up: expert rows in a program without", p->experts = p->experts_used = 0,
          p->values[12].rows = SL_ROWS_STEP)
     *counter = n;

@@ -244,6 +244,8 @@ static float activated(const sl_op_activate *activate, float gate) {
         return 0.5f * gate * (1.0f + erff(gate * 0.70710678f));
     case SL_ACTIVATION_RELU_SQUARED:
         return gate < 0 ? 0.0f : gate * gate;
+    case SL_ACTIVATION_IDENTITY:
+        return gate;
     default: {
         const float clamped = gate > activate->limit ? activate->limit : gate; /* fminf would lose a NaN */
         return clamped * sigmoid(activate->alpha * clamped);

@@ -67,7 +67,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     WITH_WORKSPACE(ROUTER, router, "f32", sl_plain_router_workspace),
     SIMPLE(COMBINE, combine, "f32"),
     SIMPLE(ACTIVATE, activate, "f32"),
-    SIMPLE(DELTA_CONV, delta_conv, "f32"),
+    SIMPLE(CONV, conv, "f32"),
     WITH_WORKSPACE(DELTA_SCAN, delta_scan, "f32", sl_plain_delta_workspace),
     SIMPLE(SSM_SCAN, ssm_scan, "f32"),
     SIMPLE(GATHER, gather, "exact"),

@@ -18,7 +18,8 @@ typedef struct ssm_args {
  * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
  * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP) ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
+static __global__ void __launch_bounds__(PARTS *SL_WARP)
+    ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
     __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
     if ((int32_t)blockIdx.z >= context.header->spans) {

@@ -47,6 +47,8 @@ static __device__ __forceinline__ float4 sl_activate_other_quad(const sl_op_acti
             const float positive = g < 0 ? 0.0f : g;
             return positive * positive * u;
         });
+    case SL_ACTIVATION_IDENTITY:
+        return sl_map_quads(gate, up, [](float g, float u) { return g * u; });
     default:
         return sl_map_quads(gate, up,
                             [&op](float g, float u) { return sl_swiglu_oai(op.alpha, op.limit, g, u); });
