@@ -88,8 +88,8 @@ typedef struct sl_cache_group {
 } sl_cache_group;
 
 /* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what the
- * scan behind it keeps, [heads][key_size][value_size]; a layer without one has heads 0. Offsets in bytes from the slot's
- * start. */
+ * scan behind it keeps, [heads][key_size][value_size]; a layer without a scan has heads 0. Offsets in bytes
+ * from the slot's start. */
 typedef struct sl_state_layer {
     int32_t channels, taps;
     int32_t heads, key_size, value_size;
