@@ -64,6 +64,19 @@ static float layer_factor(const sl_builder *b) {
     return weight == SL_NONE ? 1 : *(const float *)b->program->weights[weight].data;
 }
 
+static int32_t build_block(sl_builder *b, int32_t x) {
+    switch (b->config->kinds[b->layer]) {
+    case SL_LAYER_DELTA:
+        return sl_build_delta(b, x);
+    case SL_LAYER_SSM:
+        return sl_build_ssm(b, x);
+    case SL_LAYER_FEED_FORWARD:
+        return sl_build_feed_forward(b, x);
+    default:
+        return b->config->latent > 0 ? sl_build_latent(b, x) : sl_build_attention(b, x);
+    }
+}
+
 /* The stream's values: `hidden.L` enters layer L, `attended.L` is between its two blocks; where
  * norms stand behind the blocks, `left.L` is what leaves it. */
 static void build_layer(sl_builder *b) {
@@ -71,12 +84,12 @@ static void build_layer(sl_builder *b) {
         sl_build_encoder_layer(b);
         return;
     }
-    const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    const int32_t mixed = delta                   ? sl_build_delta(b, x)
-                          : b->config->latent > 0 ? sl_build_latent(b, x)
-                                                  : sl_build_attention(b, x);
-    join(b, mixed, SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    if (b->config->family->one_block) {
+        join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "left");
+        return;
+    }
+    join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {

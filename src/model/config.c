@@ -8,6 +8,7 @@
 
 static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
                                               {"silu", SL_ACTIVATION_SILU},
+                                              {"relu2", SL_ACTIVATION_RELU_SQUARED},
                                               {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
                                               {NULL, 0}};
 static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
@@ -69,10 +70,11 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps", 1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps|layer_norm_epsilon",
+         1e-12, 1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
-    CHOICE(config.activation, NULL, "hidden_activation|hidden_act", ACTIVATIONS),
+    CHOICE(config.activation, NULL, "hidden_activation|hidden_act|mlp_hidden_act", ACTIVATIONS),
     BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
     BOOL(config.output_bias, NULL, "attention_out_bias"),
@@ -131,8 +133,10 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.expert_width, "expert_feed_forward_length", "moe_intermediate_size", 0, 1 << 22),
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
     REAL(config.expert_scale, "expert_weights_scale", "routed_scaling_factor", 0, 1e6),
-    INT(config.shared_width, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", 0,
+    INT(config.shared_width, "expert_shared_feed_forward_length",
+        "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size", 0,
         1 << 22),
+    INT(config.latent_width, "moe_latent_size", "moe_latent_size", 0, 1 << 18),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
     INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
@@ -145,12 +149,17 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.swiglu_alpha, NULL, "swiglu_alpha", 0, 1e3),
     REAL(config.swiglu_limit, NULL, "swiglu_limit", 0, 1e6),
 
-    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads", 0, 1 << 12),
-    INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads", 0, 1 << 12),
-    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim", 0, 1 << 12),
-    INT(config.delta_value_size, NULL, "linear_value_head_dim", 0, 1 << 12),
+    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups|n_groups", 0,
+        1 << 12),
+    INT(config.delta_value_heads, "ssm.time_step_rank",
+        "linear_num_value_heads|mamba_n_heads|mamba_num_heads", 0, 1 << 12),
+    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state|ssm_state_size", 0,
+        1 << 12),
+    INT(config.delta_value_size, NULL, "linear_value_head_dim|mamba_d_head|mamba_head_dim", 0, 1 << 12),
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
-    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim", 0, 64),
+    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
+    BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
+    BOOL(turns, "rope.scaling.finetuned", NULL),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
 };
 const int SL_CONFIG_FIELD_COUNT = sizeof SL_CONFIG_FIELDS / sizeof *SL_CONFIG_FIELDS;
@@ -210,6 +219,8 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->rope = rope;
     config->local_rope = rope;
     config->local_rope.base = family->local_rope == SL_LOCAL_ROPE_UNSCALED ? rope.base : 10000;
+    config->ssm_conv_bias = config->ssm_norm = family->ssm;
+    config->step_most = INFINITY;
     config->normalise = hf ? family->hf_normalise : family->normalise;
     config->expert_scale = 1;
     config->router = (int32_t)family->router;
@@ -243,11 +254,16 @@ static bool attends(const sl_config *c) {
 }
 
 static bool any_dense(const sl_config *c) {
-    return c->experts == 0 || memchr(c->dense, true, (size_t)c->layers) != NULL;
+    for (int32_t layer = 0; layer < c->layers; layer++) {
+        if (sl_config_has_feed_forward(c, layer) && (c->experts == 0 || c->dense[layer])) {
+            return true;
+        }
+    }
+    return false;
 }
 
-static bool delta_sizes(const sl_config *c) {
-    return c->family->delta && c->delta_key_heads > 0 && c->delta_value_heads > 0 && c->delta_key_size > 0 &&
+static bool recurrent_sizes(const sl_config *c) {
+    return c->delta_key_heads > 0 && c->delta_value_heads > 0 && c->delta_key_size > 0 &&
            c->delta_value_size > 0 && c->delta_taps > 0;
 }
 
@@ -277,7 +293,7 @@ static bool window_rope(const sl_config *c) {
 static bool shared_known(const sl_config *c) {
     for (int32_t layer = 0; layer < c->layers; layer++) {
         if (c->shared_kv >= c->layers ||
-            (c->kinds[layer] != SL_LAYER_DELTA && sl_config_kv_layer(c, layer) == SL_NONE)) {
+            (sl_config_attends(c, layer) && sl_config_kv_layer(c, layer) == SL_NONE)) {
             return false;
         }
     }
@@ -329,7 +345,8 @@ static bool logit_divisor(const sl_config *c) {
 }
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
-    return !(c->fused_qkv && c->query_bias) && !(c->mlp_bias && (c->fused_gate_up || experts));
+    return !(c->fused_qkv && c->query_bias) &&
+           !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
 }
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
@@ -369,10 +386,26 @@ static bool groups_used(const sl_config *c) {
                                      c->experts_used <= reached);
 }
 static bool delta_given(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_DELTA) || delta_sizes(c);
+    return !any_kind(c, SL_LAYER_DELTA) || (c->family->delta && recurrent_sizes(c));
 }
-static bool delta_divides(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
+static bool ssm_given(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_SSM) || (c->family->ssm && recurrent_sizes(c));
+}
+static bool alone_known(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_FEED_FORWARD) || c->family->one_block;
+}
+static bool latent_known(const sl_config *c) {
+    return c->latent_width == 0 || (c->experts > 0 && c->family->ungated);
+}
+static bool heads_divide(const sl_config *c) {
+    return !(any_kind(c, SL_LAYER_DELTA) || any_kind(c, SL_LAYER_SSM)) ||
+           c->delta_value_heads % c->delta_key_heads == 0;
+}
+static bool norm_groups(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_SSM) || !c->family->ssm_whole_norm || c->delta_key_heads == 1;
+}
+static bool steps_ordered(const sl_config *c) {
+    return (float)c->step_least >= 0 && (float)c->step_most > (float)c->step_least;
 }
 /* What is computed with is a float: a smaller number than floats have is no scale and no cap. */
 static bool scale_positive(const sl_config *c) {
@@ -458,7 +491,20 @@ static const rule RULES[] = {
     {delta_given, AT(config.delta_value_heads), SL_ERR_INVALID,
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
-    {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
+    {ssm_given, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "Mamba2 layers need numbers of groups and heads, sizes of heads and state, and the convolution's taps "
+     "(and a "
+     "family that has them)"},
+    {alone_known, AT(config.layers), SL_ERR_UNSUPPORTED,
+     "layers with a feed-forward alone are not supported in this family"},
+    {latent_known, AT(config.latent_width), SL_ERR_UNSUPPORTED,
+     "experts of another width than the model's are not supported in this family"},
+    {heads_divide, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "must be a multiple of the key heads, or groups"},
+    {norm_groups, AT(config.delta_key_heads), SL_ERR_UNSUPPORTED,
+     "more than one group of Mamba2 is not supported in this family"},
+    {steps_ordered, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "time_step_limit must be two rising numbers"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {
@@ -503,16 +549,16 @@ int sl_config_check(const sl_config *config, const char *file, sl_error *error) 
     const int64_t latent = config->heads * ((int64_t)config->latent + config->rope_dims);
     const int64_t plain = query + 2 * keys * size;
     const int64_t projections = config->latent > 0 && latent > plain ? latent : plain;
-    const int64_t delta = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
-                          2 * (int64_t)config->delta_value_heads * config->delta_value_size +
-                          2 * (int64_t)config->delta_value_heads;
+    const int64_t recurrent = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
+                              2 * (int64_t)config->delta_value_heads * config->delta_value_size +
+                              2 * (int64_t)config->delta_value_heads;
     if ((int64_t)config->layers * config->per_layer_width > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: per-layer embeddings have %lld columns, more than %d", file,
                        (long long)config->layers * config->per_layer_width, 1 << 24);
     }
-    if (projections > 1 << 24 || delta > 1 << 24) {
+    if (projections > 1 << 24 || recurrent > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: a layer's projections have %lld columns, more than %d", file,
-                       (long long)(projections > delta ? projections : delta), 1 << 24);
+                       (long long)(projections > recurrent ? projections : recurrent), 1 << 24);
     }
     return 0;
 }

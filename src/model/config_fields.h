@@ -33,6 +33,7 @@ typedef struct sl_config_raw {
     int32_t gating;          /* GGUF's number of the router's kind: 1 softmax, 2 sigmoid; 0: not said */
     int32_t shared_experts;  /* that many experts' width is the shared one's */
     int32_t leading_dense;   /* layers without experts at the beginning */
+    bool turns;              /* GGUF, where a family asks: queries and keys rotate */
     int32_t rotary_dims;     /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 

@@ -2,6 +2,7 @@
 #include "format/quantization.h"
 #include "model/config_fields.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -214,6 +215,8 @@ typedef struct refusal {
 static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
+    {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
+    {{NULL, "mamba_hidden_act"}, 0, "only silu is supported in Mamba2", "silu"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
     {{NULL, "rope_interleave"}, 1, "RoPE of halves is not supported in this family", NULL},
@@ -285,6 +288,8 @@ static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
     const bool last_of_period =
         (layer + 1) % raw->period == 0 || (config->family->last_full && layer == config->layers - 1);
     switch (config->family->pattern) {
+    case SL_PATTERN_SSM_LISTED:
+        return SL_LAYER_SSM;
     case SL_PATTERN_DELTA_PERIOD:
         return last_of_period ? SL_LAYER_FULL : SL_LAYER_DELTA;
     case SL_PATTERN_WINDOW_PERIOD:
@@ -330,12 +335,48 @@ static int listed_rope(const reader *r) {
     return 0;
 }
 
+/* The list of layers: what transformers 5 writes, and what families with layers of one block call it. */
+static const json_t *hf_layer_list(const reader *r) {
+    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
+    return types || !r->family->ssm ? types : sl_json_find(r->text, NULL, "layers_block_type");
+}
+
+/* The same as a letter for each layer. */
+static const char *hf_layer_letters(const reader *r) {
+    const json_t *letters =
+        r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
+    return json_string_value(letters);
+}
+
+static int hf_layers_by_letter(const reader *r, const char *letters) {
+    sl_config *config = &r->raw->config;
+    if (strlen(letters) != (size_t)config->layers) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: hybrid_override_pattern must have num_hidden_layers (%d) letters", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const char letter = letters[layer];
+        if (!strchr("M*-E", letter)) {
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: hybrid_override_pattern has \"%c\": only M, *, - and E are supported",
+                           r->file, letter);
+        }
+        config->kinds[layer] = (uint8_t)(letter == 'M'   ? SL_LAYER_SSM
+                                         : letter == '*' ? SL_LAYER_FULL
+                                                         : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] |= letter == '-' && config->experts > 0;
+    }
+    return 0;
+}
+
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
-    static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
-                                            {"sliding_attention", SL_LAYER_WINDOW},
-                                            {"linear_attention", SL_LAYER_DELTA},
-                                            {NULL, 0}};
+    static const sl_field_choice words[] = {
+        {"full_attention", SL_LAYER_FULL}, {"sliding_attention", SL_LAYER_WINDOW},
+        {"attention", SL_LAYER_FULL},      {"linear_attention", SL_LAYER_DELTA},
+        {"mamba", SL_LAYER_SSM},           {"mlp", SL_LAYER_FEED_FORWARD},
+        {"moe", SL_LAYER_FEED_FORWARD},    {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
     if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
@@ -352,15 +393,45 @@ static int hf_layer_types(const reader *r, const json_t *types) {
         if (code) {
             return code;
         }
-        config->kinds[layer] = (uint8_t)kind;
+        const bool mamba = r->family->ssm && (sl_layer_kind)kind == SL_LAYER_DELTA; /* transformers 5 */
+        config->kinds[layer] = (uint8_t)(mamba ? SL_LAYER_SSM : (sl_layer_kind)kind);
+        config->dense[layer] |= config->experts > 0 && word && strcmp(word, "mlp") == 0;
     }
     return 0;
+}
+
+/* A number that GGUF may have for each layer; `otherwise` when the key is absent. */
+static int64_t gguf_of_layer(const reader *r, const char *name, int32_t layer, int64_t otherwise) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.%s", r->family->gguf, name);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key); /* long enough: gguf_layers */
+    const uint64_t index = entry && entry->type == SL_GGUF_ARRAY ? (uint64_t)layer : 0;
+    return entry ? sl_gguf_item_i64(entry, index) : otherwise;
+}
+
+static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer);
+
+/* Layers of GGUF files that attend have heads of keys; a feed-forward has a width. */
+static void gguf_ssm_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const bool attends = gguf_of_layer(r, "attention.head_count_kv", layer, 1) > 0;
+        const bool feeds = r->family->one_block && gguf_of_layer(r, "feed_forward_length", layer, 0) > 0;
+        config->kinds[layer] = (uint8_t)(feeds     ? SL_LAYER_FEED_FORWARD
+                                         : attends ? SL_LAYER_FULL
+                                                   : SL_LAYER_SSM);
+        config->dense[layer] = feeds && config->experts > 0 && !gguf_has(r, SL_TENSOR_ROUTER, layer);
+    }
 }
 
 /* GGUF's arrays with a truth value per layer, or a period. */
 static int gguf_layer_types(const reader *r) {
     sl_config *config = &r->raw->config;
     const bool delta = r->family->pattern == SL_PATTERN_DELTA_PERIOD;
+    if (r->family->pattern == SL_PATTERN_SSM_LISTED) {
+        gguf_ssm_layers(r);
+        return 0;
+    }
     if (!delta && r->family->pattern != SL_PATTERN_WINDOW_PERIOD) {
         return 0;
     }
@@ -497,17 +568,26 @@ static int layer_kinds(const reader *r) {
     if (r->gguf) {
         return gguf_layer_types(r);
     }
-    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
-    int code = types ? hf_layer_types(r, types) : 0;
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    int code = types ? hf_layer_types(r, types) : letters ? hf_layers_by_letter(r, letters) : 0;
     if (code == 0 && config->experts > 0) {
         code = hf_dense_layers(r);
     }
     return code;
 }
 
-/* Where a window is declared, layers without it do not rotate. */
-static void windowed_rope(const reader *r) {
+/* Where a window is declared, layers without it do not rotate; or a file says that none does. */
+static void still_layers(const reader *r) {
     sl_config *config = &r->raw->config;
+    const char *type =
+        r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
+    const bool turns = r->gguf ? r->raw->turns : type && strcmp(type, "rope") == 0;
+    const bool none = r->family->rope_layers == SL_ROPE_LAYERS_NONE ||
+                      (r->family->rope_layers == SL_ROPE_LAYERS_ASKED && !turns);
+    for (int32_t layer = 0; none && layer < config->layers; layer++) {
+        config->no_rope[layer] = true;
+    }
     for (int32_t layer = 0; r->family->rope_layers == SL_ROPE_LAYERS_WINDOWED && layer < config->layers;
          layer++) {
         config->no_rope[layer] = config->window > 0 && config->kinds[layer] == SL_LAYER_FULL;
@@ -561,7 +641,8 @@ static int hf_longrope(const reader *r) {
     const bool given = json_is_number(json_object_get(rope, "factor"));
     const double stretch = given ? config->rope.factor : config->context / original;
     if (code == 0 && config->rope.attention_factor == 0) {
-        config->rope.attention_factor = stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
+        config->rope.attention_factor =
+            stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
     }
     return code;
 }
@@ -789,7 +870,10 @@ static void derive_from_tensors(const reader *r) {
         config->key_is_value |= config->kinds[layer] == SL_LAYER_FULL && sl_config_has_keys(config, layer) &&
                                 !gguf_has(r, SL_TENSOR_VALUE, layer);
     }
+    config->ssm_conv_bias = config->ssm_norm = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
+        config->ssm_conv_bias |= gguf_has(r, SL_TENSOR_SSM_CONV_BIAS, layer);
+        config->ssm_norm |= gguf_has(r, SL_TENSOR_SSM_NORM, layer);
         config->query_bias |= gguf_has(r, SL_TENSOR_QUERY_BIAS, layer);
         config->output_bias |= gguf_has(r, SL_TENSOR_OUTPUT_BIAS, layer);
         config->mlp_bias |= gguf_has(r, SL_TENSOR_UP_BIAS, layer);
@@ -817,8 +901,12 @@ static int derive_experts(const reader *r) {
     static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
-    if (r->family->hf_expert_width && !r->gguf) {
-        config->expert_width = config->feed_forward;
+    if (r->family->hf_expert_width && (!r->gguf || config->expert_width == 0)) {
+        config->expert_width = config->experts > 0 || !r->gguf ? config->feed_forward : 0;
+    }
+    if (r->family->shared_is_dense && config->experts == 0) {
+        config->feed_forward = config->shared_width > 0 ? config->shared_width : config->feed_forward;
+        config->shared_width = config->experts_used = config->expert_width = 0;
     }
     if (config->shared_width == 0) {
         const int64_t width = (int64_t)raw->shared_experts * config->expert_width;
@@ -916,6 +1004,31 @@ static double derive_scale(const reader *r) {
                                             : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
 }
 
+/* One of time_step_limit's two numbers. Infinity is an object in what transformers 5 writes, and a very large
+ * number as the reader of JSON gives the word: beyond floats all are infinite. */
+static double step_limit(const json_t *item) {
+    const char *word = json_string_value(json_is_object(item) ? json_object_get(item, "__float__") : item);
+    if (word) {
+        return strcmp(word, "Infinity") == 0 ? INFINITY : NAN;
+    }
+    const double number = json_is_number(item) ? json_number_value(item) : NAN;
+    return number > FLT_MAX ? INFINITY : number;
+}
+
+static int derive_steps(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *limits = r->gguf ? NULL : sl_json_find(r->text, NULL, "time_step_limit");
+    if (!r->family->ssm || !limits || json_is_null(limits)) {
+        return 0;
+    }
+    config->step_least = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 0)) : NAN;
+    config->step_most = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 1)) : NAN;
+    return isnan(config->step_least) || isnan(config->step_most)
+               ? sl_fail(r->error, SL_ERR_FORMAT, "%s: time_step_limit must be an array of two numbers",
+                         r->file)
+               : 0;
+}
+
 static void derive_sizes(const reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
@@ -962,6 +1075,8 @@ static int derive(const reader *r) {
     config->layers -= raw->draft_layers;
     if (!raw->mixture) {
         config->experts = config->experts_used = config->expert_width = 0;
+        config->shared_width = config->latent_width = raw->shared_experts = 0;
+        config->expert_groups = 1;
     }
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);
@@ -970,7 +1085,11 @@ static int derive(const reader *r) {
     if (code) {
         return code;
     }
-    windowed_rope(r);
+    still_layers(r);
+    code = derive_steps(r);
+    if (code) {
+        return code;
+    }
     derive_sizes(r);
     if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
         config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
@@ -1026,12 +1145,20 @@ static int check_required(const reader *r) {
 }
 
 static int read_all(reader *r, sl_config *config) {
-    sl_config_raw raw = {
-        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28};
+    sl_config_raw raw = {.rope_part = 1,
+                         .rope_multiplier = 1,
+                         .mixture = true,
+                         .use_window = false,
+                         .window_from = 28,
+                         .turns = true};
     sl_config_init(&raw.config, r->family, r->gguf ? SL_NAMING_GGUF : SL_NAMING_HF);
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;
     raw.shared_experts = r->family->shared_experts;
+    if (!r->gguf && r->family->ssm) { /* transformers 5 writes the list alone */
+        raw.config.layers = (int32_t)json_array_size(hf_layer_list(r));
+    }
+    raw.mixture = r->family->experts || !r->family->with_experts;
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;
@@ -1117,6 +1244,19 @@ static int find_hf_family(reader *r) {
     return 0;
 }
 
+/* Some layer has experts. */
+static bool hf_lists_experts(const reader *r) {
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *word = json_string_value(json_array_get(types, i));
+        if (word && strcmp(word, "moe") == 0) {
+            return true;
+        }
+    }
+    return !types && letters && strchr(letters, 'E');
+}
+
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) {
     char file[512];
     reader r = {.gguf = sl_source_gguf(source), .error = error};
@@ -1130,6 +1270,9 @@ int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) 
     }
     sl_hf_quantization quantization; /* the binder's: here only what is not supported is refused */
     int code = r.gguf ? find_gguf_family(&r) : find_hf_family(&r);
+    if (code == 0 && !r.gguf && r.family->with_experts && hf_lists_experts(&r)) {
+        r.family = sl_family_find(r.family->with_experts);
+    }
     code = code || r.gguf ? code : sl_hf_read_quantization(sl_source_hf(source), &quantization, error);
     return code ? code : read_all(&r, config);
 }

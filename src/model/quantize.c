@@ -229,6 +229,9 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
         tensor->column_order = tiled;
         tensor->negated_exp = id == SL_TENSOR_DELTA_DECAY;
         break;
+    case SL_TENSOR_SSM_DECAY:
+        tensor->negated_exp = true;
+        break;
     case SL_TENSOR_DELTA_OUTPUT:
         tensor->column_order = tiled;
         break;
@@ -258,6 +261,13 @@ static int rope_factors(folder_list *f, sl_tensor_id id, file_tensor *tensor, sl
     return 0;
 }
 
+/* Gate and up rows in one tensor, as some checkpoints have them. */
+static const struct {
+    sl_tensor_id gate, up, of;
+} FUSED[] = {{SL_TENSOR_GATE_EXPERTS, SL_TENSOR_UP_EXPERTS, SL_TENSOR_FUSED_EXPERTS},
+             {SL_TENSOR_GATE, SL_TENSOR_UP, SL_TENSOR_GATE_UP},
+             {SL_TENSOR_SHARED_GATE, SL_TENSOR_SHARED_UP, SL_TENSOR_SHARED_GATE_UP}};
+
 static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
     folder_list *f = context;
     const int32_t *indices = fact->layer == SL_NONE ? f->binding->model : f->binding->layers[fact->layer];
@@ -270,10 +280,12 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     memcpy(tensor.shape.dims, fact->dims, sizeof tensor.shape.dims);
     tensor.exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     gguf_conventions(f->config, fact->id, &tensor);
-    const bool gate = fact->id == SL_TENSOR_GATE_EXPERTS, up = fact->id == SL_TENSOR_UP_EXPERTS;
-    if (index == SL_NONE && (gate || up)) {
-        index = indices[SL_TENSOR_FUSED_EXPERTS];
-        tensor.row_order = (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = up};
+    for (size_t i = 0; i < sizeof FUSED / sizeof *FUSED && index == SL_NONE; i++) {
+        if (fact->id == FUSED[i].gate || fact->id == FUSED[i].up) {
+            index = indices[FUSED[i].of];
+            tensor.row_order =
+                (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = fact->id == FUSED[i].up};
+        }
     }
     if (fact->id == SL_TENSOR_ROPE_FACTORS || fact->id == SL_TENSOR_ROPE_LONG ||
         fact->id == SL_TENSOR_ROPE_SHORT) {

@@ -28,7 +28,12 @@ typedef struct preset {
     bool tied, key_is_value;
     int32_t shared_width, leading_dense;
     int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
-    double yarn_factor;                         /* 0: none */
+    int32_t latent_width;
+    double expert_scale;   /* 0: 1 */
+    int32_t ssm_head_size; /* of Mamba2's heads; key_heads are its groups */
+    const char *kinds;     /* of Mamba2's families: M Mamba2, * attention, and where
+                             a layer is one block - dense, E experts; over and over */
+    double yarn_factor;    /* 0: none */
     int32_t original_context;
     double mscale;                                   /* both, of YaRN; 0: neither */
     int32_t latent, query_rank, value_size, turning; /* of latent attention; turning: elements of a head */
@@ -60,6 +65,16 @@ static const preset *find_preset(const char *name, sl_error *error) {
     sl_fail(error, SL_ERR_INVALID, "preset: \"%.64s\" is not one of %s", name, names.data ? names.data : "");
     sl_buffer_free(&names);
     return NULL;
+}
+
+static void set_listed_layers(sl_config *config, const char *kinds) {
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        const char kind = kinds[(size_t)layer % strlen(kinds)];
+        config->kinds[layer] = (uint8_t)(kind == 'M'   ? SL_LAYER_SSM
+                                         : kind == '*' ? SL_LAYER_FULL
+                                                       : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] = kind == '-' && config->experts > 0;
+    }
 }
 
 static void set_layers(sl_config *config, int32_t period) {
@@ -104,6 +119,7 @@ static void set_family_facts(sl_config *config, const preset *p) {
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const bool full = config->kinds[layer] == SL_LAYER_FULL;
         config->no_rope[layer] =
+            family->rope_layers == SL_ROPE_LAYERS_ASKED || family->rope_layers == SL_ROPE_LAYERS_NONE ||
             (family->rope_layers == SL_ROPE_LAYERS_WINDOWED && full && config->window > 0) ||
             (family->rope_layers == SL_ROPE_LAYERS_LISTED && (layer + 1) % 4 == 0);
     }
@@ -143,6 +159,8 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     const double part = config->family->hf_rope_part;
     config->rope_dims = part > 0 ? (int32_t)(config->head_size * part) : config->head_size;
     config->shared_width = config->experts > 0 ? p->shared_width : 0;
+    config->latent_width = config->experts > 0 ? p->latent_width : 0;
+    config->expert_scale = p->expert_scale > 0 ? p->expert_scale : 1;
     config->query_bias |= config->family->hf_attention_bias || config->family->no_output_bias;
     config->output_bias |= config->family->hf_attention_bias && !config->family->no_output_bias;
     for (int32_t layer = 0; layer < p->leading_dense && layer < SL_CONFIG_LAYERS; layer++) {
@@ -153,10 +171,11 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
         config->rope.factor = p->yarn_factor;
         config->rope.original_context = p->original_context;
     }
-    if (config->family->delta) {
+    if (config->family->delta || config->family->ssm) {
         config->delta_key_heads = either(p->key_heads, config->heads);
         config->delta_value_heads = either(p->value_heads, config->heads);
-        config->delta_key_size = config->delta_value_size = either(p->state_size, config->head_size);
+        config->delta_key_size = either(p->state_size, config->head_size);
+        config->delta_value_size = either(p->ssm_head_size, config->delta_key_size);
         config->delta_taps = 4;
         config->delta_tiled = config->family->gguf_tiled;
     }
@@ -167,6 +186,9 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     }
     set_layers(config,
                either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0));
+    if (p->kinds) {
+        set_listed_layers(config, p->kinds);
+    }
     set_family_facts(config, p);
     if (config->family->local_rope != SL_LOCAL_ROPE_OWN) {
         config->local_rope = config->rope;
@@ -376,16 +398,20 @@ static int write_matrix(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf
     return code;
 }
 
+static bool is_decay(const sl_gguf_tensor_fact *fact) {
+    return fact->id == SL_TENSOR_DELTA_DECAY || fact->id == SL_TENSOR_SSM_DECAY;
+}
+
 /* Around which value, and how far: norms let activations pass, decay is slow, taps and biases are small. */
 static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *deviation) {
     const bool norm = strstr(fact->name, "norm") != NULL || strstr(fact->name, "scale") != NULL ||
                       fact->id == SL_TENSOR_ROPE_FACTORS;
     const bool chooses = fact->id == SL_TENSOR_CHOOSING_BIAS || fact->id == SL_TENSOR_ROUTER_BIAS;
-    *middle = norm ? 1.0f : fact->id == SL_TENSOR_DELTA_DECAY ? -0.5f : 0.0f;
-    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f
-                 : chooses                          ? 0.01f
-                 : fact->id == SL_TENSOR_DELTA_CONV ? 0.5f
-                                                    : 0.1f;
+    *middle = norm || fact->id == SL_TENSOR_SSM_SKIP ? 1.0f : is_decay(fact) ? -0.5f : 0.0f;
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS                                   ? 0.0f
+                 : chooses                                                            ? 0.01f
+                 : fact->id == SL_TENSOR_DELTA_CONV || fact->id == SL_TENSOR_SSM_CONV ? 0.5f
+                                                                                      : 0.1f;
 }
 
 /* ---- routers that prefer some experts
@@ -453,7 +479,7 @@ static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elem
         const uint64_t count = left < PATTERN_ELEMENTS ? left : PATTERN_ELEMENTS;
         for (uint64_t i = 0; i < count; i++) {
             const float value = middle + deviation * next_normal(state);
-            s->values[i] = fact->id == SL_TENSOR_DELTA_DECAY && value > -0.01f ? -0.01f : value;
+            s->values[i] = is_decay(fact) && value > -0.01f ? -0.01f : value;
         }
         code = sl_gguf_writer_data(s->writer, s->values, count * sizeof *s->values, error);
         left -= count;

@@ -11,6 +11,7 @@ typedef enum scope {
     SCOPE_KEYS,
     SCOPE_VALUES,
     SCOPE_DELTA,
+    SCOPE_SSM,
     SCOPE_DENSE,
     SCOPE_EXPERT
 } scope;
@@ -29,6 +30,7 @@ typedef enum need {
     NEED_QUERY_NORM,
     NEED_LONGROPE,
     NEED_BEFORE,
+    NEED_TWO_BLOCKS,
     NEED_BEHIND,
     NEED_QKV,
     NEED_QUERY,
@@ -44,9 +46,14 @@ typedef enum need {
     NEED_ROUTER_BIAS,
     NEED_CHOOSING_BIAS,
     NEED_EXPERT_BIAS,
+    NEED_GATED,
     NEED_SHARED,
+    NEED_SHARED_UNIT_GATED,
     NEED_SHARED_GATED,
+    NEED_EXPERT_LATENT,
     NEED_FUSED,
+    NEED_CONV_BIAS,
+    NEED_SSM_NORM,
     NEED_PER_LAYER,
     NEED_LAYER_SCALAR,
     NEED_BESIDE
@@ -76,6 +83,8 @@ typedef enum size {
     SIZE_FEED_FORWARD,
     SIZE_TWO_FEED_FORWARDS,
     SIZE_EXPERTS,
+    SIZE_EXPERT_ROWS,
+    SIZE_EXPERT_LATENT,
     SIZE_EXPERT_WIDTH,
     SIZE_TWO_EXPERT_WIDTHS,
     SIZE_SHARED_WIDTH,
@@ -86,6 +95,10 @@ typedef enum size {
     SIZE_DELTA_QKVZ,
     SIZE_DELTA_VALUE,
     SIZE_DELTA_TAPS,
+    SIZE_SSM_IN,
+    SIZE_SSM_GROUPS,
+    SIZE_SSM_GROUP,
+    SIZE_TWO_SHARED_WIDTHS,
     SIZE_PER_LAYER,
     SIZE_PER_LAYER_ALL
 } size;
@@ -152,6 +165,10 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return sl_config_feed_forward(c, layer);
     case SIZE_EXPERTS:
         return c->experts;
+    case SIZE_EXPERT_ROWS:
+        return sl_config_expert_rows(c);
+    case SIZE_EXPERT_LATENT:
+        return c->latent_width;
     case SIZE_EXPERT_WIDTH:
         return c->expert_width;
     case SIZE_TWO_EXPERT_WIDTHS:
@@ -172,6 +189,15 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return c->delta_value_size;
     case SIZE_DELTA_TAPS:
         return c->delta_taps;
+    case SIZE_SSM_IN: /* z, then what is convolved, then steps */
+        return 2 * (c->delta_value_heads * c->delta_value_size + c->delta_key_heads * c->delta_key_size) +
+               c->delta_value_heads;
+    case SIZE_SSM_GROUPS:
+        return c->delta_key_heads;
+    case SIZE_SSM_GROUP:
+        return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
+    case SIZE_TWO_SHARED_WIDTHS:
+        return 2 * c->shared_width;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
@@ -182,23 +208,24 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
 }
 
 static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
-    const bool delta = c->kinds[layer] == SL_LAYER_DELTA;
-    const bool sparse = c->experts > 0 && !c->dense[layer];
+    const bool feeds = sl_config_has_feed_forward(c, layer), sparse = c->experts > 0 && !c->dense[layer];
     switch (scope) {
     case SCOPE_MODEL:
         return layer == 0;
     case SCOPE_ATTENTION:
-        return !delta;
+        return sl_config_attends(c, layer);
     case SCOPE_KEYS:
         return sl_config_has_keys(c, layer);
     case SCOPE_VALUES:
         return sl_config_has_values(c, layer);
     case SCOPE_DELTA:
-        return delta;
+        return c->kinds[layer] == SL_LAYER_DELTA;
+    case SCOPE_SSM:
+        return c->kinds[layer] == SL_LAYER_SSM;
     case SCOPE_DENSE:
-        return !sparse || c->family->dense_beside;
+        return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
-        return sparse;
+        return feeds && sparse;
     default:
         return true;
     }
@@ -215,7 +242,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_TOKEN_TYPES:
         return c->family->encoder && c->token_types > 0;
     case NEED_GATE_BIAS:
-        return c->mlp_bias && !c->family->encoder;
+        return c->mlp_bias && !c->family->encoder && !c->family->ungated;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -230,6 +257,8 @@ static bool is_needed(const sl_config *c, need need) {
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
         return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder;
+    case NEED_TWO_BLOCKS:
+        return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder && !c->family->one_block;
     case NEED_BEHIND:
         return c->family->norms != SL_NORMS_BEFORE;
     case NEED_QKV:
@@ -245,7 +274,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_GATE_UP:
         return !c->fused_gate_up;
     case NEED_GATE:
-        return !c->fused_gate_up && !c->family->encoder;
+        return !c->fused_gate_up && !c->family->encoder && !c->family->ungated;
     case NEED_FUSED_GATE_UP:
         return c->fused_gate_up;
     case NEED_SINKS:
@@ -260,12 +289,22 @@ static bool is_needed(const sl_config *c, need need) {
         return c->choosing_bias;
     case NEED_EXPERT_BIAS:
         return c->family->expert_bias;
+    case NEED_GATED:
+        return !c->family->ungated;
     case NEED_SHARED:
         return c->shared_width > 0;
+    case NEED_SHARED_UNIT_GATED:
+        return c->shared_width > 0 && !c->family->ungated;
+    case NEED_EXPERT_LATENT:
+        return c->latent_width > 0;
     case NEED_SHARED_GATED:
         return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
         return false;
+    case NEED_CONV_BIAS:
+        return c->ssm_conv_bias;
+    case NEED_SSM_NORM:
+        return c->ssm_norm;
     case NEED_PER_LAYER:
         return c->per_layer_width > 0;
     case NEED_LAYER_SCALAR:
@@ -511,9 +550,13 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     const int32_t layers = config->layers;
     const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)layers) != NULL;
     const bool full = memchr(config->kinds, SL_LAYER_FULL, (size_t)layers) != NULL;
+    if (family->ssm && (config->step_least > 0 || isfinite(config->step_most))) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s's time_step_limit", family->name);
+    }
     if (windows &&
         (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_WINDOW_UNTURNED ||
-         family->pattern == SL_PATTERN_DELTA_PERIOD || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+         family->pattern == SL_PATTERN_DELTA_PERIOD || family->pattern == SL_PATTERN_SSM_LISTED ||
+         (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
@@ -521,12 +564,17 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     while (family->leading_dense && first < layers && config->dense[first]) {
         first++;
     }
-    if (config->experts > 0 && memchr(config->dense + first, true, (size_t)(layers - first))) {
+    /* Of layers with one block the tensors say it. */
+    if (config->experts > 0 && !family->one_block &&
+        memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
     }
     if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
+    }
+    if (config->activation != (int32_t)family->activation) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the activation of %s", family->name);
     }
     if (!says_rope_layers(config)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s without RoPE",
@@ -551,16 +599,21 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
     int32_t values[SL_CONFIG_LAYERS];
     char key[SL_TENSOR_NAME_SIZE];
     const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
+    const bool listed = config->family->pattern == SL_PATTERN_SSM_LISTED;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_kv_heads(config, layer);
+        const bool none = listed && !sl_config_attends(config, layer);
+        values[layer] = none ? 0 : sl_config_kv_heads(config, layer);
     }
     snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
-    int code = config->window_kv_heads > 0
+    int code = config->window_kv_heads > 0 || listed
                    ? sl_gguf_writer_array(writer, key, &items, error)
                    : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
     bool differ = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_feed_forward(config, layer);
+        const bool sparse = config->family->one_block && config->experts > 0 && !config->dense[layer];
+        values[layer] = !sl_config_has_feed_forward(config, layer) ? 0
+                        : sparse                                   ? config->expert_width
+                                                                   : sl_config_feed_forward(config, layer);
         differ = differ || values[layer] != config->feed_forward;
     }
     snprintf(key, sizeof key, "%s.feed_forward_length", name);
@@ -582,7 +635,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         const sl_config_field *field = &SL_CONFIG_FIELDS[i];
-        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS) {
+        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS &&
+            field->offset != offsetof(sl_config_raw, turns)) { /* see below */
             snprintf(key, sizeof key, "%s.%s", name, field->key[SL_NAMING_GGUF]);
             code = write_field(writer, &raw, field, key, error);
         }
@@ -590,6 +644,10 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
+    }
+    if (code == 0 && family->rope_layers == SL_ROPE_LAYERS_ASKED) {
+        snprintf(key, sizeof key, "%s.rope.scaling.finetuned", name);
+        code = sl_gguf_writer_bool(writer, key, sl_config_turns(config), error);
     }
     if (code == 0 && family->delta) {
         snprintf(key, sizeof key, "%s.rope.dimension_sections", name);

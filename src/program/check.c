@@ -55,8 +55,9 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
     [SL_OP_ACTIVATE] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
-    [SL_OP_DELTA_CONV] = {.in = {STEP}, .out = {STEP}},
+    [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
+    [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
@@ -189,7 +190,8 @@ static int check_rmsnorm(const checker *c) {
         "factors must be finite and not 0");
     REQUIRE(c, c->op->in[2].value == SL_NONE || norm->groups == 1 || norm->gate_stride >= norm->width,
             "gate stride %d is less than the width %d", norm->gate_stride, norm->width);
-    return check_vector(c, norm->weight, "weight", true, norm->width, 1);
+    const int64_t weights = (int64_t)norm->width * (norm->own_weights ? norm->groups : 1);
+    return check_vector(c, norm->weight, "weight", true, weights, 1);
 }
 
 static int check_layernorm(const checker *c) {
@@ -366,8 +368,8 @@ static int check_activate(const checker *c) {
     return 0;
 }
 
-static int check_delta_conv(const checker *c) {
-    const sl_op_delta_conv *conv = &c->op->u.delta_conv;
+static int check_conv(const checker *c) {
+    const sl_op_conv *conv = &c->op->u.conv;
     if (check_state(c, conv->state) || check_weight_index(c, conv->weight, "weight")) {
         return SL_ERR_INVALID;
     }
@@ -377,7 +379,9 @@ static int check_delta_conv(const checker *c) {
     REQUIRE(c, weight->experts == 1 && weight->rows == state->channels && weight->columns == state->taps,
             "weight %s is %dx%d, the state has %d channels and %d taps", weight->name, weight->rows,
             weight->columns, state->channels, state->taps);
-    return 0;
+    REQUIRE(c, conv->function == SL_ACTIVATION_SILU || conv->function == SL_ACTIVATION_IDENTITY,
+            "function must be silu or identity");
+    return check_vector(c, conv->bias, "bias", true, state->channels, 1);
 }
 
 static int check_delta_scan(const checker *c) {
@@ -393,6 +397,22 @@ static int check_delta_scan(const checker *c) {
         return SL_ERR_INVALID;
     }
     return check_vector(c, scan->dt_bias, "dt_bias", false, scan->value_heads, 1);
+}
+
+static int check_ssm_scan(const checker *c) {
+    const sl_op_ssm_scan *scan = &c->op->u.ssm_scan;
+    if (check_state(c, scan->state)) {
+        return SL_ERR_INVALID;
+    }
+    REQUIRE(c, scan->heads == c->program->states[scan->state].heads, "%d heads, the state has %d",
+            scan->heads, c->program->states[scan->state].heads);
+    REQUIRE(c, scan->groups >= 1 && scan->heads % scan->groups == 0, "%d heads are no multiple of %d groups",
+            scan->heads, scan->groups);
+    REQUIRE(c, scan->step_least >= 0 && scan->step_most > scan->step_least,
+            "steps of %g to %g are no interval from 0 on", (double)scan->step_least, (double)scan->step_most);
+    int code = check_vector(c, scan->a_log, "a_log", false, scan->heads, 1);
+    code = code ? code : check_vector(c, scan->dt_bias, "dt_bias", false, scan->heads, 1);
+    return code ? code : check_vector(c, scan->skip, "skip", false, scan->heads, 1);
 }
 
 static int check_gather(const checker *c) {

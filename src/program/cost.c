@@ -43,6 +43,11 @@ static void attention_cost(const sl_program *program, const sl_op *op, double ro
     cost->weight_bytes = weight_bytes(program, op->u.attention.sinks);
 }
 
+static double state_elements(const sl_program *program, int32_t layer) {
+    const sl_state_layer *state = &program->states[layer];
+    return (double)state->heads * state->key_size * state->value_size;
+}
+
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                    int32_t context) {
     sl_cost cost = {0};
@@ -103,18 +108,18 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
                           rows[program->values[op->in[listed].value].rows];
         break;
     }
-    case SL_OP_DELTA_CONV: {
-        const sl_state_layer *state = &program->states[op->u.delta_conv.state];
+    case SL_OP_CONV: {
+        const sl_state_layer *state = &program->states[op->u.conv.state];
         cost.operations = 2.0 * state->channels * state->taps * step;
-        cost.weight_bytes = weight_bytes(program, op->u.delta_conv.weight);
+        cost.weight_bytes = weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
         break;
     }
-    case SL_OP_DELTA_SCAN: {
-        const sl_state_layer *state = &program->states[op->u.delta_scan.state];
-        /* per row and head, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
-        cost.operations = 7.0 * state->heads * state->key_size * state->value_size * step;
+    case SL_OP_DELTA_SCAN: /* per row, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
+        cost.operations = 7 * state_elements(program, op->u.delta_scan.state) * step;
         break;
-    }
+    case SL_OP_SSM_SCAN: /* decay 1, update 2, S^T C 2 */
+        cost.operations = 5 * state_elements(program, op->u.ssm_scan.state) * step;
+        break;
     default: /* moves values, nothing else to speak of */
         break;
     }

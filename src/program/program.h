@@ -89,8 +89,9 @@ typedef struct sl_cache_group {
     bool values_are_keys;
 } sl_cache_group;
 
-/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then delta
- * [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
+/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what
+ * the scan behind it keeps, [heads][key_size][value_size]; a layer without a scan has heads 0. Offsets in
+ * bytes from the slot's start. */
 typedef struct sl_state_layer {
     int32_t channels, taps;
     int32_t heads, key_size, value_size;
@@ -134,6 +135,7 @@ typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFT
  * sum = x_factor * x + residual (BEFORE); y = y_factor * (norm * weight * silu(gate) + residual (AFTER)). */
 typedef struct sl_op_rmsnorm {
     int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
+    bool own_weights;    /* each group has its own: [groups * width] */
     float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
     float epsilon;
     int32_t groups, width, stride;
@@ -251,6 +253,7 @@ typedef enum sl_activation {
     SL_ACTIVATION_GELU_TANH,
     SL_ACTIVATION_GELU, /* 0.5 g (1 + erf(g / sqrt 2)) */
     SL_ACTIVATION_RELU_SQUARED,
+    SL_ACTIVATION_IDENTITY, /* g: a product of two values */
     SL_ACTIVATION_SWIGLU_OAI,
     SL_ACTIVATION_COUNT
 } sl_activation;
@@ -261,10 +264,13 @@ typedef struct sl_op_activate {
     float alpha, limit; /* of SWIGLU_OAI */
 } sl_op_activate;
 
-typedef struct sl_op_delta_conv {
-    int32_t weight; /* [channels][taps], F32 */
-    int32_t state;  /* index into the program's state layers */
-} sl_op_delta_conv;
+/* y = f(sum over taps of weight * x + bias); the last tap is the row itself. */
+typedef struct sl_op_conv {
+    int32_t weight;         /* [channels][taps], F32 */
+    int32_t bias;           /* weight [channels], or SL_NONE */
+    int32_t state;          /* index into the program's state layers */
+    sl_activation function; /* SILU or IDENTITY */
+} sl_op_conv;
 
 /* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head
  * h / (value_heads / key_heads), or h % key_heads when keys_cycle (the order of GGUF files). q and k are
@@ -278,6 +284,17 @@ typedef struct sl_op_delta_scan {
     bool keys_cycle;
     bool decay_is_negated; /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
 } sl_op_delta_scan;
+
+/* xbc columns: x [heads][value_size], B [groups][key_size], C likewise. Head h uses group h / (heads /
+ * groups). step = softplus(dt + dt_bias[h]), held within step_least and step_most; S = exp(-exp(a_log[h]) *
+ * step) * S; S += B (step * x)^T; y = S^T C + skip[h] * x. y: [heads][value_size]. */
+typedef struct sl_op_ssm_scan {
+    int32_t a_log, dt_bias, skip; /* weights [heads] */
+    int32_t groups, heads;
+    int32_t state;
+    float step_least, step_most; /* the latter may be infinite */
+    bool decay_is_negated;       /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
+} sl_op_ssm_scan;
 
 typedef struct sl_op_gather {
     int32_t width;
@@ -323,8 +340,9 @@ typedef struct sl_op {
         sl_op_router router;
         sl_op_combine combine;
         sl_op_activate activate;
-        sl_op_delta_conv delta_conv;
+        sl_op_conv conv;
         sl_op_delta_scan delta_scan;
+        sl_op_ssm_scan ssm_scan;
         sl_op_gather gather;
         sl_op_transfer transfer;
         sl_op_softcap softcap;

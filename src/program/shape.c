@@ -68,6 +68,16 @@ static int64_t scan_width(const sl_program *program, const sl_op *op, bool outpu
     return index == 0 ? 2 * (int64_t)scan->key_heads * state->key_size + values : scan->value_heads;
 }
 
+static int64_t ssm_width(const sl_program *program, const sl_op *op, bool output, int index) {
+    const sl_op_ssm_scan *scan = &op->u.ssm_scan;
+    const sl_state_layer *state = &program->states[scan->state];
+    const int64_t values = (int64_t)scan->heads * state->value_size;
+    if (output) {
+        return values;
+    }
+    return index == 0 ? values + 2 * (int64_t)scan->groups * state->key_size : scan->heads;
+}
+
 int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output, int index) {
     if ((output ? op->out[index].value : op->in[index].value) < 0) {
         return 0;
@@ -107,10 +117,12 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return index == 1 ? op->u.combine.used : index == 4 ? 1 : op->u.combine.width;
     case SL_OP_ACTIVATE:
         return op->u.activate.width;
-    case SL_OP_DELTA_CONV:
-        return program->states[op->u.delta_conv.state].channels;
+    case SL_OP_CONV:
+        return program->states[op->u.conv.state].channels;
     case SL_OP_DELTA_SCAN:
         return scan_width(program, op, output, index);
+    case SL_OP_SSM_SCAN:
+        return ssm_width(program, op, output, index);
     case SL_OP_GATHER:
         return op->u.gather.width;
     case SL_OP_TRANSFER:

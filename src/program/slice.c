@@ -116,8 +116,9 @@ static bool place_of(const sl_op *op, sl_cache_place *place) {
 }
 
 static int32_t state_of(const sl_op *op) {
-    return op->kind == SL_OP_DELTA_CONV   ? op->u.delta_conv.state
+    return op->kind == SL_OP_CONV         ? op->u.conv.state
            : op->kind == SL_OP_DELTA_SCAN ? op->u.delta_scan.state
+           : op->kind == SL_OP_SSM_SCAN   ? op->u.ssm_scan.state
                                           : SL_NONE;
 }
 

@@ -620,13 +620,17 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         shapes[s].in_place ? x : sl_program_value(&c->program, "y", SL_ROWS_STEP, 2 + groups * width);
     /* The sum may lie on the residual. */
     const int32_t sum = shapes[s].sum ? residual : SL_NONE;
-    const int32_t weight = shapes[s].weight ? vector(c, "w", 1, width, (interval){1, 0.5f}, random) : SL_NONE;
+    const bool own = scaled >= 0 && shapes[s].weight && index % 2;
+    const int32_t weights = own ? groups * width : width;
+    const int32_t weight =
+        shapes[s].weight ? vector(c, "w", 1, weights, (interval){1, 0.5f}, random) : SL_NONE;
     sl_op *op = add(c, SL_OP_RMSNORM, LIST(x, residual, gate), LIST(y, sum));
     op->in[0].column = 4;
     op->in[1].column = residual == SL_NONE ? 0 : 1;
     op->out[0].column = shapes[s].in_place ? 4 : 2;
     op->out[1].column = op->in[1].column;
     op->u.rmsnorm = (sl_op_rmsnorm){.weight = weight,
+                                    .own_weights = own,
                                     .weight_offset = index % 2 ? 1.0f : 0.0f,
                                     .epsilon = 1e-6f,
                                     .groups = groups,
@@ -977,17 +981,17 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
     return true;
 }
 
-/* ---- gated delta net ---- */
+/* ---- convolution and gated delta net ---- */
 
 static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape, int32_t key_heads,
                         kt_random *random) {
     sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
     sl_program_state(&c->program, &other);
     const int32_t state = sl_program_state(&c->program, shape);
-    const int32_t y_width = kind == SL_OP_DELTA_CONV ? shape->channels : shape->heads * shape->value_size;
+    const int32_t y_width = kind == SL_OP_CONV ? shape->channels : shape->heads * shape->value_size;
     const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
-    if (kind == SL_OP_DELTA_CONV) {
+    if (kind == SL_OP_CONV) {
         float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
         const sl_weight weight = {"conv",
                                   SL_QTYPE_F32,
@@ -997,7 +1001,13 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
                                   taps,
                                   (uint64_t)(shape->channels * shape->taps) * 4};
         const int32_t w = sl_program_weight(&c->program, &weight);
-        add(c, kind, LIST(x), LIST(y))->u.delta_conv = (sl_op_delta_conv){w, state};
+        const int32_t bias =
+            key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0.0f, 1.0f}, random);
+        add(c, kind, LIST(x), LIST(y))->u.conv =
+            (sl_op_conv){.weight = w,
+                         .bias = bias,
+                         .state = state,
+                         .function = shape->heads > 0 ? SL_ACTIVATION_SILU : SL_ACTIVATION_IDENTITY};
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;
@@ -1020,21 +1030,74 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300, 96, 200, 49, 193};
+    static const int32_t rows[] = {1,   2,  3,   5,  9,   17, 63,  64,  65, 130,
+                                   150, 33, 300, 96, 200, 49, 193, 300, 280};
     static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;
     }
+    static const int32_t taps[] = {4, 3, 4, 2};
     const int32_t key_heads = 1 + index % 3, ratio = 1 + index % 2;
-    sl_state_layer shape = {.taps = index % 4 == 3 ? 2 : 4,
+    sl_state_layer shape = {.taps = taps[index % 4],
                             .heads = key_heads * ratio,
                             .key_size = index < 11 ? sizes[index % 3] : sizes[1 + index % 3],
                             .value_size = index < 11 ? sizes[(index + index / 3) % 3] : sizes[index / 2 % 4]};
     shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
+    if (kind == SL_OP_CONV && index % 2) { /* a layer without a scan */
+        shape.heads = shape.key_size = shape.value_size = 0;
+    }
     build_delta(c, kind, &shape, key_heads, random);
     name_case(c, kind, index, "");
+    return true;
+}
+
+/* ---- Mamba2's scan ---- */
+
+static void build_ssm(kt_case *c, const sl_state_layer *shape, int32_t groups, float step_most,
+                      kt_random *random) {
+    const interval none = {0.0f, 1.0f};
+    sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
+    sl_program_state(&c->program, &other);
+    const int32_t state = sl_program_state(&c->program, shape), heads = shape->heads;
+    const int32_t x = input(c, "xbc", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
+    const int32_t dt = input(c, "dt", SL_ROWS_STEP, heads + 1, NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * shape->value_size + 2);
+    const bool negated = groups % 2 == 0;
+    const int32_t a_log = vector(c, "a_log", 1, heads, (interval){negated ? -1.0f : 0.0f, 0.9f}, random);
+    const int32_t dt_bias = vector(c, "dt_bias", 1, heads, none, random);
+    const int32_t skip = vector(c, "skip", 1, heads, none, random);
+    sl_op *op = add(c, SL_OP_SSM_SCAN, LIST(x, dt), LIST(y));
+    op->in[0].column = 3;
+    op->in[1].column = 1;
+    op->out[0].column = 2;
+    op->u.ssm_scan = (sl_op_ssm_scan){.a_log = a_log,
+                                      .dt_bias = dt_bias,
+                                      .skip = skip,
+                                      .groups = groups,
+                                      .heads = heads,
+                                      .state = state,
+                                      .step_least = isfinite(step_most) ? 0.5f : 0.0f,
+                                      .step_most = step_most,
+                                      .decay_is_negated = negated};
+}
+
+/* A head of 72 fills no vector, keys of 17 no part. */
+static bool make_ssm(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300};
+    static const int32_t sizes[] = {16, 32, 64, 128, 72}, keys[] = {16, 128, 64, 256, 17, 512};
+    if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
+        return false;
+    }
+    const int32_t groups = 1 + index % 3, ratio = 1 + index % 4;
+    sl_state_layer shape = {
+        .taps = 4, .heads = groups * ratio, .key_size = keys[index % 6], .value_size = sizes[index % 5]};
+    shape.channels = 2 * groups * shape.key_size + shape.heads * shape.value_size;
+    begin_case(c, rows[index], 1 + index % 4, random);
+    c->tolerance = 1e-4;
+    build_ssm(c, &shape, groups, index % 3 == 2 ? 0.75f : INFINITY, random);
+    name_case(c, SL_OP_SSM_SCAN, index, "");
     return true;
 }
 
@@ -1203,9 +1266,11 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
         return make_router(c, index, random);
     case SL_OP_COMBINE:
         return make_combine(c, index, random);
-    case SL_OP_DELTA_CONV:
+    case SL_OP_CONV:
     case SL_OP_DELTA_SCAN:
         return make_delta(c, kind, index, random);
+    case SL_OP_SSM_SCAN:
+        return make_ssm(c, index, random);
     case SL_OP_SAMPLE:
         return make_sample(c, index, random);
     default:
@@ -1330,6 +1395,14 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         begin_case(c, rows, 1, random);
         build_delta(c, kind, &shape, 16, random);
         snprintf(c->name, sizeof c->name, "16/32 heads of 128");
+        return true;
+    }
+    if (kind == SL_OP_SSM_SCAN && variant == 0) {
+        const sl_state_layer shape = {
+            .channels = 6144, .taps = 4, .heads = 64, .key_size = 128, .value_size = 64};
+        begin_case(c, rows, 1, random);
+        build_ssm(c, &shape, 8, INFINITY, random);
+        snprintf(c->name, sizeof c->name, "64 heads of 64, state 128");
         return true;
     }
     if (variant == 0 &&

@@ -113,7 +113,7 @@ static double compare_results(const kt_case *c, const kt_result *a, const kt_res
     if (same_steps && memcmp(a->cache, b->cache, a->cache_bytes) != 0) {
         return INFINITY;
     }
-    if (same_steps && (kind == SL_OP_DELTA_CONV || kind == SL_OP_DELTA_SCAN)) {
+    if (same_steps && (kind == SL_OP_CONV || kind == SL_OP_DELTA_SCAN || kind == SL_OP_SSM_SCAN)) {
         const double d = distance(floats(a->state, 0), floats(b->state, 0), (int64_t)a->state_bytes / 4);
         worst = d > worst ? d : worst;
     }

@@ -58,7 +58,11 @@ static const char *const cases[] = {"llama",
                                     "ernie4_5_moe",
                                     "deepseek_v2",
                                     "deepseek_v3",
-                                    "deepseek_v3-noq"};
+                                    "deepseek_v3-noq",
+                                    "granite-h",
+                                    "granite-h-moe",
+                                    "nemotron_h",
+                                    "nemotron_h-latent"};
 
 static const char *device = "cpu"; /* --device */
 

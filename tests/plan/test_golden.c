@@ -47,6 +47,10 @@ static const golden CASES[] = {
     {"deepseek_v2", "tests/logits/fixtures/deepseek_v2"},
     {"deepseek_v3", "tests/logits/fixtures/deepseek_v3"},
     {"deepseek_v3-gguf", "~deepseek_v3"},
+    {"granite-h", "tests/logits/fixtures/granite-h"},
+    {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
+    {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
+    {"nemotron_h-latent", "tests/logits/fixtures/nemotron_h-latent"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 

@@ -713,6 +713,27 @@ static const entry GRANITE[] = {SMALL("granite"),
                                 {"granite.residual_scale", 'f', "0.22"},
                                 {"granite.logit_scale", 'f', "8"},
                                 {NULL, 0, NULL}};
+#define MAMBA(name)                                                                                          \
+    {"general.architecture", 's', name}, {name ".block_count", 'u', "4"},                                    \
+        {name ".context_length", 'u', "128"}, {name ".embedding_length", 'u', "64"},                         \
+        {name ".attention.head_count", 'u', "4"}, {name ".attention.layer_norm_rms_epsilon", 'f', "1e-5"},   \
+        {name ".attention.head_count_kv", 'a', "0 2 0 0"}, {name ".ssm.conv_kernel", 'u', "4"},              \
+        {name ".ssm.state_size", 'u', "16"}, {name ".ssm.group_count", 'u', "1"},                            \
+        {name ".ssm.inner_size", 'u', "128"}, {name ".ssm.time_step_rank", 'u', "8"}, {                      \
+        name ".vocab_size", 'u', "256"                                                                       \
+    }
+static const entry GRANITE_H[] = {MAMBA("granitehybrid"),
+                                  {"granitehybrid.feed_forward_length", 'u', "32"},
+                                  {"granitehybrid.expert_count", 'u', "8"},
+                                  {"granitehybrid.expert_used_count", 'u', "2"},
+                                  {"granitehybrid.expert_shared_feed_forward_length", 'u', "96"},
+                                  {"granitehybrid.rope.scaling.finetuned", 'b', "false"},
+                                  {"granitehybrid.logit_scale", 'f', "8"},
+                                  {NULL, 0, NULL}};
+static const entry NEMOTRON_H[] = {MAMBA("nemotron_h"),
+                                   {"nemotron_h.feed_forward_length", 'a', "0 0 96 0"},
+                                   {"nemotron_h.attention.key_length", 'u', "16"},
+                                   {NULL, 0, NULL}};
 static const entry OLMO2[] = {SMALL("olmo2"),
                               {"olmo2.rope.freq_base", 'f', "500000"},
                               {"olmo2.attention.sliding_window", 'u', "32"},
@@ -960,6 +981,20 @@ static void gguf_facts_of_more_families(void **state) {
     const entry none = {"granite.residual_scale", 'f', "0"};
     assert_int_equal(read_gguf(GRANITE, &none, &c, &error), 0);
     assert_float_equal(c.branch_factor, 1, 0);
+    assert_int_equal(read_gguf(GRANITE_H, NULL, &c, &error), 0);
+    const uint8_t mixers[] = {SL_LAYER_SSM, SL_LAYER_FULL, SL_LAYER_SSM, SL_LAYER_SSM};
+    assert_memory_equal(c.kinds, mixers, 4);
+    assert_true(c.no_rope[1] && c.expert_width == 32 && c.shared_width == 96 && c.delta_value_size == 16);
+    const entry turns = {"granitehybrid.rope.scaling.finetuned", '-', ""};
+    assert_int_equal(read_gguf(GRANITE_H, &turns, &c, &error), 0);
+    assert_false(c.no_rope[1]); /* as llama.cpp has it where the key is absent */
+    const entry dense = {"granitehybrid.expert_count", 'u', "0"};
+    assert_int_equal(read_gguf(GRANITE_H, &dense, &c, &error), 0);
+    assert_true(c.experts == 0 && c.experts_used == 0 && c.feed_forward == 96 && c.shared_width == 0);
+    assert_int_equal(read_gguf(NEMOTRON_H, NULL, &c, &error), 0);
+    const uint8_t blocks[] = {SL_LAYER_SSM, SL_LAYER_FULL, SL_LAYER_FEED_FORWARD, SL_LAYER_SSM};
+    assert_memory_equal(c.kinds, blocks, 4);
+    assert_true(c.no_rope[1] && c.feed_forward == 96 && c.kv_heads == 2);
     assert_int_equal(read_gguf(OLMO2, NULL, &c, &error), 0);
     const uint8_t kinds[] = {SL_LAYER_WINDOW, SL_LAYER_WINDOW, SL_LAYER_FULL, SL_LAYER_WINDOW};
     assert_memory_equal(c.kinds, kinds, 4);

@@ -63,9 +63,11 @@ uint64_t sl_plain_attention_workspace(const sl_kernel *kernel, const sl_kernel_q
 SL_PLAIN_RUN(sl_plain_router);
 uint64_t sl_plain_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* delta.c */
-SL_PLAIN_RUN(sl_plain_delta_conv);
+SL_PLAIN_RUN(sl_plain_conv);
 SL_PLAIN_RUN(sl_plain_delta_scan);
 uint64_t sl_plain_delta_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* ssm.c */
+SL_PLAIN_RUN(sl_plain_ssm_scan);
 /* observe.c */
 SL_PLAIN_RUN(sl_plain_observe);
 /* sample.c */
