@@ -64,6 +64,17 @@ static float layer_factor(const sl_builder *b) {
     return weight == SL_NONE ? 1 : *(const float *)b->program->weights[weight].data;
 }
 
+static int32_t build_mixer(sl_builder *b, int32_t x) {
+    switch (b->config->kinds[b->layer]) {
+    case SL_LAYER_DELTA:
+        return sl_build_delta(b, x);
+    case SL_LAYER_CONV:
+        return sl_build_short_conv(b, x);
+    default:
+        return sl_build_attention(b, x);
+    }
+}
+
 /* The stream's values: `hidden.L` enters layer L, `attended.L` is between its two blocks; where
  * norms stand behind the blocks, `left.L` is what leaves it. */
 static void build_layer(sl_builder *b) {
@@ -71,10 +82,8 @@ static void build_layer(sl_builder *b) {
         sl_build_encoder_layer(b);
         return;
     }
-    const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM,
-         "attended");
+    join(b, build_mixer(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {

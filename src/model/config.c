@@ -53,16 +53,21 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(value_size, "attention.value_length", NULL, 2, 1 << 12),
     INT(window_value_size, "attention.value_length_swa", NULL, 0, 1 << 12),
     LAYERS(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
+    INT(block_width, NULL, "block_ff_dim", 1, 1 << 22),
+    BOOL(adjusts_width, NULL, "block_auto_adjust_ff_dim"),
+    REAL(width_multiplier, NULL, "block_ffn_dim_multiplier", 1e-6, 1e3),
+    INT(width_multiple, NULL, "block_multiple_of", 1, 1 << 16),
     INT(config.shared_kv, "attention.shared_kv_layers", "num_kv_shared_layers", 0, SL_CONFIG_LAYERS),
     BOOL(config.key_is_value, NULL, "attention_k_eq_v"),
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps", 1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|norm_eps|layer_norm_eps", 1e-12,
+         1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
     CHOICE(config.activation, NULL, "hidden_activation|hidden_act", ACTIVATIONS),
-    BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
+    BOOL(config.tied, NULL, "tie_embedding|tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
     BOOL(config.output_bias, NULL, "attention_out_bias"),
     BOOL(all_bias, NULL, "use_bias"),
@@ -74,7 +79,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.rope.part, NULL, "rope_parameters.full_attention.partial_rotary_factor", 1e-6, 1),
     INT(rotary_dims, NULL, "rotary_dim", 2, 1 << 12),
     REAL(rope_part, NULL, "rope_parameters.partial_rotary_factor|partial_rotary_factor", 1e-6, 1),
-    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|rope_theta", 1.000001, 1e15),
+    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|theta|rope_theta", 1.000001, 1e15),
     CHOICE(config.rope.scaling, "rope.scaling.type",
            ROPE("rope_type") "|rope_parameters.type|rope_scaling.type", SCALINGS),
     REAL(config.rope.factor, "rope.scaling.factor", ROPE("factor"), 1e-6, 1e9),
@@ -124,8 +129,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
         1 << 22),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
-    INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
-        SL_CONFIG_LAYERS),
+    INT(leading_dense, "leading_dense_block_count",
+        "first_k_dense_replace|moe_layer_start_index|num_dense_layers", 0, SL_CONFIG_LAYERS),
     INT(gating, "expert_gating_func", NULL, 0, 1 << 8),
     INT(config.expert_groups, "expert_group_count", "n_group", 0, 1 << 12),
     INT(config.expert_groups_used, "expert_group_used_count", "topk_group", 0, 1 << 12),
@@ -139,6 +144,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.delta_value_size, NULL, "linear_value_head_dim", 0, 1 << 12),
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
     INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim", 0, 64),
+    INT(config.short_conv_taps, "shortconv.l_cache", "conv_L_cache", 0, 64),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
 };
 const int SL_CONFIG_FIELD_COUNT = sizeof SL_CONFIG_FIELDS / sizeof *SL_CONFIG_FIELDS;
@@ -178,7 +184,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     memset(config, 0, sizeof *config);
     config->family = family;
     config->naming = naming;
-    config->epsilon = 1e-6;
+    config->epsilon = hf && family->hf_epsilon > 0 ? family->hf_epsilon : 1e-6;
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
@@ -213,6 +219,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
         config->context = family->hf_context;
         config->window = family->hf_window;
         config->per_layer_width = family->hf_per_layer_width;
+        config->short_conv_taps = family->hf_conv_taps;
     }
 }
 
@@ -252,7 +259,7 @@ static bool window_rope(const sl_config *c) {
 static bool shared_known(const sl_config *c) {
     for (int32_t layer = 0; layer < c->layers; layer++) {
         if (c->shared_kv >= c->layers ||
-            (c->kinds[layer] != SL_LAYER_DELTA && sl_config_kv_layer(c, layer) == SL_NONE)) {
+            (sl_config_attends(c, layer) && sl_config_kv_layer(c, layer) == SL_NONE)) {
             return false;
         }
     }
@@ -349,6 +356,13 @@ static bool delta_given(const sl_config *c) {
 static bool delta_divides(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
 }
+static bool conv_given(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_CONV) ||
+           (c->family->pattern == SL_PATTERN_CONV_LISTED && c->short_conv_taps > 1);
+}
+static bool conv_unwindowed(const sl_config *c) {
+    return c->family->pattern != SL_PATTERN_CONV_LISTED || c->window == 0;
+}
 /* What is computed with is a float: a smaller number than floats have is no scale and no cap. */
 static bool scale_positive(const sl_config *c) {
     return isfinite((float)c->attention_scale) && (float)c->attention_scale > 0;
@@ -429,6 +443,10 @@ static const rule RULES[] = {
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
     {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
+    {conv_given, AT(config.short_conv_taps), SL_ERR_INVALID,
+     "must be at least 2: there are short convolutions (and a family that has them)"},
+    {conv_unwindowed, AT(config.window), SL_ERR_UNSUPPORTED,
+     "windows beside short convolutions are not supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {

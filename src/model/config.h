@@ -13,7 +13,8 @@ enum { SL_CONFIG_LAYERS = 1024, SL_ROPE_PAIRS_MOST = 256 /* with LongRoPE */ };
 typedef enum sl_layer_kind {
     SL_LAYER_FULL,   /* attention to everything before */
     SL_LAYER_WINDOW, /* attention to the last `window` tokens */
-    SL_LAYER_DELTA   /* gated delta rule: recurrent */
+    SL_LAYER_DELTA,  /* gated delta rule: recurrent */
+    SL_LAYER_CONV    /* short convolution: its state are the last rows of its input */
 } sl_layer_kind;
 
 typedef enum sl_rope_scaling {
@@ -87,8 +88,9 @@ typedef struct sl_config {
     double swiglu_alpha, swiglu_limit; /* of SWIGLU_OAI */
 
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
-    bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
-                         key_heads) */
+    int32_t short_conv_taps; /* of layers that are a short convolution; 0 without */
+    bool delta_tiled;        /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
+                                key_heads) */
 
     uint8_t kinds[SL_CONFIG_LAYERS];         /* sl_layer_kind */
     bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
@@ -106,6 +108,7 @@ int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
 /* The layer whose keys and values this attending layer reads: itself, or the last of its kind that has its
  * own. SL_NONE: no earlier layer of its kind has any. */
 int32_t sl_config_kv_layer(const sl_config *config, int32_t layer);
+bool sl_config_attends(const sl_config *config, int32_t layer);
 /* It attends, to keys and values of its own; with a value projection. */
 bool sl_config_has_keys(const sl_config *config, int32_t layer);
 bool sl_config_has_values(const sl_config *config, int32_t layer);

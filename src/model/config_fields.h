@@ -28,7 +28,12 @@ typedef struct sl_config_raw {
     int32_t gating;          /* GGUF's number of the router's kind: 1 softmax, 2 sigmoid; 0: not said */
     int32_t shared_experts;  /* that many experts' width is the shared one's */
     int32_t leading_dense;   /* layers without experts at the beginning */
-    int32_t rotary_dims;     /* leading elements of a head that rotate; 0: by rope_part */
+    /* LFM2's rule of the feed-forward's width, and its older key of it; 0: not said. */
+    int32_t block_width;
+    bool adjusts_width;
+    double width_multiplier;
+    int32_t width_multiple;
+    int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 
 typedef enum sl_field_type {

@@ -45,8 +45,12 @@ bool sl_config_is_long(const sl_config *config) {
     return config->context > config->rope.original_context;
 }
 
+bool sl_config_attends(const sl_config *config, int32_t layer) {
+    return config->kinds[layer] == SL_LAYER_FULL || in_window(config, layer);
+}
+
 bool sl_config_has_keys(const sl_config *config, int32_t layer) {
-    return config->kinds[layer] != SL_LAYER_DELTA && layer < config->layers - config->shared_kv;
+    return sl_config_attends(config, layer) && layer < config->layers - config->shared_kv;
 }
 
 bool sl_config_has_values(const sl_config *config, int32_t layer) {

@@ -216,6 +216,7 @@ static const refusal REFUSALS[] = {
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
+    {{NULL, "conv_bias"}, 0, "biases of short convolutions are not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
@@ -333,6 +334,7 @@ static int hf_layer_types(const reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
                                             {"sliding_attention", SL_LAYER_WINDOW},
                                             {"linear_attention", SL_LAYER_DELTA},
+                                            {"conv", SL_LAYER_CONV},
                                             {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
@@ -355,10 +357,48 @@ static int hf_layer_types(const reader *r, const json_t *types) {
     return 0;
 }
 
+/* Older configs of LFM2: the numbers of the layers that attend; absent, all do. */
+static int hf_attending_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *list = sl_json_find(r->text, NULL, "full_attn_idxs");
+    if (!list || json_is_null(list) || r->family->pattern != SL_PATTERN_CONV_LISTED) {
+        return 0;
+    }
+    if (!json_is_array(list)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: full_attn_idxs must be an array", r->file);
+    }
+    memset(config->kinds, SL_LAYER_CONV, (size_t)config->layers);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= config->layers) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: full_attn_idxs[%zu] is not a layer (0 to %d)",
+                           r->file, i, config->layers - 1);
+        }
+        config->kinds[json_integer_value(item)] = SL_LAYER_FULL;
+    }
+    return 0;
+}
+
+/* Layers without key heads are short convolutions. The array is long enough: gguf_layers. */
+static void gguf_conv_layers(const reader *r) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    for (int32_t layer = 0; entry && entry->type == SL_GGUF_ARRAY && layer < r->raw->config.layers; layer++) {
+        if (sl_gguf_item_i64(entry, (uint64_t)layer) == 0) {
+            r->raw->config.kinds[layer] = SL_LAYER_CONV;
+        }
+    }
+}
+
 /* GGUF's arrays with a truth value per layer, or a period. */
 static int gguf_layer_types(const reader *r) {
     sl_config *config = &r->raw->config;
     const bool delta = r->family->pattern == SL_PATTERN_DELTA_PERIOD;
+    if (r->family->pattern == SL_PATTERN_CONV_LISTED) {
+        gguf_conv_layers(r);
+    }
     if (!delta && r->family->pattern != SL_PATTERN_WINDOW_PERIOD) {
         return 0;
     }
@@ -468,7 +508,7 @@ static int layer_kinds(const reader *r) {
         return gguf_layer_types(r);
     }
     const json_t *types = sl_json_find(r->text, NULL, "layer_types");
-    int code = types ? hf_layer_types(r, types) : 0;
+    int code = types ? hf_layer_types(r, types) : hf_attending_layers(r);
     if (code == 0 && config->experts > 0) {
         code = hf_dense_layers(r);
     }
@@ -531,7 +571,8 @@ static int hf_longrope(const reader *r) {
     const bool given = json_is_number(json_object_get(rope, "factor"));
     const double stretch = given ? config->rope.factor : config->context / original;
     if (code == 0 && config->rope.attention_factor == 0) {
-        config->rope.attention_factor = stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
+        config->rope.attention_factor =
+            stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
     }
     return code;
 }
@@ -789,6 +830,33 @@ static int derive_experts(const reader *r) {
     return 0;
 }
 
+/* LFM2's feed-forward is two thirds as wide as its config says, times a factor, rounded up; transformers does
+ * not round where the factor is null. */
+static int adjust_width(const reader *r) {
+    const sl_config_raw *raw = r->raw;
+    sl_config *config = &r->raw->config;
+    if (r->gguf || !r->family->hf_adjusted_width) {
+        return 0;
+    }
+    config->feed_forward = raw->block_width > 0 ? raw->block_width : config->feed_forward;
+    if (!raw->adjusts_width) {
+        return 0;
+    }
+    const int32_t two_thirds = 2 * config->feed_forward / 3;
+    const double wanted = two_thirds * raw->width_multiplier;
+    if (json_is_null(json_object_get(r->text, "block_ffn_dim_multiplier"))) {
+        config->feed_forward = two_thirds;
+        return 0;
+    }
+    if (wanted > 1 << 22) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: block_ffn_dim_multiplier is %g: too wide", r->file,
+                       raw->width_multiplier);
+    }
+    const int32_t multiple = raw->width_multiple;
+    config->feed_forward = ((int32_t)wanted + multiple - 1) / multiple * multiple;
+    return 0;
+}
+
 /* What encoders always have, and how they say it. */
 static int derive_encoder(const reader *r) {
     sl_config_raw *raw = r->raw;
@@ -877,6 +945,7 @@ static int derive(const reader *r) {
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);
     code = code ? code : layer_kinds(r);
+    code = code ? code : adjust_width(r);
     code = code ? code : r->gguf ? gguf_layer_sizes(r) : hf_layer_sizes(r);
     if (code) {
         return code;
@@ -943,6 +1012,9 @@ static int read_all(reader *r, sl_config *config) {
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;
     raw.shared_experts = r->family->shared_experts;
+    raw.adjusts_width = true;
+    raw.width_multiplier = 1;
+    raw.width_multiple = 256;
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;

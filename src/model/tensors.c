@@ -11,6 +11,7 @@ typedef enum scope {
     SCOPE_KEYS,
     SCOPE_VALUES,
     SCOPE_DELTA,
+    SCOPE_CONV,
     SCOPE_DENSE,
     SCOPE_EXPERT
 } scope;
@@ -77,6 +78,8 @@ typedef enum size {
     SIZE_DELTA_QKVZ,
     SIZE_DELTA_VALUE,
     SIZE_DELTA_TAPS,
+    SIZE_THREE_WIDTHS,
+    SIZE_SHORT_CONV_TAPS,
     SIZE_PER_LAYER,
     SIZE_PER_LAYER_ALL
 } size;
@@ -151,6 +154,10 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return c->delta_value_size;
     case SIZE_DELTA_TAPS:
         return c->delta_taps;
+    case SIZE_THREE_WIDTHS:
+        return 3 * c->width;
+    case SIZE_SHORT_CONV_TAPS:
+        return c->short_conv_taps;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
@@ -161,19 +168,20 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
 }
 
 static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
-    const bool delta = c->kinds[layer] == SL_LAYER_DELTA;
     const bool sparse = c->experts > 0 && !c->dense[layer];
     switch (scope) {
     case SCOPE_MODEL:
         return layer == 0;
     case SCOPE_ATTENTION:
-        return !delta;
+        return sl_config_attends(c, layer);
     case SCOPE_KEYS:
         return sl_config_has_keys(c, layer);
     case SCOPE_VALUES:
         return sl_config_has_values(c, layer);
     case SCOPE_DELTA:
-        return delta;
+        return c->kinds[layer] == SL_LAYER_DELTA;
+    case SCOPE_CONV:
+        return c->kinds[layer] == SL_LAYER_CONV;
     case SCOPE_DENSE:
         return !sparse || c->family->dense_beside;
     case SCOPE_EXPERT:
@@ -514,11 +522,12 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
     int32_t values[SL_CONFIG_LAYERS];
     char key[SL_TENSOR_NAME_SIZE];
     const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
-    for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_kv_heads(config, layer);
+    const bool convolves = memchr(config->kinds, SL_LAYER_CONV, (size_t)config->layers) != NULL;
+    for (int32_t layer = 0; layer < config->layers; layer++) { /* 0: this is how files say what convolves */
+        values[layer] = config->kinds[layer] == SL_LAYER_CONV ? 0 : sl_config_kv_heads(config, layer);
     }
     snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
-    int code = config->window_kv_heads > 0
+    int code = config->window_kv_heads > 0 || convolves
                    ? sl_gguf_writer_array(writer, key, &items, error)
                    : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
     bool differ = false;

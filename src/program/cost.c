@@ -90,8 +90,7 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     case SL_OP_CONV: {
         const sl_state_layer *state = &program->states[op->u.conv.state];
         cost.operations = 2.0 * state->channels * state->taps * step;
-        cost.weight_bytes =
-            weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
+        cost.weight_bytes = weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
         break;
     }
     case SL_OP_DELTA_SCAN: {

@@ -945,11 +945,11 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
         const int32_t w = sl_program_weight(&c->program, &weight);
         const int32_t bias =
             key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0.0f, 1.0f}, random);
-        add(c, kind, LIST(x), LIST(y))->u.conv = (sl_op_conv){
-            .weight = w,
-            .bias = bias,
-            .state = state,
-            .function = shape->heads > 0 ? SL_ACTIVATION_SILU : SL_ACTIVATION_IDENTITY};
+        add(c, kind, LIST(x), LIST(y))->u.conv =
+            (sl_op_conv){.weight = w,
+                         .bias = bias,
+                         .state = state,
+                         .function = shape->heads > 0 ? SL_ACTIVATION_SILU : SL_ACTIVATION_IDENTITY};
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;
@@ -972,7 +972,8 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300, 96, 200, 49, 193, 300, 280};
+    static const int32_t rows[] = {1,   2,  3,   5,  9,   17, 63,  64,  65, 130,
+                                   150, 33, 300, 96, 200, 49, 193, 300, 280};
     static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;

@@ -915,7 +915,7 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_BEGIN] = check_cache_write,   [SL_OP_CACHE_WRITE] = check_cache_write,
     [SL_OP_ATTENTION] = check_attention, [SL_OP_ROUTER] = check_router,
     [SL_OP_COMBINE] = check_combine,     [SL_OP_ACTIVATE] = check_activate,
-    [SL_OP_CONV] = check_conv,     [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_CONV] = check_conv,           [SL_OP_DELTA_SCAN] = check_scan,
     [SL_OP_GATHER] = check_gather,       [SL_OP_SOFTCAP] = check_softcap,
     [SL_OP_TRANSFER] = check_transfer,   [SL_OP_SAMPLE] = check_sample,
 };

@@ -55,7 +55,8 @@ static const char *const cases[] = {"llama",
                                     "phi3-long",
                                     "glm4_moe",
                                     "minimax_m2",
-                                    "ernie4_5_moe"};
+                                    "ernie4_5_moe",
+                                    "lfm2"};
 
 static const char *device = "cpu"; /* --device */
 

@@ -43,6 +43,7 @@ static const golden CASES[] = {
     {"glm4_moe", "tests/logits/fixtures/glm4_moe"},
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
+    {"lfm2", "tests/logits/fixtures/lfm2"},
     {"hunyuan_moe", "~hunyuan_moe"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };

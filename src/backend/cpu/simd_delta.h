@@ -1,6 +1,6 @@
-/* The recurrent ops, the causal convolution and the scan of a gated-delta-net layer, for one tier: included once by its delta.c, after its
- * simd.h. Row after row, as the plain kernels do; columns of the state never meet, so a thread takes some of
- * a head's. */
+/* The recurrent ops, the causal convolution and the scan of a gated-delta-net layer, for one tier: included
+ * once by its delta.c, after its simd.h. Row after row, as the plain kernels do; columns of the state never
+ * meet, so a thread takes some of a head's. */
 #ifndef SL_BACKEND_CPU_SIMD_DELTA_H
 #define SL_BACKEND_CPU_SIMD_DELTA_H
 

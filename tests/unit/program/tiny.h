@@ -109,8 +109,8 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
     tiny_segment(op, tiny_matrix(p, "1.b", SL_QTYPE_F32, 1, 2, 64), SL_NONE, 98);
     const int32_t taps = tiny_matrix(p, "1.conv", SL_QTYPE_F32, 1, 64, 4);
     const int32_t bias = tiny_vector(p, "1.conv_bias", 64);
-    tiny_op(p, SL_OP_CONV, 1, mixed, convolved)->u.conv = (sl_op_conv){
-        .weight = taps, .bias = bias, .state = state, .function = SL_ACTIVATION_SILU};
+    tiny_op(p, SL_OP_CONV, 1, mixed, convolved)->u.conv =
+        (sl_op_conv){.weight = taps, .bias = bias, .state = state, .function = SL_ACTIVATION_SILU};
     const int32_t a_log = tiny_vector(p, "1.a_log", 2);
     const int32_t dt = tiny_vector(p, "1.dt", 2);
     op = tiny_op(p, SL_OP_DELTA_SCAN, 1, convolved, scanned);

@@ -1,6 +1,6 @@
-/* The recurrent ops: the causal convolution, and the scan of a gated-delta-net layer. Both read the state slot state_read (or zeros) and write
- * their own part of state_write, which is another slot. Row after row, so that the bits do not depend on how
- * a sequence is cut into steps. */
+/* The recurrent ops: the causal convolution, and the scan of a gated-delta-net layer. Both read the state
+ * slot state_read (or zeros) and write their own part of state_write, which is another slot. Row after row,
+ * so that the bits do not depend on how a sequence is cut into steps. */
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
