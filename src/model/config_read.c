@@ -216,6 +216,7 @@ static const refusal REFUSALS[] = {
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
+    {{NULL, "use_expert_bias"}, 1, "this router without its bias is not supported", NULL},
     {{NULL, "conv_bias"}, 0, "biases of short convolutions are not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},

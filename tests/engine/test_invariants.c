@@ -16,11 +16,11 @@ static const char *device = "cpu"; /* --device */
 static bool deterministic;         /* asked for on a GPU */
 
 /* Those behind the first seven differ from them in the graph alone: they take few weight types. */
-static const char *const families[] = {"llama",      "mistral", "qwen2",    "qwen3",       "qwen3moe",
-                                       "gemma3",     "qwen3_5", "gemma4",   "gemma4moe",   "qwen3_5_moe",
-                                       "qwen3_next", "gpt_oss", "glm4_moe", "minimax_m2",  "ernie4_5_moe",
-                                       "ministral3", "smollm3", "granite",  "olmo2",       "exaone4",
-                                       "hunyuan",    "glm4",    "phi3",     "hunyuan_moe", "lfm2"};
+static const char *const families[] = {
+    "llama",        "mistral",    "qwen2",       "qwen3",      "qwen3moe", "gemma3",   "qwen3_5",
+    "gemma4",       "gemma4moe",  "qwen3_5_moe", "qwen3_next", "gpt_oss",  "glm4_moe", "minimax_m2",
+    "ernie4_5_moe", "ministral3", "smollm3",     "granite",    "olmo2",    "exaone4",  "hunyuan",
+    "glm4",         "phi3",       "hunyuan_moe", "lfm2",       "lfm2_moe"};
 enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

@@ -56,7 +56,8 @@ static const char *const cases[] = {"llama",
                                     "glm4_moe",
                                     "minimax_m2",
                                     "ernie4_5_moe",
-                                    "lfm2"};
+                                    "lfm2",
+                                    "lfm2_moe"};
 
 static const char *device = "cpu"; /* --device */
 

@@ -44,6 +44,7 @@ static const golden CASES[] = {
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
     {"lfm2", "tests/logits/fixtures/lfm2"},
+    {"lfm2_moe", "tests/logits/fixtures/lfm2_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };

@@ -141,6 +141,31 @@ static void config_json_is_not_believed(void **state) {
     assert_non_null(strstr(error.message, "and a family that has them"));
 }
 
+/* LFM2-8B-A1B. */
+static void experts(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"model_type\":\"lfm2_moe\",\"conv_L_cache\":3,\"conv_bias\":false,\"hidden_size\":2048,"
+        "\"intermediate_size\":7168,\"layer_types\":[\"conv\",\"conv\",\"full_attention\",\"conv\"],"
+        "\"max_position_embeddings\":128000,\"moe_intermediate_size\":1792,\"norm_eps\":1e-05,"
+        "\"norm_topk_prob\":true,\"num_attention_heads\":32,\"num_dense_layers\":2,\"num_experts\":32,"
+        "\"num_experts_per_tok\":4,\"num_hidden_layers\":4,\"num_key_value_heads\":8,"
+        "\"rope_theta\":1000000.0,\"routed_scaling_factor\":1.0,\"use_expert_bias\":true,"
+        "\"vocab_size\":65536}";
+    const sl_config *c = must_read(json_loads(text, 0, NULL));
+    assert_true(c->experts == 32 && c->experts_used == 4 && c->expert_width == 1792 && c->tied);
+    assert_true(c->feed_forward == 7168 && c->dense[0] && c->dense[1] && !c->dense[2] && !c->dense[3]);
+    assert_true(c->router == SL_ROUTER_SIGMOID && c->normalise && c->kinds[2] == SL_LAYER_FULL);
+    assert_float_equal(c->expert_scale, 1, 0);
+    assert_true(must_read(changed("lfm2_moe", "norm_topk_prob", NULL))->normalise);
+    assert_float_equal(must_read(changed("lfm2_moe", "routed_scaling_factor", NULL))->expert_scale, 1, 0);
+    static sl_config config;
+    sl_error error = {0};
+    assert_int_equal(read_json(changed("lfm2_moe", "use_expert_bias", "false"), &config, &error),
+                     SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "use_expert_bias: this router without its bias"));
+}
+
 /* ---- GGUF headers, as llama.cpp's converters write them ---- */
 
 typedef struct header {
@@ -215,6 +240,7 @@ int main(void) {
         cmocka_unit_test(published_configs),
         cmocka_unit_test(what_is_left_out),
         cmocka_unit_test(config_json_is_not_believed),
+        cmocka_unit_test(experts),
         cmocka_unit_test(gguf_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
