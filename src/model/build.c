@@ -70,6 +70,8 @@ static int32_t build_block(sl_builder *b, int32_t x) {
         return sl_build_delta(b, x);
     case SL_LAYER_SSM:
         return sl_build_ssm(b, x);
+    case SL_LAYER_CONV:
+        return sl_build_short_conv(b, x);
     case SL_LAYER_FEED_FORWARD:
         return sl_build_feed_forward(b, x);
     default:

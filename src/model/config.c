@@ -65,17 +65,21 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(turning_part, NULL, "qk_rope_head_dim", 0, 1 << 12),
     INT(window_value_size, "attention.value_length_swa", NULL, 0, 1 << 12),
     LAYERS(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
+    INT(block_width, NULL, "block_ff_dim", 1, 1 << 22),
+    BOOL(adjusts_width, NULL, "block_auto_adjust_ff_dim"),
+    REAL(width_multiplier, NULL, "block_ffn_dim_multiplier", 1e-6, 1e3),
+    INT(width_multiple, NULL, "block_multiple_of", 1, 1 << 16),
     INT(config.shared_kv, "attention.shared_kv_layers", "num_kv_shared_layers", 0, SL_CONFIG_LAYERS),
     BOOL(config.key_is_value, NULL, "attention_k_eq_v"),
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps|layer_norm_epsilon",
-         1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon",
+         "rms_norm_eps|norm_eps|layer_norm_eps|layer_norm_epsilon", 1e-12, 1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
     CHOICE(config.activation, NULL, "hidden_activation|hidden_act|mlp_hidden_act", ACTIVATIONS),
-    BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
+    BOOL(config.tied, NULL, "tie_embedding|tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
     BOOL(config.output_bias, NULL, "attention_out_bias"),
     BOOL(all_bias, NULL, "use_bias"),
@@ -87,7 +91,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.rope.part, NULL, "rope_parameters.full_attention.partial_rotary_factor", 1e-6, 1),
     INT(rotary_dims, NULL, "rotary_dim", 2, 1 << 12),
     REAL(rope_part, NULL, "rope_parameters.partial_rotary_factor|partial_rotary_factor", 1e-6, 1),
-    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|rope_theta", 1.000001, 1e15),
+    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|theta|rope_theta", 1.000001, 1e15),
     CHOICE(config.rope.scaling, "rope.scaling.type",
            ROPE("rope_type") "|rope_parameters.type|rope_scaling.type", SCALINGS),
     REAL(config.rope.factor, "rope.scaling.factor", ROPE("factor"), 1e-6, 1e9),
@@ -139,8 +143,8 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.latent_width, "moe_latent_size", "moe_latent_size", 0, 1 << 18),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
-    INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
-        SL_CONFIG_LAYERS),
+    INT(leading_dense, "leading_dense_block_count",
+        "first_k_dense_replace|moe_layer_start_index|num_dense_layers", 0, SL_CONFIG_LAYERS),
     CHOICE(group_method, NULL, "topk_method", TOP_METHODS),
     INT(gating, "expert_gating_func", NULL, 0, 1 << 8),
     INT(config.expert_groups, "expert_group_count", "n_group", 0, 1 << 12),
@@ -160,6 +164,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
     BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
     BOOL(turns, "rope.scaling.finetuned", NULL),
+    INT(config.short_conv_taps, "shortconv.l_cache", "conv_L_cache", 0, 64),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
 };
 const int SL_CONFIG_FIELD_COUNT = sizeof SL_CONFIG_FIELDS / sizeof *SL_CONFIG_FIELDS;
@@ -199,7 +204,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     memset(config, 0, sizeof *config);
     config->family = family;
     config->naming = naming;
-    config->epsilon = 1e-6;
+    config->epsilon = hf && family->hf_epsilon > 0 ? family->hf_epsilon : 1e-6;
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
@@ -240,6 +245,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
         config->context = family->hf_context;
         config->window = family->hf_window;
         config->per_layer_width = family->hf_per_layer_width;
+        config->short_conv_taps = family->hf_conv_taps;
     }
 }
 
@@ -407,6 +413,13 @@ static bool norm_groups(const sl_config *c) {
 static bool steps_ordered(const sl_config *c) {
     return (float)c->step_least >= 0 && (float)c->step_most > (float)c->step_least;
 }
+static bool conv_given(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_CONV) ||
+           (c->family->pattern == SL_PATTERN_CONV_LISTED && c->short_conv_taps > 1);
+}
+static bool conv_unwindowed(const sl_config *c) {
+    return c->family->pattern != SL_PATTERN_CONV_LISTED || c->window == 0;
+}
 /* What is computed with is a float: a smaller number than floats have is no scale and no cap. */
 static bool scale_positive(const sl_config *c) {
     return isfinite((float)c->attention_scale) && (float)c->attention_scale > 0;
@@ -505,6 +518,10 @@ static const rule RULES[] = {
      "more than one group of Mamba2 is not supported in this family"},
     {steps_ordered, AT(config.delta_value_heads), SL_ERR_INVALID,
      "time_step_limit must be two rising numbers"},
+    {conv_given, AT(config.short_conv_taps), SL_ERR_INVALID,
+     "must be at least 2: there are short convolutions (and a family that has them)"},
+    {conv_unwindowed, AT(config.window), SL_ERR_UNSUPPORTED,
+     "windows beside short convolutions are not supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {

@@ -15,6 +15,7 @@ typedef enum sl_layer_kind {
     SL_LAYER_WINDOW,      /* attention to the last `window` tokens */
     SL_LAYER_DELTA,       /* gated delta rule: recurrent */
     SL_LAYER_SSM,         /* Mamba2: recurrent */
+    SL_LAYER_CONV,        /* short convolution: its state are the last rows of its input */
     SL_LAYER_FEED_FORWARD /* a feed-forward alone */
 } sl_layer_kind;
 
@@ -99,8 +100,9 @@ typedef struct sl_config {
 
     /* Of recurrent layers. Mamba2's groups are key heads, its state size is that of keys. */
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
-    bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
-                         key_heads) */
+    int32_t short_conv_taps; /* of layers that are a short convolution; 0 without */
+    bool delta_tiled;        /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
+                                key_heads) */
 
     double step_least, step_most; /* Mamba2: of a row's step; the latter may be infinite */
     bool ssm_conv_bias;

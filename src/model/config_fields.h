@@ -34,7 +34,12 @@ typedef struct sl_config_raw {
     int32_t shared_experts;  /* that many experts' width is the shared one's */
     int32_t leading_dense;   /* layers without experts at the beginning */
     bool turns;              /* GGUF, where a family asks: queries and keys rotate */
-    int32_t rotary_dims;     /* leading elements of a head that rotate; 0: by rope_part */
+    /* LFM2's rule of the feed-forward's width, and its older key of it; 0: not said. */
+    int32_t block_width;
+    bool adjusts_width;
+    double width_multiplier;
+    int32_t width_multiple;
+    int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 
 /* GGUF files with latent attention hold rope.scaling.yarn_log_multiplier times this. */

@@ -220,6 +220,8 @@ static const refusal REFUSALS[] = {
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
     {{NULL, "rope_interleave"}, 1, "RoPE of halves is not supported in this family", NULL},
+    {{NULL, "use_expert_bias"}, 1, "this router without its bias is not supported", NULL},
+    {{NULL, "conv_bias"}, 0, "biases of short convolutions are not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
@@ -372,11 +374,15 @@ static int hf_layers_by_letter(const reader *r, const char *letters) {
 
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
-    static const sl_field_choice words[] = {
-        {"full_attention", SL_LAYER_FULL}, {"sliding_attention", SL_LAYER_WINDOW},
-        {"attention", SL_LAYER_FULL},      {"linear_attention", SL_LAYER_DELTA},
-        {"mamba", SL_LAYER_SSM},           {"mlp", SL_LAYER_FEED_FORWARD},
-        {"moe", SL_LAYER_FEED_FORWARD},    {NULL, 0}};
+    static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
+                                            {"sliding_attention", SL_LAYER_WINDOW},
+                                            {"attention", SL_LAYER_FULL},
+                                            {"linear_attention", SL_LAYER_DELTA},
+                                            {"mamba", SL_LAYER_SSM},
+                                            {"mlp", SL_LAYER_FEED_FORWARD},
+                                            {"moe", SL_LAYER_FEED_FORWARD},
+                                            {"conv", SL_LAYER_CONV},
+                                            {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
     if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
@@ -424,6 +430,41 @@ static void gguf_ssm_layers(const reader *r) {
     }
 }
 
+/* Older configs of LFM2: the numbers of the layers that attend; absent, all do. */
+static int hf_attending_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *list = sl_json_find(r->text, NULL, "full_attn_idxs");
+    if (!list || json_is_null(list) || r->family->pattern != SL_PATTERN_CONV_LISTED) {
+        return 0;
+    }
+    if (!json_is_array(list)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: full_attn_idxs must be an array", r->file);
+    }
+    memset(config->kinds, SL_LAYER_CONV, (size_t)config->layers);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= config->layers) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: full_attn_idxs[%zu] is not a layer (0 to %d)",
+                           r->file, i, config->layers - 1);
+        }
+        config->kinds[json_integer_value(item)] = SL_LAYER_FULL;
+    }
+    return 0;
+}
+
+/* Layers without key heads are short convolutions. The array is long enough: gguf_layers. */
+static void gguf_conv_layers(const reader *r) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    for (int32_t layer = 0; entry && entry->type == SL_GGUF_ARRAY && layer < r->raw->config.layers; layer++) {
+        if (sl_gguf_item_i64(entry, (uint64_t)layer) == 0) {
+            r->raw->config.kinds[layer] = SL_LAYER_CONV;
+        }
+    }
+}
+
 /* GGUF's arrays with a truth value per layer, or a period. */
 static int gguf_layer_types(const reader *r) {
     sl_config *config = &r->raw->config;
@@ -431,6 +472,9 @@ static int gguf_layer_types(const reader *r) {
     if (r->family->pattern == SL_PATTERN_SSM_LISTED) {
         gguf_ssm_layers(r);
         return 0;
+    }
+    if (r->family->pattern == SL_PATTERN_CONV_LISTED) {
+        gguf_conv_layers(r);
     }
     if (!delta && r->family->pattern != SL_PATTERN_WINDOW_PERIOD) {
         return 0;
@@ -570,7 +614,9 @@ static int layer_kinds(const reader *r) {
     }
     const json_t *types = hf_layer_list(r);
     const char *letters = hf_layer_letters(r);
-    int code = types ? hf_layer_types(r, types) : letters ? hf_layers_by_letter(r, letters) : 0;
+    int code = types     ? hf_layer_types(r, types)
+               : letters ? hf_layers_by_letter(r, letters)
+                         : hf_attending_layers(r);
     if (code == 0 && config->experts > 0) {
         code = hf_dense_layers(r);
     }
@@ -936,6 +982,33 @@ static int derive_experts(const reader *r) {
     return 0;
 }
 
+/* LFM2's feed-forward is two thirds as wide as its config says, times a factor, rounded up; transformers does
+ * not round where the factor is null. */
+static int adjust_width(const reader *r) {
+    const sl_config_raw *raw = r->raw;
+    sl_config *config = &r->raw->config;
+    if (r->gguf || !r->family->hf_adjusted_width) {
+        return 0;
+    }
+    config->feed_forward = raw->block_width > 0 ? raw->block_width : config->feed_forward;
+    if (!raw->adjusts_width) {
+        return 0;
+    }
+    const int32_t two_thirds = 2 * config->feed_forward / 3;
+    const double wanted = two_thirds * raw->width_multiplier;
+    if (json_is_null(json_object_get(r->text, "block_ffn_dim_multiplier"))) {
+        config->feed_forward = two_thirds;
+        return 0;
+    }
+    if (wanted > 1 << 22) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: block_ffn_dim_multiplier is %g: too wide", r->file,
+                       raw->width_multiplier);
+    }
+    const int32_t multiple = raw->width_multiple;
+    config->feed_forward = ((int32_t)wanted + multiple - 1) / multiple * multiple;
+    return 0;
+}
+
 /* What encoders always have, and how they say it. */
 static int derive_encoder(const reader *r) {
     sl_config_raw *raw = r->raw;
@@ -1081,6 +1154,7 @@ static int derive(const reader *r) {
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);
     code = code ? code : layer_kinds(r);
+    code = code ? code : adjust_width(r);
     code = code ? code : r->gguf ? gguf_layer_sizes(r) : hf_layer_sizes(r);
     if (code) {
         return code;
@@ -1159,6 +1233,9 @@ static int read_all(reader *r, sl_config *config) {
         raw.config.layers = (int32_t)json_array_size(hf_layer_list(r));
     }
     raw.mixture = r->family->experts || !r->family->with_experts;
+    raw.adjusts_width = true;
+    raw.width_multiplier = 1;
+    raw.width_multiple = 256;
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;

@@ -31,6 +31,7 @@ typedef enum sl_layer_pattern {
     SL_PATTERN_WINDOW_UNTURNED, /* use_sliding_window turns it on, in layers without RoPE */
     SL_PATTERN_SSM_LISTED,      /* layers without heads of keys (GGUF) are recurrent */
     SL_PATTERN_DELTA_PERIOD,    /* every n-th layer attends, the others are recurrent */
+    SL_PATTERN_CONV_LISTED,     /* layers that no list names attend, the others are short convolutions */
 } sl_layer_pattern;
 
 /* Where a layer's norms stand. */
@@ -122,6 +123,9 @@ typedef struct sl_family {
     /* Defaults of Hugging Face configs; 0: there is none, or (head size) width / heads. */
     int32_t hf_head_size, hf_heads, hf_kv_heads, hf_vocabulary, hf_context, hf_window;
     double hf_rope_base, hf_rope_part, hf_query_scalar;
+    double hf_epsilon;      /* 0: 1e-6 */
+    int32_t hf_conv_taps;   /* of short convolutions */
+    bool hf_adjusted_width; /* intermediate_size is made smaller and rounded up, unless a config says no */
     /* GGUF has no key for this: with so many layers, the attention scale is 1 / sqrt(width / heads). */
     int32_t gguf_wide_scale_layers;
     bool sinks;             /* a logit per head that takes part in the softmax of scores, and has no value */

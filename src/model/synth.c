@@ -22,7 +22,8 @@ typedef struct preset {
     int32_t experts, experts_used, expert_width, window;
     int32_t window_kv_heads, window_head_size; /* 0: as the others */
     int32_t shared_kv, per_layer_width;
-    int32_t period; /* of the family's pattern; 0: its own */
+    int32_t period;     /* of the family's pattern; 0: its own */
+    uint64_t attending; /* bit L: layer L attends, where the family's other layers convolve */
     double rope_base, softcap;
     double temperature; /* of queries, from original_context on */
     bool tied, key_is_value;
@@ -77,7 +78,7 @@ static void set_listed_layers(sl_config *config, const char *kinds) {
     }
 }
 
-static void set_layers(sl_config *config, int32_t period) {
+static void set_layers(sl_config *config, int32_t period, uint64_t attending) {
     const sl_family *family = config->family;
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const bool last = family->last_full && layer == config->layers - 1;
@@ -85,6 +86,9 @@ static void set_layers(sl_config *config, int32_t period) {
         config->kinds[layer] = (uint8_t)(full            ? SL_LAYER_FULL
                                          : family->delta ? SL_LAYER_DELTA
                                                          : SL_LAYER_WINDOW);
+        if (attending != 0 && !(layer < 64 && attending >> layer & 1)) {
+            config->kinds[layer] = SL_LAYER_CONV;
+        }
     }
 }
 
@@ -185,10 +189,12 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
                        config->vocabulary, LEAST_VOCABULARY);
     }
     set_layers(config,
-               either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0));
+               either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0),
+               p->attending);
     if (p->kinds) {
         set_listed_layers(config, p->kinds);
     }
+    config->short_conv_taps = config->family->hf_conv_taps;
     set_family_facts(config, p);
     if (config->family->local_rope != SL_LOCAL_ROPE_OWN) {
         config->local_rope = config->rope;
@@ -407,11 +413,10 @@ static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *
     const bool norm = strstr(fact->name, "norm") != NULL || strstr(fact->name, "scale") != NULL ||
                       fact->id == SL_TENSOR_ROPE_FACTORS;
     const bool chooses = fact->id == SL_TENSOR_CHOOSING_BIAS || fact->id == SL_TENSOR_ROUTER_BIAS;
+    const bool convolves = fact->id == SL_TENSOR_DELTA_CONV || fact->id == SL_TENSOR_SSM_CONV ||
+                           fact->id == SL_TENSOR_SHORT_CONV;
     *middle = norm || fact->id == SL_TENSOR_SSM_SKIP ? 1.0f : is_decay(fact) ? -0.5f : 0.0f;
-    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS                                   ? 0.0f
-                 : chooses                                                            ? 0.01f
-                 : fact->id == SL_TENSOR_DELTA_CONV || fact->id == SL_TENSOR_SSM_CONV ? 0.5f
-                                                                                      : 0.1f;
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f : chooses ? 0.01f : convolves ? 0.5f : 0.1f;
 }
 
 /* ---- routers that prefer some experts

@@ -12,6 +12,7 @@ typedef enum scope {
     SCOPE_VALUES,
     SCOPE_DELTA,
     SCOPE_SSM,
+    SCOPE_CONV,
     SCOPE_DENSE,
     SCOPE_EXPERT
 } scope;
@@ -99,6 +100,8 @@ typedef enum size {
     SIZE_SSM_GROUPS,
     SIZE_SSM_GROUP,
     SIZE_TWO_SHARED_WIDTHS,
+    SIZE_THREE_WIDTHS,
+    SIZE_SHORT_CONV_TAPS,
     SIZE_PER_LAYER,
     SIZE_PER_LAYER_ALL
 } size;
@@ -198,6 +201,10 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
     case SIZE_TWO_SHARED_WIDTHS:
         return 2 * c->shared_width;
+    case SIZE_THREE_WIDTHS:
+        return 3 * c->width;
+    case SIZE_SHORT_CONV_TAPS:
+        return c->short_conv_taps;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
@@ -222,6 +229,8 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
         return c->kinds[layer] == SL_LAYER_DELTA;
     case SCOPE_SSM:
         return c->kinds[layer] == SL_LAYER_SSM;
+    case SCOPE_CONV:
+        return c->kinds[layer] == SL_LAYER_CONV;
     case SCOPE_DENSE:
         return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
@@ -599,7 +608,9 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
     int32_t values[SL_CONFIG_LAYERS];
     char key[SL_TENSOR_NAME_SIZE];
     const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
-    const bool listed = config->family->pattern == SL_PATTERN_SSM_LISTED;
+    /* 0: this is how files say that a layer has no attention. */
+    const bool listed = config->family->pattern == SL_PATTERN_SSM_LISTED ||
+                        memchr(config->kinds, SL_LAYER_CONV, (size_t)config->layers) != NULL;
     for (int32_t layer = 0; layer < config->layers; layer++) {
         const bool none = listed && !sl_config_attends(config, layer);
         values[layer] = none ? 0 : sl_config_kv_heads(config, layer);

@@ -389,6 +389,7 @@ static int check_delta_scan(const checker *c) {
     if (check_state(c, scan->state)) {
         return SL_ERR_INVALID;
     }
+    REQUIRE(c, scan->value_heads >= 1, "value heads must be at least 1");
     REQUIRE(c, scan->value_heads == c->program->states[scan->state].heads, "%d value heads, the state has %d",
             scan->value_heads, c->program->states[scan->state].heads);
     REQUIRE(c, scan->key_heads >= 1 && scan->value_heads % scan->key_heads == 0,
@@ -742,9 +743,11 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     }
     for (int32_t s = 0; s < program->state_count; s++) {
         const sl_state_layer *state = &program->states[s];
-        if (state->channels < 1 || state->taps < 1 || state->heads < 1 || state->key_size < 1 ||
-            state->value_size < 1) {
-            return sl_fail(error, SL_ERR_INVALID, "state layer %d: every size must be at least 1", s);
+        const bool scans = state->heads > 0 && state->key_size > 0 && state->value_size > 0;
+        const bool plain = state->heads == 0 && state->key_size == 0 && state->value_size == 0;
+        if (state->channels < 1 || state->taps < 1 || !(scans || plain)) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "state layer %d: every size must be at least 1, or those of a scan all 0", s);
         }
     }
     for (int32_t v = 0; v < program->value_count; v++) {

@@ -46,7 +46,9 @@ static const char *const families[] = {"llama",
                                        "granite_h_moe",
                                        "nemotron_h",
                                        "nemotron_h_moe",
-                                       "nemotron_h_latent"};
+                                       "nemotron_h_latent",
+                                       "lfm2",
+                                       "lfm2_moe"};
 enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

@@ -62,7 +62,9 @@ static const char *const cases[] = {"llama",
                                     "granite-h",
                                     "granite-h-moe",
                                     "nemotron_h",
-                                    "nemotron_h-latent"};
+                                    "nemotron_h-latent",
+                                    "lfm2",
+                                    "lfm2_moe"};
 
 static const char *device = "cpu"; /* --device */
 

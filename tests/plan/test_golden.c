@@ -43,6 +43,8 @@ static const golden CASES[] = {
     {"glm4_moe", "tests/logits/fixtures/glm4_moe"},
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
+    {"lfm2", "tests/logits/fixtures/lfm2"},
+    {"lfm2_moe", "tests/logits/fixtures/lfm2_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
     {"deepseek_v2", "tests/logits/fixtures/deepseek_v2"},
     {"deepseek_v3", "tests/logits/fixtures/deepseek_v3"},

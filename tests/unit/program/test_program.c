@@ -339,6 +339,10 @@ static const char *break_sparse(sl_program *p, int *counter) {
     RULE("bias: weight 0.k_bias is 1x1x32, expected 1x1x64", OP(CONV, 0)->u.conv.bias = 4)
     RULE("function must be silu or identity", OP(CONV, 0)->u.conv.function = SL_ACTIVATION_GELU)
     RULE("weight 0.q must be f32", OP(CONV, 0)->u.conv.weight = 2)
+    RULE("value heads must be at least 1", OP(DELTA_SCAN, 0)->u.delta_scan.value_heads = 0,
+         p->states[0].heads = p->states[0].key_size = p->states[0].value_size = 0)
+    RULE("those of a scan all 0", p->states[0].key_size = 0)
+    RULE("those of a scan all 0", p->states[0].taps = 0)
     RULE("4 value heads, the state has 2", OP(DELTA_SCAN, 0)->u.delta_scan.value_heads = 4)
     RULE("2 value heads are no multiple of 3 key heads", OP(DELTA_SCAN, 0)->u.delta_scan.key_heads = 3)
     RULE("a_log: weight 0.k_bias", OP(DELTA_SCAN, 0)->u.delta_scan.a_log = 4)
