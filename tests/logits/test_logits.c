@@ -55,7 +55,11 @@ static const char *const cases[] = {"llama",
                                     "phi3-long",
                                     "glm4_moe",
                                     "minimax_m2",
-                                    "ernie4_5_moe"};
+                                    "ernie4_5_moe",
+                                    "gpt_oss-truncate",
+                                    "hunyuan-alpha",
+                                    "glm4_moe-plain",
+                                    "hunyuan_moe"};
 
 static const char *device = "cpu"; /* --device */
 
