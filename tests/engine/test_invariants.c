@@ -20,7 +20,7 @@ static const char *const families[] = {"llama",      "mistral", "qwen2",    "qwe
                                        "gemma3",     "qwen3_5", "gemma4",   "gemma4moe",  "qwen3_5_moe",
                                        "qwen3_next", "gpt_oss", "glm4_moe", "minimax_m2", "ernie4_5_moe",
                                        "ministral3", "smollm3", "granite",  "olmo2",      "exaone4",
-                                       "hunyuan",    "glm4",    "phi3",     "hunyuan_moe"};
+                                       "hunyuan",    "glm4",    "phi3",     "hunyuan_moe", "cohere2"};
 enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

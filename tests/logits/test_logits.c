@@ -59,7 +59,8 @@ static const char *const cases[] = {"llama",
                                     "gpt_oss-truncate",
                                     "hunyuan-alpha",
                                     "glm4_moe-plain",
-                                    "hunyuan_moe"};
+                                    "hunyuan_moe",
+                                    "cohere2"};
 
 static const char *device = "cpu"; /* --device */
 

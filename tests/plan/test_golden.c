@@ -44,6 +44,7 @@ static const golden CASES[] = {
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
+    {"cohere2", "tests/logits/fixtures/cohere2"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
