@@ -125,7 +125,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(attention_scale, "attention.scale", "attention_multiplier", 0, 1e6),
     REAL(config.embed_factor, "embedding_scale", "embedding_multiplier", 0, 1e6),
     REAL(config.branch_factor, "residual_scale", "residual_multiplier", 0, 1e6),
-    REAL(config.logit_divisor, "logit_scale", "logits_scaling", 0, 1e6),
+    REAL(config.logit_divisor, "logit_scale", "logits_scaling|logit_scale", 0, 1e6),
     REAL(query_scalar, NULL, "query_pre_attn_scalar", 1e-6, 1e9),
     REAL(config.attention_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 0, 1e6),
     REAL(config.final_softcap, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6),
@@ -347,7 +347,11 @@ static bool branch_factor(const sl_config *c) {
     return unscaled(c, c->branch_factor);
 }
 static bool logit_divisor(const sl_config *c) {
-    return unscaled(c, c->logit_divisor) && isfinite((float)(1 / c->logit_divisor));
+    return (float)c->logit_divisor > 0 && isfinite((float)(1 / c->logit_divisor)) &&
+           (c->family->logit_factor > 0 || unscaled(c, c->logit_divisor));
+}
+static bool query_norm_known(const sl_config *c) {
+    return !c->query_norm || c->family->query_norm != SL_QUERY_NORM_NONE;
 }
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
@@ -477,6 +481,8 @@ static const rule RULES[] = {
     {branch_factor, AT(config.branch_factor), SL_ERR_UNSUPPORTED,
      "this scaling of the residual is not supported"},
     {logit_divisor, AT(config.logit_divisor), SL_ERR_UNSUPPORTED, "this scaling of logits is not supported"},
+    {query_norm_known, AT(config.query_norm), SL_ERR_UNSUPPORTED,
+     "norms of queries and keys are not supported in this family"},
     {can_have_biases, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
      "biases of fused projections, and of experts in this family, are not supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},

@@ -1022,7 +1022,6 @@ static int derive_encoder(const reader *r) {
     if (!r->family->encoder) {
         return 0;
     }
-    config->epsilon = raw->layer_epsilon > 0 ? raw->layer_epsilon : config->epsilon;
     config->query_bias = config->output_bias = config->mlp_bias = config->tied = true;
     config->context -= sl_config_position_offset(config);
     const char *positions = NULL;
@@ -1124,6 +1123,9 @@ static void derive_sizes(const reader *r) {
     if (config->branch_factor == 0) { /* GGUF's way of saying 1 */
         config->branch_factor = 1;
     }
+    if ((r->family->layer_norm || r->family->encoder) && raw->layer_epsilon > 0) {
+        config->epsilon = raw->layer_epsilon;
+    }
     if (r->family->activation == SL_ACTIVATION_SWIGLU_OAI) {
         config->activation = SL_ACTIVATION_SWIGLU_OAI; /* what hidden_act names is a part of it */
     }
@@ -1136,6 +1138,20 @@ static void derive_sizes(const reader *r) {
         config->output_bias |= !r->family->no_output_bias;
         config->mlp_bias |= raw->all_bias;
     }
+}
+
+/* What multiplies logits is kept as what divides them. */
+static int derive_logits(const reader *r) {
+    sl_config *config = &r->raw->config;
+    if (r->family->logit_factor == 0) {
+        return 0;
+    }
+    if (config->logit_divisor < 1e-6) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: %s%slogit_scale is %.10g, must be at least 1e-06",
+                       r->file, r->gguf ? r->family->gguf : "", r->gguf ? "." : "", config->logit_divisor);
+    }
+    config->logit_divisor = 1 / config->logit_divisor;
+    return 0;
 }
 
 static int derive(const reader *r) {
@@ -1153,6 +1169,7 @@ static int derive(const reader *r) {
     }
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);
+    code = code ? code : derive_logits(r);
     code = code ? code : layer_kinds(r);
     code = code ? code : adjust_width(r);
     code = code ? code : r->gguf ? gguf_layer_sizes(r) : hf_layer_sizes(r);
@@ -1236,6 +1253,9 @@ static int read_all(reader *r, sl_config *config) {
     raw.adjusts_width = true;
     raw.width_multiplier = 1;
     raw.width_multiple = 256;
+    if (r->family->logit_factor > 0) {
+        raw.config.logit_divisor = r->gguf ? 1 : r->family->logit_factor;
+    }
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;

@@ -88,10 +88,14 @@ typedef struct sl_family {
     bool hf_both_sides; /* or where a config says so: then a window of W becomes W / 2 + 1 to each side */
     int32_t hf_position_offset; /* rows in front of the first position's */
     sl_norm_places norms;
+    bool layer_norm; /* norms of the stream are by mean and variance, with a weight and without a bias */
+    bool parallel;   /* attention and feed-forward read one norm, and both are added to the stream */
     sl_query_norm query_norm;
     sl_rope_layers rope_layers;
     sl_local_rope local_rope;
     bool scaled;           /* factors of the config on embeddings, on what joins the stream, and on logits */
+    double logit_factor;   /* logit_scale multiplies logits: what it is where a config does not say; 0: a
+                              divisor */
     bool fused_qkv;        /* one matrix of query, key and value rows */
     bool fused_gate_up;    /* one matrix of gate and up rows */
     bool hf_fused_gate_up; /* the same, of dense and shared feed-forwards in checkpoints alone */

@@ -100,6 +100,9 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->branch_factor = 0.22;
         config->logit_divisor = 8;
     }
+    if (family->logit_factor > 0) {
+        config->logit_divisor = 1 / family->logit_factor;
+    }
     if (p->temperature > 0) {
         config->temperature_scale = p->temperature;
         config->temperature_length = p->original_context;

@@ -31,7 +31,7 @@ typedef enum need {
     NEED_QUERY_NORM,
     NEED_LONGROPE,
     NEED_BEFORE,
-    NEED_TWO_BLOCKS,
+    NEED_BETWEEN,
     NEED_BEHIND,
     NEED_QKV,
     NEED_QUERY,
@@ -266,8 +266,8 @@ static bool is_needed(const sl_config *c, need need) {
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
         return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder;
-    case NEED_TWO_BLOCKS:
-        return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder && !c->family->one_block;
+    case NEED_BETWEEN:
+        return is_needed(c, NEED_BEFORE) && !c->family->parallel && !c->family->one_block;
     case NEED_BEHIND:
         return c->family->norms != SL_NORMS_BEFORE;
     case NEED_QKV:
@@ -441,6 +441,13 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     }
     if (!config->family->scaled) {
         raw->config.embed_factor = raw->config.branch_factor = raw->config.logit_divisor = 0;
+    }
+    if (config->family->logit_factor > 0) {
+        raw->config.logit_divisor = 1 / config->logit_divisor; /* what the key means here */
+    }
+    if (config->family->layer_norm || config->family->encoder) {
+        raw->layer_epsilon = config->epsilon;
+        raw->config.epsilon = 0;
     }
     if (config->experts == 0) {
         raw->config.expert_scale = 0;

@@ -48,7 +48,8 @@ static const char *const families[] = {"llama",
                                        "nemotron_h_moe",
                                        "nemotron_h_latent",
                                        "lfm2",
-                                       "lfm2_moe"};
+                                       "lfm2_moe",
+                                       "cohere2"};
 enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

@@ -64,7 +64,12 @@ static const char *const cases[] = {"llama",
                                     "nemotron_h",
                                     "nemotron_h-latent",
                                     "lfm2",
-                                    "lfm2_moe"};
+                                    "lfm2_moe",
+                                    "gpt_oss-truncate",
+                                    "hunyuan-alpha",
+                                    "glm4_moe-plain",
+                                    "hunyuan_moe",
+                                    "cohere2"};
 
 static const char *device = "cpu"; /* --device */
 

@@ -53,6 +53,7 @@ static const golden CASES[] = {
     {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
     {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
     {"nemotron_h-latent", "tests/logits/fixtures/nemotron_h-latent"},
+    {"cohere2", "tests/logits/fixtures/cohere2"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
