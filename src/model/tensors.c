@@ -121,6 +121,39 @@ static const tensor_row TENSORS[SL_TENSOR_COUNT] = {
 #undef SL_TENSOR
 };
 
+/* Of layers that keep a state. */
+static int32_t recurrent_size(const sl_config *c, size what) {
+    switch (what) {
+    case SIZE_TWO_DELTA_HEADS:
+        return 2 * c->delta_value_heads;
+    case SIZE_DELTA_QKVZ:
+        return 2 * (c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size);
+    case SIZE_DELTA_CHANNELS:
+        return 2 * c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size;
+    case SIZE_DELTA_VALUES:
+        return c->delta_value_heads * c->delta_value_size;
+    case SIZE_DELTA_HEADS:
+        return c->delta_value_heads;
+    case SIZE_DELTA_VALUE:
+        return c->delta_value_size;
+    case SIZE_DELTA_TAPS:
+        return c->delta_taps;
+    case SIZE_SSM_IN: /* z, then what is convolved, then steps */
+        return 2 * (c->delta_value_heads * c->delta_value_size + c->delta_key_heads * c->delta_key_size) +
+               c->delta_value_heads;
+    case SIZE_SSM_GROUPS:
+        return c->delta_key_heads;
+    case SIZE_SSM_GROUP:
+        return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
+    case SIZE_THREE_WIDTHS:
+        return 3 * c->width;
+    case SIZE_SHORT_CONV_TAPS:
+        return c->short_conv_taps;
+    default:
+        return 1;
+    }
+}
+
 static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     switch (what) {
     case SIZE_WIDTH:
@@ -178,39 +211,14 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
         return 2 * c->expert_width;
     case SIZE_SHARED_WIDTH:
         return c->shared_width;
-    case SIZE_TWO_DELTA_HEADS:
-        return 2 * c->delta_value_heads;
-    case SIZE_DELTA_QKVZ:
-        return 2 * (c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size);
-    case SIZE_DELTA_CHANNELS:
-        return 2 * c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size;
-    case SIZE_DELTA_VALUES:
-        return c->delta_value_heads * c->delta_value_size;
-    case SIZE_DELTA_HEADS:
-        return c->delta_value_heads;
-    case SIZE_DELTA_VALUE:
-        return c->delta_value_size;
-    case SIZE_DELTA_TAPS:
-        return c->delta_taps;
-    case SIZE_SSM_IN: /* z, then what is convolved, then steps */
-        return 2 * (c->delta_value_heads * c->delta_value_size + c->delta_key_heads * c->delta_key_size) +
-               c->delta_value_heads;
-    case SIZE_SSM_GROUPS:
-        return c->delta_key_heads;
-    case SIZE_SSM_GROUP:
-        return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
     case SIZE_TWO_SHARED_WIDTHS:
         return 2 * c->shared_width;
-    case SIZE_THREE_WIDTHS:
-        return 3 * c->width;
-    case SIZE_SHORT_CONV_TAPS:
-        return c->short_conv_taps;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
         return c->layers * c->per_layer_width;
     default:
-        return 1;
+        return recurrent_size(c, what);
     }
 }
 
@@ -235,6 +243,29 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
         return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
         return feeds && sparse;
+    default:
+        return true;
+    }
+}
+
+static bool experts_need(const sl_config *c, need need) {
+    switch (need) {
+    case NEED_ROUTER_BIAS:
+        return c->family->router_bias;
+    case NEED_CHOOSING_BIAS:
+        return c->choosing_bias;
+    case NEED_EXPERT_BIAS:
+        return c->family->expert_bias;
+    case NEED_GATED:
+        return !c->family->ungated;
+    case NEED_SHARED:
+        return c->shared_width > 0;
+    case NEED_SHARED_UNIT_GATED:
+        return c->shared_width > 0 && !c->family->ungated;
+    case NEED_EXPERT_LATENT:
+        return c->latent_width > 0;
+    case NEED_SHARED_GATED:
+        return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     default:
         return true;
     }
@@ -292,22 +323,6 @@ static bool is_needed(const sl_config *c, need need) {
         return !c->family->delta_joined;
     case NEED_JOINED:
         return c->family->delta_joined;
-    case NEED_ROUTER_BIAS:
-        return c->family->router_bias;
-    case NEED_CHOOSING_BIAS:
-        return c->choosing_bias;
-    case NEED_EXPERT_BIAS:
-        return c->family->expert_bias;
-    case NEED_GATED:
-        return !c->family->ungated;
-    case NEED_SHARED:
-        return c->shared_width > 0;
-    case NEED_SHARED_UNIT_GATED:
-        return c->shared_width > 0 && !c->family->ungated;
-    case NEED_EXPERT_LATENT:
-        return c->latent_width > 0;
-    case NEED_SHARED_GATED:
-        return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
         return false;
     case NEED_CONV_BIAS:
@@ -321,7 +336,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_BESIDE:
         return c->family->dense_beside;
     default:
-        return true;
+        return experts_need(c, need);
     }
 }
 
