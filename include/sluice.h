@@ -449,6 +449,8 @@ typedef struct sluice_engine_options {
                            SLUICE_NO_LAYERS: none */
     uint64_t host_memory_limit; /* with layers on the CPU beside a GPU: bytes there, memory_limit being the
                                    GPU's; 0: what is free */
+    int32_t cpu_experts; /* experts of the model's first layers, so many, on the CPU beside a GPU, which has
+                            the rest of these layers as gpu_layers says; 0: as placement finds best */
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 

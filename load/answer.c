@@ -54,7 +54,7 @@ static const char *message_of(const json_t *value) {
 
 void load_error_text(const char *body, size_t length, char text[160]) {
     json_error_t error;
-    json_t *value = json_loadb(body, length, 0, &error);
+    json_t *value = json_loadb(body, length, JSON_ALLOW_NUL, &error);
     const char *message = message_of(value);
     one_line(message ? message : body, message ? strlen(message) : length, text, 160);
     json_decref(value);
@@ -128,7 +128,7 @@ static int read_value(load_answer *a, const json_t *value, double now) {
 
 static int read_json(load_answer *a, const load_bytes *bytes, double now) {
     json_error_t error;
-    json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, 0, &error);
+    json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, JSON_ALLOW_NUL, &error);
     const int result = value ? read_value(a, value, now) : fail(a, "what came is no JSON");
     json_decref(value);
     return result;

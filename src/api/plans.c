@@ -78,7 +78,10 @@ static int plan_on_one_or_all(const places *where, const char *one, const char *
     sl_error why = *error;
     sl_api_plan_close(planned);
     code = plan_on(where, all, planned, error);
-    if (code == 0) {
+    if (code == 0 && planned->plan->options.host_experts > 0) {
+        sl_log(SL_LOG_WARNING, "device: not all fits the GPU; the experts of %d of %d layers are on the CPU",
+               planned->plan->options.host_experts, sl_program_layers(where->program));
+    } else if (code == 0) {
         sl_log(SL_LOG_WARNING,
                "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU",
                planned->plan->segments[planned->plan->segment_count - 1].end_layer -
@@ -111,7 +114,7 @@ static int plan_with_layers(const places *where, const char *gpu, const char *al
                             sl_error *error) {
     const int32_t layers = sl_program_layers(where->program);
     const int32_t asked = layers_behind_border(where->program, where->given->gpu_layers);
-    if (asked >= layers && gpu[0]) {
+    if (asked >= layers && gpu[0] && where->plan_options->host_experts == 0) {
         return plan_on(where, gpu, planned, error);
     }
     where->plan_options->layers[0] = asked < layers ? layers - asked : 0;
@@ -138,7 +141,8 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
     if (asked > 0 && !gpu[0] && !strchr(device, '+')) {
         return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d, but the device is %s", asked, device);
     }
-    if (asked > 0 && is_auto) {
+    const bool apart = where->plan_options->host_experts > 0;
+    if ((asked > 0 || apart) && is_auto) {
         /* As people's scripts say it on any machine. */
         const int code = sl_backend_open(device, where->options, &planned->backend, error);
         if (code || planned->backend->maps_weights) {
@@ -152,6 +156,9 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
     }
     if (asked > 0) {
         return plan_with_layers(where, gpu, all, planned, error);
+    }
+    if (apart && (gpu[0] || strchr(device, '+'))) {
+        return plan_on(where, all, planned, error);
     }
     if (is_auto) {
         return plan_on_one_or_all(where, device, all, planned, error);
@@ -185,6 +192,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .observe = o->observe,
         .drafts = sl_api_draft_rows(o),
         .host_memory_limit = o->host_memory_limit,
+        .host_experts = model->program.experts > 0 ? o->cpu_experts : 0,
     };
     if (result == 0 &&
         (o->chunk < 0 || o->sequences < 0 || o->context < 0 || o->outputs < 0 || o->state_slots < 0)) {
@@ -192,6 +200,12 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
             sl_fail(error, SL_ERR_INVALID,
                     "chunk %d, sequences %d, context %d, outputs %d, state slots %d: none may be negative",
                     o->chunk, o->sequences, o->context, o->outputs, o->state_slots);
+    }
+    if (result == 0 && o->cpu_experts < 0) {
+        result = sl_fail(error, SL_ERR_INVALID, "cpu experts: %d layers", o->cpu_experts);
+    }
+    if (result == 0 && o->cpu_experts > 0 && model->program.experts == 0) {
+        sl_log(SL_LOG_WARNING, "cpu experts: the model has none");
     }
     if (result == 0 && o->context > most) {
         sl_log(SL_LOG_WARNING, "context: %d tokens are more than the %d that the model was made for",

@@ -116,6 +116,7 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                            .memory_limit = o->memory_limit,
                                            .host_memory_limit = o->host_memory_limit,
                                            .gpu_layers = o->gpu_layers,
+                                           .cpu_experts = o->cpu_experts,
                                            .no_graphs = o->no_graphs,
                                            .no_fusion = o->no_fusion,
                                            .deterministic = o->deterministic};

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 14 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 16 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -126,7 +126,7 @@ typedef struct sl_cache_layout {
     sl_qtype type;                           /* see sl_qtype_is_cache */
     int32_t pages;                           /* in the pool */
     uint64_t page_bytes;                     /* all layers of the group, see sl_cache_group */
-    uint64_t row_key_bytes, row_value_bytes; /* one head's key and value */
+    uint64_t row_key_bytes, row_value_bytes; /* one head's key and value; 0: part of its key */
     uint64_t layer_bytes;                    /* of one layer within a page */
 } sl_cache_layout;
 
@@ -224,6 +224,10 @@ typedef struct sl_backend_functions {
     /* Starts the step in the block on the bucket with that index, behind those that were started before it,
      * of which at most backend->steps_in_flight are not waited for. Allocates nothing. */
     int (*submit)(sl_executor *executor, int32_t bucket, sl_error *error);
+    /* Of a program whose ops lie in several sections submit runs the first, and each call of this the next,
+     * when what it takes over was written. Between them pools may be read and written. The step is done with
+     * the last one; it is waited for then. Allocates nothing. NULL: deployments have one section. */
+    int (*proceed)(sl_executor *executor, sl_error *error);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks
      * are in its block then. Allocates nothing. NULL: steps_in_flight is 1, and no step has masks_later. */

@@ -17,7 +17,8 @@ int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error) 
             sl_fail(error, SL_ERR_LIMIT, "%s: %zu bytes of JSON, at most %zu are read", path, map.size, most);
     }
     if (result == 0) {
-        result = sl_json_parse(map.data, map.size, path, json, error);
+        result = sl_json_parse_as((sl_view){(const char *)map.data, map.size}, SL_JSON_INFINITY, path, json,
+                                  error);
     }
     sl_map_close(&map);
     return result;

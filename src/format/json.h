@@ -29,9 +29,10 @@ int sl_json_parse(const void *data, size_t size, const char *name, json_t **json
 enum {
     SL_JSON_LARGE_INTEGERS = 1, /* those outside 64 bits become reals; otherwise they are SL_ERR_FORMAT */
     SL_JSON_LAST_COUNTS = 2,    /* of members of the same name */
+    SL_JSON_INFINITY = 4,       /* the word, which Python writes, is the largest number */
 };
 int sl_json_parse_as(sl_view text, unsigned flags, const char *name, json_t **json, sl_error *error);
-/* The same for a file; SL_ERR_LIMIT above `most` bytes. */
+/* The same for a model's file, which may say Infinity; SL_ERR_LIMIT above `most` bytes. */
 int sl_json_load(const char *path, size_t most, json_t **json, sl_error *error);
 
 /* Typed look-ups into a value read from `file`. `prefix` is NULL or the path of objects to go through first,

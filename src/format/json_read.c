@@ -6,6 +6,7 @@
 #include "format/recognize.h"
 
 #include <errno.h>
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ typedef struct reader {
     size_t length, at;
     bool build;          /* the second time */
     bool large_integers; /* become reals */
+    bool infinity;       /* is a number */
     bool last_counts;
     uint64_t memory, most_memory;
     size_t depth;
@@ -290,13 +292,16 @@ static bool read_number(reader *r) {
 }
 
 static bool read_word(reader *r) {
-    static const char *const words[] = {"true", "false", "null"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const words[] = {"true", "false", "null", "Infinity"};
+    for (int i = 0; i < (r->infinity ? 4 : 3); i++) {
         const size_t length = strlen(words[i]);
         if (r->length - r->at >= length && memcmp(r->text + r->at, words[i], length) == 0) {
             r->at += length;
             r->next = EXPECT_MORE;
-            return put(r, i == 0 ? json_true() : i == 1 ? json_false() : json_null());
+            return i == 3 ? spend(r, NUMBER_BYTES) && put(r, r->build ? json_real(DBL_MAX) : NULL)
+                          : put(r, i == 0   ? json_true()
+                                   : i == 1 ? json_false()
+                                            : json_null());
         }
     }
     return malformed(r,
@@ -430,6 +435,7 @@ int sl_json_parse_as(sl_view text, unsigned flags, const char *name, json_t **js
     reader r = {.text = text.data,
                 .length = text.length,
                 .large_integers = flags & SL_JSON_LARGE_INTEGERS,
+                .infinity = flags & SL_JSON_INFINITY,
                 .last_counts = flags & SL_JSON_LAST_COUNTS,
                 .most_memory = most < SL_JSON_MEMORY ? most : SL_JSON_MEMORY};
     bool done = read_all(&r);

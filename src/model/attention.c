@@ -105,7 +105,8 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
     const int32_t kind = config->kinds[b->layer];
     const head_layout h = project(b, x);
     const int32_t mixed = sl_build_value(b, "attention", SL_ROWS_STEP, h.heads * h.size);
-    const int32_t y = sl_build_value(b, "mixer_out", SL_ROWS_STEP, config->width);
+    const int32_t y =
+        sl_build_value(b, config->family->parallel ? "attended" : "mixer_out", SL_ROWS_STEP, config->width);
     if (h.keys) {
         b->places[b->layer] = (sl_cache_place){b->group[kind], b->next[kind]++};
     }
@@ -140,7 +141,10 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.both_sides = b->program->both_sides;
         op->u.attention.sinks = sl_build_weight(b, SL_TENSOR_SINKS);
     }
-    sl_build_linear(b, &(sl_build_projection){
-                           .x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
+    op = sl_build_linear(b, &(sl_build_projection){
+                                .x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
+    if (op && config->family->parallel) {
+        op->in[3] = sl_at(b->stream.value, 0);
+    }
     return y;
 }

@@ -23,6 +23,7 @@ void sl_binding_free(sl_binding *binding) {
 static const struct {
     const char *trunk, *head;
 } PREFIXES[] = {{"model.", ""},
+                {"backbone.", ""}, /* Nemotron-H */
                 {"model.language_model.", ""},
                 {"language_model.model.", "language_model."},
                 /* of models without a head, and encoders under the name of their kind */
@@ -115,8 +116,10 @@ static int check_shape(const binder *b, const sl_tensor_fact *fact, const sl_ten
                                              (uint64_t)(vectors ? experts : fact->rows),
                                              (uint64_t)(vectors ? 1 : experts), 1};
     const uint64_t kernel[SL_TENSOR_DIMS] = {(uint64_t)fact->columns, 1, (uint64_t)fact->rows, 1};
+    const uint64_t flat[SL_TENSOR_DIMS] = {(uint64_t)fact->columns * (uint64_t)fact->rows, 1, 1, 1};
     char found_text[120], wanted_text[120];
     if (memcmp(tensor->dims, wanted, sizeof wanted) == 0 ||
+        (fact->kind == SL_TENSOR_FLAT && memcmp(tensor->dims, flat, sizeof flat) == 0) ||
         (fact->kind == SL_TENSOR_KERNEL && memcmp(tensor->dims, kernel, sizeof kernel) == 0)) {
         return 0;
     }
@@ -410,7 +413,7 @@ static int add_tensor(binder *b, const place *p, int32_t *index) {
     if (per_expert) {
         return add_gathered(b, fact, index);
     }
-    if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS) {
+    if (fact->kind == SL_TENSOR_MATRIX || fact->kind == SL_TENSOR_EXPERTS || fact->kind == SL_TENSOR_HEADS) {
         return add_matrix(b, p, index);
     }
     if (fact->kind == SL_TENSOR_EXPERT_VECTOR) {
@@ -418,7 +421,9 @@ static int add_tensor(binder *b, const place *p, int32_t *index) {
     }
     int code = take(b, fact, 0, fact->experts, &tensor);
     code = code ? code : convert(b, tensor, &values);
-    return code ? code : add_floats(b, tensor->name, values, fact->rows, fact->columns, index);
+    const bool flat = fact->kind == SL_TENSOR_FLAT;
+    const int32_t rows = flat ? 1 : fact->rows, columns = flat ? fact->rows * fact->columns : fact->columns;
+    return code ? code : add_floats(b, tensor->name, values, rows, columns, index);
 }
 
 /* ---- RoPE ---- */
@@ -482,7 +487,7 @@ static int bind_rope(binder *b) {
     const sl_config *config = b->config;
     const float *factors = NULL;
     int code = bind_factors(b, &factors);
-    if (code) {
+    if (code || !sl_config_turns(config)) {
         return code;
     }
     if (memchr(config->kinds, SL_LAYER_FULL, (size_t)config->layers)) {
@@ -515,14 +520,35 @@ static bool is_part(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_f
     return true;
 }
 
-/* A file with the experts' gate and up rows in one tensor has that in place of the two. */
+/* The tensor that a file may have in place of this one and of another, or under another name;
+ * SL_TENSOR_COUNT: none. */
+static sl_tensor_id fused_of(const binder *b, sl_tensor_id id) {
+    const bool checkpoint = b->config->naming == SL_NAMING_HF && b->config->family->hf_fused_gate_up;
+    switch (id) {
+    case SL_TENSOR_GATE_EXPERTS:
+    case SL_TENSOR_UP_EXPERTS:
+        return SL_TENSOR_FUSED_EXPERTS;
+    case SL_TENSOR_DOWN_EXPERTS:
+        return SL_TENSOR_FUSED_DOWN_EXPERTS;
+    case SL_TENSOR_GATE:
+    case SL_TENSOR_UP:
+        return checkpoint ? SL_TENSOR_GATE_UP : SL_TENSOR_COUNT;
+    case SL_TENSOR_SHARED_GATE:
+    case SL_TENSOR_SHARED_UP:
+        return checkpoint ? SL_TENSOR_SHARED_GATE_UP : SL_TENSOR_COUNT;
+    default:
+        return SL_TENSOR_COUNT;
+    }
+}
+
+/* A file with gate and up rows in one tensor has that in place of the two. */
 static bool replaced(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_fact *fact) {
     sl_tensor_fact fused;
-    const bool down = id == SL_TENSOR_DOWN_EXPERTS;
-    if (id != SL_TENSOR_GATE_EXPERTS && id != SL_TENSOR_UP_EXPERTS && !down) {
+    const sl_tensor_id other = fused_of(b, id);
+    if (other == SL_TENSOR_COUNT) {
         return false;
     }
-    sl_config_tensor(b->config, down ? SL_TENSOR_FUSED_DOWN_EXPERTS : SL_TENSOR_FUSED_EXPERTS, layer, &fused);
+    sl_config_tensor(b->config, other, layer, &fused);
     if (!is_there(b, &fused)) {
         return false;
     }
@@ -538,6 +564,7 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     }
     int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
     const int32_t rows = fact.rows;
+    const bool of_heads = fact.kind == SL_TENSOR_HEADS;
     sl_tensor_part part;
     const bool partly = is_part(b, id, layer, &fact, &part);
     const bool fused = !partly && replaced(b, id, layer, &fact);
@@ -546,11 +573,19 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
                      .turned =
                          b->config->naming == SL_NAMING_HF && b->config->family->hf_experts_turned &&
                          (fact.id == SL_TENSOR_FUSED_EXPERTS || fact.id == SL_TENSOR_FUSED_DOWN_EXPERTS),
-                     .rows = partly ? rows : fact.rows};
+                     .rows = !partly    ? fact.rows
+                             : of_heads ? sl_part_rows(&part)
+                                        : rows};
     if (fused && id != SL_TENSOR_DOWN_EXPERTS) {
-        return id == SL_TENSOR_UP_EXPERTS ? 0 : add_tensor(b, &p, &indices[SL_TENSOR_FUSED_EXPERTS]);
+        return indices[fact.id] == SL_NONE ? add_tensor(b, &p, &indices[fact.id]) : 0;
     }
-    return add_tensor(b, &p, &indices[id]);
+    const int code = add_tensor(b, &p, &indices[id]);
+    if (code == 0 && partly && of_heads) { /* which the other tensor has one below the other */
+        sl_weight *weight = &b->program->weights[indices[id]];
+        weight->experts = b->config->heads;
+        weight->rows /= b->config->heads;
+    }
+    return code;
 }
 
 static int bind_all(binder *b) {

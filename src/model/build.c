@@ -6,6 +6,27 @@
 
 #include <math.h>
 
+/* The norm of the stream with what is pending, into to.value; their sum into to.pending, if that is there. */
+static void norm_stream(sl_builder *b, const sl_stream *from, int32_t weight, sl_stream to) {
+    const int32_t width = b->config->width;
+    const bool pending = from->pending != SL_NONE, centred = b->config->family->layer_norm;
+    sl_op *op = centred ? sl_build_op(b, SL_OP_LAYERNORM) : sl_build_norm(b, weight, 1, width, width);
+    if (!op) {
+        return;
+    }
+    op->in[0] = sl_at(pending ? from->pending : from->value, 0);
+    op->in[1].value = pending ? from->value : SL_NONE;
+    op->out[0] = sl_at(to.value, 0);
+    op->out[1].value = to.pending;
+    if (centred) {
+        op->u.layernorm = (sl_op_layernorm){
+            .weight = weight, .bias = SL_NONE, .epsilon = (float)b->config->epsilon, .width = width};
+    } else if (pending) {
+        op->u.rmsnorm.residual = SL_RESIDUAL_BEFORE;
+        op->u.rmsnorm.x_factor = (float)b->config->branch_factor;
+    }
+}
+
 /* The norm in front of a block: adds what is pending to the stream, and returns the normed value. Where norms
  * stand behind blocks alone, that is the stream itself. */
 static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name, const char *sum_name) {
@@ -16,19 +37,9 @@ static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name, con
     const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, width);
     const bool pending = b->stream.pending != SL_NONE;
     const int32_t sum = pending ? sl_build_value(b, sum_name, SL_ROWS_STEP, width) : SL_NONE;
-    sl_op *op = sl_build_norm(b, sl_build_weight(b, id), 1, width, width);
-    if (!op) {
-        return y;
-    }
-    op->in[0] = sl_at(pending ? b->stream.pending : b->stream.value, 0);
-    op->out[0] = sl_at(y, 0);
+    norm_stream(b, &b->stream, sl_build_weight(b, id), (sl_stream){y, sum});
     if (pending) {
-        op->u.rmsnorm.residual = SL_RESIDUAL_BEFORE;
-        op->u.rmsnorm.x_factor = (float)b->config->branch_factor;
-        op->in[1] = sl_at(b->stream.value, 0);
-        op->out[1] = sl_at(sum, 0);
-        b->stream.value = sum;
-        b->stream.pending = SL_NONE;
+        b->stream = (sl_stream){sum, SL_NONE};
     }
     return y;
 }
@@ -64,6 +75,21 @@ static float layer_factor(const sl_builder *b) {
     return weight == SL_NONE ? 1 : *(const float *)b->program->weights[weight].data;
 }
 
+static int32_t build_block(sl_builder *b, int32_t x) {
+    switch (b->config->kinds[b->layer]) {
+    case SL_LAYER_DELTA:
+        return sl_build_delta(b, x);
+    case SL_LAYER_SSM:
+        return sl_build_ssm(b, x);
+    case SL_LAYER_CONV:
+        return sl_build_short_conv(b, x);
+    case SL_LAYER_FEED_FORWARD:
+        return sl_build_feed_forward(b, x);
+    default:
+        return b->config->latent > 0 ? sl_build_latent(b, x) : sl_build_attention(b, x);
+    }
+}
+
 /* The stream's values: `hidden.L` enters layer L, `attended.L` is between its two blocks; where
  * norms stand behind the blocks, `left.L` is what leaves it. */
 static void build_layer(sl_builder *b) {
@@ -71,10 +97,17 @@ static void build_layer(sl_builder *b) {
         sl_build_encoder_layer(b);
         return;
     }
-    const bool delta = b->config->kinds[b->layer] == SL_LAYER_DELTA;
     const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
-    join(b, delta ? sl_build_delta(b, x) : sl_build_attention(b, x), SL_TENSOR_POST_ATTENTION_NORM,
-         "attended");
+    if (b->config->family->parallel) {
+        b->stream.value = sl_build_attention(b, x); /* joined in its projection */
+        b->stream.pending = sl_build_feed_forward(b, x);
+        return;
+    }
+    if (b->config->family->one_block) {
+        join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "left");
+        return;
+    }
+    join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {
@@ -130,22 +163,13 @@ static int32_t gather(sl_builder *b, int32_t value, const char *name) {
 
 /* Only rows with outputs go on from here. */
 static int32_t final_norm(sl_builder *b) {
-    const sl_config *config = b->config;
-    const int32_t width = config->width;
     const bool pending = b->stream.pending != SL_NONE;
-    const int32_t x = gather(b, b->stream.value, "output_hidden");
-    const int32_t branch = pending ? gather(b, b->stream.pending, "output_branch") : SL_NONE;
-    const int32_t y = sl_build_value(b, "output_normed", SL_ROWS_OUTPUT, width);
-    sl_op *op = sl_build_norm(b, b->binding->model[SL_TENSOR_FINAL_NORM], 1, width, width);
-    if (op) {
-        op->in[0] = sl_at(pending ? branch : x, 0);
-        op->out[0] = sl_at(y, 0);
-        if (pending) {
-            op->u.rmsnorm.residual = SL_RESIDUAL_BEFORE;
-            op->u.rmsnorm.x_factor = (float)config->branch_factor;
-            op->in[1] = sl_at(x, 0);
-        }
+    sl_stream outputs = {gather(b, b->stream.value, "output_hidden"), SL_NONE};
+    if (pending) {
+        outputs.pending = gather(b, b->stream.pending, "output_branch");
     }
+    const int32_t y = sl_build_value(b, "output_normed", SL_ROWS_OUTPUT, b->config->width);
+    norm_stream(b, &outputs, b->binding->model[SL_TENSOR_FINAL_NORM], (sl_stream){y, SL_NONE});
     return y;
 }
 
@@ -190,12 +214,14 @@ static void build_groups(sl_builder *b) {
     for (int kind = SL_LAYER_FULL; kind <= SL_LAYER_WINDOW; kind++) {
         b->group[kind] = SL_NONE;
         if (layers[kind] > 0) {
+            const int32_t size = sl_config_head_size(config, first[kind]), latent = config->latent;
             const sl_cache_group group = {.name = kind == SL_LAYER_FULL ? "full" : "window",
                                           .layers = layers[kind],
                                           .kv_heads = sl_config_kv_heads(config, first[kind]),
-                                          .key_size = sl_config_head_size(config, first[kind]),
-                                          .value_size = sl_config_head_size(config, first[kind]),
-                                          .window = kind == SL_LAYER_FULL ? 0 : config->window};
+                                          .key_size = latent > 0 ? latent + config->rope_dims : size,
+                                          .value_size = latent > 0 ? latent : size,
+                                          .window = kind == SL_LAYER_FULL ? 0 : config->window,
+                                          .values_are_keys = latent > 0};
             b->group[kind] = sl_program_group(b->program, &group);
         }
     }

@@ -11,8 +11,11 @@ int sl_model_build(const sl_config *config, sl_binding *binding, sl_program *pro
  * value. */
 int32_t sl_build_attention(sl_builder *b, int32_t x);
 int32_t sl_build_delta(sl_builder *b, int32_t x);
-/* encoder.c: what stands in front of an encoder's layers, and one layer. Both leave the stream without anything
- * pending. */
+int32_t sl_build_latent(sl_builder *b, int32_t x);
+int32_t sl_build_ssm(sl_builder *b, int32_t x);
+int32_t sl_build_short_conv(sl_builder *b, int32_t x);
+/* encoder.c: what stands in front of an encoder's layers, and one layer. Both leave the stream without
+ * anything pending. */
 void sl_build_encoder_embed(sl_builder *b);
 void sl_build_encoder_layer(sl_builder *b);
 int32_t sl_build_feed_forward(sl_builder *b, int32_t x);

@@ -24,10 +24,10 @@ sl_op *sl_build_op(sl_builder *b, sl_op_kind kind) {
     return sl_program_op(b->program, kind, b->layer);
 }
 
-void sl_build_linear(sl_builder *b, const sl_build_projection *projection) {
+sl_op *sl_build_linear(sl_builder *b, const sl_build_projection *projection) {
     sl_op *op = sl_build_op(b, SL_OP_LINEAR);
     if (!op) {
-        return;
+        return NULL;
     }
     op->in[0] = sl_at(projection->x, 0);
     if (projection->routing) {
@@ -44,6 +44,7 @@ void sl_build_linear(sl_builder *b, const sl_build_projection *projection) {
         segment->column = column;
         column += b->program->weights[segment->weight].rows;
     }
+    return op;
 }
 
 sl_op *sl_build_norm(sl_builder *b, int32_t weight, int32_t groups, int32_t width, int32_t stride) {

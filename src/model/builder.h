@@ -43,7 +43,8 @@ typedef struct sl_build_projection {
     int32_t count;
     const int32_t *routing; /* ids, schedule */
 } sl_build_projection;
-void sl_build_linear(sl_builder *b, const sl_build_projection *projection);
+/* NULL when memory ran out. */
+sl_op *sl_build_linear(sl_builder *b, const sl_build_projection *projection);
 /* A norm's parameters for `groups` groups, `stride` apart; NULL when memory ran out. */
 sl_op *sl_build_norm(sl_builder *b, int32_t weight, int32_t groups, int32_t width, int32_t stride);
 

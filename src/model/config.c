@@ -8,6 +8,7 @@
 
 static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
                                               {"silu", SL_ACTIVATION_SILU},
+                                              {"relu2", SL_ACTIVATION_RELU_SQUARED},
                                               {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
                                               {NULL, 0}};
 static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
@@ -20,6 +21,11 @@ static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE
                                            {"yarn", SL_ROPE_SCALING_YARN},
                                            {"proportional", SL_ROPE_SCALING_PROPORTIONAL},
                                            {NULL, 0}};
+
+static const sl_field_choice TOP_METHODS[] = {{"greedy", SL_TOP_GREEDY},
+                                              {"group_limited_greedy", SL_TOP_GROUPS},
+                                              {"noaux_tc", SL_TOP_BIASED},
+                                              {NULL, 0}};
 
 #define AT(member) offsetof(sl_config_raw, member)
 #define INT(member, gguf, hf, least, most)                                                                   \
@@ -51,18 +57,29 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.window_head_size, "attention.key_length_swa", "head_dim", 0, 1 << 12),
     INT(global_kv_heads, NULL, "num_global_key_value_heads", 0, 1 << 12),
     INT(value_size, "attention.value_length", NULL, 2, 1 << 12),
+    INT(config.latent, "attention.kv_lora_rank", "kv_lora_rank", 0, 1 << 12),
+    INT(config.query_rank, "attention.q_lora_rank", "q_lora_rank", 0, 1 << 14),
+    INT(latent_head_size, "attention.key_length_mla", NULL, 0, 1 << 12),
+    INT(latent_value_size, "attention.value_length_mla", "v_head_dim", 0, 1 << 12),
+    INT(key_part, NULL, "qk_nope_head_dim", 0, 1 << 12),
+    INT(turning_part, NULL, "qk_rope_head_dim", 0, 1 << 12),
     INT(window_value_size, "attention.value_length_swa", NULL, 0, 1 << 12),
     LAYERS(config.feed_forward, "feed_forward_length", "intermediate_size", 0, 1 << 22),
+    INT(block_width, NULL, "block_ff_dim", 1, 1 << 22),
+    BOOL(adjusts_width, NULL, "block_auto_adjust_ff_dim"),
+    REAL(width_multiplier, NULL, "block_ffn_dim_multiplier", 1e-6, 1e3),
+    INT(width_multiple, NULL, "block_multiple_of", 1, 1 << 16),
     INT(config.shared_kv, "attention.shared_kv_layers", "num_kv_shared_layers", 0, SL_CONFIG_LAYERS),
     BOOL(config.key_is_value, NULL, "attention_k_eq_v"),
     INT(config.per_layer_width, "embedding_length_per_layer_input", "hidden_size_per_layer_input", 0,
         1 << 14),
     BOOL(mixture, NULL, "enable_moe_block"),
-    REAL(config.epsilon, "attention.layer_norm_rms_epsilon", "rms_norm_eps|layer_norm_eps", 1e-12, 1),
+    REAL(config.epsilon, "attention.layer_norm_rms_epsilon",
+         "rms_norm_eps|norm_eps|layer_norm_eps|layer_norm_epsilon", 1e-12, 1),
     REAL(layer_epsilon, "attention.layer_norm_epsilon", NULL, 0, 1),
     INT(config.token_types, NULL, "type_vocab_size", 0, 1 << 16),
-    CHOICE(config.activation, NULL, "hidden_activation|hidden_act", ACTIVATIONS),
-    BOOL(config.tied, NULL, "tie_word_embeddings|^tie_word_embeddings"),
+    CHOICE(config.activation, NULL, "hidden_activation|hidden_act|mlp_hidden_act", ACTIVATIONS),
+    BOOL(config.tied, NULL, "tie_embedding|tie_word_embeddings|^tie_word_embeddings"),
     BOOL(attention_bias, NULL, "attention_bias"),
     BOOL(config.output_bias, NULL, "attention_out_bias"),
     BOOL(all_bias, NULL, "use_bias"),
@@ -74,7 +91,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.rope.part, NULL, "rope_parameters.full_attention.partial_rotary_factor", 1e-6, 1),
     INT(rotary_dims, NULL, "rotary_dim", 2, 1 << 12),
     REAL(rope_part, NULL, "rope_parameters.partial_rotary_factor|partial_rotary_factor", 1e-6, 1),
-    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|rope_theta", 1.000001, 1e15),
+    REAL(config.rope.base, "rope.freq_base", ROPE("rope_theta") "|theta|rope_theta", 1.000001, 1e15),
     CHOICE(config.rope.scaling, "rope.scaling.type",
            ROPE("rope_type") "|rope_parameters.type|rope_scaling.type", SCALINGS),
     REAL(config.rope.factor, "rope.scaling.factor", ROPE("factor"), 1e-6, 1e9),
@@ -108,7 +125,7 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(attention_scale, "attention.scale", "attention_multiplier", 0, 1e6),
     REAL(config.embed_factor, "embedding_scale", "embedding_multiplier", 0, 1e6),
     REAL(config.branch_factor, "residual_scale", "residual_multiplier", 0, 1e6),
-    REAL(config.logit_divisor, "logit_scale", "logits_scaling", 0, 1e6),
+    REAL(config.logit_divisor, "logit_scale", "logits_scaling|logit_scale", 0, 1e6),
     REAL(query_scalar, NULL, "query_pre_attn_scalar", 1e-6, 1e9),
     REAL(config.attention_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 0, 1e6),
     REAL(config.final_softcap, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6),
@@ -120,12 +137,15 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.expert_width, "expert_feed_forward_length", "moe_intermediate_size", 0, 1 << 22),
     BOOL(config.normalise, "expert_weights_norm", "norm_topk_prob"),
     REAL(config.expert_scale, "expert_weights_scale", "routed_scaling_factor", 0, 1e6),
-    INT(config.shared_width, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", 0,
+    INT(config.shared_width, "expert_shared_feed_forward_length",
+        "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size", 0,
         1 << 22),
+    INT(config.latent_width, "moe_latent_size", "moe_latent_size", 0, 1 << 18),
     INT(shared_experts, "expert_shared_count", "n_shared_experts|moe_num_shared_experts|num_shared_expert", 0,
         1 << 8),
-    INT(leading_dense, "leading_dense_block_count", "first_k_dense_replace|moe_layer_start_index", 0,
-        SL_CONFIG_LAYERS),
+    INT(leading_dense, "leading_dense_block_count",
+        "first_k_dense_replace|moe_layer_start_index|num_dense_layers", 0, SL_CONFIG_LAYERS),
+    CHOICE(group_method, NULL, "topk_method", TOP_METHODS),
     INT(gating, "expert_gating_func", NULL, 0, 1 << 8),
     INT(config.expert_groups, "expert_group_count", "n_group", 0, 1 << 12),
     INT(config.expert_groups_used, "expert_group_used_count", "topk_group", 0, 1 << 12),
@@ -133,12 +153,18 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     REAL(config.swiglu_alpha, NULL, "swiglu_alpha", 0, 1e3),
     REAL(config.swiglu_limit, NULL, "swiglu_limit", 0, 1e6),
 
-    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads", 0, 1 << 12),
-    INT(config.delta_value_heads, "ssm.time_step_rank", "linear_num_value_heads", 0, 1 << 12),
-    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim", 0, 1 << 12),
-    INT(config.delta_value_size, NULL, "linear_value_head_dim", 0, 1 << 12),
+    INT(config.delta_key_heads, "ssm.group_count", "linear_num_key_heads|mamba_n_groups|n_groups", 0,
+        1 << 12),
+    INT(config.delta_value_heads, "ssm.time_step_rank",
+        "linear_num_value_heads|mamba_n_heads|mamba_num_heads", 0, 1 << 12),
+    INT(config.delta_key_size, "ssm.state_size", "linear_key_head_dim|mamba_d_state|ssm_state_size", 0,
+        1 << 12),
+    INT(config.delta_value_size, NULL, "linear_value_head_dim|mamba_d_head|mamba_head_dim", 0, 1 << 12),
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
-    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim", 0, 64),
+    INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
+    BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
+    BOOL(turns, "rope.scaling.finetuned", NULL),
+    INT(config.short_conv_taps, "shortconv.l_cache", "conv_L_cache", 0, 64),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
 };
 const int SL_CONFIG_FIELD_COUNT = sizeof SL_CONFIG_FIELDS / sizeof *SL_CONFIG_FIELDS;
@@ -178,7 +204,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     memset(config, 0, sizeof *config);
     config->family = family;
     config->naming = naming;
-    config->epsilon = 1e-6;
+    config->epsilon = hf && family->hf_epsilon > 0 ? family->hf_epsilon : 1e-6;
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
@@ -198,10 +224,16 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->rope = rope;
     config->local_rope = rope;
     config->local_rope.base = family->local_rope == SL_LOCAL_ROPE_UNSCALED ? rope.base : 10000;
+    config->ssm_conv_bias = config->ssm_norm = family->ssm;
+    config->step_most = INFINITY;
     config->normalise = hf ? family->hf_normalise : family->normalise;
     config->expert_scale = 1;
     config->router = (int32_t)family->router;
     config->expert_groups = config->expert_groups_used = 1;
+    config->choosing_bias = family->choosing_bias;
+    config->group_by_best = family->group_by_best;
+    config->latent_joined = family->latent && hf;
+    config->latent_epsilon = 1e-6; /* whatever config.json says; GGUF: the other norms' */
     config->router_least_sum = family->router_least_sum;
     config->swiglu_alpha = family->swiglu_alpha;
     config->swiglu_limit = family->swiglu_limit;
@@ -213,6 +245,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
         config->context = family->hf_context;
         config->window = family->hf_window;
         config->per_layer_width = family->hf_per_layer_width;
+        config->short_conv_taps = family->hf_conv_taps;
     }
 }
 
@@ -227,11 +260,16 @@ static bool attends(const sl_config *c) {
 }
 
 static bool any_dense(const sl_config *c) {
-    return c->experts == 0 || memchr(c->dense, true, (size_t)c->layers) != NULL;
+    for (int32_t layer = 0; layer < c->layers; layer++) {
+        if (sl_config_has_feed_forward(c, layer) && (c->experts == 0 || c->dense[layer])) {
+            return true;
+        }
+    }
+    return false;
 }
 
-static bool delta_sizes(const sl_config *c) {
-    return c->family->delta && c->delta_key_heads > 0 && c->delta_value_heads > 0 && c->delta_key_size > 0 &&
+static bool recurrent_sizes(const sl_config *c) {
+    return c->delta_key_heads > 0 && c->delta_value_heads > 0 && c->delta_key_size > 0 &&
            c->delta_value_size > 0 && c->delta_taps > 0;
 }
 
@@ -244,6 +282,15 @@ static bool rope_even(const sl_config *c) {
 static bool rope_fits(const sl_config *c) {
     return c->rope_dims <= c->head_size;
 }
+static bool latent_given(const sl_config *c) {
+    return !c->family->latent || (c->latent > 0 && c->value_size > 0);
+}
+static bool latent_part(const sl_config *c) {
+    return c->latent == 0 || c->rope_dims < c->head_size;
+}
+static bool latent_unbiased(const sl_config *c) {
+    return c->latent == 0 || (!c->query_bias && !c->output_bias);
+}
 static bool window_rope(const sl_config *c) {
     const int32_t size = c->window_head_size > 0 ? c->window_head_size : c->head_size;
     const int32_t dims = c->window_rope_dims > 0 ? c->window_rope_dims : c->rope_dims;
@@ -252,7 +299,7 @@ static bool window_rope(const sl_config *c) {
 static bool shared_known(const sl_config *c) {
     for (int32_t layer = 0; layer < c->layers; layer++) {
         if (c->shared_kv >= c->layers ||
-            (c->kinds[layer] != SL_LAYER_DELTA && sl_config_kv_layer(c, layer) == SL_NONE)) {
+            (sl_config_attends(c, layer) && sl_config_kv_layer(c, layer) == SL_NONE)) {
             return false;
         }
     }
@@ -300,11 +347,16 @@ static bool branch_factor(const sl_config *c) {
     return unscaled(c, c->branch_factor);
 }
 static bool logit_divisor(const sl_config *c) {
-    return unscaled(c, c->logit_divisor) && isfinite((float)(1 / c->logit_divisor));
+    return (float)c->logit_divisor > 0 && isfinite((float)(1 / c->logit_divisor)) &&
+           (c->family->logit_factor > 0 || unscaled(c, c->logit_divisor));
+}
+static bool query_norm_known(const sl_config *c) {
+    return !c->query_norm || c->family->query_norm != SL_QUERY_NORM_NONE;
 }
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
-    return !(c->fused_qkv && c->query_bias) && !(c->mlp_bias && (c->fused_gate_up || experts));
+    return !(c->fused_qkv && c->query_bias) &&
+           !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
 }
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
@@ -344,10 +396,33 @@ static bool groups_used(const sl_config *c) {
                                      c->experts_used <= reached);
 }
 static bool delta_given(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_DELTA) || delta_sizes(c);
+    return !any_kind(c, SL_LAYER_DELTA) || (c->family->delta && recurrent_sizes(c));
 }
-static bool delta_divides(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_DELTA) || c->delta_value_heads % c->delta_key_heads == 0;
+static bool ssm_given(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_SSM) || (c->family->ssm && recurrent_sizes(c));
+}
+static bool alone_known(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_FEED_FORWARD) || c->family->one_block;
+}
+static bool latent_known(const sl_config *c) {
+    return c->latent_width == 0 || (c->experts > 0 && c->family->ungated);
+}
+static bool heads_divide(const sl_config *c) {
+    return !(any_kind(c, SL_LAYER_DELTA) || any_kind(c, SL_LAYER_SSM)) ||
+           c->delta_value_heads % c->delta_key_heads == 0;
+}
+static bool norm_groups(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_SSM) || !c->family->ssm_whole_norm || c->delta_key_heads == 1;
+}
+static bool steps_ordered(const sl_config *c) {
+    return (float)c->step_least >= 0 && (float)c->step_most > (float)c->step_least;
+}
+static bool conv_given(const sl_config *c) {
+    return !any_kind(c, SL_LAYER_CONV) ||
+           (c->family->pattern == SL_PATTERN_CONV_LISTED && c->short_conv_taps > 1);
+}
+static bool conv_unwindowed(const sl_config *c) {
+    return c->family->pattern != SL_PATTERN_CONV_LISTED || c->window == 0;
 }
 /* What is computed with is a float: a smaller number than floats have is no scale and no cap. */
 static bool scale_positive(const sl_config *c) {
@@ -376,6 +451,11 @@ static const rule RULES[] = {
     {kv_divides, AT(config.kv_heads), SL_ERR_INVALID, "must divide the number of heads"},
     {rope_even, AT(config.rope_dims), SL_ERR_INVALID, "must be even: RoPE turns pairs"},
     {rope_fits, AT(config.rope_dims), SL_ERR_INVALID, "must not exceed the head size"},
+    {latent_given, AT(config.latent), SL_ERR_INVALID,
+     "must be at least 1, with a size of values: keys and values come out of a latent row"},
+    {latent_part, AT(config.rope_dims), SL_ERR_INVALID, "must leave elements of a head that do not turn"},
+    {latent_unbiased, AT(config.latent), SL_ERR_UNSUPPORTED,
+     "biases of the projections of latent attention are not supported"},
     {window_rope, AT(config.window_rope_dims), SL_ERR_INVALID,
      "must be even and not exceed the head size of windowed layers"},
     {shared_known, AT(config.shared_kv), SL_ERR_INVALID,
@@ -401,6 +481,8 @@ static const rule RULES[] = {
     {branch_factor, AT(config.branch_factor), SL_ERR_UNSUPPORTED,
      "this scaling of the residual is not supported"},
     {logit_divisor, AT(config.logit_divisor), SL_ERR_UNSUPPORTED, "this scaling of logits is not supported"},
+    {query_norm_known, AT(config.query_norm), SL_ERR_UNSUPPORTED,
+     "norms of queries and keys are not supported in this family"},
     {can_have_biases, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
      "biases of fused projections, and of experts in this family, are not supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
@@ -428,7 +510,24 @@ static const rule RULES[] = {
     {delta_given, AT(config.delta_value_heads), SL_ERR_INVALID,
      "recurrent layers need numbers of key and value heads, their sizes and the convolution's taps (and a "
      "family that has them)"},
-    {delta_divides, AT(config.delta_value_heads), SL_ERR_INVALID, "must be a multiple of the key heads"},
+    {ssm_given, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "Mamba2 layers need numbers of groups and heads, sizes of heads and state, and the convolution's taps "
+     "(and a "
+     "family that has them)"},
+    {alone_known, AT(config.layers), SL_ERR_UNSUPPORTED,
+     "layers with a feed-forward alone are not supported in this family"},
+    {latent_known, AT(config.latent_width), SL_ERR_UNSUPPORTED,
+     "experts of another width than the model's are not supported in this family"},
+    {heads_divide, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "must be a multiple of the key heads, or groups"},
+    {norm_groups, AT(config.delta_key_heads), SL_ERR_UNSUPPORTED,
+     "more than one group of Mamba2 is not supported in this family"},
+    {steps_ordered, AT(config.delta_value_heads), SL_ERR_INVALID,
+     "time_step_limit must be two rising numbers"},
+    {conv_given, AT(config.short_conv_taps), SL_ERR_INVALID,
+     "must be at least 2: there are short convolutions (and a family that has them)"},
+    {conv_unwindowed, AT(config.window), SL_ERR_UNSUPPORTED,
+     "windows beside short convolutions are not supported"},
 };
 
 static double field_value(const sl_config_raw *raw, const sl_config_field *field) {
@@ -470,17 +569,19 @@ int sl_config_check(const sl_config *config, const char *file, sl_error *error) 
     const int64_t keys =
         config->kv_heads > config->window_kv_heads ? config->kv_heads : config->window_kv_heads;
     const int64_t query = config->heads * size * (config->family->output_gate ? 2 : 1);
-    const int64_t projections = query + 2 * keys * size;
-    const int64_t delta = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
-                          2 * (int64_t)config->delta_value_heads * config->delta_value_size +
-                          2 * (int64_t)config->delta_value_heads;
+    const int64_t latent = config->heads * ((int64_t)config->latent + config->rope_dims);
+    const int64_t plain = query + 2 * keys * size;
+    const int64_t projections = config->latent > 0 && latent > plain ? latent : plain;
+    const int64_t recurrent = 2 * (int64_t)config->delta_key_heads * config->delta_key_size +
+                              2 * (int64_t)config->delta_value_heads * config->delta_value_size +
+                              2 * (int64_t)config->delta_value_heads;
     if ((int64_t)config->layers * config->per_layer_width > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: per-layer embeddings have %lld columns, more than %d", file,
                        (long long)config->layers * config->per_layer_width, 1 << 24);
     }
-    if (projections > 1 << 24 || delta > 1 << 24) {
+    if (projections > 1 << 24 || recurrent > 1 << 24) {
         return sl_fail(error, SL_ERR_LIMIT, "%s: a layer's projections have %lld columns, more than %d", file,
-                       (long long)(projections > delta ? projections : delta), 1 << 24);
+                       (long long)(projections > recurrent ? projections : recurrent), 1 << 24);
     }
     return 0;
 }

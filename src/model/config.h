@@ -11,9 +11,12 @@
 enum { SL_CONFIG_LAYERS = 1024, SL_ROPE_PAIRS_MOST = 256 /* with LongRoPE */ };
 
 typedef enum sl_layer_kind {
-    SL_LAYER_FULL,   /* attention to everything before */
-    SL_LAYER_WINDOW, /* attention to the last `window` tokens */
-    SL_LAYER_DELTA   /* gated delta rule: recurrent */
+    SL_LAYER_FULL,        /* attention to everything before */
+    SL_LAYER_WINDOW,      /* attention to the last `window` tokens */
+    SL_LAYER_DELTA,       /* gated delta rule: recurrent */
+    SL_LAYER_SSM,         /* Mamba2: recurrent */
+    SL_LAYER_CONV,        /* short convolution: its state are the last rows of its input */
+    SL_LAYER_FEED_FORWARD /* a feed-forward alone */
 } sl_layer_kind;
 
 typedef enum sl_rope_scaling {
@@ -44,9 +47,15 @@ typedef struct sl_config {
     sl_naming naming;
     int32_t layers, width, vocabulary, context;
     int32_t heads, kv_heads, head_size;
-    int32_t feed_forward; /* width of a dense feed-forward; the largest where they differ */
-    bool fused_qkv;       /* query, key and value are one matrix */
-    bool fused_gate_up;   /* gate and up are */
+    /* Latent attention: keys and values of all heads come out of one row of `latent` elements, which is
+     * cached with `rope_dims` elements of a key that all heads share; 0: none. Queries come out of a row of
+     * `query_rank` (0: of the stream). The head size is that of queries; its last rope_dims elements turn. */
+    int32_t latent, query_rank, value_size;
+    double latent_epsilon; /* of the norms on these two rows */
+    bool latent_joined;    /* files have the heads' matrices of keys and values as one */
+    int32_t feed_forward;  /* width of a dense feed-forward; the largest where they differ */
+    bool fused_qkv;        /* query, key and value are one matrix */
+    bool fused_gate_up;    /* gate and up are */
     /* Of windowed layers where they differ from the others, else 0: see sl_config_head_size. */
     int32_t window_kv_heads, window_head_size, window_rope_dims;
     int32_t shared_kv;       /* so many last layers attend to the cache of an earlier layer of their kind */
@@ -81,14 +90,23 @@ typedef struct sl_config {
     bool normalise;                              /* weights of the chosen experts sum to 1 */
     double expert_scale;
     int32_t router;       /* sl_router_kind */
+    bool choosing_bias;   /* on its scores, for the choice alone */
+    bool group_by_best;   /* a group of experts counts its best one, not its two best */
+    int32_t latent_width; /* of what experts read and write; 0: the model's */
     int32_t shared_width; /* of the expert that every row goes through; 0 without */
     int32_t expert_groups, expert_groups_used;
     double router_least_sum;
     double swiglu_alpha, swiglu_limit; /* of SWIGLU_OAI */
 
+    /* Of recurrent layers. Mamba2's groups are key heads, its state size is that of keys. */
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size, delta_taps; /* 0 without */
-    bool delta_tiled; /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
-                         key_heads) */
+    int32_t short_conv_taps; /* of layers that are a short convolution; 0 without */
+    bool delta_tiled;        /* value head h belongs to key head h % key_heads (GGUF), not h / (value_heads /
+                                key_heads) */
+
+    double step_least, step_most; /* Mamba2: of a row's step; the latter may be infinite */
+    bool ssm_conv_bias;
+    bool ssm_norm, ssm_norm_first; /* behind the scan; in front of the gate, not behind it */
 
     uint8_t kinds[SL_CONFIG_LAYERS];         /* sl_layer_kind */
     bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
@@ -100,12 +118,22 @@ typedef struct sl_config {
 int32_t sl_config_head_size(const sl_config *config, int32_t layer);
 /* Rows of the table of positions in front of the first position's. */
 int32_t sl_config_position_offset(const sl_config *config);
+/* Of what attention leaves of each head, in front of the output projection. */
+int32_t sl_config_value_size(const sl_config *config, int32_t layer);
 int32_t sl_config_kv_heads(const sl_config *config, int32_t layer);
 int32_t sl_config_rope_dims(const sl_config *config, int32_t layer);
 int32_t sl_config_feed_forward(const sl_config *config, int32_t layer);
 /* The layer whose keys and values this attending layer reads: itself, or the last of its kind that has its
  * own. SL_NONE: no earlier layer of its kind has any. */
 int32_t sl_config_kv_layer(const sl_config *config, int32_t layer);
+/* It has attention. */
+bool sl_config_attends(const sl_config *config, int32_t layer);
+/* A feed-forward block: alone, or behind what else it has. */
+bool sl_config_has_feed_forward(const sl_config *config, int32_t layer);
+/* What experts read and write: the model's width, or a narrower one. */
+int32_t sl_config_expert_rows(const sl_config *config);
+/* Some layer's queries and keys turn. */
+bool sl_config_turns(const sl_config *config);
 /* It attends, to keys and values of its own; with a value projection. */
 bool sl_config_has_keys(const sl_config *config, int32_t layer);
 bool sl_config_has_values(const sl_config *config, int32_t layer);
@@ -128,8 +156,10 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
 typedef enum sl_tensor_kind {
     SL_TENSOR_MATRIX,
     SL_TENSOR_EXPERTS,
+    SL_TENSOR_HEADS,
     SL_TENSOR_VECTOR,
     SL_TENSOR_EXPERT_VECTOR,
+    SL_TENSOR_FLAT,
     SL_TENSOR_KERNEL
 } sl_tensor_kind;
 
@@ -140,7 +170,7 @@ typedef struct sl_tensor_fact {
     sl_tensor_kind kind;
     int32_t layer;         /* SL_NONE for the model's own */
     const char *gguf, *hf; /* templates, the family's renames applied; NULL when that naming has none */
-    int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR */
+    int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR, or HEADS: how many of these */
     int32_t rows, columns;
 } sl_tensor_fact;
 
@@ -177,6 +207,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
 void sl_rope_frequencies(const sl_rope_config *rope, int32_t dims, float *frequencies);
 /* What sine and cosine are multiplied by: 1 except with YaRN and LongRoPE. */
 float sl_rope_magnitude(const sl_rope_config *rope);
+/* YaRN with latent attention: what scores are multiplied by besides, the square of a magnitude. */
+double sl_rope_latent_scale(const sl_rope_config *rope);
 /* How much each unscaled frequency is divided: the contents of GGUF's rope_freqs.weight. */
 void sl_rope_factors(const sl_rope_config *rope, int32_t dims, float *factors);
 

@@ -9,6 +9,11 @@ typedef struct sl_config_raw {
     sl_config config;
     int32_t value_size;        /* of a head; only equal to head_size is built */
     int32_t window_value_size; /* the same of windowed layers */
+    int32_t latent_head_size;  /* GGUF: of queries, where key_length is what is cached; 0: key_length is */
+    int32_t latent_value_size; /* and of values */
+    int32_t key_part;          /* elements of a latent key that do not turn, */
+    int32_t turning_part;      /* and that do */
+    int32_t group_method;      /* how groups of experts are chosen; sl_top_method */
     double rope_part;          /* share of a head that rotates */
     double query_scalar;
     double layer_epsilon;   /* of LayerNorm; 0: not said */
@@ -28,8 +33,21 @@ typedef struct sl_config_raw {
     int32_t gating;          /* GGUF's number of the router's kind: 1 softmax, 2 sigmoid; 0: not said */
     int32_t shared_experts;  /* that many experts' width is the shared one's */
     int32_t leading_dense;   /* layers without experts at the beginning */
-    int32_t rotary_dims;     /* leading elements of a head that rotate; 0: by rope_part */
+    bool turns;              /* GGUF, where a family asks: queries and keys rotate */
+    /* LFM2's rule of the feed-forward's width, and its older key of it; 0: not said. */
+    int32_t block_width;
+    bool adjusts_width;
+    double width_multiplier;
+    int32_t width_multiple;
+    int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
+
+/* GGUF files with latent attention hold rope.scaling.yarn_log_multiplier times this. */
+#define SL_LATENT_LOG_MULTIPLIER 0.1
+
+/* DeepSeek's names of how experts are chosen: of all, of the groups with the best one, or of those with the
+ * two best scores behind the choosing bias. */
+typedef enum sl_top_method { SL_TOP_NOT_SAID, SL_TOP_GREEDY, SL_TOP_GROUPS, SL_TOP_BIASED } sl_top_method;
 
 typedef enum sl_field_type {
     SL_FIELD_INT,

@@ -14,6 +14,10 @@ int32_t sl_config_head_size(const sl_config *config, int32_t layer) {
                                                                     : config->head_size;
 }
 
+int32_t sl_config_value_size(const sl_config *config, int32_t layer) {
+    return config->latent > 0 ? config->value_size : sl_config_head_size(config, layer);
+}
+
 int32_t sl_config_kv_heads(const sl_config *config, int32_t layer) {
     return in_window(config, layer) && config->window_kv_heads > 0 ? config->window_kv_heads
                                                                    : config->kv_heads;
@@ -45,8 +49,29 @@ bool sl_config_is_long(const sl_config *config) {
     return config->context > config->rope.original_context;
 }
 
+bool sl_config_attends(const sl_config *config, int32_t layer) {
+    return config->kinds[layer] == SL_LAYER_FULL || config->kinds[layer] == SL_LAYER_WINDOW;
+}
+
+bool sl_config_has_feed_forward(const sl_config *config, int32_t layer) {
+    return config->kinds[layer] == SL_LAYER_FEED_FORWARD || !config->family->one_block;
+}
+
+int32_t sl_config_expert_rows(const sl_config *config) {
+    return config->latent_width > 0 ? config->latent_width : config->width;
+}
+
+bool sl_config_turns(const sl_config *config) {
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        if (sl_config_attends(config, layer) && !config->no_rope[layer]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool sl_config_has_keys(const sl_config *config, int32_t layer) {
-    return config->kinds[layer] != SL_LAYER_DELTA && layer < config->layers - config->shared_kv;
+    return sl_config_attends(config, layer) && layer < config->layers - config->shared_kv;
 }
 
 bool sl_config_has_values(const sl_config *config, int32_t layer) {

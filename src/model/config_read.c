@@ -2,6 +2,7 @@
 #include "format/quantization.h"
 #include "model/config_fields.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -214,8 +215,13 @@ typedef struct refusal {
 static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
+    {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
+    {{NULL, "mamba_hidden_act"}, 0, "only silu is supported in Mamba2", "silu"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
+    {{NULL, "rope_interleave"}, 1, "RoPE of halves is not supported in this family", NULL},
+    {{NULL, "use_expert_bias"}, 1, "this router without its bias is not supported", NULL},
+    {{NULL, "conv_bias"}, 0, "biases of short convolutions are not supported", NULL},
     {{"rope.scale_linear", NULL}, 1, "the old key of linear RoPE scaling is not supported", NULL},
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
@@ -264,6 +270,7 @@ static int refuse_unbuilt(const reader *r) {
         const char *name = REFUSALS[i].key[r->raw->config.naming];
         char key[KEY_SIZE];
         if (!name || (r->family->both_sides && strstr(name, "causal")) ||
+            (!r->family->latent && strstr(name, "interleave")) ||
             (r->family->hf_both_sides && strstr(name, "bidirectional"))) {
             continue;
         }
@@ -283,6 +290,8 @@ static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
     const bool last_of_period =
         (layer + 1) % raw->period == 0 || (config->family->last_full && layer == config->layers - 1);
     switch (config->family->pattern) {
+    case SL_PATTERN_SSM_LISTED:
+        return SL_LAYER_SSM;
     case SL_PATTERN_DELTA_PERIOD:
         return last_of_period ? SL_LAYER_FULL : SL_LAYER_DELTA;
     case SL_PATTERN_WINDOW_PERIOD:
@@ -328,11 +337,51 @@ static int listed_rope(const reader *r) {
     return 0;
 }
 
+/* The list of layers: what transformers 5 writes, and what families with layers of one block call it. */
+static const json_t *hf_layer_list(const reader *r) {
+    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
+    return types || !r->family->ssm ? types : sl_json_find(r->text, NULL, "layers_block_type");
+}
+
+/* The same as a letter for each layer. */
+static const char *hf_layer_letters(const reader *r) {
+    const json_t *letters =
+        r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
+    return json_string_value(letters);
+}
+
+static int hf_layers_by_letter(const reader *r, const char *letters) {
+    sl_config *config = &r->raw->config;
+    if (strlen(letters) != (size_t)config->layers) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: hybrid_override_pattern must have num_hidden_layers (%d) letters", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const char letter = letters[layer];
+        if (!strchr("M*-E", letter)) {
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: hybrid_override_pattern has \"%c\": only M, *, - and E are supported",
+                           r->file, letter);
+        }
+        config->kinds[layer] = (uint8_t)(letter == 'M'   ? SL_LAYER_SSM
+                                         : letter == '*' ? SL_LAYER_FULL
+                                                         : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] |= letter == '-' && config->experts > 0;
+    }
+    return 0;
+}
+
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
                                             {"sliding_attention", SL_LAYER_WINDOW},
+                                            {"attention", SL_LAYER_FULL},
                                             {"linear_attention", SL_LAYER_DELTA},
+                                            {"mamba", SL_LAYER_SSM},
+                                            {"mlp", SL_LAYER_FEED_FORWARD},
+                                            {"moe", SL_LAYER_FEED_FORWARD},
+                                            {"conv", SL_LAYER_CONV},
                                             {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
@@ -350,15 +399,83 @@ static int hf_layer_types(const reader *r, const json_t *types) {
         if (code) {
             return code;
         }
-        config->kinds[layer] = (uint8_t)kind;
+        const bool mamba = r->family->ssm && (sl_layer_kind)kind == SL_LAYER_DELTA; /* transformers 5 */
+        config->kinds[layer] = (uint8_t)(mamba ? SL_LAYER_SSM : (sl_layer_kind)kind);
+        config->dense[layer] |= config->experts > 0 && word && strcmp(word, "mlp") == 0;
     }
     return 0;
+}
+
+/* A number that GGUF may have for each layer; `otherwise` when the key is absent. */
+static int64_t gguf_of_layer(const reader *r, const char *name, int32_t layer, int64_t otherwise) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.%s", r->family->gguf, name);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key); /* long enough: gguf_layers */
+    const uint64_t index = entry && entry->type == SL_GGUF_ARRAY ? (uint64_t)layer : 0;
+    return entry ? sl_gguf_item_i64(entry, index) : otherwise;
+}
+
+static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer);
+
+/* Layers of GGUF files that attend have heads of keys; a feed-forward has a width. */
+static void gguf_ssm_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const bool attends = gguf_of_layer(r, "attention.head_count_kv", layer, 1) > 0;
+        const bool feeds = r->family->one_block && gguf_of_layer(r, "feed_forward_length", layer, 0) > 0;
+        config->kinds[layer] = (uint8_t)(feeds     ? SL_LAYER_FEED_FORWARD
+                                         : attends ? SL_LAYER_FULL
+                                                   : SL_LAYER_SSM);
+        config->dense[layer] = feeds && config->experts > 0 && !gguf_has(r, SL_TENSOR_ROUTER, layer);
+    }
+}
+
+/* Older configs of LFM2: the numbers of the layers that attend; absent, all do. */
+static int hf_attending_layers(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *list = sl_json_find(r->text, NULL, "full_attn_idxs");
+    if (!list || json_is_null(list) || r->family->pattern != SL_PATTERN_CONV_LISTED) {
+        return 0;
+    }
+    if (!json_is_array(list)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: full_attn_idxs must be an array", r->file);
+    }
+    memset(config->kinds, SL_LAYER_CONV, (size_t)config->layers);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= config->layers) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: full_attn_idxs[%zu] is not a layer (0 to %d)",
+                           r->file, i, config->layers - 1);
+        }
+        config->kinds[json_integer_value(item)] = SL_LAYER_FULL;
+    }
+    return 0;
+}
+
+/* Layers without key heads are short convolutions. The array is long enough: gguf_layers. */
+static void gguf_conv_layers(const reader *r) {
+    char key[KEY_SIZE];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    for (int32_t layer = 0; entry && entry->type == SL_GGUF_ARRAY && layer < r->raw->config.layers; layer++) {
+        if (sl_gguf_item_i64(entry, (uint64_t)layer) == 0) {
+            r->raw->config.kinds[layer] = SL_LAYER_CONV;
+        }
+    }
 }
 
 /* GGUF's arrays with a truth value per layer, or a period. */
 static int gguf_layer_types(const reader *r) {
     sl_config *config = &r->raw->config;
     const bool delta = r->family->pattern == SL_PATTERN_DELTA_PERIOD;
+    if (r->family->pattern == SL_PATTERN_SSM_LISTED) {
+        gguf_ssm_layers(r);
+        return 0;
+    }
+    if (r->family->pattern == SL_PATTERN_CONV_LISTED) {
+        gguf_conv_layers(r);
+    }
     if (!delta && r->family->pattern != SL_PATTERN_WINDOW_PERIOD) {
         return 0;
     }
@@ -409,9 +526,37 @@ static int hf_sparse_step(const reader *r, const char *key, uint64_t *step) {
                          (unsigned long long)*step, SL_CONFIG_LAYERS);
 }
 
+/* mlp_layer_types of config.json, one word per layer, says it all. */
+static int hf_listed_dense(const reader *r, const json_t *types) {
+    static const sl_field_choice words[] = {{"sparse", false}, {"dense", true}, {NULL, 0}};
+    const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
+    sl_config *config = &r->raw->config;
+    if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
+        return sl_fail(r->error, SL_ERR_INVALID,
+                       "%s: mlp_layer_types must be an array of num_hidden_layers (%d) words", r->file,
+                       config->layers);
+    }
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        const char *word = json_string_value(json_array_get(types, (size_t)layer));
+        double dense;
+        char key[KEY_SIZE];
+        snprintf(key, sizeof key, "mlp_layer_types[%d]", layer);
+        const int code = choose(r, &field, key, sl_view_of(word ? word : ""), &dense);
+        if (code) {
+            return code;
+        }
+        config->dense[layer] = dense != 0;
+    }
+    return 0;
+}
+
 /* In which layers config.json puts a dense feed-forward in place of experts. */
 static int hf_dense_layers(const reader *r) {
     sl_config *config = &r->raw->config;
+    const json_t *types = sl_json_find(r->text, NULL, "mlp_layer_types");
+    if (types && !json_is_null(types)) {
+        return hf_listed_dense(r, types);
+    }
     uint64_t step, interval;
     const json_t *end = sl_json_find(r->text, NULL, "moe_layer_end_index"); /* -1: the last layer */
     int code = hf_sparse_step(r, "decoder_sparse_step", &step);
@@ -467,17 +612,28 @@ static int layer_kinds(const reader *r) {
     if (r->gguf) {
         return gguf_layer_types(r);
     }
-    const json_t *types = sl_json_find(r->text, NULL, "layer_types");
-    int code = types ? hf_layer_types(r, types) : 0;
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    int code = types     ? hf_layer_types(r, types)
+               : letters ? hf_layers_by_letter(r, letters)
+                         : hf_attending_layers(r);
     if (code == 0 && config->experts > 0) {
         code = hf_dense_layers(r);
     }
     return code;
 }
 
-/* Where a window is declared, layers without it do not rotate. */
-static void windowed_rope(const reader *r) {
+/* Where a window is declared, layers without it do not rotate; or a file says that none does. */
+static void still_layers(const reader *r) {
     sl_config *config = &r->raw->config;
+    const char *type =
+        r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
+    const bool turns = r->gguf ? r->raw->turns : type && strcmp(type, "rope") == 0;
+    const bool none = r->family->rope_layers == SL_ROPE_LAYERS_NONE ||
+                      (r->family->rope_layers == SL_ROPE_LAYERS_ASKED && !turns);
+    for (int32_t layer = 0; none && layer < config->layers; layer++) {
+        config->no_rope[layer] = true;
+    }
     for (int32_t layer = 0; r->family->rope_layers == SL_ROPE_LAYERS_WINDOWED && layer < config->layers;
          layer++) {
         config->no_rope[layer] = config->window > 0 && config->kinds[layer] == SL_LAYER_FULL;
@@ -531,7 +687,8 @@ static int hf_longrope(const reader *r) {
     const bool given = json_is_number(json_object_get(rope, "factor"));
     const double stretch = given ? config->rope.factor : config->context / original;
     if (code == 0 && config->rope.attention_factor == 0) {
-        config->rope.attention_factor = stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
+        config->rope.attention_factor =
+            stretch > 1 && original > 1 ? sqrt(1 + log(stretch) / log(original)) : 1;
     }
     return code;
 }
@@ -563,7 +720,10 @@ static int derive_rope(const reader *r) {
     } else if (rope->scaling == SL_ROPE_SCALING_LONGROPE && !r->gguf) {
         code = hf_longrope(r);
     }
-    if (r->gguf && rope->mscale_all > 0) { /* the files have no key for the other, which is 1 then */
+    if (r->gguf && r->family->latent) { /* the files have no key for the other, which is the same then */
+        rope->mscale_all /= SL_LATENT_LOG_MULTIPLIER;
+        rope->mscale = rope->mscale_all;
+    } else if (r->gguf && rope->mscale_all > 0) { /* and 1 otherwise */
         rope->mscale = 1;
     }
     if (r->gguf && rope->scaling == SL_ROPE_SCALING_YARN && r->raw->rope_multiplier != 1) {
@@ -575,6 +735,9 @@ static int derive_rope(const reader *r) {
                        "%s: %s.rope.scaling.attn_factor: this scaling of RoPE's sine and cosine is not "
                        "supported",
                        r->file, r->family->gguf);
+    }
+    if (r->family->latent) {
+        config->attention_scale *= sl_rope_latent_scale(rope);
     }
     if (config->temperature_scale > 0 && config->temperature_length == 0) {
         config->temperature_length = rope->original_context;
@@ -753,7 +916,10 @@ static void derive_from_tensors(const reader *r) {
         config->key_is_value |= config->kinds[layer] == SL_LAYER_FULL && sl_config_has_keys(config, layer) &&
                                 !gguf_has(r, SL_TENSOR_VALUE, layer);
     }
+    config->ssm_conv_bias = config->ssm_norm = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
+        config->ssm_conv_bias |= gguf_has(r, SL_TENSOR_SSM_CONV_BIAS, layer);
+        config->ssm_norm |= gguf_has(r, SL_TENSOR_SSM_NORM, layer);
         config->query_bias |= gguf_has(r, SL_TENSOR_QUERY_BIAS, layer);
         config->output_bias |= gguf_has(r, SL_TENSOR_OUTPUT_BIAS, layer);
         config->mlp_bias |= gguf_has(r, SL_TENSOR_UP_BIAS, layer);
@@ -761,17 +927,44 @@ static void derive_from_tensors(const reader *r) {
     }
 }
 
+/* Files of one architecture have a choosing bias or not. Those that have none are DeepSeek V2's and its like:
+ * a group of experts counts its best one. */
+static void derive_choosing_bias(const reader *r) {
+    sl_config *config = &r->raw->config;
+    if (!r->gguf || !r->family->choosing_bias_asked) {
+        return;
+    }
+    config->choosing_bias = false;
+    for (int32_t layer = 0; layer < config->layers; layer++) {
+        config->choosing_bias |= gguf_has(r, SL_TENSOR_CHOOSING_BIAS, layer);
+    }
+    config->router = config->choosing_bias ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX;
+    config->group_by_best = !config->choosing_bias;
+}
+
 /* Of the experts, after the keys were read. */
 static int derive_experts(const reader *r) {
     static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
-    if (r->family->hf_expert_width && !r->gguf) {
-        config->expert_width = config->feed_forward;
+    if (r->family->hf_expert_width && (!r->gguf || config->expert_width == 0)) {
+        config->expert_width = config->experts > 0 || !r->gguf ? config->feed_forward : 0;
+    }
+    if (r->family->shared_is_dense && config->experts == 0) {
+        config->feed_forward = config->shared_width > 0 ? config->shared_width : config->feed_forward;
+        config->shared_width = config->experts_used = config->expert_width = 0;
     }
     if (config->shared_width == 0) {
         const int64_t width = (int64_t)raw->shared_experts * config->expert_width;
         config->shared_width = width <= 1 << 22 ? (int32_t)width : 0;
+    }
+    derive_choosing_bias(r);
+    if (!r->gguf && r->family->group_by_best && raw->group_method == SL_TOP_BIASED) {
+        return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                       "%s: topk_method is \"noaux_tc\", which is not supported in this family", r->file);
+    }
+    if (!r->gguf && r->family->group_by_best && raw->group_method != SL_TOP_GROUPS) {
+        config->expert_groups = 1;
     }
     config->expert_groups += config->expert_groups == 0;
     if (config->expert_groups == 1 || config->expert_groups_used == 0) {
@@ -789,6 +982,33 @@ static int derive_experts(const reader *r) {
     return 0;
 }
 
+/* LFM2's feed-forward is two thirds as wide as its config says, times a factor, rounded up; transformers does
+ * not round where the factor is null. */
+static int adjust_width(const reader *r) {
+    const sl_config_raw *raw = r->raw;
+    sl_config *config = &r->raw->config;
+    if (r->gguf || !r->family->hf_adjusted_width) {
+        return 0;
+    }
+    config->feed_forward = raw->block_width > 0 ? raw->block_width : config->feed_forward;
+    if (!raw->adjusts_width) {
+        return 0;
+    }
+    const int32_t two_thirds = 2 * config->feed_forward / 3;
+    const double wanted = two_thirds * raw->width_multiplier;
+    if (json_is_null(json_object_get(r->text, "block_ffn_dim_multiplier"))) {
+        config->feed_forward = two_thirds;
+        return 0;
+    }
+    if (wanted > 1 << 22) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: block_ffn_dim_multiplier is %g: too wide", r->file,
+                       raw->width_multiplier);
+    }
+    const int32_t multiple = raw->width_multiple;
+    config->feed_forward = ((int32_t)wanted + multiple - 1) / multiple * multiple;
+    return 0;
+}
+
 /* What encoders always have, and how they say it. */
 static int derive_encoder(const reader *r) {
     sl_config_raw *raw = r->raw;
@@ -802,7 +1022,6 @@ static int derive_encoder(const reader *r) {
     if (!r->family->encoder) {
         return 0;
     }
-    config->epsilon = raw->layer_epsilon > 0 ? raw->layer_epsilon : config->epsilon;
     config->query_bias = config->output_bias = config->mlp_bias = config->tied = true;
     config->context -= sl_config_position_offset(config);
     const char *positions = NULL;
@@ -821,12 +1040,74 @@ static int derive_encoder(const reader *r) {
                                           r->file);
 }
 
+/* Of latent attention. Files that were made before llama.cpp knew it have the sizes of queries and values
+ * where the others have those of the cache. */
+static void derive_latent(const reader *r) {
+    sl_config_raw *raw = r->raw;
+    sl_config *config = &raw->config;
+    if (!r->family->latent) { /* another family's keys */
+        config->latent = config->query_rank = 0;
+        return;
+    }
+    config->kv_heads = 1;
+    config->value_size = raw->latent_value_size;
+    if (!r->gguf) {
+        config->rope_dims = raw->turning_part;
+        config->head_size = raw->key_part + config->rope_dims;
+    } else if (raw->latent_head_size > 0) {
+        config->head_size = raw->latent_head_size;
+    } else {
+        config->value_size = raw->value_size;
+    }
+    raw->value_size = 0;
+    config->latent_epsilon = r->gguf ? config->epsilon : config->latent_epsilon;
+    config->latent_joined = !r->gguf || gguf_has(r, SL_TENSOR_LATENT_UP, 0);
+}
+
+/* What scores are multiplied by. */
+static double derive_scale(const reader *r) {
+    const sl_config *config = &r->raw->config;
+    double scalar = r->raw->query_scalar;
+    if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
+        scalar = config->width / config->heads;
+    }
+    return r->raw->attention_scale > 0      ? r->raw->attention_scale
+           : r->family->attention_scale > 0 ? r->family->attention_scale
+                                            : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
+}
+
+/* One of time_step_limit's two numbers. Infinity is an object in what transformers 5 writes, and a very large
+ * number as the reader of JSON gives the word: beyond floats all are infinite. */
+static double step_limit(const json_t *item) {
+    const char *word = json_string_value(json_is_object(item) ? json_object_get(item, "__float__") : item);
+    if (word) {
+        return strcmp(word, "Infinity") == 0 ? INFINITY : NAN;
+    }
+    const double number = json_is_number(item) ? json_number_value(item) : NAN;
+    return number > FLT_MAX ? INFINITY : number;
+}
+
+static int derive_steps(const reader *r) {
+    sl_config *config = &r->raw->config;
+    const json_t *limits = r->gguf ? NULL : sl_json_find(r->text, NULL, "time_step_limit");
+    if (!r->family->ssm || !limits || json_is_null(limits)) {
+        return 0;
+    }
+    config->step_least = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 0)) : NAN;
+    config->step_most = json_array_size(limits) == 2 ? step_limit(json_array_get(limits, 1)) : NAN;
+    return isnan(config->step_least) || isnan(config->step_most)
+               ? sl_fail(r->error, SL_ERR_FORMAT, "%s: time_step_limit must be an array of two numbers",
+                         r->file)
+               : 0;
+}
+
 static void derive_sizes(const reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (config->kv_heads == 0) {
         config->kv_heads = config->heads;
     }
+    derive_latent(r);
     if (config->head_size == 0 && config->heads > 0) {
         config->head_size = config->width / config->heads;
     }
@@ -842,25 +1123,35 @@ static void derive_sizes(const reader *r) {
     if (config->branch_factor == 0) { /* GGUF's way of saying 1 */
         config->branch_factor = 1;
     }
+    if ((r->family->layer_norm || r->family->encoder) && raw->layer_epsilon > 0) {
+        config->epsilon = raw->layer_epsilon;
+    }
     if (r->family->activation == SL_ACTIVATION_SWIGLU_OAI) {
         config->activation = SL_ACTIVATION_SWIGLU_OAI; /* what hidden_act names is a part of it */
     }
     if (config->delta_value_size == 0 && config->delta_value_heads > 0) {
         config->delta_value_size = raw->delta_values / config->delta_value_heads;
     }
-    double scalar = raw->query_scalar;
-    if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
-        scalar = config->width / config->heads;
-    }
-    config->attention_scale = raw->attention_scale > 0 ? raw->attention_scale
-                              : r->family->attention_scale > 0
-                                  ? r->family->attention_scale
-                                  : 1 / sqrt(scalar > 0 ? scalar : config->head_size);
+    config->attention_scale = derive_scale(r);
     if (raw->attention_bias || raw->all_bias) {
         config->query_bias = true;
         config->output_bias |= !r->family->no_output_bias;
         config->mlp_bias |= raw->all_bias;
     }
+}
+
+/* What multiplies logits is kept as what divides them. */
+static int derive_logits(const reader *r) {
+    sl_config *config = &r->raw->config;
+    if (r->family->logit_factor == 0) {
+        return 0;
+    }
+    if (config->logit_divisor < 1e-6) {
+        return sl_fail(r->error, SL_ERR_INVALID, "%s: %s%slogit_scale is %.10g, must be at least 1e-06",
+                       r->file, r->gguf ? r->family->gguf : "", r->gguf ? "." : "", config->logit_divisor);
+    }
+    config->logit_divisor = 1 / config->logit_divisor;
+    return 0;
 }
 
 static int derive(const reader *r) {
@@ -873,15 +1164,23 @@ static int derive(const reader *r) {
     config->layers -= raw->draft_layers;
     if (!raw->mixture) {
         config->experts = config->experts_used = config->expert_width = 0;
+        config->shared_width = config->latent_width = raw->shared_experts = 0;
+        config->expert_groups = 1;
     }
     config->key_is_value = config->key_is_value && r->family->key_may_be_value;
     int code = derive_experts(r);
+    code = code ? code : derive_logits(r);
     code = code ? code : layer_kinds(r);
+    code = code ? code : adjust_width(r);
     code = code ? code : r->gguf ? gguf_layer_sizes(r) : hf_layer_sizes(r);
     if (code) {
         return code;
     }
-    windowed_rope(r);
+    still_layers(r);
+    code = derive_steps(r);
+    if (code) {
+        return code;
+    }
     derive_sizes(r);
     if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
         config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
@@ -937,16 +1236,31 @@ static int check_required(const reader *r) {
 }
 
 static int read_all(reader *r, sl_config *config) {
-    sl_config_raw raw = {
-        .rope_part = 1, .rope_multiplier = 1, .mixture = true, .use_window = false, .window_from = 28};
+    sl_config_raw raw = {.rope_part = 1,
+                         .rope_multiplier = 1,
+                         .mixture = true,
+                         .use_window = false,
+                         .window_from = 28,
+                         .turns = true};
     sl_config_init(&raw.config, r->family, r->gguf ? SL_NAMING_GGUF : SL_NAMING_HF);
     raw.period = r->family->period ? r->family->period : 1;
     raw.truncate = !r->family->exact_yarn;
     raw.shared_experts = r->family->shared_experts;
+    if (!r->gguf && r->family->ssm) { /* transformers 5 writes the list alone */
+        raw.config.layers = (int32_t)json_array_size(hf_layer_list(r));
+    }
+    raw.mixture = r->family->experts || !r->family->with_experts;
+    raw.adjusts_width = true;
+    raw.width_multiplier = 1;
+    raw.width_multiple = 256;
+    if (r->family->logit_factor > 0) {
+        raw.config.logit_divisor = r->gguf ? 1 : r->family->logit_factor;
+    }
     if (!r->gguf) {
         raw.rope_part = r->family->hf_rope_part;
         raw.query_scalar = r->family->hf_query_scalar;
         raw.attention_bias = r->family->hf_attention_bias;
+        raw.leading_dense = r->family->hf_leading_dense;
     }
     if (r->family->local_rope == SL_LOCAL_ROPE_UNSCALED) {
         raw.config.local_rope.base = 0;
@@ -1027,6 +1341,19 @@ static int find_hf_family(reader *r) {
     return 0;
 }
 
+/* Some layer has experts. */
+static bool hf_lists_experts(const reader *r) {
+    const json_t *types = hf_layer_list(r);
+    const char *letters = hf_layer_letters(r);
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *word = json_string_value(json_array_get(types, i));
+        if (word && strcmp(word, "moe") == 0) {
+            return true;
+        }
+    }
+    return !types && letters && strchr(letters, 'E');
+}
+
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) {
     char file[512];
     reader r = {.gguf = sl_source_gguf(source), .error = error};
@@ -1040,6 +1367,9 @@ int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) 
     }
     sl_hf_quantization quantization; /* the binder's: here only what is not supported is refused */
     int code = r.gguf ? find_gguf_family(&r) : find_hf_family(&r);
+    if (code == 0 && !r.gguf && r.family->with_experts && hf_lists_experts(&r)) {
+        r.family = sl_family_find(r.family->with_experts);
+    }
     code = code || r.gguf ? code : sl_hf_read_quantization(sl_source_hf(source), &quantization, error);
     return code ? code : read_all(&r, config);
 }

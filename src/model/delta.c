@@ -33,12 +33,14 @@ int32_t sl_build_delta(sl_builder *b, int32_t x) {
     sl_build_linear(
         b, &(sl_build_projection){
                .x = x, .y = projected, .weights = is_joined ? joined : apart, .count = is_joined ? 3 : 4});
-    sl_op *op = sl_build_op(b, SL_OP_DELTA_CONV);
+    sl_op *op = sl_build_op(b, SL_OP_CONV);
     if (op) {
         op->in[0] = sl_at(projected, 0);
         op->out[0] = sl_at(convolved, 0);
-        op->u.delta_conv.weight = sl_build_weight(b, SL_TENSOR_DELTA_CONV);
-        op->u.delta_conv.state = state;
+        op->u.conv.weight = sl_build_weight(b, SL_TENSOR_DELTA_CONV);
+        op->u.conv.bias = SL_NONE;
+        op->u.conv.state = state;
+        op->u.conv.function = SL_ACTIVATION_SILU;
     }
     op = sl_build_op(b, SL_OP_DELTA_SCAN);
     if (op) {

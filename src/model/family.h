@@ -29,7 +29,9 @@ typedef enum sl_layer_pattern {
     SL_PATTERN_WINDOW_SWITCH,   /* use_sliding_window turns it on, from layer max_window_layers on */
     SL_PATTERN_WINDOW_PERIOD,   /* every n-th layer sees everything, the others a window */
     SL_PATTERN_WINDOW_UNTURNED, /* use_sliding_window turns it on, in layers without RoPE */
+    SL_PATTERN_SSM_LISTED,      /* layers without heads of keys (GGUF) are recurrent */
     SL_PATTERN_DELTA_PERIOD,    /* every n-th layer attends, the others are recurrent */
+    SL_PATTERN_CONV_LISTED,     /* layers that no list names attend, the others are short convolutions */
 } sl_layer_pattern;
 
 /* Where a layer's norms stand. */
@@ -51,7 +53,9 @@ typedef enum sl_query_norm {
 typedef enum sl_rope_layers {
     SL_ROPE_LAYERS_ALL,
     SL_ROPE_LAYERS_WINDOWED, /* the windowed ones; all, where a model has no window */
-    SL_ROPE_LAYERS_LISTED,   /* no_rope_layers says so; GGUF: all but every fourth */
+    SL_ROPE_LAYERS_ASKED,    /* all or none: GGUF's rope.scaling.finetuned, position_embedding_type "rope" */
+    SL_ROPE_LAYERS_NONE,
+    SL_ROPE_LAYERS_LISTED, /* no_rope_layers says so; GGUF: all but every fourth */
 } sl_rope_layers;
 
 /* RoPE of windowed layers. */
@@ -67,7 +71,7 @@ typedef enum sl_shared_expert {
     SL_SHARED_GATED, /* times the sigmoid of a gate of its own */
 } sl_shared_expert;
 
-enum { SL_FAMILY_RENAMES = 16, SL_FAMILY_ALIASES = 4 };
+enum { SL_FAMILY_RENAMES = 32, SL_FAMILY_ALIASES = 4 };
 
 typedef struct sl_family {
     const char *name;
@@ -84,26 +88,37 @@ typedef struct sl_family {
     bool hf_both_sides; /* or where a config says so: then a window of W becomes W / 2 + 1 to each side */
     int32_t hf_position_offset; /* rows in front of the first position's */
     sl_norm_places norms;
+    bool layer_norm; /* norms of the stream are by mean and variance, with a weight and without a bias */
+    bool parallel;   /* attention and feed-forward read one norm, and both are added to the stream */
     sl_query_norm query_norm;
     sl_rope_layers rope_layers;
     sl_local_rope local_rope;
-    bool scaled;            /* factors of the config on embeddings, on what joins the stream, and on logits */
-    bool fused_qkv;         /* one matrix of query, key and value rows */
-    bool fused_gate_up;     /* one matrix of gate and up rows */
-    bool rope_alpha;        /* rope_type "dynamic" with an alpha is a larger base */
-    bool query_bias;        /* biases on q, k and v without a key that says so */
-    bool output_gate;       /* the query projection holds a gate for the output of each head */
-    bool experts;           /* may have them */
-    bool delta;             /* may have recurrent layers */
-    bool embed_scale;       /* embeddings times sqrt(width) */
-    bool normalise;         /* expert weights are normalised where GGUF does not say */
-    bool tied;              /* the head is the embedding, where a config does not say */
-    bool value_norm;        /* RMS norm without weight on each head's value */
-    bool layer_scalar;      /* what leaves a layer is multiplied by a number of its own */
-    bool dense_beside;      /* a layer with experts has a dense feed-forward too, with norms of their own */
-    bool last_full;         /* the last layer attends to everything, whatever the pattern says */
-    bool key_may_be_value;  /* full layers without a value projection use the key's */
-    double attention_scale; /* 0: from the head size */
+    bool scaled;           /* factors of the config on embeddings, on what joins the stream, and on logits */
+    double logit_factor;   /* logit_scale multiplies logits: what it is where a config does not say; 0: a
+                              divisor */
+    bool fused_qkv;        /* one matrix of query, key and value rows */
+    bool fused_gate_up;    /* one matrix of gate and up rows */
+    bool hf_fused_gate_up; /* the same, of dense and shared feed-forwards in checkpoints alone */
+    bool rope_alpha;       /* rope_type "dynamic" with an alpha is a larger base */
+    bool query_bias;       /* biases on q, k and v without a key that says so */
+    bool latent;           /* keys and values of all heads come out of one row */
+    bool output_gate;      /* the query projection holds a gate for the output of each head */
+    bool experts;          /* may have them */
+    bool delta;            /* may have recurrent layers of the delta rule */
+    bool ssm;              /* may have recurrent layers of Mamba2 */
+    bool one_block;        /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
+    bool ungated;          /* feed-forwards are up, function, down */
+    const char *with_experts; /* the row that folders with experts are of: GGUF has two names */
+    bool ssm_whole_norm;      /* whose norm is over all heads: one group */
+    bool embed_scale;         /* embeddings times sqrt(width) */
+    bool normalise;           /* expert weights are normalised where GGUF does not say */
+    bool tied;                /* the head is the embedding, where a config does not say */
+    bool value_norm;          /* RMS norm without weight on each head's value */
+    bool layer_scalar;        /* what leaves a layer is multiplied by a number of its own */
+    bool dense_beside;        /* a layer with experts has a dense feed-forward too, with norms of their own */
+    bool last_full;           /* the last layer attends to everything, whatever the pattern says */
+    bool key_may_be_value;    /* full layers without a value projection use the key's */
+    double attention_scale;   /* 0: from the head size */
     int32_t hf_per_layer_width;
     sl_activation activation;
     sl_rope_layout gguf_rope;
@@ -112,6 +127,9 @@ typedef struct sl_family {
     /* Defaults of Hugging Face configs; 0: there is none, or (head size) width / heads. */
     int32_t hf_head_size, hf_heads, hf_kv_heads, hf_vocabulary, hf_context, hf_window;
     double hf_rope_base, hf_rope_part, hf_query_scalar;
+    double hf_epsilon;      /* 0: 1e-6 */
+    int32_t hf_conv_taps;   /* of short convolutions */
+    bool hf_adjusted_width; /* intermediate_size is made smaller and rounded up, unless a config says no */
     /* GGUF has no key for this: with so many layers, the attention scale is 1 / sqrt(width / heads). */
     int32_t gguf_wide_scale_layers;
     bool sinks;             /* a logit per head that takes part in the softmax of scores, and has no value */
@@ -124,18 +142,23 @@ typedef struct sl_family {
     bool delta_joined;      /* rates of decay and of writing are one matrix, interleaved by key head */
     /* Experts. */
     sl_shared_expert shared;
-    int32_t shared_experts;  /* whose widths together are the shared one's, where a file does not say */
-    sl_router_kind router;   /* where a file does not say */
-    bool router_bias;        /* on the router's logits */
-    bool expert_bias;        /* on the experts' projections */
-    bool choosing_bias;      /* on the scores, for the choice alone */
-    bool expert_groups;      /* may be chosen by groups */
-    bool leading_dense;      /* GGUF has a key for how many layers without experts come first */
-    bool hf_normalise;       /* weights are normalised where a config does not say */
-    bool hf_expert_width;    /* intermediate_size is the width of an expert */
-    bool hf_experts_turned;  /* fused experts are [columns][rows], and gate and up alternate */
-    double router_epsilon;   /* added to the sum that weights are divided by */
-    double router_least_sum; /* and the least that it is, where a config does not say */
+    int32_t shared_experts;   /* whose widths together are the shared one's, where a file does not say */
+    sl_router_kind router;    /* where a file does not say */
+    bool router_bias;         /* on the router's logits */
+    bool expert_bias;         /* on the experts' projections */
+    bool choosing_bias;       /* on the scores, for the choice alone */
+    bool choosing_bias_asked; /* GGUF: where the file has it; and then the router is a sigmoid, if no key says
+                               */
+    bool expert_groups;       /* may be chosen by groups */
+    bool group_by_best;       /* a group counts its best expert */
+    bool leading_dense;       /* GGUF has a key for how many layers without experts come first */
+    int32_t hf_leading_dense; /* so many, where a config does not say */
+    bool hf_normalise;        /* weights are normalised where a config does not say */
+    bool hf_expert_width;     /* intermediate_size is the width of an expert; GGUF: where it says no other */
+    bool shared_is_dense;     /* without experts, the shared one is the dense block */
+    bool hf_experts_turned;   /* fused experts are [columns][rows], and gate and up alternate */
+    double router_epsilon;    /* added to the sum that weights are divided by */
+    double router_least_sum;  /* and the least that it is, where a config does not say */
     double swiglu_alpha, swiglu_limit; /* of SWIGLU_OAI, likewise */
     /* Where a name differs from tensors.def; NULL: as there. */
     struct {

@@ -4,11 +4,14 @@
 
 #include <math.h>
 
+/* f(gate) * up, or f(up) where there is no gate. */
 static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
         op->in[0] = sl_at(gate_up, 0);
-        op->in[1] = sl_at(gate_up, width);
+        if (!b->config->family->ungated) {
+            op->in[1] = sl_at(gate_up, width);
+        }
         op->out[0] = sl_at(y, 0);
         op->u.activate.function = (sl_activation)b->config->activation;
         op->u.activate.width = width;
@@ -49,7 +52,7 @@ static int32_t dense(sl_builder *b, int32_t x) {
     const sl_build_projection apart = {
         .x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2};
     const sl_build_projection one = {.x = x, .y = gate_up, .weights = &fused, .count = 1};
-    sl_build_linear(b, b->config->fused_gate_up ? &one : &apart);
+    sl_build_linear(b, sl_build_weight(b, fused) != SL_NONE ? &one : &apart);
     activate(b, gate_up, gated, width);
     sl_build_linear(
         b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
@@ -91,6 +94,7 @@ static void route(sl_builder *b, int32_t logits, int32_t routing[3]) {
         op->u.router.factors = sl_build_weight(b, SL_TENSOR_EXPERT_FACTORS);
         op->u.router.groups = config->expert_groups;
         op->u.router.groups_used = config->expert_groups_used;
+        op->u.router.group_by_best = config->group_by_best;
         op->u.router.epsilon = (float)config->family->router_epsilon;
         op->u.router.least_sum = (float)config->router_least_sum;
         op->u.router.scale = (float)config->expert_scale;
@@ -101,6 +105,7 @@ static void route(sl_builder *b, int32_t logits, int32_t routing[3]) {
  * without. */
 static void shared_expert(sl_builder *b, int32_t x, int32_t shared[2]) {
     static const sl_tensor_id weights[] = {SL_TENSOR_SHARED_GATE, SL_TENSOR_SHARED_UP};
+    static const sl_tensor_id fused = SL_TENSOR_SHARED_GATE_UP;
     static const sl_tensor_id down = SL_TENSOR_SHARED_DOWN, share = SL_TENSOR_SHARED_SHARE;
     const int32_t width = b->config->shared_width;
     shared[0] = shared[1] = SL_NONE;
@@ -111,40 +116,83 @@ static void shared_expert(sl_builder *b, int32_t x, int32_t shared[2]) {
         shared[1] = sl_build_value(b, "shared_share", SL_ROWS_STEP, 1);
         sl_build_linear(b, &(sl_build_projection){.x = x, .y = shared[1], .weights = &share, .count = 1});
     }
-    const int32_t gate_up = sl_build_value(b, "shared_gate_up", SL_ROWS_STEP, 2 * width);
+    const bool gated_too = !b->config->family->ungated;
+    const int32_t gate_up = sl_build_value(b, "shared_gate_up", SL_ROWS_STEP, gated_too ? 2 * width : width);
     const int32_t gated = sl_build_value(b, "shared_gated", SL_ROWS_STEP, width);
     shared[0] = sl_build_value(b, "shared_out", SL_ROWS_STEP, b->config->width);
-    sl_build_linear(b, &(sl_build_projection){.x = x, .y = gate_up, .weights = weights, .count = 2});
+    const bool is_fused = sl_build_weight(b, fused) != SL_NONE;
+    sl_build_linear(b, &(sl_build_projection){.x = x,
+                                              .y = gate_up,
+                                              .weights = is_fused    ? &fused
+                                                         : gated_too ? weights
+                                                                     : weights + 1,
+                                              .count = is_fused || !gated_too ? 1 : 2});
     activate(b, gate_up, gated, width);
     sl_build_linear(b, &(sl_build_projection){.x = gated, .y = shared[0], .weights = &down, .count = 1});
+}
+
+/* What the experts read: x itself, or what a projection makes of it. */
+static int32_t expert_input(sl_builder *b, int32_t x) {
+    static const sl_tensor_id narrower = SL_TENSOR_LATENT_IN;
+    if (b->config->latent_width == 0) {
+        return x;
+    }
+    const int32_t y = sl_build_value(b, "latent_in", SL_ROWS_STEP, b->config->latent_width);
+    sl_build_linear(b, &(sl_build_projection){.x = x, .y = y, .weights = &narrower, .count = 1});
+    return y;
+}
+
+/* A sum of experts back at the model's width, and the shared one's output. */
+static int32_t expert_output(sl_builder *b, int32_t sum, int32_t shared) {
+    static const sl_tensor_id wider = SL_TENSOR_LATENT_OUT;
+    if (b->config->latent_width == 0) {
+        return sum;
+    }
+    const int32_t y = sl_build_value(b, "mlp_out", SL_ROWS_STEP, b->config->width);
+    sl_op *op = sl_build_linear(b, &(sl_build_projection){.x = sum, .y = y, .weights = &wider, .count = 1});
+    if (op) {
+        op->in[3] = sl_at(shared, 0);
+    }
+    return y;
+}
+
+/* Gate and up of the experts, side by side or one weight. */
+static void expert_gate_up(sl_builder *b, int32_t x, int32_t y, const int32_t routing[3]) {
+    static const sl_tensor_id separate[] = {SL_TENSOR_GATE_EXPERTS, SL_TENSOR_UP_EXPERTS};
+    static const sl_tensor_id biases[] = {SL_TENSOR_GATE_EXPERTS_BIAS, SL_TENSOR_UP_EXPERTS_BIAS};
+    static const sl_tensor_id fused = SL_TENSOR_FUSED_EXPERTS, fused_bias = SL_TENSOR_FUSED_EXPERTS_BIAS;
+    const bool is_fused = sl_build_weight(b, SL_TENSOR_FUSED_EXPERTS) != SL_NONE;
+    const int first = b->config->family->ungated ? 1 : 0;
+    sl_build_linear(b, &(sl_build_projection){.x = x,
+                                              .y = y,
+                                              .weights = is_fused ? &fused : separate + first,
+                                              .biases = is_fused ? &fused_bias : biases + first,
+                                              .count = is_fused ? 1 : 2 - first,
+                                              .routing = routing});
 }
 
 /* The experts read x, the router `routed`. From the router on, ops follow one another without others between:
  * a backend may run them as one. */
 static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
-    static const sl_tensor_id separate[] = {SL_TENSOR_GATE_EXPERTS, SL_TENSOR_UP_EXPERTS};
-    static const sl_tensor_id biases[] = {SL_TENSOR_GATE_EXPERTS_BIAS, SL_TENSOR_UP_EXPERTS_BIAS};
-    static const sl_tensor_id fused = SL_TENSOR_FUSED_EXPERTS, fused_bias = SL_TENSOR_FUSED_EXPERTS_BIAS;
     static const sl_tensor_id down = SL_TENSOR_DOWN_EXPERTS, down_bias = SL_TENSOR_DOWN_EXPERTS_BIAS;
     const sl_config *config = b->config;
-    const bool is_fused = sl_build_weight(b, SL_TENSOR_FUSED_EXPERTS) != SL_NONE;
-    const int32_t width = config->expert_width;
+    const int32_t width = config->expert_width, rows = sl_config_expert_rows(config);
+    const bool latent = config->latent_width > 0, beside = config->family->dense_beside;
     int32_t routing[3], shared[2];
     const int32_t logits = router_logits(b, routed);
     shared_expert(b, x, shared);
+    const int32_t read = expert_input(b, x);
     route(b, logits, routing);
-    const bool beside = config->family->dense_beside;
-    const int32_t gate_up =
-        sl_build_value(b, beside ? "expert_gate_up" : "gate_up", SL_ROWS_EXPERT, 2 * width);
+    const int32_t gate_up = sl_build_value(b, beside ? "expert_gate_up" : "gate_up", SL_ROWS_EXPERT,
+                                           config->family->ungated ? width : 2 * width);
     const int32_t gated = sl_build_value(b, beside ? "expert_gated" : "gated", SL_ROWS_EXPERT, width);
-    const int32_t parts = sl_build_value(b, "expert_out", SL_ROWS_EXPERT, config->width);
-    const int32_t y = sl_build_value(b, beside ? "experts_out" : "mlp_out", SL_ROWS_STEP, config->width);
-    sl_build_linear(b, &(sl_build_projection){.x = x,
-                                              .y = gate_up,
-                                              .weights = is_fused ? &fused : separate,
-                                              .biases = is_fused ? &fused_bias : biases,
-                                              .count = is_fused ? 1 : 2,
-                                              .routing = routing});
+    const int32_t parts = sl_build_value(b, "expert_out", SL_ROWS_EXPERT, rows);
+    const int32_t y = sl_build_value(b,
+                                     beside   ? "experts_out"
+                                     : latent ? "latent_out"
+                                              : "mlp_out",
+                                     SL_ROWS_STEP, rows);
+    expert_gate_up(b, read, gate_up, routing);
     activate(b, gate_up, gated, width);
     sl_build_linear(
         b,
@@ -154,13 +202,13 @@ static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
     if (op) {
         op->in[0] = sl_at(parts, 0);
         op->in[1] = sl_at(routing[2], 0);
-        op->in[3] = sl_at(shared[0], 0);
-        op->in[4] = sl_at(shared[1], 0);
+        op->in[3] = sl_at(latent ? SL_NONE : shared[0], 0);
+        op->in[4] = sl_at(latent ? SL_NONE : shared[1], 0);
         op->out[0] = sl_at(y, 0);
         op->u.combine.used = config->experts_used;
-        op->u.combine.width = config->width;
+        op->u.combine.width = rows;
     }
-    return y;
+    return expert_output(b, y, shared[0]);
 }
 
 static sl_op *norm(sl_builder *b, int32_t x, sl_tensor_id id, const char *name) {
@@ -197,11 +245,9 @@ static int32_t dense_and_sparse(sl_builder *b, int32_t x) {
 }
 
 int32_t sl_build_feed_forward(sl_builder *b, int32_t x) {
-    if (b->config->family->encoder) {
-        return plain(b, x);
-    }
+    const bool ungated = b->config->family->encoder || b->config->family->ungated;
     if (b->config->experts == 0 || b->config->dense[b->layer]) {
-        return dense(b, x);
+        return ungated ? plain(b, x) : dense(b, x);
     }
     return b->config->family->dense_beside ? dense_and_sparse(b, x) : sparse(b, x, x);
 }

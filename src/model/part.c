@@ -56,6 +56,13 @@ static bool rates(const sl_config *c, sl_tensor_part *part) {
     return true;
 }
 
+/* Of each head in turn `rows` rows, which begin at `first` of its rows. */
+static bool by_head(const sl_config *c, int32_t rows, int32_t first, sl_tensor_part *part) {
+    part->of = SL_TENSOR_LATENT_UP;
+    add_run(part, c->heads * rows, rows, c->head_size - c->rope_dims + c->value_size, first);
+    return true;
+}
+
 bool sl_config_part(const sl_config *config, sl_tensor_id id, sl_tensor_part *part) {
     part->count = 0;
     switch (id) {
@@ -73,6 +80,10 @@ bool sl_config_part(const sl_config *config, sl_tensor_id id, sl_tensor_part *pa
         return by_key_head(config, true, part);
     case SL_TENSOR_DELTA_ALPHA_BETA:
         return rates(config, part);
+    case SL_TENSOR_LATENT_KEYS:
+        return by_head(config, config->head_size - config->rope_dims, 0, part);
+    case SL_TENSOR_LATENT_VALUES:
+        return by_head(config, config->value_size, config->head_size - config->rope_dims, part);
     default:
         return false;
     }

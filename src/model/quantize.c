@@ -229,6 +229,9 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
         tensor->column_order = tiled;
         tensor->negated_exp = id == SL_TENSOR_DELTA_DECAY;
         break;
+    case SL_TENSOR_SSM_DECAY:
+        tensor->negated_exp = true;
+        break;
     case SL_TENSOR_DELTA_OUTPUT:
         tensor->column_order = tiled;
         break;
@@ -258,6 +261,13 @@ static int rope_factors(folder_list *f, sl_tensor_id id, file_tensor *tensor, sl
     return 0;
 }
 
+/* Gate and up rows in one tensor, as some checkpoints have them. */
+static const struct {
+    sl_tensor_id gate, up, of;
+} FUSED[] = {{SL_TENSOR_GATE_EXPERTS, SL_TENSOR_UP_EXPERTS, SL_TENSOR_FUSED_EXPERTS},
+             {SL_TENSOR_GATE, SL_TENSOR_UP, SL_TENSOR_GATE_UP},
+             {SL_TENSOR_SHARED_GATE, SL_TENSOR_SHARED_UP, SL_TENSOR_SHARED_GATE_UP}};
+
 static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
     folder_list *f = context;
     const int32_t *indices = fact->layer == SL_NONE ? f->binding->model : f->binding->layers[fact->layer];
@@ -270,10 +280,12 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     memcpy(tensor.shape.dims, fact->dims, sizeof tensor.shape.dims);
     tensor.exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     gguf_conventions(f->config, fact->id, &tensor);
-    const bool gate = fact->id == SL_TENSOR_GATE_EXPERTS, up = fact->id == SL_TENSOR_UP_EXPERTS;
-    if (index == SL_NONE && (gate || up)) {
-        index = indices[SL_TENSOR_FUSED_EXPERTS];
-        tensor.row_order = (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = up};
+    for (size_t i = 0; i < sizeof FUSED / sizeof *FUSED && index == SL_NONE; i++) {
+        if (fact->id == FUSED[i].gate || fact->id == FUSED[i].up) {
+            index = indices[FUSED[i].of];
+            tensor.row_order =
+                (file_order){.kind = ORDER_PART, .size = fact->dims[1], .part = fact->id == FUSED[i].up};
+        }
     }
     if (fact->id == SL_TENSOR_ROPE_FACTORS || fact->id == SL_TENSOR_ROPE_LONG ||
         fact->id == SL_TENSOR_ROPE_SHORT) {
@@ -283,6 +295,7 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     if (index == SL_NONE) {
         return sl_fail(error, SL_ERR_INTERNAL, "tensor %s was not bound", fact->name);
     }
+    tensor.turned = fact->id == SL_TENSOR_LATENT_KEYS && f->config->latent_joined;
     tensor.from = f->program->weights[index].type;
     tensor.data = f->program->weights[index].data;
     return list_add(f->list, &tensor, error);
@@ -363,7 +376,8 @@ static int mixture_types(const quantization *q, const sl_mixture_model *model, s
         places && matrices ? 0 : sl_fail(error, SL_ERR_NOMEM, "out of memory for the types of tensors");
     for (uint64_t i = 0; i < list->count && code == 0; i++) {
         const file_tensor *t = &list->tensors[i];
-        const uint64_t experts = t->shape.dim_count > 2 ? t->shape.dims[2] : 1;
+        const bool of_experts = t->shape.dim_count > 2 && strstr(t->name, "_exps.");
+        const uint64_t experts = of_experts ? t->shape.dims[2] : 1;
         types[i] = (sl_mixture_tensor){t->name, t->columns, experts, base};
         if (!t->exact) {
             places[count] = i;
@@ -387,7 +401,7 @@ static int set_type(file_list *list, file_tensor *t, sl_qtype wanted, sl_error *
     t->shape.type = sl_mixture_fallback(wanted, t->columns);
     /* The source was checked when it was opened: nothing here is larger than it by more than its blocks. */
     if (!sl_qtype_bytes(t->shape.type, t->columns, &t->row_bytes) ||
-        !sl_qtype_bytes(t->from, t->columns, &t->from_row_bytes) ||
+        !sl_qtype_bytes(t->from, t->turned ? t->shape.dims[1] : t->columns, &t->from_row_bytes) ||
         !sl_mul_u64(t->row_bytes, t->rows, &bytes) || !sl_add_u64(list->bytes, bytes, &list->bytes)) {
         return sl_fail(error, SL_ERR_LIMIT, "tensor %s is too large as %s", t->name,
                        sl_qtype_get(t->shape.type)->name);

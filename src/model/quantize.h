@@ -37,6 +37,7 @@ typedef struct file_tensor {
     uint64_t scale_count;
     float add;               /* to every element */
     bool negated_exp;        /* -exp of every element */
+    bool turned; /* the source has matrices [columns][shape.dims[1]], those written are transposed */
     const float *importance; /* of the columns as written, [matrices][columns]; NULL: not known */
 } file_tensor;
 

@@ -30,7 +30,7 @@ static uint64_t source_index(const file_order *o, uint64_t index) {
     return index;
 }
 
-enum { BATCH_ELEMENTS = 4 << 20, MOST_THREADS = 256 };
+enum { BATCH_ELEMENTS = 4 << 20, MOST_THREADS = 256, MOST_BLOCK = 256 };
 
 /* What is wrong with a row. */
 typedef enum fault { NOT_FINITE, TOO_LARGE, FAULTS } fault;
@@ -67,16 +67,33 @@ static void encode_row(const file_tensor *t, uint64_t row, const float *values, 
     }
 }
 
+/* A row that is a column of the source's matrix: of each of its rows the block with the element. */
+static void decode_turned(const file_tensor *t, uint64_t row, float *values) {
+    const sl_qtype_info *info = sl_qtype_get(t->from);
+    const uint64_t matrix = row / t->shape.dims[1], column = row % t->shape.dims[1];
+    const uint64_t block = column / info->block_elements;
+    float elements[MOST_BLOCK];
+    for (uint64_t i = 0; i < t->columns; i++) {
+        info->decode(t->data + (matrix * t->columns + i) * t->from_row_bytes + block * info->block_bytes,
+                     elements, info->block_elements);
+        values[i] = elements[column % info->block_elements];
+    }
+}
+
 /* Returns a fault, or FAULTS. */
 static fault convert_row(const file_tensor *t, uint64_t row, unsigned char *out, float *values,
                          float *ordered) {
     const unsigned char *from = t->data + source_index(&t->row_order, row) * t->from_row_bytes;
     const bool plain = t->column_order.kind == ORDER_SAME && t->add == 0 && !t->negated_exp;
-    sl_qtype_get(t->from)->decode(from, values, t->columns);
+    if (t->turned) {
+        decode_turned(t, row, values);
+    } else {
+        sl_qtype_get(t->from)->decode(from, values, t->columns);
+    }
     if (!all_finite(values, t->columns)) {
         return NOT_FINITE;
     }
-    if (plain && !t->scales && t->from == t->shape.type) {
+    if (plain && !t->scales && !t->turned && t->from == t->shape.type) {
         memcpy(out, from, (size_t)t->row_bytes);
         return FAULTS;
     }

@@ -73,6 +73,12 @@ static double yarn_magnitude(double factor, double mscale) {
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
 
+double sl_rope_latent_scale(const sl_rope_config *rope) {
+    const double magnitude =
+        rope->scaling == SL_ROPE_SCALING_YARN ? yarn_magnitude(rope->factor, rope->mscale_all) : 1;
+    return magnitude * magnitude;
+}
+
 float sl_rope_magnitude(const sl_rope_config *rope) {
     const bool yarn = rope->scaling == SL_ROPE_SCALING_YARN;
     if (!yarn && rope->scaling != SL_ROPE_SCALING_LONGROPE) {

@@ -22,14 +22,23 @@ typedef struct preset {
     int32_t experts, experts_used, expert_width, window;
     int32_t window_kv_heads, window_head_size; /* 0: as the others */
     int32_t shared_kv, per_layer_width;
-    int32_t period; /* of the family's pattern; 0: its own */
+    int32_t period;     /* of the family's pattern; 0: its own */
+    uint64_t attending; /* bit L: layer L attends, where the family's other layers convolve */
     double rope_base, softcap;
     double temperature; /* of queries, from original_context on */
     bool tied, key_is_value;
     int32_t shared_width, leading_dense;
     int32_t key_heads, value_heads, state_size; /* of recurrent layers; 0: as the attention */
-    double yarn_factor;                         /* 0: none */
+    int32_t latent_width;
+    double expert_scale;   /* 0: 1 */
+    int32_t ssm_head_size; /* of Mamba2's heads; key_heads are its groups */
+    const char *kinds;     /* of Mamba2's families: M Mamba2, * attention, and where
+                             a layer is one block - dense, E experts; over and over */
+    double yarn_factor;    /* 0: none */
     int32_t original_context;
+    double mscale;                                   /* both, of YaRN; 0: neither */
+    int32_t latent, query_rank, value_size, turning; /* of latent attention; turning: elements of a head */
+    int32_t groups, groups_used;                     /* of experts; 0: none */
 } preset;
 
 static const preset PRESETS[] = {
@@ -59,7 +68,17 @@ static const preset *find_preset(const char *name, sl_error *error) {
     return NULL;
 }
 
-static void set_layers(sl_config *config, int32_t period) {
+static void set_listed_layers(sl_config *config, const char *kinds) {
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        const char kind = kinds[(size_t)layer % strlen(kinds)];
+        config->kinds[layer] = (uint8_t)(kind == 'M'   ? SL_LAYER_SSM
+                                         : kind == '*' ? SL_LAYER_FULL
+                                                       : SL_LAYER_FEED_FORWARD);
+        config->dense[layer] = kind == '-' && config->experts > 0;
+    }
+}
+
+static void set_layers(sl_config *config, int32_t period, uint64_t attending) {
     const sl_family *family = config->family;
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const bool last = family->last_full && layer == config->layers - 1;
@@ -67,6 +86,9 @@ static void set_layers(sl_config *config, int32_t period) {
         config->kinds[layer] = (uint8_t)(full            ? SL_LAYER_FULL
                                          : family->delta ? SL_LAYER_DELTA
                                                          : SL_LAYER_WINDOW);
+        if (attending != 0 && !(layer < 64 && attending >> layer & 1)) {
+            config->kinds[layer] = SL_LAYER_CONV;
+        }
     }
 }
 
@@ -78,14 +100,33 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->branch_factor = 0.22;
         config->logit_divisor = 8;
     }
+    if (family->logit_factor > 0) {
+        config->logit_divisor = 1 / family->logit_factor;
+    }
     if (p->temperature > 0) {
         config->temperature_scale = p->temperature;
         config->temperature_length = p->original_context;
         config->rope.mscale = config->rope.mscale_all = 1;
     }
+    if (p->mscale > 0) {
+        config->rope.mscale = config->rope.mscale_all = p->mscale;
+    }
+    if (p->groups > 0) {
+        config->expert_groups = p->groups;
+        config->expert_groups_used = p->groups_used;
+    }
+    if (family->latent) {
+        config->latent = p->latent;
+        config->query_rank = p->query_rank;
+        config->value_size = p->value_size;
+        config->rope_dims = p->turning;
+        config->kv_heads = 1;
+        config->attention_scale *= sl_rope_latent_scale(&config->rope);
+    }
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
         const bool full = config->kinds[layer] == SL_LAYER_FULL;
         config->no_rope[layer] =
+            family->rope_layers == SL_ROPE_LAYERS_ASKED || family->rope_layers == SL_ROPE_LAYERS_NONE ||
             (family->rope_layers == SL_ROPE_LAYERS_WINDOWED && full && config->window > 0) ||
             (family->rope_layers == SL_ROPE_LAYERS_LISTED && (layer + 1) % 4 == 0);
     }
@@ -125,6 +166,8 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     const double part = config->family->hf_rope_part;
     config->rope_dims = part > 0 ? (int32_t)(config->head_size * part) : config->head_size;
     config->shared_width = config->experts > 0 ? p->shared_width : 0;
+    config->latent_width = config->experts > 0 ? p->latent_width : 0;
+    config->expert_scale = p->expert_scale > 0 ? p->expert_scale : 1;
     config->query_bias |= config->family->hf_attention_bias || config->family->no_output_bias;
     config->output_bias |= config->family->hf_attention_bias && !config->family->no_output_bias;
     for (int32_t layer = 0; layer < p->leading_dense && layer < SL_CONFIG_LAYERS; layer++) {
@@ -135,10 +178,11 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
         config->rope.factor = p->yarn_factor;
         config->rope.original_context = p->original_context;
     }
-    if (config->family->delta) {
+    if (config->family->delta || config->family->ssm) {
         config->delta_key_heads = either(p->key_heads, config->heads);
         config->delta_value_heads = either(p->value_heads, config->heads);
-        config->delta_key_size = config->delta_value_size = either(p->state_size, config->head_size);
+        config->delta_key_size = either(p->state_size, config->head_size);
+        config->delta_value_size = either(p->ssm_head_size, config->delta_key_size);
         config->delta_taps = 4;
         config->delta_tiled = config->family->gguf_tiled;
     }
@@ -148,7 +192,12 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
                        config->vocabulary, LEAST_VOCABULARY);
     }
     set_layers(config,
-               either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0));
+               either(p->period, config->window > 0 || config->family->delta ? config->family->period : 0),
+               p->attending);
+    if (p->kinds) {
+        set_listed_layers(config, p->kinds);
+    }
+    config->short_conv_taps = config->family->hf_conv_taps;
     set_family_facts(config, p);
     if (config->family->local_rope != SL_LOCAL_ROPE_OWN) {
         config->local_rope = config->rope;
@@ -358,16 +407,19 @@ static int write_matrix(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf
     return code;
 }
 
+static bool is_decay(const sl_gguf_tensor_fact *fact) {
+    return fact->id == SL_TENSOR_DELTA_DECAY || fact->id == SL_TENSOR_SSM_DECAY;
+}
+
 /* Around which value, and how far: norms let activations pass, decay is slow, taps and biases are small. */
 static void vector_shape(const sl_gguf_tensor_fact *fact, float *middle, float *deviation) {
     const bool norm = strstr(fact->name, "norm") != NULL || strstr(fact->name, "scale") != NULL ||
                       fact->id == SL_TENSOR_ROPE_FACTORS;
     const bool chooses = fact->id == SL_TENSOR_CHOOSING_BIAS || fact->id == SL_TENSOR_ROUTER_BIAS;
-    *middle = norm ? 1.0f : fact->id == SL_TENSOR_DELTA_DECAY ? -0.5f : 0.0f;
-    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f
-                 : chooses                          ? 0.01f
-                 : fact->id == SL_TENSOR_DELTA_CONV ? 0.5f
-                                                    : 0.1f;
+    const bool convolves = fact->id == SL_TENSOR_DELTA_CONV || fact->id == SL_TENSOR_SSM_CONV ||
+                           fact->id == SL_TENSOR_SHORT_CONV;
+    *middle = norm || fact->id == SL_TENSOR_SSM_SKIP ? 1.0f : is_decay(fact) ? -0.5f : 0.0f;
+    *deviation = fact->id == SL_TENSOR_ROPE_FACTORS ? 0.0f : chooses ? 0.01f : convolves ? 0.5f : 0.1f;
 }
 
 /* ---- routers that prefer some experts
@@ -435,7 +487,7 @@ static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elem
         const uint64_t count = left < PATTERN_ELEMENTS ? left : PATTERN_ELEMENTS;
         for (uint64_t i = 0; i < count; i++) {
             const float value = middle + deviation * next_normal(state);
-            s->values[i] = fact->id == SL_TENSOR_DELTA_DECAY && value > -0.01f ? -0.01f : value;
+            s->values[i] = is_decay(fact) && value > -0.01f ? -0.01f : value;
         }
         code = sl_gguf_writer_data(s->writer, s->values, count * sizeof *s->values, error);
         left -= count;
@@ -451,8 +503,10 @@ static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf
                         uint64_t *elements, uint64_t *bytes, sl_error *error) {
     const bool exact = fact->vector || fact->id == SL_TENSOR_ROUTER || fact->id == SL_TENSOR_SHARED_SHARE;
     *elements = 1;
-    const sl_qtype type =
-        fact->dim_count == 3 && s->options->expert_type ? *s->options->expert_type : s->options->type;
+    const bool of_heads = fact->id == SL_TENSOR_LATENT_KEYS || fact->id == SL_TENSOR_LATENT_VALUES;
+    const sl_qtype type = fact->dim_count == 3 && !of_heads && s->options->expert_type
+                              ? *s->options->expert_type
+                              : s->options->type;
     shape->type = exact ? SL_QTYPE_F32 : sl_mixture_fallback(type, fact->dims[0]);
     shape->dim_count = fact->dim_count;
     memcpy(shape->dims, fact->dims, sizeof shape->dims);

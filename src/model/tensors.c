@@ -11,6 +11,8 @@ typedef enum scope {
     SCOPE_KEYS,
     SCOPE_VALUES,
     SCOPE_DELTA,
+    SCOPE_SSM,
+    SCOPE_CONV,
     SCOPE_DENSE,
     SCOPE_EXPERT
 } scope;
@@ -29,8 +31,12 @@ typedef enum need {
     NEED_QUERY_NORM,
     NEED_LONGROPE,
     NEED_BEFORE,
+    NEED_BETWEEN,
     NEED_BEHIND,
     NEED_QKV,
+    NEED_QUERY,
+    NEED_QUERY_LATENT,
+    NEED_LATENT,
     NEED_FUSED_QKV,
     NEED_GATE_UP,
     NEED_GATE,
@@ -41,9 +47,14 @@ typedef enum need {
     NEED_ROUTER_BIAS,
     NEED_CHOOSING_BIAS,
     NEED_EXPERT_BIAS,
+    NEED_GATED,
     NEED_SHARED,
+    NEED_SHARED_UNIT_GATED,
     NEED_SHARED_GATED,
+    NEED_EXPERT_LATENT,
     NEED_FUSED,
+    NEED_CONV_BIAS,
+    NEED_SSM_NORM,
     NEED_PER_LAYER,
     NEED_LAYER_SCALAR,
     NEED_BESIDE
@@ -61,12 +72,20 @@ typedef enum size {
     SIZE_QUERY_NORM,
     SIZE_KEY_NORM,
     SIZE_QUERY,
+    SIZE_QUERY_RANK,
+    SIZE_LATENT,
+    SIZE_LATENT_KEY,
+    SIZE_LATENT_UP,
+    SIZE_KEY_PART,
+    SIZE_VALUE,
     SIZE_KEY,
     SIZE_QKV,
     SIZE_ATTENTION,
     SIZE_FEED_FORWARD,
     SIZE_TWO_FEED_FORWARDS,
     SIZE_EXPERTS,
+    SIZE_EXPERT_ROWS,
+    SIZE_EXPERT_LATENT,
     SIZE_EXPERT_WIDTH,
     SIZE_TWO_EXPERT_WIDTHS,
     SIZE_SHARED_WIDTH,
@@ -77,6 +96,12 @@ typedef enum size {
     SIZE_DELTA_QKVZ,
     SIZE_DELTA_VALUE,
     SIZE_DELTA_TAPS,
+    SIZE_SSM_IN,
+    SIZE_SSM_GROUPS,
+    SIZE_SSM_GROUP,
+    SIZE_TWO_SHARED_WIDTHS,
+    SIZE_THREE_WIDTHS,
+    SIZE_SHORT_CONV_TAPS,
     SIZE_PER_LAYER,
     SIZE_PER_LAYER_ALL
 } size;
@@ -95,6 +120,39 @@ static const tensor_row TENSORS[SL_TENSOR_COUNT] = {
 #include "model/tensors.def"
 #undef SL_TENSOR
 };
+
+/* Of layers that keep a state. */
+static int32_t recurrent_size(const sl_config *c, size what) {
+    switch (what) {
+    case SIZE_TWO_DELTA_HEADS:
+        return 2 * c->delta_value_heads;
+    case SIZE_DELTA_QKVZ:
+        return 2 * (c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size);
+    case SIZE_DELTA_CHANNELS:
+        return 2 * c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size;
+    case SIZE_DELTA_VALUES:
+        return c->delta_value_heads * c->delta_value_size;
+    case SIZE_DELTA_HEADS:
+        return c->delta_value_heads;
+    case SIZE_DELTA_VALUE:
+        return c->delta_value_size;
+    case SIZE_DELTA_TAPS:
+        return c->delta_taps;
+    case SIZE_SSM_IN: /* z, then what is convolved, then steps */
+        return 2 * (c->delta_value_heads * c->delta_value_size + c->delta_key_heads * c->delta_key_size) +
+               c->delta_value_heads;
+    case SIZE_SSM_GROUPS:
+        return c->delta_key_heads;
+    case SIZE_SSM_GROUP:
+        return c->delta_value_heads * c->delta_value_size / (c->delta_key_heads > 0 ? c->delta_key_heads : 1);
+    case SIZE_THREE_WIDTHS:
+        return 3 * c->width;
+    case SIZE_SHORT_CONV_TAPS:
+        return c->short_conv_taps;
+    default:
+        return 1;
+    }
+}
 
 static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     switch (what) {
@@ -126,58 +184,88 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     case SIZE_KEY:
         return sl_config_kv_heads(c, layer) * sl_config_head_size(c, layer);
     case SIZE_ATTENTION:
-        return c->heads * sl_config_head_size(c, layer);
+        return c->heads * sl_config_value_size(c, layer);
+    case SIZE_QUERY_RANK:
+        return c->query_rank;
+    case SIZE_LATENT:
+        return c->latent;
+    case SIZE_LATENT_KEY:
+        return c->latent + c->rope_dims;
+    case SIZE_LATENT_UP:
+        return c->heads * (c->head_size - c->rope_dims + c->value_size);
+    case SIZE_KEY_PART:
+        return c->head_size - c->rope_dims;
+    case SIZE_VALUE:
+        return sl_config_value_size(c, layer);
     case SIZE_FEED_FORWARD:
         return sl_config_feed_forward(c, layer);
     case SIZE_EXPERTS:
         return c->experts;
+    case SIZE_EXPERT_ROWS:
+        return sl_config_expert_rows(c);
+    case SIZE_EXPERT_LATENT:
+        return c->latent_width;
     case SIZE_EXPERT_WIDTH:
         return c->expert_width;
     case SIZE_TWO_EXPERT_WIDTHS:
         return 2 * c->expert_width;
     case SIZE_SHARED_WIDTH:
         return c->shared_width;
-    case SIZE_TWO_DELTA_HEADS:
-        return 2 * c->delta_value_heads;
-    case SIZE_DELTA_QKVZ:
-        return 2 * (c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size);
-    case SIZE_DELTA_CHANNELS:
-        return 2 * c->delta_key_heads * c->delta_key_size + c->delta_value_heads * c->delta_value_size;
-    case SIZE_DELTA_VALUES:
-        return c->delta_value_heads * c->delta_value_size;
-    case SIZE_DELTA_HEADS:
-        return c->delta_value_heads;
-    case SIZE_DELTA_VALUE:
-        return c->delta_value_size;
-    case SIZE_DELTA_TAPS:
-        return c->delta_taps;
+    case SIZE_TWO_SHARED_WIDTHS:
+        return 2 * c->shared_width;
     case SIZE_PER_LAYER:
         return c->per_layer_width;
     case SIZE_PER_LAYER_ALL:
         return c->layers * c->per_layer_width;
     default:
-        return 1;
+        return recurrent_size(c, what);
     }
 }
 
 static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
-    const bool delta = c->kinds[layer] == SL_LAYER_DELTA;
-    const bool sparse = c->experts > 0 && !c->dense[layer];
+    const bool feeds = sl_config_has_feed_forward(c, layer), sparse = c->experts > 0 && !c->dense[layer];
     switch (scope) {
     case SCOPE_MODEL:
         return layer == 0;
     case SCOPE_ATTENTION:
-        return !delta;
+        return sl_config_attends(c, layer);
     case SCOPE_KEYS:
         return sl_config_has_keys(c, layer);
     case SCOPE_VALUES:
         return sl_config_has_values(c, layer);
     case SCOPE_DELTA:
-        return delta;
+        return c->kinds[layer] == SL_LAYER_DELTA;
+    case SCOPE_SSM:
+        return c->kinds[layer] == SL_LAYER_SSM;
+    case SCOPE_CONV:
+        return c->kinds[layer] == SL_LAYER_CONV;
     case SCOPE_DENSE:
-        return !sparse || c->family->dense_beside;
+        return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
-        return sparse;
+        return feeds && sparse;
+    default:
+        return true;
+    }
+}
+
+static bool experts_need(const sl_config *c, need need) {
+    switch (need) {
+    case NEED_ROUTER_BIAS:
+        return c->family->router_bias;
+    case NEED_CHOOSING_BIAS:
+        return c->choosing_bias;
+    case NEED_EXPERT_BIAS:
+        return c->family->expert_bias;
+    case NEED_GATED:
+        return !c->family->ungated;
+    case NEED_SHARED:
+        return c->shared_width > 0;
+    case NEED_SHARED_UNIT_GATED:
+        return c->shared_width > 0 && !c->family->ungated;
+    case NEED_EXPERT_LATENT:
+        return c->latent_width > 0;
+    case NEED_SHARED_GATED:
+        return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     default:
         return true;
     }
@@ -194,7 +282,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_TOKEN_TYPES:
         return c->family->encoder && c->token_types > 0;
     case NEED_GATE_BIAS:
-        return c->mlp_bias && !c->family->encoder;
+        return c->mlp_bias && !c->family->encoder && !c->family->ungated;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -209,16 +297,24 @@ static bool is_needed(const sl_config *c, need need) {
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
         return c->family->norms != SL_NORMS_BEHIND && !c->family->encoder;
+    case NEED_BETWEEN:
+        return is_needed(c, NEED_BEFORE) && !c->family->parallel && !c->family->one_block;
     case NEED_BEHIND:
         return c->family->norms != SL_NORMS_BEFORE;
     case NEED_QKV:
-        return !c->fused_qkv;
+        return !c->fused_qkv && c->latent == 0;
+    case NEED_QUERY:
+        return !c->fused_qkv && c->query_rank == 0;
+    case NEED_QUERY_LATENT:
+        return c->query_rank > 0;
+    case NEED_LATENT:
+        return c->latent > 0;
     case NEED_FUSED_QKV:
         return c->fused_qkv;
     case NEED_GATE_UP:
         return !c->fused_gate_up;
     case NEED_GATE:
-        return !c->fused_gate_up && !c->family->encoder;
+        return !c->fused_gate_up && !c->family->encoder && !c->family->ungated;
     case NEED_FUSED_GATE_UP:
         return c->fused_gate_up;
     case NEED_SINKS:
@@ -227,18 +323,12 @@ static bool is_needed(const sl_config *c, need need) {
         return !c->family->delta_joined;
     case NEED_JOINED:
         return c->family->delta_joined;
-    case NEED_ROUTER_BIAS:
-        return c->family->router_bias;
-    case NEED_CHOOSING_BIAS:
-        return c->family->choosing_bias;
-    case NEED_EXPERT_BIAS:
-        return c->family->expert_bias;
-    case NEED_SHARED:
-        return c->shared_width > 0;
-    case NEED_SHARED_GATED:
-        return c->shared_width > 0 && c->family->shared == SL_SHARED_GATED;
     case NEED_FUSED:
         return false;
+    case NEED_CONV_BIAS:
+        return c->ssm_conv_bias;
+    case NEED_SSM_NORM:
+        return c->ssm_norm;
     case NEED_PER_LAYER:
         return c->per_layer_width > 0;
     case NEED_LAYER_SCALAR:
@@ -246,7 +336,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_BESIDE:
         return c->family->dense_beside;
     default:
-        return true;
+        return experts_need(c, need);
     }
 }
 
@@ -267,7 +357,7 @@ bool sl_config_tensor(const sl_config *config, sl_tensor_id id, int32_t layer, s
         }
     }
     const bool of_experts = row->kind == SL_TENSOR_EXPERTS || row->kind == SL_TENSOR_EXPERT_VECTOR;
-    fact->experts = of_experts ? config->experts : 1;
+    fact->experts = of_experts ? config->experts : row->kind == SL_TENSOR_HEADS ? config->heads : 1;
     fact->rows = size_of(config, row->rows, layer);
     fact->columns = size_of(config, row->columns, layer);
     return in_scope(config, row->scope, layer) && is_needed(config, row->need);
@@ -293,10 +383,9 @@ static void gguf_tensor(const sl_tensor_fact *fact, int32_t layer, sl_gguf_tenso
     sl_tensor_name(fact->gguf, layer, 0, tensor->name);
     tensor->id = fact->id;
     tensor->layer = fact->layer;
-    tensor->vector = fact->kind != SL_TENSOR_MATRIX && fact->kind != SL_TENSOR_EXPERTS;
-    tensor->dim_count = fact->kind == SL_TENSOR_EXPERTS                            ? 3
-                        : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1
-                                                                                   : 2;
+    const bool blocks = fact->kind == SL_TENSOR_EXPERTS || fact->kind == SL_TENSOR_HEADS;
+    tensor->vector = fact->kind != SL_TENSOR_MATRIX && !blocks;
+    tensor->dim_count = blocks ? 3 : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1 : 2;
     for (int i = 0; i < SL_TENSOR_DIMS; i++) {
         tensor->dims[i] = 1;
     }
@@ -354,11 +443,26 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     if (rope->scaling != SL_ROPE_SCALING_YARN || rope->mscale == 0) {
         rope->mscale_all = 0;
     }
+    if (config->latent > 0) {
+        rope->mscale_all *= SL_LATENT_LOG_MULTIPLIER;
+        raw->latent_head_size = config->head_size;
+        raw->latent_value_size = config->value_size;
+        raw->config.head_size = config->latent + config->rope_dims;
+        raw->value_size = config->latent;
+        raw->attention_scale = 0; /* follows from the others */
+    }
     if (config->temperature_length == config->rope.original_context || config->temperature_scale == 0) {
         raw->config.temperature_length = 0;
     }
     if (!config->family->scaled) {
         raw->config.embed_factor = raw->config.branch_factor = raw->config.logit_divisor = 0;
+    }
+    if (config->family->logit_factor > 0) {
+        raw->config.logit_divisor = 1 / config->logit_divisor; /* what the key means here */
+    }
+    if (config->family->layer_norm || config->family->encoder) {
+        raw->layer_epsilon = config->epsilon;
+        raw->config.epsilon = 0;
     }
     if (config->experts == 0) {
         raw->config.expert_scale = 0;
@@ -457,14 +561,17 @@ static bool says_rope_layers(const sl_config *config) {
     return true;
 }
 
-/* llama.cpp takes the magnitude that follows from the factor, whatever the file says. */
-static bool says_magnitude(const sl_rope_config *rope) {
+/* llama.cpp takes the magnitude that follows from the factor, whatever the file says. With latent attention
+ * its two parts are one number. */
+static bool says_magnitude(const sl_config *config) {
+    const sl_rope_config *rope = &config->rope;
     sl_rope_config usual = *rope;
     usual.attention_factor = 0;
+    const bool same = config->latent > 0 && rope->mscale == rope->mscale_all;
     if (rope->scaling != SL_ROPE_SCALING_YARN) {
         return true;
     }
-    const bool one = rope->mscale == 0 || rope->mscale_all == 0 || rope->mscale == 1;
+    const bool one = rope->mscale == 0 || rope->mscale_all == 0 || rope->mscale == 1 || same;
     return one && fabsf(sl_rope_magnitude(rope) - sl_rope_magnitude(&usual)) < 1e-5f;
 }
 
@@ -474,9 +581,13 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     const int32_t layers = config->layers;
     const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)layers) != NULL;
     const bool full = memchr(config->kinds, SL_LAYER_FULL, (size_t)layers) != NULL;
+    if (family->ssm && (config->step_least > 0 || isfinite(config->step_most))) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s's time_step_limit", family->name);
+    }
     if (windows &&
         (family->pattern == SL_PATTERN_WINDOW_SWITCH || family->pattern == SL_PATTERN_WINDOW_UNTURNED ||
-         family->pattern == SL_PATTERN_DELTA_PERIOD || (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
+         family->pattern == SL_PATTERN_DELTA_PERIOD || family->pattern == SL_PATTERN_SSM_LISTED ||
+         (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
@@ -484,18 +595,23 @@ static int check_sayable(const sl_config *config, sl_error *error) {
     while (family->leading_dense && first < layers && config->dense[first]) {
         first++;
     }
-    if (config->experts > 0 && memchr(config->dense + first, true, (size_t)(layers - first))) {
+    /* Of layers with one block the tensors say it. */
+    if (config->experts > 0 && !family->one_block &&
+        memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
     }
     if (family->local_rope && config->local_rope.scaling != SL_ROPE_SCALING_NONE) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for RoPE scaling in windowed layers");
     }
+    if (config->activation != (int32_t)family->activation) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the activation of %s", family->name);
+    }
     if (!says_rope_layers(config)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s without RoPE",
                        family->name);
     }
-    if (!says_magnitude(&config->rope)) {
+    if (!says_magnitude(config)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for YaRN's attention factor itself");
     }
     if (config->rope.scaling == SL_ROPE_SCALING_YARN && config->rope.exact != family->exact_yarn) {
@@ -514,16 +630,23 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
     int32_t values[SL_CONFIG_LAYERS];
     char key[SL_TENSOR_NAME_SIZE];
     const sl_gguf_items items = {SL_GGUF_I32, values, (uint64_t)config->layers};
+    /* 0: this is how files say that a layer has no attention. */
+    const bool listed = config->family->pattern == SL_PATTERN_SSM_LISTED ||
+                        memchr(config->kinds, SL_LAYER_CONV, (size_t)config->layers) != NULL;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_kv_heads(config, layer);
+        const bool none = listed && !sl_config_attends(config, layer);
+        values[layer] = none ? 0 : sl_config_kv_heads(config, layer);
     }
     snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
-    int code = config->window_kv_heads > 0
+    int code = config->window_kv_heads > 0 || listed
                    ? sl_gguf_writer_array(writer, key, &items, error)
                    : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->kv_heads, error);
     bool differ = false;
     for (int32_t layer = 0; layer < config->layers; layer++) {
-        values[layer] = sl_config_feed_forward(config, layer);
+        const bool sparse = config->family->one_block && config->experts > 0 && !config->dense[layer];
+        values[layer] = !sl_config_has_feed_forward(config, layer) ? 0
+                        : sparse                                   ? config->expert_width
+                                                                   : sl_config_feed_forward(config, layer);
         differ = differ || values[layer] != config->feed_forward;
     }
     snprintf(key, sizeof key, "%s.feed_forward_length", name);
@@ -545,7 +668,8 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : sl_gguf_writer_string(writer, "general.architecture", sl_view_of(name), error);
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         const sl_config_field *field = &SL_CONFIG_FIELDS[i];
-        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS) {
+        if (field->key[SL_NAMING_GGUF] && field->type != SL_FIELD_LAYERS &&
+            field->offset != offsetof(sl_config_raw, turns)) { /* see below */
             snprintf(key, sizeof key, "%s.%s", name, field->key[SL_NAMING_GGUF]);
             code = write_field(writer, &raw, field, key, error);
         }
@@ -553,6 +677,10 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
+    }
+    if (code == 0 && family->rope_layers == SL_ROPE_LAYERS_ASKED) {
+        snprintf(key, sizeof key, "%s.rope.scaling.finetuned", name);
+        code = sl_gguf_writer_bool(writer, key, sl_config_turns(config), error);
     }
     if (code == 0 && family->delta) {
         snprintf(key, sizeof key, "%s.rope.dimension_sections", name);

@@ -53,6 +53,31 @@ static inline const sl_fusion *sl_run_fusion(const sl_lowered *lowered, int32_t 
     return NULL;
 }
 
+/* Is the op the first of a section behind the first one? */
+static inline bool sl_begins_section(const sl_lowered *lowered, int32_t index) {
+    const sl_op *op = &lowered->ops[index];
+    if (op->kind != SL_OP_TRANSFER || op->u.transfer.section == 0) {
+        return false;
+    }
+    for (int32_t i = index - 1; i >= 0; i--) {
+        if (lowered->ops[i].kind == SL_OP_TRANSFER) {
+            return lowered->ops[i].u.transfer.section != op->u.transfer.section;
+        }
+    }
+    return true;
+}
+
+/* Do other parts of the program read the value behind that section of this one? */
+static inline bool sl_is_kept(const sl_program *program, int32_t value, int32_t section) {
+    for (int32_t i = 0; program->partition && i < program->partition->border_count; i++) {
+        const sl_border *border = &program->partition->borders[i];
+        if (border->from == program->part && border->kept == section && border->value == value) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Fills value_offsets and scratch_offsets of a lowered bucket; *bytes: what the workspace needs for it. Every
  * value and scratch begins at a multiple of 64, with at least 64 bytes of nothing before and behind it. */
 int sl_place(sl_plan *plan, int32_t bucket, uint64_t *bytes, sl_error *error);

@@ -93,6 +93,10 @@ int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *dig
         add_text(&hash, plan->segments[s].plan->backend->numerics);
         add_classes(&hash, &plan->segments[s].plan->deployment);
     }
+    for (int32_t s = 0; s < plan->partition.section_count; s++) {
+        add_number(&hash, (uint64_t)plan->partition.sections[s].end);
+        add_number(&hash, (uint64_t)plan->partition.sections[s].part);
+    }
     if (plan->segment_count == 0) {
         add_classes(&hash, deployment);
     }

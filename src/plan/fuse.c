@@ -40,8 +40,16 @@ static bool overwrites(const sl_program *program, const sl_op *op, const sl_oper
 static bool read_later(const sl_deployment *deployment, const sl_lowered *lowered, int32_t from,
                        const sl_operand *columns, int64_t count) {
     const sl_program *program = deployment->program;
+    int32_t section = 0;
+    for (int32_t i = 0; i < from; i++) {
+        section = sl_op_section(&lowered->ops[i], section);
+    }
     for (int32_t i = from; i < lowered->op_count; i++) {
         const sl_op *op = &lowered->ops[i];
+        if (sl_begins_section(lowered, i) && sl_is_kept(program, columns->value, section)) {
+            return true;
+        }
+        section = sl_op_section(op, section);
         for (int in = 0; in < SL_OP_INPUTS; in++) {
             if (op->in[in].value != SL_NONE &&
                 overlaps(&op->in[in], sl_operand_width(program, op, false, in), columns, count)) {
@@ -52,11 +60,8 @@ static bool read_later(const sl_deployment *deployment, const sl_lowered *lowere
             return false;
         }
     }
-    bool kept = columns->value == deployment->result || columns->value == deployment->tokens;
-    for (int32_t i = 0; i < program->kept_count && !kept; i++) {
-        kept = columns->value == program->kept[i];
-    }
-    return kept;
+    return columns->value == deployment->result || columns->value == deployment->tokens ||
+           sl_is_kept(program, columns->value, section);
 }
 
 static bool same_kinds(const sl_lowered *lowered, int32_t first, const sl_fusion *fusion) {

@@ -108,6 +108,32 @@ static void note_op(placement *p, int32_t index) {
     }
 }
 
+/* Of a part: what others read behind its section. */
+static void keep_values(placement *p, int32_t section) {
+    const sl_partition *partition = p->plan->deployment.program->partition;
+    for (int32_t i = 0; partition && i < partition->border_count; i++) {
+        const sl_border *border = &partition->borders[i];
+        if (border->from == p->plan->deployment.program->part && border->kept == section) {
+            need_change(&p->needs[border->value], 0, p->lowered->values[border->value].width, true);
+        }
+    }
+}
+
+/* Of a part: what is filled in front of a section lives through all of it; a first section may run twice. */
+static void give_values(placement *p) {
+    const sl_program *program = p->plan->deployment.program;
+    for (int32_t i = 0; program->partition && i < program->partition->border_count; i++) {
+        const sl_border *border = &program->partition->borders[i];
+        int32_t section = 0;
+        for (int32_t op = 0; border->part == program->part && op < p->lowered->op_count; op++) {
+            section = sl_op_section(&p->lowered->ops[op], section);
+            if (section == border->section) {
+                set_live(p, border->given, op);
+            }
+        }
+    }
+}
+
 /* From the last op to the first: a value lives during an op that touches it, and while something later needs
  * columns of what it holds. */
 static void find_live(placement *p) {
@@ -117,17 +143,9 @@ static void find_live(placement *p) {
             need_change(&p->needs[results[r]], 0, p->lowered->values[results[r]].width, true);
         }
     }
-    /* Of a part: what the device behind reads at the end, and what is filled before a step, which may run
-     * twice. */
-    const sl_program *program = p->plan->deployment.program;
-    for (int32_t i = 0; i < program->kept_count; i++) {
-        need_change(&p->needs[program->kept[i]], 0, p->lowered->values[program->kept[i]].width, true);
-    }
-    for (int32_t i = 0; i < program->given_count; i++) {
-        for (int32_t op = 0; op < p->lowered->op_count; op++) {
-            set_live(p, program->given[i], op);
-        }
-    }
+    int32_t section = sl_program_sections(p->plan->deployment.program) - 1;
+    keep_values(p, section);
+    give_values(p);
     for (int32_t op = p->lowered->op_count - 1; op >= 0; op--) {
         for (int32_t v = 0; v < p->lowered->value_count; v++) {
             if (p->needs[v].count > 0) {
@@ -135,6 +153,9 @@ static void find_live(placement *p) {
             }
         }
         note_op(p, op);
+        if (section > 0 && sl_begins_section(p->lowered, op)) {
+            keep_values(p, --section);
+        }
     }
 }
 

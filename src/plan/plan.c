@@ -318,6 +318,7 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
                 type, sl_qtype_get(layout->type)->block_elements, group->name, group->key_size,
                 group->value_size);
         }
+        layout->row_value_bytes = group->values_are_keys ? 0 : layout->row_value_bytes;
         if (!sl_mul_u64((uint64_t)group->kv_heads * SL_PAGE_TOKENS,
                         layout->row_key_bytes + layout->row_value_bytes, &layout->layer_bytes) ||
             !sl_mul_u64(layout->layer_bytes, (uint64_t)group->layers, &layout->page_bytes)) {
@@ -328,8 +329,9 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
 }
 
 /* Sets the pages of all groups for `full` pages in a full group, and the cache pool; false when they pass 64
- * bits. A window's pages are those of all sequences behind a chunk, which could still be rolled back, those of
- * the chunk that comes next, and a quarter more for prefix reuse; it never needs more than a full group. */
+ * bits. A window's pages are those of all sequences behind a chunk, which could still be rolled back, those
+ * of the chunk that comes next, and a quarter more for prefix reuse; it never needs more than a full group.
+ */
 bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     sl_deployment *deployment = &plan->deployment;
     const sl_plan_options *options = &plan->options;
@@ -591,6 +593,7 @@ void sl_plan_destroy(sl_plan *plan) {
             sl_plan_destroy(plan->segments[s].plan);
             sl_program_free(&plan->segments[s].program);
         }
+        sl_partition_free(&plan->partition);
         sl_arena_free(&plan->arena);
         sl_free(plan);
     }

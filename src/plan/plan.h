@@ -25,10 +25,12 @@ typedef struct sl_plan_options {
     uint64_t host_memory_limit;      /* on several devices: of the host's pools; 0: what it has free */
     int32_t layers[SL_MOST_DEVICES]; /* on several devices: of the model, on each, one after the other. All 0:
                                         as many on the last as fit, then on the one before it, ... */
-    const char *prefer; /* beginnings of kernels' names, with commas between: those are tried first. NULL:
-                           the backend's own order */
-    bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
-    bool observe;       /* an OBSERVE in front of every LINEAR, for each of its weights */
+    int32_t host_experts; /* on several devices: experts of so many of the first layers are on the host,
+                             wherever the rest of the layer is */
+    const char *prefer;   /* beginnings of kernels' names, with commas between: those are tried first. NULL:
+                             the backend's own order */
+    bool embed;   /* ends at the final norm: no logits, no tokens. Programs without a head always do */
+    bool observe; /* an OBSERVE in front of every LINEAR, for each of its weights */
 } sl_plan_options;
 
 /* One line of the memory table. */
@@ -53,7 +55,7 @@ typedef struct sl_plan sl_plan;
 typedef struct sl_plan_segment {
     sl_program program;
     sl_plan *plan;
-    int32_t first_layer, end_layer; /* of the model */
+    int32_t first_layer, end_layer; /* of the model; experts may be elsewhere (host_experts) */
 } sl_plan_segment;
 
 struct sl_plan {
@@ -66,9 +68,10 @@ struct sl_plan {
     uint64_t mapped_bytes; /* weights read where the file is mapped */
     sl_declined *declined;
     int32_t declined_count, declined_capacity;
-    /* On several devices (split.h), in the order of a step; the deployment has no ops then. */
+    /* On several devices (split.h): what each does, and in which order. The deployment has no ops then. */
     sl_plan_segment segments[SL_MOST_DEVICES];
     int32_t segment_count; /* 0: one device */
+    sl_partition partition;
 };
 
 /* `program` and `backend` must outlive the plan; `options` may be NULL. The weights pool holds

@@ -56,10 +56,16 @@ static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
     const sl_plan_segment *segment = &plan->segments[index];
     sl_buffer_printf(out, "%ssegment %d: %s, ", index ? "\n" : "", index, segment->plan->backend->name);
     if (segment->end_layer > segment->first_layer) {
-        sl_buffer_printf(out, "layers %d to %d\n", segment->first_layer, segment->end_layer - 1);
+        sl_buffer_printf(out, "layers %d to %d", segment->first_layer, segment->end_layer - 1);
     } else {
-        sl_buffer_text(out, "no layers\n");
+        sl_buffer_text(out, "no layers");
     }
+    if (plan->options.host_experts > 0 && index == 0) {
+        sl_buffer_printf(out, ", experts of the first %d", plan->options.host_experts);
+    } else if (plan->options.host_experts > segment->first_layer) {
+        sl_buffer_printf(out, ", without the experts of the first %d", plan->options.host_experts);
+    }
+    sl_buffer_text(out, "\n");
 }
 
 void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
@@ -114,6 +120,10 @@ void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const s
             sl_buffer_printf(out, "%s%d", s ? "+" : "", program->weights[segments[s].weight].rows);
         }
         sl_buffer_printf(out, "x%d", first->columns);
+    } else if (op->kind == SL_OP_HEAD_LINEAR) {
+        const sl_weight *weight = &program->weights[op->u.head_linear.weight];
+        sl_buffer_printf(out, " %s %dx%dx%d", sl_qtype_get(weight->type)->name, weight->experts, weight->rows,
+                         weight->columns);
     } else if (op->kind == SL_OP_EMBED) {
         const sl_weight *table = &program->weights[op->u.embed.weight];
         sl_buffer_printf(out, " %s %dx%d", sl_qtype_get(table->type)->name, table->rows, table->columns);

@@ -2,6 +2,7 @@
 #include "plan/build.h"
 #include "plan/split.h"
 
+#include "base/alloc.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ static void drop_segment(sl_plan_segment *segment) {
 }
 
 /* Of the kernels that the caller prefers, those that this device has: a plan refuses names that none has. */
-static const char *preferred_here(sl_plan *plan, const sl_backend *backend) {
+static const char *preferred_here(const sl_plan *plan, const sl_backend *backend, sl_arena *arena) {
     int32_t count = 0;
     const sl_kernel *const *kernels = backend->functions->kernels(backend, &count);
     sl_buffer list = {0};
@@ -33,29 +34,73 @@ static const char *preferred_here(sl_plan *plan, const sl_backend *backend) {
         }
         name += length + (name[length] == ',');
     }
-    const char *kept = list.length && !list.failed ? sl_arena_printf(&plan->arena, "%s", list.data) : NULL;
+    const char *kept = list.length && !list.failed ? sl_arena_printf(arena, "%s", list.data) : NULL;
     sl_buffer_free(&list);
     return kept;
 }
 
-/* The plan of layers [first, end) on device `index`, with what stands before and behind them. */
-static int plan_segment(sl_plan *plan, int32_t index, const sl_plan_options *options,
-                        sl_plan_segment *segment, sl_error *error) {
+/* ---- who runs what ---- */
+
+/* owners[op_count], by the layers of each device; what stands in front of the layers belongs to the first,
+ * what stands behind them to the last. */
+static void own_layers(const sl_plan *plan, const int32_t *layers, int32_t *owners) {
     const sl_program *program = plan->deployment.program;
+    const int32_t last = sl_split_count(plan->backend) - 1;
+    for (int32_t d = 0, at = 0, op = 0; d <= last; d++) {
+        at += layers[d];
+        const int32_t end = d == last ? program->op_count : sl_program_layer_begin(program, at);
+        for (; op < end; op++) {
+            owners[op] = d;
+        }
+    }
+}
+
+/* Experts of the first layers to the host, which is the first device. */
+static void own_experts(const sl_plan *plan, int32_t layers, int32_t *owners) {
+    const sl_program *program = plan->deployment.program;
+    for (int32_t i = 0; i < program->op_count; i++) {
+        const sl_op *op = &program->ops[i];
+        if (op->layer >= 0 && op->layer < layers && sl_program_is_expert(program, op)) {
+            owners[i] = 0;
+        }
+    }
+}
+
+/* Fills *partition, which is freed on failure. */
+static int divide(const sl_plan *plan, const int32_t *layers, int32_t host_experts, sl_partition *partition,
+                  sl_error *error) {
+    const sl_program *program = plan->deployment.program;
+    int32_t *owners = sl_alloc_zero((size_t)program->op_count + 1, sizeof *owners);
+    *partition = (sl_partition){0};
+    int code = owners ? 0 : sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
+    if (code == 0) {
+        own_layers(plan, layers, owners);
+        own_experts(plan, host_experts, owners);
+        code = sl_program_partition(program, owners, sl_split_count(plan->backend), partition, error);
+    }
+    sl_free(owners);
+    if (code) {
+        sl_partition_free(partition);
+        sl_fail_prefix(error, "plan");
+    }
+    return code;
+}
+
+/* The plan of what device `index` does of the partition. */
+static int plan_segment(const sl_plan *plan, const sl_partition *partition, int32_t index,
+                        const sl_plan_options *options, sl_plan_segment *segment, sl_error *error) {
     sl_backend *backend = sl_split_part(plan->backend, index);
-    const bool last = index + 1 == sl_split_count(plan->backend);
-    const sl_program_range range = {index == 0 ? 0 : sl_program_layer_begin(program, segment->first_layer),
-                                    last ? program->op_count
-                                         : sl_program_layer_begin(program, segment->end_layer)};
     sl_plan_options own = *options;
-    own.embed = last && options->embed;
+    sl_arena names = {0};
+    own.embed = index + 1 == partition->parts && options->embed;
     own.outputs = options->outputs - options->drafts;
-    own.prefer = preferred_here(plan, backend);
+    own.prefer = preferred_here(plan, backend, &names);
     own.memory_limit = is_host(backend) ? options->host_memory_limit : options->memory_limit;
     segment->program = (sl_program){0};
     segment->plan = NULL;
-    int code = sl_program_slice(program, range, &segment->program, error);
+    int code = sl_program_slice(plan->deployment.program, partition, index, &segment->program, error);
     code = code ? code : sl_plan_create(&segment->program, backend, &own, &segment->plan, error);
+    sl_arena_free(&names);
     if (code) {
         drop_segment(segment);
     }
@@ -72,18 +117,31 @@ static int32_t next_cut(const sl_program *program, int32_t first, int32_t end) {
     return first;
 }
 
+/* Does device `index` have room for layers [first, end)? 0 or SL_ERR_LIMIT, or another error. */
+static int try_layers(const sl_plan *plan, int32_t index, const sl_plan_options *options, int32_t first,
+                      int32_t end, sl_error *error) {
+    int32_t layers[SL_MOST_DEVICES] = {0};
+    sl_partition partition;
+    sl_plan_segment trial = {0};
+    layers[index - 1] = first;
+    layers[index] = end - first;
+    int code = divide(plan, layers, options->host_experts, &partition, error);
+    code = code ? code : plan_segment(plan, &partition, index, options, &trial, error);
+    drop_segment(&trial);
+    sl_partition_free(&partition);
+    return code;
+}
+
 /* Most of the layers before `end` that fit device `index`: *first is where they begin. */
 static int fill_device(sl_plan *plan, int32_t index, const sl_plan_options *options, int32_t end,
                        int32_t *first, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     int32_t fits = SL_NONE, low = 0, high = end;
     while (low <= high) {
-        const int32_t middle = low + (high - low) / 2;
-        sl_plan_segment trial = {.first_layer = next_cut(program, middle, end), .end_layer = end};
-        const int code = plan_segment(plan, index, options, &trial, error);
+        const int32_t middle = low + (high - low) / 2, cut = next_cut(program, middle, end);
+        const int code = try_layers(plan, index, options, cut, end, error);
         if (code == 0) {
-            drop_segment(&trial);
-            fits = trial.first_layer;
+            fits = cut;
             high = middle - 1;
         } else if (code != SL_ERR_LIMIT) {
             return code;
@@ -95,12 +153,50 @@ static int fill_device(sl_plan *plan, int32_t index, const sl_plan_options *opti
     return fits == SL_NONE ? SL_ERR_LIMIT : 0;
 }
 
+/* All layers on the last device, experts of as few of the first ones as possible on the host: experts are
+ * most of what a model weighs and little of what a token reads. SL_ERR_LIMIT: even without any it has no
+ * room. */
+static int choose_experts(sl_plan *plan, const sl_plan_options *options, sl_error *error) {
+    const int32_t last = sl_split_count(plan->backend) - 1;
+    const int32_t layers = sl_program_layers(plan->deployment.program);
+    int32_t fits = SL_NONE, low = 0, high = layers;
+    if (plan->deployment.program->experts == 0 || options->host_experts > 0 || last != 1 ||
+        !is_host(sl_split_part(plan->backend, 0)) || is_host(sl_split_part(plan->backend, 1))) {
+        return sl_fail(error, SL_ERR_LIMIT, "plan: no experts to be placed");
+    }
+    while (low <= high) {
+        sl_plan_options trial = *options;
+        trial.host_experts = low + (high - low) / 2;
+        const int code = try_layers(plan, last, &trial, 0, layers, error);
+        if (code && code != SL_ERR_LIMIT) {
+            return code;
+        }
+        if (code == 0) {
+            fits = trial.host_experts;
+            high = fits - 1;
+        } else {
+            low = trial.host_experts + 1;
+        }
+    }
+    if (fits == SL_NONE) {
+        return SL_ERR_LIMIT;
+    }
+    plan->options.host_experts = fits;
+    plan->options.layers[last] = layers;
+    return 0;
+}
+
 static int choose_layers(sl_plan *plan, sl_error *error) {
     const int32_t count = sl_split_count(plan->backend);
     sl_plan_options options = plan->options;
     int32_t end = sl_program_layers(plan->deployment.program);
     const uint64_t whole =
         (uint64_t)options.sequences * (uint64_t)sl_table_width(options.context) * SL_PAGE_TOKENS;
+    options.cache_tokens = plan->options.cache_tokens ? plan->options.cache_tokens : whole;
+    const int experts = choose_experts(plan, &options, error);
+    if (experts != SL_ERR_LIMIT) {
+        return experts;
+    }
     for (int32_t d = count - 1; d > 0; d--) {
         int32_t first = end;
         options.cache_tokens = plan->options.cache_tokens ? plan->options.cache_tokens : whole;
@@ -123,6 +219,14 @@ static int check_layers(sl_plan *plan, sl_error *error) {
     const int32_t count = sl_split_count(plan->backend), layers = sl_program_layers(plan->deployment.program);
     const int32_t *given = plan->options.layers;
     int64_t sum = 0;
+    if (plan->options.host_experts < 0 ||
+        (plan->options.host_experts > 0 && !is_host(sl_split_part(plan->backend, 0)))) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: experts of %d layers on the host, which is none of %s",
+                       plan->options.host_experts, plan->backend->name);
+    }
+    if (plan->options.host_experts > layers) {
+        plan->options.host_experts = layers;
+    }
     for (int32_t d = 0; d < count; d++) {
         if (given[d] < 0) {
             return sl_fail(error, SL_ERR_INVALID, "plan: %d layers on device %d", given[d], d);
@@ -160,7 +264,7 @@ static int plan_all(sl_plan *plan, uint64_t cache_tokens, sl_error *error) {
         }
         segment->first_layer = at;
         segment->end_layer = at += plan->options.layers[d];
-        const int code = plan_segment(plan, d, &options, segment, error);
+        const int code = plan_segment(plan, &plan->partition, d, &options, segment, error);
         if (code) {
             return code;
         }
@@ -217,6 +321,8 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: observations are made on one device");
     }
     int code = check_layers(plan, error);
+    code =
+        code ? code : divide(plan, plan->options.layers, plan->options.host_experts, &plan->partition, error);
     code = code ? code : agree_on_pages(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);
     if (code) {

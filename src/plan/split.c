@@ -1,5 +1,4 @@
-/* The backend of several devices, and its executor: one step after the other, on one device after the other.
- */
+/* The backend of several devices, and its executor: one step after the other, section by section. */
 #include "plan/split.h"
 
 #include "base/alloc.h"
@@ -24,6 +23,7 @@ struct sl_executor {
     void *border; /* the rows of one value on their way */
     sl_kernel_count *counts;
     uint64_t steps;
+    sl_error fault; /* of a step that ended between two sections: devices are out of step from then on */
 };
 
 static const sl_backend_functions functions;
@@ -36,8 +36,14 @@ static const sl_deployment *deployment_of(const sl_executor *executor, int32_t p
     return &executor->plan->segments[part].plan->deployment;
 }
 
+static const sl_partition *partition_of(const sl_executor *executor) {
+    return &executor->plan->partition;
+}
+
+/* The part that samples. */
 static int32_t last_of(const sl_executor *executor) {
-    return executor->plan->segment_count - 1;
+    const sl_partition *partition = partition_of(executor);
+    return partition->sections[partition->section_count - 1].part;
 }
 
 /* ---- deploy ---- */
@@ -69,13 +75,11 @@ static void destroy_executor(sl_executor *executor) {
 /* The largest value that crosses a border, for as many rows as a step may have. */
 static uint64_t border_bytes(const sl_plan *plan) {
     uint64_t most = 1;
-    for (int32_t s = 0; s < plan->segment_count; s++) {
-        const sl_program *program = &plan->segments[s].program;
-        for (int32_t i = 0; i < program->given_count; i++) {
-            const uint64_t bytes = (uint64_t)plan->deployment.limits.rows *
-                                   (uint64_t)program->values[program->given[i]].width * sizeof(float);
-            most = bytes > most ? bytes : most;
-        }
+    for (int32_t i = 0; i < plan->partition.border_count; i++) {
+        const sl_value *value = &plan->deployment.program->values[plan->partition.borders[i].value];
+        const uint64_t bytes =
+            (uint64_t)plan->deployment.limits.rows * (uint64_t)value->width * sizeof(float);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -132,30 +136,41 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
 /* ---- steps ---- */
 
 static void *step_block(sl_executor *executor) {
-    return functions_of(executor, 0)->step_block(executor->parts[0]);
+    const int32_t first = partition_of(executor)->sections[0].part;
+    return functions_of(executor, first)->step_block(executor->parts[first]);
 }
 
 static int32_t bucket_of(const sl_executor *executor, int32_t part, const sl_step_header *header) {
     return sl_plan_bucket(executor->plan->segments[part].plan, header->rows, header->outputs);
 }
 
-/* What the part in front left at its end becomes what this one was given. */
-static int carry(sl_executor *executor, int32_t part, const sl_step_header *header, sl_error *error) {
-    const sl_program *before = &executor->plan->segments[part - 1].program,
-                     *program = &executor->plan->segments[part].program;
-    const sl_lowered *from =
-        &deployment_of(executor, part - 1)->buckets[bucket_of(executor, part - 1, header)];
-    const sl_lowered *to = &deployment_of(executor, part)->buckets[bucket_of(executor, part, header)];
-    for (int32_t i = 0; i < program->given_count; i++) {
-        const uint64_t bytes =
-            (uint64_t)header->rows * (uint64_t)program->values[program->given[i]].width * sizeof(float);
-        int code = functions_of(executor, part - 1)
-                       ->read(executor->parts[part - 1], SL_POOL_WORKSPACE,
-                              from->value_offsets[before->kept[i]], executor->border, bytes, error);
-        code = code ? code
-                    : functions_of(executor, part)
-                          ->write(executor->parts[part], SL_POOL_WORKSPACE,
-                                  to->value_offsets[program->given[i]], executor->border, bytes, error);
+/* What another part computed becomes what this one was given. */
+static int carry(sl_executor *executor, const sl_border *border, const sl_step_header *header,
+                 sl_error *error) {
+    const int32_t from = border->from, part = border->part;
+    const sl_lowered *source = &deployment_of(executor, from)->buckets[bucket_of(executor, from, header)];
+    const sl_lowered *target = &deployment_of(executor, part)->buckets[bucket_of(executor, part, header)];
+    const int32_t width = executor->plan->deployment.program->values[border->value].width;
+    const uint64_t bytes = (uint64_t)header->rows * (uint64_t)width * sizeof(float);
+    const int code = functions_of(executor, from)
+                         ->read(executor->parts[from], SL_POOL_WORKSPACE,
+                                source->value_offsets[border->value], executor->border, bytes, error);
+    return code ? code
+                : functions_of(executor, part)
+                      ->write(executor->parts[part], SL_POOL_WORKSPACE, target->value_offsets[border->given],
+                              executor->border, bytes, error);
+}
+
+/* Borders are in the order of the sections that take them over: *border is the next one. */
+static int carry_all(sl_executor *executor, const sl_section *section, const sl_step_header *header,
+                     int32_t *border, sl_error *error) {
+    const sl_partition *partition = partition_of(executor);
+    for (; *border < partition->border_count; (*border)++) {
+        const sl_border *next = &partition->borders[*border];
+        if (next->part != section->part || next->section != section->number) {
+            return 0;
+        }
+        const int code = carry(executor, next, header, error);
         if (code) {
             return code;
         }
@@ -163,38 +178,73 @@ static int carry(sl_executor *executor, int32_t part, const sl_step_header *head
     return 0;
 }
 
-static int submit_part(sl_executor *executor, int32_t part, void *block, sl_error *error) {
+static int run_section(sl_executor *executor, const sl_section *section, void *block, sl_error *error) {
     const sl_step_header *header = sl_step_head(block);
-    const sl_step_layout *layout = &executor->plan->deployment.step;
-    const int32_t bucket = bucket_of(executor, part, header);
-    int code = 0;
+    const sl_backend_functions *own = functions_of(executor, section->part);
+    sl_executor *part = executor->parts[section->part];
+    if (section->number > 0) {
+        return own->proceed(part, error);
+    }
+    const int32_t bucket = bucket_of(executor, section->part, header);
     if (bucket < 0) {
         return sl_fail(error, SL_ERR_INVALID, "step: %d rows and %d outputs fit no bucket", (int)header->rows,
                        (int)header->outputs);
     }
-    if (part > 0) {
-        memcpy(functions_of(executor, part)->step_block(executor->parts[part]), block,
-               sl_step_used_bytes(layout, block));
-        code = carry(executor, part, header, error);
+    return own->submit(part, bucket, error);
+}
+
+static bool is_last_of_part(const sl_partition *partition, int32_t section) {
+    for (int32_t s = section + 1; s < partition->section_count; s++) {
+        if (partition->sections[s].part == partition->sections[section].part) {
+            return false;
+        }
     }
-    code = code ? code : functions_of(executor, part)->submit(executor->parts[part], bucket, error);
-    return code || part == last_of(executor)
-               ? code
-               : functions_of(executor, part)->wait(executor->parts[part], error);
+    return true;
+}
+
+/* *begun: a section has run. */
+static int run_sections(sl_executor *executor, void *block, bool *begun, sl_error *error) {
+    const sl_partition *partition = partition_of(executor);
+    const sl_step_layout *layout = &executor->plan->deployment.step;
+    int32_t border = 0;
+    for (int32_t s = 0; s < partition->section_count; s++) {
+        const sl_section *section = &partition->sections[s];
+        if (s > 0 && section->number == 0) {
+            void *own = functions_of(executor, section->part)->step_block(executor->parts[section->part]);
+            memcpy(own, block, sl_step_used_bytes(layout, block));
+        }
+        int code = carry_all(executor, section, sl_step_head(block), &border, error);
+        code = code ? code : run_section(executor, section, block, error);
+        if (code == 0 && s + 1 < partition->section_count && is_last_of_part(partition, s)) {
+            code = functions_of(executor, section->part)->wait(executor->parts[section->part], error);
+        }
+        if (code) {
+            return code;
+        }
+        *begun = true;
+    }
+    return 0;
 }
 
 static int submit(sl_executor *executor, int32_t bucket, sl_error *error) {
     /* A block in which a device is told the next step moves on with its submit: it is looked for once. */
     void *block = step_block(executor);
     (void)bucket;
-    for (int32_t s = 0; s < executor->plan->segment_count; s++) {
-        const int code = submit_part(executor, s, block, error);
-        if (code) {
-            return code;
-        }
+    if (executor->fault.code) {
+        return sl_fail(error, SL_ERR_DEVICE, "%s", executor->fault.message);
     }
-    executor->steps++;
-    return 0;
+    sl_error why = {.code = SL_OK};
+    bool begun = false;
+    const int code = run_sections(executor, block, &begun, &why);
+    executor->steps += code == 0;
+    if (code && begun) {
+        why.code = SL_ERR_DEVICE;
+        executor->fault = why;
+    }
+    if (code && error) {
+        *error = why;
+    }
+    return why.code;
 }
 
 static int wait_for_step(sl_executor *executor, sl_error *error) {

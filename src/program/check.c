@@ -47,6 +47,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_LINEAR] =
         {.in = {{ROWS_FREE, TYPE_ACTIVATION, 0}, {ROWS_STEP, TYPE_I32, 0}, {ROWS_EXPERT, TYPE_I32, 0}, SAME},
          .out = {{ROWS_SAME, TYPE_F32, 8}}},
+    [SL_OP_HEAD_LINEAR] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_ROPE] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_F32, 1}}},
     [SL_OP_CACHE_WRITE] = {.in = {STEP, STEP}},
     [SL_OP_ATTENTION] = {.in = {STEP, STEP}, .out = {STEP}},
@@ -54,8 +55,9 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
     [SL_OP_ACTIVATE] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
-    [SL_OP_DELTA_CONV] = {.in = {STEP}, .out = {STEP}},
+    [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
+    [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
@@ -188,7 +190,8 @@ static int check_rmsnorm(const checker *c) {
         "factors must be finite and not 0");
     REQUIRE(c, c->op->in[2].value == SL_NONE || norm->groups == 1 || norm->gate_stride >= norm->width,
             "gate stride %d is less than the width %d", norm->gate_stride, norm->width);
-    return check_vector(c, norm->weight, "weight", true, norm->width, 1);
+    const int64_t weights = (int64_t)norm->width * (norm->own_weights ? norm->groups : 1);
+    return check_vector(c, norm->weight, "weight", true, weights, 1);
 }
 
 static int check_layernorm(const checker *c) {
@@ -251,6 +254,19 @@ static int check_linear(const checker *c) {
     return 0;
 }
 
+static int check_head_linear(const checker *c) {
+    const sl_op_head_linear *linear = &c->op->u.head_linear;
+    if (check_weight_index(c, linear->weight, "weight")) {
+        return SL_ERR_INVALID;
+    }
+    const sl_weight *weight = &c->program->weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    REQUIRE(c, linear->tail >= 0 && linear->x_stride >= 0, "tail and stride must not be negative");
+    REQUIRE(c, weight->experts == 1 || linear->x_stride >= (int64_t)inputs + linear->tail,
+            "stride %d is less than what a head reads (%d and %d)", linear->x_stride, inputs, linear->tail);
+    return 0;
+}
+
 static int check_rope(const checker *c) {
     const sl_op_rope *rope = &c->op->u.rope;
     REQUIRE(c, rope->heads >= 1, "heads must be at least 1");
@@ -273,7 +289,13 @@ static int check_rope(const checker *c) {
 }
 
 static int check_cache_write(const checker *c) {
-    return check_place(c, c->op->u.cache_write.place);
+    if (check_place(c, c->op->u.cache_write.place)) {
+        return SL_ERR_INVALID;
+    }
+    const sl_cache_group *group = &c->program->groups[c->op->u.cache_write.place.group];
+    REQUIRE(c, (c->op->in[1].value == SL_NONE) == group->values_are_keys,
+            "v: there is none where values are part of keys, and only there");
+    return 0;
 }
 
 static int check_attention(const checker *c) {
@@ -346,8 +368,8 @@ static int check_activate(const checker *c) {
     return 0;
 }
 
-static int check_delta_conv(const checker *c) {
-    const sl_op_delta_conv *conv = &c->op->u.delta_conv;
+static int check_conv(const checker *c) {
+    const sl_op_conv *conv = &c->op->u.conv;
     if (check_state(c, conv->state) || check_weight_index(c, conv->weight, "weight")) {
         return SL_ERR_INVALID;
     }
@@ -357,7 +379,9 @@ static int check_delta_conv(const checker *c) {
     REQUIRE(c, weight->experts == 1 && weight->rows == state->channels && weight->columns == state->taps,
             "weight %s is %dx%d, the state has %d channels and %d taps", weight->name, weight->rows,
             weight->columns, state->channels, state->taps);
-    return 0;
+    REQUIRE(c, conv->function == SL_ACTIVATION_SILU || conv->function == SL_ACTIVATION_IDENTITY,
+            "function must be silu or identity");
+    return check_vector(c, conv->bias, "bias", true, state->channels, 1);
 }
 
 static int check_delta_scan(const checker *c) {
@@ -365,6 +389,7 @@ static int check_delta_scan(const checker *c) {
     if (check_state(c, scan->state)) {
         return SL_ERR_INVALID;
     }
+    REQUIRE(c, scan->value_heads >= 1, "value heads must be at least 1");
     REQUIRE(c, scan->value_heads == c->program->states[scan->state].heads, "%d value heads, the state has %d",
             scan->value_heads, c->program->states[scan->state].heads);
     REQUIRE(c, scan->key_heads >= 1 && scan->value_heads % scan->key_heads == 0,
@@ -373,6 +398,22 @@ static int check_delta_scan(const checker *c) {
         return SL_ERR_INVALID;
     }
     return check_vector(c, scan->dt_bias, "dt_bias", false, scan->value_heads, 1);
+}
+
+static int check_ssm_scan(const checker *c) {
+    const sl_op_ssm_scan *scan = &c->op->u.ssm_scan;
+    if (check_state(c, scan->state)) {
+        return SL_ERR_INVALID;
+    }
+    REQUIRE(c, scan->heads == c->program->states[scan->state].heads, "%d heads, the state has %d",
+            scan->heads, c->program->states[scan->state].heads);
+    REQUIRE(c, scan->groups >= 1 && scan->heads % scan->groups == 0, "%d heads are no multiple of %d groups",
+            scan->heads, scan->groups);
+    REQUIRE(c, scan->step_least >= 0 && scan->step_most > scan->step_least,
+            "steps of %g to %g are no interval from 0 on", (double)scan->step_least, (double)scan->step_most);
+    int code = check_vector(c, scan->a_log, "a_log", false, scan->heads, 1);
+    code = code ? code : check_vector(c, scan->dt_bias, "dt_bias", false, scan->heads, 1);
+    return code ? code : check_vector(c, scan->skip, "skip", false, scan->heads, 1);
 }
 
 static int check_gather(const checker *c) {
@@ -607,6 +648,15 @@ static int check_op(checker *c) {
     return 0;
 }
 
+/* Values that are filled in front of its sections. */
+static int32_t given_count(const sl_program *program) {
+    int32_t count = 0;
+    for (int32_t i = 0; program->partition && i < program->partition->border_count; i++) {
+        count += program->partition->borders[i].part == program->part;
+    }
+    return count;
+}
+
 int sl_ops_check(const sl_program *program, const sl_value *values, int32_t value_count, const sl_op *ops,
                  int32_t op_count, sl_error *error) {
     checker c = {.program = program, .values = values, .value_count = value_count, .error = error};
@@ -615,15 +665,18 @@ int sl_ops_check(const sl_program *program, const sl_value *values, int32_t valu
         c.first_place[g] = places;
         places += program->groups[g].layers;
     }
-    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES + (size_t)program->given_count, sizeof *c.writes);
+    c.writes = sl_alloc_zero((size_t)op_count * OP_WRITES + (size_t)given_count(program), sizeof *c.writes);
     c.heads = sl_alloc_zero((size_t)value_count, sizeof *c.heads);
     c.places = sl_alloc_zero((size_t)places, 1);
     int code = c.writes && c.heads && c.places ? 0 : sl_fail(error, SL_ERR_NOMEM, "checking: out of memory");
     for (int32_t v = 0; code == 0 && v < value_count; v++) {
         c.heads[v] = SL_NONE;
     }
-    for (int32_t i = 0; code == 0 && i < program->given_count; i++) {
-        add_write(&c, program->given[i], 0, values[program->given[i]].width);
+    for (int32_t i = 0; code == 0 && program->partition && i < program->partition->border_count; i++) {
+        const sl_border *border = &program->partition->borders[i];
+        if (border->part == program->part) {
+            add_write(&c, border->given, 0, values[border->given].width);
+        }
     }
     for (int32_t i = 0; code == 0 && i < op_count; i++) {
         c.op = &ops[i];
@@ -673,9 +726,14 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
-        if (group->layers < !program->is_part || group->kv_heads < 1 || group->key_size < 1 || group->value_size < 1 ||
-            group->window < 0 || group->layers > most || group->kv_heads > most || group->key_size > most ||
-            group->value_size > most || (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
+        if (group->values_are_keys && group->value_size > group->key_size) {
+            return sl_fail(error, SL_ERR_INVALID, "cache group %s: values of %d are no part of keys of %d",
+                           group->name, group->value_size, group->key_size);
+        }
+        if (group->layers < !program->partition || group->kv_heads < 1 || group->key_size < 1 ||
+            group->value_size < 1 || group->window < 0 || group->layers > most || group->kv_heads > most ||
+            group->key_size > most || group->value_size > most ||
+            (int64_t)group->layers * group->kv_heads > most * (int64_t)64) {
             return sl_fail(
                 error, SL_ERR_INVALID,
                 "cache group %s: %d layers of %d heads of %d and %d, window %d: a size is out of range",
@@ -685,9 +743,11 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     }
     for (int32_t s = 0; s < program->state_count; s++) {
         const sl_state_layer *state = &program->states[s];
-        if (state->channels < 1 || state->taps < 1 || state->heads < 1 || state->key_size < 1 ||
-            state->value_size < 1) {
-            return sl_fail(error, SL_ERR_INVALID, "state layer %d: every size must be at least 1", s);
+        const bool scans = state->heads > 0 && state->key_size > 0 && state->value_size > 0;
+        const bool plain = state->heads == 0 && state->key_size == 0 && state->value_size == 0;
+        if (state->channels < 1 || state->taps < 1 || !(scans || plain)) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "state layer %d: every size must be at least 1, or those of a scan all 0", s);
         }
     }
     for (int32_t v = 0; v < program->value_count; v++) {

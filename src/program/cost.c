@@ -29,6 +29,25 @@ static void linear_cost(const sl_program *program, const sl_op *op, const int32_
     }
 }
 
+/* Of a token in the cache. */
+static double cached_elements(const sl_cache_group *group) {
+    return (double)group->kv_heads * (group->key_size + (group->values_are_keys ? 0 : group->value_size));
+}
+
+static void attention_cost(const sl_program *program, const sl_op *op, double rows, int32_t context,
+                           sl_cost *cost) {
+    const sl_cache_group *group = &program->groups[op->u.attention.place.group];
+    const double keys = group->window > 0 && group->window < context ? group->window : context;
+    cost->operations = 2.0 * op->u.attention.heads * (group->key_size + group->value_size) * keys * rows;
+    cost->value_bytes += 2.0 * cached_elements(group) * keys * rows;
+    cost->weight_bytes = weight_bytes(program, op->u.attention.sinks);
+}
+
+static double state_elements(const sl_program *program, int32_t layer) {
+    const sl_state_layer *state = &program->states[layer];
+    return (double)state->heads * state->key_size * state->value_size;
+}
+
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                    int32_t context) {
     sl_cost cost = {0};
@@ -58,23 +77,25 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     case SL_OP_LINEAR:
         linear_cost(program, op, rows, &cost);
         break;
+    case SL_OP_HEAD_LINEAR: {
+        const sl_weight *weight = &program->weights[op->u.head_linear.weight];
+        cost.operations = 2.0 * weight->experts * weight->rows * weight->columns *
+                          rows[program->values[op->in[0].value].rows];
+        cost.weight_bytes = (double)weight->bytes;
+        break;
+    }
     case SL_OP_ROPE:
         cost.operations = op->u.rope.heads * (3.0 * op->u.rope.dims + op->u.rope.temperature.width) * step;
         cost.weight_bytes = weight_bytes(program, op->u.rope.frequencies);
         break;
     case SL_OP_CACHE_WRITE: {
         const sl_cache_group *group = &program->groups[op->u.cache_write.place.group];
-        cost.value_bytes += 2.0 * group->kv_heads * (group->key_size + group->value_size) * step;
+        cost.value_bytes += 2.0 * cached_elements(group) * step;
         break;
     }
-    case SL_OP_ATTENTION: {
-        const sl_cache_group *group = &program->groups[op->u.attention.place.group];
-        const double keys = group->window > 0 && group->window < context ? group->window : context;
-        cost.operations = 2.0 * op->u.attention.heads * (group->key_size + group->value_size) * keys * step;
-        cost.value_bytes += 2.0 * group->kv_heads * (group->key_size + group->value_size) * keys * step;
-        cost.weight_bytes = weight_bytes(program, op->u.attention.sinks);
+    case SL_OP_ATTENTION:
+        attention_cost(program, op, step, context, &cost);
         break;
-    }
     case SL_OP_COMBINE:
         cost.operations = 2.0 * op->u.combine.used * op->u.combine.width * step;
         break;
@@ -87,18 +108,18 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
                           rows[program->values[op->in[listed].value].rows];
         break;
     }
-    case SL_OP_DELTA_CONV: {
-        const sl_state_layer *state = &program->states[op->u.delta_conv.state];
+    case SL_OP_CONV: {
+        const sl_state_layer *state = &program->states[op->u.conv.state];
         cost.operations = 2.0 * state->channels * state->taps * step;
-        cost.weight_bytes = weight_bytes(program, op->u.delta_conv.weight);
+        cost.weight_bytes = weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
         break;
     }
-    case SL_OP_DELTA_SCAN: {
-        const sl_state_layer *state = &program->states[op->u.delta_scan.state];
-        /* per row and head, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
-        cost.operations = 7.0 * state->heads * state->key_size * state->value_size * step;
+    case SL_OP_DELTA_SCAN: /* per row, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
+        cost.operations = 7 * state_elements(program, op->u.delta_scan.state) * step;
         break;
-    }
+    case SL_OP_SSM_SCAN: /* decay 1, update 2, S^T C 2 */
+        cost.operations = 5 * state_elements(program, op->u.ssm_scan.state) * step;
+        break;
     default: /* moves values, nothing else to speak of */
         break;
     }

@@ -2,6 +2,8 @@
  * machine. */
 #include "program/program.h"
 
+#include <math.h>
+
 static void print_operand(const sl_program *program, const sl_value *values, const sl_op *op, bool output,
                           int i, sl_buffer *out) {
     const sl_operand *operand = output ? &op->out[i] : &op->in[i];
@@ -23,7 +25,8 @@ static void print_operands(const sl_program *program, const sl_value *values, co
         }
         const sl_view role = sl_op_role(op->kind, output, i);
         sl_buffer_text(out, separator);
-        if (role.length > 0 && role.data[role.length - 1] == '?') {
+        const bool plain = op->kind == SL_OP_CACHE_WRITE; /* keys, then values if there are any */
+        if (role.length > 0 && role.data[role.length - 1] == '?' && !plain) {
             sl_buffer_append(out, role.data, role.length - 1);
             sl_buffer_text(out, " ");
         }
@@ -86,11 +89,26 @@ static void print_rmsnorm(const sl_program *program, const sl_op *op, sl_buffer 
         if (norm->stride != norm->width) {
             sl_buffer_printf(out, " every %d", norm->stride);
         }
+        sl_buffer_text(out, norm->own_weights ? " with weights of their own" : "");
     }
     if (op->in[2].value != SL_NONE && norm->groups != 1 && norm->gate_stride != norm->width) {
         sl_buffer_printf(out, ", gate every %d", norm->gate_stride);
     }
     sl_buffer_printf(out, ", epsilon %g", (double)norm->epsilon);
+}
+
+static void print_head_linear(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_head_linear *linear = &op->u.head_linear;
+    const sl_weight *weight = &program->weights[linear->weight];
+    sl_buffer_text(out, " . ");
+    print_weight(program, linear->weight, out);
+    sl_buffer_text(out, linear->turned ? " turned" : "");
+    if (linear->x_stride != (linear->turned ? weight->rows : weight->columns)) {
+        sl_buffer_printf(out, ", every %d", linear->x_stride);
+    }
+    if (linear->tail > 0) {
+        sl_buffer_printf(out, ", and %d as they are", linear->tail);
+    }
 }
 
 static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *out) {
@@ -138,6 +156,17 @@ static void print_router(const sl_program *program, const sl_op *op, sl_buffer *
     sl_buffer_printf(out, "%s, scale %g", router->normalise ? ", normalised" : "", (double)router->scale);
 }
 
+static void print_ssm_scan(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_ssm_scan *scan = &op->u.ssm_scan;
+    print_vector(program, scan->decay_is_negated ? "-exp(a_log) " : "a_log ", scan->a_log, out);
+    print_vector(program, "dt_bias ", scan->dt_bias, out);
+    print_vector(program, "skip ", scan->skip, out);
+    sl_buffer_printf(out, ", %d groups, %d heads, state %d", scan->groups, scan->heads, scan->state);
+    if (scan->step_least > 0 || isfinite(scan->step_most)) {
+        sl_buffer_printf(out, ", steps of %g to %g", (double)scan->step_least, (double)scan->step_most);
+    }
+}
+
 static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
     switch (op->kind) {
     case SL_OP_EMBED:
@@ -161,6 +190,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
     case SL_OP_LINEAR:
         print_linear(program, op, out);
         break;
+    case SL_OP_HEAD_LINEAR:
+        print_head_linear(program, op, out);
+        break;
     case SL_OP_ROPE:
         print_rope(program, op, out);
         break;
@@ -181,9 +213,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
                              (double)op->u.activate.limit);
         }
         break;
-    case SL_OP_DELTA_CONV:
-        print_vector(program, "", op->u.delta_conv.weight, out);
-        sl_buffer_printf(out, ", state %d", op->u.delta_conv.state);
+    case SL_OP_CONV:
+        print_vector(program, "", op->u.conv.weight, out);
+        print_vector(program, "bias ", op->u.conv.bias, out);
+        sl_buffer_printf(out, ", %s, state %d", sl_activation_name(op->u.conv.function), op->u.conv.state);
         break;
     case SL_OP_DELTA_SCAN:
         print_vector(program, op->u.delta_scan.decay_is_negated ? "-exp(a_log) " : "a_log ",
@@ -192,6 +225,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         sl_buffer_printf(out, ", %d key heads%s, %d value heads, state %d", op->u.delta_scan.key_heads,
                          op->u.delta_scan.keys_cycle ? " in turn" : "", op->u.delta_scan.value_heads,
                          op->u.delta_scan.state);
+        break;
+    case SL_OP_SSM_SCAN:
+        print_ssm_scan(program, op, out);
         break;
     case SL_OP_SOFTCAP:
         if (op->u.softcap.cap != 0) {
@@ -233,8 +269,9 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
     sl_buffer_text(out, "\n");
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
-        sl_buffer_printf(out, "group %d %s: %d layers, %d heads, keys of %d, values of %d", g, group->name,
-                         group->layers, group->kv_heads, group->key_size, group->value_size);
+        sl_buffer_printf(out, "group %d %s: %d layers, %d heads, keys of %d, values of %d%s", g, group->name,
+                         group->layers, group->kv_heads, group->key_size, group->value_size,
+                         group->values_are_keys ? " in them" : "");
         if (group->window > 0) {
             sl_buffer_printf(out, ", window %d", group->window);
         }
@@ -242,8 +279,12 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
     }
     for (int32_t s = 0; s < program->state_count; s++) {
         const sl_state_layer *state = &program->states[s];
-        sl_buffer_printf(out, "state %d: conv %d taps of %d channels, delta %d heads of %dx%d\n", s,
-                         state->taps, state->channels, state->heads, state->key_size, state->value_size);
+        sl_buffer_printf(out, "state %d: conv %d taps of %d channels", s, state->taps, state->channels);
+        if (state->heads > 0) {
+            sl_buffer_printf(out, ", delta %d heads of %dx%d", state->heads, state->key_size,
+                             state->value_size);
+        }
+        sl_buffer_text(out, "\n");
     }
     for (int32_t v = 0; v < program->value_count; v++) {
         const sl_value *value = &program->values[v];

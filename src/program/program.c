@@ -61,6 +61,9 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
             weights[count++] = op->u.linear.segments[s].bias;
         }
         break;
+    case SL_OP_HEAD_LINEAR:
+        weights[count++] = op->u.head_linear.weight;
+        break;
     case SL_OP_ROPE:
         weights[count++] = op->u.rope.frequencies;
         break;
@@ -71,12 +74,18 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
         weights[count++] = op->u.router.bias;
         weights[count++] = op->u.router.factors;
         break;
-    case SL_OP_DELTA_CONV:
-        weights[count++] = op->u.delta_conv.weight;
+    case SL_OP_CONV:
+        weights[count++] = op->u.conv.weight;
+        weights[count++] = op->u.conv.bias;
         break;
     case SL_OP_DELTA_SCAN:
         weights[count++] = op->u.delta_scan.a_log;
         weights[count++] = op->u.delta_scan.dt_bias;
+        break;
+    case SL_OP_SSM_SCAN:
+        weights[count++] = op->u.ssm_scan.a_log;
+        weights[count++] = op->u.ssm_scan.dt_bias;
+        weights[count++] = op->u.ssm_scan.skip;
         break;
     default:
         break;
@@ -86,11 +95,9 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
 
 const char *sl_activation_name(sl_activation function) {
     static const char *const names[SL_ACTIVATION_COUNT] = {
-        [SL_ACTIVATION_SILU] = "silu",
-        [SL_ACTIVATION_GELU_TANH] = "gelu_tanh",
-        [SL_ACTIVATION_GELU] = "gelu",
-        [SL_ACTIVATION_RELU_SQUARED] = "relu_squared",
-        [SL_ACTIVATION_SWIGLU_OAI] = "swiglu_oai",
+        [SL_ACTIVATION_SILU] = "silu",         [SL_ACTIVATION_GELU_TANH] = "gelu_tanh",
+        [SL_ACTIVATION_GELU] = "gelu",         [SL_ACTIVATION_RELU_SQUARED] = "relu_squared",
+        [SL_ACTIVATION_IDENTITY] = "identity", [SL_ACTIVATION_SWIGLU_OAI] = "swiglu_oai",
     };
     return function >= 0 && function < SL_ACTIVATION_COUNT ? names[function] : "?";
 }
@@ -268,4 +275,12 @@ sl_op *sl_program_op(sl_program *program, sl_op_kind kind, int32_t layer) {
 void sl_program_free(sl_program *program) {
     sl_arena_free(&program->arena);
     memset(program, 0, sizeof *program);
+}
+
+int32_t sl_program_sections(const sl_program *program) {
+    int32_t count = 0;
+    for (int32_t s = 0; program->partition && s < program->partition->section_count; s++) {
+        count += program->partition->sections[s].part == program->part;
+    }
+    return count > 0 ? count : 1;
 }

@@ -79,16 +79,19 @@ enum {
 
 /* Layers whose keys and values have one geometry; they share page tables and lengths. Within a page, for each
  * layer in turn: keys [kv_heads][SL_PAGE_TOKENS][key_size], then values
- * [kv_heads][SL_PAGE_TOKENS][value_size], in the cache's type. */
+ * [kv_heads][SL_PAGE_TOKENS][value_size], in the cache's type; keys alone where a value is the first
+ * value_size elements of its key. */
 typedef struct sl_cache_group {
     const char *name;
     int32_t layers;
     int32_t kv_heads, key_size, value_size;
     int32_t window; /* keys a row may see, itself included; 0: all */
+    bool values_are_keys;
 } sl_cache_group;
 
-/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then delta
- * [heads][key_size][value_size]. Offsets in bytes from the slot's start. */
+/* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what
+ * the scan behind it keeps, [heads][key_size][value_size]; a layer without a scan has heads 0. Offsets in
+ * bytes from the slot's start. */
 typedef struct sl_state_layer {
     int32_t channels, taps;
     int32_t heads, key_size, value_size;
@@ -132,6 +135,7 @@ typedef enum sl_residual { SL_RESIDUAL_NONE, SL_RESIDUAL_BEFORE, SL_RESIDUAL_AFT
  * sum = x_factor * x + residual (BEFORE); y = y_factor * (norm * weight * silu(gate) + residual (AFTER)). */
 typedef struct sl_op_rmsnorm {
     int32_t weight;      /* [width], shared by the groups; SL_NONE: all ones */
+    bool own_weights;    /* each group has its own: [groups * width] */
     float weight_offset; /* added to every weight: 1 where a checkpoint stores w - 1 */
     float epsilon;
     int32_t groups, width, stride;
@@ -166,6 +170,15 @@ typedef struct sl_op_linear {
     sl_linear_segment segments[SL_LINEAR_SEGMENTS];
 } sl_op_linear;
 
+/* Head h of x: columns [x.column + h * x_stride, + inputs + tail); of y: [y.column + h * (outputs + tail), +
+ * outputs + tail). The first `outputs` are W_h x_h, the tail is x's. The weight has a matrix for each head,
+ * [heads][outputs][inputs], or, turned, [heads][inputs][outputs] of which the transpose is meant. */
+typedef struct sl_op_head_linear {
+    int32_t weight;
+    int32_t x_stride, tail;
+    bool turned;
+} sl_op_head_linear;
+
 typedef enum sl_rope_layout {
     SL_ROPE_HALVES, /* element i pairs with i + dims / 2 (Hugging Face, "neox") */
     SL_ROPE_PAIRS,  /* element 2 i pairs with 2 i + 1 (GGUF's llama) */
@@ -193,7 +206,7 @@ typedef struct sl_cache_place {
     int32_t group, layer;
 } sl_cache_place;
 
-/* k: [kv_heads][key_size], v: [kv_heads][value_size], heads adjacent. */
+/* k: [kv_heads][key_size], v: [kv_heads][value_size], heads adjacent; no v where values are part of keys. */
 typedef struct sl_op_cache_write {
     sl_cache_place place;
 } sl_op_cache_write;
@@ -240,6 +253,7 @@ typedef enum sl_activation {
     SL_ACTIVATION_GELU_TANH,
     SL_ACTIVATION_GELU, /* 0.5 g (1 + erf(g / sqrt 2)) */
     SL_ACTIVATION_RELU_SQUARED,
+    SL_ACTIVATION_IDENTITY, /* g: a product of two values */
     SL_ACTIVATION_SWIGLU_OAI,
     SL_ACTIVATION_COUNT
 } sl_activation;
@@ -250,10 +264,13 @@ typedef struct sl_op_activate {
     float alpha, limit; /* of SWIGLU_OAI */
 } sl_op_activate;
 
-typedef struct sl_op_delta_conv {
-    int32_t weight; /* [channels][taps], F32 */
-    int32_t state;  /* index into the program's state layers */
-} sl_op_delta_conv;
+/* y = f(sum over taps of weight * x + bias); the last tap is the row itself. */
+typedef struct sl_op_conv {
+    int32_t weight;         /* [channels][taps], F32 */
+    int32_t bias;           /* weight [channels], or SL_NONE */
+    int32_t state;          /* index into the program's state layers */
+    sl_activation function; /* SILU or IDENTITY */
+} sl_op_conv;
 
 /* qkv columns: q [key_heads][key_size], k likewise, v [value_heads][value_size]. Value head h uses key head
  * h / (value_heads / key_heads), or h % key_heads when keys_cycle (the order of GGUF files). q and k are
@@ -268,12 +285,24 @@ typedef struct sl_op_delta_scan {
     bool decay_is_negated; /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
 } sl_op_delta_scan;
 
+/* xbc columns: x [heads][value_size], B [groups][key_size], C likewise. Head h uses group h / (heads /
+ * groups). step = softplus(dt + dt_bias[h]), held within step_least and step_most; S = exp(-exp(a_log[h]) *
+ * step) * S; S += B (step * x)^T; y = S^T C + skip[h] * x. y: [heads][value_size]. */
+typedef struct sl_op_ssm_scan {
+    int32_t a_log, dt_bias, skip; /* weights [heads] */
+    int32_t groups, heads;
+    int32_t state;
+    float step_least, step_most; /* the latter may be infinite */
+    bool decay_is_negated;       /* a_log holds -exp(A_log) already (GGUF's ssm_a) */
+} sl_op_ssm_scan;
+
 typedef struct sl_op_gather {
     int32_t width;
 } sl_op_gather;
 
 typedef struct sl_op_transfer {
     int32_t width;
+    int32_t section; /* of its part: it stands at its beginning */
 } sl_op_transfer;
 
 /* x = cap * tanh(scale * x / cap); cap 0: x = scale * x. */
@@ -304,14 +333,16 @@ typedef struct sl_op {
         sl_op_layernorm layernorm;
         sl_op_quantize quantize;
         sl_op_linear linear;
+        sl_op_head_linear head_linear;
         sl_op_rope rope;
         sl_op_cache_write cache_write;
         sl_op_attention attention;
         sl_op_router router;
         sl_op_combine combine;
         sl_op_activate activate;
-        sl_op_delta_conv delta_conv;
+        sl_op_conv conv;
         sl_op_delta_scan delta_scan;
+        sl_op_ssm_scan ssm_scan;
         sl_op_gather gather;
         sl_op_transfer transfer;
         sl_op_softcap softcap;
@@ -344,12 +375,11 @@ typedef struct sl_program {
     bool both_sides; /* attention looks to both sides: a sequence is one span of one step, never cut */
     int32_t hidden;  /* value: [outputs][width] F32, what the head reads; all that an embedding plan makes */
     int32_t logits,
-        tokens;           /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
-    /* Of a part of a program (slice.c): values that are filled before its first op, [given_count], and those
-     * that are read when its last op is done. Groups may have no layers in it. */
-    const int32_t *given, *kept;
-    int32_t given_count, kept_count;
-    bool is_part;
+        tokens; /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
+    /* Of a part of a program (slice.c): which part it is, and all that crosses borders between the parts;
+     * borrowed. Groups may have no layers in it. */
+    const struct sl_partition *partition;
+    int32_t part;
     bool failed;          /* an append ran out of memory: sl_program_check reports it */
     bool too_many_groups; /* more than SL_CACHE_GROUPS were appended: likewise */
 } sl_program;
@@ -379,18 +409,56 @@ void sl_program_free(sl_program *program);
 /* The first op of that layer of the model, or behind the last layer; op_count where there is none. */
 int32_t sl_program_layer_begin(const sl_program *program, int32_t layer);
 int32_t sl_program_layers(const sl_program *program);
+/* Does the op compute with the rows' experts, or choose or combine them? What such ops of one layer read and
+ * leave has a row for each row of the step. */
+bool sl_program_is_expert(const sl_program *program, const sl_op *op);
 /* May the ops from `op` on run on another device than those before? NULL: yes; else why not, as the end of a
  * sentence. SL_ERR_NOMEM is "out of memory". */
 const char *sl_program_cut_declines(const sl_program *program, int32_t op);
-/* Ops [first, end) as a program of its own. What it needs of values from before is `given`, in the order in
- * which the part in front keeps it; a TRANSFER takes each over. Groups and states have this part's layers
- * alone; values, groups, states and weights keep their indices. Weights are the program's, which must outlive
- * it. Zero-initialise *part; free it with sl_program_free. Both cuts must be ones that
- * sl_program_cut_declines allows. */
-typedef struct sl_program_range {
-    int32_t first, end;
-} sl_program_range;
-int sl_program_slice(const sl_program *program, sl_program_range range, sl_program *part, sl_error *error);
+
+/* Ops that follow one another and belong to one part. */
+typedef struct sl_section {
+    int32_t part, number; /* the number-th section of that part */
+    int32_t first, end;   /* ops of the whole program */
+} sl_section;
+
+/* A value that one part computed and another reads. It is given in front of a section, and a TRANSFER takes
+ * it over there. */
+typedef struct sl_border {
+    int32_t part, section; /* that takes it over */
+    int32_t from, kept; /* the part that computed it, and the last of its sections that must leave it alone */
+    int32_t value;      /* in the program and in both parts */
+    int32_t given;      /* in the part that takes it over: a value as wide, which is filled */
+} sl_border;
+
+/* Who runs what. Zero-initialise, free with sl_partition_free. */
+typedef struct sl_partition {
+    sl_arena arena;
+    int32_t parts;
+    sl_section *sections; /* in the order of a step */
+    int32_t section_count;
+    sl_border *borders; /* in the order of the sections that take them over */
+    int32_t border_count;
+} sl_partition;
+
+/* owners[op_count]: the part of each op, 0 to parts - 1. SL_ERR_UNSUPPORTED says why a border is not
+ * possible: what crosses one must be F32 with a row for each row of the step, and computed by one part; ops
+ * that touch one cache or state must have one owner. */
+int sl_program_partition(const sl_program *program, const int32_t *owners, int32_t parts,
+                         sl_partition *partition, sl_error *error);
+void sl_partition_free(sl_partition *partition);
+/* The ops of one part as a program of its own. Groups and states have this part's layers alone; values,
+ * groups, states and weights keep their indices. Weights are the program's, which must outlive it, and so
+ * must the partition. Zero-initialise *part; free it with sl_program_free. */
+int sl_program_slice(const sl_program *program, const sl_partition *partition, int32_t index,
+                     sl_program *part, sl_error *error);
+/* Sections of a part; 1 for a program that is none. */
+int32_t sl_program_sections(const sl_program *program);
+/* The section that a TRANSFER begins, if it is not the one that `section` says; else `section`. For walks
+ * over a list of ops, lowered or not. */
+static inline int32_t sl_op_section(const sl_op *op, int32_t section) {
+    return op->kind == SL_OP_TRANSFER ? op->u.transfer.section : section;
+}
 
 const char *sl_op_name(sl_op_kind kind);
 const char *sl_op_text(sl_op_kind kind);

@@ -40,6 +40,14 @@ static int64_t linear_width(const sl_program *program, const sl_op *op, bool out
     return index == 1 ? program->experts_used : 1;
 }
 
+static int64_t head_linear_width(const sl_program *program, const sl_op *op, bool output) {
+    const sl_op_head_linear *linear = &op->u.head_linear;
+    const sl_weight *weight = &program->weights[linear->weight];
+    const bool rows = output != linear->turned;
+    const int64_t head = (int64_t)(rows ? weight->rows : weight->columns) + linear->tail;
+    return output ? weight->experts * head : span(weight->experts, linear->x_stride, head);
+}
+
 static int64_t attention_width(const sl_program *program, const sl_op *op, bool output, int index) {
     const sl_op_attention *attention = &op->u.attention;
     const sl_cache_group *group = &program->groups[attention->place.group];
@@ -60,6 +68,16 @@ static int64_t scan_width(const sl_program *program, const sl_op *op, bool outpu
     return index == 0 ? 2 * (int64_t)scan->key_heads * state->key_size + values : scan->value_heads;
 }
 
+static int64_t ssm_width(const sl_program *program, const sl_op *op, bool output, int index) {
+    const sl_op_ssm_scan *scan = &op->u.ssm_scan;
+    const sl_state_layer *state = &program->states[scan->state];
+    const int64_t values = (int64_t)scan->heads * state->value_size;
+    if (output) {
+        return values;
+    }
+    return index == 0 ? values + 2 * (int64_t)scan->groups * state->key_size : scan->heads;
+}
+
 int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output, int index) {
     if ((output ? op->out[index].value : op->in[index].value) < 0) {
         return 0;
@@ -75,6 +93,8 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return op->u.quantize.width;
     case SL_OP_LINEAR:
         return linear_width(program, op, output, index);
+    case SL_OP_HEAD_LINEAR:
+        return head_linear_width(program, op, output);
     case SL_OP_ROPE:
         return span(op->u.rope.heads, op->u.rope.stride,
                     op->u.rope.dims > op->u.rope.temperature.width ? op->u.rope.dims
@@ -97,10 +117,12 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return index == 1 ? op->u.combine.used : index == 4 ? 1 : op->u.combine.width;
     case SL_OP_ACTIVATE:
         return op->u.activate.width;
-    case SL_OP_DELTA_CONV:
-        return program->states[op->u.delta_conv.state].channels;
+    case SL_OP_CONV:
+        return program->states[op->u.conv.state].channels;
     case SL_OP_DELTA_SCAN:
         return scan_width(program, op, output, index);
+    case SL_OP_SSM_SCAN:
+        return ssm_width(program, op, output, index);
     case SL_OP_GATHER:
         return op->u.gather.width;
     case SL_OP_TRANSFER:

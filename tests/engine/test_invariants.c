@@ -16,11 +16,40 @@ static const char *device = "cpu"; /* --device */
 static bool deterministic;         /* asked for on a GPU */
 
 /* Those behind the first seven differ from them in the graph alone: they take few weight types. */
-static const char *const families[] = {"llama",      "mistral", "qwen2",    "qwen3",      "qwen3moe",
-                                       "gemma3",     "qwen3_5", "gemma4",   "gemma4moe",  "qwen3_5_moe",
-                                       "qwen3_next", "gpt_oss", "glm4_moe", "minimax_m2", "ernie4_5_moe",
-                                       "ministral3", "smollm3", "granite",  "olmo2",      "exaone4",
-                                       "hunyuan",    "glm4",    "phi3",     "hunyuan_moe"};
+static const char *const families[] = {"llama",
+                                       "mistral",
+                                       "qwen2",
+                                       "qwen3",
+                                       "qwen3moe",
+                                       "gemma3",
+                                       "qwen3_5",
+                                       "gemma4",
+                                       "gemma4moe",
+                                       "qwen3_5_moe",
+                                       "qwen3_next",
+                                       "gpt_oss",
+                                       "glm4_moe",
+                                       "minimax_m2",
+                                       "ernie4_5_moe",
+                                       "ministral3",
+                                       "smollm3",
+                                       "granite",
+                                       "olmo2",
+                                       "exaone4",
+                                       "hunyuan",
+                                       "glm4",
+                                       "phi3",
+                                       "hunyuan_moe",
+                                       "deepseek_v2",
+                                       "deepseek_v3",
+                                       "granite_h",
+                                       "granite_h_moe",
+                                       "nemotron_h",
+                                       "nemotron_h_moe",
+                                       "nemotron_h_latent",
+                                       "lfm2",
+                                       "lfm2_moe",
+                                       "cohere2"};
 enum { EVERY_TYPE = 7 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {
@@ -53,7 +82,8 @@ typedef struct way {
     int32_t chunk, threads, sequences;
     void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
     bool no_fusion;
-    int32_t second; /* layers on a second device, a CPU or beside a GPU the GPU; 0: there is one device */
+    int32_t second;  /* layers on a second device, a CPU or beside a GPU the GPU; 0: there is one device */
+    int32_t experts; /* of so many of the first layers, on the first device */
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -141,27 +171,27 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0},
-    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0},
-    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0},
-    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0},
-    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0},
 };
 
 /* ---- every family, type and tier
@@ -179,6 +209,7 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                                : on_gpu() ? "cuda+cpu"
                                                           : "cpu+cpu",
                                      .gpu_layers = w->second,
+                                     .cpu_experts = w->experts,
                                      .isa = s->tier,
                                      .threads = w->threads,
                                      .chunk = w->chunk,
@@ -274,6 +305,14 @@ static bool in_scope(size_t family, size_t type, size_t tier, bool gpu) {
                                     : (family + type + tier) % (sizeof tiers / sizeof *tiers) == 0);
 }
 
+/* Under a sanitizer two ways, others each time. */
+static void check_every_way(sluice_model *model, const setting *s, size_t turn) {
+    enum { WAYS = sizeof ways / sizeof *ways };
+    const way few[] = {ways[0], ways[1 + turn % (WAYS - 1)], ways[1 + (turn + 3) % (WAYS - 1)]};
+    const size_t count = SANITIZED ? sizeof few / sizeof *few : WAYS;
+    check_setting(model, s, SANITIZED ? few : ways, count, count);
+}
+
 static void family_gives_the_same_bits_every_way(void **state) {
     size_t family = (size_t)((const char *const *)*state - families);
     const bool gpu = on_gpu();
@@ -287,7 +326,7 @@ static void family_gives_the_same_bits_every_way(void **state) {
                 const char *cache_type =
                     cache_types[(family + type + tier) % (sizeof cache_types / sizeof *cache_types)];
                 const setting s = {families[family], types[type], tiers[tier], cache_type};
-                check_setting(model, &s, ways, sizeof ways / sizeof *ways, sizeof ways / sizeof *ways);
+                check_every_way(model, &s, family + tier);
                 if (gpu) {
                     deterministic = false;
                     check_setting(model, &s, fusion_ways, sizeof fusion_ways / sizeof *fusion_ways, 2);
@@ -359,16 +398,71 @@ static void every_border_gives_the_same_bits(void **state) {
                            ways[1 + (family + (size_t)second + 4) % 8]};
             list[0].second = on_gpu() ? second : 0;
             list[1].second = list[2].second = second;
-            /* An engine takes a GPU a second: one border of each family. */
-            const bool wanted = !on_gpu() || second == 1 + (int32_t)family % info.layers;
+            /* An engine takes a GPU a second, and sanitizers are slow: one border of each family. */
+            const bool wanted = !(on_gpu() || SANITIZED) || second == 1 + (int32_t)family % info.layers;
             if (wanted && can_split(model, second)) {
                 check_setting(model, &s, list, 3, 3);
                 borders++;
             }
         }
-        assert_true(on_gpu() || borders >= 2);
+        assert_true(on_gpu() || SANITIZED || borders >= 2);
         sluice_model_release(model);
     }
+}
+
+static bool has_experts(sluice_model *model) {
+    const sluice_engine_options options = {.size = sizeof options, .device = "cpu"};
+    sluice_error error;
+    char *text;
+    must(sluice_plan_describe(model, &options, SLUICE_PLAN_OPS, SLUICE_TEXT, &text, &error), &error, "plan");
+    const bool found = strstr(text, "combine") != NULL;
+    sluice_free(text);
+    return found;
+}
+
+/* Experts of some of the first layers, and of all, on the first device, whoever has the rest of these layers.
+ * Returns how many placements there were. */
+static int32_t check_experts_apart(size_t family) {
+    sluice_model *model = make_model(families[family], "q8_0", false);
+    sluice_model_info info = {.size = sizeof info};
+    sluice_model_get_info(model, &info);
+    const setting s = {families[family], "q8_0", NULL, cache_types[family % 5]};
+    const int32_t layers = info.layers, placements = on_gpu() || SANITIZED ? 1 : 3;
+    int32_t tested = 0;
+    for (int32_t k = 0; has_experts(model) && k < placements; k++) {
+        const int32_t second = k < 2 ? layers : layers - layers / 2;
+        const size_t turn = family + (size_t)k;
+        way list[3] = {ways[0], ways[1 + turn % 8], ways[1 + (turn + 4) % 8]};
+        list[0].second = on_gpu() ? second : 0;
+        list[1].second = list[2].second = second;
+        list[1].experts = list[2].experts = k == 1 ? layers / 2 : INT32_MAX;
+        list[0].experts = on_gpu() ? list[1].experts : 0;
+        if (can_split(model, second)) {
+            check_setting(model, &s, list, 3, 3);
+            tested++;
+        }
+    }
+    sluice_model_release(model);
+    return tested;
+}
+
+static void experts_apart_give_the_same_bits(void **state) {
+    (void)state;
+    int32_t tested = 0;
+    for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
+        tested += check_experts_apart(family);
+    }
+    assert_true(tested >= (on_gpu() || SANITIZED ? 5 : 15));
+}
+
+/* Of one model: what an emulated GPU has time for. */
+static void one_models_experts_apart_give_the_same_bits(void **state) {
+    (void)state;
+    size_t family = 0;
+    while (strcmp(families[family], "qwen3moe") != 0) {
+        family++;
+    }
+    assert_true(check_experts_apart(family) > 0);
 }
 
 /* ---- steady steps
@@ -438,13 +532,15 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 4];
+    struct CMUnitTest tests[FAMILIES + 6];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
     }
     tests[FAMILIES] = (struct CMUnitTest)cmocka_unit_test(wide_heads_give_the_same_bits_every_way);
     tests[FAMILIES + 3] = (struct CMUnitTest)cmocka_unit_test(one_border_gives_the_same_bits);
+    tests[FAMILIES + 5] = (struct CMUnitTest)cmocka_unit_test(one_models_experts_apart_give_the_same_bits);
+    tests[FAMILIES + 4] = (struct CMUnitTest)cmocka_unit_test(experts_apart_give_the_same_bits);
     tests[FAMILIES + 2] = (struct CMUnitTest)cmocka_unit_test(every_border_gives_the_same_bits);
     tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
     return cmocka_run_group_tests(tests, NULL, NULL);

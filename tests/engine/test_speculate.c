@@ -28,8 +28,8 @@ static const char *const models[] = {MINI,
                                      FIXTURE("qwen3_5"),
                                      FIXTURE("gemma3")};
 /* Synthetic ones, of families without a fixture. */
-static const char *const presets[] = {"gemma4",  "gemma4moe", "qwen3_5_moe", "qwen3_next",
-                                      "gpt_oss", "glm4_moe",  "minimax_m2",  "ernie4_5_moe"};
+static const char *const presets[] = {"gemma4",   "gemma4moe",  "qwen3_5_moe",  "qwen3_next", "gpt_oss",
+                                      "glm4_moe", "minimax_m2", "ernie4_5_moe", "lfm2_moe"};
 
 /* ---- drafts that are right, wrong, or both by turns
  * ------------------------------------------------------------------- */

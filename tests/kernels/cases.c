@@ -383,6 +383,50 @@ static bool make_linear(kt_case *c, int32_t index, sl_value_type format, kt_rand
     return true;
 }
 
+/* ---- a matrix for each head ---- */
+
+static bool make_head_linear(kt_case *c, int32_t index, kt_random *random) {
+    static const struct {
+        int32_t rows, heads, inputs, outputs, tail, gap; /* gap: columns between heads of x */
+        bool turned, raw;
+        style how;
+    } shapes[] = {
+        {1, 3, 128, 512, 64, 0, true, false, NORMAL}, {9, 2, 512, 128, 0, 0, false, false, NORMAL},
+        {35, 3, 256, 40, 0, 32, false, true, NORMAL}, {17, 3, 64, 256, 32, 0, true, true, OUTLIERS},
+        {2, 5, 35, 256, 1, 3, true, false, NORMAL},   {5, 1, 256, 1, 7, 0, false, false, LARGE},
+        {7, 2, 768, 33, 8, 8, false, false, ZEROS},   {3, 7, 1, 256, 0, 2, true, false, NORMAL},
+        {66, 2, 256, 8, 64, 0, false, false, NORMAL}, {4, 3, 24, 40, 8, 0, false, false, NORMAL},
+        {6, 4, 16, 24, 8, 0, true, false, NORMAL},
+    };
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    const sl_qtype type = (sl_qtype)(index / SHAPES);
+    const int32_t inputs = shapes[index % SHAPES].inputs, outputs = shapes[index % SHAPES].outputs;
+    const int32_t tail = shapes[index % SHAPES].tail, heads = shapes[index % SHAPES].heads;
+    const bool turned = shapes[index % SHAPES].turned;
+    if (index / SHAPES >= SL_QTYPE_COUNT) {
+        return false;
+    }
+    const matrix_shape shape = {heads, turned ? inputs : outputs, turned ? outputs : inputs};
+    memset(c, 0, sizeof *c);
+    if ((uint32_t)shape.columns % sl_qtype_get(type)->block_elements != 0) {
+        return true; /* an empty case */
+    }
+    begin_case(c, shapes[index % SHAPES].rows, 2, random);
+    const int32_t stride = inputs + tail + shapes[index % SHAPES].gap;
+    const int32_t x = input(c, "x", SL_ROWS_STEP, 3 + heads * stride, shapes[index % SHAPES].how, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * (outputs + tail) + 5);
+    const int32_t w = matrix(c, type, shape, shapes[index % SHAPES].raw, random);
+    sl_op *op = add(c, SL_OP_HEAD_LINEAR, LIST(x), LIST(y));
+    op->in[0].column = 3;
+    op->out[0].column = 5;
+    op->u.head_linear = (sl_op_head_linear){.weight = w, .x_stride = stride, .tail = tail, .turned = turned};
+    char detail[64];
+    snprintf(detail, sizeof detail, "%s, %d heads, %d to %d%s", sl_qtype_get(type)->name, heads, inputs,
+             outputs, turned ? ", turned" : "");
+    name_case(c, SL_OP_HEAD_LINEAR, index, detail);
+    return true;
+}
+
 /* ---- attention and cache writes ---- */
 
 typedef struct attention_shape {
@@ -392,53 +436,63 @@ typedef struct attention_shape {
     bool sinks, gate;
     sl_qtype cache;
     style how;
-    int32_t step_rows; /* 0: all at once */
+    int32_t step_rows;    /* 0: all at once */
+    bool values_are_keys; /* no value is written */
 } attention_shape;
 
 static const attention_shape attention_shapes[] = {
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
-    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0},
-    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0},
-    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
-    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 0},
-    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL, 0},
-    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL, 0},
-    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL, 0},
-    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL, 0},
-    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
-    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0},
-    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS, 0},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS, 0},
-    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
-    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL, 0},
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
-    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS, 0},
-    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 0},
-    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false},
+    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false},
+    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 0, false},
+    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL, 0, false},
+    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false},
+    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL, 0, false},
+    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false},
+    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS, 0, false},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0, false},
+    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS, 0, false},
+    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL, 0, false},
+    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
+    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS, 0, false},
+    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
+    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
     /* Few rows a step, many keys before them. */
-    {560, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 13},
-    {660, 2, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 12},
-    {530, 1, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 13},
-    {640, 2, 3, 1, 192, 128, 300, 0, false, true, SL_QTYPE_F16, NORMAL, 12},
-    {530, 1, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_BF16, NORMAL, 8},
-    {700, 5, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 55},
-    {400, 3, 32, 2, 64, 64, 100, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 60},
-    {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0},
-    {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0},
-    {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4},
+    {560, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 13, false},
+    {660, 2, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 12, false},
+    {530, 1, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 13, false},
+    {640, 2, 3, 1, 192, 128, 300, 0, false, true, SL_QTYPE_F16, NORMAL, 12, false},
+    {530, 1, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_BF16, NORMAL, 8, false},
+    {700, 5, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 55, false},
+    {400, 3, 32, 2, 64, 64, 100, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 60, false},
+    {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0, false},
+    {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0, false},
+    {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4, false},
     /* Wide heads: a key head of 1, 4, 8 and 16 queries, prompts and few rows a step. */
-    {70, 1, 8, 2, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0},
-    {80, 2, 16, 1, 512, 512, 40, 30.0f, true, true, SL_QTYPE_BF16, NORMAL, 0},
-    {90, 3, 4, 1, 320, 448, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0},
-    {75, 2, 8, 1, 384, 288, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0},
-    {560, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 140},
-    {24, 3, 16, 1, 512, 512, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0},
-    {150, 2, 8, 1, 512, 512, 0, 30.0f, true, true, SL_QTYPE_Q8_0, NORMAL, 9},
-    {170, 3, 4, 1, 512, 512, 100, 0, true, false, SL_QTYPE_FP8, NORMAL, 14},
-    {600, 2, 2, 2, 512, 512, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 16},
-    {66, 1, 4, 1, 448, 320, 0, 0, false, false, SL_QTYPE_F16, TIES, 33},
-    {60, 4, 8, 2, 512, 512, 0, 20.0f, false, false, SL_QTYPE_F32, NORMAL, 0},
+    {70, 1, 8, 2, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+    {80, 2, 16, 1, 512, 512, 40, 30.0f, true, true, SL_QTYPE_BF16, NORMAL, 0, false},
+    {90, 3, 4, 1, 320, 448, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
+    {75, 2, 8, 1, 384, 288, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0, false},
+    {560, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 140, false},
+    {24, 3, 16, 1, 512, 512, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0, false},
+    {150, 2, 8, 1, 512, 512, 0, 30.0f, true, true, SL_QTYPE_Q8_0, NORMAL, 9, false},
+    {170, 3, 4, 1, 512, 512, 100, 0, true, false, SL_QTYPE_FP8, NORMAL, 14, false},
+    {600, 2, 2, 2, 512, 512, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 16, false},
+    {66, 1, 4, 1, 448, 320, 0, 0, false, false, SL_QTYPE_F16, TIES, 33, false},
+    {60, 4, 8, 2, 512, 512, 0, 20.0f, false, false, SL_QTYPE_F32, NORMAL, 0, false},
+    /* Values that are the first part of the keys. */
+    {1, 1, 4, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
+    {70, 2, 16, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
+    {130, 3, 5, 1, 320, 256, 0, 0, false, false, SL_QTYPE_BF16, ZEROS, 0, true},
+    {90, 1, 8, 2, 96, 64, 40, 0, false, true, SL_QTYPE_Q8_0, NORMAL, 0, true},
+    {75, 2, 4, 1, 576, 512, 0, 20.0f, true, false, SL_QTYPE_FP8, NORMAL, 0, true},
+    {66, 1, 6, 1, 24, 16, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, true},
+    {7, 2, 128, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
+    {300, 2, 4, 1, 576, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 7, true},
 };
 enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
@@ -452,11 +506,11 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     c->tolerance = 1e-4; /* an error of a score is one of its exponential */
     c->cache_type = shape->cache;
     c->step_rows = shape->step_rows;
-    const sl_cache_group group = {"all",        2, shape->kv_heads, shape->key_size, shape->value_size,
-                                  shape->window};
+    const sl_cache_group group = {
+        "all", 2, shape->kv_heads, shape->key_size, shape->value_size, shape->window, shape->values_are_keys};
     const bool wide = shape->key_size > 256;
     /* So that the group's number matters; beside wide heads as models have it, with a window. */
-    const sl_cache_group other = {"other", 1, 1, wide ? 256 : 32, wide ? 256 : 32, wide ? 70 : 0};
+    const sl_cache_group other = {"other", 1, 1, wide ? 256 : 32, wide ? 256 : 32, wide ? 70 : 0, false};
     sl_program_group(&c->program, &other);
     sl_program_group(&c->program, &group);
     const sl_cache_place place = {1, 1};
@@ -468,9 +522,9 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     const int32_t y =
         sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * shape->value_size + three);
     add(c, SL_OP_BEGIN, NULL, 0, NULL, 0);
-    sl_op *op = add(c, SL_OP_CACHE_WRITE, LIST(kv, kv), NULL, 0);
+    sl_op *op = add(c, SL_OP_CACHE_WRITE, LIST(kv, shape->values_are_keys ? SL_NONE : kv), NULL, 0);
     op->in[0].column = three;
-    op->in[1].column = three + keys;
+    op->in[1].column = shape->values_are_keys ? 0 : three + keys;
     op->u.cache_write.place = place;
     if (!with_attention) {
         return;
@@ -581,13 +635,17 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
         shapes[s].in_place ? x : sl_program_value(&c->program, "y", SL_ROWS_STEP, 2 + groups * width);
     /* The sum may lie on the residual. */
     const int32_t sum = shapes[s].sum ? residual : SL_NONE;
-    const int32_t weight = shapes[s].weight ? vector(c, "w", 1, width, (interval){1, 0.5f}, random) : SL_NONE;
+    const bool own = scaled >= 0 && shapes[s].weight && index % 2;
+    const int32_t weights = own ? groups * width : width;
+    const int32_t weight =
+        shapes[s].weight ? vector(c, "w", 1, weights, (interval){1, 0.5f}, random) : SL_NONE;
     sl_op *op = add(c, SL_OP_RMSNORM, LIST(x, residual, gate), LIST(y, sum));
     op->in[0].column = 4;
     op->in[1].column = residual == SL_NONE ? 0 : 1;
     op->out[0].column = shapes[s].in_place ? 4 : 2;
     op->out[1].column = op->in[1].column;
     op->u.rmsnorm = (sl_op_rmsnorm){.weight = weight,
+                                    .own_weights = own,
                                     .weight_offset = index % 2 ? 1.0f : 0.0f,
                                     .epsilon = 1e-6f,
                                     .groups = groups,
@@ -938,17 +996,17 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
     return true;
 }
 
-/* ---- gated delta net ---- */
+/* ---- convolution and gated delta net ---- */
 
 static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape, int32_t key_heads,
                         kt_random *random) {
     sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
     sl_program_state(&c->program, &other);
     const int32_t state = sl_program_state(&c->program, shape);
-    const int32_t y_width = kind == SL_OP_DELTA_CONV ? shape->channels : shape->heads * shape->value_size;
+    const int32_t y_width = kind == SL_OP_CONV ? shape->channels : shape->heads * shape->value_size;
     const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
-    if (kind == SL_OP_DELTA_CONV) {
+    if (kind == SL_OP_CONV) {
         float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
         const sl_weight weight = {"conv",
                                   SL_QTYPE_F32,
@@ -958,7 +1016,13 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
                                   taps,
                                   (uint64_t)(shape->channels * shape->taps) * 4};
         const int32_t w = sl_program_weight(&c->program, &weight);
-        add(c, kind, LIST(x), LIST(y))->u.delta_conv = (sl_op_delta_conv){w, state};
+        const int32_t bias =
+            key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0.0f, 1.0f}, random);
+        add(c, kind, LIST(x), LIST(y))->u.conv =
+            (sl_op_conv){.weight = w,
+                         .bias = bias,
+                         .state = state,
+                         .function = shape->heads > 0 ? SL_ACTIVATION_SILU : SL_ACTIVATION_IDENTITY};
     } else {
         const int32_t ab = input(c, "a_b", SL_ROWS_STEP, 2 * shape->heads + 1, NORMAL, random);
         const bool negated = key_heads % 2 == 0;
@@ -981,21 +1045,74 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300, 96, 200, 49, 193};
+    static const int32_t rows[] = {1,   2,  3,   5,  9,   17, 63,  64,  65, 130,
+                                   150, 33, 300, 96, 200, 49, 193, 300, 280};
     static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;
     }
+    static const int32_t taps[] = {4, 3, 4, 2};
     const int32_t key_heads = 1 + index % 3, ratio = 1 + index % 2;
-    sl_state_layer shape = {.taps = index % 4 == 3 ? 2 : 4,
+    sl_state_layer shape = {.taps = taps[index % 4],
                             .heads = key_heads * ratio,
                             .key_size = index < 11 ? sizes[index % 3] : sizes[1 + index % 3],
                             .value_size = index < 11 ? sizes[(index + index / 3) % 3] : sizes[index / 2 % 4]};
     shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
+    if (kind == SL_OP_CONV && index % 2) { /* a layer without a scan */
+        shape.heads = shape.key_size = shape.value_size = 0;
+    }
     build_delta(c, kind, &shape, key_heads, random);
     name_case(c, kind, index, "");
+    return true;
+}
+
+/* ---- Mamba2's scan ---- */
+
+static void build_ssm(kt_case *c, const sl_state_layer *shape, int32_t groups, float step_most,
+                      kt_random *random) {
+    const interval none = {0.0f, 1.0f};
+    sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
+    sl_program_state(&c->program, &other);
+    const int32_t state = sl_program_state(&c->program, shape), heads = shape->heads;
+    const int32_t x = input(c, "xbc", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
+    const int32_t dt = input(c, "dt", SL_ROWS_STEP, heads + 1, NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * shape->value_size + 2);
+    const bool negated = groups % 2 == 0;
+    const int32_t a_log = vector(c, "a_log", 1, heads, (interval){negated ? -1.0f : 0.0f, 0.9f}, random);
+    const int32_t dt_bias = vector(c, "dt_bias", 1, heads, none, random);
+    const int32_t skip = vector(c, "skip", 1, heads, none, random);
+    sl_op *op = add(c, SL_OP_SSM_SCAN, LIST(x, dt), LIST(y));
+    op->in[0].column = 3;
+    op->in[1].column = 1;
+    op->out[0].column = 2;
+    op->u.ssm_scan = (sl_op_ssm_scan){.a_log = a_log,
+                                      .dt_bias = dt_bias,
+                                      .skip = skip,
+                                      .groups = groups,
+                                      .heads = heads,
+                                      .state = state,
+                                      .step_least = isfinite(step_most) ? 0.5f : 0.0f,
+                                      .step_most = step_most,
+                                      .decay_is_negated = negated};
+}
+
+/* A head of 72 fills no vector, keys of 17 no part. */
+static bool make_ssm(kt_case *c, int32_t index, kt_random *random) {
+    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300};
+    static const int32_t sizes[] = {16, 32, 64, 128, 72}, keys[] = {16, 128, 64, 256, 17, 512};
+    if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
+        return false;
+    }
+    const int32_t groups = 1 + index % 3, ratio = 1 + index % 4;
+    sl_state_layer shape = {
+        .taps = 4, .heads = groups * ratio, .key_size = keys[index % 6], .value_size = sizes[index % 5]};
+    shape.channels = 2 * groups * shape.key_size + shape.heads * shape.value_size;
+    begin_case(c, rows[index], 1 + index % 4, random);
+    c->tolerance = 1e-4;
+    build_ssm(c, &shape, groups, index % 3 == 2 ? 0.75f : INFINITY, random);
+    name_case(c, SL_OP_SSM_SCAN, index, "");
     return true;
 }
 
@@ -1103,7 +1220,7 @@ static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     const int32_t many = vocabulary < 1500 ? vocabulary : 1500,
                   few = vocabulary / 3 < 80 ? vocabulary / 3 : 80;
     if (index % 2) { /* with table changes in front of the adjustments */
-        sl_program_group(&c->program, &(sl_cache_group){"full", 1, 1, 32, 32, 0});
+        sl_program_group(&c->program, &(sl_cache_group){"full", 1, 1, 32, 32, 0, false});
         c->cache_type = SL_QTYPE_F32;
     }
     c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);
@@ -1137,6 +1254,8 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     switch (kind) {
     case SL_OP_LINEAR:
         return make_linear(c, index, activation, random);
+    case SL_OP_HEAD_LINEAR:
+        return make_head_linear(c, index, random);
     case SL_OP_BEGIN:
     case SL_OP_CACHE_WRITE:
     case SL_OP_ATTENTION:
@@ -1162,9 +1281,11 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
         return make_router(c, index, random);
     case SL_OP_COMBINE:
         return make_combine(c, index, random);
-    case SL_OP_DELTA_CONV:
+    case SL_OP_CONV:
     case SL_OP_DELTA_SCAN:
         return make_delta(c, kind, index, random);
+    case SL_OP_SSM_SCAN:
+        return make_ssm(c, index, random);
     case SL_OP_SAMPLE:
         return make_sample(c, index, random);
     default:
@@ -1252,7 +1373,7 @@ bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random) {
         make_linear_work(c, work, random);
     } else if (work->kind == SL_OP_ATTENTION) {
         const attention_shape shape = {work->rows, 1,     32,    8,          128,    128, 0,
-                                       0,          false, false, work->type, NORMAL, 0};
+                                       0,          false, false, work->type, NORMAL, 0,   false};
         build_attention(c, &shape, true, true, random);
         c->depth = DEPTH;
         snprintf(c->name, sizeof c->name, "32/8 heads of 128, %s, %d keys before",
@@ -1277,7 +1398,7 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
     if (kind == SL_OP_ATTENTION && variant < 3) { /* few rows with many keys before them */
         const int32_t size = 128 << variant, kv_heads = variant == 0 ? 8 : 2;
         const attention_shape shape = {rows, 1,     16,    kv_heads,     size,   size, 0,
-                                       0,    false, false, SL_QTYPE_F16, NORMAL, 0};
+                                       0,    false, false, SL_QTYPE_F16, NORMAL, 0,    false};
         build_attention(c, &shape, true, variant > 0, random);
         c->depth = variant > 0 && rows <= 64 ? DEPTH : 0;
         snprintf(c->name, sizeof c->name, "16/%d heads of %d, f16", kv_heads, size);
@@ -1289,6 +1410,14 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         begin_case(c, rows, 1, random);
         build_delta(c, kind, &shape, 16, random);
         snprintf(c->name, sizeof c->name, "16/32 heads of 128");
+        return true;
+    }
+    if (kind == SL_OP_SSM_SCAN && variant == 0) {
+        const sl_state_layer shape = {
+            .channels = 6144, .taps = 4, .heads = 64, .key_size = 128, .value_size = 64};
+        begin_case(c, rows, 1, random);
+        build_ssm(c, &shape, 8, INFINITY, random);
+        snprintf(c->name, sizeof c->name, "64 heads of 64, state 128");
         return true;
     }
     if (variant == 0 &&

@@ -156,7 +156,8 @@ static void lay_out_caches(kt_runner *r) {
         sl_cache_layout *cache = &d->caches[g];
         cache->type = r->c->cache_type;
         sl_qtype_bytes(cache->type, (uint64_t)p->groups[g].key_size, &cache->row_key_bytes);
-        sl_qtype_bytes(cache->type, (uint64_t)p->groups[g].value_size, &cache->row_value_bytes);
+        sl_qtype_bytes(cache->type, p->groups[g].values_are_keys ? 0 : (uint64_t)p->groups[g].value_size,
+                       &cache->row_value_bytes);
         cache->layer_bytes = (uint64_t)p->groups[g].kv_heads * SL_PAGE_TOKENS *
                              (cache->row_key_bytes + cache->row_value_bytes);
         cache->page_bytes = (uint64_t)p->groups[g].layers * cache->layer_bytes;

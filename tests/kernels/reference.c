@@ -130,6 +130,33 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
+static void check_head_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_head_linear *linear = &op_of(c)->u.head_linear;
+    const sl_weight *weight = &c->program.weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    const int32_t outputs = linear->turned ? weight->columns : weight->rows;
+    float *w = decode_all(weight);
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t head = 0; head < weight->experts; head++) {
+            const float *matrix = w + (int64_t)head * inputs * outputs;
+            const int32_t x = head * linear->x_stride, at = head * (outputs + linear->tail);
+            for (int32_t n = 0; n < outputs; n++) {
+                double y = 0;
+                for (int32_t k = 0; k < inputs; k++) {
+                    y += in_at(c, 0, row, x + k) *
+                         (double)matrix[linear->turned ? k * outputs + n : n * inputs + k];
+                }
+                compare(sum, y, out_at(c, result, 0, row, at + n));
+            }
+            for (int32_t i = 0; i < linear->tail; i++) {
+                const float same = out_at(c, result, 0, row, at + outputs + i);
+                sum->wrong = sum->wrong || (double)same != in_at(c, 0, row, x + inputs + i);
+            }
+        }
+    }
+    free(w);
+}
+
 /* ---- rows ---- */
 
 /* x before the norm, its factor and a residual included. */
@@ -153,7 +180,8 @@ static void check_rmsnorm(const kt_case *c, const kt_result *result, error_sum *
             for (int32_t i = 0; i < norm->width; i++) {
                 const double x = normed_at(c, row, at + i);
                 double y = x / sqrt(squares / norm->width + (double)norm->epsilon);
-                y *= weight ? (double)weight[i] + (double)norm->weight_offset : 1;
+                const int32_t own = norm->own_weights ? g * norm->width : 0;
+                y *= weight ? (double)weight[own + i] + (double)norm->weight_offset : 1;
                 if (has(c, 2)) {
                     const double gate = in_at(c, 2, row, g * norm->gate_stride + i);
                     y *= gate * sigmoid(gate);
@@ -305,6 +333,8 @@ static double activated(const sl_op_activate *op, double x) {
         return x / 2 * erfc(-x / sqrt(2));
     case SL_ACTIVATION_RELU_SQUARED:
         return x <= 0 ? 0 : x * x;
+    case SL_ACTIVATION_IDENTITY:
+        return x;
     default:
         return x > (double)op->limit ? (double)op->limit * sigmoid((double)op->alpha * (double)op->limit)
                                      : x * sigmoid((double)op->alpha * x);
@@ -491,7 +521,7 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
         const sl_cache_group *group = &c->program.groups[g];
         const int32_t pages = c->span_count * sl_table_width(longest + c->position_base + 1) + 12;
         sl_qtype_bytes(c->cache_type, (uint64_t)group->key_size, &key_bytes);
-        sl_qtype_bytes(c->cache_type, (uint64_t)group->value_size, &value_bytes);
+        sl_qtype_bytes(c->cache_type, group->values_are_keys ? 0 : (uint64_t)group->value_size, &value_bytes);
         if (g < place.group) {
             base += ((uint64_t)pages * (uint64_t)(group->layers * group->kv_heads * 64) *
                          (key_bytes + value_bytes) +
@@ -509,10 +539,12 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
             for (int32_t h = 0; h < group->kv_heads; h++) {
                 type->encode(kv_at(c, 0, row, h, group->key_size),
                              at + (uint64_t)(h * 64 + i % 64) * key_bytes, (uint64_t)group->key_size);
-                type->encode(kv_at(c, 1, row, h, group->value_size),
-                             at + (uint64_t)group->kv_heads * 64 * key_bytes +
-                                 (uint64_t)(h * 64 + i % 64) * value_bytes,
-                             (uint64_t)group->value_size);
+                if (!group->values_are_keys) {
+                    type->encode(kv_at(c, 1, row, h, group->value_size),
+                                 at + (uint64_t)group->kv_heads * 64 * key_bytes +
+                                     (uint64_t)(h * 64 + i % 64) * value_bytes,
+                                 (uint64_t)group->value_size);
+                }
             }
         }
         page += (c->span_rows[s] + 63) / 64;
@@ -582,8 +614,13 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
                 through_cache(c->cache_type, kv_at(c, 0, start + i, h, group->key_size),
                               k + i * group->key_size, group->key_size);
-                through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
-                              v + i * group->value_size, group->value_size);
+                if (group->values_are_keys) {
+                    memcpy(v + i * group->value_size, k + i * group->key_size,
+                           (size_t)group->value_size * sizeof *v);
+                } else {
+                    through_cache(c->cache_type, kv_at(c, 1, start + i, h, group->value_size),
+                                  v + i * group->value_size, group->value_size);
+                }
             }
             const cached_head cached = {start, c->span_rows[s], k, v};
             for (int32_t i = 0; i < c->span_rows[s]; i++) {
@@ -600,17 +637,20 @@ static void check_attention(const kt_case *c, const kt_result *result, error_sum
 /* ---- gated delta net ---- */
 
 static void check_conv(const kt_case *c, const kt_result *result, error_sum *sum) {
-    const sl_state_layer *shape = &c->program.states[op_of(c)->u.delta_conv.state];
-    const float *weight = weight_of(c, op_of(c)->u.delta_conv.weight);
+    const sl_op_conv *conv = &op_of(c)->u.conv;
+    const sl_state_layer *shape = &c->program.states[conv->state];
+    const float *weight = weight_of(c, conv->weight);
+    const float *bias = conv->bias == SL_NONE ? NULL : weight_of(c, conv->bias);
     for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
         for (int32_t i = 0; i < c->span_rows[s]; i++) {
             for (int32_t channel = 0; channel < shape->channels; channel++) {
-                double y = 0;
+                double y = bias ? (double)bias[channel] : 0;
                 for (int32_t back = 0; back < shape->taps && back <= i; back++) {
                     y += (double)weight[channel * shape->taps + shape->taps - 1 - back] *
                          in_at(c, 0, start + i - back, channel);
                 }
-                compare(sum, y * sigmoid(y), out_at(c, result, 0, start + i, channel));
+                y *= conv->function == SL_ACTIVATION_SILU ? sigmoid(y) : 1;
+                compare(sum, y, out_at(c, result, 0, start + i, channel));
             }
         }
     }
@@ -664,6 +704,43 @@ static void check_scan(const kt_case *c, const kt_result *result, error_sum *sum
     for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
         for (int32_t head = 0; head < op_of(c)->u.delta_scan.value_heads; head++) {
             scan_head(c, result, start, c->span_rows[s], head, sum);
+        }
+    }
+}
+
+/* ---- Mamba2's scan ---- */
+
+static void ssm_head(const kt_case *c, const kt_result *result, int32_t start, int32_t rows, int32_t head,
+                     error_sum *sum) {
+    const sl_op_ssm_scan *scan = &op_of(c)->u.ssm_scan;
+    const sl_state_layer *shape = &c->program.states[scan->state];
+    const int32_t keys = shape->key_size, size = shape->value_size;
+    const int32_t write = scan->heads * size + head / (scan->heads / scan->groups) * keys;
+    const int32_t read = write + scan->groups * keys;
+    double *state = kt_alloc((size_t)(keys * size), sizeof *state);
+    const double a_log = weight_of(c, scan->a_log)[head], bias = weight_of(c, scan->dt_bias)[head];
+    const double rate = scan->decay_is_negated ? a_log : -exp(a_log);
+    for (int32_t row = start; row < start + rows; row++) {
+        const double wanted = log1p(exp(in_at(c, 1, row, head) + bias));
+        const double step = fmin(fmax(wanted, (double)scan->step_least), (double)scan->step_most);
+        for (int32_t j = 0; j < size; j++) {
+            const double x = in_at(c, 0, row, head * size + j);
+            double y = (double)weight_of(c, scan->skip)[head] * x;
+            for (int32_t i = 0; i < keys; i++) {
+                double *s = &state[i * size + j];
+                *s = exp(rate * step) * *s + step * x * in_at(c, 0, row, write + i);
+                y += *s * in_at(c, 0, row, read + i);
+            }
+            compare(sum, y, out_at(c, result, 0, row, head * size + j));
+        }
+    }
+    free(state);
+}
+
+static void check_ssm(const kt_case *c, const kt_result *result, error_sum *sum) {
+    for (int32_t s = 0, start = 0; s < c->span_count; start += c->span_rows[s++]) {
+        for (int32_t head = 0; head < op_of(c)->u.ssm_scan.heads; head++) {
+            ssm_head(c, result, start, c->span_rows[s], head, sum);
         }
     }
 }
@@ -904,15 +981,26 @@ static void check_sample(const kt_case *c, const kt_result *result, error_sum *s
 
 typedef void (*check_function)(const kt_case *c, const kt_result *result, error_sum *sum);
 static const check_function checks[SL_OP_COUNT] = {
-    [SL_OP_EMBED] = check_embed,         [SL_OP_RMSNORM] = check_rmsnorm,
-    [SL_OP_LAYERNORM] = check_layernorm, [SL_OP_QUANTIZE] = check_quantize,
-    [SL_OP_LINEAR] = check_linear,       [SL_OP_ROPE] = check_rope,
-    [SL_OP_BEGIN] = check_cache_write,   [SL_OP_CACHE_WRITE] = check_cache_write,
-    [SL_OP_ATTENTION] = check_attention, [SL_OP_ROUTER] = check_router,
-    [SL_OP_COMBINE] = check_combine,     [SL_OP_ACTIVATE] = check_activate,
-    [SL_OP_DELTA_CONV] = check_conv,     [SL_OP_DELTA_SCAN] = check_scan,
-    [SL_OP_GATHER] = check_gather,       [SL_OP_SOFTCAP] = check_softcap,
-    [SL_OP_TRANSFER] = check_transfer,   [SL_OP_SAMPLE] = check_sample,
+    [SL_OP_EMBED] = check_embed,
+    [SL_OP_RMSNORM] = check_rmsnorm,
+    [SL_OP_LAYERNORM] = check_layernorm,
+    [SL_OP_QUANTIZE] = check_quantize,
+    [SL_OP_LINEAR] = check_linear,
+    [SL_OP_ROPE] = check_rope,
+    [SL_OP_HEAD_LINEAR] = check_head_linear,
+    [SL_OP_BEGIN] = check_cache_write,
+    [SL_OP_CACHE_WRITE] = check_cache_write,
+    [SL_OP_ATTENTION] = check_attention,
+    [SL_OP_ROUTER] = check_router,
+    [SL_OP_COMBINE] = check_combine,
+    [SL_OP_ACTIVATE] = check_activate,
+    [SL_OP_CONV] = check_conv,
+    [SL_OP_DELTA_SCAN] = check_scan,
+    [SL_OP_SSM_SCAN] = check_ssm,
+    [SL_OP_GATHER] = check_gather,
+    [SL_OP_SOFTCAP] = check_softcap,
+    [SL_OP_TRANSFER] = check_transfer,
+    [SL_OP_SAMPLE] = check_sample,
 };
 
 double kt_reference_error(const kt_case *c, const kt_result *result) {

@@ -10,13 +10,16 @@
  *
  * --kernel takes the kernels whose names hold the text, --without leaves such out; each may be said several
  * times. --part takes every N-th kernel, from the I-th on (1 is the first). --case takes the cases whose
- * names hold the text; --cases runs at most N cases of a kernel, spread over all that it takes. --light runs
+ * names hold the text; --cases runs at most N cases of a kernel, spread over all that it takes [all; under a
+ * sanitizer 8]. --light runs
  * each case whole and in chunks, against the definition: what a tool that makes every access slow needs to
  * see. --most-operations leaves out larger cases, unless a kernel takes no others: then its smallest is run.
  * --rivals times each shape of kernel beside what would run without it, as JSON; --list prints the table of
  * kernels, without a GPU. */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
+
+#include "support/sanitized.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -110,7 +113,7 @@ static double compare_results(const kt_case *c, const kt_result *a, const kt_res
     if (same_steps && memcmp(a->cache, b->cache, a->cache_bytes) != 0) {
         return INFINITY;
     }
-    if (same_steps && (kind == SL_OP_DELTA_CONV || kind == SL_OP_DELTA_SCAN)) {
+    if (same_steps && (kind == SL_OP_CONV || kind == SL_OP_DELTA_SCAN || kind == SL_OP_SSM_SCAN)) {
         const double d = distance(floats(a->state, 0), floats(b->state, 0), (int64_t)a->state_bytes / 4);
         worst = d > worst ? d : worst;
     }
@@ -481,7 +484,8 @@ static bool parse(int argc, char **argv, suite *s) {
 }
 
 int main(int argc, char **argv) {
-    suite s = {.seed = 1, .part = 1, .parts = 1, .device = "cpu", .of_case = ""};
+    enum { CASES = SANITIZED ? 8 : 0 };
+    suite s = {.seed = 1, .part = 1, .parts = 1, .device = "cpu", .of_case = "", .most = CASES};
     sl_backend *deterministic = NULL;
     if (!parse(argc, argv, &s)) {
         return 2;

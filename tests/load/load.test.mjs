@@ -261,6 +261,12 @@ test('errors are counted by kind', async () => {
   }));
 });
 
+test('a character NUL is text like any other', async () => {
+  const { figures, code } = await load('nul=1,count=4', { '--requests': 2, '--concurrency': 1 });
+  assert.equal(code, 0);
+  assert.equal(figures.completed, 2);
+});
+
 test('a stream that stalls ends by the timeout', async () => {
   const { figures, code } = await load('stall=3,count=9', { '--requests': 2, '--concurrency': 2, '--timeout': 0.4 });
   assert.equal(code, 1);

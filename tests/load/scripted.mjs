@@ -10,6 +10,7 @@
 //   fault=3                      an error event after so many; quiet=1: the stream ends without [DONE]
 //   plain=1, garbage=1, wrong=1  the answer as one JSON value; no JSON; 200 and an error as JSON
 //   mute=1                       usage tells of tokens, and no event has text
+//   nul=1                      each text has a character NUL
 //   moved=URL                    302 to there
 //
 // Each request is a row of `requests`: when it came, its body, when its events were written, how it ended.
@@ -104,7 +105,8 @@ export class Scripted {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.flushHeaders();
     const event = (value) => `data: ${typeof value === 'string' ? value : JSON.stringify(value)}\n\n`;
-    const text = (i) => (chat ? { choices: [{ delta: { content: `w${i} ` } }] } : { choices: [{ text: `w${i} ` }] });
+    const word = (i) => `w${i}${script.nul ? '\0' : ' '}`;
+    const text = (i) => (chat ? { choices: [{ delta: { content: word(i) } }] } : { choices: [{ text: word(i) }] });
     if (chat) response.write(event({ choices: [{ delta: { role: 'assistant', content: '' } }] }));
     let due = row.came + delay;
     for (let i = 0; i < script.count && !response.destroyed; i += script.burst) {

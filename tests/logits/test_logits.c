@@ -55,7 +55,21 @@ static const char *const cases[] = {"llama",
                                     "phi3-long",
                                     "glm4_moe",
                                     "minimax_m2",
-                                    "ernie4_5_moe"};
+                                    "ernie4_5_moe",
+                                    "deepseek_v2",
+                                    "deepseek_v3",
+                                    "deepseek_v3-noq",
+                                    "granite-h",
+                                    "granite-h-moe",
+                                    "nemotron_h",
+                                    "nemotron_h-latent",
+                                    "lfm2",
+                                    "lfm2_moe",
+                                    "gpt_oss-truncate",
+                                    "hunyuan-alpha",
+                                    "glm4_moe-plain",
+                                    "hunyuan_moe",
+                                    "cohere2"};
 
 static const char *device = "cpu"; /* --device */
 

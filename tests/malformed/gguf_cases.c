@@ -169,6 +169,10 @@ static void small_config(sl_config *c, const char *family) {
         c->kinds[0] = SL_LAYER_DELTA;
         c->rope_dims = 8;
     }
+    if (c->family->pattern == SL_PATTERN_CONV_LISTED) {
+        c->short_conv_taps = 3;
+        c->kinds[0] = SL_LAYER_CONV;
+    }
     if (c->family->local_rope || c->family->sinks) {
         c->window = 8;
         c->kinds[0] = SL_LAYER_WINDOW;
@@ -806,9 +810,9 @@ void gguf_cases(suite *s) {
     static const struct {
         const char *family;
         sl_qtype matrices;
-    } files[] = {{"llama", SL_QTYPE_Q8_0},    {"qwen2", SL_QTYPE_F32},     {"qwen3", SL_QTYPE_F32},
-                 {"qwen3moe", SL_QTYPE_Q8_0}, {"gemma3", SL_QTYPE_F32},    {"qwen3_5", SL_QTYPE_F32},
-                 {"gpt_oss", SL_QTYPE_Q8_0}, {"qwen3_next", SL_QTYPE_F32}};
+    } files[] = {{"llama", SL_QTYPE_Q8_0},    {"qwen2", SL_QTYPE_F32},      {"qwen3", SL_QTYPE_F32},
+                 {"qwen3moe", SL_QTYPE_Q8_0}, {"gemma3", SL_QTYPE_F32},     {"qwen3_5", SL_QTYPE_F32},
+                 {"gpt_oss", SL_QTYPE_Q8_0},  {"qwen3_next", SL_QTYPE_F32}, {"lfm2", SL_QTYPE_F32}};
     static mill m;
     m.s = s;
     make_values();

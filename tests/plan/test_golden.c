@@ -43,7 +43,17 @@ static const golden CASES[] = {
     {"glm4_moe", "tests/logits/fixtures/glm4_moe"},
     {"minimax_m2", "tests/logits/fixtures/minimax_m2"},
     {"ernie4_5_moe", "tests/logits/fixtures/ernie4_5_moe"},
+    {"lfm2", "tests/logits/fixtures/lfm2"},
+    {"lfm2_moe", "tests/logits/fixtures/lfm2_moe"},
     {"hunyuan_moe", "~hunyuan_moe"},
+    {"deepseek_v2", "tests/logits/fixtures/deepseek_v2"},
+    {"deepseek_v3", "tests/logits/fixtures/deepseek_v3"},
+    {"deepseek_v3-gguf", "~deepseek_v3"},
+    {"granite-h", "tests/logits/fixtures/granite-h"},
+    {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
+    {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
+    {"nemotron_h-latent", "tests/logits/fixtures/nemotron_h-latent"},
+    {"cohere2", "tests/logits/fixtures/cohere2"},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 

@@ -191,7 +191,7 @@ test('--drain-delay: /health says 503 at once, requests are taken until it is ov
     for await (const event of events(last)) data = event.data ?? data;
     return data;
   })();
-  await server.stop(20);
+  await server.stop(90);
   assert.equal(await whole, '[DONE]', 'what began in the delay is drained');
   assert.ok(Date.now() - begin >= 3950, `${Date.now() - begin} ms`);
   agent.destroy();

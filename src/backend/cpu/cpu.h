@@ -78,8 +78,8 @@ struct sl_cpu_op {
     const sl_cpu_kernel *kernel;
     sl_cpu_operand in[SL_OP_INPUTS], out[SL_OP_OUTPUTS];
     /* LINEAR: its segments. Others, in the order of their parameter struct: embed's table, rmsnorm's weight,
-     * rope's frequencies, attention's sinks, router's bias, delta_conv's weight, delta_scan's a_log and
-     * dt_bias. */
+     * rope's frequencies, attention's sinks, router's bias, conv's weight and bias, delta_scan's a_log and
+     * dt_bias, ssm_scan's a_log, dt_bias and skip. */
     sl_cpu_weight weights[SL_LINEAR_SEGMENTS];
     int32_t weight_count;
     unsigned char *scratch; /* what kernel->workspace asked for, aligned to 64; undefined at the start */
@@ -143,6 +143,26 @@ static inline sl_q8_32 sl_cpu_q8_32(const sl_cpu_operand *operand, int64_t row) 
     return planes;
 }
 
+/* A recurrent layer's part of the slot that a sequence's span begins with: NULL for zeros; and of the one
+ * that it leaves, which is another. */
+static inline const float *sl_cpu_old_state(const sl_cpu_context *context, const sl_step_span *span,
+                                            uint64_t offset) {
+    const uint64_t slot = (uint64_t)(span->state_read < 0 ? 0 : span->state_read);
+    const unsigned char *state = context->state + slot * context->program->state_bytes + offset;
+    return span->state_read < 0 ? NULL : (const float *)(const void *)state;
+}
+
+static inline float *sl_cpu_new_state(const sl_cpu_context *context, const sl_step_span *span,
+                                      uint64_t offset) {
+    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes +
+                             offset);
+}
+
+/* What is no number stays so. */
+static inline float sl_cpu_clamp(float x, float least, float most) {
+    return x < least ? least : x > most ? most : x;
+}
+
 static inline int32_t sl_cpu_rows(const sl_cpu_context *context, const sl_cpu_operand *operand) {
     return context->counts[operand->rows];
 }
@@ -174,8 +194,9 @@ static inline sl_cpu_cache sl_cpu_cache_of(const sl_cpu_context *context, sl_cac
     cache.table = context->tables[place.group] + (int64_t)slot * context->table_width;
     cache.page_bytes = layout->page_bytes;
     cache.key_bytes = layout->row_key_bytes;
-    cache.value_bytes = layout->row_value_bytes;
-    cache.values_offset = (uint64_t)group->kv_heads * SL_PAGE_TOKENS * layout->row_key_bytes;
+    cache.value_bytes = group->values_are_keys ? layout->row_key_bytes : layout->row_value_bytes;
+    cache.values_offset =
+        group->values_are_keys ? 0 : (uint64_t)group->kv_heads * SL_PAGE_TOKENS * layout->row_key_bytes;
     return cache;
 }
 

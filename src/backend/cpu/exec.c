@@ -37,6 +37,7 @@ struct sl_executor {
     const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
     bucket *buckets;
     int32_t running;       /* bucket of the last step */
+    int32_t first, end;    /* ops of its section that runs, or ran last */
     sl_step_header header; /* of the last step: a profile runs it again */
     sl_cpu_context context;
     sl_kernel_count *counts;
@@ -410,8 +411,8 @@ static void *step_block(sl_executor *executor) {
 static void run_ops(void *argument, int thread, int threads) {
     const sl_executor *executor = argument;
     const bucket *bucket = &executor->buckets[executor->running];
-    for (int32_t i = 0; i < bucket->op_count; i++) {
-        if (i > 0) {
+    for (int32_t i = executor->first; i < executor->end; i++) {
+        if (i > executor->first) {
             sl_pool_barrier(executor->threads);
         }
         bucket->ops[i].run(&executor->context, &bucket->ops[i], thread, threads);
@@ -460,6 +461,22 @@ static void reset_cursors(bucket *bucket) {
     }
 }
 
+/* From where the section before ended to the first op of the next one. */
+static void run_section(sl_executor *executor) {
+    bucket *bucket = &executor->buckets[executor->running];
+    executor->first = executor->end;
+    const int32_t section = sl_op_section(bucket->ops[executor->first].op, 0);
+    while (executor->end < bucket->op_count &&
+           sl_op_section(bucket->ops[executor->end].op, section) == section) {
+        executor->end++;
+    }
+    sl_pool_run(executor->threads, run_ops, executor);
+    for (int32_t i = executor->first; i < executor->end; i++) {
+        bucket->ops[i].count->calls++;
+        bucket->ops[i].count->rows += (uint64_t)executor->context.counts[bucket->ops[i].counted];
+    }
+}
+
 static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_step_header *header = executor->context.header;
@@ -487,12 +504,17 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     executor->context.counts[SL_ROWS_EXPERT] = header->rows * deployment->program->experts_used;
     executor->context.counts[SL_ROWS_OUTPUT] = header->outputs;
     reset_cursors(bucket);
-    sl_pool_run(executor->threads, run_ops, executor);
-    for (int32_t i = 0; i < bucket->op_count; i++) {
-        bucket->ops[i].count->calls++;
-        bucket->ops[i].count->rows += (uint64_t)executor->context.counts[bucket->ops[i].counted];
-    }
+    executor->end = 0;
+    run_section(executor);
     executor->steps++;
+    return SL_OK;
+}
+
+static int proceed(sl_executor *executor, sl_error *error) {
+    if (executor->steps == 0 || executor->end == executor->buckets[executor->running].op_count) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: it has no other section");
+    }
+    run_section(executor);
     return SL_OK;
 }
 
@@ -663,6 +685,7 @@ static const sl_backend_functions functions = {
     .destroy_executor = destroy_executor,
     .step_block = step_block,
     .submit = submit,
+    .proceed = proceed,
     .wait = wait_for_step,
     .logits = logits,
     .tokens = tokens,

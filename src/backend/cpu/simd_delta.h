@@ -1,6 +1,6 @@
-/* The two recurrent ops of a gated-delta-net layer, for one tier: included once by its delta.c, after its
- * simd.h. Row after row, as the plain kernels do; columns of the state never meet, so a thread takes some of
- * a head's. */
+/* The recurrent ops, the causal convolution and the scan of a gated-delta-net layer, for one tier: included
+ * once by its delta.c, after its simd.h. Row after row, as the plain kernels do; columns of the state never
+ * meet, so a thread takes some of a head's. */
 #ifndef SL_BACKEND_CPU_SIMD_DELTA_H
 #define SL_BACKEND_CPU_SIMD_DELTA_H
 
@@ -30,12 +30,12 @@ static float *delta_new(const sl_cpu_context *context, const sl_step_span *span,
                              offset);
 }
 
-/* ---- convolution: class "f32/fused", from the oldest tap to the newest ---- */
+/* ---- convolution: class "f32/fused", from the oldest tap to the newest, then the bias ---- */
 
-SL_TIER_DECLINES(delta_conv) {
+SL_TIER_DECLINES(conv) {
     (void)kernel;
     const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
-    const int32_t taps = query->program->states[query->op->u.delta_conv.state].taps;
+    const int32_t taps = query->program->states[query->op->u.conv.state].taps;
     return needs ? needs : taps > MOST_TAPS ? "takes at most 8 taps" : NULL;
 }
 
@@ -60,7 +60,10 @@ static vf conv_input(const conv *c, int32_t index) {
 
 static void conv_channels(const conv *c, float *kept) {
     const int32_t taps = c->shape->taps, channels = c->shape->channels, left = channels - c->channel;
+    const sl_op_conv *conv = &c->op->op->u.conv;
     const float *weights = (const float *)(const void *)c->op->weights[0].data;
+    const float *biases = (const float *)(const void *)c->op->weights[1].data;
+    const vf bias = conv->bias == SL_NONE ? vf_zero() : vf_load_part(biases + c->channel, left);
     float by_tap[MOST_TAPS][VN] = {{0}};
     for (int32_t lane = 0; lane < VN && lane < left; lane++) {
         for (int32_t tap = 0; tap < taps; tap++) {
@@ -72,15 +75,17 @@ static void conv_channels(const conv *c, float *kept) {
         for (int32_t tap = 0; tap < taps; tap++) {
             sum = vf_fma(vf_load(by_tap[tap]), conv_input(c, i + tap), sum);
         }
-        vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel, vf_silu(sum), left);
+        sum = vf_add(sum, bias);
+        vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel,
+                      conv->function == SL_ACTIVATION_SILU ? vf_silu(sum) : sum, left);
     }
     for (int32_t i = 0; i < taps - 1; i++) {
         vf_store_part(kept + (int64_t)i * channels + c->channel, conv_input(c, c->span->row_count + i), left);
     }
 }
 
-SL_TIER_RUN(delta_conv) {
-    const sl_state_layer *shape = &context->program->states[op->op->u.delta_conv.state];
+SL_TIER_RUN(conv) {
+    const sl_state_layer *shape = &context->program->states[op->op->u.conv.state];
     const int32_t width = CONV_VECTORS * VN, blocks = (shape->channels + width - 1) / width;
     const int32_t units = blocks * context->header->spans;
     conv c = {.op = op, .shape = shape};

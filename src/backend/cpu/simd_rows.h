@@ -71,7 +71,7 @@ SL_TIER_RUN(rmsnorm) {
               .epsilon = p->epsilon,
               .x_factor = p->x_factor,
               .y_factor = p->y_factor};
-    n.weight = (const float *)(const void *)op->weights[0].data;
+    const float *weights = (const float *)(const void *)op->weights[0].data;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
@@ -80,6 +80,7 @@ SL_TIER_RUN(rmsnorm) {
             const int32_t residual_at = p->residual == SL_RESIDUAL_AFTER ? g * y_stride : at;
             const float *residual =
                 p->residual != SL_RESIDUAL_NONE ? sl_cpu_f32(&op->in[1], row) + residual_at : NULL;
+            n.weight = weights && p->own_weights ? weights + g * p->width : weights;
             n.x = sl_cpu_f32(&op->in[0], row) + at;
             n.before = p->residual == SL_RESIDUAL_BEFORE ? residual : NULL;
             n.after = p->residual == SL_RESIDUAL_AFTER ? residual : NULL;
@@ -235,6 +236,8 @@ SL_ALWAYS_INLINE vf activated(const sl_op_activate *activate, vf gate) {
         const vf positive = vf_max(vf_zero(), gate);
         return vf_mul(positive, positive);
     }
+    case SL_ACTIVATION_IDENTITY:
+        return gate;
     default: {
         const vf clamped = vf_min(vf_set1(activate->limit), gate);
         return vf_mul(clamped, vf_sigmoid(vf_mul(vf_set1(activate->alpha), clamped)));
@@ -373,8 +376,10 @@ SL_TIER_RUN(cache_write) {
             }
             encode_head(type, sl_cpu_f32(&op->in[0], row) + head * group->key_size,
                         keys + at * cache.key_bytes, group->key_size);
-            encode_head(type, sl_cpu_f32(&op->in[1], row) + head * group->value_size,
-                        values + at * cache.value_bytes, group->value_size);
+            if (!group->values_are_keys) {
+                encode_head(type, sl_cpu_f32(&op->in[1], row) + head * group->value_size,
+                            values + at * cache.value_bytes, group->value_size);
+            }
         }
     }
 }

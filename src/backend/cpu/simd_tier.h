@@ -30,11 +30,14 @@ SL_TIER_RUN(combine);
 SL_TIER_DECLINES(combine);
 SL_TIER_RUN(softcap);
 SL_TIER_DECLINES(softcap);
-SL_TIER_RUN(delta_conv);
-SL_TIER_DECLINES(delta_conv);
+SL_TIER_RUN(conv);
+SL_TIER_DECLINES(conv);
 SL_TIER_RUN(delta_scan);
 SL_TIER_DECLINES(delta_scan);
 SL_TIER_WORKSPACE(delta_scan);
+SL_TIER_RUN(ssm_scan);
+SL_TIER_DECLINES(ssm_scan);
+SL_TIER_WORKSPACE(ssm_scan);
 SL_TIER_RUN(sample);
 SL_TIER_DECLINES(sample);
 SL_TIER_WORKSPACE(sample);
@@ -49,7 +52,8 @@ SL_TIER_DECLINES(cache_write);
  * attention  an error of a score, 2^-24 of the largest terms of its dot product, is a relative one of its
  *            probability; scores with outliers reach some hundred. The same as plain's own against double.
  * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean
- * squares. delta_scan a row's rounding stays in the state for as long as the decay lets it.
+ * squares.
+ * delta_scan, ssm_scan  a row's rounding stays in the state for as long as the decay lets it.
  */
 #define SL_SCAN_TOLERANCE 3e-5f
 #define SL_LINEAR_TOLERANCE 3e-5f
@@ -94,9 +98,10 @@ SL_TIER_DECLINES(cache_write);
         SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                        \
         SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                           \
         SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                          \
-        SL_TIER_ROW(DELTA_CONV, delta_conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                     \
+        SL_TIER_ROW(CONV, conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                 \
         SL_TIER_ROW(DELTA_SCAN, delta_scan, "f32x" lanes "/fused", SL_SCAN_TOLERANCE, tier,                  \
                     SL_TIER(delta_scan_workspace)),                                                          \
+        SL_TIER_ROW(SSM_SCAN, ssm_scan, "f32/fused", SL_SCAN_TOLERANCE, tier, SL_TIER(ssm_scan_workspace)),  \
         SL_TIER_ROW(SAMPLE, sample, "f32/series", 0, tier, SL_TIER(sample_workspace))
 
 #endif

@@ -1,6 +1,7 @@
 /* JSON that is not believed: what RFC 8259 allows comes out as jansson's own parser has it, what it does not
  * is refused with its place, small texts stay small in memory, and memory may run out anywhere. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,6 +93,12 @@ static void flags(void **state) {
                   twice = sl_view_of("{\"a\":1,\"a\":2}");
     assert_int_equal(sl_json_parse_as(large, SL_JSON_LARGE_INTEGERS, "x", &json, NULL), 0);
     assert_float_equal(json_real_value(json_array_get(json, 0)), 1e30, 1e16);
+    json_decref(json);
+    const sl_view endless = sl_view_of("{\"time_step_limit\":[0.0,Infinity]}");
+    assert_int_equal(sl_json_parse_as(endless, 0, "x", &json, NULL), SL_ERR_FORMAT);
+    assert_int_equal(sl_json_parse_as(endless, SL_JSON_INFINITY, "x", &json, NULL), 0);
+    const json_t *limits = json_object_get(json, "time_step_limit");
+    assert_float_equal(json_real_value(json_array_get(limits, 1)), DBL_MAX, 0);
     json_decref(json);
     assert_int_equal(sl_json_parse_as(twice, SL_JSON_LAST_COUNTS, "x", &json, NULL), 0);
     assert_int_equal(json_integer_value(json_object_get(json, "a")), 2);

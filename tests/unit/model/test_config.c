@@ -189,6 +189,11 @@ static const change REFUSED[] = {
     {"ministral3", "rope_parameters.mscale", "-1", SL_ERR_INVALID, "mscale is -1"},
     {"ministral3", "rope_parameters.llama_4_scaling_beta", "\"0.1\"", SL_ERR_FORMAT, "llama_4_scaling_beta"},
     {"glm4", "mlp_bias", "true", SL_ERR_UNSUPPORTED, "biases of fused projections"},
+    {"cohere2", "logit_scale", "0", SL_ERR_INVALID, "logit_scale is 0, must be at least"},
+    {"cohere2", "logit_scale", "5e-324", SL_ERR_INVALID, "logit_scale is 4.94"},
+    {"llama", "logit_scale", "0.5", SL_ERR_UNSUPPORTED, "this scaling of logits is not supported"},
+    {"cohere2", "residual_multiplier", "0.5", SL_ERR_UNSUPPORTED, "residual_multiplier is 0.5"},
+    {"cohere2", "sliding_window", "0", SL_ERR_INVALID, "there are windowed layers"},
 };
 
 static json_t *changed(const change *c) {
@@ -518,6 +523,29 @@ static void scaling_of_full_layers_alone(void **state) {
     assert_int_equal(c.kinds[0], SL_LAYER_FULL);
 }
 
+/* Both formats' logit_scale multiplies; Granite's divides. */
+static void logits_are_multiplied(void **state) {
+    (void)state;
+    static const char plus[] =
+        "{\"model_type\": \"cohere\", " SIZES "\"max_position_embeddings\": 8192, \"use_qk_norm\": true}";
+    sl_config c = read_text("{\"model_type\": \"cohere2\", " SIZES "\"max_position_embeddings\": 8192, "
+                            "\"logit_scale\": 0.25, \"layer_norm_eps\": 1e-05, "
+                            "\"sliding_window_pattern\": 2, \"sliding_window\": 4096}");
+    assert_float_equal(c.logit_divisor, 4, 0);
+    assert_float_equal(c.epsilon, 1e-5, 0);
+    assert_int_equal(c.rope_layout, SL_ROPE_PAIRS);
+    assert_true(c.tied && c.kinds[0] == SL_LAYER_WINDOW && !c.no_rope[0]);
+    assert_true(c.kinds[1] == SL_LAYER_FULL && c.no_rope[1]);
+    c = read_text("{\"model_type\": \"cohere\", " SIZES "\"max_position_embeddings\": 8192}");
+    assert_float_equal(c.logit_divisor, 16, 0); /* CohereConfig's default */
+    assert_true(c.kinds[3] == SL_LAYER_FULL && !c.no_rope[3] && !c.query_norm);
+    sl_error error = {0};
+    json_t *json = json_loads(plus, 0, NULL);
+    assert_int_equal(read_json(json, &c, &error), SL_ERR_UNSUPPORTED);
+    json_decref(json);
+    assert_non_null(strstr(error.message, "use_qk_norm is 1: norms of queries and keys are not supported"));
+}
+
 static void factors_and_biases(void **state) {
     (void)state;
     sl_config c = read_text("{\"model_type\": \"granite\", " SIZES "\"max_position_embeddings\": 131072, "
@@ -713,6 +741,27 @@ static const entry GRANITE[] = {SMALL("granite"),
                                 {"granite.residual_scale", 'f', "0.22"},
                                 {"granite.logit_scale", 'f', "8"},
                                 {NULL, 0, NULL}};
+#define MAMBA(name)                                                                                          \
+    {"general.architecture", 's', name}, {name ".block_count", 'u', "4"},                                    \
+        {name ".context_length", 'u', "128"}, {name ".embedding_length", 'u', "64"},                         \
+        {name ".attention.head_count", 'u', "4"}, {name ".attention.layer_norm_rms_epsilon", 'f', "1e-5"},   \
+        {name ".attention.head_count_kv", 'a', "0 2 0 0"}, {name ".ssm.conv_kernel", 'u', "4"},              \
+        {name ".ssm.state_size", 'u', "16"}, {name ".ssm.group_count", 'u', "1"},                            \
+        {name ".ssm.inner_size", 'u', "128"}, {name ".ssm.time_step_rank", 'u', "8"}, {                      \
+        name ".vocab_size", 'u', "256"                                                                       \
+    }
+static const entry GRANITE_H[] = {MAMBA("granitehybrid"),
+                                  {"granitehybrid.feed_forward_length", 'u', "32"},
+                                  {"granitehybrid.expert_count", 'u', "8"},
+                                  {"granitehybrid.expert_used_count", 'u', "2"},
+                                  {"granitehybrid.expert_shared_feed_forward_length", 'u', "96"},
+                                  {"granitehybrid.rope.scaling.finetuned", 'b', "false"},
+                                  {"granitehybrid.logit_scale", 'f', "8"},
+                                  {NULL, 0, NULL}};
+static const entry NEMOTRON_H[] = {MAMBA("nemotron_h"),
+                                   {"nemotron_h.feed_forward_length", 'a', "0 0 96 0"},
+                                   {"nemotron_h.attention.key_length", 'u', "16"},
+                                   {NULL, 0, NULL}};
 static const entry OLMO2[] = {SMALL("olmo2"),
                               {"olmo2.rope.freq_base", 'f', "500000"},
                               {"olmo2.attention.sliding_window", 'u', "32"},
@@ -724,6 +773,11 @@ static const entry OLMO2[] = {SMALL("olmo2"),
                               {NULL, 0, NULL}};
 static const entry EXAONE4[] = {
     SMALL("exaone4"), {"exaone4.attention.sliding_window", 'u', "32"}, {NULL, 0, NULL}};
+static const entry COHERE2[] = {SMALL("cohere2"),
+                                {"cohere2.attention.layer_norm_epsilon", 'f', "0.001"},
+                                {"cohere2.attention.sliding_window", 'u', "32"},
+                                {"cohere2.logit_scale", 'f', "0.25"},
+                                {NULL, 0, NULL}};
 static const entry PHI3[] = {SMALL("phi3"),
                              {"phi3.rope.dimension_count", 'u', "12"},
                              {"phi3.rope.scaling.original_context_length", 'u', "64"},
@@ -859,6 +913,12 @@ static const struct {
      SL_ERR_INVALID,
      "mistral3.rope.scaling.attn_factor is 0"},
     {GRANITE, {"granite.logit_scale", 'f', "0"}, SL_ERR_UNSUPPORTED, "granite.logit_scale is 0"},
+    {COHERE2,
+     {"cohere2.logit_scale", 'f', "0"},
+     SL_ERR_INVALID,
+     "cohere2.logit_scale is 0, must be at least"},
+    {COHERE2, {"cohere2.logit_scale", 'f', "nan"}, SL_ERR_INVALID, "cohere2.logit_scale is"},
+    {COHERE2, {"cohere2.embedding_scale", 'f', "2"}, SL_ERR_UNSUPPORTED, "cohere2.embedding_scale is 2"},
     {GRANITE, {"granite.embedding_scale", 'f', "nan"}, SL_ERR_INVALID, "granite.embedding_scale is"},
     {GRANITE, {"granite.logit_scale", 'f', "1e-42"}, SL_ERR_UNSUPPORTED, "granite.logit_scale is 1.000527"},
     {OLMO2,
@@ -960,6 +1020,20 @@ static void gguf_facts_of_more_families(void **state) {
     const entry none = {"granite.residual_scale", 'f', "0"};
     assert_int_equal(read_gguf(GRANITE, &none, &c, &error), 0);
     assert_float_equal(c.branch_factor, 1, 0);
+    assert_int_equal(read_gguf(GRANITE_H, NULL, &c, &error), 0);
+    const uint8_t mixers[] = {SL_LAYER_SSM, SL_LAYER_FULL, SL_LAYER_SSM, SL_LAYER_SSM};
+    assert_memory_equal(c.kinds, mixers, 4);
+    assert_true(c.no_rope[1] && c.expert_width == 32 && c.shared_width == 96 && c.delta_value_size == 16);
+    const entry turns = {"granitehybrid.rope.scaling.finetuned", '-', ""};
+    assert_int_equal(read_gguf(GRANITE_H, &turns, &c, &error), 0);
+    assert_false(c.no_rope[1]); /* as llama.cpp has it where the key is absent */
+    const entry dense = {"granitehybrid.expert_count", 'u', "0"};
+    assert_int_equal(read_gguf(GRANITE_H, &dense, &c, &error), 0);
+    assert_true(c.experts == 0 && c.experts_used == 0 && c.feed_forward == 96 && c.shared_width == 0);
+    assert_int_equal(read_gguf(NEMOTRON_H, NULL, &c, &error), 0);
+    const uint8_t blocks[] = {SL_LAYER_SSM, SL_LAYER_FULL, SL_LAYER_FEED_FORWARD, SL_LAYER_SSM};
+    assert_memory_equal(c.kinds, blocks, 4);
+    assert_true(c.no_rope[1] && c.feed_forward == 96 && c.kv_heads == 2);
     assert_int_equal(read_gguf(OLMO2, NULL, &c, &error), 0);
     const uint8_t kinds[] = {SL_LAYER_WINDOW, SL_LAYER_WINDOW, SL_LAYER_FULL, SL_LAYER_WINDOW};
     assert_memory_equal(c.kinds, kinds, 4);
@@ -971,6 +1045,10 @@ static void gguf_facts_of_more_families(void **state) {
     const entry full = {"exaone4.attention.sliding_window", '-', ""};
     assert_int_equal(read_gguf(EXAONE4, &full, &c, &error), 0);
     assert_true(!c.no_rope[3] && c.kinds[2] == SL_LAYER_FULL);
+    assert_int_equal(read_gguf(COHERE2, NULL, &c, &error), 0);
+    assert_float_equal(c.epsilon, 1e-3, 1e-9); /* not layer_norm_rms_epsilon */
+    assert_float_equal(c.logit_divisor, 4, 0);
+    assert_true(!c.no_rope[2] && c.no_rope[3] && c.kinds[3] == SL_LAYER_FULL);
     assert_int_equal(read_gguf(PHI3, NULL, &c, &error), 0);
     assert_int_equal(c.rope_dims, 12);
     assert_int_equal(c.window, 0);
@@ -993,6 +1071,7 @@ int main(void) {
         cmocka_unit_test(layers_without_rope),
         cmocka_unit_test(scaling_of_full_layers_alone),
         cmocka_unit_test(factors_and_biases),
+        cmocka_unit_test(logits_are_multiplied),
         cmocka_unit_test(longer_contexts),
     };
     return cmocka_run_group_tests_name("model configs", tests, NULL, NULL);

@@ -75,6 +75,28 @@
     "\"beta_fast\":32,\"beta_slow\":1,\"factor\":1.0,\"mscale\":1.0,\"mscale_all_dim\":0.0,"                 \
     "\"type\":\"dynamic\"}"
 
+#define GRANITE_H                                                                                            \
+    "\"model_type\":\"granitemoehybrid\",\"attention_multiplier\":0.0078125,\"embedding_multiplier\":12,"    \
+    "\"hidden_act\":\"silu\",\"hidden_size\":1536,\"intermediate_size\":512,"                                \
+    "\"layer_types\":[\"mamba\",\"mamba\",\"attention\",\"mamba\"],\"logits_scaling\":6,"                    \
+    "\"mamba_chunk_size\":256,\"mamba_conv_bias\":true,\"mamba_d_conv\":4,\"mamba_d_head\":64,"              \
+    "\"mamba_d_state\":128,\"mamba_expand\":2,\"mamba_n_groups\":1,\"mamba_n_heads\":48,"                    \
+    "\"max_position_embeddings\":131072,\"num_attention_heads\":12,\"num_experts_per_tok\":6,"               \
+    "\"num_hidden_layers\":4,\"num_key_value_heads\":4,\"position_embedding_type\":\"nope\","                \
+    "\"residual_multiplier\":0.22,\"rms_norm_eps\":1e-05,\"rope_theta\":10000,"                              \
+    "\"shared_intermediate_size\":1024,\"tie_word_embeddings\":true,\"vocab_size\":100352"
+#define NEMOTRON                                                                                             \
+    "\"model_type\":\"nemotron_h\",\"chunk_size\":128,\"conv_kernel\":4,\"head_dim\":128,"                   \
+    "\"hidden_size\":2688,\"intermediate_size\":1856,\"layer_norm_epsilon\":1e-05,"                          \
+    "\"mamba_head_dim\":64,\"mamba_hidden_act\":\"silu\",\"mamba_num_heads\":64,"                            \
+    "\"mamba_proj_bias\":false,\"max_position_embeddings\":262144,\"mlp_hidden_act\":\"relu2\","             \
+    "\"moe_intermediate_size\":1856,\"moe_shared_expert_intermediate_size\":3712,\"n_group\":1,"             \
+    "\"n_groups\":8,\"n_routed_experts\":128,\"n_shared_experts\":1,\"norm_topk_prob\":true,"                \
+    "\"num_attention_heads\":32,\"num_experts_per_tok\":6,\"num_hidden_layers\":6,"                          \
+    "\"num_key_value_heads\":2,\"routed_scaling_factor\":2.5,\"ssm_state_size\":128,"                        \
+    "\"tie_word_embeddings\":false,\"topk_group\":1,\"use_bias\":false,\"use_conv_bias\":true,"              \
+    "\"vocab_size\":131072"
+
 static int read_text(const char *text, sl_config *config, sl_error *error) {
     sl_source *source;
     json_error_t where;
@@ -178,6 +200,44 @@ static void qwen(void **state) {
     assert_true(c->dense[0] && !c->dense[1] && c->dense[2]);
 }
 
+static void mamba(void **state) {
+    (void)state;
+    const sl_config *c = must_read("{" GRANITE_H ",\"num_local_experts\":62}");
+    assert_true(c->experts == 62 && c->experts_used == 6 && c->expert_width == 512 &&
+                c->shared_width == 1024);
+    assert_true(c->delta_key_heads == 1 && c->delta_value_heads == 48 && c->delta_key_size == 128);
+    assert_true(c->delta_value_size == 64 && c->delta_taps == 4 && c->ssm_conv_bias && c->ssm_norm);
+    assert_true(c->kinds[1] == SL_LAYER_SSM && c->kinds[2] == SL_LAYER_FULL && c->no_rope[2]);
+    assert_true(c->normalise && c->branch_factor == 0.22 && c->step_least == 0 && isinf(c->step_most));
+    c = must_read("{" GRANITE_H
+                  ",\"num_local_experts\":0,\"time_step_limit\":[0.001,{\"__float__\":\"Infinity\"}]}");
+    assert_true(c->experts == 0 && c->experts_used == 0 && c->feed_forward == 1024 && c->shared_width == 0);
+    assert_true(c->step_least == 0.001 && isinf(c->step_most));
+    c = must_read("{" GRANITE_H ",\"num_local_experts\":0,\"mamba_conv_bias\":false}");
+    assert_false(c->ssm_conv_bias);
+
+    c = must_read("{" NEMOTRON ",\"hybrid_override_pattern\":\"MEM*-E\",\"time_step_limit\":[0.0,1e39]}");
+    static const uint8_t kinds[] = {SL_LAYER_SSM,  SL_LAYER_FEED_FORWARD, SL_LAYER_SSM,
+                                    SL_LAYER_FULL, SL_LAYER_FEED_FORWARD, SL_LAYER_FEED_FORWARD};
+    assert_string_equal(c->family->name, "nemotron_h_moe");
+    assert_memory_equal(c->kinds, kinds, 6);
+    assert_true(c->dense[4] && !c->dense[1] && !c->dense[5] && isinf(c->step_most) && c->no_rope[3]);
+    assert_true(c->experts == 128 && c->expert_width == 1856 && c->shared_width == 3712 &&
+                c->latent_width == 0);
+    assert_true(c->router == SL_ROUTER_SIGMOID && c->expert_scale == 2.5 && c->delta_key_heads == 8);
+    assert_true(c->activation == SL_ACTIVATION_RELU_SQUARED && c->epsilon == 1e-5);
+    assert_true(!sl_config_has_feed_forward(c, 0) && sl_config_has_feed_forward(c, 1));
+    /* transformers 5: words, and layers that nobody else counts; without experts another row of facts */
+    c = must_read("{" NEMOTRON
+                  ",\"layers_block_type\":[\"linear_attention\",\"moe\",\"full_attention\",\"mlp\","
+                  "\"mamba\",\"moe\"],\"moe_latent_size\":1024}");
+    assert_true(c->kinds[0] == SL_LAYER_SSM && c->kinds[2] == SL_LAYER_FULL && c->dense[3] && !c->dense[5]);
+    assert_int_equal(c->latent_width, 1024);
+    c = must_read("{" NEMOTRON ",\"hybrid_override_pattern\":\"M-M*--\"}");
+    assert_string_equal(c->family->name, "nemotron_h");
+    assert_true(c->experts == 0 && c->feed_forward == 1856 && c->kinds[1] == SL_LAYER_FEED_FORWARD);
+}
+
 static void rows_of_facts(void **state) {
     (void)state;
     const sl_config *c = must_read("{" GLM "}");
@@ -229,6 +289,25 @@ static void config_json_is_not_believed(void **state) {
         {"{" ERNIE ",\"use_bias\":true}", SL_ERR_UNSUPPORTED, "biases of fused projections, and of experts"},
         {"{" HUNYUAN ",\"moe_topk\":[8,4]}", SL_ERR_UNSUPPORTED, "moe_topk is a list of other than equal"},
         {"{" HUNYUAN ",\"num_experts\":[64,\"x\"]}", SL_ERR_UNSUPPORTED, "num_experts is a list"},
+        {"{" GRANITE_H ",\"num_local_experts\":0,\"mamba_n_groups\":2}", SL_ERR_UNSUPPORTED,
+         "more than one group of Mamba2"},
+        {"{" GRANITE_H ",\"num_local_experts\":0,\"mamba_n_groups\":5}", SL_ERR_INVALID,
+         "must be a multiple of the key heads, or groups"},
+        {"{" GRANITE_H ",\"num_local_experts\":0,\"mamba_d_state\":0}", SL_ERR_INVALID, "Mamba2 layers need"},
+        {"{" GRANITE_H ",\"mamba_proj_bias\":true}", SL_ERR_UNSUPPORTED, "biases of Mamba2's projections"},
+        {"{" GRANITE_H ",\"num_local_experts\":0,\"time_step_limit\":[0.5,0.1]}", SL_ERR_INVALID,
+         "time_step_limit must be two rising numbers"},
+        {"{" GRANITE_H ",\"num_local_experts\":0,\"time_step_limit\":[0.5]}", SL_ERR_FORMAT,
+         "time_step_limit must be an array of two numbers"},
+        {"{" NEMOTRON ",\"hybrid_override_pattern\":\"MEM*-X\"}", SL_ERR_UNSUPPORTED, "has \"X\""},
+        {"{" NEMOTRON ",\"hybrid_override_pattern\":\"MEM*\"}", SL_ERR_INVALID,
+         "must have num_hidden_layers (6)"},
+        {"{" NEMOTRON ",\"hybrid_override_pattern\":\"M-MM--\"}", SL_ERR_UNSUPPORTED, "no layer attends"},
+        {"{" NEMOTRON ",\"mamba_hidden_act\":\"relu\"}", SL_ERR_UNSUPPORTED,
+         "only silu is supported in Mamba2"},
+        {"{" GPT_OSS ",\"moe_latent_size\":64}", SL_ERR_UNSUPPORTED, "experts of another width"},
+        {"{" GPT_OSS ",\"layer_types\":[\"moe\"],\"num_hidden_layers\":1}", SL_ERR_UNSUPPORTED,
+         "no layer attends"},
         {"{" GPT_OSS ",\"swiglu_limit\":-7}", SL_ERR_INVALID, "swiglu_limit is -7"},
         {"{" GPT_OSS ",\"num_experts_per_tok\":33}", SL_ERR_INVALID, "num_experts_per_tok is 33"},
         {"{" GPT_OSS ",\"intermediate_size\":0}", SL_ERR_INVALID, "must be at least 1: there are experts"},
@@ -370,6 +449,7 @@ int main(void) {
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(the_ends_of_yarns_ramp_may_be_fractions),
         cmocka_unit_test(qwen),
+        cmocka_unit_test(mamba),
         cmocka_unit_test(rows_of_facts),
         cmocka_unit_test(config_json_is_not_believed),
         cmocka_unit_test(gguf_says_the_same),

@@ -79,8 +79,9 @@ static const fake_kernel FAKES[] = {
     KERNEL("router", ROUTER, "f32", F32, -1, 0, 0),
     KERNEL("combine", COMBINE, "f32", F32, -1, 0, 0),
     KERNEL("activate", ACTIVATE, "f32", F32, -1, 0, 0),
-    KERNEL("delta_conv", DELTA_CONV, "f32", F32, -1, 0, 0),
+    KERNEL("conv", CONV, "f32", F32, -1, 0, 0),
     KERNEL("delta_scan", DELTA_SCAN, "f32", F32, -1, 0, 0),
+    KERNEL("ssm_scan", SSM_SCAN, "f32", F32, -1, 0, 0),
     KERNEL("gather", GATHER, "exact", F32, -1, 0, 0),
     KERNEL("softcap", SOFTCAP, "f32", F32, -1, 0, 0),
     KERNEL("sample", SAMPLE, "f32", F32, -1, 0, 0),
@@ -137,7 +138,7 @@ static void kernels_are_chosen(void **state) {
         "linear/q4_0/wide", "rmsnorm", "quantize", "linear/q4_0/wide", "activate", "quantize",
         "linear/q4_0/wide",
         /* delta net: one normed copy for two of the four matrices */
-        "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "delta_conv", "delta_scan", "rmsnorm",
+        "rmsnorm", "quantize", "linear/q4_0/wide", "linear/f32", "conv", "delta_scan", "ssm_scan", "rmsnorm",
         "quantize", "linear/q4_0/wide",
         /* experts: the copy of `normed` serves the experts and the shared matrix */
         "rmsnorm", "quantize", "linear/f32", "router", "linear/q4_0/wide", "activate", "quantize",
@@ -1011,7 +1012,7 @@ static void every_pool_is_exact(void **state) {
     assert_int_equal(pools[SL_POOL_CACHE], 6 * 8192);
     assert_int_equal(plan->options.cache_tokens, 6 * 64);
     assert_int_equal(plan->deployment.state_slots, 20);
-    assert_int_equal(pools[SL_POOL_STATE], 20 * (3 * 64 * 4 + 2 * 16 * 16 * 4));
+    assert_int_equal(pools[SL_POOL_STATE], 20 * 2 * (3 * 64 * 4 + 2 * 16 * 16 * 4)); /* two layers */
     assert_int_equal(pools[SL_POOL_TABLES], 2 * 3 * 4 + 2 * 4);
     assert_int_equal(plan->deployment.limits.adjustments, 2 * SL_ADJUSTMENTS);
     assert_int_equal(plan->deployment.limits.masks, 2);
@@ -1040,6 +1041,28 @@ static void every_pool_is_exact(void **state) {
     sl_program_free(&p);
 }
 
+static void values_that_are_keys_take_no_pages(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    sl_program_group(&p, &(sl_cache_group){.name = "latent",
+                                           .layers = 3,
+                                           .kv_heads = 1,
+                                           .key_size = 48,
+                                           .value_size = 32,
+                                           .values_are_keys = true});
+    fake_backend backend = fake(true, true);
+    sl_plan *plan =
+        make(&p, &backend,
+             &(sl_plan_options){.chunk = 16, .sequences = 2, .context = 1000, .cache_type = SL_QTYPE_F16});
+    assert_int_equal(plan->deployment.caches[1].row_key_bytes, 96);
+    assert_int_equal(plan->deployment.caches[1].row_value_bytes, 0);
+    assert_int_equal(plan->deployment.caches[1].page_bytes, 3 * 64 * 96);
+    total_of(plan);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 static void windows_need_fewer_pages(void **state) {
     (void)state;
     sl_program p = {0};
@@ -1049,7 +1072,8 @@ static void windows_need_fewer_pages(void **state) {
         &(sl_cache_group){
             .name = "window", .layers = 3, .kv_heads = 1, .key_size = 32, .value_size = 32, .window = 100});
     fake_backend backend = fake(true, true);
-    /* ceil((100 + 16) / 64) + 2 = 4 pages for each of 2 sequences, one for the next chunk, and a quarter more */
+    /* ceil((100 + 16) / 64) + 2 = 4 pages for each of 2 sequences, one for the next chunk, and a quarter more
+     */
     sl_plan *plan =
         make(&p, &backend,
              &(sl_plan_options){.chunk = 16, .sequences = 2, .context = 1000, .cache_type = SL_QTYPE_F16});
@@ -1241,6 +1265,7 @@ int main(void) {
         cmocka_unit_test(no_live_values_overlap_in_random_programs),
         cmocka_unit_test(every_pool_is_exact),
         cmocka_unit_test(windows_need_fewer_pages),
+        cmocka_unit_test(values_that_are_keys_take_no_pages),
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(observing_plans),

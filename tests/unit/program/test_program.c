@@ -75,6 +75,7 @@ static void dump(void **state) {
         "program tiny: width 64, vocabulary 96, 2 of 4 experts\n"
         "group 0 full: 1 layers, 2 heads, keys of 16, values of 16\n"
         "state 0: conv 4 taps of 64 channels, delta 2 heads of 16x16\n"
+        "state 1: conv 4 taps of 64 channels, delta 2 heads of 16x16\n"
         "value 0   hidden           f32   step   rows of 64\n"
         "value 1   normed           f32   step   rows of 64\n"
         "value 2   qkv              f32   step   rows of 128\n"
@@ -109,33 +110,35 @@ static void dump(void **state) {
         "  12   1  rmsnorm     normed = hidden, 1.norm, epsilon 1e-06\n"
         "  13   1  linear      mixed = normed . [1.qkv q4_0 64x64, 1.z q4_0 32x64, 1.a f32 2x64, 1.b f32 "
         "2x64]\n"
-        "  14   1  delta_conv  convolved = mixed[0:64], 1.conv, state 0\n"
+        "  14   1  conv        convolved = mixed[0:64], 1.conv, bias 1.conv_bias, silu, state 0\n"
         "  15   1  delta_scan  scanned = convolved, mixed[96:98], mixed[98:100], a_log 1.a_log, dt_bias "
         "1.dt, "
         "1 key heads, 2 value heads, state 0\n"
-        "  16   1  rmsnorm     scanned = scanned, gate mixed[64:96], 1.gate_norm, 2 groups of 16, epsilon "
+        "  16   1  ssm_scan    mixed[0:32] = convolved, mixed[96:98], a_log 1.ssm_a_log, dt_bias 1.ssm_dt, "
+        "skip 1.ssm_skip, 1 groups, 2 heads, state 1, steps of 0 to 0.5\n"
+        "  17   1  rmsnorm     scanned = scanned, gate mixed[0:32], 1.gate_norm, 2 groups of 16, epsilon "
         "1e-06\n"
-        "  17   1  linear      hidden = scanned, residual hidden . [1.out q4_0 64x32]\n"
-        "  18   1  rmsnorm     normed = hidden, 1.ffn_norm, epsilon 1e-06\n"
-        "  19   1  linear      scores = normed . [1.router f32 4x64]\n"
-        "  20   1  router      ids, shares, schedule = scores, softmax, 2 of 4, normalised, scale 1\n"
-        "  21   1  linear      expert_gate_up = normed, ids ids, schedule schedule . [1.experts_gate q4_0 "
+        "  18   1  linear      hidden = scanned, residual hidden . [1.out q4_0 64x32]\n"
+        "  19   1  rmsnorm     normed = hidden, 1.ffn_norm, epsilon 1e-06\n"
+        "  20   1  linear      scores = normed . [1.router f32 4x64]\n"
+        "  21   1  router      ids, shares, schedule = scores, softmax, 2 of 4, normalised, scale 1\n"
+        "  22   1  linear      expert_gate_up = normed, ids ids, schedule schedule . [1.experts_gate q4_0 "
         "4x32x64, "
         "1.experts_up q4_0 4x32x64]\n"
-        "  22   1  activate    expert_gate_up[0:32] = expert_gate_up[0:32], up expert_gate_up[32:64], "
+        "  23   1  activate    expert_gate_up[0:32] = expert_gate_up[0:32], up expert_gate_up[32:64], "
         "gelu_tanh\n"
-        "  23   1  linear      expert_out = expert_gate_up[0:32], ids ids, schedule schedule . "
+        "  24   1  linear      expert_out = expert_gate_up[0:32], ids ids, schedule schedule . "
         "[1.experts_down q4_0 "
         "4x64x32]\n"
-        "  24   1  linear      shared = normed . [1.shared q4_0 64x64, 1.shared_gate f32 1x64]\n"
-        "  25   1  combine     hidden = expert_out, shares, residual hidden, shared shared[0:64], "
+        "  25   1  linear      shared = normed . [1.shared q4_0 64x64, 1.shared_gate f32 1x64]\n"
+        "  26   1  combine     hidden = expert_out, shares, residual hidden, shared shared[0:64], "
         "shared_gate "
         "shared[64:65]\n"
-        "  26   .  gather      last = hidden\n"
-        "  27   .  rmsnorm     last = last, norm, epsilon 1e-06\n"
-        "  28   .  linear      logits = last . [table q4_0 96x64]\n"
-        "  29   .  softcap     logits = logits, cap 30\n"
-        "  30   .  sample      tokens = logits\n";
+        "  27   .  gather      last = hidden\n"
+        "  28   .  rmsnorm     last = last, norm, epsilon 1e-06\n"
+        "  29   .  linear      logits = last . [table q4_0 96x64]\n"
+        "  30   .  softcap     logits = logits, cap 30\n"
+        "  31   .  sample      tokens = logits\n";
     sl_program p = {0};
     sl_error error;
     tiny_build(&p, &TYPES);
@@ -166,6 +169,8 @@ static const char *break_whole(sl_program *p, int *counter) {
     RULE("no whole blocks of 32", p->weights[0].columns = 63)
     RULE("do not fit its shape", p->weights[0].bytes--)
     RULE("cache group full", p->groups[0].kv_heads = 0)
+    RULE("values of 17 are no part of keys of 16", p->groups[0].values_are_keys = true,
+         p->groups[0].value_size = 17)
     RULE("state layer 0", p->states[0].taps = 0)
     RULE("value qkv", p->values[2].width = 0)
     RULE("logits: value 99", p->logits = 99)
@@ -285,6 +290,32 @@ static const char *break_observed(sl_program *p, int *counter) {
     return NULL;
 }
 
+/* The output projection as four heads that share one matrix of [heads][32][64], or [heads][64][32] turned. */
+static sl_op *add_heads(sl_program *p, bool turned) {
+    sl_op *op = sl_program_op(p, SL_OP_HEAD_LINEAR, 0);
+    const int32_t weight = turned ? OP(LINEAR, 8)->u.linear.segments[0].weight : weight_of(p, 7);
+    op->in[0].value = OP(LINEAR, 2)->out[0].value;  /* 256 columns */
+    op->out[0].value = OP(LINEAR, 0)->out[0].value; /* 128 */
+    op->u.head_linear = (sl_op_head_linear){.weight = weight, .x_stride = 64, .turned = turned};
+    return op;
+}
+
+static const char *break_heads(sl_program *p, int *counter) {
+    int n = *counter;
+    RULE("(head_linear, layer 0): weight: weight 999 does not exist",
+         add_heads(p, false)->u.head_linear.weight = 999)
+    RULE("tail and stride must not be negative", add_heads(p, false)->u.head_linear.tail = -1)
+    RULE("stride 63 is less than what a head reads (64 and 0)",
+         add_heads(p, false)->u.head_linear.x_stride = 63)
+    RULE("stride 64 is less than what a head reads (64 and 1)", add_heads(p, true)->u.head_linear.tail = 1)
+    RULE("x: columns 0 to 259 are outside value gate_up", add_heads(p, false)->u.head_linear.x_stride = 65)
+    RULE("y: columns 1 to 129 are outside value qkv", add_heads(p, true)->out[0].column = 1)
+    RULE("v: there is none where values are part of keys", p->groups[0].values_are_keys = true)
+    RULE("v: there is none where values are part of keys", OP(CACHE_WRITE, 0)->in[1].value = SL_NONE)
+    *counter = n;
+    return NULL;
+}
+
 static const char *break_sparse(sl_program *p, int *counter) {
     int n = *counter;
     RULE("ids and schedule go together", OP(LINEAR, 7)->in[2].value = SL_NONE)
@@ -302,14 +333,29 @@ static const char *break_sparse(sl_program *p, int *counter) {
     RULE("sums 1 experts, the program uses 2", OP(COMBINE, 0)->u.combine.used = 1)
     RULE("(combine, layer 1): width must be", OP(COMBINE, 0)->u.combine.width = 0)
     RULE("shared_gate needs shared", OP(COMBINE, 0)->in[3].value = SL_NONE)
-    RULE("state layer 1 does not exist", OP(DELTA_CONV, 0)->u.delta_conv.state = 1)
+    RULE("state layer 2 does not exist", OP(CONV, 0)->u.conv.state = 2)
     RULE("state layer -1 does not exist", OP(DELTA_SCAN, 0)->u.delta_scan.state = -1)
-    RULE("weight 0.attn_norm is 1x64, the state has 64 channels", OP(DELTA_CONV, 0)->u.delta_conv.weight = 1)
-    RULE("weight 0.q must be f32", OP(DELTA_CONV, 0)->u.delta_conv.weight = 2)
+    RULE("weight 0.attn_norm is 1x64, the state has 64 channels", OP(CONV, 0)->u.conv.weight = 1)
+    RULE("bias: weight 0.k_bias is 1x1x32, expected 1x1x64", OP(CONV, 0)->u.conv.bias = 4)
+    RULE("function must be silu or identity", OP(CONV, 0)->u.conv.function = SL_ACTIVATION_GELU)
+    RULE("weight 0.q must be f32", OP(CONV, 0)->u.conv.weight = 2)
+    RULE("value heads must be at least 1", OP(DELTA_SCAN, 0)->u.delta_scan.value_heads = 0,
+         p->states[0].heads = p->states[0].key_size = p->states[0].value_size = 0)
+    RULE("those of a scan all 0", p->states[0].key_size = 0)
+    RULE("those of a scan all 0", p->states[0].taps = 0)
     RULE("4 value heads, the state has 2", OP(DELTA_SCAN, 0)->u.delta_scan.value_heads = 4)
     RULE("2 value heads are no multiple of 3 key heads", OP(DELTA_SCAN, 0)->u.delta_scan.key_heads = 3)
     RULE("a_log: weight 0.k_bias", OP(DELTA_SCAN, 0)->u.delta_scan.a_log = 4)
     RULE("dt_bias: weight 0.k_bias", OP(DELTA_SCAN, 0)->u.delta_scan.dt_bias = 4)
+    RULE("state layer 2 does not exist", OP(SSM_SCAN, 0)->u.ssm_scan.state = 2)
+    RULE("4 heads, the state has 2", OP(SSM_SCAN, 0)->u.ssm_scan.heads = 4)
+    RULE("2 heads are no multiple of 3 groups", OP(SSM_SCAN, 0)->u.ssm_scan.groups = 3)
+    RULE("steps of 1 to 0.5 are no interval", OP(SSM_SCAN, 0)->u.ssm_scan.step_least = 1)
+    RULE("a_log: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.a_log = 4)
+    RULE("dt_bias: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.dt_bias = 4)
+    RULE("skip: weight 0.k_bias", OP(SSM_SCAN, 0)->u.ssm_scan.skip = 4)
+    RULE("weight 1.gate_norm is 1x1x16, expected 1x1x32",
+         tiny_find(p, SL_OP_RMSNORM, 3)->u.rmsnorm.own_weights = true)
     RULE("value expert_gate_up: expert rows in a program without", p->experts = p->experts_used = 0,
          p->values[12].rows = SL_ROWS_STEP)
     *counter = n;
@@ -327,6 +373,7 @@ static void every_rule_is_checked(void **state) {
         message = message ? message : break_operands(&p, &n);
         message = message ? message : break_dense(&p, &n);
         message = message ? message : break_sparse(&p, &n);
+        message = message ? message : break_heads(&p, &n);
         message = message ? message : break_observed(&p, &n);
         if (!message) {
             sl_program_free(&p);
@@ -423,6 +470,13 @@ static void costs(void **state) {
     p.groups[0].window = 50;
     cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
     assert_true(cost.operations == 2.0 * 10 * 50 * 4 * (16 + 16));
+    const double both = cost.value_bytes;
+    p.groups[0].values_are_keys = true;
+    cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
+    assert_true(both - cost.value_bytes == 2.0 * 10 * 50 * 2 * 16); /* half of what is read of the cache */
+    cost = sl_op_cost(&p, add_heads(&p, true), rows, 0);
+    assert_true(cost.operations == 2.0 * 10 * 4 * 32 * 64);
+    assert_true(cost.weight_bytes == 4 * 32 * 64 / 32 * 18);
     sl_program_free(&p);
 }
 
@@ -445,6 +499,8 @@ static void weights_of_ops(void **state) {
     expect_weights(&p, tiny_find(&p, SL_OP_LINEAR, 0), 6,
                    (const char *[]){"0.q", "0.k", "0.v", NULL, "0.k_bias", NULL});
     expect_weights(&p, tiny_find(&p, SL_OP_DELTA_SCAN, 0), 2, (const char *[]){"1.a_log", "1.dt"});
+    expect_weights(&p, tiny_find(&p, SL_OP_SSM_SCAN, 0), 3,
+                   (const char *[]){"1.ssm_a_log", "1.ssm_dt", "1.ssm_skip"});
     expect_weights(&p, tiny_find(&p, SL_OP_ATTENTION, 0), 1, (const char *[]){NULL});
     expect_weights(&p, tiny_find(&p, SL_OP_GATHER, 0), 0, NULL);
     bool *is_read = calloc((size_t)p.weight_count, sizeof *is_read);

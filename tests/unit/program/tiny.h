@@ -108,7 +108,9 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
     tiny_segment(op, tiny_matrix(p, "1.a", SL_QTYPE_F32, 1, 2, 64), SL_NONE, 96);
     tiny_segment(op, tiny_matrix(p, "1.b", SL_QTYPE_F32, 1, 2, 64), SL_NONE, 98);
     const int32_t taps = tiny_matrix(p, "1.conv", SL_QTYPE_F32, 1, 64, 4);
-    tiny_op(p, SL_OP_DELTA_CONV, 1, mixed, convolved)->u.delta_conv = (sl_op_delta_conv){taps, state};
+    const int32_t bias = tiny_vector(p, "1.conv_bias", 64);
+    tiny_op(p, SL_OP_CONV, 1, mixed, convolved)->u.conv =
+        (sl_op_conv){.weight = taps, .bias = bias, .state = state, .function = SL_ACTIVATION_SILU};
     const int32_t a_log = tiny_vector(p, "1.a_log", 2);
     const int32_t dt = tiny_vector(p, "1.dt", 2);
     op = tiny_op(p, SL_OP_DELTA_SCAN, 1, convolved, scanned);
@@ -116,8 +118,19 @@ static void tiny_delta(sl_program *p, const tiny_types *types, int32_t hidden, i
     op->in[2] = (sl_operand){mixed, 98};
     op->u.delta_scan =
         (sl_op_delta_scan){.a_log = a_log, .dt_bias = dt, .key_heads = 1, .value_heads = 2, .state = state};
+    const int32_t kept = sl_program_state(
+        p, &(sl_state_layer){.channels = 64, .taps = 4, .heads = 2, .key_size = 16, .value_size = 16});
+    op = tiny_op(p, SL_OP_SSM_SCAN, 1, convolved, mixed); /* where nobody reads what was convolved any more */
+    op->in[1] = (sl_operand){mixed, 96};
+    op->u.ssm_scan = (sl_op_ssm_scan){.a_log = tiny_vector(p, "1.ssm_a_log", 2),
+                                      .dt_bias = tiny_vector(p, "1.ssm_dt", 2),
+                                      .skip = tiny_vector(p, "1.ssm_skip", 2),
+                                      .groups = 1,
+                                      .heads = 2,
+                                      .state = kept,
+                                      .step_most = 0.5f};
     op = tiny_op(p, SL_OP_RMSNORM, 1, scanned, scanned);
-    op->in[2] = (sl_operand){mixed, 64};
+    op->in[2] = (sl_operand){mixed, 0};
     op->u.rmsnorm = (sl_op_rmsnorm){.weight = tiny_vector(p, "1.gate_norm", 16),
                                     .epsilon = 1e-6f,
                                     .groups = 2,

@@ -43,9 +43,11 @@ void sl_plain_cache_write(const sl_cpu_context *context, const sl_cpu_op *op, in
             type->encode(sl_cpu_f32(&op->in[0], row) + head * group->key_size,
                          keys + (uint64_t)(index % SL_PAGE_TOKENS) * cache.key_bytes,
                          (uint64_t)group->key_size);
-            type->encode(sl_cpu_f32(&op->in[1], row) + head * group->value_size,
-                         values + (uint64_t)(index % SL_PAGE_TOKENS) * cache.value_bytes,
-                         (uint64_t)group->value_size);
+            if (!group->values_are_keys) {
+                type->encode(sl_cpu_f32(&op->in[1], row) + head * group->value_size,
+                             values + (uint64_t)(index % SL_PAGE_TOKENS) * cache.value_bytes,
+                             (uint64_t)group->value_size);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-/* The two recurrent ops of a gated-delta-net layer. Both read the state slot state_read (or zeros) and write
- * their own part of state_write, which is another slot. Row after row, so that the bits do not depend on how
- * a sequence is cut into steps. */
+/* The recurrent ops: the causal convolution, and the scan of a gated-delta-net layer. Both read the state
+ * slot state_read (or zeros) and write their own part of state_write, which is another slot. Row after row,
+ * so that the bits do not depend on how a sequence is cut into steps. */
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
@@ -32,10 +32,13 @@ static float conv_input(const sl_cpu_op *op, const sl_state_layer *shape, const 
     return state ? state[(int64_t)index * shape->channels + channel] : 0.0f;
 }
 
-/* Class "f32": products added from the oldest tap to the newest. */
+/* Class "f32": products added from the oldest tap to the newest, then the bias. */
 static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, const sl_step_span *span,
                          int32_t channel) {
-    const sl_state_layer *shape = &context->program->states[op->op->u.delta_conv.state];
+    const sl_op_conv *conv = &op->op->u.conv;
+    const sl_state_layer *shape = &context->program->states[conv->state];
+    const float bias =
+        conv->bias == SL_NONE ? 0.0f : ((const float *)(const void *)op->weights[1].data)[channel];
     const float *weight = (const float *)(const void *)op->weights[0].data + (int64_t)channel * shape->taps;
     const float *state = old_state(context, span, shape->conv_offset);
     float *kept = new_state(context, span, shape->conv_offset);
@@ -44,7 +47,9 @@ static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, con
         for (int32_t tap = 0; tap < shape->taps; tap++) {
             sum += weight[tap] * conv_input(op, shape, span, state, channel, i + tap);
         }
-        sl_cpu_f32(&op->out[0], span->first_row + i)[channel] = sum / (1.0f + expf(-sum));
+        sum += bias;
+        sl_cpu_f32(&op->out[0], span->first_row + i)[channel] =
+            conv->function == SL_ACTIVATION_SILU ? sum / (1.0f + expf(-sum)) : sum;
     }
     for (int32_t i = 0; i < shape->taps - 1; i++) {
         kept[(int64_t)i * shape->channels + channel] =
@@ -52,8 +57,8 @@ static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, con
     }
 }
 
-void sl_plain_delta_conv(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    const int32_t channels = context->program->states[op->op->u.delta_conv.state].channels;
+void sl_plain_conv(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const int32_t channels = context->program->states[op->op->u.conv.state].channels;
     const int32_t blocks = (channels + CONV_CHANNELS - 1) / CONV_CHANNELS;
     const int32_t units = blocks * context->header->spans;
     (void)thread, (void)threads;

@@ -51,6 +51,9 @@ SL_PLAIN_RUN(sl_plain_linear_bf16);
 const char *sl_plain_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_linear_float_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_linear_q8_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* head_linear.c */
+SL_PLAIN_RUN(sl_plain_head_linear);
+uint64_t sl_plain_head_linear_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* cache.c */
 SL_PLAIN_RUN(sl_plain_begin);
 SL_PLAIN_RUN(sl_plain_cache_write);
@@ -60,9 +63,11 @@ uint64_t sl_plain_attention_workspace(const sl_kernel *kernel, const sl_kernel_q
 SL_PLAIN_RUN(sl_plain_router);
 uint64_t sl_plain_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* delta.c */
-SL_PLAIN_RUN(sl_plain_delta_conv);
+SL_PLAIN_RUN(sl_plain_conv);
 SL_PLAIN_RUN(sl_plain_delta_scan);
 uint64_t sl_plain_delta_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+/* ssm.c */
+SL_PLAIN_RUN(sl_plain_ssm_scan);
 /* observe.c */
 SL_PLAIN_RUN(sl_plain_observe);
 /* sample.c */

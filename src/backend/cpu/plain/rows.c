@@ -70,11 +70,12 @@ void sl_plain_embed(const sl_cpu_context *context, const sl_cpu_op *op, int thre
  * after it like y. */
 static void rmsnorm_row(const sl_cpu_op *op, int32_t row, float *values) {
     const sl_op_rmsnorm *norm = &op->op->u.rmsnorm;
-    const float *weight = (const float *)(const void *)op->weights[0].data;
+    const float *weights = (const float *)(const void *)op->weights[0].data;
     const bool in_place = op->op->in[0].value == op->op->out[0].value;
     const int32_t y_stride = in_place ? norm->stride : norm->width;
     for (int32_t g = 0; g < norm->groups; g++) {
         const int32_t at = g * norm->stride;
+        const float *weight = weights && norm->own_weights ? weights + g * norm->width : weights;
         const float *x = sl_cpu_f32(&op->in[0], row) + at;
         const float *residual = norm->residual != SL_RESIDUAL_NONE ? sl_cpu_f32(&op->in[1], row) : NULL;
         const float *gate = op->in[2].data ? sl_cpu_f32(&op->in[2], row) + g * norm->gate_stride : NULL;
@@ -243,6 +244,8 @@ static float activated(const sl_op_activate *activate, float gate) {
         return 0.5f * gate * (1.0f + erff(gate * 0.70710678f));
     case SL_ACTIVATION_RELU_SQUARED:
         return gate < 0 ? 0.0f : gate * gate;
+    case SL_ACTIVATION_IDENTITY:
+        return gate;
     default: {
         const float clamped = gate > activate->limit ? activate->limit : gate; /* fminf would lose a NaN */
         return clamped * sigmoid(activate->alpha * clamped);

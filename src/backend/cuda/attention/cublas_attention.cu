@@ -332,6 +332,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (query->op->u.attention.both_sides) {
         return "looks back only";
     }
+    if (query->program->groups[query->op->u.attention.place.group].values_are_keys) {
+        return "takes values beside the keys";
+    }
     if (workspace_of(kernel, query) > MOST_SCRATCH) {
         return "its copies of keys and values would take more than 1 GiB";
     }

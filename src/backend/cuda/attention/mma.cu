@@ -169,6 +169,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (attention->both_sides) {
         return "looks back only";
     }
+    if (group->values_are_keys) {
+        return "takes values beside the keys";
+    }
     if (size_of(group) > MOST_SIZE) {
         return "takes head sizes up to 512";
     }

@@ -19,7 +19,7 @@ enum {
     HALF = UNITS / 2,
     SLICE = 64, /* columns */
     SLICE_STRIDE = SLICE + 1,
-    MOST_SIZE = 512, /* of a head */
+    MOST_SIZE = 576, /* of a head */
     MOST_SHARED = 96 * 1024
 };
 
@@ -293,7 +293,7 @@ static __global__ void __launch_bounds__(THREADS)
         const int32_t from = clamp(lowest - base), to = clamp(last + 1 - base);
         const tile_rows keys = {layer + (uint64_t)kv_head * SL_PAGE_TOKENS * cache.key_bytes, cache.key_bytes,
                                 cache.key_size, from, to};
-        const tile_rows values = {layer + (uint64_t)cache.kv_heads * SL_PAGE_TOKENS * cache.key_bytes +
+        const tile_rows values = {layer + cache.values +
                                       (uint64_t)kv_head * SL_PAGE_TOKENS * cache.value_bytes,
                                   cache.value_bytes, cache.value_size, from, to};
         if ((int32_t)threadIdx.x < shared.units) {
@@ -324,7 +324,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     (void)kernel;
     const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
     if (group->key_size > MOST_SIZE || group->value_size > MOST_SIZE) {
-        return "takes head sizes up to 512";
+        return "takes head sizes up to 576";
     }
     return NULL;
 }

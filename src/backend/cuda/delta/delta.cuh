@@ -10,6 +10,8 @@ typedef struct delta_args {
     sl_op_delta_scan scan;
     sl_cuda_operand x, a, b, y;    /* x: also qkv */
     const float *weight, *dt_bias; /* weight: also a_log */
+    const float *bias;             /* of the convolution; NULL without */
+    bool has_silu;
 } delta_args;
 
 /* NULL: the sequence begins, all is zero. */

@@ -1,10 +1,9 @@
-/* The two recurrent ops of a gated-delta-net layer: the causal convolution, and the scan row after row for
+/* The recurrent ops: the causal convolution, and the scan of a gated-delta-net layer row after row for
  * few rows (delta_chunk.cu has the one for many). */
 #include "backend/cuda/delta/delta.cuh"
 
 enum {
     CONV_THREADS = 128,
-    CONV_TAPS = 4,  /* of the models there are; any other number goes row by row */
     CONV_ROWS = 16, /* of a thread */
     CONV_FEW = 256, /* rows up to which a thread has one, so that there are threads enough */
     MOST_KEYS = 512,
@@ -24,6 +23,11 @@ static __device__ __forceinline__ float conv_input(const delta_args &args, const
     return state ? state[(int64_t)index * args.shape.channels + channel] : 0.0f;
 }
 
+static __device__ __forceinline__ float conv_finish(const delta_args &args, int32_t channel, float sum) {
+    sum += args.bias ? args.bias[channel] : 0.0f;
+    return args.has_silu ? sl_silu(sum) : sum;
+}
+
 /* One row and what it leaves, from wherever its inputs are. */
 static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, const delta_args &args,
                                                 const float *weights, int32_t channel, int32_t row) {
@@ -34,7 +38,7 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
     for (int32_t tap = 0; tap < taps; tap++) {
         sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
     }
-    sl_f32(args.y, row)[channel] = sl_silu(sum);
+    sl_f32(args.y, row)[channel] = conv_finish(args, channel, sum);
     if (at == span.row_count - 1) {
         float *left = delta_new_state(context, span, args.shape.conv_offset);
         for (int32_t k = 0; k < taps - 1; k++) {
@@ -45,7 +49,7 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
 }
 
 /* A thread per channel, for ROWS rows of the step. Where they lie in the middle of one span, all inputs are
- * read at once. Class "f32": products added from the oldest tap to the newest. */
+ * read at once. Class "f32": products added from the oldest tap to the newest, then the bias. */
 template <int TAPS, int ROWS>
 static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
     sl_wait_for_inputs();
@@ -80,7 +84,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
         for (int tap = 0; tap < TAPS; tap++) {
             sum += weight[tap] * x[i + tap];
         }
-        sl_f32(args.y, first + i)[channel] = sl_silu(sum);
+        sl_f32(args.y, first + i)[channel] = conv_finish(args, channel, sum);
     }
     if (first + ROWS == end) {
         float *left = delta_new_state(context, span, args.shape.conv_offset);
@@ -91,19 +95,23 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
     }
 }
 
+/* Numbers of taps that no model has go row by row. */
 static SL_CUDA_RUN(run_conv) {
+    const sl_op_conv *conv = &op->op->u.conv;
     delta_args args = {};
-    args.shape = op->program->states[op->op->u.delta_conv.state];
+    args.shape = op->program->states[conv->state];
     args.x = op->in[0];
     args.y = op->out[0];
     args.weight = (const float *)op->weights[0].data;
-    const int32_t rows = op->rows[SL_ROWS_STEP];
-    const bool many = rows > CONV_FEW && args.shape.taps == CONV_TAPS;
+    args.bias = conv->bias == SL_NONE ? NULL : (const float *)op->weights[1].data;
+    args.has_silu = conv->function == SL_ACTIVATION_SILU;
+    const int32_t rows = op->rows[SL_ROWS_STEP], taps = args.shape.taps;
+    const bool many = rows > CONV_FEW && (taps == 3 || taps == 4);
     const sl_launch_shape shape = {dim3((unsigned)((args.shape.channels + CONV_THREADS - 1) / CONV_THREADS),
                                         (unsigned)(many ? (rows + CONV_ROWS - 1) / CONV_ROWS : rows)),
                                    dim3(CONV_THREADS), 0};
-    return many ? sl_launch(context, stream, shape, conv_kernel<CONV_TAPS, CONV_ROWS>, *context, args)
-                : sl_launch(context, stream, shape, conv_kernel<CONV_TAPS, 1>, *context, args);
+#define CONV(taps, rows) sl_launch(context, stream, shape, conv_kernel<taps, rows>, *context, args)
+    return taps == 3 ? many ? CONV(3, CONV_ROWS) : CONV(3, 1) : many ? CONV(4, CONV_ROWS) : CONV(4, 1);
 }
 
 /* ---- scan ---- */
@@ -225,7 +233,7 @@ static const char *scan_declines(const sl_kernel *kernel, const sl_kernel_query 
 }
 
 static const sl_cuda_kernel KERNELS[] = {
-    SL_CUDA_KERNEL(DELTA_CONV, "delta_conv/cuda", "f32", 1e-5f, NULL, run_conv),
+    SL_CUDA_KERNEL(CONV, "conv/cuda", "f32", 1e-5f, NULL, run_conv),
     {.kernel = {.name = "delta_scan/cuda",
                 .op = SL_OP_DELTA_SCAN,
                 .numeric_class = "f32/parts",

@@ -40,7 +40,7 @@ typedef struct write_args {
     sl_cuda_operand k, v;
 } write_args;
 
-/* A row for each x of the grid; a warp for each of its key and value heads. */
+/* A row for each x of the grid; a warp for each of its key heads, and of its value heads if there are any. */
 template <bool ALIGNED>
 static __global__ void write_kernel(const __grid_constant__ sl_cuda_context context,
                                     const __grid_constant__ write_args args) {
@@ -56,7 +56,8 @@ static __global__ void write_kernel(const __grid_constant__ sl_cuda_context cont
         return;
     }
     const int32_t first = (int32_t)(blockIdx.y * blockDim.y + threadIdx.y);
-    for (int32_t i = first; i < 2 * cache.kv_heads; i += (int32_t)(gridDim.y * blockDim.y)) {
+    const int32_t heads = args.v.data ? 2 * cache.kv_heads : cache.kv_heads;
+    for (int32_t i = first; i < heads; i += (int32_t)(gridDim.y * blockDim.y)) {
         const bool is_value = i >= cache.kv_heads;
         const int32_t head = is_value ? i - cache.kv_heads : i;
         const int32_t size = is_value ? cache.value_size : cache.key_size;
@@ -75,7 +76,7 @@ static SL_CUDA_RUN(run_cache_write) {
     const sl_cuda_cache *cache = &context->caches[args.place.group];
     const bool aligned = cache->key_size % SL_QUAD == 0 && cache->value_size % SL_QUAD == 0 &&
                          sl_in_quads(args.k) && sl_in_quads(args.v);
-    const unsigned heads = 2 * (unsigned)cache->kv_heads;
+    const unsigned heads = (args.v.data ? 2 : 1) * (unsigned)cache->kv_heads;
     const sl_launch_shape shape = {
         dim3((unsigned)op->rows[SL_ROWS_STEP], (heads + WRITE_WARPS - 1) / WRITE_WARPS),
         dim3(SL_WARP, heads < WRITE_WARPS ? heads : (unsigned)WRITE_WARPS), 0};

@@ -267,6 +267,9 @@ const char *sl_heads_declines(const sl_fusion *fusion, const sl_fusion_query *qu
     const sl_op_rope *q = &rope[0].u.rope, *k = &rope[1].u.rope;
     const sl_cache_group *group = &query->program->groups[write->u.cache_write.place.group];
     const int32_t size = group->key_size;
+    if (group->values_are_keys) {
+        return "takes values beside the keys";
+    }
     if (q->dims == 0 || k->temperature.width > 0) {
         return "takes heads that rotate, and keys without a temperature";
     }

@@ -47,6 +47,8 @@ static __device__ __forceinline__ float4 sl_activate_other_quad(const sl_op_acti
             const float positive = g < 0 ? 0.0f : g;
             return positive * positive * u;
         });
+    case SL_ACTIVATION_IDENTITY:
+        return sl_map_quads(gate, up, [](float g, float u) { return g * u; });
     default:
         return sl_map_quads(gate, up,
                             [&op](float g, float u) { return sl_swiglu_oai(op.alpha, op.limit, g, u); });
@@ -163,8 +165,8 @@ static __device__ __forceinline__ float4 sl_embed_quad(const sl_embed_args &args
 
 /* ---- rmsnorm ---- */
 
-/* What a norm does besides: PLAIN neither a gate nor a residual behind it, ANY both, SCALED these and
- * factors. */
+/* What a norm does besides: PLAIN neither a gate nor a residual behind it, ANY both, SCALED these, factors and
+ * weights of each group's own. */
 typedef enum sl_norm_form { SL_NORM_PLAIN, SL_NORM_ANY, SL_NORM_SCALED } sl_norm_form;
 
 /* Where a norm's x comes from. What it computes is also kept, unless nobody reads it. */
@@ -388,11 +390,13 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
     const int32_t group = (int32_t)(blockIdx.y * blockDim.y + threadIdx.y);
     float4 weight[QUADS], x[QUADS];
     sl_norm_begin<CLUSTER>(&shared);
+    const bool own = FORM == SL_NORM_SCALED && args.norm.own_weights && group < args.norm.groups;
+    const float *weights = args.weight + (own ? group * width : 0);
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const int32_t i = sl_quad_at<CLUSTER>(k);
         weight[k] =
-            args.weight && i < width ? sl_load_quad<ALIGNED>(args.weight, i, width) : make_float4(0, 0, 0, 0);
+            args.weight && i < width ? sl_load_quad<ALIGNED>(weights, i, width) : make_float4(0, 0, 0, 0);
         weight[k] = sl_map_quad(weight[k], [&args](float w) { return w + args.norm.weight_offset; });
     }
     const int32_t rows = sl_count(context, args.y.rows); /* of the step block, which is there */
@@ -443,7 +447,7 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
 }
 
 static inline bool sl_norm_is_scaled(const sl_op_rmsnorm *norm) {
-    return norm->x_factor != 1 || norm->y_factor != 1;
+    return norm->x_factor != 1 || norm->y_factor != 1 || norm->own_weights;
 }
 
 static inline sl_norm_form sl_norm_form_of(const sl_norm_args &args) {

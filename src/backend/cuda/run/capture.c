@@ -18,7 +18,6 @@ int sl_cuda_run_eagerly(sl_executor *executor, const sl_cuda_bucket *bucket, sl_
 }
 
 static void give_up_graph(sl_executor *executor, sl_cuda_bucket *bucket, const char *why) {
-    const int32_t index = (int32_t)(bucket - executor->buckets) % executor->deployment->bucket_count;
     if (bucket->graph) {
         cudaGraphExecDestroy(bucket->graph);
         bucket->graph = NULL;
@@ -27,8 +26,8 @@ static void give_up_graph(sl_executor *executor, sl_cuda_bucket *bucket, const c
     cudaGetLastError();
     bucket->state = SL_CUDA_BUCKET_EAGER;
     executor->failed++;
-    sl_log(SL_LOG_WARNING, "cuda: bucket %d (%d rows) runs eagerly: %s", index,
-           executor->deployment->buckets[index].rows[SL_ROWS_STEP], why);
+    sl_log(SL_LOG_WARNING, "cuda: bucket %d (%d rows) runs eagerly: %s", bucket->index,
+           executor->deployment->buckets[bucket->index].rows[SL_ROWS_STEP], why);
 }
 
 static int record(sl_executor *executor, const sl_cuda_bucket *bucket, cudaGraph_t *graph, sl_error *error) {
@@ -59,7 +58,7 @@ void sl_cuda_capture(sl_executor *executor, sl_cuda_bucket *bucket) {
     }
     if (!status) {
         executor->captured++;
-        bucket->state = SL_CUDA_BUCKET_CAPTURED;
+        bucket->state = bucket->is_later ? SL_CUDA_BUCKET_REPLAYED : SL_CUDA_BUCKET_CAPTURED;
         status = SL_CUDA(cudaGraphUpload(bucket->graph, executor->device.stream), &error);
     }
     if (graph) {
@@ -132,10 +131,10 @@ int sl_cuda_run_bucket(sl_executor *executor, sl_cuda_bucket *bucket, sl_error *
         sl_cuda_capture(executor, bucket);
     }
     if (bucket->state == SL_CUDA_BUCKET_REPLAYED) {
-        executor->replayed_steps++;
+        executor->replayed_steps += !bucket->is_later;
         return SL_CUDA(cudaGraphLaunch(bucket->graph, executor->device.stream), error);
     }
-    executor->eager_steps++;
+    executor->eager_steps += !bucket->is_later;
     return bucket->state == SL_CUDA_BUCKET_CAPTURED ? compare_ways(executor, bucket, error)
                                                     : sl_cuda_run_eagerly(executor, bucket, error);
 }

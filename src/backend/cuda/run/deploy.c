@@ -45,9 +45,15 @@ static void destroy_executor(sl_executor *executor) {
     if (executor->device.stream) {
         cudaStreamSynchronize(executor->device.stream);
     }
-    for (int32_t b = 0; executor->buckets && b < 2 * executor->deployment->bucket_count; b++) {
+    const int32_t bucket_count = executor->deployment->bucket_count;
+    for (int32_t b = 0; executor->buckets && b < 2 * bucket_count; b++) {
         if (executor->buckets[b].graph) {
             cudaGraphExecDestroy(executor->buckets[b].graph);
+        }
+    }
+    for (int32_t s = 0; executor->sections && s < bucket_count * executor->section_count; s++) {
+        if (executor->sections[s].graph) {
+            cudaGraphExecDestroy(executor->sections[s].graph);
         }
     }
     for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
@@ -103,8 +109,11 @@ static int warm_up(sl_executor *executor, sl_error *error) {
     }
     for (int32_t b = 0; b < deployment->bucket_count && !status; b++) {
         const bool small = deployment->buckets[b].rows[SL_ROWS_STEP] <= deployment->limits.sequences;
-        if (small && executor->buckets[b].state == SL_CUDA_BUCKET_NEW) {
-            sl_cuda_capture(executor, &executor->buckets[b]);
+        for (int32_t s = 0; s < executor->section_count && small; s++) {
+            sl_cuda_bucket *section = sl_cuda_section_of(executor, b, s);
+            if (section->state == SL_CUDA_BUCKET_NEW) {
+                sl_cuda_capture(executor, section);
+            }
         }
     }
     return status ? status : sl_cuda_synchronize(&executor->device, error);
@@ -201,6 +210,7 @@ const sl_backend_functions sl_cuda_functions = {
     .destroy_executor = destroy_executor,
     .step_block = sl_cuda_step_block,
     .submit = sl_cuda_submit,
+    .proceed = sl_cuda_proceed,
     .resume = sl_cuda_resume,
     .wait = sl_cuda_wait,
     .logits = sl_cuda_logits,

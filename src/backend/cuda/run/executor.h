@@ -8,6 +8,10 @@
  * be run twice because it reads and writes different state slots, writes the same keys and values again, and
  * the last tokens are put back in between.
  *
+ * A program whose ops lie in several sections (SL_OP_TRANSFER) has a graph for each. What a section reads was
+ * written in front of it, and it may write over that: a section behind the first runs once, without
+ * comparison.
+ *
  * A step whose masks come later is two parts. What comes before its sampling is captured, compared and
  * replayed like a bucket of its own, the bucket's *front*, when it is first needed. The rest, a launch or
  * two, follows eagerly behind the copy of the masks. */
@@ -29,6 +33,8 @@ typedef struct sl_cuda_bucket {
     int32_t op_count;
     cudaGraphExec_t graph;
     sl_cuda_bucket_state state;
+    int32_t index; /* of the bucket */
+    bool is_later; /* a section behind the first: it cannot run twice, so that its replay is not compared */
 } sl_cuda_bucket;
 
 /* Besides the pools, in device memory. */
@@ -60,6 +66,9 @@ struct sl_executor {
     int32_t next, in_flight;  /* the stage to fill; how many before it are not waited for */
     uint64_t *weight_offsets; /* per weight use */
     sl_cuda_bucket *buckets;  /* [bucket_count], then the front of each */
+    sl_cuda_bucket *sections; /* [bucket_count][section_count]; NULL: there is one, the bucket */
+    int32_t section_count;
+    int32_t next_section; /* of the step submitted last; 0: it has no other */
     sl_cuda_context context;
     sl_kernel_count *counts;
     int32_t count_count;
@@ -70,6 +79,12 @@ struct sl_executor {
 
 static inline sl_cuda_bucket *sl_cuda_front_of(const sl_executor *executor, int32_t index) {
     return &executor->buckets[executor->deployment->bucket_count + index];
+}
+
+static inline sl_cuda_bucket *sl_cuda_section_of(const sl_executor *executor, int32_t index,
+                                                 int32_t section) {
+    return executor->sections ? &executor->sections[index * executor->section_count + section]
+                              : &executor->buckets[index];
 }
 
 /* pools.c: memory of the executor, and the context that kernels are given. */
@@ -98,6 +113,7 @@ int sl_cuda_fault(sl_executor *executor, const sl_error *why, sl_error *error);
 int sl_cuda_check_fault(const sl_executor *executor, sl_error *error);
 void *sl_cuda_step_block(sl_executor *executor);
 int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error);
+int sl_cuda_proceed(sl_executor *executor, sl_error *error);
 /* The masks of the step submitted last, and the rest of it. */
 int sl_cuda_resume(sl_executor *executor, sl_error *error);
 int sl_cuda_wait(sl_executor *executor, sl_error *error);

@@ -56,7 +56,9 @@ static void make_cache(const sl_executor *executor, int32_t group, int32_t *tabl
     cache->page_bytes = layout->page_bytes;
     cache->layer_bytes = layout->layer_bytes;
     cache->key_bytes = layout->row_key_bytes;
-    cache->value_bytes = layout->row_value_bytes;
+    cache->value_bytes = shape->values_are_keys ? layout->row_key_bytes : layout->row_value_bytes;
+    cache->values =
+        shape->values_are_keys ? 0 : (uint64_t)shape->kv_heads * SL_PAGE_TOKENS * layout->row_key_bytes;
     cache->kv_heads = shape->kv_heads;
     cache->key_size = shape->key_size;
     cache->value_size = shape->value_size;

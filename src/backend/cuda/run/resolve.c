@@ -154,10 +154,21 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     return status;
 }
 
+/* Values that are filled in front of a section count as written: nothing in it writes over them. */
+static void note_given(const sl_program *program, bool *written) {
+    for (int32_t i = 0; program->partition && i < program->partition->border_count; i++) {
+        const sl_border *border = &program->partition->borders[i];
+        if (border->part == program->part) {
+            written[border->given] = true;
+        }
+    }
+}
+
 /* Is every value written in the list before it is read? If not, somebody else fills it (a test of one op),
  * and the list may not give the same when it is run twice. `written` has room for all values. */
-static bool is_self_contained(const sl_lowered *lowered, bool *written) {
+static bool is_self_contained(const sl_program *program, const sl_lowered *lowered, bool *written) {
     memset(written, 0, (size_t)lowered->value_count * sizeof *written);
+    note_given(program, written);
     for (int32_t i = 0; i < lowered->op_count; i++) {
         const sl_op *op = &lowered->ops[i];
         for (int in = 0; in < SL_OP_INPUTS; in++) {
@@ -174,6 +185,22 @@ static bool is_self_contained(const sl_lowered *lowered, bool *written) {
     return true;
 }
 
+/* Each section's ops: from its first TRANSFER to that of the next. */
+static void cut_bucket(sl_executor *executor, const sl_cuda_bucket *bucket) {
+    int32_t section = 0;
+    for (int32_t i = 0; i < bucket->op_count; i++) {
+        section = sl_op_section(bucket->ops[i].op, section);
+        sl_cuda_bucket *part = sl_cuda_section_of(executor, bucket->index, section);
+        if (part->op_count == 0) {
+            *part = (sl_cuda_bucket){.ops = &bucket->ops[i],
+                                     .state = bucket->state,
+                                     .index = bucket->index,
+                                     .is_later = section > 0};
+        }
+        part->op_count++;
+    }
+}
+
 static int resolve_bucket(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_lowered *lowered = &executor->deployment->buckets[index];
     sl_cuda_bucket *bucket = &executor->buckets[index];
@@ -183,19 +210,24 @@ static int resolve_bucket(sl_executor *executor, int32_t index, sl_error *error)
     if (!bucket->ops || !written) {
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
     }
-    bucket->state = !executor->no_graphs && is_self_contained(lowered, written) ? SL_CUDA_BUCKET_NEW
-                                                                                : SL_CUDA_BUCKET_EAGER;
+    const bool captured =
+        !executor->no_graphs && is_self_contained(executor->deployment->program, lowered, written);
+    bucket->index = index;
+    bucket->state = captured ? SL_CUDA_BUCKET_NEW : SL_CUDA_BUCKET_EAGER;
     int32_t sampling = 0;
     while (sampling < lowered->op_count && lowered->ops[sampling].kind != SL_OP_SAMPLE) {
         sampling++;
     }
     *sl_cuda_front_of(executor, index) =
-        (sl_cuda_bucket){.ops = bucket->ops, .op_count = sampling, .state = bucket->state};
+        (sl_cuda_bucket){.ops = bucket->ops, .op_count = sampling, .state = bucket->state, .index = index};
     for (int32_t i = 0; i < lowered->op_count; i++) {
         const int status = resolve_op(executor, lowered, i, &bucket->ops[i], error);
         if (status) {
             return status;
         }
+    }
+    if (executor->sections) {
+        cut_bucket(executor, bucket);
     }
     return SL_OK;
 }
@@ -209,7 +241,12 @@ int sl_cuda_resolve_buckets(sl_executor *executor, sl_error *error) {
     executor->buckets =
         sl_arena_alloc(&executor->arena, 2 * (size_t)deployment->bucket_count, sizeof(sl_cuda_bucket));
     executor->counts = sl_arena_alloc(&executor->arena, (size_t)ops, sizeof(sl_kernel_count));
-    if (!executor->buckets || !executor->counts) {
+    executor->section_count = sl_program_sections(deployment->program);
+    if (executor->section_count > 1) {
+        executor->sections = sl_arena_alloc(&executor->arena, (size_t)deployment->bucket_count,
+                                            (size_t)executor->section_count * sizeof(sl_cuda_bucket));
+    }
+    if (!executor->buckets || !executor->counts || (executor->section_count > 1 && !executor->sections)) {
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
     }
     int status = SL_OK;

@@ -53,7 +53,8 @@ static int end_step(sl_executor *executor, int32_t index, const sl_cuda_stage *s
 static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
     const sl_cuda_stage *stage = &executor->stages[executor->next];
     const bool waits = sl_step_head(stage->block)->masks_later;
-    sl_cuda_bucket *bucket = waits ? sl_cuda_front_of(executor, index) : &executor->buckets[index];
+    sl_cuda_bucket *bucket =
+        waits ? sl_cuda_front_of(executor, index) : sl_cuda_section_of(executor, index, 0);
     int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
     if (!status) {
         status = sl_cuda_bring_block(executor, stage, bucket->state == SL_CUDA_BUCKET_REPLAYED, error);
@@ -62,7 +63,8 @@ static int run_step(sl_executor *executor, int32_t index, sl_error *error) {
         status = sl_cuda_run_bucket(executor, bucket, error);
     }
     executor->waits_for_masks = waits;
-    return status || waits ? status : end_step(executor, index, stage, error);
+    executor->next_section = executor->section_count > 1;
+    return status || waits || executor->next_section ? status : end_step(executor, index, stage, error);
 }
 
 /* The masks, and the launches behind the front. Those launches look at nothing else of the block before they
@@ -148,8 +150,12 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
     if (executor->in_flight == SL_CUDA_STAGES) {
         return sl_fail(error, SL_ERR_INTERNAL, "step: %d are under way already", SL_CUDA_STAGES);
     }
-    if (executor->waits_for_masks) {
-        return sl_fail(error, SL_ERR_INTERNAL, "step: the one in front waits for its masks");
+    if (executor->waits_for_masks || executor->next_section) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: the one in front waits for its %s",
+                       executor->waits_for_masks ? "masks" : "other sections");
+    }
+    if (header->masks_later && executor->sections) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: masks that come later, and several sections");
     }
     const sl_lowered *lowered = &deployment->buckets[index];
     if (header->rows < 0 || header->rows > lowered->rows[SL_ROWS_STEP] || header->outputs < 0 ||
@@ -188,6 +194,32 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
     return SL_OK;
 }
 
+static int run_next_section(sl_executor *executor, sl_error *error) {
+    const sl_cuda_stage *stage = &executor->stages[(executor->next + SL_CUDA_STAGES - 1) % SL_CUDA_STAGES];
+    const int32_t section = executor->next_section;
+    int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
+    if (!status) {
+        status =
+            sl_cuda_run_bucket(executor, sl_cuda_section_of(executor, executor->last_bucket, section), error);
+    }
+    executor->next_section = section + 1 < executor->section_count ? section + 1 : 0;
+    return status || executor->next_section ? status
+                                            : end_step(executor, executor->last_bucket, stage, error);
+}
+
+int sl_cuda_proceed(sl_executor *executor, sl_error *error) {
+    int status = sl_cuda_check_fault(executor, error);
+    if (status) {
+        return status;
+    }
+    if (executor->next_section == 0) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: it has no other section");
+    }
+    sl_error why = {.code = SL_OK};
+    status = run_next_section(executor, &why);
+    return status ? sl_cuda_fault(executor, &why, error) : SL_OK;
+}
+
 int sl_cuda_resume(sl_executor *executor, sl_error *error) {
     int status = sl_cuda_check_fault(executor, error);
     if (status) {
@@ -217,8 +249,9 @@ int sl_cuda_wait(sl_executor *executor, sl_error *error) {
     if (status || executor->in_flight == 0) {
         return status;
     }
-    if (executor->in_flight == 1 && executor->waits_for_masks) {
-        return sl_fail(error, SL_ERR_INTERNAL, "step: the oldest under way waits for its masks");
+    if (executor->in_flight == 1 && (executor->waits_for_masks || executor->next_section)) {
+        return sl_fail(error, SL_ERR_INTERNAL, "step: the oldest under way waits for its %s",
+                       executor->waits_for_masks ? "masks" : "other sections");
     }
     sl_error why = {.code = SL_OK};
     status = SL_CUDA(cudaEventSynchronize(executor->stages[oldest(executor)].finished), &why);
