@@ -203,6 +203,7 @@ static int read_gguf(const header *h, sl_config *config, sl_error *error) {
     }
     assert_int_equal(sl_gguf_writer_begin(writer, NULL, error), 0);
     assert_int_equal(sl_gguf_writer_finish(writer, error), 0);
+    sl_gguf_writer_free(writer);
     assert_int_equal(sl_source_open(path, &source, error), 0);
     const int code = sl_config_read(source, config, error);
     sl_source_close(source);
