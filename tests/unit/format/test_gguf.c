@@ -421,7 +421,7 @@ static void bad_tensors_are_refused(void **state) {
         {{0, 96, 1, 1, 0}, SL_ERR_FORMAT, "beyond the file's end"},
         {{0, 64, 1, 9, 0}, SL_ERR_FORMAT, "beyond the file's end"},
         {{0, UINT64_MAX - 31, 1, 8, 0}, SL_ERR_FORMAT, "beyond the file's end"},
-        {{16, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "tensor 't': type"},
+        {{31, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "tensor 't': type"},
         {{4, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "(4) is not supported"},
         {{4711, 0, 1, 256, 0}, SL_ERR_UNSUPPORTED, "type unknown (4711)"},
     };
