@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 16 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 17 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -264,6 +264,9 @@ struct sl_backend {
     const char *numerics; /* what of the machine results depend on where kernels' classes leave it open; lives
                              as long; NULL: nothing */
     bool maps_weights;    /* weights in the file's layout are read where they are mapped */
+    /* Rows of weights in the file's layout, and of what a QUANTIZE makes, are stored in whole multiples of so
+     * many elements (sl_stored_width), so that kernels need no rest; 0: as they are. */
+    int32_t column_multiple;
     int32_t steps_in_flight; /* 1; 2: a step may be submitted before the one in front of it is waited for, and
                                 an error after a submit that succeeded is final (SL_ERR_DEVICE) */
     int32_t chunk;           /* rows of a step when nobody says otherwise */

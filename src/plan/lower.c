@@ -243,7 +243,10 @@ static int convert(lowering *l, const sl_op *linear, sl_value_type format, const
     }
     const int32_t value = lowered->value_count++;
     lowered->values[value] =
-        (sl_value){.name = name, .type = format, .rows = source->rows, .width = (int32_t)width};
+        (sl_value){.name = name,
+                   .type = format,
+                   .rows = source->rows,
+                   .width = sl_stored_width(l->plan->backend->column_multiple, (int32_t)width)};
     sl_op op = {.kind = SL_OP_QUANTIZE, .layer = linear->layer, .u.quantize.width = (int32_t)width};
     for (int i = 0; i < SL_OP_INPUTS; i++) {
         op.in[i].value = SL_NONE;

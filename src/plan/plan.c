@@ -250,10 +250,11 @@ static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kerne
         list->capacity = larger;
     }
     const sl_weight *data = &plan->deployment.program->weights[weight];
-    uint64_t bytes = layout                        ? layout->packed_bytes(data)
-                     : plan->backend->maps_weights ? 0
-                                                   : data->bytes,
-             aligned;
+    uint64_t bytes = layout ? layout->packed_bytes(data) : 0, aligned;
+    if (!layout && !plan->backend->maps_weights &&
+        !sl_stored_bytes(plan->backend->column_multiple, data, &bytes)) {
+        return sl_fail(error, SL_ERR_LIMIT, "plan: weight %s exceeds 64 bits", data->name);
+    }
     if (!layout && plan->backend->maps_weights) {
         plan->mapped_bytes += data->bytes;
     }

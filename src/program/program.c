@@ -129,6 +129,28 @@ uint64_t sl_value_row_bytes(sl_value_type type, int32_t width) {
     }
 }
 
+int32_t sl_stored_width(int32_t multiple, int32_t width) {
+    if (multiple <= 0 || width <= 0 || width % 32 != 0 || width > INT32_MAX - multiple) {
+        return width;
+    }
+    const int32_t stored = (width + multiple - 1) / multiple * multiple;
+    return stored - width <= stored / 4 ? stored : width;
+}
+
+int32_t sl_stored_columns(int32_t multiple, const sl_weight *weight) {
+    return sl_qtype_get(weight->type)->block_elements > 1 ? sl_stored_width(multiple, weight->columns)
+                                                          : weight->columns;
+}
+
+bool sl_stored_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes) {
+    const int32_t columns = sl_stored_columns(multiple, weight);
+    uint64_t row;
+    *bytes = weight->bytes;
+    return columns == weight->columns ||
+           (sl_qtype_bytes(weight->type, (uint64_t)columns, &row) &&
+            sl_mul_u64(row, (uint64_t)weight->rows * (uint64_t)weight->experts, bytes));
+}
+
 uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]) {
     const uint64_t count = rows[value->rows] > 0 ? (uint64_t)rows[value->rows] : 0;
     uint64_t bytes;

@@ -485,6 +485,15 @@ uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);
 /* rows[kind]: how many rows of each kind, indexed by sl_rows. */
 uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]);
 
+/* Elements of a row of `width` where a backend stores rows in whole multiples of `multiple` elements, the
+ * ones behind its own being zeros: `width` itself where `multiple` is 0, where it is no whole number of
+ * groups of 32, and where zeros would be more than a quarter. */
+int32_t sl_stored_width(int32_t multiple, int32_t width);
+/* The same of a weight's columns, which is for types with blocks: zeros are added as blocks of zeros. And its
+ * bytes then; false when these pass 64 bits. */
+int32_t sl_stored_columns(int32_t multiple, const sl_weight *weight);
+bool sl_stored_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes);
+
 /* Work of an op for that many rows: floating-point operations, bytes of weights read, bytes of values moved.
  * Attention counts `context` keys per row (fewer in a window), each at two bytes per element. An expert's
  * weights count once if there are rows enough to reach it. */

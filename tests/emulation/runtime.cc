@@ -259,11 +259,11 @@ cudaError_t cudaPeekAtLastError(void) {
 #define ERRORS(X)                                                                                            \
     X(cudaSuccess)                                                                                           \
     X(cudaErrorInvalidValue)                                                                                 \
-    X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidDevice)                  \
-        X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)                 \
-            X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                        \
-                X(cudaErrorIllegalState) X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound)    \
-                    X(cudaErrorUnknown)
+    X(cudaErrorMemoryAllocation)                                                                             \
+    X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure)                     \
+        X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)      \
+            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                                    \
+                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
@@ -343,6 +343,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     CALL(false)
     return result(copy(to, from, bytes, kind));
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+    CALL(true)
+    return submit(stream, [=] {
+        cudaError_t code = cudaSuccess;
+        for (size_t row = 0; row < height && !code; row++) {
+            code = copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width, kind);
+        }
+        return code;
+    });
 }
 
 static cudaError_t fill(void *memory, int value, size_t bytes) {

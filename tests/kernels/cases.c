@@ -272,6 +272,16 @@ static const linear_shape linear_shapes[] = {
      .full = true},                                            /* ranges of two lengths */
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
+    {.rows = 1,
+     .columns = 2880,
+     .outputs = {70, 33},
+     .bias = true}, /* rows that end with zeros, of weights and x */
+    {.rows = 2, .columns = 960, .outputs = {40, 64}, .residual = true, .single = true},
+    {.rows = 7, .columns = 1184, .outputs = {96}, .how = OUTLIERS},
+    {.rows = 60, .columns = 1440, .outputs = {48, 130}, .shift = 8, .bias = true},
+    {.rows = 140, .columns = 704, .outputs = {136, 24}, .aligned = true},
+    {.rows = 3, .columns = 704, .outputs = {50, 64}, .bias = true, .experts = 5, .used = 2},
+    {.rows = 45, .columns = 1440, .outputs = {72}, .bias = true, .experts = 6, .used = 3, .expert_x = true},
     {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},
     {.rows = 2, .columns = 4096, .outputs = {2100}, .residual = true, .single = true, .how = OUTLIERS},
     {.rows = 3, .columns = 256, .outputs = {5, 300}, .raw = true, .single = true, .how = SATURATED},
@@ -306,13 +316,19 @@ static int32_t make_ids(kt_case *c, kt_random *random) {
     return v;
 }
 
+static int32_t column_multiple;
+
+void kt_set_column_multiple(int32_t multiple) {
+    column_multiple = multiple;
+}
+
 /* x as the kernel reads it: the f32 input, or that through QUANTIZE. */
 static int32_t activations(kt_case *c, int32_t x, sl_value_type format) {
     const sl_value value = c->program.values[x];
     if (format == SL_VALUE_F32) {
         return x;
     }
-    const int32_t q = typed(c, "q", format, value.rows, value.width);
+    const int32_t q = typed(c, "q", format, value.rows, sl_stored_width(column_multiple, value.width));
     add(c, SL_OP_QUANTIZE, LIST(x), LIST(q))->u.quantize.width = value.width;
     return q;
 }
@@ -706,7 +722,7 @@ static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
         data[2 * (width + 7) + 9] = 1e-38f;
     }
     const sl_value_type type = index < ROW_COUNTS ? SL_VALUE_Q8_32 : SL_VALUE_BF16;
-    const int32_t q = typed(c, "q", type, SL_ROWS_STEP, width);
+    const int32_t q = typed(c, "q", type, SL_ROWS_STEP, sl_stored_width(column_multiple, width));
     sl_op *op = add(c, SL_OP_QUANTIZE, LIST(x), LIST(q));
     op->in[0].column = 7;
     op->u.quantize.width = width;

@@ -209,7 +209,10 @@ static void lay_out_weights(kt_runner *r) {
         }
         d->weights[w].weight = w;
         d->weights[w].layout = packed ? kernel : NULL;
-        d->weights[w].bytes = packed ? kernel->packed_bytes(&p->weights[w]) : p->weights[w].bytes;
+        d->weights[w].bytes = packed ? kernel->packed_bytes(&p->weights[w]) : 0;
+        if (!packed) {
+            sl_stored_bytes(r->backend->column_multiple, &p->weights[w], &d->weights[w].bytes);
+        }
         if (packed || !r->backend->maps_weights) {
             d->pool_bytes[SL_POOL_WEIGHTS] += aligned(d->weights[w].bytes);
         }

@@ -55,6 +55,9 @@ typedef struct kt_case {
 void kt_case_free(kt_case *c);
 void *kt_alloc(size_t count, size_t size);
 
+/* Of the backend that cases are made for: sl_backend.column_multiple. */
+void kt_set_column_multiple(int32_t multiple);
+
 /* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. `random`
  * NULL: a LINEAR's case in shape only, to ask who takes it; its weights and inputs hold nothing. */
 bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type activation, kt_random *random);

@@ -241,8 +241,10 @@ static void check_q8_32_group(const float *x, sl_q8_32 row, int32_t group, error
 static void check_quantize(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_operand *in = &op_of(c)->in[0], *out = &op_of(c)->out[0];
     const int32_t x_width = c->program.values[in->value].width, width = c->program.values[out->value].width;
+    float *x = kt_alloc((size_t)width, sizeof *x); /* with the zeros that are stored behind a row */
     for (int32_t row = 0; row < c->rows; row++) {
-        const float *x = (const float *)c->inputs[in->value] + (int64_t)row * x_width + in->column;
+        memcpy(x, (const float *)c->inputs[in->value] + (int64_t)row * x_width + in->column,
+               (size_t)op_of(c)->u.quantize.width * sizeof *x);
         if (c->program.values[out->value].type == SL_VALUE_Q8_32) {
             for (int32_t g = 0; g < width / 32; g++) {
                 check_q8_32_group(x + 32 * g,
@@ -264,6 +266,7 @@ static void check_quantize(const kt_case *c, const kt_result *result, error_sum 
             sum->wrong = sum->wrong || !(good || (x[i] == 0 && y[i] % 0x8000 == 0));
         }
     }
+    free(x);
 }
 
 /* Element `i` of the head at column `at`, turned. */

@@ -383,6 +383,7 @@ static bool open_backends(suite *s, sl_backend **deterministic) {
         fprintf(stderr, "%s\n", error.message);
         return false;
     }
+    kt_set_column_multiple(s->backend->column_multiple);
     options.threads = s->bench ? 0 : 3;
     if (cpu && sl_backend_open("cpu", &options, &s->threaded, &error)) {
         fprintf(stderr, "%s\n", error.message);

@@ -97,7 +97,11 @@ SL_TIER_RUN(rmsnorm) {
 SL_TIER_DECLINES(quantize) {
     (void)kernel;
     const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
-    return needs ? needs : query->op->u.quantize.width % VN ? odd_width : NULL;
+    const sl_op *op = query->op;
+    return needs                                                           ? needs
+           : op->u.quantize.width % VN != 0                                ? odd_width
+           : query->values[op->out[0].value].width != op->u.quantize.width ? "writes no zeros behind a row"
+                                                                           : NULL;
 }
 
 SL_ALWAYS_INLINE void quantize_group(const float *x, sl_q8_32 row, int32_t group) {

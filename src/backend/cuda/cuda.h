@@ -27,6 +27,20 @@ enum { SL_CUDA_STAGES = 2 }; /* steps in flight */
  * longer code for nothing. */
 #define SL_CUDA_TAKES_OAI(type) ((type) == SL_QTYPE_MXFP4)
 
+/* Columns that kernels take at a time; see sl_backend.column_multiple. */
+enum { SL_CUDA_COLUMN_MULTIPLE = 256 };
+
+/* Of a LINEAR's weight in the file's layout, as its kernels see it. */
+static inline int32_t sl_cuda_columns(const sl_weight *weight) {
+    return sl_stored_columns(SL_CUDA_COLUMN_MULTIPLE, weight);
+}
+
+/* Whether zeros are to be written behind each row of what a QUANTIZE of a run makes. */
+static inline bool sl_cuda_is_padded(const sl_fusion_query *query, const sl_op *quantize) {
+    return query->values[quantize->out[0].value].width != quantize->u.quantize.width;
+}
+#define SL_CUDA_PADS_NOT "writes no zeros behind a row"
+
 /* ---- what kernels are given ---- */
 
 /* An operand, resolved. data is NULL when it is absent. Device memory. */
@@ -34,20 +48,23 @@ typedef struct sl_cuda_operand {
     unsigned char *data; /* row 0, element 0 */
     int32_t *head;       /* the `fixed` elements in front of the rows, or NULL */
     uint64_t row_bytes;
-    int32_t width;  /* of the whole value */
-    int32_t column; /* where the operand starts */
+    int32_t width;   /* of the whole value */
+    int32_t padding; /* of what a QUANTIZE writes: zeros at the end of each row */
+    int32_t column;  /* where the operand starts */
     sl_value_type type;
     sl_rows rows;
 } sl_cuda_operand;
 
-/* A weight in the file's layout, in device memory. data is NULL when it is absent. */
+/* A weight in the file's layout, in device memory; rows may end with blocks of zeros. data is NULL when it is
+ * absent. */
 typedef struct sl_cuda_weight {
     const unsigned char *data;
     const float *bias; /* LINEAR: [experts][rows], or NULL */
     uint64_t expert_bytes, row_bytes;
     sl_qtype type;
-    int32_t experts, rows, columns;
-    int32_t column; /* LINEAR: of the segment in y and in the residual */
+    int32_t experts, rows;
+    int32_t columns; /* LINEAR: zeros included (sl_cuda_columns) */
+    int32_t column;  /* LINEAR: of the segment in y and in the residual */
 } sl_cuda_weight;
 
 /* One cache group. */

@@ -166,13 +166,20 @@ void sl_plain_quantize(const sl_cpu_context *context, const sl_cpu_op *op, int t
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
         const float *x = sl_cpu_f32(&op->in[0], row);
+        const int32_t stored = op->out[0].width;
         if (op->out[0].type == SL_VALUE_Q8_32) {
-            sl_q8_32_encode(x, sl_cpu_q8_32(&op->out[0], row), (uint64_t)width);
+            const sl_q8_32 planes = sl_cpu_q8_32(&op->out[0], row);
+            sl_q8_32_encode(x, planes, (uint64_t)width);
+            for (int32_t i = width; i < stored; i++) {
+                planes.values[i] = 0;
+                planes.scales[i / SL_Q8_32_GROUP] = 0;
+                planes.sums[i / SL_Q8_32_GROUP] = 0;
+            }
             continue;
         }
         uint16_t *y = sl_cpu_bf16(&op->out[0], row);
-        for (int32_t i = 0; i < width; i++) {
-            y[i] = sl_f32_to_bf16(x[i]);
+        for (int32_t i = 0; i < stored; i++) {
+            y[i] = i < width ? sl_f32_to_bf16(x[i]) : 0;
         }
     }
 }

@@ -304,7 +304,8 @@ static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
            : query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
                    group->value_size % SL_Q8_32_GROUP != 0
                ? "quantizes to groups of 32 that heads consist of"
-               : NULL;
+           : sl_cuda_is_padded(query, quantize) ? SL_CUDA_PADS_NOT
+                                                : NULL;
 }
 
 static const char *heads_decode_declines(const sl_fusion *fusion, const sl_fusion_query *query) {

@@ -161,6 +161,24 @@ static __device__ __forceinline__ void sl_store_bf16_quad(uint16_t *row, int32_t
     }
 }
 
+/* The zeros behind row `row`, by the eight quads of its last group: quad `quad` of them. */
+static __device__ __forceinline__ void sl_pad_row(const sl_cuda_operand &q, int32_t row, int32_t quad) {
+    const sl_q8_32 planes = sl_q8_32_of(q, row);
+    uint16_t *start = (uint16_t *)(void *)(q.data + (uint64_t)row * q.row_bytes) + q.column;
+    for (int32_t group = q.width - q.padding; group < q.width; group += SL_Q8_32_GROUP) {
+        const int32_t i = group - q.column + SL_QUAD * quad;
+        if (q.type == SL_VALUE_BF16) {
+            *(uint2 *)(void *)(start + i) = make_uint2(0, 0);
+            continue;
+        }
+        *(uint32_t *)(void *)(planes.values + i) = 0;
+        if (quad == 0) {
+            planes.sums[i / SL_Q8_32_GROUP] = 0;
+            planes.scales[i / SL_Q8_32_GROUP] = 0;
+        }
+    }
+}
+
 /* Elements [i, i + 4) of a row to the operand's format; by whole warps, lane after lane a quad. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
@@ -170,6 +188,10 @@ static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q
     } else if (i < width) {
         uint16_t *start = (uint16_t *)(void *)(q.data + (uint64_t)row * q.row_bytes) + q.column;
         sl_store_bf16_quad<ALIGNED>(start, i, width, quad);
+    }
+    const int32_t left = width - i;
+    if (q.padding > 0 && left > 0 && left <= SL_Q8_32_GROUP && q.column + width + q.padding == q.width) {
+        sl_pad_row(q, row, SL_Q8_32_GROUP / SL_QUAD - left / SL_QUAD);
     }
 }
 

@@ -35,6 +35,9 @@ const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
         query->values[quantize->out[0].value].type != SL_VALUE_BF16) {
         return "the activation must become BF16, all of it";
     }
+    if (sl_cuda_is_padded(query, quantize)) {
+        return SL_CUDA_PADS_NOT;
+    }
     return query->unread[0][0] && query->unread[1][0] ? NULL : "something else reads what it would not write";
 }
 

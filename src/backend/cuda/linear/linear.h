@@ -16,6 +16,19 @@ const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_que
 const char *sl_bf16_rows128_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_bf16_rows128_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_bf16_rows128_ranges_declines(const sl_fusion_query *query);
+/* Columns of x's value as the kernel reads it, and where x begins there: of an F32 value its copy. */
+static inline int32_t sl_cuda_x_width(const sl_kernel_query *query) {
+    const sl_op *op = query->op;
+    const sl_value *x = &query->values[op->in[0].value];
+    return x->type != SL_VALUE_F32
+               ? x->width
+               : sl_stored_width(SL_CUDA_COLUMN_MULTIPLE,
+                                 query->program->weights[op->u.linear.segments[0].weight].columns);
+}
+static inline int32_t sl_cuda_x_column(const sl_kernel_query *query) {
+    const sl_operand *x = &query->op->in[0];
+    return query->values[x->value].type == SL_VALUE_F32 ? 0 : x->column;
+}
 /* Why a product does not compute that activation of gates and values, or NULL. `swiglu_oai`: whether it
  * computes that one too. */
 static inline const char *sl_cuda_activation_reason(const sl_op *activate, bool swiglu_oai) {

@@ -79,6 +79,7 @@ int sl_cuda_backend_create(int abi, const sl_backend_options *options, sl_backen
     cuda->base.description = cuda->description;
     cuda->base.numerics = cuda->description; /* how products are cut depends on the device */
     cuda->base.maps_weights = false;
+    cuda->base.column_multiple = SL_CUDA_COLUMN_MULTIPLE;
     cuda->base.steps_in_flight = SL_CUDA_STAGES;
     cuda->base.chunk = 2048;
     cuda->base.fixed_buckets = true;

@@ -29,7 +29,7 @@ static int resolve_operand(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-/* kernel: whose layout is wanted; NULL: the file's. */
+/* kernel: of a LINEAR, whose layout is wanted; NULL: the file's. */
 static int resolve_weight(const sl_executor *executor, int32_t index, const sl_cuda_kernel *kernel,
                           sl_cuda_weight *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
@@ -45,15 +45,16 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_c
     if (use == deployment->weight_count) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is used but not listed", weight->name);
     }
+    const int32_t columns = packed ? weight->columns : sl_cuda_columns(weight);
     result->type = packed ? kernel->packed_type : weight->type;
-    if (!sl_qtype_bytes(result->type, (uint64_t)weight->columns, &result->row_bytes)) {
+    if (!sl_qtype_bytes(result->type, (uint64_t)columns, &result->row_bytes)) {
         return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
     }
     result->data = executor->pools[SL_POOL_WEIGHTS] + executor->weight_offsets[use];
     result->expert_bytes = deployment->weights[use].bytes / (uint64_t)weight->experts;
     result->experts = weight->experts;
     result->rows = weight->rows;
-    result->columns = weight->columns;
+    result->columns = kernel ? columns : weight->columns;
     return SL_OK;
 }
 
@@ -139,6 +140,9 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     }
     for (int i = 0; i < SL_OP_OUTPUTS && !status; i++) {
         status = resolve_operand(executor, lowered, &op->out[i], &result->out[i], error);
+    }
+    if (op->kind == SL_OP_QUANTIZE) {
+        result->out[0].padding = result->out[0].width - op->u.quantize.width;
     }
     if (!status) {
         status = resolve_weights(executor, op, result, error);

@@ -160,6 +160,26 @@ static int copy(const upload *u, unsigned char *to, const unsigned char *from, u
     return SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, u->device->stream), error);
 }
 
+/* Whether a weight does not lie in the pool as in the file. */
+static bool is_packed(const upload *u, int32_t i) {
+    const sl_weight *weight = weight_at(u, i);
+    return u->deployment->weights[i].layout || sl_cuda_columns(weight) != weight->columns;
+}
+
+/* Rows from the staging memory to the pool, with blocks of zeros behind each. */
+static int widen(const upload *u, int32_t i, sl_error *error) {
+    const sl_weight *weight = weight_at(u, i);
+    const uint64_t rows = (uint64_t)weight->experts * (uint64_t)weight->rows;
+    const uint64_t from = weight->bytes / rows, to = u->deployment->weights[i].bytes / rows;
+    unsigned char *packed = u->pool + u->offsets[i];
+    const int status =
+        SL_CUDA(cudaMemsetAsync(packed, 0, u->deployment->weights[i].bytes, u->device->stream), error);
+    return status ? status
+                  : SL_CUDA(cudaMemcpy2DAsync(packed, to, u->staging, from, from, rows,
+                                              cudaMemcpyDeviceToDevice, u->device->stream),
+                            error);
+}
+
 /* Weight i's bytes of the stream from `from` to `to`, for one that is packed on the device. The next such
  * weight may come to the staging memory as soon as this one is packed: all is in the order of the stream. */
 static int send_packed(const upload *u, int32_t i, uint64_t from, uint64_t to, const unsigned char *bytes,
@@ -167,6 +187,9 @@ static int send_packed(const upload *u, int32_t i, uint64_t from, uint64_t to, c
     const sl_weight_use *use = &u->deployment->weights[i];
     const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)(const void *)use->layout;
     int status = copy(u, (unsigned char *)u->staging + (from - u->starts[i]), bytes, to - from, error);
+    if (!status && to == end_of(u, i) && !kernel) {
+        return widen(u, i, error);
+    }
     if (!status && to == end_of(u, i)) {
         status = SL_CUDA(
             kernel->repack(weight_at(u, i), u->staging, u->pool + u->offsets[i], u->device->stream), error);
@@ -184,12 +207,11 @@ static int send_part(const upload *u, uint64_t part, sl_error *error) {
          i < deployment->weight_count && u->starts[i] < end && !status; i = next) {
         const uint64_t from = later(u->starts[i], first);
         next = i + 1;
-        if (deployment->weights[i].layout) {
+        if (is_packed(u, i)) {
             status = send_packed(u, i, from, earlier(end_of(u, i), end), buffer + (from - first), error);
             continue;
         }
-        while (next < deployment->weight_count && u->starts[next] < end &&
-               !deployment->weights[next].layout) {
+        while (next < deployment->weight_count && u->starts[next] < end && !is_packed(u, next)) {
             next++;
         }
         status = copy(u, u->pool + u->offsets[i] + (from - u->starts[i]), buffer + (from - first),
@@ -238,8 +260,9 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
     for (int32_t i = 0; i < deployment->weight_count; i++) {
         const sl_weight_use *use = &deployment->weights[i];
         const sl_weight *weight = weight_at(u, i);
-        uint64_t next;
-        if (use->bytes != (use->layout ? use->layout->packed_bytes(weight) : weight->bytes)) {
+        uint64_t next, bytes;
+        if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) ||
+            use->bytes != (use->layout ? use->layout->packed_bytes(weight) : bytes)) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
                            weight->name);
         }
@@ -253,7 +276,7 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         u->total = start + weight->bytes;
         start = (u->total + 63) / 64 * 64;
         offset = next;
-        *staging = use->layout ? later(*staging, weight->bytes) : *staging;
+        *staging = is_packed(u, i) ? later(*staging, weight->bytes) : *staging;
     }
     u->parts = (u->total + BUFFER_BYTES - 1) / BUFFER_BYTES;
     u->released = earlier(u->parts, BUFFERS);

@@ -347,7 +347,7 @@ static int32_t ranges_apart(const sl_program *program, const sl_op *linear, uint
     for (int32_t s = 0; s < op.weight_count; s++) {
         const sl_linear_segment *segment = &linear->u.linear.segments[s];
         op.weights[s].rows = program->weights[segment->weight].rows;
-        op.weights[s].columns = program->weights[segment->weight].columns;
+        op.weights[s].columns = sl_cuda_columns(&program->weights[segment->weight]);
         op.weights[s].bias = segment->bias == SL_NONE ? NULL : &BIAS;
     }
     const int32_t ranges = sl_k16_ranges(&op, processors);
@@ -370,12 +370,13 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     const sl_op_linear *linear = &query->op->u.linear;
     const sl_weight *weight = &program->weights[linear->segments[0].weight];
     const int32_t count = query->rows[query->values[query->op->out[0].value].rows];
+    const int32_t columns = sl_cuda_columns(weight);
     uint64_t most = 0;
     for (int32_t s = 0; s < linear->segment_count && weight->type != SL_QTYPE_BF16 && !kernel->pack;) {
         const int32_t end = run_end(program, linear, s);
         const uint64_t rows =
-            (uint64_t)panel_rows(weight->type, weight->columns, run_rows(program, linear, s, end), count);
-        const uint64_t bytes = rows * (uint64_t)weight->columns * 2;
+            (uint64_t)panel_rows(weight->type, columns, run_rows(program, linear, s, end), count);
+        const uint64_t bytes = rows * (uint64_t)columns * 2;
         most = bytes > most ? bytes : most;
         s = end;
     }
@@ -687,7 +688,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (query->backend && query->backend->options.deterministic && !kernel->deterministic) {
         return "the library may choose another order of adding for another bucket";
     }
-    if (kernel->deterministic && weight->columns % SL_K16_CHUNK != 0) {
+    if (kernel->deterministic && sl_cuda_columns(weight) % SL_K16_CHUNK != 0) {
         return "takes columns in groups of 256";
     }
     if (query->rows[y->rows] < row->least_rows) {

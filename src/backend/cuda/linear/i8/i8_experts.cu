@@ -105,6 +105,9 @@ const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type f
     if (reason || !sl_router_is_simple(&router->u.router)) {
         return reason ? reason : "takes routers without groups and factors";
     }
+    if (sl_cuda_is_padded(query, &query->ops[3])) {
+        return SL_CUDA_PADS_NOT;
+    }
     if (!is_chain(query, format) || !is_unread(query) || combine->u.combine.width != out->rows) {
         return "takes ops that read each other's output, and no others do";
     }
@@ -134,8 +137,8 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     if (!type_of(gate->type) || !type_of(out->type)) {
         return "takes weights of q8_0, q4_0, q4_k, q5_k and q6_k";
     }
-    if (gate->columns > SL_WARP * SL_CHUNK ||
-        (int64_t)router->u.router.used * out->columns > EXPERTS_MOST_COLUMNS) {
+    if (sl_cuda_columns(gate) > SL_WARP * SL_CHUNK ||
+        (int64_t)router->u.router.used * sl_cuda_columns(out) > EXPERTS_MOST_COLUMNS) {
         return "takes 8192 columns, and 16384 outputs of a row's experts";
     }
     return sl_cuda_facts_of(query->backend)->has_wgmma ? NULL : "takes devices of capability 9.0";

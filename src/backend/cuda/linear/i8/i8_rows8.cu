@@ -5,7 +5,7 @@
 
 static const char *matvec_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_op *op = query->op;
-    const int32_t columns = query->program->weights[op->u.linear.segments[0].weight].columns;
+    const int32_t columns = sl_cuda_columns(&query->program->weights[op->u.linear.segments[0].weight]);
     if (sl_cuda_facts_of(query->backend)->block_bytes < MATVEC_SHARED_BYTES) {
         return "needs 227 KiB of shared memory";
     }
@@ -13,7 +13,7 @@ static const char *matvec_declines(const sl_kernel *kernel, const sl_kernel_quer
         return "takes a multiple of 256 columns, at most 32768";
     }
     /* A row of x is int8 with 8 bytes per group of 32, and read 16 bytes at a time. */
-    if (query->values[op->in[0].value].width % 64 != 0 || op->in[0].column % 32 != 0) {
+    if (sl_cuda_x_width(query) % 64 != 0 || sl_cuda_x_column(query) % 32 != 0) {
         return "takes rows aligned to 16 bytes";
     }
     return sl_cuda_linear_declines(kernel, query);
@@ -63,7 +63,7 @@ static bool row1_tma_has_room(const sl_cuda_facts *facts, const sl_weight *gate)
     args.segments = 2;
     args.weights[0].rows = args.weights[1].rows = gate->rows;
     sl_matvec_cut(1, facts->processors, &args);
-    const int32_t most = sl_matvec_most(args) * args.granule, chunks = gate->columns / SL_CHUNK;
+    const int32_t most = sl_matvec_most(args) * args.granule, chunks = sl_cuda_columns(gate) / SL_CHUNK;
     return gate->type == SL_QTYPE_Q8_0 ? row1_tma_activates<SL_QTYPE_Q8_0>(chunks, most, facts->block_bytes)
                                        : row1_tma_activates<SL_QTYPE_Q4_K>(chunks, most, facts->block_bytes);
 }
@@ -93,6 +93,9 @@ static const char *activate_declines(const sl_fusion *fusion, const sl_fusion_qu
          !(same(query->ops[2].in[0], activate->out[0], 0) && query->ops[2].u.quantize.width == width &&
            query->values[query->ops[2].out[0].value].type == SL_VALUE_Q8_32))) {
         return "takes ops that read each other's output";
+    }
+    if (fusion->count > 2 && sl_cuda_is_padded(query, &query->ops[2])) {
+        return SL_CUDA_PADS_NOT;
     }
     if (arrangement == SL_CUDA_I8_ROW1_TMA && !row1_tma_has_room(sl_cuda_facts_of(query->backend), gate)) {
         return "takes so many outputs that the sums of a block fit into shared memory";

@@ -52,7 +52,7 @@ const char *sl_bf16_tile_wgmma_declines(const sl_kernel *kernel, const sl_kernel
     }
     const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
     const bool blocks = sl_qtype_get(weight->type)->block_elements > 1;
-    if (weight->columns % (blocks ? 256 : 128) != 0) {
+    if (sl_cuda_columns(weight) % (blocks ? 256 : 128) != 0) {
         return blocks ? "takes columns in groups of 256" : "takes columns in groups of 128";
     }
     return weight->experts > TILE_EXPERTS ? "takes up to 512 experts" : NULL;

@@ -15,10 +15,10 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
         return "takes 2 rows or more";
     }
     uint64_t row_bytes = 0;
-    if (!sl_qtype_bytes(weight->type, (uint64_t)weight->columns, &row_bytes) || row_bytes % 16 != 0) {
+    if (!sl_qtype_bytes(weight->type, (uint64_t)sl_cuda_columns(weight), &row_bytes) || row_bytes % 16 != 0) {
         return "takes weight rows of a multiple of 16 bytes";
     }
-    if (query->values[op->in[0].value].width % 128 != 0 || op->in[0].column % 128 != 0) {
+    if (sl_cuda_x_width(query) % 128 != 0 || sl_cuda_x_column(query) % 128 != 0) {
         return "takes x at multiples of 128 columns";
     }
     return sl_cuda_device_declines(((const sl_cuda_kernel *)kernel)->arrangement,

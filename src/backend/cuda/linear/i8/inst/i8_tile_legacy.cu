@@ -18,7 +18,7 @@ const char *sl_i8_tile_declines(const sl_kernel *kernel, const sl_kernel_query *
     if (sl_cuda_facts_of(query->backend)->block_bytes < MMQ_LEAST_BYTES) {
         return "needs 112 KiB of shared memory in a block";
     }
-    if (weight->columns % MMQ_CHUNK != 0) {
+    if (sl_cuda_columns(weight) % MMQ_CHUNK != 0) {
         return "takes columns in chunks of 256";
     }
     for (int32_t s = 0; s < op->u.linear.segment_count; s++) {
@@ -27,8 +27,7 @@ const char *sl_i8_tile_declines(const sl_kernel *kernel, const sl_kernel_query *
         }
     }
     /* x is read in pieces of 16 bytes, scales and sums too. */
-    const sl_value *x = &query->values[op->in[0].value];
-    if (x->width % 128 != 0 || op->in[0].column % 128 != 0) {
+    if (sl_cuda_x_width(query) % 128 != 0 || sl_cuda_x_column(query) % 128 != 0) {
         return "takes rows of x aligned to 16 bytes";
     }
     /* Of an expert's rows it is the step that counts. */

@@ -80,7 +80,7 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     }
     const int32_t used = router->u.router.used;
     return used > THIN_EXPERTS_USED ? "takes up to 12 experts of a row"
-           : type_of(out->type)->down_bytes(used, out->columns) > THIN_DOWN_MOST
+           : type_of(out->type)->down_bytes(used, sl_cuda_columns(out)) > THIN_DOWN_MOST
                ? "takes narrower experts: two slots of weights and x of each must fit in shared memory"
                : NULL;
 }

@@ -30,8 +30,8 @@ template <int TYPE> static const char *declines(const sl_kernel *kernel, const s
     const sl_rows kind = query->values[query->op->out[0].value].rows;
     const int32_t rows = kind == SL_ROWS_EXPERT ? 1 : query->rows[kind];
     /* Beyond 2^17 columns bytes could overflow. */
-    const bool fits =
-        weight->columns <= 1 << 17 && thin_bytes<TYPE>(weight->columns, rows) <= (uint32_t)THIN_BYTES;
+    const int32_t columns = sl_cuda_columns(weight);
+    const bool fits = columns <= 1 << 17 && thin_bytes<TYPE>(columns, rows) <= (uint32_t)THIN_BYTES;
     return fits ? NULL : "has no room in shared memory for x of so many columns";
 }
 

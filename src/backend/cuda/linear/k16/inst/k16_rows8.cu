@@ -35,7 +35,7 @@ template <int TYPE> static const char *declines(const sl_kernel *kernel, const s
     op.weight_count = linear->segment_count;
     for (int32_t s = 0; s < linear->segment_count; s++) {
         op.weights[s].rows = query->program->weights[linear->segments[s].weight].rows;
-        op.weights[s].columns = query->program->weights[linear->segments[s].weight].columns;
+        op.weights[s].columns = sl_cuda_columns(&query->program->weights[linear->segments[s].weight]);
         op.weights[s].bias = linear->segments[s].bias == SL_NONE ? NULL : &BIAS;
     }
     slim_args args = {};
