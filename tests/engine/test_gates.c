@@ -1,5 +1,5 @@
 /* Gates and values whose product activates and quantizes what it makes
- * (src/backend/cuda/linear/i8/i8_rows8_tma.cuh): the bits of ACTIVATE and QUANTIZE by themselves. Needs a GPU
+ * (src/backend/cuda/linear): the bits of ACTIVATE and QUANTIZE by themselves. Needs a GPU
  * with compute capability 9.0.
  *
  *     test_gates [--device cuda:N] [--only CASE] */
@@ -11,6 +11,7 @@
 #define ROWS(most, first, ...) .prompt = first, .rows = most, .more = {__VA_ARGS__}
 #define TMA "linear-i8-rows8-tma+activate+quantize/cuda"
 #define WIDE "linear-i8-rows8-tma+activate+quantize/cuda"
+#define EXPERTS .experts = 6, .experts_used = 2, .expert_width = 704
 
 static const fused_case cases[] = {
     {"silu", MODEL("llama", "q8_0", 512, 768), ROWS(8, 13, 5), .runs = {{TMA, 1}}},
@@ -20,6 +21,18 @@ static const fused_case cases[] = {
     {"silu, long rows", MODEL("qwen3", "q8_0", 3072, 768), ROWS(8, 13, 5), .runs = {{WIDE, 1}}},
     {"silu, several granules of a block", MODEL("llama", "q8_0", 4096, 12288), ROWS(7, 13, 5),
      .runs = {{WIDE, 1}}},
+    {"zeros behind one row", MODEL("llama", "q8_0", 512, 704), .prompt = 13,
+     .runs = {{"linear-i8-row1-tma+activate+quantize/cuda", 1}}},
+    {"zeros behind a few rows", MODEL("llama", "q4_1", 512, 704), ROWS(6, 13, 5),
+     .runs = {{"linear-i8-rows8+activate+quantize/cuda", 1}}},
+    {"swiglu_oai of experts, zeros behind one row", MODEL("gpt_oss", "mxfp4", 704, 704), EXPERTS,
+     .prompt = 13, .runs = {{"linear-i8-row1+activate+quantize/cuda", 1}}},
+    {"swiglu_oai of experts, zeros behind many rows", MODEL("gpt_oss", "mxfp4", 704, 704), EXPERTS,
+     ROWS(160, 140, 30), .runs = {{"linear-bf16-tile-wgmma+activate+quantize/cuda", 1}}},
+    {"silu of experts, zeros behind many rows", MODEL("qwen3moe", "q8_0", 704, 704), EXPERTS,
+     ROWS(160, 140, 30), .runs = {{"linear-bf16-tile-wgmma+activate+quantize/cuda", 1}}},
+    {"chains of experts, zeros behind many rows", MODEL("qwen3moe", "q8_0", 704, 704), EXPERTS,
+     ROWS(160, 140, 30), .deterministic = true, .runs = {{"linear-k16-tile+activate+quantize/cuda", 1}}},
     {"gelu, rows of three phases", MODEL("gemma3", "q8_0", 12288, 512), ROWS(8, 13, 5), .runs = {{WIDE, 1}}},
 };
 

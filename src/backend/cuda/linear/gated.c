@@ -35,9 +35,6 @@ const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
         query->values[quantize->out[0].value].type != SL_VALUE_BF16) {
         return "the activation must become BF16, all of it";
     }
-    if (sl_cuda_is_padded(query, quantize)) {
-        return SL_CUDA_PADS_NOT;
-    }
     return query->unread[0][0] && query->unread[1][0] ? NULL : "something else reads what it would not write";
 }
 
@@ -46,9 +43,13 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     if (sl_cuda_arrangement_of(query, 0) != product) {
         return "is for products of another kernel";
     }
+    const bool is_tile = product == SL_CUDA_BF16_TILE_WGMMA || product == SL_CUDA_K16_TILE;
     const sl_qtype type = query->program->weights[query->ops[0].u.linear.segments[0].weight].type;
-    const char *reason =
-        sl_cuda_activation_reason(&query->ops[1], product == SL_CUDA_BF16_ROWS128 && SL_CUDA_TAKES_OAI(type));
+    const char *reason = sl_cuda_activation_reason(
+        &query->ops[1], (product == SL_CUDA_BF16_ROWS128 || is_tile) && SL_CUDA_TAKES_OAI(type));
+    if (!reason && !is_tile && sl_cuda_is_padded(query, &query->ops[2])) {
+        return SL_CUDA_PADS_NOT;
+    }
     return reason ? reason : sl_cuda_gated_reason(query);
 }
 

@@ -2,8 +2,8 @@
  * or without experts.
  *
  * Class "bf16/wgmma": like "bf16/mma" (bf16_tile_mma.cuh), added by wgmma.m64nNk16 instead; the order of the
- * columns does not depend on N. With PAIRS class "bf16/k16" (k16.h), whose weights are decoded in another
- * way.
+ * columns does not depend on N. With PAIRS weights are decoded as in class "bf16/k16" (k16.h): in that class,
+ * and of types with quants of four or eight bits that are floating-point numbers.
  *
  * A tile is 256 outputs by up to 160 rows. As many blocks as there are processors go through all tiles, each
  * with two consumer warpgroups of 128 outputs and a producer warpgroup. Two producer warps bring weights, as
@@ -20,6 +20,7 @@
 #ifndef SL_BACKEND_CUDA_LINEAR_BF16_BF16_TILE_WGMMA_CUH
 #define SL_BACKEND_CUDA_LINEAR_BF16_BF16_TILE_WGMMA_CUH
 
+#include "backend/cuda/common/quad.cuh"
 #include "backend/cuda/linear/bf16/bf16_tile_wgmma_copies.cuh"
 
 #if SL_HAS_WGMMA
@@ -149,7 +150,7 @@ template <int TYPE>
 static __device__ __forceinline__ uint32_t bf16_tile_shift(const bf16_tile_work &work,
                                                            const bf16_tile_tile &tile, int32_t chunk,
                                                            int32_t row) {
-    if constexpr (TYPE == SL_QTYPE_Q6_K) {
+    if constexpr (bf16_tile_layout<TYPE>::before > 0) {
         const bf16_tile_part part = bf16_tile_part_of(work, tile, row / 64);
         return ((uint32_t)(uint64_t)part.weight.data +
                 (uint32_t)tile.expert * (uint32_t)part.weight.expert_bytes +
@@ -359,7 +360,9 @@ static __device__ __forceinline__ void bf16_tile_write(const bf16_tile_results &
     }
 }
 
-/* f(gate) * value of rows [first, first + 16) and 64 outputs, of which a thread has eight of one row. */
+/* f(gate) * value of rows [first, first + 16) and 64 outputs, of which a thread has eight of one row. The
+ * last eight outputs' thread writes the zeros behind them too. */
+template <int TYPE>
 static __device__ __forceinline__ void bf16_tile_write_gated(const bf16_tile_results &results,
                                                              int32_t first) {
     const sl_cuda_weight *weights = results.work.args.weights;
@@ -373,6 +376,9 @@ static __device__ __forceinline__ void bf16_tile_write_gated(const bf16_tile_res
     const int64_t bias = (int64_t)results.tile.expert * weights[0].rows + output;
     uint16_t *to = (uint16_t *)(gated.data + (uint64_t)(uint32_t)results.rows[first + n] * gated.row_bytes) +
                    gated.column + output;
+    for (int quad = 0; gated.padding > 0 && left <= 8 && quad < SL_Q8_32_GROUP / SL_QUAD; quad++) {
+        sl_pad_row(gated, results.rows[first + n], quad);
+    }
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -382,7 +388,8 @@ static __device__ __forceinline__ void bf16_tile_write_gated(const bf16_tile_res
             gate += weights[0].bias[bias + i];
             value += weights[1].bias[bias + i];
         }
-        const uint32_t bits = sl_f32_to_bf16(sl_activate(results.work.all.function, gate) * value);
+        const uint32_t bits =
+            sl_f32_to_bf16(sl_gate<SL_CUDA_TAKES_OAI(TYPE)>(results.work.all.gating, gate, value));
         words[i / 2] = i % 2 ? words[i / 2] | bits << 16 : bits;
     }
     if (left >= 8 && (uint64_t)to % 16 == 0) {
@@ -398,7 +405,7 @@ static __device__ __forceinline__ void bf16_tile_write_gated(const bf16_tile_res
 }
 
 /* scale: what sums are multiplied with. */
-template <int ROWS>
+template <int TYPE, int ROWS>
 static __device__ __forceinline__ void bf16_tile_store(const bf16_tile_results &results, float scale,
                                                        const float (&sums)[2][ROWS / 2]) {
     const int32_t lane = results.thread % SL_WARP, at = results.thread / SL_WARP * 16 + lane / 4;
@@ -418,7 +425,7 @@ static __device__ __forceinline__ void bf16_tile_store(const bf16_tile_results &
         }
         bf16_tile_meet(results);
         if (results.work.all.gated.data) {
-            bf16_tile_write_gated(results, batch * TILE_BATCH);
+            bf16_tile_write_gated<TYPE>(results, batch * TILE_BATCH);
         } else {
             bf16_tile_write(results, batch * TILE_BATCH);
         }
@@ -499,10 +506,10 @@ bf16_tile_consume(const bf16_tile_work &work, const bf16_tile_tile &tile, bf16_t
         rows[i] = work.args.list ? work.args.list[tile.first + i] : tile.first + i;
     }
     __syncwarp();
-    bf16_tile_store<ROWS>({work, tile,
-                           (float *)(work.memory + bf16_tile_memory<TYPE>::scales + warp / 4 * 8192), rows,
-                           thread % 128, warp / 4},
-                          __uint_as_float((127u + (PAIRS ? skinny_layout<TYPE>::bits : 0)) << 23), sums);
+    bf16_tile_store<TYPE, ROWS>(
+        {work, tile, (float *)(work.memory + bf16_tile_memory<TYPE>::scales + warp / 4 * 8192), rows,
+         thread % 128, warp / 4},
+        __uint_as_float((127u + (PAIRS ? skinny_layout<TYPE>::bits : 0)) << 23), sums);
 }
 
 /* All tiles from `index` on that have this height. */
@@ -531,7 +538,7 @@ static __device__ __forceinline__ void bf16_tile_consume_all(const bf16_tile_wor
 
 #endif
 
-/* PAIRS: in class "bf16/k16". */
+/* PAIRS: decoded as in class "bf16/k16". */
 template <int TYPE, bool PAIRS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1)
     bf16_tile_kernel(const __grid_constant__ sl_cuda_context context,
@@ -586,15 +593,9 @@ template <int TYPE> static constexpr bool bf16_tile_has_pairs() {
 }
 
 template <int TYPE> static cudaError_t bf16_tile_prepare_type() {
-    cudaError_t code =
-        cudaFuncSetAttribute(bf16_tile_kernel<TYPE, false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             bf16_tile_memory<TYPE>::bytes);
-    if (bf16_tile_has_pairs<TYPE>() && !code) {
-        code =
-            cudaFuncSetAttribute(bf16_tile_kernel<TYPE, bf16_tile_has_pairs<TYPE>()>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bf16_tile_memory<TYPE>::bytes);
-    }
-    return code;
+    const int bytes = bf16_tile_memory<TYPE>::bytes;
+    const cudaError_t code = sl_allow_shared(bf16_tile_kernel<TYPE, bf16_tile_is_small<TYPE>()>, bytes);
+    return code ? code : sl_allow_shared(bf16_tile_kernel<TYPE, bf16_tile_has_pairs<TYPE>()>, bytes);
 }
 
 template <int TYPE>
@@ -607,7 +608,8 @@ static cudaError_t bf16_tile_launch(const sl_cuda_context *context, const sl_cud
                                    bf16_tile_memory<TYPE>::bytes};
     return sl_k16_is(op) ? sl_launch(context, stream, shape,
                                      bf16_tile_kernel<TYPE, bf16_tile_has_pairs<TYPE>()>, *context, args)
-                         : sl_launch(context, stream, shape, bf16_tile_kernel<TYPE, false>, *context, args);
+                         : sl_launch(context, stream, shape,
+                                     bf16_tile_kernel<TYPE, bf16_tile_is_small<TYPE>()>, *context, args);
 }
 
 template <int TYPE>
@@ -635,7 +637,7 @@ static cudaError_t bf16_tile_launch_gated(const sl_cuda_context *context, const 
     product->first_block[1] = product->first_block[SL_LINEAR_SEGMENTS] =
         (width + TILE_OUTPUTS / 2 - 1) / (TILE_OUTPUTS / 2);
     args.gated = op[2].out[0];
-    args.function = op[1].op->u.activate.function;
+    args.gating = sl_gating_of(op[1].op);
     return bf16_tile_launch<TYPE>(context, op, args, stream);
 }
 
@@ -650,13 +652,15 @@ template <int... TYPES> static cudaError_t prepare_wgmma(const sl_cuda_facts *fa
 #define TILE_RUNS(ID)                                                                                        \
     .weight_type = SL_QTYPE_##ID, .least_rows = SL_CUDA_FEW_ROWS + 1,                                        \
     .run = bf16_tile_launch_type<SL_QTYPE_##ID>, .gated = bf16_tile_launch_gated<SL_QTYPE_##ID>
+#define TILE_WGMMA(ID, type_name, most_error)                                                                \
+    {                                                                                                        \
+        .kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-tile-wgmma", "bf16/wgmma", most_error,        \
+                              .declines = sl_bf16_tile_wgmma_declines),                                      \
+        .arrangement = SL_CUDA_BF16_TILE_WGMMA, TILE_RUNS(ID)                                                \
+    }
 /* In both classes. */
 #define TILES_WGMMA(ID, type_name, most_error, most_k16_error)                                               \
-    {.kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-tile-wgmma", "bf16/wgmma", most_error,           \
-                           .declines = sl_bf16_tile_wgmma_declines),                                         \
-     .arrangement = SL_CUDA_BF16_TILE_WGMMA,                                                                 \
-     TILE_RUNS(ID)},                                                                                         \
-    {                                                                                                        \
+    TILE_WGMMA(ID, type_name, most_error), {                                                                 \
         .kernel = BF16_KERNEL("linear/" #type_name "/cuda-k16-tile", "bf16/k16", most_k16_error,             \
                               .deterministic = true, .declines = sl_bf16_tile_wgmma_declines),               \
         .arrangement = SL_CUDA_K16_TILE, TILE_RUNS(ID)                                                       \

@@ -21,29 +21,48 @@ enum {
 };
 
 /* Of a weight type: columns in a chunk, its bytes in a row, the distance of rows in shared memory (such that
- * eight rows lie in different banks), and how many chunks and steps of x are on their way. */
+ * eight rows lie in different banks), and how many chunks and steps of x are on their way. `before`: bytes in
+ * front of a chunk that copies of 16 bytes begin with, at most. */
 template <int TYPE> struct bf16_tile_layout;
 template <> struct bf16_tile_layout<SL_QTYPE_F16> {
-    enum { columns = 128, bytes = 256, stride = 272, chunks = 2, steps = 3 };
+    enum { columns = 128, bytes = 256, stride = 272, chunks = 2, steps = 3, before = 0 };
 };
 template <> struct bf16_tile_layout<SL_QTYPE_BF16> {
-    enum { columns = 128, bytes = 256, stride = 272, chunks = 2, steps = 3 };
+    enum { columns = 128, bytes = 256, stride = 272, chunks = 2, steps = 3, before = 0 };
 };
 template <> struct bf16_tile_layout<SL_QTYPE_Q8_0> {
-    enum { columns = 256, bytes = 8 * SL_Q8_0_BYTES, stride = 272, chunks = 2, steps = 3 };
+    enum { columns = 256, bytes = 8 * SL_Q8_0_BYTES, stride = 272, chunks = 2, steps = 3, before = 0 };
 };
 template <> struct bf16_tile_layout<SL_QTYPE_Q4_0> {
-    enum { columns = 256, bytes = 8 * SL_Q4_0_BYTES, stride = 144, chunks = 3, steps = 4 };
+    enum { columns = 256, bytes = 8 * SL_Q4_0_BYTES, stride = 144, chunks = 3, steps = 4, before = 0 };
 };
 template <> struct bf16_tile_layout<SL_QTYPE_Q4_K> {
-    enum { columns = 256, bytes = SL_Q4_K_BYTES, stride = 144, chunks = 3, steps = 4 };
+    enum { columns = 256, bytes = SL_Q4_K_BYTES, stride = 144, chunks = 3, steps = 4, before = 0 };
 };
 template <> struct bf16_tile_layout<SL_QTYPE_Q5_K> {
-    enum { columns = 256, bytes = SL_Q5_K_BYTES, stride = 176, chunks = 2, steps = 4 };
+    enum { columns = 256, bytes = SL_Q5_K_BYTES, stride = 176, chunks = 2, steps = 4, before = 0 };
 };
-template <> struct bf16_tile_layout<SL_QTYPE_Q6_K> { /* copies begin up to 14 bytes before the block */
-    enum { columns = 256, bytes = SL_Q6_K_BYTES, stride = 240, chunks = 2, steps = 3 };
+template <> struct bf16_tile_layout<SL_QTYPE_Q6_K> {
+    enum { columns = 256, bytes = SL_Q6_K_BYTES, stride = 240, chunks = 2, steps = 3, before = 14 };
 };
+template <> struct bf16_tile_layout<SL_QTYPE_MXFP4> {
+    enum { columns = 256, bytes = 8 * SL_MXFP4_BYTES, stride = 144, chunks = 3, steps = 4, before = 8 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_NVFP4> {
+    enum { columns = 256, bytes = 4 * SL_NVFP4_BYTES, stride = 144, chunks = 3, steps = 4, before = 0 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_NVFP4_128> {
+    enum { columns = 256, bytes = 2 * SL_NVFP4_128_BYTES, stride = 176, chunks = 2, steps = 4, before = 8 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_FP8_128> {
+    enum { columns = 256, bytes = 2 * SL_FP8_128_BYTES, stride = 272, chunks = 2, steps = 3, before = 8 };
+};
+
+/* Types that are decoded as `bf16-rows128` does it, whatever the class. */
+template <int TYPE> static constexpr bool bf16_tile_is_small() {
+    return TYPE == SL_QTYPE_MXFP4 || TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128 ||
+           TYPE == SL_QTYPE_FP8_128;
+}
 
 /* The tiles of an op: the highest first, so that a block needs one loop per height and the last ones to end
  * are short. An expert's rows are dealt to as few tiles as they need, about as many to each. */
@@ -90,7 +109,7 @@ template <int LENGTH> struct bf16_tile_place {
 typedef struct bf16_tile_args {
     matmul_args product;
     sl_cuda_operand gated; /* BF16, or absent */
-    int32_t function;      /* sl_activation */
+    sl_gating gating;
 } bf16_tile_args;
 
 typedef struct bf16_tile_tile {
@@ -262,7 +281,7 @@ template <int TYPE>
 static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char *start, uint32_t row_bytes,
                                                             int32_t rows, uint32_t to) {
     typedef bf16_tile_layout<TYPE> layout;
-    enum { PIECES = (layout::bytes + (TYPE == SL_QTYPE_Q6_K ? 14 : 0)) / 16, REST = PIECES % 8 };
+    enum { PIECES = (layout::bytes + layout::before) / 16, REST = PIECES % 8 };
     enum { TOGETHER = REST > 4 ? 8 : REST > 2 ? 4 : REST > 1 ? 2 : 1 };
     const int32_t thread = (int32_t)threadIdx.x - TILE_CONSUMERS;
     {
@@ -272,8 +291,7 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
 #pragma unroll
         for (int pass = 0; pass < 8; pass++) {
             const unsigned char *row =
-                (const unsigned char *)((uint64_t)from &
-                                        (TYPE == SL_QTYPE_Q6_K ? ~(uint64_t)15 : ~(uint64_t)0));
+                (const unsigned char *)((uint64_t)from & (layout::before > 0 ? ~(uint64_t)15 : ~(uint64_t)0));
 #pragma unroll
             for (int group = 0; group < PIECES / 8; group++) {
                 if (mine + 8 * pass < rows) {
@@ -291,8 +309,7 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
 #pragma unroll
         for (int pass = 0; pass < TOGETHER; pass++) {
             const unsigned char *row =
-                (const unsigned char *)((uint64_t)from &
-                                        (TYPE == SL_QTYPE_Q6_K ? ~(uint64_t)15 : ~(uint64_t)0));
+                (const unsigned char *)((uint64_t)from & (layout::before > 0 ? ~(uint64_t)15 : ~(uint64_t)0));
             if (mine + 64 / TOGETHER * pass < rows && piece < REST) {
                 sl_copy_16_of(at + (uint32_t)(64 / TOGETHER * pass * layout::stride),
                               row + PIECES / 8 * 128 + 16 * piece, 16);
