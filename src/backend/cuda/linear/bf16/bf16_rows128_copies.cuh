@@ -19,7 +19,7 @@ enum {
     SKINNY_X_COPIERS = 3, /* warps, for experts */
     SKINNY_CHUNKS = 12,   /* most in the ring of weights */
     SKINNY_EXPERTS = 512,
-    SKINNY_EXPERT_ROWS = 5, /* of the step: for fewer, experts are read row by row */
+    SKINNY_EXPERT_ROWS = 5, /* of the step: for fewer, most types' experts are read row by row */
     SKINNY_SPLITS = 8,      /* most ranges */
     /* Most parts of all ranges, where there are ranges: at least SL_K16_RANGES for each of the processors. */
     SKINNY_PIECES = 640,

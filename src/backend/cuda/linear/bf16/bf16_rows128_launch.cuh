@@ -287,7 +287,7 @@ template <int... TYPES> static cudaError_t skinny_prepare(const sl_cuda_facts *f
 #define SKINNY_RUNS(ID)                                                                                      \
     .run = skinny_launch_type<SL_QTYPE_##ID>, .gated = skinny_launch_gated<SL_QTYPE_##ID>,                   \
     .ranges = skinny_launch_apart<SL_QTYPE_##ID>, .ranges_declines = sl_bf16_rows128_ranges_declines
-/* From `least` rows on (experts: SKINNY_EXPERT_ROWS), up to `rows` (experts: 128; beyond that in two
+/* From `least` rows on (experts: skinny_least_expert_rows), up to `rows` (experts: 128; beyond that in two
  * launches, which pays where that is quicker than cuBLAS with its decoding); below, int8 rows are faster. */
 #define BF16_ROWS128(ID, type_name, least, rows, most_error)                                                 \
     {                                                                                                        \

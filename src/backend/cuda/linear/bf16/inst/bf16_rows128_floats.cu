@@ -11,6 +11,13 @@ static const sl_cuda_kernel KERNELS[] = {
 SL_CUDA_FAMILY(bf16_rows128_floats) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS,
                                        skinny_prepare<SL_QTYPE_F16, SL_QTYPE_BF16>};
 
+/* Rows of a step from which on its experts are this kernel's. For fewer `i8-row1` reads an expert once for
+ * each row, and takes longer for quants that are floating-point numbers. */
+static int32_t skinny_least_expert_rows(sl_qtype type) {
+    const bool floats = type == SL_QTYPE_MXFP4 || type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128;
+    return floats ? 2 : SKINNY_EXPERT_ROWS;
+}
+
 const char *sl_bf16_rows128_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op *op = query->op;
@@ -46,7 +53,7 @@ const char *sl_bf16_rows128_declines(const sl_kernel *kernel, const sl_kernel_qu
         return "is for fewer rows";
     }
     const bool is_many = experts && row->least_rows > 0;
-    const int32_t least = is_many ? (int32_t)SKINNY_EXPERT_ROWS : row->least_rows;
+    const int32_t least = is_many ? skinny_least_expert_rows(weight->type) : row->least_rows;
     return rows < least ? "is for more rows" : NULL;
 }
 
