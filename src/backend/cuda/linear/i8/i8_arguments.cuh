@@ -169,11 +169,6 @@ static __device__ __forceinline__ void sl_matvec_activate_by(const sl_matvec_arg
     }
     if (args.quantized.data) {
         sl_matvec_quantize(value, sl_q8_32_of(args.quantized, row), granule);
-        const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-        if (args.quantized.padding > 0 && (granule + 1) * SL_GRANULE == args.weights[0].rows &&
-            lane < SL_Q8_32_GROUP / SL_QUAD) {
-            sl_pad_row(args.quantized, row, lane);
-        }
     }
 }
 

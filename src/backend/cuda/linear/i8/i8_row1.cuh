@@ -146,6 +146,10 @@ static __device__ __forceinline__ void row1_finish(const row1_args &args, const 
                 op, expert, y_row, first / op.granule + g, make_float2(gate, up), [&args](float a, float b) {
                     return sl_gate<SL_CUDA_TAKES_OAI(TYPE)>({args.op.function, args.alpha, args.limit}, a, b);
                 });
+            const bool is_last = (first / op.granule + g + 1) * SL_GRANULE == op.weights[0].rows;
+            if (op.quantized.padding > 0 && is_last && lane < SL_Q8_32_GROUP / SL_QUAD) {
+                sl_pad_row(op.quantized, y_row, lane);
+            }
         }
         return;
     }

@@ -94,9 +94,7 @@ static const char *activate_declines(const sl_fusion *fusion, const sl_fusion_qu
            query->values[query->ops[2].out[0].value].type == SL_VALUE_Q8_32))) {
         return "takes ops that read each other's output";
     }
-    const bool by_granules = arrangement == SL_CUDA_I8_ROW1 || arrangement == SL_CUDA_I8_ROW1_TMA ||
-                             arrangement == SL_CUDA_I8_ROWS8; /* sl_matvec_activate */
-    if (fusion->count > 2 && !by_granules && sl_cuda_is_padded(query, &query->ops[2])) {
+    if (fusion->count > 2 && arrangement != SL_CUDA_I8_ROW1 && sl_cuda_is_padded(query, &query->ops[2])) {
         return SL_CUDA_PADS_NOT;
     }
     if (arrangement == SL_CUDA_I8_ROW1_TMA && !row1_tma_has_room(sl_cuda_facts_of(query->backend), gate)) {
