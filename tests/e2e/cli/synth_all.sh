@@ -4,6 +4,8 @@ number=0
 for preset in llama mistral qwen2 qwen3 qwen3moe gemma3 qwen3_5; do
     for type in f32 f16 bf16 q8_0 q6_k q5_k q5_1 q5_0 q4_k q4_1 q4_0 q3_k q2_k iq4_xs iq4_nl mxfp4 nvfp4 \
         tq1_0 tq2_0 iq3_xxs iq3_s iq2_xxs iq2_xs iq2_s iq1_s iq1_m; do
+        # Encoders of these search a codebook, which takes minutes under a sanitizer.
+        case $type in iq[123]*) [ $preset = llama ] || continue ;; esac
         number=$((number + 1))
         [ $((number % 3)) = 0 ] || continue
         $sluice synth $preset m.gguf --force --type $type --layers 4 2> err || cat err
