@@ -278,10 +278,10 @@ static const linear_shape linear_shapes[] = {
      .bias = true}, /* rows that end with zeros, of weights and x */
     {.rows = 2, .columns = 960, .outputs = {40, 64}, .residual = true, .single = true},
     {.rows = 7, .columns = 1184, .outputs = {96}, .how = OUTLIERS},
-    {.rows = 60, .columns = 1440, .outputs = {48, 130}, .shift = 8, .bias = true},
-    {.rows = 140, .columns = 704, .outputs = {136, 24}, .aligned = true},
+    {.rows = 60, .columns = 704, .outputs = {48, 40}, .shift = 8, .bias = true},
+    {.rows = 140, .columns = 704, .outputs = {40, 24}, .aligned = true},
     {.rows = 3, .columns = 704, .outputs = {50, 64}, .bias = true, .experts = 5, .used = 2},
-    {.rows = 45, .columns = 1440, .outputs = {72}, .bias = true, .experts = 6, .used = 3, .expert_x = true},
+    {.rows = 45, .columns = 704, .outputs = {72}, .bias = true, .experts = 6, .used = 3, .expert_x = true},
     {.rows = 3, .columns = 2048, .outputs = {300, 70}, .shift = 4, .bias = true, .single = true},
     {.rows = 2, .columns = 4096, .outputs = {2100}, .residual = true, .single = true, .how = OUTLIERS},
     {.rows = 3, .columns = 256, .outputs = {5, 300}, .raw = true, .single = true, .how = SATURATED},
