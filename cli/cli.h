@@ -79,7 +79,7 @@ typedef struct settings {
     number_list prompts, generates, depths, thread_counts, sequence_counts;
     text_list pairs;
     int32_t repetitions, window, limit, beside;
-    bool profile;
+    bool profile, peak;
     const char *scoring, *kl, *kl_write;
     const char *plot; /* a file for a picture */
     text_list tasks;

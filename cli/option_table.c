@@ -203,8 +203,7 @@ const option OPTIONS[] = {
     {IN_BENCH, "--plot", "FILE", TEXT, AT(plot), NULL, 0, 0,
      "and draw an SVG file: speed over the first of these that has several numbers: depths, lengths, "
      "sequences, "
-     "threads; the others and several models are lines. With --profile on a GPU also what its memory and its "
-     "products allow; of a CPU no limit is known"},
+     "threads; the others and several models are lines. A dashed line is the limit"},
     {IN_PERPLEXITY, "--plot", "FILE", TEXT, AT(plot), NULL, 0, 0,
      "with --kl, and draw an SVG file: the divergence over the text's windows, and over its tokens from the "
      "smallest to the largest, with the mean and the 99 % marked"},
@@ -217,6 +216,10 @@ const option OPTIONS[] = {
      "token, and between theirs meanwhile"},
     {IN_BENCH, "--profile", NULL, FLAG, AT(profile), NULL, 0, 0,
      "and where the time of each measurement's last step goes, kernel by kernel"},
+    {IN_BENCH, "--peak", NULL, FLAG, AT(peak), NULL, 0, 0,
+     "measure the device alone: products of int8, BF16 and f32, and how fast memory is read; for each tier "
+     "of "
+     "the CPU, with one thread and with all, or those of -t. On a GPU the weights of -m are read"},
     {IN_BENCH, "--draft-known", "right|wrong", CHOICE, AT(draft_known), NULL, 0, 0,
      "draft what the run that does not count gave, or other tokens: what drafts can gain, and what they "
      "cost"},

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 17 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 18 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -191,9 +191,7 @@ typedef struct sl_profile {
     int32_t group_count;
     double *seconds;     /* [group_count], filled in: all of a group's ops, one after the other */
     double step_seconds; /* of the whole list as a step runs it */
-    /* Limits measured beside it, a second: bytes read from the device's memory, operations of its BF16 matrix
-     * products. 0: not known. */
-    double read_bytes, tensor_operations;
+    sl_rates rates;      /* measured beside it */
 } sl_profile;
 
 /* ---- the backend
@@ -251,6 +249,9 @@ typedef struct sl_backend_functions {
     /* Runs the last step again, group by group, and measures. The cache and the state of the sequences that
      * were in it hold nothing of use afterwards. Not while a step runs, nor before the first. */
     int (*profile)(sl_executor *executor, sl_profile *profile, sl_error *error);
+    /* Measures what the device can do at most, by the threads or processors that run steps. Takes less than a
+     * second, and memory for that time. Not while a step runs. */
+    int (*rates)(sl_executor *executor, sl_rates *rates, sl_error *error);
     /* Bytes free for pools now, for planning. */
     uint64_t (*memory_available)(const sl_backend *backend);
     void (*destroy)(sl_backend *backend);

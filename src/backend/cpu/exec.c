@@ -2,6 +2,7 @@
 /* The CPU backend: makes the pools of a deployment, resolves its ops to {function, pointers}, and runs steps.
  */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/peak.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
@@ -598,6 +599,15 @@ static void run_timed(void *argument, int thread, int threads) {
     }
 }
 
+static uint64_t memory_available(const sl_backend *backend);
+
+/* At most half of what memory there is, for the while. */
+static int measure_rates(sl_executor *executor, sl_rates *rates, sl_error *error) {
+    const sl_backend *backend = executor->context.backend;
+    return sl_cpu_peak_rates(executor->threads, backend->options.isa, memory_available(backend) / 2, rates,
+                             error);
+}
+
 /* The whole step some times, a clock between its ops; of each op the quickest. */
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
     enum { RUNS = 3 };
@@ -625,9 +635,8 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
     for (size_t i = 0; i < ops; i++) {
         profile->seconds[profile->groups[i]] += best[i];
     }
-    profile->read_bytes = profile->tensor_operations = 0;
     sl_free(ends);
-    return SL_OK;
+    return measure_rates(executor, &profile->rates, error);
 }
 
 /* ---- the backend
@@ -693,6 +702,7 @@ static const sl_backend_functions functions = {
     .write = write_pool,
     .counters = counters,
     .profile = profile_step,
+    .rates = measure_rates,
     .memory_available = memory_available,
     .destroy = destroy,
 };

@@ -1,0 +1,167 @@
+/* The limits of this processor, measured by the threads that run steps. */
+#include "backend/cpu/peak.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    RUNS = 5,
+    STREAMS = 4, /* of a thread: one alone does not keep as much memory busy */
+    LINE = 64,
+    SHARE_MULTIPLE = STREAMS * 4096,
+};
+
+/* A buffer to read: twice the last cache, of which this process may have a part only. */
+static const uint64_t LEAST_BYTES = 256 << 20, MOST_BYTES = 512 << 20;
+static const double RUN_SECONDS = 4e-3;
+
+static const sl_cpu_peak *const tiers[SL_ISA_COUNT] = {
+    [SL_ISA_PLAIN] = &sl_cpu_peak_plain,
+#if defined(__x86_64__)
+    [SL_ISA_AVX2] = &sl_cpu_peak_avx2,
+    [SL_ISA_AVX512] = &sl_cpu_peak_avx512,
+#endif
+};
+
+/* ---- products
+ * ----------------------------------------------------------------------------------------------- */
+
+typedef struct part {
+    _Alignas(LINE) unsigned char sink[SL_CPU_PEAK_SINK];
+    double rate;
+} part;
+
+typedef struct computing {
+    sl_pool *pool;
+    sl_cpu_peak_loop loop;
+    double seconds;
+    part *parts; /* of all threads */
+    int threads; /* that took part in the last run */
+} computing;
+
+static void compute(void *argument, int thread, int threads) {
+    computing *c = argument;
+    part *own = &c->parts[thread];
+    sl_pool_barrier(c->pool);
+    const double begin = sl_seconds_now();
+    double operations = 0, taken;
+    do {
+        operations += c->loop(own->sink);
+        taken = sl_seconds_now() - begin;
+    } while (taken < c->seconds);
+    own->rate = operations / taken;
+    if (thread == 0) {
+        c->threads = threads;
+    }
+}
+
+int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double seconds,
+                           double *operations, sl_error *error) {
+    computing c = {.pool = pool, .loop = tiers[isa]->loops[arithmetic], .seconds = seconds};
+    *operations = 0;
+    c.parts = sl_alloc_zero((size_t)sl_pool_threads(pool), sizeof *c.parts);
+    if (!c.parts) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
+    }
+    for (int run = 0; run < RUNS; run++) {
+        double sum = 0;
+        sl_pool_run(pool, compute, &c);
+        for (int t = 0; t < c.threads; t++) {
+            sum += c.parts[t].rate;
+        }
+        *operations = sum > *operations ? sum : *operations;
+    }
+    sl_free(c.parts);
+    return SL_OK;
+}
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------- */
+
+typedef struct reading {
+    sl_pool *pool;
+    unsigned char *memory;
+    uint64_t bytes;
+    double seconds; /* of the last run */
+    _Atomic uint64_t sink;
+} reading;
+
+/* A whole number of lines for each of the streams; what the last thread's rest would be nobody reads. */
+static uint64_t share_of(const reading *r, int threads) {
+    return r->bytes / (uint64_t)threads / SHARE_MULTIPLE * SHARE_MULTIPLE;
+}
+
+/* By the thread that will read it: it decides where the memory lies. */
+static void touch(void *argument, int thread, int threads) {
+    reading *r = argument;
+    const uint64_t share = share_of(r, threads);
+    memset(r->memory + share * (uint64_t)thread, 1, share);
+}
+
+static uint64_t read_streams(const unsigned char *memory, uint64_t stream_bytes) {
+    uint64_t sums[LINE / sizeof(uint64_t)] = {0}, words[LINE / sizeof(uint64_t)], sum = 0;
+    for (uint64_t at = 0; at < stream_bytes; at += LINE) {
+        for (int s = 0; s < STREAMS; s++) {
+            memcpy(words, memory + (uint64_t)s * stream_bytes + at, LINE);
+            for (size_t i = 0; i < LINE / sizeof(uint64_t); i++) {
+                sums[i] ^= words[i];
+            }
+        }
+    }
+    for (size_t i = 0; i < LINE / sizeof(uint64_t); i++) {
+        sum += sums[i];
+    }
+    return sum;
+}
+
+static void read_share(void *argument, int thread, int threads) {
+    reading *r = argument;
+    const uint64_t share = share_of(r, threads);
+    sl_pool_barrier(r->pool);
+    const double begin = sl_seconds_now();
+    r->sink += read_streams(r->memory + share * (uint64_t)thread, share / STREAMS);
+    sl_pool_barrier(r->pool);
+    if (thread == 0) {
+        r->seconds = (sl_seconds_now() - begin) * ((double)r->bytes / (double)(share * (uint64_t)threads));
+    }
+}
+
+static uint64_t bytes_to_read(void) {
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const uint64_t twice = cache > 0 ? 2 * (uint64_t)cache : 0;
+    return twice < LEAST_BYTES ? LEAST_BYTES : twice > MOST_BYTES ? MOST_BYTES : twice;
+}
+
+int sl_cpu_peak_reading(sl_pool *pool, uint64_t room, double *bytes, sl_error *error) {
+    reading r = {.pool = pool, .bytes = bytes_to_read()};
+    *bytes = 0;
+    if (r.bytes > room) {
+        return SL_OK;
+    }
+    r.memory = sl_alloc(r.bytes);
+    if (!r.memory) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure how fast it is read");
+    }
+    sl_pool_run(pool, touch, &r);
+    for (int run = 0; run < RUNS; run++) {
+        sl_pool_run(pool, read_share, &r);
+        const double rate = (double)r.bytes / r.seconds;
+        *bytes = rate > *bytes ? rate : *bytes;
+    }
+    sl_free(r.memory);
+    return SL_OK;
+}
+
+int sl_cpu_peak_rates(sl_pool *pool, sl_isa isa, uint64_t room, sl_rates *rates, sl_error *error) {
+    memset(rates, 0, sizeof *rates);
+    rates->threads = sl_pool_threads(pool);
+    int status = SL_OK;
+    for (int a = 0; a < SL_ARITHMETICS && !status; a++) {
+        status =
+            sl_cpu_peak_operations(pool, isa, (sl_arithmetic)a, RUN_SECONDS, &rates->operations[a], error);
+    }
+    return status ? status : sl_cpu_peak_reading(pool, room, &rates->read_bytes, error);
+}
