@@ -24,20 +24,6 @@ static void add_cost(sl_cost *sum, const sl_cost *cost) {
     sum->value_bytes += cost->value_bytes;
 }
 
-/* sl_op_cost counts the keys of every row. Rows of one sequence share them; its last row sees the most. */
-static sl_cost cost_of(const grouping *g, const sl_op *op) {
-    const sl_plan_step *step = &g->profile->step;
-    sl_cost cost = sl_op_cost(&g->view, op, step->rows, step->keys);
-    if (op->kind == SL_OP_ATTENTION && step->spans > 0) {
-        const int32_t one[SL_ROWS_COUNT] = {1, 1, 1};
-        const int32_t most = step->keys + step->rows[SL_ROWS_STEP] / step->spans / 2;
-        const double keys =
-            sl_op_cost(&g->view, op, one, most).value_bytes - sl_op_cost(&g->view, op, one, 0).value_bytes;
-        cost.value_bytes = sl_op_cost(&g->view, op, step->rows, 0).value_bytes + keys * step->spans;
-    }
-    return cost;
-}
-
 /* Products of the arithmetic that has most of them in the first call decide what the others are held to. */
 static void add_products(const grouping *g, sl_profile_row *row, const sl_op *op, double operations) {
     sl_arithmetic arithmetic;
@@ -112,7 +98,8 @@ static int add_run(grouping *g, int32_t first, int32_t length, sl_error *error) 
     }
     sl_profile_row *row = &g->profile->rows[r];
     for (int32_t i = first; i < first + length; i++) {
-        const sl_cost cost = cost_of(g, &g->lowered->ops[i]);
+        const sl_cost cost = sl_step_cost(&g->view, &g->lowered->ops[i], g->profile->step.rows,
+                                          g->profile->step.keys, g->profile->step.spans);
         add_cost(&row->cost, &cost);
         add_products(g, row, &g->lowered->ops[i], cost.operations);
         g->groups[i] = r;

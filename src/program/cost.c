@@ -128,6 +128,19 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     return cost;
 }
 
+sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                     int32_t keys, int32_t sequences) {
+    sl_cost cost = sl_op_cost(program, op, rows, keys);
+    if (op->kind == SL_OP_ATTENTION && sequences > 0) {
+        const int32_t one[SL_ROWS_COUNT] = {1, 1, 1};
+        const int32_t most = keys + rows[SL_ROWS_STEP] / sequences / 2;
+        const double read =
+            sl_op_cost(program, op, one, most).value_bytes - sl_op_cost(program, op, one, 0).value_bytes;
+        cost.value_bytes = sl_op_cost(program, op, rows, 0).value_bytes + read * sequences;
+    }
+    return cost;
+}
+
 /* ---- against what a device can do
  * -------------------------------------------------------------------------------------- */
 

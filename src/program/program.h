@@ -503,6 +503,11 @@ typedef struct sl_cost {
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                    int32_t context);
 
+/* The same where the rows are those of so many sequences, which read each of their keys once: its last row
+ * sees the most. `keys`: of a row in the mean. */
+sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                     int32_t keys, int32_t sequences);
+
 /* What products are computed with. */
 typedef enum sl_arithmetic { SL_WITH_INT8, SL_WITH_BF16, SL_WITH_F32, SL_ARITHMETICS } sl_arithmetic;
 /* Of products with weights of that type: int8 for quantised ones, BF16 for its own, else f32. */

@@ -4,11 +4,12 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
 enum {
-    RUNS = 5,
+    RUNS = 8,
     STREAMS = 4, /* of a thread: one alone does not keep as much memory busy */
     LINE = 64,
     SHARE_MULTIPLE = STREAMS * 4096,
@@ -16,15 +17,24 @@ enum {
 
 /* A buffer to read: twice the last cache, of which this process may have a part only. */
 static const uint64_t LEAST_BYTES = 256 << 20, MOST_BYTES = 512 << 20;
-static const double RUN_SECONDS = 4e-3;
+static const double RUN_SECONDS = 2e-3; /* of one kind of products */
 
 static const sl_cpu_peak *const tiers[SL_ISA_COUNT] = {
     [SL_ISA_PLAIN] = &sl_cpu_peak_plain,
 #if defined(__x86_64__)
     [SL_ISA_AVX2] = &sl_cpu_peak_avx2,
     [SL_ISA_AVX512] = &sl_cpu_peak_avx512,
+    [SL_ISA_AMX] = &sl_cpu_peak_amx,
 #endif
 };
+
+static sl_cpu_peak_loop loop_of(sl_isa isa, sl_arithmetic arithmetic) {
+    int tier = (int)isa;
+    while (tier > SL_ISA_PLAIN && (!tiers[tier] || !tiers[tier]->loops[arithmetic])) {
+        tier--;
+    }
+    return tiers[tier]->loops[arithmetic];
+}
 
 /* ---- products
  * ----------------------------------------------------------------------------------------------- */
@@ -37,7 +47,6 @@ typedef struct part {
 typedef struct computing {
     sl_pool *pool;
     sl_cpu_peak_loop loop;
-    double seconds;
     part *parts; /* of all threads */
     int threads; /* that took part in the last run */
 } computing;
@@ -51,28 +60,39 @@ static void compute(void *argument, int thread, int threads) {
     do {
         operations += c->loop(own->sink);
         taken = sl_seconds_now() - begin;
-    } while (taken < c->seconds);
+    } while (taken < RUN_SECONDS);
     own->rate = operations / taken;
     if (thread == 0) {
         c->threads = threads;
     }
 }
 
-int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double seconds,
-                           double *operations, sl_error *error) {
-    computing c = {.pool = pool, .loop = tiers[isa]->loops[arithmetic], .seconds = seconds};
+static bool start_computing(computing *c, sl_pool *pool) {
+    *c = (computing){.pool = pool};
+    c->parts = sl_alloc_zero((size_t)sl_pool_threads(pool), sizeof *c->parts);
+    return c->parts != NULL;
+}
+
+/* One run more; *best: the best so far, operations a second. */
+static void compute_once(computing *c, sl_isa isa, sl_arithmetic arithmetic, double *best) {
+    double sum = 0;
+    c->loop = loop_of(isa, arithmetic);
+    sl_pool_run(c->pool, compute, c);
+    for (int t = 0; t < c->threads; t++) {
+        sum += c->parts[t].rate;
+    }
+    *best = sum > *best ? sum : *best;
+}
+
+int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double *operations,
+                           sl_error *error) {
+    computing c;
     *operations = 0;
-    c.parts = sl_alloc_zero((size_t)sl_pool_threads(pool), sizeof *c.parts);
-    if (!c.parts) {
+    if (!start_computing(&c, pool)) {
         return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
     }
     for (int run = 0; run < RUNS; run++) {
-        double sum = 0;
-        sl_pool_run(pool, compute, &c);
-        for (int t = 0; t < c.threads; t++) {
-            sum += c.parts[t].rate;
-        }
-        *operations = sum > *operations ? sum : *operations;
+        compute_once(&c, isa, arithmetic, operations);
     }
     sl_free(c.parts);
     return SL_OK;
@@ -135,33 +155,36 @@ static uint64_t bytes_to_read(void) {
     return twice < LEAST_BYTES ? LEAST_BYTES : twice > MOST_BYTES ? MOST_BYTES : twice;
 }
 
-int sl_cpu_peak_reading(sl_pool *pool, uint64_t room, double *bytes, sl_error *error) {
-    reading r = {.pool = pool, .bytes = bytes_to_read()};
-    *bytes = 0;
-    if (r.bytes > room) {
-        return SL_OK;
-    }
-    r.memory = sl_alloc(r.bytes);
-    if (!r.memory) {
-        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure how fast it is read");
-    }
-    sl_pool_run(pool, touch, &r);
-    for (int run = 0; run < RUNS; run++) {
-        sl_pool_run(pool, read_share, &r);
-        const double rate = (double)r.bytes / r.seconds;
-        *bytes = rate > *bytes ? rate : *bytes;
-    }
-    sl_free(r.memory);
-    return SL_OK;
+static void read_once(reading *r, double *best) {
+    sl_pool_run(r->pool, read_share, r);
+    const double rate = (double)r->bytes / r->seconds;
+    *best = rate > *best ? rate : *best;
 }
 
 int sl_cpu_peak_rates(sl_pool *pool, sl_isa isa, uint64_t room, sl_rates *rates, sl_error *error) {
+    reading r = {.pool = pool, .bytes = bytes_to_read()};
+    const bool reads = r.bytes <= room;
+    computing c = {.parts = NULL};
     memset(rates, 0, sizeof *rates);
     rates->threads = sl_pool_threads(pool);
-    int status = SL_OK;
-    for (int a = 0; a < SL_ARITHMETICS && !status; a++) {
-        status =
-            sl_cpu_peak_operations(pool, isa, (sl_arithmetic)a, RUN_SECONDS, &rates->operations[a], error);
+    r.memory = reads ? sl_alloc(r.bytes) : NULL;
+    if ((reads && !r.memory) || !start_computing(&c, pool)) {
+        sl_free(r.memory);
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
     }
-    return status ? status : sl_cpu_peak_reading(pool, room, &rates->read_bytes, error);
+    if (reads) {
+        sl_pool_run(pool, touch, &r);
+    }
+    /* In turns: what takes the processors away for a while does not hit one rate alone. */
+    for (int run = 0; run < RUNS; run++) {
+        for (int a = 0; a < SL_ARITHMETICS; a++) {
+            compute_once(&c, isa, (sl_arithmetic)a, &rates->operations[a]);
+        }
+        if (reads) {
+            read_once(&r, &rates->read_bytes);
+        }
+    }
+    sl_free(c.parts);
+    sl_free(r.memory);
+    return SL_OK;
 }

@@ -29,6 +29,7 @@ static double int8(void *sink) {
             for (int s = 0; s < NARROW_SUMS; s++) {
                 SL_PEAK_VECTOR(w);
                 narrow[s] = _mm256_add_epi16(narrow[s], _mm256_maddubs_epi16(w, x));
+                SL_PEAK_VECTOR(narrow[s]); /* added in this order, or all products are kept */
             }
         }
         SL_UNROLL
