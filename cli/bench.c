@@ -295,7 +295,8 @@ static int read_profile(const bench *b, char **profile) {
                : DONE;
 }
 
-/* What the device can do in a second, once for each number of threads. Of several devices nobody knows. */
+/* What the device can do in a second, once for each model and number of threads. Of several devices nobody
+ * knows. */
 static int read_rates(bench *b) {
     sluice_error error;
     sluice_rates rates = {.size = sizeof rates};
@@ -415,6 +416,7 @@ static int measure_all(bench *b) {
 static int measure_model(bench *b) {
     const number_list *threads = &b->one.thread_counts, *sequences = &b->one.sequence_counts;
     int code = open_bench_model(b);
+    b->rated_threads = 0;
     for (int i = 0; i < threads->count * sequences->count && code == DONE; i++) {
         const int32_t asked = sequences->items[i % sequences->count];
         b->one.threads = threads->items[i / sequences->count];
