@@ -398,7 +398,7 @@ typedef struct sluice_engine_options {
      * that do not fit a GPU. */
     const char *device;
     const char *isa;   /* CPU: "plain", "avx2", "avx512", "amx": the best tier allowed; NULL: the machine's */
-    int32_t threads;   /* CPU; 0: as many processors as the process may use */
+    int32_t threads;   /* CPU; 0: one for each core that the process may use */
     int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
     int32_t sequences; /* that run at once; 0: 8 */
     int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */

@@ -201,7 +201,7 @@ typedef struct sl_profile {
 
 typedef struct sl_backend_options {
     int32_t device;     /* of several GPUs */
-    int32_t threads;    /* CPU: 0 = all processors */
+    int32_t threads;    /* CPU; 0: one for each core */
     sl_isa isa;         /* CPU: the best tier allowed */
     bool no_graphs;     /* CUDA: run eagerly */
     bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */

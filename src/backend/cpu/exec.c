@@ -772,7 +772,7 @@ static int32_t choose_threads(int32_t asked) {
             "control group): they take turns",
             (int)asked, (int)processors, processors == 1 ? "" : "s");
     }
-    return asked > 0 ? asked : processors;
+    return asked > 0 ? asked : sl_cpu_threads();
 }
 
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
