@@ -27,7 +27,7 @@ int sl_cpu_count(void);
  * not known. The system's files are looked for as above. */
 int sl_cpu_cores(const char *root);
 /* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
- * share its arithmetic and its way to memory, so that a second one brings nothing. */
+ * share its arithmetic and its way to memory. */
 int sl_cpu_threads(void);
 
 #endif
