@@ -94,11 +94,12 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_k
         const sl_weight_use *use = &deployment->weights[u];
         if (use->weight == index && use->layout && use->layout->pack == kernel->pack) {
             result->data = executor->weights[u];
+            result->packed = true;
             result->expert_bytes = use->bytes / (uint64_t)weight->experts;
             return SL_OK;
         }
     }
-    if (kernel && kernel->pack) {
+    if (kernel && kernel->pack && !(kernel->takes_unpacked && executor->context.backend->options.no_repack)) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s has no copy for %s", weight->name,
                        kernel->name);
     }

@@ -312,50 +312,45 @@ static void flip_signs(unsigned char *quants, size_t bytes) {
     }
 }
 
-/* What a panel's blocks are, in the file and as packed. Types without blocks have their words in blocks as
- * large as fit; the last of a row may be smaller. */
+/* What a panel's blocks are in the file. Types without blocks have their words in blocks as large as fit; the
+ * last of a row may be smaller. */
 typedef struct panel_blocks {
-    size_t bytes, packed_bytes; /* of a block */
-    size_t row_bytes;           /* in the file */
+    size_t bytes;
     plane whole[2];
 } panel_blocks;
 
-static panel_blocks blocks_of_panel(const sl_weight *weight, const layout *layout) {
-    const sl_qtype_info *type = sl_qtype_get(weight->type);
-    panel_blocks blocks = {.bytes = type->block_bytes, .row_bytes = row_bytes(weight)};
-    if (blocks_of[weight->type].planes[0].count > 0) {
-        blocks.packed_bytes =
-            blocks_of[weight->type].bytes ? (size_t)blocks_of[weight->type].bytes : blocks.bytes;
-    } else {
-        const size_t word = blocks.bytes * (layout->bf16_pairs && weight->type == SL_QTYPE_BF16 ? 2 : 1);
-        blocks.whole[0] = (plane){0, (uint8_t)word, (uint8_t)(LARGEST_BLOCK / 2 / word)};
-        blocks.bytes = blocks.packed_bytes = LARGEST_BLOCK / 2;
+static panel_blocks blocks_of_panel(sl_qtype type, const layout *layout) {
+    panel_blocks blocks = {.bytes = sl_qtype_get(type)->block_bytes};
+    if (blocks_of[type].planes[0].count == 0) {
+        const size_t word = blocks.bytes * (layout->bf16_pairs && type == SL_QTYPE_BF16 ? 2 : 1);
+        blocks.bytes = LARGEST_BLOCK / 2;
+        blocks.whole[0] = (plane){0, (uint8_t)word, (uint8_t)(blocks.bytes / word)};
     }
     return blocks;
 }
 
-/* One panel of `count` true outputs, `rows` being the first one's row. Others are zeros. */
-static void pack_panel(const sl_weight *weight, const layout *layout, const unsigned char *rows,
-                       int32_t count, unsigned char *packed) {
+static void pack_panel(const sl_matmul_rows *from, const layout *layout, unsigned char *packed) {
     static const unsigned char zeros[LARGEST_BLOCK];
+    const sl_qtype_info *type = sl_qtype_get(from->type);
     const size_t panel = (size_t)layout->panel;
-    panel_blocks blocks = blocks_of_panel(weight, layout);
-    const plane *planes = blocks.whole[0].count > 0 ? blocks.whole : blocks_of[weight->type].planes;
+    const size_t row_bytes = (size_t)from->columns / type->block_elements * type->block_bytes;
+    panel_blocks blocks = blocks_of_panel(from->type, layout);
+    const plane *planes = blocks.whole[0].count > 0 ? blocks.whole : blocks_of[from->type].planes;
     unsigned char prepared[MOST_OUTPUTS][LARGEST_BLOCK];
     const unsigned char *outputs[MOST_OUTPUTS];
     for (int32_t o = 0; o < layout->panel; o++) {
         outputs[o] = zeros;
     }
-    for (size_t from = 0; from < blocks.row_bytes; from += blocks.bytes) {
-        for (int32_t o = 0; o < count; o++) {
-            outputs[o] = rows + (size_t)o * blocks.row_bytes + from;
-            if (blocks_of[weight->type].prepare) {
-                blocks_of[weight->type].prepare(outputs[o], prepared[o]);
+    for (size_t at = 0; at < row_bytes; at += blocks.bytes) {
+        for (int32_t o = 0; o < from->outputs; o++) {
+            outputs[o] = from->rows + (size_t)o * from->row_bytes + at;
+            if (blocks_of[from->type].prepare) {
+                blocks_of[from->type].prepare(outputs[o], prepared[o]);
                 outputs[o] = prepared[o];
             }
         }
-        if (blocks.row_bytes - from < blocks.bytes) {
-            blocks.bytes = blocks.row_bytes - from;
+        if (row_bytes - at < blocks.bytes) {
+            blocks.bytes = row_bytes - at;
             blocks.whole[0].count = (uint8_t)(blocks.bytes / blocks.whole[0].bytes);
         }
         unsigned char *out = packed;
@@ -363,7 +358,7 @@ static void pack_panel(const sl_weight *weight, const layout *layout, const unsi
             interleave(outputs, &planes[p], layout->panel, out);
             out += planes[p].bytes * panel * planes[p].count;
         }
-        if (weight->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
+        if (from->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
             flip_signs(packed + 2 * panel, 32 * panel);
         }
         packed = out;
@@ -379,18 +374,28 @@ static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t c
         unsigned char *to = (unsigned char *)packed + (uint64_t)e * packed_expert;
         for (int32_t o = first; o < first + count; o += layout->panel) {
             const int32_t left = first + count - o;
-            pack_panel(weight, layout, from + (uint64_t)o * row, left < layout->panel ? left : layout->panel,
-                       to + (uint64_t)(o / layout->panel) * panel);
+            const sl_matmul_rows rows = {from + (uint64_t)o * row, row, weight->type, weight->columns,
+                                         left < layout->panel ? left : layout->panel};
+            pack_panel(&rows, layout, to + (uint64_t)(o / layout->panel) * panel);
         }
     }
 }
 
+static const layout avx512 = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
+static const layout avx2 = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
+
 void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    static const layout layout = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
-    pack(weight, packed, first, count, &layout);
+    pack(weight, packed, first, count, &avx512);
 }
 
 void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    static const layout layout = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
-    pack(weight, packed, first, count, &layout);
+    pack(weight, packed, first, count, &avx2);
+}
+
+void sl_avx512_pack_rows(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &avx512, packed);
+}
+
+void sl_avx2_pack_rows(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &avx2, packed);
 }
