@@ -5,7 +5,8 @@
 
 #include "backend/cpu/matmul.h"
 
-/* Scratch: the packed tiles of all rows, shared; then for each thread expanded scales and running sums. */
+/* Scratch: the packed tiles of all rows, shared; then for each thread expanded scales, with --no-repack a
+ * panel's chunk of weights, and running sums. */
 typedef struct linear {
     const sl_cpu_context *context;
     const sl_cpu_op *op;
@@ -13,7 +14,7 @@ typedef struct linear {
     int32_t columns, panels; /* panels: of all segments */
     int32_t unit_panels;
     uint64_t row_bytes; /* of a row in a tile */
-    unsigned char *tiles;
+    unsigned char *tiles, *panel;
     float *scales, *sums;
 } linear;
 
@@ -27,6 +28,13 @@ static uint64_t packed_row_bytes(const sl_matmul_type *type, int32_t columns) {
 
 static uint64_t scales_floats(const sl_matmul_type *type) {
     return (uint64_t)(SL_MATMUL_CHUNK / type->block * type->scales * SL_PANEL);
+}
+
+/* Of a chunk that is packed as it is needed; a whole number of floats. */
+static uint64_t panel_chunk_bytes(const sl_matmul_type *type, const sl_backend *backend) {
+    return backend->options.no_repack
+               ? (uint64_t)(SL_MATMUL_CHUNK / type->block) * (uint64_t)type->block_bytes * SL_PANEL
+               : 0;
 }
 
 /* Rows of y in the largest batch. */
@@ -48,7 +56,8 @@ static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int 
     const uint64_t shared = align64((uint64_t)sl_cpu_rows(context, &op->out[0]) * linear.row_bytes);
     const uint64_t each = (op->scratch_bytes - shared) / (uint64_t)threads / 64 * 64;
     linear.scales = (float *)(void *)(op->scratch + shared + each * (uint64_t)thread);
-    linear.sums = linear.scales + scales_floats(type);
+    linear.panel = (unsigned char *)(linear.scales + scales_floats(type));
+    linear.sums = (float *)(void *)(linear.panel + panel_chunk_bytes(type, context->backend));
     for (int32_t s = 0; s < op->weight_count; s++) {
         linear.panels += panels_of(&op->weights[s]);
     }
@@ -177,16 +186,34 @@ static void store_tile(const linear *linear, const unit *unit, int32_t panel, in
     }
 }
 
+/* The panel's weights from `column` on: where they lie packed, or packed now from the file's rows. */
+static const unsigned char *chunk_weights(const linear *linear, const unit *unit, int32_t panel,
+                                          int32_t column, int32_t columns) {
+    const sl_matmul_type *type = linear->type;
+    const sl_cpu_weight *weight = unit->weight;
+    const unsigned char *data = weight->data + (uint64_t)unit->batch.expert * weight->expert_bytes;
+    if (weight->packed) {
+        const uint64_t block = (uint64_t)type->block_bytes * SL_PANEL;
+        return data + (uint64_t)panel * (uint64_t)(linear->columns / type->block) * block +
+               (uint64_t)(column / type->block) * block;
+    }
+    const int32_t left = weight->rows - panel * SL_PANEL;
+    const sl_matmul_rows rows = {.rows = data + (uint64_t)panel * SL_PANEL * weight->row_bytes +
+                                         weight->row_bytes * (uint64_t)column / (uint64_t)linear->columns,
+                                 .row_bytes = weight->row_bytes,
+                                 .type = weight->type,
+                                 .columns = columns,
+                                 .outputs = left < SL_PANEL ? left : SL_PANEL};
+    SL_TIER(pack_rows)(&rows, linear->panel);
+    return linear->panel;
+}
+
 /* One chunk of columns of one panel, for all rows of the batch. */
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, float *sums) {
     const sl_matmul_type *type = linear->type;
-    const uint64_t panel_bytes =
-        (uint64_t)(linear->columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
     const int32_t left = linear->columns - column;
     sl_matmul_part part = {.columns = left < SL_MATMUL_CHUNK ? left : SL_MATMUL_CHUNK, .first = column == 0};
-    part.weights = unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes +
-                   (uint64_t)panel * panel_bytes +
-                   (uint64_t)(column / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
+    part.weights = chunk_weights(linear, unit, panel, column, part.columns);
     if (type->expand && unit->batch.count > 2 * type->most_rows) {
         type->expand(part.weights, part.columns / type->block, linear->scales);
         part.scales = linear->scales;
@@ -238,7 +265,8 @@ SL_TIER_WORKSPACE(linear) {
     const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
     const uint64_t sums = (uint64_t)SL_MATMUL_PANELS * SL_PANEL * (uint64_t)batch_rows(query);
     return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
-           align64((scales_floats(type) + sums) * sizeof(float)) * (uint64_t)query->backend->options.threads;
+           align64((scales_floats(type) + sums) * sizeof(float) + panel_chunk_bytes(type, query->backend)) *
+               (uint64_t)query->backend->options.threads;
 }
 
 SL_TIER_RUN(linear) {
