@@ -153,7 +153,7 @@ int tools_use(generation *g, json_t *functions, const tool_wish *wish, json_t *o
         return 0;
     }
     free(g->tools);
-    g->tools = json_dumps(functions, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    g->tools = json_dumps(functions, JSON_COMPACT);
     o->tool_choice = wish->choice;
     o->tool_function = wish->function;
     o->single_call = wish->single;

@@ -51,8 +51,8 @@ sl_expression sl_schema_regex(sl_schema_context *c, const sl_text_rule *rule) {
     if (made == SL_NO_EXPRESSION) {
         const sl_error *stuck = sl_grammar_builder_error(c->builder);
         const sl_error *told = error.code ? &error : stuck;
-        sl_schema_refuse(c, told->code ? told->code : SL_ERR_INTERNAL, rule->entry,
-                         rule->format >= 0 ? "format" : "pattern", "%s", told->message);
+        sl_schema_refuse(c, told->code ? told->code : SL_ERR_INTERNAL, rule->entry, rule->keyword, "%s",
+                         told->message);
         return SL_NO_EXPRESSION;
     }
     c->regexes[c->regex_count] = *rule;
