@@ -5,8 +5,8 @@
 
 #include "backend/cpu/matmul.h"
 
-/* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows, expanded
- * scales, unpacked weights and running sums. */
+/* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows,
+ * expanded scales, unpacked weights and running sums. */
 typedef struct linear {
     const sl_cpu_context *context;
     const sl_cpu_op *op;
@@ -14,7 +14,7 @@ typedef struct linear {
     int32_t columns, panels; /* panels: of all segments */
     int32_t unit_panels;
     uint64_t row_bytes; /* of a row in a tile */
-    bool own_tiles;      /* every thread packs all rows for itself: no meeting before the products */
+    bool own_tiles;     /* every thread packs all rows for itself: no meeting before the products */
     unsigned char *tiles, *unpacked;
     float *scales, *sums;
 } linear;
@@ -64,6 +64,11 @@ static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int 
         linear.panels += panels_of(&op->weights[s]);
     }
     return linear;
+}
+
+/* Rows of a panel's sums. */
+static int32_t sum_rows(int32_t rows) {
+    return (rows + SL_MATMUL_SUM_ROWS - 1) / SL_MATMUL_SUM_ROWS * SL_MATMUL_SUM_ROWS;
 }
 
 /* Rows of the next tile when `left` are left. */
@@ -197,7 +202,7 @@ static void store_unit(const linear *linear, const unit *unit) {
         const float *residual = op->in[3].data ? sl_cpu_f32(&op->in[3], row) + weight->column : NULL;
         float *y = sl_cpu_f32(&op->out[0], row) + weight->column;
         for (int32_t p = 0; p < unit->count; p++) {
-            const float *sums = linear->sums + ((int64_t)p * unit->batch.count + r) * SL_PANEL;
+            const float *sums = linear->sums + ((int64_t)p * sum_rows(unit->batch.count) + r) * SL_PANEL;
             store_sums_of(weight, sums, bias, residual, y, (unit->first + p) * SL_PANEL);
         }
     }
@@ -224,13 +229,14 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
     const sl_matmul_tile *run = part.unpacked ? type->unpacked_tiles : type->tiles;
     const unsigned char *tiles =
         linear->tiles + (uint64_t)batch_first(linear, &unit->batch) * linear->row_bytes;
-    float *sums = linear->sums + (int64_t)panel * count * SL_PANEL;
+    float *sums = linear->sums + (int64_t)panel * sum_rows(count) * SL_PANEL;
     for (int32_t i = 0, rows; i < count; i += rows) {
         rows = tile_rows(type, count - i);
         part.x = tiles + (uint64_t)i * linear->row_bytes +
                  (uint64_t)(column / SL_MATMUL_GROUP) * (uint64_t)type->group_bytes * (uint64_t)rows;
         part.sums = sums + (int64_t)i * SL_PANEL;
-        run[rows - 1](&part);
+        part.rows = rows;
+        run[(rows < SL_MATMUL_TILE ? rows : SL_MATMUL_TILE) - 1](&part);
     }
 }
 
@@ -238,6 +244,9 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
 static void run_unit(const linear *linear, const unit *unit) {
     const bool one_tile = unit->batch.count <= linear->type->most_rows;
     const int32_t chunk = one_tile ? linear->columns : linear->type->chunk;
+    if (linear->type->begin) {
+        linear->type->begin(unit->batch.count);
+    }
     for (int32_t column = 0; column < linear->columns; column += chunk) {
         const int32_t end = linear->columns - column > chunk ? column + chunk : linear->columns;
         for (int32_t p = 0; p < unit->count; p++) {
@@ -270,7 +279,7 @@ SL_TIER_WORKSPACE(linear) {
     const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
     const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
     const uint64_t sums =
-        (uint64_t)SL_MATMUL_PANELS * SL_PANEL * sizeof(float) * (uint64_t)batch_rows(query);
+        (uint64_t)SL_MATMUL_PANELS * SL_PANEL * sizeof(float) * (uint64_t)sum_rows(batch_rows(query));
     const uint64_t each = SL_MATMUL_OWN_TILES + scales_bytes(type) + unpacked_bytes(type) + sums;
     return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
            align64(each) * (uint64_t)query->backend->options.threads;
@@ -284,6 +293,9 @@ SL_TIER_RUN(linear) {
     unit unit;
     while (find_unit(&linear, &walk, sl_cpu_take(op, 0, 1), &unit)) {
         run_unit(&linear, &unit);
+    }
+    if (linear.type->end) {
+        linear.type->end();
     }
 }
 
