@@ -381,21 +381,21 @@ static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t c
     }
 }
 
-static const layout avx512 = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
-static const layout avx2 = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
+static const layout layout_32 = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
+static const layout layout_16 = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
 
-void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    pack(weight, packed, first, count, &avx512);
+void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    pack(weight, packed, first, count, &layout_32);
 }
 
-void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    pack(weight, packed, first, count, &avx2);
+void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    pack(weight, packed, first, count, &layout_16);
 }
 
-void sl_avx512_pack_rows(const sl_matmul_rows *rows, unsigned char *packed) {
-    pack_panel(rows, &avx512, packed);
+void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &layout_32, packed);
 }
 
-void sl_avx2_pack_rows(const sl_matmul_rows *rows, unsigned char *packed) {
-    pack_panel(rows, &avx2, packed);
+void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &layout_16, packed);
 }

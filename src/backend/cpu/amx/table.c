@@ -3,5 +3,6 @@
 #include "backend/cpu/matmul.h"
 
 const sl_cpu_kernel sl_cpu_kernels_amx[] = {
+    SL_LINEAR_ROW(BF16, "bf16", BF16, "bf16/tiles", amx, 32),
     {.kernel = {.name = NULL}},
 };

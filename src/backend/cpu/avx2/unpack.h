@@ -15,6 +15,7 @@ enum {
     SL_PANEL = 16,
     SL_MAIN_ROWS = 4, /* 8 integer sums; the float sums stay in memory */
     SL_MOST_ROWS = 5,
+    SL_INT_CHUNK = 1024,
 };
 
 /* What the operand below is above the true weight. */
