@@ -346,13 +346,18 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const int_g
             const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
             dots[r][0] = dots[r][1] = dot_start(type, start);
         }
-        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
-            const vi w0 = unpack_weights(type, group.period, group.phase, quad, 0);
-            const vi w1 = unpack_weights(type, group.period, group.phase, quad, 1);
+        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad += dot_quads(type)) {
+            vi weights[2][2], words[2]; /* [vector][quad], [quad] */
+            SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                weights[0][q] = unpack_weights(type, group.period, group.phase, quad + q, 0);
+                weights[1][q] = unpack_weights(type, group.period, group.phase, quad + q, 1);
+            }
             SL_UNROLL for (int r = 0; r < rows; r++) {
-                const vi words = dot_x(group.x + r * SL_MATMUL_GROUP + quad * 4);
-                dots[r][0] = dot_add(type, dots[r][0], w0, words);
-                dots[r][1] = dot_add(type, dots[r][1], w1, words);
+                SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                    words[q] = dot_x(group.x + r * SL_MATMUL_GROUP + (quad + q) * 4);
+                }
+                dots[r][0] = dot_add(type, dots[r][0], weights[0], words);
+                dots[r][1] = dot_add(type, dots[r][1], weights[1], words);
             }
         }
         SL_UNROLL for (int r = 0; r < rows; r++) {
