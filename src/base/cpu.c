@@ -5,8 +5,30 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avx512"};
+static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avx512", "amx"};
+
+#if defined(__x86_64__)
+/* Tiles of int8 and of BF16 (CPUID leaf 7, EDX), whose state the system keeps (XCR0) and gives to this
+ * process (arch_prctl(2); Linux's arch/x86/xstate.rst). */
+static bool may_use_tiles(void) {
+    enum { BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25, KEEPS_STATE = 1 << 27, STATE = 3 << 17 };
+    enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+    const unsigned features = BF16 | TILE | INT8;
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & features) != features ||
+        !__get_cpuid(1, &a, &b, &c, &d) || !(c & KEEPS_STATE)) {
+        return false;
+    }
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & STATE) == STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
+#endif
 
 sl_isa sl_cpu_isa(void) {
 #if defined(__x86_64__)
@@ -17,7 +39,7 @@ sl_isa sl_cpu_isa(void) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
-        return SL_ISA_AVX512;
+        return may_use_tiles() ? SL_ISA_AMX : SL_ISA_AVX512;
     }
     return SL_ISA_AVX2;
 #else

@@ -36,6 +36,7 @@ extern const sl_cpu_kernel sl_cpu_kernels_plain[];
 #if defined(__x86_64__)
 extern const sl_cpu_kernel sl_cpu_kernels_avx2[];
 extern const sl_cpu_kernel sl_cpu_kernels_avx512[];
+extern const sl_cpu_kernel sl_cpu_kernels_amx[];
 #endif
 
 /* NULL when the backend of the query may use `isa`, else why not: the first line of a tier kernel's

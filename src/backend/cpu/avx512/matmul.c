@@ -1,4 +1,6 @@
 /* Matrix products of the AVX-512 tier. */
+#include "backend/cpu/avx512/avx512.h"
+
 #include "backend/cpu/avx512/unpack.h"
 #include "backend/cpu/matmul_tiles.h"
 #include "quant/blocks.h"

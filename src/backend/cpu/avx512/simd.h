@@ -3,7 +3,6 @@
 #ifndef SL_BACKEND_CPU_AVX512_SIMD_H
 #define SL_BACKEND_CPU_AVX512_SIMD_H
 
-#include "backend/cpu/avx512/avx512.h"
 #include "backend/cpu/unroll.h"
 
 #include <immintrin.h>
