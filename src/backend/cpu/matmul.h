@@ -48,11 +48,10 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    SL_MATMUL_CHUNK =
-        1024,           /* columns: so many of a panel's weights stay in L1, of 512 rows' activations in L2 */
-    SL_MATMUL_TILE = 8, /* rows at most */
+    SL_MATMUL_TILE = 12, /* rows at most */
     SL_MATMUL_PANELS = 4, /* panels in a unit of work at most: what one reading of a chunk of x serves */
     SL_MATMUL_GROUP = 32, /* columns that a tile keeps together */
+    SL_MATMUL_OWN_TILES = 8192, /* bytes of packed rows that every thread packs sooner than it meets others */
     /* Bytes of a block of 256 columns in a panel, of types whose blocks in the file have fewer. */
     SL_PACKED_TERNARY = 2 + 64,
     SL_PACKED_CODES = 4 + 8 + 128,
@@ -64,6 +63,7 @@ typedef struct sl_matmul_part {
     const unsigned char *weights; /* the panel, from the chunk's first column on */
     const unsigned char *x;       /* the tile, likewise */
     const float *scales;          /* of all blocks of the chunk, expanded; NULL: expand them as you go */
+    const unsigned char *unpacked; /* for sl_matmul_type.unpacked_tiles: what unpack made of the weights */
     float *sums;
     int32_t columns; /* of the chunk */
     bool first;      /* sums start from zero */
@@ -86,7 +86,11 @@ typedef struct sl_matmul_type {
     void (*pack_row)(const sl_matmul_source *source);
     /* Expands the scales of `blocks` blocks; NULL when there is nothing to expand. */
     void (*expand)(const unsigned char *weights, int32_t blocks, float *scales);
+    /* For many rows: makes bytes of the quants, and the tiles that take them; NULL: the other tiles do. */
+    void (*unpack)(const unsigned char *weights, int32_t blocks, unsigned char *unpacked);
+    const sl_matmul_tile *unpacked_tiles; /* [SL_MATMUL_TILE] */
     int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t chunk;                /* columns whose weights, as a tile reads them, stay in L1 */
     int32_t block;                /* columns */
     int32_t block_bytes;          /* of one output */
     int32_t scales;               /* floats of one output and block that expand makes */

@@ -16,6 +16,7 @@ enum {
     SL_PANEL = 16,
     SL_MAIN_ROWS = 6, /* 12 integer sums; the float sums stay in memory */
     SL_MOST_ROWS = 7,
+    SL_INT_CHUNK = 1024,
 };
 
 /* What the operand below is above the true weight. */

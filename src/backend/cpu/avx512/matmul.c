@@ -2,12 +2,14 @@
 #include "backend/cpu/avx512/avx512.h"
 
 #include "backend/cpu/avx512/unpack.h"
-#include "backend/cpu/matmul_tiles.h"
+#include "backend/cpu/matmul_unpacked.h"
 #include "quant/blocks.h"
 
-enum { SL_FLOAT_ROWS = 8 };
+enum { SL_FLOAT_ROWS = 8, SL_FLOAT_CHUNK = 512 };
+
 
 SL_EACH_INT_TYPE(SL_INT_TYPE)
+SL_EACH_INT_TYPE(SL_INT_UNPACK)
 SL_TILES(SL_FLOAT_TILE, f32, F32)
 SL_TILES(SL_FLOAT_TILE, f16, F16)
 SL_TILES(SL_FP8_TILE, fp8_128, FP8_128)
@@ -61,6 +63,7 @@ static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
                        .most_rows = SL_FLOAT_ROWS,
                        .block = 2,
                        .block_bytes = 4,
+                       .chunk = SL_FLOAT_CHUNK,
                        .group_bytes = SL_MATMUL_GROUP * 2},
     SL_EACH_INT_TYPE(SL_INT_ROW) SL_EACH_INT_ALIAS(SL_INT_ROW)};
 

@@ -10,6 +10,7 @@ enum {
     SL_PANEL = 32,
     SL_MAIN_ROWS = 6, /* 12 integer and 12 float sums, 2 weights, 2 scales: what 32 registers hold */
     SL_MOST_ROWS = 8,
+    SL_INT_CHUNK = 512,
 };
 
 /* What the operand below is above the true weight. */
