@@ -7,12 +7,14 @@ typedef enum sl_isa {
     SL_ISA_PLAIN,  /* portable C */
     SL_ISA_AVX2,   /* AVX2, FMA, F16C */
     SL_ISA_AVX512, /* AVX-512 F BW DQ VL, VNNI, BF16 */
+    SL_ISA_AMX,    /* AMX tiles, int8 and BF16, which the system lets this process use */
     SL_ISA_COUNT
 } sl_isa;
 
-/* The best tier of this machine, found once. */
+/* The best tier of this machine. Where that may be amx the system is asked for the tiles, for all threads of
+ * the process; it refuses them while a thread has a stack for signals that is too small for their state. */
 sl_isa sl_cpu_isa(void);
-/* "plain", "avx2", "avx512". */
+/* "plain", "avx2", "avx512", "amx". */
 const char *sl_isa_name(sl_isa isa);
 /* -1 for no such name. */
 int sl_isa_parse(const char *name);
@@ -21,5 +23,11 @@ int sl_isa_parse(const char *name);
 int sl_cpu_quota(const char *root);
 /* Processors this process may use: of its affinity mask, and not more than its quota; at least 1. */
 int sl_cpu_count(void);
+/* Cores that the calling thread's affinity mask has a processor of: hyper-threads of one core count once. 0:
+ * not known. The system's files are looked for as above. */
+int sl_cpu_cores(const char *root);
+/* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
+ * share its arithmetic and its way to memory. */
+int sl_cpu_threads(void);
 
 #endif

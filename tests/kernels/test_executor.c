@@ -213,9 +213,9 @@ static void test_cuts_plain(void **state) {
 
 static void test_cuts_best(void **state) {
     (void)state;
-    check_cuts(SL_ISA_AVX512, SL_QTYPE_Q8_0, SL_QTYPE_F16);
-    check_cuts(SL_ISA_AVX512, SL_QTYPE_Q4_0, SL_QTYPE_BF16);
-    check_cuts(SL_ISA_AVX512, SL_QTYPE_F32, SL_QTYPE_F32);
+    check_cuts(SL_ISA_AMX, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    check_cuts(SL_ISA_AMX, SL_QTYPE_Q4_0, SL_QTYPE_BF16);
+    check_cuts(SL_ISA_AMX, SL_QTYPE_F32, SL_QTYPE_F32);
 }
 
 /* Tokens that stay on the device give what the same tokens give when they are told. */
@@ -249,7 +249,7 @@ static void test_generation(void **state) {
 static void test_counters_and_allocations(void **state) {
     (void)state;
     static engine e;
-    open_engine(&e, SL_ISA_AVX512, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    open_engine(&e, SL_ISA_AMX, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
     start(&e);
     run_step(&e, (const int32_t[SLOTS]){40, 0, 0}, false);
     const uint64_t allocations = sl_alloc_count();
@@ -281,7 +281,7 @@ static void test_profile(void **state) {
     sl_error error = {0};
     sl_plan_profile profile = {0};
     sl_plan_step step = {.rows = {60, 120, 60}, .keys = 20, .spans = 3};
-    open_engine(&e, SL_ISA_AVX512, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    open_engine(&e, SL_ISA_AMX, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
     start(&e);
     assert_int_equal(sl_plan_profile_step(e.plan, e.executor, &step, &profile, &error), SL_ERR_INVALID);
     sl_plan_profile_free(&profile);
@@ -317,12 +317,40 @@ static void test_profile(void **state) {
     close_engine(&e);
 }
 
+/* Of the tier that is allowed, by the executor's threads; memory that is missing is said, and none is kept.
+ */
+static void test_rates(void **state) {
+    (void)state;
+    static engine e;
+    sl_error error = {0};
+    sl_rates rates = {0};
+    open_engine(&e, SL_ISA_PLAIN, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    start(&e);
+    const sl_backend_functions *functions = e.backend->functions;
+    const uint64_t live = sl_alloc_live_bytes();
+    if (functions->rates(e.executor, &rates, &error)) {
+        fail_msg("%s", error.message);
+    }
+    assert_int_equal(rates.threads, 2);
+    assert_true(rates.read_bytes > 1e7);
+    for (int a = 0; a < SL_ARITHMETICS; a++) {
+        assert_true(rates.operations[a] > 1e6);
+    }
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        sl_alloc_fail_at(nth);
+        assert_int_equal(functions->rates(e.executor, &rates, &error), SL_ERR_NOMEM);
+    }
+    sl_alloc_fail_at(0);
+    assert_int_equal(sl_alloc_live_bytes(), live);
+    close_engine(&e);
+}
+
 /* Every allocation of a deployment fails once; nothing is left behind. */
 static void test_failing_memory(void **state) {
     (void)state;
     static engine e;
     sl_error error = {0};
-    open_engine(&e, SL_ISA_AVX512, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    open_engine(&e, SL_ISA_AMX, 2, SL_QTYPE_Q8_0, SL_QTYPE_F16);
     const uint64_t before = sl_alloc_live_bytes();
     int status = SL_ERR_NOMEM;
     int failures = 0;
@@ -353,7 +381,7 @@ static void test_cancelled_loading(void **state) {
     sl_error error = {0};
     int calls = 0;
     const sl_progress progress = {stop, &calls};
-    open_engine(&e, SL_ISA_AVX512, 1, SL_QTYPE_Q8_0, SL_QTYPE_F16);
+    open_engine(&e, SL_ISA_AMX, 1, SL_QTYPE_Q8_0, SL_QTYPE_F16);
     const uint64_t before = sl_alloc_live_bytes();
     assert_int_equal(
         e.backend->functions->deploy(e.backend, &e.plan->deployment, &progress, &e.executor, &error),
@@ -376,6 +404,8 @@ static void test_isa_limit(void **state) {
         const sl_declined *declined = &e.plan->declined[i];
         if (strstr(declined->name, "avx512")) {
             assert_string_equal(declined->reason, "needs avx512; this machine (or --isa) has plain");
+        } else if (strstr(declined->name, "amx")) {
+            assert_string_equal(declined->reason, "needs amx; this machine (or --isa) has plain");
         }
     }
     close_engine(&e);
@@ -457,6 +487,7 @@ int main(void) {
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_counters_and_allocations),
         cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_rates),
         cmocka_unit_test(test_failing_memory),
         cmocka_unit_test(test_cancelled_loading),
         cmocka_unit_test(test_isa_limit),

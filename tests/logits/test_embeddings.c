@@ -358,7 +358,7 @@ static double relative_error(const float *got, const float *want, size_t count) 
 }
 
 static void hidden_rows_are_those_of_transformers(void **state) {
-    static const char *const tiers[] = {"plain", "avx2", "avx512"};
+    static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
     oracle o;
     open_oracle(&o, *state);
     sluice_model *model = open_model(o.folder);

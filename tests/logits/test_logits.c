@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 /* Relative: the norm of the difference over the norm of the logits. Absolute: what tells every mutant of the
- * README's table from the model. Where weights are BF16, the AVX-512 and CUDA kernels round activations to
- * BF16 too (8 bits of mantissa), which the oracle does not, and CUDA's for many rows FP8 weights besides.
+ * README's table from the model. Where weights are BF16, the AVX-512, AMX and CUDA kernels round activations
+ * to BF16 too (8 bits of mantissa), which the oracle does not, and CUDA's for many rows FP8 weights besides.
  * NVFP4 and MXFP4 are multiplied as int8, and activations are rounded to that: what the weights are is told
  * by the same model written in F32. */
 typedef struct limits {
@@ -171,7 +171,8 @@ static const limits *limits_of(const char *weights, const char *isa) {
     if (strcmp(weights, "fp8") == 0 && cuda) {
         return &fp8_limits;
     }
-    return strcmp(weights, "bf16") == 0 && (strcmp(isa, "avx512") == 0 || cuda) ? &bf16_limits : &f32_limits;
+    const bool rounds = strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0 || cuda;
+    return strcmp(weights, "bf16") == 0 && rounds ? &bf16_limits : &f32_limits;
 }
 
 static const char *weights_of(const oracle *o) {
@@ -236,7 +237,7 @@ static void check_case(const oracle *o, sluice_model *model, const way *w) {
 }
 
 static void check_model(const oracle *o, sluice_model *model, const char *weights) {
-    static const char *const tiers[] = {"plain", "avx2", "avx512"};
+    static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
         sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
         char *text;

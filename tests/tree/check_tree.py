@@ -43,7 +43,7 @@ EXCEPTIONS = {
 # tiers' .c files compile them.
 TEMPLATES = re.compile(r"src/backend/cpu/(simd|matmul)_\w+\.h$")
 # What a tier's folder holds is called by what it does, the same in each.
-TIERS = re.compile(r"src/backend/cpu/(plain|avx2|avx512)/")
+TIERS = re.compile(r"src/backend/cpu/(plain|avx2|avx512|amx)/")
 
 
 class Tree:
@@ -307,8 +307,11 @@ def jansson_flags():
 
 def simd_flags(name):
     avx2 = ["-mavx2", "-mfma", "-mf16c"]
+    avx512 = avx2 + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"]
+    if "/amx/" in name:
+        return avx512 + ["-mamx-tile", "-mamx-int8", "-mamx-bf16"]
     if "/avx512/" in name:
-        return avx2 + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"]
+        return avx512
     return avx2 if "/avx2/" in name else []
 
 

@@ -36,6 +36,7 @@ extern const sl_cpu_kernel sl_cpu_kernels_plain[];
 #if defined(__x86_64__)
 extern const sl_cpu_kernel sl_cpu_kernels_avx2[];
 extern const sl_cpu_kernel sl_cpu_kernels_avx512[];
+extern const sl_cpu_kernel sl_cpu_kernels_amx[];
 #endif
 
 /* NULL when the backend of the query may use `isa`, else why not: the first line of a tier kernel's
@@ -64,6 +65,7 @@ typedef struct sl_cpu_operand {
  * absent. */
 typedef struct sl_cpu_weight {
     const unsigned char *data;
+    bool packed; /* by the kernel's pack function */
     sl_qtype type;
     int32_t experts, rows, columns;
     uint64_t expert_bytes; /* from one expert's matrix to the next, in this layout */

@@ -11,6 +11,7 @@ static int32_t append(const sl_cpu_kernel *table, const sl_kernel **kernels, int
 int32_t sl_cpu_registry(const sl_kernel **kernels) {
     int32_t count = 0;
 #if defined(__x86_64__)
+    count = append(sl_cpu_kernels_amx, kernels, count);
     count = append(sl_cpu_kernels_avx512, kernels, count);
     count = append(sl_cpu_kernels_avx2, kernels, count);
 #endif
@@ -22,6 +23,9 @@ static const char *const isa_reasons[SL_ISA_COUNT][SL_ISA_COUNT] = {
     [SL_ISA_AVX2] = {[SL_ISA_PLAIN] = "needs avx2; this machine (or --isa) has plain"},
     [SL_ISA_AVX512] = {[SL_ISA_PLAIN] = "needs avx512; this machine (or --isa) has plain",
                        [SL_ISA_AVX2] = "needs avx512; this machine (or --isa) has avx2"},
+    [SL_ISA_AMX] = {[SL_ISA_PLAIN] = "needs amx; this machine (or --isa) has plain",
+                    [SL_ISA_AVX2] = "needs amx; this machine (or --isa) has avx2",
+                    [SL_ISA_AVX512] = "needs amx; this machine (or --isa) has avx512"},
 };
 
 const char *sl_cpu_needs(const sl_kernel_query *query, sl_isa isa) {

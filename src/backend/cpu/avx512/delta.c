@@ -1,4 +1,6 @@
 /* Recurrent layers of the AVX-512 tier. */
+#include "backend/cpu/avx512/avx512.h"
+
 #include "backend/cpu/avx512/simd.h"
 #include "backend/cpu/simd_delta.h"
 #include "backend/cpu/simd_ssm.h"

@@ -1,11 +1,15 @@
 /* Matrix products of the AVX-512 tier. */
+#include "backend/cpu/avx512/avx512.h"
+
 #include "backend/cpu/avx512/unpack.h"
-#include "backend/cpu/matmul_tiles.h"
+#include "backend/cpu/matmul_unpacked.h"
 #include "quant/blocks.h"
 
-enum { SL_FLOAT_ROWS = 8 };
+enum { SL_FLOAT_ROWS = 8, SL_FLOAT_CHUNK = 512 };
+
 
 SL_EACH_INT_TYPE(SL_INT_TYPE)
+SL_EACH_INT_TYPE(SL_INT_UNPACK)
 SL_TILES(SL_FLOAT_TILE, f32, F32)
 SL_TILES(SL_FLOAT_TILE, f16, F16)
 SL_TILES(SL_FP8_TILE, fp8_128, FP8_128)
@@ -33,17 +37,6 @@ SL_ALWAYS_INLINE void bf16_tile(const int rows, const sl_matmul_part *part) {
     store_sums(part, sums, rows);
 }
 
-static void pack_row_bf16(const sl_matmul_source *source) {
-    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
-    uint16_t *group = (uint16_t *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
-    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
-        const int32_t left = source->columns - done;
-        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
-        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
-        group += source->rows * SL_MATMUL_GROUP;
-    }
-}
-
 #define BF16_TILE(name, ID, rows)                                                                            \
     static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
         bf16_tile(rows, part);                                                                               \
@@ -59,6 +52,7 @@ static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
                        .most_rows = SL_FLOAT_ROWS,
                        .block = 2,
                        .block_bytes = 4,
+                       .chunk = SL_FLOAT_CHUNK,
                        .group_bytes = SL_MATMUL_GROUP * 2},
     SL_EACH_INT_TYPE(SL_INT_ROW) SL_EACH_INT_ALIAS(SL_INT_ROW)};
 

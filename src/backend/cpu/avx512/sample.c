@@ -1,3 +1,5 @@
 /* Sampling of the AVX-512 tier. */
+#include "backend/cpu/avx512/avx512.h"
+
 #include "backend/cpu/avx512/simd.h"
 #include "backend/cpu/simd_sample.h"

@@ -3,7 +3,6 @@
 #ifndef SL_BACKEND_CPU_AVX512_SIMD_H
 #define SL_BACKEND_CPU_AVX512_SIMD_H
 
-#include "backend/cpu/avx512/avx512.h"
 #include "backend/cpu/unroll.h"
 
 #include <immintrin.h>
@@ -134,6 +133,9 @@ SL_ALWAYS_INLINE float vf_largest(vf v) {
 
 SL_ALWAYS_INLINE vi vi_load(const void *p) {
     return _mm512_loadu_si512(p);
+}
+SL_ALWAYS_INLINE void vi_store(void *p, vi v) {
+    _mm512_storeu_si512(p, v);
 }
 /* VN unsigned numbers of 8 or 16 bits */
 SL_ALWAYS_INLINE vi vi_load_u8(const void *p) {
