@@ -14,7 +14,7 @@
  *
  * A tile is 16 rows of x by 32 columns; a panel's 32 columns are two tiles, each of 16 outputs. Two tiles of
  * x by these two are four of sums: what hides that a product's result comes late. */
-enum { BF16_ROWS = 2 * SL_TILE_ROWS, BF16_CHUNK = 1024 };
+enum { BF16_ROWS = 2 * SL_TILE_ROWS, BF16_CHUNK = 256 };
 
 /* The numbers of the registers: intrinsics take nothing but digits. */
 #define SUMS_0 0
