@@ -5,9 +5,9 @@
  * with the addition to the running sum, by x's. A minimum times x's sum, itself a rounded product, is then
  * subtracted in one more fused step (two for q2_k, one per half).
  *
- * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from, to make
- * up for weights kept as unsigned and to be a float (dot_bits), or, for types with minima, x's scale times its
- * sum as f32. */
+ * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from, to
+ * make up for weights kept as unsigned and to be a float (dot_bits), or, for types with minima, x's scale
+ * times its sum as f32. */
 #ifndef SL_BACKEND_CPU_MATMUL_TILES_H
 #define SL_BACKEND_CPU_MATMUL_TILES_H
 
@@ -369,17 +369,22 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const bool plain, const int
     SL_UNROLL for (int h = 0; h < halves; h++) {
         vi dots[SL_MATMUL_TILE][2];
         SL_UNROLL for (int r = 0; r < rows; r++) {
-            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4)
-                                                 : vi_set1(dot_bits(type));
+            const vi start =
+                unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_set1(dot_bits(type));
             dots[r][0] = dots[r][1] = dot_start(type, start);
         }
-        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
-            const vi w0 = group_weights(type, plain, group, quad, 0);
-            const vi w1 = group_weights(type, plain, group, quad, 1);
+        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad += dot_quads(type)) {
+            vi weights[2][2], words[2]; /* [vector][quad], [quad] */
+            SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                weights[0][q] = group_weights(type, plain, group, quad + q, 0);
+                weights[1][q] = group_weights(type, plain, group, quad + q, 1);
+            }
             SL_UNROLL for (int r = 0; r < rows; r++) {
-                const vi words = dot_x(group.x + r * SL_MATMUL_GROUP + quad * 4);
-                dots[r][0] = dot_add(type, dots[r][0], w0, words);
-                dots[r][1] = dot_add(type, dots[r][1], w1, words);
+                SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                    words[q] = dot_x(group.x + r * SL_MATMUL_GROUP + (quad + q) * 4);
+                }
+                dots[r][0] = dot_add(type, dots[r][0], weights[0], words);
+                dots[r][1] = dot_add(type, dots[r][1], weights[1], words);
             }
         }
         vf scales[2], zeros[2];
@@ -389,11 +394,10 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const bool plain, const int
         }
         SL_UNROLL for (int r = 0; r < rows; r++) {
             const vf x_scale = broadcast_f32(x_scales + r * 4);
-            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4)
-                                                 : vi_set1(dot_bits(type));
+            const vi start =
+                unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_set1(dot_bits(type));
             SL_UNROLL for (int v = 0; v < 2; v++) {
-                const vf product =
-                    scaled_dot(type, dot_end(type, dots[r][v], start), scales[v], zeros[v]);
+                const vf product = scaled_dot(type, dot_end(type, dots[r][v], start), scales[v], zeros[v]);
                 sums[r][v] = vf_fma(product, x_scale, sums[r][v]);
             }
         }
