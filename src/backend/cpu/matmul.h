@@ -97,6 +97,7 @@ typedef struct sl_matmul_type {
     void (*unpack)(const unsigned char *weights, int32_t blocks, unsigned char *unpacked);
     const sl_matmul_tile *unpacked_tiles; /* [SL_MATMUL_TILE] */
     int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t few_rows;             /* of a batch at most, for which it does not pay to expand and unpack */
     int32_t chunk;                /* columns whose weights, as a tile reads them, stay in L1 */
     int32_t block;                /* columns */
     int32_t block_bytes;          /* of one output */

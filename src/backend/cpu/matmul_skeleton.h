@@ -244,7 +244,7 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
     const int32_t count = unit->batch.count;
     sl_matmul_part part = {.columns = end - column, .first = column == 0};
     part.weights = chunk_weights(linear, unit, unit->first + panel, column, part.columns);
-    const bool many = count > 2 * type->most_rows;
+    const bool many = count > type->few_rows;
     if (many && type->expand) {
         type->expand(part.weights, part.columns / type->block, linear->scales);
         part.scales = linear->scales;
@@ -269,10 +269,12 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
 
 /* One tile reads each weight once, as it comes from memory: all columns at once. */
 static void run_unit(const linear *linear, const unit *unit) {
-    const bool one_tile = unit->batch.count <= linear->type->most_rows;
-    const int32_t chunk = one_tile ? linear->columns : linear->type->chunk;
-    if (linear->type->begin) {
-        linear->type->begin(unit->batch.count);
+    const sl_matmul_type *type = linear->type;
+    const int32_t rows = unit->batch.count;
+    const bool whole = rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
+    const int32_t chunk = whole ? linear->columns : type->chunk;
+    if (type->begin) {
+        type->begin(rows);
     }
     for (int32_t column = 0; column < linear->columns; column += chunk) {
         const int32_t end = linear->columns - column > chunk ? column + chunk : linear->columns;

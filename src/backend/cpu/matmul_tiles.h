@@ -613,6 +613,7 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
                        .expand = name##_expand,                                                              \
                        .main_rows = SL_MAIN_ROWS,                                                            \
                        .most_rows = SL_MOST_ROWS,                                                            \
+                       .few_rows = 2 * SL_MOST_ROWS,                                                         \
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_PACKED_BYTES(ID),                                                   \
                        .scales = block_scales,                                                               \
