@@ -48,6 +48,15 @@ sl_isa sl_cpu_isa(void) {
 #endif
 }
 
+bool sl_cpu_multiplies_bf16_pairs(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
+}
+
 const char *sl_isa_name(sl_isa isa) {
     return (unsigned)isa < SL_ISA_COUNT ? names[isa] : "unknown";
 }

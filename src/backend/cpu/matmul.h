@@ -91,6 +91,7 @@ typedef struct sl_matmul_type {
     void (*begin)(int32_t rows);
     void (*end)(void);
     void (*pack_row)(const sl_matmul_source *source);
+    const char *(*declines)(void); /* why not on this processor; NULL: on any */
     /* Expands the scales of `blocks` blocks; NULL when there is nothing to expand. */
     void (*expand)(const unsigned char *weights, int32_t blocks, float *scales);
     /* For many rows: makes bytes of the quants, and the tiles that take them; NULL: the other tiles do. */

@@ -5,6 +5,11 @@
 
 #include "backend/cpu/matmul.h"
 
+/* Of a kernel of this tier; one that has two for a weight type tells them apart. */
+#ifndef SL_MATMUL_TYPE
+#define SL_MATMUL_TYPE(row) (&matmul_types[(row)->weight_type])
+#endif
+
 /* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows,
  * expanded scales, unpacked weights, with --no-repack a panel's chunk of weights, and running sums. */
 typedef struct linear {
@@ -54,7 +59,7 @@ static uint64_t align64(uint64_t bytes) {
 }
 
 static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    const sl_matmul_type *type = &matmul_types[op->kernel->weight_type];
+    const sl_matmul_type *type = SL_MATMUL_TYPE(op->kernel);
     linear linear = {.context = context, .op = op, .type = type, .columns = op->weights[0].columns};
     linear.row_bytes = packed_row_bytes(type, linear.columns);
     /* The shared part is as large as this step's rows need; the rest is the threads'. */
@@ -288,7 +293,7 @@ static void run_unit(const linear *linear, const unit *unit) {
 /* ---- the kernel ---- */
 
 static const sl_matmul_type *type_of(const sl_kernel *kernel) {
-    return &matmul_types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
+    return SL_MATMUL_TYPE((const sl_cpu_kernel *)(const void *)kernel);
 }
 
 SL_TIER_DECLINES(linear) {
@@ -299,6 +304,10 @@ SL_TIER_DECLINES(linear) {
     const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
     if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
         return "is for another weight type";
+    }
+    const char *slow = type_of(kernel)->declines ? type_of(kernel)->declines() : NULL;
+    if (slow) {
+        return slow;
     }
     return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
 }

@@ -549,6 +549,18 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
     MACRO(name, ID, 6)                                                                                       \
     MACRO(name, ID, 7)                                                                                       \
     MACRO(name, ID, 8)
+/* Those of more rows, of a tier whose registers hold their sums. */
+#define SL_LONG_TILES(MACRO, name, ID)                                                                       \
+    SL_TILES(MACRO, name, ID)                                                                                \
+    MACRO(name, ID, 9)                                                                                       \
+    MACRO(name, ID, 10)                                                                                      \
+    MACRO(name, ID, 11)                                                                                      \
+    MACRO(name, ID, 12)
+#define SL_LONG_TILE_LIST(name)                                                                              \
+    {                                                                                                        \
+        name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
+            name##_tile_7, name##_tile_8, name##_tile_9, name##_tile_10, name##_tile_11, name##_tile_12      \
+    }
 #define SL_TILE_LIST(name)                                                                                   \
     {                                                                                                        \
         name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
@@ -621,7 +633,7 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
                        .chunk = SL_INT_CHUNK,                                                                \
                        SL_INT_UNPACKED(name, ID)},
 #define SL_FLOAT_ROW(name, ID)                                                                               \
-    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
+    [SL_QTYPE_##ID] = {.tiles = SL_FLOAT_TILE_LIST(name),                                                    \
                        .pack_row = pack_row_f32,                                                             \
                        .main_rows = SL_FLOAT_ROWS,                                                           \
                        .most_rows = SL_FLOAT_ROWS,                                                           \
