@@ -101,7 +101,7 @@ typedef struct sl_matmul_type {
  */
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight);
 uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight);
-void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count);
-void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count);
 
 #endif

@@ -319,12 +319,12 @@ static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t c
     }
 }
 
-void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
     static const layout layout = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
     pack(weight, packed, first, count, &layout);
 }
 
-void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
     static const layout layout = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
     pack(weight, packed, first, count, &layout);
 }

@@ -504,7 +504,7 @@ SL_ALWAYS_INLINE void fp8_tile(const int rows, const sl_matmul_part *part) {
     store_sums(part, sums, rows);
 }
 
-static void pack_row_f32(const sl_matmul_source *source) {
+SL_ALWAYS_INLINE void pack_row_f32(const sl_matmul_source *source) {
     const float *x = sl_cpu_f32(source->x, source->row);
     float *group = (float *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
     for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {

@@ -70,7 +70,7 @@ SL_TIER_DECLINES(cache_write);
                    .batched = true,                                                                          \
                    .declines = SL_TIER(linear_declines),                                                     \
                    .packed_bytes = sl_matmul_packed_bytes_##panel,                                           \
-                   .pack = sl_matmul_pack_##tier,                                                            \
+                   .pack = sl_matmul_pack_##panel,                                                           \
                    .workspace = SL_TIER(linear_workspace)},                                                  \
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }
