@@ -29,5 +29,11 @@ int sl_isa_parse(const char *name);
 int sl_cpu_quota(const char *root);
 /* Processors this process may use: of its affinity mask, and not more than its quota; at least 1. */
 int sl_cpu_count(void);
+/* Cores that the calling thread's affinity mask has a processor of: hyper-threads of one core count once. 0:
+ * not known. The system's files are looked for as above. */
+int sl_cpu_cores(const char *root);
+/* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
+ * share its arithmetic and its way to memory. */
+int sl_cpu_threads(void);
 
 #endif

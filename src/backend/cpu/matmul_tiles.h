@@ -515,6 +515,17 @@ SL_ALWAYS_INLINE void pack_row_f32(const sl_matmul_source *source) {
     }
 }
 
+SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
+    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
+    uint16_t *group = (uint16_t *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
+    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
+        const int32_t left = source->columns - done;
+        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
+        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
+        group += source->rows * SL_MATMUL_GROUP;
+    }
+}
+
 /* ---- the tables ---- */
 
 #define SL_INT_TILE(name, ID, rows)                                                                          \

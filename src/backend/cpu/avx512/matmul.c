@@ -37,17 +37,6 @@ SL_ALWAYS_INLINE void bf16_tile(const int rows, const sl_matmul_part *part) {
     store_sums(part, sums, rows);
 }
 
-static void pack_row_bf16(const sl_matmul_source *source) {
-    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
-    uint16_t *group = (uint16_t *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
-    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
-        const int32_t left = source->columns - done;
-        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
-        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
-        group += source->rows * SL_MATMUL_GROUP;
-    }
-}
-
 #define BF16_TILE(name, ID, rows)                                                                            \
     static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
         bf16_tile(rows, part);                                                                               \
