@@ -397,7 +397,7 @@ typedef struct sluice_engine_options {
      * CPU, the others on the GPU, one part of each step after the other. With "auto" the CPU takes the layers
      * that do not fit a GPU. */
     const char *device;
-    const char *isa;   /* CPU: "plain", "avx2", "avx512", "amx": the best tier allowed; NULL: the machine's */
+    const char *isa;   /* CPU: "plain", "avx2", "avxvnni", "avx512", "amx": the best allowed; NULL: the machine's */
     int32_t threads;   /* CPU; 0: one for each core that the process may use */
     int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
     int32_t sequences; /* that run at once; 0: 8 */

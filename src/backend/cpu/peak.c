@@ -23,6 +23,7 @@ static const sl_cpu_peak *const tiers[SL_ISA_COUNT] = {
     [SL_ISA_PLAIN] = &sl_cpu_peak_plain,
 #if defined(__x86_64__)
     [SL_ISA_AVX2] = &sl_cpu_peak_avx2,
+    [SL_ISA_AVXVNNI] = &sl_cpu_peak_avxvnni,
     [SL_ISA_AVX512] = &sl_cpu_peak_avx512,
     [SL_ISA_AMX] = &sl_cpu_peak_amx,
 #endif

@@ -21,6 +21,7 @@ typedef struct sl_cpu_peak {
 extern const sl_cpu_peak sl_cpu_peak_plain;
 #if defined(__x86_64__)
 extern const sl_cpu_peak sl_cpu_peak_avx2;
+extern const sl_cpu_peak sl_cpu_peak_avxvnni;
 extern const sl_cpu_peak sl_cpu_peak_avx512;
 extern const sl_cpu_peak sl_cpu_peak_amx;
 #endif
