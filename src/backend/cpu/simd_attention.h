@@ -104,6 +104,11 @@ static void multiply_wide(product p, int32_t rows, int32_t columns) {
 
 /* ---- scratch ---- */
 
+static const char *cache_declined(sl_qtype type) {
+    (void)type;
+    return NULL;
+}
+
 static int32_t output_stride(const attention *a) {
     return a->group->value_size;
 }

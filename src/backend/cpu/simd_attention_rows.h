@@ -29,6 +29,9 @@ typedef struct attention {
 /* Sets scratch, outputs, largest and sum to parts of what is at `at`; returns how many bytes they are. */
 static uint64_t lay_out(attention *a, unsigned char *at);
 
+/* Why a cache of this type is not taken; NULL where it is. */
+static const char *cache_declined(sl_qtype type);
+
 /* Floats from a query's output to the next, at least value_size. */
 static int32_t output_stride(const attention *a);
 
@@ -61,7 +64,8 @@ SL_TIER_DECLINES(attention) {
         return needs;
     }
     const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
-    return group->key_size % VN || group->value_size % VN ? "takes head sizes that fill its vectors" : NULL;
+    return group->key_size % VN || group->value_size % VN ? "takes head sizes that fill its vectors"
+                                                          : cache_declined(query->cache_type);
 }
 
 /* A thread's place in the list of blocks; numbers only rise. */

@@ -2,10 +2,11 @@
  *
  * Class "tile64/bf16x3": tiles of 64 keys as plain's (plain/cache.c). Queries, keys, values and probabilities
  * are split into a high BF16 and what is left, another: 16 bits of each number, all of an f16's. A product is
- * low by high, high by high, high by low, of which TDPBF16PS takes 32 terms an instruction: for a score 32
- * elements of the head after the other, for a value 32 keys after the other, added to what the row has so
- * far. Where the cache's type fits one BF16 the third product is left out, which adds zeros.
- * Scores are kept in units of ln 2, powers of two are vf_exp2, a tile's probabilities are added to four sums,
+ * low by high, high by high, high by low, of which TDPBF16PS takes 32 terms an instruction, r and r + 16 as a
+ * pair: for a score 32 elements of the head after the other, for a value 32 keys after the other, added to
+ * what the row has so far. Where the cache's type fits one BF16 the third product is left out, which adds
+ * zeros.
+ * Queries are scaled first, so that scores are powers of two. A tile's probabilities are added to four sums,
  * key j to sum j mod 4, and these (0 + 1) + (2 + 3).
  *
  * A row meets keys that it does not see with probability 0. So values that are not finite are taken for zeros
@@ -24,11 +25,13 @@ enum {
     TILE = 16 * STEP,    /* elements of a tile register */
 };
 
+#define LOG2_E 1.44269504f
+
 /* A thread's scratch beside what all kernels have. */
 typedef struct tile_scratch {
     uint16_t *keys;    /* [part][key_columns / 32][64][32] */
-    uint16_t *values;  /* [part][2][value_columns / 16][16][16][2]: keys 2 r and 2 r + 1 side by side */
-    uint16_t *queries; /* [group][part][key_columns / 32][16][16][2]: elements 2 r and 2 r + 1, by query */
+    uint16_t *values;  /* [part][2][value_columns / 16][16][16][2]: keys r and r + 16 of 32 as a pair */
+    uint16_t *queries; /* [group][part][key_columns / 32][16][16][2]: by element, a pair of each query */
     float *split;      /* [part][16][key_columns / 2]: pairs of a group's queries, by element */
     float *scores;     /* [2][64][16] */
     float *turned;     /* [16][64] */
@@ -39,6 +42,11 @@ typedef struct tile_scratch {
 
 static int32_t whole_steps(int32_t size) {
     return (size + STEP - 1) / STEP * STEP;
+}
+
+/* 16 bits of a number are not what an F32 cache is asked for. */
+static const char *cache_declined(sl_qtype type) {
+    return type == SL_QTYPE_F32 ? "keeps 16 bits of a number, of an f32 cache too" : NULL;
 }
 
 static int32_t output_stride(const attention *a) {
@@ -81,14 +89,14 @@ SL_ALWAYS_INLINE vf high_part(vf v) {
     return _mm512_castsi512_ps(vi_and(rounded, vi_set1((int32_t)0xffff0000)));
 }
 
-/* Two vectors as one of BF16, rounded to even. */
-SL_ALWAYS_INLINE vi pack(vf low, vf high) {
-    return (vi)_mm512_cvtne2ps_pbh(high, low);
+/* What it leaves: tells by a NaN of a number that is not finite. */
+SL_ALWAYS_INLINE vf rest_of(vf v) {
+    return vf_sub(v, high_part(v));
 }
 
-/* The high parts of two vectors in turn. */
-SL_ALWAYS_INLINE vi interleave(vf even, vf odd) {
-    return vi_or(vi_right(vi_bits(high_part(even)), 16), vi_bits(high_part(odd)));
+/* Pairs of two vectors' elements, cut to BF16. */
+SL_ALWAYS_INLINE vi interleave(vf x, vf y) {
+    return vi_or(vi_right(vi_bits(x), 16), vi_and(vi_bits(y), vi_set1((int32_t)0xffff0000)));
 }
 
 SL_ALWAYS_INLINE vf decode_at(const sl_qtype type, const unsigned char *row, int32_t at, int32_t size) {
@@ -108,17 +116,11 @@ SL_ALWAYS_INLINE void decode_key(const attention *a, const sl_qtype type, const 
     uint16_t *out = a->scratch.keys + j * STEP;
     for (int32_t d = 0; d < size; d += STEP, out += SL_PAGE_TOKENS * STEP) {
         const vf x = decode_at(type, key, d, size), y = decode_at(type, key, d + VN, size);
-        const vf x_high = high_part(x), y_high = high_part(y);
-        _mm512_store_si512(out, pack(x_high, y_high));
+        _mm512_store_si512(out, interleave(high_part(x), high_part(y)));
         if (parts_of(type) > 1) {
-            _mm512_store_si512(out + SL_PAGE_TOKENS * columns, pack(vf_sub(x, x_high), vf_sub(y, y_high)));
+            _mm512_store_si512(out + SL_PAGE_TOKENS * columns, interleave(rest_of(x), rest_of(y)));
         }
     }
-}
-
-/* What two parts of a number leave: tells by a NaN of one that is not finite. */
-SL_ALWAYS_INLINE vf rest_of(vf v) {
-    return vf_sub(v, high_part(v));
 }
 
 /* Zeros for what is not finite. */
@@ -127,26 +129,25 @@ SL_ALWAYS_INLINE vf finite_part(vf v) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(rest, rest, _CMP_ORD_Q), v);
 }
 
-/* Values 2 r and 2 r + 1, zeros for one that is NULL, and for what is not finite if `careful`. Returns
- * numbers that are NaN where something is not finite. */
+/* Values r and r + 16 of a tile's `step`, zeros for one that is NULL, and for what is not finite if
+ * `careful`. Returns numbers that are NaN where something is not finite. */
 SL_ALWAYS_INLINE vf decode_values(const attention *a, const sl_qtype type, const bool careful,
-                                  const unsigned char *even, const unsigned char *odd, int32_t r) {
+                                  const unsigned char *const row[2], int32_t step, int32_t r) {
     const int32_t size = a->group->value_size, columns = whole_steps(size);
-    uint16_t *out = a->scratch.values + r / 16 * columns * STEP + r % 16 * STEP;
+    uint16_t *out = a->scratch.values + (step * columns + r) * STEP;
     vf marks = vf_zero();
     for (int32_t d = 0; d < columns; d += VN, out += TILE) {
-        vf x = even ? decode_at(type, even, d, size) : vf_zero();
-        vf y = odd ? decode_at(type, odd, d, size) : vf_zero();
+        vf x = row[0] ? decode_at(type, row[0], d, size) : vf_zero();
+        vf y = row[1] ? decode_at(type, row[1], d, size) : vf_zero();
         if (careful) {
             x = finite_part(x);
             y = finite_part(y);
         }
-        _mm512_store_si512(out, interleave(x, y));
-        const vf x_rest = parts_of(type) > 1 ? rest_of(x) : x, y_rest = parts_of(type) > 1 ? rest_of(y) : y;
+        _mm512_store_si512(out, interleave(high_part(x), high_part(y)));
         if (parts_of(type) > 1) {
-            _mm512_store_si512(out + SL_PAGE_TOKENS * columns, interleave(x_rest, y_rest));
+            _mm512_store_si512(out + SL_PAGE_TOKENS * columns, interleave(rest_of(x), rest_of(y)));
         }
-        marks = vf_fma(x_rest, vf_zero(), vf_fma(y_rest, vf_zero(), marks));
+        marks = vf_add(marks, vf_add(rest_of(x), rest_of(y)));
     }
     return marks;
 }
@@ -159,11 +160,15 @@ SL_ALWAYS_INLINE bool decode_tile_as(const attention *a, const sl_qtype type, co
     for (int32_t j = from; j < to; j++) {
         decode_key(a, type, keys + (uint64_t)j * cache->key_bytes, j);
     }
-    for (int32_t j = from / STEP * STEP; j < whole_steps(to); j += 2) {
-        const unsigned char *even = values + (uint64_t)j * cache->value_bytes,
-                            *odd = even + cache->value_bytes;
-        marks = vf_add(marks, decode_values(a, type, careful, j >= from && j < to ? even : NULL,
-                                            j + 1 >= from && j + 1 < to ? odd : NULL, j / 2));
+    for (int32_t step = from / STEP; step * STEP < to; step++) {
+        for (int32_t r = 0; r < 16; r++) {
+            const unsigned char *rows[2];
+            for (int32_t i = 0; i < 2; i++) {
+                const int32_t j = step * STEP + r + i * 16;
+                rows[i] = j >= from && j < to ? values + (uint64_t)j * cache->value_bytes : NULL;
+            }
+            marks = vf_add(marks, decode_values(a, type, careful, rows, step, r));
+        }
     }
     return _mm512_cmp_ps_mask(marks, marks, _CMP_UNORD_Q) == 0;
 }
@@ -173,8 +178,6 @@ SL_ALWAYS_INLINE bool decode_tile_as(const attention *a, const sl_qtype type, co
 SL_ALWAYS_INLINE bool decode_tile(const attention *a, const bool careful, const sl_cpu_cache *cache,
                                   int32_t tile, int32_t from, int32_t to) {
     switch (a->type) {
-    case SL_QTYPE_F32:
-        return decode_tile_as(a, SL_QTYPE_F32, careful, cache, tile, from, to);
     case SL_QTYPE_F16:
         return decode_tile_as(a, SL_QTYPE_F16, careful, cache, tile, from, to);
     case SL_QTYPE_BF16:
@@ -355,44 +358,62 @@ typedef struct group_seen {
     int32_t first, last;
 } group_seen;
 
-/* Scores in units of ln 2, -infinity where a lane does not see the key, in place; returns the largest. */
+/* 2^x for x <= 0, within 2^-21; 0 below -126 (a subnormal result would cost a hundred cycles), NaN for NaN.
+ * 2^r for r in [0, 1) is 1 + r g(r), g through the five Chebyshev points of (2^r - 1) / r; then times 2^n. */
+SL_ALWAYS_INLINE vf power_of_two(vf x) {
+    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = vf_set1(0.0017883688f);
+    p = vf_fma(p, r, vf_set1(0.00919938739f));
+    p = vf_fma(p, r, vf_set1(0.0556570552f));
+    p = vf_fma(p, r, vf_set1(0.240207195f));
+    p = vf_fma(p, r, vf_set1(0.69314754f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, vf_set1(-126.0f), _CMP_NLT_UQ), p, x);
+}
+
+/* Lanes that see key j. */
+SL_ALWAYS_INLINE __mmask16 seeing(const group_seen *seen, int32_t j) {
+    return _mm512_cmple_epi32_mask(vi_load(seen->from), vi_set1(j)) &
+           _mm512_cmpgt_epi32_mask(vi_load(seen->to), vi_set1(j));
+}
+
+/* Scores of keys [from, to) as they count, -infinity where a lane does not see the key, in place; returns the
+ * largest. */
 SL_ALWAYS_INLINE vf finish_scores(const attention *a, float *scores, const group_seen *seen, int32_t from,
                                   int32_t to, const bool all) {
-    const vf scale = vf_set1(a->parameters->scale), unit = vf_set1(1.44269504f);
-    const vi first = vi_load(seen->from), last = vi_load(seen->to);
-    vf top = vf_set1(-INFINITY);
-    for (int32_t j = from; j < to; j++) {
-        vf s = vf_mul(vf_load(scores + j * LANES), scale);
-        if (a->parameters->softcap > 0) {
-            const vf cap = vf_set1(a->parameters->softcap);
-            s = vf_mul(cap, vf_tanh(vf_div(s, cap)));
-        }
-        s = vf_mul(s, unit);
-        if (!all) {
-            const vi key = vi_set1(j);
-            const __mmask16 sees = _mm512_cmple_epi32_mask(first, key) & _mm512_cmpgt_epi32_mask(last, key);
-            s = _mm512_mask_mov_ps(vf_set1(-INFINITY), sees, s);
-        }
-        vf_store(scores + j * LANES, s);
-        top = vf_max(s, top); /* a NaN leaves top as it was */
+    const vf cap = vf_set1(a->parameters->softcap * LOG2_E);
+    vf top[4];
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        top[i] = vf_set1(-INFINITY);
     }
-    return top;
+    for (int32_t j = from; j < to; j += 4) {
+        SL_UNROLL for (int i = 0; i < 4; i++) {
+            vf s = vf_load(scores + (j + i) * LANES);
+            if (a->parameters->softcap > 0) {
+                s = vf_mul(cap, vf_tanh(s));
+            }
+            if (!all) {
+                s = _mm512_mask_mov_ps(vf_set1(-INFINITY), seeing(seen, j + i), s);
+            }
+            if (!all || a->parameters->softcap > 0) {
+                vf_store(scores + (j + i) * LANES, s);
+            }
+            top[i] = vf_max(s, top[i]); /* a NaN leaves top as it was */
+        }
+    }
+    return vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
 }
 
 /* Scores to probabilities relative to 2^largest, in place, 0 where a lane does not see the key; returns their
  * sums. */
 SL_ALWAYS_INLINE vf soften(float *scores, const group_seen *seen, vf largest, int32_t from, int32_t to,
                            const bool all) {
-    const vi first = vi_load(seen->from), last = vi_load(seen->to);
     vf sums[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     for (int32_t j = from; j < to; j += 4) {
         SL_UNROLL for (int i = 0; i < 4; i++) {
-            vf p = vf_exp2(vf_sub(vf_load(scores + (j + i) * LANES), largest));
+            vf p = power_of_two(vf_sub(vf_load(scores + (j + i) * LANES), largest));
             if (!all) {
-                const vi key = vi_set1(j + i);
-                const __mmask16 sees =
-                    _mm512_cmple_epi32_mask(first, key) & _mm512_cmpgt_epi32_mask(last, key);
-                p = _mm512_maskz_mov_ps(sees, p);
+                p = _mm512_maskz_mov_ps(seeing(seen, j + i), p);
             }
             vf_store(scores + (j + i) * LANES, p);
             sums[i] = vf_add(sums[i], p);
@@ -413,9 +434,8 @@ static void split_probabilities(const attention *a, const float *scores, uint16_
         SL_UNROLL for (int i = 0; i < LANES; i++) {
             const vf p = vf_load(turned + i * SL_PAGE_TOKENS + j);
             const vf q = vf_load(turned + i * SL_PAGE_TOKENS + j + VN);
-            const vf p_high = high_part(p), q_high = high_part(q);
-            _mm512_store_si512(y + i * STEP, pack(p_high, q_high));
-            _mm512_store_si512(y + 2 * TILE + i * STEP, pack(vf_sub(p, p_high), vf_sub(q, q_high)));
+            _mm512_store_si512(y + i * STEP, interleave(high_part(p), high_part(q)));
+            _mm512_store_si512(y + 2 * TILE + i * STEP, interleave(rest_of(p), rest_of(q)));
         }
     }
 }
@@ -435,7 +455,7 @@ static void soften_group(const attention *a, int32_t group, const group_seen *se
     const vf tops = all ? finish_scores(a, scores, seen, from, to, true)
                         : finish_scores(a, scores, seen, from, to, false);
     const vf top = vf_max(tops, old);
-    const vf change = _mm512_mask_mov_ps(vf_set1(1.0f), active, vf_exp2(vf_sub(old, top)));
+    const vf change = _mm512_mask_mov_ps(vf_set1(1.0f), active, power_of_two(vf_sub(old, top)));
     const vf sums =
         all ? soften(scores, seen, top, from, to, true) : soften(scores, seen, top, from, to, false);
     vf_store(largest, top);
@@ -451,24 +471,24 @@ static void soften_group(const attention *a, int32_t group, const group_seen *se
     }
 }
 
-/* Of the block's queries; false when none of the group sees a key. */
+/* Of the block's queries; false when none of the group sees a key. Lanes behind the last query see what that
+ * one does. */
 static bool see_group(const attention *a, int32_t group, int32_t base, group_seen *seen) {
-    const int32_t queries = (a->last - a->first) * a->ratio;
+    const int32_t last = (a->last - a->first) * a->ratio - 1;
     seen->first = SL_PAGE_TOKENS;
     seen->last = 0;
-    for (int32_t i = 0; i < LANES; i++) {
+    for (int32_t i = 0, from = 0, to = 0; i < LANES; i++) {
         const int32_t query = group * LANES + i;
-        seen->from[i] = seen->to[i] = 0;
-        if (query >= queries) {
-            continue;
+        if (i == 0 || (query <= last && query % a->ratio == 0)) {
+            seen_keys(a, query, base, &from, &to);
+            to = from < to ? to : from;
         }
-        seen_keys(a, query, base, &seen->from[i], &seen->to[i]);
-        if (seen->from[i] >= seen->to[i]) {
-            seen->from[i] = seen->to[i] = 0;
-            continue;
+        seen->from[i] = from;
+        seen->to[i] = to;
+        if (from < to) {
+            seen->first = from < seen->first ? from : seen->first;
+            seen->last = to > seen->last ? to : seen->last;
         }
-        seen->first = seen->from[i] < seen->first ? seen->from[i] : seen->first;
-        seen->last = seen->to[i] > seen->last ? seen->to[i] : seen->last;
     }
     return seen->first < seen->last;
 }
@@ -529,15 +549,17 @@ static void split_queries(const attention *a, int32_t group, int32_t queries) {
     const int32_t size = a->group->key_size, columns = whole_steps(size);
     float *high = a->scratch.split, *low = high + LANES * columns / 2;
     uint16_t *out = a->scratch.queries + group * 2 * columns * LANES;
+    const float cap = a->parameters->softcap;
+    const vf factor = vf_set1(cap > 0 ? a->parameters->scale / cap : a->parameters->scale * LOG2_E);
     for (int32_t i = 0; i < LANES; i++) {
         const int32_t query = group * LANES + i;
         const float *q = query < queries ? query_of(a, query) : NULL;
         for (int32_t d = 0; d < columns; d += STEP) {
-            const vf x = q ? vf_load(q + d) : vf_zero();
-            const vf y = q && d + VN < size ? vf_load(q + d + VN) : vf_zero();
-            const vf x_high = high_part(x), y_high = high_part(y);
-            _mm512_store_si512(high + (i * columns + d) / 2, pack(x_high, y_high));
-            _mm512_store_si512(low + (i * columns + d) / 2, pack(vf_sub(x, x_high), vf_sub(y, y_high)));
+            const vf x = q ? vf_mul(vf_load(q + d), factor) : vf_zero();
+            const vf y = q && d + VN < size ? vf_mul(vf_load(q + d + VN), factor) : vf_zero();
+            _mm512_store_si512(high + (i * columns + d) / 2, interleave(high_part(x), high_part(y)));
+            _mm512_store_si512(low + (i * columns + d) / 2,
+                               interleave(high_part(rest_of(x)), high_part(rest_of(y))));
         }
     }
     for (int32_t d = 0; d < columns; d += STEP) {
@@ -553,7 +575,7 @@ static void start_queries(const attention *a, int32_t queries) {
     }
     for (int32_t query = 0; query < groups * LANES; query++) {
         const float *sink = query < queries ? sink_of(a, query) : NULL;
-        a->largest[query] = sink ? *sink * 1.44269504f : -INFINITY;
+        a->largest[query] = sink ? *sink * LOG2_E : -INFINITY;
         a->sum[query] = sink ? 1.0f : 0.0f;
     }
     memset(a->outputs, 0, (size_t)(groups * LANES * output_stride(a)) * sizeof(float));
