@@ -398,7 +398,7 @@ typedef struct sluice_engine_options {
      * that do not fit a GPU. */
     const char *device;
     const char *isa;   /* CPU: "plain", "avx2", "avx512", "amx": the best tier allowed; NULL: the machine's */
-    int32_t threads;   /* CPU; 0: as many processors as the process may use */
+    int32_t threads;   /* CPU; 0: one for each core that the process may use */
     int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
     int32_t sequences; /* that run at once; 0: 8 */
     int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
@@ -410,6 +410,7 @@ typedef struct sluice_engine_options {
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
     bool no_fusion;        /* CUDA: every op by its own kernel; the same results */
+    bool no_repack;        /* CPU: no packed copy of the weights; they are read where the file is mapped */
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */
     void *progress_context;

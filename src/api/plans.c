@@ -32,6 +32,7 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
                                 .isa = (sl_isa)isa,
                                 .no_graphs = o->no_graphs,
                                 .no_fusion = o->no_fusion,
+                                .no_repack = o->no_repack,
                                 .deterministic = o->deterministic};
     return 0;
 }

@@ -60,6 +60,8 @@ struct sl_kernel {
      * one copy. */
     uint64_t (*packed_bytes)(const sl_weight *weight);
     void (*pack)(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+    bool
+        takes_unpacked; /* it can read the file's own bytes as well, with the same bits, and is slower then */
     /* Scratch it needs for a query, in bytes; NULL: none. */
     uint64_t (*workspace)(const sl_kernel *kernel, const sl_kernel_query *query);
 };
@@ -199,11 +201,12 @@ typedef struct sl_profile {
 
 typedef struct sl_backend_options {
     int32_t device;     /* of several GPUs */
-    int32_t threads;    /* CPU: 0 = all processors */
+    int32_t threads;    /* CPU; 0: one for each core */
     sl_isa isa;         /* CPU: the best tier allowed */
     bool no_graphs;     /* CUDA: run eagerly */
     bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
     bool no_fusion;     /* every op by its own kernel */
+    bool no_repack;     /* CPU: no packed copies; weights are read where they are mapped */
 } sl_backend_options;
 
 typedef struct sl_backend_functions {

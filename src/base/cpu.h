@@ -2,6 +2,8 @@
 #ifndef SL_BASE_CPU_H
 #define SL_BASE_CPU_H
 
+#include <stdbool.h>
+
 /* In rising order; each contains the ones before it. */
 typedef enum sl_isa {
     SL_ISA_PLAIN,  /* portable C */
@@ -14,6 +16,9 @@ typedef enum sl_isa {
 /* The best tier of this machine. Where that may be amx the system is asked for the tiles, for all threads of
  * the process; it refuses them while a thread has a stack for signals that is too small for their state. */
 sl_isa sl_cpu_isa(void);
+/* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often as a
+ * fused product of floats, which is half as much work. On Intel's it takes four times as long. */
+bool sl_cpu_multiplies_bf16_pairs(void);
 /* "plain", "avx2", "avx512", "amx". */
 const char *sl_isa_name(sl_isa isa);
 /* -1 for no such name. */
@@ -23,5 +28,11 @@ int sl_isa_parse(const char *name);
 int sl_cpu_quota(const char *root);
 /* Processors this process may use: of its affinity mask, and not more than its quota; at least 1. */
 int sl_cpu_count(void);
+/* Cores that the calling thread's affinity mask has a processor of: hyper-threads of one core count once. 0:
+ * not known. The system's files are looked for as above. */
+int sl_cpu_cores(const char *root);
+/* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
+ * share its arithmetic and its way to memory. */
+int sl_cpu_threads(void);
 
 #endif

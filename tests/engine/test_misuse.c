@@ -355,6 +355,8 @@ static void replies_are_checked(void **state) {
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
     options.tools = "[{\"function\":{\"name\":\"a b\"}}]";
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools[0].function.name");
+    options.tools = "[{\"function\":{\"name\":\"a\",\"parameters\":{\"type\":[\"string\"]}}}]";
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools[0].function.parameters: #/type");
     options.tools = "[";
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
     assert_null(reply);

@@ -171,7 +171,7 @@ static const limits *limits_of(const char *weights, const char *isa) {
     if (strcmp(weights, "fp8") == 0 && cuda) {
         return &fp8_limits;
     }
-    const bool rounds = strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0 || cuda;
+    const bool rounds = cuda || (isa && (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0));
     return strcmp(weights, "bf16") == 0 && rounds ? &bf16_limits : &f32_limits;
 }
 

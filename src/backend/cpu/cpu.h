@@ -65,6 +65,7 @@ typedef struct sl_cpu_operand {
  * absent. */
 typedef struct sl_cpu_weight {
     const unsigned char *data;
+    bool packed; /* by the kernel's pack function */
     sl_qtype type;
     int32_t experts, rows, columns;
     uint64_t expert_bytes; /* from one expert's matrix to the next, in this layout */

@@ -48,11 +48,12 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    SL_MATMUL_CHUNK =
-        1024,           /* columns: so many of a panel's weights stay in L1, of 512 rows' activations in L2 */
-    SL_MATMUL_TILE = 8, /* rows at most */
+    SL_MATMUL_TILE = 12,  /* rows of a tile that has a function of its own, at most */
     SL_MATMUL_PANELS = 4, /* panels in a unit of work at most: what one reading of a chunk of x serves */
     SL_MATMUL_GROUP = 32, /* columns that a tile keeps together */
+    SL_MATMUL_SUM_ROWS =
+        16, /* a panel's sums have room for a multiple of so many rows, which tiles may write */
+    SL_MATMUL_OWN_TILES = 8192, /* bytes of packed rows that every thread packs sooner than it meets others */
     /* Bytes of a block of 256 columns in a panel, of types whose blocks in the file have fewer. */
     SL_PACKED_TERNARY = 2 + 64,
     SL_PACKED_CODES = 4 + 8 + 128,
@@ -61,10 +62,12 @@ enum {
 
 /* What a kernel is given. */
 typedef struct sl_matmul_part {
-    const unsigned char *weights; /* the panel, from the chunk's first column on */
-    const unsigned char *x;       /* the tile, likewise */
-    const float *scales;          /* of all blocks of the chunk, expanded; NULL: expand them as you go */
+    const unsigned char *weights;  /* the panel, from the chunk's first column on */
+    const unsigned char *x;        /* the tile, likewise */
+    const float *scales;           /* of all blocks of the chunk, expanded; NULL: expand them as you go */
+    const unsigned char *unpacked; /* for sl_matmul_type.unpacked_tiles: what unpack made of the weights */
     float *sums;
+    int32_t rows;    /* of the tile */
     int32_t columns; /* of the chunk */
     bool first;      /* sums start from zero */
 } sl_matmul_part;
@@ -82,22 +85,43 @@ typedef struct sl_matmul_source {
 
 /* A type's constants on a tier. */
 typedef struct sl_matmul_type {
-    sl_matmul_tile tiles[SL_MATMUL_TILE]; /* by rows - 1 */
+    sl_matmul_tile tiles[SL_MATMUL_TILE]; /* by rows - 1; the last for more as well */
+    /* What a thread has to set up before the tiles of a batch of so many rows, and to give back at the end;
+     * NULL: nothing. */
+    void (*begin)(int32_t rows);
+    void (*end)(void);
     void (*pack_row)(const sl_matmul_source *source);
+    const char *(*declines)(void); /* why not on this processor; NULL: on any */
     /* Expands the scales of `blocks` blocks; NULL when there is nothing to expand. */
     void (*expand)(const unsigned char *weights, int32_t blocks, float *scales);
+    /* For many rows: makes bytes of the quants, and the tiles that take them; NULL: the other tiles do. */
+    void (*unpack)(const unsigned char *weights, int32_t blocks, unsigned char *unpacked);
+    const sl_matmul_tile *unpacked_tiles; /* [SL_MATMUL_TILE] */
     int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t few_rows;             /* of a batch at most, for which it does not pay to expand and unpack */
+    int32_t chunk;                /* columns whose weights, as a tile reads them, stay in L1 */
     int32_t block;                /* columns */
     int32_t block_bytes;          /* of one output */
     int32_t scales;               /* floats of one output and block that expand makes */
     int32_t group_bytes;          /* of one row of a tile, for SL_MATMUL_GROUP columns */
 } sl_matmul_type;
 
+/* A panel's weights for a chunk of columns, as they lie in the file. */
+typedef struct sl_matmul_rows {
+    const unsigned char *rows; /* the first output's block that the chunk begins with */
+    uint64_t row_bytes;        /* from one output to the next */
+    sl_qtype type;
+    int32_t columns, outputs; /* true ones; the others become zeros */
+} sl_matmul_rows;
+
 /* matmul_pack.c: kernel.packed_bytes and kernel.pack for panels of 32 and of 16; `pairs` for bf16 in pairs.
  */
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight);
 uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight);
-void sl_matmul_pack_avx512(const sl_weight *weight, void *packed, int32_t first, int32_t count);
-void sl_matmul_pack_avx2(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+/* What pack makes at load, made when it is needed: one panel's columns of `rows`. */
+void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed);
+void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed);
 
 #endif

@@ -5,7 +5,13 @@
 
 #include "backend/cpu/matmul.h"
 
-/* Scratch: the packed tiles of all rows, shared; then for each thread expanded scales and running sums. */
+/* Of a kernel of this tier; one that has two for a weight type tells them apart. */
+#ifndef SL_MATMUL_TYPE
+#define SL_MATMUL_TYPE(row) (&matmul_types[(row)->weight_type])
+#endif
+
+/* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows,
+ * expanded scales, unpacked weights, with --no-repack a panel's chunk of weights, and running sums. */
 typedef struct linear {
     const sl_cpu_context *context;
     const sl_cpu_op *op;
@@ -13,7 +19,8 @@ typedef struct linear {
     int32_t columns, panels; /* panels: of all segments */
     int32_t unit_panels;
     uint64_t row_bytes; /* of a row in a tile */
-    unsigned char *tiles;
+    bool own_tiles;     /* every thread packs all rows for itself: no meeting before the products */
+    unsigned char *tiles, *unpacked, *panel;
     float *scales, *sums;
 } linear;
 
@@ -25,8 +32,20 @@ static uint64_t packed_row_bytes(const sl_matmul_type *type, int32_t columns) {
     return ((uint64_t)columns + SL_MATMUL_GROUP - 1) / SL_MATMUL_GROUP * (uint64_t)type->group_bytes;
 }
 
-static uint64_t scales_floats(const sl_matmul_type *type) {
-    return (uint64_t)(SL_MATMUL_CHUNK / type->block * type->scales * SL_PANEL);
+/* Bytes of a chunk's expanded scales, and of its unpacked weights. */
+static uint64_t scales_bytes(const sl_matmul_type *type) {
+    return (uint64_t)(type->chunk / type->block * type->scales * SL_PANEL) * sizeof(float);
+}
+
+static uint64_t unpacked_bytes(const sl_matmul_type *type) {
+    return type->unpack ? (uint64_t)type->chunk * SL_PANEL : 0;
+}
+
+/* Of a chunk that is packed as it is needed; a whole number of floats. */
+static uint64_t panel_chunk_bytes(const sl_matmul_type *type, const sl_backend *backend) {
+    return backend->options.no_repack
+               ? (uint64_t)(type->chunk / type->block) * (uint64_t)type->block_bytes * SL_PANEL
+               : 0;
 }
 
 /* Rows of y in the largest batch. */
@@ -40,19 +59,29 @@ static uint64_t align64(uint64_t bytes) {
 }
 
 static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    const sl_matmul_type *type = &matmul_types[op->kernel->weight_type];
+    const sl_matmul_type *type = SL_MATMUL_TYPE(op->kernel);
     linear linear = {.context = context, .op = op, .type = type, .columns = op->weights[0].columns};
     linear.row_bytes = packed_row_bytes(type, linear.columns);
-    linear.tiles = op->scratch;
     /* The shared part is as large as this step's rows need; the rest is the threads'. */
-    const uint64_t shared = align64((uint64_t)sl_cpu_rows(context, &op->out[0]) * linear.row_bytes);
+    const uint64_t packed = align64((uint64_t)sl_cpu_rows(context, &op->out[0]) * linear.row_bytes);
+    linear.own_tiles = packed <= SL_MATMUL_OWN_TILES;
+    const uint64_t shared = linear.own_tiles ? 0 : packed;
     const uint64_t each = (op->scratch_bytes - shared) / (uint64_t)threads / 64 * 64;
-    linear.scales = (float *)(void *)(op->scratch + shared + each * (uint64_t)thread);
-    linear.sums = linear.scales + scales_floats(type);
+    unsigned char *own = op->scratch + shared + each * (uint64_t)thread;
+    linear.tiles = linear.own_tiles ? own : op->scratch;
+    linear.scales = (float *)(void *)(own + SL_MATMUL_OWN_TILES);
+    linear.unpacked = own + SL_MATMUL_OWN_TILES + scales_bytes(type);
+    linear.panel = linear.unpacked + unpacked_bytes(type);
+    linear.sums = (float *)(void *)(linear.panel + panel_chunk_bytes(type, context->backend));
     for (int32_t s = 0; s < op->weight_count; s++) {
         linear.panels += panels_of(&op->weights[s]);
     }
     return linear;
+}
+
+/* Rows of a panel's sums. */
+static int32_t sum_rows(int32_t rows) {
+    return (rows + SL_MATMUL_SUM_ROWS - 1) / SL_MATMUL_SUM_ROWS * SL_MATMUL_SUM_ROWS;
 }
 
 /* Rows of the next tile when `left` are left. */
@@ -77,10 +106,11 @@ static void pack_tile(const linear *linear, const sl_cpu_batch *batch, int32_t f
     }
 }
 
-/* Threads share the tiles by where their first row lies. */
+/* Threads share the tiles by where their first row lies, and meet when all are packed. */
 static void pack_tiles(const linear *linear, int thread, int threads) {
     int32_t from, to;
-    sl_cpu_share(sl_cpu_rows(linear->context, &linear->op->out[0]), thread, threads, &from, &to);
+    sl_cpu_share(sl_cpu_rows(linear->context, &linear->op->out[0]), linear->own_tiles ? 0 : thread,
+                 linear->own_tiles ? 1 : threads, &from, &to);
     const int32_t batches = sl_cpu_batch_count(linear->op);
     for (int32_t b = 0; b < batches; b++) {
         const sl_cpu_batch batch = sl_cpu_batch_at(linear->context, linear->op, b);
@@ -91,6 +121,9 @@ static void pack_tiles(const linear *linear, int thread, int threads) {
                 pack_tile(linear, &batch, i, rows);
             }
         }
+    }
+    if (!linear->own_tiles) {
+        sl_pool_barrier(linear->context->pool);
     }
 }
 
@@ -157,67 +190,110 @@ static bool find_unit(const linear *linear, walk *walk, int32_t index, unit *uni
 
 /* ---- the product ---- */
 
-static void store_tile(const linear *linear, const unit *unit, int32_t panel, int32_t first, int32_t rows,
-                       const float *sums) {
-    const sl_cpu_op *op = linear->op;
-    const sl_cpu_weight *weight = unit->weight;
-    const int32_t output = panel * SL_PANEL;
-    const int32_t count = weight->rows - output < SL_PANEL ? weight->rows - output : SL_PANEL;
-    const float *bias =
-        weight->bias ? weight->bias + (int64_t)unit->batch.expert * weight->rows + output : NULL;
-    for (int32_t r = 0; r < rows; r++, sums += SL_PANEL) {
-        const int32_t row = sl_cpu_batch_row(&unit->batch, first + r);
-        const float *residual = op->in[3].data ? sl_cpu_f32(&op->in[3], row) + weight->column + output : NULL;
-        float *y = sl_cpu_f32(&op->out[0], row) + weight->column + output;
-        for (int32_t i = 0; i < count; i++) {
-            float value = sums[i];
-            value = bias ? value + bias[i] : value;
-            y[i] = residual ? value + residual[i] : value;
+/* One row's sums of a panel to y, with what is added to them. */
+static void store_sums_of(const sl_cpu_weight *weight, const float *sums, const float *bias,
+                          const float *residual, float *y, int32_t output) {
+    const int32_t left = weight->rows - output;
+    SL_UNROLL for (int v = 0; v < 2; v++) {
+        const int32_t count = left - v * VN;
+        if (count > 0) {
+            vf value = vf_load(sums + v * VN);
+            value = bias ? vf_add(value, vf_load_part(bias + output + v * VN, count)) : value;
+            value = residual ? vf_add(value, vf_load_part(residual + output + v * VN, count)) : value;
+            vf_store_part(y + output + v * VN, value, count);
         }
     }
 }
 
-/* One chunk of columns of one panel, for all rows of the batch. */
-static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, float *sums) {
+/* The panel's weights from `column` on: where they lie packed, or packed now from the file's rows. */
+static const unsigned char *chunk_weights(const linear *linear, const unit *unit, int32_t panel,
+                                          int32_t column, int32_t columns) {
     const sl_matmul_type *type = linear->type;
-    const uint64_t panel_bytes =
-        (uint64_t)(linear->columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
-    const int32_t left = linear->columns - column;
-    sl_matmul_part part = {.columns = left < SL_MATMUL_CHUNK ? left : SL_MATMUL_CHUNK, .first = column == 0};
-    part.weights = unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes +
-                   (uint64_t)panel * panel_bytes +
-                   (uint64_t)(column / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
-    if (type->expand && unit->batch.count > 2 * type->most_rows) {
+    const sl_cpu_weight *weight = unit->weight;
+    const unsigned char *data = weight->data + (uint64_t)unit->batch.expert * weight->expert_bytes;
+    if (weight->packed) {
+        const uint64_t block = (uint64_t)type->block_bytes * SL_PANEL;
+        return data + (uint64_t)panel * (uint64_t)(linear->columns / type->block) * block +
+               (uint64_t)(column / type->block) * block;
+    }
+    const int32_t left = weight->rows - panel * SL_PANEL;
+    const sl_matmul_rows rows = {.rows = data + (uint64_t)panel * SL_PANEL * weight->row_bytes +
+                                         weight->row_bytes * (uint64_t)column / (uint64_t)linear->columns,
+                                 .row_bytes = weight->row_bytes,
+                                 .type = weight->type,
+                                 .columns = columns,
+                                 .outputs = left < SL_PANEL ? left : SL_PANEL};
+    (SL_PANEL == 32 ? sl_matmul_pack_rows_32 : sl_matmul_pack_rows_16)(&rows, linear->panel);
+    return linear->panel;
+}
+
+/* Row by row, so that what lies together in y is written together. */
+static void store_unit(const linear *linear, const unit *unit) {
+    const sl_cpu_op *op = linear->op;
+    const sl_cpu_weight *weight = unit->weight;
+    const float *bias = weight->bias ? weight->bias + (int64_t)unit->batch.expert * weight->rows : NULL;
+    for (int32_t r = 0; r < unit->batch.count; r++) {
+        const int32_t row = sl_cpu_batch_row(&unit->batch, r);
+        const float *residual = op->in[3].data ? sl_cpu_f32(&op->in[3], row) + weight->column : NULL;
+        float *y = sl_cpu_f32(&op->out[0], row) + weight->column;
+        for (int32_t p = 0; p < unit->count; p++) {
+            const float *sums = linear->sums + ((int64_t)p * sum_rows(unit->batch.count) + r) * SL_PANEL;
+            store_sums_of(weight, sums, bias, residual, y, (unit->first + p) * SL_PANEL);
+        }
+    }
+}
+
+/* Columns [column, end) of one panel, for all rows of the batch. */
+static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
+    const sl_matmul_type *type = linear->type;
+    const int32_t count = unit->batch.count;
+    sl_matmul_part part = {.columns = end - column, .first = column == 0};
+    part.weights = chunk_weights(linear, unit, unit->first + panel, column, part.columns);
+    const bool many = count > type->few_rows;
+    if (many && type->expand) {
         type->expand(part.weights, part.columns / type->block, linear->scales);
         part.scales = linear->scales;
     }
+    if (many && type->unpack) {
+        type->unpack(part.weights, part.columns / type->block, linear->unpacked);
+        part.unpacked = linear->unpacked;
+    }
+    const sl_matmul_tile *run = part.unpacked ? type->unpacked_tiles : type->tiles;
     const unsigned char *tiles =
         linear->tiles + (uint64_t)batch_first(linear, &unit->batch) * linear->row_bytes;
-    for (int32_t i = 0, rows; i < unit->batch.count; i += rows) {
-        rows = tile_rows(type, unit->batch.count - i);
+    float *sums = linear->sums + (int64_t)panel * sum_rows(count) * SL_PANEL;
+    for (int32_t i = 0, rows; i < count; i += rows) {
+        rows = tile_rows(type, count - i);
         part.x = tiles + (uint64_t)i * linear->row_bytes +
                  (uint64_t)(column / SL_MATMUL_GROUP) * (uint64_t)type->group_bytes * (uint64_t)rows;
         part.sums = sums + (int64_t)i * SL_PANEL;
-        type->tiles[rows - 1](&part);
-        if (left <= SL_MATMUL_CHUNK) {
-            store_tile(linear, unit, panel, i, rows, part.sums);
-        }
+        part.rows = rows;
+        run[(rows < SL_MATMUL_TILE ? rows : SL_MATMUL_TILE) - 1](&part);
     }
 }
 
+/* One tile reads each weight once, as it comes from memory: all columns at once. */
 static void run_unit(const linear *linear, const unit *unit) {
-    for (int32_t column = 0; column < linear->columns; column += SL_MATMUL_CHUNK) {
+    const sl_matmul_type *type = linear->type;
+    const int32_t rows = unit->batch.count;
+    const bool whole = rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
+    const int32_t chunk = whole ? linear->columns : type->chunk;
+    if (type->begin) {
+        type->begin(rows);
+    }
+    for (int32_t column = 0; column < linear->columns; column += chunk) {
+        const int32_t end = linear->columns - column > chunk ? column + chunk : linear->columns;
         for (int32_t p = 0; p < unit->count; p++) {
-            run_chunk(linear, unit, unit->first + p, column,
-                      linear->sums + (int64_t)p * unit->batch.count * SL_PANEL);
+            run_chunk(linear, unit, p, column, end);
         }
     }
+    store_unit(linear, unit);
 }
 
 /* ---- the kernel ---- */
 
 static const sl_matmul_type *type_of(const sl_kernel *kernel) {
-    return &matmul_types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
+    return SL_MATMUL_TYPE((const sl_cpu_kernel *)(const void *)kernel);
 }
 
 SL_TIER_DECLINES(linear) {
@@ -229,6 +305,10 @@ SL_TIER_DECLINES(linear) {
     if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
         return "is for another weight type";
     }
+    const char *slow = type_of(kernel)->declines ? type_of(kernel)->declines() : NULL;
+    if (slow) {
+        return slow;
+    }
     return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
 }
 
@@ -236,20 +316,25 @@ SL_TIER_WORKSPACE(linear) {
     const sl_matmul_type *type = type_of(kernel);
     const int32_t columns = query->program->weights[query->op->u.linear.segments[0].weight].columns;
     const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
-    const uint64_t sums = (uint64_t)SL_MATMUL_PANELS * SL_PANEL * (uint64_t)batch_rows(query);
+    const uint64_t sums =
+        (uint64_t)SL_MATMUL_PANELS * SL_PANEL * sizeof(float) * (uint64_t)sum_rows(batch_rows(query));
+    const uint64_t each = SL_MATMUL_OWN_TILES + scales_bytes(type) + unpacked_bytes(type) +
+                          panel_chunk_bytes(type, query->backend) + sums;
     return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
-           align64((scales_floats(type) + sums) * sizeof(float)) * (uint64_t)query->backend->options.threads;
+           align64(each) * (uint64_t)query->backend->options.threads;
 }
 
 SL_TIER_RUN(linear) {
     linear linear = linear_of(context, op, thread, threads);
-    pack_tiles(&linear, thread, threads);
     linear.unit_panels = choose_unit_panels(&linear, threads);
-    sl_pool_barrier(context->pool);
+    pack_tiles(&linear, thread, threads);
     walk walk = {0, 0};
     unit unit;
     while (find_unit(&linear, &walk, sl_cpu_take(op, 0, 1), &unit)) {
         run_unit(&linear, &unit);
+    }
+    if (linear.type->end) {
+        linear.type->end();
     }
 }
 

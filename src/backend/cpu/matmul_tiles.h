@@ -5,8 +5,9 @@
  * with the addition to the running sum, by x's. A minimum times x's sum, itself a rounded product, is then
  * subtracted in one more fused step (two for q2_k, one per half).
  *
- * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from to make
- * up for weights kept as unsigned, or, for types with minima, x's scale times its sum as f32. */
+ * The two planes behind a tile's scales, of a group or of each half: what the integer sum starts from, to
+ * make up for weights kept as unsigned and to be a float (dot_bits), or, for types with minima, x's scale
+ * times its sum as f32. */
 #ifndef SL_BACKEND_CPU_MATMUL_TILES_H
 #define SL_BACKEND_CPU_MATMUL_TILES_H
 
@@ -26,46 +27,47 @@ typedef struct geometry {
     int quants; /* bytes of one output and period */
     int halves; /* scales of a group */
     int minima; /* of a group */
+    bool exact; /* scales have at most 22 bits and are below 2^104: see scaled_dot */
 } geometry;
 
 SL_ALWAYS_INLINE geometry geometry_of(sl_qtype type) {
     switch (type) {
     case SL_QTYPE_Q8_0:
-        return (geometry){1, 1, 2, 32, 1, 0};
+        return (geometry){1, 1, 2, 32, 1, 0, true};
     case SL_QTYPE_Q4_1:
-        return (geometry){1, 1, 4, 16, 1, 1};
+        return (geometry){1, 1, 4, 16, 1, 1, true};
     case SL_QTYPE_Q5_0:
-        return (geometry){1, 1, 2, 20, 1, 0};
+        return (geometry){1, 1, 2, 20, 1, 0, true};
     case SL_QTYPE_Q5_1:
-        return (geometry){1, 1, 4, 20, 1, 1};
+        return (geometry){1, 1, 4, 20, 1, 1, true};
     case SL_QTYPE_Q2_K:
-        return (geometry){8, 4, 20, 32, 2, 2};
+        return (geometry){8, 4, 20, 32, 2, 2, true};
     case SL_QTYPE_Q3_K:
-        return (geometry){8, 4, 14, 48, 2, 0};
+        return (geometry){8, 4, 14, 48, 2, 0, true};
     case SL_QTYPE_Q4_K:
-        return (geometry){8, 2, 16, 32, 1, 1};
+        return (geometry){8, 2, 16, 32, 1, 1, true};
     case SL_QTYPE_Q5_K:
-        return (geometry){8, 2, 16, 40, 1, 1};
+        return (geometry){8, 2, 16, 40, 1, 1, true};
     case SL_QTYPE_Q6_K:
-        return (geometry){8, 4, 18, 96, 2, 0};
+        return (geometry){8, 4, 18, 96, 2, 0, true};
     case SL_QTYPE_IQ4_XS:
-        return (geometry){8, 1, 8, 16, 1, 0};
+        return (geometry){8, 1, 8, 16, 1, 0, true};
     case SL_QTYPE_MXFP4:
-        return (geometry){1, 1, 1, 16, 1, 0};
+        return (geometry){1, 1, 1, 16, 1, 0, false};
     case SL_QTYPE_NVFP4:
-        return (geometry){2, 1, 4, 16, 2, 0};
+        return (geometry){2, 1, 4, 16, 2, 0, true};
     case SL_QTYPE_NVFP4_128:
-        return (geometry){4, 1, 12, 16, 2, 0};
+        return (geometry){4, 1, 12, 16, 2, 0, false};
     case SL_QTYPE_TQ2_0:
-        return (geometry){8, 4, 2, 32, 1, 0};
+        return (geometry){8, 4, 2, 32, 1, 0, true};
     case SL_QTYPE_IQ3_XXS:
     case SL_QTYPE_IQ3_S:
-        return (geometry){8, 1, 12, 16, 1, 0};
+        return (geometry){8, 1, 12, 16, 1, 0, false};
     case SL_QTYPE_IQ2_S:
     case SL_QTYPE_IQ1_M:
-        return (geometry){8, 1, 20, 16, 2, 0};
+        return (geometry){8, 1, 20, 16, 2, 0, false};
     default: /* q4_0, iq4_nl */
-        return (geometry){1, 1, 2, 16, 1, 0};
+        return (geometry){1, 1, 2, 16, 1, 0, true};
     }
 }
 
@@ -265,6 +267,15 @@ SL_ALWAYS_INLINE void expand_blocks(sl_qtype type, const unsigned char *weights,
 
 /* ---- activations ---- */
 
+/* The bits of 2^23 + 2^22 as a float. An integer n added to them, when it is below 2^22 in size, makes those
+ * of 2^23 + 2^22 + n: a sum that starts here is a float without being converted. */
+#define SL_DOT_BITS 0x4b400000
+#define SL_DOT_ZERO 12582912.0f
+
+SL_ALWAYS_INLINE int32_t dot_bits(sl_qtype type) {
+    return geometry_of(type).exact ? SL_DOT_BITS : 0;
+}
+
 enum { INT_GROUP_BYTES = SL_MATMUL_GROUP + 12 };
 
 SL_ALWAYS_INLINE int32_t sum_of(const int8_t *values, int count) {
@@ -290,7 +301,7 @@ SL_ALWAYS_INLINE void pack_row_int(sl_qtype type, const sl_matmul_source *source
         const int32_t sums[2] = {first, x.sums[g] - first};
         for (int h = 0; h < halves; h++) {
             const float scaled = (float)sums[h] * x.scales[g];
-            planes[h * rows + i] = -unpack_offset(type) * sums[h];
+            planes[h * rows + i] = dot_bits(type) - unpack_offset(type) * sums[h];
             if (geometry_of(type).minima) {
                 memcpy(&planes[h * rows + i], &scaled, sizeof scaled);
             }
@@ -336,32 +347,58 @@ typedef struct int_group {
     const float *scales;         /* [group_scales][SL_PANEL] */
 } int_group;
 
-SL_ALWAYS_INLINE void add_group(const sl_qtype type, const int rows, const int_group group,
+/* A group's sum times the weight's scale, rounded once. From a sum that is a float already, `zero`, minus its
+ * zero times the scale, takes what it is too much, for the fused product is exact before it is rounded: the
+ * bits are those of converting and multiplying, an operation less. */
+SL_ALWAYS_INLINE vf scaled_dot(const sl_qtype type, vi dot, vf scale, vf zero) {
+    return geometry_of(type).exact ? vf_fma(vf_xor(vf_zero(), dot), scale, zero)
+                                   : vf_mul(vf_from_int(dot), scale);
+}
+
+/* Columns 4 quad .. of the group, for the outputs of vector v: `plain` are bytes that unpack_blocks made. */
+SL_ALWAYS_INLINE vi group_weights(const sl_qtype type, const bool plain, const int_group group, int quad,
+                                  int v) {
+    return plain ? vi_load(group.period + (quad * 2 + v) * (int)sizeof(vi))
+                 : unpack_weights(type, group.period, group.phase, quad, v);
+}
+
+SL_ALWAYS_INLINE void add_group(const sl_qtype type, const bool plain, const int rows, const int_group group,
                                 vf sums[SL_MATMUL_TILE][2]) {
     const int halves = geometry_of(type).halves;
     const unsigned char *x_scales = group.x + rows * SL_MATMUL_GROUP, *planes = x_scales + rows * 4;
     SL_UNROLL for (int h = 0; h < halves; h++) {
         vi dots[SL_MATMUL_TILE][2];
         SL_UNROLL for (int r = 0; r < rows; r++) {
-            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
+            const vi start =
+                unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_set1(dot_bits(type));
             dots[r][0] = dots[r][1] = dot_start(type, start);
         }
-        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
-            const vi w0 = unpack_weights(type, group.period, group.phase, quad, 0);
-            const vi w1 = unpack_weights(type, group.period, group.phase, quad, 1);
-            SL_UNROLL for (int r = 0; r < rows; r++) {
-                const vi words = dot_x(group.x + r * SL_MATMUL_GROUP + quad * 4);
-                dots[r][0] = dot_add(type, dots[r][0], w0, words);
-                dots[r][1] = dot_add(type, dots[r][1], w1, words);
+        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad += dot_quads(type)) {
+            vi weights[2][2], words[2]; /* [vector][quad], [quad] */
+            SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                weights[0][q] = group_weights(type, plain, group, quad + q, 0);
+                weights[1][q] = group_weights(type, plain, group, quad + q, 1);
             }
+            SL_UNROLL for (int r = 0; r < rows; r++) {
+                SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                    words[q] = dot_x(group.x + r * SL_MATMUL_GROUP + (quad + q) * 4);
+                }
+                dots[r][0] = dot_add(type, dots[r][0], weights[0], words);
+                dots[r][1] = dot_add(type, dots[r][1], weights[1], words);
+            }
+        }
+        vf scales[2], zeros[2];
+        SL_UNROLL for (int v = 0; v < 2; v++) {
+            scales[v] = vf_load(group.scales + h * SL_PANEL + v * VN);
+            zeros[v] = vf_mul(scales[v], vf_set1(-SL_DOT_ZERO));
         }
         SL_UNROLL for (int r = 0; r < rows; r++) {
             const vf x_scale = broadcast_f32(x_scales + r * 4);
-            const vi start = unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_zero();
+            const vi start =
+                unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_set1(dot_bits(type));
             SL_UNROLL for (int v = 0; v < 2; v++) {
-                const vf dot = vf_from_int(dot_end(type, dots[r][v], start));
-                const vf scale = vf_load(group.scales + h * SL_PANEL + v * VN);
-                sums[r][v] = vf_fma(vf_mul(dot, scale), x_scale, sums[r][v]);
+                const vf product = scaled_dot(type, dot_end(type, dots[r][v], start), scales[v], zeros[v]);
+                sums[r][v] = vf_fma(product, x_scale, sums[r][v]);
             }
         }
     }
@@ -403,7 +440,7 @@ SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_mat
         for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
             SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
                 prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
-                add_group(type, rows, (int_group){weights, phase, x, scales}, sums);
+                add_group(type, false, rows, (int_group){weights, phase, x, scales}, sums);
                 x += rows * INT_GROUP_BYTES;
                 scales += group_scales(type) * SL_PANEL;
             }
@@ -467,9 +504,20 @@ SL_ALWAYS_INLINE void fp8_tile(const int rows, const sl_matmul_part *part) {
     store_sums(part, sums, rows);
 }
 
-static void pack_row_f32(const sl_matmul_source *source) {
+SL_ALWAYS_INLINE void pack_row_f32(const sl_matmul_source *source) {
     const float *x = sl_cpu_f32(source->x, source->row);
     float *group = (float *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
+    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
+        const int32_t left = source->columns - done;
+        memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
+        memcpy(group, x + done, (size_t)(left < SL_MATMUL_GROUP ? left : SL_MATMUL_GROUP) * sizeof *group);
+        group += source->rows * SL_MATMUL_GROUP;
+    }
+}
+
+SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
+    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
+    uint16_t *group = (uint16_t *)(void *)source->tile + source->index * SL_MATMUL_GROUP;
     for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP) {
         const int32_t left = source->columns - done;
         memset(group, 0, SL_MATMUL_GROUP * sizeof *group);
@@ -501,6 +549,18 @@ static void pack_row_f32(const sl_matmul_source *source) {
     MACRO(name, ID, 6)                                                                                       \
     MACRO(name, ID, 7)                                                                                       \
     MACRO(name, ID, 8)
+/* Those of more rows, of a tier whose registers hold their sums. */
+#define SL_LONG_TILES(MACRO, name, ID)                                                                       \
+    SL_TILES(MACRO, name, ID)                                                                                \
+    MACRO(name, ID, 9)                                                                                       \
+    MACRO(name, ID, 10)                                                                                      \
+    MACRO(name, ID, 11)                                                                                      \
+    MACRO(name, ID, 12)
+#define SL_LONG_TILE_LIST(name)                                                                              \
+    {                                                                                                        \
+        name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
+            name##_tile_7, name##_tile_8, name##_tile_9, name##_tile_10, name##_tile_11, name##_tile_12      \
+    }
 #define SL_TILE_LIST(name)                                                                                   \
     {                                                                                                        \
         name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
@@ -537,6 +597,11 @@ static void pack_row_f32(const sl_matmul_source *source) {
     MACRO(iq2_s, IQ2_XS, 16)                                                                                 \
     MACRO(iq1_m, IQ1_S, 16)
 
+/* A tier that unpacks weights for many rows (matmul_unpacked.h) has its fields of sl_matmul_type here. */
+#ifndef SL_INT_UNPACKED
+#define SL_INT_UNPACKED(name, ID)
+#endif
+
 #define SL_INT_TYPE(name, ID, block_scales)                                                                  \
     SL_TILES(SL_INT_TILE, name, ID)                                                                          \
     static void name##_pack_row(const sl_matmul_source *source) {                                            \
@@ -560,17 +625,21 @@ static void pack_row_f32(const sl_matmul_source *source) {
                        .expand = name##_expand,                                                              \
                        .main_rows = SL_MAIN_ROWS,                                                            \
                        .most_rows = SL_MOST_ROWS,                                                            \
+                       .few_rows = 2 * SL_MOST_ROWS,                                                         \
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_PACKED_BYTES(ID),                                                   \
                        .scales = block_scales,                                                               \
-                       .group_bytes = INT_GROUP_BYTES},
+                       .group_bytes = INT_GROUP_BYTES,                                                       \
+                       .chunk = SL_INT_CHUNK,                                                                \
+                       SL_INT_UNPACKED(name, ID)},
 #define SL_FLOAT_ROW(name, ID)                                                                               \
-    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
+    [SL_QTYPE_##ID] = {.tiles = SL_FLOAT_TILE_LIST(name),                                                    \
                        .pack_row = pack_row_f32,                                                             \
                        .main_rows = SL_FLOAT_ROWS,                                                           \
                        .most_rows = SL_FLOAT_ROWS,                                                           \
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .chunk = SL_FLOAT_CHUNK,                                                              \
                        .group_bytes = SL_MATMUL_GROUP * 4}
 
 #endif

@@ -3,7 +3,8 @@
 #include "backend/cpu/matmul_tiles.h"
 #include "quant/blocks.h"
 
-enum { SL_FLOAT_ROWS = 6 };
+enum { SL_FLOAT_ROWS = 6, SL_FLOAT_CHUNK = 1024 };
+#define SL_FLOAT_TILE_LIST SL_TILE_LIST
 
 SL_EACH_INT_TYPE(SL_INT_TYPE)
 SL_TILES(SL_FLOAT_TILE, f32, F32)

@@ -134,6 +134,9 @@ SL_ALWAYS_INLINE float vf_largest(vf v) {
 SL_ALWAYS_INLINE vi vi_load(const void *p) {
     return _mm512_loadu_si512(p);
 }
+SL_ALWAYS_INLINE void vi_store(void *p, vi v) {
+    _mm512_storeu_si512(p, v);
+}
 /* VN unsigned numbers of 8 or 16 bits */
 SL_ALWAYS_INLINE vi vi_load_u8(const void *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(p));

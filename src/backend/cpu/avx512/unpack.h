@@ -10,6 +10,7 @@ enum {
     SL_PANEL = 32,
     SL_MAIN_ROWS = 6, /* 12 integer and 12 float sums, 2 weights, 2 scales: what 32 registers hold */
     SL_MOST_ROWS = 8,
+    SL_INT_CHUNK = 512,
 };
 
 /* What the operand below is above the true weight. */
@@ -124,13 +125,17 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     }
 }
 
+SL_ALWAYS_INLINE int dot_quads(sl_qtype type) {
+    (void)type;
+    return 1;
+}
 SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
     (void)type;
     return start;
 }
-SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, vi weights, vi x) {
+SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, const vi *weights, const vi *x) {
     (void)type;
-    return _mm512_dpbusd_epi32(sum, weights, x);
+    return _mm512_dpbusd_epi32(sum, *weights, *x);
 }
 SL_ALWAYS_INLINE vi dot_end(sl_qtype type, vi sum, vi start) {
     (void)type, (void)start;
