@@ -29,7 +29,7 @@ static const sl_cpu_peak *const tiers[SL_ISA_COUNT] = {
 #endif
 };
 
-static sl_cpu_peak_loop loop_of(sl_isa isa, sl_arithmetic arithmetic) {
+sl_cpu_peak_loop sl_cpu_peak_loop_of(sl_isa isa, sl_arithmetic arithmetic) {
     int tier = (int)isa;
     while (tier > SL_ISA_PLAIN && (!tiers[tier] || !tiers[tier]->loops[arithmetic])) {
         tier--;
@@ -77,26 +77,12 @@ static bool start_computing(computing *c, sl_pool *pool) {
 /* One run more; *best: the best so far, operations a second. */
 static void compute_once(computing *c, sl_isa isa, sl_arithmetic arithmetic, double *best) {
     double sum = 0;
-    c->loop = loop_of(isa, arithmetic);
+    c->loop = sl_cpu_peak_loop_of(isa, arithmetic);
     sl_pool_run(c->pool, compute, c);
     for (int t = 0; t < c->threads; t++) {
         sum += c->parts[t].rate;
     }
     *best = sum > *best ? sum : *best;
-}
-
-int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double *operations,
-                           sl_error *error) {
-    computing c;
-    *operations = 0;
-    if (!start_computing(&c, pool)) {
-        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
-    }
-    for (int run = 0; run < RUNS; run++) {
-        compute_once(&c, isa, arithmetic, operations);
-    }
-    sl_free(c.parts);
-    return SL_OK;
 }
 
 /* ---- memory
