@@ -16,7 +16,25 @@ static bool name_has(const char *name, const char *part) {
     return strstr(name, part) != NULL;
 }
 
-static void add_weight(cost *c, const json_t *weight, bool tied) {
+/* What products with weights of that type are computed with. */
+static int products_of(const json_t *types, const char *name) {
+    static const char *const names[PRODUCTS] = {"int8", "bf16", "f32"};
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const json_t *type = json_array_get(types, i);
+        const char *products = json_string_value(json_object_get(type, "products"));
+        if (strcmp(json_string_value(json_object_get(type, "type")), name) == 0) {
+            for (int p = 0; p < PRODUCTS; p++) {
+                if (strcmp(products, names[p]) == 0) {
+                    return p;
+                }
+            }
+        }
+    }
+    return PRODUCTS_F32;
+}
+
+static void add_weight(cost *c, const json_t *weight, const json_t *types, bool tied) {
+    const int products = products_of(types, json_string_value(json_object_get(weight, "type")));
     const char *name = json_string_value(json_object_get(weight, "name"));
     const double experts = (double)json_integer_value(json_object_get(weight, "experts"));
     const double rows = (double)json_integer_value(json_object_get(weight, "rows"));
@@ -29,10 +47,10 @@ static void add_weight(cost *c, const json_t *weight, bool tied) {
     }
     if (experts > 1) {
         c->expert_bytes += bytes;
-        c->operations += 2 * rows * columns * c->experts_used;
+        c->operations[products] += 2 * rows * columns * c->experts_used;
     } else {
         c->bytes += bytes;
-        *(head ? &c->head_operations : &c->operations) += rows > 1 ? 2 * rows * columns : 0;
+        (head ? c->head_operations : c->operations)[products] += rows > 1 ? 2 * rows * columns : 0;
     }
 }
 
@@ -44,6 +62,17 @@ static bool has_head(const json_t *weights) {
         }
     }
     return false;
+}
+
+static void add_attention(cost *c, const json_t *groups) {
+    for (size_t i = 0; i < json_array_size(groups) && c->attention_count < ATTENTION_GROUPS; i++) {
+        const json_t *group = json_array_get(groups, i);
+        c->attention[c->attention_count++] = (attention_cost){
+            .window = json_number_value(json_object_get(group, "window")),
+            .elements = json_number_value(json_object_get(group, "cache_elements_per_token")),
+            .operations = json_number_value(json_object_get(group, "operations_per_key")),
+        };
+    }
 }
 
 static int read_costs(bench *b) {
@@ -62,8 +91,9 @@ static int read_costs(bench *b) {
     b->cost.experts = (double)json_integer_value(json_object_get(facts, "experts"));
     b->cost.experts_used = (double)json_integer_value(json_object_get(facts, "experts_used"));
     for (size_t i = 0; i < json_array_size(weights); i++) {
-        add_weight(&b->cost, json_array_get(weights, i), tied);
+        add_weight(&b->cost, json_array_get(weights, i), types, tied);
     }
+    add_attention(&b->cost, json_object_get(facts, "attention"));
     json_int_t most = -1;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const json_t *type = json_array_get(types, i);
@@ -265,19 +295,18 @@ static int read_profile(const bench *b, char **profile) {
                : DONE;
 }
 
-/* What the device can read and compute in a second, as the profile measures it; 0 where it does not. */
-static int read_rates(const bench *b, measurement *m) {
+/* What the device can do in a second, once for each model and number of threads. Of several devices nobody
+ * knows. */
+static int read_rates(bench *b) {
     sluice_error error;
-    char *text;
-    if (sluice_engine_profile(b->session.engine, SLUICE_JSON, &text, &error)) {
-        return fail_with(&error);
+    sluice_rates rates = {.size = sizeof rates};
+    if (b->rated_threads == b->threads) {
+        return DONE;
     }
-    json_t *profile = json_loads(text, 0, NULL);
-    sluice_free(text);
-    m->read_rate = json_number_value(json_object_get(profile, "read_bytes_per_second"));
-    m->operation_rate = json_number_value(json_object_get(profile, "tensor_operations_per_second"));
-    json_decref(profile);
-    return profile ? DONE : fail("bench: out of memory");
+    const int code = sluice_engine_measure_rates(b->session.engine, &rates, &error);
+    b->rates = rates;
+    b->rated_threads = b->threads;
+    return code == 0 || code == SLUICE_ERR_UNSUPPORTED ? DONE : fail_with(&error);
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -291,7 +320,7 @@ static int32_t most_of(const number_list *list) {
     return most;
 }
 
-static int processors(void) {
+int processors(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
@@ -350,16 +379,15 @@ static int start_engine(bench *b) {
         options.draft = draft_known;
         options.draft_context = b;
     }
-    return open_engine(s, &b->session, &options);
+    const int code = open_engine(s, &b->session, &options);
+    return code == DONE && !s->beside ? read_rates(b) : code;
 }
 
 static int measure_one(bench *b, measurement *m) {
     char *profile = NULL;
     m->begin = time(NULL);
-    m->read_rate = m->operation_rate = 0;
     int code = measure(b, m);
     code = code == DONE ? read_profile(b, &profile) : code;
-    code = code == DONE && b->one.plot && b->one.profile ? read_rates(b, m) : code;
     code = code == DONE ? print_measurement(b, m, profile) : code;
     sluice_free(profile);
     return code;
@@ -388,6 +416,7 @@ static int measure_all(bench *b) {
 static int measure_model(bench *b) {
     const number_list *threads = &b->one.thread_counts, *sequences = &b->one.sequence_counts;
     int code = open_bench_model(b);
+    b->rated_threads = 0;
     for (int i = 0; i < threads->count * sequences->count && code == DONE; i++) {
         const int32_t asked = sequences->items[i % sequences->count];
         b->one.threads = threads->items[i / sequences->count];
@@ -467,7 +496,9 @@ static int check_options(bench *b) {
     const settings *s = &b->one;
     const bool prompts = most_of(&s->prompts) > 0, generates = most_of(&s->generates) > 0;
     const char *wrong = NULL;
-    if (s->draft_known && s->speculate) {
+    if (s->peak && (s->plot || s->profile || s->beside || b->pair_count || s->models.count > 1)) {
+        wrong = "--peak measures the device alone: one model, and no --plot, --profile, --beside or -pg";
+    } else if (s->draft_known && s->speculate) {
         wrong = "--draft-known is a source of drafts: no --speculate";
     } else if (s->beside && b->pair_count) {
         wrong = "--beside measures no -pg";
@@ -506,6 +537,10 @@ int bench_command(const settings *settings) {
     for (int i = 0; i < models.count && code == DONE; i++) {
         b.one.model = models.items[i];
         b.model = i;
+        if (settings->peak) {
+            code = measure_peaks(&b);
+            break;
+        }
         b.speeds.several |= i > 0 && strcmp(models.items[i], models.items[0]) != 0;
         code = measure_model(&b);
     }

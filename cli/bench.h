@@ -8,13 +8,26 @@
 
 enum { REPETITIONS = 1000 }; /* at most, as the table of options says */
 
+/* What products are computed with: see sluice_rates. */
+enum { PRODUCTS_INT8, PRODUCTS_BF16, PRODUCTS_F32, PRODUCTS };
+enum { ATTENTION_GROUPS = 8 };
+
+/* Of a group of layers whose keys and values are cached alike. */
+typedef struct attention_cost {
+    double window;     /* keys that a row sees at most; 0: all */
+    double elements;   /* that a token keeps, in all these layers */
+    double operations; /* of a row, for each key that it sees */
+} attention_cost;
+
 /* What one token costs. From the weights as `inspect` lists them, so that it is true of every family. */
 typedef struct cost {
-    double bytes;        /* of weights that a step of one token reads, without experts */
-    double expert_bytes; /* of all experts */
-    double operations;   /* multiplications and additions of a token in matrices, head not counted */
-    double head_operations;
+    double bytes;                /* of weights that a step of one token reads, without experts */
+    double expert_bytes;         /* of all experts */
+    double operations[PRODUCTS]; /* multiplications and additions of a token in matrices, without the head */
+    double head_operations[PRODUCTS];
     double experts, experts_used;
+    attention_cost attention[ATTENTION_GROUPS];
+    int attention_count;
     char type[16]; /* the type with the most bytes */
 } cost;
 
@@ -22,11 +35,17 @@ typedef struct cost {
 typedef struct measurement {
     int32_t prompt, generate, depth; /* one of the first two may be 0 */
     int repetitions;
-    time_t begin;                     /* when it was asked for */
-    double seconds[REPETITIONS];      /* [repetitions] */
-    uint64_t drafted, accepted;       /* tokens, in all of these runs */
-    double read_rate, operation_rate; /* of the device a second, with --profile and --plot; 0: not known */
+    time_t begin;                /* when it was asked for */
+    double seconds[REPETITIONS]; /* [repetitions] */
+    uint64_t drafted, accepted;  /* tokens, in all of these runs */
 } measurement;
+
+/* What a measurement asks of the device. */
+typedef struct demand {
+    int32_t prompt, generate, depth, sequences;
+    int32_t chunk; /* rows of a step */
+    double cache_element_bytes;
+} demand;
 
 /* Lengths of a prompt and of what is generated after it. */
 typedef struct length_pair {
@@ -40,7 +59,7 @@ typedef struct speed_point {
     const char *path;         /* the model's, as it was given */
     char name[256], type[64]; /* the model's, and as model_type says it */
     double mean, least, most;
-    double limit; /* what the device allows, as --profile measured it; 0: not known */
+    double limit; /* what the device allows; 0: not known */
 } speed_point;
 
 typedef struct speed_list {
@@ -63,9 +82,11 @@ typedef struct bench {
     int32_t *known;      /* [context]: of --draft-known, what a sequence's text was */
     size_t known_count;  /* 0: it is being written */
     char processor[128]; /* the CPU's name */
-    bool first;          /* row of output */
-    int model;           /* its place in the list */
-    speed_list speeds;   /* of --plot */
+    sluice_rates rates;  /* of `rated_threads`; zeros where they are not known */
+    int32_t rated_threads;
+    bool first;        /* row of output */
+    int model;         /* its place in the list */
+    speed_list speeds; /* of --plot */
     json_t *rows;
 } bench;
 
@@ -81,6 +102,10 @@ void backend_name(const bench *b, char name[32]);
 int print_row(bench *b, json_t *row);
 /* The row of a measurement, with the profile if there is one. */
 int print_measurement(bench *b, const measurement *m, const char *profile);
+/* Processors that this process may use. */
+int processors(void);
+/* Rows of a step. */
+int32_t chunk_of(const bench *b);
 /* The name of the CPU as the system has it; "" when it has none. */
 void processor_name(char name[128]);
 
@@ -91,11 +116,24 @@ enum { SPEED_KINDS = 3 }; /* prompts, generations, one after the other */
 /* Why these options give no picture; NULL: they give one. */
 const char *plot_refusal(const settings *settings);
 int plot_collect(speed_list *list, const speed_point *point);
-/* Tokens a second that rates of a device allow, in bytes and operations a second; 0: nothing is known. */
-double speed_limit(double token_bytes, double token_operations, double read_rate, double operation_rate);
 /* The file of --plot. */
 int plot_speeds(const speed_list *list, const settings *settings);
 
+/* ---- bench_limit.c ---------------------------------------------------------------------------------------
+ */
+
+/* Bytes of weights that a step of `rows` tokens reads: experts by the share that so many random choices
+ * touch. */
+double step_bytes(const cost *cost, double rows);
+double all_products(const double operations[PRODUCTS]);
+/* 0 for no type of caches. */
+double cache_element_bytes(const char *type);
+/* The least that rates of a device allow for that; 0: nothing is known. Weights are read once a step, and so
+ * are the keys and values that a sequence's rows see. */
+double least_seconds(const cost *cost, const demand *demand, const sluice_rates *rates);
+
+/* bench --peak: rates of the device alone. */
+int measure_peaks(bench *b);
 /* bench --beside: for each length of prompt what it and the sequences that generate meanwhile notice. */
 int measure_beside(bench *b);
 /* Tokens that a sequence has to hold for that. */

@@ -50,13 +50,6 @@ int plot_collect(speed_list *list, const speed_point *point) {
     return DONE;
 }
 
-double speed_limit(double token_bytes, double token_operations, double read_rate, double operation_rate) {
-    const double reading = token_bytes > 0 && read_rate > 0 ? read_rate / token_bytes : 0;
-    const double computing =
-        token_operations > 0 && operation_rate > 0 ? operation_rate / token_operations : 0;
-    return reading > 0 && computing > 0 ? fmin(reading, computing) : fmax(reading, computing);
-}
-
 /* ---- what can be drawn ----------------------------------------------------------------------------------
  */
 

@@ -6,13 +6,6 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-/* Bytes of weights that a step of `rows` tokens reads: experts by the share that so many random choices
- * touch. */
-static double step_bytes(const cost *c, double rows) {
-    const double share = c->experts > 0 ? 1 - pow(1 - c->experts_used / c->experts, rows) : 0;
-    return c->bytes + c->expert_bytes * share;
-}
-
 /* ---- printing --------------------------------------------------------------------------------------------
  */
 
@@ -37,7 +30,18 @@ typedef struct report {
     statistics speed, time;
     double gigabytes, teraops; /* a second; bytes only where the weights are read once for known rows */
     double token_bytes;
+    double limit; /* tokens a second that the device allows; 0: not known */
 } report;
+
+/* With drafts the steps are fewer than the tokens, nobody knows by how many. */
+static bool has_drafts(const settings *s) {
+    return (s->speculate && strcmp(s->speculate, "off") != 0) || s->draft || s->draft_known;
+}
+
+int32_t chunk_of(const bench *b) {
+    const bool gpu = strncmp(sluice_engine_device(b->session.engine), "cpu", 3) != 0;
+    return b->one.chunk ? b->one.chunk : gpu ? 2048 : 512;
+}
 
 static void summarize_all(const bench *b, const measurement *m, report *r) {
     const double tokens = (double)(m->prompt + m->generate) * b->sequences;
@@ -49,10 +53,18 @@ static void summarize_all(const bench *b, const measurement *m, report *r) {
     r->time = summarize(r->nanoseconds, m->repetitions);
     /* The head sees a prompt's last row, and each that is generated. */
     const double headed = (m->prompt ? 1 : 0) + m->generate;
-    const double head = b->cost.head_operations * headed / (m->prompt + m->generate);
-    r->teraops = (b->cost.operations + head) * r->speed.mean * 1e-12;
+    const double head = all_products(b->cost.head_operations) * headed / (m->prompt + m->generate);
+    r->teraops = (all_products(b->cost.operations) + head) * r->speed.mean * 1e-12;
     r->token_bytes = m->prompt ? 0 : step_bytes(&b->cost, b->sequences) / b->sequences;
     r->gigabytes = r->token_bytes * r->speed.mean * 1e-9;
+    const demand asked = {.prompt = m->prompt,
+                          .generate = m->generate,
+                          .depth = m->depth,
+                          .sequences = b->sequences,
+                          .chunk = chunk_of(b),
+                          .cache_element_bytes = cache_element_bytes(b->one.kv_type)};
+    const double least = has_drafts(&b->one) ? 0 : least_seconds(&b->cost, &asked, &b->rates);
+    r->limit = least > 0 ? tokens / least : 0;
 }
 
 /* As llama-bench names them: "pp512", "tg128", "pp512+tg128", " @ d4096" behind them. */
@@ -105,10 +117,8 @@ void backend_name(const bench *b, char name[32]) {
 }
 
 static void print_markdown(bench *b, const measurement *m, const report *r) {
-    char type[64], backend[32], test[64], speed[64], size[32], parameters[32];
-    const bool more = b->one.verbose;
-    const bool drafts =
-        (b->one.speculate && strcmp(b->one.speculate, "off") != 0) || b->one.draft || b->one.draft_known;
+    char type[64], backend[32], test[64], speed[64], size[32], parameters[32], limit[16] = "-";
+    const bool more = b->one.verbose, drafts = has_drafts(&b->one);
     const double mib = (double)b->info.bytes / (1 << 20), millions = (double)b->info.parameters * 1e-6;
     model_type(b, type);
     backend_name(b, backend);
@@ -117,18 +127,21 @@ static void print_markdown(bench *b, const measurement *m, const report *r) {
     snprintf(size, sizeof size, mib >= 1024 ? "%.2f GiB" : "%.2f MiB", mib >= 1024 ? mib / 1024 : mib);
     snprintf(parameters, sizeof parameters, millions >= 1000 ? "%.2f B" : "%.2f M",
              millions >= 1000 ? millions / 1000 : millions);
+    if (r->limit > 0) {
+        snprintf(limit, sizeof limit, "%.0f %%", 100 * r->speed.mean / r->limit);
+    }
     if (b->first) {
-        printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s |%s%s\n", "model", "size",
-               "params", "backend", "threads", "type_k", "n_seq", "test", "t/s",
+        printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s | %5s |%s%s\n", "model", "size",
+               "params", "backend", "threads", "type_k", "n_seq", "test", "t/s", "limit",
                more ? "  MB/token |    GB/s |     TOPS |" : "", drafts ? "  drafted |  right |" : "");
         printf("| ------------------------ | ---------: | ---------: | -------- | ------: | -----: | ----: | "
                "--------------: | "
-               "-------------------: |%s%s\n",
+               "-------------------: | ----: |%s%s\n",
                more ? " --------: | ------: | -------: |" : "", drafts ? " -------: | -----: |" : "");
     }
     /* The plus-minus sign takes two bytes. */
-    printf("| %-24s | %10s | %10s | %-8s | %7d | %6s | %5d | %15s | %21s |", type, size, parameters, backend,
-           b->threads, b->one.kv_type, b->sequences, test, speed);
+    printf("| %-24s | %10s | %10s | %-8s | %7d | %6s | %5d | %15s | %21s | %5s |", type, size, parameters,
+           backend, b->threads, b->one.kv_type, b->sequences, test, speed, limit);
     if (more) {
         printf(" %9.1f | %7.2f | %8.3f |", r->token_bytes * 1e-6, r->gigabytes, r->teraops);
     }
@@ -152,7 +165,7 @@ static json_t *machine_facts(const bench *b) {
     char type[64], backend[32];
     const char *device = sluice_engine_device(b->session.engine);
     const bool gpu = strncmp(device, "cpu", 3) != 0;
-    const int32_t chunk = b->one.chunk ? b->one.chunk : gpu ? 2048 : 512;
+    const int32_t chunk = chunk_of(b);
     model_type(b, type);
     backend_name(b, backend);
     return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:i}",
@@ -177,11 +190,14 @@ static json_t *make_row(const bench *b, const measurement *m, const report *r) {
         "{s:i, s:i, s:i, s:s, s:I, s:I, s:f, s:f}", "n_prompt", m->prompt, "n_gen", m->generate, "n_depth",
         m->depth, "test_time", begin, "avg_ns", (json_int_t)llround(r->time.mean), "stddev_ns",
         (json_int_t)llround(r->time.deviation), "avg_ts", r->speed.mean, "stddev_ts", r->speed.deviation);
-    json_t *ours =
-        json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I}", "version", sluice_version(), "device_info",
-                  sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
-                  "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops,
-                  "draft_n", (json_int_t)m->drafted, "draft_n_accepted", (json_int_t)m->accepted);
+    json_t *ours = json_pack(
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "version", sluice_version(),
+        "device_info", sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
+        "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops,
+        "draft_n", (json_int_t)m->drafted, "draft_n_accepted", (json_int_t)m->accepted, "limit_ts", r->limit,
+        "limit_fraction", r->limit > 0 ? r->speed.mean / r->limit : 0, "int8_operations_per_second",
+        b->rates.int8_operations, "bf16_operations_per_second", b->rates.bf16_operations,
+        "f32_operations_per_second", b->rates.f32_operations, "read_bytes_per_second", b->rates.read_bytes);
     bool complete = json_object_update(row, measured) == 0;
     if (strcmp(b->one.output, "json") == 0) {
         complete &=
@@ -258,7 +274,7 @@ static int keep_speed(bench *b, const measurement *m, const report *r) {
         p.least = fmin(p.least, r->speeds[i]);
         p.most = fmax(p.most, r->speeds[i]);
     }
-    p.limit = speed_limit(r->token_bytes, r->teraops * 1e12 / r->speed.mean, m->read_rate, m->operation_rate);
+    p.limit = r->limit;
     snprintf(p.name, sizeof p.name, "%s", slash && slash[1] ? slash + 1 : b->one.model);
     model_type(b, p.type);
     b->speeds.gpu = gpu;

@@ -45,7 +45,7 @@ typedef struct settings {
     const char *model, *device, *isa, *kv_type, *kernels, *cache_disk;
     int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts;
     uint64_t cache_tokens, memory_limit, host_memory_limit, cache_disk_bytes;
-    bool cpu_moe, no_graphs, no_fusion, deterministic, no_prefix_reuse;
+    bool cpu_moe, no_graphs, no_fusion, no_repack, deterministic, no_prefix_reuse;
     const char *draft_known;       /* bench */
     const char *speculate, *draft; /* speculate NULL: what --draft makes of it */
     int32_t drafts, least_drafts, ngram_longest, ngram_shortest;
@@ -79,7 +79,7 @@ typedef struct settings {
     number_list prompts, generates, depths, thread_counts, sequence_counts;
     text_list pairs;
     int32_t repetitions, window, limit, beside;
-    bool profile;
+    bool profile, peak;
     const char *scoring, *kl, *kl_write;
     const char *plot; /* a file for a picture */
     text_list tasks;

@@ -215,6 +215,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .cache_folder_bytes = s->cache_disk_bytes,
         .no_graphs = s->no_graphs,
         .no_fusion = s->no_fusion,
+        .no_repack = s->no_repack,
         .deterministic = s->deterministic,
         .kernels = s->kernels,
     };

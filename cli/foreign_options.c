@@ -16,7 +16,7 @@ const foreign_option FOREIGN_OPTIONS[] = {
     {IN_ENGINE, "--warmup --no-warmup", NULL, true, "there is no run before the first"},
     {IN_ENGINE, "--numa", ANY, true, "threads go where the system puts them; numactl binds a whole program"},
     {IN_ENGINE, "--prio --prio-batch --poll --poll-batch", ANY, true, "nice sets the priority of a program"},
-    {IN_ENGINE, "--op-offload --no-op-offload --repack -nr --no-repack --no-host", NULL, true,
+    {IN_ENGINE, "--op-offload --no-op-offload --repack --no-host", NULL, true,
      "kernels are chosen by plan; sluice explain shows which"},
     {IN_GENERATE | IN_SERVE, "--jinja", NULL, true, "templates are Jinja anyway"},
     {IN_GENERATE | IN_SERVE, "--no-context-shift", NULL, true, "a full context ends the answer anyway"},

@@ -93,11 +93,17 @@ const command COMMANDS[] = {
      "or -d tokens in\n"
      "the cache, for one sequence or several at once; every combination of what is listed. Columns and "
      "fields are\n"
-     "llama-bench's; JSON, CSV and -v add bytes and operations.",
+     "llama-bench's; JSON, CSV and -v add bytes and operations. \"limit\" is the speed as a share of what "
+     "the "
+     "device's\n"
+     "memory and products allow, by rates measured before: weights are read once a step, keys and values "
+     "once a "
+     "step.",
      "  sluice bench -m model.gguf -p 512,2048 -n 128\n"
      "  sluice bench -m a.gguf -m b.gguf -t 1,2,4 -p 512 -n 0 -pg 512,128\n"
      "  sluice bench -m model.gguf -p 0 -n 64 -d 0,4096 --sequences 8 -o json\n"
-     "  sluice bench -m a.gguf -m b.gguf -p 512 -n 64 -d 0,4096,8192,16384 --plot speed.svg\n",
+     "  sluice bench -m a.gguf -m b.gguf -p 512 -n 64 -d 0,4096,8192,16384 --plot speed.svg\n"
+     "  sluice bench --peak\n",
      bench_command},
     {"perplexity", IN_PERPLEXITY, NULL, 0, true, "how well a model predicts a text",
      "Cuts a text into windows of equal length, reads each as a sequence of its own, and prints the mean "

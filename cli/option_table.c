@@ -197,14 +197,13 @@ const option OPTIONS[] = {
     {IN_BENCH, "-d --n-depth", "N,N,...", NUMBERS, AT(depths), "0", 0, INT_MOST,
      "tokens that are in the cache already"},
     {IN_BENCH, "-t --threads", "N,N,...", NUMBERS, AT(thread_counts), "0", 0, SLUICE_THREADS,
-     "numbers of threads of the CPU to measure with; 0: as many as the process may use"},
+     "numbers of threads of the CPU to measure with; 0: one for each core that the process may use"},
     {IN_BENCH, "-np --parallel --sequences", "N,N,...", NUMBERS, AT(sequence_counts), "1", 0, 4096,
      "numbers of sequences that run at once"},
     {IN_BENCH, "--plot", "FILE", TEXT, AT(plot), NULL, 0, 0,
      "and draw an SVG file: speed over the first of these that has several numbers: depths, lengths, "
      "sequences, "
-     "threads; the others and several models are lines. With --profile on a GPU also what its memory and its "
-     "products allow; of a CPU no limit is known"},
+     "threads; the others and several models are lines. A dashed line is the limit"},
     {IN_PERPLEXITY, "--plot", "FILE", TEXT, AT(plot), NULL, 0, 0,
      "with --kl, and draw an SVG file: the divergence over the text's windows, and over its tokens from the "
      "smallest to the largest, with the mean and the 99 % marked"},
@@ -217,6 +216,10 @@ const option OPTIONS[] = {
      "token, and between theirs meanwhile"},
     {IN_BENCH, "--profile", NULL, FLAG, AT(profile), NULL, 0, 0,
      "and where the time of each measurement's last step goes, kernel by kernel"},
+    {IN_BENCH, "--peak", NULL, FLAG, AT(peak), NULL, 0, 0,
+     "measure the device alone: products of int8, BF16 and f32, and how fast memory is read; for each tier "
+     "of "
+     "the CPU, with one thread and with all, or those of -t. On a GPU the weights of -m are read"},
     {IN_BENCH, "--draft-known", "right|wrong", CHOICE, AT(draft_known), NULL, 0, 0,
      "draft what the run that does not count gave, or other tokens: what drafts can gain, and what they "
      "cost"},
@@ -361,9 +364,9 @@ const option OPTIONS[] = {
      "all experts on the CPU, as -ncmoe with all layers"},
     {IN_IMATRIX, "-dev --device", "NAME", TEXT, AT(device), "cpu", 0, 0, "cpu: no other device gathers"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
-     "the best CPU kernels allowed: plain, avx2, avx512 or amx [the machine's]"},
+     "the best CPU kernels allowed: plain, avx2, avxvnni, avx512 or amx [the machine's]"},
     {IN_THREADED, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
-     "of the CPU; 0: as many as the process may use"},
+     "of the CPU; 0: one for each core that the process may use, not for its hyper-threads"},
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,
      "tokens of one sequence; 0: the model's own, at most 4096"},
     {IN_ENGINE, "-ub --ubatch-size --chunk", "N", NUMBER, AT(chunk), "0", 0, INT_MOST,
@@ -401,6 +404,10 @@ const option OPTIONS[] = {
     {IN_DRAFTING, "--ngram-longest", "N", NUMBER, AT(ngram_longest), "4", 1, 64,
      "last tokens to look for, at most"},
     {IN_DRAFTING, "--ngram-shortest", "N", NUMBER, AT(ngram_shortest), "2", 1, 64, "and at least"},
+    {IN_ENGINE, "-nr --no-repack", NULL, FLAG, AT(no_repack), NULL, 0, 0,
+     "CPU: no packed copy of the weights, which are read where the file is mapped: the same results; prompts "
+     "take "
+     "little longer, generating three to four times as long"},
     {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0,
      "every op by its own kernel: the same results, slower"},
     {IN_ENGINE, "--no-graphs", NULL, FLAG, AT(no_graphs), NULL, 0, 0, "CUDA: run steps eagerly"},

@@ -397,8 +397,8 @@ typedef struct sluice_engine_options {
      * CPU, the others on the GPU, one part of each step after the other. With "auto" the CPU takes the layers
      * that do not fit a GPU. */
     const char *device;
-    const char *isa;   /* CPU: "plain", "avx2", "avx512", "amx": the best tier allowed; NULL: the machine's */
-    int32_t threads;   /* CPU; 0: as many processors as the process may use */
+    const char *isa;   /* CPU: "plain", "avx2", "avxvnni", "avx512", "amx": the best allowed; NULL: the machine's */
+    int32_t threads;   /* CPU; 0: one for each core that the process may use */
     int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
     int32_t sequences; /* that run at once; 0: 8 */
     int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
@@ -410,6 +410,7 @@ typedef struct sluice_engine_options {
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
     bool no_fusion;        /* CUDA: every op by its own kernel; the same results */
+    bool no_repack;        /* CPU: no packed copy of the weights; they are read where the file is mapped */
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */
     void *progress_context;
@@ -506,6 +507,23 @@ SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counter
  * for an engine that shares cached pages (`no_prefix_reuse` not set). */
 SLUICE_API int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                                      sluice_error *error);
+/* What a device can do at most in a second, as loops measure it that do nothing else. 0: not known. A
+ * multiplication and an addition are two operations. */
+typedef struct sluice_rates {
+    size_t size;
+    int32_t threads;   /* of the CPU, which measured together; 0: a GPU */
+    double read_bytes; /* from memory. On a GPU the weights are read: few of them lie in its caches */
+    /* Of the arithmetic itself, as the engine's kernels use it. On a GPU only BF16 is measured. */
+    double int8_operations, bf16_operations, f32_operations;
+    /* Of products with weights of such types, by the arithmetic that is known for them: that of BF16 may also
+     * be f32, where that is faster. */
+    double quantised_products, bf16_products, f32_products;
+} sluice_rates;
+/* Measures now, with the engine's threads: for less than a second, on a CPU with up to 512 MiB of memory;
+ * where twice that is not free, read_bytes is not known. Changes nothing that requests see. SLUICE_ERR_BUSY
+ * while a request is unfinished, SLUICE_ERR_UNSUPPORTED for an engine on several devices, SLUICE_ERR_NOMEM.
+ */
+SLUICE_API int sluice_engine_measure_rates(sluice_engine *engine, sluice_rates *rates, sluice_error *error);
 /* What the rows computed so far had in the columns that a matrix of the model reads. Borrowed. */
 typedef struct sluice_observation {
     size_t size;

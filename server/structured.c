@@ -223,13 +223,13 @@ static int set_text(source *s, sluice_grammar_kind kind, const char *text, const
     return set(s, kind, strdup(text), strlen(text), path, error);
 }
 
-/* As JSON text, members in the order in which they came; decimal numbers as they are usually written. */
+/* As JSON text, members in the order in which they came; numbers mean what they did. */
 static int set_schema(source *s, const json_t *schema, const char *path, http_error *error) {
     if (!json_is_object(schema) && !json_is_boolean(schema)) {
         return body_refuse_as(error, path, "%s must be a JSON schema, an object, not %s", path,
                               schema ? body_type(schema) : "missing");
     }
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     return set(s, SLUICE_GRAMMAR_JSON_SCHEMA, text, text ? strlen(text) : 0, path, error);
 }
 

@@ -121,8 +121,11 @@ int tools_read_anthropic(const json_t *choice, tool_wish *wish, http_error *erro
                : body_refuse(error, "tool_choice.type: must be auto, any, tool or none");
 }
 
+static bool writes_calls(const generation *g) {
+    return strcmp(g->model->facts.reply_format, "plain") != 0;
+}
+
 static int check(const generation *g, const json_t *functions, const tool_wish *wish, http_error *error) {
-    const sluice_chat_facts *facts = &g->model->facts;
     if (json_array_size(functions) == 0) {
         return wish->choice == SLUICE_TOOLS_REQUIRED
                    ? body_refuse(error, "tool_choice asks for a call, but there are no tools")
@@ -134,14 +137,39 @@ static int check(const generation *g, const json_t *functions, const tool_wish *
     if (wish->choice == SLUICE_TOOLS_NONE) {
         return 0;
     }
-    if (!facts->tools) {
+    if (!g->model->facts.tools) {
         return body_refuse(error, "tools: this model's chat template does not take any; tool_choice \"none\" "
                                   "leaves them out");
     }
-    return strcmp(facts->reply_format, "plain") == 0
-               ? body_refuse(error, "tools: how this model writes calls is not known; tool_choice \"none\" "
-                                    "leaves them out")
-               : 0;
+    return writes_calls(g) ? 0
+                           : body_refuse(error, "tools: how this model writes calls is not known; "
+                                                "tool_choice \"none\" leaves them out");
+}
+
+/* A new array in which every function has a description and parameters: templates read both without asking,
+ * as Hugging Face's library makes them for all functions. */
+static json_t *described(const json_t *functions) {
+    json_t *all = json_array();
+    bool made = all != NULL;
+    for (size_t i = 0; made && i < json_array_size(functions); i++) {
+        json_t *tool = json_copy(json_array_get(functions, i));
+        json_t *function = json_copy(json_object_get(tool, "function"));
+        const json_t *description = json_object_get(function, "description"),
+                     *parameters = json_object_get(function, "parameters");
+        made = function &&
+               ((description && !json_is_null(description)) ||
+                json_object_set_new(function, "description", json_string("")) == 0) &&
+               ((parameters && !json_is_null(parameters)) ||
+                json_object_set_new(function, "parameters",
+                                    json_pack("{s:s, s:{}}", "type", "object", "properties")) == 0);
+        made = json_object_set_new(tool, "function", function) == 0 && made;
+        made = json_array_append_new(all, tool) == 0 && made;
+    }
+    if (!made) {
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
 }
 
 int tools_use(generation *g, json_t *functions, const tool_wish *wish, json_t *options, http_error *error) {
@@ -149,16 +177,16 @@ int tools_use(generation *g, json_t *functions, const tool_wish *wish, json_t *o
     if (check(g, functions, wish, error)) {
         return -1;
     }
-    if (json_array_size(functions) == 0) {
+    const bool offered = wish->choice != SLUICE_TOOLS_NONE;
+    if (json_array_size(functions) == 0 || (!offered && !writes_calls(g))) {
         return 0;
     }
     free(g->tools);
-    g->tools = json_dumps(functions, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    g->tools = json_dumps(functions, JSON_COMPACT);
     o->tool_choice = wish->choice;
     o->tool_function = wish->function;
     o->single_call = wish->single;
-    const bool offered = wish->choice != SLUICE_TOOLS_NONE;
-    return g->tools && (!offered || json_object_set(options, "tools", functions) == 0)
+    return g->tools && (!offered || json_object_set_new(options, "tools", described(functions)) == 0)
                ? 0
                : error_no_memory(error);
 }

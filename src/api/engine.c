@@ -393,6 +393,25 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     out->size = kept;
 }
 
+/* 0 when the device can be measured now; with the lock held, like the next. */
+static int check_idle(const sluice_engine *engine, const char *what, sl_error *error) {
+    if (engine->stepping || sl_scheduler_has_work(engine->scheduler)) {
+        return sl_fail(error, SL_ERR_BUSY, "%s: the engine has unfinished requests", what);
+    }
+    if (engine->failed) {
+        *error = engine->failure;
+        return error->code;
+    }
+    return 0;
+}
+
+static void keep_failure(sluice_engine *engine, int result, const sl_error *error) {
+    if (result == SL_ERR_DEVICE && !engine->failed) {
+        engine->failed = true;
+        engine->failure = *error;
+    }
+}
+
 int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char **text,
                           sluice_error *error) {
     if (sl_api_lacks(text, "text", error)) {
@@ -412,24 +431,43 @@ int sluice_engine_profile(sluice_engine *engine, sluice_text_format format, char
                            "profile: spoils cached pages, so it wants an engine with no_prefix_reuse");
     }
     pthread_mutex_lock(&engine->mutex);
-    int result = 0;
-    if (engine->stepping || sl_scheduler_has_work(engine->scheduler)) {
-        result = sl_fail(&inner, SL_ERR_BUSY, "profile: the engine has unfinished requests");
-    } else if (engine->failed) {
-        inner = engine->failure;
-        result = inner.code;
-    } else {
+    int result = check_idle(engine, "profile", &inner);
+    if (!result) {
         result = sl_plan_profile_step(engine->planned.plan, engine->executor, &engine->last_step, &profile,
                                       &inner);
     }
-    if (result == SL_ERR_DEVICE && !engine->failed) {
-        engine->failed = true;
-        engine->failure = inner;
-    }
+    keep_failure(engine, result, &inner);
     pthread_mutex_unlock(&engine->mutex);
     result = result ? sl_api_error(error, &inner) : sl_api_profile_text(&profile, format, text, error);
     sl_plan_profile_free(&profile);
     return result;
+}
+
+int sluice_engine_measure_rates(sluice_engine *engine, sluice_rates *out, sluice_error *error) {
+    sl_error inner;
+    sl_rates rates = {0};
+    if (sl_api_lacks(engine, "engine", error) || sl_api_lacks(out, "rates", error)) {
+        return SL_ERR_INVALID;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    int result = check_idle(engine, "rates", &inner);
+    result = result ? result : engine->planned.backend->functions->rates(engine->executor, &rates, &inner);
+    keep_failure(engine, result, &inner);
+    pthread_mutex_unlock(&engine->mutex);
+    if (result) {
+        return sl_api_error(error, &inner);
+    }
+    const sluice_rates all = {.size = out->size,
+                              .threads = rates.threads,
+                              .read_bytes = rates.read_bytes,
+                              .int8_operations = rates.operations[SL_WITH_INT8],
+                              .bf16_operations = rates.operations[SL_WITH_BF16],
+                              .f32_operations = rates.operations[SL_WITH_F32],
+                              .quantised_products = sl_rates_of(&rates, SL_WITH_INT8),
+                              .bf16_products = sl_rates_of(&rates, SL_WITH_BF16),
+                              .f32_products = sl_rates_of(&rates, SL_WITH_F32)};
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+    return 0;
 }
 
 /* ---- sequences

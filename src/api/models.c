@@ -178,14 +178,17 @@ void sluice_model_get_sampling(const sluice_model *model, sluice_sampling_facts 
     memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
 }
 
+/* "products": what those with its weights are computed with. */
 static json_t *describe_types(const sl_model_description *d) {
+    static const char *const arithmetics[SL_ARITHMETICS] = {"int8", "bf16", "f32"};
     json_t *types = json_array();
     for (int t = 0; types && t < SL_QTYPE_COUNT; t++) {
         if (d->types[t].tensors) {
             json_array_append_new(
-                types, json_pack("{s:s, s:I, s:I, s:I}", "type", sl_qtype_get((sl_qtype)t)->name, "tensors",
-                                 (json_int_t)d->types[t].tensors, "elements",
-                                 (json_int_t)d->types[t].elements, "bytes", (json_int_t)d->types[t].bytes));
+                types, json_pack("{s:s, s:I, s:I, s:I, s:s}", "type", sl_qtype_get((sl_qtype)t)->name,
+                                 "tensors", (json_int_t)d->types[t].tensors, "elements",
+                                 (json_int_t)d->types[t].elements, "bytes", (json_int_t)d->types[t].bytes,
+                                 "products", arithmetics[sl_qtype_arithmetic((sl_qtype)t)]));
         }
     }
     return types;
@@ -203,18 +206,41 @@ static json_t *describe_weights(const sl_program *program) {
     return weights;
 }
 
+/* Per group of the cache, of all its layers: what a token keeps, and what a row costs for each key it sees.
+ */
+static json_t *describe_attention(const sl_program *program) {
+    json_t *groups = json_array();
+    for (int32_t g = 0; groups && g < program->group_count; g++) {
+        const sl_cache_group *group = &program->groups[g];
+        const int32_t size = group->key_size + (group->values_are_keys ? 0 : group->value_size);
+        json_int_t operations = 0;
+        for (int32_t i = 0; i < program->op_count; i++) {
+            const sl_op *op = &program->ops[i];
+            if (op->kind == SL_OP_ATTENTION && op->u.attention.place.group == g) {
+                operations += 2 * (json_int_t)op->u.attention.heads * (group->key_size + group->value_size);
+            }
+        }
+        json_array_append_new(groups, json_pack("{s:i, s:I, s:I}", "window", group->window,
+                                                "cache_elements_per_token",
+                                                (json_int_t)group->layers * group->kv_heads * size,
+                                                "operations_per_key", operations));
+    }
+    return groups;
+}
+
 static json_t *describe_json(const sluice_model *of) {
     const sl_model *model = of->model;
     const sl_model_description *d = &model->description;
     const sl_config *c = &model->config;
     json_t *json = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "name",
-        d->name, "family", d->family, "format", d->format, "parameters", (json_int_t)d->parameters, "bytes",
-        (json_int_t)d->bytes, "tensors", (json_int_t)d->tensors, "file_tensors", (json_int_t)d->file_tensors,
-        "layers", c->layers, "width", model->program.width, "heads", c->heads, "kv_heads", c->kv_heads,
-        "head_size", c->head_size, "vocabulary", model->program.vocabulary, "context", c->context, "experts",
-        model->program.experts, "experts_used", model->program.experts_used, "types", describe_types(d),
-        "weights", describe_weights(&model->program));
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o}",
+        "name", d->name, "family", d->family, "format", d->format, "parameters", (json_int_t)d->parameters,
+        "bytes", (json_int_t)d->bytes, "tensors", (json_int_t)d->tensors, "file_tensors",
+        (json_int_t)d->file_tensors, "layers", c->layers, "width", model->program.width, "heads", c->heads,
+        "kv_heads", c->kv_heads, "head_size", c->head_size, "vocabulary", model->program.vocabulary,
+        "context", c->context, "experts", model->program.experts, "experts_used", model->program.experts_used,
+        "types", describe_types(d), "attention", describe_attention(&model->program), "weights",
+        describe_weights(&model->program));
     if (json && !sl_api_add_conduct(of, json)) {
         json_decref(json);
         return NULL;

@@ -11,11 +11,14 @@ static json_t *make_json(const sl_plan_profile *profile) {
                                         row->seconds, "operations", row->cost.operations, "weight_bytes",
                                         row->cost.weight_bytes, "value_bytes", row->cost.value_bytes));
     }
-    return json_pack(
-        "{s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "rows", profile->step.rows[SL_ROWS_STEP], "outputs",
-        profile->step.rows[SL_ROWS_OUTPUT], "bucket_rows", profile->bucket_rows, "keys", profile->step.keys,
-        "ops", profile->op_count, "step_seconds", profile->step_seconds, "read_bytes_per_second",
-        profile->read_bytes, "tensor_operations_per_second", profile->tensor_operations, "kernels", rows);
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o}", "rows",
+                     profile->step.rows[SL_ROWS_STEP], "outputs", profile->step.rows[SL_ROWS_OUTPUT],
+                     "bucket_rows", profile->bucket_rows, "keys", profile->step.keys, "ops",
+                     profile->op_count, "step_seconds", profile->step_seconds, "read_bytes_per_second",
+                     profile->rates.read_bytes, "int8_operations_per_second",
+                     profile->rates.operations[SL_WITH_INT8], "tensor_operations_per_second",
+                     profile->rates.operations[SL_WITH_BF16], "f32_operations_per_second",
+                     profile->rates.operations[SL_WITH_F32], "kernels", rows);
 }
 
 int sl_api_profile_text(const sl_plan_profile *profile, sluice_text_format format, char **text,

@@ -53,6 +53,17 @@ static bool is_name_character(unsigned char c) {
            (c && strchr("_-./", c));
 }
 
+/* Arguments are an object, whatever else a schema without a type allows. */
+static bool allows_object(const json_t *parameters) {
+    const json_t *type = json_object_get(parameters, "type");
+    bool allows = !json_is_string(type) && !json_is_array(type);
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const char *name = json_string_value(json_array_get(type, i));
+        allows = allows || (name && strcmp(name, "object") == 0);
+    }
+    return allows || (json_is_string(type) && strcmp(json_string_value(type), "object") == 0);
+}
+
 static int check_tool(const json_t *tools, size_t index, sl_error *error) {
     enum { MOST = 256 };
     const json_t *tool = json_array_get(tools, index), *function = json_object_get(tool, "function");
@@ -71,6 +82,10 @@ static int check_tool(const json_t *tools, size_t index, sl_error *error) {
     if (parameters && !json_is_object(parameters) && !json_is_null(parameters)) {
         return sl_fail(error, SL_ERR_INVALID,
                        "tools[%zu].function.parameters: must be a JSON schema, an object", index);
+    }
+    if (!allows_object(parameters)) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "tools[%zu].function.parameters: #/type: arguments are always an object", index);
     }
     for (size_t i = 0; i < index; i++) {
         const json_t *other = json_object_get(json_array_get(tools, i), "function");

@@ -119,6 +119,7 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                            .cpu_experts = o->cpu_experts,
                                            .no_graphs = o->no_graphs,
                                            .no_fusion = o->no_fusion,
+                                           .no_repack = o->no_repack,
                                            .deterministic = o->deterministic};
     result = sl_api_plan_open(draft, &options, &s->planned, error);
     result = result ? result : sl_model_hold(s->model->model, error);

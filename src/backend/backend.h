@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 17 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 18 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -60,6 +60,8 @@ struct sl_kernel {
      * one copy. */
     uint64_t (*packed_bytes)(const sl_weight *weight);
     void (*pack)(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+    bool
+        takes_unpacked; /* it can read the file's own bytes as well, with the same bits, and is slower then */
     /* Scratch it needs for a query, in bytes; NULL: none. */
     uint64_t (*workspace)(const sl_kernel *kernel, const sl_kernel_query *query);
 };
@@ -191,9 +193,7 @@ typedef struct sl_profile {
     int32_t group_count;
     double *seconds;     /* [group_count], filled in: all of a group's ops, one after the other */
     double step_seconds; /* of the whole list as a step runs it */
-    /* Limits measured beside it, a second: bytes read from the device's memory, operations of its BF16 matrix
-     * products. 0: not known. */
-    double read_bytes, tensor_operations;
+    sl_rates rates;      /* measured beside it */
 } sl_profile;
 
 /* ---- the backend
@@ -201,11 +201,12 @@ typedef struct sl_profile {
 
 typedef struct sl_backend_options {
     int32_t device;     /* of several GPUs */
-    int32_t threads;    /* CPU: 0 = all processors */
+    int32_t threads;    /* CPU; 0: one for each core */
     sl_isa isa;         /* CPU: the best tier allowed */
     bool no_graphs;     /* CUDA: run eagerly */
     bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
     bool no_fusion;     /* every op by its own kernel */
+    bool no_repack;     /* CPU: no packed copies; weights are read where they are mapped */
 } sl_backend_options;
 
 typedef struct sl_backend_functions {
@@ -251,6 +252,9 @@ typedef struct sl_backend_functions {
     /* Runs the last step again, group by group, and measures. The cache and the state of the sequences that
      * were in it hold nothing of use afterwards. Not while a step runs, nor before the first. */
     int (*profile)(sl_executor *executor, sl_profile *profile, sl_error *error);
+    /* Measures what the device can do at most, by the threads or processors that run steps. Takes less than a
+     * second, and memory for that time. Not while a step runs. */
+    int (*rates)(sl_executor *executor, sl_rates *rates, sl_error *error);
     /* Bytes free for pools now, for planning. */
     uint64_t (*memory_available)(const sl_backend *backend);
     void (*destroy)(sl_backend *backend);

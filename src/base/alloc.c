@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "base/alloc.h"
 
 #include "base/checked.h"
@@ -5,6 +6,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* A header of one cache line in front of each block keeps the payload aligned and remembers its size. */
 enum { HEADER = 64 };
@@ -69,6 +72,15 @@ void sl_free(void *memory) {
         block_header *header = (block_header *)(void *)((unsigned char *)memory - HEADER);
         atomic_fetch_sub_explicit(&live_bytes, header->size, memory_order_relaxed);
         free(header);
+    }
+}
+
+void sl_alloc_prefer_huge(void *memory, size_t size) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)memory + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)memory + size) / page * page;
+    if (begin < end) {
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
     }
 }
 

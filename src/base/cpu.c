@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 #endif
 
-static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avx512", "amx"};
+static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
 
 #if defined(__x86_64__)
 /* Tiles of int8 and of BF16 (CPUID leaf 7, EDX), whose state the system keeps (XCR0) and gives to this
@@ -28,6 +29,13 @@ static bool may_use_tiles(void) {
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low & STATE) == STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
+
+/* CPUID leaf 7, subleaf 1, EAX. */
+static bool has_avxvnni(void) {
+    enum { AVXVNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVXVNNI);
+}
 #endif
 
 sl_isa sl_cpu_isa(void) {
@@ -41,7 +49,7 @@ sl_isa sl_cpu_isa(void) {
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
         return may_use_tiles() ? SL_ISA_AMX : SL_ISA_AVX512;
     }
-    return SL_ISA_AVX2;
+    return has_avxvnni() ? SL_ISA_AVXVNNI : SL_ISA_AVX2;
 #else
     return SL_ISA_PLAIN;
 #endif
@@ -53,6 +61,14 @@ bool sl_cpu_multiplies_bf16_pairs(void) {
     return __builtin_cpu_is("amd");
 #else
     return false;
+#endif
+}
+
+bool sl_cpu_has(sl_isa isa) {
+#if defined(__x86_64__)
+    return isa <= sl_cpu_isa() && (isa != SL_ISA_AVXVNNI || has_avxvnni());
+#else
+    return isa <= sl_cpu_isa();
 #endif
 }
 
@@ -211,4 +227,88 @@ int sl_cpu_count(void) {
     const int quota = sl_cpu_quota("");
     count = quota > 0 && quota < count ? quota : count;
     return count > 0 ? count : 1;
+}
+
+/* ---- which of them are one core
+ * ------------------------------------------------------------------------------------ */
+
+enum { LIST_BYTES = 8192 };
+
+/* The next number of a list like "0-3,8", which `*list` moves behind; -1 at its end. `range`: the numbers
+ * left of the one that it lies in; zeros at first. */
+static int next_in_list(const char **list, int range[2]) {
+    if (range[0] >= range[1]) {
+        char *end;
+        const long first = strtol(*list, &end, 10);
+        const long last = end > *list && *end == '-' ? strtol(end + 1, &end, 10) : first;
+        if (end == *list || first < 0 || last < first || last >= MOST_PROCESSORS) {
+            return -1;
+        }
+        *list = end + (*end == ',');
+        range[0] = (int)first;
+        range[1] = (int)last + 1;
+    }
+    return range[0]++;
+}
+
+/* The first line of a file that begins with `key`, without it; false when there is none. */
+static bool read_line(const char *path, const char *key, char line[LIST_BYTES]) {
+    FILE *file = fopen(path, "re");
+    bool found = false;
+    while (file && !found && fgets(line, LIST_BYTES, file)) {
+        found = strncmp(line, key, strlen(key)) == 0;
+    }
+    if (file) {
+        fclose(file);
+    }
+    if (found) {
+        const size_t start = strlen(key) + strspn(line + strlen(key), "\t ");
+        memmove(line, line + start, strlen(line + start) + 1);
+    }
+    return found;
+}
+
+/* The first allowed processor of its core. False for one that is offline, which has no such file. */
+static bool first_of_core(const char *root, int processor, const bool *allowed, int *first) {
+    /* Old kernels have the second name only (admin-guide/cputopology.rst). */
+    static const char *const names[] = {"core_cpus_list", "thread_siblings_list"};
+    char path[PATH_BYTES], line[LIST_BYTES];
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        const int length = snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/topology/%s", root,
+                                    processor, names[i]);
+        found = length < (int)sizeof path && read_line(path, "", line);
+    }
+    const char *list = line;
+    int range[2] = {0, 0};
+    *first = found ? next_in_list(&list, range) : -1;
+    while (*first >= 0 && !allowed[*first]) {
+        *first = next_in_list(&list, range);
+    }
+    return found;
+}
+
+int sl_cpu_cores(const char *root) {
+    char path[PATH_BYTES], line[LIST_BYTES];
+    bool allowed[MOST_PROCESSORS] = {false};
+    int cores = 0, range[2] = {0, 0}, most = 0;
+    const int length = snprintf(path, sizeof path, "%s/proc/thread-self/status", root);
+    const char *list = line;
+    if (length >= (int)sizeof path || !read_line(path, "Cpus_allowed_list:", line)) {
+        return 0;
+    }
+    for (int p; (p = next_in_list(&list, range)) >= 0;) {
+        allowed[p] = true;
+        most = p >= most ? p + 1 : most;
+    }
+    for (int p = 0; p < most; p++) {
+        int first;
+        cores += allowed[p] && first_of_core(root, p, allowed, &first) && first == p;
+    }
+    return cores;
+}
+
+int sl_cpu_threads(void) {
+    const int processors = sl_cpu_count(), cores = sl_cpu_cores("");
+    return cores > 0 && cores < processors ? cores : processors;
 }

@@ -4,12 +4,14 @@
 
 #include <stdbool.h>
 
-/* In rising order; each contains the ones before it. */
+/* In rising order. Each contains the ones before it, but that avxvnni is not in every processor with AVX-512.
+ */
 typedef enum sl_isa {
-    SL_ISA_PLAIN,  /* portable C */
-    SL_ISA_AVX2,   /* AVX2, FMA, F16C */
-    SL_ISA_AVX512, /* AVX-512 F BW DQ VL, VNNI, BF16 */
-    SL_ISA_AMX,    /* AMX tiles, int8 and BF16, which the system lets this process use */
+    SL_ISA_PLAIN,   /* portable C */
+    SL_ISA_AVX2,    /* AVX2, FMA, F16C */
+    SL_ISA_AVXVNNI, /* and AVX-VNNI: dot products of bytes in vectors of 256 bits */
+    SL_ISA_AVX512,  /* AVX-512 F BW DQ VL, VNNI, BF16 */
+    SL_ISA_AMX,     /* AMX tiles, int8 and BF16, which the system lets this process use */
     SL_ISA_COUNT
 } sl_isa;
 
@@ -19,7 +21,9 @@ sl_isa sl_cpu_isa(void);
 /* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often
  * as a fused product of floats, which is half as much work. On Intel's it takes four times as long. */
 bool sl_cpu_multiplies_bf16_pairs(void);
-/* "plain", "avx2", "avx512", "amx". */
+/* Whether this machine has what tier `isa` needs. */
+bool sl_cpu_has(sl_isa isa);
+/* "plain", "avx2", "avxvnni", "avx512", "amx". */
 const char *sl_isa_name(sl_isa isa);
 /* -1 for no such name. */
 int sl_isa_parse(const char *name);
@@ -28,5 +32,11 @@ int sl_isa_parse(const char *name);
 int sl_cpu_quota(const char *root);
 /* Processors this process may use: of its affinity mask, and not more than its quota; at least 1. */
 int sl_cpu_count(void);
+/* Cores that the calling thread's affinity mask has a processor of: hyper-threads of one core count once. 0:
+ * not known. The system's files are looked for as above. */
+int sl_cpu_cores(const char *root);
+/* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
+ * share its arithmetic and its way to memory. */
+int sl_cpu_threads(void);
 
 #endif

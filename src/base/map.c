@@ -123,6 +123,20 @@ void sl_map_close(sl_map *map) {
     map->watch = 0;
 }
 
+void sl_map_give_back(const void *data, size_t bytes) {
+    const uintptr_t address = (uintptr_t)data, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const int which = find_watched(address);
+    if (which < 0) {
+        return;
+    }
+    const uintptr_t rest = atomic_load(&watched[which].end) - address;
+    const uintptr_t begin = (address + page - 1) / page * page;
+    const uintptr_t end = (address + (bytes < rest ? bytes : rest)) / page * page;
+    if (begin < end) {
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+}
+
 /* ---- what was lost
  * ------------------------------------------------------------------------------------------------- */
 

@@ -176,8 +176,7 @@ static int append(const char *bytes, size_t count, void *buffer) {
 static sl_expression schema(maker *m, const function *f, const json_t *of, const sl_json_style *style) {
     sl_error inner = {0};
     sl_buffer text = {0};
-    if (json_dump_callback(of, append, &text, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) ||
-        text.failed) {
+    if (json_dump_callback(of, append, &text, JSON_COMPACT | JSON_ENCODE_ANY) || text.failed) {
         sl_buffer_free(&text);
         return no_memory(m);
     }

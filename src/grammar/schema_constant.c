@@ -167,8 +167,8 @@ int sl_schema_exists_key(sl_schema_context *c, const sl_schema_exists *exists, c
             }
         }
         for (int32_t i = 0; i < exists->owner->pattern_count; i++) {
-            const sl_text_rule rule = {exists->owner->patterns[i].key, -1, false, exists->owner->entry,
-                                       false};
+            const sl_text_rule rule =
+                sl_schema_key_rule(exists->owner->patterns[i].key, exists->owner->entry);
             const int matches = sl_schema_text_matches(c, &rule, key);
             if (matches) {
                 return matches < 0 ? matches : 0;
@@ -177,7 +177,7 @@ int sl_schema_exists_key(sl_schema_context *c, const sl_schema_exists *exists, c
         return 1;
     }
     if (exists->pattern) {
-        const sl_text_rule rule = {exists->pattern, -1, false, -1, false};
+        const sl_text_rule rule = sl_schema_key_rule(exists->pattern, -1);
         return sl_schema_text_matches(c, &rule, key);
     }
     json_t *name = json_string(key);

@@ -4,8 +4,7 @@
 
 #include <stdio.h>
 
-/* RFC 3339, 5.6, with the days that each month has. Leap seconds are valid and never written: hardly a reader
- * takes them. */
+/* RFC 3339, 5.6, with the days that each month has; leap seconds are beside them, below. */
 #define LEAP_YEAR "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 #define DATE                                                                                                 \
     "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|"          \
@@ -75,7 +74,8 @@
 typedef struct format {
     const char *name, *regex;
     const char *narrow;  /* without rare forms that take many states, beside a length; NULL: the same */
-    const char *wide;    /* with what is never written, for negations; NULL: the same */
+    const char *wide;    /* with what is never written, and more, for negations; NULL: the same */
+    const char *leap;    /* what stands before a leap second, which `narrow` leaves out; NULL: it has none */
     const char *without; /* what the expression takes in too much and `wide` may, or NULL */
     int32_t most;        /* characters; 0: no bound */
     const char *refused; /* why it cannot be held, or NULL */
@@ -83,10 +83,11 @@ typedef struct format {
 
 static const format FORMATS[] = {
     {.name = "date", .regex = DATE, .without = "0000-.*"},
-    {.name = "time", .regex = TIME(SECOND), .wide = TIME(ANY_SECOND)},
+    {.name = "time", .regex = TIME(SECOND), .wide = TIME(ANY_SECOND), .leap = ""},
     {.name = "date-time",
      .regex = DATE "[Tt]" TIME(SECOND),
      .wide = DATE "[Tt]" TIME(ANY_SECOND),
+     .leap = DATE "[Tt]",
      .without = "0000-.*"},
     {.name = "duration", .regex = "P(?:\\d+W|" DURATION_DAYS "(?:" DURATION_TIME ")?|" DURATION_TIME ")"},
     {.name = "email",
@@ -132,11 +133,37 @@ const char *sl_schema_format_refused(int32_t format) {
     return FORMATS[format].refused;
 }
 
+/* Leap seconds end a day of UTC (RFC 3339, 5.7), so the offset says which minute of a place's day has them.
+ * Offsets are whole quarters of an hour here, as those of all places are: each other minute of the hour would
+ * take 400 states. */
+static sl_expression leap_second(sl_schema_context *c, const char *before, sl_error *error) {
+    enum { HOUR = 60, DAY = 24 * HOUR, QUARTER = 15 };
+    sl_buffer text = {0};
+    sl_expression made = SL_NO_EXPRESSION;
+    sl_buffer_printf(&text, "%s(?:23:59:60" FRACTION "[Zz]", before);
+    for (int local = QUARTER - 1; local < DAY; local += QUARTER) {
+        const int east = (local + 1) % DAY, west = DAY - 1 - local;
+        sl_buffer_printf(&text, "|%02d:%02d:60" FRACTION "(?:\\+%02d:%02d|-%02d:%02d)", local / HOUR,
+                         local % HOUR, east / HOUR, east % HOUR, west / HOUR, west % HOUR);
+    }
+    sl_buffer_text(&text, ")");
+    if (text.failed) {
+        sl_fail(error, SL_ERR_NOMEM, "no memory for a format");
+    } else {
+        made = sl_expression_regex(c->builder, text.data, text.length, true, error);
+    }
+    sl_buffer_free(&text);
+    return made;
+}
+
 sl_expression sl_schema_format(sl_schema_context *c, const sl_text_rule *rule, sl_error *error) {
     const format *row = &FORMATS[rule->format];
     const bool wide = rule->negated && row->wide;
     const char *regex = wide ? row->wide : rule->narrow && row->narrow ? row->narrow : row->regex;
     sl_expression made = sl_expression_regex(c->builder, regex, strlen(regex), true, error);
+    if (made != SL_NO_EXPRESSION && row->leap && !wide && !rule->narrow) {
+        made = sl_schema_choice(c, 2, made, leap_second(c, row->leap, error));
+    }
     if (made != SL_NO_EXPRESSION && row->without && !wide) {
         const sl_expression those =
             sl_expression_regex(c->builder, row->without, strlen(row->without), true, error);

@@ -29,6 +29,10 @@ enum {
 /* Entries that every document has. */
 enum { SL_ENTRY_TRUE = 0, SL_ENTRY_FALSE = 1, SL_ENTRY_ROOT = 2 };
 
+/* Digits of a number's whole part and of its fraction, at most, so that an answer cannot end in digits
+ * without end. */
+enum { SL_MOST_WHOLE = 64, SL_MOST_FRACTION = 24 };
+
 /* Digits without a sign: no zeros before the whole part or behind the fraction. */
 typedef struct sl_decimal {
     bool negative;
@@ -46,9 +50,15 @@ typedef struct sl_text_rule {
     const char *pattern;
     int32_t format; /* of the table of formats, or -1: a pattern */
     bool negated;
-    int32_t entry; /* for messages */
-    bool narrow;   /* the format without its rare forms, so that a length beside it can be counted */
+    int32_t entry; /* for messages, with the keyword */
+    const char *keyword;
+    bool narrow; /* the format without its rare forms, so that a length beside it can be counted */
 } sl_text_rule;
+
+/* Of keys. entry -1: a message has no path. */
+static inline sl_text_rule sl_schema_key_rule(const char *pattern, int32_t entry) {
+    return (sl_text_rule){.pattern = pattern, .format = -1, .entry = entry, .keyword = "patternProperties"};
+}
 
 typedef struct sl_schema_property {
     const char *key; /* a name, or a pattern */

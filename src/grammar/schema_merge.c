@@ -413,7 +413,7 @@ int32_t sl_schema_key_set(sl_schema_context *c, const sl_schema_leaf *leaf, cons
             }
         }
         for (int32_t at = 0; at < node->pattern_count; at++) {
-            const sl_text_rule rule = {node->patterns[at].key, -1, false, node->entry, false};
+            const sl_text_rule rule = sl_schema_key_rule(node->patterns[at].key, node->entry);
             const int matches = sl_schema_text_matches(c, &rule, key);
             known = known || matches > 0;
             if (matches < 0 || (matches && !collect(c, &list, &count, &capacity, node->patterns[at].entry))) {

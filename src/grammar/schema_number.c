@@ -1,5 +1,4 @@
-/* Numbers. Whole parts have up to MOST_WHOLE digits and fractions up to MOST_FRACTION, so that an answer
- * cannot end in digits without end. Numbers with bounds are written without exponents, integers too. */
+/* Numbers. Those with bounds are written without exponents, integers too. */
 #include "grammar/schema_internal.h"
 
 #include "grammar/build.h"
@@ -7,8 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { MOST_WHOLE = 64, MOST_FRACTION = 24 };
 
 /* ---- decimals ---- */
 
@@ -155,12 +152,12 @@ static sl_expression digits(sl_schema_context *c, int64_t least, int64_t most) {
 
 static sl_expression any_whole(sl_schema_context *c) {
     return sl_schema_choice(c, 2, sl_schema_literal(c, "0"),
-                            sl_schema_sequence(c, 2, digit(c, '1', '9'), digits(c, 0, MOST_WHOLE - 1)));
+                            sl_schema_sequence(c, 2, digit(c, '1', '9'), digits(c, 0, SL_MOST_WHOLE - 1)));
 }
 
 /* With its point. */
 static sl_expression any_fraction(sl_schema_context *c) {
-    return sl_schema_sequence(c, 2, sl_schema_literal(c, "."), digits(c, 1, MOST_FRACTION));
+    return sl_schema_sequence(c, 2, sl_schema_literal(c, "."), digits(c, 1, SL_MOST_FRACTION));
 }
 
 /* Up to 239: with all digits before it a double still holds the value, and what is not 0 does not become 0.
@@ -192,22 +189,22 @@ static sl_expression fraction_within(sl_schema_context *c, const char *bound, bo
     sl_expression_list list = {0};
     const size_t length = strlen(bound);
     const sl_expression point = sl_schema_literal(c, ".");
-    for (size_t i = 0; i < length && i < MOST_FRACTION; i++) {
+    for (size_t i = 0; i < length && i < SL_MOST_FRACTION; i++) {
         const sl_expression same = prefix_of(c, bound, i);
         const sl_expression other =
             above ? digit(c, (char)(bound[i] + 1), '9') : digit(c, '0', (char)(bound[i] - 1));
         sl_schema_add(
             c, &list,
-            sl_schema_sequence(c, 4, point, same, other, digits(c, 0, MOST_FRACTION - 1 - (int64_t)i)));
+            sl_schema_sequence(c, 4, point, same, other, digits(c, 0, SL_MOST_FRACTION - 1 - (int64_t)i)));
         if (!above) { /* shorter: less, since the bound does not end in zeros */
             sl_schema_add(c, &list,
                           i ? sl_schema_sequence(c, 2, point, same) : sl_expression_empty(c->builder));
         }
     }
-    if (length > MOST_FRACTION) {
+    if (length > SL_MOST_FRACTION) {
         return sl_expression_choice(c->builder, list.rows, list.count);
     }
-    const int64_t left = MOST_FRACTION - (int64_t)length;
+    const int64_t left = SL_MOST_FRACTION - (int64_t)length;
     const sl_expression same = sl_schema_sequence(c, 2, point, prefix_of(c, bound, length));
     const sl_expression zeros =
         sl_expression_repeat(c->builder, sl_schema_literal(c, "0"), length ? 0 : 1, left);
@@ -235,13 +232,13 @@ static sl_expression one_side(sl_schema_context *c, magnitude bound, bool above,
     sl_expression_list list = {0};
     const sl_expression fraction =
         integer ? sl_expression_empty(c->builder) : sl_schema_optional(c, any_fraction(c));
-    if (length > MOST_WHOLE) {
+    if (length > SL_MOST_WHOLE) {
         return above ? sl_expression_nothing(c->builder) : sl_schema_sequence(c, 2, any_whole(c), fraction);
     }
-    if (above && length < MOST_WHOLE) {
+    if (above && length < SL_MOST_WHOLE) {
         sl_schema_add(c, &list,
-                      sl_schema_sequence(c, 3, digit(c, '1', '9'), digits(c, (int64_t)length, MOST_WHOLE - 1),
-                                         fraction));
+                      sl_schema_sequence(c, 3, digit(c, '1', '9'),
+                                         digits(c, (int64_t)length, SL_MOST_WHOLE - 1), fraction));
     } else if (!above && length > 1) {
         sl_schema_add(c, &list, sl_schema_sequence(c, 2, sl_schema_literal(c, "0"), fraction));
         sl_schema_add(
@@ -383,7 +380,7 @@ static sl_expression multiples(sl_schema_context *c, uint64_t of, size_t places,
 static sl_expression multiples_of(sl_schema_context *c, const sl_decimal *of, int32_t entry) {
     const size_t places = strlen(of->fraction);
     uint64_t value;
-    if (places > MOST_FRACTION || !scaled(of, places, &value)) {
+    if (places > SL_MOST_FRACTION || !scaled(of, places, &value)) {
         sl_schema_refuse(c, SL_ERR_UNSUPPORTED, entry, "multipleOf", "has too many digits");
         return SL_NO_EXPRESSION;
     }
@@ -443,14 +440,14 @@ static sl_expression with_fraction(sl_schema_context *c) {
         const sl_expression whole =
             length == 0 ? sl_schema_literal(c, "0")
                         : sl_schema_sequence(c, 2, digit(c, '1', '9'), digits(c, length - 1, length - 1));
-        const int64_t held = HELD - length, zeros = length ? held : MOST_FRACTION;
-        const sl_expression any = digits(c, 0, MOST_FRACTION);
+        const int64_t held = HELD - length, zeros = length ? held : SL_MOST_FRACTION;
+        const sl_expression any = digits(c, 0, SL_MOST_FRACTION);
         const sl_expression zero = sl_schema_literal(c, "0"), nine = sl_schema_literal(c, "9");
         const sl_expression none = sl_schema_choice(
             c, 3, sl_expression_repeat(c->builder, zero, 0, -1),
             sl_schema_sequence(c, 2, sl_expression_repeat(c->builder, zero, zeros, zeros), any),
             sl_schema_sequence(c, 2, sl_expression_repeat(c->builder, nine, held, held), any));
-        const sl_expression some = sl_expression_except(c->builder, digits(c, 1, MOST_FRACTION), none);
+        const sl_expression some = sl_expression_except(c->builder, digits(c, 1, SL_MOST_FRACTION), none);
         sl_schema_add(c, &list, sl_schema_sequence(c, 3, whole, sl_schema_literal(c, "."), some));
     }
     return sl_schema_sequence(c, 2, sl_schema_optional(c, sl_schema_literal(c, "-")),

@@ -162,7 +162,7 @@ static bool add_class(object_shape *o, sl_expression keys, const int32_t *matche
 static bool split_classes(object_shape *o, int32_t pattern, int32_t entry) {
     enum { MOST_CLASSES = 64 };
     sl_schema_context *c = o->c;
-    const sl_text_rule rule = {o->patterns[pattern], -1, false, entry, false};
+    const sl_text_rule rule = sl_schema_key_rule(o->patterns[pattern], entry);
     const sl_expression matching = sl_schema_regex(c, &rule);
     const int32_t before = o->class_count;
     int32_t kept = 0;
@@ -286,7 +286,7 @@ static sl_expression special_keys(object_shape *o, sl_expression keys) {
     sl_schema_context *c = o->c;
     const sl_schema_node *owner = o->exists->owner;
     if (o->exists->pattern) {
-        const sl_text_rule rule = {o->exists->pattern, -1, false, -1, false};
+        const sl_text_rule rule = sl_schema_key_rule(o->exists->pattern, -1);
         return sl_expression_both(c->builder, keys, sl_schema_regex(c, &rule));
     }
     if (!owner) {
@@ -299,7 +299,7 @@ static sl_expression special_keys(object_shape *o, sl_expression keys) {
         sl_schema_add(c, &named, sl_schema_literal(c, owner->properties[i].key));
     }
     for (int32_t i = 0; i < owner->pattern_count; i++) {
-        const sl_text_rule rule = {owner->patterns[i].key, -1, false, owner->entry, false};
+        const sl_text_rule rule = sl_schema_key_rule(owner->patterns[i].key, owner->entry);
         sl_schema_add(c, &named, sl_schema_regex(c, &rule));
     }
     return named.count == 0 ? keys

@@ -160,6 +160,10 @@ static bool read_const(reader *r, const json_t *value) {
 static bool set_bound(reader *r, const json_t *value, bool lower, bool exclusive) {
     sl_bound *bound = lower ? &r->node->lower : &r->node->upper;
     const sl_decimal decimal = sl_schema_decimal(r->c, value);
+    if (!r->c->code && decimal.negative != lower && strlen(decimal.whole) > SL_MOST_WHOLE) {
+        sl_schema_refuse(r->c, SL_ERR_UNSUPPORTED, r->entry, r->keyword,
+                         "leaves numbers of more than %d digits only, which are not written", SL_MOST_WHOLE);
+    }
     if (r->c->code) {
         return false;
     }
@@ -250,7 +254,9 @@ static bool read_pattern(reader *r, const json_t *value) {
     if (!json_is_string(value)) {
         return invalid(r, "must be a string");
     }
-    return add_text(r, (sl_text_rule){json_string_value(value), -1, false, r->entry, false});
+    return add_text(
+        r, (sl_text_rule){
+               .pattern = json_string_value(value), .format = -1, .entry = r->entry, .keyword = "pattern"});
 }
 
 static bool read_format(reader *r, const json_t *value) {
@@ -264,7 +270,8 @@ static bool read_format(reader *r, const json_t *value) {
                          json_string_value(value), refused);
         return false;
     }
-    return format < 0 || add_text(r, (sl_text_rule){NULL, format, false, r->entry, false});
+    return format < 0 ||
+           add_text(r, (sl_text_rule){.format = format, .entry = r->entry, .keyword = "format"});
 }
 
 /* ---- arrays ---- */

@@ -51,8 +51,8 @@ sl_expression sl_schema_regex(sl_schema_context *c, const sl_text_rule *rule) {
     if (made == SL_NO_EXPRESSION) {
         const sl_error *stuck = sl_grammar_builder_error(c->builder);
         const sl_error *told = error.code ? &error : stuck;
-        sl_schema_refuse(c, told->code ? told->code : SL_ERR_INTERNAL, rule->entry,
-                         rule->format >= 0 ? "format" : "pattern", "%s", told->message);
+        sl_schema_refuse(c, told->code ? told->code : SL_ERR_INTERNAL, rule->entry, rule->keyword, "%s",
+                         told->message);
         return SL_NO_EXPRESSION;
     }
     c->regexes[c->regex_count] = *rule;
@@ -60,15 +60,25 @@ sl_expression sl_schema_regex(sl_schema_context *c, const sl_text_rule *rule) {
     return made;
 }
 
-int sl_schema_text_matches(sl_schema_context *c, const sl_text_rule *rule, const char *text) {
+/* 1: the expression has the text; 0: it has not; negative: an error. */
+static int has_text(sl_schema_context *c, const sl_text_rule *rule, const char *text) {
     const sl_expression regex = sl_schema_regex(c, rule);
     if (regex == SL_NO_EXPRESSION || !sl_schema_step(c, 16, rule->entry)) {
         return c->code;
     }
     const sl_expression both = sl_expression_both(c->builder, sl_schema_literal(c, text), regex);
-    const bool matches = !sl_expression_is_nothing(c->builder, both);
-    return sl_grammar_builder_error(c->builder)->code ? sl_grammar_builder_error(c->builder)->code
-                                                      : matches != rule->negated;
+    const bool has = !sl_expression_is_nothing(c->builder, both);
+    const int code = sl_grammar_builder_error(c->builder)->code;
+    return code ? code : has;
+}
+
+/* Rare forms take many states: they are looked at where the others do not have the text. */
+int sl_schema_text_matches(sl_schema_context *c, const sl_text_rule *rule, const char *text) {
+    sl_text_rule common = *rule;
+    common.narrow = rule->format >= 0;
+    int has = common.narrow ? has_text(c, &common, text) : 0;
+    has = has ? has : has_text(c, rule, text);
+    return has < 0 ? has : has != (int)rule->negated;
 }
 
 static sl_expression literals(sl_schema_context *c, const json_t *values) {

@@ -38,6 +38,11 @@ int sl_note_declined(sl_plan *plan, const sl_declined *declined, sl_error *error
  * takes it and those behind it. Then sorts what was noted about the bucket by op. */
 int sl_fuse(sl_plan *plan, int32_t bucket, sl_error *error);
 
+/* No weight is packed: all are read where the file is mapped. */
+static inline bool sl_plan_maps_all(const sl_plan *plan) {
+    return plan->backend->maps_weights && plan->backend->options.no_repack;
+}
+
 /* Ops of the run that begins at op `index`; 1 when none does. */
 static inline int32_t sl_run_length(const sl_lowered *lowered, int32_t index) {
     return lowered->fusions[index] ? lowered->fusions[index]->count : 1;

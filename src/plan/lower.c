@@ -84,6 +84,9 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
         !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
         return "is for deterministic plans";
     }
+    if (kernel->pack && !kernel->takes_unpacked && sl_plan_maps_all(l->plan)) {
+        return "packs its weights, and repacking is switched off";
+    }
     if (kernel->cut_dependent && l->plan->backend->options.deterministic) {
         return "its bits depend on how steps are cut";
     }

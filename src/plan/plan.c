@@ -286,7 +286,7 @@ static int list_weights(sl_plan *plan, sl_error *error) {
             const int32_t count = sl_op_weights(op, weights);
             const int32_t matrices = op->kind == SL_OP_LINEAR ? op->u.linear.segment_count : 0;
             for (int32_t w = 0; w < count; w++) {
-                const bool packed = w < matrices && bucket->kernels[i]->pack;
+                const bool packed = w < matrices && bucket->kernels[i]->pack && !sl_plan_maps_all(plan);
                 const int code = weights[w] == SL_NONE ? 0
                                                        : add_use(plan, &list, weights[w],
                                                                  packed ? bucket->kernels[i] : NULL, error);

@@ -108,6 +108,8 @@ typedef struct sl_profile_row {
     int32_t calls, ops; /* ops: of all calls */
     double seconds;     /* of all calls */
     sl_cost cost;       /* of all calls */
+    double products;    /* of the cost, operations that are products of one arithmetic, which most are */
+    sl_arithmetic arithmetic;
 } sl_profile_row;
 
 typedef struct sl_plan_profile {
@@ -116,7 +118,8 @@ typedef struct sl_plan_profile {
     int32_t bucket_rows, op_count;
     sl_profile_row *rows; /* the slowest first */
     int32_t row_count;
-    double step_seconds, read_bytes, tensor_operations; /* see sl_profile */
+    double step_seconds;
+    sl_rates rates; /* see sl_profile */
 } sl_plan_profile;
 
 /* Measures the executor's last step (see sl_backend_functions.profile), which was `step`. Zero-initialise

@@ -24,18 +24,13 @@ static void add_cost(sl_cost *sum, const sl_cost *cost) {
     sum->value_bytes += cost->value_bytes;
 }
 
-/* sl_op_cost counts the keys of every row. Rows of one sequence share them; its last row sees the most. */
-static sl_cost cost_of(const grouping *g, const sl_op *op) {
-    const sl_plan_step *step = &g->profile->step;
-    sl_cost cost = sl_op_cost(&g->view, op, step->rows, step->keys);
-    if (op->kind == SL_OP_ATTENTION && step->spans > 0) {
-        const int32_t one[SL_ROWS_COUNT] = {1, 1, 1};
-        const int32_t most = step->keys + step->rows[SL_ROWS_STEP] / step->spans / 2;
-        const double keys =
-            sl_op_cost(&g->view, op, one, most).value_bytes - sl_op_cost(&g->view, op, one, 0).value_bytes;
-        cost.value_bytes = sl_op_cost(&g->view, op, step->rows, 0).value_bytes + keys * step->spans;
+/* Products of the arithmetic that has most of them in the first call decide what the others are held to. */
+static void add_products(const grouping *g, sl_profile_row *row, const sl_op *op, double operations) {
+    sl_arithmetic arithmetic;
+    if (sl_op_products(&g->view, op, &arithmetic)) {
+        row->arithmetic = row->products > 0 ? row->arithmetic : arithmetic;
+        row->products += operations;
     }
-    return cost;
 }
 
 static double operand_bytes(const grouping *g, const sl_op *op, bool output, int i) {
@@ -103,8 +98,10 @@ static int add_run(grouping *g, int32_t first, int32_t length, sl_error *error) 
     }
     sl_profile_row *row = &g->profile->rows[r];
     for (int32_t i = first; i < first + length; i++) {
-        const sl_cost cost = cost_of(g, &g->lowered->ops[i]);
+        const sl_cost cost = sl_step_cost(&g->view, &g->lowered->ops[i], g->profile->step.rows,
+                                          g->profile->step.keys, g->profile->step.spans);
         add_cost(&row->cost, &cost);
+        add_products(g, row, &g->lowered->ops[i], cost.operations);
         g->groups[i] = r;
     }
     row->cost.value_bytes -= bytes_saved(g, first, length);
@@ -137,8 +134,7 @@ static int measure(grouping *g, sl_executor *executor, sl_error *error) {
         profile->rows[r].seconds = asked.seconds[r];
     }
     profile->step_seconds = asked.step_seconds;
-    profile->read_bytes = asked.read_bytes;
-    profile->tensor_operations = asked.tensor_operations;
+    profile->rates = asked.rates;
     qsort(profile->rows, (size_t)profile->row_count, sizeof *profile->rows, slower_first);
     return 0;
 }
@@ -177,13 +173,22 @@ void sl_plan_profile_free(sl_plan_profile *profile) {
 
 /* Of the time that the nearer of the two limits allows; negative when there is none to compare with. */
 static double percent_of_limit(const sl_plan_profile *profile, const sl_profile_row *row) {
-    const double bytes = row->cost.weight_bytes + row->cost.value_bytes;
-    const double reading = profile->read_bytes > 0 ? bytes / profile->read_bytes : 0;
-    const bool product = strncmp(row->shape, "linear", 6) == 0 || strncmp(row->shape, "attention", 9) == 0;
-    const double computing =
-        product && profile->tensor_operations > 0 ? row->cost.operations / profile->tensor_operations : 0;
-    const double least = reading > computing ? reading : computing;
+    const double least = sl_rates_least(&profile->rates, row->cost.weight_bytes + row->cost.value_bytes,
+                                        row->arithmetic, row->products);
     return least > 0 && row->seconds > 0 ? 100 * least / row->seconds : -1;
+}
+
+static void print_limits(const sl_rates *rates, sl_buffer *out) {
+    static const char *const names[SL_ARITHMETICS] = {"int8", "BF16", "f32"};
+    if (rates->read_bytes > 0) {
+        sl_buffer_printf(out, "limits: memory read at %.1f GB/s", 1e-9 * rates->read_bytes);
+        for (int a = 0; a < SL_ARITHMETICS; a++) {
+            if (rates->operations[a] > 0) {
+                sl_buffer_printf(out, ", %s products at %.3f TOPS", names[a], 1e-12 * rates->operations[a]);
+            }
+        }
+        sl_buffer_text(out, "\n");
+    }
 }
 
 void sl_plan_print_profile(const sl_plan_profile *profile, sl_buffer *out) {
@@ -200,7 +205,7 @@ void sl_plan_print_profile(const sl_plan_profile *profile, sl_buffer *out) {
         if (percent >= 0) {
             snprintf(limit, sizeof limit, "%.0f%%", percent);
         }
-        sl_buffer_printf(out, "%10.1f %5.1f%% %6d %9.2f %8.0f %8.1f %6s  %s, %s\n", 1e6 * row->seconds,
+        sl_buffer_printf(out, "%10.1f %5.1f%% %6d %9.2f %8.1f %8.2f %6s  %s, %s\n", 1e6 * row->seconds,
                          sum > 0 ? 100 * row->seconds / sum : 0, row->calls, 1e6 * row->seconds / row->calls,
                          1e-9 * (row->cost.weight_bytes + row->cost.value_bytes) / seconds,
                          1e-12 * row->cost.operations / seconds, limit, row->kernel, row->shape);
@@ -210,9 +215,5 @@ void sl_plan_print_profile(const sl_plan_profile *profile, sl_buffer *out) {
         1e6 * sum, profile->op_count, 1e6 * profile->step_seconds, profile->step.rows[SL_ROWS_STEP],
         profile->bucket_rows);
     sl_buffer_printf(out, "%d keys a row)\n", profile->step.keys);
-    if (profile->read_bytes > 0) {
-        sl_buffer_printf(out, "limits: memory read at %.0f GB/s, BF16 products at %.0f TFLOPS%s\n",
-                         1e-9 * profile->read_bytes, 1e-12 * profile->tensor_operations,
-                         profile->tensor_operations > 0 ? "" : " (not measured)");
-    }
+    print_limits(&profile->rates, out);
 }

@@ -387,6 +387,12 @@ static int profile(sl_executor *executor, sl_profile *profile, sl_error *error) 
                    executor->plan->backend->name);
 }
 
+static int rates(sl_executor *executor, sl_rates *rates, sl_error *error) {
+    (void)rates;
+    return sl_fail(error, SL_ERR_UNSUPPORTED, "%s: rates are those of one device alone",
+                   executor->plan->backend->name);
+}
+
 /* ---- the backend ---- */
 
 static const sl_kernel *const *list_kernels(const sl_backend *backend, int32_t *count) {
@@ -426,6 +432,7 @@ static const sl_backend_functions functions = {
     .write = write_pool,
     .counters = counters,
     .profile = profile,
+    .rates = rates,
     .memory_available = memory_available,
     .destroy = destroy,
 };

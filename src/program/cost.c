@@ -1,6 +1,8 @@
 /* The work of an op, for percent-of-peak figures and cost models; none of it steers correctness. */
 #include "program/program.h"
 
+#include <math.h>
+
 static double weight_bytes(const sl_program *program, int32_t index) {
     return index < 0 ? 0 : (double)program->weights[index].bytes;
 }
@@ -124,4 +126,60 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         break;
     }
     return cost;
+}
+
+sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                     int32_t keys, int32_t sequences) {
+    sl_cost cost = sl_op_cost(program, op, rows, keys);
+    if (op->kind == SL_OP_ATTENTION && sequences > 0) {
+        const int32_t one[SL_ROWS_COUNT] = {1, 1, 1};
+        const int32_t most = keys + rows[SL_ROWS_STEP] / sequences / 2;
+        const double read =
+            sl_op_cost(program, op, one, most).value_bytes - sl_op_cost(program, op, one, 0).value_bytes;
+        cost.value_bytes = sl_op_cost(program, op, rows, 0).value_bytes + read * sequences;
+    }
+    return cost;
+}
+
+/* ---- against what a device can do
+ * -------------------------------------------------------------------------------------- */
+
+sl_arithmetic sl_qtype_arithmetic(sl_qtype type) {
+    switch (type) {
+    case SL_QTYPE_BF16:
+        return SL_WITH_BF16;
+    case SL_QTYPE_F32:
+    case SL_QTYPE_F16:
+    case SL_QTYPE_FP8_128: /* scales of whole rows and an exponent for each weight: no integers to sum */
+        return SL_WITH_F32;
+    default:
+        return SL_WITH_INT8;
+    }
+}
+
+bool sl_op_products(const sl_program *program, const sl_op *op, sl_arithmetic *arithmetic) {
+    switch (op->kind) {
+    case SL_OP_LINEAR:
+        *arithmetic = sl_qtype_arithmetic(program->weights[op->u.linear.segments[0].weight].type);
+        return true;
+    case SL_OP_HEAD_LINEAR: /* weights are decoded to f32 */
+        *arithmetic = SL_WITH_F32;
+        return true;
+    case SL_OP_ATTENTION:
+        *arithmetic = SL_WITH_BF16;
+        return true;
+    default:
+        return false;
+    }
+}
+
+double sl_rates_of(const sl_rates *rates, sl_arithmetic arithmetic) {
+    const double own = rates->operations[arithmetic], bf16 = rates->operations[SL_WITH_BF16];
+    return arithmetic == SL_WITH_BF16 ? fmax(own, rates->operations[SL_WITH_F32]) : own > 0 ? own : bf16;
+}
+
+double sl_rates_least(const sl_rates *rates, double bytes, sl_arithmetic arithmetic, double operations) {
+    const double rate = sl_rates_of(rates, arithmetic);
+    const double reading = rates->read_bytes > 0 ? bytes / rates->read_bytes : 0;
+    return fmax(reading, rate > 0 ? operations / rate : 0);
 }

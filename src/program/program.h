@@ -503,6 +503,30 @@ typedef struct sl_cost {
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                    int32_t context);
 
+/* The same where the rows are those of so many sequences, which read each of their keys once: its last row
+ * sees the most. `keys`: of a row in the mean. */
+sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                     int32_t keys, int32_t sequences);
+
+/* What products are computed with. */
+typedef enum sl_arithmetic { SL_WITH_INT8, SL_WITH_BF16, SL_WITH_F32, SL_ARITHMETICS } sl_arithmetic;
+/* Of products with weights of that type: int8 for quantised ones, BF16 for its own, else f32. */
+sl_arithmetic sl_qtype_arithmetic(sl_qtype type);
+/* Whether the op's time is that of products, and then what most of them are computed with. */
+bool sl_op_products(const sl_program *program, const sl_op *op, sl_arithmetic *arithmetic);
+
+/* What a device was measured to do at most in a second; 0: not known. */
+typedef struct sl_rates {
+    double read_bytes;                 /* from memory, by all threads or processors together */
+    double operations[SL_ARITHMETICS]; /* a multiplication and an addition are two */
+    int32_t threads;                   /* of the CPU that took part; 0 on a GPU */
+} sl_rates;
+/* What products have at their disposal. Those of BF16 may be computed in f32 where that is faster, and where
+ * a rate is not known they are computed in BF16. 0: not known. */
+double sl_rates_of(const sl_rates *rates, sl_arithmetic arithmetic);
+/* The least seconds of work that reads so many bytes and computes so many operations; 0: not known. */
+double sl_rates_least(const sl_rates *rates, double bytes, sl_arithmetic arithmetic, double operations);
+
 /* One op as one line, without number, layer and newline: `linear q_k_v = attn_norm . [blk.0.attn_q.weight
  * q4_k 64x64, ...]`. `values` are the program's or a lowered list's. */
 void sl_op_print(const sl_program *program, const sl_value *values, const sl_op *op, sl_buffer *out);

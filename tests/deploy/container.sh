@@ -33,12 +33,12 @@ container=$(image from --pull-never localhost/sluice)
 run() { image run --isolation chroot --user 10001:10001 "$container" -- "$@"; }
 
 # The words of CMD, but on this machine alone and on a port of our own; it writes its number first.
-run sh -c "echo \$\$; exec /usr/bin/sluice serve --host 127.0.0.1 --port $port" > "$work/log" 2>&1 &
+run sh -c "echo process \$\$; exec /usr/bin/sluice serve --host 127.0.0.1 --port $port" > "$work/log" 2>&1 &
 for _ in $(seq 600); do
     grep -q 'ready:' "$work/log" && break
     sleep 0.1
 done
-server=$(head -n 1 "$work/log")
+server=$(sed -n "s/^process //p" "$work/log")
 [ "$(stat -c %u "/proc/$server")" = 10001 ] || fail "the server does not run as 10001: $(cat "$work/log")"
 answer=$(curl -s -m 60 "http://127.0.0.1:$port/v1/chat/completions" \
     -d '{"messages": [{"role": "user", "content": "What is 2+3?"}], "temperature": 0}')

@@ -103,6 +103,9 @@ static void pointers_of_descriptions_are_checked(void **state) {
     assert_null(text);
     REFUSED(sluice_engine_profile(engine, SLUICE_TEXT, NULL, &error), "text");
     REFUSED(sluice_engine_profile(engine, (sluice_text_format)9, &text, &error), "format");
+    sluice_rates rates = {.size = sizeof rates};
+    REFUSED(sluice_engine_measure_rates(NULL, &rates, &error), "engine");
+    REFUSED(sluice_engine_measure_rates(engine, NULL, &error), "rates");
 }
 
 static void pointers_of_texts_are_checked(void **state) {
@@ -352,6 +355,8 @@ static void replies_are_checked(void **state) {
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
     options.tools = "[{\"function\":{\"name\":\"a b\"}}]";
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools[0].function.name");
+    options.tools = "[{\"function\":{\"name\":\"a\",\"parameters\":{\"type\":[\"string\"]}}}]";
+    REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools[0].function.parameters: #/type");
     options.tools = "[";
     REFUSED(sluice_reply_create(model, &options, &reply, &error), "tools");
     assert_null(reply);

@@ -790,6 +790,11 @@ bool kt_run_op(kt_runner *r) {
            check(r->backend->functions->wait(r->executor, &error), &error, r->c->name);
 }
 
+bool kt_rates(kt_runner *r, sl_rates *rates) {
+    sl_error error = {0};
+    return check(r->backend->functions->rates(r->executor, rates, &error), &error, r->c->name);
+}
+
 bool kt_profile_op(kt_runner *r, double *seconds) {
     sl_error error = {0};
     int32_t *groups = kt_alloc((size_t)copies_of(r->c), sizeof *groups);

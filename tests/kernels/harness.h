@@ -110,6 +110,8 @@ const sl_kernel *kt_runner_kernel(const kt_runner *runner);
 bool kt_run(kt_runner *runner, kt_cut cut, kt_random *random, kt_result *result);
 /* Runs the op under test alone, on what the last kt_run left; for timing. */
 bool kt_run_op(kt_runner *runner);
+/* What the device can do at most. */
+bool kt_rates(kt_runner *runner, sl_rates *rates);
 /* Seconds of the op under test, as a device's profile measures it: the mean of its copies, one behind the
  * other. */
 bool kt_profile_op(kt_runner *runner, double *seconds);

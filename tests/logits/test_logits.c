@@ -171,7 +171,7 @@ static const limits *limits_of(const char *weights, const char *isa) {
     if (strcmp(weights, "fp8") == 0 && cuda) {
         return &fp8_limits;
     }
-    const bool rounds = strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0 || cuda;
+    const bool rounds = cuda || (isa && (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0));
     return strcmp(weights, "bf16") == 0 && rounds ? &bf16_limits : &f32_limits;
 }
 
@@ -237,7 +237,7 @@ static void check_case(const oracle *o, sluice_model *model, const way *w) {
 }
 
 static void check_model(const oracle *o, sluice_model *model, const char *weights) {
-    static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
+    static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
         sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
         char *text;

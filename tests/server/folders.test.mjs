@@ -158,6 +158,21 @@ test('a model without a chat template: the log says which format is used', async
   await started([], async (server) => assert.deepEqual(lines(server), []));
 });
 
+test('tools without description and parameters, and of a model that writes no calls', async () => {
+  const file = path.join(folder, 'reads-all.jinja');
+  const own = fs.readFileSync(new URL('../../models/chat_template.jinja', import.meta.url), 'utf8');
+  fs.writeFileSync(file, `{% for tool in tools or [] %}{{ tool.function.description + tool.function.parameters.type }}{% endfor %}${own}`);
+  const asked = { messages, max_tokens: 3, tools: [{ type: 'function', function: { name: 'f', description: null } }, { type: 'function', function: { name: 'g' } }] };
+  await started(['--chat-template', file], async (server) => {
+    for (const choice of ['auto', 'required', 'none']) await get(server, '/v1/chat/completions', { ...asked, tool_choice: choice });
+    await get(server, '/v1/responses', { input: 'abc', max_output_tokens: 3, tools: [{ type: 'function', name: 'f' }] });
+  });
+  await started(['--chat-template', 'gemma'], async (server) => {
+    assert.equal((await ask(server, '/v1/chat/completions', { body: { ...asked } })).status, 400);
+    assert.ok((await get(server, '/v1/chat/completions', { ...asked, tool_choice: 'none' })).choices[0].message.content.length > 0);
+  });
+});
+
 // ---- sampling ------------------------------------------------------------------------------------------------
 
 const APIS = {

@@ -94,6 +94,15 @@ describe('what is asked for is what comes', () => {
       }
     }
   });
+  test('bounds and constants keep all of their digits', async () => {
+    const exact = { type: 'object', required: ['a', 'b'], properties: { a: { const: 0.30000000000000004 }, b: { type: 'number', const: 0.1, maximum: Number.MAX_VALUE } } };
+    const text = '{"a":0.30000000000000004,"b":0.1}';
+    const form = { structured_outputs: { json: { ...exact, additionalProperties: false }, disable_any_whitespace: true } };
+    assert.equal(contents(await get(server, CHAT, { ...chatBody('Two numbers.'), ...wild, ...form }))[0], text);
+    const tools = [{ type: 'function', function: { name: 'put', parameters: exact } }];
+    const { message } = (await get(server, CHAT, { ...chatBody('Two numbers.'), ...wild, tools, tool_choice: 'required', parallel_tool_calls: false })).choices[0];
+    assert.equal(message.tool_calls[0].function.arguments.replaceAll(/\s/g, ''), text);
+  });
   test('Responses, Messages and Ollama', async () => {
     const answer = await get(server, ANSWERS, { input: 'Name a work of art.', temperature: 1.9, text: { format: flat } });
     assertFits(outputText(answer));

@@ -35,6 +35,7 @@ typedef struct sl_cpu_kernel {
 extern const sl_cpu_kernel sl_cpu_kernels_plain[];
 #if defined(__x86_64__)
 extern const sl_cpu_kernel sl_cpu_kernels_avx2[];
+extern const sl_cpu_kernel sl_cpu_kernels_avxvnni[];
 extern const sl_cpu_kernel sl_cpu_kernels_avx512[];
 extern const sl_cpu_kernel sl_cpu_kernels_amx[];
 #endif
@@ -65,6 +66,7 @@ typedef struct sl_cpu_operand {
  * absent. */
 typedef struct sl_cpu_weight {
     const unsigned char *data;
+    bool packed; /* by the kernel's pack function */
     sl_qtype type;
     int32_t experts, rows, columns;
     uint64_t expert_bytes; /* from one expert's matrix to the next, in this layout */

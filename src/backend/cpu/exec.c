@@ -2,12 +2,14 @@
 /* The CPU backend: makes the pools of a deployment, resolves its ops to {function, pointers}, and runs steps.
  */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/peak.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/map.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -93,11 +95,12 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_k
         const sl_weight_use *use = &deployment->weights[u];
         if (use->weight == index && use->layout && use->layout->pack == kernel->pack) {
             result->data = executor->weights[u];
+            result->packed = true;
             result->expert_bytes = use->bytes / (uint64_t)weight->experts;
             return SL_OK;
         }
     }
-    if (kernel && kernel->pack) {
+    if (kernel && kernel->pack && !(kernel->takes_unpacked && executor->context.backend->options.no_repack)) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s has no copy for %s", weight->name,
                        kernel->name);
     }
@@ -246,6 +249,7 @@ static int make_pools(sl_executor *executor, sl_error *error) {
             return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for a pool of %llu bytes",
                            (unsigned long long)deployment->pool_bytes[pool]);
         }
+        sl_alloc_prefer_huge(executor->pools[pool], (size_t)deployment->pool_bytes[pool]);
     }
     /* The cache, the state and the weights are written before they are read. */
     memset(executor->pools[SL_POOL_WORKSPACE], 0, deployment->pool_bytes[SL_POOL_WORKSPACE]);
@@ -299,40 +303,66 @@ static int make_context(sl_executor *executor, sl_error *error) {
     return SL_OK;
 }
 
-typedef struct packing {
+/* A copy that is made, and how it is cut into parts: `rows` of one expert's matrix, but for the last. */
+typedef struct packed_weight {
     const sl_weight *weight;
     const sl_kernel *layout;
     unsigned char *packed;
-    _Atomic int32_t next;
+    uint64_t expert_bytes, file_expert_bytes, file_row_bytes; /* of the copy; of the file */
+    int32_t rows, parts;                                      /* parts: of one expert */
+    int64_t first;                                            /* part, of all */
+} packed_weight;
+
+typedef struct packing {
+    const sl_progress *progress; /* NULL: none */
+    packed_weight *weights;      /* in the order of their parts */
+    int32_t count;
+    int64_t parts;
+    uint64_t total;
+    _Atomic int64_t next;
+    _Atomic uint64_t done;
+    _Atomic bool stopped;
 } packing;
 
-static void pack_part(void *context, int thread, int threads) {
+/* Bytes of the file that a thread packs before it gives their pages back. */
+enum { PACKED_AT_ONCE = 1 << 20 };
+
+static void pack_part(packing *packing, const packed_weight *w, int32_t part) {
+    sl_weight expert = *w->weight;
+    const int32_t index = part / w->parts, first = part % w->parts * w->rows;
+    const int32_t left = expert.rows - first, rows = left < w->rows ? left : w->rows;
+    expert.experts = 1;
+    expert.data = (const unsigned char *)expert.data + (uint64_t)index * w->file_expert_bytes;
+    w->layout->pack(&expert, w->packed + (uint64_t)index * w->expert_bytes, first, rows);
+    sl_map_give_back((const unsigned char *)expert.data + (uint64_t)first * w->file_row_bytes,
+                     (size_t)rows * w->file_row_bytes);
+    atomic_fetch_add_explicit(&packing->done, w->expert_bytes * (uint64_t)rows / (uint64_t)expert.rows,
+                              memory_order_relaxed);
+}
+
+static void pack_parts(void *context, int thread, int threads) {
     packing *packing = context;
-    const int32_t rows = packing->weight->rows;
-    (void)thread, (void)threads;
-    for (;;) {
-        const int32_t first =
-            atomic_fetch_add_explicit(&packing->next, SL_CPU_PACK_ROWS, memory_order_relaxed);
-        if (first >= rows) {
+    const sl_progress *progress = thread == 0 ? packing->progress : NULL;
+    (void)threads;
+    for (int32_t w = 0;;) {
+        if (progress && !progress->report(progress->context, atomic_load(&packing->done), packing->total)) {
+            atomic_store(&packing->stopped, true);
+        }
+        const int64_t part = atomic_fetch_add_explicit(&packing->next, 1, memory_order_relaxed);
+        if (part >= packing->parts || atomic_load(&packing->stopped)) {
             return;
         }
-        packing->layout->pack(packing->weight, packing->packed, first,
-                              rows - first < SL_CPU_PACK_ROWS ? rows - first : SL_CPU_PACK_ROWS);
+        while (w + 1 < packing->count && part >= packing->weights[w + 1].first) {
+            w++;
+        }
+        pack_part(packing, &packing->weights[w], (int32_t)(part - packing->weights[w].first));
     }
 }
 
 /* Copies lie one after the other at multiples of 64. */
-static int load_weights(sl_executor *executor, const sl_progress *progress, sl_error *error) {
+static int list_copies(sl_executor *executor, packing *packing, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
-    uint64_t total = 0, done = 0, offset = 0;
-    executor->weights =
-        sl_arena_alloc(&executor->arena, (size_t)deployment->weight_count, sizeof *executor->weights);
-    if (!executor->weights) {
-        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the list of weights");
-    }
-    for (int32_t u = 0; u < deployment->weight_count; u++) {
-        total += deployment->weights[u].layout ? deployment->weights[u].bytes : 0;
-    }
+    uint64_t offset = 0;
     for (int32_t u = 0; u < deployment->weight_count; u++) {
         const sl_weight_use *use = &deployment->weights[u];
         const sl_weight *weight = &deployment->program->weights[use->weight];
@@ -340,21 +370,50 @@ static int load_weights(sl_executor *executor, const sl_progress *progress, sl_e
         if (!use->layout || !use->layout->pack) {
             continue;
         }
-        packing packing = {
-            .weight = weight, .layout = use->layout, .packed = executor->pools[SL_POOL_WEIGHTS] + offset};
         if (!sl_range_inside(offset, use->bytes, deployment->pool_bytes[SL_POOL_WEIGHTS])) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: the copy of %s lies outside the pool",
                            weight->name);
         }
-        if (progress && progress->report && !progress->report(progress->context, done, total)) {
-            return sl_fail(error, SL_ERR_CANCELLED, "loading was stopped");
-        }
-        sl_pool_run(executor->threads, pack_part, &packing);
-        executor->weights[u] = packing.packed;
-        done += use->bytes;
+        packed_weight *w = &packing->weights[packing->count++];
+        const uint64_t experts = (uint64_t)weight->experts;
+        *w = (packed_weight){.weight = weight,
+                             .layout = use->layout,
+                             .packed = executor->pools[SL_POOL_WEIGHTS] + offset,
+                             .expert_bytes = use->bytes / experts,
+                             .file_expert_bytes = weight->bytes / experts,
+                             .file_row_bytes = weight->bytes / experts / (uint64_t)weight->rows,
+                             .first = packing->parts};
+        const uint64_t steps = PACKED_AT_ONCE / SL_CPU_PACK_ROWS / w->file_row_bytes;
+        const int32_t most = (weight->rows + SL_CPU_PACK_ROWS - 1) / SL_CPU_PACK_ROWS;
+        w->rows = SL_CPU_PACK_ROWS * (steps < 1 ? 1 : steps < (uint64_t)most ? (int32_t)steps : most);
+        w->parts = (weight->rows + w->rows - 1) / w->rows;
+        packing->parts += (int64_t)w->parts * weight->experts;
+        packing->total += use->bytes;
+        executor->weights[u] = w->packed;
         offset = (offset + use->bytes + 63) & ~(uint64_t)63;
     }
-    if (progress && progress->report && !progress->report(progress->context, total, total)) {
+    return SL_OK;
+}
+
+static int load_weights(sl_executor *executor, const sl_progress *progress, sl_error *error) {
+    const size_t count = (size_t)executor->deployment->weight_count;
+    packing packing = {.progress = progress && progress->report ? progress : NULL};
+    executor->weights = sl_arena_alloc(&executor->arena, count, sizeof *executor->weights);
+    packing.weights = sl_arena_alloc(&executor->arena, count, sizeof *packing.weights);
+    if (!executor->weights || !packing.weights) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for the list of weights");
+    }
+    const int status = list_copies(executor, &packing, error);
+    if (status) {
+        return status;
+    }
+    sl_pool_run(executor->threads, pack_parts, &packing);
+    /* Pages that two parts have in common, and those that came back with a neighbour's. */
+    for (int32_t w = 0; w < packing.count; w++) {
+        sl_map_give_back(packing.weights[w].weight->data, packing.weights[w].weight->bytes);
+    }
+    if (atomic_load(&packing.stopped) ||
+        (packing.progress && !progress->report(progress->context, packing.total, packing.total))) {
         return sl_fail(error, SL_ERR_CANCELLED, "loading was stopped");
     }
     return SL_OK;
@@ -598,6 +657,15 @@ static void run_timed(void *argument, int thread, int threads) {
     }
 }
 
+static uint64_t memory_available(const sl_backend *backend);
+
+/* At most half of what memory there is, for the while. */
+static int measure_rates(sl_executor *executor, sl_rates *rates, sl_error *error) {
+    const sl_backend *backend = executor->context.backend;
+    return sl_cpu_peak_rates(executor->threads, backend->options.isa, memory_available(backend) / 2, rates,
+                             error);
+}
+
 /* The whole step some times, a clock between its ops; of each op the quickest. */
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
     enum { RUNS = 3 };
@@ -625,9 +693,8 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
     for (size_t i = 0; i < ops; i++) {
         profile->seconds[profile->groups[i]] += best[i];
     }
-    profile->read_bytes = profile->tensor_operations = 0;
     sl_free(ends);
-    return SL_OK;
+    return measure_rates(executor, &profile->rates, error);
 }
 
 /* ---- the backend
@@ -693,6 +760,7 @@ static const sl_backend_functions functions = {
     .write = write_pool,
     .counters = counters,
     .profile = profile_step,
+    .rates = measure_rates,
     .memory_available = memory_available,
     .destroy = destroy,
 };
@@ -715,7 +783,7 @@ static int32_t choose_threads(int32_t asked) {
             "control group): they take turns",
             (int)asked, (int)processors, processors == 1 ? "" : "s");
     }
-    return asked > 0 ? asked : processors;
+    return asked > 0 ? asked : sl_cpu_threads();
 }
 
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {

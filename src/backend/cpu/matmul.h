@@ -98,6 +98,7 @@ typedef struct sl_matmul_type {
     void (*unpack)(const unsigned char *weights, int32_t blocks, unsigned char *unpacked);
     const sl_matmul_tile *unpacked_tiles; /* [SL_MATMUL_TILE] */
     int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t few_rows;             /* of a batch at most, for which it does not pay to expand and unpack */
     int32_t chunk;                /* columns whose weights, as a tile reads them, stay in L1 */
     int32_t block;                /* columns */
     int32_t block_bytes;          /* of one output */
@@ -105,11 +106,22 @@ typedef struct sl_matmul_type {
     int32_t group_bytes;          /* of one row of a tile, for SL_MATMUL_GROUP columns */
 } sl_matmul_type;
 
+/* A panel's weights for a chunk of columns, as they lie in the file. */
+typedef struct sl_matmul_rows {
+    const unsigned char *rows; /* the first output's block that the chunk begins with */
+    uint64_t row_bytes;        /* from one output to the next */
+    sl_qtype type;
+    int32_t columns, outputs; /* true ones; the others become zeros */
+} sl_matmul_rows;
+
 /* matmul_pack.c: kernel.packed_bytes and kernel.pack for panels of 32 and of 16; `pairs` for bf16 in pairs.
  */
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight);
 uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight);
 void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count);
 void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+/* What pack makes at load, made when it is needed: one panel's columns of `rows`. */
+void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed);
+void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed);
 
 #endif

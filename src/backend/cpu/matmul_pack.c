@@ -10,29 +10,27 @@ typedef struct plane {
     uint8_t bytes, count;
 } plane;
 
-enum { PLANES = 6, LARGEST_BLOCK = 256 };
+enum { PLANES = 6, LARGEST_BLOCK = 256, MOST_OUTPUTS = 32 };
 
 /* Bit 8 b + q of a word of high bits belongs to column 4 q + b of its 32, as the columns lie in the bytes of
- * the quants' words. In the file it is bit 4 q + b. */
-static uint32_t high_word(uint32_t bits) {
-    uint32_t word = 0;
-    for (int i = 0; i < 32; i++) {
-        word |= (bits >> i & 1u) << (8 * (i % 4) + i / 4);
-    }
-    return word;
-}
-
-/* Bit `bit` of 32 bytes. */
-static uint32_t gather_bits(const uint8_t *bytes, int bit) {
-    uint32_t bits = 0;
-    for (int i = 0; i < 32; i++) {
-        bits |= ((uint32_t)bytes[i] >> bit & 1u) << i;
-    }
-    return bits;
-}
-
+ * the quants' words. In the file it is bit 4 q + b of a word: the product puts the bits of four columns seven
+ * apart, behind those that they have. */
 static void put_high_word(unsigned char *out, uint32_t bits) {
-    const uint32_t word = high_word(bits);
+    uint32_t word = 0;
+    for (int q = 0; q < 8; q++) {
+        word |= ((bits >> 4 * q & 15u) * 0x00204081u & 0x01010101u) << q;
+    }
+    memcpy(out, &word, sizeof word);
+}
+
+/* Or it is bit `bit` of the column's byte. */
+static void put_high_word_of(unsigned char *out, const uint8_t *bytes, int bit) {
+    uint32_t word = 0;
+    for (int q = 0; q < 8; q++) {
+        uint32_t four;
+        memcpy(&four, bytes + 4 * q, sizeof four);
+        word |= (four >> bit & 0x01010101u) << q;
+    }
     memcpy(out, &word, sizeof word);
 }
 
@@ -57,8 +55,8 @@ static void prepare_q5_k(const unsigned char *data, unsigned char *out) {
     memcpy(out, data, 16);
     out += 16;
     for (int pair = 0; pair < 4; pair++, out += 40) {
-        put_high_word(out, gather_bits(block->high, 2 * pair));
-        put_high_word(out + 4, gather_bits(block->high, 2 * pair + 1));
+        put_high_word_of(out, block->high, 2 * pair);
+        put_high_word_of(out + 4, block->high, 2 * pair + 1);
         memcpy(out + 8, block->quants + (size_t)32 * (size_t)pair, 32);
     }
 }
@@ -70,7 +68,7 @@ static void prepare_q3_k(const unsigned char *data, unsigned char *out) {
     out += 14;
     for (int half = 0; half < 2; half++, out += 48) {
         for (int r = 0; r < 4; r++) {
-            put_high_word(out + (size_t)4 * (size_t)r, gather_bits(block->high, 4 * half + r));
+            put_high_word_of(out + (size_t)4 * (size_t)r, block->high, 4 * half + r);
         }
         memcpy(out + 16, block->quants + (size_t)32 * (size_t)half, 32);
     }
@@ -249,22 +247,62 @@ uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight) {
     return packed_bytes(weight, 16);
 }
 
-static void interleave(const unsigned char *block, const plane *planes_of, int32_t panel, int32_t output,
+/* As many words of as many outputs as a vector has: rows become columns, `stride` bytes apart. Each round
+ * lays the words of the first half of the vectors between those of the second. */
+#define TRANSPOSE(type)                                                                                      \
+    static void transpose_##type(const unsigned char *const *outputs, size_t offset, unsigned char *packed,  \
+                                 size_t stride) {                                                            \
+        enum { COUNT = 16 / sizeof(type), HALF = COUNT / 2 };                                                \
+        typedef type vector __attribute__((vector_size(16)));                                                \
+        vector words[COUNT], mixed[COUNT];                                                                   \
+        for (int i = 0; i < COUNT; i++) {                                                                    \
+            memcpy(&words[i], outputs[i] + offset, sizeof words[i]);                                         \
+        }                                                                                                    \
+        for (int round = 1; round < COUNT; round *= 2) {                                                     \
+            for (int i = 0; i < HALF; i++) {                                                                 \
+                mixed[2 * i] = __builtin_shufflevector(words[i], words[HALF + i], LOW_##type);               \
+                mixed[2 * i + 1] = __builtin_shufflevector(words[i], words[HALF + i], HIGH_##type);          \
+            }                                                                                                \
+            memcpy(words, mixed, sizeof words);                                                              \
+        }                                                                                                    \
+        for (int i = 0; i < COUNT; i++) {                                                                    \
+            memcpy(packed + stride * (size_t)i, &words[i], sizeof words[i]);                                 \
+        }                                                                                                    \
+    }
+#define LOW_uint32_t 0, 4, 1, 5
+#define HIGH_uint32_t 2, 6, 3, 7
+#define LOW_uint16_t 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH_uint16_t 4, 12, 5, 13, 6, 14, 7, 15
+#define LOW_uint8_t 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_uint8_t 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+TRANSPOSE(uint32_t)
+TRANSPOSE(uint16_t)
+TRANSPOSE(uint8_t)
+
+static const struct {
+    void (*transpose)(const unsigned char *const *outputs, size_t offset, unsigned char *packed,
+                      size_t stride);
+    int32_t count; /* of words, and of outputs */
+} transposes[] = {
+    [1] = {transpose_uint8_t, 16}, [2] = {transpose_uint16_t, 8}, [4] = {transpose_uint32_t, 4}};
+
+/* One plane of a panel's block; `outputs`: each output's block. */
+static void interleave(const unsigned char *const *outputs, const plane *plane, int32_t panel,
                        unsigned char *packed) {
-    for (int p = 0; p < PLANES && planes_of[p].count > 0; p++) {
-        const size_t bytes = planes_of[p].bytes;
-        const unsigned char *in = block + planes_of[p].offset;
-        unsigned char *out = packed + bytes * (size_t)output;
-        for (int w = 0; w < planes_of[p].count; w++, in += bytes, out += bytes * (size_t)panel) {
-            if (bytes == 4) {
-                memcpy(out, in, 4);
-            } else if (bytes == 2) {
-                memcpy(out, in, 2);
-            } else {
-                *out = *in;
-            }
+    const size_t bytes = plane->bytes, stride = bytes * (size_t)panel;
+    const int32_t step = transposes[bytes].count;
+    size_t offset = plane->offset;
+    int32_t w = 0;
+    for (; w + step <= plane->count; w += step, offset += bytes * (size_t)step) {
+        for (int32_t o = 0; o < panel; o += step) {
+            transposes[bytes].transpose(outputs + o, offset, packed + bytes * (size_t)o, stride);
         }
-        packed += bytes * (size_t)panel * planes_of[p].count;
+        packed += stride * (size_t)step;
+    }
+    for (; w < plane->count; w++, offset += bytes) {
+        for (int32_t o = 0; o < panel; o++, packed += bytes) {
+            memcpy(packed, outputs[o] + offset, bytes);
+        }
     }
 }
 
@@ -274,33 +312,56 @@ static void flip_signs(unsigned char *quants, size_t bytes) {
     }
 }
 
-/* One panel of `outputs` true outputs, `rows` being the first one's row. */
-static void pack_panel(const sl_weight *weight, const layout *layout, const unsigned char *rows,
-                       int32_t outputs, unsigned char *packed) {
-    const sl_qtype_info *type = sl_qtype_get(weight->type);
-    const plane *planes = blocks_of[weight->type].planes;
-    const size_t words = layout->bf16_pairs && weight->type == SL_QTYPE_BF16 ? 2 : 1;
-    const size_t bytes = type->block_bytes * words;
-    const size_t count = (size_t)weight->columns / type->block_elements / words;
-    const size_t panel = (size_t)layout->panel, stride = row_bytes(weight);
-    const size_t packed_block = packed_row_bytes(weight) / count;
-    const plane whole[PLANES] = {{0, (uint8_t)bytes, 1}};
-    for (size_t b = 0; b < count; b++, packed += packed_block * panel) {
-        if (outputs < layout->panel) {
-            memset(packed, 0, packed_block * panel);
-        }
-        for (int32_t o = 0; o < outputs; o++) {
-            const unsigned char *block = rows + (size_t)o * stride + b * bytes;
-            unsigned char prepared[LARGEST_BLOCK];
-            if (blocks_of[weight->type].prepare) {
-                blocks_of[weight->type].prepare(block, prepared);
-                block = prepared;
+/* What a panel's blocks are in the file. Types without blocks have their words in blocks as large as fit; the
+ * last of a row may be smaller. */
+typedef struct panel_blocks {
+    size_t bytes;
+    plane whole[2];
+} panel_blocks;
+
+static panel_blocks blocks_of_panel(sl_qtype type, const layout *layout) {
+    panel_blocks blocks = {.bytes = sl_qtype_get(type)->block_bytes};
+    if (blocks_of[type].planes[0].count == 0) {
+        const size_t word = blocks.bytes * (layout->bf16_pairs && type == SL_QTYPE_BF16 ? 2 : 1);
+        blocks.bytes = LARGEST_BLOCK / 2;
+        blocks.whole[0] = (plane){0, (uint8_t)word, (uint8_t)(blocks.bytes / word)};
+    }
+    return blocks;
+}
+
+static void pack_panel(const sl_matmul_rows *from, const layout *layout, unsigned char *packed) {
+    static const unsigned char zeros[LARGEST_BLOCK];
+    const sl_qtype_info *type = sl_qtype_get(from->type);
+    const size_t panel = (size_t)layout->panel;
+    const size_t row_bytes = (size_t)from->columns / type->block_elements * type->block_bytes;
+    panel_blocks blocks = blocks_of_panel(from->type, layout);
+    const plane *planes = blocks.whole[0].count > 0 ? blocks.whole : blocks_of[from->type].planes;
+    unsigned char prepared[MOST_OUTPUTS][LARGEST_BLOCK];
+    const unsigned char *outputs[MOST_OUTPUTS];
+    for (int32_t o = 0; o < layout->panel; o++) {
+        outputs[o] = zeros;
+    }
+    for (size_t at = 0; at < row_bytes; at += blocks.bytes) {
+        for (int32_t o = 0; o < from->outputs; o++) {
+            outputs[o] = from->rows + (size_t)o * from->row_bytes + at;
+            if (blocks_of[from->type].prepare) {
+                blocks_of[from->type].prepare(outputs[o], prepared[o]);
+                outputs[o] = prepared[o];
             }
-            interleave(block, planes[0].count > 0 ? planes : whole, layout->panel, o, packed);
         }
-        if (weight->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
+        if (row_bytes - at < blocks.bytes) {
+            blocks.bytes = row_bytes - at;
+            blocks.whole[0].count = (uint8_t)(blocks.bytes / blocks.whole[0].bytes);
+        }
+        unsigned char *out = packed;
+        for (int p = 0; p < PLANES && planes[p].count > 0; p++) {
+            interleave(outputs, &planes[p], layout->panel, out);
+            out += planes[p].bytes * panel * planes[p].count;
+        }
+        if (from->type == SL_QTYPE_Q8_0 && layout->q8_0_unsigned) {
             flip_signs(packed + 2 * panel, 32 * panel);
         }
+        packed = out;
     }
 }
 
@@ -313,18 +374,28 @@ static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t c
         unsigned char *to = (unsigned char *)packed + (uint64_t)e * packed_expert;
         for (int32_t o = first; o < first + count; o += layout->panel) {
             const int32_t left = first + count - o;
-            pack_panel(weight, layout, from + (uint64_t)o * row, left < layout->panel ? left : layout->panel,
-                       to + (uint64_t)(o / layout->panel) * panel);
+            const sl_matmul_rows rows = {from + (uint64_t)o * row, row, weight->type, weight->columns,
+                                         left < layout->panel ? left : layout->panel};
+            pack_panel(&rows, layout, to + (uint64_t)(o / layout->panel) * panel);
         }
     }
 }
 
+static const layout layout_32 = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
+static const layout layout_16 = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
+
 void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    static const layout layout = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
-    pack(weight, packed, first, count, &layout);
+    pack(weight, packed, first, count, &layout_32);
 }
 
 void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
-    static const layout layout = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
-    pack(weight, packed, first, count, &layout);
+    pack(weight, packed, first, count, &layout_16);
+}
+
+void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &layout_32, packed);
+}
+
+void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &layout_16, packed);
 }

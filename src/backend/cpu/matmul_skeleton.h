@@ -11,7 +11,7 @@
 #endif
 
 /* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows,
- * expanded scales, unpacked weights and running sums. */
+ * expanded scales, unpacked weights, with --no-repack a panel's chunk of weights, and running sums. */
 typedef struct linear {
     const sl_cpu_context *context;
     const sl_cpu_op *op;
@@ -20,7 +20,7 @@ typedef struct linear {
     int32_t unit_panels;
     uint64_t row_bytes; /* of a row in a tile */
     bool own_tiles;     /* every thread packs all rows for itself: no meeting before the products */
-    unsigned char *tiles, *unpacked;
+    unsigned char *tiles, *unpacked, *panel;
     float *scales, *sums;
 } linear;
 
@@ -39,6 +39,13 @@ static uint64_t scales_bytes(const sl_matmul_type *type) {
 
 static uint64_t unpacked_bytes(const sl_matmul_type *type) {
     return type->unpack ? (uint64_t)type->chunk * SL_PANEL : 0;
+}
+
+/* Of a chunk that is packed as it is needed; a whole number of floats. */
+static uint64_t panel_chunk_bytes(const sl_matmul_type *type, const sl_backend *backend) {
+    return backend->options.no_repack
+               ? (uint64_t)(type->chunk / type->block) * (uint64_t)type->block_bytes * SL_PANEL
+               : 0;
 }
 
 /* Rows of y in the largest batch. */
@@ -64,7 +71,8 @@ static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int 
     linear.tiles = linear.own_tiles ? own : op->scratch;
     linear.scales = (float *)(void *)(own + SL_MATMUL_OWN_TILES);
     linear.unpacked = own + SL_MATMUL_OWN_TILES + scales_bytes(type);
-    linear.sums = (float *)(void *)(linear.unpacked + unpacked_bytes(type));
+    linear.panel = linear.unpacked + unpacked_bytes(type);
+    linear.sums = (float *)(void *)(linear.panel + panel_chunk_bytes(type, context->backend));
     for (int32_t s = 0; s < op->weight_count; s++) {
         linear.panels += panels_of(&op->weights[s]);
     }
@@ -197,6 +205,28 @@ static void store_sums_of(const sl_cpu_weight *weight, const float *sums, const 
     }
 }
 
+/* The panel's weights from `column` on: where they lie packed, or packed now from the file's rows. */
+static const unsigned char *chunk_weights(const linear *linear, const unit *unit, int32_t panel,
+                                          int32_t column, int32_t columns) {
+    const sl_matmul_type *type = linear->type;
+    const sl_cpu_weight *weight = unit->weight;
+    const unsigned char *data = weight->data + (uint64_t)unit->batch.expert * weight->expert_bytes;
+    if (weight->packed) {
+        const uint64_t block = (uint64_t)type->block_bytes * SL_PANEL;
+        return data + (uint64_t)panel * (uint64_t)(linear->columns / type->block) * block +
+               (uint64_t)(column / type->block) * block;
+    }
+    const int32_t left = weight->rows - panel * SL_PANEL;
+    const sl_matmul_rows rows = {.rows = data + (uint64_t)panel * SL_PANEL * weight->row_bytes +
+                                         weight->row_bytes * (uint64_t)column / (uint64_t)linear->columns,
+                                 .row_bytes = weight->row_bytes,
+                                 .type = weight->type,
+                                 .columns = columns,
+                                 .outputs = left < SL_PANEL ? left : SL_PANEL};
+    (SL_PANEL == 32 ? sl_matmul_pack_rows_32 : sl_matmul_pack_rows_16)(&rows, linear->panel);
+    return linear->panel;
+}
+
 /* Row by row, so that what lies together in y is written together. */
 static void store_unit(const linear *linear, const unit *unit) {
     const sl_cpu_op *op = linear->op;
@@ -217,12 +247,9 @@ static void store_unit(const linear *linear, const unit *unit) {
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
     const sl_matmul_type *type = linear->type;
     const int32_t count = unit->batch.count;
-    const uint64_t block_bytes = (uint64_t)type->block_bytes * SL_PANEL;
     sl_matmul_part part = {.columns = end - column, .first = column == 0};
-    part.weights = unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes +
-                   (uint64_t)(unit->first + panel) * (uint64_t)(linear->columns / type->block) * block_bytes +
-                   (uint64_t)(column / type->block) * block_bytes;
-    const bool many = count > 2 * type->most_rows;
+    part.weights = chunk_weights(linear, unit, unit->first + panel, column, part.columns);
+    const bool many = count > type->few_rows;
     if (many && type->expand) {
         type->expand(part.weights, part.columns / type->block, linear->scales);
         part.scales = linear->scales;
@@ -247,10 +274,12 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
 
 /* One tile reads each weight once, as it comes from memory: all columns at once. */
 static void run_unit(const linear *linear, const unit *unit) {
-    const bool one_tile = unit->batch.count <= linear->type->most_rows;
-    const int32_t chunk = one_tile ? linear->columns : linear->type->chunk;
-    if (linear->type->begin) {
-        linear->type->begin(unit->batch.count);
+    const sl_matmul_type *type = linear->type;
+    const int32_t rows = unit->batch.count;
+    const bool whole = rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
+    const int32_t chunk = whole ? linear->columns : type->chunk;
+    if (type->begin) {
+        type->begin(rows);
     }
     for (int32_t column = 0; column < linear->columns; column += chunk) {
         const int32_t end = linear->columns - column > chunk ? column + chunk : linear->columns;
@@ -289,7 +318,8 @@ SL_TIER_WORKSPACE(linear) {
     const int32_t rows = query->rows[query->values[query->op->out[0].value].rows];
     const uint64_t sums =
         (uint64_t)SL_MATMUL_PANELS * SL_PANEL * sizeof(float) * (uint64_t)sum_rows(batch_rows(query));
-    const uint64_t each = SL_MATMUL_OWN_TILES + scales_bytes(type) + unpacked_bytes(type) + sums;
+    const uint64_t each = SL_MATMUL_OWN_TILES + scales_bytes(type) + unpacked_bytes(type) +
+                          panel_chunk_bytes(type, query->backend) + sums;
     return align64((uint64_t)rows * packed_row_bytes(type, columns)) +
            align64(each) * (uint64_t)query->backend->options.threads;
 }

@@ -378,13 +378,18 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const bool plain, const int
                 unpack_offset(type) ? broadcast_i32(planes + (h * rows + r) * 4) : vi_set1(dot_bits(type));
             dots[r][0] = dots[r][1] = dot_start(type, start);
         }
-        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad++) {
-            const vi w0 = group_weights(type, plain, group, quad, 0);
-            const vi w1 = group_weights(type, plain, group, quad, 1);
+        SL_UNROLL for (int quad = h * 8 / halves; quad < (h + 1) * 8 / halves; quad += dot_quads(type)) {
+            vi weights[2][2], words[2]; /* [vector][quad], [quad] */
+            SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                weights[0][q] = group_weights(type, plain, group, quad + q, 0);
+                weights[1][q] = group_weights(type, plain, group, quad + q, 1);
+            }
             SL_UNROLL for (int r = 0; r < rows; r++) {
-                const vi words = dot_x(group.x + r * SL_MATMUL_GROUP + quad * 4);
-                dots[r][0] = dot_add(type, dots[r][0], w0, words);
-                dots[r][1] = dot_add(type, dots[r][1], w1, words);
+                SL_UNROLL for (int q = 0; q < dot_quads(type); q++) {
+                    words[q] = dot_x(group.x + r * SL_MATMUL_GROUP + (quad + q) * 4);
+                }
+                dots[r][0] = dot_add(type, dots[r][0], weights[0], words);
+                dots[r][1] = dot_add(type, dots[r][1], weights[1], words);
             }
         }
         vf scales[2], zeros[2];
@@ -625,6 +630,7 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
                        .expand = name##_expand,                                                              \
                        .main_rows = SL_MAIN_ROWS,                                                            \
                        .most_rows = SL_MOST_ROWS,                                                            \
+                       .few_rows = 2 * SL_MOST_ROWS,                                                         \
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_PACKED_BYTES(ID),                                                   \
                        .scales = block_scales,                                                               \

@@ -5,21 +5,25 @@
  * head, a value's element one fused chain over the keys that the row sees; the exponential is vf_exp, a
  * tile's probabilities are added lane by lane, vector after vector, then across lanes.
  *
- * Rows share a tile: a block is some rows of a sequence times the query heads of one key head, all of which
- * read the tile that was decoded once, keys transposed so that a vector holds one element of many keys. */
+ * Keys are transposed, so that a vector holds one element of many keys. */
 #ifndef SL_BACKEND_CPU_SIMD_ATTENTION_H
 #define SL_BACKEND_CPU_SIMD_ATTENTION_H
-
-#include "backend/cpu/cpu.h"
-#include "backend/cpu/simd_math.h"
-
-#include <math.h>
-#include <string.h>
 
 enum {
     BLOCK_QUERIES = 96, /* a block's queries (row times head), unless one row has more heads */
     TILE_QUERIES = 6,   /* of which so many go through the keys at once */
 };
+
+/* A thread's scratch beside what all kernels have. */
+typedef struct tile_scratch {
+    float *keys;    /* [key_size][64] */
+    float *values;  /* [64][value_size] */
+    float *scores;  /* [TILE_QUERIES][64] */
+    float *rows;    /* [VN][key_size]: keys before they are transposed */
+    float *queries; /* [queries][key_size] */
+} tile_scratch;
+
+#include "backend/cpu/simd_attention_rows.h"
 
 /* ---- small products ---- */
 
@@ -98,96 +102,31 @@ static void multiply_wide(product p, int32_t rows, int32_t columns) {
     }
 }
 
-/* ---- a block of work ---- */
+/* ---- scratch ---- */
 
-typedef struct attention {
-    const sl_cpu_context *context;
-    const sl_cpu_op *op;
-    const sl_op_attention *parameters;
-    const sl_cache_group *group;
-    sl_qtype type;
-    int32_t ratio, block_rows;
-    /* scratch */
-    float *rows;          /* [VN][key_size]: keys before they are transposed */
-    float *keys;          /* [key_size][64] */
-    float *values;        /* [64][value_size] */
-    float *queries;       /* [queries][key_size] */
-    float *scores;        /* [TILE_QUERIES][64] */
-    float *outputs;       /* [queries][value_size] */
-    float *largest, *sum; /* [queries] */
-    /* the block: rows [first, last) of the span */
-    const sl_step_span *span;
-    int32_t first, last, kv_head;
-} attention;
-
-static int32_t rows_of_block(int32_t ratio) {
-    return ratio < BLOCK_QUERIES ? BLOCK_QUERIES / ratio : 1;
+static int32_t output_stride(const attention *a) {
+    return a->group->value_size;
 }
 
-static uint64_t attention_floats(const sl_cache_group *group, int32_t ratio) {
-    const uint64_t queries = (uint64_t)rows_of_block(ratio) * (uint64_t)ratio;
-    const uint64_t keys = (uint64_t)group->key_size, values = (uint64_t)group->value_size;
-    return VN * keys + SL_PAGE_TOKENS * (keys + values + TILE_QUERIES) + queries * (keys + values + 2);
-}
-
-SL_TIER_WORKSPACE(attention) {
-    (void)kernel;
-    const sl_op_attention *parameters = &query->op->u.attention;
-    const sl_cache_group *group = &query->program->groups[parameters->place.group];
-    return sl_cpu_scratch_bytes(query,
-                                attention_floats(group, parameters->heads / group->kv_heads) * sizeof(float));
-}
-
-SL_TIER_DECLINES(attention) {
-    (void)kernel;
-    const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
-    if (needs) {
-        return needs;
+static uint64_t lay_out(attention *a, unsigned char *at) {
+    const int32_t queries = a->block_rows * a->ratio, keys = a->group->key_size,
+                  values = a->group->value_size;
+    const int32_t floats[] = {SL_PAGE_TOKENS * keys,
+                              SL_PAGE_TOKENS * values,
+                              SL_PAGE_TOKENS * TILE_QUERIES,
+                              VN * keys,
+                              queries * keys,
+                              queries * values,
+                              queries,
+                              queries};
+    float **const parts[] = {&a->scratch.keys,    &a->scratch.values, &a->scratch.scores, &a->scratch.rows,
+                             &a->scratch.queries, &a->outputs,        &a->largest,        &a->sum};
+    uint64_t used = 0;
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        *parts[i] = at ? (float *)(void *)at + used : NULL;
+        used += (uint64_t)floats[i];
     }
-    const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
-    return group->key_size % VN || group->value_size % VN ? "takes head sizes that fill its vectors" : NULL;
-}
-
-static attention attention_of(const sl_cpu_context *context, const sl_cpu_op *op, void *scratch) {
-    attention a = {.context = context, .op = op, .parameters = &op->op->u.attention};
-    a.group = &context->program->groups[a.parameters->place.group];
-    a.type = context->deployment->caches[a.parameters->place.group].type;
-    a.ratio = a.parameters->heads / a.group->kv_heads;
-    a.block_rows = rows_of_block(a.ratio);
-    const int32_t queries = a.block_rows * a.ratio, keys = a.group->key_size, values = a.group->value_size;
-    a.keys = scratch; /* whole cache lines first */
-    a.values = a.keys + SL_PAGE_TOKENS * keys;
-    a.scores = a.values + SL_PAGE_TOKENS * values;
-    a.rows = a.scores + SL_PAGE_TOKENS * TILE_QUERIES;
-    a.queries = a.rows + VN * keys;
-    a.outputs = a.queries + queries * keys;
-    a.largest = a.outputs + queries * values;
-    a.sum = a.largest + queries;
-    return a;
-}
-
-/* A thread's place in the list of blocks; numbers only rise. */
-typedef struct attention_walk {
-    int32_t span, before; /* blocks of the spans before this one */
-} attention_walk;
-
-/* Block `index`; false past the end. */
-static bool find_block(attention *a, attention_walk *walk, int32_t index) {
-    for (; walk->span < a->context->header->spans; walk->span++) {
-        const sl_step_span *span = &a->context->spans[walk->span];
-        const int32_t blocks = (span->row_count + a->block_rows - 1) / a->block_rows;
-        const int32_t i = index - walk->before;
-        if (i < blocks * a->group->kv_heads) {
-            /* The last rows first: they have the most keys. */
-            a->span = span;
-            a->kv_head = i % a->group->kv_heads;
-            a->first = (blocks - 1 - i / a->group->kv_heads) * a->block_rows;
-            a->last = a->first + a->block_rows < span->row_count ? a->first + a->block_rows : span->row_count;
-            return true;
-        }
-        walk->before += blocks * a->group->kv_heads;
-    }
-    return false;
+    return used * sizeof(float);
 }
 
 /* ---- a tile of keys ---- */
@@ -204,11 +143,11 @@ SL_ALWAYS_INLINE void decode_keys(const attention *a, const sl_qtype type, const
     for (int32_t j = from / VN * VN; j < to; j += VN) {
         for (int32_t i = 0; i < VN; i++) {
             if (j + i >= from && j + i < to) {
-                decode_row(type, keys + (uint64_t)(j + i) * bytes, size, a->rows + i * size);
+                decode_row(type, keys + (uint64_t)(j + i) * bytes, size, a->scratch.rows + i * size);
             }
         }
         for (int32_t d = 0; d < size; d += VN) {
-            vf_transpose(a->rows + d, size, a->keys + d * SL_PAGE_TOKENS + j, SL_PAGE_TOKENS);
+            vf_transpose(a->scratch.rows + d, size, a->scratch.keys + d * SL_PAGE_TOKENS + j, SL_PAGE_TOKENS);
         }
     }
 }
@@ -219,7 +158,7 @@ SL_ALWAYS_INLINE void decode_tile_as(const attention *a, const sl_qtype type, co
     decode_keys(a, type, sl_cpu_page_keys(cache, tile, a->kv_head), cache->key_bytes, from, to);
     for (int32_t j = from; j < to; j++) {
         decode_row(type, values + (uint64_t)j * cache->value_bytes, a->group->value_size,
-                   a->values + j * a->group->value_size);
+                   a->scratch.values + j * a->group->value_size);
     }
 }
 
@@ -288,7 +227,8 @@ static void soften_all(const attention *a, int32_t query, int32_t count, const i
     float changes[VN] = {0};
     for (int32_t i = 0; i < count; i++) {
         const float old = a->largest[query + i];
-        const float top = finish_scores(a->parameters, a->scores + i * SL_PAGE_TOKENS, from[i], to[i]);
+        const float top =
+            finish_scores(a->parameters, a->scratch.scores + i * SL_PAGE_TOKENS, from[i], to[i]);
         a->largest[query + i] = top > old ? top : old;
         changes[i] = old - a->largest[query + i];
     }
@@ -299,34 +239,10 @@ static void soften_all(const attention *a, int32_t query, int32_t count, const i
         for (int32_t d = 0; d < size; d += VN) {
             vf_store(y + d, vf_mul(vf_load(y + d), factor));
         }
-        const float sum = soften(a->scores + i * SL_PAGE_TOKENS, a->largest[query + i], from[i], to[i]);
+        const float sum =
+            soften(a->scratch.scores + i * SL_PAGE_TOKENS, a->largest[query + i], from[i], to[i]);
         a->sum[query + i] = a->sum[query + i] * changes[i] + sum;
     }
-}
-
-static int32_t clamp_key(int32_t value) {
-    return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
-}
-
-/* First index that the row at `index` sees. */
-static int32_t first_seen(const sl_cache_group *group, int32_t index) {
-    return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
-}
-
-/* Behind the last index that the row at `index` of the block's span sees. */
-static int32_t seen_end(const attention *a, int32_t index) {
-    const int32_t end = a->span->length[a->parameters->place.group] + a->span->row_count;
-    if (!a->parameters->both_sides) {
-        return index + 1;
-    }
-    return a->group->window > 0 && end - index > a->group->window ? index + a->group->window : end;
-}
-
-/* Of the tile that starts at index `base`, what query `query` of the block sees. */
-static void seen_keys(const attention *a, int32_t query, int32_t base, int32_t *from, int32_t *to) {
-    const int32_t index = a->span->length[a->parameters->place.group] + a->first + query / a->ratio;
-    *from = clamp_key(first_seen(a->group, index) - base);
-    *to = clamp_key(seen_end(a, index) - base);
 }
 
 /* Adds values by probability. What only some of the queries see is added for those alone: another row's value
@@ -340,8 +256,8 @@ static void add_values(const attention *a, int32_t query, int32_t count, const i
         end = to[i] < end ? to[i] : end;
     }
     end = end < start ? start : end;
-    product all = {.a = a->scores,
-                   .b = a->values,
+    product all = {.a = a->scratch.scores,
+                   .b = a->scratch.values,
                    .c = a->outputs + query * size,
                    .a_stride = SL_PAGE_TOKENS,
                    .b_stride = size,
@@ -376,9 +292,9 @@ static void add_values(const attention *a, int32_t query, int32_t count, const i
 /* Queries [query, query + count) of the block against the tile at `base`; each sees some of it. */
 static void attend(const attention *a, int32_t query, int32_t count, int32_t base) {
     int32_t from[TILE_QUERIES], to[TILE_QUERIES];
-    const product scores = {.a = a->queries + query * a->group->key_size,
-                            .b = a->keys,
-                            .c = a->scores,
+    const product scores = {.a = a->scratch.queries + query * a->group->key_size,
+                            .b = a->scratch.keys,
+                            .c = a->scratch.scores,
                             .a_stride = a->group->key_size,
                             .b_stride = SL_PAGE_TOKENS,
                             .c_stride = SL_PAGE_TOKENS,
@@ -415,65 +331,27 @@ static void attend_all(const attention *a, int32_t queries, int32_t base) {
     }
 }
 
+static void attend_tile(const attention *a, const sl_cpu_cache *cache, int32_t tile, int32_t from,
+                        int32_t to) {
+    decode_tile(a, cache, tile, from, to);
+    attend_all(a, (a->last - a->first) * a->ratio, tile * SL_PAGE_TOKENS);
+}
+
 /* ---- rows ---- */
 
 static void start_queries(const attention *a, int32_t queries) {
-    const float *sinks = (const float *)(const void *)a->op->weights[0].data;
     for (int32_t query = 0; query < queries; query++) {
-        const int32_t row = a->span->first_row + a->first + query / a->ratio;
-        const int32_t head = a->kv_head * a->ratio + query % a->ratio;
-        memcpy(a->queries + query * a->group->key_size,
-               sl_cpu_f32(&a->op->in[0], row) + head * a->parameters->q_stride,
+        const float *sink = sink_of(a, query);
+        memcpy(a->scratch.queries + query * a->group->key_size, query_of(a, query),
                (size_t)a->group->key_size * sizeof(float));
-        a->largest[query] = sinks ? sinks[head] : -INFINITY;
-        a->sum[query] = sinks ? 1.0f : 0.0f;
+        a->largest[query] = sink ? *sink : -INFINITY;
+        a->sum[query] = sink ? 1.0f : 0.0f;
     }
     memset(a->outputs, 0, (size_t)(queries * a->group->value_size) * sizeof(float));
 }
 
-static void finish_queries(const attention *a, int32_t queries) {
-    const int32_t size = a->group->value_size;
-    for (int32_t query = 0; query < queries; query++) {
-        const int32_t row = a->span->first_row + a->first + query / a->ratio;
-        const int32_t head = a->kv_head * a->ratio + query % a->ratio;
-        const sl_cpu_operand *gates = &a->op->in[1];
-        const float *gate = gates->data ? sl_cpu_f32(gates, row) + head * a->parameters->gate_stride : NULL;
-        const float *from = a->outputs + query * size;
-        float *y = sl_cpu_f32(&a->op->out[0], row) + head * size;
-        const vf factor = vf_set1(a->sum[query] == 0.0f ? 0.0f : 1.0f / a->sum[query]);
-        for (int32_t i = 0; i < size; i += VN) {
-            vf result = vf_mul(vf_load(from + i), factor);
-            if (gate) {
-                result = vf_mul(result, vf_sigmoid(vf_load(gate + i)));
-            }
-            vf_store(y + i, result);
-        }
-    }
-}
-
-static void attend_block(const attention *a) {
-    const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, a->span->slot);
-    const int32_t length = a->span->length[a->parameters->place.group];
-    const int32_t queries = (a->last - a->first) * a->ratio;
-    const int32_t lowest = first_seen(a->group, length + a->first);
-    const int32_t highest = seen_end(a, length + a->last - 1) - 1;
-    start_queries(a, queries);
-    for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= highest / SL_PAGE_TOKENS; tile++) {
-        const int32_t base = tile * SL_PAGE_TOKENS;
-        if (cache.table[tile] >= 0) { /* else the step's maker left the page out */
-            decode_tile(a, &cache, tile, clamp_key(lowest - base), clamp_key(highest + 1 - base));
-            attend_all(a, queries, base);
-        }
-    }
-    finish_queries(a, queries);
-}
-
 SL_TIER_RUN(attention) {
-    attention a = attention_of(context, op, sl_cpu_scratch(op, thread, threads));
-    attention_walk walk = {0, 0};
-    while (find_block(&a, &walk, sl_cpu_take(op, 0, 1))) {
-        attend_block(&a);
-    }
+    attend_all_blocks(context, op, sl_cpu_scratch(op, thread, threads));
 }
 
 #endif

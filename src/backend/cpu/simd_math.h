@@ -26,6 +26,20 @@ SL_ALWAYS_INLINE vf vf_exp(vf x) {
     return vf_scale_unless(p, n, any, lowest);
 }
 
+/* 2^x for x <= 0, within 2 units in the last place; 0 below -126, NaN for NaN. x = n + r with |r| <= 1 / 2,
+ * the Taylor series of 2^r to r^6 (the rest is below 2^-22), times 2^n. */
+SL_ALWAYS_INLINE vf vf_exp2(vf x) {
+    const vf n = vf_round(x), r = vf_sub(x, n);
+    vf p = vf_set1(1.5403530e-4f);
+    p = vf_fma(p, r, vf_set1(1.3333558e-3f));
+    p = vf_fma(p, r, vf_set1(9.6181291e-3f));
+    p = vf_fma(p, r, vf_set1(5.5504109e-2f));
+    p = vf_fma(p, r, vf_set1(2.4022651e-1f));
+    p = vf_fma(p, r, vf_set1(6.9314718e-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_scale_unless(p, n, x, vf_set1(-126.0f));
+}
+
 SL_ALWAYS_INLINE vf vf_sigmoid(vf x) {
     const vf one = vf_set1(1.0f);
     return vf_div(one, vf_add(one, vf_exp(vf_sub(vf_zero(), x))));

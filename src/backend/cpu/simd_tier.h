@@ -51,6 +51,8 @@ SL_TIER_DECLINES(cache_write);
  *            few thousand float products: likewise. bf16 pairs: both factors are exact, sums as for floats.
  * attention  an error of a score, 2^-24 of the largest terms of its dot product, is a relative one of its
  *            probability; scores with outliers reach some hundred. The same as plain's own against double.
+ *            Split into two BF16, numbers keep 16 bits: 2^-17 of those terms, some thousandths where scores
+ *            have outliers and 2^-13 where not.
  * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean
  * squares.
  * delta_scan, ssm_scan  a row's rounding stays in the state for as long as the decay lets it.
@@ -58,6 +60,7 @@ SL_TIER_DECLINES(cache_write);
 #define SL_SCAN_TOLERANCE 3e-5f
 #define SL_LINEAR_TOLERANCE 3e-5f
 #define SL_ATTENTION_TOLERANCE 1e-4f
+#define SL_SPLIT_TOLERANCE 2e-3f
 #define SL_ROWS_TOLERANCE 1e-5f
 
 #define SL_LINEAR_ROW(ID, type_name, format, class_name, tier, panel)                                        \
@@ -71,6 +74,7 @@ SL_TIER_DECLINES(cache_write);
                    .declines = SL_TIER(linear_declines),                                                     \
                    .packed_bytes = sl_matmul_packed_bytes_##panel,                                           \
                    .pack = sl_matmul_pack_##panel,                                                            \
+                   .takes_unpacked = true,                                                                   \
                    .workspace = SL_TIER(linear_workspace)},                                                  \
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }

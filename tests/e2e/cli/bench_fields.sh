@@ -26,6 +26,13 @@ for row in rows:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["test_time"]), row["test_time"]
     assert row["build_commit"] == "unknown" or re.fullmatch("[0-9a-f]{7,}", row["build_commit"])
     assert row["cpu_info"] and row["gpu_info"] == "" and row["n_batch"] == row["n_ubatch"] == 512
+    # What the device can do, and how much of it was reached.
+    rates = [row[f"{name}_per_second"] for name in ("int8_operations", "bf16_operations", "f32_operations", "read_bytes")]
+    assert all(type(rate) is float and rate > 1e8 for rate in rates), rates
+    assert abs(row["limit_fraction"] - row["avg_ts"] / row["limit_ts"]) < 1e-9, row
+    assert 0 < row["limit_fraction"] < 20, row  # such weights lie in the caches
+for threads in (1, 2):
+    assert len({row["read_bytes_per_second"] for row in rows if row["n_threads"] == threads}) == 3  # once for each model
 def key(row):
     return tuple(str(row[name]) for name in ("model_filename", "n_threads", "n_depth", "n_prompt", "n_gen"))
 want = [tuple(map(str, (model, threads, depth, *test))) for model, threads, depth, test in itertools.product(

@@ -37,5 +37,5 @@ done
 $sluice run -hf a/b -hff c.gguf --offline --cache-folder cache x 2>&1 | grep -q ': sluice pull hf:a/b/c.gguf$' || wrong '-hff'
 # llama.cpp's names of what sluice has.
 $sluice run 'What is 2+3?' --temp 0 --n-predict 5 -ub 16 --ubatch-size 32 -np 1 --parallel 1 -ctk q8_0 --cache-type-k f16 \
-    --system-prompt x -dev cpu > out || wrong 'an option with its name in llama.cpp'
+    --system-prompt x -dev cpu -nr > out || wrong 'an option with its name in llama.cpp'
 true

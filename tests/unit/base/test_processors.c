@@ -182,11 +182,80 @@ static void processors_are_those_of_the_affinity_mask(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+/* ---- cores ---- */
+
+#define STATUS "/proc/thread-self/status"
+#define CPU(number) "/sys/devices/system/cpu/cpu" #number "/topology/core_cpus_list"
+#define OLD(number) "/sys/devices/system/cpu/cpu" #number "/topology/thread_siblings_list"
+
+static int cores_of(const char *const *files) {
+    char root[] = "/tmp/sluice-cores-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    write_files(root, files);
+    const int cores = sl_cpu_cores(root);
+    nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return cores;
+}
+
+/* What the files say is taken from the kernel's documentation (admin-guide/cputopology.rst) and
+ * proc_pid_status(5). */
+static void hyper_threads_of_a_core_count_once(void **state) {
+    (void)state;
+    const struct {
+        int cores;
+        const char *files[20];
+    } cases[] = {
+        /* Not known. */
+        {0, {NULL}},
+        {0, {STATUS, "Name:\tx\nCpus_allowed_list:\t0-1\n"}},
+        {0, {STATUS, "Cpus_allowed:\t3\n", CPU(0), "0\n", CPU(1), "1\n"}},
+        {0, {STATUS, "Cpus_allowed_list:\t\n", CPU(0), "0\n"}},
+        {0, {STATUS, "Cpus_allowed_list:\t3-0\n", CPU(0), "0\n"}},
+        {0, {STATUS, "Cpus_allowed_list:\t0-99999999999\n", CPU(0), "0\n"}},
+        /* Without hyper-threads. */
+        {2, {STATUS, "Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n", CPU(0), "0\n", CPU(1), "1\n"}},
+        /* Two on each core: side by side, or the second ones behind all first ones. */
+        {2,
+         {STATUS, "Cpus_allowed_list:\t0-3\n", CPU(0), "0-1\n", CPU(1), "0-1\n", CPU(2), "2-3\n", CPU(3),
+          "2-3\n"}},
+        {2,
+         {STATUS, "Cpus_allowed_list:\t0-3\n", CPU(0), "0,2\n", CPU(1), "1,3\n", CPU(2), "0,2\n", CPU(3),
+          "1,3\n"}},
+        /* Four on a core; the old name. */
+        {1,
+         {STATUS, "Cpus_allowed_list:\t0-3\n", OLD(0), "0-3\n", OLD(1), "0-3\n", OLD(2), "0-3\n", OLD(3),
+          "0-3\n"}},
+        /* The new one says more than the old one, which has dies on some machines. */
+        {2,
+         {STATUS, "Cpus_allowed_list:\t0-1\n", CPU(0), "0\n", OLD(0), "0-1\n", CPU(1), "1\n", OLD(1),
+          "0-1\n"}},
+        /* The mask has one of each core, be it the second. */
+        {2,
+         {STATUS, "Cpus_allowed_list:\t1,3\n", CPU(0), "0-1\n", CPU(1), "0-1\n", CPU(2), "2-3\n", CPU(3),
+          "2-3\n"}},
+        /* One core whole, of another the second. */
+        {2,
+         {STATUS, "Cpus_allowed_list:\t0-1,3\n", CPU(0), "0-1\n", CPU(1), "0-1\n", CPU(2), "2-3\n", CPU(3),
+          "2-3\n"}},
+        /* Offline processors are in the mask, but have no folder and are in no core's list. */
+        {2, {STATUS, "Cpus_allowed_list:\t0-127\n", CPU(0), "0\n", CPU(3), "3\n"}},
+        {1, {STATUS, "Cpus_allowed_list:\t0-1\n", CPU(1), "1\n"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int cores = cores_of(cases[i].files);
+        if (cores != cases[i].cores) {
+            fail_msg("case %zu: %d cores, not %d", i, cores, cases[i].cores);
+        }
+    }
+    assert_in_range(sl_cpu_threads(), 1, sl_cpu_count());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(more_threads_than_processors_cost_little),
         cmocka_unit_test(quotas_of_control_groups_are_read),
         cmocka_unit_test(processors_are_those_of_the_affinity_mask),
+        cmocka_unit_test(hyper_threads_of_a_core_count_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,6 +176,66 @@ static void kernels_are_chosen(void **state) {
     sl_program_free(&p);
 }
 
+/* ---- plans that pack nothing ---- */
+
+/* The one kernel that packs reads the file's bytes as well. */
+static const sl_kernel *const *willing_kernels(const sl_backend *backend, int32_t *count) {
+    static fake_kernel willing;
+    static const sl_kernel *list[FAKE_COUNT];
+    const sl_kernel *const *others = fake_kernels(backend, count);
+    for (int32_t i = 0; i < *count; i++) {
+        list[i] = others[i];
+        if (others[i]->pack) {
+            willing = *(const fake_kernel *)others[i];
+            willing.base.takes_unpacked = true;
+            list[i] = &willing.base;
+        }
+    }
+    return list;
+}
+
+static const sl_backend_functions WILLING_FUNCTIONS = {.kernels = willing_kernels,
+                                                       .memory_available = fake_available};
+
+static int32_t packed_uses(const sl_plan *plan) {
+    int32_t count = 0;
+    for (int32_t u = 0; u < plan->deployment.weight_count; u++) {
+        count += plan->deployment.weights[u].layout != NULL;
+    }
+    return count;
+}
+
+static void nothing_is_packed_where_that_is_switched_off(void **state) {
+    (void)state;
+    sl_program p = {0};
+    sl_error error;
+    sl_plan *plan = NULL;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(false, true);
+    backend.base.options.no_repack = true;
+    assert_int_equal(sl_plan_create(&p, &backend.base, NULL, &plan, &error), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "linear/q8_0: packs its weights, and repacking is switched off"));
+
+    backend.base.functions = &WILLING_FUNCTIONS;
+    plan = make(&p, &backend, NULL);
+    assert_int_equal(packed_uses(plan), 0);
+    assert_true(plan->deployment.pool_bytes[SL_POOL_WEIGHTS] == 0);
+    const uint64_t all = plan->mapped_bytes;
+    sl_plan_destroy(plan);
+    backend.base.options.no_repack = false;
+    plan = make(&p, &backend, NULL);
+    assert_true(packed_uses(plan) > 0 && plan->deployment.pool_bytes[SL_POOL_WEIGHTS] > 0);
+    assert_true(plan->mapped_bytes < all);
+    sl_plan_destroy(plan);
+    /* Where weights are copied anyway they are packed. */
+    backend = fake(false, false);
+    backend.base.options.no_repack = true;
+    plan = make(&p, &backend, NULL);
+    assert_true(packed_uses(plan) > 0);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 /* ---- plans that observe ---- */
 
 static uint64_t total_of(const sl_plan *plan) {
@@ -1268,6 +1328,7 @@ int main(void) {
         cmocka_unit_test(values_that_are_keys_take_no_pages),
         cmocka_unit_test(what_does_not_fit_shrinks_or_is_refused),
         cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(nothing_is_packed_where_that_is_switched_off),
         cmocka_unit_test(observing_plans),
         cmocka_unit_test(explain_and_ops),
         cmocka_unit_test(some_kernels_are_for_deterministic_plans),

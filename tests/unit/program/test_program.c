@@ -450,6 +450,38 @@ static void memory_failures_are_reported(void **state) {
     }
 }
 
+/* A machine of 20 GB/s, 2 TOPS with int8, 0.2 with BF16 and 0.5 with f32. */
+static void rates(void **state) {
+    (void)state;
+    const sl_rates cpu = {
+        .read_bytes = 20e9,
+        .operations = {[SL_WITH_INT8] = 2e12, [SL_WITH_BF16] = 0.2e12, [SL_WITH_F32] = 0.5e12}};
+    const sl_rates gpu = {.read_bytes = 4e12, .operations = {[SL_WITH_BF16] = 900e12}}, none = {0};
+    assert_true(sl_rates_of(&cpu, SL_WITH_INT8) == 2e12);
+    assert_true(sl_rates_of(&cpu, SL_WITH_BF16) == 0.5e12); /* in f32, which is faster there */
+    assert_true(sl_rates_of(&cpu, SL_WITH_F32) == 0.5e12);
+    for (int a = 0; a < SL_ARITHMETICS; a++) {
+        assert_true(sl_rates_of(&gpu, (sl_arithmetic)a) == 900e12); /* all that is known */
+        assert_true(sl_rates_of(&none, (sl_arithmetic)a) == 0);
+        assert_true(sl_rates_least(&none, 1e9, (sl_arithmetic)a, 1e9) == 0);
+    }
+    assert_true(sl_rates_least(&cpu, 10e9, SL_WITH_INT8, 0.5e12) == 0.5);  /* reading takes longer */
+    assert_true(sl_rates_least(&cpu, 10e9, SL_WITH_INT8, 1.5e12) == 0.75); /* computing does */
+    assert_true(sl_qtype_arithmetic(SL_QTYPE_Q4_K) == SL_WITH_INT8);
+    assert_true(sl_qtype_arithmetic(SL_QTYPE_IQ1_M) == SL_WITH_INT8);
+    assert_true(sl_qtype_arithmetic(SL_QTYPE_BF16) == SL_WITH_BF16);
+    assert_true(sl_qtype_arithmetic(SL_QTYPE_F16) == SL_WITH_F32);
+    sl_program p = {0};
+    sl_arithmetic arithmetic;
+    tiny_build(&p, &TYPES);
+    assert_true(sl_op_products(&p, tiny_find(&p, SL_OP_LINEAR, 0), &arithmetic) &&
+                arithmetic == SL_WITH_INT8);
+    assert_true(sl_op_products(&p, tiny_find(&p, SL_OP_ATTENTION, 0), &arithmetic) &&
+                arithmetic == SL_WITH_BF16);
+    assert_false(sl_op_products(&p, tiny_find(&p, SL_OP_RMSNORM, 0), &arithmetic));
+    sl_program_free(&p);
+}
+
 static void costs(void **state) {
     (void)state;
     sl_program p = {0};
@@ -470,6 +502,12 @@ static void costs(void **state) {
     p.groups[0].window = 50;
     cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
     assert_true(cost.operations == 2.0 * 10 * 50 * 4 * (16 + 16));
+    /* Ten rows of two sequences, five each: the last sees two keys more than the third, which sees the mean.
+     * A sequence reads these once, at two bytes an element: 2 heads of 16 and 16. */
+    const sl_op *attention = tiny_find(&p, SL_OP_ATTENTION, 0);
+    const double own = sl_op_cost(&p, attention, rows, 0).value_bytes;
+    assert_true(sl_step_cost(&p, attention, rows, 30, 2).value_bytes == own + 2 * 32 * 2.0 * 2 * (16 + 16));
+    assert_true(sl_step_cost(&p, attention, rows, 30, 2).operations == 2.0 * 10 * 30 * 4 * (16 + 16));
     const double both = cost.value_bytes;
     p.groups[0].values_are_keys = true;
     cost = sl_op_cost(&p, tiny_find(&p, SL_OP_ATTENTION, 0), rows, 100);
@@ -531,6 +569,7 @@ int main(void) {
         cmocka_unit_test(fifth_group_is_refused),
         cmocka_unit_test(memory_failures_are_reported),
         cmocka_unit_test(costs),
+        cmocka_unit_test(rates),
         cmocka_unit_test(weights_of_ops),
     };
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);

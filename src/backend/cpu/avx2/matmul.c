@@ -1,5 +1,7 @@
 /* Matrix products of the AVX2 tier. */
-#include "backend/cpu/avx2/unpack.h"
+#include "backend/cpu/avx2/avx2.h"
+
+#include "backend/cpu/avx2/dot.h"
 #include "backend/cpu/matmul_tiles.h"
 #include "quant/blocks.h"
 

@@ -1,9 +1,5 @@
-/* What the AVX2 tier supplies to matmul_tiles.h. vpmaddubsw adds two products of an unsigned and a signed
- * byte into 16 bits, and must not saturate:
- *
- *     narrow     weights 0 .. 15: 2 * 15 * 127 = 3810, so that a group's 8 steps fit 16 bits; widened once
- *     unsigned   weights 0 .. 124, 2 * 124 * 128 = 31744: widened at each step
- *     signed     |w| times x with w's sign, 2 * 128 * 127 = 32512; widened at each step */
+/* Weights of panels as the tiers of 256-bit vectors multiply them, for their dot.h. That has defined
+ * SL_SIGNED_OFFSET, what is added to weights of all signs: 128, which makes them unsigned, or 0. */
 #ifndef SL_BACKEND_CPU_AVX2_UNPACK_H
 #define SL_BACKEND_CPU_AVX2_UNPACK_H
 
@@ -11,16 +7,17 @@
 #include "quant/codebook.h"
 #include "quant/qtype.h"
 
-enum {
-    SL_PANEL = 16,
-    SL_MAIN_ROWS = 4, /* 8 integer sums; the float sums stay in memory */
-    SL_MOST_ROWS = 5,
-    SL_INT_CHUNK = 1024,
-};
+enum { SL_PANEL = 16 };
 
 /* What the operand below is above the true weight. */
 SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
     switch (type) {
+    case SL_QTYPE_Q8_0:
+    case SL_QTYPE_IQ4_NL:
+    case SL_QTYPE_IQ4_XS:
+        return SL_SIGNED_OFFSET;
+    case SL_QTYPE_Q6_K:
+        return 32;
     case SL_QTYPE_Q5_0:
         return 16;
     case SL_QTYPE_MXFP4:
@@ -76,14 +73,16 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     const vi nibble = _mm256_set1_epi8(15);
     period += v * (int)sizeof(vi);
     switch (type) {
-    case SL_QTYPE_Q8_0:
-        return vi_load(period + quad * WORD);
+    case SL_QTYPE_Q8_0: {
+        const vi bytes = vi_load(period + quad * WORD);
+        return SL_SIGNED_OFFSET ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)SL_SIGNED_OFFSET)) : bytes;
+    }
     case SL_QTYPE_Q4_0:
     case SL_QTYPE_Q4_1:
         return unpack_nibbles(period, quad);
     case SL_QTYPE_IQ4_NL:
     case SL_QTYPE_IQ4_XS:
-        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, 0, unpack_nibbles(period, quad));
+        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, SL_SIGNED_OFFSET, unpack_nibbles(period, quad));
     case SL_QTYPE_MXFP4:
     case SL_QTYPE_NVFP4:
     case SL_QTYPE_NVFP4_128:
@@ -121,41 +120,9 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
                : phase == 1 ? vi_left(high, 2)
                : phase == 3 ? vi_right(high, 2)
                             : high;
-        high = vi_and(high, _mm256_set1_epi8(48));
-        return _mm256_sub_epi8(vi_or(low, high), _mm256_set1_epi8(32));
+        return vi_or(low, vi_and(high, _mm256_set1_epi8(48)));
     }
     }
-}
-
-SL_ALWAYS_INLINE int dot_is_narrow(sl_qtype type) {
-    return type == SL_QTYPE_Q4_0 || type == SL_QTYPE_Q4_1 || type == SL_QTYPE_Q4_K || type == SL_QTYPE_Q2_K ||
-           type == SL_QTYPE_Q3_K || type == SL_QTYPE_TQ2_0;
-}
-SL_ALWAYS_INLINE int dot_is_unsigned(sl_qtype type) {
-    return type == SL_QTYPE_Q5_0 || type == SL_QTYPE_Q5_1 || type == SL_QTYPE_Q5_K ||
-           type == SL_QTYPE_MXFP4 || type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128 ||
-           type == SL_QTYPE_IQ3_XXS || type == SL_QTYPE_IQ3_S || type == SL_QTYPE_IQ2_S ||
-           type == SL_QTYPE_IQ1_M;
-}
-SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
-    return dot_is_narrow(type) ? vi_zero() : start;
-}
-SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, vi weights, vi x) {
-    if (dot_is_narrow(type)) {
-        return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, x));
-    }
-    const vi pairs = dot_is_unsigned(type)
-                         ? _mm256_maddubs_epi16(weights, x)
-                         : _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-SL_ALWAYS_INLINE vi dot_end(sl_qtype type, vi sum, vi start) {
-    return dot_is_narrow(type) ? _mm256_add_epi32(start, _mm256_madd_epi16(sum, _mm256_set1_epi16(1))) : sum;
-}
-SL_ALWAYS_INLINE vi dot_x(const unsigned char *p) {
-    int32_t word;
-    __builtin_memcpy(&word, p, sizeof word);
-    return _mm256_set1_epi32(word);
 }
 
 #endif

@@ -125,13 +125,17 @@ SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, i
     }
 }
 
+SL_ALWAYS_INLINE int dot_quads(sl_qtype type) {
+    (void)type;
+    return 1;
+}
 SL_ALWAYS_INLINE vi dot_start(sl_qtype type, vi start) {
     (void)type;
     return start;
 }
-SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, vi weights, vi x) {
+SL_ALWAYS_INLINE vi dot_add(sl_qtype type, vi sum, const vi *weights, const vi *x) {
     (void)type;
-    return _mm512_dpbusd_epi32(sum, weights, x);
+    return _mm512_dpbusd_epi32(sum, *weights, *x);
 }
 SL_ALWAYS_INLINE vi dot_end(sl_qtype type, vi sum, vi start) {
     (void)type, (void)start;

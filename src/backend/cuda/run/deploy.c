@@ -36,6 +36,17 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
     return status ? sl_cuda_fault(executor, &why, error) : SL_OK;
 }
 
+static int measure_rates(sl_executor *executor, sl_rates *rates, sl_error *error) {
+    int status = sl_cuda_check_fault(executor, error);
+    if (status) {
+        return status;
+    }
+    sl_error why = {.code = SL_OK};
+    status = sl_cuda_rates(&executor->device, executor->pools[SL_POOL_WEIGHTS],
+                           executor->deployment->pool_bytes[SL_POOL_WEIGHTS], rates, &why);
+    return status ? sl_cuda_fault(executor, &why, error) : SL_OK;
+}
+
 /* Also of one that was made in part. Errors do not matter any more. */
 static void destroy_executor(sl_executor *executor) {
     if (!executor) {
@@ -219,6 +230,7 @@ const sl_backend_functions sl_cuda_functions = {
     .write = sl_cuda_write_pool,
     .counters = counters,
     .profile = profile_step,
+    .rates = measure_rates,
     .memory_available = memory_available,
     .destroy = destroy,
 };

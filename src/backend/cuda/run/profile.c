@@ -7,6 +7,8 @@
  * elsewhere than that one are left out and counted at the others' mean. */
 #include "backend/cuda/run/run.h"
 
+#include <string.h>
+
 enum { LEAST_REPLAYS = 3, MOST_REPLAYS = 40 };
 #define MEASURED_SECONDS 6e-3 /* of one group */
 
@@ -135,7 +137,7 @@ static int profile_group(profiling *p, sl_profile *profile, int32_t group, sl_er
 }
 
 /* The best of some runs each. */
-static int measure_peaks(const profiling *p, const void *memory, uint64_t bytes, sl_profile *profile,
+static int measure_peaks(const profiling *p, const void *memory, uint64_t bytes, sl_rates *rates,
                          sl_error *error) {
     enum { RUNS = 5 };
     cudaStream_t stream = p->device->stream;
@@ -143,7 +145,7 @@ static int measure_peaks(const profiling *p, const void *memory, uint64_t bytes,
     int status = sl_cuda_malloc(p->device, 64, &sink, error);
     for (int run = 0; run < 2 * RUNS && !status; run++) {
         double seconds = 0, work = (double)bytes;
-        double *best = run % 2 ? &profile->tensor_operations : &profile->read_bytes;
+        double *best = run % 2 ? &rates->operations[SL_WITH_BF16] : &rates->read_bytes;
         status = SL_CUDA(cudaEventRecord(p->begin, stream), error);
         if (!status) {
             status = run % 2 ? SL_CUDA(sl_cuda_peak_tensor(p->device->index, sink, &work, stream), error)
@@ -161,17 +163,41 @@ static int measure_peaks(const profiling *p, const void *memory, uint64_t bytes,
     return status;
 }
 
+static int make_events(profiling *p, sl_error *error) {
+    int status = SL_CUDA(cudaSetDevice(p->device->index), error);
+    if (!status) {
+        status = SL_CUDA(cudaEventCreate(&p->begin), error);
+    }
+    if (!status) {
+        status = SL_CUDA(cudaEventCreate(&p->end), error);
+    }
+    return status;
+}
+
+static void destroy_events(const profiling *p) {
+    if (p->begin) {
+        cudaEventDestroy(p->begin);
+    }
+    if (p->end) {
+        cudaEventDestroy(p->end);
+    }
+}
+
+int sl_cuda_rates(sl_cuda_device *device, const void *memory, uint64_t bytes, sl_rates *rates,
+                  sl_error *error) {
+    profiling p = {.device = device};
+    memset(rates, 0, sizeof *rates);
+    int status = make_events(&p, error);
+    status = status ? status : measure_peaks(&p, memory, bytes, rates, error);
+    destroy_events(&p);
+    return status;
+}
+
 int sl_cuda_profile(sl_cuda_device *device, const sl_cuda_list *list, const void *memory, uint64_t bytes,
                     sl_profile *profile, sl_error *error) {
     profiling p = {.device = device, .list = list};
-    profile->read_bytes = profile->tensor_operations = 0;
-    int status = SL_CUDA(cudaSetDevice(device->index), error);
-    if (!status) {
-        status = SL_CUDA(cudaEventCreate(&p.begin), error);
-    }
-    if (!status) {
-        status = SL_CUDA(cudaEventCreate(&p.end), error);
-    }
+    memset(&profile->rates, 0, sizeof profile->rates);
+    int status = make_events(&p, error);
     if (!status) {
         status = capture(&p, NULL, 0, list->count - 1, error);
         status = status ? status : measure(&p, &profile->step_seconds, error);
@@ -179,12 +205,7 @@ int sl_cuda_profile(sl_cuda_device *device, const sl_cuda_list *list, const void
     for (int32_t group = 0; group < profile->group_count && !status; group++) {
         status = profile_group(&p, profile, group, error);
     }
-    status = status ? status : measure_peaks(&p, memory, bytes, profile, error);
-    if (p.begin) {
-        cudaEventDestroy(p.begin);
-    }
-    if (p.end) {
-        cudaEventDestroy(p.end);
-    }
+    status = status ? status : measure_peaks(&p, memory, bytes, &profile->rates, error);
+    destroy_events(&p);
     return status;
 }

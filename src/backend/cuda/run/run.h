@@ -63,6 +63,9 @@ typedef struct sl_cuda_list {
  * read. Allocates graphs, waits for the device. */
 int sl_cuda_profile(sl_cuda_device *device, const sl_cuda_list *list, const void *memory, uint64_t bytes,
                     sl_profile *profile, sl_error *error);
+/* The device's limits alone. */
+int sl_cuda_rates(sl_cuda_device *device, const void *memory, uint64_t bytes, sl_rates *rates,
+                  sl_error *error);
 /* Reads all `bytes` (whole 16-byte words count) once. *sink is written only if the sum is one unlikely
  * number. */
 cudaError_t sl_cuda_peak_read(const void *memory, uint64_t bytes, uint32_t *sink, cudaStream_t stream);
