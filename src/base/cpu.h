@@ -18,8 +18,8 @@ typedef enum sl_isa {
 /* The best tier of this machine. Where that may be amx the system is asked for the tiles, for all threads of
  * the process; it refuses them while a thread has a stack for signals that is too small for their state. */
 sl_isa sl_cpu_isa(void);
-/* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often as a
- * fused product of floats, which is half as much work. On Intel's it takes four times as long. */
+/* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often
+ * as a fused product of floats, which is half as much work. On Intel's it takes four times as long. */
 bool sl_cpu_multiplies_bf16_pairs(void);
 /* Whether this machine has what tier `isa` needs. */
 bool sl_cpu_has(sl_isa isa);

@@ -33,7 +33,7 @@
  *     fp8_128  scale f32; codes [128][SL_PANEL]
  *     f32, f16, bf16   [columns][SL_PANEL]; bf16 for pairs (AVX-512) [columns / 2][SL_PANEL][2]
  *
- * A tile is 1 to 8 rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
+ * A tile is some rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
  *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h
  *     bf16    [rows][32]
  *     f32     [rows][32]

@@ -90,10 +90,14 @@ SL_ALWAYS_INLINE int group_scales(sl_qtype type) {
 
 /* ---- scales ---- */
 
-/* Bits [shift, shift + 4) of a, then two bits of b from shift_b on: how q4_k keeps the groups 4 to 7. */
-SL_ALWAYS_INLINE vi q4_k_high(vi a, int shift, vi b, int shift_b) {
-    return vi_or(vi_and(vi_right(a, shift), vi_set1(15)),
-                 vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
+/* Byte i of words. */
+SL_ALWAYS_INLINE vi byte_of(vi words, int i) {
+    return vi_and(vi_right(words, 8 * i), vi_set1(255));
+}
+
+/* Six bits in each byte: four of `low`, then the upper two of `high`: how q4_k keeps the groups 4 to 7. */
+SL_ALWAYS_INLINE vi q4_k_high(vi low, vi high) {
+    return vi_or(vi_and(low, vi_set1(0x0f0f0f0f)), vi_and(vi_right(high, 2), vi_set1(0x30303030)));
 }
 
 /* Of q4_k and q5_k. */
@@ -101,12 +105,13 @@ SL_ALWAYS_INLINE void expand_q4_k(sl_qtype type, const unsigned char *header, in
     const vf scale = vf_load_f16(header + v * VN * 2), min = vf_load_f16(header + SL_PANEL * 2 + v * VN * 2);
     const unsigned char *words = header + SL_PANEL * 4 + v * (int)sizeof(vi);
     const vi a = vi_load(words), b = vi_load(words + SL_PANEL * 4), c = vi_load(words + SL_PANEL * 8);
+    const vi scale_bytes[2] = {vi_and(a, vi_set1(0x3f3f3f3f)), q4_k_high(c, a)};
+    const vi min_bytes[2] = {vi_and(b, vi_set1(0x3f3f3f3f)), q4_k_high(vi_right(c, 4), b)};
+    const vf scale_of[2] = {scale, vf_mul(scale, vf_set1(unpack_scale(type, 1)))}; /* a power of two: exact */
     SL_UNROLL for (int g = 0; g < 8; g++) {
-        const int s = g % 4 * 8;
-        const vi group_scale = g < 4 ? vi_and(vi_right(a, s), vi_set1(63)) : q4_k_high(c, s, a, s + 6);
-        const vi group_min = g < 4 ? vi_and(vi_right(b, s), vi_set1(63)) : q4_k_high(c, s + 4, b, s + 6);
-        const vf factor = vf_set1(unpack_scale(type, g % 2));
-        vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_mul(vf_from_int(group_scale), scale), factor));
+        const vi group_scale = byte_of(scale_bytes[g / 4], g % 4),
+                 group_min = byte_of(min_bytes[g / 4], g % 4);
+        vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_from_int(group_scale), scale_of[g % 2]));
         vf_store(scales + (2 * g + 1) * SL_PANEL, vf_mul(vf_from_int(group_min), min));
     }
 }
