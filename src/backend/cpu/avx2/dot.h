@@ -8,14 +8,24 @@
 #ifndef SL_BACKEND_CPU_AVX2_DOT_H
 #define SL_BACKEND_CPU_AVX2_DOT_H
 
+#include "backend/cpu/avx2/unpack.h"
+
 enum {
     SL_MAIN_ROWS = 6, /* 12 integer sums; the float sums stay in memory */
     SL_MOST_ROWS = 7,
     SL_INT_CHUNK = 1024,
-    SL_SIGNED_OFFSET = 0,
 };
 
-#include "backend/cpu/avx2/unpack.h"
+SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
+    return panel_offset(type, 0);
+}
+SL_ALWAYS_INLINE float unpack_scale(sl_qtype type, int phase) {
+    (void)type, (void)phase;
+    return 1.0f;
+}
+SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, int phase, int quad, int v) {
+    return panel_weights(type, 0, period, phase, quad, v);
+}
 
 typedef enum dot_kind { DOT_NARROW, DOT_PAIRS, DOT_UNSIGNED, DOT_SIGNED } dot_kind;
 

@@ -1,5 +1,6 @@
-/* Weights of panels as the tiers of 256-bit vectors multiply them, for their dot.h. That has defined
- * SL_SIGNED_OFFSET, what is added to weights of all signs: 128, which makes them unsigned, or 0. */
+/* Weights of panels as the tiers of 256-bit vectors multiply them, for the unpack_offset and unpack_weights
+ * that their dot.h supplies. `more` is added to weights of all signs: 128, which makes them unsigned, or 0.
+ */
 #ifndef SL_BACKEND_CPU_AVX2_UNPACK_H
 #define SL_BACKEND_CPU_AVX2_UNPACK_H
 
@@ -10,12 +11,12 @@
 enum { SL_PANEL = 16 };
 
 /* What the operand below is above the true weight. */
-SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
+SL_ALWAYS_INLINE int32_t panel_offset(sl_qtype type, int more) {
     switch (type) {
     case SL_QTYPE_Q8_0:
     case SL_QTYPE_IQ4_NL:
     case SL_QTYPE_IQ4_XS:
-        return SL_SIGNED_OFFSET;
+        return more;
     case SL_QTYPE_Q6_K:
         return 32;
     case SL_QTYPE_Q5_0:
@@ -43,11 +44,6 @@ SL_ALWAYS_INLINE int32_t unpack_offset(sl_qtype type) {
     }
 }
 
-SL_ALWAYS_INLINE float unpack_scale(sl_qtype type, int phase) {
-    (void)type, (void)phase;
-    return 1.0f;
-}
-
 /* Nibbles of the words at `words`, a group of 16 bytes: columns 4 quad .. */
 SL_ALWAYS_INLINE vi unpack_nibbles(const unsigned char *words, int quad) {
     const vi both = vi_load(words + quad % 4 * 4 * SL_PANEL);
@@ -68,21 +64,22 @@ SL_ALWAYS_INLINE vi look_up(uint64_t values_0, uint64_t values_1, int more, vi n
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sums), nibbles);
 }
 
-SL_ALWAYS_INLINE vi unpack_weights(sl_qtype type, const unsigned char *period, int phase, int quad, int v) {
+SL_ALWAYS_INLINE vi panel_weights(sl_qtype type, int more, const unsigned char *period, int phase, int quad,
+                                  int v) {
     enum { WORD = 4 * SL_PANEL };
     const vi nibble = _mm256_set1_epi8(15);
     period += v * (int)sizeof(vi);
     switch (type) {
     case SL_QTYPE_Q8_0: {
         const vi bytes = vi_load(period + quad * WORD);
-        return SL_SIGNED_OFFSET ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)SL_SIGNED_OFFSET)) : bytes;
+        return more ? _mm256_xor_si256(bytes, _mm256_set1_epi8((char)more)) : bytes;
     }
     case SL_QTYPE_Q4_0:
     case SL_QTYPE_Q4_1:
         return unpack_nibbles(period, quad);
     case SL_QTYPE_IQ4_NL:
     case SL_QTYPE_IQ4_XS:
-        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, SL_SIGNED_OFFSET, unpack_nibbles(period, quad));
+        return look_up(SL_IQ4_VALUES_0, SL_IQ4_VALUES_1, more, unpack_nibbles(period, quad));
     case SL_QTYPE_MXFP4:
     case SL_QTYPE_NVFP4:
     case SL_QTYPE_NVFP4_128:
