@@ -77,7 +77,7 @@ static bool fits_schema(const char *text) {
 /* ---- one request ---- */
 
 typedef struct answer {
-    char text[4 * ROOM];
+    char text[32 * ROOM]; /* of the longest pieces */
     size_t length;
     int32_t tokens[ROOM];
     size_t count;
