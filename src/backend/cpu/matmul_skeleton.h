@@ -243,6 +243,17 @@ static void store_unit(const linear *linear, const unit *unit) {
     }
 }
 
+/* Where a tile's sums of a panel will be written, fetched while the next tiles are computed. */
+static void fetch_rows(const linear *linear, const unit *unit, int32_t panel, int32_t first, int32_t rows) {
+    for (int32_t r = first; r < first + rows; r++) {
+        const float *y = sl_cpu_f32(&linear->op->out[0], sl_cpu_batch_row(&unit->batch, r)) +
+                         unit->weight->column + (unit->first + panel) * SL_PANEL;
+        for (int i = 0; i < SL_PANEL; i += 16) {
+            _mm_prefetch((const char *)(y + i), _MM_HINT_T1);
+        }
+    }
+}
+
 /* Columns [column, end) of one panel, for all rows of the batch. */
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
     const sl_matmul_type *type = linear->type;
@@ -269,6 +280,9 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
         part.sums = sums + (int64_t)i * SL_PANEL;
         part.rows = rows;
         run[(rows < SL_MATMUL_TILE ? rows : SL_MATMUL_TILE) - 1](&part);
+        if (end == linear->columns) {
+            fetch_rows(linear, unit, panel, i, rows);
+        }
     }
 }
 
