@@ -160,6 +160,7 @@ int sl_cpu_peak_rates(sl_pool *pool, sl_isa isa, uint64_t room, sl_rates *rates,
         return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
     }
     if (reads) {
+        sl_alloc_prefer_huge(r.memory, r.bytes); /* as the weights' copies have them */
         sl_pool_run(pool, touch, &r);
     }
     /* In turns: what takes the processors away for a while does not hit one rate alone. */
