@@ -28,7 +28,6 @@ const sl_cpu_kernel sl_cpu_kernels_amx[] = {
     SL_LINEAR_ROW(IQ1_S, "iq1_s", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(IQ1_M, "iq1_m", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(BF16, "bf16", BF16, "bf16/tiles", amx, 32),
-    SL_TIER_ROW(ATTENTION, attention, "tile64/bf16x3", SL_SPLIT_TOLERANCE, amx,
-                SL_TIER(attention_workspace)),
+    SL_TIER_ROW(ATTENTION, attention, "tile64/bf16x3", SL_SPLIT_TOLERANCE, amx, SL_TIER(attention_workspace)),
     {.kernel = {.name = NULL}},
 };
