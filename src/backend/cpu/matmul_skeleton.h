@@ -286,11 +286,13 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
     }
 }
 
-/* One tile reads each weight once, as it comes from memory: all columns at once. */
+/* One tile reads each weight once, as it comes from memory: all columns at once. What is packed as it is
+ * needed has room for a chunk. */
 static void run_unit(const linear *linear, const unit *unit) {
     const sl_matmul_type *type = linear->type;
     const int32_t rows = unit->batch.count;
-    const bool whole = rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
+    const bool whole =
+        unit->weight->packed && rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
     const int32_t chunk = whole ? linear->columns : type->chunk;
     if (type->begin) {
         type->begin(rows);
