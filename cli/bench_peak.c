@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const char *const TIERS[] = {"plain", "avx2", "avx512", "amx"};
+static const char *const TIERS[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
 enum { TIER_COUNT = sizeof TIERS / sizeof *TIERS };
 
 static void print_peak(bench *b, const sluice_rates *r, const char *tier) {

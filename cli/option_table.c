@@ -364,7 +364,7 @@ const option OPTIONS[] = {
      "all experts on the CPU, as -ncmoe with all layers"},
     {IN_IMATRIX, "-dev --device", "NAME", TEXT, AT(device), "cpu", 0, 0, "cpu: no other device gathers"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
-     "the best CPU kernels allowed: plain, avx2, avx512 or amx [the machine's]"},
+     "the best CPU kernels allowed: plain, avx2, avxvnni, avx512 or amx [the machine's]"},
     {IN_THREADED, "-t --threads", "N", NUMBER, AT(threads), "0", 0, SLUICE_THREADS,
      "of the CPU; 0: one for each core that the process may use, not for its hyper-threads"},
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,

@@ -397,12 +397,12 @@ typedef struct sluice_engine_options {
      * CPU, the others on the GPU, one part of each step after the other. With "auto" the CPU takes the layers
      * that do not fit a GPU. */
     const char *device;
-    const char *isa;   /* CPU: "plain", "avx2", "avx512", "amx": the best tier allowed; NULL: the machine's */
-    int32_t threads;   /* CPU; 0: one for each core that the process may use */
-    int32_t chunk;     /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
-    int32_t sequences; /* that run at once; 0: 8 */
-    int32_t context;   /* tokens of one sequence; 0: the model's own, at most 4096 */
-    int32_t outputs;   /* rows of a step whose logits can be asked for; 0: `sequences` */
+    const char *isa;       /* CPU: plain, avx2, avxvnni, avx512, amx: the best allowed; NULL: the machine's */
+    int32_t threads;       /* CPU; 0: one for each core that the process may use */
+    int32_t chunk;         /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
+    int32_t sequences;     /* that run at once; 0: 8 */
+    int32_t context;       /* tokens of one sequence; 0: the model's own, at most 4096 */
+    int32_t outputs;       /* rows of a step whose logits can be asked for; 0: `sequences` */
     const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0", "fp8" (OCP E4M3) */
     uint64_t cache_tokens; /* tokens in all cache pages; 0: sequences * context, less when memory is short */
     uint64_t memory_limit; /* bytes; 0: what the device has */

@@ -22,9 +22,10 @@ static int parse_cache_type(const char *name, sl_qtype *type, sl_error *error) {
 static int backend_options(const sluice_engine_options *o, sl_backend_options *out, sl_error *error) {
     int isa = o->isa ? sl_isa_parse(o->isa) : (int)sl_cpu_isa();
     if (isa < 0) {
-        return sl_fail(error, SL_ERR_INVALID, "isa: \"%s\" is not one of plain, avx2, avx512, amx", o->isa);
+        return sl_fail(error, SL_ERR_INVALID, "isa: \"%s\" is not one of plain, avx2, avxvnni, avx512, amx",
+                       o->isa);
     }
-    if (isa > (int)sl_cpu_isa()) {
+    if (!sl_cpu_has((sl_isa)isa)) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "isa: this machine has %s, not %s",
                        sl_isa_name(sl_cpu_isa()), o->isa);
     }

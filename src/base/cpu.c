@@ -12,7 +12,7 @@
 #include <unistd.h>
 #endif
 
-static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avx512", "amx"};
+static const char *const names[SL_ISA_COUNT] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
 
 #if defined(__x86_64__)
 /* Tiles of int8 and of BF16 (CPUID leaf 7, EDX), whose state the system keeps (XCR0) and gives to this
@@ -29,6 +29,13 @@ static bool may_use_tiles(void) {
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low & STATE) == STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
+
+/* CPUID leaf 7, subleaf 1, EAX. */
+static bool has_avxvnni(void) {
+    enum { AVXVNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVXVNNI);
+}
 #endif
 
 sl_isa sl_cpu_isa(void) {
@@ -42,9 +49,26 @@ sl_isa sl_cpu_isa(void) {
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
         return may_use_tiles() ? SL_ISA_AMX : SL_ISA_AVX512;
     }
-    return SL_ISA_AVX2;
+    return has_avxvnni() ? SL_ISA_AVXVNNI : SL_ISA_AVX2;
 #else
     return SL_ISA_PLAIN;
+#endif
+}
+
+bool sl_cpu_multiplies_bf16_pairs(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
+}
+
+bool sl_cpu_has(sl_isa isa) {
+#if defined(__x86_64__)
+    return isa <= sl_cpu_isa() && (isa != SL_ISA_AVXVNNI || has_avxvnni());
+#else
+    return isa <= sl_cpu_isa();
 #endif
 }
 

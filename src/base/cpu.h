@@ -2,19 +2,28 @@
 #ifndef SL_BASE_CPU_H
 #define SL_BASE_CPU_H
 
-/* In rising order; each contains the ones before it. */
+#include <stdbool.h>
+
+/* In rising order. Each contains the ones before it, but that avxvnni is not in every processor with AVX-512.
+ */
 typedef enum sl_isa {
-    SL_ISA_PLAIN,  /* portable C */
-    SL_ISA_AVX2,   /* AVX2, FMA, F16C */
-    SL_ISA_AVX512, /* AVX-512 F BW DQ VL, VNNI, BF16 */
-    SL_ISA_AMX,    /* AMX tiles, int8 and BF16, which the system lets this process use */
+    SL_ISA_PLAIN,   /* portable C */
+    SL_ISA_AVX2,    /* AVX2, FMA, F16C */
+    SL_ISA_AVXVNNI, /* and AVX-VNNI: dot products of bytes in vectors of 256 bits */
+    SL_ISA_AVX512,  /* AVX-512 F BW DQ VL, VNNI, BF16 */
+    SL_ISA_AMX,     /* AMX tiles, int8 and BF16, which the system lets this process use */
     SL_ISA_COUNT
 } sl_isa;
 
 /* The best tier of this machine. Where that may be amx the system is asked for the tiles, for all threads of
  * the process; it refuses them while a thread has a stack for signals that is too small for their state. */
 sl_isa sl_cpu_isa(void);
-/* "plain", "avx2", "avx512", "amx". */
+/* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often
+ * as a fused product of floats, which is half as much work. On Intel's it takes four times as long. */
+bool sl_cpu_multiplies_bf16_pairs(void);
+/* Whether this machine has what tier `isa` needs. */
+bool sl_cpu_has(sl_isa isa);
+/* "plain", "avx2", "avxvnni", "avx512", "amx". */
 const char *sl_isa_name(sl_isa isa);
 /* -1 for no such name. */
 int sl_isa_parse(const char *name);

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ enum {
     FIRST_ROUNDS = 256,        /* without a look at the clock */
     ROUNDS_PER_LOOK = 64,      /* from then on */
     SPIN_NANOSECONDS = 100000, /* at most, before sleeping; a sleep that lasts no longer was not worth it */
-    TEAM_BITS = 11,            /* of the word that starts runs: room for 1024 */
+    TEAM_BITS = 11,            /* of a word that threads wait for: room for 1024 */
     TEAM_MASK = (1 << TEAM_BITS) - 1,
     MOST_THREADS = 1024,
 };
@@ -42,9 +43,11 @@ static const int64_t FIRST_TRIAL = 20 * MILLISECOND, LAST_TRIAL = 200 * MILLISEC
 static const double CONTENDED = 0.25; /* without a processor: more than the caller's own other threads take */
 static const double SHRINK = 0.65;    /* at work, when contended: fewer threads do as much */
 
-/* A word that threads wait to see changed. */
+/* What threads wait for: that the word's upper part changes, which counts. The lower one, of TEAM_BITS, says
+ * how many threads that is for, or how many are here. It has a cache line of its own, and one word for both,
+ * so that a meeting of two threads moves the line there and back and no more. */
 typedef struct waiting {
-    _Atomic unsigned word;
+    alignas(64) _Atomic unsigned word;
     _Atomic int sleepers;
     _Atomic bool spins; /* beyond the first rounds: the last sleep was short */
 } waiting;
@@ -63,11 +66,10 @@ struct sl_pool {
     worker *workers;
     sl_pool_function function;
     void *context;
-    waiting runs; /* the word: how many, times 2^TEAM_BITS, plus the team of the last */
+    waiting runs;     /* counts them; below, the team of the last */
+    waiting barriers; /* counts them; below, how many threads have come to the next */
     _Atomic int stop;
     int team; /* that makes the next run, or this one: threads 0 .. team - 1; changes between runs */
-    _Atomic int barrier_count;
-    waiting barriers; /* the word counts them */
     /* What runs were like since the team was judged. */
     _Atomic int64_t waited;  /* nanoseconds at barriers beyond the first rounds, of all threads */
     _Atomic int64_t delayed; /* nanoseconds without a processor, of all threads */
@@ -87,6 +89,10 @@ static void cpu_relax(void) {
 #endif
 }
 
+static bool is_later(unsigned word, unsigned seen) {
+    return word >> TEAM_BITS != seen >> TEAM_BITS;
+}
+
 /* A wait returns at once when *word is not `value` any more; an interrupted one is repeated by the caller's
  * loop. */
 static void futex(_Atomic unsigned *word, int operation, unsigned value) {
@@ -94,7 +100,7 @@ static void futex(_Atomic unsigned *word, int operation, unsigned value) {
 }
 
 static bool has_changed(waiting *w, unsigned seen) {
-    return atomic_load_explicit(&w->word, memory_order_acquire) != seen;
+    return is_later(atomic_load_explicit(&w->word, memory_order_acquire), seen);
 }
 
 static bool changes_within(waiting *w, unsigned seen, int rounds) {
@@ -124,8 +130,8 @@ static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
         }
     }
     atomic_fetch_add(&w->sleepers, 1);
-    while (!has_changed(w, seen)) {
-        futex(&w->word, FUTEX_WAIT_PRIVATE, seen);
+    for (unsigned word; !is_later(word = atomic_load(&w->word), seen);) {
+        futex(&w->word, FUTEX_WAIT_PRIVATE, word);
     }
     atomic_fetch_sub(&w->sleepers, 1);
     const int64_t end = sl_nanoseconds_now();
@@ -133,10 +139,11 @@ static int64_t wait_for_change(sl_pool *pool, waiting *w, unsigned seen) {
     return end - begin;
 }
 
-static void change(waiting *w, unsigned value) {
+/* Counts one up from `seen`; the lower part becomes `lower`. */
+static void change(waiting *w, unsigned seen, unsigned lower) {
     /* Sequentially consistent, both: whoever counts as a sleeper after this load finds the new word and does
      * not sleep. */
-    atomic_store(&w->word, value);
+    atomic_store(&w->word, ((seen | TEAM_MASK) + 1) | lower);
     if (atomic_load(&w->sleepers) > 0) {
         futex(&w->word, FUTEX_WAKE_PRIVATE, INT_MAX);
     }
@@ -148,10 +155,9 @@ void sl_pool_barrier(sl_pool *pool) {
     if (team == 1) {
         return;
     }
-    const unsigned seen = atomic_load_explicit(&pool->barriers.word, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->barrier_count, 1, memory_order_acq_rel) == team - 1) {
-        atomic_store_explicit(&pool->barrier_count, 0, memory_order_relaxed);
-        change(&pool->barriers, seen + 1);
+    const unsigned seen = atomic_fetch_add_explicit(&pool->barriers.word, 1, memory_order_acq_rel);
+    if ((seen & TEAM_MASK) == (unsigned)team - 1) {
+        change(&pool->barriers, seen, 0);
         return;
     }
     const int64_t waited = wait_for_change(pool, &pool->barriers, seen);
@@ -163,7 +169,7 @@ void sl_pool_barrier(sl_pool *pool) {
 /* Calls the team. */
 static void start_run(sl_pool *pool) {
     const unsigned seen = atomic_load_explicit(&pool->runs.word, memory_order_relaxed);
-    change(&pool->runs, ((seen | TEAM_MASK) + 1) | (unsigned)pool->team);
+    change(&pool->runs, seen, (unsigned)pool->team);
 }
 
 /* Nanoseconds that the calling thread was ready to run and had no processor, since it began: the second

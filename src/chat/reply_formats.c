@@ -175,6 +175,7 @@ static const struct {
     {"minimax-m2", {"<minimax:tool_call>"}},
     {"lfm2", {"<|tool_call_start|>"}},
     {"lfm2", {"<|tool_list_start|>"}},
+    {"lfm2", {"\"List of tools: [\"", "keep_past_thinking"}},
     {"llama-pythonic", {"tool_call.name + '('"}},
     {"llama3-json", {"\"parameters\": ", "<|start_header_id|>", "\"name\": "}},
     {"llama3-json", {"\"parameters\": ", "<|header_start|>", "\"name\": "}},

@@ -2,6 +2,8 @@
 
 #include "chat/reply_formats.h"
 
+#include <string.h>
+
 static bool is_blank(char c) {
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
@@ -18,6 +20,11 @@ static bool in_run(char kind, char c) {
     return kind == '\1' ? is_digit(c) : kind == '\2' ? is_digit(c) || is_letter(c) : is_blank(c);
 }
 
+/* U+FFFD at the end: what decoders give of a character that a limit cut. */
+static bool is_cut_character(sl_view bytes, size_t at) {
+    return bytes.length - at == 3 && memcmp(bytes.data + at, "\xef\xbf\xbd", 3) == 0;
+}
+
 long sl_mark_match(const char *mark, sl_view bytes) {
     size_t at = 0;
     for (; *mark; mark++) {
@@ -31,7 +38,7 @@ long sl_mark_match(const char *mark, sl_view bytes) {
             if (at == bytes.length) {
                 return -1; /* more of the run may come */
             }
-        } else if (at == bytes.length) {
+        } else if (at == bytes.length || ((unsigned char)*mark >= 0xc0 && is_cut_character(bytes, at))) {
             return -1;
         } else if (bytes.data[at++] != *mark) {
             return 0;

@@ -62,7 +62,7 @@ static bool on_gpu(void) {
     return strncmp(device, "cuda", 4) == 0;
 }
 
-static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
+static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
 static const char *const cache_types[] = {"f16", "bf16", "f32", "q8_0", "fp8"};
 
 typedef struct text {

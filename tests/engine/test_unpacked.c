@@ -12,7 +12,7 @@ enum { TOKENS = 20, VOCABULARY = 390, FEED_FORWARD = 2304 };
 
 /* With biases, and with experts. */
 static const char *const families[] = {"qwen2", "qwen3moe"};
-static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
+static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
 /* NULL: no file has it. */
 static const char *const types[] = {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \

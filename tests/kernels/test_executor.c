@@ -404,6 +404,8 @@ static void test_isa_limit(void **state) {
         const sl_declined *declined = &e.plan->declined[i];
         if (strstr(declined->name, "avx512")) {
             assert_string_equal(declined->reason, "needs avx512; this machine (or --isa) has plain");
+        } else if (strstr(declined->name, "avxvnni")) {
+            assert_string_equal(declined->reason, "needs avxvnni; this machine (or --isa) has plain");
         } else if (strstr(declined->name, "amx")) {
             assert_string_equal(declined->reason, "needs amx; this machine (or --isa) has plain");
         }

@@ -237,7 +237,7 @@ static void check_case(const oracle *o, sluice_model *model, const way *w) {
 }
 
 static void check_model(const oracle *o, sluice_model *model, const char *weights) {
-    static const char *const tiers[] = {"plain", "avx2", "avx512", "amx"};
+    static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
         sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
         char *text;

@@ -49,6 +49,8 @@ static void test_limit(void **state) {
     const sluice_rates none = {0}, reading = {.read_bytes = 4e12};
     assert_true(least_seconds(&MODEL, &d, &none) == 0);
     assert_near(least_seconds(&MODEL, &d, &reading), 30e-3);
+    d = (demand){.prompt = 250, .sequences = 1, .chunk = 100}; /* a part of a step reads all as well */
+    assert_near(least_seconds(&MODEL, &d, &reading), 6e-3);
 }
 
 /* Weights of several types take the time of each. */

@@ -43,7 +43,7 @@ EXCEPTIONS = {
 # tiers' .c files compile them.
 TEMPLATES = re.compile(r"src/backend/cpu/(simd|matmul)_\w+\.h$")
 # What a tier's folder holds is called by what it does, the same in each.
-TIERS = re.compile(r"src/backend/cpu/(plain|avx2|avx512|amx)/")
+TIERS = re.compile(r"src/backend/cpu/(plain|avx2|avxvnni|avx512|amx)/")
 
 
 class Tree:
@@ -312,6 +312,8 @@ def simd_flags(name):
         return avx512 + ["-mamx-tile", "-mamx-int8", "-mamx-bf16"]
     if "/avx512/" in name:
         return avx512
+    if "/avxvnni/" in name:
+        return avx2 + ["-mavxvnni"]
     return avx2 if "/avx2/" in name else []
 
 

@@ -35,6 +35,7 @@ typedef struct sl_cpu_kernel {
 extern const sl_cpu_kernel sl_cpu_kernels_plain[];
 #if defined(__x86_64__)
 extern const sl_cpu_kernel sl_cpu_kernels_avx2[];
+extern const sl_cpu_kernel sl_cpu_kernels_avxvnni[];
 extern const sl_cpu_kernel sl_cpu_kernels_avx512[];
 extern const sl_cpu_kernel sl_cpu_kernels_amx[];
 #endif

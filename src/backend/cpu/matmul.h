@@ -33,7 +33,7 @@
  *     fp8_128  scale f32; codes [128][SL_PANEL]
  *     f32, f16, bf16   [columns][SL_PANEL]; bf16 for pairs (AVX-512) [columns / 2][SL_PANEL][2]
  *
- * A tile is 1 to 8 rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
+ * A tile is some rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
  *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h
  *     bf16    [rows][32]
  *     f32     [rows][32]
@@ -91,12 +91,14 @@ typedef struct sl_matmul_type {
     void (*begin)(int32_t rows);
     void (*end)(void);
     void (*pack_row)(const sl_matmul_source *source);
+    const char *(*declines)(void); /* why not on this processor; NULL: on any */
     /* Expands the scales of `blocks` blocks; NULL when there is nothing to expand. */
     void (*expand)(const unsigned char *weights, int32_t blocks, float *scales);
     /* For many rows: makes bytes of the quants, and the tiles that take them; NULL: the other tiles do. */
     void (*unpack)(const unsigned char *weights, int32_t blocks, unsigned char *unpacked);
     const sl_matmul_tile *unpacked_tiles; /* [SL_MATMUL_TILE] */
     int32_t main_rows, most_rows; /* of a tile: while more than most_rows are left, it takes main_rows */
+    int32_t few_rows;             /* of a batch at most, for which it does not pay to expand and unpack */
     int32_t chunk;                /* columns whose weights, as a tile reads them, stay in L1 */
     int32_t block;                /* columns */
     int32_t block_bytes;          /* of one output */

@@ -5,6 +5,11 @@
 
 #include "backend/cpu/matmul.h"
 
+/* Of a kernel of this tier; one that has two for a weight type tells them apart. */
+#ifndef SL_MATMUL_TYPE
+#define SL_MATMUL_TYPE(row) (&matmul_types[(row)->weight_type])
+#endif
+
 /* Scratch: the packed tiles of all rows, shared; then for each thread, its own packed tiles of few rows,
  * expanded scales, unpacked weights, with --no-repack a panel's chunk of weights, and running sums. */
 typedef struct linear {
@@ -54,7 +59,7 @@ static uint64_t align64(uint64_t bytes) {
 }
 
 static linear linear_of(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    const sl_matmul_type *type = &matmul_types[op->kernel->weight_type];
+    const sl_matmul_type *type = SL_MATMUL_TYPE(op->kernel);
     linear linear = {.context = context, .op = op, .type = type, .columns = op->weights[0].columns};
     linear.row_bytes = packed_row_bytes(type, linear.columns);
     /* The shared part is as large as this step's rows need; the rest is the threads'. */
@@ -238,13 +243,24 @@ static void store_unit(const linear *linear, const unit *unit) {
     }
 }
 
+/* Where a tile's sums of a panel will be written, fetched while the next tiles are computed. */
+static void fetch_rows(const linear *linear, const unit *unit, int32_t panel, int32_t first, int32_t rows) {
+    for (int32_t r = first; r < first + rows; r++) {
+        const float *y = sl_cpu_f32(&linear->op->out[0], sl_cpu_batch_row(&unit->batch, r)) +
+                         unit->weight->column + (unit->first + panel) * SL_PANEL;
+        for (int i = 0; i < SL_PANEL; i += 16) {
+            _mm_prefetch((const char *)(y + i), _MM_HINT_T1);
+        }
+    }
+}
+
 /* Columns [column, end) of one panel, for all rows of the batch. */
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
     const sl_matmul_type *type = linear->type;
     const int32_t count = unit->batch.count;
     sl_matmul_part part = {.columns = end - column, .first = column == 0};
     part.weights = chunk_weights(linear, unit, unit->first + panel, column, part.columns);
-    const bool many = count > 2 * type->most_rows;
+    const bool many = count > type->few_rows;
     if (many && type->expand) {
         type->expand(part.weights, part.columns / type->block, linear->scales);
         part.scales = linear->scales;
@@ -264,15 +280,20 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
         part.sums = sums + (int64_t)i * SL_PANEL;
         part.rows = rows;
         run[(rows < SL_MATMUL_TILE ? rows : SL_MATMUL_TILE) - 1](&part);
+        if (end == linear->columns) {
+            fetch_rows(linear, unit, panel, i, rows);
+        }
     }
 }
 
 /* One tile reads each weight once, as it comes from memory: all columns at once. */
 static void run_unit(const linear *linear, const unit *unit) {
-    const bool one_tile = unit->batch.count <= linear->type->most_rows;
-    const int32_t chunk = one_tile ? linear->columns : linear->type->chunk;
-    if (linear->type->begin) {
-        linear->type->begin(unit->batch.count);
+    const sl_matmul_type *type = linear->type;
+    const int32_t rows = unit->batch.count;
+    const bool whole = rows <= type->most_rows && (rows <= type->few_rows || !type->unpack);
+    const int32_t chunk = whole ? linear->columns : type->chunk;
+    if (type->begin) {
+        type->begin(rows);
     }
     for (int32_t column = 0; column < linear->columns; column += chunk) {
         const int32_t end = linear->columns - column > chunk ? column + chunk : linear->columns;
@@ -286,7 +307,7 @@ static void run_unit(const linear *linear, const unit *unit) {
 /* ---- the kernel ---- */
 
 static const sl_matmul_type *type_of(const sl_kernel *kernel) {
-    return &matmul_types[((const sl_cpu_kernel *)(const void *)kernel)->weight_type];
+    return SL_MATMUL_TYPE((const sl_cpu_kernel *)(const void *)kernel);
 }
 
 SL_TIER_DECLINES(linear) {
@@ -297,6 +318,10 @@ SL_TIER_DECLINES(linear) {
     const sl_weight *weight = &query->program->weights[query->op->u.linear.segments[0].weight];
     if (weight->type != ((const sl_cpu_kernel *)(const void *)kernel)->weight_type) {
         return "is for another weight type";
+    }
+    const char *slow = type_of(kernel)->declines ? type_of(kernel)->declines() : NULL;
+    if (slow) {
+        return slow;
     }
     return weight->columns % type_of(kernel)->block == 0 ? NULL : "takes an even number of columns";
 }

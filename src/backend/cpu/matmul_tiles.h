@@ -90,10 +90,14 @@ SL_ALWAYS_INLINE int group_scales(sl_qtype type) {
 
 /* ---- scales ---- */
 
-/* Bits [shift, shift + 4) of a, then two bits of b from shift_b on: how q4_k keeps the groups 4 to 7. */
-SL_ALWAYS_INLINE vi q4_k_high(vi a, int shift, vi b, int shift_b) {
-    return vi_or(vi_and(vi_right(a, shift), vi_set1(15)),
-                 vi_left(vi_and(vi_right(b, shift_b), vi_set1(3)), 4));
+/* Byte i of words. */
+SL_ALWAYS_INLINE vi byte_of(vi words, int i) {
+    return vi_and(vi_right(words, 8 * i), vi_set1(255));
+}
+
+/* Six bits in each byte: four of `low`, then the upper two of `high`: how q4_k keeps the groups 4 to 7. */
+SL_ALWAYS_INLINE vi q4_k_high(vi low, vi high) {
+    return vi_or(vi_and(low, vi_set1(0x0f0f0f0f)), vi_and(vi_right(high, 2), vi_set1(0x30303030)));
 }
 
 /* Of q4_k and q5_k. */
@@ -101,12 +105,13 @@ SL_ALWAYS_INLINE void expand_q4_k(sl_qtype type, const unsigned char *header, in
     const vf scale = vf_load_f16(header + v * VN * 2), min = vf_load_f16(header + SL_PANEL * 2 + v * VN * 2);
     const unsigned char *words = header + SL_PANEL * 4 + v * (int)sizeof(vi);
     const vi a = vi_load(words), b = vi_load(words + SL_PANEL * 4), c = vi_load(words + SL_PANEL * 8);
+    const vi scale_bytes[2] = {vi_and(a, vi_set1(0x3f3f3f3f)), q4_k_high(c, a)};
+    const vi min_bytes[2] = {vi_and(b, vi_set1(0x3f3f3f3f)), q4_k_high(vi_right(c, 4), b)};
+    const vf scale_of[2] = {scale, vf_mul(scale, vf_set1(unpack_scale(type, 1)))}; /* a power of two: exact */
     SL_UNROLL for (int g = 0; g < 8; g++) {
-        const int s = g % 4 * 8;
-        const vi group_scale = g < 4 ? vi_and(vi_right(a, s), vi_set1(63)) : q4_k_high(c, s, a, s + 6);
-        const vi group_min = g < 4 ? vi_and(vi_right(b, s), vi_set1(63)) : q4_k_high(c, s + 4, b, s + 6);
-        const vf factor = vf_set1(unpack_scale(type, g % 2));
-        vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_mul(vf_from_int(group_scale), scale), factor));
+        const vi group_scale = byte_of(scale_bytes[g / 4], g % 4),
+                 group_min = byte_of(min_bytes[g / 4], g % 4);
+        vf_store(scales + (2 * g) * SL_PANEL, vf_mul(vf_from_int(group_scale), scale_of[g % 2]));
         vf_store(scales + (2 * g + 1) * SL_PANEL, vf_mul(vf_from_int(group_min), min));
     }
 }
@@ -549,6 +554,18 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
     MACRO(name, ID, 6)                                                                                       \
     MACRO(name, ID, 7)                                                                                       \
     MACRO(name, ID, 8)
+/* Those of more rows, of a tier whose registers hold their sums. */
+#define SL_LONG_TILES(MACRO, name, ID)                                                                       \
+    SL_TILES(MACRO, name, ID)                                                                                \
+    MACRO(name, ID, 9)                                                                                       \
+    MACRO(name, ID, 10)                                                                                      \
+    MACRO(name, ID, 11)                                                                                      \
+    MACRO(name, ID, 12)
+#define SL_LONG_TILE_LIST(name)                                                                              \
+    {                                                                                                        \
+        name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
+            name##_tile_7, name##_tile_8, name##_tile_9, name##_tile_10, name##_tile_11, name##_tile_12      \
+    }
 #define SL_TILE_LIST(name)                                                                                   \
     {                                                                                                        \
         name##_tile_1, name##_tile_2, name##_tile_3, name##_tile_4, name##_tile_5, name##_tile_6,            \
@@ -613,6 +630,7 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
                        .expand = name##_expand,                                                              \
                        .main_rows = SL_MAIN_ROWS,                                                            \
                        .most_rows = SL_MOST_ROWS,                                                            \
+                       .few_rows = 2 * SL_MOST_ROWS,                                                         \
                        .block = SL_##ID##_ELEMENTS,                                                          \
                        .block_bytes = SL_PACKED_BYTES(ID),                                                   \
                        .scales = block_scales,                                                               \
@@ -620,7 +638,7 @@ SL_ALWAYS_INLINE void pack_row_bf16(const sl_matmul_source *source) {
                        .chunk = SL_INT_CHUNK,                                                                \
                        SL_INT_UNPACKED(name, ID)},
 #define SL_FLOAT_ROW(name, ID)                                                                               \
-    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name),                                                          \
+    [SL_QTYPE_##ID] = {.tiles = SL_FLOAT_TILE_LIST(name),                                                    \
                        .pack_row = pack_row_f32,                                                             \
                        .main_rows = SL_FLOAT_ROWS,                                                           \
                        .most_rows = SL_FLOAT_ROWS,                                                           \

@@ -1,12 +1,19 @@
-/* Tiles for many rows: the weights of a chunk are made bytes once, and all tiles of the batch read these, of all
- * types alike. Pays where unpacking competes with the dot products for the same ports. Included by a tier's
- * matmul.c in front of its table, after matmul_tiles.h. */
+/* Tiles for many rows: the weights of a chunk are made bytes once, and all tiles of the batch read these, of
+ * all types alike. Pays where unpacking competes with the dot products for the same ports. Included by a
+ * tier's matmul.c in front of its table, after matmul_tiles.h. */
 #ifndef SL_BACKEND_CPU_MATMUL_UNPACKED_H
 #define SL_BACKEND_CPU_MATMUL_UNPACKED_H
 
 /* What a tile of bytes differs by: scales and minima of a group, exact scales or not. */
-enum { UNPACKED_ONE, UNPACKED_ONE_MINIMUM, UNPACKED_ONE_ROUNDED, UNPACKED_TWO, UNPACKED_TWO_MINIMA,
-       UNPACKED_TWO_ROUNDED, UNPACKED_KINDS };
+enum {
+    UNPACKED_ONE,
+    UNPACKED_ONE_MINIMUM,
+    UNPACKED_ONE_ROUNDED,
+    UNPACKED_TWO,
+    UNPACKED_TWO_MINIMA,
+    UNPACKED_TWO_ROUNDED,
+    UNPACKED_KINDS
+};
 
 #define SL_UNPACKED_KIND(type)                                                                               \
     ((type) == SL_QTYPE_Q4_K || (type) == SL_QTYPE_Q5_K || (type) == SL_QTYPE_Q4_1 ||                        \
@@ -58,7 +65,6 @@ SL_ALWAYS_INLINE void unpack_blocks(const sl_qtype type, const unsigned char *we
         }
     }
 }
-
 
 #define SL_UNPACKED_TILE(name, ID, rows)                                                                     \
     static void name##_tile_##rows(const sl_matmul_part *part) {                                             \

@@ -23,12 +23,13 @@ static const sl_cpu_peak *const tiers[SL_ISA_COUNT] = {
     [SL_ISA_PLAIN] = &sl_cpu_peak_plain,
 #if defined(__x86_64__)
     [SL_ISA_AVX2] = &sl_cpu_peak_avx2,
+    [SL_ISA_AVXVNNI] = &sl_cpu_peak_avxvnni,
     [SL_ISA_AVX512] = &sl_cpu_peak_avx512,
     [SL_ISA_AMX] = &sl_cpu_peak_amx,
 #endif
 };
 
-static sl_cpu_peak_loop loop_of(sl_isa isa, sl_arithmetic arithmetic) {
+sl_cpu_peak_loop sl_cpu_peak_loop_of(sl_isa isa, sl_arithmetic arithmetic) {
     int tier = (int)isa;
     while (tier > SL_ISA_PLAIN && (!tiers[tier] || !tiers[tier]->loops[arithmetic])) {
         tier--;
@@ -76,26 +77,12 @@ static bool start_computing(computing *c, sl_pool *pool) {
 /* One run more; *best: the best so far, operations a second. */
 static void compute_once(computing *c, sl_isa isa, sl_arithmetic arithmetic, double *best) {
     double sum = 0;
-    c->loop = loop_of(isa, arithmetic);
+    c->loop = sl_cpu_peak_loop_of(isa, arithmetic);
     sl_pool_run(c->pool, compute, c);
     for (int t = 0; t < c->threads; t++) {
         sum += c->parts[t].rate;
     }
     *best = sum > *best ? sum : *best;
-}
-
-int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double *operations,
-                           sl_error *error) {
-    computing c;
-    *operations = 0;
-    if (!start_computing(&c, pool)) {
-        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
-    }
-    for (int run = 0; run < RUNS; run++) {
-        compute_once(&c, isa, arithmetic, operations);
-    }
-    sl_free(c.parts);
-    return SL_OK;
 }
 
 /* ---- memory
@@ -173,6 +160,7 @@ int sl_cpu_peak_rates(sl_pool *pool, sl_isa isa, uint64_t room, sl_rates *rates,
         return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory to measure rates");
     }
     if (reads) {
+        sl_alloc_prefer_huge(r.memory, r.bytes); /* as the weights' copies have them */
         sl_pool_run(pool, touch, &r);
     }
     /* In turns: what takes the processors away for a while does not hit one rate alone. */

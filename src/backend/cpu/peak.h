@@ -21,16 +21,16 @@ typedef struct sl_cpu_peak {
 extern const sl_cpu_peak sl_cpu_peak_plain;
 #if defined(__x86_64__)
 extern const sl_cpu_peak sl_cpu_peak_avx2;
+extern const sl_cpu_peak sl_cpu_peak_avxvnni;
 extern const sl_cpu_peak sl_cpu_peak_avx512;
 extern const sl_cpu_peak sl_cpu_peak_amx;
 #endif
 
-/* Operations a second of all threads together, the best of some runs of milliseconds. `isa` is not above the
- * machine's. SL_ERR_NOMEM. */
-int sl_cpu_peak_operations(sl_pool *pool, sl_isa isa, sl_arithmetic arithmetic, double *operations,
-                           sl_error *error);
-/* All of these, and how fast memory is read that the caches do not hold. It is allocated for that time; where
- * it would be more than `room` bytes, that rate is 0. SL_ERR_NOMEM. */
+/* `isa` is not above the machine's, in both. */
+sl_cpu_peak_loop sl_cpu_peak_loop_of(sl_isa isa, sl_arithmetic arithmetic);
+/* What all threads do together, the best of some runs of milliseconds, and how fast memory is read that the
+ * caches do not hold. It is allocated for that time; where it would be more than `room` bytes, that rate is
+ * 0. SL_ERR_NOMEM. */
 int sl_cpu_peak_rates(sl_pool *pool, sl_isa isa, uint64_t room, sl_rates *rates, sl_error *error);
 
 /* A value that the compiler has to take as unknown and changed, so that a product is not moved out of its

@@ -356,13 +356,42 @@ static bool begins(const char *whole, const sl_buffer *part, bool but_blanks) {
     return length == 0 || (length <= strlen(whole) && memcmp(whole, part->data, length) == 0);
 }
 
+/* What stands for a character that was cut is left out. */
+static void drop_replacement(sl_buffer *part) {
+    if (part->length >= 3 && memcmp(part->data + part->length - 3, "\xef\xbf\xbd", 3) == 0) {
+        part->data[part->length -= 3] = '\0';
+    }
+}
+
+/* As decoders end a text whose last character is not whole; *length: of both. */
+static void replace_cut_character(char *text, size_t *length) {
+    size_t start = *length;
+    while (start > 0 && ((unsigned char)text[start - 1] & 0xc0) == 0x80) {
+        start--;
+    }
+    memcpy(text + start - 1, "\xef\xbf\xbd", 4);
+    *length = start + 2;
+}
+
 /* What a limit leaves is a beginning of what would have come, but for texts that are no call after all. */
 static void a_limit_leaks_no_mark(void **state) {
     (void)state;
     for (size_t i = 0; i < FIXTURE_COUNT; i++) {
         const fixture *f = &FIXTURES[i];
         for (size_t end = 0; end <= strlen(f->text); end++) {
-            reading r = read_pieces(f, f->text, end, NULL, 0, true);
+            char text[2048];
+            size_t length = end;
+            assert_true(end + 4 < sizeof text);
+            memcpy(text, f->text, end);
+            if (((unsigned char)f->text[end] & 0xc0) == 0x80) {
+                replace_cut_character(text, &length);
+            }
+            reading r = read_pieces(f, text, length, NULL, 0, true);
+            if (((unsigned char)f->text[end] & 0xc0) == 0x80) {
+                drop_replacement(&r.reasoning);
+                drop_replacement(&r.content);
+                drop_replacement(&r.calls);
+            }
             if (!begins(f->reasoning ? f->reasoning : "", &r.reasoning, true) ||
                 !begins(f->content ? f->content : "", &r.content, true) ||
                 !begins(f->calls ? f->calls : "", &r.calls, false)) {

@@ -1,9 +1,12 @@
 /* Matrix products of the AVX2 tier. */
-#include "backend/cpu/avx2/unpack.h"
+#include "backend/cpu/avx2/avx2.h"
+
+#include "backend/cpu/avx2/dot.h"
 #include "backend/cpu/matmul_tiles.h"
 #include "quant/blocks.h"
 
 enum { SL_FLOAT_ROWS = 6, SL_FLOAT_CHUNK = 1024 };
+#define SL_FLOAT_TILE_LIST SL_TILE_LIST
 
 SL_EACH_INT_TYPE(SL_INT_TYPE)
 SL_TILES(SL_FLOAT_TILE, f32, F32)

@@ -1,3 +1,5 @@
 /* Ops on single rows, of the AVX2 tier. */
+#include "backend/cpu/avx2/avx2.h"
+
 #include "backend/cpu/avx2/simd.h"
 #include "backend/cpu/simd_rows.h"

@@ -3,7 +3,6 @@
 #ifndef SL_BACKEND_CPU_AVX2_SIMD_H
 #define SL_BACKEND_CPU_AVX2_SIMD_H
 
-#include "backend/cpu/avx2/avx2.h"
 #include "backend/cpu/unroll.h"
 
 #include <immintrin.h>
@@ -135,6 +134,9 @@ SL_ALWAYS_INLINE float vf_largest(vf v) {
 
 SL_ALWAYS_INLINE vi vi_load(const void *p) {
     return _mm256_loadu_si256(p);
+}
+SL_ALWAYS_INLINE void vi_store(void *p, vi v) {
+    _mm256_storeu_si256(p, v);
 }
 /* VN unsigned numbers of 8 or 16 bits */
 SL_ALWAYS_INLINE vi vi_load_u8(const void *p) {

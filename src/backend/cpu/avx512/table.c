@@ -28,6 +28,7 @@ const sl_cpu_kernel sl_cpu_kernels_avx512[] = {
     SL_LINEAR_ROW(IQ1_S, "iq1_s", Q8_32, "q8_32/chain", avx512, 32),
     SL_LINEAR_ROW(IQ1_M, "iq1_m", Q8_32, "q8_32/chain", avx512, 32),
     SL_LINEAR_ROW(FP8_128, "fp8_128", F32, "f32/chain", avx512, 32),
+    SL_LINEAR_ROW(BF16, "bf16.f32", F32, "f32/chain", avx512, 32),
     SL_LINEAR_ROW(BF16, "bf16", BF16, "bf16/pairs", avx512, 32),
     SL_LINEAR_ROW(F16, "f16", F32, "f32/chain", avx512, 32),
     SL_LINEAR_ROW(F32, "f32", F32, "f32/chain", avx512, 32),
