@@ -29,8 +29,7 @@ enum {
 
 /* A thread's scratch beside what all kernels have. */
 typedef struct tile_scratch {
-    uint16_t *keys;    /* [part][key_columns / 32][64][32] */
-    uint16_t *values;  /* [part][2][value_columns / 16][16][16][2]: keys r and r + 16 of 32 as a pair */
+    uint16_t *keys;    /* [part][key_columns / 32][64][32]; then room for values */
     uint16_t *queries; /* [group][part][key_columns / 32][16][16][2]: by element, a pair of each query */
     float *split;      /* [part][16][key_columns / 2]: pairs of a group's queries, by element */
     float *scores;     /* [2][64][16] */
@@ -58,10 +57,9 @@ static uint64_t lay_out(attention *a, unsigned char *at) {
     const uint64_t keys = (uint64_t)whole_steps(a->group->key_size), values = (uint64_t)output_stride(a);
     const uint64_t queries = (uint64_t)(a->block_rows * a->ratio + LANES - 1) / LANES * LANES;
     uint64_t used = 0;
-    void *parts[9];
-    const uint64_t bytes[9] = {
-        2 * SL_PAGE_TOKENS * keys * 2,
-        2 * SL_PAGE_TOKENS * values * 2,
+    void *parts[8];
+    const uint64_t bytes[8] = {
+        2 * SL_PAGE_TOKENS * (keys + values) * 2,
         2 * queries * keys * 2,
         2 * LANES * keys * 2,
         2 * SL_PAGE_TOKENS * LANES * 4,
@@ -70,13 +68,13 @@ static uint64_t lay_out(attention *a, unsigned char *at) {
         queries * values * 4,
         2 * queries * 4,
     };
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 8; i++) {
         parts[i] = at ? at + used : NULL;
         used += bytes[i];
     }
-    a->scratch = (tile_scratch){parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6]};
-    a->outputs = parts[7];
-    a->largest = parts[8];
+    a->scratch = (tile_scratch){parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]};
+    a->outputs = parts[6];
+    a->largest = parts[7];
     a->sum = at ? a->largest + queries : NULL;
     return used;
 }
@@ -105,6 +103,10 @@ SL_ALWAYS_INLINE vf decode_at(const sl_qtype type, const unsigned char *row, int
 
 /* ---- a tile of keys ---- */
 
+typedef struct tile_range {
+    int32_t tile, from, to; /* keys of the tile that the block sees */
+} tile_range;
+
 /* Whether two parts are needed for numbers of the cache's type. */
 SL_ALWAYS_INLINE int parts_of(sl_qtype type) {
     return type == SL_QTYPE_BF16 || type == SL_QTYPE_FP8 ? 1 : 2;
@@ -129,12 +131,23 @@ SL_ALWAYS_INLINE vf finite_part(vf v) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(rest, rest, _CMP_ORD_Q), v);
 }
 
+static int32_t groups_of(const attention *a) {
+    return ((a->last - a->first) * a->ratio + LANES - 1) / LANES;
+}
+
+/* The tile's values: [part][2][value_columns / 16][16][16][2], keys r and r + 16 of 32 as a pair. Where no
+ * more than two groups meet the tile they lie where its keys were, which nobody needs any more: so they find
+ * room in the first cache. */
+static uint16_t *values_of(const attention *a) {
+    return a->scratch.keys + (groups_of(a) > 2 ? 2 * SL_PAGE_TOKENS * whole_steps(a->group->key_size) : 0);
+}
+
 /* Values r and r + 16 of a tile's `step`, zeros for one that is NULL, and for what is not finite if
  * `careful`. Returns numbers that are NaN where something is not finite. */
 SL_ALWAYS_INLINE vf decode_values(const attention *a, const sl_qtype type, const bool careful,
                                   const unsigned char *const row[2], int32_t step, int32_t r) {
     const int32_t size = a->group->value_size, columns = whole_steps(size);
-    uint16_t *out = a->scratch.values + (step * columns + r) * STEP;
+    uint16_t *out = values_of(a) + (step * columns + r) * STEP;
     vf marks = vf_zero();
     for (int32_t d = 0; d < columns; d += VN, out += TILE) {
         vf x = row[0] ? decode_at(type, row[0], d, size) : vf_zero();
@@ -152,20 +165,25 @@ SL_ALWAYS_INLINE vf decode_values(const attention *a, const sl_qtype type, const
     return marks;
 }
 
-SL_ALWAYS_INLINE bool decode_tile_as(const attention *a, const sl_qtype type, const bool careful,
-                                     const sl_cpu_cache *cache, int32_t tile, int32_t from, int32_t to) {
-    const unsigned char *keys = sl_cpu_page_keys(cache, tile, a->kv_head);
-    const unsigned char *values = sl_cpu_page_values(cache, tile, a->kv_head);
-    vf marks = vf_zero();
-    for (int32_t j = from; j < to; j++) {
+SL_ALWAYS_INLINE void decode_keys_as(const attention *a, const sl_qtype type, const sl_cpu_cache *cache,
+                                     const tile_range *range) {
+    const unsigned char *keys = sl_cpu_page_keys(cache, range->tile, a->kv_head);
+    for (int32_t j = range->from; j < range->to; j++) {
         decode_key(a, type, keys + (uint64_t)j * cache->key_bytes, j);
     }
-    for (int32_t step = from / STEP; step * STEP < to; step++) {
+}
+
+SL_ALWAYS_INLINE bool decode_values_as(const attention *a, const sl_qtype type, const bool careful,
+                                       const sl_cpu_cache *cache, const tile_range *range) {
+    const unsigned char *values = sl_cpu_page_values(cache, range->tile, a->kv_head);
+    vf marks = vf_zero();
+    for (int32_t step = range->from / STEP; step * STEP < range->to; step++) {
         for (int32_t r = 0; r < 16; r++) {
             const unsigned char *rows[2];
             for (int32_t i = 0; i < 2; i++) {
                 const int32_t j = step * STEP + r + i * 16;
-                rows[i] = j >= from && j < to ? values + (uint64_t)j * cache->value_bytes : NULL;
+                rows[i] =
+                    j >= range->from && j < range->to ? values + (uint64_t)j * cache->value_bytes : NULL;
             }
             marks = vf_add(marks, decode_values(a, type, careful, rows, step, r));
         }
@@ -173,19 +191,37 @@ SL_ALWAYS_INLINE bool decode_tile_as(const attention *a, const sl_qtype type, co
     return _mm512_cmp_ps_mask(marks, marks, _CMP_UNORD_Q) == 0;
 }
 
-/* Keys [from, to) of a tile; values of others are zero, keys of others nothing in particular. Returns whether
- * all values are finite. */
-SL_ALWAYS_INLINE bool decode_tile(const attention *a, const bool careful, const sl_cpu_cache *cache,
-                                  int32_t tile, int32_t from, int32_t to) {
+/* The tile's keys; those outside of the range are nothing in particular. */
+static void decode_keys(const attention *a, const sl_cpu_cache *cache, const tile_range *range) {
     switch (a->type) {
     case SL_QTYPE_F16:
-        return decode_tile_as(a, SL_QTYPE_F16, careful, cache, tile, from, to);
+        decode_keys_as(a, SL_QTYPE_F16, cache, range);
+        break;
     case SL_QTYPE_BF16:
-        return decode_tile_as(a, SL_QTYPE_BF16, careful, cache, tile, from, to);
+        decode_keys_as(a, SL_QTYPE_BF16, cache, range);
+        break;
     case SL_QTYPE_FP8:
-        return decode_tile_as(a, SL_QTYPE_FP8, careful, cache, tile, from, to);
+        decode_keys_as(a, SL_QTYPE_FP8, cache, range);
+        break;
     default:
-        return decode_tile_as(a, SL_QTYPE_Q8_0, careful, cache, tile, from, to);
+        decode_keys_as(a, SL_QTYPE_Q8_0, cache, range);
+        break;
+    }
+}
+
+/* The tile's values; those outside of the range are zeros. Returns whether all are
+ * finite. */
+SL_ALWAYS_INLINE bool decode_tile_values(const attention *a, const bool careful, const sl_cpu_cache *cache,
+                                         const tile_range *range) {
+    switch (a->type) {
+    case SL_QTYPE_F16:
+        return decode_values_as(a, SL_QTYPE_F16, careful, cache, range);
+    case SL_QTYPE_BF16:
+        return decode_values_as(a, SL_QTYPE_BF16, careful, cache, range);
+    case SL_QTYPE_FP8:
+        return decode_values_as(a, SL_QTYPE_FP8, careful, cache, range);
+    default:
+        return decode_values_as(a, SL_QTYPE_Q8_0, careful, cache, range);
     }
 }
 
@@ -310,7 +346,7 @@ SL_ALWAYS_INLINE void add_values(const attention *a, int32_t group, const bool t
     }
     for (int32_t j = from; j < to; j += STEP) {
         const uint16_t *p = a->scratch.probabilities + j / STEP * TILE, *p_low = p + 2 * TILE;
-        const uint16_t *values = a->scratch.values + j * columns + d * STEP;
+        const uint16_t *values = values_of(a) + j * columns + d * STEP;
         const uint16_t *low = values + SL_PAGE_TOKENS * columns;
         LOAD(4, p_low);
         LOAD(6, values);
@@ -493,50 +529,61 @@ static bool see_group(const attention *a, int32_t group, int32_t base, group_see
     return seen->first < seen->last;
 }
 
-/* One group, or two of which both see something of the tile. */
-SL_ALWAYS_INLINE void attend(const attention *a, int32_t group, const bool two, const group_seen *seen) {
-    int32_t first = seen[0].first, last = seen[0].last;
-    if (two) {
-        first = seen[1].first < first ? seen[1].first : first;
-        last = seen[1].last > last ? seen[1].last : last;
+/* Steps of the tile that one group, or two, see something of. */
+static void steps_of(const group_seen *seen, int32_t count, int32_t *first, int32_t *last) {
+    const group_seen *other = &seen[count - 1];
+    *first = (seen->first < other->first ? seen->first : other->first) / STEP * STEP;
+    *last = whole_steps(seen->last > other->last ? seen->last : other->last);
+}
+
+static void attend_keys(const attention *a, int32_t group, int32_t count, const group_seen *seen) {
+    int32_t first, last;
+    steps_of(seen, count, &first, &last);
+    if (count == 2) {
+        for (int32_t j = first; j < last; j += STEP) {
+            score(a, group, true, j);
+        }
+    } else {
+        score(a, group, false, 0);
     }
-    first = first / STEP * STEP;
-    last = whole_steps(last);
-    for (int32_t j = two ? first : 0; j < last; j += two ? STEP : SL_PAGE_TOKENS) {
-        score(a, group, two, j);
-    }
-    for (int32_t i = 0; i < (two ? 2 : 1); i++) {
+    for (int32_t i = 0; i < count; i++) {
         soften_group(a, group + i, &seen[i], i, first, last);
-    }
-    for (int32_t d = 0; d < output_stride(a); d += 32) {
-        add_values(a, group, two, d, first, last);
     }
 }
 
-/* The block's queries against the decoded tile at `base`. */
-static void attend_queries(const attention *a, int32_t base) {
-    const int32_t groups = ((a->last - a->first) * a->ratio + LANES - 1) / LANES;
-    group_seen seen[2];
-    for (int32_t group = 0; group < groups; group++) {
-        if (!see_group(a, group, base, &seen[0])) {
-            continue;
-        }
-        if (group + 1 < groups && see_group(a, group + 1, base, &seen[1])) {
-            attend(a, group, true, seen);
-            group++;
+static void attend_values(const attention *a, int32_t group, int32_t count, const group_seen *seen) {
+    int32_t first, last;
+    steps_of(seen, count, &first, &last);
+    for (int32_t d = 0; d < output_stride(a); d += 32) {
+        if (count == 2) {
+            add_values(a, group, true, d, first, last);
         } else {
-            attend(a, group, false, seen);
+            add_values(a, group, false, d, first, last);
         }
     }
 }
 
 static void attend_tile(const attention *a, const sl_cpu_cache *cache, int32_t tile, int32_t from,
                         int32_t to) {
-    const bool finite = decode_tile(a, false, cache, tile, from, to);
-    if (!finite) {
-        decode_tile(a, true, cache, tile, from, to);
+    const tile_range range = {tile, from, to};
+    const int32_t base = tile * SL_PAGE_TOKENS, groups = groups_of(a);
+    bool decoded = false, finite = true;
+    group_seen seen[2];
+    decode_keys(a, cache, &range);
+    for (int32_t group = 0, count; group < groups; group += count) {
+        count = 1;
+        if (!see_group(a, group, base, &seen[0])) {
+            continue;
+        }
+        count = group + 1 < groups && see_group(a, group + 1, base, &seen[1]) ? 2 : 1;
+        attend_keys(a, group, count, seen);
+        if (!decoded) {
+            decoded = true;
+            finite =
+                decode_tile_values(a, false, cache, &range) || decode_tile_values(a, true, cache, &range);
+        }
+        attend_values(a, group, count, seen);
     }
-    attend_queries(a, tile * SL_PAGE_TOKENS);
     if (!finite) {
         mark_queries(a, cache, tile);
     }
