@@ -24,6 +24,8 @@ while read -r command; do
     shown "$command" > expected
     if [ -s expected ]; then
         cat said >> printed
+        # The last digits of a likeness are those of the tier.
+        case $command in *--similar*) sed -i 's/\(\.[0-9][0-9]\)[0-9]*/\1/g' expected printed ;; esac
         cmp -s expected printed || echo "$command: $(diff expected printed)"
     fi
 done < commands
