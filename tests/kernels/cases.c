@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum style { NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED } style;
+typedef enum style { NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED, NANS } style;
 
 /* ---- building ---- */
 
@@ -488,6 +488,10 @@ static const attention_shape attention_shapes[] = {
     {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0, false},
     {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0, false},
     {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4, false},
+    /* Values that are no numbers, which earlier rows must not meet. */
+    {140, 2, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NANS, 0, false},
+    {150, 1, 4, 2, 128, 128, 40, 0, true, true, SL_QTYPE_BF16, NANS, 11, false},
+    {90, 1, 8, 1, 80, 96, 0, 0, false, false, SL_QTYPE_FP8, NANS, 0, false},
     /* Wide heads: a key head of 1, 4, 8 and 16 queries, prompts and few rows a step. */
     {70, 1, 8, 2, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
     {80, 2, 16, 1, 512, 512, 40, 30.0f, true, true, SL_QTYPE_BF16, NORMAL, 0, false},
@@ -535,6 +539,10 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     const int32_t five = aligned ? 0 : 5, three = aligned ? 0 : 3; /* columns in front */
     const int32_t q = input(c, "q", SL_ROWS_STEP, shape->heads * q_stride + five, shape->how, random);
     const int32_t kv = input(c, "kv", SL_ROWS_STEP, three + keys + values, shape->how, random);
+    for (int32_t row = shape->rows / 3; shape->how == NANS && row < shape->rows; row += shape->rows / 4) {
+        float *data = c->inputs[kv];
+        data[(int64_t)row * (three + keys + values) + three + keys + row % values] = NAN;
+    }
     const int32_t y =
         sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * shape->value_size + three);
     add(c, SL_OP_BEGIN, NULL, 0, NULL, 0);

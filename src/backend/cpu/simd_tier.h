@@ -60,7 +60,7 @@ SL_TIER_DECLINES(cache_write);
 #define SL_SCAN_TOLERANCE 3e-5f
 #define SL_LINEAR_TOLERANCE 3e-5f
 #define SL_ATTENTION_TOLERANCE 1e-4f
-#define SL_SPLIT_TOLERANCE 2e-3f
+#define SL_SPLIT_TOLERANCE 5e-3f
 #define SL_ROWS_TOLERANCE 1e-5f
 
 #define SL_LINEAR_ROW(ID, type_name, format, class_name, tier, panel)                                        \

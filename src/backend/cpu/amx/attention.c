@@ -579,8 +579,10 @@ static void attend_tile(const attention *a, const sl_cpu_cache *cache, int32_t t
         attend_keys(a, group, count, seen);
         if (!decoded) {
             decoded = true;
-            finite =
-                decode_tile_values(a, false, cache, &range) || decode_tile_values(a, true, cache, &range);
+            finite = decode_tile_values(a, false, cache, &range);
+            if (!finite) {
+                decode_tile_values(a, true, cache, &range);
+            }
         }
         attend_values(a, group, count, seen);
     }
