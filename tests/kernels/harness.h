@@ -57,6 +57,9 @@ void *kt_alloc(size_t count, size_t size);
 
 /* Of the backend that cases are made for: sl_backend.column_multiple. */
 void kt_set_column_multiple(int32_t multiple);
+/* Whether cases of values that are no numbers are made without them: a GPU's kernels multiply what a row does
+ * not see by zero, which such a value survives. */
+void kt_set_without_nans(bool without);
 
 /* Cases of one kind of op, by index; false past the end. `activation`: the format a LINEAR reads. `random`
  * NULL: a LINEAR's case in shape only, to ask who takes it; its weights and inputs hold nothing. */

@@ -387,6 +387,7 @@ static bool open_backends(suite *s, sl_backend **deterministic) {
         return false;
     }
     kt_set_column_multiple(s->backend->column_multiple);
+    kt_set_without_nans(!cpu);
     options.threads = s->bench ? 0 : 3;
     if (cpu && sl_backend_open("cpu", &options, &s->threaded, &error)) {
         fprintf(stderr, "%s\n", error.message);

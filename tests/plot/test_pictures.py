@@ -425,11 +425,18 @@ def bench(sluice, folder):
         chosen = [r for r in rows if r["n_prompt"] == prompt and r["n_sequences"] == sequences]
         return sorted([r["n_depth"], r["avg_ts"], min(r["samples_ts"]), max(r["samples_ts"])] for r in chosen)
 
-    read_prompts = [line(f"{p} tokens, {n} sequence{'s' * (n > 1)}", points(p, n)) for n in (2, 1) for p in (8, 32, 16)]
+    def limit(name, prompt, sequences):
+        chosen = [r for r in rows if r["n_prompt"] == prompt and r["n_sequences"] == sequences]
+        return line(f"limit, {name}", sorted([r["n_depth"], r["limit_ts"]] for r in chosen), is_limit=True)
+
+    def named(prompt, sequences):
+        return (f"{prompt} tokens, " if prompt else "") + f"{sequences} sequence{'s' * (sequences > 1)}"
+
+    read_prompts = [(p, n) for n in (2, 1) for p in (8, 32, 16)]
     order = sorted(range(6), key=lambda i: [r["n_prompt"] * 10 + r["n_sequences"] for r in rows if r["n_prompt"]].index(
         (8, 32, 16)[i % 3] * 10 + (2, 1)[i // 3]))
-    generate = [line(f"{n} sequence{'s' * (n > 1)}", points(0, n)) for n in (2, 1)]
-    charts = [chart([read_prompts[i] for i in order]), chart(generate)]
+    charts = [chart([line(named(*which), points(*which)) for which in some] + [limit(named(*which), *which) for which in some])
+              for some in ([read_prompts[i] for i in order], [(0, 2), (0, 1)])]
     check_lines_file("bench", {"charts": charts}, path)
     names = [t.text for t in ElementTree.parse(path).getroot().iter(SVG + "text") if "name" in classes(t)]
     check("bench", names == [s["name"] for c in charts for s in c["series"]], f"lines are called {names}")
