@@ -80,7 +80,7 @@ static void unload(model_state *s) {
     sluice_engine_destroy(s->served.engine);
     grammar_cache_destroy(s->served.grammars);
     sluice_model_release(s->served.model);
-    sluice_free(s->served.plan);
+    json_decref(s->served.plan);
     s->served.plan = NULL;
     s->served.engine = NULL;
     s->served.grammars = NULL;
@@ -147,9 +147,11 @@ static uint64_t memory_left(models *m) {
 static int create_engine(models *m, served_model *loaded, sluice_engine_options *options,
                          sluice_error *error) {
     options->memory_limit = memory_left(m);
-    sluice_free(loaded->plan);
-    loaded->plan = NULL;
-    sluice_plan_describe(loaded->model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &loaded->plan, NULL);
+    char *text = NULL;
+    json_decref(loaded->plan);
+    sluice_plan_describe(loaded->model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &text, NULL);
+    loaded->plan = text ? json_loads(text, 0, NULL) : NULL;
+    sluice_free(text);
     return sluice_engine_create(loaded->model, options, &loaded->engine, error);
 }
 
@@ -182,7 +184,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
         result = 0; /* and once more, with what that one had */
     }
     if (result) {
-        sluice_free(loaded.plan);
+        json_decref(loaded.plan);
         sluice_model_release(loaded.model);
         return result;
     }
@@ -195,7 +197,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
     }
     if (result) {
         sluice_engine_destroy(loaded.engine);
-        sluice_free(loaded.plan);
+        json_decref(loaded.plan);
         sluice_model_release(loaded.model);
         return result;
     }

@@ -31,10 +31,10 @@ typedef struct served_model {
     sluice_engine *engine;
     sluice_model_info info;
     sluice_chat_facts facts;
-    model_sampling sampling; /* what requests get whose fields say nothing */
-    int32_t context;         /* tokens of one sequence */
-    int32_t sequences;       /* that run at once */
-    char *plan;              /* JSON of sluice_plan_describe for the engine; NULL: unknown */
+    model_sampling sampling;        /* what requests get whose fields say nothing */
+    int32_t context;                /* tokens of one sequence */
+    int32_t sequences;              /* that run at once */
+    json_t *plan;                   /* of sluice_plan_describe for the engine, read-only; NULL: unknown */
     struct grammar_cache *grammars; /* compiled for its requests */
     struct model_state *state;      /* models.c's */
 } served_model;

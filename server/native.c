@@ -128,14 +128,17 @@ static void plan(exchange *x, void *context) {
         exchange_fail(x, &error);
         return;
     }
-    json_t *body = m->plan ? json_loads(m->plan, 0, NULL) : NULL;
+    /* Only what lies around the plan is made for each request: jansson's reader does not survive that memory
+     * fails. */
+    json_t *body = json_copy(m->plan);
     const json_t *row;
     json_int_t total = 0;
     size_t i;
-    json_array_foreach(json_object_get(body, "memory"), i, row) {
+    json_array_foreach(json_object_get(m->plan, "memory"), i, row) {
         total += json_integer_value(json_object_get(row, "bytes"));
     }
-    if (json_object_set_new(body, "total_bytes", json_integer(total)) ||
+    if (json_object_size(body) != json_object_size(m->plan) ||
+        json_object_set_new(body, "total_bytes", json_integer(total)) ||
         json_object_set_new(body, "model", json_string(m->id))) {
         const sluice_error inner = {.code = SLUICE_ERR_NOMEM, .message = "out of memory"};
         error_from_sluice(&inner, &error);
