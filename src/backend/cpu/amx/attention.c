@@ -16,6 +16,7 @@
  * Scores come out as [key][query], keys being read as they lie: what a row does to its scores then is done to
  * 16 queries at once, and probabilities are turned round, not keys. */
 #include "backend/cpu/amx/amx.h"
+#include "backend/cpu/amx/tiles.h"
 #include "backend/cpu/avx512/simd.h"
 
 enum {
@@ -246,17 +247,12 @@ static void mark_queries(const attention *a, const sl_cpu_cache *cache, int32_t 
 #define LOAD(tile, from) _tile_loadd(tile, from, STEP * 2)
 
 static void configure(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t column_bytes[16];
-        uint8_t rows[16];
-    } __attribute__((aligned(64))) config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.column_bytes[i] = STEP * 2;
-        config.rows[i] = 16;
+    sl_tile_shapes shapes = {.palette = 1};
+    for (int i = 0; i < SL_TILES; i++) {
+        shapes.row_bytes[i] = SL_TILE_BYTES;
+        shapes.rows[i] = SL_TILE_ROWS;
     }
-    __asm__ volatile("" ::"r"(&config) : "memory"); /* gcc 12 knows of eight bytes that are read */
-    _tile_loadconfig(&config);
+    sl_tiles_shape(&shapes);
 }
 
 /* Scores of keys [j, j + 32) for two groups of queries, or of [j, j + 64) for one. */
