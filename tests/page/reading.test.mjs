@@ -13,6 +13,7 @@ import {
   scripted,
   settled,
   start,
+  until,
   visit,
 } from './browser.mjs';
 
@@ -65,6 +66,7 @@ describe('scrolling', () => {
           );
         };
         await say(page, 'long');
+        await until('the question', () => open);
         await write('first mark');
         let [top, most] = await place(page);
         assert.ok(most > 300 && most - top <= 8, `${top} of ${most}: at the end`);
