@@ -33,6 +33,7 @@ typedef struct sl_kernel_query {
     const sl_value *values; /* of the lowered list */
     const sl_op *op;        /* a LINEAR's segments all have one weight type here */
     const int32_t *rows;    /* [SL_ROWS_COUNT], of the bucket */
+    int32_t span_rows;      /* of the bucket */
     const sl_limits *limits;
     sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE and ATTENTION */
 } sl_kernel_query;
@@ -104,6 +105,7 @@ struct sl_fusion {
  * added. */
 typedef struct sl_lowered {
     int32_t rows[SL_ROWS_COUNT];
+    int32_t span_rows; /* of one sequence in a step, at most: all of them, or 1 */
     sl_value *values;
     uint64_t *value_offsets; /* of each value in the workspace pool; UINT64_MAX for a value that no op of this
                                 bucket uses */

@@ -96,6 +96,7 @@ static inline sl_kernel_query sl_plan_query(const sl_plan *plan, const sl_lowere
                                    .values = lowered->values,
                                    .op = op,
                                    .rows = lowered->rows,
+                                   .span_rows = lowered->span_rows,
                                    .limits = &plan->deployment.limits,
                                    .cache_type = plan->options.cache_type};
     return query;

@@ -112,6 +112,7 @@ static bool class_everywhere(const lowering *l, const sl_kernel *kernel, sl_kern
                                              [SL_ROWS_EXPERT] = l->program->experts_used << doublings,
                                              [SL_ROWS_OUTPUT] = 1 << doublings};
         query.rows = rows;
+        query.span_rows = rows[SL_ROWS_STEP];
         bool found = false;
         for (int32_t k = 0; k < count && !found; k++) {
             found = kernels[k]->op == query.op->kind && kernel->numeric_class &&

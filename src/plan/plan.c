@@ -129,8 +129,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
 
 /* ---- buckets ---- */
 
-static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs) {
+static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs, int32_t span_rows) {
     sl_lowered *bucket = &plan->deployment.buckets[plan->deployment.bucket_count++];
+    bucket->span_rows = span_rows;
     bucket->rows[SL_ROWS_STEP] = rows;
     bucket->rows[SL_ROWS_EXPERT] = rows * plan->deployment.program->experts_used;
     bucket->rows[SL_ROWS_OUTPUT] = outputs;
@@ -150,34 +151,49 @@ static int32_t next_rows(int32_t rows) {
     return rows + power / 4;
 }
 
+enum { FEW_ROWS = 64 }; /* to these, kernels for few rows take any step */
+
+/* For steps of more than `fewer` sequences that go on by a row each: kernels for few rows take these. */
+static void add_crowd(sl_plan *plan, int32_t fewer, int32_t rows) {
+    const int32_t sequences = plan->options.sequences;
+    if (fewer >= FEW_ROWS && rows > fewer && sequences > fewer) {
+        add_bucket(plan, rows, rows < sequences ? rows : sequences, 1);
+    }
+}
+
 static int make_buckets(sl_plan *plan, sl_error *error) {
     const sl_plan_options *options = &plan->options;
-    enum { MOST_BUCKETS = 2 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS */
+    enum { MOST_BUCKETS = 4 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS */
     plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
     if (!plan->deployment.buckets) {
         return out_of_memory(error);
     }
     if (!plan->backend->fixed_buckets) {
-        add_bucket(plan, options->chunk, options->outputs);
+        add_bucket(plan, options->chunk, options->outputs, options->chunk);
         return 0;
     }
-    for (int32_t rows = 1;; rows = next_rows(rows) < options->chunk ? next_rows(rows) : options->chunk) {
+    for (int32_t rows = 1, fewer = 0;; rows = next_rows(rows) < options->chunk ? next_rows(rows) : options->chunk) {
         const int32_t usual = rows < options->sequences ? rows : options->sequences;
         const int32_t most = rows < options->outputs ? rows : options->outputs;
-        add_bucket(plan, rows, usual);
+        const int32_t middle = fewer == FEW_ROWS ? (fewer + rows) / 2 : fewer;
+        add_crowd(plan, fewer, middle);
+        add_crowd(plan, middle, rows);
+        add_bucket(plan, rows, usual, rows);
         if (most > usual) {
-            add_bucket(plan, rows, most);
+            add_bucket(plan, rows, most, rows);
         }
+        fewer = rows;
         if (rows == options->chunk) {
             return 0;
         }
     }
 }
 
-int32_t sl_plan_bucket(const sl_plan *plan, int32_t rows, int32_t outputs) {
+int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step) {
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
         const sl_lowered *bucket = &plan->deployment.buckets[b];
-        if (bucket->rows[SL_ROWS_STEP] >= rows && bucket->rows[SL_ROWS_OUTPUT] >= outputs) {
+        if (bucket->rows[SL_ROWS_STEP] >= step->rows && bucket->rows[SL_ROWS_OUTPUT] >= step->outputs &&
+            (bucket->span_rows > 1 || step->spans == step->rows)) {
             return b;
         }
     }

@@ -141,7 +141,7 @@ static void *step_block(sl_executor *executor) {
 }
 
 static int32_t bucket_of(const sl_executor *executor, int32_t part, const sl_step_header *header) {
-    return sl_plan_bucket(executor->plan->segments[part].plan, header->rows, header->outputs);
+    return sl_plan_bucket(executor->plan->segments[part].plan, header);
 }
 
 /* What another part computed becomes what this one was given. */

@@ -340,7 +340,7 @@ static int32_t end_step(sl_scheduler *s, bool follows, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
     write_adjustments(s);
     sl_mask_number(s, follows);
-    *bucket = sl_plan_bucket(s->plan, head->rows, head->outputs);
+    *bucket = sl_plan_bucket(s->plan, head);
     s->steps[s->next].bucket = *bucket;
     s->next = (s->next + 1) % SL_STEPS;
     s->in_flight++;

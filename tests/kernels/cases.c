@@ -519,6 +519,10 @@ static const attention_shape attention_shapes[] = {
     {66, 1, 6, 1, 24, 16, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, true},
     {7, 2, 128, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
     {300, 2, 4, 1, 576, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 7, true},
+    /* A row of each of many sequences. */
+    {330, 80, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 80, false},
+    {290, 70, 6, 2, 64, 64, 40, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 70, false},
+    {270, 66, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 66, false},
 };
 enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,

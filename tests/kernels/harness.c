@@ -118,6 +118,7 @@ static void query_of(const kt_runner *r, int32_t op, sl_kernel_query *query) {
     query->values = r->buckets[0].values;
     query->op = which;
     query->rows = r->buckets[0].rows;
+    query->span_rows = r->buckets[0].span_rows;
     query->limits = &r->deployment.limits;
     query->cache_type = r->c->cache_type;
 }
@@ -273,6 +274,8 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
     for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
         all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
     }
+    /* As `kt_run` deals them out; the rows that nobody has may be of spans that nobody has. */
+    all->span_rows = c->step_rows ? c->step_rows / c->span_count : all->rows[SL_ROWS_STEP];
     all->values = c->program.values;
     all->value_count = c->program.value_count;
     all->value_offsets = kt_alloc((size_t)all->value_count, sizeof(uint64_t));

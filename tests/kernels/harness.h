@@ -22,7 +22,7 @@ float kt_normal(kt_random *random, float scale);
 
 /* ---- a case ---- */
 
-enum { KT_SPANS = 6, KT_VALUES = 16 };
+enum { KT_SPANS = 96, KT_VALUES = 16 };
 
 /* A time line of rows: span s is a sequence whose rows come one after the other from an empty cache; a run
  * cuts the time line into steps. inputs[v] holds value v's rows on the whole time line (span after span), or

@@ -135,7 +135,7 @@ static void run_step(engine *e, const int32_t counts[SLOTS], bool generate) {
     sl_error error = {0};
     fill_step(e, counts, generate);
     const sl_step_header *header = sl_step_head(f->step_block(e->executor));
-    const int32_t bucket = sl_plan_bucket(e->plan, header->rows, header->outputs);
+    const int32_t bucket = sl_plan_bucket(e->plan, header);
     if (f->submit(e->executor, bucket, &error) || f->wait(e->executor, &error)) {
         fail_msg("%s", error.message);
     }

@@ -190,6 +190,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
                                  .values = lowered->values,
                                  .op = op,
                                  .rows = lowered->rows,
+                                 .span_rows = lowered->span_rows,
                                  .limits = &executor->deployment->limits};
         if (op->kind == SL_OP_ATTENTION) {
             query.cache_type = executor->deployment->caches[op->u.attention.place.group].type;

@@ -96,21 +96,25 @@ static int32_t size_of(const sl_cache_group *group) {
     return group->key_size > group->value_size ? group->key_size : group->value_size;
 }
 
+/* Rows whose parts several blocks may have: of more, a block has a row's parts all. */
+static uint64_t shared_rows(const sl_kernel_query *query) {
+    const int32_t rows = query->rows[SL_ROWS_STEP];
+    return (uint64_t)(rows < DECODE_MOST_ROWS ? rows : DECODE_MOST_ROWS);
+}
+
 static uint64_t chunks_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const uint64_t floats = /* of a part; DECODE_HEAD is what a fused run puts before it */
         DECODE_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
-    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
-           (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
+    return shared_rows(query) * (uint64_t)attention->heads * (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
 }
 
 static uint64_t decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    return (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads *
-           (uint64_t)decode_most_parts(group->kv_heads) * (uint64_t)(DECODE_HEAD + group->value_size) *
+    return shared_rows(query) * (uint64_t)attention->heads * (uint64_t)decode_most_parts(group->kv_heads) * (uint64_t)(DECODE_HEAD + group->value_size) *
            sizeof(float);
 }
 
@@ -131,23 +135,28 @@ static const cache_type *type_of(sl_qtype type) {
     return NULL;
 }
 
+static int32_t decode_most_rows(int32_t span_rows) {
+    return span_rows == 1 ? DECODE_MOST_SPANS : DECODE_MOST_ROWS;
+}
+
 static bool is_decode(sl_cuda_arrangement arrangement) {
     return arrangement == SL_CUDA_DECODE || arrangement == SL_CUDA_DECODE_DET;
 }
 
 /* What only the kernels of decode.cuh refuse. */
 static const char *decode_declines(const sl_op_attention *attention, const sl_cache_group *group,
-                                   int32_t rows, const sl_cuda_facts *facts) {
+                                   int32_t rows, int32_t span_rows, const sl_cuda_facts *facts) {
+    const int32_t most_rows = decode_most_rows(span_rows);
     if (attention->both_sides) {
         return "looks back only";
     }
-    if (rows > DECODE_MOST_ROWS) {
-        return "takes 64 rows at most";
+    if (rows > most_rows) {
+        return most_rows == DECODE_MOST_ROWS ? "takes 64 rows at most" : "takes 512 sequences at most";
     }
     if (size_of(group) > MOST_SIZE) {
         return "takes head sizes up to 512";
     }
-    if (rows * attention->heads > SL_CUDA_ARRIVALS) {
+    if (rows <= DECODE_MOST_ROWS && rows * attention->heads > SL_CUDA_ARRIVALS) {
         return "takes fewer heads";
     }
     return sl_cuda_device_declines(SL_CUDA_DECODE, facts);
@@ -181,8 +190,10 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (query->rows[SL_ROWS_STEP] < row->least_rows) {
         return "takes 64 rows or more";
     }
+    const int32_t most_rows =
+        is_decode(row->arrangement) ? decode_most_rows(query->span_rows) : row->most_rows;
     /* What has no room for the kernel for many rows has the others for them. */
-    if (row->most_rows > 0 && query->rows[SL_ROWS_STEP] > row->most_rows &&
+    if (most_rows > 0 && query->rows[SL_ROWS_STEP] > most_rows &&
         type_of(type)->mma->bytes(size_of(group), false) <= facts->block_bytes) {
         return "takes fewer rows";
     }
@@ -199,7 +210,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
         return "its parts would take more than 256 MiB";
     }
     if (is_decode(row->arrangement)) {
-        return decode_declines(attention, group, query->rows[SL_ROWS_STEP], facts);
+        return decode_declines(attention, group, query->rows[SL_ROWS_STEP], query->span_rows, facts);
     }
     if (type_of(type)->mma->bytes(size_of(group), few) > facts->block_bytes) {
         return "the device has too little shared memory for this head size";
@@ -331,7 +342,7 @@ static const char *heads_decode_declines(const sl_fusion *fusion, const sl_fusio
     reason = reason ? reason
                     : decode_declines(&attention->u.attention,
                                       &query->program->groups[attention->u.attention.place.group],
-                                      query->rows[SL_ROWS_STEP], sl_cuda_facts_of(query->backend));
+                                      query->rows[SL_ROWS_STEP], 1, sl_cuda_facts_of(query->backend));
     reason = reason || last == fusion->count - 1 ? reason : quantize_declines(query, last + 1);
     if (reason) {
         return reason;

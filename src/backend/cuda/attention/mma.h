@@ -38,6 +38,7 @@ typedef struct sl_mma_type {
 /* What a row's keys are cut into where few rows have many keys, see decode.cuh. */
 enum {
     DECODE_MOST_ROWS = 64,
+    DECODE_MOST_SPANS = 512, /* rows too, where each is a span of its own */
     DECODE_PARTS = 128,     /* of all key heads together: about one for each multiprocessor */
     DECODE_LEAST_TILES = 4, /* of a part */
     DECODE_HEAD = 4         /* floats before a partial result: m (times log2 e), l and two unused */

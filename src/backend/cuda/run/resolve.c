@@ -107,6 +107,7 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
                                    .values = lowered->values,
                                    .op = result->op,
                                    .rows = lowered->rows,
+                                   .span_rows = lowered->span_rows,
                                    .limits = &deployment->limits};
     if (!sl_range_inside(lowered->scratch_offsets[index], kernel->workspace(kernel, &query),
                          deployment->pool_bytes[SL_POOL_WORKSPACE])) {
