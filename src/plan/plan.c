@@ -172,7 +172,8 @@ static int make_buckets(sl_plan *plan, sl_error *error) {
         add_bucket(plan, options->chunk, options->outputs, options->chunk);
         return 0;
     }
-    for (int32_t rows = 1, fewer = 0;; rows = next_rows(rows) < options->chunk ? next_rows(rows) : options->chunk) {
+    for (int32_t rows = 1, fewer = 0;;
+         rows = next_rows(rows) < options->chunk ? next_rows(rows) : options->chunk) {
         const int32_t usual = rows < options->sequences ? rows : options->sequences;
         const int32_t most = rows < options->outputs ? rows : options->outputs;
         const int32_t middle = fewer == FEW_ROWS ? (fewer + rows) / 2 : fewer;

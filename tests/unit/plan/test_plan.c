@@ -777,6 +777,42 @@ static void what_is_not_taken_completes_no_class(void **state) {
 
 /* ---- buckets ---- */
 
+static int32_t bucket_of(const sl_plan *plan, int32_t rows, int32_t outputs, int32_t spans) {
+    const sl_step_header step = {.rows = rows, .outputs = outputs, .spans = spans};
+    return sl_plan_bucket(plan, &step);
+}
+
+/* More than 64 sequences have buckets of their own for steps in which each has one row. */
+static void buckets_of_many_sequences(void **state) {
+    (void)state;
+    static const int32_t expected[][3] = {{1, 1, 1},     {2, 2, 2},       {4, 4, 4},     {8, 8, 8},
+                                          {16, 16, 16},  {32, 32, 32},    {64, 64, 64},  {96, 96, 1},
+                                          {128, 128, 1}, {128, 128, 128}, {150, 140, 1}, {150, 140, 150}};
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    sl_plan *plan = make(&p, &backend, &(sl_plan_options){.chunk = 150, .sequences = 140});
+    assert_int_equal(plan->deployment.bucket_count, sizeof expected / sizeof *expected);
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_STEP], expected[b][0]);
+        assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_OUTPUT], expected[b][1]);
+        assert_int_equal(plan->deployment.buckets[b].span_rows, expected[b][2]);
+    }
+    assert_int_equal(bucket_of(plan, 64, 64, 64), 6);
+    assert_int_equal(bucket_of(plan, 65, 65, 65), 7);
+    assert_int_equal(bucket_of(plan, 65, 65, 64), 9);
+    assert_int_equal(bucket_of(plan, 97, 97, 97), 8);
+    assert_int_equal(bucket_of(plan, 129, 2, 2), 11);
+    assert_int_equal(bucket_of(plan, 140, 140, 140), 10);
+    sl_plan_destroy(plan);
+    plan = make(&p, &backend, &(sl_plan_options){.chunk = 150, .sequences = 64});
+    for (int32_t b = 1; b < plan->deployment.bucket_count; b++) {
+        assert_true(plan->deployment.buckets[b].span_rows > 1);
+    }
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
 static void buckets_and_their_choice(void **state) {
     (void)state;
     static const int32_t expected[][2] = {{1, 1},  {2, 2},  {4, 3},  {4, 4},  {8, 3},  {8, 5},   {16, 3},
@@ -791,13 +827,13 @@ static void buckets_and_their_choice(void **state) {
         assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_OUTPUT], expected[b][1]);
         assert_int_equal(plan->deployment.buckets[b].rows[SL_ROWS_EXPERT], expected[b][0] * 2);
     }
-    assert_int_equal(sl_plan_bucket(plan, 1, 0), 0);
-    assert_int_equal(sl_plan_bucket(plan, 3, 3), 2);
-    assert_int_equal(sl_plan_bucket(plan, 4, 4), 3);
-    assert_int_equal(sl_plan_bucket(plan, 5, 5), 5);
-    assert_int_equal(sl_plan_bucket(plan, 65, 1), 12);
-    assert_int_equal(sl_plan_bucket(plan, 101, 1), -1);
-    assert_int_equal(sl_plan_bucket(plan, 1, 6), -1);
+    assert_int_equal(bucket_of(plan, 1, 0, 1), 0);
+    assert_int_equal(bucket_of(plan, 3, 3, 1), 2);
+    assert_int_equal(bucket_of(plan, 4, 4, 1), 3);
+    assert_int_equal(bucket_of(plan, 5, 5, 1), 5);
+    assert_int_equal(bucket_of(plan, 65, 1, 1), 12);
+    assert_int_equal(bucket_of(plan, 101, 1, 1), -1);
+    assert_int_equal(bucket_of(plan, 1, 6, 1), -1);
     sl_plan_destroy(plan);
     plan = make(&p, &backend, &(sl_plan_options){.chunk = 64, .sequences = 3});
     assert_int_equal(plan->deployment.bucket_count, 7);
@@ -1321,6 +1357,7 @@ int main(void) {
         cmocka_unit_test(one_class_however_large_steps_are),
         cmocka_unit_test(what_is_not_taken_completes_no_class),
         cmocka_unit_test(buckets_and_their_choice),
+        cmocka_unit_test(buckets_of_many_sequences),
         cmocka_unit_test(no_live_values_overlap),
         cmocka_unit_test(no_live_values_overlap_in_random_programs),
         cmocka_unit_test(every_pool_is_exact),

@@ -107,15 +107,16 @@ static uint64_t chunks_workspace(const sl_kernel *kernel, const sl_kernel_query 
     const sl_op_attention *attention = &query->op->u.attention;
     const uint64_t floats = /* of a part; DECODE_HEAD is what a fused run puts before it */
         DECODE_HEAD + (uint64_t)query->program->groups[attention->place.group].value_size;
-    return shared_rows(query) * (uint64_t)attention->heads * (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
+    return shared_rows(query) * (uint64_t)attention->heads *
+           (uint64_t)splits_of(sl_table_width(query->limits->context)) * floats * sizeof(float);
 }
 
 static uint64_t decode_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    return shared_rows(query) * (uint64_t)attention->heads * (uint64_t)decode_most_parts(group->kv_heads) * (uint64_t)(DECODE_HEAD + group->value_size) *
-           sizeof(float);
+    return shared_rows(query) * (uint64_t)attention->heads * (uint64_t)decode_most_parts(group->kv_heads) *
+           (uint64_t)(DECODE_HEAD + group->value_size) * sizeof(float);
 }
 
 static const struct cache_type {
