@@ -116,6 +116,39 @@ static double *activations(const kt_case *c, const kt_result *result, int64_t ro
     return values;
 }
 
+/* The nearest E4M3 number, ties to the even mantissa: whole numbers of its own last place. */
+static double round_e4m3(double x) {
+    int exponent;
+    frexp(x, &exponent);
+    const int last = (exponent - 1 < -6 ? -6 : exponent - 1) - 3;
+    return ldexp(nearbyint(ldexp(x, -last)), last);
+}
+
+/* Where x is codes the weights are rounded to such too: FP8_128 has E4M3 already. */
+static void round_weights(const sl_weight *weight, sl_value_type x, float *w) {
+    const bool e4m3 = x == SL_VALUE_E4M3_128;
+    if ((!e4m3 && x != SL_VALUE_Q8_256) || (e4m3 && weight->type == SL_QTYPE_FP8_128)) {
+        return;
+    }
+    const int32_t columns = weight->columns, group = e4m3 ? 128 : 256;
+    for (int64_t row = 0; row < (int64_t)weight->experts * weight->rows; row++) {
+        for (int32_t first = 0; first < columns; first += group) {
+            const int32_t end = first + group < columns ? first + group : columns;
+            float *at = w + row * columns, largest = 0;
+            for (int32_t i = first; i < end; i++) {
+                largest = fabsf(at[i]) > largest ? fabsf(at[i]) : largest;
+            }
+            const float scale = largest / (e4m3 ? 448.0f : 127.0f),
+                        factor = (e4m3 ? 448.0f : 127.0f) / largest;
+            for (int32_t i = first; i < end; i++) {
+                const float scaled = at[i] * factor;
+                const double code = e4m3 ? round_e4m3((double)scaled) : nearbyint((double)scaled);
+                at[i] = largest < 0x1p-100f ? 0 : (float)((double)scale * code);
+            }
+        }
+    }
+}
+
 static void check_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_op_linear *linear = &op_of(c)->u.linear;
     const int32_t used = c->program.experts_used;
@@ -125,6 +158,7 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
         const sl_weight *weight = &c->program.weights[segment->weight];
         const float *bias = weight_of(c, segment->bias);
         float *w = decode_all(weight);
+        round_weights(weight, c->program.values[op_of(c)->in[0].value].type, w);
         for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
             const int32_t expert = has(c, 1) ? ((const int32_t *)c->inputs[c->ids_value])[row] : 0;
             double *x = activations(c, result, x_is_shared ? row / used : row, weight->columns);

@@ -88,6 +88,14 @@ static __device__ __forceinline__ float sl_larger(float a, float b) {
     return larger;
 }
 
+/* Whether a group with that largest magnitude has codes other than 0; and its scale if it has not. */
+static __device__ __forceinline__ bool sl_is_usable(float largest) {
+    return largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+}
+static __device__ __forceinline__ float sl_unusable_scale(float largest) {
+    return largest < SL_Q8_32_ZERO_BELOW ? 0.0f : sl_f32_from_bits(0x7fc00000u);
+}
+
 /* The nearest whole numbers of magnitudes up to 127, ties to even, in memory's order: adding 1.5 * 2^23
  * rounds, and they are then in the lower bits. */
 static __device__ __forceinline__ uint32_t sl_whole_quad(float4 quad) {
@@ -106,7 +114,7 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
         largest = sl_larger(largest, __shfl_xor_sync(lanes, largest, distance));
     }
-    const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+    const bool usable = sl_is_usable(largest);
     const float inverse = 127.0f / largest;
     const float4 scaled = sl_map_quad(quad, [inverse](float v) { return v * inverse; });
     const uint32_t packed = usable ? sl_whole_quad(scaled) : 0;
@@ -121,9 +129,7 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     *(uint32_t *)(void *)(row.values + i) = packed;
     if (i % SL_Q8_32_GROUP == 0) {
         row.sums[i / SL_Q8_32_GROUP] = sum;
-        row.scales[i / SL_Q8_32_GROUP] = usable                          ? largest / 127.0f
-                                         : largest < SL_Q8_32_ZERO_BELOW ? 0.0f
-                                                                         : sl_f32_from_bits(0x7fc00000u);
+        row.scales[i / SL_Q8_32_GROUP] = usable ? largest / 127.0f : sl_unusable_scale(largest);
     }
 }
 
@@ -239,7 +245,7 @@ sl_quantize_codes(const sl_cuda_operand &q, int32_t row, int32_t i, int32_t widt
     if (first >= width) {
         return;
     }
-    const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+    const bool usable = sl_is_usable(largest);
     const float inverse = MOST / largest;
     const int32_t at = q.column + first;
     unsigned char *start = q.data + (uint64_t)row * q.row_bytes;
@@ -251,10 +257,8 @@ sl_quantize_codes(const sl_cuda_operand &q, int32_t row, int32_t i, int32_t widt
     }
     const int32_t padded = (q.width + GROUP - 1) / GROUP * GROUP;
     if (lane == 0) {
-        ((float *)(void *)(start + padded))[at / GROUP] = usable ? largest / MOST
-                                                          : largest < SL_Q8_32_ZERO_BELOW
-                                                              ? 0.0f
-                                                              : sl_f32_from_bits(0x7fc00000u);
+        ((float *)(void *)(start + padded))[at / GROUP] =
+            usable ? largest / MOST : sl_unusable_scale(largest);
     }
     if (at + GROUP >= q.width - q.padding) {
         sl_pad_codes(q, start, at + GROUP, GROUP);
