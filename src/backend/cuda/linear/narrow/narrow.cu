@@ -18,6 +18,11 @@ cudaError_t sl_narrow_allow(const sl_cuda_facts *facts) {
     return code;
 }
 
+/* That run at once. Those of more than two blocks leave 12 of 132 processors. */
+static int32_t clusters_of(const sl_narrow_shape *shape, int32_t processors) {
+    return (shape->cluster > 2 ? processors - processors / 11 : processors) / shape->cluster;
+}
+
 /* The least time, as rounds of all processors' tiles. */
 static int32_t choose_shape(const sl_narrow_product *product, int32_t processors) {
     int32_t best = 0;
@@ -25,7 +30,7 @@ static int32_t choose_shape(const sl_narrow_product *product, int32_t processors
     for (int32_t i = 0; i < SL_NARROW_SHAPES; i++) {
         const sl_narrow_shape *shape = &shapes_of(product->kind)[i];
         const int32_t tiles = sl_narrow_tiles(product->rows, product->outputs, shape->width, shape->cluster);
-        const int32_t clusters = processors / shape->cluster;
+        const int32_t clusters = clusters_of(shape, processors);
         const int64_t time = (int64_t)((tiles + clusters - 1) / clusters) * shape->time;
         if (time < least) {
             least = time;
@@ -91,7 +96,7 @@ cudaError_t sl_narrow_launch(const sl_cuda_context *context, const sl_narrow_pla
     const sl_narrow_product *product = &plan->product;
     const sl_narrow_shape *shape = &shapes_of(product->kind)[plan->shape];
     const int32_t tiles = sl_narrow_tiles(product->rows, product->outputs, shape->width, shape->cluster);
-    const int32_t clusters = context->processors / shape->cluster;
+    const int32_t clusters = clusters_of(shape, context->processors);
     const sl_launch_shape launch = {dim3((unsigned)(shape->cluster * (tiles < clusters ? tiles : clusters))),
                                     SL_NARROW_THREADS, (uint32_t)shape->bytes, (uint32_t)shape->cluster};
     return shape->launch(context, plan, &launch, stream);

@@ -284,7 +284,7 @@ static __device__ __forceinline__ void narrow_promote(const float *x_scales, con
 }
 
 /* Issues the products of a group, and waits for them. */
-template <int KIND, int WIDTH, int CLUSTER>
+template <int KIND, int WIDTH, int CLUSTER, bool ORDERED>
 static __device__ __forceinline__ void
 narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH> &places,
                       typename narrow_numbers<KIND>::sum (&d)[WIDTH / 2]) {
@@ -293,7 +293,8 @@ narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH
     enum { STEPS = narrow_numbers<KIND>::steps };
     const uint32_t lane = threadIdx.x % SL_WARP;
     uint32_t empty[STEPS];
-    sl_meet(1 + mine, NARROW_CONSUMERS * NARROW_GROUP); /* the tensor cores are this warpgroup's */
+    if constexpr (ORDERED)
+        sl_meet(1 + mine, NARROW_CONSUMERS * NARROW_GROUP); /* the tensor cores are this warpgroup's */
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const uint32_t x = work.base + places.stage.at * memory::stage_bytes;
@@ -308,7 +309,8 @@ narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH
         }
         places.stage.next();
     }
-    sl_meet_without_waiting(1 + (mine ^ 1), NARROW_CONSUMERS * NARROW_GROUP);
+    if constexpr (ORDERED)
+        sl_meet_without_waiting(1 + (mine ^ 1), NARROW_CONSUMERS * NARROW_GROUP);
     const bool arrives = lane < narrow_arriving<CLUSTER>();
     if constexpr (STEPS == 2) {
         wgmma_wait<1>();
@@ -319,7 +321,7 @@ narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH
     sl_barrier_arrive_there_if(empty[STEPS - 1], lane % CLUSTER, arrives);
 }
 
-template <int KIND, int WIDTH, int CLUSTER>
+template <int KIND, int WIDTH, int CLUSTER, bool ORDERED>
 static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &work, const narrow_tile &tile,
                                                            narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
@@ -331,7 +333,7 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
 #pragma unroll 1
     for (int32_t group = 0; group < groups; group++) {
         const int32_t at = group % NARROW_SCALED;
-        narrow_multiply_group<KIND, WIDTH, CLUSTER>(work, warp / 4, places, d);
+        narrow_multiply_group<KIND, WIDTH, CLUSTER, ORDERED>(work, warp / 4, places, d);
         if (at == 0) {
             sl_barrier_wait(barriers::slot_full(work.base, places.slot.at), places.slot.parity);
         }
@@ -367,7 +369,7 @@ template <int WIDTH, int CLUSTER> static __device__ __forceinline__ void narrow_
 
 #endif
 
-template <int KIND, int WIDTH, int CLUSTER>
+template <int KIND, int WIDTH, int CLUSTER, bool ORDERED>
 static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
     narrow_kernel(const __grid_constant__ sl_narrow_plan plan) {
     sl_wait_for_inputs();
@@ -399,13 +401,14 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
     } else {
         sl_take_registers<232>();
         const int32_t mine = (int32_t)threadIdx.x / NARROW_GROUP;
-        if (mine == 1) { /* the other begins */
+        if (ORDERED && mine == 1) { /* the other begins */
             sl_meet_without_waiting(1, NARROW_CONSUMERS * NARROW_GROUP);
         }
         for (int32_t i = work.first; i < work.tiles; i += work.step) {
-            narrow_consume_tile<KIND, WIDTH, CLUSTER>(work, narrow_find<WIDTH, CLUSTER>(work, i), places);
+            narrow_consume_tile<KIND, WIDTH, CLUSTER, ORDERED>(work, narrow_find<WIDTH, CLUSTER>(work, i),
+                                                               places);
         }
-        if (mine == 0) {
+        if (ORDERED && mine == 0) {
             sl_meet(1, NARROW_CONSUMERS * NARROW_GROUP);
         }
     }
@@ -415,20 +418,20 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
 #endif
 }
 
-template <int KIND, int WIDTH, int CLUSTER> static cudaError_t narrow_allow(int bytes) {
-    return sl_allow_shared(narrow_kernel<KIND, WIDTH, CLUSTER>, bytes);
+template <int KIND, int WIDTH, int CLUSTER, bool ORDERED> static cudaError_t narrow_allow(int bytes) {
+    return sl_allow_shared(narrow_kernel<KIND, WIDTH, CLUSTER, ORDERED>, bytes);
 }
 
-template <int KIND, int WIDTH, int CLUSTER>
+template <int KIND, int WIDTH, int CLUSTER, bool ORDERED>
 static cudaError_t narrow_launch(const sl_cuda_context *context, const sl_narrow_plan *plan,
                                  const sl_launch_shape *shape, cudaStream_t stream) {
-    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, CLUSTER>, *plan);
+    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, CLUSTER, ORDERED>, *plan);
 }
 
-#define NARROW_SHAPE(KIND, WIDTH, CLUSTER, TIME)                                                             \
+#define NARROW_SHAPE(KIND, WIDTH, CLUSTER, ORDERED, TIME)                                                    \
     {                                                                                                        \
-        WIDTH, CLUSTER, TIME, narrow_memory<WIDTH>::bytes, narrow_allow<KIND, WIDTH, CLUSTER>,               \
-            narrow_launch<KIND, WIDTH, CLUSTER>                                                              \
+        WIDTH, CLUSTER, TIME, narrow_memory<WIDTH>::bytes, narrow_allow<KIND, WIDTH, CLUSTER, ORDERED>,      \
+            narrow_launch<KIND, WIDTH, CLUSTER, ORDERED>                                                     \
     }
 
 #endif
