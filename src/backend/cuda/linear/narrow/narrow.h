@@ -22,6 +22,7 @@ extern "C" {
 typedef enum sl_narrow_kind { SL_NARROW_E4M3, SL_NARROW_S8, SL_NARROW_KINDS } sl_narrow_kind;
 
 enum { SL_NARROW_E4M3_GROUP = 128, SL_NARROW_S8_GROUP = 256 }; /* columns with one scale */
+enum { SL_NARROW_SHAPES = 8 };                                 /* of tiles: narrow_shapes.h */
 
 static inline int32_t sl_narrow_group(sl_narrow_kind kind) {
     return kind == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP;
@@ -52,11 +53,11 @@ typedef struct sl_narrow_product {
     const int32_t *true_rows; /* how many rows the step has, at most `rows`: see sl_narrow_rows */
 } sl_narrow_product;
 
-/* What a launch takes: shape and maps. Made when a plan is deployed, on the host; no device work. */
+/* What a launch takes: shape and maps. Made when a plan is deployed, on the host; no device work. Aligned to
+ * 64. */
 typedef struct sl_narrow_plan {
     sl_narrow_product product;
-    int32_t shape;      /* of the tile: a row of the table in narrow.cu; no bit depends on it */
-    int32_t most_tiles; /* pairs of tiles or tiles, of the bucket */
+    int32_t shape; /* of the tile; no bit depends on it */
     CUtensorMap x, x_scales, weights, weight_scales;
 } sl_narrow_plan;
 
@@ -71,6 +72,10 @@ cudaError_t sl_narrow_allow(const sl_cuda_facts *facts);
 /* Chooses the tile for the device's processors, and makes the maps. 0 or an error. */
 int sl_narrow_prepare(const sl_narrow_product *product, int32_t processors, sl_narrow_plan *plan,
                       sl_error *error);
+
+/* The same with a shape of one's own, 0 .. SL_NARROW_SHAPES - 1. */
+int sl_narrow_prepare_shape(const sl_narrow_product *product, int32_t shape, sl_narrow_plan *plan,
+                            sl_error *error);
 
 /* One launch; x, weights and their scales may be what the launch before it writes. */
 cudaError_t sl_narrow_launch(const sl_cuda_context *context, const sl_narrow_plan *plan, cudaStream_t stream);
