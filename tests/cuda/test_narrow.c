@@ -517,8 +517,9 @@ static void bench_product(const sl_cuda_context *context, const sl_narrow_produc
     const double operations = 2.0 * product->rows * (double)product->outputs * product->columns;
     sl_narrow_prepare(product, context->processors, plan, &error);
     const int32_t chosen = plan->shape;
-    printf("%-4s %5d x %5d x %5d:", product->kind == SL_NARROW_S8 ? "s8" : "e4m3", (int)product->rows,
-           (int)product->outputs, (int)product->columns);
+    printf("%-4s%s %5d x %5d x %5d:", product->kind == SL_NARROW_S8 ? "s8" : "e4m3",
+           product->experts ? " experts" : "", (int)product->rows, (int)product->outputs,
+           (int)product->columns);
     for (int32_t shape = 0; shape < SL_NARROW_SHAPES; shape++) {
         sl_narrow_prepare_shape(product, shape, plan, &error);
         const double time = time_of(context, plan, stream);
@@ -565,12 +566,64 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
     }
 }
 
+/* Rows of a prompt, each with eight of 128 experts by chance. */
+static void bench_experts(const sl_cuda_context *context, sl_narrow_kind kind, const int32_t sizes[2],
+                          cudaStream_t stream) {
+    enum { EXPERTS = 128, USED = 8 };
+    static const int32_t counts[] = {128, 512, 2048, 8192};
+    const int32_t outputs = sizes[0], columns = sizes[1], most = USED * counts[3];
+    const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
+    const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
+    const uint64_t weights_bytes = (uint64_t)EXPERTS * (uint64_t)outputs * (uint64_t)columns;
+    const uint64_t scales_bytes = (uint64_t)EXPERTS * groups * (uint64_t)outputs * 4;
+    int32_t *list = allocated(malloc((size_t)most * 4));
+    for (int32_t i = 0; i < most; i++) {
+        list[i] = i;
+    }
+    sl_narrow_product product = {.kind = kind,
+                                 .outputs = outputs,
+                                 .columns = columns,
+                                 .x = on_device(NULL, x_row_bytes * (uint64_t)most),
+                                 .x_row_bytes = x_row_bytes,
+                                 .x_scales = (uint64_t)columns,
+                                 .weights = on_device(NULL, weights_bytes),
+                                 .weight_scales = on_device(NULL, scales_bytes),
+                                 .y = on_device(NULL, (uint64_t)most * (uint64_t)outputs * 4),
+                                 .y_row_bytes = (uint64_t)outputs * 4,
+                                 .experts = EXPERTS,
+                                 .list = on_device(list, (uint64_t)most * 4)};
+    fill_codes((unsigned char *)product.x, x_row_bytes * (uint64_t)most, kind);
+    fill_codes((unsigned char *)product.weights, weights_bytes, kind);
+    fill_floats((float *)product.weight_scales, scales_bytes);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int32_t offsets[EXPERTS + 1] = {0};
+        product.rows = USED * counts[i];
+        for (int32_t row = 0; row < product.rows; row++) {
+            for (uint32_t e = random_bits() % EXPERTS + 1; e <= EXPERTS; e++) {
+                offsets[e]++;
+            }
+        }
+        product.offsets = on_device(offsets, sizeof offsets);
+        bench_product(context, &product, stream);
+        CHECK_CUDA(cudaFree((void *)product.offsets));
+    }
+    const void *all[] = {product.x, product.weights, product.weight_scales, product.y, product.list};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK_CUDA(cudaFree((void *)all[i]));
+    }
+    free(list);
+}
+
 static void bench(const sl_cuda_context *context, cudaStream_t stream) {
     static const int32_t sizes[][2] = {
         {24576, 4096}, {12288, 4096}, {4096, 12288}, {6144, 4096}, {4096, 4096}};
+    static const int32_t experts[][2] = {{1536, 2048}, {2048, 768}};
     for (int kind = 0; kind < SL_NARROW_KINDS; kind++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             bench_shape(context, (sl_narrow_kind)kind, sizes[i], stream);
+        }
+        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+            bench_experts(context, (sl_narrow_kind)kind, experts[i], stream);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* Which tile an eight-bit product has, its tensor maps, and its launch. */
 #include "backend/cuda/common/device.cuh"
-#include "backend/cuda/linear/narrow/narrow_shapes.h"
+#include "backend/cuda/linear/narrow/narrow_shapes.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 
 static const sl_narrow_shape *shapes_of(sl_narrow_kind kind) {

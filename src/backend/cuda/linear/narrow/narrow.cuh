@@ -16,7 +16,7 @@
 #define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_CUH
 
 #include "backend/cuda/common/device.cuh"
-#include "backend/cuda/linear/narrow/narrow_shapes.h"
+#include "backend/cuda/linear/narrow/narrow_shapes.cuh"
 #include "backend/cuda/ptx/barrier.cuh"
 #include "backend/cuda/ptx/wgmma_narrow.cuh"
 

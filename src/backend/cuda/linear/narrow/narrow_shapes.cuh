@@ -1,6 +1,6 @@
 /* Shapes of the tiles of eight-bit products. No bit depends on which is taken. */
-#ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_H
-#define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_H
+#ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_CUH
+#define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_CUH
 
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/linear/narrow/narrow.h"
