@@ -376,19 +376,23 @@ static __device__ __forceinline__ void narrow_multiply(uint32_t x, uint32_t weig
     wgmma_commit();
 }
 
-/* sums += what the tensor cores added of a group, times the scales: x's of two rows, weights' of all outputs.
- */
+/* A lane's of a group: x's of its two rows, and where those of its outputs begin. */
+typedef struct narrow_scales {
+    float x[2];
+    const float *weights;
+} narrow_scales;
+
+/* sums += what the tensor cores added of a group, times the scales. */
 template <int WIDTH, typename SUM>
-static __device__ __forceinline__ void narrow_promote(const float *x_scales, const float *weight_scales,
-                                                      const SUM (&d)[WIDTH / 2], float (&sums)[WIDTH / 2]) {
-    const float first = x_scales[0], second = x_scales[8 * NARROW_SCALED];
+static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales, const SUM (&d)[WIDTH / 2],
+                                                      float (&sums)[WIDTH / 2]) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
-        const float2 scale = *(const float2 *)(weight_scales + 8 * i);
-        sums[4 * i] = fmaf(first * scale.x, (float)d[4 * i], sums[4 * i]);
-        sums[4 * i + 1] = fmaf(first * scale.y, (float)d[4 * i + 1], sums[4 * i + 1]);
-        sums[4 * i + 2] = fmaf(second * scale.x, (float)d[4 * i + 2], sums[4 * i + 2]);
-        sums[4 * i + 3] = fmaf(second * scale.y, (float)d[4 * i + 3], sums[4 * i + 3]);
+        const float2 scale = *(const float2 *)(scales.weights + 8 * i);
+        sums[4 * i] = fmaf(scales.x[0] * scale.x, (float)d[4 * i], sums[4 * i]);
+        sums[4 * i + 1] = fmaf(scales.x[0] * scale.y, (float)d[4 * i + 1], sums[4 * i + 1]);
+        sums[4 * i + 2] = fmaf(scales.x[1] * scale.x, (float)d[4 * i + 2], sums[4 * i + 2]);
+        sums[4 * i + 3] = fmaf(scales.x[1] * scale.y, (float)d[4 * i + 3], sums[4 * i + 3]);
     }
 }
 
@@ -444,14 +448,16 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
 #pragma unroll 1
     for (int32_t group = 0; group < groups; group++) {
         const int32_t at = group % NARROW_SCALED;
-        narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS, ORDERED>(work, warp / 4, places, d);
-        if (at == 0) {
+        if (at == 0) { /* long before they are needed, but no branch comes behind products */
             sl_barrier_wait(barriers::slot_full(work.base, places.slot.at), places.slot.parity);
         }
         const float *slot =
             (const float *)(work.memory + memory::slots + places.slot.at * memory::slot_bytes);
-        narrow_promote<WIDTH>(slot + (16 * warp + lane / 4) * NARROW_SCALED + at,
-                              slot + memory::x_scales_bytes / 4 + at * WIDTH + lane % 4 * 2, d, sums);
+        const float *x_scales = slot + (16 * warp + lane / 4) * NARROW_SCALED + at;
+        const narrow_scales scales = {{x_scales[0], x_scales[8 * NARROW_SCALED]},
+                                      slot + memory::x_scales_bytes / 4 + at * WIDTH + lane % 4 * 2};
+        narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS, ORDERED>(work, warp / 4, places, d);
+        narrow_promote<WIDTH>(scales, d, sums);
         if (at == NARROW_SCALED - 1 || group == groups - 1) {
             __syncwarp();
             sl_barrier_arrive_if(barriers::slot_empty(work.base, places.slot.at), lane < SL_ARRIVING_LANES);
