@@ -17,7 +17,7 @@
 typedef struct narrow_case {
     const char *name;
     sl_narrow_kind kind;
-    int32_t rows, outputs, columns;
+    int32_t rows, outputs, columns, experts;
     bool any_numbers; /* E4M3 of all sizes; else whole numbers */
     bool has_bias, has_residual;
     bool odd; /* rows of y, residual and bias begin at no multiple of 16 bytes */
@@ -40,6 +40,8 @@ static const narrow_case cases[] = {
     {"E4M3, any numbers", E4M3(65, 197, 512), .any_numbers = true, .has_bias = true},
     {"E4M3, what is no number", E4M3(66, 130, 256), .any_numbers = true, .not_numbers = true},
     {"E4M3, scales of 0", E4M3(40, 70, 384), .zero_scales = true, .has_bias = true},
+    {"E4M3, experts", E4M3(300, 200, 256), .experts = 5, .has_bias = true, .has_residual = true},
+    {"E4M3, many experts, any numbers", E4M3(160, 70, 128), .experts = 67, .any_numbers = true},
     {"int8, one group, one output", S8(3, 1, 256)},
     {"int8, more than a slot of scales", S8(70, 200, 1280), .has_bias = true},
     {"int8, several tiles, rows that lie odd", S8(300, 195, 512), .has_bias = true, .has_residual = true,
@@ -47,6 +49,7 @@ static const narrow_case cases[] = {
     {"int8, several tiles of rows", S8(300, 260, 768), .has_residual = true},
     {"int8, many tiles", S8(129, 1030, 256)},
     {"int8, what is no number", S8(66, 130, 512), .not_numbers = true},
+    {"int8, experts, rows that lie odd", S8(300, 195, 512), .experts = 7, .has_bias = true, .odd = true},
     {"int8, scales of 0", S8(40, 70, 768), .zero_scales = true, .has_bias = true},
 };
 
@@ -114,14 +117,44 @@ typedef struct operands {
     uint64_t y_row, residual_row, first; /* floats: of a row; in front of the first one */
     unsigned char *x, *weights;
     float *weight_scales, *bias, *residual;
+    int32_t experts, bias_floats; /* experts: one without */
+    int32_t *offsets, *list;      /* the schedule; without experts row i's result is row i */
 } operands;
 
 static float *x_scale(const operands *host, int32_t row, int32_t group) {
     return (float *)(void *)(host->x + (uint64_t)row * host->x_row_bytes + host->x_scales) + group;
 }
 
-static float *weight_scale(const operands *host, const narrow_case *test, int32_t group, int32_t output) {
-    return &host->weight_scales[(int64_t)group * sl_narrow_scales(test->outputs) + output];
+/* row: of all experts' groups. */
+static float *weight_scale(const operands *host, const narrow_case *test, int32_t row, int32_t output) {
+    return &host->weight_scales[(int64_t)row * sl_narrow_scales(test->outputs) + output];
+}
+
+static int32_t expert_of(const operands *host, int32_t row) {
+    int32_t expert = 0;
+    while (expert + 1 < host->experts && host->offsets[expert + 1] <= row) {
+        expert++;
+    }
+    return expert;
+}
+
+/* Some experts have many rows, some none. */
+static void fill_schedule(const narrow_case *test, operands *host) {
+    for (int32_t i = 0; i < test->rows; i++) {
+        host->list[i] = i;
+    }
+    for (int32_t i = test->rows - 1; i > 0 && test->experts; i--) {
+        const int32_t other = (int32_t)(random_bits() % (uint32_t)(i + 1)), row = host->list[i];
+        host->list[i] = host->list[other];
+        host->list[other] = row;
+    }
+    for (int32_t i = 0; i < test->rows; i++) {
+        const uint32_t experts = (uint32_t)host->experts;
+        const uint32_t expert = i % 2 ? random_bits() % experts : experts / 2;
+        for (uint32_t e = expert + 1; e <= experts; e++) {
+            host->offsets[e]++;
+        }
+    }
 }
 
 static void fill_numbers(const narrow_case *test, operands *host) {
@@ -139,7 +172,7 @@ static void fill_numbers(const narrow_case *test, operands *host) {
     for (uint64_t i = 0; i < host->scales_bytes / 4; i++) {
         host->weight_scales[i] = test->zero_scales && i % 5 == 2 ? 0.0f : random_float();
     }
-    for (int32_t i = 0; i < test->outputs + 1; i++) {
+    for (int32_t i = 0; i < host->bias_floats; i++) {
         host->bias[i] = random_float();
     }
     for (uint64_t i = 0; i < host->residual_floats; i++) {
@@ -159,13 +192,15 @@ static void fill_not_numbers(const narrow_case *test, operands *host) {
 }
 
 static operands make_operands(const narrow_case *test) {
-    operands host = {.group = sl_narrow_group(test->kind)};
+    operands host = {.group = sl_narrow_group(test->kind), .experts = test->experts ? test->experts : 1};
     host.groups = test->columns / host.group;
     host.x_scales = (uint64_t)test->columns;
     host.x_row_bytes = (host.x_scales + (uint64_t)host.groups * 4 + 15) / 16 * 16 + 16;
     host.x_bytes = host.x_row_bytes * (uint64_t)test->rows;
-    host.weights_bytes = (uint64_t)test->outputs * (uint64_t)test->columns;
-    host.scales_bytes = (uint64_t)host.groups * (uint64_t)sl_narrow_scales(test->outputs) * 4;
+    host.weights_bytes = (uint64_t)host.experts * (uint64_t)test->outputs * (uint64_t)test->columns;
+    host.scales_bytes =
+        (uint64_t)host.experts * (uint64_t)host.groups * (uint64_t)sl_narrow_scales(test->outputs) * 4;
+    host.bias_floats = host.experts * test->outputs + 1;
     host.first = test->odd ? 1 : 0;
     host.y_row = (uint64_t)(test->outputs + 3) / 4 * 4 + (test->odd ? 5 : 8);
     host.residual_row = host.y_row + (test->odd ? 3 : 4);
@@ -174,8 +209,11 @@ static operands make_operands(const narrow_case *test) {
     host.x = allocated(calloc(1, host.x_bytes));
     host.weights = allocated(malloc(host.weights_bytes));
     host.weight_scales = allocated(malloc(host.scales_bytes));
-    host.bias = allocated(malloc((size_t)(test->outputs + 1) * 4));
+    host.bias = allocated(malloc((size_t)host.bias_floats * 4));
+    host.offsets = allocated(calloc((size_t)host.experts + 1, 4));
+    host.list = allocated(malloc((size_t)test->rows * 4));
     host.residual = allocated(malloc(host.residual_floats * 4));
+    fill_schedule(test, &host);
     fill_numbers(test, &host);
     if (test->not_numbers) {
         fill_not_numbers(test, &host);
@@ -189,12 +227,14 @@ static void free_operands(operands *host) {
     free(host->weight_scales);
     free(host->bias);
     free(host->residual);
+    free(host->offsets);
+    free(host->list);
 }
 
 /* ---- what is expected ---- */
 
-/* Of one element: the chain of floats with exact sums of groups; the same in double; and the root of the sum
- * of squares of all that is added. */
+/* row: of x. Of one element: the chain of floats with exact sums of groups; the same in double; and the root
+ * of the sum of squares of all that is added. */
 typedef struct expectation {
     float chain;
     double sum, size;
@@ -203,9 +243,13 @@ typedef struct expectation {
 static expectation expect(const narrow_case *test, const operands *host, int32_t row, int32_t output) {
     expectation result = {0.0f, 0.0, 0.0};
     const unsigned char *x = host->x + (uint64_t)row * host->x_row_bytes;
-    const unsigned char *weights = host->weights + (uint64_t)output * (uint64_t)test->columns;
+    const int32_t expert = expert_of(host, row);
+    const unsigned char *weights =
+        host->weights +
+        ((uint64_t)expert * (uint64_t)test->outputs + (uint64_t)output) * (uint64_t)test->columns;
     for (int32_t group = 0; group < host->groups; group++) {
-        const float scale = *x_scale(host, row, group) * *weight_scale(host, test, group, output);
+        const float scale =
+            *x_scale(host, row, group) * *weight_scale(host, test, expert * host->groups + group, output);
         double sum = 0.0, squares = 0.0;
         for (int32_t i = group * host->group; i < (group + 1) * host->group; i++) {
             const double product = code_value(test, x[i]) * code_value(test, weights[i]);
@@ -220,12 +264,14 @@ static expectation expect(const narrow_case *test, const operands *host, int32_t
     float more = result.chain;
     double more_sum = result.sum;
     if (test->has_bias) {
-        more += host->bias[host->first + (uint64_t)output];
-        more_sum += (double)host->bias[host->first + (uint64_t)output];
+        const float bias =
+            host->bias[host->first + (uint64_t)expert * (uint64_t)test->outputs + (uint64_t)output];
+        more += bias;
+        more_sum += (double)bias;
     }
     if (test->has_residual) {
         const float residual =
-            host->residual[host->first + (uint64_t)row * host->residual_row + (uint64_t)output];
+            host->residual[host->first + (uint64_t)host->list[row] * host->residual_row + (uint64_t)output];
         more += residual;
         more_sum += (double)residual;
     }
@@ -253,7 +299,7 @@ static bool is_expected(const narrow_case *test, const expectation *expected, fl
 typedef struct device_operands {
     unsigned char *x, *weights;
     float *weight_scales, *bias, *residual, *y;
-    int32_t *rows;
+    int32_t *rows, *offsets, *list;
 } device_operands;
 
 static void *on_device(const void *from, uint64_t bytes) {
@@ -269,15 +315,17 @@ static device_operands to_device(const narrow_case *test, const operands *host) 
     return (device_operands){.x = on_device(host->x, host->x_bytes),
                              .weights = on_device(host->weights, host->weights_bytes),
                              .weight_scales = on_device(host->weight_scales, host->scales_bytes),
-                             .bias = on_device(host->bias, (uint64_t)(test->outputs + 1) * 4),
+                             .bias = on_device(host->bias, (uint64_t)host->bias_floats * 4),
                              .residual = on_device(host->residual, host->residual_floats * 4),
                              .y = on_device(NULL, host->y_floats * 4),
-                             .rows = on_device(NULL, 4)};
+                             .rows = on_device(NULL, 4),
+                             .offsets = on_device(host->offsets, (uint64_t)(host->experts + 1) * 4),
+                             .list = on_device(host->list, (uint64_t)test->rows * 4)};
 }
 
 static void free_device(device_operands *device) {
-    void *all[] = {device->x,        device->weights, device->weight_scales, device->bias,
-                   device->residual, device->y,       device->rows};
+    void *all[] = {device->x, device->weights, device->weight_scales, device->bias, device->residual,
+                   device->y, device->rows,    device->offsets,       device->list};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK_CUDA(cudaFree(all[i]));
     }
@@ -299,7 +347,10 @@ static sl_narrow_product product_of(const narrow_case *test, const operands *hos
                                .bias = test->has_bias ? device->bias + host->first : NULL,
                                .residual = test->has_residual ? device->residual + host->first : NULL,
                                .residual_row_bytes = host->residual_row * 4,
-                               .true_rows = device->rows};
+                               .true_rows = device->rows,
+                               .experts = test->experts,
+                               .offsets = test->experts ? device->offsets : NULL,
+                               .list = test->experts ? device->list : NULL};
 }
 
 static const uint32_t untouched = 0xdeadbeefu;
@@ -351,7 +402,7 @@ static bool multiply(const narrow_run *run, int32_t shape, int32_t rows, float *
 static bool check_values(const narrow_case *test, const operands *host, const float *y) {
     for (int32_t row = 0; row < test->rows; row++) {
         for (int32_t output = 0; output < test->outputs; output++) {
-            const float got = y[host->first + (uint64_t)row * host->y_row + (uint64_t)output];
+            const float got = y[host->first + (uint64_t)host->list[row] * host->y_row + (uint64_t)output];
             const expectation expected = expect(test, host, row, output);
             if (!is_expected(test, &expected, got)) {
                 printf("FAILED %s: row %d, output %d: %.9g, expected %.9g (%.9g, size %.3g)\n", test->name,
@@ -389,7 +440,7 @@ static bool run_case(const narrow_case *test, const sl_cuda_context *context, cu
         passed = multiply(&run, shape, test->rows, other) && same_rows(&run, y, other, test->rows);
     }
     for (size_t i = 0; i < sizeof counts / sizeof *counts && passed; i++) {
-        if (counts[i] < test->rows) {
+        if (counts[i] < test->rows && !test->experts) {
             passed = multiply(&run, (int32_t)(i % SL_NARROW_SHAPES), counts[i], other) &&
                      same_rows(&run, y, other, counts[i]);
         }
@@ -466,8 +517,9 @@ static void bench_product(const sl_cuda_context *context, const sl_narrow_produc
     const double operations = 2.0 * product->rows * (double)product->outputs * product->columns;
     sl_narrow_prepare(product, context->processors, plan, &error);
     const int32_t chosen = plan->shape;
-    printf("%-4s %5d x %5d x %5d:", product->kind == SL_NARROW_S8 ? "s8" : "e4m3", (int)product->rows,
-           (int)product->outputs, (int)product->columns);
+    printf("%-4s%s %5d x %5d x %5d:", product->kind == SL_NARROW_S8 ? "s8" : "e4m3",
+           product->experts ? " experts" : "", (int)product->rows, (int)product->outputs,
+           (int)product->columns);
     for (int32_t shape = 0; shape < SL_NARROW_SHAPES; shape++) {
         sl_narrow_prepare_shape(product, shape, plan, &error);
         const double time = time_of(context, plan, stream);
@@ -514,12 +566,64 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
     }
 }
 
+/* Rows of a prompt, each with eight of 128 experts by chance. */
+static void bench_experts(const sl_cuda_context *context, sl_narrow_kind kind, const int32_t sizes[2],
+                          cudaStream_t stream) {
+    enum { EXPERTS = 128, USED = 8 };
+    static const int32_t counts[] = {128, 512, 2048, 8192};
+    const int32_t outputs = sizes[0], columns = sizes[1], most = USED * counts[3];
+    const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
+    const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
+    const uint64_t weights_bytes = (uint64_t)EXPERTS * (uint64_t)outputs * (uint64_t)columns;
+    const uint64_t scales_bytes = (uint64_t)EXPERTS * groups * (uint64_t)outputs * 4;
+    int32_t *list = allocated(malloc((size_t)most * 4));
+    for (int32_t i = 0; i < most; i++) {
+        list[i] = i;
+    }
+    sl_narrow_product product = {.kind = kind,
+                                 .outputs = outputs,
+                                 .columns = columns,
+                                 .x = on_device(NULL, x_row_bytes * (uint64_t)most),
+                                 .x_row_bytes = x_row_bytes,
+                                 .x_scales = (uint64_t)columns,
+                                 .weights = on_device(NULL, weights_bytes),
+                                 .weight_scales = on_device(NULL, scales_bytes),
+                                 .y = on_device(NULL, (uint64_t)most * (uint64_t)outputs * 4),
+                                 .y_row_bytes = (uint64_t)outputs * 4,
+                                 .experts = EXPERTS,
+                                 .list = on_device(list, (uint64_t)most * 4)};
+    fill_codes((unsigned char *)product.x, x_row_bytes * (uint64_t)most, kind);
+    fill_codes((unsigned char *)product.weights, weights_bytes, kind);
+    fill_floats((float *)product.weight_scales, scales_bytes);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int32_t offsets[EXPERTS + 1] = {0};
+        product.rows = USED * counts[i];
+        for (int32_t row = 0; row < product.rows; row++) {
+            for (uint32_t e = random_bits() % EXPERTS + 1; e <= EXPERTS; e++) {
+                offsets[e]++;
+            }
+        }
+        product.offsets = on_device(offsets, sizeof offsets);
+        bench_product(context, &product, stream);
+        CHECK_CUDA(cudaFree((void *)product.offsets));
+    }
+    const void *all[] = {product.x, product.weights, product.weight_scales, product.y, product.list};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK_CUDA(cudaFree((void *)all[i]));
+    }
+    free(list);
+}
+
 static void bench(const sl_cuda_context *context, cudaStream_t stream) {
     static const int32_t sizes[][2] = {
         {24576, 4096}, {12288, 4096}, {4096, 12288}, {6144, 4096}, {4096, 4096}};
+    static const int32_t experts[][2] = {{1536, 2048}, {2048, 768}};
     for (int kind = 0; kind < SL_NARROW_KINDS; kind++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             bench_shape(context, (sl_narrow_kind)kind, sizes[i], stream);
+        }
+        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+            bench_experts(context, (sl_narrow_kind)kind, experts[i], stream);
         }
     }
 }

@@ -61,11 +61,17 @@ static __device__ __forceinline__ void sl_box_copy_once(uint32_t to, const CUten
 
 /* To the same place in each of the cluster's blocks whose bit is in `ranks`; the barriers that lie there in
  * those blocks count the bytes. */
+typedef struct sl_box_to_all {
+    uint32_t barrier;
+    uint16_t ranks;
+} sl_box_to_all;
+
 static __device__ __forceinline__ void sl_box_copy_to_all(uint32_t to, const CUtensorMap *map, int32_t column,
-                                                          int32_t row, uint32_t barrier, uint16_t ranks) {
+                                                          int32_t row, int32_t layer,
+                                                          const sl_box_to_all &all) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"(ranks)
+                 "l"(map), "r"(column), "r"(row), "r"(layer), "r"(all.barrier), "h"(all.ranks)
                  : "memory");
 }
 

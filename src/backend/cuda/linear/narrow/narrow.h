@@ -22,7 +22,7 @@ extern "C" {
 typedef enum sl_narrow_kind { SL_NARROW_E4M3, SL_NARROW_S8, SL_NARROW_KINDS } sl_narrow_kind;
 
 enum { SL_NARROW_E4M3_GROUP = 128, SL_NARROW_S8_GROUP = 256 }; /* columns with one scale */
-enum { SL_NARROW_SHAPES = 8 };                                 /* of tiles: narrow_shapes.h */
+enum { SL_NARROW_SHAPES = 8 };                                 /* of tiles: narrow_shapes.cuh */
 
 static inline int32_t sl_narrow_group(sl_narrow_kind kind) {
     return kind == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP;
@@ -33,7 +33,13 @@ static inline int32_t sl_narrow_scales(int32_t outputs) {
     return (outputs + 3) / 4 * 4;
 }
 
-/* y = x weights^T (+ bias) (+ residual). All pointers are to device memory, fixed when it is prepared. */
+enum { SL_NARROW_EXPERTS = 512 }; /* most */
+
+/* y = x weights^T (+ bias) (+ residual). All pointers are to device memory, fixed when it is prepared.
+ *
+ * With experts x has the rows of the schedule in its order: those of expert e are offsets[e] ..
+ * offsets[e + 1] - 1, and row i's result is row list[i] of y and of the residual. Weights, their scales and
+ * the bias are one expert's after the other's. */
 typedef struct sl_narrow_product {
     sl_narrow_kind kind;
     int32_t rows, outputs, columns; /* rows: the bucket's; columns: a multiple of the group */
@@ -50,7 +56,9 @@ typedef struct sl_narrow_product {
     const float *bias;     /* [outputs], or NULL */
     const float *residual; /* [rows][outputs], rows residual_row_bytes apart, or NULL; may be y */
     uint64_t residual_row_bytes;
-    const int32_t *true_rows; /* how many rows the step has, at most `rows`: see sl_narrow_rows */
+    const int32_t *true_rows;      /* how many rows the step has, at most `rows`: see sl_narrow_rows */
+    int32_t experts;               /* 0: without */
+    const int32_t *offsets, *list; /* the schedule: [experts + 1], [rows] */
 } sl_narrow_product;
 
 /* What a launch takes: shape and maps. Made when a plan is deployed, on the host; no device work. Aligned to

@@ -1,6 +1,6 @@
 /* Shapes of the tiles of eight-bit products. No bit depends on which is taken. */
-#ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_H
-#define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_H
+#ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_CUH
+#define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_SHAPES_CUH
 
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/linear/narrow/narrow.h"
@@ -11,9 +11,11 @@ enum {
     SL_NARROW_THREADS = 384
 };
 
+/* Blocks of a cluster are `down` by `across`: those one below the other have the same outputs, those side by
+ * side the same rows. */
 typedef struct sl_narrow_shape {
-    int32_t width;                   /* outputs of a tile */
-    int32_t cluster;                 /* blocks that share the weights of tiles one below the other */
+    int32_t width; /* outputs of a tile */
+    int32_t down, across;
     int32_t time;                    /* of a tile in relation to others' */
     int32_t bytes;                   /* of shared memory */
     cudaError_t (*allow)(int bytes); /* the kernel's shared memory */
@@ -23,12 +25,5 @@ typedef struct sl_narrow_shape {
 
 extern const sl_narrow_shape sl_narrow_e4m3_shapes[SL_NARROW_SHAPES];
 extern const sl_narrow_shape sl_narrow_s8_shapes[SL_NARROW_SHAPES];
-
-/* Clusters' tiles. */
-static inline __host__ __device__ int32_t sl_narrow_tiles(int32_t rows, int32_t outputs, int32_t width,
-                                                          int32_t cluster) {
-    const int32_t height = SL_NARROW_ROWS * cluster;
-    return (rows + height - 1) / height * ((outputs + width - 1) / width);
-}
 
 #endif
