@@ -11,6 +11,7 @@ enum { WEIGHT_THREADS = 256, WEIGHT_COLUMNS = 32, WEIGHT_QUADS = WEIGHT_COLUMNS 
 typedef struct weight_args {
     sl_narrow_weights work;
     uint32_t first_block[SL_LINEAR_SEGMENTS]; /* of each job */
+    uint32_t scales;                          /* from a group's to the next one's */
 } weight_args;
 
 /* A block's part. */
@@ -132,15 +133,15 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
     store_codes(work.codes + (uint64_t)job.first * (uint64_t)work.columns, first + threadIdx.x, active, made);
     const uint32_t row = (first + threadIdx.x) / in_row, column = (first + threadIdx.x) % in_row;
     if (active && column % (GROUP / WEIGHT_COLUMNS) == 0) {
-        work.scales[(uint64_t)(column / (GROUP / WEIGHT_COLUMNS)) * (uint64_t)sl_narrow_scales(work.outputs) +
-                    (uint64_t)job.first + row] = made.scale;
+        work.scales[(uint64_t)(column / (GROUP / WEIGHT_COLUMNS)) * args.scales + (uint64_t)job.first + row] =
+            made.scale;
     }
 }
 
 template <int TYPE, int KIND>
 static cudaError_t decode(const sl_cuda_context *context, const sl_narrow_weights *weights,
                           cudaStream_t stream) {
-    weight_args args = {*weights, {}};
+    weight_args args = {*weights, {}, (uint32_t)sl_narrow_scales(weights->outputs)};
     uint32_t blocks = 0;
     for (int32_t j = 0; j < weights->count; j++) {
         const uint32_t threads =
