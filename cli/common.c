@@ -193,6 +193,16 @@ void progress_end(progress_bar *bar) {
 /* ---- sessions --------------------------------------------------------------------------------------------
  */
 
+static sluice_prompt_precision precision_of(const char *name) {
+    static const char *const names[] = {"auto", "bf16", "int8", "fp8"};
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return (sluice_prompt_precision)i;
+        }
+    }
+    return SLUICE_PROMPT_AUTO;
+}
+
 void engine_options(const settings *s, int32_t sequences, sluice_engine_options *options) {
     *options = (sluice_engine_options){
         .size = sizeof *options,
@@ -218,6 +228,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .no_repack = s->no_repack,
         .deterministic = s->deterministic,
         .kernels = s->kernels,
+        .prompt_precision = precision_of(s->prompt_precision),
     };
 }
 

@@ -53,6 +53,13 @@ foreach(source ${cuda_sources})
   list(APPEND cuda_objects ${object})
 endforeach()
 
+# Eight-bit products alone, for their own test.
+set(narrow_objects ${cuda_objects})
+list(FILTER narrow_objects INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_s8|tensor_map)\\.o$")
+add_library(sluice_cuda_narrow STATIC EXCLUDE_FROM_ALL ${narrow_objects})
+set_target_properties(sluice_cuda_narrow PROPERTIES LINKER_LANGUAGE C)
+set_source_files_properties(${narrow_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+
 # The same module for compute-sanitizer's racecheck, on demand: kernels with rings in shared memory so built that it can
 # follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.
 set(racecheck_objects ${cuda_objects})

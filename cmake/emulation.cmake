@@ -57,12 +57,17 @@ if(SLUICE_CPU_HAS_FMA)
 endif()
 # nvcc's build is where the kernels' warnings show; like nvcc, nothing is concluded from types of pointers, bounds of
 # arrays and signs of sums. Line tables, for reports.
+set(narrow_sources ${translated_sources}) # a program of its own tests them
+list(FILTER narrow_sources INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_s8|tensor_map)\\.cu\\.cc$")
+list(REMOVE_ITEM translated_sources ${narrow_sources})
+add_library(emulation_narrow OBJECT ${narrow_sources})
 add_library(emulation_kernels OBJECT ${translated_sources})
-target_compile_options(emulation_kernels PRIVATE -w -Wno-psabi -O1 -g1 -fno-strict-aliasing -fno-aggressive-loop-optimizations
-  -fwrapv ${emulation_flags}
-  -include ${emulation_folder}/device.h)
-target_include_directories(emulation_kernels PRIVATE ${emulated}/src src ${emulation_folder})
-add_dependencies(emulation_kernels emulation_translated)
+foreach(part kernels narrow)
+  target_compile_options(emulation_${part} PRIVATE -w -Wno-psabi -O1 -g1 -fno-strict-aliasing
+    -fno-aggressive-loop-optimizations -fwrapv ${emulation_flags} -include ${emulation_folder}/device.h)
+  target_include_directories(emulation_${part} PRIVATE ${emulated}/src src ${emulation_folder})
+  add_dependencies(emulation_${part} emulation_translated)
+endforeach()
 
 file(GLOB emulation_sources CONFIGURE_DEPENDS ${emulation_folder}/*.cc)
 list(FILTER emulation_sources EXCLUDE REGEX "/(test|order)_[^/]*$")
@@ -74,7 +79,7 @@ file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(emulation_host OBJECT ${cuda_host_sources} ${SLUICE_CUDA_BASE_SOURCES})
 target_include_directories(emulation_host PRIVATE src)
 
-foreach(part kernels runtime host)
+foreach(part kernels narrow runtime host)
   target_include_directories(emulation_${part} SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})
   target_compile_definitions(emulation_${part} PRIVATE EMU_CUDA_ARCH=900 EMU_CUDA_ARCH_FEAT_SM90_ALL)
   set_target_properties(emulation_${part} PROPERTIES CXX_STANDARD 17)
@@ -82,8 +87,8 @@ endforeach()
 
 # The same module twice: fibers in order, and in an order that is random but always the same.
 foreach(order plain shuffled)
-  add_library(emulation_${order} MODULE $<TARGET_OBJECTS:emulation_kernels> $<TARGET_OBJECTS:emulation_runtime>
-    $<TARGET_OBJECTS:emulation_host> ${emulation_folder}/order_${order}.cc)
+  add_library(emulation_${order} MODULE $<TARGET_OBJECTS:emulation_kernels> $<TARGET_OBJECTS:emulation_narrow>
+    $<TARGET_OBJECTS:emulation_runtime> $<TARGET_OBJECTS:emulation_host> ${emulation_folder}/order_${order}.cc)
   target_compile_options(emulation_${order} PRIVATE ${emulation_flags})
   target_include_directories(emulation_${order} PRIVATE ${emulation_folder})
   target_include_directories(emulation_${order} SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})

@@ -389,6 +389,17 @@ typedef enum sluice_speculate {
     SLUICE_SPECULATE_CALLER, /* the function `draft` */
 } sluice_speculate;
 
+/* What products of prompts are computed with on a GPU, where their kernels leave a choice: steps of more rows
+ * than sequences have that generate. AUTO: FP8 for FP8 weights, else BF16. INT8 and FP8 round quantised
+ * weights and activations once more, to eight bits with a scale for 256 or 128 columns; weights that these do
+ * not take, and experts, stay with BF16, and sluice_plan_describe says why. On the CPU it has no effect. */
+typedef enum sluice_prompt_precision {
+    SLUICE_PROMPT_AUTO,
+    SLUICE_PROMPT_BF16,
+    SLUICE_PROMPT_INT8,
+    SLUICE_PROMPT_FP8
+} sluice_prompt_precision;
+
 enum { SLUICE_DRAFTS = 32 }; /* of one sequence in a step, at most */
 
 typedef struct sluice_engine_options {
@@ -452,6 +463,7 @@ typedef struct sluice_engine_options {
                                    GPU's; 0: what is free */
     int32_t cpu_experts; /* experts of the model's first layers, so many, on the CPU beside a GPU, which has
                             the rest of these layers as gpu_layers says; 0: as placement finds best */
+    sluice_prompt_precision prompt_precision;
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 

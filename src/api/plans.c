@@ -29,12 +29,20 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
         return sl_fail(error, SL_ERR_UNSUPPORTED, "isa: this machine has %s, not %s",
                        sl_isa_name(sl_cpu_isa()), o->isa);
     }
+    _Static_assert((int)SLUICE_PROMPT_FP8 == (int)SL_PRECISION_FP8 &&
+                       SL_PRECISION_COUNT == SLUICE_PROMPT_FP8 + 1,
+                   "the same precisions in the same order");
+    if ((unsigned)o->prompt_precision >= SL_PRECISION_COUNT) {
+        return sl_fail(error, SL_ERR_INVALID, "prompt precision: %d is no sluice_prompt_precision",
+                       (int)o->prompt_precision);
+    }
     *out = (sl_backend_options){.threads = o->threads,
                                 .isa = (sl_isa)isa,
                                 .no_graphs = o->no_graphs,
                                 .no_fusion = o->no_fusion,
                                 .no_repack = o->no_repack,
-                                .deterministic = o->deterministic};
+                                .deterministic = o->deterministic,
+                                .prompt_precision = (sl_precision)o->prompt_precision};
     return 0;
 }
 

@@ -120,7 +120,8 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                            .no_graphs = o->no_graphs,
                                            .no_fusion = o->no_fusion,
                                            .no_repack = o->no_repack,
-                                           .deterministic = o->deterministic};
+                                           .deterministic = o->deterministic,
+                                           .prompt_precision = o->prompt_precision};
     result = sl_api_plan_open(draft, &options, &s->planned, error);
     result = result ? result : sl_model_hold(s->model->model, error);
     if (result) {

@@ -17,11 +17,21 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 18 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 19 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
 typedef struct sl_kernel sl_kernel;
+
+/* What products of prompts are computed with, where there is a choice. */
+typedef enum sl_precision {
+    SL_PRECISION_AUTO, /* as the backend thinks best */
+    SL_PRECISION_BF16,
+    SL_PRECISION_INT8, /* int8 with a scale for 256 columns */
+    SL_PRECISION_FP8,  /* E4M3 with a scale for 128 columns */
+    SL_PRECISION_COUNT
+} sl_precision;
+#define SL_PRECISION_BIT(ID) (1u << SL_PRECISION_##ID)
 
 /* ---- kernels
  * -------------------------------------------------------------------------------------------------------- */
@@ -51,9 +61,11 @@ struct sl_kernel {
                         result */
     bool batched;    /* handles many rows in one pass over the weights or keys */
     bool on_request; /* taken only where a plan's options name it */
-    bool deterministic; /* taken only by deterministic plans */
-    bool cut_dependent; /* the bits depend on where a sequence was cut into steps, though on no other row; a
-                           deterministic plan declines it */
+    bool deterministic;  /* taken only by deterministic plans */
+    bool cut_dependent;  /* the bits depend on where a sequence was cut into steps, though on no other row; a
+                            deterministic plan declines it */
+    unsigned precisions; /* SL_PRECISION_BIT: taken only where the options' prompt_precision is one of these;
+                            0: whatever it is */
     /* NULL when it can do it, else why not, as the end of "<name>: ..."; a static string. */
     const char *(*declines)(const sl_kernel *kernel, const sl_kernel_query *query);
     /* The weight layout it reads: bytes of a packed copy, and the packing of rows [first, first + count) of
@@ -202,13 +214,14 @@ typedef struct sl_profile {
  * ---------------------------------------------------------------------------------------------------- */
 
 typedef struct sl_backend_options {
-    int32_t device;     /* of several GPUs */
-    int32_t threads;    /* CPU; 0: one for each core */
-    sl_isa isa;         /* CPU: the best tier allowed */
-    bool no_graphs;     /* CUDA: run eagerly */
-    bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
-    bool no_fusion;     /* every op by its own kernel */
-    bool no_repack;     /* CPU: no packed copies; weights are read where they are mapped */
+    int32_t device;                /* of several GPUs */
+    int32_t threads;               /* CPU; 0: one for each core */
+    sl_isa isa;                    /* CPU: the best tier allowed */
+    bool no_graphs;                /* CUDA: run eagerly */
+    bool deterministic;            /* CUDA: one numeric class per op; the CPU always has it */
+    bool no_fusion;                /* every op by its own kernel */
+    bool no_repack;                /* CPU: no packed copies; weights are read where they are mapped */
+    sl_precision prompt_precision; /* see sl_kernel.precisions */
 } sl_backend_options;
 
 typedef struct sl_backend_functions {

@@ -87,6 +87,10 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     if (kernel->pack && !kernel->takes_unpacked && sl_plan_maps_all(l->plan)) {
         return "packs its weights, and repacking is switched off";
     }
+    if (kernel->precisions && !(kernel->precisions >> l->plan->backend->options.prompt_precision & 1u) &&
+        !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
+        return "is for another prompt precision";
+    }
     if (kernel->cut_dependent && l->plan->backend->options.deterministic) {
         return "its bits depend on how steps are cut";
     }

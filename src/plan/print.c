@@ -225,6 +225,31 @@ static void explain_bucket(const sl_plan *plan, int32_t bucket, line *lines, sl_
     }
 }
 
+/* What became of the prompt precision that was asked for. */
+static void explain_precision(const sl_plan *plan, sl_buffer *out) {
+    static const char *const names[SL_PRECISION_COUNT] = {"auto", "bf16", "int8", "fp8"};
+    const sl_precision asked = plan->backend->options.prompt_precision;
+    bool has_choice = false, taken = asked == SL_PRECISION_BF16;
+    int32_t count = 0;
+    const sl_kernel *const *kernels = plan->backend->functions->kernels(plan->backend, &count);
+    if (asked == SL_PRECISION_AUTO) {
+        return;
+    }
+    for (int32_t k = 0; k < count; k++) {
+        has_choice = has_choice || kernels[k]->precisions;
+    }
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        const sl_lowered *lowered = &plan->deployment.buckets[b];
+        for (int32_t i = 0; i < lowered->op_count; i++) {
+            taken = taken || (lowered->kernels[i]->precisions >> asked & 1u);
+        }
+    }
+    sl_buffer_printf(out, "prompt precision %s%s\n", names[asked],
+                     !has_choice ? ": has no effect on this backend"
+                     : !taken    ? ": no product of this plan is computed so"
+                                 : "");
+}
+
 void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
     for (int32_t s = 0; s < plan->segment_count; s++) {
         print_segment(plan, s, out);
@@ -244,6 +269,7 @@ void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
         return;
     }
     sl_buffer_printf(out, "backend %s: %s\n", plan->backend->name, plan->backend->description);
+    explain_precision(plan, out);
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
         const sl_lowered *lowered = &plan->deployment.buckets[b];
         sl_buffer_clear(&text);

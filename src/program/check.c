@@ -477,7 +477,7 @@ static bool type_allowed(type_rule rule, sl_value_type type) {
     case TYPE_I32:
         return type == SL_VALUE_I32;
     case TYPE_FORMAT:
-        return type == SL_VALUE_BF16 || type == SL_VALUE_Q8_32;
+        return type != SL_VALUE_F32 && type != SL_VALUE_I32;
     default:
         return type != SL_VALUE_I32;
     }
@@ -485,6 +485,7 @@ static bool type_allowed(type_rule rule, sl_value_type type) {
 
 static int check_operand(const checker *c, bool output, int i, int *same) {
     const sl_operand *operand = output ? &c->op->out[i] : &c->op->in[i];
+    sl_codes codes;
     const role_rule *rule = output ? &RULES[c->op->kind].out[i] : &RULES[c->op->kind].in[i];
     const sl_view role = sl_op_role(c->op->kind, output, i);
     const bool optional = role.length > 0 && role.data[role.length - 1] == '?';
@@ -505,6 +506,9 @@ static int check_operand(const checker *c, bool output, int i, int *same) {
             value->name, sl_value_type_name(value->type));
     REQUIRE(c, value->type != SL_VALUE_Q8_32 || operand->column % 32 == 0,
             "%.*s: column %d of a quantised value is no multiple of 32", length, role.data, operand->column);
+    REQUIRE(c, !sl_value_codes(value->type, &codes) || operand->column == 0,
+            "%.*s: column %d of value %s, which is read from its beginning on", length, role.data,
+            operand->column, value->name);
     if (rule->rows == ROWS_SAME) {
         REQUIRE(c, *same < 0 || *same == (int)value->rows,
                 "%.*s: value %s has %s rows, other operands %s rows", length, role.data, value->name,

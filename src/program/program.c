@@ -108,13 +108,19 @@ bool sl_activation_is_gate(const sl_op *op) {
 }
 
 const char *sl_value_type_name(sl_value_type type) {
-    static const char *const names[SL_VALUE_TYPE_COUNT] = {"f32", "i32", "bf16", "q8_32"};
+    static const char *const names[SL_VALUE_TYPE_COUNT] = {"f32",   "i32",      "bf16",
+                                                           "q8_32", "e4m3_128", "q8_256"};
     return (unsigned)type < SL_VALUE_TYPE_COUNT ? names[type] : "?";
 }
 
 const char *sl_rows_name(sl_rows rows) {
     static const char *const names[SL_ROWS_COUNT] = {"step", "expert", "output"};
     return (unsigned)rows < SL_ROWS_COUNT ? names[rows] : "?";
+}
+
+bool sl_value_codes(sl_value_type type, sl_codes *codes) {
+    *codes = type == SL_VALUE_E4M3_128 ? SL_CODES_E4M3_128 : SL_CODES_Q8_256;
+    return type == SL_VALUE_E4M3_128 || type == SL_VALUE_Q8_256;
 }
 
 uint64_t sl_value_row_bytes(sl_value_type type, int32_t width) {
@@ -124,6 +130,10 @@ uint64_t sl_value_row_bytes(sl_value_type type, int32_t width) {
         return elements * 2;
     case SL_VALUE_Q8_32:
         return (elements + 31) / 32 * 40;
+    case SL_VALUE_E4M3_128:
+        return sl_codes_row_bytes(SL_CODES_E4M3_128, elements);
+    case SL_VALUE_Q8_256:
+        return sl_codes_row_bytes(SL_CODES_Q8_256, elements);
     default:
         return elements * 4;
     }

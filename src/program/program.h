@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "quant/activation.h"
 #include "quant/qtype.h"
 
 #include <stdbool.h>
@@ -34,7 +35,9 @@ typedef enum sl_value_type {
     SL_VALUE_F32,
     SL_VALUE_I32,
     SL_VALUE_BF16,
-    SL_VALUE_Q8_32, /* int8 with a scale and a sum per 32: quant/activation.h */
+    SL_VALUE_Q8_32,    /* int8 with a scale and a sum per 32: quant/activation.h */
+    SL_VALUE_E4M3_128, /* E4M3 with a scale per 128: likewise */
+    SL_VALUE_Q8_256,   /* int8 with a scale per 256: likewise */
     SL_VALUE_TYPE_COUNT
 } sl_value_type;
 
@@ -479,8 +482,10 @@ const char *sl_rows_name(sl_rows rows);
  * gaps included; 0 when it is absent. The op's weights, groups and states must exist. */
 int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output, int index);
 
-/* Bytes of one row of `width` elements (Q8_32: see quant/activation.h), and of a whole value with that many
- * rows of each kind. */
+/* What the type's codes are (quant/activation.h); false where it has none. */
+bool sl_value_codes(sl_value_type type, sl_codes *codes);
+/* Bytes of one row of `width` elements (of groups: see quant/activation.h), and of a whole value with that
+ * many rows of each kind. */
 uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);
 /* rows[kind]: how many rows of each kind, indexed by sl_rows. */
 uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]);

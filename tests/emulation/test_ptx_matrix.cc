@@ -248,7 +248,9 @@ static void test_wgmma() {
         {WGMMA("m64n16k8", "f32.tf32.tf32", "%12", ", 1, 1"), TF32, TF32, 128, false, 128, false},
         {WGMMA("m64n16k32", "f32.e4m3.e4m3", REGISTERS, ", 1, 1"), E4M3, E4M3, -1, false, 128, false},
         {WGMMA("m64n16k32", "f32.e5m2.e4m3", "%12", ", 1, 1"), E5M2, E4M3, 0, false, 128, false},
+        {WGMMA("m64n16k32", "f32.e4m3.e4m3", "%12", ", 1, 1"), E4M3, E4M3, 128, false, 128, false},
         {WGMMA("m64n16k32", "s32.s8.s8", REGISTERS, ""), S8, S8, -1, false, 128, false},
+        {WGMMA("m64n16k32", "s32.s8.s8", "%12", ""), S8, S8, 128, false, 128, false},
         {WGMMA("m64n16k32", "s32.s8.u8", "%12", ""), S8, U8, 128, false, 32, false},
     };
     for (const wgmma_test &test : tests) {
@@ -432,6 +434,34 @@ static void test_cluster() {
     ptx("barrier.cluster.arrive; barrier.cluster.wait;", {});
 }
 
+/* Each of two blocks brings one layer to both. */
+static void test_box_to_all() {
+    alignas(64) const emu_tensor_map map = make_map(CU_TENSOR_MAP_SWIZZLE_NONE);
+    const uint32_t rank = emu_self()->block->cluster_rank;
+    unsigned char *shared = emu_self()->block->dynamic_shared;
+    const uint32_t at = emu_shared_address(shared);
+    for (uint32_t i = 0; i < sizeof tensor / 2; i++) {
+        const uint16_t value = (uint16_t)(3 * i + 1);
+        memcpy((unsigned char *)tensor + 2 * i, &value, 2);
+    }
+    ptx("mbarrier.init.shared::cta.b64 [%0], 1;", {in(at)});
+    ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;", {in(at)});
+    ptx("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;", {});
+    ptx("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;",
+        {in(at + 512 * (1 + rank)), in((const void *)&map), in(0), in(1), in(rank), in(at), in((uint16_t)3)});
+    ptx("{.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n@!done bra "
+        "again;}",
+        {in(at)});
+    for (uint32_t i = 0; i < 2 * 8 * 32; i++) {
+        uint16_t value;
+        memcpy(&value, shared + 512 + 2 * i, 2);
+        CHECK(value == tensor[i / 256][1 + i / 32 % 8][i % 32]);
+    }
+    ptx("barrier.cluster.arrive; barrier.cluster.wait;", {});
+}
+
 const test_case test_matrix_cases[] = {
     {"mma", test_mma, 32, 1, nullptr},
     {"ldmatrix, movmatrix, stmatrix", test_ldmatrix, 32, 1, nullptr},
@@ -446,5 +476,6 @@ const test_case test_matrix_cases[] = {
     {"wgmma by half a warpgroup", no_fence, 64, 1, "no whole warpgroup"},
     {"boxes of tensors", test_box, 1, 1, nullptr},
     {"clusters", test_cluster, 1, 2, nullptr},
+    {"boxes to all blocks of a cluster", test_box_to_all, 1, 2, nullptr},
 };
 const size_t test_matrix_count = sizeof test_matrix_cases / sizeof *test_matrix_cases;

@@ -728,10 +728,14 @@ static bool make_layernorm(kt_case *c, int32_t index, kt_random *random) {
 
 static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
     static const style styles[] = {NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED};
-    if (index >= 2 * ROW_COUNTS) {
+    static const sl_value_type formats[] = {SL_VALUE_Q8_32, SL_VALUE_BF16, SL_VALUE_E4M3_128,
+                                            SL_VALUE_Q8_256};
+    if (index >= 4 * ROW_COUNTS) {
         return false;
     }
-    const int32_t rows = row_counts[index % ROW_COUNTS], width = 32 * (1 + kt_below(random, 40));
+    const sl_value_type type = formats[index / ROW_COUNTS];
+    const int32_t rows = row_counts[index % ROW_COUNTS], odd = index < 2 * ROW_COUNTS ? 0 : index % 4;
+    const int32_t width = 32 * (1 + kt_below(random, 40)) + odd;
     begin_case(c, rows, 1, random);
     const int32_t x = input(c, "x", SL_ROWS_STEP, width + 7, styles[index % 6], random);
     float *data = c->inputs[x];
@@ -740,7 +744,6 @@ static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
         data[width + 7 + 7] = INFINITY;
         data[2 * (width + 7) + 9] = 1e-38f;
     }
-    const sl_value_type type = index < ROW_COUNTS ? SL_VALUE_Q8_32 : SL_VALUE_BF16;
     const int32_t q = typed(c, "q", type, SL_ROWS_STEP, sl_stored_width(column_multiple, width));
     sl_op *op = add(c, SL_OP_QUANTIZE, LIST(x), LIST(q));
     op->in[0].column = 7;

@@ -103,7 +103,7 @@ static uint64_t aligned(uint64_t bytes) {
 }
 
 static uint64_t element_bytes(sl_value_type type) {
-    return type == SL_VALUE_BF16 ? 2 : type == SL_VALUE_Q8_32 ? 1 : 4;
+    return type == SL_VALUE_BF16 ? 2 : type == SL_VALUE_F32 || type == SL_VALUE_I32 ? 4 : 1;
 }
 
 static int32_t rows_of_kind(const kt_case *c, sl_rows kind, int32_t rows, int32_t outputs) {

@@ -216,10 +216,11 @@ static void print_table(const kt_listing *l) {
         print_cell(l, i, devices_cell);
         print_cell(l, i, class_cell);
         printf(" %s | %s |\n",
-               kernel->on_request      ? "`--kernel` alone"
-               : kernel->deterministic ? "deterministic plans"
-               : kernel->cut_dependent ? "plans not deterministic"
-                                       : "all",
+               kernel->on_request        ? "`--kernel` alone"
+               : kt_is_asked_for(kernel) ? "`--prompt-precision`"
+               : kernel->deterministic   ? "deterministic plans"
+               : kernel->cut_dependent   ? "plans not deterministic"
+                                         : "all",
                row->entry.purpose ? row->entry.purpose : "");
     }
 }

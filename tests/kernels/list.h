@@ -18,6 +18,11 @@ typedef struct kt_listing {
     int32_t count;
 } kt_listing;
 
+/* Whether no plan takes it unless somebody says so. */
+static inline bool kt_is_asked_for(const sl_kernel *kernel) {
+    return kernel->on_request || (kernel->precisions && !(kernel->precisions & SL_PRECISION_BIT(AUTO)));
+}
+
 /* An exit status, with a printed message where it is not 0: 77 without the module. */
 int kt_listing_read(kt_listing *listing);
 void kt_listing_free(kt_listing *listing);

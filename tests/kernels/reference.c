@@ -95,6 +95,18 @@ static double *activations(const kt_case *c, const kt_result *result, int64_t ro
         free(decoded);
         return values;
     }
+    if (value->type == SL_VALUE_E4M3_128 || value->type == SL_VALUE_Q8_256) {
+        const int32_t group = value->type == SL_VALUE_E4M3_128 ? 128 : 256;
+        const uint8_t *codes = (const uint8_t *)result->values[x->value] +
+                               row * (int64_t)sl_value_row_bytes(value->type, value->width);
+        const float *scales =
+            (const float *)(const void *)(codes + (value->width + group - 1) / group * group);
+        for (int32_t i = 0; i < columns; i++) {
+            values[i] = (double)scales[i / group] *
+                        (group == 128 ? (double)sl_e4m3_to_f32(codes[i]) : (double)(int8_t)codes[i]);
+        }
+        return values;
+    }
     for (int32_t i = 0; i < columns; i++) {
         const int64_t at = row * value->width + x->column + i;
         values[i] = value->type == SL_VALUE_BF16
@@ -102,6 +114,39 @@ static double *activations(const kt_case *c, const kt_result *result, int64_t ro
                         : ((const float *)result->values[x->value])[at];
     }
     return values;
+}
+
+/* The nearest E4M3 number, ties to the even mantissa: whole numbers of its own last place. */
+static double round_e4m3(double x) {
+    int exponent;
+    frexp(x, &exponent);
+    const int last = (exponent - 1 < -6 ? -6 : exponent - 1) - 3;
+    return ldexp(nearbyint(ldexp(x, -last)), last);
+}
+
+/* Where x is codes the weights are rounded to such too: FP8_128 has E4M3 already. */
+static void round_weights(const sl_weight *weight, sl_value_type x, float *w) {
+    const bool e4m3 = x == SL_VALUE_E4M3_128;
+    if ((!e4m3 && x != SL_VALUE_Q8_256) || (e4m3 && weight->type == SL_QTYPE_FP8_128)) {
+        return;
+    }
+    const int32_t columns = weight->columns, group = e4m3 ? 128 : 256;
+    for (int64_t row = 0; row < (int64_t)weight->experts * weight->rows; row++) {
+        for (int32_t first = 0; first < columns; first += group) {
+            const int32_t end = first + group < columns ? first + group : columns;
+            float *at = w + row * columns, largest = 0;
+            for (int32_t i = first; i < end; i++) {
+                largest = fabsf(at[i]) > largest ? fabsf(at[i]) : largest;
+            }
+            const float scale = largest / (e4m3 ? 448.0f : 127.0f),
+                        factor = (e4m3 ? 448.0f : 127.0f) / largest;
+            for (int32_t i = first; i < end; i++) {
+                const float scaled = at[i] * factor;
+                const double code = e4m3 ? round_e4m3((double)scaled) : nearbyint((double)scaled);
+                at[i] = largest < 0x1p-100f ? 0 : (float)((double)scale * code);
+            }
+        }
+    }
 }
 
 static void check_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
@@ -113,6 +158,7 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
         const sl_weight *weight = &c->program.weights[segment->weight];
         const float *bias = weight_of(c, segment->bias);
         float *w = decode_all(weight);
+        round_weights(weight, c->program.values[op_of(c)->in[0].value].type, w);
         for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
             const int32_t expert = has(c, 1) ? ((const int32_t *)c->inputs[c->ids_value])[row] : 0;
             double *x = activations(c, result, x_is_shared ? row / used : row, weight->columns);
@@ -238,6 +284,49 @@ static void check_q8_32_group(const float *x, sl_q8_32 row, int32_t group, error
     sum->wrong = sum->wrong || row.sums[group] != total || sl_f32_bits(row.scales[group]) != scale;
 }
 
+/* Whether no other of the 256 codes is nearer to x, and the even one of two was taken. */
+static bool is_nearest_e4m3(double x, uint8_t code) {
+    const double here = fabs((double)sl_e4m3_to_f32(code) - x);
+    bool good = (code & 0x7f) != 0x7f && (x == 0 || signbit(x) == (code >> 7));
+    for (int32_t other = 0; other < 256; other++) {
+        if ((other & 0x7f) != 0x7f) {
+            const double there = fabs((double)sl_e4m3_to_f32((uint8_t)other) - x);
+            good = good && (here < there || (here == there && (code % 2 == 0 || other % 2 == 1)));
+        }
+    }
+    return good;
+}
+
+/* One row of E4M3_128 or Q8_256; x has zeros behind its own columns. */
+static void check_codes_row(const float *x, const uint8_t *codes, const sl_value *value, error_sum *sum) {
+    const bool e4m3 = value->type == SL_VALUE_E4M3_128;
+    const int32_t group = e4m3 ? 128 : 256, groups = (value->width + group - 1) / group;
+    const float *scales = (const float *)(const void *)(codes + groups * group);
+    const uint8_t *end = codes + sl_value_row_bytes(value->type, value->width);
+    for (int32_t g = 0; g < groups; g++) {
+        float largest = 0;
+        bool finite = true;
+        for (int32_t i = group * g; i < group * (g + 1) && i < value->width; i++) {
+            finite = finite && isfinite(x[i]);
+            largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        }
+        const bool zero = !finite || largest < 0x1p-100f;
+        const float most = e4m3 ? 448.0f : 127.0f;
+        const uint32_t scale = !finite ? 0x7fc00000u : zero ? 0 : sl_f32_bits(largest / most);
+        sum->wrong = sum->wrong || sl_f32_bits(scales[g]) != scale;
+        for (int32_t i = group * g; i < group * (g + 1); i++) {
+            const float factor = most / largest, scaled = zero || i >= value->width ? 0 : x[i] * factor;
+            const bool good = zero || i >= value->width ? codes[i] == 0
+                              : e4m3                    ? is_nearest_e4m3((double)scaled, codes[i])
+                                                        : (int8_t)codes[i] == (int32_t)rintf(scaled);
+            sum->wrong = sum->wrong || !good;
+        }
+    }
+    for (const uint8_t *at = (const uint8_t *)(scales + groups); at < end; at++) {
+        sum->wrong = sum->wrong || *at != 0;
+    }
+}
+
 static void check_quantize(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_operand *in = &op_of(c)->in[0], *out = &op_of(c)->out[0];
     const int32_t x_width = c->program.values[in->value].width, width = c->program.values[out->value].width;
@@ -251,6 +340,14 @@ static void check_quantize(const kt_case *c, const kt_result *result, error_sum 
                                   sl_q8_32_row(result->values[out->value], (uint64_t)width, (uint64_t)row), g,
                                   sum);
             }
+            continue;
+        }
+        if (c->program.values[out->value].type != SL_VALUE_BF16) {
+            const sl_value *value = &c->program.values[out->value];
+            check_codes_row(x,
+                            (const uint8_t *)result->values[out->value] +
+                                row * (int64_t)sl_value_row_bytes(value->type, width),
+                            value, sum);
             continue;
         }
         const uint16_t *y = (const uint16_t *)result->values[out->value] + (int64_t)row * width;

@@ -76,7 +76,7 @@ static int32_t taker(const kt_rivals *r, sl_backend *backend, int32_t first, int
     const bool deterministic = backend == r->deterministic;
     for (int32_t row = first; row < r->table.count; row++) {
         const sl_kernel *kernel = kernel_at(r, row);
-        if (row != without && !kernel->on_request &&
+        if (row != without && !kt_is_asked_for(kernel) &&
             (deterministic ? !kernel->cut_dependent : !kernel->deterministic) &&
             takes(r, backend, row, *work) && (!deterministic || class_everywhere(r, row, without, *work))) {
             return row;
@@ -162,7 +162,7 @@ static bool time_row(const kt_rivals *r, sl_backend *backend, int32_t row, kt_wo
 static void print_trial(kt_rivals *r, const trial *t) {
     const sl_kernel *kernel = kernel_at(r, t->row);
     sl_backend *backend = backend_of(r, kernel);
-    const int32_t rival = taker(r, backend, kernel->on_request ? 0 : t->row + 1, t->row, &t->work);
+    const int32_t rival = taker(r, backend, kt_is_asked_for(kernel) ? 0 : t->row + 1, t->row, &t->work);
     timing own, other;
     if (!time_row(r, backend, t->row, t->work, &own)) {
         return;

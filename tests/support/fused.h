@@ -26,6 +26,7 @@ typedef struct fused_case {
      * parts of prompts and single rows in all mixes; 0: one sequence, whose runs are those of one row. */
     int32_t rows, more[FUSED_PROMPTS - 1];
     bool deterministic;
+    sluice_prompt_precision precision;
     const char *needs; /* NULL, or a kernel without which the case is left out, in the list unfused */
     fused_run runs[FUSED_RUNS]; /* that must be in the list, and without fusion are not */
 } fused_case;
@@ -65,6 +66,7 @@ static inline sluice_engine_options fused_options(const fused_case *c, bool no_f
                                    .kv_type = c->cache_type,
                                    .deterministic = c->deterministic,
                                    .no_fusion = no_fusion,
+                                   .prompt_precision = c->precision,
                                    .no_prefix_reuse = true};
 }
 

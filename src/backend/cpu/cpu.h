@@ -146,6 +146,11 @@ static inline sl_q8_32 sl_cpu_q8_32(const sl_cpu_operand *operand, int64_t row) 
     return planes;
 }
 
+/* A row of E4M3_128 or Q8_256. */
+static inline unsigned char *sl_cpu_codes(const sl_cpu_operand *operand, int64_t row) {
+    return operand->data + (uint64_t)row * operand->row_bytes;
+}
+
 /* A recurrent layer's part of the slot that a sequence's span begins with: NULL for zeros; and of the one
  * that it leaves, which is another. */
 static inline const float *sl_cpu_old_state(const sl_cpu_context *context, const sl_step_span *span,

@@ -98,7 +98,9 @@ SL_TIER_DECLINES(quantize) {
     (void)kernel;
     const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
     const sl_op *op = query->op;
+    sl_codes codes;
     return needs                                                           ? needs
+           : sl_value_codes(query->values[op->out[0].value].type, &codes)  ? "makes q8_32 and bf16"
            : op->u.quantize.width % VN != 0                                ? odd_width
            : query->values[op->out[0].value].width != op->u.quantize.width ? "writes no zeros behind a row"
                                                                            : NULL;

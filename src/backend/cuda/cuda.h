@@ -99,6 +99,7 @@ typedef struct sl_cuda_context {
     int32_t processors;      /* multiprocessors of the device */
     int32_t shared_bytes;    /* of shared memory that a block can have */
     bool dependent_launches; /* the device knows programmatic dependent launch */
+    sl_arena *arena;         /* on the host: of what `prepare` makes, which lives as long as the executor */
     sl_cuda_blas *blas;      /* on the host: cuBLASLt and cuBLAS, NULL while no kernel needs them */
     /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */
     uint32_t *arrivals;
@@ -170,6 +171,8 @@ typedef enum sl_cuda_arrangement {
     SL_CUDA_K16_TILE,
     SL_CUDA_BF16_ROWS128,
     SL_CUDA_I8_ROWS64,
+    SL_CUDA_S8_TILE,
+    SL_CUDA_E4M3_TILE,
     SL_CUDA_BF16_CUBLAS,
     SL_CUDA_BF16_CUBLAS_KEPT, /* behind the one whose name its own begins with */
     SL_CUDA_BF16_TILE_WGMMA,

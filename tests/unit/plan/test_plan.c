@@ -73,6 +73,7 @@ static const fake_kernel FAKES[] = {
     KERNEL("rope/steady", ROPE, "steady", F32, -1, 0, 0, .deterministic = true),
     KERNEL("rope", ROPE, "f32", F32, -1, 0, 0),
     KERNEL("cache_write", CACHE_WRITE, "exact", F32, -1, 0, 0),
+    KERNEL("attention/narrow", ATTENTION, "f16", F32, -1, 0, 0, .precisions = SL_PRECISION_BIT(INT8)),
     KERNEL("attention", ATTENTION, "f32", F32, -1, 0, 4096),
     KERNEL("attention/asked", ATTENTION, "f16", F32, -1, 0, 0, .on_request = true),
     KERNEL("attention/cut", ATTENTION, "f16", F32, -1, 0, 0, .cut_dependent = true),
@@ -509,6 +510,33 @@ static void kernels_that_are_asked_for_come_first(void **state) {
                         "begins so");
     assert_int_equal(sl_plan_create(&p, &backend.base, &(sl_plan_options){.prefer = ","}, &plan, &error),
                      SL_ERR_INVALID);
+    sl_program_free(&p);
+}
+
+static void prompt_precisions_choose_kernels(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    static const char *const notes[SL_PRECISION_COUNT] = {
+        NULL, "\nprompt precision bf16\n", "\nprompt precision int8\n",
+        "\nprompt precision fp8: no product of this plan is computed so\n"};
+    for (int precision = 0; precision < SL_PRECISION_COUNT; precision++) {
+        fake_backend backend = fake(true, true);
+        backend.base.options.prompt_precision = (sl_precision)precision;
+        const bool taken = precision == SL_PRECISION_INT8;
+        assert_string_equal(attention_with(&backend, &p, NULL), taken ? "attention/narrow" : "attention");
+        assert_string_equal(attention_with(&backend, &p, "attention/narrow"), "attention/narrow");
+        sl_plan *plan = make(&p, &backend, NULL);
+        sl_buffer text = {0};
+        sl_plan_explain(plan, &text);
+        sl_buffer_append(&text, "", 1);
+        assert_true(notes[precision] ? strstr(text.data, notes[precision]) != NULL
+                                     : strstr(text.data, "prompt precision ") == NULL);
+        assert_int_equal(strstr(text.data, "attention/narrow: is for another prompt precision") != NULL,
+                         !taken);
+        sl_buffer_free(&text);
+        sl_plan_destroy(plan);
+    }
     sl_program_free(&p);
 }
 
@@ -1369,6 +1397,7 @@ int main(void) {
         cmocka_unit_test(observing_plans),
         cmocka_unit_test(explain_and_ops),
         cmocka_unit_test(some_kernels_are_for_deterministic_plans),
+        cmocka_unit_test(prompt_precisions_choose_kernels),
         cmocka_unit_test(kernels_that_are_asked_for_come_first),
         cmocka_unit_test(memory_failures_leave_nothing),
     };

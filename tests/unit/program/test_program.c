@@ -24,6 +24,8 @@ static void names_and_roles(void **state) {
     assert_true(sl_view_is(sl_op_role(SL_OP_RMSNORM, true, 1), "sum?"));
     assert_int_equal(sl_op_role(SL_OP_RMSNORM, true, 2).length, 0);
     assert_string_equal(sl_value_type_name(SL_VALUE_Q8_32), "q8_32");
+    assert_string_equal(sl_value_type_name(SL_VALUE_E4M3_128), "e4m3_128");
+    assert_string_equal(sl_value_type_name(SL_VALUE_Q8_256), "q8_256");
     assert_string_equal(sl_rows_name(SL_ROWS_EXPERT), "expert");
     for (int kind = 0; kind < SL_OP_COUNT; kind++) {
         int inputs = 0, outputs = 0;
@@ -44,6 +46,8 @@ static void sizes(void **state) {
     assert_int_equal(sl_value_row_bytes(SL_VALUE_BF16, 7), 14);
     assert_int_equal(sl_value_row_bytes(SL_VALUE_Q8_32, 64), 64 + 2 * 4 + 2 * 4);
     assert_int_equal(sl_value_row_bytes(SL_VALUE_Q8_32, 33), 80);
+    assert_int_equal(sl_value_row_bytes(SL_VALUE_E4M3_128, 96), 128 + 16);
+    assert_int_equal(sl_value_row_bytes(SL_VALUE_Q8_256, 2048), 2048 + 32);
     const int32_t rows[SL_ROWS_COUNT] = {3, 6, 2};
     const sl_value schedule = {.type = SL_VALUE_I32, .rows = SL_ROWS_EXPERT, .width = 1, .fixed = 5};
     assert_int_equal(sl_value_bytes(&schedule, rows), (5 + 6) * 4);
@@ -413,6 +417,14 @@ static void quantised_operands(void **state) {
     ops[1].out[0].column = 16;
     assert_int_equal(sl_ops_check(&p, p.values, p.value_count, ops, 3, &error), SL_ERR_INVALID);
     assert_non_null(strstr(error.message, "column 16 of a quantised value"));
+    p.values[q].type = SL_VALUE_E4M3_128;
+    ops[1].u.quantize.width = 64;
+    ops[1].out[0].column = 0;
+    assert_int_equal(sl_ops_check(&p, p.values, p.value_count, ops, 3, &error), 0);
+    ops[1].u.quantize.width = 33;
+    ops[1].out[0].column = 16;
+    assert_int_equal(sl_ops_check(&p, p.values, p.value_count, ops, 3, &error), SL_ERR_INVALID);
+    assert_non_null(strstr(error.message, "read from its beginning on"));
     sl_program_free(&p);
 }
 

@@ -143,12 +143,123 @@ static void rows_lie_as_documented(void **state) {
     assert_ptr_equal(row.sums + 2, buffer + 60);
 }
 
+/* ---- codes ---- */
+
+enum { CODES_WIDTH = 600, CODES_STORED = 768, CODES_MOST = 1024 };
+
+/* An E4M3 code's value by its definition (OCP 8-bit Floating Point Specification): 1 sign, 4 exponent bits
+ * with bias 7, 3 mantissa bits; NaN where all seven are ones. */
+static double e4m3_value(int code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double value = exponent ? ldexp(1 + mantissa / 8.0, exponent - 7) : ldexp(mantissa / 8.0, -6);
+    return (code & 127) == 127 ? (double)NAN : code & 128 ? -value : value;
+}
+
+/* The code of x's sign whose value is nearest, the even one of two: by looking at all. */
+static int nearest_e4m3(double x) {
+    const int sign = signbit(x) ? 128 : 0;
+    int best = sign;
+    for (int code = sign; code < sign + 127; code++) {
+        const double here = fabs(e4m3_value(code) - x), there = fabs(e4m3_value(best) - x);
+        best = here < there || (here == there && code % 2 == 0) ? code : best;
+    }
+    return best;
+}
+
+static void check_codes(sl_codes type, const float *input, uint64_t width) {
+    const uint64_t group = type == SL_CODES_E4M3_128 ? 128 : 256;
+    const float most = type == SL_CODES_E4M3_128 ? 448.0f : 127.0f;
+    const uint64_t bytes = sl_codes_row_bytes(type, CODES_STORED);
+    _Alignas(16) unsigned char row[CODES_MOST];
+    float scales[CODES_STORED / 128], back[CODES_STORED];
+    memset(row, 0x5a, sizeof row);
+    sl_codes_encode(type, input, width, CODES_STORED, row);
+    memcpy(scales, row + CODES_STORED, CODES_STORED / group * sizeof *scales);
+    sl_codes_decode(type, row, CODES_STORED, back, CODES_STORED);
+    for (uint64_t g = 0; g < CODES_STORED / group; g++) {
+        float largest = 0;
+        for (uint64_t i = g * group; i < (g + 1) * group && i < width; i++) {
+            largest = fmaxf(largest, fabsf(input[i]));
+        }
+        const bool zero = largest < 0x1p-100f;
+        assert_true(scales[g] == (zero ? 0.0f : largest / most));
+        for (uint64_t i = g * group; i < (g + 1) * group; i++) {
+            const float factor = most / largest, scaled = zero || i >= width ? 0.0f : input[i] * factor;
+            const int expected = zero || i >= width          ? 0
+                                 : type == SL_CODES_E4M3_128 ? nearest_e4m3((double)scaled)
+                                                             : (int)lrintf(scaled) & 255;
+            assert_int_equal(row[i], expected);
+            const double value = type == SL_CODES_E4M3_128 ? e4m3_value(row[i]) : (double)(int8_t)row[i];
+            assert_true(back[i] == scales[g] * (float)value);
+        }
+    }
+    for (uint64_t i = CODES_STORED + CODES_STORED / group * 4; i < sizeof row; i++) {
+        assert_int_equal(row[i], i < bytes ? 0 : 0x5a);
+    }
+}
+
+static void codes_follow_the_definition(void **state) {
+    (void)state;
+    uint32_t seed = 7;
+    float input[CODES_WIDTH];
+    for (int round = 0; round < 200; round++) {
+        const float size = ldexpf(1.0f, round % 170 - 90);
+        for (int i = 0; i < CODES_WIDTH; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            input[i] = (float)((int32_t)seed >> (round % 7 == 0 ? 24 : 4)) * 0x1p-28f * size;
+            input[i] = round % 5 == 0 ? ldexpf(input[i], -(int)(seed >> 8) % 20) : input[i];
+        }
+        check_codes(SL_CODES_E4M3_128, input, CODES_WIDTH - (uint64_t)round % 3 * 100);
+        check_codes(SL_CODES_Q8_256, input, CODES_WIDTH - (uint64_t)round % 3 * 100);
+    }
+    for (int i = 0; i < CODES_WIDTH; i++) { /* scale 1: every value between two codes */
+        const int code = i / 4 % 126;
+        const double low = e4m3_value(code), step = (e4m3_value(code + 1) - low) / 4;
+        input[i] = i % 128 == 0 ? 448.0f : (float)((i & 4 ? -1 : 1) * (low + i % 4 * step));
+    }
+    check_codes(SL_CODES_E4M3_128, input, CODES_WIDTH);
+    for (int i = 0; i < CODES_WIDTH; i++) {
+        input[i] = i % 256 == 0 ? -127.0f : (float)(i % 253) / 2 - 63;
+    }
+    check_codes(SL_CODES_Q8_256, input, CODES_WIDTH);
+}
+
+static void codes_show_what_is_no_number(void **state) {
+    (void)state;
+    static const float bad[] = {INFINITY, -INFINITY, NAN, -NAN};
+    for (int k = 0; k < 8; k++) {
+        const sl_codes type = k % 2 ? SL_CODES_E4M3_128 : SL_CODES_Q8_256;
+        float input[CODES_WIDTH], back[CODES_WIDTH];
+        _Alignas(16) unsigned char row[CODES_MOST];
+        for (int i = 0; i < CODES_WIDTH; i++) {
+            input[i] = 1.0f;
+        }
+        input[300] = bad[k / 2];
+        sl_codes_encode(type, input, CODES_WIDTH, CODES_WIDTH, row);
+        sl_codes_decode(type, row, CODES_WIDTH, back, CODES_WIDTH);
+        for (int i = 0; i < CODES_WIDTH; i++) {
+            const bool beside = i / (k % 2 ? 128 : 256) == 300 / (k % 2 ? 128 : 256);
+            assert_int_equal(isnan(back[i]), beside);
+            assert_int_equal(row[i], beside ? 0 : k % 2 ? 0x7e : 127);
+        }
+    }
+}
+
+static void code_rows_lie_as_documented(void **state) {
+    (void)state;
+    assert_int_equal(sl_codes_row_bytes(SL_CODES_E4M3_128, 4096), 4096 + 32 * 4);
+    assert_int_equal(sl_codes_row_bytes(SL_CODES_E4M3_128, 129), 256 + 2 * 4 + 8);
+    assert_int_equal(sl_codes_row_bytes(SL_CODES_Q8_256, 4096), 4096 + 16 * 4);
+    assert_int_equal(sl_codes_row_bytes(SL_CODES_Q8_256, 1), 256 + 4 + 12);
+    assert_int_equal(sl_codes_padded(SL_CODES_Q8_256, 257), 512);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_rows_follow_the_definition),
-        cmocka_unit_test(halves_round_to_even),
-        cmocka_unit_test(odd_groups_have_fixed_results),
-        cmocka_unit_test(rows_lie_as_documented),
+        cmocka_unit_test(random_rows_follow_the_definition), cmocka_unit_test(halves_round_to_even),
+        cmocka_unit_test(odd_groups_have_fixed_results),     cmocka_unit_test(rows_lie_as_documented),
+        cmocka_unit_test(codes_follow_the_definition),       cmocka_unit_test(codes_show_what_is_no_number),
+        cmocka_unit_test(code_rows_lie_as_documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

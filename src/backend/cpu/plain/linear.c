@@ -2,7 +2,8 @@
  * that weights are read once however many rows there are.
  *
  * Class "f32x16": weights decoded to f32, activations f32 (or bf16 taken as f32), summed as sl_plain_dot
- * does.
+ * does. "e4m3_128/f32x16" and "q8_256/f32x16": activations are codes (quant/activation.h), taken as f32, and
+ * weights are rounded to the same codes first.
  *
  * Class "q8_32": activations int8 with a scale and a sum per group of 32 (quant/activation.h). Per group of
  * 32 columns a weight row has integers q, a scale and a minimum in f32, and for each half of the group an
@@ -97,7 +98,7 @@ static int32_t largest_columns(const sl_kernel_query *query) {
     return columns;
 }
 
-/* A decoded weight row, and a row of x when that is bf16. */
+/* A decoded weight row, and a row of x when that is no f32. */
 uint64_t sl_plain_linear_float_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
     (void)kernel;
     return sl_cpu_scratch_bytes(query, (uint64_t)largest_columns(query) * 2 * sizeof(float));
@@ -133,6 +134,40 @@ void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, in
                 for (int32_t k = 0; k < columns; k++) {
                     x[k] = sl_bf16_to_f32(half[k]);
                 }
+                store(op, &part, row, output, sl_plain_dot(decoded, x, columns));
+            }
+        }
+    }
+}
+
+/* A decoded weight row, a row of x, and a row of codes. */
+uint64_t sl_plain_linear_codes_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const uint64_t columns = (uint64_t)largest_columns(query);
+    (void)kernel;
+    return sl_cpu_scratch_bytes(query, columns * 2 * sizeof(float) +
+                                           sl_codes_row_bytes(SL_CODES_E4M3_128, columns + SL_Q8_256_GROUP));
+}
+
+/* x as codes, and weights rounded to such as well. FP8_128 has E4M3 codes already. */
+void sl_plain_linear_codes(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    float *decoded = sl_cpu_scratch(op, thread, threads);
+    part part;
+    sl_codes codes;
+    sl_value_codes(op->in[0].type, &codes);
+    while (next_part(context, op, &part)) {
+        const int32_t columns = part.weight->columns;
+        const bool rounds = part.weight->type != SL_QTYPE_FP8_128 || codes != SL_CODES_E4M3_128;
+        float *x = decoded + columns, *rounded = x + columns;
+        for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
+            sl_qtype_get(part.weight->type)->decode(weight_row(&part, output), decoded, (uint64_t)columns);
+            if (rounds) {
+                sl_codes_encode(codes, decoded, (uint64_t)columns, (uint64_t)columns, rounded);
+                sl_codes_decode(codes, rounded, (uint64_t)columns, decoded, (uint64_t)columns);
+            }
+            for (int32_t i = 0; i < part.batch.count; i++) {
+                const int32_t row = sl_cpu_batch_row(&part.batch, i);
+                sl_codes_decode(codes, sl_cpu_codes(&op->in[0], sl_cpu_source_row(context, op, row)),
+                                (uint64_t)op->in[0].width, x, (uint64_t)columns);
                 store(op, &part, row, output, sl_plain_dot(decoded, x, columns));
             }
         }

@@ -48,8 +48,10 @@ uint64_t sl_plain_rmsnorm_workspace(const sl_kernel *kernel, const sl_kernel_que
 SL_PLAIN_RUN(sl_plain_linear_float);
 SL_PLAIN_RUN(sl_plain_linear_q8);
 SL_PLAIN_RUN(sl_plain_linear_bf16);
+SL_PLAIN_RUN(sl_plain_linear_codes);
 const char *sl_plain_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_linear_float_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+uint64_t sl_plain_linear_codes_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_linear_q8_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* head_linear.c */
 SL_PLAIN_RUN(sl_plain_head_linear);

@@ -167,6 +167,11 @@ void sl_plain_quantize(const sl_cpu_context *context, const sl_cpu_op *op, int t
     for (int32_t row = first; row < last; row++) {
         const float *x = sl_cpu_f32(&op->in[0], row);
         const int32_t stored = op->out[0].width;
+        sl_codes codes;
+        if (sl_value_codes(op->out[0].type, &codes)) {
+            sl_codes_encode(codes, x, (uint64_t)width, (uint64_t)stored, sl_cpu_codes(&op->out[0], row));
+            continue;
+        }
         if (op->out[0].type == SL_VALUE_Q8_32) {
             const sl_q8_32 planes = sl_cpu_q8_32(&op->out[0], row);
             sl_q8_32_encode(x, planes, (uint64_t)width);

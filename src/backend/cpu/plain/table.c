@@ -33,6 +33,10 @@
     LINEAR(ID, "linear/" name "/plain", F32, "f32x16", sl_plain_linear_float, sl_plain_linear_float_workspace)
 #define LINEAR_Q8(ID, name)                                                                                  \
     LINEAR(ID, "linear/" name "/plain", Q8_32, "q8_32", sl_plain_linear_q8, sl_plain_linear_q8_workspace)
+/* What the tensor cores' 8-bit products are compared with; no plan of the CPU makes such x. */
+#define LINEAR_CODES(ID, kernel_name, FORMAT, format)                                                        \
+    LINEAR(ID, "linear/" kernel_name "." format "/plain", FORMAT, format "/f32x16", sl_plain_linear_codes,   \
+           sl_plain_linear_codes_workspace)
 
 const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(BEGIN, begin, "exact"),
@@ -70,6 +74,11 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     LINEAR_FLOAT(FP8_128, "fp8_128"),
     LINEAR(BF16, "linear/bf16.bf16/plain", BF16, "bf16/f32x16", sl_plain_linear_bf16,
            sl_plain_linear_float_workspace),
+    LINEAR_CODES(FP8_128, "fp8_128", E4M3_128, "e4m3_128"),
+    LINEAR_CODES(Q8_0, "q8_0", E4M3_128, "e4m3_128"),
+    LINEAR_CODES(Q8_0, "q8_0", Q8_256, "q8_256"),
+    LINEAR_CODES(Q4_K, "q4_k", E4M3_128, "e4m3_128"),
+    LINEAR_CODES(Q4_K, "q4_k", Q8_256, "q8_256"),
     WITH_WORKSPACE(HEAD_LINEAR, head_linear, "f32x16", sl_plain_head_linear_workspace),
     SIMPLE(ROPE, rope, "f32"),
     SIMPLE(CACHE_WRITE, cache_write, "exact"),

@@ -309,6 +309,7 @@ static SL_CUDA_RUN(run_decode_quantize) {
 static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
     const sl_op *quantize = &query->ops[i], *attention = quantize - 1;
     const sl_cache_group *group = &query->program->groups[attention->u.attention.place.group];
+    sl_codes codes;
     return quantize->in[0].value != attention->out[0].value ||
                    quantize->in[0].column != attention->out[0].column ||
                    quantize->u.quantize.width != attention->u.attention.heads * group->value_size
@@ -316,6 +317,8 @@ static const char *quantize_declines(const sl_fusion_query *query, int32_t i) {
            : query->values[quantize->out[0].value].type == SL_VALUE_Q8_32 &&
                    group->value_size % SL_Q8_32_GROUP != 0
                ? "quantizes to groups of 32 that heads consist of"
+           : sl_value_codes(query->values[quantize->out[0].value].type, &codes)
+               ? "quantizes to BF16 and q8_32"
            : sl_cuda_is_padded(query, quantize) ? SL_CUDA_PADS_NOT
                                                 : NULL;
 }

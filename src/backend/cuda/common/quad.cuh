@@ -88,6 +88,23 @@ static __device__ __forceinline__ float sl_larger(float a, float b) {
     return larger;
 }
 
+/* Whether a group with that largest magnitude has codes other than 0; and its scale if it has not. */
+static __device__ __forceinline__ bool sl_is_usable(float largest) {
+    return largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+}
+static __device__ __forceinline__ float sl_unusable_scale(float largest) {
+    return largest < SL_Q8_32_ZERO_BELOW ? 0.0f : sl_f32_from_bits(0x7fc00000u);
+}
+
+/* The nearest whole numbers of magnitudes up to 127, ties to even, in memory's order: adding 1.5 * 2^23
+ * rounds, and they are then in the lower bits. */
+static __device__ __forceinline__ uint32_t sl_whole_quad(float4 quad) {
+    const float4 whole = sl_map_quad(quad, [](float v) { return v + 12582912.0f; });
+    const uint32_t low = __byte_perm(sl_f32_bits(whole.x), sl_f32_bits(whole.y), 0x0040);
+    const uint32_t high = __byte_perm(sl_f32_bits(whole.z), sl_f32_bits(whole.w), 0x0040);
+    return __byte_perm(low, high, 0x5410);
+}
+
 /* Eight neighbouring lanes hold a group of 32; lanes without a quad hold zeros and store nothing. `lanes`:
  * those that are here, a lane's own group at least. The bits of sl_q8_32_encode. */
 static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q8_32 &row, int32_t i,
@@ -97,13 +114,10 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
         largest = sl_larger(largest, __shfl_xor_sync(lanes, largest, distance));
     }
-    const bool usable = largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f;
+    const bool usable = sl_is_usable(largest);
     const float inverse = 127.0f / largest;
-    /* Adding 1.5 * 2^23 rounds to a whole number, which is then in the lower bits. */
-    const float4 whole = sl_map_quad(quad, [inverse](float v) { return v * inverse + 12582912.0f; });
-    const uint32_t low = __byte_perm(sl_f32_bits(whole.x), sl_f32_bits(whole.y), 0x0040);
-    const uint32_t high = __byte_perm(sl_f32_bits(whole.z), sl_f32_bits(whole.w), 0x0040);
-    const uint32_t packed = usable ? __byte_perm(low, high, 0x5410) : 0;
+    const float4 scaled = sl_map_quad(quad, [inverse](float v) { return v * inverse; });
+    const uint32_t packed = usable ? sl_whole_quad(scaled) : 0;
     int sum = __dp4a((int)packed, 0x01010101, 0);
 #pragma unroll
     for (int distance = 1; distance < SL_Q8_32_GROUP / SL_QUAD; distance *= 2) {
@@ -115,9 +129,7 @@ static __device__ __forceinline__ void sl_quantize_group(float4 quad, const sl_q
     *(uint32_t *)(void *)(row.values + i) = packed;
     if (i % SL_Q8_32_GROUP == 0) {
         row.sums[i / SL_Q8_32_GROUP] = sum;
-        row.scales[i / SL_Q8_32_GROUP] = usable                          ? largest / 127.0f
-                                         : largest < SL_Q8_32_ZERO_BELOW ? 0.0f
-                                                                         : sl_f32_from_bits(0x7fc00000u);
+        row.scales[i / SL_Q8_32_GROUP] = usable ? largest / 127.0f : sl_unusable_scale(largest);
     }
 }
 
@@ -146,6 +158,20 @@ static __device__ __forceinline__ uint2 sl_f16_quad(float4 quad) {
         packed.y = sl_f32_to_f16(quad.z) | (uint32_t)sl_f32_to_f16(quad.w) << 16;
     }
     return packed;
+}
+
+/* As sl_f32_to_e4m3, in memory's order. */
+static __device__ __forceinline__ uint32_t sl_e4m3_quad(float4 quad) {
+#if __CUDA_ARCH__ >= 890
+    if (!sl_has_nan(quad)) {
+        uint16_t low, high;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(quad.y), "f"(quad.x));
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(quad.w), "f"(quad.z));
+        return low | (uint32_t)high << 16;
+    }
+#endif
+    return sl_f32_to_e4m3(quad.x) | (uint32_t)sl_f32_to_e4m3(quad.y) << 8 |
+           (uint32_t)sl_f32_to_e4m3(quad.z) << 16 | (uint32_t)sl_f32_to_e4m3(quad.w) << 24;
 }
 
 template <bool ALIGNED>
@@ -179,10 +205,80 @@ static __device__ __forceinline__ void sl_pad_row(const sl_cuda_operand &q, int3
     }
 }
 
+/* Columns that a warp's quads cover. */
+enum { SL_WARP_QUADS = SL_WARP * SL_QUAD };
+
+/* What lies behind the last group of a row, whose elements end at `end`. */
+static __device__ __forceinline__ void sl_pad_codes(const sl_cuda_operand &q, unsigned char *row, int32_t end,
+                                                    int32_t group) {
+    const int32_t lane = (int32_t)(threadIdx.x % SL_WARP), padded = (q.width + group - 1) / group * group;
+    uint32_t *words = (uint32_t *)(void *)row;
+    for (int32_t i = end / SL_QUAD + lane; i < padded / SL_QUAD; i += SL_WARP) {
+        words[i] = 0;
+    }
+    for (int32_t i = (padded + end / group * SL_QUAD) / SL_QUAD + lane; i < (int32_t)q.row_bytes / SL_QUAD;
+         i += SL_WARP) {
+        words[i] = 0;
+    }
+}
+
+/* A group of a row to E4M3_128 or Q8_256 by a warp: the bits of sl_codes_encode. A lane has elements
+ * [i, i + 4), [i + 128, i + 132), ... from the operand's column on, of which those from `width` on are zeros.
+ */
+template <int TYPE>
+static __device__ __forceinline__ void
+sl_quantize_codes(const sl_cuda_operand &q, int32_t row, int32_t i, int32_t width,
+                  const float4 (&quads)[TYPE == SL_VALUE_E4M3_128 ? 1 : 2]) {
+    enum { E4M3 = TYPE == SL_VALUE_E4M3_128, GROUP = E4M3 ? SL_E4M3_128_GROUP : SL_Q8_256_GROUP };
+    constexpr float MOST = E4M3 ? SL_E4M3_LARGEST : 127.0f;
+    const int32_t lane = (int32_t)(threadIdx.x % SL_WARP), first = i - SL_QUAD * lane;
+    float largest = 0;
+#pragma unroll
+    for (int k = 0; k < GROUP / SL_WARP_QUADS; k++) {
+        const float here = sl_larger(sl_larger(quads[k].x, quads[k].y), sl_larger(quads[k].z, quads[k].w));
+        largest = sl_larger(largest, here);
+    }
+#pragma unroll
+    for (int distance = 1; distance < SL_WARP; distance *= 2) {
+        largest = sl_larger(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
+    }
+    if (first >= width) {
+        return;
+    }
+    const bool usable = sl_is_usable(largest);
+    const float inverse = MOST / largest;
+    const int32_t at = q.column + first;
+    unsigned char *start = q.data + (uint64_t)row * q.row_bytes;
+#pragma unroll
+    for (int k = 0; k < GROUP / SL_WARP_QUADS; k++) {
+        const float4 scaled = sl_map_quad(quads[k], [inverse](float v) { return v * inverse; });
+        const uint32_t codes = E4M3 ? sl_e4m3_quad(scaled) : sl_whole_quad(scaled);
+        *(uint32_t *)(void *)(start + at + SL_WARP_QUADS * k + SL_QUAD * lane) = usable ? codes : 0;
+    }
+    const int32_t padded = (q.width + GROUP - 1) / GROUP * GROUP;
+    if (lane == 0) {
+        ((float *)(void *)(start + padded))[at / GROUP] =
+            usable ? largest / MOST : sl_unusable_scale(largest);
+    }
+    if (at + GROUP >= q.width - q.padding) {
+        sl_pad_codes(q, start, at + GROUP, GROUP);
+    }
+}
+
+/* Why a run does not quantise to the format in quads (sl_quantize_quad), or NULL. */
+static inline const char *sl_quantize_quad_reason(sl_value_type type) {
+    return type == SL_VALUE_Q8_256 ? "quantizes to groups of up to 128" : NULL;
+}
+
 /* Elements [i, i + 4) of a row to the operand's format; by whole warps, lane after lane a quad. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
                                                         int32_t width, float4 quad) {
+    if (q.type == SL_VALUE_E4M3_128) {
+        const float4 quads[1] = {quad};
+        sl_quantize_codes<SL_VALUE_E4M3_128>(q, row, i, width, quads);
+        return;
+    }
     if (q.type == SL_VALUE_Q8_32) {
         sl_quantize_group(quad, sl_q8_32_of(q, row), i, i < width);
     } else if (i < width) {

@@ -59,6 +59,22 @@ static __device__ __forceinline__ void sl_box_copy_once(uint32_t to, const CUten
                  : "memory");
 }
 
+/* To the same place in each of the cluster's blocks whose bit is in `ranks`; the barriers that lie there in
+ * those blocks count the bytes. */
+typedef struct sl_box_to_all {
+    uint32_t barrier;
+    uint16_t ranks;
+} sl_box_to_all;
+
+static __device__ __forceinline__ void sl_box_copy_to_all(uint32_t to, const CUtensorMap *map, int32_t column,
+                                                          int32_t row, int32_t layer,
+                                                          const sl_box_to_all &all) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(layer), "r"(all.barrier), "h"(all.ranks)
+                 : "memory");
+}
+
 /* Brings a map near, that copies will need. */
 static __device__ __forceinline__ void sl_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

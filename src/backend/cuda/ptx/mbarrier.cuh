@@ -32,6 +32,20 @@ static __device__ __forceinline__ void sl_barrier_arrive_if(uint32_t barrier, bo
                  : "memory");
 }
 
+/* Arrives at the barrier that lies there in the cluster's block `rank`. No branch. */
+static __device__ __forceinline__ void sl_barrier_arrive_there_if(uint32_t barrier, uint32_t rank,
+                                                                  bool arrives) {
+    asm volatile("{\n"
+                 ".reg .pred arrives;\n"
+                 ".reg .b32 there;\n"
+                 "setp.ne.u32 arrives, %2, 0;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "@arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(barrier),
+                 "r"(rank), "r"((uint32_t)arrives)
+                 : "memory");
+}
+
 /* Arrives when the thread's cp.async so far are done. */
 static __device__ __forceinline__ void sl_barrier_arrive_copied(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -210,6 +210,10 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
             return "takes a norm that is not in place";
         }
     }
+    sl_codes codes;
+    if (quantize && sl_value_codes(query->values[quantize->out[0].value].type, &codes)) {
+        return "quantizes to BF16 and q8_32";
+    }
     return in_quads(query, op->in[0]) && in_quads(query, op->in[1]) && in_quads(query, op->out[0]) &&
                    in_quads(query, op->out[1]) && (!quantize || in_quads(query, quantize->out[0]))
                ? NULL

@@ -198,9 +198,37 @@ static __global__ void quantize_kernel(const __grid_constant__ sl_cuda_context c
     sl_quantize_quad<ALIGNED>(args.q, row, i, args.width, quad);
 }
 
+/* A warp takes a group of 256. */
+template <bool ALIGNED>
+static __global__ void quantize_q8_256_kernel(const __grid_constant__ sl_cuda_context context,
+                                              const __grid_constant__ quantize_args args) {
+    sl_let_next_begin();
+    sl_wait_for_inputs();
+    const int32_t row = (int32_t)blockIdx.x, thread = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x);
+    const int32_t i = SL_Q8_256_GROUP * (thread / SL_WARP) + SL_QUAD * (thread % SL_WARP);
+    if (row >= sl_count(context, args.q.rows)) {
+        return;
+    }
+    float4 quads[2] = {};
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int32_t at = i + SL_WARP_QUADS * k;
+        if (at < args.width) {
+            quads[k] = sl_load_quad<ALIGNED>(sl_f32(args.x, row), at, args.width);
+        }
+    }
+    sl_quantize_codes<SL_VALUE_Q8_256>(args.q, row, i, args.width, quads);
+}
+
 static SL_CUDA_RUN(run_quantize) {
     const quantize_args args = {op->in[0], op->out[0], op->op->u.quantize.width};
     const bool aligned = args.width % SL_QUAD == 0 && sl_in_quads(args.x) && sl_in_quads(args.q);
+    if (args.q.type == SL_VALUE_Q8_256) {
+        const sl_launch_shape pairs = quads_of_rows(op->rows[args.q.rows], (args.width + 1) / 2);
+        return sl_launch(context, stream, pairs,
+                         aligned ? quantize_q8_256_kernel<true> : quantize_q8_256_kernel<false>, *context,
+                         args);
+    }
     const sl_launch_shape shape = quads_of_rows(op->rows[args.q.rows], args.width);
     return sl_launch(context, stream, shape, aligned ? quantize_kernel<true> : quantize_kernel<false>,
                      *context, args);

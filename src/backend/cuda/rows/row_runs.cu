@@ -148,15 +148,18 @@ static const char *norm_declines(const sl_fusion_query *query, int32_t at, int32
         return NULL;
     }
     const sl_op *quantize = &query->ops[at + 1];
-    const bool grouped = query->values[quantize->out[0].value].type == SL_VALUE_Q8_32;
+    const sl_value_type format = query->values[quantize->out[0].value].type;
+    const int32_t group = format == SL_VALUE_E4M3_128 ? SL_E4M3_128_GROUP
+                          : format == SL_VALUE_Q8_32  ? SL_Q8_32_GROUP
+                                                      : 1;
     if (!same(quantize->in[0], op->out[0])) {
         return NOT_A_CHAIN;
     }
     if (quantize->u.quantize.width != norm->groups * norm->width ||
-        (norm->groups > 1 && (stride != norm->width || (grouped && norm->width % SL_Q8_32_GROUP != 0)))) {
+        (norm->groups > 1 && (stride != norm->width || norm->width % group != 0))) {
         return "takes a norm whose groups lie side by side";
     }
-    return in_quads(query, quantize->out[0]) ? NULL : NOT_IN_QUADS;
+    return in_quads(query, quantize->out[0]) ? sl_quantize_quad_reason(format) : NOT_IN_QUADS;
 }
 
 /* Whether a product of one weight has so many outputs. */
@@ -248,7 +251,7 @@ const char *sl_activate_quantize_declines(const sl_fusion *fusion, const sl_fusi
         return NOT_A_CHAIN;
     }
     return op->u.activate.width % SL_QUAD == 0 && op_in_quads(query, op) && in_quads(query, quantize->out[0])
-               ? NULL
+               ? sl_quantize_quad_reason(query->values[quantize->out[0].value].type)
                : NOT_IN_QUADS;
 }
 

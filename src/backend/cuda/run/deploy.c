@@ -138,6 +138,7 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
     }
     executor->context.dependent_launches = executor->facts->has_bulk_copies;
     executor->context.processors = executor->facts->processors;
+    executor->context.arena = &executor->arena;
     executor->context.shared_bytes = executor->facts->block_bytes;
     for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
         status =

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const uint32_t element_bytes[SL_VALUE_TYPE_COUNT] = {
-    [SL_VALUE_F32] = 4, [SL_VALUE_I32] = 4, [SL_VALUE_BF16] = 2, [SL_VALUE_Q8_32] = 1};
+    [SL_VALUE_F32] = 4,   [SL_VALUE_I32] = 4,      [SL_VALUE_BF16] = 2,
+    [SL_VALUE_Q8_32] = 1, [SL_VALUE_E4M3_128] = 1, [SL_VALUE_Q8_256] = 1};
 
 static int resolve_operand(const sl_executor *executor, const sl_lowered *lowered, const sl_operand *operand,
                            sl_cuda_operand *result, sl_error *error) {

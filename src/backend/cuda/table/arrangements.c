@@ -16,6 +16,8 @@ static const struct {
     [SL_CUDA_BF16_ROWS128] = {WGMMA,
                               "batches: to 128 rows as fast as weights can be read, some types to 256"},
     [SL_CUDA_I8_ROWS64] = {EVERY, "batches, for types and devices that `bf16-rows128` does not take"},
+    [SL_CUDA_S8_TILE] = {WGMMA, "prompts with `--prompt-precision int8`: weights become int8 in scratch"},
+    [SL_CUDA_E4M3_TILE] = {WGMMA, "prompts: FP8 weights as they are; others with `--prompt-precision fp8`"},
     [SL_CUDA_BF16_CUBLAS] = {EVERY, "prompts: weights decoded to BF16 in scratch, then cuBLASLt"},
     [SL_CUDA_BF16_CUBLAS_KEPT] =
         {EVERY, "prompts from a second copy of the weights: no decoding, 2 bytes an element"},
@@ -50,7 +52,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_EMBED] = "rows of the embedding, decoded",
     [SL_OP_RMSNORM] = "norms of rows or heads",
     [SL_OP_LAYERNORM] = "norms by mean and variance",
-    [SL_OP_QUANTIZE] = "x as BF16, or as int8 with a scale for 32 columns",
+    [SL_OP_QUANTIZE] = "x as BF16, or as codes with scales: int8 for 32 or 256 columns, E4M3 for 128",
     [SL_OP_HEAD_LINEAR] = "heads into a latent space and back, a matrix each",
     [SL_OP_ROPE] = "positions into queries and keys",
     [SL_OP_CACHE_WRITE] = "keys and values to their pages, in the cache's type",

@@ -36,20 +36,6 @@ static __device__ __forceinline__ void sl_encode_q8_0_quad(float4 quad, unsigned
     }
 }
 
-/* As sl_f32_to_e4m3, in memory's order. */
-static __device__ __forceinline__ uint32_t sl_e4m3_quad(float4 quad) {
-#if __CUDA_ARCH__ >= 890
-    if (!sl_has_nan(quad)) {
-        uint16_t low, high;
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(quad.y), "f"(quad.x));
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(quad.w), "f"(quad.z));
-        return low | (uint32_t)high << 16;
-    }
-#endif
-    return sl_f32_to_e4m3(quad.x) | (uint32_t)sl_f32_to_e4m3(quad.y) << 8 |
-           (uint32_t)sl_f32_to_e4m3(quad.z) << 16 | (uint32_t)sl_f32_to_e4m3(quad.w) << 24;
-}
-
 /* One by one. */
 template <typename TYPE, typename FUNCTION>
 static __device__ __forceinline__ void sl_encode_elements(float4 quad, unsigned char *row, int32_t i,

@@ -20,6 +20,7 @@
 #include "quant/codebook.h"
 #include "backend/cuda/linear/bf16/bf16_cublas.h"
 #include "backend/cuda/linear/linear.h"
+#include "backend/cuda/linear/panels.h"
 #include "backend/cuda/run/run.h"
 #include "backend/cuda/linear/k16/k16.h"
 #include "backend/cuda/run/library.h"
@@ -167,10 +168,7 @@ struct sl_cuda_blas {
     parts *ops;
 };
 
-enum { ROW_UNIT = 256 };
-#define LIBRARY_BYTES ((uint64_t)32 << 20)  /* scratch of the library's own */
-#define PANEL_BYTES ((uint64_t)64 << 20)    /* of decoded weights, about, where that pays */
-#define SCRATCH_BYTES ((uint64_t)256 << 20) /* and at most, about */
+#define LIBRARY_BYTES ((uint64_t)32 << 20) /* scratch of the library's own */
 /* Of ranges' sums that lie apart, at most: what L2 keeps until they are added (docs/lab/k16-rows8.md). */
 #define APART_BYTES ((uint64_t)48 << 20)
 
@@ -303,39 +301,8 @@ static int find_product(sl_cuda_blas *blas, const shape *wanted, const product *
 
 /* ---- what an op is cut into ---- */
 
-/* Segments [first, end) of a LINEAR are one product: neighbours in y, without bias, of one width. */
-static int32_t run_end(const sl_program *program, const sl_op_linear *linear, int32_t first) {
-    int32_t end = first + 1;
-    while (end < linear->segment_count && linear->segments[first].bias == SL_NONE &&
-           linear->segments[end].bias == SL_NONE &&
-           linear->segments[end].column ==
-               linear->segments[end - 1].column + program->weights[linear->segments[end - 1].weight].rows) {
-        end++;
-    }
-    return end;
-}
-
-static int32_t run_rows(const sl_program *program, const sl_op_linear *linear, int32_t first, int32_t end) {
-    int32_t rows = 0;
-    for (int32_t s = first; s < end; s++) {
-        rows += program->weights[linear->segments[s].weight].rows;
-    }
-    return rows;
-}
-
-/* Rows of weights that are decoded at a time, for `count` rows of x: panels of one size, small enough to be
- * partly in the L2 cache when they are multiplied, and large enough to fill the processors with tiles of 128
- * by 256. H200, 24576 x 4096 Q4_K for 2048 rows, microseconds: whole 678, panels of 8192 rows 648, 4096 645,
- * 2048 678, 1024 764; for 512 rows: 225, 213, 223, 270, 368. */
 static int32_t panel_rows(sl_qtype type, int32_t columns, int32_t rows, int32_t count) {
-    enum { LEAST_TILES = 128 };
-    const uint64_t bytes = 2 * (uint64_t)rows * (uint64_t)columns;
-    const int64_t wanted = (int64_t)((bytes + PANEL_BYTES - 1) / PANEL_BYTES);
-    const int64_t needed = (int64_t)((bytes + SCRATCH_BYTES - 1) / SCRATCH_BYTES);
-    const int64_t filled = (int64_t)(rows / 128) * ((count + 255) / 256) / LEAST_TILES;
-    const int64_t fitting = wanted < filled ? wanted : filled, panels = fitting > needed ? fitting : needed;
-    const int64_t panel = ((rows + panels - 1) / panels + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
-    return type == SL_QTYPE_BF16 || panel > rows ? rows : (int32_t)panel;
+    return type == SL_QTYPE_BF16 ? rows : sl_panel_rows(2 * (uint64_t)columns, rows, count);
 }
 
 /* Ranges of a LINEAR's columns that run_ranges stores apart, where y has so many bytes; 0: none.
@@ -373,9 +340,9 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     const int32_t columns = sl_cuda_columns(weight);
     uint64_t most = 0;
     for (int32_t s = 0; s < linear->segment_count && weight->type != SL_QTYPE_BF16 && !kernel->pack;) {
-        const int32_t end = run_end(program, linear, s);
+        const int32_t end = sl_panel_run_end(program, linear, s);
         const uint64_t rows =
-            (uint64_t)panel_rows(weight->type, columns, run_rows(program, linear, s, end), count);
+            (uint64_t)panel_rows(weight->type, columns, sl_panel_run_rows(program, linear, s, end), count);
         const uint64_t bytes = rows * (uint64_t)columns * 2;
         most = bytes > most ? bytes : most;
         s = end;
@@ -399,7 +366,7 @@ static unsigned char *library_scratch(const sl_cuda_op *op) {
 
 /* BF16 weights that lie one behind the other are read as one matrix. */
 static int32_t op_run_end(const sl_cuda_op *op, int32_t first) {
-    const int32_t end = run_end(op->program, &op->op->u.linear, first);
+    const int32_t end = sl_panel_run_end(op->program, &op->op->u.linear, first);
     int32_t s = first + 1;
     if (op->weights[first].type != SL_QTYPE_BF16) {
         return end;
@@ -411,7 +378,7 @@ static int32_t op_run_end(const sl_cuda_op *op, int32_t first) {
     return s;
 }
 
-/* Rows [row, row + count) of the run of segments that begins at `first`; see also run_end. */
+/* Rows [row, row + count) of the run of segments that begins at `first`; see also sl_panel_run_end. */
 static void make_part(const sl_cuda_op *op, int32_t first, int32_t row, int32_t count, part *made) {
     sl_cuda_decode *decode = &made->decode;
     unsigned char *to = library_scratch(op) + LIBRARY_BYTES;
@@ -538,7 +505,7 @@ static int prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
     const sl_cuda_weight *weight = &op->weights[0];
     for (int32_t s = 0, end; s < op->weight_count; s = end) {
         end = op_run_end(op, s);
-        const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
+        const int32_t rows = sl_panel_run_rows(op->program, &op->op->u.linear, s, end),
                       panel = panel_rows(weight->type, weight->columns, rows, x_rows);
         count += (rows + panel - 1) / panel;
     }
@@ -552,7 +519,7 @@ static int prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
     op->prepared = made;
     for (int32_t s = 0, end; s < op->weight_count && !status; s = end) {
         end = op_run_end(op, s);
-        const int32_t rows = run_rows(op->program, &op->op->u.linear, s, end),
+        const int32_t rows = sl_panel_run_rows(op->program, &op->op->u.linear, s, end),
                       panel = panel_rows(weight->type, weight->columns, rows, x_rows);
         for (int32_t row = 0; row < rows && !status; row += panel) {
             const int32_t here = rows - row < panel ? rows - row : panel;
@@ -741,8 +708,7 @@ static const sl_cuda_kernel kernels[] = {
     BOTH(F16, f16),
     BF16_CUBLAS(BF16, bf16, CUBLAS_ROWS, 1e-4f),
     SL_INTEGER_TYPES(BOTH),
-    SL_EACH_CODEBOOK_TYPE(BOTH_CODEBOOK)
-    BF16_CUBLAS(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
+    SL_EACH_CODEBOOK_TYPE(BOTH_CODEBOOK) BF16_CUBLAS(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
     KEPT(FP8_128, fp8_128),
     K16_CUBLAS(F16, f16, 1.5e-2f),
     K16_CUBLAS(BF16, bf16, 1e-4f),
