@@ -272,7 +272,7 @@ typedef struct narrow_results {
     const float *bias; /* the expert's, or NULL */
     float *buffer;     /* the warp's own, [8][32] */
     int32_t lane;
-    bool aligned; /* four outputs of y, bias and residual lie at multiples of 16 bytes */
+    bool aligned;                   /* four outputs of y, bias and residual lie at multiples of 16 bytes */
     int32_t rows[NARROW_LANE_ROWS]; /* of y, or -1 */
 } narrow_results;
 
@@ -333,16 +333,15 @@ static __device__ __forceinline__ void narrow_store(const narrow_results &result
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                *(float2 *)(to + (i ^ lane / 4 % 4) * 8) = make_float2(
-                    sums[16 * batch + 4 * i + 2 * half], sums[16 * batch + 4 * i + 2 * half + 1]);
+                *(float2 *)(to + (i ^ lane / 4 % 4) * 8) =
+                    make_float2(sums[16 * batch + 4 * i + 2 * half], sums[16 * batch + 4 * i + 2 * half + 1]);
             }
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < NARROW_BATCH / 4; i++) {
                 const int32_t row = from + 4 * i, which = NARROW_BATCH / 4 * half + i;
-                const float4 values =
-                    *(const float4 *)(results.buffer + row * NARROW_BATCH_OUTPUTS +
-                                      (four / 2 ^ row % 4) * 8 + four % 2 * 4);
+                const float4 values = *(const float4 *)(results.buffer + row * NARROW_BATCH_OUTPUTS +
+                                                        (four / 2 ^ row % 4) * 8 + four % 2 * 4);
                 if constexpr (SUMS) {
                     if (results.rows[which] >= 0) {
                         *(float4 *)(y[which] + NARROW_BATCH_OUTPUTS * batch) = values;
@@ -408,8 +407,8 @@ typedef struct narrow_scales {
 /* sums += what the tensor cores added of a group, times the scales. BLOCKS: 64 outputs have one, as tiles
  * begin at multiples of 64 and blocks have 128. */
 template <int WIDTH, bool BLOCKS, typename SUM>
-static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales,
-                                                      const SUM (&d)[WIDTH / 2], float (&sums)[WIDTH / 2]) {
+static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales, const SUM (&d)[WIDTH / 2],
+                                                      float (&sums)[WIDTH / 2]) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float2 scale;
@@ -478,7 +477,8 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
             (const float *)(work.memory + memory::slots + places.slot.at * memory::slot_bytes);
         const float *x_scales = slot + (16 * warp + lane / 4) * NARROW_SCALED + at;
         const narrow_scales scales = {{x_scales[0], x_scales[8 * NARROW_SCALED]},
-                                      slot + memory::x_scales_bytes / 4 + at * WIDTH + (BLOCKS ? 0 : lane % 4 * 2)};
+                                      slot + memory::x_scales_bytes / 4 + at * WIDTH +
+                                          (BLOCKS ? 0 : lane % 4 * 2)};
         narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS>(work, warp / 4, places, d);
         narrow_promote<WIDTH, BLOCKS>(scales, d, sums);
         if (at == NARROW_SCALED - 1 || group == groups - 1) {
@@ -560,8 +560,7 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
 #endif
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
-static cudaError_t narrow_allow(int bytes) {
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS> static cudaError_t narrow_allow(int bytes) {
     return sl_allow_shared(narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, bytes);
 }
 
@@ -571,11 +570,11 @@ static cudaError_t narrow_launch(const sl_cuda_context *context, const sl_narrow
     return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, *plan);
 }
 
-#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, BLOCKS, TIME)                                               \
+#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, BLOCKS, TIME)                                                \
     {                                                                                                        \
         WIDTH, DOWN, ACROSS, TIME, narrow_memory<WIDTH>::bytes,                                              \
-            narrow_allow<KIND, WIDTH, DOWN, ACROSS, BLOCKS>,                                                \
-            narrow_launch<KIND, WIDTH, DOWN, ACROSS, BLOCKS>                                                \
+            narrow_allow<KIND, WIDTH, DOWN, ACROSS, BLOCKS>,                                                 \
+            narrow_launch<KIND, WIDTH, DOWN, ACROSS, BLOCKS>                                                 \
     }
 
 #endif

@@ -48,8 +48,8 @@ typedef struct sl_narrow_product {
     const unsigned char *x;
     uint64_t x_row_bytes, x_scales;
     const unsigned char *weights; /* codes [outputs][columns], aligned to 128 */
-    /* [columns / group][sl_narrow_scales(outputs)], aligned to 16: a tile's outputs are side by side. Those
-     * behind the last output are not read. */
+    /* [columns / group][sl_narrow_scales(outputs)], aligned to 16: a tile's outputs are side by side. What
+     * is behind the last output counts for nothing. */
     const float *weight_scales;
     /* E4M3: outputs 128 i .. 128 i + 127 have the same scale in each group. Faster, with the same bits. */
     bool has_blocks;
