@@ -55,7 +55,7 @@ endforeach()
 
 # Eight-bit products alone, for their own test.
 set(narrow_objects ${cuda_objects})
-list(FILTER narrow_objects INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_s8|tensor_map)\\.o$")
+list(FILTER narrow_objects INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_e4m3_blocks|narrow_s8|tensor_map)\\.o$")
 add_library(sluice_cuda_narrow STATIC EXCLUDE_FROM_ALL ${narrow_objects})
 set_target_properties(sluice_cuda_narrow PROPERTIES LINKER_LANGUAGE C)
 set_source_files_properties(${narrow_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)

@@ -58,7 +58,7 @@ endif()
 # nvcc's build is where the kernels' warnings show; like nvcc, nothing is concluded from types of pointers, bounds of
 # arrays and signs of sums. Line tables, for reports.
 set(narrow_sources ${translated_sources}) # a program of its own tests them
-list(FILTER narrow_sources INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_s8|tensor_map)\\.cu\\.cc$")
+list(FILTER narrow_sources INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_e4m3_blocks|narrow_s8|tensor_map)\\.cu\\.cc$")
 list(REMOVE_ITEM translated_sources ${narrow_sources})
 add_library(emulation_narrow OBJECT ${narrow_sources})
 add_library(emulation_kernels OBJECT ${translated_sources})

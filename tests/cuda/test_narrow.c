@@ -20,7 +20,8 @@ typedef struct narrow_case {
     int32_t rows, outputs, columns, experts;
     bool any_numbers; /* E4M3 of all sizes; else whole numbers */
     bool has_bias, has_residual;
-    bool odd; /* rows of y, residual and bias begin at no multiple of 16 bytes */
+    bool has_blocks; /* of 128 outputs with one scale */
+    bool odd;        /* rows of y, residual and bias begin at no multiple of 16 bytes */
     bool not_numbers;
     bool zero_scales;
 } narrow_case;
@@ -40,6 +41,8 @@ static const narrow_case cases[] = {
     {"E4M3, any numbers", E4M3(65, 197, 512), .any_numbers = true, .has_bias = true},
     {"E4M3, what is no number", E4M3(66, 130, 256), .any_numbers = true, .not_numbers = true},
     {"E4M3, scales of 0", E4M3(40, 70, 384), .zero_scales = true, .has_bias = true},
+    {"E4M3, blocks of outputs", E4M3(140, 460, 640), .has_blocks = true},
+    {"E4M3, blocks, experts", E4M3(140, 384, 256), .has_blocks = true, .experts = 3, .has_bias = true},
     {"E4M3, experts", E4M3(300, 200, 256), .experts = 5, .has_bias = true, .has_residual = true},
     {"E4M3, many experts, any numbers", E4M3(160, 70, 128), .experts = 67, .any_numbers = true},
     {"int8, one group, one output", S8(3, 1, 256)},
@@ -171,6 +174,11 @@ static void fill_numbers(const narrow_case *test, operands *host) {
     }
     for (uint64_t i = 0; i < host->scales_bytes / 4; i++) {
         host->weight_scales[i] = test->zero_scales && i % 5 == 2 ? 0.0f : random_float();
+    }
+    for (int32_t row = 0; row < host->experts * host->groups && test->has_blocks; row++) {
+        for (int32_t i = 0; i < test->outputs; i++) {
+            *weight_scale(host, test, row, i) = *weight_scale(host, test, row, i / 128 * 128);
+        }
     }
     for (int32_t i = 0; i < host->bias_floats; i++) {
         host->bias[i] = random_float();
@@ -342,6 +350,7 @@ static sl_narrow_product product_of(const narrow_case *test, const operands *hos
                                .x_scales = host->x_scales,
                                .weights = device->weights,
                                .weight_scales = device->weight_scales,
+                               .has_blocks = test->has_blocks,
                                .y = device->y + host->first,
                                .y_row_bytes = host->y_row * 4,
                                .bias = test->has_bias ? device->bias + host->first : NULL,
@@ -517,7 +526,10 @@ static void bench_product(const sl_cuda_context *context, const sl_narrow_produc
     const double operations = 2.0 * product->rows * (double)product->outputs * product->columns;
     sl_narrow_prepare(product, context->processors, plan, &error);
     const int32_t chosen = plan->shape;
-    printf("%-4s%s %5d x %5d x %5d:", product->kind == SL_NARROW_S8 ? "s8" : "e4m3",
+    printf("%-11s%s %5d x %5d x %5d:",
+           product->kind == SL_NARROW_S8 ? "s8"
+           : product->has_blocks         ? "e4m3 blocks"
+                                         : "e4m3",
            product->experts ? " experts" : "", (int)product->rows, (int)product->outputs,
            (int)product->columns);
     for (int32_t shape = 0; shape < SL_NARROW_SHAPES; shape++) {
@@ -559,6 +571,11 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
                                            .y_row_bytes = (uint64_t)outputs * 4,
                                            .true_rows = rows};
         bench_product(context, &product, stream);
+        if (kind == SL_NARROW_E4M3) {
+            sl_narrow_product with_blocks = product;
+            with_blocks.has_blocks = true;
+            bench_product(context, &with_blocks, stream);
+        }
     }
     void *all[] = {x, weights, scales, y, rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

@@ -32,7 +32,9 @@ static __device__ __forceinline__ void sl_barrier_arrive_if(uint32_t barrier, bo
                  : "memory");
 }
 
-/* Arrives at the barrier that lies there in the cluster's block `rank`. No branch. */
+/* Arrives at the barrier that lies there in the cluster's block `rank`. No branch. Only for what was read by
+ * products that were waited for, and is written by copies next: with .release.cluster the compiler puts a
+ * membar for all of the GPU in front, which takes a microsecond. */
 static __device__ __forceinline__ void sl_barrier_arrive_there_if(uint32_t barrier, uint32_t rank,
                                                                   bool arrives) {
     asm volatile("{\n"
@@ -40,7 +42,7 @@ static __device__ __forceinline__ void sl_barrier_arrive_there_if(uint32_t barri
                  ".reg .b32 there;\n"
                  "setp.ne.u32 arrives, %2, 0;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "@arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "@arrives mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                  "}" ::"r"(barrier),
                  "r"(rank), "r"((uint32_t)arrives)
                  : "memory");

@@ -3,16 +3,18 @@
 #include "backend/cuda/linear/narrow/narrow_shapes.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
 
-static const sl_narrow_shape *shapes_of(sl_narrow_kind kind) {
-    return kind == SL_NARROW_S8 ? sl_narrow_s8_shapes : sl_narrow_e4m3_shapes;
+static const sl_narrow_shape *shapes_of(const sl_narrow_product *product) {
+    return product->kind == SL_NARROW_S8 ? sl_narrow_s8_shapes
+           : product->has_blocks         ? sl_narrow_e4m3_blocks_shapes
+                                         : sl_narrow_e4m3_shapes;
 }
 
 cudaError_t sl_narrow_allow(const sl_cuda_facts *facts) {
     cudaError_t code = cudaSuccess;
-    for (int kind = 0; kind < SL_NARROW_KINDS && facts->has_wgmma; kind++) {
-        for (int i = 0; i < SL_NARROW_SHAPES && !code; i++) {
-            const sl_narrow_shape *shape = &shapes_of((sl_narrow_kind)kind)[i];
-            code = shape->allow(shape->bytes);
+    for (const sl_narrow_shape *shapes :
+         {sl_narrow_e4m3_shapes, sl_narrow_e4m3_blocks_shapes, sl_narrow_s8_shapes}) {
+        for (int i = 0; i < SL_NARROW_SHAPES && facts->has_wgmma && !code; i++) {
+            code = shapes[i].allow(shapes[i].bytes);
         }
     }
     return code;
@@ -38,7 +40,7 @@ static int32_t choose_shape(const sl_narrow_product *product, int32_t processors
     int32_t best = 0;
     int64_t least = INT64_MAX;
     for (int32_t i = 0; i < SL_NARROW_SHAPES; i++) {
-        const sl_narrow_shape *shape = &shapes_of(product->kind)[i];
+        const sl_narrow_shape *shape = &shapes_of(product)[i];
         const int64_t clusters = clusters_of(shape, processors);
         const int64_t time = (most_tiles(product, shape) + clusters - 1) / clusters * shape->time;
         if (time < least) {
@@ -90,7 +92,7 @@ int sl_narrow_prepare_shape(const sl_narrow_product *product, int32_t shape, sl_
         return sl_fail(error, SL_ERR_INVALID, "narrow product: %d rows, %d outputs, %d columns, %d experts",
                        product->rows, product->outputs, product->columns, product->experts);
     }
-    const cudaError_t code = make_maps(&shapes_of(product->kind)[shape], plan);
+    const cudaError_t code = make_maps(&shapes_of(product)[shape], plan);
     return code ? sl_fail(error, SL_ERR_DEVICE, "narrow product: its tensor maps: %s",
                           cudaGetErrorString(code))
                 : SL_OK;
@@ -103,7 +105,7 @@ int sl_narrow_prepare(const sl_narrow_product *product, int32_t processors, sl_n
 
 cudaError_t sl_narrow_launch(const sl_cuda_context *context, const sl_narrow_plan *plan,
                              cudaStream_t stream) {
-    const sl_narrow_shape *shape = &shapes_of(plan->product.kind)[plan->shape];
+    const sl_narrow_shape *shape = &shapes_of(&plan->product)[plan->shape];
     const int64_t tiles = most_tiles(&plan->product, shape),
                   clusters = clusters_of(shape, context->processors);
     const int32_t blocks = shape->down * shape->across;

@@ -7,8 +7,11 @@
  *
  * A thread of a consumer has each of its elements twice: what the tensor cores add, of one group, and the sum
  * of the groups so far. That is why a tile is not larger. While one warpgroup adds a group to its sums the
- * tensor cores multiply for the other; barriers hand them from one to the other, as both would otherwise be
- * served in turns and be ready at the same time.
+ * tensor cores multiply for the other.
+ *
+ * What bounds it is shared memory, which copies write and products read: 832 cycles of 128 bytes for a group
+ * of 128 columns in a tile of 128 by 192, where the tensor cores take 768. Each warp reads a scale for each
+ * output besides, 384 cycles, unless 128 outputs have the same one (BLOCKS).
  *
  * A cluster's blocks have tiles side by side or one below the other. Each brings a part of what they share to
  * all, since L2 gives a processor some 24 bytes in a cycle, and a tile of 128 by 192 alone would want 53. */
@@ -309,12 +312,20 @@ static __device__ __forceinline__ void narrow_store_four(const narrow_results &r
 }
 
 /* Sums lie by row, two outputs in a lane. They pass through shared memory, so that a warp writes 128 bytes of
- * a row; eight outputs change places with the row, so that stores lie in different banks. */
-template <int WIDTH>
+ * a row; eight outputs change places with the row, so that stores lie in different banks. SUMS: they are what
+ * is stored, of outputs that all are there, in fours. */
+template <int WIDTH, bool SUMS>
 static __device__ __forceinline__ void narrow_store(const narrow_results &results, int32_t first_output,
                                                     const float (&sums)[WIDTH / 2]) {
     const int32_t lane = results.lane, from = lane / 8, four = lane % 8;
     float *to = results.buffer + lane / 4 * NARROW_BATCH_OUTPUTS + lane % 4 * 2;
+    float *y[NARROW_LANE_ROWS];
+#pragma unroll
+    for (int i = 0; i < NARROW_LANE_ROWS && SUMS; i++) {
+        y[i] = (float *)((unsigned char *)results.product.y +
+                         (uint64_t)(uint32_t)results.rows[i] * results.product.y_row_bytes) +
+               first_output + 4 * four;
+    }
 #pragma unroll
     for (int batch = 0; batch < WIDTH / NARROW_BATCH_OUTPUTS; batch++) {
 #pragma unroll
@@ -328,11 +339,17 @@ static __device__ __forceinline__ void narrow_store(const narrow_results &result
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < NARROW_BATCH / 4; i++) {
-                const int32_t row = from + 4 * i;
+                const int32_t row = from + 4 * i, which = NARROW_BATCH / 4 * half + i;
                 const float4 values = *(const float4 *)(results.buffer + row * NARROW_BATCH_OUTPUTS +
                                                         (four / 2 ^ row % 4) * 8 + four % 2 * 4);
-                narrow_store_four(results, results.rows[NARROW_BATCH / 4 * half + i],
-                                  first_output + NARROW_BATCH_OUTPUTS * batch + 4 * four, values);
+                if constexpr (SUMS) {
+                    if (results.rows[which] >= 0) {
+                        *(float4 *)(y[which] + NARROW_BATCH_OUTPUTS * batch) = values;
+                    }
+                } else {
+                    narrow_store_four(results, results.rows[which],
+                                      first_output + NARROW_BATCH_OUTPUTS * batch + 4 * four, values);
+                }
             }
         }
     }
@@ -359,7 +376,11 @@ static __device__ __forceinline__ void narrow_store_tile(const narrow_work &work
         const int32_t row = tile.row + 16 * warp + lane / 8 + 4 * i;
         results.rows[i] = row >= tile.end ? -1 : product.list ? product.list[row] : row;
     }
-    narrow_store<WIDTH>(results, tile.output, sums);
+    if (results.aligned && !bias && !product.residual && tile.output + WIDTH <= product.outputs) {
+        narrow_store<WIDTH, true>(results, tile.output, sums);
+    } else {
+        narrow_store<WIDTH, false>(results, tile.output, sums);
+    }
 }
 
 /* ---- the consumers ---- */
@@ -376,19 +397,26 @@ static __device__ __forceinline__ void narrow_multiply(uint32_t x, uint32_t weig
     wgmma_commit();
 }
 
-/* A lane's of a group: x's of its two rows, and where those of its outputs begin. */
+/* A lane's of a group: x's of its two rows, and where those of the weights begin: of its outputs, or BLOCKS:
+ * of the tile. */
 typedef struct narrow_scales {
     float x[2];
     const float *weights;
 } narrow_scales;
 
-/* sums += what the tensor cores added of a group, times the scales. */
-template <int WIDTH, typename SUM>
+/* sums += what the tensor cores added of a group, times the scales. BLOCKS: 64 outputs have one, as tiles
+ * begin at multiples of 64 and blocks have 128. */
+template <int WIDTH, bool BLOCKS, typename SUM>
 static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales, const SUM (&d)[WIDTH / 2],
                                                       float (&sums)[WIDTH / 2]) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
-        const float2 scale = *(const float2 *)(scales.weights + 8 * i);
+        float2 scale;
+        if constexpr (BLOCKS) {
+            scale.x = scale.y = scales.weights[i / 8 * 64];
+        } else {
+            scale = *(const float2 *)(scales.weights + 8 * i);
+        }
         sums[4 * i] = fmaf(scales.x[0] * scale.x, (float)d[4 * i], sums[4 * i]);
         sums[4 * i + 1] = fmaf(scales.x[0] * scale.y, (float)d[4 * i + 1], sums[4 * i + 1]);
         sums[4 * i + 2] = fmaf(scales.x[1] * scale.x, (float)d[4 * i + 2], sums[4 * i + 2]);
@@ -397,18 +425,15 @@ static __device__ __forceinline__ void narrow_promote(const narrow_scales &scale
 }
 
 /* Issues the products of a group, and waits for them. */
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool ORDERED>
+template <int KIND, int WIDTH, int DOWN, int ACROSS>
 static __device__ __forceinline__ void
 narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH> &places,
                       typename narrow_numbers<KIND>::sum (&d)[WIDTH / 2]) {
     typedef narrow_memory<WIDTH> memory;
     typedef narrow_barriers<WIDTH> barriers;
-    enum { STEPS = narrow_numbers<KIND>::steps, BLOCKS = DOWN * ACROSS };
+    enum { STEPS = narrow_numbers<KIND>::steps, CLUSTER = DOWN * ACROSS };
     const uint32_t lane = threadIdx.x % SL_WARP;
     uint32_t empty[STEPS];
-    if constexpr (ORDERED) {
-        sl_meet(1 + mine, NARROW_CONSUMERS * NARROW_GROUP); /* the tensor cores are this warpgroup's */
-    }
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const uint32_t x = work.base + places.stage.at * memory::stage_bytes;
@@ -423,20 +448,17 @@ narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH
         }
         places.stage.next();
     }
-    if constexpr (ORDERED) {
-        sl_meet_without_waiting(1 + (mine ^ 1), NARROW_CONSUMERS * NARROW_GROUP);
-    }
-    const bool arrives = lane < narrow_arriving(BLOCKS);
+    const bool arrives = lane < narrow_arriving(CLUSTER);
     if constexpr (STEPS == 2) {
         wgmma_wait<1>();
-        sl_barrier_arrive_there_if(empty[0], lane % BLOCKS, arrives);
+        sl_barrier_arrive_there_if(empty[0], lane % CLUSTER, arrives);
     }
     wgmma_wait<0>();
     wgmma_keep(d);
-    sl_barrier_arrive_there_if(empty[STEPS - 1], lane % BLOCKS, arrives);
+    sl_barrier_arrive_there_if(empty[STEPS - 1], lane % CLUSTER, arrives);
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool ORDERED>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
 static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &work, const narrow_tile &tile,
                                                            narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
@@ -455,9 +477,10 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
             (const float *)(work.memory + memory::slots + places.slot.at * memory::slot_bytes);
         const float *x_scales = slot + (16 * warp + lane / 4) * NARROW_SCALED + at;
         const narrow_scales scales = {{x_scales[0], x_scales[8 * NARROW_SCALED]},
-                                      slot + memory::x_scales_bytes / 4 + at * WIDTH + lane % 4 * 2};
-        narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS, ORDERED>(work, warp / 4, places, d);
-        narrow_promote<WIDTH>(scales, d, sums);
+                                      slot + memory::x_scales_bytes / 4 + at * WIDTH +
+                                          (BLOCKS ? 0 : lane % 4 * 2)};
+        narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS>(work, warp / 4, places, d);
+        narrow_promote<WIDTH, BLOCKS>(scales, d, sums);
         if (at == NARROW_SCALED - 1 || group == groups - 1) {
             __syncwarp();
             sl_barrier_arrive_if(barriers::slot_empty(work.base, places.slot.at), lane < SL_ARRIVING_LANES);
@@ -467,12 +490,12 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
     narrow_store_tile<WIDTH>(work, tile, sums);
 }
 
-template <int WIDTH, int BLOCKS> static __device__ __forceinline__ void narrow_init_barriers(uint32_t base) {
+template <int WIDTH, int CLUSTER> static __device__ __forceinline__ void narrow_init_barriers(uint32_t base) {
     typedef narrow_memory<WIDTH> memory;
     typedef narrow_barriers<WIDTH> barriers;
     for (uint32_t i = 0; i < memory::stages; i++) {
         sl_barrier_init(barriers::full(base, i), 1);
-        sl_barrier_init(barriers::empty(base, i), NARROW_WARPS * narrow_arriving(BLOCKS));
+        sl_barrier_init(barriers::empty(base, i), NARROW_WARPS * narrow_arriving(CLUSTER));
     }
     for (uint32_t i = 0; i < NARROW_SLOTS; i++) {
         sl_barrier_init(barriers::slot_full(base, i), 1);
@@ -483,21 +506,21 @@ template <int WIDTH, int BLOCKS> static __device__ __forceinline__ void narrow_i
 
 #endif
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool ORDERED>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
 static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
     narrow_kernel(const __grid_constant__ sl_narrow_plan plan) {
     sl_wait_for_inputs();
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char start[];
     const uint32_t window = sl_shared_address(start), base = (window + 1023) / 1024 * 1024;
-    enum { BLOCKS = DOWN * ACROSS, HEIGHT = SL_NARROW_ROWS * DOWN };
+    enum { CLUSTER = DOWN * ACROSS, HEIGHT = SL_NARROW_ROWS * DOWN };
     unsigned char *const memory = start + (base - window);
     narrow_schedule *schedule = (narrow_schedule *)(memory + narrow_memory<WIDTH>::schedule);
     const int32_t rows = plan.product.experts ? 0 : *plan.product.true_rows;
     const int32_t high = plan.product.experts ? narrow_plan_experts(plan.product, HEIGHT, schedule)
                                               : (rows + HEIGHT - 1) / HEIGHT;
     const int32_t wide = (plan.product.outputs + WIDTH * ACROSS - 1) / (WIDTH * ACROSS);
-    const int32_t rank = (int32_t)blockIdx.x % BLOCKS;
+    const int32_t rank = (int32_t)blockIdx.x % CLUSTER;
     const narrow_work work = {plan,
                               *schedule,
                               base,
@@ -507,15 +530,15 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
                               rows,
                               high,
                               wide,
-                              (int32_t)blockIdx.x / BLOCKS,
-                              (int32_t)gridDim.x / BLOCKS,
+                              (int32_t)blockIdx.x / CLUSTER,
+                              (int32_t)gridDim.x / CLUSTER,
                               high * wide};
     if (threadIdx.x == 0) {
-        narrow_init_barriers<WIDTH, BLOCKS>(base);
+        narrow_init_barriers<WIDTH, CLUSTER>(base);
     }
     __syncthreads();
-    sl_cluster_arrive<BLOCKS>();
-    sl_cluster_wait<BLOCKS>();
+    sl_cluster_arrive<CLUSTER>();
+    sl_cluster_wait<CLUSTER>();
     narrow_places<WIDTH> places;
     if (threadIdx.x >= NARROW_CONSUMERS * NARROW_GROUP) {
         sl_give_registers<40>();
@@ -526,40 +549,32 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
         }
     } else {
         sl_take_registers<232>();
-        const int32_t mine = (int32_t)threadIdx.x / NARROW_GROUP;
-        if (ORDERED && mine == 1) { /* the other begins */
-            sl_meet_without_waiting(1, NARROW_CONSUMERS * NARROW_GROUP);
-        }
         for (int32_t i = work.first; i < work.tiles; i += work.step) {
-            narrow_consume_tile<KIND, WIDTH, DOWN, ACROSS, ORDERED>(
+            narrow_consume_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS>(
                 work, narrow_find<WIDTH, DOWN, ACROSS>(work, i), places);
-        }
-        if (ORDERED && mine == 0) {
-            sl_meet(1, NARROW_CONSUMERS * NARROW_GROUP);
         }
     }
     /* Until the last copy to this block and the last arrival at its barriers. */
-    sl_cluster_arrive<BLOCKS>();
-    sl_cluster_wait<BLOCKS>();
+    sl_cluster_arrive<CLUSTER>();
+    sl_cluster_wait<CLUSTER>();
 #endif
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool ORDERED>
-static cudaError_t narrow_allow(int bytes) {
-    return sl_allow_shared(narrow_kernel<KIND, WIDTH, DOWN, ACROSS, ORDERED>, bytes);
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS> static cudaError_t narrow_allow(int bytes) {
+    return sl_allow_shared(narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, bytes);
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool ORDERED>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
 static cudaError_t narrow_launch(const sl_cuda_context *context, const sl_narrow_plan *plan,
                                  const sl_launch_shape *shape, cudaStream_t stream) {
-    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, DOWN, ACROSS, ORDERED>, *plan);
+    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, *plan);
 }
 
-#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, ORDERED, TIME)                                               \
+#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, BLOCKS, TIME)                                                \
     {                                                                                                        \
         WIDTH, DOWN, ACROSS, TIME, narrow_memory<WIDTH>::bytes,                                              \
-            narrow_allow<KIND, WIDTH, DOWN, ACROSS, ORDERED>,                                                \
-            narrow_launch<KIND, WIDTH, DOWN, ACROSS, ORDERED>                                                \
+            narrow_allow<KIND, WIDTH, DOWN, ACROSS, BLOCKS>,                                                 \
+            narrow_launch<KIND, WIDTH, DOWN, ACROSS, BLOCKS>                                                 \
     }
 
 #endif

@@ -22,7 +22,7 @@ extern "C" {
 typedef enum sl_narrow_kind { SL_NARROW_E4M3, SL_NARROW_S8, SL_NARROW_KINDS } sl_narrow_kind;
 
 enum { SL_NARROW_E4M3_GROUP = 128, SL_NARROW_S8_GROUP = 256 }; /* columns with one scale */
-enum { SL_NARROW_SHAPES = 8 };                                 /* of tiles: narrow_shapes.cuh */
+enum { SL_NARROW_SHAPES = 4 };                                 /* of tiles: narrow_shapes.cuh */
 
 static inline int32_t sl_narrow_group(sl_narrow_kind kind) {
     return kind == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP;
@@ -48,9 +48,11 @@ typedef struct sl_narrow_product {
     const unsigned char *x;
     uint64_t x_row_bytes, x_scales;
     const unsigned char *weights; /* codes [outputs][columns], aligned to 128 */
-    /* [columns / group][sl_narrow_scales(outputs)], aligned to 16: a tile's outputs are side by side. Those
-     * behind the last output are not read. */
+    /* [columns / group][sl_narrow_scales(outputs)], aligned to 16: a tile's outputs are side by side. What
+     * is behind the last output counts for nothing. */
     const float *weight_scales;
+    /* E4M3: outputs 128 i .. 128 i + 127 have the same scale in each group. Faster, with the same bits. */
+    bool has_blocks;
     float *y; /* [rows][outputs], rows y_row_bytes apart */
     uint64_t y_row_bytes;
     const float *bias;     /* [outputs], or NULL */

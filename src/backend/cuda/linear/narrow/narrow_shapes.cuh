@@ -24,6 +24,7 @@ typedef struct sl_narrow_shape {
 } sl_narrow_shape;
 
 extern const sl_narrow_shape sl_narrow_e4m3_shapes[SL_NARROW_SHAPES];
+extern const sl_narrow_shape sl_narrow_e4m3_blocks_shapes[SL_NARROW_SHAPES];
 extern const sl_narrow_shape sl_narrow_s8_shapes[SL_NARROW_SHAPES];
 
 #endif
