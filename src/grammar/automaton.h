@@ -73,6 +73,7 @@ typedef struct sl_trie_node {
     int32_t size;
     uint8_t byte;
     uint8_t depth; /* bytes to here, 1 for those of the first level */
+    bool quotes;   /* it is a quotation mark that tokens go on behind, or such a one is below it */
 } sl_trie_node;
 
 enum { SL_TRIE_DEPTH = 255 }; /* longer tokens are not in the trie: they are never allowed by a mask */

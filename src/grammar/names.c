@@ -382,7 +382,6 @@ static void take_out(const sl_grammar_vocabulary *vocabulary, int32_t node, uint
 int sl_names_mask(sl_names *names, sl_stacks *stacks, const sl_name_place *place, int32_t at, uint32_t *mask,
                   sl_error *error) {
     const sl_grammar_vocabulary *vocabulary = stacks->grammar->vocabulary;
-    const uint64_t quotes = (uint64_t)1 << sl_byte_kind('"') | (uint64_t)1 << SL_KIND_BROKEN;
     sl_name_place path[SL_TRIE_DEPTH + 1];
     path[0] = *place;
     path[0].has_dropped = false;
@@ -390,9 +389,10 @@ int sl_names_mask(sl_names *names, sl_stacks *stacks, const sl_name_place *place
         const sl_trie_node *node = &vocabulary->trie[i];
         const sl_name_place *from = &path[node->depth - 1];
         sl_name_place *to = &path[node->depth];
-        /* Nothing changes where no name begins or ends, and none that is there is followed. */
+        /* Nothing changes where none that is there is followed, and no token has more of a name than its
+         * beginning. */
         const bool follows = from->begin && (from->first == UNKNOWN || from->first < from->end);
-        if (!from->has_dropped && !follows && node->byte != '"' && !(vocabulary->kinds[i] & quotes)) {
+        if (!from->has_dropped && !follows && !node->quotes) {
             i += node->size;
             continue;
         }
