@@ -9,105 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- costs -----------------------------------------------------------------------------------------------
- */
-
-static bool name_has(const char *name, const char *part) {
-    return strstr(name, part) != NULL;
-}
-
-/* What products with weights of that type are computed with. */
-static int products_of(const json_t *types, const char *name) {
-    static const char *const names[PRODUCTS] = {"int8", "bf16", "f32"};
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const json_t *type = json_array_get(types, i);
-        const char *products = json_string_value(json_object_get(type, "products"));
-        if (strcmp(json_string_value(json_object_get(type, "type")), name) == 0) {
-            for (int p = 0; p < PRODUCTS; p++) {
-                if (strcmp(products, names[p]) == 0) {
-                    return p;
-                }
-            }
-        }
-    }
-    return PRODUCTS_F32;
-}
-
-static void add_weight(cost *c, const json_t *weight, const json_t *types, bool tied) {
-    const int products = products_of(types, json_string_value(json_object_get(weight, "type")));
-    const char *name = json_string_value(json_object_get(weight, "name"));
-    const double experts = (double)json_integer_value(json_object_get(weight, "experts"));
-    const double rows = (double)json_integer_value(json_object_get(weight, "rows"));
-    const double columns = (double)json_integer_value(json_object_get(weight, "columns"));
-    const double bytes = (double)json_integer_value(json_object_get(weight, "bytes"));
-    const bool embedding = name_has(name, "token_embd") || name_has(name, "embed_tokens");
-    const bool head = embedding || name_has(name, "lm_head") || strcmp(name, "output.weight") == 0;
-    if (embedding && !tied) {
-        return; /* one row of it */
-    }
-    if (experts > 1) {
-        c->expert_bytes += bytes;
-        c->operations[products] += 2 * rows * columns * c->experts_used;
-    } else {
-        c->bytes += bytes;
-        (head ? c->head_operations : c->operations)[products] += rows > 1 ? 2 * rows * columns : 0;
-    }
-}
-
-static bool has_head(const json_t *weights) {
-    for (size_t i = 0; i < json_array_size(weights); i++) {
-        const char *name = json_string_value(json_object_get(json_array_get(weights, i), "name"));
-        if (name_has(name, "lm_head") || strcmp(name, "output.weight") == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void add_attention(cost *c, const json_t *groups) {
-    for (size_t i = 0; i < json_array_size(groups) && c->attention_count < ATTENTION_GROUPS; i++) {
-        const json_t *group = json_array_get(groups, i);
-        c->attention[c->attention_count++] = (attention_cost){
-            .window = json_number_value(json_object_get(group, "window")),
-            .elements = json_number_value(json_object_get(group, "cache_elements_per_token")),
-            .operations = json_number_value(json_object_get(group, "operations_per_key")),
-        };
-    }
-}
-
-static int read_costs(bench *b) {
-    sluice_error error;
-    char *text;
-    if (sluice_model_describe(b->session.model, SLUICE_JSON, &text, &error)) {
-        return fail_with(&error);
-    }
-    json_t *facts = json_loads(text, 0, NULL);
-    sluice_free(text);
-    if (!facts) {
-        return fail("bench: out of memory");
-    }
-    const json_t *weights = json_object_get(facts, "weights"), *types = json_object_get(facts, "types");
-    const bool tied = !has_head(weights);
-    b->cost.experts = (double)json_integer_value(json_object_get(facts, "experts"));
-    b->cost.experts_used = (double)json_integer_value(json_object_get(facts, "experts_used"));
-    for (size_t i = 0; i < json_array_size(weights); i++) {
-        add_weight(&b->cost, json_array_get(weights, i), types, tied);
-    }
-    add_attention(&b->cost, json_object_get(facts, "attention"));
-    json_int_t most = -1;
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const json_t *type = json_array_get(types, i);
-        const json_int_t bytes = json_integer_value(json_object_get(type, "bytes"));
-        if (bytes > most) {
-            most = bytes;
-            snprintf(b->cost.type, sizeof b->cost.type, "%s",
-                     json_string_value(json_object_get(type, "type")));
-        }
-    }
-    json_decref(facts);
-    return DONE;
-}
-
 /* ---- drafts that are known to be right, or wrong
  * ---------------------------------------------------------------------- */
 
@@ -356,10 +257,10 @@ static int open_bench_model(bench *b) {
     if (code != DONE) {
         return code;
     }
-    b->cost = (cost){0};
+    sluice_error error;
     b->info = (sluice_model_info){.size = sizeof b->info};
     sluice_model_get_info(b->session.model, &b->info);
-    code = read_costs(b);
+    code = read_cost(b->session.model, &b->cost, &error) ? fail_with(&error) : DONE;
     return code == DONE ? make_tokens(b) : code;
 }
 

@@ -86,7 +86,8 @@ static int print_rows_json(const model_row *rows, size_t count, const machine_ra
         json_array_append_new(models, row_json(&rows[i]));
     }
     return print_json(json_pack("{s:s, s:f, s:f, s:o}", "device", rates->device, "memory_bytes_per_second",
-                                rates->bytes, "operations_per_second", rates->operations, "models", models));
+                                rates->all.read_bytes, "operations_per_second", rates->reading, "models",
+                                models));
 }
 
 int print_rows(const settings *s, const model_row *rows, size_t count, const machine_rates *rates) {
@@ -104,10 +105,11 @@ int print_rows(const settings *s, const model_row *rows, size_t count, const mac
     for (size_t i = 0; i < count; i++) {
         print_row(&rows[i], width);
     }
-    if (rates->bytes > 0) {
+    if (rates->all.read_bytes > 0) {
         printf(
             "Tokens a second are estimates for one sequence on %s, whose memory was read at %s/s just now.\n",
-            rates->device[0] ? rates->device : "this machine", size_text((uint64_t)rates->bytes, rate));
+            rates->device[0] ? rates->device : "this machine",
+            size_text((uint64_t)rates->all.read_bytes, rate));
     }
     return DONE;
 }

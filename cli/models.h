@@ -33,8 +33,9 @@ char *size_text(uint64_t bytes, char text[16]);
 typedef struct machine_rates {
     bool measured;
     char device[128];
-    double bytes;      /* read from memory */
-    double operations; /* of prompts */
+    sluice_rates all;
+    double reading; /* operations of prompts as a small model reaches them on a CPU; of a GPU its products'
+                       limit */
 } machine_rates;
 
 typedef struct fit {

@@ -58,7 +58,8 @@ struct sl_grammar {
     int32_t start;
     int32_t root_states; /* those of the root, which come first */
     bool may_be_empty;
-    uint8_t classes[256]; /* bytes that no state tells apart have one class */
+    int32_t name_quotes[2]; /* the states that read a mark of sl_expression_name_quote, or -1 */
+    uint8_t classes[256];   /* bytes that no state tells apart have one class */
     int32_t class_count;
     sl_mask_cache cache;
 };
@@ -72,6 +73,7 @@ typedef struct sl_trie_node {
     int32_t size;
     uint8_t byte;
     uint8_t depth; /* bytes to here, 1 for those of the first level */
+    bool quotes;   /* it is a quotation mark that tokens go on behind, or such a one is below it */
 } sl_trie_node;
 
 enum { SL_TRIE_DEPTH = 255 }; /* longer tokens are not in the trie: they are never allowed by a mask */
@@ -174,8 +176,56 @@ int sl_stacks_run(sl_stacks *stacks, int32_t configuration, uint64_t kinds, int3
  * `error`. */
 int32_t sl_stacks_step(sl_stacks *stacks, int32_t configuration, uint8_t byte, sl_error *error);
 int32_t sl_stacks_token(sl_stacks *stacks, int32_t configuration, int32_t token, sl_error *error);
+/* Without one of its items. SL_NO_WAY: nothing is left. */
+int32_t sl_stacks_drop(sl_stacks *stacks, int32_t configuration, int32_t item, sl_error *error);
 /* What either stands for. */
 int32_t sl_stacks_join(sl_stacks *stacks, int32_t a, int32_t b, sl_error *error);
+
+/* ---- names that differ
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct sl_name {
+    int32_t first, count; /* in `read` */
+} sl_name;
+
+/* The text of a matcher whose grammar has sl_expression_name_quote, and the names of an object in it. Which
+ * names an object has cannot be known from a stack. Zero-initialise. */
+typedef struct sl_names {
+    char *text; /* all bytes so far, and what is tried behind them */
+    int32_t text_capacity;
+    sl_name *list; /* names before the one that begins at `before`, in order */
+    int32_t count, capacity;
+    int32_t before; /* 0: none; a name has a quotation mark before it */
+    char *read;     /* their bytes, escapes resolved */
+    int32_t read_count, read_capacity;
+    struct sl_name_place *tried;
+    int32_t tried_capacity;
+} sl_names;
+
+/* Where a text stands. The names of the object's members that begin as this one does are [first, end) of the
+ * list; first -1: not looked up yet. */
+typedef struct sl_name_place {
+    int32_t configuration;
+    int32_t begin; /* of the name in the text, or 0: not within one that must differ */
+    int32_t first, end;
+    int32_t depth;         /* its bytes, escapes resolved */
+    uint8_t escape, value; /* bytes of an escape that were read; what its digits say */
+    bool has_dropped;      /* a way was left because its name was there */
+} sl_name_place;
+
+static inline bool sl_has_names(const sl_grammar *grammar) {
+    return grammar->name_quotes[0] >= 0;
+}
+
+void sl_names_free(sl_names *names);
+int sl_names_copy(sl_names *to, const sl_names *from, int32_t bytes, sl_error *error);
+/* From `place` at the text's byte `at`, by a byte that becomes the text's. 1: `place` is behind it; 0: no
+ * way; or a negative code. */
+int sl_names_step(sl_names *names, sl_stacks *stacks, sl_name_place *place, int32_t at, uint8_t byte,
+                  sl_error *error);
+/* Takes tokens out of a mask that lead into names that are there. The text has `at` bytes. */
+int sl_names_mask(sl_names *names, sl_stacks *stacks, const sl_name_place *place, int32_t at, uint32_t *mask,
+                  sl_error *error);
 
 /* ---- masks
  * ---------------------------------------------------------------------------------------------------- */

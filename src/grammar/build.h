@@ -39,6 +39,7 @@ typedef struct sl_grammar_rule_entry {
     int32_t name;             /* in bytes, ends with a zero */
     sl_expression expression; /* SL_NO_EXPRESSION until it is defined */
     bool escaped;             /* written as the inside of a JSON string */
+    bool is_name_quote;       /* of sl_expression_name_quote: stays a rule, so that its state tells it */
     int32_t escaped_twin;     /* the same rule, escaped, or -1 */
 } sl_grammar_rule_entry;
 
@@ -76,6 +77,7 @@ struct sl_grammar_builder {
     int32_t range_count, range_capacity;
     sl_grammar_rule_entry *rules;
     int32_t rule_count, rule_capacity;
+    int32_t name_rules[2]; /* those of sl_expression_name_quote, plus 1; 0: none */
     sl_machine *machines;
     int32_t machine_count, machine_capacity;
 };

@@ -449,6 +449,11 @@ static bool fill_automaton(compiler *compiler, sl_grammar *grammar) {
     grammar->states[at] =
         (sl_automaton_state){.first_byte = bytes, .first_call = calls, .first_token = tokens};
     grammar->root_states = compiler->machines[compiler->queue[0]].states;
+    for (int ends = 0; ends < 2; ends++) {
+        const int32_t rule = compiler->builder->name_rules[ends] - 1;
+        const bool is_used = rule >= 0 && rule < compiler->start_capacity && compiler->starts[rule] >= 0;
+        grammar->name_quotes[ends] = is_used ? compiler->bases[rule] : -1;
+    }
     mark_classes(grammar, bytes);
     return true;
 }

@@ -523,6 +523,20 @@ void sl_grammar_define(sl_grammar_builder *builder, int32_t rule, sl_expression 
     builder->rules[rule].expression = expression;
 }
 
+sl_expression sl_expression_name_quote(sl_grammar_builder *builder, bool ends) {
+    int32_t rule = builder->name_rules[ends] - 1;
+    if (rule < 0) {
+        rule = sl_grammar_rule(builder, ends ? "(end of a name)" : "(name)");
+        sl_grammar_define(builder, rule, sl_expression_literal(builder, "\"", 1));
+        if (builder->error.code) {
+            return SL_NO_EXPRESSION;
+        }
+        builder->rules[rule].is_name_quote = true;
+        builder->name_rules[ends] = rule + 1;
+    }
+    return sl_expression_rule(builder, rule);
+}
+
 sl_expression sl_expression_rule(sl_grammar_builder *builder, int32_t rule) {
     if (!is_rule(builder, rule)) {
         return SL_NO_EXPRESSION;

@@ -63,6 +63,11 @@ sl_expression sl_expression_repeat(sl_grammar_builder *builder, sl_expression of
  * characters only escaped, a slash both ways, everything else as itself. */
 sl_expression sl_expression_json_escaped(sl_grammar_builder *builder, sl_expression of);
 
+/* The quotation mark that begins, or ends, the name of a JSON object's member that no member before it has:
+ * what a matcher looks up in the text. Between the two stands sl_expression_json_escaped of texts. There must
+ * be more texts than such members, or a matcher may find no way on. */
+sl_expression sl_expression_name_quote(sl_grammar_builder *builder, bool ends);
+
 /* A rule to be defined later; the name is for messages. Its number, or -1. */
 int32_t sl_grammar_rule(sl_grammar_builder *builder, const char *name);
 void sl_grammar_define(sl_grammar_builder *builder, int32_t rule, sl_expression expression);
@@ -76,6 +81,8 @@ sl_expression sl_expression_both(sl_grammar_builder *builder, sl_expression left
 sl_expression sl_expression_except(sl_grammar_builder *builder, sl_expression from, sl_expression without);
 /* Valid UTF-8 that nowhere contains the text. What stands before a mark. */
 sl_expression sl_expression_until(sl_grammar_builder *builder, const char *text, size_t count);
+/* How many texts there are, at most `most`, or 0 while something stuck. */
+int64_t sl_expression_count(sl_grammar_builder *builder, sl_expression expression, int64_t most);
 /* True when no text matches; false also while something stuck. */
 bool sl_expression_is_nothing(sl_grammar_builder *builder, sl_expression expression);
 

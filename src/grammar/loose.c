@@ -447,8 +447,14 @@ static bool emit_rule(sl_loose_machine *loose, sl_expression expression, int32_t
                         builder->bytes + entry->name);
         return false;
     }
+    if (entry->is_name_quote && (loose->whole || escaped)) {
+        sl_builder_fail(builder, SL_ERR_UNSUPPORTED,
+                        "grammar: an object whose names differ, within an intersection or a text");
+        return false;
+    }
     const sl_expression_node *body = &builder->nodes[entry->expression];
-    bool is_small = body->weight <= WRITTEN_OUT && body->depth == 0 && body->kind != SL_EXPRESSION_RULE;
+    bool is_small = body->weight <= WRITTEN_OUT && body->depth == 0 && body->kind != SL_EXPRESSION_RULE &&
+                    !entry->is_name_quote;
     if (loose->whole || is_small) {
         return sl_loose_emit(loose, entry->expression, from, to, escaped || entry->escaped);
     }
@@ -528,8 +534,8 @@ static bool emit_inner(sl_loose_machine *loose, sl_expression expression, int32_
 bool sl_loose_emit(sl_loose_machine *loose, sl_expression expression, int32_t from, int32_t to,
                    bool escaped) {
     const sl_expression_node *node = &loose->builder->nodes[expression];
-    bool is_shared = node->references > 1 && node->weight > SHARED && !node->anchored &&
-                     node->kind != SL_EXPRESSION_RULE;
+    bool is_shared =
+        node->references > 1 && node->weight > SHARED && !node->anchored && node->kind != SL_EXPRESSION_RULE;
     if (is_shared && !loose->whole && loose->depth > 0) {
         return add_call(loose, expression, from, to, NULL, escaped);
     }

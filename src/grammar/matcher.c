@@ -7,29 +7,50 @@
 
 enum { ENDED = 0 /* the configuration of a text that has ended */ };
 
+/* Of a text with names that must differ: its bytes so far, and where the name begins that it is in, or 0. */
+typedef struct text_mark {
+    int32_t bytes, begin;
+} text_mark;
+
 struct sl_matcher {
     sl_grammar *grammar;
     sl_stacks stacks;
     sl_masker masker;
     int32_t *history; /* [count + 1]: the configuration before and behind each token */
     int32_t count, capacity;
+    sl_names names;   /* where the grammar has names that must differ, and */
+    text_mark *marks; /* as many as in `history` */
 };
 
 static int32_t standing(const sl_matcher *matcher) {
     return matcher->history[matcher->count];
 }
 
-static int append(sl_matcher *matcher, int32_t configuration, sl_error *error) {
+static text_mark marked(const sl_matcher *matcher) {
+    return matcher->marks ? matcher->marks[matcher->count] : (text_mark){0};
+}
+
+static int append(sl_matcher *matcher, int32_t configuration, text_mark mark, sl_error *error) {
     if (matcher->count + 2 > matcher->capacity) {
-        int32_t *grown =
-            sl_realloc(matcher->history, ((size_t)matcher->capacity + 64) * 2 * sizeof(*matcher->history));
+        const size_t capacity = ((size_t)matcher->capacity + 64) * 2;
+        int32_t *grown = sl_realloc(matcher->history, capacity * sizeof(*matcher->history));
+        if (grown) {
+            matcher->history = grown;
+        }
+        if (grown && sl_has_names(matcher->grammar)) {
+            text_mark *marks = sl_realloc(matcher->marks, capacity * sizeof(*marks));
+            matcher->marks = marks ? marks : matcher->marks;
+            grown = marks ? grown : NULL;
+        }
         if (!grown) {
             return sl_fail(error, SL_ERR_NOMEM, "grammar: out of memory");
         }
-        matcher->history = grown;
-        matcher->capacity = (matcher->capacity + 64) * 2;
+        matcher->capacity = (int32_t)capacity;
     }
     matcher->history[++matcher->count] = configuration;
+    if (matcher->marks) {
+        matcher->marks[matcher->count] = mark;
+    }
     return 0;
 }
 
@@ -46,7 +67,7 @@ sl_matcher *sl_matcher_create(sl_grammar *grammar, sl_error *error) {
         first = sl_stacks_enter(&matcher->stacks, (sl_stack_item){grammar->start, 0}, grammar->may_be_empty,
                                 error);
     }
-    if (first < 0 || append(matcher, first, error)) {
+    if (first < 0 || append(matcher, first, (text_mark){0}, error)) {
         sl_matcher_destroy(matcher);
         return NULL;
     }
@@ -56,18 +77,25 @@ sl_matcher *sl_matcher_create(sl_grammar *grammar, sl_error *error) {
 sl_matcher *sl_matcher_copy(const sl_matcher *matcher, sl_error *error) {
     sl_matcher *copy = sl_alloc_zero(1, sizeof(*copy));
     int32_t *history = sl_alloc((size_t)matcher->capacity * sizeof(*history));
-    if (!copy || !history) {
+    text_mark *marks = matcher->marks ? sl_alloc((size_t)matcher->capacity * sizeof(*marks)) : NULL;
+    if (!copy || !history || (matcher->marks && !marks)) {
         sl_free(copy);
         sl_free(history);
+        sl_free(marks);
         sl_fail(error, SL_ERR_NOMEM, "grammar: out of memory");
         return NULL;
     }
     memcpy(history, matcher->history, (size_t)(matcher->count + 1) * sizeof(*history));
+    if (marks) {
+        memcpy(marks, matcher->marks, (size_t)(matcher->count + 1) * sizeof(*marks));
+    }
     copy->history = history;
+    copy->marks = marks;
     copy->count = matcher->count;
     copy->capacity = matcher->capacity;
     copy->grammar = sl_grammar_retain(matcher->grammar);
-    if (sl_stacks_copy(&copy->stacks, &matcher->stacks, error)) {
+    if (sl_stacks_copy(&copy->stacks, &matcher->stacks, error) ||
+        sl_names_copy(&copy->names, &matcher->names, marked(matcher).bytes, error)) {
         sl_matcher_destroy(copy);
         return NULL;
     }
@@ -78,8 +106,10 @@ void sl_matcher_destroy(sl_matcher *matcher) {
     if (matcher) {
         sl_stacks_free(&matcher->stacks);
         sl_masker_free(&matcher->masker);
+        sl_names_free(&matcher->names);
         sl_grammar_release(matcher->grammar);
         sl_free(matcher->history);
+        sl_free(matcher->marks);
         sl_free(matcher);
     }
 }
@@ -92,9 +122,23 @@ bool sl_matcher_has_ended(const sl_matcher *matcher) {
     return standing(matcher) == ENDED;
 }
 
-/* The configuration behind the bytes; SL_NO_WAY or an error's code. */
-static int32_t step_bytes(sl_matcher *matcher, int32_t from, const char *bytes, size_t count,
+static sl_name_place place_of(int32_t configuration, text_mark mark) {
+    return (sl_name_place){.configuration = configuration, .begin = mark.begin, .first = -1};
+}
+
+/* The configuration behind the bytes, and the mark; SL_NO_WAY or less: an error, whose code is in `error`. */
+static int32_t step_bytes(sl_matcher *matcher, int32_t from, text_mark *mark, const char *bytes, size_t count,
                           sl_error *error) {
+    if (sl_has_names(matcher->grammar)) {
+        sl_name_place place = place_of(from, *mark);
+        int code = 1;
+        for (size_t i = 0; i < count && code == 1; i++) {
+            code = sl_names_step(&matcher->names, &matcher->stacks, &place, mark->bytes, (uint8_t)bytes[i],
+                                 error);
+            *mark = (text_mark){mark->bytes + 1, place.begin};
+        }
+        return code == 1 ? place.configuration : code - 1;
+    }
     for (size_t i = 0; i < count && from >= 0; i++) {
         from = sl_stacks_step(&matcher->stacks, from, (uint8_t)bytes[i], error);
     }
@@ -105,6 +149,7 @@ int sl_matcher_accept(sl_matcher *matcher, int32_t token, sl_error *error) {
     const sl_grammar_vocabulary *vocabulary = matcher->grammar->vocabulary;
     sl_error local = {0};
     int32_t from = standing(matcher), next = SL_NO_WAY, other;
+    text_mark mark = marked(matcher);
     if (token < 0 || token >= vocabulary->count) {
         return sl_fail(error, SL_ERR_INVALID, "grammar: there is no token %d (the vocabulary has %d)", token,
                        vocabulary->count);
@@ -116,8 +161,9 @@ int sl_matcher_accept(sl_matcher *matcher, int32_t token, sl_error *error) {
     } else {
         other = sl_stacks_token(&matcher->stacks, from, token, &local);
         if (!entry->is_special && !entry->is_end && entry->count > 0 && other >= SL_NO_WAY) {
-            next = step_bytes(matcher, from, entry->bytes, (size_t)entry->count, &local);
+            next = step_bytes(matcher, from, &mark, entry->bytes, (size_t)entry->count, &local);
         }
+        mark = next >= 0 ? mark : (text_mark){marked(matcher).bytes, 0};
         if (next >= 0 && other >= 0) {
             next = sl_stacks_join(&matcher->stacks, next, other, &local);
         } else if (next >= SL_NO_WAY && other != SL_NO_WAY) {
@@ -130,14 +176,15 @@ int sl_matcher_accept(sl_matcher *matcher, int32_t token, sl_error *error) {
     if (next == SL_NO_WAY) {
         return 0;
     }
-    int code = append(matcher, next, error);
+    int code = append(matcher, next, mark, error);
     return code ? code : 1;
 }
 
 int sl_matcher_accept_bytes(sl_matcher *matcher, const char *bytes, size_t count, sl_error *error) {
     sl_error local = {0};
+    text_mark mark = marked(matcher);
     matcher->stacks.effort = 0;
-    int32_t next = step_bytes(matcher, standing(matcher), bytes, count, &local);
+    int32_t next = step_bytes(matcher, standing(matcher), &mark, bytes, count, &local);
     if (next < SL_NO_WAY) {
         return sl_fail(error, local.code, "%s", local.message);
     }
@@ -145,6 +192,9 @@ int sl_matcher_accept_bytes(sl_matcher *matcher, const char *bytes, size_t count
         return 0;
     }
     matcher->history[matcher->count] = next;
+    if (matcher->marks) {
+        matcher->marks[matcher->count] = mark;
+    }
     return 1;
 }
 
@@ -204,6 +254,13 @@ int sl_matcher_mask(sl_matcher *matcher, uint32_t *mask, sl_error *error) {
     if (sl_masker_fill(&matcher->masker, &matcher->stacks, standing(matcher), mask, &local)) {
         return sl_fail(error, local.code, "%s", local.message);
     }
+    if (sl_has_names(matcher->grammar)) {
+        const text_mark here = marked(matcher);
+        const sl_name_place place = place_of(standing(matcher), here);
+        if (sl_names_mask(&matcher->names, &matcher->stacks, &place, here.bytes, mask, &local)) {
+            return sl_fail(error, local.code, "%s", local.message);
+        }
+    }
     set_tokens(matcher, mask);
     uint32_t any = standing(matcher) == ENDED;
     for (size_t i = 0; i < words && !any; i++) {
@@ -244,13 +301,14 @@ static int forced_byte(const sl_matcher *matcher, int32_t configuration) {
 int sl_matcher_forced_bytes(sl_matcher *matcher, char *bytes, int32_t most, sl_error *error) {
     int32_t at = standing(matcher), count = 0;
     sl_error local = {0};
+    text_mark mark = marked(matcher);
     matcher->stacks.effort = 0;
     for (int byte; count < most && (byte = forced_byte(matcher, at)) >= 0; count++) {
-        at = sl_stacks_step(&matcher->stacks, at, (uint8_t)byte, &local);
+        bytes[count] = (char)byte;
+        at = step_bytes(matcher, at, &mark, &bytes[count], 1, &local);
         if (at < 0) {
             return sl_fail(error, local.code, "%s", local.message);
         }
-        bytes[count] = (char)byte;
     }
     return count;
 }
@@ -269,10 +327,11 @@ static int32_t only_bit(const uint32_t *mask, size_t words) {
     return only;
 }
 
-/* A vocabulary spells every byte, so that one token can only be alone where one byte is, or none. */
+/* A vocabulary spells every byte, so that one token can only be alone where one byte is, or none. Within a
+ * name all but one may be taken. */
 static bool may_be_forced(const sl_matcher *matcher) {
     const sl_configuration *here = &matcher->stacks.configurations[standing(matcher)];
-    if (here->count == 0 || forced_byte(matcher, standing(matcher)) >= 0) {
+    if (here->count == 0 || marked(matcher).begin || forced_byte(matcher, standing(matcher)) >= 0) {
         return true;
     }
     for (int32_t i = 0; i < here->count; i++) {

@@ -233,6 +233,42 @@ sl_expression sl_expression_until(sl_grammar_builder *builder, const char *text,
     return sl_expression_except(builder, SL_NO_EXPRESSION, sl_expression_sequence(builder, around, 3));
 }
 
+int64_t sl_expression_count(sl_grammar_builder *builder, sl_expression expression, int64_t most) {
+    sl_machine machine = {0};
+    int64_t *paths[2] = {NULL, NULL}; /* [states]: from the start in so many bytes, and in one more */
+    int32_t room[2] = {0, 0};
+    int64_t sum = 0;
+    bool fine = is_operand(builder, expression) && make_machine(builder, expression, &machine);
+    for (int i = 0; i < 2 && fine; i++) {
+        fine = sl_builder_grow(builder, &paths[i], &room[i], (int64_t)machine.states + 1, sizeof(int64_t));
+    }
+    if (fine && machine.states) {
+        memset(paths[0], 0, (size_t)machine.states * sizeof(int64_t));
+        paths[0][0] = 1;
+    }
+    /* A text with as many bytes as there are states comes by one of them twice: then there is no end of
+     * texts, and one is shorter than twice that. */
+    for (int64_t length = 0; fine && length < 2 * (int64_t)machine.states && sum < most; length++) {
+        int64_t *from = paths[length & 1], *to = paths[~length & 1];
+        memset(to, 0, (size_t)machine.states * sizeof(int64_t));
+        for (int32_t state = 0; state < machine.states; state++) {
+            sum += !machine.accepts[state] || !from[state] ? 0 : length < machine.states ? from[state] : most;
+            for (int32_t a = machine.first_arc[state]; from[state] && a < machine.first_arc[state + 1]; a++) {
+                const sl_arc *arc = &machine.arcs[a];
+                const int64_t more = to[arc->target] + from[state] * (arc->last - arc->first + 1);
+                to[arc->target] = more < most ? more : most;
+            }
+        }
+        sum = sum < most ? sum : most;
+        fine = sl_builder_count_work(builder, (uint64_t)machine.arc_count + 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        sl_builder_drop(builder, paths[i], room[i], sizeof(int64_t));
+    }
+    sl_machine_free(builder, &machine);
+    return fine ? sum : 0;
+}
+
 /* ---- is there any text?
  * ------------------------------------------------------------------------------------- */
 

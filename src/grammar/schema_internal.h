@@ -33,6 +33,9 @@ enum { SL_ENTRY_TRUE = 0, SL_ENTRY_FALSE = 1, SL_ENTRY_ROOT = 2 };
  * without end. */
 enum { SL_MOST_WHOLE = 64, SL_MOST_FRACTION = 24 };
 
+/* So many names have no end. */
+enum { SL_MOST_NAMES = 1 << 16 };
+
 /* Digits without a sign: no zeros before the whole part or behind the fraction. */
 typedef struct sl_decimal {
     bool negative;
@@ -274,6 +277,8 @@ sl_expression sl_schema_regex(sl_schema_context *c, const sl_text_rule *rule);
 int sl_schema_text_matches(sl_schema_context *c, const sl_text_rule *rule, const char *text);
 /* The body as JSON writes it. */
 sl_expression sl_schema_quoted(sl_schema_context *c, sl_expression body);
+/* The same of a name that no member before it has; adds to *texts how many there are, up to SL_MOST_NAMES. */
+sl_expression sl_schema_new_name(sl_schema_context *c, sl_expression body, int64_t *texts);
 /* The same of the name of a member. */
 sl_expression sl_schema_name(sl_schema_context *c, sl_expression body);
 

@@ -29,6 +29,8 @@ typedef struct object_shape {
     const sl_schema_exists *exists; /* an undeclared member of that kind must be there, or NULL */
     sl_expression special;          /* it */
     sl_expression others;           /* one more undeclared member, or SL_NO_EXPRESSION: there can be none */
+    bool others_differ;             /* their names do, as more than one of them has to count */
+    int64_t other_names;            /* how many they have to choose from, if so, or SL_MOST_NAMES and more */
     int64_t least, most;
     int32_t bound_entry; /* that has minProperties or maxProperties */
     int32_t required;    /* members that are */
@@ -338,6 +340,13 @@ static bool make_special(object_shape *o) {
 static bool make_others(object_shape *o) {
     sl_schema_context *c = o->c;
     sl_expression_list choices = {0};
+    o->others_differ = o->class_count && o->least > 1 + o->required;
+    if (o->others_differ && c->style.own_quotes) {
+        sl_schema_refuse(
+            c, SL_ERR_UNSUPPORTED, o->bound_entry, "minProperties",
+            "above 1 is held for declared properties only where texts are not quoted as in JSON");
+        return false;
+    }
     for (int32_t i = 0; i < o->class_count; i++) {
         o->classes[i].set = class_set(o, &o->classes[i]);
         if (o->classes[i].set < 0) {
@@ -357,8 +366,10 @@ static bool make_others(object_shape *o) {
         if (!first || !keys.count || sl_schema_is_empty(c, set, 2)) {
             continue;
         }
-        const sl_expression key = sl_schema_quoted(
-            c, keys.count == 1 ? keys.rows[0] : sl_expression_choice(c->builder, keys.rows, keys.count));
+        const sl_expression of =
+            keys.count == 1 ? keys.rows[0] : sl_expression_choice(c->builder, keys.rows, keys.count);
+        const sl_expression key =
+            o->others_differ ? sl_schema_new_name(c, of, &o->other_names) : sl_schema_quoted(c, of);
         sl_schema_add(c, &choices, sl_schema_sequence(c, 3, key, c->colon, sl_schema_value(c, set)));
     }
     if (choices.count) {
@@ -399,10 +410,13 @@ static sl_expression last_members(const object_shape *o, int32_t count) {
     if (o->most >= 0 && count > o->most) {
         return sl_expression_nothing(builder);
     }
-    if (o->others == SL_NO_EXPRESSION || (o->most >= 0 && count == o->most)) {
+    int64_t most = o->most < 0 ? -1 : o->most - count;
+    if (o->others_differ && o->other_names < SL_MOST_NAMES && (most < 0 || most > o->other_names)) {
+        most = o->other_names;
+    }
+    if (o->others == SL_NO_EXPRESSION || most == 0 || (most > 0 && least > most)) {
         return least ? sl_expression_nothing(builder) : sl_expression_empty(builder);
     }
-    const int64_t most = o->most < 0 ? -1 : o->most - count;
     const sl_expression next = with_comma(o->c, o->others);
     if (count > 0) {
         return sl_expression_repeat(builder, next, least, most);
@@ -503,12 +517,6 @@ static sl_expression braces(sl_schema_context *c, sl_expression members) {
 static sl_expression counted(object_shape *o) {
     enum { MOST_RULES = 1 << 18 };
     sl_schema_context *c = o->c;
-    /* Undeclared keys cannot be kept from coming twice, so that only one of them is known to count. */
-    if (o->others != SL_NO_EXPRESSION && o->least > 1 + o->required) {
-        sl_schema_refuse(c, SL_ERR_UNSUPPORTED, o->bound_entry, "minProperties",
-                         "above 1 is held for declared properties only");
-        return SL_NO_EXPRESSION;
-    }
     int64_t width = o->most >= 0 && o->most > o->least ? o->most : o->least;
     width = (width < o->count ? width : o->count) + 1;
     if (width * (o->count + 1) > MOST_RULES) {

@@ -9,21 +9,28 @@ static sl_expression any_text(sl_schema_context *c) {
     return c->any_text;
 }
 
+static sl_expression without_text(sl_schema_context *c, sl_expression body, const char *text) {
+    return text ? sl_expression_both(c->builder, body, sl_expression_until(c->builder, text, strlen(text)))
+                : body;
+}
+
 sl_expression sl_schema_quoted(sl_schema_context *c, sl_expression body) {
-    const char *quote_text = c->style.own_quotes ? c->style.quote_text : NULL, *without = c->style.without;
-    if (quote_text) {
-        body = sl_expression_both(c->builder, body,
-                                  sl_expression_until(c->builder, quote_text, strlen(quote_text)));
-    }
-    if (without) {
-        body =
-            sl_expression_both(c->builder, body, sl_expression_until(c->builder, without, strlen(without)));
-    }
+    body = without_text(c, body, c->style.own_quotes ? c->style.quote_text : NULL);
+    body = without_text(c, body, c->style.without);
     if (c->style.own_quotes) {
         return sl_schema_sequence(c, 3, c->style.quote, body, c->style.quote);
     }
     const sl_expression quote = sl_schema_literal(c, "\"");
     return sl_schema_sequence(c, 3, quote, sl_expression_json_escaped(c->builder, body), quote);
+}
+
+sl_expression sl_schema_new_name(sl_schema_context *c, sl_expression body, int64_t *texts) {
+    body = without_text(c, body, c->style.without);
+    *texts += sl_expression_count(c->builder, body, SL_MOST_NAMES);
+    *texts = *texts < SL_MOST_NAMES ? *texts : SL_MOST_NAMES;
+    return sl_schema_sequence(c, 3, sl_expression_name_quote(c->builder, false),
+                              sl_expression_json_escaped(c->builder, body),
+                              sl_expression_name_quote(c->builder, true));
 }
 
 sl_expression sl_schema_name(sl_schema_context *c, sl_expression body) {

@@ -580,6 +580,22 @@ int32_t sl_stacks_token(sl_stacks *stacks, int32_t configuration, int32_t token,
     return stacks->work_count ? result(settle(stacks, false, error)) : SL_NO_WAY;
 }
 
+int32_t sl_stacks_drop(sl_stacks *stacks, int32_t configuration, int32_t item, sl_error *error) {
+    const sl_configuration here = stacks->configurations[configuration];
+    stacks->work_count = 0;
+    for (int32_t i = 0; i < here.count; i++) {
+        const sl_stack_item kept = stacks->items[here.first + i];
+        if (i != item && !add_one(stacks, kept.state, kept.stack)) {
+            return result(fail(stacks, error));
+        }
+    }
+    if (stacks->work_count == 0 && !here.ends) {
+        return SL_NO_WAY;
+    }
+    const int32_t found = find_configuration(stacks, here.ends);
+    return found < 0 ? result(fail(stacks, error)) : found;
+}
+
 int32_t sl_stacks_join(sl_stacks *stacks, int32_t a, int32_t b, sl_error *error) {
     int32_t both[2] = {a, b};
     bool fine = true;

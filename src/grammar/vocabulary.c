@@ -166,6 +166,16 @@ static void find_kinds(sl_grammar_vocabulary *vocabulary) {
     }
 }
 
+static void find_quotes(sl_grammar_vocabulary *vocabulary) {
+    for (int32_t i = vocabulary->trie_count; i-- > 0;) {
+        sl_trie_node *node = &vocabulary->trie[i];
+        node->quotes = node->byte == '"' && node->size > 1;
+        for (int32_t child = 1; child < node->size && !node->quotes; child += node[child].size) {
+            node->quotes = node[child].quotes;
+        }
+    }
+}
+
 /* What is known of the nodes of a trie without a grammar. */
 static bool make_summaries(sl_grammar_vocabulary *vocabulary) {
     const size_t count = (size_t)vocabulary->trie_count, words = ((size_t)vocabulary->count + 31) / 32;
@@ -189,6 +199,7 @@ static bool make_summaries(sl_grammar_vocabulary *vocabulary) {
     }
     vocabulary->first_token[count] = tokens;
     find_kinds(vocabulary);
+    find_quotes(vocabulary);
     for (size_t i = count; i-- > 0;) {
         const sl_trie_node *node = &vocabulary->trie[i];
         for (size_t child = i + 1; child < i + (size_t)node->size;

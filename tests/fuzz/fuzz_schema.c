@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES = 256, TOKENS = BYTES + 1, STEPS = 24 };
+enum { BYTES = 256, TOKENS = BYTES + 1, STEPS = 40 };
 
 static sl_grammar_vocabulary *vocabulary(void) {
     static sl_grammar_vocabulary *made;
@@ -31,7 +31,12 @@ static void take_steps(sl_matcher *matcher, unsigned choice) {
     sl_error error;
     for (int step = 0; step < STEPS && !sl_matcher_has_ended(matcher); step++) {
         int32_t allowed[TOKENS], count = 0;
-        if (sl_matcher_mask(matcher, mask, &error) < 0) {
+        const int made = sl_matcher_mask(matcher, mask, &error);
+        if (made == SL_ERR_INVALID) {
+            fprintf(stderr, "step %d: %s\n", step, error.message);
+            abort();
+        }
+        if (made < 0) {
             return;
         }
         for (int32_t i = 0; i < TOKENS; i++) {

@@ -142,6 +142,9 @@ static void write_schemas(const char *folder) {
              "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"oneOf\":[{\"required\":[\"x\"]},{"
              "\"not\":{\"type\":\"object\"}},{\"properties\":{\"x\":{\"$ref\":\"#\"}},"
              "\"additionalProperties\":false}]}},\"if\":{\"const\":3},\"then\":{\"allOf\":[true]}}"),
+        SEED("names",
+             "{\"type\":\"object\",\"minProperties\":3,\"maxProperties\":5,\"properties\":{\"aa\":true},"
+             "\"propertyNames\":{\"pattern\":\"^[ab\\\\n/]{1,2}$\"},\"additionalProperties\":{\"const\":1}}"),
         SEED("unique", "{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"contains\":{},"
                        "\"dependentRequired\":{\"a\":[\"b\"]},\"unevaluatedProperties\":false}"),
     };

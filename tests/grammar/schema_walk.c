@@ -33,6 +33,8 @@ static const char *const PIECES[] = {
     "2024-",    ":00",          "http://",
     "::",       "1.1.",         "{}",
     "[]",       "{\n",          "\\\\",
+    "a\"",      "\"a\"",        "a\":1,\"a",
+    "\",\"a",   "\\/",          "1\"",
 };
 enum { TOKENS = BYTES + 1 + (int)(sizeof PIECES / sizeof *PIECES), WORDS = (TOKENS + 31) / 32 };
 

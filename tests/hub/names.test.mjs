@@ -373,7 +373,7 @@ describe('list', () => {
     for (const [row, model] of [[dense, 'mini'], [sparse, 'mini-moe']]) {
       const facts = JSON.parse((await run(['inspect', model, '-o', 'json'])).stdout);
       const read = facts.weights.reduce((sum, w) => sum + (w.experts > 1 ? w.bytes * facts.experts_used / facts.experts : w.bytes), 0);
-      const estimate = list.memory_bytes_per_second / read;
+      const estimate = 0.75 * list.memory_bytes_per_second / read;
       assert.ok(Math.abs(row.estimated_tokens_per_second_generated / estimate - 1) < 0.02, `${model}: ${row.estimated_tokens_per_second_generated}, ${estimate}`);
       assert.ok(row.estimated_tokens_per_second_read > 0 && row.complete && row.path.endsWith('.gguf'));
     }

@@ -10,10 +10,25 @@ enum { SPECIAL = 256, END = 257, FIRST_LONG = 258 };
 
 /* Tokens 0 to 255 are the bytes, then a special one (<think>), an end, and these. */
 static const char *const LONG_TOKENS[] = {
-    "ab",   "abc", "bb",  "aab",   "\"",   "\",\"", "\": ", "{\"", "\"}",    "true",         "false",
-    "0.",   "12",  "1",   "\n",    "\n\n", " a",    " the", "é",   "\xc3",   "\xa9\xc3\xa9", "\xe2\x82",
-    "€uro", "a]",  "],[", "hello", "hell", "o wor", "xy",   "yx",  "x",      "xx",           "xxxx",
-    "ba",   "aaa", "bab", "cab",   "c",    "ac",    "cc",   "bc",  "abcabc", "))",           "((",
+    "ab",          "abc",     "bb",
+    "aab",         "\"",      "\",\"",
+    "\": ",        "{\"",     "\"}",
+    "true",        "false",   "0.",
+    "12",          "1",       "\n",
+    "\n\n",        " a",      " the",
+    "é",           "\xc3",    "\xa9\xc3\xa9",
+    "\xe2\x82",    "€uro",    "a]",
+    "],[",         "hello",   "hell",
+    "o wor",       "xy",      "yx",
+    "x",           "xx",      "xxxx",
+    "ba",          "aaa",     "bab",
+    "cab",         "c",       "ac",
+    "cc",          "bc",      "abcabc",
+    "))",          "((",      "\"a\"",
+    "a\"",         ",\"b\":", "a\":1,\"a",
+    "\":0,\"a\":", "\xa9\"",  "\xa9\",\"a\":",
+    "1,\"a\"",     "},\"a\"", "\xa9\",\"c\":",
+    "\\u00",       "\\/",
 };
 enum { LONG_COUNT = sizeof(LONG_TOKENS) / sizeof(*LONG_TOKENS), TOKEN_COUNT = FIRST_LONG + LONG_COUNT };
 

@@ -75,6 +75,16 @@ typedef enum kind { SCHEMA, OBJECT, GBNF, REGEX } kind;
     "else is to be done before spring.\", \"code\": \"NS-2041\", \"when\": \"2024-11-05T09:30:00Z\", "       \
     "\"points\": [12, -4, 77, 90, -90, 0, 3, 18, 55, 61]}"
 
+#define NAMES                                                                                                \
+    "{\"type\":\"object\",\"minProperties\":6,\"additionalProperties\":{\"anyOf\":[{\"type\":\"string\"},"   \
+    "{\"$ref\":\"#\"}]}}"
+#define NAMES_TEXT                                                                                                \
+    "{\"name\": \"Freiburg im Breisgau\", \"country\": \"Germany\", \"river\": \"Dreisam\", \"mayor\": "          \
+    "\"Martin Horn\", \"names in other languages\": {\"en\": \"Freiburg\", \"fr\": "                              \
+    "\"Fribourg-en-Brisgau\", "                                                                                   \
+    "\"it\": \"Friburgo in Brisgovia\", \"la\": \"Friburgum Brisgoviae\", \"ru\": \"Фрайбург\", \"zh\": " \
+    "\"弗赖堡\"}, \"name of the region\": \"Baden-Württemberg\", \"founded\": \"1120\"}"
+
 #define JSON_GBNF                                                                                            \
     "root ::= object\nvalue ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"   \
     "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)*)? \"}\" ws\n"              \
@@ -91,6 +101,7 @@ static const struct {
     {"schema: person", SCHEMA, PERSON, PERSON_TEXT},
     {"schema: recursive", SCHEMA, TREE, TREE_TEXT},
     {"schema: lengths", SCHEMA, BOUNDS, BOUNDS_TEXT},
+    {"schema: names", SCHEMA, NAMES, NAMES_TEXT},
     {"json_object", OBJECT, "", TREE_TEXT},
     {"gbnf: json", GBNF, JSON_GBNF, PERSON_TEXT},
     {"regex", REGEX,

@@ -32,6 +32,13 @@ static const struct {
      "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":2,"
      "\"maxItems\":30},\"minItems\":1}"},
     {SCHEMA, "{}"},
+    /* names that differ */
+    {SCHEMA, "{\"type\":\"object\",\"minProperties\":3}"},
+    {SCHEMA, "{\"type\":\"object\",\"minProperties\":4,\"properties\":{\"ab\":{}},\"patternProperties\":{"
+             "\"^[ab]{1,2}$\":{\"type\":\"boolean\"},\"^é?c$\":{\"$ref\":\"#\"}},"
+             "\"additionalProperties\":false}"},
+    {SCHEMA, "{\"anyOf\":[{\"type\":\"object\",\"minProperties\":2,\"propertyNames\":{\"pattern\":"
+             "\"^[a/\\\\n]?$\"}},{\"type\":\"object\",\"properties\":{\"a\":{\"const\":12},\"b\":{}}}]}"},
     {GBNF, "root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\""},
     {GBNF, "root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"\""},
     {GBNF, "root ::= \"(\" (root | \"x\"{2,40})* \")\""},
@@ -264,6 +271,64 @@ static void threads_share_a_grammar(void **state) {
     }
 }
 
+static int32_t token_of(const char *text) {
+    for (int32_t i = FIRST_LONG; i < TOKEN_COUNT; i++) {
+        int32_t count;
+        if (strcmp(token_bytes(i, &count), text) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void accept_bytes_as_tokens(sl_matcher *matcher, const char *text) {
+    sl_error error;
+    for (; *text; text++) {
+        assert_int_equal(sl_matcher_accept(matcher, (uint8_t)*text, &error), 1);
+    }
+}
+
+/* Tokens that end a text within a character and have a whole name behind it; what was said before going back.
+ */
+static void names_that_are_there_do_not_follow(void **state) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"minProperties\":3,\"additionalProperties\":{\"anyOf\":[{"
+        "\"type\":[\"string\",\"integer\"]},{\"$ref\":\"#\"}]}}";
+    uint32_t mask[WORDS], other[WORDS];
+    sl_error error = {0};
+    (void)state;
+    sl_grammar_builder *builder = sl_grammar_builder_create(NULL, &error);
+    const sl_json_style style = {.compact = true};
+    sl_grammar *grammar = sl_grammar_compile(
+        builder, sl_expression_schema(builder, schema, strlen(schema), &style, &error), vocabulary, &error);
+    sl_matcher *matcher = sl_matcher_create(grammar, &error);
+    accept_bytes_as_tokens(matcher, "{\"a\":1,\"b\":\"\xc3");
+    assert_int_equal(wrong_bit(matcher, mask), -1);
+    assert_false(has_token(mask, token_of("\xa9\",\"a\":")));
+    assert_true(has_token(mask, token_of("\xa9\",\"c\":")));
+    sl_matcher_rollback(matcher, 6, &error);
+    accept_bytes_as_tokens(matcher, "\"");
+    assert_int_equal(wrong_bit(matcher, mask), -1);
+    assert_false(has_token(mask, token_of("a\"")));
+    sl_matcher *copy = sl_matcher_copy(matcher, &error);
+    assert_int_equal(sl_matcher_mask(copy, other, &error), 0);
+    assert_memory_equal(mask, other, sizeof(mask));
+    sl_matcher_destroy(copy);
+    sl_matcher_rollback(matcher, 6, &error);
+    accept_bytes_as_tokens(matcher, "b\":1,\"");
+    assert_int_equal(wrong_bit(matcher, mask), -1);
+    assert_true(has_token(mask, token_of("a\"")));
+    /* Both begin a name at one place, in two objects. */
+    sl_matcher_rollback(matcher, 8, &error);
+    accept_bytes_as_tokens(matcher, "{\"a\":{\"c\":0,\"b\":1,\"d\":1");
+    assert_int_equal(wrong_bit(matcher, mask), -1);
+    assert_true(has_token(mask, token_of("1,\"a\"")));
+    assert_false(has_token(mask, token_of("},\"a\"")));
+    sl_matcher_destroy(matcher);
+    sl_grammar_release(grammar);
+    sl_grammar_builder_destroy(builder);
+}
+
 /* Compiles, makes masks, goes on, copies: 0, or the first error's code. */
 static int use(int number) {
     uint32_t mask[WORDS];
@@ -272,7 +337,7 @@ static int use(int number) {
     sl_grammar *grammar = compile(number, &error);
     sl_matcher *matcher = grammar ? sl_matcher_create(grammar, &error) : NULL, *copy = NULL;
     int code = matcher ? 0 : error.code;
-    for (int step = 0; step < 6 && code == 0 && !sl_matcher_has_ended(matcher); step++) {
+    for (int step = 0; step < 40 && code == 0 && !sl_matcher_has_ended(matcher); step++) {
         int32_t token;
         code = sl_matcher_mask(matcher, mask, &error);
         code = code ? code : sl_matcher_forced(matcher, &token, 1, &error);
@@ -291,8 +356,8 @@ static int use(int number) {
 
 static void failed_allocations_leave_nothing(void **state) {
     (void)state;
-    const int numbers[] = {1, 4, 7, 13};
-    for (int i = 0; i < 4; i++) {
+    const int numbers[] = {1, 5, 7, 10, 16};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         const uint64_t held = sl_alloc_live_bytes(), before = sl_alloc_count();
         assert_int_equal(use(numbers[i]), 0);
         const uint64_t count = sl_alloc_count() - before;
@@ -311,8 +376,11 @@ static void failed_allocations_leave_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_say_what_is_accepted),       cmocka_unit_test(going_back_and_copies),
-        cmocka_unit_test(forced_is_what_alone_follows),     cmocka_unit_test(threads_share_a_grammar),
+        cmocka_unit_test(masks_say_what_is_accepted),
+        cmocka_unit_test(going_back_and_copies),
+        cmocka_unit_test(forced_is_what_alone_follows),
+        cmocka_unit_test(threads_share_a_grammar),
+        cmocka_unit_test(names_that_are_there_do_not_follow),
         cmocka_unit_test(failed_allocations_leave_nothing),
     };
     return cmocka_run_group_tests(tests, make, unmake);
