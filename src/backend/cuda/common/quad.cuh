@@ -208,7 +208,7 @@ static __device__ __forceinline__ void sl_pad_row(const sl_cuda_operand &q, int3
 /* Columns that a warp's quads cover. */
 enum { SL_WARP_QUADS = SL_WARP * SL_QUAD };
 
-/* What lies behind the last group of a row, whose elements end at `end`. */
+/* The zeros of a row from element `end` on, and of scales behind that element's group. */
 static __device__ __forceinline__ void sl_pad_codes(const sl_cuda_operand &q, unsigned char *row, int32_t end,
                                                     int32_t group) {
     const int32_t lane = (int32_t)(threadIdx.x % SL_WARP), padded = (q.width + group - 1) / group * group;
@@ -216,67 +216,67 @@ static __device__ __forceinline__ void sl_pad_codes(const sl_cuda_operand &q, un
     for (int32_t i = end / SL_QUAD + lane; i < padded / SL_QUAD; i += SL_WARP) {
         words[i] = 0;
     }
-    for (int32_t i = (padded + end / group * SL_QUAD) / SL_QUAD + lane; i < (int32_t)q.row_bytes / SL_QUAD;
-         i += SL_WARP) {
+    const int32_t scales = (end + group - 1) / group;
+    for (int32_t i = padded / SL_QUAD + scales + lane; i < (int32_t)q.row_bytes / SL_QUAD; i += SL_WARP) {
         words[i] = 0;
     }
 }
 
-/* A group of a row to E4M3_128 or Q8_256 by a warp: the bits of sl_codes_encode. A lane has elements
- * [i, i + 4), [i + 128, i + 132), ... from the operand's column on, of which those from `width` on are zeros.
- */
-template <int TYPE>
-static __device__ __forceinline__ void
-sl_quantize_codes(const sl_cuda_operand &q, int32_t row, int32_t i, int32_t width,
-                  const float4 (&quads)[TYPE == SL_VALUE_E4M3_128 ? 1 : 2]) {
-    enum { E4M3 = TYPE == SL_VALUE_E4M3_128, GROUP = E4M3 ? SL_E4M3_128_GROUP : SL_Q8_256_GROUP };
-    constexpr float MOST = E4M3 ? SL_E4M3_LARGEST : 127.0f;
-    const int32_t lane = (int32_t)(threadIdx.x % SL_WARP), first = i - SL_QUAD * lane;
-    float largest = 0;
-#pragma unroll
-    for (int k = 0; k < GROUP / SL_WARP_QUADS; k++) {
-        const float here = sl_larger(sl_larger(quads[k].x, quads[k].y), sl_larger(quads[k].z, quads[k].w));
-        largest = sl_larger(largest, here);
-    }
+/* The largest magnitude of a quad of each lane, in all of them. */
+static __device__ __forceinline__ float sl_warp_largest(float4 quad) {
+    float largest = sl_larger(sl_larger(quad.x, quad.y), sl_larger(quad.z, quad.w));
 #pragma unroll
     for (int distance = 1; distance < SL_WARP; distance *= 2) {
         largest = sl_larger(largest, __shfl_xor_sync(SL_FULL_WARP, largest, distance));
     }
-    if (first >= width) {
-        return;
-    }
+    return largest;
+}
+
+/* Elements [first, first + 128 QUADS) from the operand's column on, all of one group with that largest
+ * magnitude, to E4M3_128 or Q8_256 by a warp: a lane has a quad of each 128. The bits of sl_codes_encode. */
+template <int TYPE, int QUADS>
+static __device__ __forceinline__ void sl_store_codes(const sl_cuda_operand &q, int32_t row, int32_t first,
+                                                      float largest, const float4 (&quads)[QUADS]) {
+    enum { E4M3 = TYPE == SL_VALUE_E4M3_128, GROUP = E4M3 ? SL_E4M3_128_GROUP : SL_Q8_256_GROUP };
+    constexpr float MOST = E4M3 ? SL_E4M3_LARGEST : 127.0f;
     const bool usable = sl_is_usable(largest);
     const float inverse = MOST / largest;
-    const int32_t at = q.column + first;
+    const int32_t lane = (int32_t)(threadIdx.x % SL_WARP), at = q.column + first;
     unsigned char *start = q.data + (uint64_t)row * q.row_bytes;
 #pragma unroll
-    for (int k = 0; k < GROUP / SL_WARP_QUADS; k++) {
+    for (int k = 0; k < QUADS; k++) {
         const float4 scaled = sl_map_quad(quads[k], [inverse](float v) { return v * inverse; });
         const uint32_t codes = E4M3 ? sl_e4m3_quad(scaled) : sl_whole_quad(scaled);
         *(uint32_t *)(void *)(start + at + SL_WARP_QUADS * k + SL_QUAD * lane) = usable ? codes : 0;
     }
     const int32_t padded = (q.width + GROUP - 1) / GROUP * GROUP;
-    if (lane == 0) {
+    if (lane == 0 && at % GROUP == 0) {
         ((float *)(void *)(start + padded))[at / GROUP] =
             usable ? largest / MOST : sl_unusable_scale(largest);
     }
-    if (at + GROUP >= q.width - q.padding) {
-        sl_pad_codes(q, start, at + GROUP, GROUP);
+    if (at + SL_WARP_QUADS * QUADS >= q.width - q.padding) {
+        sl_pad_codes(q, start, at + SL_WARP_QUADS * QUADS, GROUP);
     }
 }
 
-/* Why a run does not quantise to the format in quads (sl_quantize_quad), or NULL. */
-static inline const char *sl_quantize_quad_reason(sl_value_type type) {
-    return type == SL_VALUE_Q8_256 ? "quantizes to groups of up to 128" : NULL;
+/* Why a run does not quantise to that format, which has groups that two warps hold, or NULL. `groups`: of
+ * what is quantised, each by threads of its own. */
+static inline const char *sl_quantize_pairs_reason(sl_value_type type, int32_t groups) {
+    return type == SL_VALUE_Q8_256 && groups > 1 ? "quantizes one group's norm to groups of 256" : NULL;
 }
 
-/* Elements [i, i + 4) of a row to the operand's format; by whole warps, lane after lane a quad. */
+/* Elements [i, i + 4) of a row to the operand's format, which is not Q8_256; by whole warps, lane after lane
+ * a quad. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
                                                         int32_t width, float4 quad) {
     if (q.type == SL_VALUE_E4M3_128) {
         const float4 quads[1] = {quad};
-        sl_quantize_codes<SL_VALUE_E4M3_128>(q, row, i, width, quads);
+        const float largest = sl_warp_largest(quad);
+        const int32_t first = i - SL_QUAD * (int32_t)(threadIdx.x % SL_WARP);
+        if (first < width) {
+            sl_store_codes<SL_VALUE_E4M3_128>(q, row, first, largest, quads);
+        }
         return;
     }
     if (q.type == SL_VALUE_Q8_32) {

@@ -198,14 +198,28 @@ static __global__ void quantize_kernel(const __grid_constant__ sl_cuda_context c
     sl_quantize_quad<ALIGNED>(args.q, row, i, args.width, quad);
 }
 
-/* A warp takes a group of 256. */
+/* A warp's group of Q8_256; a lane has elements [i, i + 4) and [i + 128, i + 132). */
+static __device__ __forceinline__ void quantize_pair(const sl_cuda_operand &q, int32_t row, int32_t i,
+                                                     int32_t width, const float4 (&quads)[2]) {
+    const float largest = sl_larger(sl_warp_largest(quads[0]), sl_warp_largest(quads[1]));
+    const int32_t first = i - SL_QUAD * (int32_t)(threadIdx.x % SL_WARP);
+    if (first < width) {
+        sl_store_codes<SL_VALUE_Q8_256>(q, row, first, largest, quads);
+    }
+}
+
+/* The first element of a thread that has two quads, of a group of 256 that its warp takes. */
+static __device__ __forceinline__ int32_t my_pair(void) {
+    const int32_t thread = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x);
+    return SL_Q8_256_GROUP * (thread / SL_WARP) + SL_QUAD * (thread % SL_WARP);
+}
+
 template <bool ALIGNED>
 static __global__ void quantize_q8_256_kernel(const __grid_constant__ sl_cuda_context context,
                                               const __grid_constant__ quantize_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
-    const int32_t row = (int32_t)blockIdx.x, thread = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x);
-    const int32_t i = SL_Q8_256_GROUP * (thread / SL_WARP) + SL_QUAD * (thread % SL_WARP);
+    const int32_t row = (int32_t)blockIdx.x, i = my_pair();
     if (row >= sl_count(context, args.q.rows)) {
         return;
     }
@@ -217,7 +231,7 @@ static __global__ void quantize_q8_256_kernel(const __grid_constant__ sl_cuda_co
             quads[k] = sl_load_quad<ALIGNED>(sl_f32(args.x, row), at, args.width);
         }
     }
-    sl_quantize_codes<SL_VALUE_Q8_256>(args.q, row, i, args.width, quads);
+    quantize_pair(args.q, row, i, args.width, quads);
 }
 
 static SL_CUDA_RUN(run_quantize) {
@@ -323,30 +337,52 @@ static bool elements_in_quads(const element_args &args) {
     return args.width % SL_QUAD == 0 && sl_in_quads(args.a) && sl_in_quads(args.b) && sl_in_quads(args.y);
 }
 
-/* OTHERS: activations that sl_activation_is_gate does not name. */
+/* Elements [i, i + 4) of a row, which are also kept unless nobody reads them; zeros behind the width. OTHERS:
+ * activations that sl_activation_is_gate does not name. */
+template <bool ALIGNED, bool OTHERS>
+static __device__ __forceinline__ float4 activated_quad(const element_args &args, int32_t row, int32_t i) {
+    const int32_t width = args.width;
+    if (i >= width) {
+        return make_float4(0, 0, 0, 0);
+    }
+    const float4 gate = sl_load_quad<ALIGNED>(sl_f32(args.a, row), i, width);
+    const float4 up = OTHERS && !args.b.data ? make_float4(1, 1, 1, 1)
+                                             : sl_load_quad<ALIGNED>(sl_f32(args.b, row), i, width);
+    const float4 quad =
+        OTHERS ? sl_activate_other_quad(args.activate, gate, up) : sl_activate_quad(args.function, gate, up);
+    if (args.keep_y) {
+        sl_store_quad<ALIGNED>(sl_f32(args.y, row), i, width, quad);
+    }
+    return quad;
+}
+
 template <bool ALIGNED, bool OTHERS>
 static __global__ void activate_kernel(const __grid_constant__ sl_cuda_context context,
                                        const __grid_constant__ element_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
-    const int32_t row = (int32_t)blockIdx.x, i = my_quad(), width = args.width;
+    const int32_t row = (int32_t)blockIdx.x, i = my_quad();
     if (row >= sl_count(context, args.y.rows)) {
         return;
     }
-    float4 quad = make_float4(0, 0, 0, 0);
-    if (i < width) {
-        const float4 gate = sl_load_quad<ALIGNED>(sl_f32(args.a, row), i, width);
-        const float4 up = OTHERS && !args.b.data ? make_float4(1, 1, 1, 1)
-                                                 : sl_load_quad<ALIGNED>(sl_f32(args.b, row), i, width);
-        quad = OTHERS ? sl_activate_other_quad(args.activate, gate, up)
-                      : sl_activate_quad(args.function, gate, up);
-        if (args.keep_y) {
-            sl_store_quad<ALIGNED>(sl_f32(args.y, row), i, width, quad);
-        }
-    }
+    const float4 quad = activated_quad<ALIGNED, OTHERS>(args, row, i);
     if (args.q.data) {
-        sl_quantize_quad<ALIGNED>(args.q, row, i, width, quad);
+        sl_quantize_quad<ALIGNED>(args.q, row, i, args.width, quad);
     }
+}
+
+template <bool OTHERS>
+static __global__ void activate_q8_256_kernel(const __grid_constant__ sl_cuda_context context,
+                                              const __grid_constant__ element_args args) {
+    sl_let_next_begin();
+    sl_wait_for_inputs();
+    const int32_t row = (int32_t)blockIdx.x, i = my_pair();
+    if (row >= sl_count(context, args.y.rows)) {
+        return;
+    }
+    const float4 quads[2] = {activated_quad<true, OTHERS>(args, row, i),
+                             activated_quad<true, OTHERS>(args, row, i + SL_WARP_QUADS)};
+    quantize_pair(args.q, row, i, args.width, quads);
 }
 
 static element_args activate_args(const sl_cuda_op *op) {
@@ -381,6 +417,13 @@ static SL_CUDA_RUN(run_activate_quantize) {
     element_args args = activate_args(&op[0]);
     args.q = op[1].out[0];
     args.keep_y = !op[0].unread[0];
+    if (args.q.type == SL_VALUE_Q8_256) {
+        const sl_launch_shape pairs = quads_of_rows(op->rows[args.y.rows], (args.width + 1) / 2);
+        return sl_launch(context, stream, pairs,
+                         sl_activation_is_gate(op->op) ? activate_q8_256_kernel<false>
+                                                       : activate_q8_256_kernel<true>,
+                         *context, args);
+    }
     return launch_activate<true>(context, op, stream, args);
 }
 

@@ -165,8 +165,8 @@ static __device__ __forceinline__ float4 sl_embed_quad(const sl_embed_args &args
 
 /* ---- rmsnorm ---- */
 
-/* What a norm does besides: PLAIN neither a gate nor a residual behind it, ANY both, SCALED these, factors and
- * weights of each group's own. */
+/* What a norm does besides: PLAIN neither a gate nor a residual behind it, ANY both, SCALED these, factors
+ * and weights of each group's own. */
 typedef enum sl_norm_form { SL_NORM_PLAIN, SL_NORM_ANY, SL_NORM_SCALED } sl_norm_form;
 
 /* Where a norm's x comes from. What it computes is also kept, unless nobody reads it. */
@@ -238,6 +238,8 @@ template <int QUADS> static __device__ __forceinline__ float sl_norm_squares(con
 typedef struct sl_norm_shared {
     float sums[SL_WARP];
     uint64_t all_there;
+    float largest[SL_NORM_QUADS * SL_NORM_THREADS /
+                  SL_WARP]; /* of each warp's quads, where these become Q8_256 */
 } sl_norm_shared;
 
 /* First in a kernel whose groups have CLUSTER blocks. */
@@ -332,11 +334,37 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     }
 }
 
+/* A row of one group to Q8_256, of which two neighbouring warps' quads are a group. */
+template <int QUADS>
+static __device__ __forceinline__ void sl_norm_store_pairs(const sl_cuda_operand &q, int32_t row,
+                                                           int32_t width, const float4 (&y)[QUADS],
+                                                           sl_norm_shared *shared) {
+    const int32_t warps = (int32_t)(blockDim.x / SL_WARP), warp = (int32_t)(threadIdx.x / SL_WARP);
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const float largest = sl_warp_largest(y[k]);
+        if (threadIdx.x % SL_WARP == 0) {
+            shared->largest[k * warps + warp] = largest;
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const int32_t own = k * warps + warp, other = own ^ 1;
+        if (SL_WARP_QUADS * own < width) {
+            const float4 quads[1] = {y[k]};
+            const float beside = other < QUADS * warps ? shared->largest[other] : 0.0f;
+            sl_store_codes<SL_VALUE_Q8_256>(q, row, SL_WARP_QUADS * own,
+                                            sl_larger(shared->largest[own], beside), quads);
+        }
+    }
+}
+
 /* x: the row's quads before the norm; weight: with the offset. */
 template <int QUADS, bool ALIGNED, sl_norm_form FORM, int CLUSTER>
 static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, int32_t row, int32_t group,
-                                                     float factor, const float4 (&x)[QUADS],
-                                                     const float4 (&weight)[QUADS]) {
+                                                     float factor, float4 (&x)[QUADS],
+                                                     const float4 (&weight)[QUADS], sl_norm_shared *shared) {
     constexpr bool PLAIN = FORM == SL_NORM_PLAIN;
     const sl_op_rmsnorm &norm = args.norm;
     const int32_t width = norm.width, at = group * args.y_stride;
@@ -347,6 +375,7 @@ static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, i
     float *y = args.keep_y ? sl_f32(args.y, row) + at : NULL;
     sl_cuda_operand q = args.q;
     q.column += at;
+    const bool in_pairs = CLUSTER == 1 && q.data && q.type == SL_VALUE_Q8_256;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const int32_t i = sl_quad_at<CLUSTER>(k);
@@ -372,9 +401,14 @@ static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, i
                 sl_store_quad<ALIGNED>(y, i, width, result);
             }
         }
-        if (q.data) {
+        if (in_pairs) {
+            x[k] = result;
+        } else if (q.data) {
             sl_quantize_quad<ALIGNED>(q, row, i, width, result);
         }
+    }
+    if (in_pairs) {
+        sl_norm_store_pairs(q, row, width, x, shared);
     }
 }
 
@@ -414,7 +448,7 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
     if (at_once && row >= rows) {
         return;
     }
-    sl_norm_store<QUADS, ALIGNED, FORM, CLUSTER>(args, row, group, factor, x, weight);
+    sl_norm_store<QUADS, ALIGNED, FORM, CLUSTER>(args, row, group, factor, x, weight, &shared);
 }
 
 /* Launches it for the bucket's rows. */
@@ -431,8 +465,9 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
     constexpr bool may_spread =
         FORM == SL_NORM_PLAIN || (FORM == SL_NORM_SCALED && ALIGNED && SOURCE == SL_NORM_OF_X);
     if constexpr (may_spread && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE) {
-        if (context->dependent_launches && rows * groups <= SL_NORM_SPREAD_ROWS &&
-            threads * QUADS > SL_NORM_SPREAD_QUADS && threads % (SL_NORM_CLUSTER * SL_WARP) == 0) {
+        if (context->dependent_launches && args.q.type != SL_VALUE_Q8_256 &&
+            rows * groups <= SL_NORM_SPREAD_ROWS && threads * QUADS > SL_NORM_SPREAD_QUADS &&
+            threads % (SL_NORM_CLUSTER * SL_WARP) == 0) {
             const bool wide = rows * groups > 1 && threads % (SL_NORM_WIDE_CLUSTER * SL_WARP) == 0;
             shape.cluster = wide ? SL_NORM_WIDE_CLUSTER : SL_NORM_CLUSTER;
             shape.grid.x *= shape.cluster;

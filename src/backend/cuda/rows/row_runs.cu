@@ -159,7 +159,7 @@ static const char *norm_declines(const sl_fusion_query *query, int32_t at, int32
         (norm->groups > 1 && (stride != norm->width || norm->width % group != 0))) {
         return "takes a norm whose groups lie side by side";
     }
-    return in_quads(query, quantize->out[0]) ? sl_quantize_quad_reason(format) : NOT_IN_QUADS;
+    return in_quads(query, quantize->out[0]) ? sl_quantize_pairs_reason(format, norm->groups) : NOT_IN_QUADS;
 }
 
 /* Whether a product of one weight has so many outputs. */
@@ -251,7 +251,7 @@ const char *sl_activate_quantize_declines(const sl_fusion *fusion, const sl_fusi
         return NOT_A_CHAIN;
     }
     return op->u.activate.width % SL_QUAD == 0 && op_in_quads(query, op) && in_quads(query, quantize->out[0])
-               ? sl_quantize_quad_reason(query->values[quantize->out[0].value].type)
+               ? NULL
                : NOT_IN_QUADS;
 }
 
