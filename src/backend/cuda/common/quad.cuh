@@ -259,26 +259,32 @@ static __device__ __forceinline__ void sl_store_codes(const sl_cuda_operand &q, 
     }
 }
 
+static inline bool sl_is_codes(sl_value_type type) {
+    return type == SL_VALUE_E4M3_128 || type == SL_VALUE_Q8_256;
+}
+
 /* Why a run does not quantise to that format, which has groups that two warps hold, or NULL. `groups`: of
  * what is quantised, each by threads of its own. */
 static inline const char *sl_quantize_pairs_reason(sl_value_type type, int32_t groups) {
     return type == SL_VALUE_Q8_256 && groups > 1 ? "quantizes one group's norm to groups of 256" : NULL;
 }
 
-/* Elements [i, i + 4) of a row to the operand's format, which is not Q8_256; by whole warps, lane after lane
- * a quad. */
+/* Elements [i, i + 4) of a row to E4M3_128; by whole warps, lane after lane a quad. */
+static __device__ __forceinline__ void sl_quantize_e4m3_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
+                                                             int32_t width, float4 quad) {
+    const float4 quads[1] = {quad};
+    const float largest = sl_warp_largest(quad);
+    const int32_t first = i - SL_QUAD * (int32_t)(threadIdx.x % SL_WARP);
+    if (first < width) {
+        sl_store_codes<SL_VALUE_E4M3_128>(q, row, first, largest, quads);
+    }
+}
+
+/* Elements [i, i + 4) of a row to the operand's format, Q8_32 or BF16; by whole warps, lane after lane a
+ * quad. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void sl_quantize_quad(const sl_cuda_operand &q, int32_t row, int32_t i,
                                                         int32_t width, float4 quad) {
-    if (q.type == SL_VALUE_E4M3_128) {
-        const float4 quads[1] = {quad};
-        const float largest = sl_warp_largest(quad);
-        const int32_t first = i - SL_QUAD * (int32_t)(threadIdx.x % SL_WARP);
-        if (first < width) {
-            sl_store_codes<SL_VALUE_E4M3_128>(q, row, first, largest, quads);
-        }
-        return;
-    }
     if (q.type == SL_VALUE_Q8_32) {
         sl_quantize_group(quad, sl_q8_32_of(q, row), i, i < width);
     } else if (i < width) {

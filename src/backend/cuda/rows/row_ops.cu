@@ -214,34 +214,48 @@ static __device__ __forceinline__ int32_t my_pair(void) {
     return SL_Q8_256_GROUP * (thread / SL_WARP) + SL_QUAD * (thread % SL_WARP);
 }
 
-template <bool ALIGNED>
-static __global__ void quantize_q8_256_kernel(const __grid_constant__ sl_cuda_context context,
-                                              const __grid_constant__ quantize_args args) {
+/* To E4M3_128 or Q8_256. */
+template <bool ALIGNED, int TYPE>
+static __global__ void quantize_codes_kernel(const __grid_constant__ sl_cuda_context context,
+                                             const __grid_constant__ quantize_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
-    const int32_t row = (int32_t)blockIdx.x, i = my_pair();
+    const int32_t row = (int32_t)blockIdx.x;
     if (row >= sl_count(context, args.q.rows)) {
         return;
     }
-    float4 quads[2] = {};
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const int32_t at = i + SL_WARP_QUADS * k;
-        if (at < args.width) {
-            quads[k] = sl_load_quad<ALIGNED>(sl_f32(args.x, row), at, args.width);
-        }
+    const auto load = [&args, row](int32_t i) {
+        return i < args.width ? sl_load_quad<ALIGNED>(sl_f32(args.x, row), i, args.width)
+                              : make_float4(0, 0, 0, 0);
+    };
+    if constexpr (TYPE == SL_VALUE_E4M3_128) {
+        sl_quantize_e4m3_quad(args.q, row, my_quad(), args.width, load(my_quad()));
+    } else {
+        const float4 quads[2] = {load(my_pair()), load(my_pair() + SL_WARP_QUADS)};
+        quantize_pair(args.q, row, my_pair(), args.width, quads);
     }
-    quantize_pair(args.q, row, i, args.width, quads);
+}
+
+/* A thread has two quads of Q8_256, else one. */
+static sl_launch_shape quads_of_codes(sl_value_type type, int32_t rows, int32_t width) {
+    return quads_of_rows(rows, type == SL_VALUE_Q8_256 ? (width + 1) / 2 : width);
+}
+
+template <bool ALIGNED>
+static cudaError_t launch_quantize_codes(const sl_cuda_context *context, const sl_cuda_op *op,
+                                         cudaStream_t stream, const quantize_args &args) {
+    return sl_launch(context, stream, quads_of_codes(args.q.type, op->rows[args.q.rows], args.width),
+                     args.q.type == SL_VALUE_Q8_256 ? quantize_codes_kernel<ALIGNED, SL_VALUE_Q8_256>
+                                                    : quantize_codes_kernel<ALIGNED, SL_VALUE_E4M3_128>,
+                     *context, args);
 }
 
 static SL_CUDA_RUN(run_quantize) {
     const quantize_args args = {op->in[0], op->out[0], op->op->u.quantize.width};
     const bool aligned = args.width % SL_QUAD == 0 && sl_in_quads(args.x) && sl_in_quads(args.q);
-    if (args.q.type == SL_VALUE_Q8_256) {
-        const sl_launch_shape pairs = quads_of_rows(op->rows[args.q.rows], (args.width + 1) / 2);
-        return sl_launch(context, stream, pairs,
-                         aligned ? quantize_q8_256_kernel<true> : quantize_q8_256_kernel<false>, *context,
-                         args);
+    if (sl_is_codes(args.q.type)) {
+        return aligned ? launch_quantize_codes<true>(context, op, stream, args)
+                       : launch_quantize_codes<false>(context, op, stream, args);
     }
     const sl_launch_shape shape = quads_of_rows(op->rows[args.q.rows], args.width);
     return sl_launch(context, stream, shape, aligned ? quantize_kernel<true> : quantize_kernel<false>,
@@ -371,18 +385,32 @@ static __global__ void activate_kernel(const __grid_constant__ sl_cuda_context c
     }
 }
 
-template <bool OTHERS>
-static __global__ void activate_q8_256_kernel(const __grid_constant__ sl_cuda_context context,
-                                              const __grid_constant__ element_args args) {
+template <bool OTHERS, int TYPE>
+static __global__ void activate_codes_kernel(const __grid_constant__ sl_cuda_context context,
+                                             const __grid_constant__ element_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
-    const int32_t row = (int32_t)blockIdx.x, i = my_pair();
+    const int32_t row = (int32_t)blockIdx.x;
     if (row >= sl_count(context, args.y.rows)) {
         return;
     }
-    const float4 quads[2] = {activated_quad<true, OTHERS>(args, row, i),
-                             activated_quad<true, OTHERS>(args, row, i + SL_WARP_QUADS)};
-    quantize_pair(args.q, row, i, args.width, quads);
+    if constexpr (TYPE == SL_VALUE_E4M3_128) {
+        const float4 quad = activated_quad<true, OTHERS>(args, row, my_quad());
+        sl_quantize_e4m3_quad(args.q, row, my_quad(), args.width, quad);
+    } else {
+        const float4 quads[2] = {activated_quad<true, OTHERS>(args, row, my_pair()),
+                                 activated_quad<true, OTHERS>(args, row, my_pair() + SL_WARP_QUADS)};
+        quantize_pair(args.q, row, my_pair(), args.width, quads);
+    }
+}
+
+template <int TYPE>
+static cudaError_t launch_activate_codes(const sl_cuda_context *context, const sl_cuda_op *op,
+                                         cudaStream_t stream, const element_args &args) {
+    return sl_launch(context, stream, quads_of_codes(args.q.type, op->rows[args.y.rows], args.width),
+                     sl_activation_is_gate(op->op) ? activate_codes_kernel<false, TYPE>
+                                                   : activate_codes_kernel<true, TYPE>,
+                     *context, args);
 }
 
 static element_args activate_args(const sl_cuda_op *op) {
@@ -417,12 +445,10 @@ static SL_CUDA_RUN(run_activate_quantize) {
     element_args args = activate_args(&op[0]);
     args.q = op[1].out[0];
     args.keep_y = !op[0].unread[0];
-    if (args.q.type == SL_VALUE_Q8_256) {
-        const sl_launch_shape pairs = quads_of_rows(op->rows[args.y.rows], (args.width + 1) / 2);
-        return sl_launch(context, stream, pairs,
-                         sl_activation_is_gate(op->op) ? activate_q8_256_kernel<false>
-                                                       : activate_q8_256_kernel<true>,
-                         *context, args);
+    if (sl_is_codes(args.q.type)) {
+        return args.q.type == SL_VALUE_Q8_256
+                   ? launch_activate_codes<SL_VALUE_Q8_256>(context, op, stream, args)
+                   : launch_activate_codes<SL_VALUE_E4M3_128>(context, op, stream, args);
     }
     return launch_activate<true>(context, op, stream, args);
 }

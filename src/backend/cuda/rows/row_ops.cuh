@@ -238,8 +238,6 @@ template <int QUADS> static __device__ __forceinline__ float sl_norm_squares(con
 typedef struct sl_norm_shared {
     float sums[SL_WARP];
     uint64_t all_there;
-    float largest[SL_NORM_QUADS * SL_NORM_THREADS /
-                  SL_WARP]; /* of each warp's quads, where these become Q8_256 */
 } sl_norm_shared;
 
 /* First in a kernel whose groups have CLUSTER blocks. */
@@ -334,17 +332,24 @@ static __device__ __forceinline__ void sl_norm_load(const sl_cuda_context &conte
     }
 }
 
-/* A row of one group to Q8_256, of which two neighbouring warps' quads are a group. */
+/* A row of one group to E4M3_128, or to Q8_256, of which two neighbouring warps' quads are a group. */
 template <int QUADS>
-static __device__ __forceinline__ void sl_norm_store_pairs(const sl_cuda_operand &q, int32_t row,
+static __device__ __forceinline__ void sl_norm_store_codes(const sl_cuda_operand &q, int32_t row,
                                                            int32_t width, const float4 (&y)[QUADS],
-                                                           sl_norm_shared *shared) {
+                                                           float *largest_of) {
     const int32_t warps = (int32_t)(blockDim.x / SL_WARP), warp = (int32_t)(threadIdx.x / SL_WARP);
+    if (q.type == SL_VALUE_E4M3_128) {
+#pragma unroll
+        for (int k = 0; k < QUADS; k++) {
+            sl_quantize_e4m3_quad(q, row, sl_quad_at<1>(k), width, y[k]);
+        }
+        return;
+    }
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const float largest = sl_warp_largest(y[k]);
         if (threadIdx.x % SL_WARP == 0) {
-            shared->largest[k * warps + warp] = largest;
+            largest_of[k * warps + warp] = largest;
         }
     }
     __syncthreads();
@@ -353,18 +358,19 @@ static __device__ __forceinline__ void sl_norm_store_pairs(const sl_cuda_operand
         const int32_t own = k * warps + warp, other = own ^ 1;
         if (SL_WARP_QUADS * own < width) {
             const float4 quads[1] = {y[k]};
-            const float beside = other < QUADS * warps ? shared->largest[other] : 0.0f;
-            sl_store_codes<SL_VALUE_Q8_256>(q, row, SL_WARP_QUADS * own,
-                                            sl_larger(shared->largest[own], beside), quads);
+            const float beside = other < QUADS * warps ? largest_of[other] : 0.0f;
+            sl_store_codes<SL_VALUE_Q8_256>(q, row, SL_WARP_QUADS * own, sl_larger(largest_of[own], beside),
+                                            quads);
         }
     }
 }
 
-/* x: the row's quads before the norm; weight: with the offset. */
-template <int QUADS, bool ALIGNED, sl_norm_form FORM, int CLUSTER>
+/* x: the row's quads before the norm, and, with CODES, the norm's output behind it; weight: with the offset.
+ */
+template <int QUADS, bool ALIGNED, sl_norm_form FORM, int CLUSTER, bool CODES>
 static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, int32_t row, int32_t group,
                                                      float factor, float4 (&x)[QUADS],
-                                                     const float4 (&weight)[QUADS], sl_norm_shared *shared) {
+                                                     const float4 (&weight)[QUADS]) {
     constexpr bool PLAIN = FORM == SL_NORM_PLAIN;
     const sl_op_rmsnorm &norm = args.norm;
     const int32_t width = norm.width, at = group * args.y_stride;
@@ -375,7 +381,6 @@ static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, i
     float *y = args.keep_y ? sl_f32(args.y, row) + at : NULL;
     sl_cuda_operand q = args.q;
     q.column += at;
-    const bool in_pairs = CLUSTER == 1 && q.data && q.type == SL_VALUE_Q8_256;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const int32_t i = sl_quad_at<CLUSTER>(k);
@@ -401,21 +406,18 @@ static __device__ __forceinline__ void sl_norm_store(const sl_norm_args &args, i
                 sl_store_quad<ALIGNED>(y, i, width, result);
             }
         }
-        if (in_pairs) {
+        if (CODES) {
             x[k] = result;
         } else if (q.data) {
             sl_quantize_quad<ALIGNED>(q, row, i, width, result);
         }
-    }
-    if (in_pairs) {
-        sl_norm_store_pairs(q, row, width, x, shared);
     }
 }
 
 /* A row for each x of the grid. A group has a block, or a warp of it (threadIdx.y) when a warp is enough. x,
  * y, residual and sum may be the same memory: a thread reads all its quads before it writes one. CLUSTER:
  * blocks that share a group. */
-template <int QUADS, bool ALIGNED, sl_norm_form FORM, sl_norm_source SOURCE, int CLUSTER>
+template <int QUADS, bool ALIGNED, sl_norm_form FORM, sl_norm_source SOURCE, int CLUSTER, bool CODES = false>
 static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_NORM_THREADS)
     sl_norm_kernel(const __grid_constant__ sl_cuda_context context,
                    const __grid_constant__ sl_norm_args args) {
@@ -448,7 +450,13 @@ static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_
     if (at_once && row >= rows) {
         return;
     }
-    sl_norm_store<QUADS, ALIGNED, FORM, CLUSTER>(args, row, group, factor, x, weight, &shared);
+    sl_norm_store<QUADS, ALIGNED, FORM, CLUSTER, CODES>(args, row, group, factor, x, weight);
+    if constexpr (CODES) {
+        __shared__ float largest[SL_NORM_QUADS * SL_NORM_THREADS / SL_WARP];
+        sl_cuda_operand q = args.q;
+        q.column += group * args.y_stride;
+        sl_norm_store_codes(q, row, width, x, largest);
+    }
 }
 
 /* Launches it for the bucket's rows. */
@@ -465,7 +473,7 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
     constexpr bool may_spread =
         FORM == SL_NORM_PLAIN || (FORM == SL_NORM_SCALED && ALIGNED && SOURCE == SL_NORM_OF_X);
     if constexpr (may_spread && QUADS <= 4 && SOURCE != SL_NORM_OF_COMBINE) {
-        if (context->dependent_launches && args.q.type != SL_VALUE_Q8_256 &&
+        if (context->dependent_launches && !sl_is_codes(args.q.type) &&
             rows * groups <= SL_NORM_SPREAD_ROWS && threads * QUADS > SL_NORM_SPREAD_QUADS &&
             threads % (SL_NORM_CLUSTER * SL_WARP) == 0) {
             const bool wide = rows * groups > 1 && threads % (SL_NORM_WIDE_CLUSTER * SL_WARP) == 0;
@@ -475,6 +483,12 @@ static cudaError_t sl_norm_launch(const sl_cuda_context *context, const sl_cuda_
             const auto kernel = wide ? sl_norm_kernel<QUADS, ALIGNED, FORM, SOURCE, SL_NORM_WIDE_CLUSTER>
                                      : sl_norm_kernel<QUADS, ALIGNED, FORM, SOURCE, SL_NORM_CLUSTER>;
             return sl_launch(context, stream, shape, kernel, *context, args);
+        }
+    }
+    if constexpr (ALIGNED) { /* as all runs are */
+        if (args.q.data && sl_is_codes(args.q.type)) {
+            return sl_launch(context, stream, shape, sl_norm_kernel<QUADS, ALIGNED, FORM, SOURCE, 1, true>,
+                             *context, args);
         }
     }
     const auto kernel = sl_norm_kernel<QUADS, ALIGNED, FORM, SOURCE, 1>;
