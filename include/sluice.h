@@ -390,9 +390,10 @@ typedef enum sluice_speculate {
 } sluice_speculate;
 
 /* What products of prompts are computed with on a GPU, where their kernels leave a choice: steps of more rows
- * than sequences have that generate. AUTO: FP8 for FP8 weights, else BF16. INT8 and FP8 round quantised
- * weights and activations once more, to eight bits with a scale for 256 or 128 columns; weights that these do
- * not take, and experts, stay with BF16, and sluice_plan_describe says why. On the CPU it has no effect. */
+ * than sequences have that generate. AUTO: FP8 for FP8 weights, INT8 for Q4_K, else BF16. INT8 and FP8 round
+ * quantised weights and activations once more, to eight bits with a scale for 256 or 128 columns; weights
+ * that these do not take, and experts, stay with BF16, and sluice_plan_describe says why. On the CPU it has
+ * no effect. */
 typedef enum sluice_prompt_precision {
     SLUICE_PROMPT_AUTO,
     SLUICE_PROMPT_BF16,

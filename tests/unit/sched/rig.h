@@ -263,7 +263,7 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
                             .masks = OUTPUTS,
                             .mask_tokens = VOCABULARY};
     d->state_slots = s->state_slots;
-    r->bucket.rows[SL_ROWS_STEP] = CHUNK;
+    r->bucket.rows[SL_ROWS_STEP] = r->bucket.span_rows = CHUNK;
     r->bucket.rows[SL_ROWS_OUTPUT] = OUTPUTS;
     d->buckets = &r->bucket;
     d->bucket_count = 1;

@@ -16,7 +16,8 @@ static const struct {
     [SL_CUDA_BF16_ROWS128] = {WGMMA,
                               "batches: to 128 rows as fast as weights can be read, some types to 256"},
     [SL_CUDA_I8_ROWS64] = {EVERY, "batches, for types and devices that `bf16-rows128` does not take"},
-    [SL_CUDA_S8_TILE] = {WGMMA, "prompts with `--prompt-precision int8`: weights become int8 in scratch"},
+    [SL_CUDA_S8_TILE] =
+        {WGMMA, "prompts of Q4_K, others with `--prompt-precision int8`: weights become int8 in scratch"},
     [SL_CUDA_E4M3_TILE] = {WGMMA, "prompts: FP8 weights as they are; others with `--prompt-precision fp8`"},
     [SL_CUDA_BF16_CUBLAS] = {EVERY, "prompts: weights decoded to BF16 in scratch, then cuBLASLt"},
     [SL_CUDA_BF16_CUBLAS_KEPT] =

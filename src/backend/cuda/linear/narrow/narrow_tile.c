@@ -192,8 +192,11 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
 #define E4M3(ID, type_name, asked)                                                                           \
     NARROW(ID, type_name, "e4m3-tile", "e4m3/128", E4M3_128, SL_CUDA_E4M3_TILE, asked, 5e-3f)
 #define E4M3_ASKED(ID, type_name) E4M3(ID, type_name, SL_PRECISION_BIT(FP8))
+/* Of Q4_K unasked too: it costs a fortieth of what Q4_K itself does (docs/lab/narrow.md). */
+#define S8_UNASKED(ID) (SL_QTYPE_##ID == SL_QTYPE_Q4_K ? SL_PRECISION_BIT(AUTO) : 0)
 #define S8(ID, type_name)                                                                                    \
-    NARROW(ID, type_name, "s8-tile", "s8/256", Q8_256, SL_CUDA_S8_TILE, SL_PRECISION_BIT(INT8), 1e-4f)
+    NARROW(ID, type_name, "s8-tile", "s8/256", Q8_256, SL_CUDA_S8_TILE,                                      \
+           SL_PRECISION_BIT(INT8) | S8_UNASKED(ID), 1e-4f)
 static const sl_cuda_kernel KERNELS[] = {
     E4M3(FP8_128, fp8_128, SL_PRECISION_BIT(AUTO) | SL_PRECISION_BIT(FP8)),
     SL_INTEGER_TYPES(E4M3_ASKED),
