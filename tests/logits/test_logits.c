@@ -10,13 +10,14 @@
 /* Relative: the norm of the difference over the norm of the logits. Absolute: what tells every mutant of the
  * README's table from the model. Where weights are BF16, the AVX-512, AMX and CUDA kernels round activations
  * to BF16 too (8 bits of mantissa), which the oracle does not, and CUDA's for many rows FP8 weights besides.
+ * Prompts of FP8 weights round activations to E4M3 (3 bits) on CUDA, unless asked for BF16.
  * NVFP4 and MXFP4 are multiplied as int8, and activations are rounded to that: what the weights are is told
  * by the same model written in F32. */
 typedef struct limits {
     double relative, absolute;
 } limits;
 static const limits f32_limits = {1e-4, 5e-4}, bf16_limits = {2e-2, 2e-1}, int8_limits = {8e-2, 1.5},
-                    fp8_limits = {4e-2, 8e-1},
+                    fp8_limits = {4e-2, 8e-1}, e4m3_limits = {2.5e-1, 3.5},
                     mxfp4_limits = {3e-1, 8}; /* gpt-oss: what its activation clamps is rounded */
 
 static const char *const cases[] = {"llama",
@@ -160,7 +161,7 @@ static double check_logits(const oracle *o, sluice_engine *engine, const limits 
 }
 
 /* How far the engine may be, from how it rounds the activations that it multiplies with `weights`. */
-static const limits *limits_of(const char *weights, const char *isa) {
+static const limits *limits_of(const char *weights, const char *isa, sluice_prompt_precision precision) {
     const bool cuda = strncmp(device, "cuda", 4) == 0;
     if (strcmp(weights, "nvfp4") == 0) {
         return &int8_limits;
@@ -169,7 +170,7 @@ static const limits *limits_of(const char *weights, const char *isa) {
         return &mxfp4_limits;
     }
     if (strcmp(weights, "fp8") == 0 && cuda) {
-        return &fp8_limits;
+        return precision == SLUICE_PROMPT_BF16 ? &fp8_limits : &e4m3_limits;
     }
     const bool rounds = cuda || (isa && (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0));
     return strcmp(weights, "bf16") == 0 && rounds ? &bf16_limits : &f32_limits;
@@ -189,6 +190,7 @@ static const char *weights_of(const oracle *o) {
 typedef struct way {
     const char *weights, *isa;
     int32_t chunk;
+    sluice_prompt_precision precision;
 } way;
 
 static void check_case(const oracle *o, sluice_model *model, const way *w) {
@@ -201,12 +203,14 @@ static void check_case(const oracle *o, sluice_model *model, const way *w) {
                                      .chunk = chunk,
                                      .context = 512,
                                      .outputs = chunk,
-                                     .kv_type = "f32"};
+                                     .kv_type = "f32",
+                                     .prompt_precision = w->precision};
     sluice_engine *engine = open_engine(model, &options);
     char what[1200];
-    snprintf(what, sizeof what, "%s, %s, %s, chunk %d", strrchr(o->folder, '/') + 1, w->weights,
-             isa ? isa : "as a file", (int)chunk);
-    const limits *limit = limits_of(w->weights, isa);
+    snprintf(what, sizeof what, "%s, %s, %s, chunk %d%s", strrchr(o->folder, '/') + 1, w->weights,
+             isa ? isa : "as a file", (int)chunk,
+             w->precision == SLUICE_PROMPT_BF16 ? ", prompts in BF16" : "");
+    const limits *limit = limits_of(w->weights, isa, w->precision);
     check_logits(o, engine, limit, what);
 
     if (limit != &f32_limits) {
@@ -247,9 +251,10 @@ static void check_model(const oracle *o, sluice_model *model, const char *weight
             continue;
         }
         sluice_free(text);
-        check_case(o, model, &(way){weights, tiers[t], 512});
-        check_case(o, model, &(way){weights, tiers[t], 7});
+        check_case(o, model, &(way){weights, tiers[t], 512, SLUICE_PROMPT_AUTO});
+        check_case(o, model, &(way){weights, tiers[t], 7, SLUICE_PROMPT_BF16});
         if (strncmp(device, "cuda", 4) == 0) {
+            check_case(o, model, &(way){weights, tiers[t], 512, SLUICE_PROMPT_BF16});
             break; /* tiers are the CPU's */
         }
     }
@@ -268,7 +273,7 @@ static void check_written(const oracle *o, const char *name) {
     }
     must(code, &error, "quantize");
     sluice_model *model = open_model(file);
-    check_case(o, model, &(way){"f32", NULL, 512});
+    check_case(o, model, &(way){"f32", NULL, 512, SLUICE_PROMPT_AUTO});
     sluice_model_release(model);
     unlink(file);
 }
