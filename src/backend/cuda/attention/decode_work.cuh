@@ -154,7 +154,7 @@ static __device__ __forceinline__ decode_work decode_list(const sl_cuda_context 
     const int32_t slot = context.spans[likely].slot;
     const int32_t spans = context.header->spans, rows = context.header->rows;
     asm volatile("" ::"r"(slot));
-    /* One row each, its parts in one item. */
+    /* One row each, its parts in one item; of more rows than DECODE_MOST_ROWS a plan gives no others. */
     if (args.spans > DECODE_MOST_ROWS || (args.item_parts >= args.most_parts && rows == spans)) {
         return {before, each, spans * each};
     }

@@ -34,7 +34,7 @@ static __device__ __forceinline__ void sl_barrier_arrive_if(uint32_t barrier, bo
 
 /* Arrives at the barrier that lies there in the cluster's block `rank`. No branch. Only for what was read by
  * products that were waited for, and is written by copies next: with .release.cluster the compiler puts a
- * membar for all of the GPU in front, which takes a microsecond. */
+ * membar for all of the GPU in front, which costs a quarter of the time (docs/lab/narrow.md). */
 static __device__ __forceinline__ void sl_barrier_arrive_there_if(uint32_t barrier, uint32_t rank,
                                                                   bool arrives) {
     asm volatile("{\n"
