@@ -58,7 +58,9 @@ template <int ROWS> static __device__ __forceinline__ void skinny_begin(skinny_w
     }
     sl_wait_for_inputs();
     if (work->args.list) {
-        work->tiles = skinny_plan<ROWS>(work->args, work->plan) * work->blocks;
+        work->tiles =
+            sl_plan_expert_tiles<ROWS>(work->args.offsets, work->args.weights[0].experts, work->plan) *
+            work->blocks;
     }
 }
 

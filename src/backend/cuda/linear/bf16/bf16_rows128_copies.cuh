@@ -6,6 +6,7 @@
 #include "backend/cuda/ptx/barrier.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 #include "backend/cuda/linear/k16/k16.h"
+#include "backend/cuda/common/expert_tiles.cuh"
 #include "backend/cuda/common/linear_arguments.cuh"
 #include "backend/cuda/linear/bf16/bf16_rows128_types.cuh"
 
@@ -76,10 +77,7 @@ static __host__ __device__ __forceinline__ bool skinny_meets(const skinny_args &
     return args.splits * args.subs > 1 && !args.range_bytes;
 }
 
-/* Row tiles, by expert: expert e's are starts[e] .. starts[e + 1] - 1. */
-typedef struct skinny_schedule {
-    int32_t offsets[SKINNY_EXPERTS + 1], starts[SKINNY_EXPERTS + 1];
-} skinny_schedule;
+typedef sl_expert_tiles<SKINNY_EXPERTS> skinny_schedule; /* row tiles */
 
 /* Whether the next chunk is begun while products of one run. With more rows, and Q8_0, there are few chunks
  * in the ring, and a chunk would wait for the next one. */
@@ -180,42 +178,6 @@ static __device__ __forceinline__ int32_t skinny_count(const sl_cuda_context &co
                  : "l"(rows == SL_ROWS_STEP ? &context.header->rows : &context.header->outputs)
                  : "memory");
     return count;
-}
-
-/* By all threads; returns the row tiles. */
-template <int ROWS>
-static __device__ int32_t skinny_plan(const skinny_args &args, skinny_schedule *schedule) {
-    const int32_t experts = args.weights[0].experts;
-#pragma unroll 1
-    for (int32_t i = (int32_t)threadIdx.x; i <= experts; i += (int32_t)blockDim.x) {
-        schedule->offsets[i] = args.offsets[i];
-    }
-    __syncthreads();
-    if (threadIdx.x < SL_WARP) {
-        const int32_t lane = (int32_t)threadIdx.x;
-        int32_t before = 0;
-#pragma unroll 1
-        for (int32_t first = 0; first < experts; first += SL_WARP) {
-            const int32_t expert = first + lane;
-            const int32_t count =
-                expert < experts ? schedule->offsets[expert + 1] - schedule->offsets[expert] : 0;
-            const int32_t tiles = (count + ROWS - 1) / ROWS;
-            int32_t end = tiles;
-            for (int distance = 1; distance < SL_WARP; distance *= 2) {
-                const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-                end += lane >= distance ? other : 0;
-            }
-            if (expert < experts) {
-                schedule->starts[expert] = before + end - tiles;
-            }
-            before += __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
-        }
-        if (lane == 0) {
-            schedule->starts[experts] = before;
-        }
-    }
-    __syncthreads();
-    return schedule->starts[experts];
 }
 
 #if SL_HAS_WGMMA

@@ -274,8 +274,8 @@ static __device__ __forceinline__ void bf16_tile_add(const bf16_tile_work &work,
 }
 
 template <int TYPE> struct bf16_tile_places {
-    bf16_tile_place<bf16_tile_layout<TYPE>::steps> x;
-    bf16_tile_place<bf16_tile_layout<TYPE>::chunks> weights;
+    sl_ring_place<bf16_tile_layout<TYPE>::steps> x;
+    sl_ring_place<bf16_tile_layout<TYPE>::chunks> weights;
 };
 
 /* ---- results ---- */

@@ -3,6 +3,7 @@
 #ifndef SL_BACKEND_CUDA_LINEAR_BF16_BF16_TILE_WGMMA_COPIES_CUH
 #define SL_BACKEND_CUDA_LINEAR_BF16_BF16_TILE_WGMMA_COPIES_CUH
 
+#include "backend/cuda/common/ring.cuh"
 #include "backend/cuda/ptx/barrier.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 #include "backend/cuda/linear/k16/k16.h"
@@ -90,18 +91,6 @@ template <int TYPE> struct bf16_tile_memory {
         bytes = barriers + 16 * (layout::steps + layout::chunks) + 1024
     };
     static_assert(bytes <= 227 * 1024, "a block's shared memory");
-};
-
-/* A position in a ring, and the parity of the phase of its barriers. */
-template <int LENGTH> struct bf16_tile_place {
-    uint32_t at = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        at++;
-        if (at == LENGTH) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
 };
 
 /* A product, or with `gated` the activation of one: segment 0 are gates, segment 1 as many values, and what
@@ -323,7 +312,7 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
 template <int TYPE>
 static __device__ __forceinline__ void bf16_tile_bring_weights(const bf16_tile_work &work) {
     typedef bf16_tile_layout<TYPE> layout;
-    bf16_tile_place<layout::chunks> place;
+    sl_ring_place<layout::chunks> place;
     for (int32_t index = (int32_t)blockIdx.x; index < work.schedule.class_end[TILE_CLASSES - 1];
          index += (int32_t)gridDim.x) {
         const bf16_tile_tile tile = bf16_tile_find(work, index);
@@ -350,7 +339,7 @@ static __device__ __forceinline__ void bf16_tile_bring_weights(const bf16_tile_w
 template <int TYPE> static __device__ __forceinline__ void bf16_tile_bring_x(const bf16_tile_work &work) {
     typedef bf16_tile_layout<TYPE> layout;
     enum { AT_ONCE = TILE_COPIERS / 4, PASSES = (TILE_ROWS + AT_ONCE - 1) / AT_ONCE };
-    bf16_tile_place<layout::steps> place;
+    sl_ring_place<layout::steps> place;
     const matmul_args &args = work.args;
     const int32_t thread = (int32_t)threadIdx.x - TILE_CONSUMERS - TILE_COPIERS;
     const int32_t piece = thread % 4, mine = thread / 4; /* and piece + 4 */

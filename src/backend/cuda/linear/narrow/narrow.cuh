@@ -18,7 +18,8 @@
 #ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_CUH
 #define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_CUH
 
-#include "backend/cuda/common/device.cuh"
+#include "backend/cuda/common/expert_tiles.cuh"
+#include "backend/cuda/common/ring.cuh"
 #include "backend/cuda/linear/narrow/narrow_shapes.cuh"
 #include "backend/cuda/ptx/barrier.cuh"
 #include "backend/cuda/ptx/wgmma_narrow.cuh"
@@ -45,10 +46,8 @@ template <> struct narrow_numbers<SL_NARROW_S8> {
     enum { steps = SL_NARROW_S8_GROUP / NARROW_STEP };
 };
 
-/* Tiles of clusters one below the other, by expert: expert e's are starts[e] .. starts[e + 1] - 1. */
-typedef struct narrow_schedule {
-    int32_t offsets[SL_NARROW_EXPERTS + 1], starts[SL_NARROW_EXPERTS + 1];
-} narrow_schedule;
+/* Tiles of clusters one below the other. */
+typedef sl_expert_tiles<SL_NARROW_EXPERTS> narrow_schedule;
 
 /* Places in shared memory, from an address that is a multiple of 1024 on. */
 template <int WIDTH> struct narrow_memory {
@@ -71,21 +70,9 @@ template <int WIDTH> struct narrow_memory {
 
 #if SL_HAS_WGMMA
 
-/* A position in a ring, and the parity of the phase of its barriers. */
-template <int LENGTH> struct narrow_place {
-    uint32_t at = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        at++;
-        if (at == LENGTH) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 template <int WIDTH> struct narrow_places {
-    narrow_place<narrow_memory<WIDTH>::stages> stage;
-    narrow_place<NARROW_SLOTS> slot;
+    sl_ring_place<narrow_memory<WIDTH>::stages> stage;
+    sl_ring_place<NARROW_SLOTS> slot;
 };
 
 /* What a block works with. */
@@ -124,40 +111,6 @@ template <int WIDTH> struct narrow_barriers {
 /* Lanes of a warp that tell the cluster's blocks that it has read a stage. */
 static constexpr __host__ __device__ uint32_t narrow_arriving(int blocks) {
     return (int)SL_ARRIVING_LANES > blocks ? (uint32_t)SL_ARRIVING_LANES : (uint32_t)blocks;
-}
-
-/* By all threads; returns the tiles of clusters one below the other. */
-static __device__ int32_t narrow_plan_experts(const sl_narrow_product &product, int32_t height,
-                                              narrow_schedule *schedule) {
-    for (int32_t i = (int32_t)threadIdx.x; i <= product.experts; i += SL_NARROW_THREADS) {
-        schedule->offsets[i] = product.offsets[i];
-    }
-    __syncthreads();
-    if (threadIdx.x < SL_WARP) {
-        const int32_t lane = (int32_t)threadIdx.x;
-        int32_t before = 0;
-#pragma unroll 1
-        for (int32_t first = 0; first < product.experts; first += SL_WARP) {
-            const int32_t expert = first + lane;
-            const bool is_one = expert < product.experts;
-            const int32_t count = is_one ? schedule->offsets[expert + 1] - schedule->offsets[expert] : 0;
-            const int32_t tiles = (count + height - 1) / height;
-            int32_t end = tiles;
-            for (int distance = 1; distance < SL_WARP; distance *= 2) {
-                const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-                end += lane >= distance ? other : 0;
-            }
-            if (is_one) {
-                schedule->starts[expert] = before + end - tiles;
-            }
-            before += __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
-        }
-        if (lane == 0) {
-            schedule->starts[product.experts] = before;
-        }
-    }
-    __syncthreads();
-    return schedule->starts[product.experts];
 }
 
 /* Experts: one after the other, all outputs of some rows together. Without: clusters go through a band of
@@ -517,7 +470,8 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
     unsigned char *const memory = start + (base - window);
     narrow_schedule *schedule = (narrow_schedule *)(memory + narrow_memory<WIDTH>::schedule);
     const int32_t rows = plan.product.experts ? 0 : *plan.product.true_rows;
-    const int32_t high = plan.product.experts ? narrow_plan_experts(plan.product, HEIGHT, schedule)
+    const int32_t high = plan.product.experts ? sl_plan_expert_tiles<HEIGHT>(plan.product.offsets,
+                                                                             plan.product.experts, schedule)
                                               : (rows + HEIGHT - 1) / HEIGHT;
     const int32_t wide = (plan.product.outputs + WIDTH * ACROSS - 1) / (WIDTH * ACROSS);
     const int32_t rank = (int32_t)blockIdx.x % CLUSTER;
