@@ -86,9 +86,9 @@ static void unpacked_weights_give_the_same_bits(void **state) {
     static float packed[TOKENS * VOCABULARY], unpacked[TOKENS * VOCABULARY];
     for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
         const char *family = families[type % (sizeof families / sizeof *families)];
-        sluice_model *model = types[type] ? make_model(family, types[type]) : NULL;
+        sluice_model *model = types[type] && !SEARCHED_SLOWLY(type) ? make_model(family, types[type]) : NULL;
         for (size_t tier = 0; model && tier < sizeof tiers / sizeof *tiers; tier++) {
-            if (!has_tier(model, tiers[tier]) || (SANITIZED && (type + tier) % 8 != 0)) {
+            if (!has_tier(model, tiers[tier]) || (SANITIZED && (type + tier) % 16 != 0)) {
                 continue;
             }
             memset(unpacked, 0, sizeof unpacked);

@@ -1,6 +1,7 @@
 /* Logits and greedy text of tiny random models of every family against what Hugging Face transformers
  * computes (README.md here). */
 #include "support/engine.h"
+#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -240,9 +241,15 @@ static void check_case(const oracle *o, sluice_model *model, const way *w) {
     sluice_engine_destroy(engine);
 }
 
+/* Under a sanitizer two tiers, the next model's others. */
 static void check_model(const oracle *o, sluice_model *model, const char *weights) {
     static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
+    static size_t turn;
+    turn++;
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
+        if (SANITIZED && strcmp(device, "cpu") == 0 && (turn + t) % (sizeof tiers / sizeof *tiers) > 1) {
+            continue;
+        }
         sluice_engine_options probe = {.size = sizeof probe, .device = device, .isa = tiers[t]};
         char *text;
         sluice_error error;

@@ -202,7 +202,7 @@ static inline bool fused_cannot_run(const fused_case *c, const char *without, ch
     return cannot;
 }
 
-/* PROGRAM [--device cuda:N] [--only CASE] */
+/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE]; both may have * and ?. */
 static inline int fused_main(int argc, char **argv, const fused_case *cases, size_t count,
                              const char *without) {
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -210,6 +210,8 @@ static inline int fused_main(int argc, char **argv, const fused_case *cases, siz
             fused_device = argv[i + 1];
         } else if (strcmp(argv[i], "--only") == 0) {
             cmocka_set_test_filter(argv[i + 1]);
+        } else if (strcmp(argv[i], "--skip") == 0) {
+            cmocka_set_skip_filter(argv[i + 1]);
         }
     }
     char reason[512];

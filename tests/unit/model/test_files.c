@@ -70,10 +70,8 @@ static bool is_written(int type) {
     return sl_qtype_get((sl_qtype)type)->gguf_type != SL_QTYPE_NO_GGUF;
 }
 
-/* Encoders that search a codebook take minutes under a sanitizer: test_qtype runs them there. */
 static bool is_tried(int type) {
-    const bool searches = type >= SL_QTYPE_IQ3_XXS && type <= SL_QTYPE_IQ1_M;
-    return is_written(type) && !(SANITIZED && searches);
+    return is_written(type) && !SEARCHED_SLOWLY(type);
 }
 
 /* ---- synth ---- */
