@@ -33,6 +33,20 @@ static __device__ __forceinline__ void decode_feed_own(const sl_cuda_context &co
     }
 }
 
+/* Beside the launch in front the inputs are there from the beginning, and whoever comes next waits for both.
+ */
+static __device__ __forceinline__ void decode_wait_first(const decode_args &args) {
+    if (!args.beside) {
+        sl_wait_for_inputs();
+    }
+}
+
+static __device__ __forceinline__ void decode_wait_last(const decode_args &args) {
+    if (args.beside) {
+        sl_wait_for_inputs();
+    }
+}
+
 /* Items one after the other. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &context,
@@ -55,7 +69,7 @@ static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &
         decode_feed_loads<SHAPE>(source, item, early, &cursor, feeder);
     }
     sl_meet(DECODE_READY, DECODE_THREADS);
-    sl_wait_for_inputs();
+    decode_wait_first(args);
     decode_pairs<SHAPE> pairs;
     if (number < work.total) {
         decode_load_queries<SHAPE>(args, item, cache.key_size, &pairs);
@@ -75,6 +89,7 @@ static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &
         decode_feed_loads<SHAPE>(source, item, INT32_MAX, &cursor, feeder);
         cursor = after;
     }
+    decode_wait_last(args);
 }
 
 /* By one warp: copies all tiles of the block's items. Waits for the kernel's inputs. */
@@ -116,7 +131,7 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     }
     sl_meet(DECODE_READY, DECODE_THREADS);
     if (!SHAPE::ONE) {
-        sl_wait_for_inputs();
+        decode_wait_first(args);
     }
     uint32_t phase = 0;
     for (int32_t number = (int32_t)blockIdx.x; SHAPE::ONE || number < shared->total;
@@ -176,6 +191,9 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
         if (SHAPE::ONE) { /* one item */
             break;
         }
+    }
+    if (!SHAPE::ONE) {
+        decode_wait_last(args);
     }
 }
 
