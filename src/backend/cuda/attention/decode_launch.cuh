@@ -89,7 +89,6 @@ static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &
         decode_feed_loads<SHAPE>(source, item, INT32_MAX, &cursor, feeder);
         cursor = after;
     }
-    decode_wait_last(args);
 }
 
 /* By one warp: copies all tiles of the block's items. Waits for the kernel's inputs. */
@@ -192,9 +191,6 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
             break;
         }
     }
-    if (!SHAPE::ONE) {
-        decode_wait_last(args);
-    }
 }
 
 #endif
@@ -236,6 +232,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
         decode_multiply<SHAPE, TYPE>(context, args, made, &shared, slots,
                                      (float *)(slots + SLOTS * SHAPE::SLOT));
     }
+    decode_wait_last(args);
 #else
     (void)context;
     (void)args;
