@@ -84,6 +84,9 @@ int http_server_start(const http_options *options, http_server **server, char *m
 int http_server_port(const http_server *server);
 /* Those who connected to a server that is `held`, and all after them, are served from here on. */
 void http_server_accept(http_server *server);
+/* While held, what is written is sent when the thread of the connections wakes for something else, or when it
+ * is let go. */
+void http_server_hold(http_server *server, bool held);
 /* Answers say `Connection: close` from here on; nothing else changes. */
 void http_server_leave(http_server *server);
 /* No new connections from here on: true when that is so, which takes a moment. Those that are there go on. */
@@ -108,7 +111,7 @@ const char *exchange_header(const exchange *exchange, const char *name); /* NULL
 const char *exchange_query(const exchange *exchange, const char *name);  /* NULL when there is none */
 const char *exchange_body(const exchange *exchange, size_t *length); /* NUL-terminated beyond its length */
 bool exchange_late(const exchange *exchange); /* its headers came after the drain had begun */
-int exchange_key(const exchange *exchange); /* index of the key it came with; -1: the server has none */
+int exchange_key(const exchange *exchange);   /* index of the key it came with; -1: the server has none */
 
 /* ---- the answer ---- */
 

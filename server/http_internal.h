@@ -180,6 +180,7 @@ struct http_server {
 
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t work;
+    bool held; /* under the lock: who is ready is not told yet */
     exchange *ready_first, *ready_last;
     exchange *work_first, *work_last;
     bool quit;

@@ -40,12 +40,23 @@ void http_wake_exchange(exchange *exchange) {
         exchange->ready = true;
         exchange->next_ready = NULL;
         http_exchange_ref(exchange);
-        first = !server->ready_first;
-        *(first ? &server->ready_first : &server->ready_last->next_ready) = exchange;
+        const bool alone = !server->ready_first;
+        first = alone && !server->held;
+        *(alone ? &server->ready_first : &server->ready_last->next_ready) = exchange;
         server->ready_last = exchange;
     }
     pthread_mutex_unlock(&server->lock);
     if (first) {
+        http_wake(server);
+    }
+}
+
+void http_server_hold(http_server *server, bool held) {
+    pthread_mutex_lock(&server->lock);
+    server->held = held;
+    const bool ready = server->ready_first && !held;
+    pthread_mutex_unlock(&server->lock);
+    if (ready) {
         http_wake(server);
     }
 }

@@ -208,6 +208,7 @@ static int load(models *m, model_state *s, sluice_error *error) {
     loaded.context = sluice_engine_context(loaded.engine);
     loaded.sequences = sluice_engine_sequences(loaded.engine);
     snprintf(s->device, sizeof s->device, "%s", sluice_engine_device(loaded.engine));
+    loaded.on_host = strncmp(s->device, "cpu:", 4) == 0;
     pthread_mutex_lock(&m->mutex);
     s->served = loaded;
     pthread_mutex_unlock(&m->mutex);

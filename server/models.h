@@ -34,6 +34,7 @@ typedef struct served_model {
     model_sampling sampling;        /* what requests get whose fields say nothing */
     int32_t context;                /* tokens of one sequence */
     int32_t sequences;              /* that run at once */
+    bool on_host;                   /* its steps and the server's threads share the processors */
     json_t *plan;                   /* of sluice_plan_describe for the engine, read-only; NULL: unknown */
     struct grammar_cache *grammars; /* compiled for its requests */
     struct model_state *state;      /* models.c's */

@@ -11,6 +11,13 @@
 /* Bytes that a client may leave unread before its events are left with the engine, which holds them anyway.
  */
 enum { UNREAD_BYTES = 1 << 20 };
+/* Runs that are served before their connections are told. */
+enum { TOLD_TOGETHER = 16 };
+
+/* Where steps are made by the same processors each round of serving stops them for a while: events of so much
+ * time are served in one. */
+static const double GATHER_SECONDS = 0.004;
+
 static const double TICK_SECONDS = 0.25, STALLED_SECONDS = 0.02, FIRST_HEARTBEAT_SECONDS = 1;
 
 struct pump {
@@ -25,9 +32,12 @@ struct pump {
     size_t count;             /* begun or active */
     bool attention;           /* somebody left, or all are to end */
     bool breaking, stop;
+    bool gathering; /* the thread waits for more events than there are */
     http_error breaking_error;
     /* Of the thread. */
     bool stalled;
+    double gather_seconds, gather_until;
+    int32_t untold; /* runs that were served */
 };
 
 /* ---- the queue ---- */
@@ -54,7 +64,7 @@ void pump_notify(void *context) {
     choice_run *run = context;
     pump *p = run->choice->of->pump;
     pthread_mutex_lock(&p->mutex);
-    const bool idle = !p->first;
+    const bool idle = !p->first && !p->gathering;
     if (run->choice->of->begun) {
         enqueue(p, run);
     }
@@ -555,18 +565,53 @@ static void tick(pump *p, double now) {
     }
 }
 
+static bool is_urgent(const pump *p) {
+    return p->begun || p->attention || p->stop;
+}
+
+static void wait_until(pump *p, double seconds) {
+    const struct timespec until = {.tv_sec = (time_t)seconds,
+                                   .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
+    pthread_cond_timedwait(&p->wake, &p->mutex, &until);
+}
+
 /* Under the lock: waits for something to do, at most to the next tick. */
 static void wait_for_work(pump *p, double next_tick) {
-    if (p->first || p->begun || p->attention || p->stop) {
+    p->gathering = true;
+    while (!is_urgent(p) && monotonic_seconds() < p->gather_until) {
+        wait_until(p, p->gather_until);
+    }
+    p->gathering = false;
+    if (p->first || is_urgent(p)) {
         return;
     }
     if (!p->active) {
         pthread_cond_wait(&p->wake, &p->mutex);
         return;
     }
-    const struct timespec until = {.tv_sec = (time_t)next_tick,
-                                   .tv_nsec = (long)((next_tick - floor(next_tick)) * 1e9)};
-    pthread_cond_timedwait(&p->wake, &p->mutex, &until);
+    wait_until(p, next_tick);
+}
+
+/* One of the queue. The connections hear of it with others. */
+static void serve_queued(pump *p, choice_run *run) {
+    const bool on_host = run->choice->of->model->on_host;
+    if (p->untold++ == 0) {
+        http_server_hold(p->server->http, true);
+    }
+    serve_run(p, run);
+    p->gather_seconds = on_host ? GATHER_SECONDS : 0;
+}
+
+/* Under the lock, which it lets go of: at the queue's end, or when many have waited. */
+static void tell_connections(pump *p) {
+    if (p->untold == 0 || (p->first && p->untold < TOLD_TOGETHER && !p->stop)) {
+        return;
+    }
+    p->gather_until = p->first ? 0 : monotonic_seconds() + p->gather_seconds;
+    p->untold = 0;
+    pthread_mutex_unlock(&p->mutex);
+    http_server_hold(p->server->http, false);
+    pthread_mutex_lock(&p->mutex);
 }
 
 static void *pump_thread(void *argument) {
@@ -591,7 +636,7 @@ static void *pump_thread(void *argument) {
             attend(p);
         }
         if (run) {
-            serve_run(p, run);
+            serve_queued(p, run);
         }
         const double now = monotonic_seconds();
         if (now >= next_tick) {
@@ -599,6 +644,7 @@ static void *pump_thread(void *argument) {
             next_tick = now + (p->stalled ? STALLED_SECONDS : TICK_SECONDS);
         }
         pthread_mutex_lock(&p->mutex);
+        tell_connections(p);
     }
     pthread_mutex_unlock(&p->mutex);
     return NULL;

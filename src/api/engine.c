@@ -70,6 +70,20 @@ static int check_files(sluice_engine *engine, sl_error *error) {
     return sl_model_check(engine->model->model, error);
 }
 
+/* Under the lock, with a step in flight that began then: until the next has to be submitted, or cannot follow
+ * because somebody came who can be in it. */
+static void wait_for_newcomers(sluice_engine *engine, double begin) {
+    for (;;) {
+        const double after = sl_scheduler_follow_after(engine->scheduler), until = begin + after;
+        if (after < 0 || engine->stop || sl_seconds_now() >= until) {
+            return;
+        }
+        const struct timespec time = {.tv_sec = (time_t)until,
+                                      .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
+        pthread_cond_timedwait(&engine->work_came, &engine->mutex, &time);
+    }
+}
+
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
  * it is free while the device works. */
 static void run_steps(sluice_engine *engine, int32_t bucket) {
@@ -83,6 +97,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
     int status = functions->submit(engine->executor, bucket, &error), next_status = 0;
     while (follows) {
         pthread_mutex_lock(&engine->mutex);
+        wait_for_newcomers(engine, begin);
         follows = !status && !engine->stop && sl_scheduler_follow(engine->scheduler, &bucket) > 0;
         if (follows) {
             note_step(engine, bucket);

@@ -14,10 +14,17 @@ static void measure_bucket(sl_budget *budget, int32_t bucket, double seconds) {
     t->steps += t->steps < 2;
 }
 
+/* Shrinks at once and grows slowly: whoever waits for a step's end must not wait beyond it. */
+static void expect(sl_budget_bucket *bucket, double seconds) {
+    const bool shorter = bucket->least == 0 || seconds < bucket->least;
+    bucket->least += (seconds - bucket->least) * (shorter ? 1 : 0.125);
+}
+
 void sl_budget_measured(sl_budget *budget, int32_t bucket, int32_t prompt_rows, double seconds) {
     if (!(seconds >= 0 && seconds <= MOST_SECONDS)) {
         return;
     }
+    expect(&budget->buckets[bucket], seconds);
     if (prompt_rows == 0) {
         budget->plain_seconds += (seconds - budget->plain_seconds) * (budget->plain_known ? 0.125 : 1);
         budget->plain_known = true;

@@ -414,6 +414,17 @@ static bool can_follow(sl_scheduler *s) {
     return !sl_could_admit(s);
 }
 
+double sl_scheduler_follow_after(sl_scheduler *s) {
+    /* For building and submitting; and for steps that turn out shorter. */
+    static const double LEAD_SECONDS = 1e-3, LEAD_PART = 0.25;
+    if (!can_follow(s)) {
+        return -1;
+    }
+    const double step = s->budget.buckets[sl_flying(s, 0)->bucket].least;
+    const double lead = step * LEAD_PART > LEAD_SECONDS ? step * LEAD_PART : LEAD_SECONDS;
+    return step > lead ? step - lead : 0;
+}
+
 int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
     if (!can_follow(s)) {
         return 0;

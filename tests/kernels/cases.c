@@ -523,11 +523,28 @@ static const attention_shape attention_shapes[] = {
     {330, 80, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 80, false},
     {290, 70, 6, 2, 64, 64, 40, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 70, false},
     {270, 66, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 66, false},
+    /* One row of some beside many of others. */
+    {464, 3, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 198, false},
+    {719, 6, 6, 2, 64, 64, 40, 0, true, true, SL_QTYPE_BF16, NORMAL, 204, false},
+    {232, 3, 4, 1, 512, 512, 0, 30.0f, false, false, SL_QTYPE_F16, NORMAL, 99, false},
+    {200, 90, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
 };
 enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
-    WHOLE_SHAPES = 20, /* of these, the first ones, in one step */
+    WHOLE_SHAPES = 20,                    /* of these, the first ones, in one step */
+    UNEVEN_SHAPES = ATTENTION_SHAPES - 4, /* and the last ones, from here on, with uneven spans */
 };
+
+/* Span s ends with one row in step s, if steps take as many of each; the first has what is left. */
+static void make_uneven(kt_case *c) {
+    const int32_t each = c->step_rows / c->span_count;
+    int32_t left = c->rows;
+    for (int32_t s = 1; s < c->span_count && each > 0; s++) {
+        c->span_rows[s] = s * each + 1;
+        left -= c->span_rows[s];
+        c->span_rows[0] = left;
+    }
+}
 
 /* `aligned`: operands fill their values; else columns lie in front of them. */
 static void build_attention(kt_case *c, const attention_shape *shape, bool with_attention, bool aligned,
@@ -610,6 +627,9 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     const attention_shape *shape = &attention_shapes[both ? index - ATTENTION_SHAPES : index];
     char detail[96];
     build_attention(c, shape, kind == SL_OP_ATTENTION, false, random);
+    if (index >= UNEVEN_SHAPES && !both) {
+        make_uneven(c);
+    }
     if (both) {
         c->program.both_sides = c->program.ops[c->op].u.attention.both_sides = true;
     }

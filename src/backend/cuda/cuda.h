@@ -188,6 +188,7 @@ typedef enum sl_cuda_arrangement {
     SL_CUDA_PLAIN_TILE,
     /* ATTENTION */
     SL_CUDA_DECODE,
+    SL_CUDA_DECODE_PROMPT,
     SL_CUDA_WGMMA_PROMPT,
     SL_CUDA_DECODE_DET,
     SL_CUDA_WGMMA_PROMPT_DET,

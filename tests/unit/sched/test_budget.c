@@ -211,6 +211,23 @@ static void slow_buckets_are_tried_again(void **state) {
     assert_in_range(steps, 500, 4999);
 }
 
+/* Of the times that a bucket's steps took the shortest, and longer ones when they go on. */
+static void the_least_that_a_step_takes(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, true);
+    sl_budget_measured(&r.budget, 1, 0, 3);
+    assert_true(r.buckets[1].least == 3 && r.buckets[0].least == 0);
+    sl_budget_measured(&r.budget, 1, 50, 2);
+    assert_true(r.buckets[1].least == 2);
+    sl_budget_measured(&r.budget, 1, 50, 10);
+    assert_true(r.buckets[1].least > 2 && r.buckets[1].least <= 3);
+    for (int i = 0; i < 50; i++) {
+        sl_budget_measured(&r.budget, 1, 0, 10);
+    }
+    assert_true(r.buckets[1].least > 9.9 && r.buckets[1].least <= 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_that_fit_are_filled),
@@ -219,6 +236,7 @@ int main(void) {
         cmocka_unit_test(rows_that_fit_without_buckets),
         cmocka_unit_test(any_times_give_a_sound_budget),
         cmocka_unit_test(slow_buckets_are_tried_again),
+        cmocka_unit_test(the_least_that_a_step_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -612,6 +612,44 @@ static void the_rest_of_a_prompt_follows(void **state) {
     }
 }
 
+/* The next step is asked for while the one in flight has a part of its time left, and at once where nothing
+ * is known of it; not at all when somebody has come who can be in it. */
+static void who_comes_in_time_is_waited_for(void **state) {
+    (void)state;
+    /* From 0.4 to 8 seconds what is expected goes an eighth of the way. */
+    static const double seconds[] = {0.4, 8, 4e-3, 2e-3, 1e-3, 1};
+    static const double after[] = {0, 0.3, 0.75 * (0.4 + (8 - 0.4) / 8), 3e-3, 1e-3, 0};
+    shape wide = pairs[0];
+    wide.pages *= wide.pages ? 3 : 0;
+    rig *r = rig_create(&wide);
+    job jobs[2] = {{.no_reuse = true}, {.no_reuse = true}};
+    int32_t bucket;
+    sl_error error;
+    assert_true(sl_scheduler_follow_after(r->scheduler) < 0);
+    start_job(r, &jobs[0], 1, 100);
+    for (int i = 0; i < 6; i++) {
+        assert_true(sl_scheduler_build(r->scheduler, &bucket) > 0);
+        assert_int_equal(fake_submit(r->executor, bucket, &error), 0);
+        assert_true(fabs(sl_scheduler_follow_after(r->scheduler) - after[i]) < 1e-9);
+        if (i == 5) {
+            start_job(r, &jobs[1], 1, 10);
+            assert_true(sl_scheduler_follow_after(r->scheduler) < 0);
+        }
+        assert_int_equal(fake_wait(r->executor, &error), 0);
+        sl_scheduler_measured(r->scheduler, seconds[i]);
+        sl_scheduler_commit(r->scheduler, 0, NULL);
+    }
+    while (rig_step(r)) {
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(jobs[k].finish, SL_FINISH_LENGTH);
+        job_check(&jobs[k]);
+        sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+    }
+    books_balance(r, NULL, 0);
+    rig_destroy(r);
+}
+
 /* Steps that follow are for those who are in them, so nobody may have to wait for that to end; who is blocked
  * waits for something else. */
 static void whoever_waits_is_in_the_next_step(void **state) {
@@ -745,6 +783,7 @@ int main(void) {
         cmocka_unit_test(failed_steps_leave_their_sequences),
         cmocka_unit_test(what_the_host_must_see_is_not_followed),
         cmocka_unit_test(the_rest_of_a_prompt_follows),
+        cmocka_unit_test(who_comes_in_time_is_waited_for),
         cmocka_unit_test(whoever_waits_is_in_the_next_step),
         cmocka_unit_test(who_finds_no_page_is_left_out_of_the_following_step),
         cmocka_unit_test(a_lost_device_lets_go_of_everything),

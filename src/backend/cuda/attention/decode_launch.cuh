@@ -33,6 +33,20 @@ static __device__ __forceinline__ void decode_feed_own(const sl_cuda_context &co
     }
 }
 
+/* Beside the launch in front the inputs are there from the beginning, and whoever comes next waits for both.
+ */
+static __device__ __forceinline__ void decode_wait_first(const decode_args &args) {
+    if (!args.beside) {
+        sl_wait_for_inputs();
+    }
+}
+
+static __device__ __forceinline__ void decode_wait_last(const decode_args &args) {
+    if (args.beside) {
+        sl_wait_for_inputs();
+    }
+}
+
 /* Items one after the other. */
 template <typename SHAPE, int TYPE, typename SHARED>
 static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &context,
@@ -55,7 +69,7 @@ static __device__ __forceinline__ void decode_feed_items(const sl_cuda_context &
         decode_feed_loads<SHAPE>(source, item, early, &cursor, feeder);
     }
     sl_meet(DECODE_READY, DECODE_THREADS);
-    sl_wait_for_inputs();
+    decode_wait_first(args);
     decode_pairs<SHAPE> pairs;
     if (number < work.total) {
         decode_load_queries<SHAPE>(args, item, cache.key_size, &pairs);
@@ -116,7 +130,7 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     }
     sl_meet(DECODE_READY, DECODE_THREADS);
     if (!SHAPE::ONE) {
-        sl_wait_for_inputs();
+        decode_wait_first(args);
     }
     uint32_t phase = 0;
     for (int32_t number = (int32_t)blockIdx.x; SHAPE::ONE || number < shared->total;
@@ -218,6 +232,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
         decode_multiply<SHAPE, TYPE>(context, args, made, &shared, slots,
                                      (float *)(slots + SLOTS * SHAPE::SLOT));
     }
+    decode_wait_last(args);
 #else
     (void)context;
     (void)args;

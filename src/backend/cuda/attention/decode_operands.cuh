@@ -41,7 +41,8 @@ static __device__ __forceinline__ void decode_load_queries(const decode_args &ar
             const int32_t c = 2 * (k * SL_WARP + lane);
             float2 pair = make_float2(0, 0);
             if (u < item.units && c < key_size) {
-                pair = aligned ? *(const float2 *)(from + c) : make_float2(from[c], from[c + 1]);
+                pair = aligned ? __ldcg((const float2 *)(from + c))
+                               : make_float2(__ldcg(from + c), __ldcg(from + c + 1));
             }
             pairs->pair[u][k] = pair;
         }

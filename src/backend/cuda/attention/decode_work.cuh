@@ -142,6 +142,23 @@ typedef struct decode_work {
     int32_t each, total;
 } decode_work;
 
+/* By a whole warp: the `number`-th span of one row; behind the last -1 less how many there are. */
+static __device__ __forceinline__ int32_t decode_single(const sl_cuda_context &context, int32_t number) {
+    const int32_t spans = context.header->spans, lane = (int32_t)threadIdx.x % SL_WARP;
+    int32_t before = 0;
+    for (int32_t base = 0; base < spans; base += SL_WARP) {
+        const bool single = base + lane < spans && context.spans[base + lane].row_count == 1;
+        const uint32_t all = __ballot_sync(SL_FULL_WARP, single);
+        const int32_t mine = before + __popc(all & ((1u << lane) - 1));
+        const uint32_t found = __ballot_sync(SL_FULL_WARP, single && mine == number);
+        if (found != 0) {
+            return base + __ffs((int32_t)found) - 1;
+        }
+        before += __popc(all);
+    }
+    return -1 - before;
+}
+
 /* By one warp. */
 template <int UNITS>
 static __device__ __forceinline__ decode_work decode_list(const sl_cuda_context &context,
@@ -154,6 +171,9 @@ static __device__ __forceinline__ decode_work decode_list(const sl_cuda_context 
     const int32_t slot = context.spans[likely].slot;
     const int32_t spans = context.header->spans, rows = context.header->rows;
     asm volatile("" ::"r"(slot));
+    if (args.beside) {
+        return {before, each, (-1 - decode_single(context, INT32_MAX)) * each};
+    }
     /* One row each, its parts in one item; of more rows than DECODE_MOST_ROWS a plan gives no others. */
     if (args.spans > DECODE_MOST_ROWS || (args.item_parts >= args.most_parts && rows == spans)) {
         return {before, each, spans * each};
@@ -284,7 +304,8 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
                                                           int32_t number) {
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
-    int32_t s = work.each > 0 ? hopper_divide(number, work.each) : 0;
+    const int32_t of_each = work.each > 0 ? hopper_divide(number, work.each) : 0;
+    int32_t s = args.beside ? decode_single(context, of_each) : of_each;
     for (int32_t base = 1; work.each == 0 && base < args.spans; base += SL_WARP) {
         s += __popc(
             __ballot_sync(SL_FULL_WARP, base + lane < args.spans && work.before[base + lane] <= number));
@@ -296,7 +317,7 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
     item.slot = span.slot;
     item.table = cache.table + (int64_t)span.slot * context.table_width;
     const int32_t cut = decode_rows_before_cut(item.length, span.row_count);
-    int32_t rest = number - (work.each > 0 ? s * work.each : work.before[s]);
+    int32_t rest = number - (work.each > 0 ? of_each * work.each : work.before[s]);
     decode_rows rows = decode_cut<SHAPE::UNITS>(args, cache, item.length, 0, cut);
     const int32_t items = rows.runs * rows.groups * cache.kv_heads;
     if (rest >= items) {

@@ -9,7 +9,8 @@ enum {
     MOST_WGMMA_SPLIT_SIZE = 128,
     MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
     FEW_SPANS = 8,       /* up to which a step's sequences are too few to give every block whole rows */
-    LEAST_WGMMA_ROWS = 64
+    LEAST_WGMMA_ROWS = 64,
+    MOST_MIXED_ROWS = 256 /* of more, those of one row each are few beside the others */
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
 
@@ -169,7 +170,8 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
     const bool wgmma_split = row->arrangement == SL_CUDA_WGMMA_PROMPT_DET;
-    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split;
+    const bool mixed = row->arrangement == SL_CUDA_DECODE_PROMPT;
+    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split || mixed;
     const bool few = !wgmma && row->arrangement != SL_CUDA_MMA_PROMPT;
     const sl_cuda_facts *facts = sl_cuda_facts_of(query->backend);
     const sl_qtype type = query->cache_type;
@@ -197,6 +199,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (most_rows > 0 && query->rows[SL_ROWS_STEP] > most_rows &&
         type_of(type)->mma->bytes(size_of(group), false) <= facts->block_bytes) {
         return "takes fewer rows";
+    }
+    if (mixed && query->limits->sequences == 1) {
+        return "takes several sequences";
     }
     if (group->key_size % 8 != 0 || group->value_size % 8 != 0) {
         return "takes head sizes that are multiples of 8";
@@ -242,10 +247,11 @@ static SL_CUDA_RUN(run) {
                            split ? (float *)op->scratch : NULL,
                            split ? splits_of(context->table_width) : 1,
                            1,
-                           attention->heads / group->kv_heads};
+                           attention->heads / group->kv_heads,
+                           arrangement == SL_CUDA_DECODE_PROMPT};
     const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few};
     const cache_type *type = type_of(context->caches[attention->place.group].type);
-    cudaError_t code = arrangement == SL_CUDA_WGMMA_PROMPT
+    cudaError_t code = arrangement == SL_CUDA_WGMMA_PROMPT || args.beside
                            ? sl_wgmma_prompt_launch(context, &args, &shape, stream)
                        : arrangement == SL_CUDA_WGMMA_PROMPT_DET
                            ? sl_wgmma_prompt_launch_split(context, &args, &shape, stream)
@@ -264,9 +270,10 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
     const sl_cache_group *group = &op->program->groups[attention->place.group];
     sl_cuda_operand y = op->out[0];
     y.data = quantize && op->unread[0] ? NULL : y.data;
-    const bool chunks = op->kernel->arrangement != SL_CUDA_DECODE;
+    const bool beside = op->kernel->arrangement == SL_CUDA_DECODE_PROMPT;
+    const bool chunks = op->kernel->arrangement != SL_CUDA_DECODE && !beside;
     const int32_t most_parts = chunks ? splits_of(context->table_width) : decode_most_parts(group->kv_heads);
-    const int32_t item_parts = op->spans <= FEW_SPANS ? 1 : most_parts;
+    const int32_t item_parts = op->spans <= FEW_SPANS && !beside ? 1 : most_parts;
     const decode_args args = {*attention,
                               op->in[0],
                               op->in[1],
@@ -282,14 +289,22 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
                               item_parts,
                               (most_parts - 1) / item_parts + 1,
                               chunks ? MMA_CHUNK_TILES : 0,
-                              group->layers};
-    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, true};
+                              group->layers,
+                              beside};
+    const int32_t rows = beside ? op->spans : op->rows[SL_ROWS_STEP];
+    const mma_launch_shape shape = {size_of(group), rows, op->spans, group->kv_heads, true};
     return type_of(context->caches[attention->place.group].type)
         ->decode->launch(context, &args, heads, &shape, stream);
 }
 
 static SL_CUDA_RUN(run_decode) {
     return decode(context, op, NULL, NULL, stream);
+}
+
+/* Spans of several rows by wgmma, and beside it those of one row by decode. */
+static SL_CUDA_RUN(run_decode_prompt) {
+    const cudaError_t code = run(context, op, stream);
+    return code == cudaSuccess ? decode(context, op, NULL, NULL, stream) : code;
 }
 
 /* Ops: those of heads.cu, ATTENTION, and QUANTIZE if there is one. */
@@ -392,6 +407,11 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
 #define WGMMA(ID, type_name, product, most)                                                                  \
     ATTENTION(ID, "wgmma-prompt-" #type_name, SL_CUDA_WGMMA_PROMPT, product "/wgmma128", LEAST_WGMMA_ROWS,   \
               0, most, run, .declines = declines)
+/* One row of a sequence has the bits of decode, several those of wgmma: they depend on the cut. */
+#define DECODE_PROMPT(ID, type_name, product, most)                                                          \
+    ATTENTION(ID, "decode-prompt-" #type_name, SL_CUDA_DECODE_PROMPT, product "/decode16+wgmma128",          \
+              LEAST_WGMMA_ROWS, MOST_MIXED_ROWS, most, run_decode_prompt, .cut_dependent = true,             \
+              .declines = declines)
 /* The class of mma for few rows and with wgmma, for deterministic plans: others are served by faster classes.
  */
 #define DECODE_DET(ID, type_name, product, most)                                                             \
@@ -412,7 +432,8 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
         MMAS(ID, type_name, product, most)
 static const sl_cuda_kernel KERNELS[] = {
     EVERY_ROWS(F16, f16, "f16", 1e-2f),        WGMMA(F16, f16, "f16", 1e-2f),
-    WGMMA_DET(F16, f16, "f16", 1e-2f),         EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
+    WGMMA_DET(F16, f16, "f16", 1e-2f),         DECODE_PROMPT(F16, f16, "f16", 1e-2f),
+    DECODE_PROMPT(BF16, bf16, "bf16", 5e-2f),  EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
     WGMMA(BF16, bf16, "bf16", 5e-2f),          WGMMA_DET(BF16, bf16, "bf16", 5e-2f),
     EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f), EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
 };

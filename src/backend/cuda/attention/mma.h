@@ -18,6 +18,7 @@ typedef struct mma_args {
     int32_t splits;
     int32_t parts; /* blocks that share a unit's chunks, 1 without partials */
     int32_t ratio; /* query heads per key head */
+    bool beside;   /* wgmma: spans of one row are the next launch's, which begins beside this one */
 } mma_args;
 
 typedef struct mma_launch_shape {
@@ -39,9 +40,9 @@ typedef struct sl_mma_type {
 enum {
     DECODE_MOST_ROWS = 64,
     DECODE_MOST_SPANS = 512, /* rows too, where each is a span of its own */
-    DECODE_PARTS = 128,     /* of all key heads together: about one for each multiprocessor */
-    DECODE_LEAST_TILES = 4, /* of a part */
-    DECODE_HEAD = 4         /* floats before a partial result: m (times log2 e), l and two unused */
+    DECODE_PARTS = 128,      /* of all key heads together: about one for each multiprocessor */
+    DECODE_LEAST_TILES = 4,  /* of a part */
+    DECODE_HEAD = 4          /* floats before a partial result: m (times log2 e), l and two unused */
 };
 
 /* Tiles of a part, for a row whose last key lies in the tile before `tiles`. */
@@ -78,6 +79,9 @@ typedef struct decode_args {
     int32_t groups;     /* blocks that share the parts of a run, at most */
     int32_t part_tiles; /* of a part, where the class is "mma64/split512"; 0: decode_part_tiles() says */
     int32_t layers;     /* of a page */
+    /* Takes the step's spans of one row, of which item_parts is all parts. The launch in front, whose blocks
+     * let this one begin behind their own inputs, has the others. */
+    bool beside;
 } decode_args;
 
 /* The kernels of one type of cache, decode_launch.cuh. heads: what makes the heads of q and k in the same

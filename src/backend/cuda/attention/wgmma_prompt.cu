@@ -455,6 +455,9 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef wgmma_shape<SIZE, SPLIT> SHAPE;
     sl_wait_for_inputs();
+    if (args.beside) {
+        sl_let_next_begin();
+    }
     extern __shared__ uint4 mma_memory[];
     __shared__ wgmma_shared<SHAPE::RUNS, SHAPE::STAGES> shared;
     unsigned char *memory = (unsigned char *)(((uint64_t)mma_memory + 1023) & ~UINT64_C(1023));

@@ -79,7 +79,8 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
     wgmma_run run = {};
     for (int32_t top = spans; top > 0 && before <= block; top -= SL_WARP) {
         const int32_t s = top - 1 - lane;
-        const int32_t units = s >= 0 ? context.spans[s].row_count * args.ratio : 0;
+        const int32_t rows = s >= 0 ? context.spans[s].row_count : 0;
+        const int32_t units = args.beside && rows == 1 ? 0 : rows * args.ratio;
         const int32_t runs = (units + SHAPE::UNITS - 1) / SHAPE::UNITS;
         int32_t end = runs;
         for (int distance = 1; distance < SL_WARP; distance *= 2) {

@@ -35,6 +35,7 @@ static const struct {
     [SL_CUDA_PLAIN_ROWS8] = {EVERY, "few rows of any shape: readable, others are held to it"},
     [SL_CUDA_PLAIN_TILE] = {EVERY, "any rows of any shape: readable, others are held to it"},
     [SL_CUDA_DECODE] = {WGMMA, "generation: few rows, many keys"},
+    [SL_CUDA_DECODE_PROMPT] = {WGMMA, "steps in which some generate and others read their prompts"},
     [SL_CUDA_WGMMA_PROMPT] = {WGMMA, "prompts"},
     [SL_CUDA_DECODE_DET] = {WGMMA, "generation, in the class of `mma`"},
     [SL_CUDA_WGMMA_PROMPT_DET] = {WGMMA, "prompts, in the class of `mma`"},
