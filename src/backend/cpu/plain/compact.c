@@ -230,7 +230,7 @@ static void copy_keys(const compaction *c, int32_t head, int32_t tile) {
 }
 
 void sl_plain_compact(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
-    if (context->header->spans == 0) {
+    if (!context->header->compact) {
         return;
     }
     const compaction c = begin(context, op, thread);
