@@ -100,6 +100,7 @@ int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     context->page_copies = sl_step_page_copies(layout, executor->block);
     context->outputs = sl_step_outputs(layout, executor->block);
     context->table_width = sl_table_width(deployment->limits.context);
+    context->slots = deployment->limits.sequences;
     context->experts_used = program->experts_used;
     context->arrivals = executor->arrivals;
     context->state = executor->pools[SL_POOL_STATE];
