@@ -167,7 +167,7 @@ typedef struct sl_deployment {
     sl_cache_layout caches[SL_CACHE_GROUPS];
     uint64_t cache_offsets[SL_CACHE_GROUPS]; /* of each group's first page in the cache pool */
     int32_t state_slots;
-    sl_lowered *buckets; /* rising by rows */
+    sl_lowered *buckets; /* rising by rows, but for one that compacts */
     int32_t bucket_count;
     sl_weight_use *weights;
     int32_t weight_count;

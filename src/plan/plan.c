@@ -93,8 +93,6 @@ static int resolve_budget(sl_plan *plan, sl_error *error) {
                        "plan: kv_budget %d must be more than kv_window %d, and kv_pool %d odd",
                        options->kv_budget, options->kv_window, options->kv_pool);
     }
-    /* The rows of the window are one step. */
-    options->chunk = options->chunk < options->kv_window ? options->kv_window : options->chunk;
     return code;
 }
 
@@ -132,9 +130,12 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     }
     options->outputs += options->drafts;
     const int32_t sampled = options->sequences + options->drafts;
-    if ((int64_t)options->chunk * program->experts_used > INT32_MAX) {
+    /* Rows that choose what is kept are one step. */
+    const int32_t window = options->kv_budget > 0 ? options->kv_window : 0;
+    const int32_t rows = options->chunk > window ? options->chunk : window;
+    if ((int64_t)rows * program->experts_used > INT32_MAX) {
         return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
-                       options->chunk, program->experts_used);
+                       rows, program->experts_used);
     }
     _Static_assert((int64_t)SL_ADJUSTMENTS * (MOST_SEQUENCES + MOST_DRAFTS) <= INT32_MAX,
                    "the sum is an int32");
@@ -152,7 +153,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
             code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
         }
     }
-    plan->deployment.limits = (sl_limits){.rows = options->chunk,
+    plan->deployment.limits = (sl_limits){.rows = rows,
                                           .outputs = options->outputs,
                                           .sequences = options->sequences,
                                           .context = options->context,
@@ -197,18 +198,20 @@ static void add_crowd(sl_plan *plan, int32_t fewer, int32_t rows) {
     }
 }
 
-/* In front of those with as many rows or more, so that the last bucket takes every other step. */
+/* In front of those with as many rows or more, and of the last one in any case, which takes every other step.
+ */
 static void insert_compacting(sl_plan *plan) {
     sl_deployment *deployment = &plan->deployment;
     const int32_t rows = plan->options.kv_window;
-    int32_t at = deployment->bucket_count;
+    const int32_t last = deployment->bucket_count;
+    int32_t at = last;
     if (plan->options.kv_budget == 0) {
         return;
     }
     add_bucket(plan, rows, 1, rows);
     sl_lowered compacting = deployment->buckets[at];
     compacting.compacts = true;
-    for (; at > 0 && deployment->buckets[at - 1].rows[SL_ROWS_STEP] >= rows; at--) {
+    for (; at > 0 && (at == last || deployment->buckets[at - 1].rows[SL_ROWS_STEP] >= rows); at--) {
         deployment->buckets[at] = deployment->buckets[at - 1];
     }
     deployment->buckets[at] = compacting;
@@ -409,6 +412,7 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
 bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     sl_deployment *deployment = &plan->deployment;
     const sl_plan_options *options = &plan->options;
+    const uint64_t rows = (uint64_t)deployment->limits.rows;
     uint64_t *pool = &deployment->pool_bytes[SL_POOL_CACHE];
     *pool = 0;
     for (int32_t g = 0; g < deployment->program->group_count; g++) {
@@ -416,8 +420,8 @@ bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
         uint64_t pages = full, bytes;
         if (window > 0) {
             const uint64_t span =
-                ((uint64_t)window + (uint64_t)options->chunk + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
-            const uint64_t next = (uint64_t)options->chunk / SL_PAGE_TOKENS + 1;
+                ((uint64_t)window + rows + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
+            const uint64_t next = rows / SL_PAGE_TOKENS + 1;
             const uint64_t held = (uint64_t)options->sequences * span + next;
             pages = held + (held + 3) / 4 < full ? held + (held + 3) / 4 : full;
         }

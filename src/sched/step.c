@@ -209,12 +209,12 @@ static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, 
 
 /* Adds at most so many of a work's next rows to the step; returns how many, 0 when it can't run now. */
 static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room *room) {
-    most = most < room->rows ? most : room->rows;
     const bool in_step = work->sequence->in_step > 0, compacts = sl_compact_is_due(work);
     const sl_step_header *head = sl_step_head(block_of(s));
     if (head->compact || (compacts && (head->spans > 0 || room->follows))) {
         return 0; /* a step that compacts has one sequence */
     }
+    most = compacts ? s->limits->rows : most < room->rows ? most : room->rows;
     if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || in_step != room->follows) {
         return 0;
     }
@@ -307,7 +307,7 @@ static bool add_compaction(sl_scheduler *s, int32_t count, step_room *room) {
     for (int32_t i = 0; i < count; i++) {
         if (sl_compact_is_due(s->order[i]) && s->order[i]->sequence->slot != SL_NONE &&
             sl_share_begin(s, s->order[i])) {
-            return add_work(s, s->order[i], room->rows, room) > 0;
+            return add_work(s, s->order[i], s->limits->rows, room) > 0;
         }
     }
     return false;
@@ -353,7 +353,7 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
     s->steps[s->next].block = sl_backend_of(s)->step_block(s->executor);
     sl_step_header *head = sl_step_head(block_of(s));
     memset(head, 0, sizeof *head);
-    *room = (step_room){.rows = s->limits->rows,
+    *room = (step_room){.rows = s->plan->options.chunk,
                         .outputs = s->limits->outputs,
                         .spans = s->limits->sequences,
                         .table_changes = s->plan->deployment.step.max_table_changes};
