@@ -446,9 +446,6 @@ static bool can_follow(sl_scheduler *s) {
         return false;
     }
     const sl_step *before = sl_flying(s, 0);
-    if (sl_step_head(before->block)->compact) {
-        return false;
-    }
     for (int32_t i = 0; i < sl_step_head(before->block)->spans; i++) {
         if (!goes_on(s, &before->parts[i])) {
             return false;

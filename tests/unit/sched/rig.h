@@ -699,6 +699,7 @@ static inline void books_balance(const rig *r, const job *jobs, int count) {
                 count_items(held, t->pages[g], t->page_count[g]);
                 count_items(held, &t->copied_from[g], 1);
                 count_items(held, t->targets[g], t->target_count[g]);
+                assert_true(t->target_count[g] == 0 || sequence->in_step);
             }
         }
         const int32_t available =
