@@ -378,7 +378,8 @@ const option OPTIONS[] = {
     {IN_ENGINE, "--cache-tokens", "N", SIZE, AT(cache_tokens), "0", 0, 0,
      "in all of the cache; 0: sequences times context"},
     {IN_BUDGETED, "--kv-budget", "N", NUMBER, AT(kv_budget), "0", 0, INT_MOST,
-     "SnapKV: of a longer prompt keep the N tokens in the cache, for each key head, that its end attends to most; "
+     "SnapKV: of a longer prompt keep the N tokens in the cache, for each key head, that its end attends to "
+     "most; "
      "0: all"},
     {IN_BUDGETED, "--kv-window", "N", NUMBER, AT(kv_window), "64", 1, INT_MOST,
      "of a prompt's tokens, the last N choose what is kept, and are kept"},

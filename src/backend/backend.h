@@ -149,12 +149,12 @@ typedef struct sl_cache_layout {
 
 /* The pools of a deployment. */
 typedef enum sl_pool_kind {
-    SL_POOL_WEIGHTS,      /* packed or uploaded copies; mapped files are not counted */
-    SL_POOL_CACHE,        /* pages of all groups, group after group */
-    SL_POOL_STATE,        /* state slots */
-    SL_POOL_WORKSPACE,    /* values and kernels' scratch */
-    SL_POOL_TABLES,       /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
-    SL_POOL_STAGING,      /* the step block and, on a device, host copies of outputs */
+    SL_POOL_WEIGHTS,   /* packed or uploaded copies; mapped files are not counted */
+    SL_POOL_CACHE,     /* pages of all groups, group after group */
+    SL_POOL_STATE,     /* state slots */
+    SL_POOL_WORKSPACE, /* values and kernels' scratch */
+    SL_POOL_TABLES,  /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
+    SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
     SL_POOL_COUNT
 } sl_pool_kind;

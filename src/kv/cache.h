@@ -46,11 +46,11 @@ typedef struct sl_timeline {
     int32_t cached;                      /* tokens */
     int32_t previous; /* `cached` before the last step; until the next is reserved, a rollback to there needs
                          no recomputing */
-    /* Tokens of the `cached` ones that the pages of a group do not hold any more: the last that they hold is at
-     * index cached - dropped - 1 of them. And `cached` when some were dropped last; 0: never. */
+    /* Tokens of the `cached` ones that the pages of a group do not hold any more: the last that they hold is
+     * at index cached - dropped - 1 of them. And `cached` when some were dropped last; 0: never. */
     int32_t dropped[SL_CACHE_GROUPS];
     int32_t compacted;
-    int32_t *targets[SL_CACHE_GROUPS];    /* pages to which the step in flight compacts; NULL: none ever does */
+    int32_t *targets[SL_CACHE_GROUPS]; /* pages to which the step in flight compacts; NULL: none ever does */
     int32_t target_count[SL_CACHE_GROUPS];
     int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
     int32_t write_state;                  /* slot of the step in flight */

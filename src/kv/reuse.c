@@ -277,8 +277,7 @@ static bool may_leave(const sl_cache *cache, const sl_timeline *timeline) {
 
 void sl_timeline_index(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens) {
     int32_t last = SL_NONE;
-    if (may_leave(cache, timeline) && index_full_pages(cache, timeline, tokens, &last) &&
-        last != SL_NONE) {
+    if (may_leave(cache, timeline) && index_full_pages(cache, timeline, tokens, &last) && last != SL_NONE) {
         sl_index_touch(cache->index, last);
     }
 }

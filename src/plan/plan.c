@@ -134,8 +134,8 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     const int32_t window = options->kv_budget > 0 ? options->kv_window : 0;
     const int32_t rows = options->chunk > window ? options->chunk : window;
     if ((int64_t)rows * program->experts_used > INT32_MAX) {
-        return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
-                       rows, program->experts_used);
+        return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much", rows,
+                       program->experts_used);
     }
     _Static_assert((int64_t)SL_ADJUSTMENTS * (MOST_SEQUENCES + MOST_DRAFTS) <= INT32_MAX,
                    "the sum is an int32");
@@ -419,8 +419,7 @@ bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
         const int32_t window = deployment->program->groups[g].window;
         uint64_t pages = full, bytes;
         if (window > 0) {
-            const uint64_t span =
-                ((uint64_t)window + rows + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
+            const uint64_t span = ((uint64_t)window + rows + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
             const uint64_t next = rows / SL_PAGE_TOKENS + 1;
             const uint64_t held = (uint64_t)options->sequences * span + next;
             pages = held + (held + 3) / 4 < full ? held + (held + 3) / 4 : full;

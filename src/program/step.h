@@ -36,7 +36,7 @@ typedef struct sl_step_header {
     int32_t adjustments, masks;
     int32_t masks_later; /* 1: the masks are written after the step was submitted, and then told of
                             (sl_backend_functions.resume) */
-    int32_t compact; /* 1: its only sequence is compacted (sl_op_compact), in a bucket that does that */
+    int32_t compact;     /* 1: its only sequence is compacted (sl_op_compact), in a bucket that does that */
 } sl_step_header;
 
 typedef enum sl_row_source {

@@ -113,9 +113,9 @@ bool sl_compact_create(const sl_scheduler *s, sl_sequence *sequence);
 void sl_compact_fork(const sl_sequence *sequence, sl_sequence *fork);
 /* Those that end behind `length`. */
 void sl_compact_forget(sl_sequence *sequence, int32_t length);
-/* A work of `count` more tokens, which the sequence has already, was submitted. Its prompt is compacted if the
- * cache would hold more than the budget behind it, and the window is of its own tokens. Logits of all rows are
- * those of a whole cache. */
+/* A work of `count` more tokens, which the sequence has already, was submitted. Its prompt is compacted if
+ * the cache would hold more than the budget behind it, and the window is of its own tokens. Logits of all
+ * rows are those of a whole cache. */
 void sl_compact_submit(const sl_scheduler *s, sl_work *work, size_t count);
 /* The next one; NULL: none. */
 const sl_compaction *sl_compact_next(const sl_sequence *sequence);

@@ -46,13 +46,13 @@ typedef struct sl_sequence {
     int32_t *tokens; /* [limits.context]; behind the `count` that it has, drafts of the step in flight */
     int32_t count;
     sl_timeline timeline;
-    int32_t slot;                      /* page-table row on the device; SL_NONE when it has none */
-    int32_t in_step;                   /* steps in flight that it is in */
-    bool salted;                       /* the timeline has the salt of its first work */
-    bool released;                     /* its owner is gone: freed as soon as nothing uses it */
-    sl_work *work;                     /* the request it works for, or NULL */
-    sl_luck luck;                      /* of its drafts */
-    sl_compaction *compactions;        /* in order, those to come too; NULL: the plan has no budget */
+    int32_t slot;               /* page-table row on the device; SL_NONE when it has none */
+    int32_t in_step;            /* steps in flight that it is in */
+    bool salted;                /* the timeline has the salt of its first work */
+    bool released;              /* its owner is gone: freed as soon as nothing uses it */
+    sl_work *work;              /* the request it works for, or NULL */
+    sl_luck luck;               /* of its drafts */
+    sl_compaction *compactions; /* in order, those to come too; NULL: the plan has no budget */
     int32_t compaction_count;
     uint64_t last_used;                /* step number, for choosing whom to preempt */
     struct sl_sequence *older, *newer; /* all sequences of the scheduler */

@@ -187,8 +187,7 @@ static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, 
                            s->plan->deployment.step.max_page_copies};
     int failed;
     pressing &= choice->drafts == 0;
-    while ((failed = reserve(s, t, choice, &copies)) != 0 && pressing &&
-           sl_preempt_one(s, work)) {
+    while ((failed = reserve(s, t, choice, &copies)) != 0 && pressing && sl_preempt_one(s, work)) {
     }
     if (failed) {
         s->memory_short |= pressing;
@@ -301,8 +300,8 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     add_prompts(s, s->order, prompts, rows, room);
 }
 
-/* The first of s->order[0, count) that is due to be compacted has the step for itself; false: there is none, or
- * no memory for it. */
+/* The first of s->order[0, count) that is due to be compacted has the step for itself; false: there is none,
+ * or no memory for it. */
 static bool add_compaction(sl_scheduler *s, int32_t count, step_room *room) {
     for (int32_t i = 0; i < count; i++) {
         if (sl_compact_is_due(s->order[i]) && s->order[i]->sequence->slot != SL_NONE &&

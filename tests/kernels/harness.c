@@ -83,7 +83,7 @@ struct kt_runner {
     sl_executor *executor;
     sl_deployment deployment;
     sl_lowered buckets[2]; /* all ops; the op under test alone */
-    int32_t spare_page; /* the first that is compacted to */
+    int32_t spare_page;    /* the first that is compacted to */
     int32_t next_page[SL_CACHE_GROUPS], moved[SL_CACHE_GROUPS];
     int32_t *pages; /* [group][span][table width]: where each page of a sequence lies now */
     int32_t state_slot[KT_SPANS];
@@ -427,8 +427,7 @@ static void fill_tables(kt_runner *r, const step_plan *step, bool move, kt_rando
         if (header->compact && g == place_of(c).group) {
             r->spare_page = r->next_page[g];
             for (int32_t i = 0; i < sl_table_width(c->keep); i++) {
-                changes[header->table_changes++] =
-                    (sl_table_change){g, c->span_count, i, r->next_page[g]++};
+                changes[header->table_changes++] = (sl_table_change){g, c->span_count, i, r->next_page[g]++};
             }
         }
     }
@@ -739,8 +738,8 @@ static bool prepare(kt_runner *r, kt_result *result) {
               c->name) &&
         check(f->write(r->executor, SL_POOL_STATE, 0, result->state, result->state_bytes, &error), &error,
               c->name) &&
-        check(f->write(r->executor, SL_POOL_TABLES, 0, table,
-                       (uint64_t)(all + c->span_count) * sizeof *table, &error),
+        check(f->write(r->executor, SL_POOL_TABLES, 0, table, (uint64_t)(all + c->span_count) * sizeof *table,
+                       &error),
               &error, c->name) &&
         prepare_workspace(r);
     free(table);

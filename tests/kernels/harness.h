@@ -36,8 +36,9 @@ typedef struct kt_case {
     int32_t rows;
     int32_t depth;     /* to time: keys in front of each span's rows, whatever they are */
     int32_t step_rows; /* most rows of a step; 0: all */
-    int32_t keep, window; /* COMPACT, of one span: its last `window` rows are a step that compacts; keep 0: no */
-    bool tight;        /* the bucket has no rows but a step's: kernels for one row are for such */
+    int32_t keep,
+        window; /* COMPACT, of one span: its last `window` rows are a step that compacts; keep 0: no */
+    bool tight; /* the bucket has no rows but a step's: kernels for one row are for such */
     int32_t position_base;
     int32_t *tokens;         /* [rows] */
     sl_step_output *outputs; /* [output_count], rows on the time line, rising */

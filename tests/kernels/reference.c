@@ -1092,8 +1092,8 @@ static double *score_keys(const kt_case *c, const float *k, int32_t kv_head) {
             for (int32_t j = 0; j <= row; j++) {
                 double s = 0;
                 for (int32_t i = 0; i < group->key_size; i++) {
-                    s += in_at(c, 0, row, head * attention->q_stride + i) *
-                         (double)k[j * group->key_size + i];
+                    s +=
+                        in_at(c, 0, row, head * attention->q_stride + i) * (double)k[j * group->key_size + i];
                 }
                 s *= attention->scale;
                 own[j] = attention->softcap > 0

@@ -194,8 +194,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
                                  .span_rows = lowered->span_rows,
                                  .limits = &executor->deployment->limits};
         if (op->kind == SL_OP_COMPACT) {
-            query.cache_type =
-                executor->deployment->caches[op->u.compact.attention.place.group].type;
+            query.cache_type = executor->deployment->caches[op->u.compact.attention.place.group].type;
         } else if (op->kind == SL_OP_ATTENTION) {
             query.cache_type = executor->deployment->caches[op->u.attention.place.group].type;
         } else if (op->kind == SL_OP_CACHE_WRITE) {
@@ -271,8 +270,8 @@ static int make_context(sl_executor *executor, sl_error *error) {
     sl_cpu_context *context = &executor->context;
     unsigned char *block = executor->pools[SL_POOL_STAGING];
     const uint64_t sequences = (uint64_t)deployment->limits.sequences;
-    const uint64_t entries = (uint64_t)sl_table_rows(&deployment->limits) *
-                             (uint64_t)sl_table_width(deployment->limits.context);
+    const uint64_t entries =
+        (uint64_t)sl_table_rows(&deployment->limits) * (uint64_t)sl_table_width(deployment->limits.context);
     const uint64_t tables = entries * (uint64_t)program->group_count;
     if ((tables + sequences) * sizeof(int32_t) > deployment->pool_bytes[SL_POOL_TABLES] ||
         deployment->step.bytes > deployment->pool_bytes[SL_POOL_STAGING] ||

@@ -595,8 +595,7 @@ static inline void job_logits(sl_work *work, const float *logits, int32_t rows, 
         assert_int_equal(first, j->logits_next);
     }
     for (int32_t i = 0; i < rows; i++) {
-        assert_int_equal((int32_t)logits[(size_t)i * VOCABULARY],
-                         expected_of(j, first + i + 1));
+        assert_int_equal((int32_t)logits[(size_t)i * VOCABULARY], expected_of(j, first + i + 1));
     }
     j->logits_next = first + rows;
     j->logits_seen += rows;

@@ -1,9 +1,9 @@
 /* Which keys a sequence keeps behind its prompt, and their copies (sl_op_compact).
  *
- * Class "f32": the cache decoded to f32, keys in tiles of 64 in rising order, queries in the order of rows and
- * then of heads. Per query and tile the largest score and the sum of exp(score - largest), key after key; the
- * tiles' sums are added in order, each times exp(its largest - the largest of all). A key's score is the sum
- * over the queries of exp(score - largest) * (1 / sum). */
+ * Class "f32": the cache decoded to f32, keys in tiles of 64 in rising order, queries in the order of rows
+ * and then of heads. Per query and tile the largest score and the sum of exp(score - largest), key after key;
+ * the tiles' sums are added in order, each times exp(its largest - the largest of all). A key's score is the
+ * sum over the queries of exp(score - largest) * (1 / sum). */
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
@@ -20,14 +20,14 @@ typedef struct compaction {
     const sl_cache_group *group;
     const sl_qtype_info *type;
     sl_cpu_cache source, target;
-    int32_t rows, keys;    /* of the step / of the sequence, the rows' own included */
-    int32_t tiles;         /* of keys */
+    int32_t rows, keys;     /* of the step / of the sequence, the rows' own included */
+    int32_t tiles;          /* of keys */
     int32_t ratio, queries; /* query heads of a key head / of those times rows */
-    softmax *parts;        /* [kv_heads][tiles][queries] */
-    softmax *wholes;       /* [kv_heads][queries] */
-    float *scores;         /* [kv_heads][context] */
-    uint32_t *kept;        /* [kv_heads][context] */
-    float *tile;           /* a thread's: decoded keys [64][key_size] */
+    softmax *parts;         /* [kv_heads][tiles][queries] */
+    softmax *wholes;        /* [kv_heads][queries] */
+    float *scores;          /* [kv_heads][context] */
+    uint32_t *kept;         /* [kv_heads][context] */
+    float *tile;            /* a thread's: decoded keys [64][key_size] */
 } compaction;
 
 /* Bytes of what all threads share; where each of its arrays begins. */
@@ -84,7 +84,8 @@ static compaction begin(const sl_cpu_context *context, const sl_cpu_op *op, int 
 /* Keys of the tile that the sequence has; 0 where there is no page. */
 static int32_t decode_tile(const compaction *c, int32_t head, int32_t tile) {
     const unsigned char *keys = sl_cpu_page_keys(&c->source, tile, head);
-    const int32_t rest = c->keys - tile * SL_PAGE_TOKENS, count = rest < SL_PAGE_TOKENS ? rest : SL_PAGE_TOKENS;
+    const int32_t rest = c->keys - tile * SL_PAGE_TOKENS,
+                  count = rest < SL_PAGE_TOKENS ? rest : SL_PAGE_TOKENS;
     for (int32_t j = 0; keys && j < count; j++) {
         c->type->decode(keys + (uint64_t)j * c->source.key_bytes, c->tile + j * c->group->key_size,
                         (uint64_t)c->group->key_size);
@@ -210,7 +211,8 @@ static void select_keys(const compaction *c, int32_t head) {
 static void copy_keys(const compaction *c, int32_t head, int32_t tile) {
     const int32_t keep = c->op->op->u.compact.keep, all = keep < c->keys ? keep : c->keys;
     const uint32_t *kept = c->kept + (int64_t)head * c->context->deployment->limits.context;
-    const int32_t first = tile * SL_PAGE_TOKENS, end = first + SL_PAGE_TOKENS < all ? first + SL_PAGE_TOKENS : all;
+    const int32_t first = tile * SL_PAGE_TOKENS,
+                  end = first + SL_PAGE_TOKENS < all ? first + SL_PAGE_TOKENS : all;
     for (int32_t to = first; to < end; to++) {
         const int32_t from = (int32_t)kept[to], at = from % SL_PAGE_TOKENS, place = to % SL_PAGE_TOKENS;
         const unsigned char *keys = sl_cpu_page_keys(&c->source, from / SL_PAGE_TOKENS, head);

@@ -58,8 +58,8 @@ static __device__ __forceinline__ compact_view view_of(const sl_cuda_context &co
 }
 
 /* Of the layer in a page. */
-static __device__ __forceinline__ unsigned char *layer_of(const compact_args &args, const sl_cuda_cache &cache,
-                                                          int32_t page) {
+static __device__ __forceinline__ unsigned char *layer_of(const compact_args &args,
+                                                          const sl_cuda_cache &cache, int32_t page) {
     return cache.pages + (uint64_t)page * cache.page_bytes +
            (uint64_t)args.compact.attention.place.layer * cache.layer_bytes;
 }
@@ -70,8 +70,7 @@ typedef struct product_memory {
 } product_memory;
 
 /* A warp writes 4 rows by 8 columns at once, to 32 banks. */
-template <typename LOAD>
-static __device__ __forceinline__ void load_slice(float (*to)[STRIDE], LOAD load) {
+template <typename LOAD> static __device__ __forceinline__ void load_slice(float (*to)[STRIDE], LOAD load) {
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     for (int32_t unit = warp; unit < SL_PAGE_TOKENS / 4 * (SLICE / 8); unit += THREADS / SL_WARP) {
         const int32_t row = unit / (SLICE / 8) * 4 + lane / 8, column = unit % (SLICE / 8) * 8 + lane % 8;
@@ -392,7 +391,8 @@ static __global__ void __launch_bounds__(SELECT_THREADS)
 /* ---- 5: a block for each page of what is kept, and key head */
 
 /* Both lie at multiples of 16 bytes if the rows are such. */
-static __device__ __forceinline__ void copy_row(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+static __device__ __forceinline__ void copy_row(unsigned char *to, const unsigned char *from,
+                                                uint64_t bytes) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     if (bytes % sizeof(uint4) == 0) {
         for (uint64_t i = (uint64_t)lane; i < bytes / sizeof(uint4); i += SL_WARP) {
