@@ -274,7 +274,7 @@ static int start_engine(bench *b) {
     options.no_prefix_reuse = true;
     if (most_of(&s->depths) > 0 && !s->cache_tokens) {
         /* The deep sequences stay; a copy takes the pages that it fills, and one that both had begun. */
-        options.cache_tokens = (uint64_t)b->sequences * ((uint64_t)b->context + 256);
+        options.cache_tokens = (uint64_t)b->sequences * ((uint64_t)b->context + 256) + (uint64_t)s->kv_budget;
     }
     if (b->known) {
         options.draft = draft_known;

@@ -43,7 +43,7 @@ typedef struct settings {
     bool help, verbose;
     /* the engine */
     const char *model, *device, *isa, *kv_type, *kernels, *cache_disk, *prompt_precision;
-    int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts;
+    int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts, kv_budget, kv_window, kv_pool;
     uint64_t cache_tokens, memory_limit, host_memory_limit, cache_disk_bytes;
     bool cpu_moe, no_graphs, no_fusion, no_repack, deterministic, no_prefix_reuse;
     const char *draft_known;       /* bench */

@@ -229,6 +229,9 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .deterministic = s->deterministic,
         .kernels = s->kernels,
         .prompt_precision = precision_of(s->prompt_precision),
+        .kv_budget = s->kv_budget,
+        .kv_window = s->kv_window,
+        .kv_pool = s->kv_pool,
     };
 }
 

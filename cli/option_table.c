@@ -377,6 +377,14 @@ const option OPTIONS[] = {
      "of the cache: f16, bf16, f32, q8_0 or fp8"},
     {IN_ENGINE, "--cache-tokens", "N", SIZE, AT(cache_tokens), "0", 0, 0,
      "in all of the cache; 0: sequences times context"},
+    {IN_BUDGETED, "--kv-budget", "N", NUMBER, AT(kv_budget), "0", 0, INT_MOST,
+     "SnapKV: of a longer prompt keep the N tokens in the cache, for each key head, that its end attends to "
+     "most; "
+     "0: all"},
+    {IN_BUDGETED, "--kv-window", "N", NUMBER, AT(kv_window), "64", 1, INT_MOST,
+     "of a prompt's tokens, the last N choose what is kept, and are kept"},
+    {IN_BUDGETED, "--kv-pool", "N", NUMBER, AT(kv_pool), "7", 1, 255,
+     "a token counts as the best of N around it, an odd number"},
     {IN_ENGINE, "--memory-limit", "BYTES", SIZE, AT(memory_limit), "0", 0, 0,
      "K, M and G are understood; 0: what there is; beside a GPU, of the GPU"},
     {IN_SCHEDULED, "--host-memory-limit", "BYTES", SIZE, AT(host_memory_limit), "0", 0, 0,

@@ -417,7 +417,7 @@ option_group group_of(const option *o) {
     const unsigned c = o->commands;
     const bool names = c == IN_NAMES || c == IN_FETCHING || c == (IN_MODEL | IN_SERVE);
     const bool engine = c == IN_ENGINE || c == IN_THREADED || c == IN_SCHEDULED || c == IN_CROWDED ||
-                        c == IN_KEEPING || c == IN_DRAFTING;
+                        c == IN_KEEPING || c == IN_DRAFTING || c == IN_BUDGETED;
     return names || o->offset == offsetof(settings, hf_draft) ? GROUP_NAMES
            : engine                                           ? GROUP_ENGINE
                                                               : GROUP_OWN;

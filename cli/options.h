@@ -17,6 +17,8 @@ enum {
     IN_CROWDED = IN_SCHEDULED & ~IN_BENCH,                /* with one number of sequences */
     IN_DRAFTING = IN_RUN | IN_CHAT | IN_BENCH | IN_SERVE, /* commands that may draft tokens */
     IN_KEEPING = IN_RUN | IN_CHAT | IN_EVAL | IN_SERVE,   /* commands that use again what is cached */
+    IN_BUDGETED =
+        IN_GENERATE | IN_BENCH | IN_EVAL | IN_PLAN | IN_EXPLAIN | IN_SERVE, /* that go on behind prompts */
     IN_MODEL = IN_RUNS | IN_TOKENIZE | IN_DETOKENIZE | IN_INSPECT | IN_TEMPLATE,
     IN_HUB = IN_PULL | IN_LIST | IN_RM,
     IN_NAMES = IN_MODEL | IN_SERVE | IN_QUANTIZE | IN_HUB, /* commands that know models by name */

@@ -465,6 +465,14 @@ typedef struct sluice_engine_options {
     int32_t cpu_experts; /* experts of the model's first layers, so many, on the CPU beside a GPU, which has
                             the rest of these layers as gpu_layers says; 0: as placement finds best */
     sluice_prompt_precision prompt_precision;
+    /* SnapKV: behind a request's prompt that leaves more than kv_budget tokens in a sequence's cache, so many
+     * stay for each key head: those that the prompt's last kv_window tokens attend to most, and these. Layers
+     * with a window keep theirs. The prompt is computed with all tokens, and its last token's logits are
+     * those without a budget. Requests that bring less than kv_window tokens, and SLUICE_LOGITS_ALL, drop
+     * nothing. 0: all stay. */
+    int32_t kv_budget;
+    int32_t kv_window; /* less than kv_budget; 0: 64 */
+    int32_t kv_pool;   /* a token counts as the best of so many around it, an odd number; 0: 7 */
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 

@@ -124,7 +124,9 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
     }
     if (o->cache_tokens == 0 && !o->embeddings) {
         const uint64_t sequences = o->sequences ? (uint64_t)o->sequences : SEQUENCES;
-        const uint64_t all = sequences * EACH, one = (uint64_t)o->context;
+        /* One context, and beside it what is kept of it. */
+        const uint64_t all = sequences * EACH, kept = o->kv_budget > 0 ? (uint64_t)o->kv_budget + 64 : 0;
+        const uint64_t one = (uint64_t)o->context + kept;
         o->cache_tokens = all > one ? all : one;
     }
 }

@@ -202,6 +202,9 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .observe = o->observe,
         .drafts = sl_api_draft_rows(o),
         .host_memory_limit = o->host_memory_limit,
+        .kv_budget = o->kv_budget,
+        .kv_window = o->kv_window,
+        .kv_pool = o->kv_pool,
         .host_experts = model->program.experts > 0 ? o->cpu_experts : 0,
     };
     if (result == 0 &&

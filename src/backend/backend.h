@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 19 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 20 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -45,7 +45,7 @@ typedef struct sl_kernel_query {
     const int32_t *rows;    /* [SL_ROWS_COUNT], of the bucket */
     int32_t span_rows;      /* of the bucket */
     const sl_limits *limits;
-    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE and ATTENTION */
+    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE, ATTENTION and COMPACT */
 } sl_kernel_query;
 
 /* One way to compute one kind of op. A backend embeds this as the first member of its own row, beside the
@@ -118,6 +118,7 @@ struct sl_fusion {
 typedef struct sl_lowered {
     int32_t rows[SL_ROWS_COUNT];
     int32_t span_rows; /* of one sequence in a step, at most: all of them, or 1 */
+    bool compacts;     /* for steps whose only sequence is compacted, and for no others */
     sl_value *values;
     uint64_t *value_offsets; /* of each value in the workspace pool; UINT64_MAX for a value that no op of this
                                 bucket uses */
@@ -148,12 +149,12 @@ typedef struct sl_cache_layout {
 
 /* The pools of a deployment. */
 typedef enum sl_pool_kind {
-    SL_POOL_WEIGHTS,      /* packed or uploaded copies; mapped files are not counted */
-    SL_POOL_CACHE,        /* pages of all groups, group after group */
-    SL_POOL_STATE,        /* state slots */
-    SL_POOL_WORKSPACE,    /* values and kernels' scratch */
-    SL_POOL_TABLES,       /* page tables [group][slot][sl_table_width], last tokens [slot], work lists */
-    SL_POOL_STAGING,      /* the step block and, on a device, host copies of outputs */
+    SL_POOL_WEIGHTS,   /* packed or uploaded copies; mapped files are not counted */
+    SL_POOL_CACHE,     /* pages of all groups, group after group */
+    SL_POOL_STATE,     /* state slots */
+    SL_POOL_WORKSPACE, /* values and kernels' scratch */
+    SL_POOL_TABLES,  /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
+    SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
     SL_POOL_COUNT
 } sl_pool_kind;
@@ -166,7 +167,7 @@ typedef struct sl_deployment {
     sl_cache_layout caches[SL_CACHE_GROUPS];
     uint64_t cache_offsets[SL_CACHE_GROUPS]; /* of each group's first page in the cache pool */
     int32_t state_slots;
-    sl_lowered *buckets; /* rising by rows */
+    sl_lowered *buckets; /* rising by rows, but for one that compacts */
     int32_t bucket_count;
     sl_weight_use *weights;
     int32_t weight_count;

@@ -186,6 +186,7 @@ int sl_cache_create(const sl_deployment *deployment, bool reuse, sl_cache **out,
     const sl_program *program = deployment->program;
     cache->program = program;
     cache->table_width = sl_table_width(deployment->limits.context);
+    cache->keep = deployment->limits.keep;
     cache->reuse = reuse;
     bool ok = pool_init(&cache->states, program->state_count ? deployment->state_slots : 0);
     int32_t most = 1;

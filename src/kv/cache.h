@@ -46,6 +46,12 @@ typedef struct sl_timeline {
     int32_t cached;                      /* tokens */
     int32_t previous; /* `cached` before the last step; until the next is reserved, a rollback to there needs
                          no recomputing */
+    /* Tokens of the `cached` ones that the pages of a group do not hold any more: the last that they hold is
+     * at index cached - dropped - 1 of them. And `cached` when some were dropped last; 0: never. */
+    int32_t dropped[SL_CACHE_GROUPS];
+    int32_t compacted;
+    int32_t *targets[SL_CACHE_GROUPS]; /* pages to which the step in flight compacts; NULL: none ever does */
+    int32_t target_count[SL_CACHE_GROUPS];
     int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
     int32_t write_state;                  /* slot of the step in flight */
     int32_t copied_from[SL_CACHE_GROUPS]; /* the shared page that the step in flight copies; SL_NONE: none */
@@ -105,6 +111,19 @@ void sl_timeline_keep(sl_cache *cache, const sl_timeline *timeline, const int32_
 void sl_timeline_index(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens);
 /* After a step that failed, or when a reserved step is not taken: as before sl_timeline_reserve. */
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline);
+
+/* Tokens that the pages of a group hold: the length of its span. */
+static inline int32_t sl_timeline_length(const sl_timeline *timeline, int32_t group) {
+    return timeline->cached - timeline->dropped[group];
+}
+
+/* For a reserved step that compacts: takes the pages that groups without a window keep (limits.keep tokens).
+ * SL_ERR_LIMIT when there are not enough: then it has taken none. Advance and revert end it as they end the
+ * reservation. */
+int sl_timeline_reserve_compaction(sl_cache *cache, sl_timeline *timeline);
+/* After such a step, behind sl_timeline_advance: the timeline has these pages instead of its own. What it has
+ * from now on is of no use to others, and the index takes nothing of it. */
+void sl_timeline_compact(sl_cache *cache, sl_timeline *timeline);
 
 /* Forgets tokens from `length` on. `cached` becomes `length` or, when the cache can't give that back,
  * something smaller. */

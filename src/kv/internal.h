@@ -24,6 +24,7 @@ typedef struct sl_item_pool {
 struct sl_cache {
     const sl_program *program;
     int32_t table_width;
+    int32_t keep; /* tokens of a compacted timeline; 0: none is */
     bool reuse;
     sl_item_pool pages[SL_CACHE_GROUPS];
     sl_item_pool states;

@@ -270,10 +270,14 @@ static bool index_full_pages(sl_cache *cache, const sl_timeline *timeline, const
     return true;
 }
 
+/* A compacted timeline has nothing that others could go on from. */
+static bool may_leave(const sl_cache *cache, const sl_timeline *timeline) {
+    return cache->reuse && !timeline->unshared && timeline->compacted == 0;
+}
+
 void sl_timeline_index(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens) {
     int32_t last = SL_NONE;
-    if (cache->reuse && !timeline->unshared && index_full_pages(cache, timeline, tokens, &last) &&
-        last != SL_NONE) {
+    if (may_leave(cache, timeline) && index_full_pages(cache, timeline, tokens, &last) && last != SL_NONE) {
         sl_index_touch(cache->index, last);
     }
 }
@@ -312,7 +316,7 @@ static void value_end(sl_cache *cache, const sl_timeline *timeline, int32_t node
 
 void sl_timeline_keep(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens, sl_keep keep) {
     int32_t node = SL_NONE;
-    if (!cache->reuse || timeline->unshared || timeline->cached == 0 ||
+    if (!may_leave(cache, timeline) || timeline->cached == 0 ||
         !index_full_pages(cache, timeline, tokens, &node)) {
         return;
     }

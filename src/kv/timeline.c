@@ -12,12 +12,15 @@ int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *err
         timeline->copied_from[g] = SL_NONE;
     }
     int32_t groups = cache->program->group_count;
+    const size_t targets = (size_t)sl_table_width(cache->keep);
     for (int32_t g = 0; g < groups; g++) {
         timeline->pages[g] = sl_alloc((size_t)cache->table_width * sizeof *timeline->pages[g]);
-        if (!timeline->pages[g]) {
-            while (g-- > 0) {
+        timeline->targets[g] = targets > 0 ? sl_alloc(targets * sizeof *timeline->targets[g]) : NULL;
+        if (!timeline->pages[g] || (targets > 0 && !timeline->targets[g])) {
+            for (; g >= 0; g--) {
                 sl_free(timeline->pages[g]);
-                timeline->pages[g] = NULL;
+                sl_free(timeline->targets[g]);
+                timeline->pages[g] = timeline->targets[g] = NULL;
             }
             return sl_fail(error, SL_ERR_NOMEM, "out of memory for a sequence of %d pages",
                            cache->table_width);
@@ -52,12 +55,21 @@ static void drop_sources(sl_cache *cache, sl_timeline *timeline) {
     }
 }
 
+/* Pages to which nothing is compacted. */
+static void drop_targets(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        while (timeline->target_count[g] > 0) {
+            sl_pool_drop(&cache->pages[g], timeline->targets[g][--timeline->target_count[g]]);
+        }
+    }
+}
+
 /* Puts the shared pages back where their copies were to be; the page being written is the one that holds
- * index `cached`. */
+ * what comes next. */
 static void undo_copies(sl_cache *cache, sl_timeline *timeline) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         if (timeline->copied_from[g] != SL_NONE) {
-            int32_t *entry = &timeline->pages[g][timeline->cached / SL_PAGE_TOKENS];
+            int32_t *entry = &timeline->pages[g][sl_timeline_length(timeline, g) / SL_PAGE_TOKENS];
             sl_pool_drop(&cache->pages[g], *entry);
             *entry = timeline->copied_from[g];
             timeline->copied_from[g] = SL_NONE;
@@ -67,33 +79,38 @@ static void undo_copies(sl_cache *cache, sl_timeline *timeline) {
 
 void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
     drop_sources(cache, timeline);
+    drop_targets(cache, timeline);
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         drop_pages_from(cache, timeline, g, 0);
     }
     drop_state(cache, &timeline->state);
     drop_state(cache, &timeline->previous_state);
     drop_state(cache, &timeline->write_state);
-    timeline->cached = timeline->previous = 0;
+    timeline->cached = timeline->previous = timeline->compacted = 0;
+    memset(timeline->dropped, 0, sizeof timeline->dropped);
 }
 
 void sl_timeline_free(sl_cache *cache, sl_timeline *timeline) {
     sl_timeline_reset(cache, timeline);
     for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
         sl_free(timeline->pages[g]);
-        timeline->pages[g] = NULL;
+        sl_free(timeline->targets[g]);
+        timeline->pages[g] = timeline->targets[g] = NULL;
     }
 }
 
 void sl_timeline_fork(sl_cache *cache, const sl_timeline *timeline, sl_timeline *fork) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        int32_t count = (timeline->cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+        int32_t count = (sl_timeline_length(timeline, g) + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
         memcpy(fork->pages[g], timeline->pages[g], (size_t)count * sizeof *fork->pages[g]);
         for (int32_t i = 0; i < count; i++) {
             sl_pool_hold(&cache->pages[g], fork->pages[g][i]);
         }
         fork->page_count[g] = count;
         fork->dirty_from[g] = 0;
+        fork->dropped[g] = timeline->dropped[g];
     }
+    fork->compacted = timeline->compacted;
     fork->salt = timeline->salt;
     fork->unshared = timeline->unshared;
     fork->cached = timeline->cached;
@@ -121,7 +138,7 @@ static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32
     int32_t *entry = &timeline->pages[group][index];
     sl_item_pool *pool = &cache->pages[group];
     if (index < timeline->page_count[group]) {
-        const int32_t offset = timeline->cached - index * SL_PAGE_TOKENS;
+        const int32_t offset = sl_timeline_length(timeline, group) - index * SL_PAGE_TOKENS;
         if (may_write(&pool->items[*entry], offset > 0 ? offset : 0)) {
             return 0;
         }
@@ -149,12 +166,11 @@ static int own_page(sl_cache *cache, sl_timeline *timeline, int32_t group, int32
     return 0;
 }
 
-/* Every page of [cached, cached + rows) is the timeline's to write: nobody else may go on behind these rows.
- */
+/* Every page of the next rows is the timeline's to write: nobody else may go on behind these rows. */
 static void claim(sl_cache *cache, const sl_timeline *timeline, int32_t rows) {
-    const int32_t end = timeline->cached + rows;
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i * SL_PAGE_TOKENS < end; i++) {
+        const int32_t length = sl_timeline_length(timeline, g), end = length + rows;
+        for (int32_t i = length / SL_PAGE_TOKENS; i * SL_PAGE_TOKENS < end; i++) {
             const int32_t filled = end - i * SL_PAGE_TOKENS;
             cache->pages[g].items[timeline->pages[g][i]].filled =
                 filled < SL_PAGE_TOKENS ? filled : SL_PAGE_TOKENS;
@@ -163,9 +179,9 @@ static void claim(sl_cache *cache, const sl_timeline *timeline, int32_t rows) {
 }
 
 static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
-    int32_t last = (timeline->cached + rows - 1) / SL_PAGE_TOKENS;
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i <= last; i++) {
+        const int32_t length = sl_timeline_length(timeline, g), last = (length + rows - 1) / SL_PAGE_TOKENS;
+        for (int32_t i = length / SL_PAGE_TOKENS; i <= last; i++) {
             int result = own_page(cache, timeline, g, i, copies);
             if (result) {
                 return result;
@@ -218,8 +234,9 @@ void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *
 /* What was claimed behind `cached` is free to be written again. */
 static void unclaim(sl_cache *cache, const sl_timeline *timeline) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        for (int32_t i = timeline->cached / SL_PAGE_TOKENS; i < timeline->page_count[g]; i++) {
-            const int32_t filled = timeline->cached - i * SL_PAGE_TOKENS;
+        const int32_t length = sl_timeline_length(timeline, g);
+        for (int32_t i = length / SL_PAGE_TOKENS; i < timeline->page_count[g]; i++) {
+            const int32_t filled = length - i * SL_PAGE_TOKENS;
             cache->pages[g].items[timeline->pages[g][i]].filled = filled > 0 ? filled : 0;
         }
     }
@@ -245,10 +262,48 @@ int32_t sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int
 
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
     drop_state(cache, &timeline->write_state);
+    drop_targets(cache, timeline);
     undo_copies(cache, timeline);
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         timeline->dirty_from[g] = 0;
     }
+}
+
+int sl_timeline_reserve_compaction(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        const int32_t wanted = cache->program->groups[g].window > 0 ? 0 : sl_table_width(cache->keep);
+        while (timeline->target_count[g] < wanted) {
+            const int32_t page = sl_cache_take_page(cache, g);
+            if (page == SL_NONE) {
+                drop_targets(cache, timeline);
+                return SL_ERR_LIMIT;
+            }
+            timeline->targets[g][timeline->target_count[g]++] = page;
+        }
+    }
+    return 0;
+}
+
+void sl_timeline_compact(sl_cache *cache, sl_timeline *timeline) {
+    for (int32_t g = 0; g < cache->program->group_count; g++) {
+        const int32_t count = timeline->target_count[g], keep = cache->keep;
+        if (count == 0) {
+            continue;
+        }
+        drop_pages_from(cache, timeline, g, 0);
+        for (int32_t i = 0; i < count; i++) {
+            const int32_t filled = keep - i * SL_PAGE_TOKENS;
+            timeline->pages[g][i] = timeline->targets[g][i];
+            cache->pages[g].items[timeline->pages[g][i]].filled =
+                filled < SL_PAGE_TOKENS ? filled : SL_PAGE_TOKENS;
+        }
+        timeline->page_count[g] = count;
+        timeline->target_count[g] = 0;
+        timeline->dropped[g] = timeline->cached - keep;
+    }
+    /* The step before it cannot be taken back alone. */
+    drop_state(cache, &timeline->previous_state);
+    timeline->compacted = timeline->previous = timeline->cached;
 }
 
 void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length) {
@@ -256,6 +311,10 @@ void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length
         return;
     }
     int32_t target = length;
+    if (length < timeline->compacted) {
+        sl_timeline_reset(cache, timeline);
+        return;
+    }
     if (cache->program->state_count) {
         if (timeline->previous_state == SL_NONE || length < timeline->previous) {
             sl_timeline_reset(cache, timeline);
@@ -276,7 +335,8 @@ void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length
         timeline->previous_state = SL_NONE;
     }
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        drop_pages_from(cache, timeline, g, (target + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
+        const int32_t held = target - timeline->dropped[g];
+        drop_pages_from(cache, timeline, g, (held + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
     }
     timeline->cached = timeline->previous = target;
 }

@@ -46,14 +46,19 @@ static void classes_of(const sl_lowered *bucket, sl_digest *digest) {
 
 static void add_classes(sl_sha256 *hash, const sl_deployment *deployment) {
     sl_digest before;
+    bool first = true;
     for (int32_t b = 0; b < deployment->bucket_count; b++) {
         sl_digest classes;
+        if (deployment->buckets[b].compacts) {
+            continue; /* what it leaves is of no use to others */
+        }
         classes_of(&deployment->buckets[b], &classes);
-        if (b == 0 || memcmp(&classes, &before, sizeof classes) != 0) {
-            add_number(hash, b == 0 ? 0 : (uint64_t)deployment->buckets[b].rows[SL_ROWS_STEP]);
+        if (first || memcmp(&classes, &before, sizeof classes) != 0) {
+            add_number(hash, first ? 0 : (uint64_t)deployment->buckets[b].rows[SL_ROWS_STEP]);
             sl_sha256_add(hash, &classes, sizeof classes);
         }
         before = classes;
+        first = false;
     }
 }
 

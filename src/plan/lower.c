@@ -147,7 +147,7 @@ static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
                  ->weights[op->kind == SL_OP_EMBED ? op->u.embed.weight : op->u.linear.segments[0].weight];
         snprintf(place, sizeof place, "%s, layer %d, weight %s of type %s", sl_op_name(op->kind), op->layer,
                  weight->name, sl_qtype_get(weight->type)->name);
-    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_ATTENTION) {
+    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_ATTENTION || op->kind == SL_OP_COMPACT) {
         snprintf(place, sizeof place, "%s, layer %d, cache of type %s", sl_op_name(op->kind), op->layer,
                  sl_qtype_get(l->plan->options.cache_type)->name);
     } else {
@@ -355,6 +355,42 @@ static int lower_linear(lowering *l, const sl_op *op, int32_t slot) {
     return 0;
 }
 
+/* Does an op behind `index` read the same cache? */
+static bool read_again(const sl_program *program, int32_t index) {
+    const sl_cache_place place = program->ops[index].u.attention.place;
+    for (int32_t i = index + 1; i < program->op_count; i++) {
+        const sl_cache_place other = program->ops[i].u.attention.place;
+        if (program->ops[i].kind == SL_OP_ATTENTION && other.group == place.group &&
+            other.layer == place.layer) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A COMPACT behind the last ATTENTION that reads a cache without a window. */
+static int compact(lowering *l, int32_t index) {
+    const sl_op *attention = &l->program->ops[index];
+    if (l->program->groups[attention->u.attention.place.group].window > 0 || read_again(l->program, index)) {
+        return 0;
+    }
+    sl_op op = *attention;
+    const char *numeric_class = NULL;
+    const sl_kernel *kernel;
+    op.kind = SL_OP_COMPACT;
+    op.in[1].value = op.out[0].value = SL_NONE;
+    memset(&op.u, 0, sizeof op.u);
+    op.u.compact = (sl_op_compact){.attention = attention->u.attention,
+                                   .keep = l->plan->options.kv_budget,
+                                   .pool = l->plan->options.kv_pool};
+    const int code = choose(l, &op, l->lowered->op_count, &numeric_class, &kernel);
+    if (code) {
+        return code;
+    }
+    append(l, &op, kernel);
+    return 0;
+}
+
 /* How many of the program's ops the plan runs: an embedding one ends where its result is complete. */
 static int32_t count_ops(const sl_plan *plan) {
     const sl_program *program = plan->deployment.program;
@@ -376,6 +412,7 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
             ops += plan->options.observe ? (uint64_t)program->ops[i].u.linear.segment_count : 0;
             values += (uint64_t)program->ops[i].u.linear.segment_count;
         }
+        ops += lowered->compacts && program->ops[i].kind == SL_OP_ATTENTION;
     }
     lowering l = {.plan = plan,
                   .lowered = lowered,
@@ -405,6 +442,9 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
         const sl_op *op = &program->ops[i];
         const int32_t slot = i * SL_LINEAR_SEGMENTS;
         code = op->kind == SL_OP_LINEAR ? lower_linear(&l, op, slot) : lower_part(&l, op, slot);
+        if (code == 0 && lowered->compacts && op->kind == SL_OP_ATTENTION) {
+            code = compact(&l, i);
+        }
     }
     sl_arena_free(&scratch);
     return code;

@@ -64,6 +64,38 @@ static int resolve_results(sl_plan *plan, sl_error *error) {
     return 0;
 }
 
+/* What a sequence keeps of a long prompt. */
+static int resolve_budget(sl_plan *plan, sl_error *error) {
+    enum { USUAL_WINDOW = 64, USUAL_POOL = 7, MOST_POOL = 255 };
+    const sl_program *program = plan->deployment.program;
+    sl_plan_options *options = &plan->options;
+    bool full = false;
+    for (int32_t g = 0; g < program->group_count; g++) {
+        full |= program->groups[g].window == 0;
+    }
+    if (options->kv_budget == 0) {
+        return 0;
+    }
+    if (options->embed || program->both_sides || options->observe) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "plan: kv_budget: for texts that are generated, this plan %s",
+                       options->observe ? "observes" : "makes vectors");
+    }
+    if (!full) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "plan: kv_budget: no layer of the model keeps all of a prompt");
+    }
+    int code = resolve_one(&options->kv_budget, "kv_budget", 0, MOST_CONTEXT, error);
+    code = code ? code : resolve_one(&options->kv_window, "kv_window", USUAL_WINDOW, MOST_ROWS, error);
+    code = code ? code : resolve_one(&options->kv_pool, "kv_pool", USUAL_POOL, MOST_POOL, error);
+    if (code == 0 && (options->kv_budget <= options->kv_window || options->kv_pool % 2 == 0)) {
+        code = sl_fail(error, SL_ERR_INVALID,
+                       "plan: kv_budget %d must be more than kv_window %d, and kv_pool %d odd",
+                       options->kv_budget, options->kv_window, options->kv_pool);
+    }
+    return code;
+}
+
 static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_plan_options *options = &plan->options;
@@ -80,6 +112,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     if (program->both_sides && options->chunk < options->context) {
         options->chunk = options->context; /* a text is never cut */
     }
+    code = code ? code : resolve_budget(plan, error);
     code = code ? code
                 : resolve_one(&options->sequences, "sequences",
                               options->embed ? EMBEDDING_SEQUENCES : USUAL_SEQUENCES, MOST_SEQUENCES, error);
@@ -97,9 +130,12 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     }
     options->outputs += options->drafts;
     const int32_t sampled = options->sequences + options->drafts;
-    if ((int64_t)options->chunk * program->experts_used > INT32_MAX) {
-        return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much",
-                       options->chunk, program->experts_used);
+    /* Rows that choose what is kept are one step. */
+    const int32_t window = options->kv_budget > 0 ? options->kv_window : 0;
+    const int32_t rows = options->chunk > window ? options->chunk : window;
+    if ((int64_t)rows * program->experts_used > INT32_MAX) {
+        return sl_fail(error, SL_ERR_INVALID, "plan: chunk %d with %d experts per row is too much", rows,
+                       program->experts_used);
     }
     _Static_assert((int64_t)SL_ADJUSTMENTS * (MOST_SEQUENCES + MOST_DRAFTS) <= INT32_MAX,
                    "the sum is an int32");
@@ -117,13 +153,14 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
             code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
         }
     }
-    plan->deployment.limits = (sl_limits){.rows = options->chunk,
+    plan->deployment.limits = (sl_limits){.rows = rows,
                                           .outputs = options->outputs,
                                           .sequences = options->sequences,
                                           .context = options->context,
                                           .adjustments = SL_ADJUSTMENTS * sampled,
                                           .masks = sampled,
-                                          .mask_tokens = plan->deployment.program->vocabulary};
+                                          .mask_tokens = plan->deployment.program->vocabulary,
+                                          .keep = options->kv_budget};
     return code;
 }
 
@@ -161,15 +198,35 @@ static void add_crowd(sl_plan *plan, int32_t fewer, int32_t rows) {
     }
 }
 
+/* In front of those with as many rows or more, and of the last one in any case, which takes every other step.
+ */
+static void insert_compacting(sl_plan *plan) {
+    sl_deployment *deployment = &plan->deployment;
+    const int32_t rows = plan->options.kv_window;
+    const int32_t last = deployment->bucket_count;
+    int32_t at = last;
+    if (plan->options.kv_budget == 0) {
+        return;
+    }
+    add_bucket(plan, rows, 1, rows);
+    sl_lowered compacting = deployment->buckets[at];
+    compacting.compacts = true;
+    for (; at > 0 && (at == last || deployment->buckets[at - 1].rows[SL_ROWS_STEP] >= rows); at--) {
+        deployment->buckets[at] = deployment->buckets[at - 1];
+    }
+    deployment->buckets[at] = compacting;
+}
+
 static int make_buckets(sl_plan *plan, sl_error *error) {
     const sl_plan_options *options = &plan->options;
-    enum { MOST_BUCKETS = 4 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS */
+    enum { MOST_BUCKETS = 4 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS; one more */
     plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
     if (!plan->deployment.buckets) {
         return out_of_memory(error);
     }
     if (!plan->backend->fixed_buckets) {
         add_bucket(plan, options->chunk, options->outputs, options->chunk);
+        insert_compacting(plan);
         return 0;
     }
     for (int32_t rows = 1, fewer = 0;;
@@ -185,6 +242,7 @@ static int make_buckets(sl_plan *plan, sl_error *error) {
         }
         fewer = rows;
         if (rows == options->chunk) {
+            insert_compacting(plan);
             return 0;
         }
     }
@@ -194,7 +252,8 @@ int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step) {
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
         const sl_lowered *bucket = &plan->deployment.buckets[b];
         if (bucket->rows[SL_ROWS_STEP] >= step->rows && bucket->rows[SL_ROWS_OUTPUT] >= step->outputs &&
-            (bucket->span_rows > 1 || step->spans == step->rows)) {
+            bucket->compacts == (step->compact != 0) &&
+            (bucket->span_rows > 1 || step->spans == step->rows || bucket->compacts)) {
             return b;
         }
     }
@@ -353,15 +412,15 @@ int sl_plan_geometry(sl_plan *plan, sl_error *error) {
 bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     sl_deployment *deployment = &plan->deployment;
     const sl_plan_options *options = &plan->options;
+    const uint64_t rows = (uint64_t)deployment->limits.rows;
     uint64_t *pool = &deployment->pool_bytes[SL_POOL_CACHE];
     *pool = 0;
     for (int32_t g = 0; g < deployment->program->group_count; g++) {
         const int32_t window = deployment->program->groups[g].window;
         uint64_t pages = full, bytes;
         if (window > 0) {
-            const uint64_t span =
-                ((uint64_t)window + (uint64_t)options->chunk + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
-            const uint64_t next = (uint64_t)options->chunk / SL_PAGE_TOKENS + 1;
+            const uint64_t span = ((uint64_t)window + rows + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 2;
+            const uint64_t next = rows / SL_PAGE_TOKENS + 1;
             const uint64_t held = (uint64_t)options->sequences * span + next;
             pages = held + (held + 3) / 4 < full ? held + (held + 3) / 4 : full;
         }
@@ -416,11 +475,14 @@ static int fit_cache(sl_plan *plan, sl_error *error) {
     if (options->memory_limit == 0) {
         options->memory_limit = plan->backend->functions->memory_available(plan->backend);
     }
-    const uint64_t limit = options->memory_limit, least = (uint64_t)sl_table_width(options->context);
+    const uint64_t limit = options->memory_limit;
+    /* What a sequence keeps is copied beside all that it had. */
+    const uint64_t kept = (uint64_t)sl_table_width(options->kv_budget);
+    const uint64_t least = (uint64_t)sl_table_width(options->context) + kept;
     const bool asked = options->cache_tokens != 0;
     uint64_t full =
         asked ? options->cache_tokens / SL_PAGE_TOKENS + (options->cache_tokens % SL_PAGE_TOKENS != 0)
-              : least * (uint64_t)options->sequences;
+              : (least - kept) * (uint64_t)options->sequences + kept;
     if (!asked && options->embed) {
         /* Texts leave the cache when they were read: what a step holds, and one whole context. */
         const uint64_t held = least + (uint64_t)sl_table_width(options->chunk) + (uint64_t)options->sequences;
@@ -463,7 +525,8 @@ int sl_plan_fixed_pools(sl_plan *plan, sl_error *error) {
                     &deployment->pool_bytes[SL_POOL_STATE])) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: %d state slots exceed 64 bits", deployment->state_slots);
     }
-    deployment->pool_bytes[SL_POOL_TABLES] = (uint64_t)program->group_count * (uint64_t)limits->sequences *
+    deployment->pool_bytes[SL_POOL_TABLES] = (uint64_t)program->group_count *
+                                                 (uint64_t)sl_table_rows(limits) *
                                                  (uint64_t)sl_table_width(limits->context) * 4 +
                                              (uint64_t)limits->sequences * 4;
     deployment->pool_bytes[SL_POOL_STAGING] = deployment->step.bytes;

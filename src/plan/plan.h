@@ -27,10 +27,13 @@ typedef struct sl_plan_options {
                                         as many on the last as fit, then on the one before it, ... */
     int32_t host_experts; /* on several devices: experts of so many of the first layers are on the host,
                              wherever the rest of the layer is */
-    const char *prefer;   /* beginnings of kernels' names, with commas between: those are tried first. NULL:
-                             the backend's own order */
-    bool embed;   /* ends at the final norm: no logits, no tokens. Programs without a head always do */
-    bool observe; /* an OBSERVE in front of every LINEAR, for each of its weights */
+    int32_t
+        kv_budget; /* tokens that a sequence keeps for each key head behind a prompt that is longer; 0: all */
+    int32_t kv_window, kv_pool; /* see sl_op_compact: rows that choose them, 0: 64; pooled keys, 0: 7 */
+    const char *prefer; /* beginnings of kernels' names, with commas between: those are tried first. NULL:
+                           the backend's own order */
+    bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
+    bool observe;       /* an OBSERVE in front of every LINEAR, for each of its weights */
 } sl_plan_options;
 
 /* One line of the memory table. */
@@ -82,8 +85,8 @@ int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan
                    sl_plan **plan, sl_error *error);
 void sl_plan_destroy(sl_plan *plan);
 
-/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in which
- * every sequence has one row. -1 when there is none. */
+/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in
+ * which every sequence has one row, and one for those that compact. -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step);
 
 /* Of all that the bytes in the cache depend on, besides tokens: the program, its weights (of large ones

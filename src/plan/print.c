@@ -127,9 +127,11 @@ void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const s
     } else if (op->kind == SL_OP_EMBED) {
         const sl_weight *table = &program->weights[op->u.embed.weight];
         sl_buffer_printf(out, " %s %dx%d", sl_qtype_get(table->type)->name, table->rows, table->columns);
-    } else if (op->kind == SL_OP_ATTENTION) {
-        const sl_cache_group *group = &program->groups[op->u.attention.place.group];
-        sl_buffer_printf(out, " %s, %d heads on %d of %d and %d, %s", group->name, op->u.attention.heads,
+    } else if (op->kind == SL_OP_ATTENTION || op->kind == SL_OP_COMPACT) {
+        const sl_op_attention *attention =
+            op->kind == SL_OP_COMPACT ? &op->u.compact.attention : &op->u.attention;
+        const sl_cache_group *group = &program->groups[attention->place.group];
+        sl_buffer_printf(out, " %s, %d heads on %d of %d and %d, %s", group->name, attention->heads,
                          group->kv_heads, group->key_size, group->value_size,
                          sl_qtype_get(plan->options.cache_type)->name);
     } else if (op->in[0].value != SL_NONE) {
@@ -276,8 +278,9 @@ void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
         explain_bucket(plan, b, lines, &text);
         const bool same = b > 0 && text.length == previous.length && text.length > 0 &&
                           memcmp(text.data, previous.data, text.length) == 0;
-        sl_buffer_printf(out, "bucket %d: %d rows, %d outputs%s\n", b, lowered->rows[SL_ROWS_STEP],
-                         lowered->rows[SL_ROWS_OUTPUT], same ? ": as the one before" : "");
+        sl_buffer_printf(out, "bucket %d: %d rows, %d outputs%s%s\n", b, lowered->rows[SL_ROWS_STEP],
+                         lowered->rows[SL_ROWS_OUTPUT], lowered->compacts ? ", compacts" : "",
+                         same ? ": as the one before" : "");
         if (!same) {
             sl_buffer_append(out, text.data, text.length);
         }

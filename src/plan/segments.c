@@ -190,8 +190,9 @@ static int choose_layers(sl_plan *plan, sl_error *error) {
     const int32_t count = sl_split_count(plan->backend);
     sl_plan_options options = plan->options;
     int32_t end = sl_program_layers(plan->deployment.program);
-    const uint64_t whole =
-        (uint64_t)options.sequences * (uint64_t)sl_table_width(options.context) * SL_PAGE_TOKENS;
+    const uint64_t whole = ((uint64_t)options.sequences * (uint64_t)sl_table_width(options.context) +
+                            (uint64_t)sl_table_width(options.kv_budget)) *
+                           SL_PAGE_TOKENS;
     options.cache_tokens = plan->options.cache_tokens ? plan->options.cache_tokens : whole;
     const int experts = choose_experts(plan, &options, error);
     if (experts != SL_ERR_LIMIT) {

@@ -51,6 +51,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_ROPE] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_F32, 1}}},
     [SL_OP_CACHE_WRITE] = {.in = {STEP, STEP}},
     [SL_OP_ATTENTION] = {.in = {STEP, STEP}, .out = {STEP}},
+    [SL_OP_COMPACT] = {.in = {STEP}},
     [SL_OP_ROUTER] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_I32, 0}, STEP, {ROWS_EXPERT, TYPE_I32, 0}}},
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
@@ -298,8 +299,8 @@ static int check_cache_write(const checker *c) {
     return 0;
 }
 
-static int check_attention(const checker *c) {
-    const sl_op_attention *attention = &c->op->u.attention;
+/* Of the queries and the keys that they meet. */
+static int check_queries(const checker *c, const sl_op_attention *attention) {
     if (check_place(c, attention->place)) {
         return SL_ERR_INVALID;
     }
@@ -308,18 +309,40 @@ static int check_attention(const checker *c) {
             "%d heads are no multiple of the group's %d", attention->heads, group->kv_heads);
     REQUIRE(c, attention->heads == 1 || attention->q_stride >= group->key_size,
             "q stride %d is less than the key size %d", attention->q_stride, group->key_size);
-    REQUIRE(c,
-            c->op->in[1].value == SL_NONE || attention->heads == 1 ||
-                attention->gate_stride >= group->value_size,
-            "gate stride %d is less than the value size %d", attention->gate_stride, group->value_size);
     REQUIRE(c, attention->q_stride >= 0 && attention->gate_stride >= 0, "strides must not be negative");
-    REQUIRE(c, attention->both_sides == c->program->both_sides,
-            "all attention of a program looks to both sides, or none does");
     REQUIRE(c, isfinite(attention->scale) && attention->softcap >= 0,
             "scale must be finite, softcap not negative");
     REQUIRE(c, c->places[c->first_place[attention->place.group] + attention->place.layer],
             "reads layer %d of cache group %s before it is written", attention->place.layer, group->name);
     return check_vector(c, attention->sinks, "sinks", true, attention->heads, 1);
+}
+
+static int check_attention(const checker *c) {
+    const sl_op_attention *attention = &c->op->u.attention;
+    if (check_queries(c, attention)) {
+        return SL_ERR_INVALID;
+    }
+    REQUIRE(c,
+            c->op->in[1].value == SL_NONE || attention->heads == 1 ||
+                attention->gate_stride >= c->program->groups[attention->place.group].value_size,
+            "gate stride %d is less than the value size %d", attention->gate_stride,
+            c->program->groups[attention->place.group].value_size);
+    REQUIRE(c, attention->both_sides == c->program->both_sides,
+            "all attention of a program looks to both sides, or none does");
+    return 0;
+}
+
+static int check_compact(const checker *c) {
+    const sl_op_compact *compact = &c->op->u.compact;
+    if (check_queries(c, &compact->attention)) {
+        return SL_ERR_INVALID;
+    }
+    const sl_cache_group *group = &c->program->groups[compact->attention.place.group];
+    REQUIRE(c, group->window == 0 && !c->program->both_sides,
+            "group %s: a window drops its keys by itself, and texts read to both sides none", group->name);
+    REQUIRE(c, compact->keep >= 1 && compact->pool >= 1 && compact->pool % 2 == 1,
+            "keep %d must be at least 1, pool %d odd", compact->keep, compact->pool);
+    return 0;
 }
 
 static int check_router(const checker *c) {

@@ -45,6 +45,18 @@ static void attention_cost(const sl_program *program, const sl_op *op, double ro
     cost->weight_bytes = weight_bytes(program, op->u.attention.sinks);
 }
 
+/* Scores take two passes over the keys of the sequence. */
+static void compact_cost(const sl_program *program, const sl_op *op, double rows, int32_t context,
+                         sl_cost *cost) {
+    const sl_op_attention *attention = &op->u.compact.attention;
+    const sl_cache_group *group = &program->groups[attention->place.group];
+    const int32_t kept = op->u.compact.keep < context ? op->u.compact.keep : context;
+    cost->operations = 4.0 * attention->heads * group->key_size * context * rows;
+    cost->value_bytes +=
+        4.0 * group->kv_heads * group->key_size * (double)context + 4.0 * cached_elements(group) * kept;
+    cost->weight_bytes = weight_bytes(program, attention->sinks);
+}
+
 static double state_elements(const sl_program *program, int32_t layer) {
     const sl_state_layer *state = &program->states[layer];
     return (double)state->heads * state->key_size * state->value_size;
@@ -97,6 +109,9 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     }
     case SL_OP_ATTENTION:
         attention_cost(program, op, step, context, &cost);
+        break;
+    case SL_OP_COMPACT:
+        compact_cost(program, op, step, context, &cost);
         break;
     case SL_OP_COMBINE:
         cost.operations = 2.0 * op->u.combine.used * op->u.combine.width * step;
@@ -163,6 +178,9 @@ bool sl_op_products(const sl_program *program, const sl_op *op, sl_arithmetic *a
         *arithmetic = sl_qtype_arithmetic(program->weights[op->u.linear.segments[0].weight].type);
         return true;
     case SL_OP_HEAD_LINEAR: /* weights are decoded to f32 */
+        *arithmetic = SL_WITH_F32;
+        return true;
+    case SL_OP_COMPACT: /* queries and keys are f32 */
         *arithmetic = SL_WITH_F32;
         return true;
     case SL_OP_ATTENTION:

@@ -125,22 +125,38 @@ static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *ou
     }
 }
 
-static void print_attention(const sl_program *program, const sl_op *op, sl_buffer *out) {
-    const sl_op_attention *attention = &op->u.attention;
+/* What is said of a kind's attention in front of what only that kind has. */
+static void print_queries(const sl_program *program, const sl_op_attention *attention, sl_buffer *out) {
     const sl_cache_group *group = &program->groups[attention->place.group];
     sl_buffer_printf(out, ", %s %d, %d heads", group->name, attention->place.layer, attention->heads);
     if (attention->q_stride != group->key_size) {
         sl_buffer_printf(out, " every %d", attention->q_stride);
     }
-    if (op->in[1].value != SL_NONE && attention->gate_stride != group->value_size) {
-        sl_buffer_printf(out, ", gate every %d", attention->gate_stride);
-    }
+}
+
+static void print_scores(const sl_program *program, const sl_op_attention *attention, sl_buffer *out) {
     sl_buffer_printf(out, ", scale %g", (double)attention->scale);
     if (attention->softcap != 0) {
         sl_buffer_printf(out, ", softcap %g", (double)attention->softcap);
     }
     print_vector(program, "sinks ", attention->sinks, out);
+}
+
+static void print_attention(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    const sl_op_attention *attention = &op->u.attention;
+    const sl_cache_group *group = &program->groups[attention->place.group];
+    print_queries(program, attention, out);
+    if (op->in[1].value != SL_NONE && attention->gate_stride != group->value_size) {
+        sl_buffer_printf(out, ", gate every %d", attention->gate_stride);
+    }
+    print_scores(program, attention, out);
     sl_buffer_text(out, attention->both_sides ? ", to both sides" : "");
+}
+
+static void print_compact(const sl_program *program, const sl_op *op, sl_buffer *out) {
+    print_queries(program, &op->u.compact.attention, out);
+    print_scores(program, &op->u.compact.attention, out);
+    sl_buffer_printf(out, ", keep %d, pool %d", op->u.compact.keep, op->u.compact.pool);
 }
 
 static void print_router(const sl_program *program, const sl_op *op, sl_buffer *out) {
@@ -202,6 +218,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         break;
     case SL_OP_ATTENTION:
         print_attention(program, op, out);
+        break;
+    case SL_OP_COMPACT:
+        print_compact(program, op, out);
         break;
     case SL_OP_ROUTER:
         print_router(program, op, out);

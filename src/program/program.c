@@ -70,6 +70,9 @@ int32_t sl_op_weights(const sl_op *op, int32_t weights[SL_OP_WEIGHTS]) {
     case SL_OP_ATTENTION:
         weights[count++] = op->u.attention.sinks;
         break;
+    case SL_OP_COMPACT:
+        weights[count++] = op->u.compact.attention.sinks;
+        break;
     case SL_OP_ROUTER:
         weights[count++] = op->u.router.bias;
         weights[count++] = op->u.router.factors;

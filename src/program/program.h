@@ -226,6 +226,20 @@ typedef struct sl_op_attention {
     bool both_sides;
 } sl_op_attention;
 
+/* SnapKV (Li et al.: "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv 2404.14469). The
+ * step is one span, whose rows are the w last of a prompt; the sequence has T keys, theirs included. For each
+ * key head, the score of key j < T - w is the sum, over the rows and the key head's query heads, of the
+ * probabilities that their attention gives it, and its pooled score the largest of keys (j - pool / 2) to (j
+ * + pool / 2) that are in [0, T - w). The min(keep, T) - w keys with the largest pooled scores, of equal ones
+ * the first, and the rows' own go to indices 0, 1, ... in their order, with their values and as the bytes
+ * that they are. These indices count in the spare row of the page tables (sl_limits.keep). Nothing else is
+ * written, and nothing at all in steps that do not compact (sl_step_header). */
+typedef struct sl_op_compact {
+    sl_op_attention attention; /* whose queries are read; `gate_stride` and `both_sides` have no meaning */
+    int32_t keep;              /* of a sequence, more than the rows of a step */
+    int32_t pool;              /* odd */
+} sl_op_compact;
+
 typedef enum sl_router_kind { SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID } sl_router_kind;
 
 /* ids and weights: [rows][used]; schedule: EXPERT rows of width 1 behind `fixed` = experts + 1. Scores
@@ -340,6 +354,7 @@ typedef struct sl_op {
         sl_op_rope rope;
         sl_op_cache_write cache_write;
         sl_op_attention attention;
+        sl_op_compact compact;
         sl_op_router router;
         sl_op_combine combine;
         sl_op_activate activate;

@@ -105,6 +105,10 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
     }
     case SL_OP_ATTENTION:
         return attention_width(program, op, output, index);
+    case SL_OP_COMPACT: {
+        const sl_op_attention *attention = &op->u.compact.attention;
+        return span(attention->heads, attention->q_stride, program->groups[attention->place.group].key_size);
+    }
     case SL_OP_ROUTER:
         if (!output) {
             return op->u.router.experts;

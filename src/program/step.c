@@ -17,7 +17,8 @@ static uint64_t positive(int32_t value) {
 
 void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_t group_count) {
     const uint64_t groups = positive(group_count), sequences = positive(limits->sequences);
-    const uint64_t changes = groups * sequences * positive(sl_table_width(limits->context));
+    const uint64_t changes =
+        groups * (sequences + (limits->keep > 0)) * positive(sl_table_width(limits->context));
     const uint64_t copies = groups * sequences;
     uint64_t end = 0;
     layout->limits = *limits;
@@ -72,12 +73,16 @@ static int check_counts(const step_view *v) {
         {"adjustments", v->head->adjustments, 0, limits->adjustments},
         {"masks", v->head->masks, 0, limits->masks},
         {"masks_later", v->head->masks_later, 0, 1},
+        {"compact", v->head->compact, 0, limits->keep > 0},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         REQUIRE(v, counts[i].count >= counts[i].least && counts[i].count <= counts[i].most,
                 "%s: %d is not in %d to %d", counts[i].name, counts[i].count, counts[i].least,
                 counts[i].most);
     }
+    REQUIRE(v, !v->head->compact || v->head->spans == 1, "compact: of %d sequences, not one", v->head->spans);
+    REQUIRE(v, !v->head->compact || v->head->rows < limits->keep, "compact: %d rows of %d tokens kept",
+            v->head->rows, limits->keep);
     return 0;
 }
 
@@ -153,7 +158,7 @@ static int check_pages(const step_view *v, void *block) {
         const sl_table_change *change = &changes[i];
         REQUIRE(v, within(change->group, v->program->group_count), "table change %d: group %d does not exist",
                 i, change->group);
-        REQUIRE(v, within(change->slot, v->layout->limits.sequences),
+        REQUIRE(v, within(change->slot, sl_table_rows(&v->layout->limits)),
                 "table change %d: slot %d does not exist", i, change->slot);
         REQUIRE(v, within(change->index, table_width), "table change %d: index %d is outside the table", i,
                 change->index);

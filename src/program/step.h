@@ -22,6 +22,8 @@ typedef struct sl_limits {
     int32_t adjustments; /* of logits, all outputs together */
     int32_t masks;       /* of tokens that may come, all outputs together */
     int32_t mask_tokens; /* that a mask is of: the vocabulary */
+    int32_t keep; /* tokens that a compacted sequence keeps for each key head; 0: no step compacts. Otherwise
+                     the page tables have a spare row behind those of the slots: where COMPACT writes */
 } sl_limits;
 
 /* Adjustments of one output at most; a plan has room for as many per sequence. */
@@ -34,6 +36,7 @@ typedef struct sl_step_header {
     int32_t adjustments, masks;
     int32_t masks_later; /* 1: the masks are written after the step was submitted, and then told of
                             (sl_backend_functions.resume) */
+    int32_t compact;     /* 1: its only sequence is compacted (sl_op_compact), in a bucket that does that */
 } sl_step_header;
 
 typedef enum sl_row_source {
@@ -64,7 +67,7 @@ typedef struct sl_step_span {
 
 /* table[group][slot][index] = page, applied before anything reads it. */
 typedef struct sl_table_change {
-    int32_t group, slot, index, page;
+    int32_t group, slot, index, page; /* slot == limits.sequences: the spare row */
 } sl_table_change;
 
 /* A whole page of all layers of a group, copied before the step's own writes (a shared page is about to be
@@ -168,6 +171,11 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
 /* Entries of one sequence's page-table row in each group. */
 static inline int32_t sl_table_width(int32_t context) {
     return (context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+}
+
+/* Rows of the page tables in each group: one for each slot, and the spare one. */
+static inline int32_t sl_table_rows(const sl_limits *limits) {
+    return limits->sequences + (limits->keep > 0);
 }
 
 #define SL_STEP_ARRAY(type, name)                                                                            \

@@ -147,7 +147,7 @@ int32_t sl_scheduler_wants_drafts(sl_scheduler *s, sl_draft_want *wants) {
             works++;
         }
     }
-    const int32_t rows = s->limits->rows - load.rows, outputs = s->limits->outputs - works;
+    const int32_t rows = s->plan->options.chunk - load.rows, outputs = s->limits->outputs - works;
     load.room = rows < outputs ? rows : outputs;
     load.tokens = works;
     for (int32_t i = 0; i < s->limits->sequences; i++) {

@@ -14,6 +14,7 @@ typedef struct sl_part {
     int32_t drafts;      /* of the rows, and of the outputs, the last so many */
     bool generates;      /* see sl_generates */
     int32_t end;         /* position behind its rows */
+    bool compacts;       /* its step does */
     bool advanced;       /* the timeline has taken the step's rows over already */
     bool masked;         /* its last output has a mask */
     sl_error mask_error; /* code 0: that could be made */
@@ -106,6 +107,21 @@ int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
  * stay, and are computed again when it is their turn. */
 bool sl_preempt_one(sl_scheduler *s, const sl_work *work);
 
+/* ---- compact.c */
+/* Room for a sequence's compactions; false when memory ran out. */
+bool sl_compact_create(const sl_scheduler *s, sl_sequence *sequence);
+void sl_compact_fork(const sl_sequence *sequence, sl_sequence *fork);
+/* Those that end behind `length`. */
+void sl_compact_forget(sl_sequence *sequence, int32_t length);
+/* A work of `count` more tokens, which the sequence has already, was submitted. Its prompt is compacted if
+ * the cache would hold more than the budget behind it, and the window is of its own tokens. Logits of all
+ * rows are those of a whole cache. */
+void sl_compact_submit(const sl_scheduler *s, sl_work *work, size_t count);
+/* The next one; NULL: none. */
+const sl_compaction *sl_compact_next(const sl_sequence *sequence);
+/* Is it the next thing to do? */
+bool sl_compact_is_due(const sl_work *work);
+
 /* ---- draft.c */
 /* What a step has without the drafts that are still to be chosen: rows, room for more, and the tokens that it
  * gives, on average. */
@@ -134,8 +150,8 @@ void sl_mask_number(sl_scheduler *s, bool later);
 void sl_await_loading(const sl_scheduler *s, sl_work *work);
 
 /* ---- share.c */
-/* At most so many tokens may come from elsewhere: the last is always computed, and those whose logits are
- * wanted. */
+/* At most so many tokens may come from elsewhere: the last is always computed, and so are those whose logits
+ * are wanted and those that choose what is kept of the prompt. */
 int32_t sl_reuse_limit(const sl_work *work);
 /* What a work took over of files. */
 void sl_share_loaded(sl_scheduler *s, sl_work *work);

@@ -16,7 +16,8 @@ static bool create_budget(sl_scheduler *s) {
     }
     for (int32_t b = 0; b < deployment->bucket_count; b++) {
         buckets[b].rows = deployment->buckets[b].rows[SL_ROWS_STEP];
-        buckets[b].outputs = deployment->buckets[b].rows[SL_ROWS_OUTPUT];
+        buckets[b].outputs =
+            deployment->buckets[b].compacts ? 0 : deployment->buckets[b].rows[SL_ROWS_OUTPUT];
     }
     s->budget = (sl_budget){.by_bucket = s->plan->backend->fixed_buckets,
                             .bucket_count = deployment->bucket_count,
@@ -118,7 +119,7 @@ int sl_sequence_create(sl_scheduler *s, sl_sequence **out, sl_error *error) {
     *out = NULL;
     sl_sequence *sequence = sl_alloc_zero(1, sizeof *sequence);
     int32_t *tokens = sl_alloc((size_t)s->limits->context * sizeof *tokens);
-    if (!sequence || !tokens) {
+    if (!sequence || !tokens || !sl_compact_create(s, sequence)) {
         sl_free(sequence);
         sl_free(tokens);
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for a sequence of %d tokens", s->limits->context);
@@ -127,6 +128,7 @@ int sl_sequence_create(sl_scheduler *s, sl_sequence **out, sl_error *error) {
     sequence->slot = SL_NONE;
     int result = sl_timeline_init(s->cache, &sequence->timeline, error);
     if (result) {
+        sl_free(sequence->compactions);
         sl_free(tokens);
         sl_free(sequence);
         return result;
@@ -151,6 +153,7 @@ void sl_sequence_destroy(sl_scheduler *s, sl_sequence *sequence) {
     sl_timeline_free(s->cache, &sequence->timeline);
     *(sequence->older ? &sequence->older->newer : &s->oldest_sequence) = sequence->newer;
     *(sequence->newer ? &sequence->newer->older : &s->newest_sequence) = sequence->older;
+    sl_free(sequence->compactions);
     sl_free(sequence->tokens);
     sl_free(sequence);
 }
@@ -181,6 +184,7 @@ int sl_sequence_fork(sl_scheduler *s, const sl_sequence *sequence, sl_sequence *
         memcpy((*fork)->tokens, sequence->tokens, (size_t)sequence->count * sizeof *sequence->tokens);
         (*fork)->count = sequence->count;
         (*fork)->salted = sequence->salted;
+        sl_compact_fork(sequence, *fork);
         sl_timeline_fork(s->cache, &sequence->timeline, &(*fork)->timeline);
     }
     return result;
@@ -189,6 +193,7 @@ int sl_sequence_fork(sl_scheduler *s, const sl_sequence *sequence, sl_sequence *
 void sl_sequence_rollback(sl_scheduler *s, sl_sequence *sequence, int32_t length) {
     if (length < sequence->count) {
         sequence->count = length;
+        sl_compact_forget(sequence, length);
         sl_timeline_truncate(s->cache, &sequence->timeline, length);
     }
 }
@@ -262,6 +267,7 @@ int sl_scheduler_submit(sl_scheduler *s, sl_work *work, const int32_t *tokens, s
         work->logits_from =
             sequence->count - 1; /* what is generated follows from the last token in any case */
     }
+    sl_compact_submit(s, work, count);
     if (work->logits == SL_LOGITS_ALL && work->logits_from < sequence->timeline.cached) {
         sl_timeline_truncate(s->cache, &sequence->timeline, work->logits_from);
     }
@@ -527,6 +533,9 @@ void sl_advance_part(sl_scheduler *s, sl_part *part, int32_t agreed) {
                            part->rows - part->drafts + agreed);
     part->advanced = true;
     sl_share_keep(s, part->work);
+    if (part->compacts) {
+        sl_timeline_compact(s->cache, &part->sequence->timeline);
+    }
 }
 
 /* Tokens of its prompt that are in the cache now, however they came there. */

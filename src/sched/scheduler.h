@@ -37,16 +37,23 @@ typedef struct sl_scheduler sl_scheduler;
 typedef struct sl_work sl_work;
 typedef struct sl_group sl_group; /* works of one owner, see sl_work.group */
 
+/* Rows [first, end) of a sequence end a prompt behind which it keeps limits.keep tokens: they are a step. */
+typedef struct sl_compaction {
+    int32_t first, end;
+} sl_compaction;
+
 typedef struct sl_sequence {
     int32_t *tokens; /* [limits.context]; behind the `count` that it has, drafts of the step in flight */
     int32_t count;
     sl_timeline timeline;
-    int32_t slot;                      /* page-table row on the device; SL_NONE when it has none */
-    int32_t in_step;                   /* steps in flight that it is in */
-    bool salted;                       /* the timeline has the salt of its first work */
-    bool released;                     /* its owner is gone: freed as soon as nothing uses it */
-    sl_work *work;                     /* the request it works for, or NULL */
-    sl_luck luck;                      /* of its drafts */
+    int32_t slot;               /* page-table row on the device; SL_NONE when it has none */
+    int32_t in_step;            /* steps in flight that it is in */
+    bool salted;                /* the timeline has the salt of its first work */
+    bool released;              /* its owner is gone: freed as soon as nothing uses it */
+    sl_work *work;              /* the request it works for, or NULL */
+    sl_luck luck;               /* of its drafts */
+    sl_compaction *compactions; /* in order, those to come too; NULL: the plan has no budget */
+    int32_t compaction_count;
     uint64_t last_used;                /* step number, for choosing whom to preempt */
     struct sl_sequence *older, *newer; /* all sequences of the scheduler */
 } sl_sequence;
@@ -64,7 +71,7 @@ typedef enum sl_logits_wanted { SL_LOGITS_NONE, SL_LOGITS_LAST, SL_LOGITS_ALL } 
 
 /* Why no more of a beginning was taken over. */
 typedef enum sl_reuse {
-    SL_REUSE_ALL,    /* all but the last token */
+    SL_REUSE_ALL,    /* all but the last token, or those that choose what is kept */
     SL_REUSE_NEW,    /* no more of it is in the index */
     SL_REUSE_STATE,  /* more is, but without the state or the window to go on from */
     SL_REUSE_LOGITS, /* logits were asked for from there on */

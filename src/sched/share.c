@@ -10,8 +10,19 @@ static bool shares(const sl_scheduler *s, const sl_work *work) {
 }
 
 int32_t sl_reuse_limit(const sl_work *work) {
-    const int32_t limit = work->sequence->count - 1;
+    const sl_sequence *sequence = work->sequence;
+    if (sequence->compaction_count > 0) {
+        return sequence->compactions[0].first;
+    }
+    const int32_t limit = sequence->count - 1;
     return work->logits == SL_LOGITS_ALL && work->logits_from < limit ? work->logits_from : limit;
+}
+
+/* The last place in a prompt where a step ends before all of it is there: in front of the last token, or of
+ * those that choose what is kept. */
+static int32_t last_place(const sl_work *work) {
+    const sl_sequence *sequence = work->sequence;
+    return sequence->compaction_count > 0 ? sequence->compactions[0].first : work->prompt_end - 1;
 }
 
 /* ---- waiting for another
@@ -33,7 +44,7 @@ static int32_t usable_after(const sl_scheduler *s, const sl_work *work, const sl
     while (common < most && mine->tokens[common] == theirs->tokens[common]) {
         common++;
     }
-    if (s->program->state_count && !(common == limit && other->prompt_end - 1 == limit)) {
+    if (s->program->state_count && !(common == limit && last_place(other) == limit)) {
         common -= common % SL_PAGE_TOKENS; /* where it can be made to stop */
     }
     return theirs->timeline.cached < common ? common : 0;
@@ -77,7 +88,8 @@ void sl_share_end(sl_scheduler *s, const sl_work *work) {
  * ------------------------------------------------------------------------------------------------- */
 
 static void note(sl_work *work, sl_match match) {
-    const int32_t limit = sl_reuse_limit(work), last = work->sequence->count - 1;
+    const int32_t limit = sl_reuse_limit(work);
+    const int32_t last = work->sequence->compaction_count > 0 ? limit : work->sequence->count - 1;
     const int32_t known = match.matched < limit ? match.matched : limit;
     work->noted = true;
     work->reused = match.usable;
@@ -143,7 +155,7 @@ bool sl_share_begin(sl_scheduler *s, sl_work *work) {
  * token, because that is always computed; at the last page's end before, for prompts that end a little
  * differently; where others went on differently; and where others wait for it. */
 static bool is_place(const sl_scheduler *s, const sl_work *work, int32_t cached) {
-    const int32_t last = work->prompt_end - 1;
+    const int32_t last = last_place(work);
     bool place = cached == last || cached == last - last % SL_PAGE_TOKENS || cached == work->branch;
     for (int32_t i = 0; i < s->limits->sequences && !place; i++) {
         const sl_work *other = s->slots[i] ? s->slots[i]->work : NULL;
@@ -167,7 +179,7 @@ int32_t sl_share_cut(const sl_scheduler *s, const sl_work *work, int32_t rows) {
     if (!shares(s, work) || s->program->state_count == 0 || rows <= 1) {
         return rows;
     }
-    const int32_t cached = work->sequence->timeline.cached, last = work->prompt_end - 1;
+    const int32_t cached = work->sequence->timeline.cached, last = last_place(work);
     int32_t end = cached + rows;
     if (cached < last && last < end) {
         end = last;

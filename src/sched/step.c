@@ -32,6 +32,15 @@ static int32_t choose_rows(const sl_scheduler *s, const sl_work *work, int32_t m
         *outputs = work->logits == SL_LOGITS_ALL ? pending : work->logits == SL_LOGITS_LAST;
         return pending <= room->rows && *outputs <= room->outputs ? pending : 0;
     }
+    const sl_compaction *next = sl_compact_next(sequence);
+    if (next && cached < next->first && rows > next->first - cached) {
+        rows = next->first - cached;
+    } else if (next && cached >= next->first) {
+        /* Alone, and all of them. */
+        rows = next->end - cached;
+        *outputs = rows == pending && (work->generate > 0 || work->logits == SL_LOGITS_LAST);
+        return rows;
+    }
     if (work->logits == SL_LOGITS_ALL) {
         int32_t before = work->logits_from > cached ? work->logits_from - cached : 0;
         if (rows > before + room->outputs) {
@@ -56,6 +65,7 @@ static int32_t count_table_changes(const sl_scheduler *s, const sl_sequence *seq
     int32_t changes = 0;
     for (int32_t g = 0; g < s->program->group_count; g++) {
         changes += sequence->timeline.page_count[g] - sequence->timeline.dirty_from[g];
+        changes += sequence->timeline.target_count[g];
     }
     return changes;
 }
@@ -72,6 +82,9 @@ static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_
             changes[head->table_changes++] = (sl_table_change){g, sequence->slot, i, t->pages[g][i]};
         }
         t->dirty_from[g] = t->page_count[g];
+        for (int32_t i = 0; i < t->target_count[g]; i++) {
+            changes[head->table_changes++] = (sl_table_change){g, s->limits->sequences, i, t->targets[g][i]};
+        }
     }
 }
 
@@ -95,6 +108,7 @@ static void write_outputs(sl_scheduler *s, const sl_part *part, sl_step_header *
 /* Rows of one work: how many, and of those the last so many with an output, and again with a draft. */
 typedef struct row_choice {
     int32_t rows, outputs, drafts;
+    bool compacts;
 } row_choice;
 
 /* Rows past the sequence's tokens and drafts take what is sampled last. */
@@ -119,7 +133,7 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
                           position, head->spans};
     }
     for (int32_t g = 0; g < s->program->group_count; g++) {
-        span->length[g] = t->cached;
+        span->length[g] = sl_timeline_length(t, g);
     }
     sl_part *part = &s->steps[s->next].parts[head->spans];
     part->work = work;
@@ -130,11 +144,13 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
     part->outputs = outputs;
     part->drafts = choice->drafts;
     part->generates = sl_generates(s, work);
+    part->compacts = choice->compacts;
     part->advanced = false;
     write_outputs(s, part, head, span);
     write_table_changes(s, sequence, head);
     head->spans++;
     head->rows += rows;
+    head->compact |= choice->compacts;
     head->want_logits |= outputs > 0 && work->logits != SL_LOGITS_NONE;
     sequence->in_step++;
     work->built_in = s->builds;
@@ -150,6 +166,17 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
     sequence->last_used = s->counters.steps + 1;
 }
 
+/* Pages for the rows, and for what is kept behind them. */
+static int reserve(sl_scheduler *s, sl_timeline *t, const row_choice *choice, sl_copy_list *copies) {
+    const int32_t copies_before = copies->count;
+    int failed = sl_timeline_reserve(s->cache, t, choice->rows, copies);
+    if (failed == 0 && choice->compacts && (failed = sl_timeline_reserve_compaction(s->cache, t)) != 0) {
+        sl_timeline_revert(s->cache, t);
+        copies->count = copies_before;
+    }
+    return failed;
+}
+
 /* Makes room for the rows in the cache and writes them; false when there is none. `work` may preempt others
  * when `pressing`, though not for drafts. */
 static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, bool pressing,
@@ -160,8 +187,7 @@ static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, 
                            s->plan->deployment.step.max_page_copies};
     int failed;
     pressing &= choice->drafts == 0;
-    while ((failed = sl_timeline_reserve(s->cache, t, choice->rows, &copies)) != 0 && pressing &&
-           sl_preempt_one(s, work)) {
+    while ((failed = reserve(s, t, choice, &copies)) != 0 && pressing && sl_preempt_one(s, work)) {
     }
     if (failed) {
         s->memory_short |= pressing;
@@ -182,18 +208,23 @@ static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, 
 
 /* Adds at most so many of a work's next rows to the step; returns how many, 0 when it can't run now. */
 static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room *room) {
-    most = most < room->rows ? most : room->rows;
-    const bool in_step = work->sequence->in_step > 0;
+    const bool in_step = work->sequence->in_step > 0, compacts = sl_compact_is_due(work);
+    const sl_step_header *head = sl_step_head(block_of(s));
+    if (head->compact || (compacts && (head->spans > 0 || room->follows))) {
+        return 0; /* a step that compacts has one sequence */
+    }
+    most = compacts ? s->limits->rows : most < room->rows ? most : room->rows;
     if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || in_step != room->follows) {
         return 0;
     }
-    row_choice choice = {0};
+    row_choice choice = {.compacts = compacts};
     choice.rows = choose_rows(s, work, most, room, &choice.outputs);
-    if (choice.rows > 0 && choice.outputs == 1 && choice.rows == sl_pending(work) && !room->follows) {
+    if (choice.rows > 0 && choice.outputs == 1 && choice.rows == sl_pending(work) && !room->follows &&
+        !compacts) {
         choice.drafts = sl_draft_take(s, work, &room->drafts);
     }
     if (choice.drafts > 0) {
-        row_choice with = {choice.rows + choice.drafts, 1 + choice.drafts, choice.drafts};
+        row_choice with = {choice.rows + choice.drafts, 1 + choice.drafts, choice.drafts, false};
         if (take_rows(s, work, &with, true, room)) {
             return with.rows;
         }
@@ -269,12 +300,27 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     add_prompts(s, s->order, prompts, rows, room);
 }
 
+/* The first of s->order[0, count) that is due to be compacted has the step for itself; false: there is none,
+ * or no memory for it. */
+static bool add_compaction(sl_scheduler *s, int32_t count, step_room *room) {
+    for (int32_t i = 0; i < count; i++) {
+        if (sl_compact_is_due(s->order[i]) && s->order[i]->sequence->slot != SL_NONE &&
+            sl_share_begin(s, s->order[i])) {
+            return add_work(s, s->order[i], s->limits->rows, room) > 0;
+        }
+    }
+    return false;
+}
+
 /* When memory is short, rank alone counts: those in the step cannot be preempted, and the first must not
  * starve.
  */
 static void add_works(sl_scheduler *s, step_room *room, bool by_rank) {
     const int32_t admitted = sl_order_admitted(s, by_rank);
     int32_t prompts = 0;
+    if (add_compaction(s, admitted, room)) {
+        return;
+    }
     for (int32_t i = 0; i < admitted; i++) {
         sl_work *work = s->order[i];
         /* One that gave its memory up for others waits for the next step. */
@@ -306,7 +352,7 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
     s->steps[s->next].block = sl_backend_of(s)->step_block(s->executor);
     sl_step_header *head = sl_step_head(block_of(s));
     memset(head, 0, sizeof *head);
-    *room = (step_room){.rows = s->limits->rows,
+    *room = (step_room){.rows = s->plan->options.chunk,
                         .outputs = s->limits->outputs,
                         .spans = s->limits->sequences,
                         .table_changes = s->plan->deployment.step.max_table_changes};

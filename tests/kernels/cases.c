@@ -601,6 +601,54 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
                                         .sinks = sinks};
 }
 
+/* What is kept of a sequence. */
+static bool make_compact(kt_case *c, int32_t index, kt_random *random) {
+    static const struct {
+        attention_shape of;
+        int32_t window, keep, pool;
+        float sharpness; /* of its softmax */
+    } shapes[] = {
+        {{200, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 16, 80, 7, 1},
+        {{330, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false}, 64, 128, 7, 1},
+        {{131, 1, 3, 3, 32, 48, 0, 0, true, true, SL_QTYPE_F32, NORMAL, 0, false}, 3, 70, 1, 1},
+        {{260, 1, 6, 1, 96, 64, 0, 30.0f, false, false, SL_QTYPE_Q8_0, OUTLIERS, 0, false}, 33, 65, 5, 1},
+        {{190, 1, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, NORMAL, 0, false}, 1, 2, 9, 1},
+        /* A few keys that get most, some of them the rows' own. */
+        {{220, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false}, 60, 100, 1, 5},
+        {{200, 1, 8, 4, 64, 64, 0, 0, true, false, SL_QTYPE_F16, NORMAL, 0, false}, 20, 90, 3, 4},
+        /* The first of equal ones, and all but one. */
+        {{150, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0, false}, 8, 64, 7, 1},
+        {{150, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, ZEROS, 0, false}, 8, 63, 3, 1},
+        {{140, 1, 5, 1, 64, 64, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0, false}, 20, 139, 7, 1},
+        /* More than there are: all, in new places. */
+        {{100, 1, 2, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 30, 120, 7, 1},
+        /* Values that are the first part of the keys, and wide heads. */
+        {{170, 1, 16, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true}, 24, 90, 7, 1},
+        {{140, 1, 4, 2, 256, 256, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 40, 77, 31, 1},
+        {{700, 1, 8, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 64, 333, 7, 1},
+    };
+    if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
+        return false;
+    }
+    build_attention(c, &shapes[index].of, true, false, random);
+    sl_op *op = &c->program.ops[c->op];
+    sl_op_attention attention = op->u.attention;
+    attention.scale *= shapes[index].sharpness;
+    op->kind = SL_OP_COMPACT;
+    op->in[1].value = op->out[0].value = SL_NONE;
+    memset(&op->u, 0, sizeof op->u);
+    op->u.compact = (sl_op_compact){attention, shapes[index].keep, shapes[index].pool};
+    c->keep = shapes[index].keep;
+    c->window = shapes[index].window;
+    char detail[96];
+    snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, %s, %d of %d for %d, pool %d",
+             shapes[index].of.heads, shapes[index].of.kv_heads, shapes[index].of.key_size,
+             shapes[index].of.value_size, sl_qtype_get(shapes[index].of.cache)->name, c->keep, c->rows,
+             c->window, shapes[index].pool);
+    name_case(c, SL_OP_COMPACT, index, detail);
+    return true;
+}
+
 /* Any bits at all for some elements, numbers on and around the middles of E4M3's for others. */
 static void disturb_for_e4m3(kt_case *c, int32_t value, kt_random *random) {
     float *data = c->inputs[value];
@@ -1318,6 +1366,8 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_CACHE_WRITE:
     case SL_OP_ATTENTION:
         return make_attention(c, kind, index, random);
+    case SL_OP_COMPACT:
+        return make_compact(c, index, random);
     case SL_OP_EMBED:
         return make_embed(c, index, random);
     case SL_OP_RMSNORM:

@@ -70,6 +70,7 @@ void kt_result_free(kt_result *result) {
     }
     free(result->schedule);
     free(result->cache);
+    free(result->kept);
     free(result->state);
     memset(result, 0, sizeof *result);
 }
@@ -82,6 +83,7 @@ struct kt_runner {
     sl_executor *executor;
     sl_deployment deployment;
     sl_lowered buckets[2]; /* all ops; the op under test alone */
+    int32_t spare_page;    /* the first that is compacted to */
     int32_t next_page[SL_CACHE_GROUPS], moved[SL_CACHE_GROUPS];
     int32_t *pages; /* [group][span][table width]: where each page of a sequence lies now */
     int32_t state_slot[KT_SPANS];
@@ -162,7 +164,8 @@ static void lay_out_caches(kt_runner *r) {
         cache->layer_bytes = (uint64_t)p->groups[g].kv_heads * SL_PAGE_TOKENS *
                              (cache->row_key_bytes + cache->row_value_bytes);
         cache->page_bytes = (uint64_t)p->groups[g].layers * cache->layer_bytes;
-        cache->pages = d->limits.sequences * sl_table_width(d->limits.context) + SPARE_PAGES;
+        cache->pages = d->limits.sequences * sl_table_width(d->limits.context) + SPARE_PAGES +
+                       sl_table_width(r->c->keep);
         d->cache_offsets[g] = offset;
         offset += aligned((uint64_t)cache->pages * cache->page_bytes);
     }
@@ -225,7 +228,7 @@ static void lay_out(kt_runner *r) {
     const sl_program *p = &c->program;
     sl_deployment *d = &r->deployment;
     sl_lowered *all = &r->buckets[0], *one = &r->buckets[1];
-    const uint64_t tables = (uint64_t)p->group_count * (uint64_t)d->limits.sequences *
+    const uint64_t tables = (uint64_t)p->group_count * (uint64_t)sl_table_rows(&d->limits) *
                             (uint64_t)sl_table_width(d->limits.context);
     lay_out_caches(r);
     lay_out_weights(r);
@@ -269,7 +272,8 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
                             .context = longest + c->position_base + c->depth + 1,
                             .adjustments = c->adjustment_count + 1,
                             .masks = c->mask_count,
-                            .mask_tokens = c->program.vocabulary};
+                            .mask_tokens = c->program.vocabulary,
+                            .keep = c->keep};
     sl_step_layout_init(&d->step, &d->limits, c->program.group_count);
     for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
         all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
@@ -381,6 +385,10 @@ static bool check(int status, const sl_error *error, const char *what) {
     return status == 0;
 }
 
+static sl_cache_place place_of(const kt_case *c) {
+    return c->program.ops[c->op].u.compact.attention.place;
+}
+
 /* Tables change when a page is first needed; in the chunked run, pages also move about now and then. */
 static void fill_tables(kt_runner *r, const step_plan *step, bool move, kt_random *random, void *block) {
     const kt_case *c = r->c;
@@ -416,6 +424,12 @@ static void fill_tables(kt_runner *r, const step_plan *step, bool move, kt_rando
                 r->moved[g]++;
             }
         }
+        if (header->compact && g == place_of(c).group) {
+            r->spare_page = r->next_page[g];
+            for (int32_t i = 0; i < sl_table_width(c->keep); i++) {
+                changes[header->table_changes++] = (sl_table_change){g, c->span_count, i, r->next_page[g]++};
+            }
+        }
     }
 }
 
@@ -428,6 +442,7 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
     sl_step_output *outputs = sl_step_outputs(&r->deployment.step, block);
     memset(header, 0, sizeof *header);
     header->want_logits = 1;
+    header->compact = c->keep > 0 && r->done[0] >= c->rows - c->window;
     for (int32_t s = 0; s < c->span_count; s++) {
         if (step->count[s] == 0) {
             continue;
@@ -703,17 +718,19 @@ static bool prepare(kt_runner *r, kt_result *result) {
     for (int32_t i = 0; i < entries; i++) {
         r->pages[i] = SL_NONE;
     }
-    int32_t *table = kt_alloc((size_t)(entries + c->span_count), sizeof *table);
-    for (int32_t i = 0; i < entries + c->span_count; i++) {
-        table[i] = i < entries ? SL_NONE : 7 * (i - entries) + 3;
+    const int32_t width = sl_table_width(d->limits.context), rows = sl_table_rows(&d->limits);
+    const int32_t all = c->program.group_count * rows * width;
+    int32_t *table = kt_alloc((size_t)(all + c->span_count), sizeof *table);
+    for (int32_t i = 0; i < all + c->span_count; i++) {
+        table[i] = i < all ? SL_NONE : 7 * (i - all) + 3;
     }
     for (int32_t s = 0; s < c->span_count; s++) {
         r->state_slot[s] = 2 * s + 1;
     }
-    const int32_t width = sl_table_width(d->limits.context);
     for (int32_t i = 0; i < entries; i++) { /* pages of keys that are there already */
+        const int32_t group = i / width / c->span_count, in_group = i - group * width * c->span_count;
         if (i % width < c->depth / SL_PAGE_TOKENS) {
-            table[i] = r->pages[i] = r->next_page[i / width / c->span_count]++;
+            table[group * rows * width + in_group] = r->pages[i] = r->next_page[group]++;
         }
     }
     const bool good =
@@ -721,8 +738,8 @@ static bool prepare(kt_runner *r, kt_result *result) {
               c->name) &&
         check(f->write(r->executor, SL_POOL_STATE, 0, result->state, result->state_bytes, &error), &error,
               c->name) &&
-        check(f->write(r->executor, SL_POOL_TABLES, 0, table,
-                       (uint64_t)(entries + c->span_count) * sizeof *table, &error),
+        check(f->write(r->executor, SL_POOL_TABLES, 0, table, (uint64_t)(all + c->span_count) * sizeof *table,
+                       &error),
               &error, c->name) &&
         prepare_workspace(r);
     free(table);
@@ -732,9 +749,22 @@ static bool prepare(kt_runner *r, kt_result *result) {
 static bool finish(kt_runner *r, kt_result *result) {
     const kt_case *c = r->c;
     const sl_backend_functions *f = r->backend->functions;
-    const uint64_t tables = (uint64_t)c->program.group_count * (uint64_t)c->span_count *
+    const uint64_t tables = (uint64_t)c->program.group_count *
+                            (uint64_t)sl_table_rows(&r->deployment.limits) *
                             (uint64_t)sl_table_width(r->deployment.limits.context) * sizeof(int32_t);
     sl_error error = {0};
+    if (c->keep > 0) {
+        const sl_cache_layout *cache = &r->deployment.caches[place_of(c).group];
+        result->kept_bytes = (uint64_t)sl_table_width(c->keep) * cache->page_bytes;
+        result->kept = kt_alloc(result->kept_bytes, 1);
+        if (!check(f->read(r->executor, SL_POOL_CACHE,
+                           r->deployment.cache_offsets[place_of(c).group] +
+                               (uint64_t)r->spare_page * cache->page_bytes,
+                           result->kept, result->kept_bytes, &error),
+                   &error, c->name)) {
+            return false;
+        }
+    }
     return check(f->read(r->executor, SL_POOL_CACHE, 0, result->cache, result->cache_bytes, &error), &error,
                  c->name) &&
            check(f->read(r->executor, SL_POOL_STATE, 0, result->state, result->state_bytes, &error), &error,
@@ -757,7 +787,8 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
         const int32_t most = c->step_rows ? c->step_rows / c->span_count : INT32_MAX;
         memset(&step, 0, sizeof step);
         for (int32_t s = 0; s < c->span_count; s++) {
-            const int32_t left = c->span_rows[s] - r->done[s];
+            const int32_t ahead = c->span_rows[s] - (c->keep > 0 ? c->window : 0) - r->done[s];
+            const int32_t left = ahead > 0 ? ahead : c->span_rows[s] - r->done[s];
             step.start[s] = start;
             step.first[s] = r->done[s];
             step.count[s] = cut == KT_WHOLE        ? left
@@ -766,6 +797,7 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
                                 ? 0
                                 : 1 + kt_below(random, left < 70 ? left : 70);
             step.count[s] = step.count[s] < most ? step.count[s] : most;
+            step.count[s] = c->keep > 0 && ahead <= 0 ? left : step.count[s];
             rows += step.count[s];
             start += c->span_rows[s];
         }

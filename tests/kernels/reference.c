@@ -1079,6 +1079,96 @@ static void check_sample(const kt_case *c, const kt_result *result, error_sum *s
     free(tokens);
 }
 
+/* The scores of a key head's keys in front of the window. */
+static double *score_keys(const kt_case *c, const float *k, int32_t kv_head) {
+    const sl_op_attention *attention = &op_of(c)->u.compact.attention;
+    const sl_cache_group *group = &c->program.groups[attention->place.group];
+    const float *sinks = weight_of(c, attention->sinks);
+    const int32_t ratio = attention->heads / group->kv_heads;
+    double *scores = kt_alloc((size_t)c->rows, sizeof *scores), *own = kt_alloc((size_t)c->rows, sizeof *own);
+    for (int32_t row = c->rows - c->window; row < c->rows; row++) {
+        for (int32_t head = kv_head * ratio; head < (kv_head + 1) * ratio; head++) {
+            double total = sinks ? exp((double)sinks[head]) : 0;
+            for (int32_t j = 0; j <= row; j++) {
+                double s = 0;
+                for (int32_t i = 0; i < group->key_size; i++) {
+                    s +=
+                        in_at(c, 0, row, head * attention->q_stride + i) * (double)k[j * group->key_size + i];
+                }
+                s *= attention->scale;
+                own[j] = attention->softcap > 0
+                             ? (double)attention->softcap * tanh(s / (double)attention->softcap)
+                             : s;
+                total += exp(own[j]);
+            }
+            for (int32_t j = 0; j < c->rows - c->window; j++) {
+                scores[j] += exp(own[j]) / total;
+            }
+        }
+    }
+    free(own);
+    return scores;
+}
+
+/* Is key j kept, of `count` in front of the window? So many before it, and behind it, are better. */
+static bool is_kept(const double *scores, int32_t count, int32_t reach, int32_t wanted, int32_t j) {
+    int32_t better = 0;
+    double best = 0, other;
+    for (int32_t i = 0; i < count; i++) {
+        best = i >= j - reach && i <= j + reach && scores[i] > best ? scores[i] : best;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        other = 0;
+        for (int32_t n = i - reach; n <= i + reach; n++) {
+            other = n >= 0 && n < count && scores[n] > other ? scores[n] : other;
+        }
+        better += other > best || (other == best && i < j);
+    }
+    return better < wanted;
+}
+
+/* All bytes of the pages: those of kept tokens, and the pattern everywhere else. */
+static void check_compact(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op_compact *compact = &op_of(c)->u.compact;
+    const sl_cache_group *group = &c->program.groups[compact->attention.place.group];
+    const sl_qtype_info *type = sl_qtype_get(c->cache_type);
+    unsigned char *expected = kt_alloc(result->kept_bytes, 1);
+    const int32_t all = compact->keep < c->rows ? compact->keep : c->rows, count = c->rows - c->window;
+    uint64_t key_bytes = 0, value_bytes = 0;
+    memset(expected, 0xA5, result->kept_bytes);
+    sl_qtype_bytes(c->cache_type, (uint64_t)group->key_size, &key_bytes);
+    sl_qtype_bytes(c->cache_type, group->values_are_keys ? 0 : (uint64_t)group->value_size, &value_bytes);
+    const uint64_t layer_bytes = (uint64_t)group->kv_heads * 64 * (key_bytes + value_bytes);
+    for (int32_t h = 0; h < group->kv_heads; h++) {
+        float *k = kt_alloc((size_t)(c->rows * group->key_size), sizeof *k);
+        for (int32_t j = 0; j < c->rows; j++) {
+            through_cache(c->cache_type, kv_at(c, 0, j, h, group->key_size), k + j * group->key_size,
+                          group->key_size);
+        }
+        double *scores = score_keys(c, k, h);
+        for (int32_t j = 0, to = 0; j < c->rows; j++) {
+            if (j < count && !is_kept(scores, count, compact->pool / 2, all - c->window, j)) {
+                continue;
+            }
+            unsigned char *at = expected + (uint64_t)(to / 64) * (uint64_t)group->layers * layer_bytes +
+                                (uint64_t)compact->attention.place.layer * layer_bytes;
+            type->encode(kv_at(c, 0, j, h, group->key_size), at + (uint64_t)(h * 64 + to % 64) * key_bytes,
+                         (uint64_t)group->key_size);
+            if (!group->values_are_keys) {
+                type->encode(kv_at(c, 1, j, h, group->value_size),
+                             at + (uint64_t)group->kv_heads * 64 * key_bytes +
+                                 (uint64_t)(h * 64 + to % 64) * value_bytes,
+                             (uint64_t)group->value_size);
+            }
+            to++;
+        }
+        free(scores);
+        free(k);
+    }
+    sum->wrong = memcmp(expected, result->kept, result->kept_bytes) != 0;
+    free(expected);
+}
+
 typedef void (*check_function)(const kt_case *c, const kt_result *result, error_sum *sum);
 static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_EMBED] = check_embed,
@@ -1091,6 +1181,7 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_BEGIN] = check_cache_write,
     [SL_OP_CACHE_WRITE] = check_cache_write,
     [SL_OP_ATTENTION] = check_attention,
+    [SL_OP_COMPACT] = check_compact,
     [SL_OP_ROUTER] = check_router,
     [SL_OP_COMBINE] = check_combine,
     [SL_OP_ACTIVATE] = check_activate,

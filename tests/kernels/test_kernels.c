@@ -110,6 +110,9 @@ static double compare_results(const kt_case *c, const kt_result *a, const kt_res
         memcmp(a->schedule, b->schedule, (size_t)(c->program.experts + 1) * sizeof(int32_t)) != 0) {
         return INFINITY;
     }
+    if (a->kept_bytes > 0 && memcmp(a->kept, b->kept, a->kept_bytes) != 0) {
+        return INFINITY;
+    }
     if (same_steps && memcmp(a->cache, b->cache, a->cache_bytes) != 0) {
         return INFINITY;
     }

@@ -193,7 +193,9 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
                                  .rows = lowered->rows,
                                  .span_rows = lowered->span_rows,
                                  .limits = &executor->deployment->limits};
-        if (op->kind == SL_OP_ATTENTION) {
+        if (op->kind == SL_OP_COMPACT) {
+            query.cache_type = executor->deployment->caches[op->u.compact.attention.place.group].type;
+        } else if (op->kind == SL_OP_ATTENTION) {
             query.cache_type = executor->deployment->caches[op->u.attention.place.group].type;
         } else if (op->kind == SL_OP_CACHE_WRITE) {
             query.cache_type = executor->deployment->caches[op->u.cache_write.place.group].type;
@@ -261,14 +263,15 @@ static int make_pools(sl_executor *executor, sl_error *error) {
     return SL_OK;
 }
 
-/* Page tables [group][slot][width], all without pages, then the last tokens [slot]. */
+/* Page tables [group][slots and the spare row][width], all without pages, then the last tokens [slot]. */
 static int make_context(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_program *program = deployment->program;
     sl_cpu_context *context = &executor->context;
     unsigned char *block = executor->pools[SL_POOL_STAGING];
     const uint64_t sequences = (uint64_t)deployment->limits.sequences;
-    const uint64_t entries = sequences * (uint64_t)sl_table_width(deployment->limits.context);
+    const uint64_t entries =
+        (uint64_t)sl_table_rows(&deployment->limits) * (uint64_t)sl_table_width(deployment->limits.context);
     const uint64_t tables = entries * (uint64_t)program->group_count;
     if ((tables + sequences) * sizeof(int32_t) > deployment->pool_bytes[SL_POOL_TABLES] ||
         deployment->step.bytes > deployment->pool_bytes[SL_POOL_STAGING] ||

@@ -95,6 +95,7 @@ typedef struct sl_cuda_context {
     unsigned char *state; /* slot 0 */
     uint64_t state_bytes; /* of one slot */
     int32_t table_width;
+    int32_t slots; /* rows of the page tables in front of the spare one */
     int32_t experts_used;
     int32_t processors;      /* multiprocessors of the device */
     int32_t shared_bytes;    /* of shared memory that a block can have */

@@ -255,6 +255,18 @@ static const char *break_dense(sl_program *p, int *counter) {
     RULE("gate stride 0 is less than the value size", OP(ATTENTION, 0)->in[1].value = 0)
     RULE("scale must be finite", OP(ATTENTION, 0)->u.attention.softcap = -1)
     RULE("sinks: weight 0.attn_norm is 1x1x64, expected 1x1x4", OP(ATTENTION, 0)->u.attention.sinks = 1)
+#define AS_COMPACT(change)                                                                                   \
+    sl_op *op = OP(ATTENTION, 0);                                                                            \
+    const sl_op_attention attention = op->u.attention;                                                       \
+    op->kind = SL_OP_COMPACT;                                                                                \
+    op->out[0].value = SL_NONE;                                                                              \
+    op->u.compact = (sl_op_compact){attention, 64, 7};                                                       \
+    change
+    RULE("(compact, layer 0): 3 heads are no multiple", AS_COMPACT(op->u.compact.attention.heads = 3))
+    RULE("keep 0 must be at least 1, pool 7 odd", AS_COMPACT(op->u.compact.keep = 0))
+    RULE("keep 64 must be at least 1, pool 4 odd", AS_COMPACT(op->u.compact.pool = 4))
+    RULE("group full: a window drops its keys by itself", AS_COMPACT(p->groups[0].window = 5))
+#undef AS_COMPACT
     RULE("unknown function 7", OP(ACTIVATE, 0)->u.activate.function = (sl_activation)7)
     RULE("limit positive", OP(ACTIVATE, 0)->u.activate.function = SL_ACTIVATION_SWIGLU_OAI)
     RULE("(activate, layer 0): width must be", OP(ACTIVATE, 0)->u.activate.width = 0)

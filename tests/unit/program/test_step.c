@@ -58,7 +58,8 @@ static void layout_is_aligned_and_apart(void **state) {
 
 static void largest_limits_do_not_overflow(void **state) {
     (void)state;
-    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64, INT32_MAX, 1 << 20, INT32_MAX};
+    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64,
+                              INT32_MAX, 1 << 20,   INT32_MAX, 1};
     sl_step_layout layout;
     sl_step_layout_init(&layout, &limits, SL_CACHE_GROUPS);
     assert_int_equal(layout.max_table_changes, INT32_MAX);

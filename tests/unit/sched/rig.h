@@ -28,6 +28,7 @@ enum {
     CHUNK = 96,
     OUTPUTS = 8,
     WINDOW = 16,
+    KEEP_WINDOW = 16, /* of a budget */
     TABLE = CONTEXT / SL_PAGE_TOKENS
 };
 
@@ -41,14 +42,14 @@ struct sl_executor {
     int32_t next, in_flight;
     int32_t last_tokens[SLOTS];
     int32_t *pages[SL_CACHE_GROUPS]; /* [page][SL_PAGE_TOKENS] */
-    int32_t tables[SL_CACHE_GROUPS][SLOTS][TABLE];
+    int32_t tables[SL_CACHE_GROUPS][SLOTS + 1][TABLE];
     uint64_t *states;
     float logits[2][OUTPUTS][VOCABULARY];
     int32_t tokens[2][OUTPUTS];
     int fail_in;              /* steps until one fails; 0: never */
     int32_t broken_at[SLOTS]; /* position of a row whose logits are not finite; 0: none */
     bool none_left;           /* they are numbers, but all -infinity */
-    uint64_t max_rows, steps;
+    uint64_t max_rows, steps, compactions;
 };
 
 static inline int32_t next_token(const int32_t *tokens, int32_t count, int32_t window) {
@@ -138,8 +139,46 @@ static inline void run_span(sl_executor *e, const sl_step_span *span, const sl_s
     }
 }
 
+/* Which `keep` of a group's tokens stay, by all of these: their indices, in order. */
+static inline void choose_kept(const int32_t *seen, int32_t count, int32_t keep, int32_t *kept) {
+    const uint64_t all = sl_hash64(seen, (size_t)count * sizeof *seen, 17);
+    const int32_t candidates = count - KEEP_WINDOW, wanted = keep - KEEP_WINDOW;
+    uint64_t scores[CONTEXT];
+    int32_t used = 0;
+    for (int32_t i = 0; i < candidates; i++) {
+        scores[i] = sl_hash64(&seen[i], sizeof *seen, all) % 8;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        int32_t better = 0;
+        for (int32_t k = 0; k < candidates && i < candidates; k++) {
+            better += scores[k] > scores[i] || (scores[k] == scores[i] && k < i);
+        }
+        if (i >= candidates || better < wanted) {
+            kept[used++] = i;
+        }
+    }
+    assert_int_equal(used, keep);
+}
+
+static inline void fake_compact(sl_executor *e, const sl_step_span *span) {
+    const int32_t keep = e->deployment->limits.keep;
+    assert_int_equal(span->row_count, KEEP_WINDOW);
+    for (int32_t g = 0; g < e->deployment->program->group_count; g++) {
+        int32_t seen[CONTEXT], kept[CONTEXT];
+        if (e->deployment->program->groups[g].window > 0) {
+            continue;
+        }
+        const int32_t count = gather(e, g, span, span->length[g] + span->row_count - 1, seen);
+        choose_kept(seen, count, keep, kept);
+        for (int32_t i = 0; i < keep; i++) {
+            const int32_t page = e->tables[g][SLOTS][i / SL_PAGE_TOKENS];
+            assert_in_range(page, 0, e->deployment->caches[g].pages - 1);
+            e->pages[g][page * SL_PAGE_TOKENS + i % SL_PAGE_TOKENS] = seen[kept[i]];
+        }
+    }
+}
+
 static inline int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
-    assert_int_equal(bucket, 0);
     const sl_step_layout *layout = &e->deployment->step;
     const int32_t stage = e->next;
     sl_error check;
@@ -150,6 +189,7 @@ static inline int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
         fail_msg("step block: %s", check.message);
     }
     const sl_step_header *head = sl_step_head(e->block);
+    assert_int_equal(bucket, head->compact);
     e->max_rows = (uint64_t)head->rows > e->max_rows ? (uint64_t)head->rows : e->max_rows;
     e->steps++;
     if (e->fail_in && --e->fail_in == 0) {
@@ -159,6 +199,10 @@ static inline int fake_submit(sl_executor *e, int32_t bucket, sl_error *error) {
     int32_t sampled[CHUNK];
     for (int32_t i = 0; i < head->spans; i++) {
         run_span(e, &sl_step_spans(layout, e->block)[i], sl_step_rows(layout, e->block), sampled);
+    }
+    if (head->compact) {
+        fake_compact(e, sl_step_spans(layout, e->block));
+        e->compactions++;
     }
     for (int32_t i = 0; i < head->outputs; i++) {
         const sl_step_output *output = &sl_step_outputs(layout, e->block)[i];
@@ -210,7 +254,8 @@ typedef struct rig {
     sl_backend backend;
     sl_program program;
     sl_plan plan;
-    sl_lowered bucket;
+    sl_lowered buckets[2]; /* the second compacts */
+    int32_t budget;        /* tokens kept; 0: all */
     sl_executor *executor;
     sl_scheduler *scheduler;
     bool under_way; /* a step is submitted and not committed */
@@ -255,18 +300,26 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
     r->plan.backend = &r->backend;
     d->program = p;
     d->result_width = VOCABULARY;
+    r->plan.options.chunk = CHUNK;
     d->limits = (sl_limits){.rows = CHUNK,
                             .outputs = OUTPUTS,
                             .sequences = SLOTS,
                             .context = CONTEXT,
                             .adjustments = OUTPUTS * SL_ADJUSTMENTS,
                             .masks = OUTPUTS,
-                            .mask_tokens = VOCABULARY};
+                            .mask_tokens = VOCABULARY,
+                            .keep = r->budget};
+    r->plan.options.kv_budget = r->budget;
+    r->plan.options.kv_window = KEEP_WINDOW;
     d->state_slots = s->state_slots;
-    r->bucket.rows[SL_ROWS_STEP] = r->bucket.span_rows = CHUNK;
-    r->bucket.rows[SL_ROWS_OUTPUT] = OUTPUTS;
-    d->buckets = &r->bucket;
-    d->bucket_count = 1;
+    for (int b = 0; b < 2; b++) {
+        sl_lowered *bucket = &r->buckets[b];
+        bucket->compacts = b == 1;
+        bucket->rows[SL_ROWS_STEP] = bucket->span_rows = b == 1 ? KEEP_WINDOW : CHUNK;
+        bucket->rows[SL_ROWS_OUTPUT] = b == 1 ? 1 : OUTPUTS;
+    }
+    d->buckets = r->buckets;
+    d->bucket_count = r->budget > 0 ? 2 : 1;
     sl_step_layout_init(&d->step, &d->limits, p->group_count);
     sl_executor *e = r->executor = calloc(1, sizeof *e);
     e->deployment = d;
@@ -378,14 +431,19 @@ static inline int32_t rig_draft(void *context, const sl_draft_query *query, int3
     return query->most;
 }
 
-/* Steps carry so many drafts for works submitted. */
-static inline rig *rig_create_drafting(const shape *s, int32_t drafts) {
+/* Steps carry so many drafts for works submitted, and prompts leave so many tokens at most. */
+static inline rig *rig_create_keeping(const shape *s, int32_t drafts, int32_t budget) {
     rig *r = calloc(1, sizeof *r);
+    r->budget = budget;
     const sl_scheduler_options options = {
         .reuse = s->reuse, .drafts = drafts, .always = true, .source = {drafts ? rig_draft : NULL, r}};
     r->drafts = drafts;
     rig_fill(r, s, &options);
     return r;
+}
+
+static inline rig *rig_create_drafting(const shape *s, int32_t drafts) {
+    return rig_create_keeping(s, drafts, 0);
 }
 
 static inline rig *rig_create(const shape *s) {
@@ -462,9 +520,55 @@ typedef struct job {
     bool no_reuse;
     bool released; /* the sequence lives until the work has ended */
     rig *rig;
+    int32_t compacted[CONTEXT / KEEP_WINDOW]; /* behind so many tokens it was, or is to be */
+    int32_t compactions;
     sl_sequence *ghost; /* or until the step after so many commits has */
     uint64_t ghost_until;
 } job;
+
+/* What the fake model says after so many of a job's tokens, of which it has seen all or what was kept. */
+static inline int32_t expected_of(const job *j, int32_t count) {
+    int32_t seen[CONTEXT], kept[CONTEXT], held = 0, next = 0;
+    uint64_t state = 0, all;
+    for (int32_t i = 0; i < count; i++) {
+        if (next < j->compactions && j->compacted[next] == i) {
+            choose_kept(seen, held, j->rig->budget, kept);
+            for (held = 0; held < j->rig->budget; held++) {
+                seen[held] = seen[kept[held]];
+            }
+            next++;
+        }
+        seen[held++] = j->model[i];
+        state = next_state(state, j->model[i]);
+    }
+    all = j->program->state_count ? state : 0;
+    for (int32_t g = 0; g < j->program->group_count; g++) {
+        const int32_t window = j->program->groups[g].window;
+        all = all * 31 + (uint64_t)(window ? next_token(j->model, count, window) : next_token(seen, held, 0));
+    }
+    return (int32_t)(all % VOCABULARY);
+}
+
+/* The sequence has lost its tokens behind `length`. */
+static inline void job_cut(job *j, int32_t length) {
+    j->count = length;
+    while (j->compactions > 0 && j->compacted[j->compactions - 1] > length) {
+        j->compactions--;
+    }
+}
+
+/* By the rule: the prompt brings its own window, and leaves more than the budget. */
+static inline void job_compact(job *j, int32_t count, sl_logits_wanted logits) {
+    const int32_t before = j->compactions > 0 ? j->compacted[j->compactions - 1] : 0, budget = j->rig->budget;
+    const int32_t held = before > 0 ? budget + j->count - before : j->count;
+    if (logits == SL_LOGITS_ALL) {
+        const int32_t first = count > 0 ? j->count - count : j->count - 1, all = j->count;
+        job_cut(j, first);
+        j->count = all;
+    } else if (budget > 0 && count >= KEEP_WINDOW && held > budget) {
+        j->compacted[j->compactions++] = j->count;
+    }
+}
 
 static inline void job_lose(job *j, sl_sequence *sequence) {
     j->ghost = sequence->in_step ? sequence : NULL;
@@ -480,7 +584,7 @@ static inline sl_finish job_token(sl_work *work, int32_t token) {
                                                                     : BIASED;
     const int32_t listed = list_adjustments(kind, j->model, j->count, j->prompt, list);
     assert_false(j->done);
-    assert_int_equal(token, adjusted(expected_token(j->program, j->model, j->count), list, listed));
+    assert_int_equal(token, adjusted(expected_of(j, j->count), list, listed));
     j->model[j->count++] = token;
     return (j->may_end && token % 16 == 0) || j->count == j->ends_at ? SL_FINISH_EOS : SL_FINISH_LENGTH;
 }
@@ -491,8 +595,7 @@ static inline void job_logits(sl_work *work, const float *logits, int32_t rows, 
         assert_int_equal(first, j->logits_next);
     }
     for (int32_t i = 0; i < rows; i++) {
-        assert_int_equal((int32_t)logits[(size_t)i * VOCABULARY],
-                         expected_token(j->program, j->model, first + i + 1));
+        assert_int_equal((int32_t)logits[(size_t)i * VOCABULARY], expected_of(j, first + i + 1));
     }
     j->logits_next = first + rows;
     j->logits_seen += rows;
@@ -552,6 +655,7 @@ static inline int job_submit(rig *r, job *j, const int32_t *tokens, int32_t coun
     } else {
         memcpy(j->model + j->count, tokens, (size_t)count * sizeof *tokens);
         j->prompt = j->count += count;
+        job_compact(j, count, logits);
     }
     return result;
 }
@@ -593,6 +697,8 @@ static inline void books_balance(const rig *r, const job *jobs, int count) {
             } else if (t) {
                 count_items(held, t->pages[g], t->page_count[g]);
                 count_items(held, &t->copied_from[g], 1);
+                count_items(held, t->targets[g], t->target_count[g]);
+                assert_true(t->target_count[g] == 0 || sequence->in_step);
             }
         }
         const int32_t available =

@@ -246,7 +246,7 @@ static void random_act(rig *r, job *jobs) {
         }
     } else if (act < 7) {
         int32_t back = (int32_t)draw(draw(2) ? 3 : 200);
-        j->count = j->count > back ? j->count - back : 0;
+        job_cut(j, j->count > back ? j->count - back : 0);
         sl_sequence_rollback(r->scheduler, j->work.sequence, j->count);
     } else if (act < 9) {
         job *to = &jobs[draw(JOBS)];
@@ -261,27 +261,40 @@ static void random_act(rig *r, job *jobs) {
     books_balance(r, jobs, JOBS);
 }
 
+static void live(rig *r, int rounds) {
+    static job jobs[JOBS];
+    memset(jobs, 0, sizeof jobs);
+    for (int round = 0; round < rounds; round++) {
+        random_act(r, jobs);
+        for (uint32_t steps = draw(4); steps > 0; steps--) {
+            if (draw(60) == 0) {
+                r->executor->fail_in = 1;
+            }
+            rig_step(r);
+            r->executor->fail_in = 0;
+            books_balance(r, jobs, JOBS);
+        }
+    }
+    while (rig_step(r)) {
+    }
+    for (int k = 0; k < JOBS; k++) {
+        if (jobs[k].work.sequence) {
+            assert_true(jobs[k].done);
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+    }
+    books_balance(r, NULL, 0);
+    assert_true(r->executor->max_rows <= CHUNK && r->executor->steps > 100);
+}
+
 static void random_lives_see_only_their_own_past(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (uint32_t seed = 1; seed <= 6; seed++) {
             seed_state = seed * 977u + (uint32_t)i;
             rig *r = rig_create_drafting(&shapes[i], seed % 2 ? 0 : (int32_t)seed);
-            static job jobs[JOBS];
-            memset(jobs, 0, sizeof jobs);
-            for (int round = 0; round < 1500; round++) {
-                random_act(r, jobs);
-                for (uint32_t steps = draw(4); steps > 0; steps--) {
-                    if (draw(60) == 0) {
-                        r->executor->fail_in = 1;
-                    }
-                    rig_step(r);
-                    r->executor->fail_in = 0;
-                    books_balance(r, jobs, JOBS);
-                }
-            }
-            while (rig_step(r)) {
-            }
+            live(r, 1500);
             const uint64_t following = sl_scheduler_counts(r->scheduler)->following_steps;
             assert_true(shapes[i].steps_in_flight == 1 ? following == 0 : following > 10 || r->drafts > 0);
             uint64_t drafted = 0, accepted = 0;
@@ -290,15 +303,21 @@ static void random_lives_see_only_their_own_past(void **state) {
                 accepted += sl_scheduler_counts(r->scheduler)->accepted[k];
             }
             assert_true(r->drafts ? accepted > 100 && drafted > accepted : drafted == 0);
-            for (int k = 0; k < JOBS; k++) {
-                if (jobs[k].work.sequence) {
-                    assert_true(jobs[k].done);
-                    job_check(&jobs[k]);
-                    sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
-                }
-            }
-            books_balance(r, NULL, 0);
-            assert_true(r->executor->max_rows <= CHUNK && r->executor->steps > 100);
+            rig_destroy(r);
+        }
+    }
+}
+
+/* Of what was kept, where prompts left more than their budget. */
+static void random_lives_keep_what_their_requests_say(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (uint32_t seed = 1; seed <= 3 && shapes[i].pages > 0; seed++) {
+            seed_state = seed * 977u + (uint32_t)i;
+            const int32_t budget = seed == 1 ? 40 : seed == 2 ? 64 : 100;
+            rig *r = rig_create_keeping(&shapes[i], seed == 2 ? 3 : 0, budget);
+            live(r, 900);
+            assert_true(r->executor->compactions > 20);
             rig_destroy(r);
         }
     }
@@ -775,6 +794,7 @@ int main(void) {
         cmocka_unit_test(single_tokens_go_first),
         cmocka_unit_test(the_oldest_does_not_starve),
         cmocka_unit_test(random_lives_see_only_their_own_past),
+        cmocka_unit_test(random_lives_keep_what_their_requests_say),
         cmocka_unit_test(steady_steps_allocate_nothing),
         cmocka_unit_test(what_ended_is_dropped_from_the_following_step),
         cmocka_unit_test(others_stay_in_the_following_step),

@@ -61,6 +61,8 @@ SL_PLAIN_RUN(sl_plain_begin);
 SL_PLAIN_RUN(sl_plain_cache_write);
 SL_PLAIN_RUN(sl_plain_attention);
 uint64_t sl_plain_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
+SL_PLAIN_RUN(sl_plain_compact);
+uint64_t sl_plain_compact_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* router.c */
 SL_PLAIN_RUN(sl_plain_router);
 uint64_t sl_plain_router_workspace(const sl_kernel *kernel, const sl_kernel_query *query);

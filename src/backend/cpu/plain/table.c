@@ -83,6 +83,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(ROPE, rope, "f32"),
     SIMPLE(CACHE_WRITE, cache_write, "exact"),
     WITH_WORKSPACE(ATTENTION, attention, "tile64/f32", sl_plain_attention_workspace),
+    WITH_WORKSPACE(COMPACT, compact, "f32", sl_plain_compact_workspace),
     WITH_WORKSPACE(ROUTER, router, "f32", sl_plain_router_workspace),
     SIMPLE(COMBINE, combine, "f32"),
     SIMPLE(ACTIVATE, activate, "f32"),

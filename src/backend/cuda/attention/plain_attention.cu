@@ -12,6 +12,7 @@
  * key. It starts with m = -infinity, l = 0, or m = sink, l = 1. At the end y *= 1 / l, then y *=
  * sigmoid(gate). Only the row's own sequence takes part. */
 #include "backend/cuda/common/device.cuh"
+#include "backend/cuda/types/cache_element.cuh"
 
 enum {
     THREADS = 128,
@@ -54,24 +55,6 @@ typedef struct tile_rows {
     int32_t from, to;
 } tile_rows;
 
-template <int TYPE>
-static __device__ __forceinline__ float cache_element(const unsigned char *row, int32_t i) {
-    if (TYPE == SL_QTYPE_F32) {
-        return ((const float *)row)[i];
-    }
-    if (TYPE == SL_QTYPE_F16) {
-        return sl_half_of(((const uint16_t *)row)[i]);
-    }
-    if (TYPE == SL_QTYPE_BF16) {
-        return sl_bf16_to_f32(((const uint16_t *)row)[i]);
-    }
-    if (TYPE == SL_QTYPE_FP8) {
-        return sl_e4m3_to_f32(row[i]);
-    }
-    const unsigned char *block = row + (uint64_t)(i / 32) * SL_Q8_0_BYTES;
-    return (float)(int8_t)block[2 + i % 32] * sl_half_of(*(const uint16_t *)block);
-}
-
 /* Columns [column, column + SLICE) of the rows that are seen, to slice[key][column]; the rest is 0. */
 template <int TYPE>
 static __device__ __forceinline__ void load_slice(const tile_rows &rows, int32_t column, float *slice) {
@@ -79,7 +62,7 @@ static __device__ __forceinline__ void load_slice(const tile_rows &rows, int32_t
         const int32_t key = i / SLICE, c = i % SLICE;
         const bool there = key >= rows.from && key < rows.to && column + c < rows.size;
         slice[key * SLICE_STRIDE + c] =
-            there ? cache_element<TYPE>(rows.start + (uint64_t)key * rows.row_bytes, column + c) : 0.0f;
+            there ? sl_cache_element<TYPE>(rows.start + (uint64_t)key * rows.row_bytes, column + c) : 0.0f;
     }
 }
 

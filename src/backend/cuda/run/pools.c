@@ -66,15 +66,16 @@ static void make_cache(const sl_executor *executor, int32_t group, int32_t *tabl
     cache->type = layout->type;
 }
 
-/* Page tables [group][slot][width], all without pages, then the last tokens [slot]. Staging: a block per
- * step in flight, then logits and tokens of each. */
+/* Page tables [group][slots and the spare row][width], all without pages, then the last tokens [slot].
+ * Staging: a block per step in flight, then logits and tokens of each. */
 int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_program *program = deployment->program;
     const sl_step_layout *layout = &deployment->step;
     sl_cuda_context *context = &executor->context;
     const uint64_t sequences = (uint64_t)deployment->limits.sequences;
-    const uint64_t entries = sequences * (uint64_t)sl_table_width(deployment->limits.context);
+    const uint64_t entries =
+        (uint64_t)sl_table_rows(&deployment->limits) * (uint64_t)sl_table_width(deployment->limits.context);
     const uint64_t tables = entries * (uint64_t)program->group_count;
     const uint64_t logits =
         (uint64_t)deployment->limits.outputs * (uint64_t)deployment->result_width * sizeof(float);
@@ -99,6 +100,7 @@ int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     context->page_copies = sl_step_page_copies(layout, executor->block);
     context->outputs = sl_step_outputs(layout, executor->block);
     context->table_width = sl_table_width(deployment->limits.context);
+    context->slots = deployment->limits.sequences;
     context->experts_used = program->experts_used;
     context->arrivals = executor->arrivals;
     context->state = executor->pools[SL_POOL_STATE];
