@@ -237,6 +237,11 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
             sl_buffer_printf(out, ", scale %g", (double)op->u.softcap.scale);
         }
         break;
+    case SL_OP_FETCH:
+        if (op->u.fetch.slots > 0) {
+            sl_buffer_printf(out, ", to %d slots", op->u.fetch.slots);
+        }
+        break;
     case SL_OP_OBSERVE:
         sl_buffer_text(out, " for ");
         print_weight(program, op->u.observe.weight, out);

@@ -83,7 +83,9 @@ typedef struct way {
     void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
     bool no_fusion;
     int32_t second;  /* layers on a second device, a CPU or beside a GPU the GPU; 0: there is one device */
-    int32_t experts; /* of so many of the first layers, on the first device */
+    int32_t experts; /* of so many of the first layers, on the first device; of a GPU alone, in host memory */
+    uint64_t expert_cache;
+    bool no_graphs;
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -171,27 +173,27 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0},
-    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0},
-    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0},
-    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0},
-    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false},
 };
 
 /* ---- every family, type and tier
@@ -200,6 +202,19 @@ static const way fusion_ways[] = {
 typedef struct setting {
     const char *family, *type, *tier, *cache_type;
 } setting;
+
+/* Experts in host memory were used, and no step ran other than as it should. */
+static void check_fetches(sluice_engine *engine, const way *w) {
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_engine_get_counters(engine, &counters);
+    if (w->experts > 0 && !w->second) {
+        assert_true(counters.streamed_bytes + counters.fetched_bytes > 0);
+        assert_int_equal(counters.failed_captures, 0);
+        assert_true(w->expert_cache != 1 || w->chunk > 1 || counters.expert_misses > TOKENS);
+    } else {
+        assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
+    }
+}
 
 /* The logits become the reference's when `against` is NULL, else must be those of that way. */
 static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
@@ -210,6 +225,8 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                                           : "cpu+cpu",
                                      .gpu_layers = w->second,
                                      .cpu_experts = w->experts,
+                                     .expert_cache = w->expert_cache,
+                                     .no_graphs = w->no_graphs,
                                      .isa = s->tier,
                                      .threads = w->threads,
                                      .chunk = w->chunk,
@@ -226,6 +243,7 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
     float *logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
     size_t from = 0;
     w->run(engine, reference, logits, &from);
+    check_fetches(engine, w);
     sluice_engine_destroy(engine);
     if (!against) {
         memcpy(reference->logits, logits, (size_t)TOKENS * VOCABULARY * sizeof(float));
@@ -471,6 +489,60 @@ static void one_models_experts_apart_give_the_same_bits(void **state) {
     assert_true(check_experts_apart(family) > 0);
 }
 
+/* In pairs: all experts on the GPU, and those of all layers, of some, in host memory. A cache of one byte is the
+ * smallest there can be: each row's experts put out those of the row before. */
+static const way fetching_ways[] = {
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true},
+    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true},
+    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 3, many slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 0, false},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
+};
+
+/* Of every family with experts, or of one. Returns how many there were. */
+static int32_t check_fetched(const char *only) {
+    static const char *const some_types[] = {"q8_0", "q4_k", "q6_k"};
+    int32_t tested = 0;
+    for (size_t family = 0; on_gpu() && family < sizeof families / sizeof *families; family++) {
+        const char *type = some_types[family % 3];
+        if (only && strcmp(only, families[family]) != 0) {
+            continue;
+        }
+        sluice_model *model = make_model(families[family], type, false);
+        const setting s = {families[family], type, NULL, "f16"};
+        const size_t count = sizeof fetching_ways / sizeof *fetching_ways;
+        if (has_experts(model)) {
+            deterministic = false;
+            check_setting(model, &s, fetching_ways, count, 2);
+            deterministic = true;
+            tested++;
+        }
+        sluice_model_release(model);
+    }
+    return tested;
+}
+
+static void fetched_experts_give_the_same_bits(void **state) {
+    (void)state;
+    if (!on_gpu()) {
+        skip();
+    }
+    assert_true(check_fetched(NULL) >= 5);
+}
+
+static void one_models_fetched_experts_give_the_same_bits(void **state) {
+    (void)state;
+    if (!on_gpu()) {
+        skip();
+    }
+    assert_int_equal(check_fetched("qwen3moe"), 1);
+}
+
 /* ---- steady steps
  * --------------------------------------------------------------------------------------------------- */
 
@@ -538,7 +610,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 6];
+    struct CMUnitTest tests[FAMILIES + 8];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -548,6 +620,8 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 5] = (struct CMUnitTest)cmocka_unit_test(one_models_experts_apart_give_the_same_bits);
     tests[FAMILIES + 4] = (struct CMUnitTest)cmocka_unit_test(experts_apart_give_the_same_bits);
     tests[FAMILIES + 2] = (struct CMUnitTest)cmocka_unit_test(every_border_gives_the_same_bits);
+    tests[FAMILIES + 6] = (struct CMUnitTest)cmocka_unit_test(fetched_experts_give_the_same_bits);
+    tests[FAMILIES + 7] = (struct CMUnitTest)cmocka_unit_test(one_models_fetched_experts_give_the_same_bits);
     tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
