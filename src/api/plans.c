@@ -111,7 +111,8 @@ static int plan_on_gpu(const places *where, const char *device, sl_api_plan *pla
     const int code = plan_on(where, device, planned, error);
     if (code == 0 && planned->plan->deployment.fetch_set_count > 0) {
         sl_log(where->given->cpu_experts > 0 ? SL_LOG_INFO : SL_LOG_WARNING,
-               "device: the experts of %d of %d layers are in host memory, and %d of %d in each of them on the GPU",
+               "device: the experts of %d of %d layers are in host memory, and %d of %d in each of them on "
+               "the GPU",
                planned->plan->deployment.fetch_set_count, sl_program_layers(where->program),
                planned->plan->deployment.expert_slots, where->program->experts);
     }
@@ -284,11 +285,12 @@ static json_t *memory_json(const sl_plan *plan) {
                                               row->device));
     }
     const uint64_t limit = plan->options.memory_limit;
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory", rows,
-                     "total_bytes", (json_int_t)sl_plan_bytes(plan), "host_weights_bytes",
-                     (json_int_t)plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], "mapped_bytes", (json_int_t)plan->mapped_bytes,
-                     "memory_limit", limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit),
-                     "token", token_json(plan));
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory",
+                     rows, "total_bytes", (json_int_t)sl_plan_bytes(plan), "host_weights_bytes",
+                     (json_int_t)plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], "mapped_bytes",
+                     (json_int_t)plan->mapped_bytes, "memory_limit",
+                     limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit), "token",
+                     token_json(plan));
 }
 
 /* Lines of text as a JSON array. */

@@ -146,16 +146,17 @@ typedef struct sl_weight_use {
 /* ---- experts in host memory
  * ------------------------------------------------------------------------------------------------------
  * The weights of a layer's experts are a *fetch set*. In front of the ops that read them stands a FETCH.
- * Buckets of many rows get all experts: their weights go to one of two buffers, while the ops of the set before
- * compute from the other. Buckets of few rows get those that were chosen, to slots where they stay until their
- * slot is needed. SL_POOL_EXPERTS holds both buffers, then each set's slots, then each set's table. */
+ * Buckets of many rows get all experts: their weights go to one of two buffers, while the ops of the set
+ * before compute from the other. Buckets of few rows get those that were chosen, to slots where they stay
+ * until their slot is needed. SL_POOL_EXPERTS holds both buffers, then each set's slots, then each set's
+ * table. */
 
 /* Beginning of a table; behind it lie, in this order, of 4 bytes each, slot_of[experts] (SL_NONE: in none),
  * expert_of[slots] (SL_NONE: empty), is_protected[slots], and of the last step what is to be brought:
- * expert[slots] and slot[slots]; then, of 8 bytes, used_at[slots]. Where `clock` is 0 the rest is not there yet.
- * The first time an expert is used its slot is on probation, from the second time on protected, and of
- * protected ones at most three quarters of all slots. Who must go: the one on probation that has not been used
- * for longest, and if there is none the protected one. Of equals the lower slot. */
+ * expert[slots] and slot[slots]; then, of 8 bytes, used_at[slots]. Where `clock` is 0 the rest is not there
+ * yet. The first time an expert is used its slot is on probation, from the second time on protected, and of
+ * protected ones at most three quarters of all slots. Who must go: the one on probation that has not been
+ * used for longest, and if there is none the protected one. Of equals the lower slot. */
 typedef struct sl_slot_table {
     uint64_t clock; /* FETCHes with rows so far */
     uint64_t hits, misses;
@@ -197,7 +198,7 @@ typedef enum sl_pool_kind {
     SL_POOL_TABLES,       /* page tables [group][slot][sl_table_width], last tokens [slot], work lists */
     SL_POOL_STAGING,      /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
-    SL_POOL_EXPERTS,      /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
+    SL_POOL_EXPERTS, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
     SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;

@@ -1,4 +1,5 @@
-/* Experts in host memory beside a device: which layers', how many of them the device has as well, and where. */
+/* Experts in host memory beside a device: which layers', how many of them the device has as well, and where.
+ */
 #include "plan/build.h"
 
 #include "backend/host_memory.h"
@@ -90,8 +91,7 @@ int sl_lay_out_fetches(sl_plan *plan, sl_error *error) {
     if (deployment->fetch_set_count == 0) {
         return 0;
     }
-    sl_fetch_set *sets =
-        sl_arena_alloc(&plan->arena, (size_t)deployment->fetch_set_count, sizeof *sets);
+    sl_fetch_set *sets = sl_arena_alloc(&plan->arena, (size_t)deployment->fetch_set_count, sizeof *sets);
     if (!sets) {
         return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
     }
@@ -105,11 +105,11 @@ int sl_lay_out_fetches(sl_plan *plan, sl_error *error) {
     const uint64_t limit =
         plan->options.host_memory_limit ? plan->options.host_memory_limit : sl_host_memory_available();
     const uint64_t needed = deployment->pool_bytes[SL_POOL_HOST_WEIGHTS];
-    return needed > limit ? sl_fail(error, SL_ERR_LIMIT,
-                                    "plan: the experts of %d layers need %llu bytes of host memory, the limit is %llu",
-                                    plan->options.host_experts, (unsigned long long)needed,
-                                    (unsigned long long)limit)
-                          : 0;
+    return needed > limit
+               ? sl_fail(error, SL_ERR_LIMIT,
+                         "plan: the experts of %d layers need %llu bytes of host memory, the limit is %llu",
+                         plan->options.host_experts, (unsigned long long)needed, (unsigned long long)limit)
+               : 0;
 }
 
 /* ---- the choice ---- */

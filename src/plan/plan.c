@@ -295,8 +295,8 @@ static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kerne
     }
     list->next[list->count] = list->heads[weight];
     list->heads[weight] = list->count;
-    list->uses[list->count++] =
-        (sl_weight_use){.weight = weight, .layout = layout, .bytes = bytes, .on_host = set != SL_NONE, .set = set};
+    list->uses[list->count++] = (sl_weight_use){
+        .weight = weight, .layout = layout, .bytes = bytes, .on_host = set != SL_NONE, .set = set};
     return 0;
 }
 
@@ -320,10 +320,10 @@ static int list_weights(sl_plan *plan, sl_error *error) {
             for (int32_t w = 0; w < count; w++) {
                 const bool packed = w < matrices && bucket->kernels[i]->pack && !sl_plan_maps_all(plan);
                 const int32_t set = packed ? SL_NONE : sl_fetch_set_of(plan, op);
-                const int code = weights[w] == SL_NONE ? 0
-                                                       : add_use(plan, &list, weights[w],
-                                                                 packed ? bucket->kernels[i] : NULL, set,
-                                                                 error);
+                const int code =
+                    weights[w] == SL_NONE
+                        ? 0
+                        : add_use(plan, &list, weights[w], packed ? bucket->kernels[i] : NULL, set, error);
                 if (code) {
                     return code;
                 }
@@ -513,7 +513,8 @@ static void weight_rows(sl_plan *plan) {
         int32_t count = 0, earlier = deployment->weights[first].on_host;
         for (int32_t u = 0; u < deployment->weight_count; u++) {
             const sl_kernel *other = deployment->weights[u].layout;
-            if (!deployment->weights[u].on_host && (other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
+            if (!deployment->weights[u].on_host &&
+                (other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
                 earlier += u < first;
                 count++;
                 bytes +=

@@ -30,10 +30,10 @@ typedef struct sl_plan_options {
                               wherever the rest of the layer is. On one that is not the host: they lie in host
                               memory, and the device fetches them; SL_NONE: as few as must be */
     int32_t expert_slots;  /* experts of such a layer that lie on the device as well; 0: see expert_cache */
-    uint64_t expert_cache; /* bytes of all slots; 0: a quarter of the experts, fewer where they do not fit, and
-                              as many more as fit */
-    const char *prefer;   /* beginnings of kernels' names, with commas between: those are tried first. NULL:
-                             the backend's own order */
+    uint64_t expert_cache; /* bytes of all slots; 0: a quarter of the experts, fewer where they do not fit,
+                              and as many more as fit */
+    const char *prefer;    /* beginnings of kernels' names, with commas between: those are tried first. NULL:
+                              the backend's own order */
     bool embed;   /* ends at the final norm: no logits, no tokens. Programs without a head always do */
     bool observe; /* an OBSERVE in front of every LINEAR, for each of its weights */
 } sl_plan_options;
@@ -96,8 +96,8 @@ int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan
                    sl_plan **plan, sl_error *error);
 void sl_plan_destroy(sl_plan *plan);
 
-/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in which
- * every sequence has one row. -1 when there is none. */
+/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in
+ * which every sequence has one row. -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step);
 
 /* Of all that the bytes in the cache depend on, besides tokens: the program, its weights (of large ones

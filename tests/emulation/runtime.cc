@@ -1,7 +1,7 @@
 /* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in
  * the order in which it is given to them; while one captures, it is kept for a graph instead. A stream that
- * waits for an event of another is beside it, and belongs to its capture. It does its work at once as well, or,
- * with threads in a random order, as late as it may: when somebody waits for it. */
+ * waits for an event of another is beside it, and belongs to its capture. It does its work at once as well,
+ * or, with threads in a random order, as late as it may: when somebody waits for it. */
 #include "grid.h"
 #include "memory.h"
 
@@ -27,7 +27,7 @@ struct CUstream_st {
     CUgraph_st *capture;
     bool spoilt; /* something failed while it was capturing */
     bool is_beside;
-    work_list given; /* when it is beside another */
+    work_list given;         /* when it is beside another */
     size_t done, waited_for; /* of what was given */
 };
 struct CUevent_st {
@@ -294,10 +294,12 @@ cudaError_t cudaPeekAtLastError(void) {
     X(cudaSuccess)                                                                                           \
     X(cudaErrorInvalidValue)                                                                                 \
     X(cudaErrorMemoryAllocation)                                                                             \
-    X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure)                     \
-        X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)      \
-            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)                                    \
-                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+    X(cudaErrorInvalidConfiguration)                                                                         \
+    X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                             \
+        X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                               \
+            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation)                          \
+                X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)                                   \
+                    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {

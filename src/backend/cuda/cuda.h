@@ -110,7 +110,6 @@ typedef struct sl_cuda_copies {
     bool ahead; /* the list is run whole and in order, so that copies may begin before their FETCH */
 } sl_cuda_copies;
 
-
 enum { SL_CUDA_ARRIVALS = 16384 };
 
 /* Passed to kernels by value. All pointers are to device memory; the arrays are the device's copy of the step
@@ -155,7 +154,7 @@ typedef struct sl_cuda_op {
     const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's */
     int32_t spans;          /* most spans in a step of the bucket */
     const sl_program *program;
-    const void *prepared; /* what the kernel's `prepare` made */
+    const void *prepared;       /* what the kernel's `prepare` made */
     const sl_cuda_fetch *fetch; /* FETCH */
     const struct sl_cuda_facts *facts;
     sl_rows counted;

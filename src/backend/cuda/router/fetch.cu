@@ -1,7 +1,8 @@
-/* FETCH. All experts: copies that run beside the ops in front of them (run/copies.c), and a kernel behind which
- * they are there. Chosen ones: a block finds their slots in the set's table, empties some for those that are in
- * none, and writes ids and schedule anew; then many blocks read what is missing from host memory, as fast as
- * the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that it says. */
+/* FETCH. All experts: copies that run beside the ops in front of them (run/copies.c), and a kernel behind
+ * which they are there. Chosen ones: a block finds their slots in the set's table, empties some for those
+ * that are in none, and writes ids and schedule anew; then many blocks read what is missing from host memory,
+ * as fast as the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that
+ * it says. */
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/run/copies.h"
 
@@ -39,7 +40,7 @@ typedef struct slot_args {
     int32_t *offsets, *list; /* the schedule */
     sl_slot_table *table;
     unsigned long long *counts;
-    int32_t experts, slot_count, used;
+    int32_t experts, slot_count, used, most_protected;
 } slot_args;
 
 /* The table's arrays. */
@@ -116,7 +117,7 @@ static __device__ void touch(const slot_args &args, unsigned long long clock, sl
 
 /* Of too many protected slots those that were not used for longest are on probation again. */
 static __device__ void demote(const slot_args &args, slot_memory *shared) {
-    const int32_t thread = (int32_t)threadIdx.x, most = sl_most_protected(args.slot_count);
+    const int32_t thread = (int32_t)threadIdx.x, most = args.most_protected;
     const bool mine = thread < args.slot_count && shared->is_protected[thread];
     if (mine) {
         atomicAdd(&shared->protected_count, 1);
@@ -147,8 +148,7 @@ static __device__ void replace(const slot_args &args, const slot_arrays &a, unsi
                                slot_memory *shared) {
     const int32_t thread = (int32_t)threadIdx.x, misses = shared->misses;
     const bool is_free = thread < args.slot_count && shared->used_at[thread] != clock;
-    const bool is_missing =
-        thread < args.experts && shared->wanted[thread] && shared->slot_of[thread] < 0;
+    const bool is_missing = thread < args.experts && shared->wanted[thread] && shared->slot_of[thread] < 0;
     int32_t rank = 0;
     for (int32_t s = 0; is_free && misses > 0 && s < args.slot_count; s++) {
         rank += shared->used_at[s] != clock && goes_before(shared, s, thread);
@@ -302,6 +302,7 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
     slots.counts = fetch->counts;
     slots.experts = fetch->experts;
     slots.slot_count = fetch->slots;
+    slots.most_protected = sl_most_protected(fetch->slots);
     slots.used = op->op->u.fetch.used;
     copy_args copies = {};
     for (int32_t p = 0; p < fetch->part_count; p++) {
@@ -312,8 +313,7 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
     copies.slots = fetch->slots;
     copies.table = fetch->table;
     const sl_launch_shape one = {dim3(1), dim3(SLOT_THREADS), 0};
-    const sl_launch_shape many = {dim3((unsigned)(COPY_BLOCKS * context->processors)), dim3(COPY_THREADS),
-                                  0};
+    const sl_launch_shape many = {dim3((unsigned)(COPY_BLOCKS * context->processors)), dim3(COPY_THREADS), 0};
     const uint32_t word = word_of(fetch);
     const cudaError_t code = sl_launch(context, stream, one, slot_kernel, *context, slots);
     return code != cudaSuccess ? code

@@ -34,7 +34,7 @@ typedef struct sl_cuda_bucket {
     int32_t op_count;
     cudaGraphExec_t graph;
     sl_cuda_bucket_state state;
-    int32_t index; /* of the bucket */
+    int32_t index;                     /* of the bucket */
     const sl_cuda_fetch *first_copies; /* of the first FETCH of all experts; NULL: there is none */
     sl_cuda_fetch *last_copies;        /* of the last one */
     uint64_t streamed_bytes;           /* by all of these */

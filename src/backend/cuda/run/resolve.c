@@ -37,16 +37,17 @@ static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fet
     const sl_weight_use *found = &deployment->weights[use];
     const uint64_t place =
         fetch && fetch->slots > 0 ? found->slots
-        : fetch                   ? (uint64_t)(fetch->number % SL_FETCH_BUFFERS) * deployment->buffer_bytes +
-                      found->in_buffer
-                                  : 0;
-    const uint64_t bytes = fetch && fetch->slots > 0 ? result->expert_bytes * (uint64_t)fetch->slots : found->bytes;
+        : fetch ? (uint64_t)(fetch->number % SL_FETCH_BUFFERS) * deployment->buffer_bytes + found->in_buffer
+                : 0;
+    const uint64_t bytes =
+        fetch && fetch->slots > 0 ? result->expert_bytes * (uint64_t)fetch->slots : found->bytes;
     if (!fetch || fetch->set != found->set || result->experts != fetch->experts ||
         !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_EXPERTS])) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is in host memory, and nothing brings it",
                        deployment->program->weights[found->weight].name);
     }
-    const sl_cuda_fetch_part part = {.from = executor->pools[SL_POOL_HOST_WEIGHTS] + executor->weight_offsets[use],
+    const sl_cuda_fetch_part part = {.from = executor->pools[SL_POOL_HOST_WEIGHTS] +
+                                             executor->weight_offsets[use],
                                      .to = executor->pools[SL_POOL_EXPERTS] + place,
                                      .expert_bytes = result->expert_bytes};
     int32_t p = 0;
@@ -64,7 +65,8 @@ static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fet
     return SL_OK;
 }
 
-/* kernel: of a LINEAR, whose layout is wanted; NULL: the file's. fetch: the FETCH in front of the op, if any. */
+/* kernel: of a LINEAR, whose layout is wanted; NULL: the file's. fetch: the FETCH in front of the op, if any.
+ */
 static int resolve_weight(const sl_executor *executor, int32_t index, const sl_cuda_kernel *kernel,
                           sl_cuda_fetch *fetch, sl_cuda_weight *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
@@ -100,7 +102,8 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda
         result->weight_count = op->u.linear.segment_count;
         for (int32_t s = 0; s < result->weight_count && !status; s++) {
             const sl_linear_segment *segment = &op->u.linear.segments[s];
-            status = resolve_weight(executor, segment->weight, result->kernel, fetch, &result->weights[s], error);
+            status =
+                resolve_weight(executor, segment->weight, result->kernel, fetch, &result->weights[s], error);
             result->weights[s].column = segment->column;
             if (!status && segment->bias != SL_NONE) {
                 sl_cuda_weight bias = {0};
@@ -153,7 +156,8 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-/* The op's record, and in *fetch that of the FETCH before: of those that bring all experts each knows the next.
+/* The op's record, and in *fetch that of the FETCH before: of those that bring all experts each knows the
+ * next.
  */
 static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_bucket *bucket,
                          sl_cuda_fetch **last, sl_error *error) {
@@ -171,7 +175,8 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
     if (!fetch) {
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
     }
-    *fetch = (sl_cuda_fetch){.set = asked->set, .experts = deployment->program->experts, .slots = asked->slots};
+    *fetch =
+        (sl_cuda_fetch){.set = asked->set, .experts = deployment->program->experts, .slots = asked->slots};
     fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_EXPERTS] +
                                              deployment->fetch_sets[asked->set].table);
     fetch->counts = &executor->expert_counts[2 * asked->set];

@@ -223,8 +223,8 @@ static int send_packed(const upload *u, int32_t i, uint64_t from, uint64_t to, c
         return widen(u, i, error);
     }
     if (!status && to == end_of(u, i)) {
-        status = SL_CUDA(
-            kernel->repack(weight_at(u, i), u->staging, place_of(u, i), u->device->stream), error);
+        status =
+            SL_CUDA(kernel->repack(weight_at(u, i), u->staging, place_of(u, i), u->device->stream), error);
     }
     return status;
 }
@@ -299,8 +299,7 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         const sl_pool_kind pool = use->on_host ? SL_POOL_HOST_WEIGHTS : SL_POOL_WEIGHTS;
         const uint64_t offset = ends[pool];
         uint64_t bytes;
-        if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) ||
-            (use->on_host && use->layout) ||
+        if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) || (use->on_host && use->layout) ||
             use->bytes != (use->layout ? use->layout->packed_bytes(weight) : bytes)) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
                            weight->name);
