@@ -376,7 +376,7 @@ const option OPTIONS[] = {
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,
      "tokens of one sequence; 0: the model's own, at most 4096"},
     {IN_ENGINE, "-ub --ubatch-size --chunk", "N", NUMBER, AT(chunk), "0", 0, INT_MOST,
-     "rows of a step; 0: 512 on the CPU, 2048 on a GPU"},
+     "rows of a step; 0: 512 on the CPU, 2048 on a GPU, up to 8192 where it fetches experts"},
     {IN_CROWDED, "-np --parallel --sequences", "N", NUMBER, AT(sequences), "0", 0, INT_MOST,
      "that run at once; 0: 1 (serve, eval, plan, explain: 8; embed, rerank: 64)"},
     {IN_ENGINE, "-ctk --cache-type-k --kv-type", "TYPE", TEXT, AT(kv_type), "f16", 0, 0,

@@ -409,7 +409,7 @@ static const fault_case many_rows = {SLUICE_SOURCE_DIR "/models/mini.gguf",
 static const fault_case fetched = {
     FIXTURES "qwen3moe",
     {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .host_experts = 2, .expert_cache = 1},
-    31};
+    5};
 
 static void every_call_may_fail(void **state) {
     const fault_case *test = *state;

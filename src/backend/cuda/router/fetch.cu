@@ -246,7 +246,7 @@ typedef struct copy_args {
 
 /* A block has a piece of one expert's part at a time. */
 template <typename WORD>
-static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(const __grid_constant__ copy_args args) {
+static __global__ void __launch_bounds__(COPY_THREADS) fetch_kernel(const __grid_constant__ copy_args args) {
     constexpr int64_t PIECE = COPY_THREADS * COPY_WORDS;
     sl_wait_for_inputs();
     const slot_arrays a = arrays_of(args.table, args.experts, args.slots);
@@ -317,9 +317,9 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
     const uint32_t word = word_of(fetch);
     const cudaError_t code = sl_launch(context, stream, one, slot_kernel, *context, slots);
     return code != cudaSuccess ? code
-           : word == 16        ? sl_launch(context, stream, many, copy_kernel<uint4>, copies)
-           : word == 4         ? sl_launch(context, stream, many, copy_kernel<uint32_t>, copies)
-                               : sl_launch(context, stream, many, copy_kernel<uint8_t>, copies);
+           : word == 16        ? sl_launch(context, stream, many, fetch_kernel<uint4>, copies)
+           : word == 4         ? sl_launch(context, stream, many, fetch_kernel<uint32_t>, copies)
+                               : sl_launch(context, stream, many, fetch_kernel<uint8_t>, copies);
 }
 
 static SL_CUDA_RUN(run) {
