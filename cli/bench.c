@@ -24,11 +24,14 @@ static size_t draft_known(void *context, const int32_t *tokens, size_t count, in
     return written;
 }
 
-static void count_drafts(const bench *b, measurement *m, bool begin) {
+static void count_run(const bench *b, measurement *m, bool begin) {
     sluice_counters counters = {.size = sizeof counters};
     sluice_engine_get_counters(b->session.engine, &counters);
     m->drafted = counters.drafted - (begin ? 0 : m->drafted);
     m->accepted = counters.accepted - (begin ? 0 : m->accepted);
+    m->hits = counters.expert_hits - (begin ? 0 : m->hits);
+    m->misses = counters.expert_misses - (begin ? 0 : m->misses);
+    m->brought = counters.streamed_bytes + counters.fetched_bytes - (begin ? 0 : m->brought);
 }
 
 /* ---- measuring -------------------------------------------------------------------------------------------
@@ -169,11 +172,11 @@ static int measure(bench *b, measurement *m) {
     code = code == DONE && m->depth ? append(b, deep, 0, m->depth, 0, &ignored) : code;
     b->known_count = 0;
     code = code == DONE ? repeat(b, deep, forks, m, &ignored) : code;
-    count_drafts(b, m, true);
+    count_run(b, m, true);
     for (m->repetitions = 0; m->repetitions < b->one.repetitions && code == DONE; m->repetitions++) {
         code = repeat(b, deep, forks, m, &m->seconds[m->repetitions]);
     }
-    count_drafts(b, m, false);
+    count_run(b, m, false);
     for (int32_t i = 0; i < b->sequences && deep; i++) {
         sluice_sequence_release(deep[i]);
     }

@@ -16,6 +16,8 @@ typedef struct measurement {
     time_t begin;                /* when it was asked for */
     double seconds[REPETITIONS]; /* [repetitions] */
     uint64_t drafted, accepted;  /* tokens, in all of these runs */
+    uint64_t hits, misses; /* of experts in host memory, likewise, and bytes of them that were brought */
+    uint64_t brought;
 } measurement;
 
 /* Lengths of a prompt and of what is generated after it. */

@@ -116,6 +116,17 @@ void backend_name(const bench *b, char name[32]) {
     }
 }
 
+/* Megabytes of experts that came from host memory for a token, and how many of the chosen ones were on the
+ * GPU. */
+static void print_experts(const bench *b, const measurement *m) {
+    const double tokens = (double)(m->prompt + m->generate) * b->sequences * m->repetitions;
+    char hits[16] = "-";
+    if (m->hits + m->misses > 0) {
+        snprintf(hits, sizeof hits, "%.1f %%", 100.0 * (double)m->hits / (double)(m->hits + m->misses));
+    }
+    printf(" %12.2f | %7s |", tokens > 0 ? 1e-6 * (double)m->brought / tokens : 0, hits);
+}
+
 static void print_markdown(bench *b, const measurement *m, const report *r) {
     char type[64], backend[32], test[64], speed[64], size[32], parameters[32], limit[16] = "-";
     const bool more = b->one.verbose, drafts = has_drafts(&b->one);
@@ -133,17 +144,20 @@ static void print_markdown(bench *b, const measurement *m, const report *r) {
     if (b->first) {
         printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s | %5s |%s%s\n", "model", "size",
                "params", "backend", "threads", "type_k", "n_seq", "test", "t/s", "limit",
-               more ? "  MB/token |    GB/s |     TOPS |" : "", drafts ? "  drafted |  right |" : "");
+               more ? "  MB/token |    GB/s |     TOPS | from host MB |    hits |" : "",
+               drafts ? "  drafted |  right |" : "");
         printf("| ------------------------ | ---------: | ---------: | -------- | ------: | -----: | ----: | "
                "--------------: | "
                "-------------------: | ----: |%s%s\n",
-               more ? " --------: | ------: | -------: |" : "", drafts ? " -------: | -----: |" : "");
+               more ? " --------: | ------: | -------: | -----------: | ------: |" : "",
+               drafts ? " -------: | -----: |" : "");
     }
     /* The plus-minus sign takes two bytes. */
     printf("| %-24s | %10s | %10s | %-8s | %7d | %6s | %5d | %15s | %21s | %5s |", type, size, parameters,
            backend, b->threads, b->one.kv_type, b->sequences, test, speed, limit);
     if (more) {
         printf(" %9.1f | %7.2f | %8.3f |", r->token_bytes * 1e-6, r->gigabytes, r->teraops);
+        print_experts(b, m);
     }
     if (drafts) {
         printf(" %8llu | %4.0f %% |", (unsigned long long)m->drafted,
@@ -191,13 +205,15 @@ static json_t *make_row(const bench *b, const measurement *m, const report *r) {
         m->depth, "test_time", begin, "avg_ns", (json_int_t)llround(r->time.mean), "stddev_ns",
         (json_int_t)llround(r->time.deviation), "avg_ts", r->speed.mean, "stddev_ts", r->speed.deviation);
     json_t *ours = json_pack(
-        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "version", sluice_version(),
-        "device_info", sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "version",
+        sluice_version(), "device_info", sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
         "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops,
-        "draft_n", (json_int_t)m->drafted, "draft_n_accepted", (json_int_t)m->accepted, "limit_ts", r->limit,
-        "limit_fraction", r->limit > 0 ? r->speed.mean / r->limit : 0, "int8_operations_per_second",
-        b->rates.int8_operations, "bf16_operations_per_second", b->rates.bf16_operations,
-        "f32_operations_per_second", b->rates.f32_operations, "read_bytes_per_second", b->rates.read_bytes);
+        "expert_hits", (json_int_t)m->hits, "expert_misses", (json_int_t)m->misses, "expert_bytes",
+        (json_int_t)m->brought, "draft_n", (json_int_t)m->drafted, "draft_n_accepted",
+        (json_int_t)m->accepted, "limit_ts", r->limit, "limit_fraction",
+        r->limit > 0 ? r->speed.mean / r->limit : 0, "int8_operations_per_second", b->rates.int8_operations,
+        "bf16_operations_per_second", b->rates.bf16_operations, "f32_operations_per_second",
+        b->rates.f32_operations, "read_bytes_per_second", b->rates.read_bytes);
     bool complete = json_object_update(row, measured) == 0;
     if (strcmp(b->one.output, "json") == 0) {
         complete &=

@@ -44,7 +44,7 @@ typedef struct settings {
     /* the engine */
     const char *model, *device, *isa, *kv_type, *kernels, *cache_disk, *prompt_precision;
     int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts, kv_budget, kv_window, kv_pool;
-    uint64_t cache_tokens, memory_limit, host_memory_limit, cache_disk_bytes;
+    uint64_t cache_tokens, memory_limit, host_memory_limit, expert_cache, cache_disk_bytes;
     bool cpu_moe, no_graphs, no_fusion, no_repack, deterministic, no_prefix_reuse;
     const char *draft_known;       /* bench */
     const char *speculate, *draft; /* speculate NULL: what --draft makes of it */

@@ -220,6 +220,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
                       : s->gpu_layers < 0 ? 0
                                           : s->gpu_layers,
         .cpu_experts = s->cpu_moe ? INT32_MAX : s->cpu_experts,
+        .expert_cache = s->expert_cache,
         .no_prefix_reuse = s->no_prefix_reuse,
         .cache_folder = s->cache_disk,
         .cache_folder_bytes = s->cache_disk_bytes,

@@ -355,13 +355,19 @@ const option OPTIONS[] = {
      "share of all choices that a fifth of the experts gets, 0.8 for example; 0: as it comes"},
 
     {IN_SCHEDULED, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0,
-     "auto, cpu, cuda, cuda:N, or cuda+cpu: what does not fit the GPU on the CPU"},
+     "auto, cpu, cuda, cuda:N (experts that do not fit are fetched from host memory), or cuda+cpu: what does "
+     "not "
+     "fit the GPU on the CPU"},
     {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N", NUMBER, AT(gpu_layers), "-1", -1, INT_MOST,
      "the last N layers on the GPU, the others on the CPU; -1: as many as fit"},
     {IN_SCHEDULED, "-ncmoe --n-cpu-moe --cpu-experts", "N", NUMBER, AT(cpu_experts), "0", 0, INT_MOST,
-     "experts of the first N layers on the CPU, the rest of these layers on the GPU; 0: as few as must be"},
+     "experts of the first N layers on the CPU, the rest of these layers on the GPU; with --device cuda in "
+     "host "
+     "memory, from where the GPU fetches them; 0: as few as must be"},
     {IN_SCHEDULED, "-cmoe --cpu-moe", NULL, FLAG, AT(cpu_moe), NULL, 0, 0,
-     "all experts on the CPU, as -ncmoe with all layers"},
+     "all experts, as -ncmoe with all layers"},
+    {IN_SCHEDULED, "--expert-cache", "BYTES", SIZE, AT(expert_cache), "0", 0, 0,
+     "of experts in host memory, so much stays on the GPU as well; 0: as many as fit"},
     {IN_IMATRIX, "-dev --device", "NAME", TEXT, AT(device), "cpu", 0, 0, "cpu: no other device gathers"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
      "the best CPU kernels allowed: plain, avx2, avxvnni, avx512 or amx [the machine's]"},
@@ -370,7 +376,7 @@ const option OPTIONS[] = {
     {IN_ENGINE, "-c --ctx-size --context", "N", NUMBER, AT(context), "0", 0, INT_MOST,
      "tokens of one sequence; 0: the model's own, at most 4096"},
     {IN_ENGINE, "-ub --ubatch-size --chunk", "N", NUMBER, AT(chunk), "0", 0, INT_MOST,
-     "rows of a step; 0: 512 on the CPU, 2048 on a GPU"},
+     "rows of a step; 0: 512 on the CPU, 2048 on a GPU, up to 8192 where it fetches experts"},
     {IN_CROWDED, "-np --parallel --sequences", "N", NUMBER, AT(sequences), "0", 0, INT_MOST,
      "that run at once; 0: 1 (serve, eval, plan, explain: 8; embed, rerank: 64)"},
     {IN_ENGINE, "-ctk --cache-type-k --kv-type", "TYPE", TEXT, AT(kv_type), "f16", 0, 0,
@@ -388,7 +394,7 @@ const option OPTIONS[] = {
     {IN_ENGINE, "--memory-limit", "BYTES", SIZE, AT(memory_limit), "0", 0, 0,
      "K, M and G are understood; 0: what there is; beside a GPU, of the GPU"},
     {IN_SCHEDULED, "--host-memory-limit", "BYTES", SIZE, AT(host_memory_limit), "0", 0, 0,
-     "of the CPU's layers and their cache, beside a GPU; 0: what is free"},
+     "of the CPU's layers and their cache, beside a GPU, or of experts there; 0: what is free"},
     {IN_SCHEDULED, "--no-prefix-reuse", NULL, FLAG, AT(no_prefix_reuse), NULL, 0, 0,
      "compute equal beginnings again"},
     {IN_KEEPING, "--cache-disk", "FOLDER", TEXT, AT(cache_disk), NULL, 0, 0,

@@ -460,10 +460,12 @@ typedef struct sluice_engine_options {
     int32_t gpu_layers; /* of the model's last layers, on the GPU, the others on the CPU; fewer, with a
                            warning, where layers on both sides would share a cache; 0: as many as fit;
                            SLUICE_NO_LAYERS: none */
-    uint64_t host_memory_limit; /* with layers on the CPU beside a GPU: bytes there, memory_limit being the
-                                   GPU's; 0: what is free */
-    int32_t cpu_experts; /* experts of the model's first layers, so many, on the CPU beside a GPU, which has
-                            the rest of these layers as gpu_layers says; 0: as placement finds best */
+    uint64_t host_memory_limit; /* with layers on the CPU beside a GPU, or experts in host memory: bytes
+                                   there, memory_limit being the GPU's; 0: what is free */
+    int32_t cpu_experts; /* experts of the model's first layers, so many, apart from the rest of these layers,
+                            which is where gpu_layers says. With "cuda" alone they lie in host memory, and the
+                            GPU fetches and uses them; beside "cpu" they are computed there. 0: as placement
+                            finds best */
     sluice_prompt_precision prompt_precision;
     /* SnapKV: behind a request's prompt that leaves more than kv_budget tokens in a sequence's cache, so many
      * stay for each key head: those that the prompt's last kv_window tokens attend to most, and these. Layers
@@ -473,6 +475,8 @@ typedef struct sluice_engine_options {
     int32_t kv_budget;
     int32_t kv_window; /* less than kv_budget; 0: 64 */
     int32_t kv_pool;   /* a token counts as the best of so many around it, an odd number; 0: 7 */
+    uint64_t expert_cache; /* with experts in host memory: bytes of those that the GPU keeps at hand besides;
+                              0: as many as fit */
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 
@@ -490,8 +494,9 @@ typedef enum sluice_plan_view {
 } sluice_plan_view;
 /* What an engine with these options would do, without loading anything. *text is owned by the caller. As JSON
  * the memory has "device", "memory" (rows with "name", "bytes", "detail"), "total_bytes" of these,
- * "mapped_bytes" that are read in the file, "memory_limit", and "token": the "weight_bytes" that one token of
- * one sequence reads and its "operations", with an empty cache. */
+ * "mapped_bytes" that are read in the file, "host_weights_bytes" in host memory beside a GPU, "memory_limit",
+ * and "token": the "weight_bytes" that one token of one sequence reads and its "operations", with an empty
+ * cache. */
 SLUICE_API int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *options,
                                     sluice_plan_view view, sluice_text_format format, char **text,
                                     sluice_error *error);
@@ -519,6 +524,9 @@ typedef struct sluice_counters {
     uint64_t drafted_at[SLUICE_DRAFTS],
         accepted_at[SLUICE_DRAFTS]; /* the same, the n-th of a step's drafts */
     uint64_t page_tokens;           /* of one page of the cache: beginnings are found again page by page */
+    /* Experts in host memory: chosen ones that the GPU had at hand or not, counted once for each layer and
+     * step; bytes that were brought, all experts for many rows, and chosen ones. */
+    uint64_t expert_hits, expert_misses, streamed_bytes, fetched_bytes;
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,

@@ -50,6 +50,10 @@ static void take_counts(sluice_engine *engine) {
     all->failed_captures = c.failed_captures;
     all->device_allocations = c.device_allocations;
     all->synchronisations = c.synchronisations;
+    all->expert_hits = c.expert_hits;
+    all->expert_misses = c.expert_misses;
+    all->streamed_bytes = c.streamed_bytes;
+    all->fetched_bytes = c.fetched_bytes;
     all->batched_calls = all->batched_rows = 0;
     for (int32_t i = 0; i < c.kernel_count; i++) {
         const sl_kernel *kernel = c.kernels[i].kernel;
@@ -393,9 +397,7 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.cache_tokens_kept = load.kept_tokens;
     all.page_tokens = SL_PAGE_TOKENS;
     all.step_seconds = engine->step_seconds;
-    for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
-        all.memory += engine->planned.plan->deployment.pool_bytes[pool];
-    }
+    all.memory = sl_plan_bytes(engine->planned.plan);
     all.memory += sl_api_speculation_bytes(&engine->speculation);
     if (engine->keeper) {
         all.stored_pages = sl_keeper_counts(engine->keeper).stored_pages;

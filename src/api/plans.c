@@ -103,6 +103,22 @@ static int plan_on_one_or_all(const places *where, const char *one, const char *
     return code;
 }
 
+/* On a GPU alone. What does not fit of a model with experts is fetched from host memory. */
+static int plan_on_gpu(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
+    if (where->plan_options->host_experts == 0) {
+        where->plan_options->host_experts = SL_NONE;
+    }
+    const int code = plan_on(where, device, planned, error);
+    if (code == 0 && planned->plan->deployment.fetch_set_count > 0) {
+        sl_log(where->given->cpu_experts > 0 ? SL_LOG_INFO : SL_LOG_WARNING,
+               "device: the experts of %d of %d layers are in host memory, and %d of %d in each of them on "
+               "the GPU",
+               planned->plan->deployment.fetch_set_count, sl_program_layers(where->program),
+               planned->plan->deployment.expert_slots, where->program->experts);
+    }
+    return code;
+}
+
 /* At most so many of the last layers, as a border in front of them is possible. */
 static int32_t layers_behind_border(const sl_program *program, int32_t asked) {
     const int32_t layers = sl_program_layers(program);
@@ -167,6 +183,9 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
     if (asked > 0) {
         return plan_with_layers(where, gpu, all, planned, error);
     }
+    if (gpu[0] && !is_auto && !strchr(device, '+')) {
+        return plan_on_gpu(where, device, planned, error);
+    }
     if (apart && (gpu[0] || strchr(device, '+'))) {
         return plan_on(where, all, planned, error);
     }
@@ -206,6 +225,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .kv_window = o->kv_window,
         .kv_pool = o->kv_pool,
         .host_experts = model->program.experts > 0 ? o->cpu_experts : 0,
+        .expert_cache = o->expert_cache,
     };
     if (result == 0 &&
         (o->chunk < 0 || o->sequences < 0 || o->context < 0 || o->outputs < 0 || o->state_slots < 0)) {
@@ -261,10 +281,6 @@ static json_t *token_json(const sl_plan *plan) {
 
 static json_t *memory_json(const sl_plan *plan) {
     json_t *rows = json_array();
-    uint64_t total = 0;
-    for (int p = 0; p < SL_POOL_COUNT; p++) {
-        total += plan->deployment.pool_bytes[p];
-    }
     for (int32_t i = 0; rows && i < plan->memory_count; i++) {
         const sl_memory_row *row = &plan->memory[i];
         json_array_append_new(rows, json_pack("{s:s, s:I, s:s, s:s*}", "name", row->name, "bytes",
@@ -272,10 +288,12 @@ static json_t *memory_json(const sl_plan *plan) {
                                               row->device));
     }
     const uint64_t limit = plan->options.memory_limit;
-    return json_pack("{s:s, s:o, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory", rows,
-                     "total_bytes", (json_int_t)total, "mapped_bytes", (json_int_t)plan->mapped_bytes,
-                     "memory_limit", limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit),
-                     "token", token_json(plan));
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory",
+                     rows, "total_bytes", (json_int_t)sl_plan_bytes(plan), "host_weights_bytes",
+                     (json_int_t)plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], "mapped_bytes",
+                     (json_int_t)plan->mapped_bytes, "memory_limit",
+                     limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit), "token",
+                     token_json(plan));
 }
 
 /* Lines of text as a JSON array. */

@@ -117,6 +117,7 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                            .host_memory_limit = o->host_memory_limit,
                                            .gpu_layers = o->gpu_layers,
                                            .cpu_experts = o->cpu_experts,
+                                           .expert_cache = o->expert_cache,
                                            .no_graphs = o->no_graphs,
                                            .no_fusion = o->no_fusion,
                                            .no_repack = o->no_repack,
@@ -188,11 +189,7 @@ void sl_api_speculation_close(sl_api_speculation *s) {
 }
 
 static uint64_t pools_of(const sl_plan *plan) {
-    uint64_t bytes = 0;
-    for (int pool = 0; plan && pool < SL_POOL_COUNT; pool++) {
-        bytes += plan->deployment.pool_bytes[pool];
-    }
-    return bytes;
+    return plan ? sl_plan_bytes(plan) : 0;
 }
 
 uint64_t sl_api_speculation_bytes(const sl_api_speculation *s) {
@@ -207,13 +204,13 @@ static uint64_t without(uint64_t limit, uint64_t taken) {
 void sl_api_speculation_leave(const sl_api_speculation *s, sluice_engine_options *o) {
     const sl_plan *plan = s->planned.plan;
     const int32_t segments = plan ? plan->segment_count : 0;
-    uint64_t host = 0;
+    uint64_t host = 0, weights = plan ? plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS] : 0;
     for (int32_t i = 0; i < segments; i++) {
         const sl_plan *own = plan->segments[i].plan;
         host += strcmp(own->backend->name, "cpu") == 0 ? pools_of(own) : 0;
     }
     o->memory_limit = without(o->memory_limit, pools_of(plan) - host);
-    o->host_memory_limit = without(o->host_memory_limit, host);
+    o->host_memory_limit = without(o->host_memory_limit, host + weights);
 }
 
 void sl_api_draft(sl_api_speculation *s, sl_scheduler *scheduler, pthread_mutex_t *mutex) {

@@ -137,7 +137,50 @@ typedef struct sl_weight_use {
     int32_t weight;
     const sl_kernel *layout; /* whose pack function; NULL: as in the file */
     uint64_t bytes;
+    /* In SL_POOL_HOST_WEIGHTS instead of SL_POOL_WEIGHTS: of a fetch set, whose FETCH brings it. */
+    bool on_host;
+    int32_t set;
+    uint64_t in_buffer; /* where it lies in a buffer */
+    uint64_t slots;     /* in SL_POOL_EXPERTS: an expert's bytes for each slot */
 } sl_weight_use;
+
+/* ---- experts in host memory
+ * ------------------------------------------------------------------------------------------------------
+ * The weights of a layer's experts are a *fetch set*. In front of the ops that read them stands a FETCH.
+ * Buckets of many rows get all experts: their weights go to one of two buffers, while the ops of the set
+ * before compute from the other. Buckets of few rows get those that were chosen, to slots where they stay
+ * until their slot is needed. SL_POOL_EXPERTS holds both buffers, then each set's slots, then each set's
+ * table. */
+
+/* Beginning of a table; behind it lie, in this order, of 4 bytes each, slot_of[experts] (SL_NONE: in none),
+ * expert_of[slots] (SL_NONE: empty), is_protected[slots], and of the last step what is to be brought:
+ * expert[slots] and slot[slots]; then, of 8 bytes, used_at[slots]. Where `clock` is 0 the rest is not there
+ * yet. The first time an expert is used its slot is on probation, from the second time on protected, and of
+ * protected ones at most three quarters of all slots. Who must go: the one on probation that has not been
+ * used for longest, and if there is none the protected one. Of equals the lower slot. */
+typedef struct sl_slot_table {
+    uint64_t clock; /* FETCHes with rows so far */
+    uint64_t hits, misses;
+    int32_t brought; /* in the last step */
+    int32_t padding;
+} sl_slot_table;
+
+enum { SL_FETCH_ALIGNMENT = 256, SL_FETCH_BUFFERS = 2 };
+
+static inline int32_t sl_most_protected(int32_t slots) {
+    return slots - slots / 4;
+}
+
+static inline uint64_t sl_slot_table_bytes(int32_t experts, int32_t slots) {
+    const uint64_t numbers = (uint64_t)experts + 4 * (uint64_t)slots, even = numbers + (numbers & 1);
+    return sizeof(sl_slot_table) + 4 * even + 8 * (uint64_t)slots;
+}
+
+typedef struct sl_fetch_set {
+    int32_t layer;  /* of the model */
+    uint64_t bytes; /* of all its experts */
+    uint64_t table; /* in SL_POOL_EXPERTS */
+} sl_fetch_set;
 
 typedef struct sl_cache_layout {
     sl_qtype type;                           /* see sl_qtype_is_cache */
@@ -156,6 +199,8 @@ typedef enum sl_pool_kind {
     SL_POOL_TABLES,  /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
     SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
+    SL_POOL_EXPERTS, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
+    SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;
 
@@ -175,6 +220,10 @@ typedef struct sl_deployment {
     /* Per weight: where in that pool its sums of squares lie, double [experts][columns], and behind them the
      * rows added up, double [experts]. UINT64_MAX: no LINEAR reads it. NULL: the plan does not observe. */
     const uint64_t *observations;
+    const sl_fetch_set *fetch_sets;
+    int32_t fetch_set_count;
+    int32_t expert_slots;  /* of each set */
+    uint64_t buffer_bytes; /* of each of the two; 0: no bucket brings all experts */
     /* Values of the program: the rows that the caller reads, [outputs][result_width] F32, and the sampled
      * tokens, SL_NONE where none are sampled. */
     int32_t result, result_width, tokens;
@@ -200,6 +249,9 @@ typedef struct sl_counters {
     uint64_t captured_buckets, failed_captures;
     const sl_kernel_count *kernels; /* one per kernel that a bucket uses; borrowed, live */
     int32_t kernel_count;
+    /* Of experts in host memory: chosen ones that were in their slots or not, and bytes that were brought, of
+     * all experts and of those. A step that runs twice counts twice. */
+    uint64_t expert_hits, expert_misses, streamed_bytes, fetched_bytes;
 } sl_counters;
 
 /* Where the time of a step goes. */

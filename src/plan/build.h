@@ -28,6 +28,24 @@ int sl_plan_segments(sl_plan *plan, sl_error *error);
  * pool. */
 int sl_plan_observe(sl_plan *plan, sl_error *error);
 
+/* plan.c: makes a plan as sl_plan_create, of which host_experts and expert_slots are known. */
+int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                 sl_plan **plan, sl_error *error);
+
+/* plan.c: tokens of a cache for whole contexts of all sequences, which a plan has where it fits; 0: such a
+ * plan has less. */
+uint64_t sl_plan_usual_cache(const sl_plan_options *options);
+
+/* experts.c, for a device that is not the host: the same, of which they may be chosen yet. */
+int sl_plan_with_experts(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                         sl_plan **plan, sl_error *error);
+/* Does the op read weights of experts that lie in host memory, and of which set? SL_NONE: no. */
+int32_t sl_fetch_set_of(const sl_plan *plan, const sl_op *op);
+/* Lists the sets, before anything is lowered. */
+int sl_list_fetch_sets(sl_plan *plan, sl_error *error);
+/* Where all lies in SL_POOL_EXPERTS, when buckets are lowered and weights are listed. */
+int sl_lay_out_fetches(sl_plan *plan, sl_error *error);
+
 /* Whether the name begins with one of those in a list with commas; a NULL list has none. */
 bool sl_name_is_listed(const char *name, const char *list);
 

@@ -22,6 +22,8 @@ typedef struct lowering {
     bool record;
     copy *copies;
     int32_t copy_count;
+    int32_t fetched; /* the set that the last FETCH brought, or SL_NONE */
+    sl_operand slots, slot_schedule;
     sl_error *error;
 } lowering;
 
@@ -327,9 +329,69 @@ static int observe(lowering *l, const sl_op *linear) {
     return 0;
 }
 
+static int32_t add_value(lowering *l, const sl_value *like, const char *name) {
+    sl_value *value = &l->lowered->values[l->lowered->value_count];
+    *value = *like;
+    value->name = sl_arena_printf(&l->plan->arena, "%s.%s", like->name, name);
+    return value->name ? l->lowered->value_count++ : SL_NONE;
+}
+
+/* A FETCH of the experts that the LINEAR reads, unless it is there already. All of the layer's experts where
+ * the bucket may choose more than there are slots. */
+static int fetch(lowering *l, const sl_op *linear, int32_t set) {
+    const int32_t most = l->plan->deployment.expert_slots;
+    const int32_t slots = l->lowered->rows[SL_ROWS_EXPERT] <= most ? most : 0;
+    const char *numeric_class = NULL;
+    const sl_kernel *kernel;
+    if (set == l->fetched) {
+        return 0;
+    }
+    sl_op op = {.kind = SL_OP_FETCH,
+                .layer = linear->layer,
+                .u.fetch = {.set = set, .slots = slots, .used = l->program->experts_used}};
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        op.in[i].value = SL_NONE;
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+        op.out[i].value = SL_NONE;
+    }
+    l->fetched = set;
+    l->slots = linear->in[1];
+    l->slot_schedule = linear->in[2];
+    if (slots > 0) {
+        op.in[0] = linear->in[1];
+        op.in[1] = linear->in[2];
+        op.out[0].value = add_value(l, &l->program->values[linear->in[1].value], "slots");
+        op.out[1].value = add_value(l, &l->program->values[linear->in[2].value], "slots");
+        if (op.out[0].value == SL_NONE || op.out[1].value == SL_NONE) {
+            return out_of_memory(l->error);
+        }
+        op.out[0].column = op.out[1].column = 0;
+        l->lowered->values[op.out[1].value].fixed = slots + 1;
+        l->slots = op.out[0];
+        l->slot_schedule = op.out[1];
+    }
+    const int code = choose(l, &op, l->lowered->op_count, &numeric_class, &kernel);
+    if (code == 0) {
+        append(l, &op, kernel);
+    }
+    return code;
+}
+
 /* One LINEAR per weight type, in the order in which the types appear. */
-static int lower_linear(lowering *l, const sl_op *op, int32_t slot) {
+static int lower_linear(lowering *l, const sl_op *given, int32_t slot) {
     bool done[SL_LINEAR_SEGMENTS] = {false};
+    const int32_t set = sl_fetch_set_of(l->plan, given);
+    sl_op with_slots = *given;
+    const sl_op *op = &with_slots;
+    if (set != SL_NONE) {
+        const int code = fetch(l, given, set);
+        if (code) {
+            return code;
+        }
+        with_slots.in[1] = l->slots;
+        with_slots.in[2] = l->slot_schedule;
+    }
     const int observed = l->plan->options.observe ? observe(l, op) : 0;
     if (observed) {
         return observed;
@@ -414,6 +476,8 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
         }
         ops += lowered->compacts && program->ops[i].kind == SL_OP_ATTENTION;
     }
+    ops += (uint64_t)plan->deployment.fetch_set_count;
+    values += 2 * (uint64_t)plan->deployment.fetch_set_count;
     lowering l = {.plan = plan,
                   .lowered = lowered,
                   .bucket = bucket,
@@ -421,6 +485,7 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
                   .program = program,
                   .classes = classes,
                   .record = record,
+                  .fetched = SL_NONE,
                   .error = error};
     sl_arena scratch = {0};
     lowered->values = sl_arena_alloc(&plan->arena, values, sizeof *lowered->values);

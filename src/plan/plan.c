@@ -96,6 +96,16 @@ static int resolve_budget(sl_plan *plan, sl_error *error) {
     return code;
 }
 
+enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64, USUAL_CONTEXT = 4096 };
+
+uint64_t sl_plan_usual_cache(const sl_plan_options *options) {
+    const int32_t sequences = options->sequences > 0 ? options->sequences : USUAL_SEQUENCES;
+    const int32_t context = options->context > 0 ? options->context : USUAL_CONTEXT;
+    return options->embed || sequences > MOST_SEQUENCES || context > MOST_CONTEXT
+               ? 0
+               : (uint64_t)sequences * (uint64_t)sl_table_width(context) * SL_PAGE_TOKENS;
+}
+
 static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_plan_options *options = &plan->options;
@@ -105,9 +115,8 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         memset(options, 0, sizeof *options);
         options->cache_type = SL_QTYPE_F16;
     }
-    enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64 };
     int code = resolve_results(plan, error);
-    code = code ? code : resolve_one(&options->context, "context", 4096, MOST_CONTEXT, error);
+    code = code ? code : resolve_one(&options->context, "context", USUAL_CONTEXT, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
     if (program->both_sides && options->chunk < options->context) {
         options->chunk = options->context; /* a text is never cut */
@@ -152,6 +161,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         if (code == 0 && options->state_slots < 2) {
             code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
         }
+    }
+    if (sl_split_count(plan->backend) == 0 && (plan->backend->maps_weights || program->experts == 0)) {
+        options->host_experts = options->expert_slots = 0; /* all lies in host memory, or there are none */
     }
     plan->deployment.limits = (sl_limits){.rows = rows,
                                           .outputs = options->outputs,
@@ -303,7 +315,9 @@ typedef struct use_list {
     int32_t *next;  /* per use */
 } use_list;
 
-static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kernel *layout, sl_error *error) {
+/* set: of experts in host memory; SL_NONE: it is on the device. */
+static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kernel *layout, int32_t set,
+                   sl_error *error) {
     for (int32_t u = list->heads[weight]; u != SL_NONE; u = list->next[u]) {
         const sl_kernel *other = list->uses[u].layout;
         if ((other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
@@ -334,13 +348,14 @@ static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kerne
     if (!layout && plan->backend->maps_weights) {
         plan->mapped_bytes += data->bytes;
     }
-    uint64_t *pool = &plan->deployment.pool_bytes[SL_POOL_WEIGHTS];
+    uint64_t *pool = &plan->deployment.pool_bytes[set == SL_NONE ? SL_POOL_WEIGHTS : SL_POOL_HOST_WEIGHTS];
     if (!sl_align_u64(bytes, POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: the weights exceed 64 bits");
     }
     list->next[list->count] = list->heads[weight];
     list->heads[weight] = list->count;
-    list->uses[list->count++] = (sl_weight_use){weight, layout, bytes};
+    list->uses[list->count++] = (sl_weight_use){
+        .weight = weight, .layout = layout, .bytes = bytes, .on_host = set != SL_NONE, .set = set};
     return 0;
 }
 
@@ -363,9 +378,11 @@ static int list_weights(sl_plan *plan, sl_error *error) {
             const int32_t matrices = op->kind == SL_OP_LINEAR ? op->u.linear.segment_count : 0;
             for (int32_t w = 0; w < count; w++) {
                 const bool packed = w < matrices && bucket->kernels[i]->pack && !sl_plan_maps_all(plan);
-                const int code = weights[w] == SL_NONE ? 0
-                                                       : add_use(plan, &list, weights[w],
-                                                                 packed ? bucket->kernels[i] : NULL, error);
+                const int32_t set = packed ? SL_NONE : sl_fetch_set_of(plan, op);
+                const int code =
+                    weights[w] == SL_NONE
+                        ? 0
+                        : add_use(plan, &list, weights[w], packed ? bucket->kernels[i] : NULL, set, error);
                 if (code) {
                     return code;
                 }
@@ -436,11 +453,11 @@ bool sl_plan_set_pages(sl_plan *plan, uint64_t full) {
     return true;
 }
 
-/* false when the sum passes 64 bits */
+/* Of those on the device; false when the sum passes 64 bits */
 static bool pool_sum(const sl_plan *plan, uint64_t *sum) {
     *sum = 0;
     for (int p = 0; p < SL_POOL_COUNT; p++) {
-        if (!sl_add_u64(*sum, plan->deployment.pool_bytes[p], sum)) {
+        if (p != SL_POOL_HOST_WEIGHTS && !sl_add_u64(*sum, plan->deployment.pool_bytes[p], sum)) {
             return false;
         }
     }
@@ -453,10 +470,11 @@ static bool fits(sl_plan *plan, uint64_t full, uint64_t limit, uint64_t *sum) {
 
 static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error *error) {
     const uint64_t *bytes = plan->deployment.pool_bytes;
-    char observed[48] = "";
+    char more[48] = "";
     if (bytes[SL_POOL_OBSERVATIONS] > 0) {
-        snprintf(observed, sizeof observed, ", observations %llu",
-                 (unsigned long long)bytes[SL_POOL_OBSERVATIONS]);
+        snprintf(more, sizeof more, ", observations %llu", (unsigned long long)bytes[SL_POOL_OBSERVATIONS]);
+    } else if (bytes[SL_POOL_EXPERTS] > 0) {
+        snprintf(more, sizeof more, ", experts %llu", (unsigned long long)bytes[SL_POOL_EXPERTS]);
     }
     return sl_fail(
         error, SL_ERR_LIMIT,
@@ -465,7 +483,7 @@ static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error
         (unsigned long long)sum, (unsigned long long)bytes[SL_POOL_WEIGHTS],
         (unsigned long long)bytes[SL_POOL_CACHE], (unsigned long long)bytes[SL_POOL_STATE],
         (unsigned long long)bytes[SL_POOL_WORKSPACE], (unsigned long long)bytes[SL_POOL_TABLES],
-        (unsigned long long)bytes[SL_POOL_STAGING], observed, (unsigned long long)limit);
+        (unsigned long long)bytes[SL_POOL_STAGING], more, (unsigned long long)limit);
 }
 
 /* The other pools are known. Chooses the pages: as asked for, or as many as fit, at least one whole context.
@@ -555,10 +573,11 @@ static void weight_rows(sl_plan *plan) {
     for (int32_t first = 0; first < deployment->weight_count; first++) {
         const sl_kernel *layout = deployment->weights[first].layout;
         uint64_t bytes = 0;
-        int32_t count = 0, earlier = 0;
+        int32_t count = 0, earlier = deployment->weights[first].on_host;
         for (int32_t u = 0; u < deployment->weight_count; u++) {
             const sl_kernel *other = deployment->weights[u].layout;
-            if ((other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
+            if (!deployment->weights[u].on_host &&
+                (other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
                 earlier += u < first;
                 count++;
                 bytes +=
@@ -577,6 +596,23 @@ static void weight_rows(sl_plan *plan) {
     }
 }
 
+/* Experts in host memory, and what the device has of them. */
+static void expert_rows(sl_plan *plan) {
+    const sl_deployment *deployment = &plan->deployment;
+    const uint64_t buffers = SL_FETCH_BUFFERS * deployment->buffer_bytes;
+    char detail[96];
+    if (buffers > 0) {
+        snprintf(detail, sizeof detail, "%d, of one layer's experts each", SL_FETCH_BUFFERS);
+        memory_row(plan, SL_POOL_EXPERTS, buffers, "expert buffers", detail);
+    }
+    if (deployment->fetch_set_count > 0) {
+        snprintf(detail, sizeof detail, "%d of %d experts in each of %d layers", deployment->expert_slots,
+                 deployment->program->experts, deployment->fetch_set_count);
+        memory_row(plan, SL_POOL_EXPERTS, deployment->pool_bytes[SL_POOL_EXPERTS] - buffers, "expert slots",
+                   detail);
+    }
+}
+
 static int make_memory_table(sl_plan *plan, sl_error *error) {
     const sl_deployment *deployment = &plan->deployment;
     const sl_program *program = deployment->program;
@@ -584,12 +620,13 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     plan->backend->functions->kernels(plan->backend, &kernel_count);
     layouts += kernel_count;
     plan->memory =
-        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 6), sizeof *plan->memory);
+        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 8), sizeof *plan->memory);
     if (!plan->memory) {
         return out_of_memory(error);
     }
     char name[64], detail[96];
     weight_rows(plan);
+    expert_rows(plan);
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_layout *layout = &deployment->caches[g];
         if (layout->page_bytes == 0) {
@@ -643,8 +680,10 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
         return code ? code : sl_plan_segments(plan, error);
     }
     code = code ? code : sl_plan_observe(plan, error);
+    code = code ? code : sl_list_fetch_sets(plan, error);
     code = code ? code : lower_buckets(plan, error);
     code = code ? code : list_weights(plan, error);
+    code = code ? code : sl_lay_out_fetches(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);
     code = code ? code : fit_cache(plan, error);
     return code ? code : make_memory_table(plan, error);
@@ -652,6 +691,14 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
 
 int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
                    sl_plan **plan, sl_error *error) {
+    const bool apart = options && options->host_experts != 0 && sl_split_count(backend) == 0 &&
+                       !backend->maps_weights && program->experts > 0;
+    return apart ? sl_plan_with_experts(program, backend, options, plan, error)
+                 : sl_plan_make(program, backend, options, plan, error);
+}
+
+int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                 sl_plan **plan, sl_error *error) {
     *plan = NULL;
     sl_plan *made = sl_alloc_zero(1, sizeof *made);
     if (!made) {

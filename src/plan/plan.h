@@ -22,11 +22,16 @@ typedef struct sl_plan_options {
         state_slots; /* 0: 2 per sequence plus 16 for snapshots; without recurrent layers there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free. On several devices: of each
                               that is not the host */
-    uint64_t host_memory_limit;      /* on several devices: of the host's pools; 0: what it has free */
+    uint64_t host_memory_limit;      /* of the host's pools, on several devices and of weights in host memory;
+                                        0: what it has free */
     int32_t layers[SL_MOST_DEVICES]; /* on several devices: of the model, on each, one after the other. All 0:
                                         as many on the last as fit, then on the one before it, ... */
-    int32_t host_experts; /* on several devices: experts of so many of the first layers are on the host,
-                             wherever the rest of the layer is */
+    int32_t host_experts;  /* on several devices: experts of so many of the first layers are on the host,
+                              wherever the rest of the layer is. On one that is not the host: they lie in host
+                              memory, and the device fetches them; SL_NONE: as few as must be */
+    int32_t expert_slots;  /* experts of such a layer that lie on the device as well; 0: see expert_cache */
+    uint64_t expert_cache; /* bytes of all slots; 0: a quarter of the experts, fewer where they do not fit,
+                              and as many more as fit */
     int32_t
         kv_budget; /* tokens that a sequence keeps for each key head behind a prompt that is longer; 0: all */
     int32_t kv_window, kv_pool; /* see sl_op_compact: rows that choose them, 0: 64; pooled keys, 0: 7 */
@@ -76,6 +81,15 @@ struct sl_plan {
     int32_t segment_count; /* 0: one device */
     sl_partition partition;
 };
+
+/* Bytes of all pools on the plan's device or devices: without weights in host memory beside one. */
+static inline uint64_t sl_plan_bytes(const sl_plan *plan) {
+    uint64_t sum = 0;
+    for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
+        sum += pool == SL_POOL_HOST_WEIGHTS ? 0 : plan->deployment.pool_bytes[pool];
+    }
+    return sum;
+}
 
 /* `program` and `backend` must outlive the plan; `options` may be NULL. The weights pool holds
  * deployment.weights in that order, each from a multiple of 64 on; those with 0 bytes are read where the file

@@ -32,19 +32,21 @@ static void memory_line(const char *device, const char *name, uint64_t bytes, co
 }
 
 void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
-    uint64_t total = 0;
     for (int32_t i = 0; i < plan->memory_count; i++) {
         memory_line(plan->memory[i].device, plan->memory[i].name, plan->memory[i].bytes,
                     plan->memory[i].detail, out);
     }
-    for (int p = 0; p < SL_POOL_COUNT; p++) {
-        total += plan->deployment.pool_bytes[p];
-    }
+    const uint64_t total = sl_plan_bytes(plan), host = plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS];
     char detail[64], limit[32];
     human(plan->options.memory_limit, limit, sizeof limit);
     snprintf(detail, sizeof detail, "of %s", limit);
     const char *several = plan->segment_count ? "" : NULL;
     memory_line(several, "total", total, plan->options.memory_limit == UINT64_MAX ? "" : detail, out);
+    if (host > 0) {
+        snprintf(detail, sizeof detail, "experts of %d layers in host memory, not in the total",
+                 plan->deployment.fetch_set_count);
+        memory_line(several, "host weights", host, detail, out);
+    }
     if (plan->mapped_bytes > 0) {
         memory_line(several, "mapped weights", plan->mapped_bytes, "read in the file, not in the total", out);
     }

@@ -94,6 +94,7 @@ static int plan_segment(const sl_plan *plan, const sl_partition *partition, int3
     sl_arena names = {0};
     own.embed = index + 1 == partition->parts && options->embed;
     own.outputs = options->outputs - options->drafts;
+    own.host_experts = own.expert_slots = 0; /* the partition says where experts are */
     own.prefer = preferred_here(plan, backend, &names);
     own.memory_limit = is_host(backend) ? options->host_memory_limit : options->memory_limit;
     segment->program = (sl_program){0};

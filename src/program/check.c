@@ -63,6 +63,8 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
     [SL_OP_SAMPLE] = {.in = {OUTPUT}, .out = {{ROWS_OUTPUT, TYPE_I32, 0}}},
+    [SL_OP_FETCH] = {.in = {{ROWS_STEP, TYPE_I32, 0}, {ROWS_EXPERT, TYPE_I32, 0}},
+                     .out = {{ROWS_STEP, TYPE_I32, 0}, {ROWS_EXPERT, TYPE_I32, 0}}},
     [SL_OP_OBSERVE] = {.in = {{ROWS_FREE, TYPE_F32, 0}, {ROWS_EXPERT, TYPE_I32, 0}}},
 };
 #undef STEP
@@ -477,6 +479,29 @@ static int check_observe(const checker *c) {
     return 0;
 }
 
+static int check_fetch(const checker *c) {
+    const sl_op_fetch *fetch = &c->op->u.fetch;
+    const int32_t operands[] = {c->op->in[0].value, c->op->in[1].value, c->op->out[0].value,
+                                c->op->out[1].value};
+    REQUIRE(c, fetch->set >= 0, "set %d does not exist", fetch->set);
+    REQUIRE(c, fetch->slots >= 0 && fetch->slots <= c->program->experts, "%d slots for %d experts",
+            fetch->slots, c->program->experts);
+    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
+        REQUIRE(c, (operands[i] != SL_NONE) == (fetch->slots > 0),
+                "with slots it needs all operands, without them none");
+    }
+    if (fetch->slots > 0) {
+        const int32_t schedule = c->op->out[1].value;
+        REQUIRE(c, fetch->used == c->program->experts_used, "%d experts of a row, the program uses %d",
+                fetch->used, c->program->experts_used);
+        REQUIRE(c,
+                schedule < 0 || schedule >= c->value_count || c->values[schedule].fixed == fetch->slots + 1,
+                "slot_schedule: value %s must have %d fixed elements", c->values[schedule].name,
+                fetch->slots + 1);
+    }
+    return 0;
+}
+
 static int check_begin(const checker *c) {
     REQUIRE(c, c->index == 0, "must be the first op");
     return 0;
@@ -545,9 +570,12 @@ static int check_operand(const checker *c, bool output, int i, int *same) {
 }
 
 static int check_schedule(const checker *c, int input) {
-    const sl_value *schedule = &c->values[c->op->in[input].value];
-    REQUIRE(c, schedule->fixed == c->program->experts + 1, "schedule: value %s must have %d fixed elements",
-            schedule->name, c->program->experts + 1);
+    const int32_t value = c->op->in[input].value;
+    const sl_value *schedule = &c->values[value];
+    /* One of a lowered list is a FETCH's, of slots. */
+    const bool of_slots = value >= c->program->value_count && schedule->fixed > 1;
+    REQUIRE(c, of_slots || schedule->fixed == c->program->experts + 1,
+            "schedule: value %s must have %d fixed elements", schedule->name, c->program->experts + 1);
     return 0;
 }
 

@@ -183,6 +183,15 @@ static void print_ssm_scan(const sl_program *program, const sl_op *op, sl_buffer
     }
 }
 
+static void print_softcap(const sl_op_softcap *softcap, sl_buffer *out) {
+    if (softcap->cap != 0) {
+        sl_buffer_printf(out, ", cap %g", (double)softcap->cap);
+    }
+    if (softcap->scale != 1) {
+        sl_buffer_printf(out, ", scale %g", (double)softcap->scale);
+    }
+}
+
 static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
     switch (op->kind) {
     case SL_OP_EMBED:
@@ -249,11 +258,11 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_ssm_scan(program, op, out);
         break;
     case SL_OP_SOFTCAP:
-        if (op->u.softcap.cap != 0) {
-            sl_buffer_printf(out, ", cap %g", (double)op->u.softcap.cap);
-        }
-        if (op->u.softcap.scale != 1) {
-            sl_buffer_printf(out, ", scale %g", (double)op->u.softcap.scale);
+        print_softcap(&op->u.softcap, out);
+        break;
+    case SL_OP_FETCH:
+        if (op->u.fetch.slots > 0) {
+            sl_buffer_printf(out, ", to %d slots", op->u.fetch.slots);
         }
         break;
     case SL_OP_OBSERVE:

@@ -332,6 +332,13 @@ typedef struct sl_op_sample {
     int32_t vocabulary;
 } sl_op_sample;
 
+/* The experts' weights of fetch set `set` (sl_deployment.fetch_sets). slots 0: all of them, and there are no
+ * operands. Else the chosen ones, which are at most `slots`: an expert's slot is its number from then on, in
+ * ids [rows][used] and in a schedule of `slots` experts. */
+typedef struct sl_op_fetch {
+    int32_t set, slots, used;
+} sl_op_fetch;
+
 /* x is what a LINEAR reads with this weight, and the schedule is the LINEAR's. Where the sums lie: see
  * sl_deployment.observations. */
 typedef struct sl_op_observe {
@@ -365,6 +372,7 @@ typedef struct sl_op {
         sl_op_transfer transfer;
         sl_op_softcap softcap;
         sl_op_sample sample;
+        sl_op_fetch fetch;
         sl_op_observe observe;
     } u;
 } sl_op;

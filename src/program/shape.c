@@ -135,6 +135,8 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return op->u.softcap.width;
     case SL_OP_SAMPLE:
         return output ? 1 : op->u.sample.vocabulary;
+    case SL_OP_FETCH:
+        return index == 0 ? op->u.fetch.used : 1;
     case SL_OP_OBSERVE:
         return index == 0 ? program->weights[op->u.observe.weight].columns : 1;
     default:

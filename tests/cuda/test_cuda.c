@@ -42,6 +42,8 @@ typedef struct setting {
     bool no_graphs;
     bool any_class; /* not `deterministic` */
     float temperature;
+    int32_t host_experts; /* of so many layers */
+    uint64_t expert_cache;
 } setting;
 
 static sluice_engine_options options_of(const setting *s) {
@@ -53,6 +55,8 @@ static sluice_engine_options options_of(const setting *s) {
                                    .sequences = s->sequences ? s->sequences : 2,
                                    .deterministic = !s->any_class,
                                    .no_prefix_reuse = true,
+                                   .cpu_experts = s->host_experts,
+                                   .expert_cache = s->expert_cache,
                                    .no_graphs = s->no_graphs};
 }
 
@@ -210,6 +214,44 @@ static void sequences_together(void **state) {
     sluice_model_release(model);
 }
 
+/* Experts in host memory give the tokens of experts on the device: streamed while the prompt is read, in
+ * slots while it generates. With as few slots as a row uses, which then change with each row, and with as
+ * many as fit; captured and eagerly. */
+static void experts_from_host_memory(void **state) {
+    (void)state;
+    enum { FEW = 1, LAYERS = INT32_MAX };
+    static const struct {
+        uint64_t cache;
+        bool no_graphs;
+    } ways[] = {{FEW, false}, {0, true}};
+    sluice_model *model = open_model(FIXTURES "qwen3moe");
+    int32_t resident[GENERATE], tokens[GENERATE];
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        sluice_counters counters = {.size = sizeof counters}, steady = counters;
+        setting s = {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .any_class = true};
+        s.no_graphs = ways[i].no_graphs;
+        run(model, &s, resident, &steady);
+        assert_int_equal(steady.streamed_bytes + steady.fetched_bytes, 0);
+        s.host_experts = LAYERS;
+        s.expert_cache = ways[i].cache;
+        const sluice_engine_options options = options_of(&s);
+        sluice_engine *engine = open_engine(model, &options);
+        generate(engine, &s, 0, tokens, &steady);
+        sluice_engine_get_counters(engine, &counters);
+        sluice_engine_destroy(engine);
+        compare("qwen3moe", "experts in host memory against experts on the device", resident, tokens);
+        printf("%s slots: %llu bytes streamed, %llu fetched, %llu hits, %llu misses\n",
+               ways[i].cache == FEW ? "few" : "many", (unsigned long long)counters.streamed_bytes,
+               (unsigned long long)counters.fetched_bytes, (unsigned long long)counters.expert_hits,
+               (unsigned long long)counters.expert_misses);
+        assert_int_equal(counters.failed_captures, 0);
+        assert_int_equal(steady.device_allocations + steady.synchronisations, 0);
+        assert_true(counters.streamed_bytes > 0 && counters.expert_misses > 0 && counters.expert_hits > 0);
+        assert_true(ways[i].cache == FEW || counters.expert_hits > counters.expert_misses);
+    }
+    sluice_model_release(model);
+}
+
 /* The number behind `"key": ` after *at, which moves behind it. */
 static double number_after(const char **at, const char *key) {
     *at = strstr(*at, key);
@@ -363,6 +405,12 @@ static const fault_case many_rows = {SLUICE_SOURCE_DIR "/models/mini.gguf",
                                      {.device = "cuda", .kv_type = "f16", .chunk = 128, .any_class = true},
                                      13};
 
+/* With experts in host memory. */
+static const fault_case fetched = {
+    FIXTURES "qwen3moe",
+    {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .host_experts = 2, .expert_cache = 1},
+    5};
+
 static void every_call_may_fail(void **state) {
     const fault_case *test = *state;
     const setting *s = &test->setting;
@@ -401,6 +449,12 @@ static void every_call_may_fail(void **state) {
     must(live(model, s, tokens, &after, &error), &error, "after all failures");
     assert_memory_equal(tokens, expected, sizeof tokens);
     sluice_model_release(model);
+}
+
+static void every_call_may_fail_while_fetching(void **state) {
+    (void)state;
+    void *test = (void *)(size_t)&fetched;
+    every_call_may_fail(&test);
 }
 
 /* After a fault in a step the engine is over: the next request fails at once, it does not hang. */
@@ -450,7 +504,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 9];
+    struct CMUnitTest tests[FAMILIES + 11];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -466,6 +520,8 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(buckets_filled_in_part);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&few_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&many_rows);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail_while_fetching);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);
     return _cmocka_run_group_tests("cuda", tests, count, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in
- * the order in which it is given to them; while one captures, it is kept for a graph instead. */
+ * the order in which it is given to them; while one captures, it is kept for a graph instead. A stream that
+ * waits for an event of another is beside it, and belongs to its capture. It does its work at once as well,
+ * or, with threads in a random order, as late as it may: when somebody waits for it. */
 #include "grid.h"
 #include "memory.h"
 
@@ -16,6 +18,7 @@ typedef std::vector<std::function<cudaError_t()>> work_list;
 
 struct CUgraph_st {
     work_list work;
+    std::vector<CUstream_st *> beside; /* streams that joined the capture */
 };
 struct CUgraphExec_st {
     work_list work;
@@ -23,9 +26,15 @@ struct CUgraphExec_st {
 struct CUstream_st {
     CUgraph_st *capture;
     bool spoilt; /* something failed while it was capturing */
+    bool is_beside;
+    work_list given;         /* when it is beside another */
+    size_t done, waited_for; /* of what was given */
 };
 struct CUevent_st {
     double seconds;
+    CUstream_st *stream; /* that recorded it */
+    CUgraph_st *capture; /* in which it did */
+    size_t position;     /* of what was given to that stream */
 };
 
 namespace {
@@ -59,8 +68,33 @@ cudaError_t before_call(bool may_capture) {
         return result(code);                                                                                 \
     }
 
+/* The first `count` things that were given to a stream beside another. */
+cudaError_t work_off(CUstream_st *stream, size_t count) {
+    cudaError_t code = cudaSuccess;
+    while (stream->done < count && code == cudaSuccess) {
+        std::function<cudaError_t()> &work = stream->given[stream->done++];
+        if (stream->capture) {
+            stream->capture->work.push_back(work);
+        } else {
+            code = work();
+        }
+    }
+    return result(code);
+}
+
+void leave(CUstream_st *stream) {
+    stream->capture = NULL;
+    stream->is_beside = false;
+    stream->given.clear();
+    stream->done = stream->waited_for = 0;
+}
+
 cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
     CUstream_st *s = stream ? stream : &null_stream;
+    if (s->is_beside) {
+        s->given.push_back(std::move(work));
+        return emu_order_seed ? cudaSuccess : work_off(s, s->given.size());
+    }
     if (s->capture) {
         s->capture->work.push_back(std::move(work));
         return cudaSuccess;
@@ -260,10 +294,12 @@ cudaError_t cudaPeekAtLastError(void) {
     X(cudaSuccess)                                                                                           \
     X(cudaErrorInvalidValue)                                                                                 \
     X(cudaErrorMemoryAllocation)                                                                             \
-    X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure)                     \
-        X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)      \
-            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorIllegalState)                                    \
-                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+    X(cudaErrorInvalidConfiguration)                                                                         \
+    X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                             \
+        X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                               \
+            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation)                          \
+                X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)                                   \
+                    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
@@ -393,8 +429,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     CALL(false)
+    if (stream && stream->is_beside) {
+        const cudaError_t code = work_off(stream, stream->given.size());
+        leave(stream);
+        return code;
+    }
     return cudaSuccess;
 }
 
@@ -403,8 +444,30 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
     CALL(true)
+    CUstream_st *other = event->stream;
+    if (!other || other == stream) {
+        return cudaSuccess;
+    }
+    if (other->is_beside) {
+        if (stream->capture != event->capture) {
+            stream->spoilt = true;
+            return result(cudaErrorStreamCaptureIsolation);
+        }
+        other->waited_for = event->position > other->waited_for ? event->position : other->waited_for;
+        return work_off(other, event->position);
+    }
+    if (stream->capture != event->capture) {
+        if (stream->capture || !event->capture) {
+            return result(cudaErrorStreamCaptureIsolation);
+        }
+        work_off(stream, stream->given.size());
+        leave(stream);
+        stream->capture = event->capture;
+        stream->capture->beside.push_back(stream);
+    }
+    stream->is_beside = true;
     return cudaSuccess;
 }
 
@@ -425,10 +488,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     CALL(true)
-    return submit(stream, [event] {
+    const cudaError_t code = submit(stream, [event] {
         event->seconds = now();
         return cudaSuccess;
     });
+    event->stream = stream;
+    event->capture = stream ? stream->capture : NULL;
+    event->position = stream ? stream->given.size() : 0;
+    return code;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
@@ -469,9 +536,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     CUgraph_st *captured = stream->capture;
     stream->capture = NULL;
     capturing = NULL;
-    if (stream->spoilt) {
+    bool is_joined = true;
+    for (CUstream_st *beside : captured->beside) {
+        is_joined = is_joined && beside->waited_for == beside->given.size();
+        leave(beside);
+    }
+    if (stream->spoilt || !is_joined) {
         delete captured;
-        return result(cudaErrorStreamCaptureInvalidated);
+        return result(stream->spoilt ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
     }
     *graph = captured;
     return cudaSuccess;

@@ -84,7 +84,10 @@ typedef struct way {
     void (*run)(sluice_engine *engine, const text *reference, float *logits, size_t *from);
     bool no_fusion;
     int32_t second;  /* layers on a second device, a CPU or beside a GPU the GPU; 0: there is one device */
-    int32_t experts; /* of so many of the first layers, on the first device */
+    int32_t experts; /* of so many of the first layers, on the first device; of a GPU alone, in host memory */
+    int32_t cache_eighths; /* of these are on the GPU as well, but never less than a row uses; 0: as many as
+                              fit */
+    bool no_graphs;
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -172,27 +175,27 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0},
-    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0},
-    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0},
-    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0},
-    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false},
 };
 
 /* ---- every family, type and tier
@@ -201,6 +204,32 @@ static const way fusion_ways[] = {
 typedef struct setting {
     const char *family, *type, *tier, *cache_type;
 } setting;
+
+/* Bytes of experts in host memory. */
+static uint64_t host_weights(sluice_model *model, const sluice_engine_options *options) {
+    sluice_error error;
+    char *text;
+    must(sluice_plan_describe(model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &text, &error), &error,
+         "plan");
+    const char *key = "\"host_weights_bytes\": ", *at = strstr(text, key);
+    const uint64_t bytes = at ? strtoull(at + strlen(key), NULL, 10) : 0;
+    sluice_free(text);
+    assert_true(bytes > 0);
+    return bytes;
+}
+
+/* Experts in host memory were used, and no step ran other than as it should. */
+static void check_fetches(sluice_engine *engine, const way *w) {
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_engine_get_counters(engine, &counters);
+    if (w->experts > 0 && !w->second) {
+        assert_true(counters.streamed_bytes + counters.fetched_bytes > 0);
+        assert_int_equal(counters.failed_captures, 0);
+        assert_true(w->cache_eighths == 0 || w->chunk > 3 || counters.expert_misses > TOKENS / 3);
+    } else {
+        assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
+    }
+}
 
 /* The logits become the reference's when `against` is NULL, else must be those of that way. */
 static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
@@ -211,6 +240,7 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                                           : "cpu+cpu",
                                      .gpu_layers = w->second,
                                      .cpu_experts = w->experts,
+                                     .no_graphs = w->no_graphs,
                                      .isa = s->tier,
                                      .threads = w->threads,
                                      .chunk = w->chunk,
@@ -223,10 +253,14 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
     if (options.outputs < w->sequences) {
         options.outputs = w->sequences;
     }
+    if (w->cache_eighths > 0) {
+        options.expert_cache = host_weights(model, &options) * (uint64_t)w->cache_eighths / 8;
+    }
     sluice_engine *engine = open_engine(model, &options);
     float *logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
     size_t from = 0;
     w->run(engine, reference, logits, &from);
+    check_fetches(engine, w);
     sluice_engine_destroy(engine);
     if (!against) {
         memcpy(reference->logits, logits, (size_t)TOKENS * VOCABULARY * sizeof(float));
@@ -472,6 +506,46 @@ static void one_models_experts_apart_give_the_same_bits(void **state) {
     assert_true(check_experts_apart(family) > 0);
 }
 
+/* In pairs: all experts on the GPU, and those of all layers, of some, in host memory. With few slots each
+ * row's experts put out those of the row before. */
+static const way fetching_ways[] = {
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true},
+    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true},
+    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 3, some slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 6, false},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
+    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 5, as many slots as fit", 5, 1, 1, run_alone, false, 0, INT32_MAX, 0, false},
+};
+
+static void fetched_experts_give_the_same_bits(void **state) {
+    (void)state;
+    static const char *const some_types[] = {"q8_0", "q4_k", "q6_k"};
+    int32_t tested = 0;
+    if (!on_gpu()) {
+        skip();
+    }
+    for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
+        const char *type = some_types[family % 3];
+        sluice_model *model = make_model(families[family], type, false);
+        const setting s = {families[family], type, NULL, "f16"};
+        const size_t count = sizeof fetching_ways / sizeof *fetching_ways;
+        if (has_experts(model)) {
+            deterministic = false;
+            check_setting(model, &s, fetching_ways, count, 2);
+            deterministic = true;
+            tested++;
+        }
+        sluice_model_release(model);
+    }
+    assert_true(tested >= 5);
+}
+
 /* ---- steady steps
  * --------------------------------------------------------------------------------------------------- */
 
@@ -539,7 +613,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 6];
+    struct CMUnitTest tests[FAMILIES + 7];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -549,6 +623,7 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 5] = (struct CMUnitTest)cmocka_unit_test(one_models_experts_apart_give_the_same_bits);
     tests[FAMILIES + 4] = (struct CMUnitTest)cmocka_unit_test(experts_apart_give_the_same_bits);
     tests[FAMILIES + 2] = (struct CMUnitTest)cmocka_unit_test(every_border_gives_the_same_bits);
+    tests[FAMILIES + 6] = (struct CMUnitTest)cmocka_unit_test(fetched_experts_give_the_same_bits);
     tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/peak.h"
+#include "backend/host_memory.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/checked.h"
@@ -730,9 +731,7 @@ static uint64_t system_number(const char *path, const char *key) {
     return result;
 }
 
-/* What the system says is available, and what the control group of a container still allows. */
-static uint64_t memory_available(const sl_backend *backend) {
-    (void)backend;
+uint64_t sl_host_memory_available(void) {
     const uint64_t kib = system_number("/proc/meminfo", "MemAvailable:");
     const uint64_t limit = system_number("/sys/fs/cgroup/memory.max", "");
     const uint64_t used = system_number("/sys/fs/cgroup/memory.current", "");
@@ -745,6 +744,11 @@ static uint64_t memory_available(const sl_backend *backend) {
         available = left < available ? left : available;
     }
     return available;
+}
+
+static uint64_t memory_available(const sl_backend *backend) {
+    (void)backend;
+    return sl_host_memory_available();
 }
 
 static void destroy(sl_backend *backend) {

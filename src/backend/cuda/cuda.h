@@ -79,6 +79,37 @@ typedef struct sl_cuda_cache {
 
 typedef struct sl_cuda_blas sl_cuda_blas;
 
+/* ---- experts in host memory (backend.h) ---- */
+
+enum { SL_CUDA_FETCH_PARTS = 16 }; /* weights of a set that the ops of a bucket read */
+
+typedef struct sl_cuda_fetch_part {
+    const unsigned char *from; /* pinned */
+    unsigned char *to;         /* the set's part of a buffer, or its slots */
+    uint64_t expert_bytes;
+} sl_cuda_fetch_part;
+
+/* What a FETCH brings. */
+typedef struct sl_cuda_fetch {
+    sl_cuda_fetch_part parts[SL_CUDA_FETCH_PARTS];
+    int32_t part_count;
+    int32_t set;
+    int32_t experts, slots;           /* slots 0: it brings all experts */
+    int32_t number;                   /* of those in the bucket that bring all */
+    const struct sl_cuda_fetch *next; /* of these */
+    sl_slot_table *table;             /* on the device */
+    unsigned long long *counts;       /* pinned: hits, misses, written with each step */
+} sl_cuda_fetch;
+
+/* The copies to the buffers, on a stream of their own, one list of ops at a time. All on the host. */
+typedef struct sl_cuda_copies {
+    cudaStream_t stream;
+    cudaEvent_t may_begin;               /* what read the buffer before has ended */
+    cudaEvent_t ended[SL_FETCH_BUFFERS]; /* of the last copy to that buffer */
+    int32_t begun;                       /* number of the last fetch whose copies are under way */
+    bool ahead; /* the list is run whole and in order, so that copies may begin before their FETCH */
+} sl_cuda_copies;
+
 enum { SL_CUDA_ARRIVALS = 16384 };
 
 /* Passed to kernels by value. All pointers are to device memory; the arrays are the device's copy of the step
@@ -102,6 +133,7 @@ typedef struct sl_cuda_context {
     bool dependent_launches; /* the device knows programmatic dependent launch */
     sl_arena *arena;         /* on the host: of what `prepare` makes, which lives as long as the executor */
     sl_cuda_blas *blas;      /* on the host: cuBLASLt and cuBLAS, NULL while no kernel needs them */
+    sl_cuda_copies *copies;  /* on the host */
     /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */
     uint32_t *arrivals;
 } sl_cuda_context;
@@ -123,7 +155,8 @@ typedef struct sl_cuda_op {
     const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's */
     int32_t spans;          /* most spans in a step of the bucket */
     const sl_program *program;
-    const void *prepared; /* what the kernel's `prepare` made */
+    const void *prepared;       /* what the kernel's `prepare` made */
+    const sl_cuda_fetch *fetch; /* FETCH */
     const struct sl_cuda_facts *facts;
     sl_rows counted;
     sl_kernel_count *count;

@@ -86,6 +86,7 @@ static const fake_kernel FAKES[] = {
     KERNEL("gather", GATHER, "exact", F32, -1, 0, 0),
     KERNEL("softcap", SOFTCAP, "f32", F32, -1, 0, 0),
     KERNEL("sample", SAMPLE, "f32", F32, -1, 0, 0),
+    KERNEL("fetch", FETCH, "exact", F32, -1, 0, 0),
 };
 enum { FAKE_COUNT = sizeof FAKES / sizeof *FAKES };
 
@@ -234,6 +235,98 @@ static void nothing_is_packed_where_that_is_switched_off(void **state) {
     plan = make(&p, &backend, NULL);
     assert_true(packed_uses(plan) > 0);
     sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* ---- experts in host memory ---- */
+
+/* One FETCH in front of the first op that reads experts; with slots, ids and schedule are its own from there
+ * on. */
+static void check_fetch(const sl_program *p, const sl_lowered *lowered, int32_t slots) {
+    const int32_t wanted = lowered->rows[SL_ROWS_EXPERT] <= slots ? slots : 0;
+    const sl_op *fetch = NULL;
+    int32_t readers = 0;
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const sl_op *op = &lowered->ops[i];
+        if (op->kind == SL_OP_FETCH) {
+            assert_true(!fetch && op->layer == 1 && op->u.fetch.slots == wanted);
+            fetch = op;
+        } else if (op->kind == SL_OP_LINEAR && op->in[1].value != SL_NONE) {
+            assert_non_null(fetch);
+            assert_int_equal(wanted > 0 && op->in[1].value == fetch->out[0].value, wanted > 0);
+            assert_int_equal(wanted > 0 && op->in[2].value == fetch->out[1].value, wanted > 0);
+            readers++;
+        }
+    }
+    assert_true(fetch && readers > 1);
+    assert_int_equal(
+        sl_ops_check(p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, NULL), 0);
+}
+
+/* Weights with experts, and no others, are on the host; their places do not overlap and fill the pools. */
+static void check_places(const sl_plan *plan) {
+    const sl_deployment *d = &plan->deployment;
+    uint64_t host = 0, buffer = 0, slots = SL_FETCH_BUFFERS * d->buffer_bytes;
+    for (int32_t u = 0; u < d->weight_count; u++) {
+        const sl_weight_use *use = &d->weights[u];
+        const sl_weight *weight = &d->program->weights[use->weight];
+        assert_int_equal(use->on_host, weight->experts > 1);
+        if (use->on_host) {
+            host += (use->bytes + 63) / 64 * 64;
+            assert_int_equal(use->in_buffer, buffer);
+            buffer += (use->bytes + 255) / 256 * 256;
+            assert_int_equal(use->slots, slots);
+            slots += (use->bytes / (uint64_t)weight->experts * (uint64_t)d->expert_slots + 255) / 256 * 256;
+        }
+    }
+    assert_true(host > 0);
+    assert_int_equal(d->pool_bytes[SL_POOL_HOST_WEIGHTS], host);
+    assert_int_equal(d->fetch_sets[0].table, slots);
+    const uint64_t table = sl_slot_table_bytes(d->program->experts, d->expert_slots);
+    assert_int_equal(d->pool_bytes[SL_POOL_EXPERTS], slots + (table + 255) / 256 * 256);
+    assert_true(d->buffer_bytes == 0 || d->buffer_bytes == buffer);
+}
+
+static void experts_may_lie_in_host_memory(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, false);
+    sl_plan_options options = {.chunk = 8,
+                               .sequences = 2,
+                               .context = 130,
+                               .cache_type = SL_QTYPE_F16,
+                               .host_experts = 2,
+                               .expert_slots = p.experts - 1};
+    sl_plan *plan = make(&p, &backend, &options);
+    assert_int_equal(plan->deployment.fetch_set_count, 1);
+    assert_true(plan->deployment.bucket_count > 2 && plan->deployment.buffer_bytes > 0);
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        check_fetch(&p, &plan->deployment.buckets[b], p.experts - 1);
+    }
+    check_places(plan);
+    sl_plan_destroy(plan);
+    /* Only where it has to be: the first layer has no experts, so two layers are the least that help. */
+    options.chunk = 1;
+    options.host_experts = SL_NONE;
+    options.expert_slots = 0;
+    options.cache_tokens = 384; /* else it would shrink first */
+    plan = make(&p, &backend, &options);
+    assert_int_equal(plan->deployment.fetch_set_count, 0);
+    const uint64_t resident = sl_plan_bytes(plan);
+    sl_plan_destroy(plan);
+    backend.available = resident - 1;
+    plan = make(&p, &backend, &options);
+    assert_int_equal(plan->options.host_experts, 2);
+    assert_true(sl_plan_bytes(plan) < resident);
+    assert_int_equal(plan->deployment.expert_slots, p.experts - 1); /* all would fit no better than before */
+    check_places(plan);
+    sl_plan_destroy(plan);
+    /* And refused where the host has no room. */
+    sl_error error;
+    options.host_memory_limit = 1;
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "bytes of host memory, the limit is 1"));
     sl_program_free(&p);
 }
 
@@ -1376,6 +1469,7 @@ static void memory_failures_leave_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_may_lie_in_host_memory),
         cmocka_unit_test(kernels_are_chosen),
         cmocka_unit_test(runs_are_fused),
         cmocka_unit_test(reasons_are_kept),

@@ -3,6 +3,13 @@
 #include "base/log.h"
 
 int sl_cuda_run_eagerly(sl_executor *executor, const sl_cuda_bucket *bucket, sl_error *error) {
+    if (bucket->first_copies) {
+        const int status = SL_CUDA(
+            sl_cuda_begin_copies(&executor->copies, bucket->first_copies, executor->device.stream), error);
+        if (status) {
+            return status;
+        }
+    }
     for (int32_t i = 0; i < bucket->op_count; i += bucket->ops[i].run_length) {
         const sl_cuda_op *op = &bucket->ops[i];
         const int status = sl_cuda_result(

@@ -18,6 +18,17 @@ static void counters(const sl_executor *executor, sl_counters *result) {
     result->failed_captures = executor->failed;
     result->kernels = executor->counts;
     result->kernel_count = executor->count_count;
+    result->streamed_bytes = executor->streamed_bytes;
+    const sl_deployment *deployment = executor->deployment;
+    for (int32_t i = 0; i < deployment->fetch_set_count; i++) {
+        /* The device writes them while steps run. */
+        const volatile unsigned long long *counts = &executor->expert_counts[2 * i];
+        const uint64_t misses = counts[1];
+        result->expert_hits += counts[0];
+        result->expert_misses += misses;
+        result->fetched_bytes +=
+            misses * (deployment->fetch_sets[i].bytes / (uint64_t)deployment->program->experts);
+    }
 }
 
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
@@ -56,6 +67,7 @@ static void destroy_executor(sl_executor *executor) {
     if (executor->device.stream) {
         cudaStreamSynchronize(executor->device.stream);
     }
+    sl_cuda_end_copies(&executor->copies);
     const int32_t bucket_count = executor->deployment->bucket_count;
     for (int32_t b = 0; executor->buckets && b < 2 * bucket_count; b++) {
         if (executor->buckets[b].graph) {
@@ -68,7 +80,7 @@ static void destroy_executor(sl_executor *executor) {
         }
     }
     for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
-        if (pool == SL_POOL_STAGING) {
+        if (sl_cuda_is_pinned(pool)) {
             sl_cuda_free_host(executor->pools[pool]);
         } else {
             sl_cuda_free(executor->pools[pool]);
@@ -79,6 +91,7 @@ static void destroy_executor(sl_executor *executor) {
     sl_cuda_free(executor->control);
     sl_cuda_free(executor->arrivals);
     sl_cuda_free_host(executor->digests);
+    sl_cuda_free_host(executor->expert_counts);
     for (int i = 0; i < SL_CUDA_STAGES; i++) {
         if (executor->stages[i].finished) {
             cudaEventDestroy(executor->stages[i].finished);
@@ -150,11 +163,14 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
     if (!status) {
         status = sl_cuda_make_context(executor, error);
     }
+    if (!status && deployment->fetch_set_count > 0) {
+        status = sl_cuda_make_copies(executor, error);
+    }
     if (!status) {
         executor->weight_offsets = sl_arena_alloc(&executor->arena, (size_t)deployment->weight_count,
                                                   sizeof *executor->weight_offsets);
         status = executor->weight_offsets
-                     ? sl_cuda_upload(&executor->device, deployment, executor->pools[SL_POOL_WEIGHTS],
+                     ? sl_cuda_upload(&executor->device, deployment, executor->pools,
                                       executor->weight_offsets, progress, error)
                      : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the list of weights");
     }

@@ -18,6 +18,7 @@
 #ifndef SL_BACKEND_CUDA_RUN_EXECUTOR_H
 #define SL_BACKEND_CUDA_RUN_EXECUTOR_H
 
+#include "backend/cuda/run/copies.h"
 #include "backend/cuda/run/run.h"
 #include "base/arena.h"
 
@@ -33,7 +34,10 @@ typedef struct sl_cuda_bucket {
     int32_t op_count;
     cudaGraphExec_t graph;
     sl_cuda_bucket_state state;
-    int32_t index; /* of the bucket */
+    int32_t index;                     /* of the bucket */
+    const sl_cuda_fetch *first_copies; /* of the first FETCH of all experts; NULL: there is none */
+    sl_cuda_fetch *last_copies;        /* of the last one */
+    uint64_t streamed_bytes;           /* by all of these */
     bool is_later; /* a section behind the first: it cannot run twice, so that its replay is not compared */
 } sl_cuda_bucket;
 
@@ -57,7 +61,7 @@ struct sl_executor {
     const sl_deployment *deployment;
     sl_arena arena;
     bool no_graphs;
-    unsigned char *pools[SL_POOL_COUNT]; /* on the device, but for staging: pinned host memory */
+    unsigned char *pools[SL_POOL_COUNT]; /* on the device, or pinned (sl_cuda_is_pinned) */
     unsigned char *block;                /* the device's copy of the step block */
     sl_cuda_control *control;
     uint32_t *arrivals;
@@ -70,12 +74,18 @@ struct sl_executor {
     int32_t section_count;
     int32_t next_section; /* of the step submitted last; 0: it has no other */
     sl_cuda_context context;
+    sl_cuda_copies copies;
+    unsigned long long *expert_counts; /* pinned, [fetch sets]: hits and misses */
     sl_kernel_count *counts;
     int32_t count_count;
     int32_t last_bucket;  /* that was submitted */
     bool waits_for_masks; /* the step submitted last */
-    uint64_t steps, eager_steps, replayed_steps, captured, failed;
+    uint64_t steps, eager_steps, replayed_steps, captured, failed, streamed_bytes;
 };
+
+static inline bool sl_cuda_is_pinned(int pool) {
+    return pool == SL_POOL_STAGING || pool == SL_POOL_HOST_WEIGHTS;
+}
 
 static inline sl_cuda_bucket *sl_cuda_front_of(const sl_executor *executor, int32_t index) {
     return &executor->buckets[executor->deployment->bucket_count + index];
@@ -90,6 +100,10 @@ static inline sl_cuda_bucket *sl_cuda_section_of(const sl_executor *executor, in
 /* pools.c: memory of the executor, and the context that kernels are given. */
 int sl_cuda_make_pools(sl_executor *executor, sl_error *error);
 int sl_cuda_make_context(sl_executor *executor, sl_error *error);
+/* The stream and events of copies to buffers, of an executor that has fetch sets. Ended also when made in
+ * part. */
+int sl_cuda_make_copies(sl_executor *executor, sl_error *error);
+void sl_cuda_end_copies(sl_cuda_copies *copies);
 int sl_cuda_read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
                       sl_error *error);
 int sl_cuda_write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,

@@ -10,7 +10,7 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
     for (int pool = 0; pool < SL_POOL_COUNT && !status; pool++) {
         const uint64_t bytes = deployment->pool_bytes[pool];
         void *memory = NULL;
-        if (pool == SL_POOL_STAGING) {
+        if (sl_cuda_is_pinned(pool)) {
             status = sl_cuda_malloc_host(&executor->device, bytes, &memory, error);
         } else {
             status = sl_cuda_malloc(&executor->device, bytes, &memory, error);
@@ -18,7 +18,7 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
         executor->pools[pool] = memory;
         if (!status && pool == SL_POOL_STAGING) {
             memset(memory, 0, bytes);
-        } else if (!status && bytes > 0 && pool != SL_POOL_WEIGHTS) {
+        } else if (!status && bytes > 0 && pool != SL_POOL_WEIGHTS && !sl_cuda_is_pinned(pool)) {
             status = SL_CUDA(cudaMemsetAsync(memory, 0, bytes, executor->device.stream), error);
         }
     }
@@ -45,7 +45,46 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
         status = sl_cuda_malloc_host(&executor->device, 2 * sizeof *executor->digests,
                                      (void **)&executor->digests, error);
     }
+    const uint64_t counts = (uint64_t)deployment->fetch_set_count * 2 * sizeof *executor->expert_counts;
+    if (!status) {
+        status = sl_cuda_malloc_host(&executor->device, counts, (void **)&executor->expert_counts, error);
+    }
+    if (!status) {
+        memset(executor->expert_counts, 0, counts);
+    }
     return status;
+}
+
+int sl_cuda_make_copies(sl_executor *executor, sl_error *error) {
+    sl_cuda_copies *copies = &executor->copies;
+    int status = SL_CUDA(cudaStreamCreateWithFlags(&copies->stream, cudaStreamNonBlocking), error);
+    if (!status) {
+        status = SL_CUDA(cudaEventCreateWithFlags(&copies->may_begin, cudaEventDisableTiming), error);
+    }
+    for (int i = 0; i < SL_FETCH_BUFFERS && !status; i++) {
+        status = SL_CUDA(cudaEventCreateWithFlags(&copies->ended[i], cudaEventDisableTiming), error);
+    }
+    copies->begun = SL_NONE;
+    copies->ahead = true;
+    executor->context.copies = copies;
+    return status;
+}
+
+void sl_cuda_end_copies(sl_cuda_copies *copies) {
+    if (copies->stream) {
+        cudaStreamSynchronize(copies->stream);
+    }
+    for (int i = 0; i < SL_FETCH_BUFFERS; i++) {
+        if (copies->ended[i]) {
+            cudaEventDestroy(copies->ended[i]);
+        }
+    }
+    if (copies->may_begin) {
+        cudaEventDestroy(copies->may_begin);
+    }
+    if (copies->stream) {
+        cudaStreamDestroy(copies->stream);
+    }
 }
 
 static void make_cache(const sl_executor *executor, int32_t group, int32_t *table, sl_cuda_cache *cache) {

@@ -67,6 +67,15 @@ static bool reads_as(const sl_cuda_op *op, const sl_cuda_op *last) {
     return true;
 }
 
+/* Whether copies may begin before their FETCH: in a list that is run whole. */
+static void set_ahead(const profiling *p, bool ahead) {
+    sl_cuda_copies *copies = p->list->context->copies;
+    if (copies) {
+        copies->begun = SL_NONE;
+        copies->ahead = ahead;
+    }
+}
+
 /* The runs of a group, up to the one that begins at op `last`, as a graph; with `groups` NULL all runs. */
 static int capture(profiling *p, const int32_t *groups, int32_t group, int32_t last, sl_error *error) {
     cudaStream_t stream = p->device->stream;
@@ -76,6 +85,7 @@ static int capture(profiling *p, const int32_t *groups, int32_t group, int32_t l
         return status;
     }
     p->captured = 0;
+    set_ahead(p, !groups);
     for (int32_t i = 0; i <= last && !status; i += p->list->ops[i].run_length) {
         const sl_cuda_op *op = &p->list->ops[i];
         if (!groups || (groups[i] == group && reads_as(op, &p->list->ops[last]))) {
@@ -125,6 +135,7 @@ static int profile_group(profiling *p, sl_profile *profile, int32_t group, sl_er
     }
     profile->seconds[group] = 0;
     int status = SL_OK;
+    set_ahead(p, false);
     for (int32_t i = 0; i < last && !status; i += p->list->ops[i].run_length) {
         status = launch(p, &p->list->ops[i], error);
     }
@@ -215,6 +226,7 @@ int sl_cuda_profile(sl_cuda_device *device, const sl_cuda_list *list, const void
         status = profile_group(&p, profile, group, error);
     }
     status = status ? status : measure_peaks(&p, memory, bytes, &profile->rates, error);
+    set_ahead(&p, true);
     destroy_events(&p);
     return status;
 }

@@ -30,9 +30,45 @@ static int resolve_operand(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-/* kernel: of a LINEAR, whose layout is wanted; NULL: the file's. */
+/* The weight use as a part of what the FETCH in front brings: where it is then. */
+static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fetch *fetch,
+                           sl_cuda_weight *result, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_weight_use *found = &deployment->weights[use];
+    const uint64_t place =
+        fetch && fetch->slots > 0 ? found->slots
+        : fetch ? (uint64_t)(fetch->number % SL_FETCH_BUFFERS) * deployment->buffer_bytes + found->in_buffer
+                : 0;
+    const uint64_t bytes =
+        fetch && fetch->slots > 0 ? result->expert_bytes * (uint64_t)fetch->slots : found->bytes;
+    if (!fetch || fetch->set != found->set || result->experts != fetch->experts ||
+        !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_EXPERTS])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is in host memory, and nothing brings it",
+                       deployment->program->weights[found->weight].name);
+    }
+    const sl_cuda_fetch_part part = {.from = executor->pools[SL_POOL_HOST_WEIGHTS] +
+                                             executor->weight_offsets[use],
+                                     .to = executor->pools[SL_POOL_EXPERTS] + place,
+                                     .expert_bytes = result->expert_bytes};
+    int32_t p = 0;
+    while (p < fetch->part_count && fetch->parts[p].from != part.from) {
+        p++;
+    }
+    if (p == SL_CUDA_FETCH_PARTS) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: the experts of a layer have more than %d weights",
+                       SL_CUDA_FETCH_PARTS);
+    }
+    fetch->parts[p] = part;
+    fetch->part_count += p == fetch->part_count;
+    result->data = part.to;
+    result->experts = fetch->slots > 0 ? fetch->slots : result->experts;
+    return SL_OK;
+}
+
+/* kernel: of a LINEAR, whose layout is wanted; NULL: the file's. fetch: the FETCH in front of the op, if any.
+ */
 static int resolve_weight(const sl_executor *executor, int32_t index, const sl_cuda_kernel *kernel,
-                          sl_cuda_weight *result, sl_error *error) {
+                          sl_cuda_fetch *fetch, sl_cuda_weight *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_weight *weight = &deployment->program->weights[index];
     const bool packed = kernel && kernel->kernel.pack;
@@ -56,21 +92,22 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_c
     result->experts = weight->experts;
     result->rows = weight->rows;
     result->columns = kernel ? columns : weight->columns;
-    return SL_OK;
+    return deployment->weights[use].on_host ? resolve_fetched(executor, use, fetch, result, error) : SL_OK;
 }
 
-static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda_op *result,
-                           sl_error *error) {
+static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda_fetch *fetch,
+                           sl_cuda_op *result, sl_error *error) {
     int status = SL_OK;
     if (op->kind == SL_OP_LINEAR) {
         result->weight_count = op->u.linear.segment_count;
         for (int32_t s = 0; s < result->weight_count && !status; s++) {
             const sl_linear_segment *segment = &op->u.linear.segments[s];
-            status = resolve_weight(executor, segment->weight, result->kernel, &result->weights[s], error);
+            status =
+                resolve_weight(executor, segment->weight, result->kernel, fetch, &result->weights[s], error);
             result->weights[s].column = segment->column;
             if (!status && segment->bias != SL_NONE) {
                 sl_cuda_weight bias = {0};
-                status = resolve_weight(executor, segment->bias, NULL, &bias, error);
+                status = resolve_weight(executor, segment->bias, NULL, fetch, &bias, error);
                 result->weights[s].bias = (const float *)(const void *)bias.data;
             }
         }
@@ -80,7 +117,7 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, sl_cuda
     result->weight_count = sl_op_weights(op, indices);
     for (int32_t i = 0; i < result->weight_count && !status; i++) {
         if (indices[i] != SL_NONE) {
-            status = resolve_weight(executor, indices[i], NULL, &result->weights[i], error);
+            status = resolve_weight(executor, indices[i], NULL, fetch, &result->weights[i], error);
         }
     }
     return status;
@@ -119,8 +156,47 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cuda_op *result,
-                      sl_error *error) {
+/* The op's record, and in *fetch that of the FETCH before: of those that bring all experts each knows the
+ * next.
+ */
+static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_bucket *bucket,
+                         sl_cuda_fetch **last, sl_error *error) {
+    const sl_deployment *deployment = executor->deployment;
+    const sl_op_fetch *asked = &op->u.fetch;
+    if (asked->set < 0 || asked->set >= deployment->fetch_set_count ||
+        (asked->slots > 0 && asked->slots != deployment->expert_slots) ||
+        !sl_range_inside(deployment->fetch_sets[asked->set].table,
+                         sl_slot_table_bytes(deployment->program->experts, asked->slots),
+                         deployment->pool_bytes[SL_POOL_EXPERTS])) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: fetch set %d with %d slots does not exist", asked->set,
+                       asked->slots);
+    }
+    sl_cuda_fetch *fetch = sl_arena_alloc(executor->context.arena, 1, sizeof *fetch);
+    if (!fetch) {
+        return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
+    }
+    *fetch =
+        (sl_cuda_fetch){.set = asked->set, .experts = deployment->program->experts, .slots = asked->slots};
+    fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_EXPERTS] +
+                                             deployment->fetch_sets[asked->set].table);
+    fetch->counts = &executor->expert_counts[2 * asked->set];
+    if (asked->slots == 0) {
+        const sl_cuda_fetch *before = bucket->last_copies;
+        fetch->number = before ? before->number + 1 : 0;
+        if (before) {
+            bucket->last_copies->next = fetch;
+        } else {
+            bucket->first_copies = fetch;
+        }
+        bucket->last_copies = fetch;
+        bucket->streamed_bytes += deployment->fetch_sets[asked->set].bytes;
+    }
+    *last = fetch;
+    return SL_OK;
+}
+
+static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cuda_fetch *fetch,
+                      sl_cuda_op *result, sl_error *error) {
     const sl_op *op = &lowered->ops[index];
     const int32_t rows = lowered->rows[SL_ROWS_STEP], sequences = executor->deployment->limits.sequences;
     int status = SL_OK;
@@ -147,7 +223,8 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
         result->out[0].padding = result->out[0].width - op->u.quantize.width;
     }
     if (!status) {
-        status = resolve_weights(executor, op, result, error);
+        result->fetch = op->kind == SL_OP_FETCH ? fetch : NULL;
+        status = resolve_weights(executor, op, fetch, result, error);
     }
     if (!status) {
         status = resolve_scratch(executor, lowered, index, result, error);
@@ -224,14 +301,23 @@ static int resolve_bucket(sl_executor *executor, int32_t index, sl_error *error)
     while (sampling < lowered->op_count && lowered->ops[sampling].kind != SL_OP_SAMPLE) {
         sampling++;
     }
-    *sl_cuda_front_of(executor, index) =
-        (sl_cuda_bucket){.ops = bucket->ops, .op_count = sampling, .state = bucket->state, .index = index};
+    sl_cuda_fetch *fetch = NULL;
     for (int32_t i = 0; i < lowered->op_count; i++) {
-        const int status = resolve_op(executor, lowered, i, &bucket->ops[i], error);
+        int status = lowered->ops[i].kind == SL_OP_FETCH
+                         ? resolve_fetch(executor, &lowered->ops[i], bucket, &fetch, error)
+                         : SL_OK;
+        if (!status) {
+            status = resolve_op(executor, lowered, i, fetch, &bucket->ops[i], error);
+        }
         if (status) {
             return status;
         }
     }
+    *sl_cuda_front_of(executor, index) = (sl_cuda_bucket){.ops = bucket->ops,
+                                                          .op_count = sampling,
+                                                          .state = bucket->state,
+                                                          .index = index,
+                                                          .first_copies = bucket->first_copies};
     if (executor->sections) {
         cut_bucket(executor, bucket);
     }

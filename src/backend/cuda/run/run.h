@@ -45,9 +45,9 @@ int sl_cuda_synchronize(sl_cuda_device *device, sl_error *error);
 
 /* ---- weights (upload.c) ---- */
 
-/* Copies the deployment's weights, one after the other at multiples of 64, to the pool. offsets:
- * [weight_count], filled in. Waits until all are there. */
-int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
+/* Copies the deployment's weights, one after the other at multiples of 64, to their pool: on the device, or
+ * pinned. offsets: [weight_count], filled in. Waits until all are there. */
+int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *const *pools,
                    uint64_t *offsets, const sl_progress *progress, sl_error *error);
 
 /* ---- profile (profile.c, peaks.cu) ---- */

@@ -187,6 +187,7 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
         bucket->ops[i].count->calls++;
         bucket->ops[i].count->rows += (uint64_t)counts[bucket->ops[i].counted];
     }
+    executor->streamed_bytes += bucket->streamed_bytes;
     executor->steps++;
     executor->last_bucket = index;
     executor->next = (executor->next + 1) % SL_CUDA_STAGES;

@@ -26,7 +26,8 @@ typedef struct upload {
     const uint64_t *offsets; /* [weight_count], in the pool */
     uint64_t *starts;        /* [weight_count], in the stream */
     const sl_progress *progress;
-    unsigned char *pool, *buffers;
+    unsigned char *const *pools;
+    unsigned char *buffers;
     void *staging; /* on the device: the file's bytes of a weight that is packed there */
     cudaEvent_t sent[BUFFERS];
     uint64_t total, parts; /* total: bytes of the stream */
@@ -90,6 +91,33 @@ static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+/* In host memory beside the device, where readers put it themselves. */
+static bool is_on_host(const upload *u, int32_t i) {
+    return u->deployment->weights[i].on_host;
+}
+
+static unsigned char *place_of(const upload *u, int32_t i) {
+    return u->pools[is_on_host(u, i) ? SL_POOL_HOST_WEIGHTS : SL_POOL_WEIGHTS] + u->offsets[i];
+}
+
+/* Bytes [from, from + bytes) of weight i to its pinned pool; behind each row that ends there lie zeros. */
+static void keep_on_host(const upload *u, int32_t i, const unsigned char *data, uint64_t from,
+                         uint64_t bytes) {
+    const sl_weight *weight = weight_at(u, i);
+    const uint64_t rows = (uint64_t)weight->experts * (uint64_t)weight->rows;
+    const uint64_t row_bytes = weight->bytes / rows, stored = u->deployment->weights[i].bytes / rows;
+    for (uint64_t end = from + bytes; from < end;) {
+        const uint64_t row = from / row_bytes, at = from % row_bytes;
+        const uint64_t count = earlier(stored == row_bytes ? bytes : row_bytes - at, end - from);
+        memcpy(place_of(u, i) + row * stored + at, data, count);
+        if (stored > row_bytes && at + count == row_bytes) {
+            memset(place_of(u, i) + row * stored + row_bytes, 0, stored - row_bytes);
+        }
+        from += count;
+        data += count;
+    }
+}
+
 /* Between weights a buffer keeps what it had: nothing reads those bytes. */
 static void fill(const upload *u, uint64_t part, unsigned char *buffer) {
     const uint64_t first = part * BUFFER_BYTES, end = first + part_bytes(u, part);
@@ -97,6 +125,10 @@ static void fill(const upload *u, uint64_t part, unsigned char *buffer) {
         const uint64_t from = later(u->starts[i], first), to = earlier(end_of(u, i), end);
         const unsigned char *data = (const unsigned char *)weight_at(u, i)->data + (from - u->starts[i]);
         advise(u, data, to - from);
+        if (is_on_host(u, i)) {
+            keep_on_host(u, i, data, from - u->starts[i], to - from);
+            continue;
+        }
         memcpy(buffer + (from - first), data, to - from);
     }
 }
@@ -171,7 +203,7 @@ static int widen(const upload *u, int32_t i, sl_error *error) {
     const sl_weight *weight = weight_at(u, i);
     const uint64_t rows = (uint64_t)weight->experts * (uint64_t)weight->rows;
     const uint64_t from = weight->bytes / rows, to = u->deployment->weights[i].bytes / rows;
-    unsigned char *packed = u->pool + u->offsets[i];
+    unsigned char *packed = place_of(u, i);
     const int status =
         SL_CUDA(cudaMemsetAsync(packed, 0, u->deployment->weights[i].bytes, u->device->stream), error);
     return status ? status
@@ -191,8 +223,8 @@ static int send_packed(const upload *u, int32_t i, uint64_t from, uint64_t to, c
         return widen(u, i, error);
     }
     if (!status && to == end_of(u, i)) {
-        status = SL_CUDA(
-            kernel->repack(weight_at(u, i), u->staging, u->pool + u->offsets[i], u->device->stream), error);
+        status =
+            SL_CUDA(kernel->repack(weight_at(u, i), u->staging, place_of(u, i), u->device->stream), error);
     }
     return status;
 }
@@ -207,14 +239,18 @@ static int send_part(const upload *u, uint64_t part, sl_error *error) {
          i < deployment->weight_count && u->starts[i] < end && !status; i = next) {
         const uint64_t from = later(u->starts[i], first);
         next = i + 1;
+        if (is_on_host(u, i)) {
+            continue;
+        }
         if (is_packed(u, i)) {
             status = send_packed(u, i, from, earlier(end_of(u, i), end), buffer + (from - first), error);
             continue;
         }
-        while (next < deployment->weight_count && u->starts[next] < end && !is_packed(u, next)) {
+        while (next < deployment->weight_count && u->starts[next] < end && !is_packed(u, next) &&
+               !is_on_host(u, next)) {
             next++;
         }
-        status = copy(u, u->pool + u->offsets[i] + (from - u->starts[i]), buffer + (from - first),
+        status = copy(u, place_of(u, i) + (from - u->starts[i]), buffer + (from - first),
                       earlier(end_of(u, next - 1), end) - from, error);
     }
     return status;
@@ -255,19 +291,21 @@ static void work(void *context, int thread, int threads) {
 /* staging: bytes of the largest weight that is packed. */
 static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *error) {
     const sl_deployment *deployment = u->deployment;
-    uint64_t offset = 0, start = 0;
+    uint64_t ends[SL_POOL_COUNT] = {0}, start = 0;
     *staging = 0;
     for (int32_t i = 0; i < deployment->weight_count; i++) {
         const sl_weight_use *use = &deployment->weights[i];
         const sl_weight *weight = weight_at(u, i);
-        uint64_t next, bytes;
-        if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) ||
+        const sl_pool_kind pool = use->on_host ? SL_POOL_HOST_WEIGHTS : SL_POOL_WEIGHTS;
+        const uint64_t offset = ends[pool];
+        uint64_t bytes;
+        if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) || (use->on_host && use->layout) ||
             use->bytes != (use->layout ? use->layout->packed_bytes(weight) : bytes)) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
                            weight->name);
         }
-        if (!sl_range_inside(offset, use->bytes, deployment->pool_bytes[SL_POOL_WEIGHTS]) ||
-            !sl_align_u64(offset + use->bytes, 64, &next)) {
+        if (!sl_range_inside(offset, use->bytes, deployment->pool_bytes[pool]) ||
+            !sl_align_u64(offset + use->bytes, 64, &ends[pool])) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s lies outside the pool of weights",
                            weight->name);
         }
@@ -275,8 +313,7 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         u->starts[i] = start;
         u->total = start + weight->bytes;
         start = (u->total + 63) / 64 * 64;
-        offset = next;
-        *staging = is_packed(u, i) ? later(*staging, weight->bytes) : *staging;
+        *staging = is_packed(u, i) && !is_on_host(u, i) ? later(*staging, weight->bytes) : *staging;
     }
     u->parts = (u->total + BUFFER_BYTES - 1) / BUFFER_BYTES;
     u->released = earlier(u->parts, BUFFERS);
@@ -326,14 +363,14 @@ static int run(upload *u, sl_error *error) {
     return u->status;
 }
 
-int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *pool,
+int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsigned char *const *pools,
                    uint64_t *offsets, const sl_progress *progress, sl_error *error) {
     const double start = sl_seconds_now();
     upload u = {.device = device,
                 .deployment = deployment,
                 .offsets = offsets,
                 .progress = progress,
-                .pool = pool,
+                .pools = pools,
                 .page = (uint64_t)sysconf(_SC_PAGESIZE),
                 .error = error};
     uint64_t staging;

@@ -67,6 +67,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_GATHER] = "the rows whose logits are wanted",
     [SL_OP_TRANSFER] = "rows that another device computed",
     [SL_OP_SOFTCAP] = "logits bent to a bound",
+    [SL_OP_FETCH] = "experts from host memory, all or those chosen",
     [SL_OP_SAMPLE] = "the next token: penalties, filters, a draw",
 };
 

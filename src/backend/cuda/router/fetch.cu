@@ -1,0 +1,338 @@
+/* FETCH. All experts: copies that run beside the ops in front of them (run/copies.c), and a kernel behind
+ * which they are there. Chosen ones: a block finds their slots in the set's table, empties some for those
+ * that are in none, and writes ids and schedule anew; then many blocks read what is missing from host memory,
+ * as fast as the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that
+ * it says. */
+#include "backend/cuda/common/device.cuh"
+#include "backend/cuda/run/copies.h"
+
+enum {
+    SLOT_THREADS = 1024, /* of the one block: most experts and slots */
+    COPY_THREADS = 256,
+    COPY_BLOCKS = 2, /* for each processor */
+    COPY_WORDS = 4,  /* of a thread at a time: the bus is far away, so that much has to be under way */
+    MOST_WORD = 16   /* bytes */
+};
+
+/* ---- all experts ---- */
+
+/* Launched without leave to begin early, and gives none: what is behind it reads weights without waiting. */
+static __global__ void arrived_kernel(void) {
+}
+
+static cudaError_t bring_all(const sl_cuda_context *context, const sl_cuda_fetch *fetch,
+                             cudaStream_t stream) {
+    const cudaError_t code = sl_cuda_finish_copies(context->copies, fetch, stream);
+    if (code != cudaSuccess) {
+        return code;
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(SL_WARP);
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, arrived_kernel);
+}
+
+/* ---- slots ---- */
+
+typedef struct slot_args {
+    sl_cuda_operand ids, slots;
+    int32_t *offsets, *list; /* the schedule */
+    sl_slot_table *table;
+    unsigned long long *counts;
+    int32_t experts, slot_count, used, most_protected;
+} slot_args;
+
+/* The table's arrays. */
+typedef struct slot_arrays {
+    int32_t *slot_of, *expert_of, *is_protected, *expert, *slot;
+    unsigned long long *used_at;
+} slot_arrays;
+
+static __device__ __forceinline__ slot_arrays arrays_of(sl_slot_table *table, int32_t experts,
+                                                        int32_t slots) {
+    slot_arrays a;
+    const int32_t numbers = experts + 4 * slots;
+    a.slot_of = (int32_t *)(void *)(table + 1);
+    a.expert_of = a.slot_of + experts;
+    a.is_protected = a.expert_of + slots;
+    a.expert = a.is_protected + slots;
+    a.slot = a.expert + slots;
+    a.used_at = (unsigned long long *)(void *)(a.slot_of + numbers + (numbers & 1));
+    return a;
+}
+
+typedef struct slot_memory {
+    int32_t slot_of[SLOT_THREADS], expert_of[SLOT_THREADS], is_protected[SLOT_THREADS];
+    int32_t wanted[SLOT_THREADS]; /* per expert: chosen in this step */
+    int32_t chosen[SLOT_THREADS]; /* per row and rank: the expert, then its slot */
+    int32_t victim[SLOT_THREADS]; /* per missing expert */
+    unsigned long long used_at[SLOT_THREADS];
+    int32_t hits, misses, protected_count;
+} slot_memory;
+
+static __device__ void read_table(const slot_args &args, const slot_arrays &a, bool is_new,
+                                  slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x;
+    if (thread < args.experts) {
+        shared->slot_of[thread] = is_new ? SL_NONE : a.slot_of[thread];
+        shared->wanted[thread] = 0;
+    }
+    if (thread < args.slot_count) {
+        shared->expert_of[thread] = is_new ? SL_NONE : a.expert_of[thread];
+        shared->is_protected[thread] = is_new ? 0 : a.is_protected[thread];
+        shared->used_at[thread] = is_new ? 0 : a.used_at[thread];
+    }
+    if (thread == 0) {
+        shared->hits = shared->misses = shared->protected_count = 0;
+    }
+    __syncthreads();
+}
+
+static __device__ void write_table(const slot_args &args, const slot_arrays &a, const slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x;
+    if (thread < args.experts) {
+        a.slot_of[thread] = shared->slot_of[thread];
+    }
+    if (thread < args.slot_count) {
+        a.expert_of[thread] = shared->expert_of[thread];
+        a.is_protected[thread] = shared->is_protected[thread];
+        a.used_at[thread] = shared->used_at[thread];
+    }
+}
+
+/* Slots of experts that were chosen and are there. */
+static __device__ void touch(const slot_args &args, unsigned long long clock, slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x;
+    if (thread < args.experts && shared->wanted[thread]) {
+        const int32_t slot = shared->slot_of[thread];
+        if (slot >= 0) {
+            shared->is_protected[slot] = 1;
+            shared->used_at[slot] = clock;
+        }
+        atomicAdd(slot >= 0 ? &shared->hits : &shared->misses, 1);
+    }
+    __syncthreads();
+}
+
+/* Of too many protected slots those that were not used for longest are on probation again. */
+static __device__ void demote(const slot_args &args, slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x, most = args.most_protected;
+    const bool mine = thread < args.slot_count && shared->is_protected[thread];
+    if (mine) {
+        atomicAdd(&shared->protected_count, 1);
+    }
+    __syncthreads();
+    int32_t rank = 0;
+    const bool too_many = shared->protected_count > most;
+    for (int32_t s = 0; mine && too_many && s < args.slot_count; s++) {
+        const unsigned long long at = shared->used_at[s], own = shared->used_at[thread];
+        rank += shared->is_protected[s] && (at < own || (at == own && s < thread));
+    }
+    __syncthreads();
+    if (mine && rank < shared->protected_count - most) {
+        shared->is_protected[thread] = 0;
+    }
+    __syncthreads();
+}
+
+/* Whether slot a goes before slot b, neither of which the step uses. */
+static __device__ __forceinline__ bool goes_before(const slot_memory *shared, int32_t a, int32_t b) {
+    const bool a_stays = shared->is_protected[a], b_stays = shared->is_protected[b];
+    const unsigned long long a_used = shared->used_at[a], b_used = shared->used_at[b];
+    return a_stays != b_stays ? b_stays : a_used != b_used ? a_used < b_used : a < b;
+}
+
+/* Missing experts, in the order of their numbers, to the slots that must go first. */
+static __device__ void replace(const slot_args &args, const slot_arrays &a, unsigned long long clock,
+                               slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x, misses = shared->misses;
+    const bool is_free = thread < args.slot_count && shared->used_at[thread] != clock;
+    const bool is_missing = thread < args.experts && shared->wanted[thread] && shared->slot_of[thread] < 0;
+    int32_t rank = 0;
+    for (int32_t s = 0; is_free && misses > 0 && s < args.slot_count; s++) {
+        rank += shared->used_at[s] != clock && goes_before(shared, s, thread);
+    }
+    if (is_free && rank < misses) {
+        shared->victim[rank] = thread;
+    }
+    rank = 0;
+    for (int32_t e = 0; is_missing && e < thread; e++) {
+        rank += shared->wanted[e] && shared->slot_of[e] < 0;
+    }
+    __syncthreads();
+    const int32_t slot = is_missing ? shared->victim[rank] : SL_NONE;
+    if (is_missing && shared->expert_of[slot] >= 0) {
+        shared->slot_of[shared->expert_of[slot]] = SL_NONE;
+    }
+    __syncthreads();
+    if (is_missing) {
+        shared->slot_of[thread] = slot;
+        shared->expert_of[slot] = thread;
+        shared->is_protected[slot] = 0;
+        shared->used_at[slot] = clock;
+        a.expert[rank] = thread;
+        a.slot[rank] = slot;
+    }
+    __syncthreads();
+}
+
+/* `count` expert rows, whose slots are in `chosen`. */
+static __device__ void write_schedule(const slot_args &args, int32_t count, const slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x, slots = args.slot_count;
+    for (int32_t slot = thread; slot <= slots; slot += SLOT_THREADS) {
+        int32_t before = 0;
+        for (int32_t i = 0; i < count; i++) {
+            before += shared->chosen[i] < slot;
+        }
+        args.offsets[slot] = before;
+    }
+    if (thread < count) {
+        const int32_t mine = shared->chosen[thread];
+        int32_t place = 0;
+        for (int32_t i = 0; i < count; i++) {
+            place += shared->chosen[i] < mine || (shared->chosen[i] == mine && i < thread);
+        }
+        args.list[place] = thread;
+        sl_i32(args.slots, thread / args.used)[thread % args.used] = mine;
+    }
+}
+
+static __global__ void __launch_bounds__(SLOT_THREADS)
+    slot_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ slot_args args) {
+    __shared__ slot_memory shared;
+    sl_wait_for_inputs();
+    const int32_t thread = (int32_t)threadIdx.x, count = context.header->rows * args.used;
+    const unsigned long long before = args.table->clock, clock = before + 1;
+    const slot_arrays a = arrays_of(args.table, args.experts, args.slot_count);
+    if (count == 0) {
+        write_schedule(args, 0, &shared);
+        if (thread == 0) {
+            args.table->brought = 0;
+        }
+        return;
+    }
+    read_table(args, a, before == 0, &shared);
+    if (thread < count) {
+        const int32_t expert = sl_i32(args.ids, thread / args.used)[thread % args.used];
+        shared.chosen[thread] = expert;
+        shared.wanted[expert] = 1;
+    }
+    __syncthreads();
+    touch(args, clock, &shared);
+    demote(args, &shared);
+    replace(args, a, clock, &shared);
+    if (thread < count) {
+        shared.chosen[thread] = shared.slot_of[shared.chosen[thread]];
+    }
+    __syncthreads();
+    write_schedule(args, count, &shared);
+    write_table(args, a, &shared);
+    if (thread == 0) {
+        args.table->clock = clock;
+        args.table->brought = shared.misses;
+        args.counts[0] = args.table->hits += (unsigned long long)shared.hits;
+        args.counts[1] = args.table->misses += (unsigned long long)shared.misses;
+    }
+}
+
+/* ---- what is missing ---- */
+
+typedef struct copy_args {
+    sl_cuda_fetch_part parts[SL_CUDA_FETCH_PARTS];
+    int32_t part_count, experts, slots;
+    sl_slot_table *table;
+} copy_args;
+
+/* A block has a piece of one expert's part at a time. */
+template <typename WORD>
+static __global__ void __launch_bounds__(COPY_THREADS) fetch_kernel(const __grid_constant__ copy_args args) {
+    constexpr int64_t PIECE = COPY_THREADS * COPY_WORDS;
+    sl_wait_for_inputs();
+    const slot_arrays a = arrays_of(args.table, args.experts, args.slots);
+    const int32_t brought = args.table->brought;
+    int64_t unit = blockIdx.x; /* among those of the part, expert by expert */
+    for (int32_t p = 0; p < args.part_count && brought > 0; p++) {
+        const sl_cuda_fetch_part &part = args.parts[p];
+        const int64_t words = (int64_t)(part.expert_bytes / sizeof(WORD));
+        const int64_t pieces = (words + PIECE - 1) / PIECE, units = pieces * brought;
+        for (; unit < units; unit += gridDim.x) {
+            const int32_t which = (int32_t)(unit / pieces);
+            const int64_t first = unit % pieces * PIECE + threadIdx.x;
+            const WORD *from =
+                (const WORD *)(const void *)(part.from + (uint64_t)a.expert[which] * part.expert_bytes);
+            WORD *to = (WORD *)(void *)(part.to + (uint64_t)a.slot[which] * part.expert_bytes);
+            WORD word[COPY_WORDS];
+#pragma unroll
+            for (int i = 0; i < COPY_WORDS; i++) {
+                if (first + i * COPY_THREADS < words) {
+                    word[i] = from[first + i * COPY_THREADS];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < COPY_WORDS; i++) {
+                if (first + i * COPY_THREADS < words) {
+                    to[first + i * COPY_THREADS] = word[i];
+                }
+            }
+        }
+        unit -= units;
+    }
+}
+
+/* The largest word of which all parts are whole numbers. */
+static uint32_t word_of(const sl_cuda_fetch *fetch) {
+    uint32_t word = MOST_WORD;
+    for (int32_t p = 0; p < fetch->part_count; p++) {
+        while (fetch->parts[p].expert_bytes % word != 0) {
+            word /= 4;
+        }
+    }
+    return word;
+}
+
+static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    const sl_cuda_fetch *fetch = op->fetch;
+    slot_args slots = {};
+    slots.ids = op->in[0];
+    slots.slots = op->out[0];
+    slots.offsets = op->out[1].head;
+    slots.list = (int32_t *)(void *)op->out[1].data;
+    slots.table = fetch->table;
+    slots.counts = fetch->counts;
+    slots.experts = fetch->experts;
+    slots.slot_count = fetch->slots;
+    slots.most_protected = sl_most_protected(fetch->slots);
+    slots.used = op->op->u.fetch.used;
+    copy_args copies = {};
+    for (int32_t p = 0; p < fetch->part_count; p++) {
+        copies.parts[p] = fetch->parts[p];
+    }
+    copies.part_count = fetch->part_count;
+    copies.experts = fetch->experts;
+    copies.slots = fetch->slots;
+    copies.table = fetch->table;
+    const sl_launch_shape one = {dim3(1), dim3(SLOT_THREADS), 0};
+    const sl_launch_shape many = {dim3((unsigned)(COPY_BLOCKS * context->processors)), dim3(COPY_THREADS), 0};
+    const uint32_t word = word_of(fetch);
+    const cudaError_t code = sl_launch(context, stream, one, slot_kernel, *context, slots);
+    return code != cudaSuccess ? code
+           : word == 16        ? sl_launch(context, stream, many, fetch_kernel<uint4>, copies)
+           : word == 4         ? sl_launch(context, stream, many, fetch_kernel<uint32_t>, copies)
+                               : sl_launch(context, stream, many, fetch_kernel<uint8_t>, copies);
+}
+
+static SL_CUDA_RUN(run) {
+    return op->fetch->slots > 0 ? bring_chosen(context, op, stream) : bring_all(context, op->fetch, stream);
+}
+
+static const char *declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    (void)kernel;
+    return query->program->experts > SLOT_THREADS ? "takes up to 1024 experts" : NULL;
+}
+
+static const sl_cuda_kernel KERNELS[] = {
+    SL_CUDA_KERNEL(FETCH, "fetch/cuda", "exact", 0, declines, run),
+};
+
+SL_CUDA_FAMILY(fetch) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS, NULL};
