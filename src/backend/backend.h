@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 19 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 20 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -45,7 +45,7 @@ typedef struct sl_kernel_query {
     const int32_t *rows;    /* [SL_ROWS_COUNT], of the bucket */
     int32_t span_rows;      /* of the bucket */
     const sl_limits *limits;
-    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE and ATTENTION */
+    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE, RECALL and ATTENTION */
 } sl_kernel_query;
 
 /* One way to compute one kind of op. A backend embeds this as the first member of its own row, beside the
@@ -166,8 +166,10 @@ typedef struct sl_deployment {
     sl_cache_layout caches[SL_CACHE_GROUPS];
     uint64_t cache_offsets[SL_CACHE_GROUPS]; /* of each group's first page in the cache pool */
     int32_t state_slots;
-    sl_lowered *buckets; /* rising by rows */
-    int32_t bucket_count;
+    /* The first draft_buckets run the program's draft ops, with an output for each row; the others run the
+     * rest. Both rise by rows. */
+    sl_lowered *buckets;
+    int32_t bucket_count, draft_buckets;
     sl_weight_use *weights;
     int32_t weight_count;
     uint64_t pool_bytes[SL_POOL_COUNT];

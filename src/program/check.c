@@ -51,6 +51,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_ROPE] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_F32, 1}}},
     [SL_OP_CACHE_WRITE] = {.in = {STEP, STEP}},
     [SL_OP_ATTENTION] = {.in = {STEP, STEP}, .out = {STEP}},
+    [SL_OP_RECALL] = {.out = {STEP}},
     [SL_OP_ROUTER] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_I32, 0}, STEP, {ROWS_EXPERT, TYPE_I32, 0}}},
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
@@ -315,11 +316,22 @@ static int check_attention(const checker *c) {
     REQUIRE(c, attention->q_stride >= 0 && attention->gate_stride >= 0, "strides must not be negative");
     REQUIRE(c, attention->both_sides == c->program->both_sides,
             "all attention of a program looks to both sides, or none does");
+    REQUIRE(c, attention->first >= 0 && (attention->first == 0 || !attention->both_sides),
+            "first %d must not be negative, and is for attention to one side", attention->first);
     REQUIRE(c, isfinite(attention->scale) && attention->softcap >= 0,
             "scale must be finite, softcap not negative");
     REQUIRE(c, c->places[c->first_place[attention->place.group] + attention->place.layer],
             "reads layer %d of cache group %s before it is written", attention->place.layer, group->name);
     return check_vector(c, attention->sinks, "sinks", true, attention->heads, 1);
+}
+
+static int check_recall(const checker *c) {
+    if (check_place(c, c->op->u.recall.place)) {
+        return SL_ERR_INVALID;
+    }
+    const sl_cache_group *group = &c->program->groups[c->op->u.recall.place.group];
+    REQUIRE(c, group->window != 1, "a window of 1 does not keep the row in front");
+    return 0;
 }
 
 static int check_router(const checker *c) {
@@ -808,9 +820,16 @@ static int check_all(const sl_program *program, sl_error *error) {
     }
     int code = check_weights(program, error);
     code = code ? code : check_geometry(program, error);
-    code = code ? code
-                : sl_ops_check(program, program->values, program->value_count, program->ops,
-                               program->op_count, error);
+    if (code == 0 && (program->draft_ops < 0 || program->draft_ops > program->op_count)) {
+        code = sl_fail(error, SL_ERR_INVALID, "%d of %d ops draft", program->draft_ops, program->op_count);
+    }
+    const int32_t ops = program->op_count - program->draft_ops;
+    code =
+        code ? code : sl_ops_check(program, program->values, program->value_count, program->ops, ops, error);
+    code = code || program->draft_ops == 0
+               ? code
+               : sl_ops_check(program, program->values, program->value_count, program->ops + ops,
+                              program->draft_ops, error);
     code =
         code ? code : check_result(program, "hidden", program->hidden, SL_VALUE_F32, program->width, error);
     code = code ? code
