@@ -11,6 +11,7 @@
  * - m'); l += the sum of p, keys 32 apart added first, then over a warp; y += p * v with fmaf in order of
  * key. It starts with m = -infinity, l = 0, or m = sink, l = 1. At the end y *= 1 / l, then y *=
  * sigmoid(gate). Only the row's own sequence takes part. */
+#include "backend/cuda/types/cache_types.cuh"
 #include "backend/cuda/common/device.cuh"
 
 enum {
@@ -54,24 +55,6 @@ typedef struct tile_rows {
     int32_t from, to;
 } tile_rows;
 
-template <int TYPE>
-static __device__ __forceinline__ float cache_element(const unsigned char *row, int32_t i) {
-    if (TYPE == SL_QTYPE_F32) {
-        return ((const float *)row)[i];
-    }
-    if (TYPE == SL_QTYPE_F16) {
-        return sl_half_of(((const uint16_t *)row)[i]);
-    }
-    if (TYPE == SL_QTYPE_BF16) {
-        return sl_bf16_to_f32(((const uint16_t *)row)[i]);
-    }
-    if (TYPE == SL_QTYPE_FP8) {
-        return sl_e4m3_to_f32(row[i]);
-    }
-    const unsigned char *block = row + (uint64_t)(i / 32) * SL_Q8_0_BYTES;
-    return (float)(int8_t)block[2 + i % 32] * sl_half_of(*(const uint16_t *)block);
-}
-
 /* Columns [column, column + SLICE) of the rows that are seen, to slice[key][column]; the rest is 0. */
 template <int TYPE>
 static __device__ __forceinline__ void load_slice(const tile_rows &rows, int32_t column, float *slice) {
@@ -79,7 +62,7 @@ static __device__ __forceinline__ void load_slice(const tile_rows &rows, int32_t
         const int32_t key = i / SLICE, c = i % SLICE;
         const bool there = key >= rows.from && key < rows.to && column + c < rows.size;
         slice[key * SLICE_STRIDE + c] =
-            there ? cache_element<TYPE>(rows.start + (uint64_t)key * rows.row_bytes, column + c) : 0.0f;
+            there ? sl_cache_element<TYPE>(rows.start + (uint64_t)key * rows.row_bytes, column + c) : 0.0f;
     }
 }
 
@@ -112,6 +95,13 @@ static __device__ void find_tile(const sl_cuda_context &context, int32_t tile, i
 
 static __device__ __forceinline__ int32_t clamp(int32_t value) {
     return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
+}
+
+/* First index that the row at `index` sees. */
+static __device__ __forceinline__ int32_t first_seen(const attention_args &args, int32_t window,
+                                                     int32_t index) {
+    const int32_t first = window > 0 && index >= window ? index - window + 1 : 0;
+    return first > args.attention.first ? first : args.attention.first;
 }
 
 /* Behind the last index that the row at `index` sees, of a span that ends in front of `end`. */
@@ -282,7 +272,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int32_t final = length + (shared.first_unit + shared.units - 1) / args.ratio;
     const int32_t end = length + span.row_count;
     const int32_t last = seen_end(args, window, final, end) - 1;
-    const int32_t lowest = window > 0 && first >= window ? first - window + 1 : 0;
+    const int32_t lowest = first_seen(args, window, first);
     for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= last / SL_PAGE_TOKENS; tile++) {
         const int32_t page = table[tile], base = tile * SL_PAGE_TOKENS;
         if (page < 0) {
@@ -298,8 +288,7 @@ static __global__ void __launch_bounds__(THREADS)
                                   cache.value_bytes, cache.value_size, from, to};
         if ((int32_t)threadIdx.x < shared.units) {
             const int32_t index = length + (shared.first_unit + (int32_t)threadIdx.x) / args.ratio;
-            const int32_t seen = window > 0 && index >= window ? index - window + 1 : 0;
-            shared.from[threadIdx.x] = clamp(seen - base);
+            shared.from[threadIdx.x] = clamp(first_seen(args, window, index) - base);
             shared.to[threadIdx.x] = clamp(seen_end(args, window, index, end) - base);
         }
         __syncthreads();
