@@ -92,6 +92,7 @@ typedef struct settings {
         expert_width;
     const char *expert_type;
     double expert_skew;
+    const char *draft_head;
     /* the server */
     text_list models, aliases, api_keys, origins, hosts;
     const char *host, *unix_path, *api_key_file, *tls_certificate, *tls_key, *config, *log_format,

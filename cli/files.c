@@ -278,6 +278,15 @@ int quantize_command(const settings *settings) {
     return code;
 }
 
+static sluice_synth_head head_of(const settings *s) {
+    static const char *const NAMES[] = {"preset", "none", "random", "agreeing"};
+    int head = SLUICE_SYNTH_HEAD_AGREEING;
+    while (head > 0 && strcmp(s->draft_head, NAMES[head]) != 0) {
+        head--;
+    }
+    return (sluice_synth_head)head;
+}
+
 int synth_command(const settings *s) {
     sluice_error error;
     progress_bar bar = {.label = "writing", .bytes = true};
@@ -298,6 +307,7 @@ int synth_command(const settings *s) {
         .expert_width = s->expert_width,
         .expert_type = s->expert_type,
         .expert_skew = s->expert_skew,
+        .head = head_of(s),
         .replace = s->force,
     };
     const double begin = seconds_now();

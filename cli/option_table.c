@@ -353,6 +353,8 @@ const option OPTIONS[] = {
      "of the experts' matrices [that of --type]"},
     {IN_SYNTH, "--expert-skew", "P", REAL, AT(expert_skew), "0", 0, 1,
      "share of all choices that a fifth of the experts gets, 0.8 for example; 0: as it comes"},
+    {IN_SYNTH, "--draft-head", "preset|none|random|agreeing", CHOICE, AT(draft_head), "preset", 0, 0,
+     "a head that drafts; agreeing: it is right, as the layers add nothing"},
 
     {IN_SCHEDULED, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0,
      "auto, cpu, cuda, cuda:N (experts that do not fit are fetched from host memory), or cuda+cpu: what does "

@@ -956,6 +956,14 @@ SLUICE_API int sluice_quantize(const char *input, const char *output, const char
  * weight of the matrices of Llama 3 8B, for people to compare by. */
 SLUICE_API const char *sluice_quantize_type(int index, double *bits);
 
+/* Of a head that drafts, in families that may have one. */
+typedef enum sluice_synth_head {
+    SLUICE_SYNTH_HEAD_PRESET, /* a random one where the preset says so */
+    SLUICE_SYNTH_HEAD_NONE,
+    SLUICE_SYNTH_HEAD_RANDOM,   /* it is mostly wrong */
+    SLUICE_SYNTH_HEAD_AGREEING, /* it is right: all layers leave 0, so that each token follows from the last */
+} sluice_synth_head;
+
 typedef struct sluice_synth_options {
     size_t size;
     const char *preset; /* "qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", or a family with its default small sizes
@@ -967,6 +975,7 @@ typedef struct sluice_synth_options {
     bool replace;            /* an existing file may go */
     const char *expert_type; /* of the experts' matrices; NULL: type */
     double expert_skew; /* share of all choices, below 1, that a fifth of the experts gets; 0: as it comes */
+    sluice_synth_head head;
 } sluice_synth_options;
 /* A model of true shape with random blocks, for measuring; any GGUF engine reads it. */
 SLUICE_API int sluice_synth(const char *output, const sluice_synth_options *options, sluice_progress progress,

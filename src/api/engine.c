@@ -236,7 +236,11 @@ static int check_scheduling(const sluice_engine_options *options, sl_error *erro
 static int open_plan(sluice_engine *engine, const sluice_engine_options *options, sl_error *error) {
     sluice_engine_options own = *options;
     sl_api_speculation_leave(&engine->speculation, &own);
-    return sl_api_plan_open(engine->model->model, &own, &engine->planned, error);
+    const int result = sl_api_plan_open(engine->model->model, &own, &engine->planned, error);
+    if (result == 0) {
+        sl_api_speculation_planned(&engine->speculation, engine->planned.plan);
+    }
+    return result;
 }
 
 static int start_engine(sluice_engine *engine, const sluice_engine_options *options, sl_error *error) {

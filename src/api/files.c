@@ -176,6 +176,9 @@ int sluice_synth(const char *output, const sluice_synth_options *given, sluice_p
     if (result) {
         return result;
     }
+    if ((unsigned)o.head > SLUICE_SYNTH_HEAD_AGREEING) {
+        return sl_api_fail(error, SL_ERR_INVALID, "head: %d is no sluice_synth_head", (int)o.head);
+    }
     int type = o.type ? sl_qtype_parse(o.type) : SL_QTYPE_Q8_0;
     if (type < 0) {
         return unknown_type("type", o.type, error);
@@ -201,6 +204,7 @@ int sluice_synth(const char *output, const sluice_synth_options *given, sluice_p
         .expert_width = o.expert_width,
         .expert_type = &expert_type,
         .expert_skew = o.expert_skew,
+        .head = (sl_synth_head)o.head,
         .keep = !o.replace,
     };
     sl_error inner;

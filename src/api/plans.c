@@ -50,19 +50,24 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
  * --------------------------------------------------------------------------------------------------- */
 
 typedef struct places {
-    const sl_program *program;
+    const sl_program *program, *drafting; /* the latter with the head that drafts; NULL: it is not used */
     const sl_backend_options *options;
     sl_plan_options *plan_options;
     const sluice_engine_options *given;
 } places;
 
+static int plan_here(const places *where, sl_api_plan *planned, sl_error *error) {
+    /* The head drafts on one device: several go without it, unless it was asked for. */
+    const bool asked = where->given->speculate == SLUICE_SPECULATE_MTP;
+    const bool drafts = where->drafting && (asked || sl_split_count(planned->backend) == 0);
+    return sl_plan_create(drafts ? where->drafting : where->program, planned->backend, where->plan_options,
+                          &planned->plan, error);
+}
+
 static int plan_on(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
     int code = strchr(device, '+') ? sl_split_open(device, where->options, &planned->backend, error)
                                    : sl_backend_open(device, where->options, &planned->backend, error);
-    code = code
-               ? code
-               : sl_plan_create(where->program, planned->backend, where->plan_options, &planned->plan, error);
-    return code;
+    return code ? code : plan_here(where, planned, error);
 }
 
 /* What `device` names besides the host: "cuda" of "cuda+cpu"; "" when there is nothing else. */
@@ -173,9 +178,7 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
         const int code = sl_backend_open(device, where->options, &planned->backend, error);
         if (code || planned->backend->maps_weights) {
             sl_log(SL_LOG_WARNING, "gpu layers: there is no GPU here, so all layers run on the CPU");
-            return code ? code
-                        : sl_plan_create(where->program, planned->backend, where->plan_options,
-                                         &planned->plan, error);
+            return code ? code : plan_here(where, planned, error);
         }
         sl_backend_close(planned->backend);
         planned->backend = NULL;
@@ -248,7 +251,8 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         result = parse_cache_type(o->kv_type, &plan_options.cache_type, error);
     }
     if (result == 0) {
-        const places where = {&model->program, &options, &plan_options, o};
+        const sl_program *drafting = sl_api_drafts_with_head(model, o) ? &model->drafting : NULL;
+        const places where = {&model->program, drafting, &options, &plan_options, o};
         result = place_model(&where, planned, error);
     }
     if (result) {
@@ -270,7 +274,7 @@ static json_t *token_json(const sl_plan *plan) {
     const int32_t used = program->experts_used > 0 ? program->experts_used : 1;
     const int32_t rows[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = 1, [SL_ROWS_EXPERT] = used, [SL_ROWS_OUTPUT] = 1};
     sl_cost sum = {0};
-    for (int32_t i = 0; i < program->op_count; i++) {
+    for (int32_t i = 0; i < program->op_count - program->draft_ops; i++) {
         const sl_cost cost = sl_op_cost(program, &program->ops[i], rows, 0);
         sum.operations += cost.operations;
         sum.weight_bytes += cost.weight_bytes;

@@ -16,21 +16,28 @@ enum {
     USUAL_SHORTEST = 2,
 };
 
-/* What AUTO stands for. */
-static sluice_speculate kind_of(const sluice_engine_options *o) {
-    return o->speculate != SLUICE_SPECULATE_AUTO ? o->speculate
-           : o->draft_model                      ? SLUICE_SPECULATE_DRAFT
-                                                 : SLUICE_SPECULATE_NGRAM;
+/* What AUTO stands for. A head reads keys of all tokens, so it does not go with a budget for them. */
+static sluice_speculate kind_of(const sl_model *model, const sluice_engine_options *o) {
+    return o->speculate != SLUICE_SPECULATE_AUTO               ? o->speculate
+           : o->draft_model                                    ? SLUICE_SPECULATE_DRAFT
+           : model->drafting.op_count > 0 && o->kv_budget == 0 ? SLUICE_SPECULATE_MTP
+                                                               : SLUICE_SPECULATE_NGRAM;
+}
+
+bool sl_api_drafts_with_head(const sl_model *model, const sluice_engine_options *o) {
+    return kind_of(model, o) == SLUICE_SPECULATE_MTP && model->drafting.op_count > 0 && !o->embeddings &&
+           !o->observe;
 }
 
 int32_t sl_api_draft_rows(const sluice_engine_options *o) {
     const int32_t each = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
     const int32_t sequences =
         o->sequences > 0 && o->sequences < DRAFTING_SEQUENCES ? o->sequences : DRAFTING_SEQUENCES;
-    return kind_of(o) == SLUICE_SPECULATE_OFF ? 0 : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
+    return o->speculate == SLUICE_SPECULATE_OFF ? 0
+                                                : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
 }
 
-static int check(const sluice_engine_options *o, sl_error *error) {
+static int check(const sl_model *model, const sluice_engine_options *o, sl_error *error) {
     if ((unsigned)o->speculate > SLUICE_SPECULATE_CALLER) {
         return sl_fail(error, SL_ERR_INVALID, "speculate: %d is no sluice_speculate", (int)o->speculate);
     }
@@ -42,10 +49,16 @@ static int check(const sluice_engine_options *o, sl_error *error) {
         return sl_fail(error, SL_ERR_INVALID, "ngram_longest %d, ngram_shortest %d: no range of lengths",
                        o->ngram_longest, o->ngram_shortest);
     }
-    switch (kind_of(o)) {
+    switch (kind_of(model, o)) {
     case SLUICE_SPECULATE_MTP:
-        return sl_fail(error, SL_ERR_UNSUPPORTED,
-                       "speculate: mtp: draft heads of models are not run; ngram and draft are there");
+        return model->drafting.op_count > 0 && o->kv_budget > 0
+                   ? sl_fail(error, SL_ERR_UNSUPPORTED,
+                             "speculate: mtp: the head reads keys of all tokens, kv_budget drops some; ngram "
+                             "and draft go with it")
+               : model->drafting.op_count > 0
+                   ? 0
+                   : sl_fail(error, SL_ERR_UNSUPPORTED,
+                             "speculate: mtp: the model has no head that drafts; ngram and draft need none");
     case SLUICE_SPECULATE_DRAFT:
         return o->draft_model ? 0
                               : sl_fail(error, SL_ERR_INVALID, "speculate: draft: there is no draft_model");
@@ -53,7 +66,7 @@ static int check(const sluice_engine_options *o, sl_error *error) {
         return o->draft ? 0
                         : sl_fail(error, SL_ERR_INVALID, "speculate: caller: there is no function `draft`");
     default:
-        return o->draft_model && kind_of(o) == SLUICE_SPECULATE_NGRAM
+        return o->draft_model && kind_of(model, o) == SLUICE_SPECULATE_NGRAM
                    ? sl_fail(error, SL_ERR_INVALID,
                              "speculate: ngram: a draft_model is given, which is not used")
                    : 0;
@@ -62,6 +75,10 @@ static int check(const sluice_engine_options *o, sl_error *error) {
 
 /* ---- a draft model
  * ------------------------------------------------------------------------------------------------ */
+
+static int32_t slots_of(const sluice_engine_options *o) {
+    return o->sequences > 0 ? o->sequences : 8;
+}
 
 static bool is_same(sl_view a, sl_view b) {
     return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);
@@ -103,7 +120,7 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
     if (result) {
         return result;
     }
-    const int32_t sequences = o->sequences > 0 ? o->sequences : 8;
+    const int32_t sequences = slots_of(o);
     s->model = sluice_model_retain(o->draft_model);
     const sluice_engine_options options = {.device = o->device,
                                            .isa = o->isa,
@@ -153,8 +170,8 @@ static int32_t ask_caller(void *context, const sl_draft_query *query, int32_t *d
 
 int sl_api_speculation_open(sl_api_speculation *s, sluice_model *model, const sluice_engine_options *o,
                             sl_error *error) {
-    int result = check(o, error);
-    const sluice_speculate kind = kind_of(o);
+    int result = check(model->model, o, error);
+    const sluice_speculate kind = kind_of(model->model, o);
     if (result || kind == SLUICE_SPECULATE_OFF) {
         return result;
     }
@@ -169,13 +186,26 @@ int sl_api_speculation_open(sl_api_speculation *s, sluice_model *model, const sl
         s->source = (sl_draft_source){sl_drafter_draft, s->drafter};
     } else if (kind == SLUICE_SPECULATE_CALLER) {
         s->source = (sl_draft_source){ask_caller, s};
+    } else if (sl_api_drafts_with_head(model->model, o)) {
+        result = sl_head_create(slots_of(o), model->model->tokenizer, &s->head, error);
+        s->source = (sl_draft_source){sl_head_draft, s->head};
     } else {
         s->source = (sl_draft_source){sl_ngram_draft, &s->ngram};
     }
     return result;
 }
 
+void sl_api_speculation_planned(sl_api_speculation *s, const sl_plan *plan) {
+    if (s->head && plan->deployment.program->draft_ops == 0) {
+        sl_log(SL_LOG_INFO, "speculation: ngram: the model's own head drafts on one device alone");
+        sl_head_destroy(s->head);
+        s->head = NULL;
+        s->source = (sl_draft_source){sl_ngram_draft, &s->ngram};
+    }
+}
+
 void sl_api_speculation_close(sl_api_speculation *s) {
+    sl_head_destroy(s->head);
     sl_drafter_destroy(s->drafter);
     if (s->executor) {
         s->planned.backend->functions->destroy_executor(s->executor);
@@ -213,7 +243,23 @@ void sl_api_speculation_leave(const sl_api_speculation *s, sluice_engine_options
     o->host_memory_limit = without(o->host_memory_limit, host + weights);
 }
 
+static void draft_with_head(sl_head *head, sl_scheduler *scheduler, pthread_mutex_t *mutex) {
+    sl_error error;
+    if (!sl_head_begin(head, scheduler)) {
+        return;
+    }
+    pthread_mutex_unlock(mutex);
+    if (sl_head_run(head, &error)) {
+        sl_log(SL_LOG_WARNING, "speculation: the model's head: %s", error.message);
+    }
+    pthread_mutex_lock(mutex);
+    sl_head_end(head);
+}
+
 void sl_api_draft(sl_api_speculation *s, sl_scheduler *scheduler, pthread_mutex_t *mutex) {
+    if (s->head) {
+        draft_with_head(s->head, scheduler, mutex);
+    }
     if (!s->drafter || !sl_drafter_begin(s->drafter, scheduler)) {
         return;
     }

@@ -45,7 +45,7 @@ typedef struct sl_kernel_query {
     const int32_t *rows;    /* [SL_ROWS_COUNT], of the bucket */
     int32_t span_rows;      /* of the bucket */
     const sl_limits *limits;
-    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE, ATTENTION and COMPACT */
+    sl_qtype cache_type; /* of the op's cache group, for CACHE_WRITE, RECALL, ATTENTION and COMPACT */
 } sl_kernel_query;
 
 /* One way to compute one kind of op. A backend embeds this as the first member of its own row, beside the
@@ -212,8 +212,10 @@ typedef struct sl_deployment {
     sl_cache_layout caches[SL_CACHE_GROUPS];
     uint64_t cache_offsets[SL_CACHE_GROUPS]; /* of each group's first page in the cache pool */
     int32_t state_slots;
-    sl_lowered *buckets; /* rising by rows, but for one that compacts */
-    int32_t bucket_count;
+    /* The first draft_buckets run the program's draft ops, with an output for each row; the others run the
+     * rest. Both rise by rows, but for one that compacts. */
+    sl_lowered *buckets;
+    int32_t bucket_count, draft_buckets;
     sl_weight_use *weights;
     int32_t weight_count;
     uint64_t pool_bytes[SL_POOL_COUNT];

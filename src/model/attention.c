@@ -15,7 +15,7 @@ typedef struct head_layout {
 /* Heads of the projection from column `from` on, at column `to`: in place where they are the same. One norm
  * over all of them, or one for each. */
 static void norm_heads(sl_builder *b, const head_layout *h, sl_operand from, int32_t to, int32_t weight) {
-    const bool query = from.column == 0;
+    const bool query = from.column == 0 && h->heads > 0;
     const bool whole = weight != SL_NONE && b->config->family->query_norm == SL_QUERY_NORM_WHOLE;
     const int32_t heads = query ? h->heads : h->kv_heads;
     sl_op *op = whole ? sl_build_norm(b, weight, 1, heads * h->size, heads * h->size)
@@ -99,17 +99,30 @@ static void write_cache(sl_builder *b, const head_layout *h, sl_cache_place plac
     }
 }
 
+void sl_build_keys(sl_builder *b, int32_t x) {
+    static const sl_tensor_id weights[] = {SL_TENSOR_KEY, SL_TENSOR_VALUE};
+    static const sl_tensor_id biases[] = {SL_TENSOR_KEY_BIAS, SL_TENSOR_VALUE_BIAS};
+    const int32_t size = sl_config_head_size(b->config, b->layer);
+    head_layout h = {.size = size, .kv_heads = sl_config_kv_heads(b->config, b->layer), .keys = true};
+    h.key_values = h.kv_heads * size;
+    h.value = sl_build_value(b, "kv", SL_ROWS_STEP, 2 * h.key_values);
+    sl_build_linear(
+        b,
+        &(sl_build_projection){.x = x, .y = h.value, .weights = weights, .biases = biases, .count = 2});
+    if (b->config->query_norm) {
+        norm_heads(b, &h, sl_at(h.value, 0), 0, sl_build_weight(b, SL_TENSOR_KEY_NORM));
+    }
+    rotate(b, sl_at(h.value, 0), h.kv_heads, size);
+    write_cache(b, &h, b->places[b->layer]);
+}
+
 int32_t sl_build_attention(sl_builder *b, int32_t x) {
     static const sl_tensor_id output = SL_TENSOR_OUTPUT, output_bias = SL_TENSOR_OUTPUT_BIAS;
     const sl_config *config = b->config;
-    const int32_t kind = config->kinds[b->layer];
     const head_layout h = project(b, x);
     const int32_t mixed = sl_build_value(b, "attention", SL_ROWS_STEP, h.heads * h.size);
     const int32_t y =
         sl_build_value(b, config->family->parallel ? "attended" : "mixer_out", SL_ROWS_STEP, config->width);
-    if (h.keys) {
-        b->places[b->layer] = (sl_cache_place){b->group[kind], b->next[kind]++};
-    }
     const sl_cache_place place = b->places[sl_config_kv_layer(config, b->layer)];
     const bool turned_first = config->family->query_norm == SL_QUERY_NORM_TURNED;
     if (!turned_first) {
@@ -138,6 +151,7 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.q_stride = h.stride;
         op->u.attention.scale = (float)config->attention_scale;
         op->u.attention.softcap = (float)config->attention_softcap;
+        op->u.attention.first = b->layer >= config->layers; /* the first row has none in front of it to join */
         op->u.attention.both_sides = b->program->both_sides;
         op->u.attention.sinks = sl_build_weight(b, SL_TENSOR_SINKS);
     }

@@ -62,8 +62,11 @@ static void tensor_name(const binder *b, const sl_tensor_fact *fact, int32_t exp
         sl_tensor_name(format, fact->layer, expert, name);
         return;
     }
-    sl_tensor_name(format + (*format == '^'), fact->layer, expert, plain);
-    snprintf(name, SL_TENSOR_NAME_SIZE, "%s%s", *format == '^' ? b->head : b->trunk, plain);
+    const char *own = fact->layer >= b->config->layers ? b->config->family->hf_draft : NULL;
+    sl_tensor_name(format + (*format == '^'), own ? fact->layer - b->config->layers : fact->layer, expert,
+                   plain);
+    snprintf(name, SL_TENSOR_NAME_SIZE, "%s%s%s", own || *format == '^' ? b->head : b->trunk, own ? own : "",
+             plain);
 }
 
 /* Whether a weight of this layer was made of it, of which another part is taken now. */
@@ -562,6 +565,9 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     if (!wanted || id == SL_TENSOR_ROPE_FACTORS || id == SL_TENSOR_ROPE_LONG || id == SL_TENSOR_ROPE_SHORT) {
         return 0;
     }
+    if (id == SL_TENSOR_DRAFT_NORM && !is_there(b, &fact)) {
+        return 0; /* the model's own stands in */
+    }
     int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
     const int32_t rows = fact.rows;
     const bool of_heads = fact.kind == SL_TENSOR_HEADS;
@@ -588,15 +594,26 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     return code;
 }
 
+static int32_t count_draft_layers(const binder *b) {
+    sl_tensor_fact fact;
+    const int32_t most = b->config->draft_layers;
+    return most > 0 && sl_config_tensor(b->config, SL_TENSOR_DRAFT_JOIN, b->config->layers, &fact) &&
+                   is_there(b, &fact)
+               ? most
+               : 0;
+}
+
 static int bind_all(binder *b) {
     int code = 0;
+    b->binding->draft_layers = count_draft_layers(b);
+    const int32_t layers = b->config->layers + b->binding->draft_layers;
     for (int id = 0; id < SL_TENSOR_COUNT && code == 0; id++) {
         sl_tensor_fact fact;
         sl_config_tensor(b->config, (sl_tensor_id)id, 0, &fact);
         code = fact.layer == SL_NONE ? bind_one(b, (sl_tensor_id)id, 0) : 0;
     }
     code = code ? code : bind_rope(b);
-    for (int32_t layer = 0; layer < b->config->layers && code == 0; layer++) {
+    for (int32_t layer = 0; layer < layers && code == 0; layer++) {
         for (int id = 0; id < SL_TENSOR_COUNT && code == 0; id++) {
             sl_tensor_fact fact;
             sl_config_tensor(b->config, (sl_tensor_id)id, layer, &fact);
@@ -736,13 +753,14 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
                 .error = error};
     memset(binding, 0, sizeof *binding);
     binding->rope = binding->local_rope = SL_NONE;
-    binding->layers = sl_alloc_zero((size_t)config->layers, sizeof *binding->layers);
+    const int32_t layers = config->layers + config->draft_layers;
+    binding->layers = sl_alloc_zero((size_t)layers, sizeof *binding->layers);
     if (!binding->layers) {
         return no_memory(&b);
     }
     for (int id = 0; id < SL_TENSOR_COUNT; id++) {
         binding->model[id] = SL_NONE;
-        for (int32_t layer = 0; layer < config->layers; layer++) {
+        for (int32_t layer = 0; layer < layers; layer++) {
             binding->layers[layer][id] = SL_NONE;
         }
     }

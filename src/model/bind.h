@@ -13,7 +13,8 @@ typedef struct sl_type_use {
 /* Indices of program weights; SL_NONE for what a model has not. */
 typedef struct sl_binding {
     int32_t model[SL_TENSOR_COUNT];
-    int32_t (*layers)[SL_TENSOR_COUNT]; /* [config->layers]; freed by sl_binding_free */
+    int32_t draft_layers; /* of those that the config may have, how many the source has */
+    int32_t (*layers)[SL_TENSOR_COUNT]; /* [config->layers + config->draft_layers]; freed by sl_binding_free */
     int32_t rope, local_rope; /* frequencies of full and windowed layers; SL_NONE where no layer asks */
     const sl_tensor **used;   /* the source's tensors that are in use, each once; freed likewise */
     size_t tensors;           /* how many */

@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* The norm of the stream with what is pending, into to.value; their sum into to.pending, if that is there. */
-static void norm_stream(sl_builder *b, const sl_stream *from, int32_t weight, sl_stream to) {
+void sl_build_norm_stream(sl_builder *b, const sl_stream *from, int32_t weight, sl_stream to) {
     const int32_t width = b->config->width;
     const bool pending = from->pending != SL_NONE, centred = b->config->family->layer_norm;
     sl_op *op = centred ? sl_build_op(b, SL_OP_LAYERNORM) : sl_build_norm(b, weight, 1, width, width);
@@ -37,11 +36,15 @@ static int32_t norm_before(sl_builder *b, sl_tensor_id id, const char *name, con
     const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, width);
     const bool pending = b->stream.pending != SL_NONE;
     const int32_t sum = pending ? sl_build_value(b, sum_name, SL_ROWS_STEP, width) : SL_NONE;
-    norm_stream(b, &b->stream, sl_build_weight(b, id), (sl_stream){y, sum});
+    sl_build_norm_stream(b, &b->stream, sl_build_weight(b, id), (sl_stream){y, sum});
     if (pending) {
         b->stream = (sl_stream){sum, SL_NONE};
     }
     return y;
+}
+
+int32_t sl_build_layer_norm(sl_builder *b) {
+    return norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
 }
 
 /* Joins the stream behind a norm of its own; the sum is multiplied by `factor`. */
@@ -92,12 +95,12 @@ static int32_t build_block(sl_builder *b, int32_t x) {
 
 /* The stream's values: `hidden.L` enters layer L, `attended.L` is between its two blocks; where
  * norms stand behind the blocks, `left.L` is what leaves it. */
-static void build_layer(sl_builder *b) {
+void sl_build_layer(sl_builder *b) {
     if (b->config->family->encoder) {
         sl_build_encoder_layer(b);
         return;
     }
-    const int32_t x = norm_before(b, SL_TENSOR_ATTENTION_NORM, "mixer_in", "hidden");
+    const int32_t x = sl_build_layer_norm(b);
     if (b->config->family->parallel) {
         b->stream.value = sl_build_attention(b, x); /* joined in its projection */
         b->stream.pending = sl_build_feed_forward(b, x);
@@ -138,19 +141,18 @@ float sl_build_embed_scale(const sl_builder *b, sl_tensor_id table, int32_t widt
     }
 }
 
-static void build_embed(sl_builder *b) {
-    sl_build_op(b, SL_OP_BEGIN);
-    b->stream.value = sl_build_value(b, "embed", SL_ROWS_STEP, b->config->width);
-    b->stream.pending = SL_NONE;
+int32_t sl_build_embed(sl_builder *b, const char *name) {
+    const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, b->config->width);
     sl_op *op = sl_build_op(b, SL_OP_EMBED);
     if (op) {
-        op->out[0] = sl_at(b->stream.value, 0);
+        op->out[0] = sl_at(y, 0);
         op->u.embed.weight = b->binding->model[SL_TENSOR_EMBED];
         op->u.embed.scale = sl_build_embed_scale(b, SL_TENSOR_EMBED, b->config->width);
     }
+    return y;
 }
 
-static int32_t gather(sl_builder *b, int32_t value, const char *name) {
+int32_t sl_build_gather(sl_builder *b, int32_t value, const char *name) {
     const int32_t y = sl_build_value(b, name, SL_ROWS_OUTPUT, b->config->width);
     sl_op *op = sl_build_op(b, SL_OP_GATHER);
     if (op) {
@@ -164,23 +166,31 @@ static int32_t gather(sl_builder *b, int32_t value, const char *name) {
 /* Only rows with outputs go on from here. */
 static int32_t final_norm(sl_builder *b) {
     const bool pending = b->stream.pending != SL_NONE;
-    sl_stream outputs = {gather(b, b->stream.value, "output_hidden"), SL_NONE};
+    sl_stream outputs = {sl_build_gather(b, b->stream.value, "output_hidden"), SL_NONE};
     if (pending) {
-        outputs.pending = gather(b, b->stream.pending, "output_branch");
+        outputs.pending = sl_build_gather(b, b->stream.pending, "output_branch");
     }
     const int32_t y = sl_build_value(b, "output_normed", SL_ROWS_OUTPUT, b->config->width);
-    norm_stream(b, &outputs, b->binding->model[SL_TENSOR_FINAL_NORM], (sl_stream){y, SL_NONE});
+    sl_build_norm_stream(b, &outputs, b->binding->model[SL_TENSOR_FINAL_NORM], (sl_stream){y, SL_NONE});
     return y;
 }
 
-static void build_head(sl_builder *b) {
-    static const sl_tensor_id head = SL_TENSOR_HEAD;
-    const sl_config *config = b->config;
-    const int32_t x = b->program->hidden;
-    const int32_t logits = sl_build_value(b, "logits", SL_ROWS_OUTPUT, config->vocabulary);
-    if (config->tied) {
+static void make_results(sl_builder *b) {
+    const sl_value tokens = {.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1};
+    b->program->logits = sl_build_value(b, "logits", SL_ROWS_OUTPUT, b->config->vocabulary);
+    b->program->tokens = sl_build_typed(b, tokens);
+    if (b->config->tied) {
         b->binding->model[SL_TENSOR_HEAD] = b->binding->model[SL_TENSOR_EMBED];
     }
+}
+
+void sl_build_head(sl_builder *b) {
+    static const sl_tensor_id head = SL_TENSOR_HEAD;
+    const sl_config *config = b->config;
+    if (b->program->logits == SL_NONE) {
+        make_results(b);
+    }
+    const int32_t x = b->program->hidden, logits = b->program->logits;
     sl_build_linear(b, &(sl_build_projection){.x = x, .y = logits, .weights = &head, .count = 1});
     if (config->final_softcap > 0 || config->logit_divisor != 1) {
         sl_op *op = sl_build_op(b, SL_OP_SOFTCAP);
@@ -191,9 +201,6 @@ static void build_head(sl_builder *b) {
             op->u.softcap.width = config->vocabulary;
         }
     }
-    const sl_value tokens = {.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1};
-    b->program->logits = logits;
-    b->program->tokens = sl_build_typed(b, tokens);
     sl_op *op = sl_build_op(b, SL_OP_SAMPLE);
     if (op) {
         op->in[0] = sl_at(logits, 0);
@@ -202,59 +209,107 @@ static void build_head(sl_builder *b) {
     }
 }
 
+static void add_group(sl_builder *b, int kind, int32_t layers, int32_t first) {
+    const sl_config *config = b->config;
+    const int32_t size = sl_config_head_size(config, first), latent = config->latent;
+    const sl_cache_group group = {.name = kind == SL_LAYER_FULL ? "full" : "window",
+                                  .layers = layers,
+                                  .kv_heads = sl_config_kv_heads(config, first),
+                                  .key_size = latent > 0 ? latent + config->rope_dims : size,
+                                  .value_size = latent > 0 ? latent : size,
+                                  .window = kind == SL_LAYER_FULL ? 0 : config->window,
+                                  .values_are_keys = latent > 0};
+    sl_program_group(b->program, &group);
+}
+
+/* The rows that the head reads, of which the next one needs the last alone. */
+static void add_kept_rows(sl_builder *b) {
+    int32_t size = 256;
+    while (b->config->width % size != 0) {
+        size /= 2;
+    }
+    const sl_cache_group group = {.name = "rows",
+                                  .layers = 1,
+                                  .kv_heads = b->config->width / size,
+                                  .key_size = size,
+                                  .value_size = size,
+                                  .window = 2,
+                                  .values_are_keys = true};
+    b->kept = (sl_cache_place){sl_program_group(b->program, &group), 0};
+}
+
+/* Groups, and in which place of one each layer's keys are. */
 static void build_groups(sl_builder *b) {
     const sl_config *config = b->config;
-    int32_t layers[2] = {0, 0}, first[2] = {0, 0}; /* with keys of their own, and one of them */
-    for (int32_t i = 0; i < config->layers; i++) {
-        if (sl_config_has_keys(config, i)) {
-            layers[config->kinds[i]]++;
-            first[config->kinds[i]] = i;
+    for (int kind = SL_LAYER_FULL; kind <= SL_LAYER_WINDOW; kind++) {
+        int32_t layers = 0, first = 0; /* one of them */
+        for (int32_t i = 0; i < config->layers + b->draft_layers; i++) {
+            if (sl_config_has_keys(config, i) && config->kinds[i] == kind) {
+                b->places[i] = (sl_cache_place){b->program->group_count, layers++};
+                first = i;
+            }
+        }
+        if (layers > 0) {
+            add_group(b, kind, layers, first);
         }
     }
-    for (int kind = SL_LAYER_FULL; kind <= SL_LAYER_WINDOW; kind++) {
-        b->group[kind] = SL_NONE;
-        if (layers[kind] > 0) {
-            const int32_t size = sl_config_head_size(config, first[kind]), latent = config->latent;
-            const sl_cache_group group = {.name = kind == SL_LAYER_FULL ? "full" : "window",
-                                          .layers = layers[kind],
-                                          .kv_heads = sl_config_kv_heads(config, first[kind]),
-                                          .key_size = latent > 0 ? latent + config->rope_dims : size,
-                                          .value_size = latent > 0 ? latent : size,
-                                          .window = kind == SL_LAYER_FULL ? 0 : config->window,
-                                          .values_are_keys = latent > 0};
-            b->group[kind] = sl_program_group(b->program, &group);
-        }
+    if (b->draft_layers > 0) {
+        add_kept_rows(b);
     }
 }
 
-int sl_model_build(const sl_config *config, sl_binding *binding, sl_program *program, sl_error *error) {
-    sl_builder b = {.config = config, .binding = binding, .program = program, .layer = SL_NONE};
+static int build(sl_builder *b, sl_error *error) {
+    const sl_config *config = b->config;
+    sl_program *program = b->program;
     program->name = config->family->name;
     program->width = config->width;
     program->vocabulary = config->vocabulary;
     program->experts = config->experts;
     program->experts_used = config->experts_used;
     program->hidden = program->logits = program->tokens = SL_NONE;
-    b.per_layer = SL_NONE;
+    b->per_layer = SL_NONE;
     program->both_sides = config->both_sides;
-    build_groups(&b);
-    build_embed(&b);
+    build_groups(b);
+    sl_build_op(b, SL_OP_BEGIN);
+    b->stream = (sl_stream){sl_build_embed(b, "embed"), SL_NONE};
     if (config->family->encoder) {
-        sl_build_encoder_embed(&b);
+        sl_build_encoder_embed(b);
     }
     if (config->per_layer_width > 0) {
-        b.per_layer = sl_build_per_layer_embeddings(&b, b.stream.value);
+        b->per_layer = sl_build_per_layer_embeddings(b, b->stream.value);
     }
-    for (b.layer = 0; b.layer < config->layers && !program->failed; b.layer++) {
-        build_layer(&b);
+    for (b->layer = 0; b->layer < config->layers && !program->failed; b->layer++) {
+        sl_build_layer(b);
     }
-    b.layer = SL_NONE;
+    b->layer = SL_NONE;
     if (!program->failed) {
-        const bool encoder = config->family->encoder;
-        program->hidden = encoder ? gather(&b, b.stream.value, "output_hidden") : final_norm(&b);
+        const bool whole = config->family->encoder || b->draft_layers > 0; /* nothing is left to norm */
+        const int32_t rows = b->draft_layers > 0 ? sl_build_draft_keys(b) : b->stream.value;
+        program->hidden = whole ? sl_build_gather(b, rows, "output_hidden") : final_norm(b);
         if (!config->both_sides) {
-            build_head(&b);
+            sl_build_head(b);
         }
     }
+    if (!program->failed && b->draft_layers > 0) {
+        sl_build_drafts(b);
+    }
     return sl_program_check(program, error);
+}
+
+int sl_model_build(const sl_config *config, sl_binding *binding, sl_program *program, sl_error *error) {
+    sl_builder b = {.config = config, .binding = binding, .program = program, .layer = SL_NONE};
+    return build(&b, error);
+}
+
+int sl_model_build_drafting(const sl_config *config, sl_binding *binding, const sl_program *bound,
+                            sl_program *program, sl_error *error) {
+    for (int32_t w = 0; w < bound->weight_count; w++) {
+        sl_program_weight(program, &bound->weights[w]);
+    }
+    sl_builder b = {.config = config,
+                    .binding = binding,
+                    .program = program,
+                    .layer = SL_NONE,
+                    .draft_layers = config->draft_layers};
+    return build(&b, error);
 }

@@ -16,9 +16,9 @@ typedef struct sl_builder {
     sl_binding *binding;
     sl_program *program;
     int32_t layer; /* SL_NONE before and after the layers */
-    int32_t group[2],
-        next[2]; /* cache groups of full and windowed layers (by sl_layer_kind), and the next layer in each */
-    sl_cache_place places[SL_CONFIG_LAYERS]; /* of layers with keys of their own, once they are built */
+    sl_cache_place places[SL_CONFIG_LAYERS + 1]; /* of layers with keys of their own */
+    int32_t draft_layers;                        /* that are built: 0 or the config's */
+    sl_cache_place kept;                         /* of the rows that the head reads, with draft layers */
     int32_t per_layer; /* value [layers][per_layer_width]: each layer's own embedding; SL_NONE without */
     sl_stream stream;
 } sl_builder;

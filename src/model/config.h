@@ -46,6 +46,7 @@ typedef struct sl_config {
     const sl_family *family;
     sl_naming naming;
     int32_t layers, width, vocabulary, context;
+    int32_t draft_layers; /* behind them, of a head that drafts: 0 or 1 */
     int32_t heads, kv_heads, head_size;
     /* Latent attention: keys and values of all heads come out of one row of `latent` elements, which is
      * cached with `rope_dims` elements of a key that all heads share; 0: none. Queries come out of a row of

@@ -34,7 +34,7 @@ int32_t sl_config_feed_forward(const sl_config *config, int32_t layer) {
 
 int32_t sl_config_kv_layer(const sl_config *config, int32_t layer) {
     const int32_t first_shared = config->layers - config->shared_kv;
-    if (layer < first_shared) {
+    if (layer < first_shared || layer >= config->layers) {
         return layer;
     }
     for (int32_t source = first_shared - 1; source >= 0; source--) {
@@ -71,7 +71,8 @@ bool sl_config_turns(const sl_config *config) {
 }
 
 bool sl_config_has_keys(const sl_config *config, int32_t layer) {
-    return sl_config_attends(config, layer) && layer < config->layers - config->shared_kv;
+    return sl_config_attends(config, layer) &&
+           (layer < config->layers - config->shared_kv || layer >= config->layers);
 }
 
 bool sl_config_has_values(const sl_config *config, int32_t layer) {

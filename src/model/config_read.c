@@ -1162,6 +1162,8 @@ static int derive(const reader *r) {
                        r->file, config->layers, raw->draft_layers);
     }
     config->layers -= raw->draft_layers;
+    /* The tensors of a head may be there or not, whatever the keys say: the binder looks. */
+    config->draft_layers = r->family->drafts && config->layers < SL_CONFIG_LAYERS;
     if (!raw->mixture) {
         config->experts = config->experts_used = config->expert_width = 0;
         config->shared_width = config->latent_width = raw->shared_experts = 0;

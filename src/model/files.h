@@ -59,6 +59,13 @@ int sl_quantize_file(const char *input, const char *output, const sl_quantize_op
                      const sl_file_progress *progress, uint64_t *file_bytes, sl_error *error);
 
 /* 0 means the preset's own size. */
+typedef enum sl_synth_head {
+    SL_SYNTH_HEAD_PRESET,
+    SL_SYNTH_HEAD_NONE,
+    SL_SYNTH_HEAD_RANDOM,
+    SL_SYNTH_HEAD_AGREEING, /* what layers add is 0, and the head passes the token's embedding on */
+} sl_synth_head;
+
 typedef struct sl_synth_options {
     const char *preset; /* a name of sl_synth_preset */
     sl_qtype type;
@@ -67,6 +74,7 @@ typedef struct sl_synth_options {
         expert_width;
     const sl_qtype *expert_type; /* of the experts' matrices; NULL: type */
     double expert_skew; /* share of all choices that a fifth of each layer's experts gets; 0: as it comes */
+    sl_synth_head head; /* that drafts, where the family may have one */
     bool keep;          /* an existing output stays, and is an error */
 } sl_synth_options;
 

@@ -86,8 +86,8 @@ int32_t sl_build_latent(sl_builder *b, int32_t x) {
     static const sl_tensor_id output = SL_TENSOR_OUTPUT;
     const sl_config *config = b->config;
     const latent_layout l = project(b, x);
-    const int32_t kind = config->kinds[b->layer], key = l.latent + l.rope, heads = config->heads;
-    const sl_cache_place place = b->places[b->layer] = (sl_cache_place){b->group[kind], b->next[kind]++};
+    const int32_t key = l.latent + l.rope, heads = config->heads;
+    const sl_cache_place place = b->places[b->layer];
     const int32_t absorbed = sl_build_value(b, "absorbed", SL_ROWS_STEP, heads * key);
     const int32_t mixed = sl_build_value(b, "attention", SL_ROWS_STEP, heads * l.latent);
     const int32_t values = sl_build_value(b, "values", SL_ROWS_STEP, heads * config->value_size);

@@ -119,7 +119,11 @@ static int load(sl_model *model, const char *path, sl_error *error) {
     if (code) {
         return code;
     }
+    model->config.draft_layers = binding.draft_layers;
     code = sl_model_build(&model->config, &binding, &model->program, error);
+    if (code == 0 && binding.draft_layers > 0) {
+        code = sl_model_build_drafting(&model->config, &binding, &model->program, &model->drafting, error);
+    }
     code = code ? code : sl_embedding_read(model->source, &model->config, &model->embedding, error);
     code = code ? code : sl_embedding_take_head(&model->program, model->tokenizer, &model->embedding, error);
     describe(model, &binding);
@@ -199,6 +203,7 @@ void sl_model_free(sl_model *model) {
     if (!model) {
         return;
     }
+    sl_program_free(&model->drafting);
     sl_program_free(&model->program);
     sl_owned_free(&model->owned);
     sl_embedding_free(&model->embedding);

@@ -32,6 +32,9 @@ typedef struct sl_model {
     sl_sampling sampling;    /* what the files recommend */
     sl_view chat_template;   /* the default one, borrowed from the tokenizer; {NULL, 0} when there is none */
     sl_program program;      /* weights borrow from `source` and `owned` */
+    /* The same with the head that drafts (model/draft.c); its weights are the program's. No ops: there is no
+     * such head. */
+    sl_program drafting;
     sl_owned owned;
     sl_embedding embedding; /* how texts become vectors and scores */
     sl_model_description description;

@@ -208,6 +208,9 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
     case SL_TENSOR_POST_FEED_FORWARD_NORM:
     case SL_TENSOR_QUERY_NORM:
     case SL_TENSOR_KEY_NORM:
+    case SL_TENSOR_DRAFT_EMBED_NORM:
+    case SL_TENSOR_DRAFT_HIDDEN_NORM:
+    case SL_TENSOR_DRAFT_NORM:
         tensor->add = config->family->hf_norm_offset;
         break;
     case SL_TENSOR_DELTA_QKV:
@@ -291,6 +294,9 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
         fact->id == SL_TENSOR_ROPE_SHORT) {
         const int code = rope_factors(f, fact->id, &tensor, error);
         return code ? code : list_add(f->list, &tensor, error);
+    }
+    if (index == SL_NONE && fact->id == SL_TENSOR_DRAFT_NORM) {
+        return 0; /* the model's own stands in */
     }
     if (index == SL_NONE) {
         return sl_fail(error, SL_ERR_INTERNAL, "tensor %s was not bound", fact->name);
@@ -522,6 +528,7 @@ static int convert_folder(quantization *q, const sl_source *source, sl_error *er
     sl_binding binding = {0};
     int code = sl_config_read(source, &config, error);
     code = code ? code : sl_model_bind(&config, source, &program, &owned, &binding, error);
+    config.draft_layers = code ? 0 : binding.draft_layers;
     if (code == 0) {
         config.rope_factors = config.rope.scaling == SL_ROPE_SCALING_LLAMA3 ||
                               config.rope.scaling == SL_ROPE_SCALING_PROPORTIONAL;

@@ -39,6 +39,7 @@ typedef struct preset {
     double mscale;                                   /* both, of YaRN; 0: neither */
     int32_t latent, query_rank, value_size, turning; /* of latent attention; turning: elements of a head */
     int32_t groups, groups_used;                     /* of experts; 0: none */
+    bool drafts;                                     /* has a head that does */
 } preset;
 
 static const preset PRESETS[] = {
@@ -198,6 +199,10 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
         set_listed_layers(config, p->kinds);
     }
     config->short_conv_taps = config->family->hf_conv_taps;
+    config->draft_layers = o->head == SL_SYNTH_HEAD_PRESET ? p->drafts : o->head != SL_SYNTH_HEAD_NONE;
+    if (config->draft_layers > 0 && (!config->family->drafts || config->layers >= SL_CONFIG_LAYERS)) {
+        return sl_fail(error, SL_ERR_INVALID, "%s: %s has no head that drafts", file, config->family->name);
+    }
     set_family_facts(config, p);
     if (config->family->local_rope != SL_LOCAL_ROPE_OWN) {
         config->local_rope = config->rope;
@@ -496,6 +501,43 @@ static int write_vector(synth *s, const sl_gguf_tensor_fact *fact, uint64_t elem
     return code;
 }
 
+/* ---- a head that is right
+ * ------------------------------------------------------------------------------------------- */
+
+/* What a block adds to the stream. */
+static bool leaves_layer(sl_tensor_id id) {
+    return id == SL_TENSOR_OUTPUT || id == SL_TENSOR_DELTA_OUTPUT || id == SL_TENSOR_DOWN ||
+           id == SL_TENSOR_DOWN_EXPERTS || id == SL_TENSOR_SHARED_DOWN;
+}
+
+/* The stream stays the token's embedding, in the model and in the head, which reads that and not the row in
+ * front of it. */
+static bool is_settled(const sl_gguf_tensor_fact *fact) {
+    return leaves_layer(fact->id) || fact->id == SL_TENSOR_DRAFT_JOIN || fact->id == SL_TENSOR_DRAFT_NORM ||
+           fact->id == SL_TENSOR_DRAFT_EMBED_NORM || fact->id == SL_TENSOR_FINAL_NORM;
+}
+
+static int write_settled(synth *s, const sl_gguf_tensor_fact *fact, const sl_gguf_shape *shape,
+                         uint64_t elements, sl_error *error) {
+    const uint64_t width = fact->dims[0];
+    const sl_qtype_info *info = sl_qtype_get(shape->type);
+    const uint64_t bytes = width / info->block_elements * info->block_bytes;
+    if (width > PATTERN_ELEMENTS || bytes > CHUNK_BYTES) {
+        return sl_fail(error, SL_ERR_LIMIT, "%s: tensor %s is too wide", s->file, fact->name);
+    }
+    int code = 0;
+    for (uint64_t row = 0; row < elements / width && code == 0; row++) {
+        for (uint64_t i = 0; i < width; i++) {
+            s->values[i] = fact->vector || (fact->id == SL_TENSOR_DRAFT_JOIN && i == row) ? 1.0f : 0.0f;
+        }
+        info->encode(s->values, s->chunk, width);
+        code = sl_gguf_writer_data(s->writer, s->chunk, bytes, error);
+        s->done += bytes;
+        code = code ? code : sl_file_report(s->progress, s->file, s->done, s->total, error);
+    }
+    return code;
+}
+
 /* ---- the file
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -541,6 +583,9 @@ static int write_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error
     uint64_t state = sl_hash64(fact->name, strlen(fact->name), s->options->seed);
     if (fact->id == SL_TENSOR_ROUTER && s->options->expert_skew != 0) {
         return write_router(s, fact, &state, error);
+    }
+    if (s->config->draft_layers > 0 && s->options->head == SL_SYNTH_HEAD_AGREEING && is_settled(fact)) {
+        return write_settled(s, fact, &shape, elements, error);
     }
     return fact->vector ? write_vector(s, fact, elements, &state, error)
                         : write_matrix(s, fact, &shape, bytes, &state, error);

@@ -14,7 +14,8 @@ typedef enum scope {
     SCOPE_SSM,
     SCOPE_CONV,
     SCOPE_DENSE,
-    SCOPE_EXPERT
+    SCOPE_EXPERT,
+    SCOPE_DRAFT
 } scope;
 
 typedef enum need {
@@ -63,6 +64,7 @@ typedef enum need {
 typedef enum size {
     SIZE_ONE,
     SIZE_WIDTH,
+    SIZE_TWO_WIDTHS,
     SIZE_VOCABULARY,
     SIZE_POSITIONS,
     SIZE_TOKEN_TYPES,
@@ -158,6 +160,8 @@ static int32_t size_of(const sl_config *c, size what, int32_t layer) {
     switch (what) {
     case SIZE_WIDTH:
         return c->width;
+    case SIZE_TWO_WIDTHS:
+        return 2 * c->width;
     case SIZE_VOCABULARY:
         return c->vocabulary;
     case SIZE_POSITIONS:
@@ -243,6 +247,8 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
         return feeds && (!sparse || c->family->dense_beside);
     case SCOPE_EXPERT:
         return feeds && sparse;
+    case SCOPE_DRAFT:
+        return layer >= c->layers;
     default:
         return true;
     }
@@ -399,7 +405,7 @@ static void gguf_tensor(const sl_tensor_fact *fact, int32_t layer, sl_gguf_tenso
 }
 
 int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *context, sl_error *error) {
-    for (int32_t layer = -1; layer < config->layers; layer++) {
+    for (int32_t layer = -1; layer < config->layers + config->draft_layers; layer++) {
         for (int id = 0; id < SL_TENSOR_COUNT; id++) {
             sl_tensor_fact fact;
             sl_gguf_tensor_fact tensor;
@@ -423,6 +429,8 @@ int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *co
 static void to_raw(const sl_config *config, sl_config_raw *raw) {
     memset(raw, 0, sizeof *raw);
     raw->config = *config;
+    raw->config.layers += config->draft_layers; /* block_count has them all */
+    raw->draft_layers = config->draft_layers;
     raw->value_size = config->head_size;
     raw->window_value_size = config->window_head_size;
     raw->mixture = true;

@@ -149,7 +149,8 @@ static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
                  ->weights[op->kind == SL_OP_EMBED ? op->u.embed.weight : op->u.linear.segments[0].weight];
         snprintf(place, sizeof place, "%s, layer %d, weight %s of type %s", sl_op_name(op->kind), op->layer,
                  weight->name, sl_qtype_get(weight->type)->name);
-    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_ATTENTION || op->kind == SL_OP_COMPACT) {
+    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_RECALL || op->kind == SL_OP_ATTENTION ||
+               op->kind == SL_OP_COMPACT) {
         snprintf(place, sizeof place, "%s, layer %d, cache of type %s", sl_op_name(op->kind), op->layer,
                  sl_qtype_get(l->plan->options.cache_type)->name);
     } else {
@@ -453,10 +454,11 @@ static int compact(lowering *l, int32_t index) {
     return 0;
 }
 
-/* How many of the program's ops the plan runs: an embedding one ends where its result is complete. */
-static int32_t count_ops(const sl_plan *plan) {
+/* Behind the last op that the plan runs of those that do not draft: an embedding one ends where its result is
+ * complete. */
+static int32_t ops_end(const sl_plan *plan) {
     const sl_program *program = plan->deployment.program;
-    int32_t count = program->op_count;
+    int32_t count = program->op_count - program->draft_ops;
     while (plan->options.embed && count > 0 &&
            program->ops[count - 1].out[0].value != plan->deployment.result) {
         count--;
@@ -502,8 +504,9 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
         memcpy(lowered->values, program->values, (size_t)program->value_count * sizeof *lowered->values);
         lowered->value_count = program->value_count;
     }
-    const int32_t count = count_ops(plan);
-    for (int32_t i = 0; code == 0 && i < count; i++) {
+    const bool drafts = bucket < plan->deployment.draft_buckets;
+    const int32_t end = drafts ? program->op_count : ops_end(plan);
+    for (int32_t i = drafts ? program->op_count - program->draft_ops : 0; code == 0 && i < end; i++) {
         const sl_op *op = &program->ops[i];
         const int32_t slot = i * SL_LINEAR_SEGMENTS;
         code = op->kind == SL_OP_LINEAR ? lower_linear(&l, op, slot) : lower_part(&l, op, slot);

@@ -81,6 +81,10 @@ static int resolve_budget(sl_plan *plan, sl_error *error) {
                        "plan: kv_budget: for texts that are generated, this plan %s",
                        options->observe ? "observes" : "makes vectors");
     }
+    if (program->draft_ops > 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "plan: kv_budget: the head that drafts reads keys of all tokens");
+    }
     if (!full) {
         return sl_fail(error, SL_ERR_UNSUPPORTED,
                        "plan: kv_budget: no layer of the model keeps all of a prompt");
@@ -223,18 +227,38 @@ static void insert_compacting(sl_plan *plan) {
     add_bucket(plan, rows, 1, rows);
     sl_lowered compacting = deployment->buckets[at];
     compacting.compacts = true;
-    for (; at > 0 && (at == last || deployment->buckets[at - 1].rows[SL_ROWS_STEP] >= rows); at--) {
+    for (; at > deployment->draft_buckets &&
+           (at == last || deployment->buckets[at - 1].rows[SL_ROWS_STEP] >= rows);
+         at--) {
         deployment->buckets[at] = deployment->buckets[at - 1];
     }
     deployment->buckets[at] = compacting;
 }
 
+/* A row for each sequence. */
+static void add_draft_buckets(sl_plan *plan) {
+    const int32_t sequences = plan->options.sequences;
+    const int32_t most = sequences < plan->options.chunk ? sequences : plan->options.chunk;
+    for (int32_t rows = plan->backend->fixed_buckets ? 1 : most;; rows = next_rows(rows)) {
+        const int32_t now = rows < most ? rows : most;
+        add_bucket(plan, now, now, 1);
+        plan->deployment.draft_buckets++;
+        if (now == most) {
+            return;
+        }
+    }
+}
+
 static int make_buckets(sl_plan *plan, sl_error *error) {
     const sl_plan_options *options = &plan->options;
-    enum { MOST_BUCKETS = 4 * 64 }; /* 8 to 128 rows, then four for each doubling up to MOST_ROWS; one more */
+    /* 8 to 128 rows, then four for each doubling up to MOST_ROWS; those that draft; one that compacts. */
+    enum { MOST_BUCKETS = 4 * 64 + 4 * 16 };
     plan->deployment.buckets = sl_arena_alloc(&plan->arena, MOST_BUCKETS, sizeof *plan->deployment.buckets);
     if (!plan->deployment.buckets) {
         return out_of_memory(error);
+    }
+    if (plan->deployment.program->draft_ops > 0) {
+        add_draft_buckets(plan);
     }
     if (!plan->backend->fixed_buckets) {
         add_bucket(plan, options->chunk, options->outputs, options->chunk);
@@ -260,8 +284,17 @@ static int make_buckets(sl_plan *plan, sl_error *error) {
     }
 }
 
+int32_t sl_plan_draft_bucket(const sl_plan *plan, int32_t rows) {
+    for (int32_t b = 0; b < plan->deployment.draft_buckets; b++) {
+        if (plan->deployment.buckets[b].rows[SL_ROWS_STEP] >= rows) {
+            return b;
+        }
+    }
+    return -1;
+}
+
 int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step) {
-    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+    for (int32_t b = plan->deployment.draft_buckets; b < plan->deployment.bucket_count; b++) {
         const sl_lowered *bucket = &plan->deployment.buckets[b];
         if (bucket->rows[SL_ROWS_STEP] >= step->rows && bucket->rows[SL_ROWS_OUTPUT] >= step->outputs &&
             bucket->compacts == (step->compact != 0) &&
@@ -272,7 +305,8 @@ int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step) {
     return -1;
 }
 
-/* Lowers all buckets, the largest first: it says which numeric classes the others must take. */
+/* Lowers all buckets, of each list of ops the largest first: it says which numeric classes the others must
+ * take. */
 static int lower_buckets(sl_plan *plan, sl_error *error) {
     sl_deployment *deployment = &plan->deployment;
     const int32_t largest = deployment->bucket_count - 1;
@@ -293,7 +327,7 @@ static int lower_buckets(sl_plan *plan, sl_error *error) {
     uint64_t workspace = 0;
     for (int32_t b = largest; b >= 0; b--) {
         uint64_t bytes;
-        int code = sl_lower(plan, b, &classes, b == largest, error);
+        int code = sl_lower(plan, b, &classes, b == largest || b == deployment->draft_buckets - 1, error);
         code = code ? code : sl_fuse(plan, b, error);
         code = code ? code : sl_place(plan, b, &bytes, error);
         if (code) {

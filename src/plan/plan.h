@@ -102,6 +102,8 @@ void sl_plan_destroy(sl_plan *plan);
 /* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in
  * which every sequence has one row, and one for those that compact. -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step);
+/* The same of those that draft, with an output for each row. */
+int32_t sl_plan_draft_bucket(const sl_plan *plan, int32_t rows);
 
 /* Of all that the bytes in the cache depend on, besides tokens: the program, its weights (of large ones
  * samples), the cache's layout, the kernels' numeric classes in every bucket, the machine as far as they say

@@ -322,6 +322,9 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
     if (plan->options.observe) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: observations are made on one device");
     }
+    if (plan->deployment.program->draft_ops > 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: a model's own head drafts on one device");
+    }
     int code = check_layers(plan, error);
     code =
         code ? code : divide(plan, plan->options.layers, plan->options.host_experts, &plan->partition, error);

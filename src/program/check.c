@@ -52,6 +52,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_CACHE_WRITE] = {.in = {STEP, STEP}},
     [SL_OP_ATTENTION] = {.in = {STEP, STEP}, .out = {STEP}},
     [SL_OP_COMPACT] = {.in = {STEP}},
+    [SL_OP_RECALL] = {.out = {STEP}},
     [SL_OP_ROUTER] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_I32, 0}, STEP, {ROWS_EXPERT, TYPE_I32, 0}}},
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
@@ -312,6 +313,8 @@ static int check_queries(const checker *c, const sl_op_attention *attention) {
     REQUIRE(c, attention->heads == 1 || attention->q_stride >= group->key_size,
             "q stride %d is less than the key size %d", attention->q_stride, group->key_size);
     REQUIRE(c, attention->q_stride >= 0 && attention->gate_stride >= 0, "strides must not be negative");
+    REQUIRE(c, attention->first >= 0 && (attention->first == 0 || !attention->both_sides),
+            "first %d must not be negative, and is for attention to one side", attention->first);
     REQUIRE(c, isfinite(attention->scale) && attention->softcap >= 0,
             "scale must be finite, softcap not negative");
     REQUIRE(c, c->places[c->first_place[attention->place.group] + attention->place.layer],
@@ -344,6 +347,15 @@ static int check_compact(const checker *c) {
             "group %s: a window drops its keys by itself, and texts read to both sides none", group->name);
     REQUIRE(c, compact->keep >= 1 && compact->pool >= 1 && compact->pool % 2 == 1,
             "keep %d must be at least 1, pool %d odd", compact->keep, compact->pool);
+    return 0;
+}
+
+static int check_recall(const checker *c) {
+    if (check_place(c, c->op->u.recall.place)) {
+        return SL_ERR_INVALID;
+    }
+    const sl_cache_group *group = &c->program->groups[c->op->u.recall.place.group];
+    REQUIRE(c, group->window != 1, "a window of 1 does not keep the row in front");
     return 0;
 }
 
@@ -859,9 +871,16 @@ static int check_all(const sl_program *program, sl_error *error) {
     }
     int code = check_weights(program, error);
     code = code ? code : check_geometry(program, error);
-    code = code ? code
-                : sl_ops_check(program, program->values, program->value_count, program->ops,
-                               program->op_count, error);
+    if (code == 0 && (program->draft_ops < 0 || program->draft_ops > program->op_count)) {
+        code = sl_fail(error, SL_ERR_INVALID, "%d of %d ops draft", program->draft_ops, program->op_count);
+    }
+    const int32_t ops = program->op_count - program->draft_ops;
+    code =
+        code ? code : sl_ops_check(program, program->values, program->value_count, program->ops, ops, error);
+    code = code || program->draft_ops == 0
+               ? code
+               : sl_ops_check(program, program->values, program->value_count, program->ops + ops,
+                              program->draft_ops, error);
     code =
         code ? code : check_result(program, "hidden", program->hidden, SL_VALUE_F32, program->width, error);
     code = code ? code

@@ -107,6 +107,11 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         cost.value_bytes += 2.0 * cached_elements(group) * step;
         break;
     }
+    case SL_OP_RECALL: {
+        const sl_cache_group *group = &program->groups[op->u.recall.place.group];
+        cost.value_bytes += 2.0 * group->kv_heads * group->key_size * step;
+        break;
+    }
     case SL_OP_ATTENTION:
         attention_cost(program, op, step, context, &cost);
         break;

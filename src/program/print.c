@@ -150,6 +150,9 @@ static void print_attention(const sl_program *program, const sl_op *op, sl_buffe
         sl_buffer_printf(out, ", gate every %d", attention->gate_stride);
     }
     print_scores(program, attention, out);
+    if (attention->first > 0) {
+        sl_buffer_printf(out, ", from %d on", attention->first);
+    }
     sl_buffer_text(out, attention->both_sides ? ", to both sides" : "");
 }
 
@@ -224,6 +227,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
     case SL_OP_CACHE_WRITE:
         sl_buffer_printf(out, ", %s %d", program->groups[op->u.cache_write.place.group].name,
                          op->u.cache_write.place.layer);
+        break;
+    case SL_OP_RECALL:
+        sl_buffer_printf(out, ", %s %d", program->groups[op->u.recall.place.group].name,
+                         op->u.recall.place.layer);
         break;
     case SL_OP_ATTENTION:
         print_attention(program, op, out);
@@ -329,6 +336,9 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
     }
     for (int32_t i = 0; i < program->op_count; i++) {
         const sl_op *op = &program->ops[i];
+        if (program->draft_ops > 0 && i == program->op_count - program->draft_ops) {
+            sl_buffer_text(out, "drafts:\n");
+        }
         sl_buffer_printf(out, "%4d ", i);
         if (op->layer >= 0) {
             sl_buffer_printf(out, "%3d  ", op->layer);

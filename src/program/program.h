@@ -214,6 +214,11 @@ typedef struct sl_op_cache_write {
     sl_cache_place place;
 } sl_op_cache_write;
 
+/* y: [kv_heads][key_size], what index - 1 of the sequence has there, decoded. */
+typedef struct sl_op_recall {
+    sl_cache_place place;
+} sl_op_recall;
+
 /* q: head h at columns [q.column + h * q_stride, + key_size); gate likewise with value_size. y:
  * [heads][value_size] adjacent. Query head h reads key head h / (heads / kv_heads). */
 typedef struct sl_op_attention {
@@ -222,6 +227,7 @@ typedef struct sl_op_attention {
     float scale;
     float softcap; /* 0: none */
     int32_t sinks; /* weight [heads], or SL_NONE */
+    int32_t first; /* keys at indices in front of this one are not seen; a row that sees none gets zeros */
     /* A row sees all rows of its span, those behind it too: of a window (index - window, index + window). */
     bool both_sides;
 } sl_op_attention;
@@ -362,6 +368,7 @@ typedef struct sl_op {
         sl_op_cache_write cache_write;
         sl_op_attention attention;
         sl_op_compact compact;
+        sl_op_recall recall;
         sl_op_router router;
         sl_op_combine combine;
         sl_op_activate activate;
@@ -391,6 +398,10 @@ typedef struct sl_program {
     int32_t weight_count, weight_capacity;
     sl_op *ops;
     int32_t op_count, op_capacity;
+    /* The last so many ops are a list of their own, which drafts: from what rows in front left in the cache
+     * and the rows' tokens to the tokens behind them. It begins with a BEGIN, and reads and leaves no value of
+     * the others but `hidden`, `logits` and `tokens`. 0: there is none. */
+    int32_t draft_ops;
     sl_cache_group groups[SL_CACHE_GROUPS];
     int32_t group_count;
     sl_state_layer *states;

@@ -103,6 +103,10 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         const sl_cache_group *group = &program->groups[op->u.cache_write.place.group];
         return (int64_t)group->kv_heads * (index == 0 ? group->key_size : group->value_size);
     }
+    case SL_OP_RECALL: {
+        const sl_cache_group *group = &program->groups[op->u.recall.place.group];
+        return (int64_t)group->kv_heads * group->key_size;
+    }
     case SL_OP_ATTENTION:
         return attention_width(program, op, output, index);
     case SL_OP_COMPACT: {

@@ -86,6 +86,10 @@ void sl_release_slot(sl_scheduler *s, sl_sequence *sequence);
  * not. */
 void sl_advance_part(sl_scheduler *s, sl_part *part, int32_t agreed);
 
+/* ---- step.c */
+/* Puts into a step's block where the sequence's pages are that the device does not know yet. */
+void sl_write_table_changes(const sl_scheduler *s, void *block, sl_sequence *sequence);
+
 /* ---- admit.c */
 /* The work's group; false when memory ran out. */
 bool sl_join_group(sl_scheduler *s, sl_work *work);

@@ -14,7 +14,7 @@ static bool create_budget(sl_scheduler *s) {
     if (!buckets) {
         return false;
     }
-    for (int32_t b = 0; b < deployment->bucket_count; b++) {
+    for (int32_t b = deployment->draft_buckets; b < deployment->bucket_count; b++) { /* others have no room */
         buckets[b].rows = deployment->buckets[b].rows[SL_ROWS_STEP];
         buckets[b].outputs =
             deployment->buckets[b].compacts ? 0 : deployment->buckets[b].rows[SL_ROWS_OUTPUT];

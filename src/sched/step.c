@@ -74,8 +74,9 @@ static void *block_of(const sl_scheduler *s) {
     return s->steps[s->next].block;
 }
 
-static void write_table_changes(sl_scheduler *s, sl_sequence *sequence, sl_step_header *head) {
-    sl_table_change *changes = sl_step_table_changes(&s->plan->deployment.step, block_of(s));
+void sl_write_table_changes(const sl_scheduler *s, void *block, sl_sequence *sequence) {
+    sl_step_header *head = sl_step_head(block);
+    sl_table_change *changes = sl_step_table_changes(&s->plan->deployment.step, block);
     sl_timeline *t = &sequence->timeline;
     for (int32_t g = 0; g < s->program->group_count; g++) {
         for (int32_t i = t->dirty_from[g]; i < t->page_count[g]; i++) {
@@ -147,7 +148,7 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
     part->compacts = choice->compacts;
     part->advanced = false;
     write_outputs(s, part, head, span);
-    write_table_changes(s, sequence, head);
+    sl_write_table_changes(s, block_of(s), sequence);
     head->spans++;
     head->rows += rows;
     head->compact |= choice->compacts;

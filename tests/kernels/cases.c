@@ -532,6 +532,7 @@ static const attention_shape attention_shapes[] = {
 enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
     WHOLE_SHAPES = 20,                    /* of these, the first ones, in one step */
+    LATE_SHAPES = 30,                     /* and these with keys that nobody sees */
     UNEVEN_SHAPES = ATTENTION_SHAPES - 4, /* and the last ones, from here on, with uneven spans */
 };
 
@@ -547,7 +548,7 @@ static void make_uneven(kt_case *c) {
 }
 
 /* `aligned`: operands fill their values; else columns lie in front of them. */
-static void build_attention(kt_case *c, const attention_shape *shape, bool with_attention, bool aligned,
+static void build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kind, bool aligned,
                             kt_random *random) {
     begin_case(c, shape->rows, shape->spans, random);
     c->tolerance = 1e-4; /* an error of a score is one of its exponential */
@@ -578,7 +579,12 @@ static void build_attention(kt_case *c, const attention_shape *shape, bool with_
     op->in[0].column = three;
     op->in[1].column = shape->values_are_keys ? 0 : three + keys;
     op->u.cache_write.place = place;
-    if (!with_attention) {
+    if (kind == SL_OP_RECALL) {
+        op = add(c, SL_OP_RECALL, NULL, 0, LIST(sl_program_value(&c->program, "row", SL_ROWS_STEP, keys + three)));
+        op->out[0].column = three;
+        op->u.recall.place = place;
+    }
+    if (kind != SL_OP_ATTENTION) {
         return;
     }
     if (wide) {
@@ -630,7 +636,7 @@ static bool make_compact(kt_case *c, int32_t index, kt_random *random) {
     if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
         return false;
     }
-    build_attention(c, &shapes[index].of, true, false, random);
+    build_attention(c, &shapes[index].of, SL_OP_ATTENTION, false, random);
     sl_op *op = &c->program.ops[c->op];
     sl_op_attention attention = op->u.attention;
     attention.scale *= shapes[index].sharpness;
@@ -668,18 +674,23 @@ static void disturb_for_e4m3(kt_case *c, int32_t value, kt_random *random) {
 
 static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
     /* Each shape that is one step once more, with attention to both sides. */
-    const bool both = index >= ATTENTION_SHAPES && kind == SL_OP_ATTENTION;
-    if (index >= ATTENTION_SHAPES + (both ? WHOLE_SHAPES : 0)) {
+    const bool more = index >= ATTENTION_SHAPES && kind == SL_OP_ATTENTION;
+    const bool both = more && index < ATTENTION_SHAPES + WHOLE_SHAPES, late = more && !both;
+    if (index >= ATTENTION_SHAPES + (more ? WHOLE_SHAPES + LATE_SHAPES : 0)) {
         return false;
     }
-    const attention_shape *shape = &attention_shapes[both ? index - ATTENTION_SHAPES : index];
+    const attention_shape *shape =
+        &attention_shapes[index - (more ? ATTENTION_SHAPES : 0) - (late ? WHOLE_SHAPES : 0)];
     char detail[96];
-    build_attention(c, shape, kind == SL_OP_ATTENTION, false, random);
-    if (index >= UNEVEN_SHAPES && !both) {
+    build_attention(c, shape, kind, false, random);
+    if (index >= UNEVEN_SHAPES && !more) {
         make_uneven(c);
     }
     if (both) {
         c->program.both_sides = c->program.ops[c->op].u.attention.both_sides = true;
+    }
+    if (late) {
+        c->program.ops[c->op].u.attention.first = index % 3 == 2 ? 70 : 1;
     }
     if (kind == SL_OP_BEGIN) {
         c->op = 0;
@@ -692,7 +703,9 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     }
     snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s%s", shape->heads, shape->kv_heads,
              shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name,
-             both ? ", to both sides" : "");
+             both   ? ", to both sides"
+             : late ? ", not from the first on"
+                    : "");
     name_case(c, kind, index, detail);
     return true;
 }
@@ -1364,6 +1377,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
         return make_head_linear(c, index, random);
     case SL_OP_BEGIN:
     case SL_OP_CACHE_WRITE:
+    case SL_OP_RECALL:
     case SL_OP_ATTENTION:
         return make_attention(c, kind, index, random);
     case SL_OP_COMPACT:
@@ -1482,7 +1496,7 @@ bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random) {
     } else if (work->kind == SL_OP_ATTENTION) {
         const attention_shape shape = {work->rows, 1,     32,    8,          128,    128, 0,
                                        0,          false, false, work->type, NORMAL, 0,   false};
-        build_attention(c, &shape, true, true, random);
+        build_attention(c, &shape, SL_OP_ATTENTION, true, random);
         c->depth = DEPTH;
         snprintf(c->name, sizeof c->name, "32/8 heads of 128, %s, %d keys before",
                  sl_qtype_get(work->type)->name, DEPTH);
@@ -1507,7 +1521,7 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         const int32_t size = 128 << variant, kv_heads = variant == 0 ? 8 : 2;
         const attention_shape shape = {rows, 1,     16,    kv_heads,     size,   size, 0,
                                        0,    false, false, SL_QTYPE_F16, NORMAL, 0,    false};
-        build_attention(c, &shape, true, variant > 0, random);
+        build_attention(c, &shape, SL_OP_ATTENTION, variant > 0, random);
         c->depth = variant > 0 && rows <= 64 ? DEPTH : 0;
         snprintf(c->name, sizeof c->name, "16/%d heads of %d, f16", kv_heads, size);
         return true;

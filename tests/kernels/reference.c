@@ -653,6 +653,27 @@ static void check_cache_write(const kt_case *c, const kt_result *result, error_s
     free(expected);
 }
 
+/* What the row in front left, and zeros for the first of a sequence. */
+static void check_recall(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_cache_group *group = &c->program.groups[op_of(c)->u.recall.place.group];
+    float *y = kt_alloc((size_t)group->key_size, sizeof *y);
+    for (int32_t s = 0, row = 0; s < c->span_count; s++) {
+        for (int32_t i = 0; i < c->span_rows[s]; i++, row++) {
+            for (int32_t h = 0; h < group->kv_heads; h++) {
+                memset(y, 0, (size_t)group->key_size * sizeof *y);
+                if (i > 0) {
+                    through_cache(c->cache_type, kv_at(c, 0, row - 1, h, group->key_size), y, group->key_size);
+                }
+                for (int32_t k = 0; k < group->key_size; k++) {
+                    const float got = (float)out_at(c, result, 0, row, h * group->key_size + k);
+                    sum->wrong = sum->wrong || memcmp(&got, &y[k], sizeof got) != 0;
+                }
+            }
+        }
+    }
+    free(y);
+}
+
 /* A sequence's keys and values of one key head, as the cache gives them back. */
 typedef struct cached_head {
     int32_t start, rows; /* the sequence's first row, and how many it has */
@@ -667,7 +688,8 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
     const float *sinks = weight_of(c, attention->sinks);
     const float *k = cached->k, *v = cached->v;
     const int32_t row = cached->start + index,
-                  first = group->window && index >= group->window ? index - group->window + 1 : 0;
+                  seen = group->window && index >= group->window ? index - group->window + 1 : 0;
+    const int32_t first = seen > attention->first ? seen : attention->first;
     int32_t last = index;
     if (attention->both_sides) {
         const bool all = !group->window || cached->rows - index <= group->window;
@@ -1180,6 +1202,7 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_HEAD_LINEAR] = check_head_linear,
     [SL_OP_BEGIN] = check_cache_write,
     [SL_OP_CACHE_WRITE] = check_cache_write,
+    [SL_OP_RECALL] = check_recall,
     [SL_OP_ATTENTION] = check_attention,
     [SL_OP_COMPACT] = check_compact,
     [SL_OP_ROUTER] = check_router,

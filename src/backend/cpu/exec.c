@@ -198,6 +198,8 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
             query.cache_type = executor->deployment->caches[op->u.compact.attention.place.group].type;
         } else if (op->kind == SL_OP_ATTENTION) {
             query.cache_type = executor->deployment->caches[op->u.attention.place.group].type;
+        } else if (op->kind == SL_OP_RECALL) {
+            query.cache_type = executor->deployment->caches[op->u.recall.place.group].type;
         } else if (op->kind == SL_OP_CACHE_WRITE) {
             query.cache_type = executor->deployment->caches[op->u.cache_write.place.group].type;
         }

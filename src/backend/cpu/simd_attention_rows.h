@@ -99,8 +99,10 @@ static int32_t clamp_key(int32_t value) {
 }
 
 /* First index that the row at `index` sees. */
-static int32_t first_seen(const sl_cache_group *group, int32_t index) {
-    return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
+static int32_t first_seen(const attention *a, int32_t index) {
+    const int32_t window = a->group->window, least = a->parameters->first;
+    const int32_t first = window > 0 && index >= window ? index - window + 1 : 0;
+    return first > least ? first : least;
 }
 
 /* Behind the last index that the row at `index` of the block's span sees. */
@@ -115,7 +117,7 @@ static int32_t seen_end(const attention *a, int32_t index) {
 /* Of the tile that starts at index `base`, what query `query` of the block sees. */
 static void seen_keys(const attention *a, int32_t query, int32_t base, int32_t *from, int32_t *to) {
     const int32_t index = a->span->length[a->parameters->place.group] + a->first + query / a->ratio;
-    *from = clamp_key(first_seen(a->group, index) - base);
+    *from = clamp_key(first_seen(a, index) - base);
     *to = clamp_key(seen_end(a, index) - base);
 }
 
@@ -158,7 +160,7 @@ static void attend_block(const attention *a) {
     const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, a->span->slot);
     const int32_t length = a->span->length[a->parameters->place.group];
     const int32_t queries = (a->last - a->first) * a->ratio;
-    const int32_t lowest = first_seen(a->group, length + a->first);
+    const int32_t lowest = first_seen(a, length + a->first);
     const int32_t highest = seen_end(a, length + a->last - 1) - 1;
     start_queries(a, queries);
     for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= highest / SL_PAGE_TOKENS; tile++) {

@@ -52,6 +52,30 @@ void sl_plain_cache_write(const sl_cpu_context *context, const sl_cpu_op *op, in
     }
 }
 
+void sl_plain_recall(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
+    const sl_cache_place place = op->op->u.recall.place;
+    const sl_cache_group *group = &context->program->groups[place.group];
+    const sl_qtype_info *type = sl_qtype_get(context->deployment->caches[place.group].type);
+    int32_t first, last;
+    sl_cpu_share(context->counts[SL_ROWS_STEP], thread, threads, &first, &last);
+    for (int32_t row = first; row < last; row++) {
+        const sl_step_span *span = &context->spans[context->rows[row].span];
+        const int32_t index = span->length[place.group] + row - span->first_row - 1;
+        const sl_cpu_cache cache = sl_cpu_cache_of(context, place, span->slot);
+        for (int32_t head = 0; head < group->kv_heads; head++) {
+            float *y = sl_cpu_f32(&op->out[0], row) + head * group->key_size;
+            const unsigned char *keys =
+                index < 0 ? NULL : sl_cpu_page_keys(&cache, index / SL_PAGE_TOKENS, head);
+            if (keys) {
+                type->decode(keys + (uint64_t)(index % SL_PAGE_TOKENS) * cache.key_bytes, y,
+                             (uint64_t)group->key_size);
+            } else {
+                memset(y, 0, (size_t)group->key_size * sizeof *y);
+            }
+        }
+    }
+}
+
 /* ---- attention ----
  *
  * Class "tile64/f32": the cache decoded to f32, q as it is. Keys in tiles of 64, at multiples of 64 of their
@@ -121,8 +145,9 @@ static bool find_block(const sl_cpu_context *context, const sl_cache_group *grou
 }
 
 /* First index that the row at `index` sees. */
-static int32_t first_seen(const sl_cache_group *group, int32_t index) {
-    return group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
+static int32_t first_seen(const sl_op_attention *attention, const sl_cache_group *group, int32_t index) {
+    const int32_t first = group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
+    return first > attention->first ? first : attention->first;
 }
 
 /* Behind the last index that the row at `index` sees, of a span that ends in front of `end`. */
@@ -235,7 +260,7 @@ static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, con
     const int32_t ratio = attention->heads / group->kv_heads;
     const int32_t length = block->span->length[attention->place.group];
     const int32_t end = length + block->span->row_count;
-    const int32_t lowest = first_seen(group, length + block->first);
+    const int32_t lowest = first_seen(attention, group, length + block->first);
     const int32_t highest = seen_end(attention, group, length + block->last - 1, end) - 1;
 
     for (int32_t phase = lowest / SL_PAGE_TOKENS - 1; phase <= highest / SL_PAGE_TOKENS + 1; phase++) {
@@ -253,7 +278,7 @@ static void attend_block(const sl_cpu_context *context, const sl_cpu_op *op, con
                                       .q = sl_cpu_f32(&op->in[0], row) + head * attention->q_stride,
                                       .y = sl_cpu_f32(&op->out[0], row) + head * group->value_size,
                                       .state = &scratch->states[unit]};
-            const tile_keys keys = keys_of_tile(phase, first_seen(group, length + i),
+            const tile_keys keys = keys_of_tile(phase, first_seen(attention, group, length + i),
                                                 seen_end(attention, group, length + i, end));
             if (starts) {
                 start_row(op, group, &query);

@@ -59,6 +59,7 @@ uint64_t sl_plain_head_linear_workspace(const sl_kernel *kernel, const sl_kernel
 /* cache.c */
 SL_PLAIN_RUN(sl_plain_begin);
 SL_PLAIN_RUN(sl_plain_cache_write);
+SL_PLAIN_RUN(sl_plain_recall);
 SL_PLAIN_RUN(sl_plain_attention);
 uint64_t sl_plain_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 SL_PLAIN_RUN(sl_plain_compact);

@@ -82,6 +82,7 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     WITH_WORKSPACE(HEAD_LINEAR, head_linear, "f32x16", sl_plain_head_linear_workspace),
     SIMPLE(ROPE, rope, "f32"),
     SIMPLE(CACHE_WRITE, cache_write, "exact"),
+    SIMPLE(RECALL, recall, "exact"),
     WITH_WORKSPACE(ATTENTION, attention, "tile64/f32", sl_plain_attention_workspace),
     WITH_WORKSPACE(COMPACT, compact, "f32", sl_plain_compact_workspace),
     WITH_WORKSPACE(ROUTER, router, "f32", sl_plain_router_workspace),

@@ -332,6 +332,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (query->op->u.attention.both_sides) {
         return "looks back only";
     }
+    if (query->op->u.attention.first > 0) {
+        return "looks back to the first key";
+    }
     if (query->program->groups[query->op->u.attention.place.group].values_are_keys) {
         return "takes values beside the keys";
     }

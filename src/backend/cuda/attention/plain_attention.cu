@@ -11,6 +11,7 @@
  * - m'); l += the sum of p, keys 32 apart added first, then over a warp; y += p * v with fmaf in order of
  * key. It starts with m = -infinity, l = 0, or m = sink, l = 1. At the end y *= 1 / l, then y *=
  * sigmoid(gate). Only the row's own sequence takes part. */
+#include "backend/cuda/types/cache_types.cuh"
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/types/cache_element.cuh"
 
@@ -95,6 +96,13 @@ static __device__ void find_tile(const sl_cuda_context &context, int32_t tile, i
 
 static __device__ __forceinline__ int32_t clamp(int32_t value) {
     return value < 0 ? 0 : value > SL_PAGE_TOKENS ? SL_PAGE_TOKENS : value;
+}
+
+/* First index that the row at `index` sees. */
+static __device__ __forceinline__ int32_t first_seen(const attention_args &args, int32_t window,
+                                                     int32_t index) {
+    const int32_t first = window > 0 && index >= window ? index - window + 1 : 0;
+    return first > args.attention.first ? first : args.attention.first;
 }
 
 /* Behind the last index that the row at `index` sees, of a span that ends in front of `end`. */
@@ -265,7 +273,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int32_t final = length + (shared.first_unit + shared.units - 1) / args.ratio;
     const int32_t end = length + span.row_count;
     const int32_t last = seen_end(args, window, final, end) - 1;
-    const int32_t lowest = window > 0 && first >= window ? first - window + 1 : 0;
+    const int32_t lowest = first_seen(args, window, first);
     for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= last / SL_PAGE_TOKENS; tile++) {
         const int32_t page = table[tile], base = tile * SL_PAGE_TOKENS;
         if (page < 0) {
@@ -281,8 +289,7 @@ static __global__ void __launch_bounds__(THREADS)
                                   cache.value_bytes, cache.value_size, from, to};
         if ((int32_t)threadIdx.x < shared.units) {
             const int32_t index = length + (shared.first_unit + (int32_t)threadIdx.x) / args.ratio;
-            const int32_t seen = window > 0 && index >= window ? index - window + 1 : 0;
-            shared.from[threadIdx.x] = clamp(seen - base);
+            shared.from[threadIdx.x] = clamp(first_seen(args, window, index) - base);
             shared.to[threadIdx.x] = clamp(seen_end(args, window, index, end) - base);
         }
         __syncthreads();

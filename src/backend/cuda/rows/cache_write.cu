@@ -84,9 +84,63 @@ static SL_CUDA_RUN(run_cache_write) {
                      args);
 }
 
+/* ---- recall ---- */
+
+typedef struct recall_args {
+    sl_cache_place place;
+    sl_cuda_operand y;
+} recall_args;
+
+/* A row for each x of the grid; its heads are shared out among the blocks of y. */
+template <int TYPE>
+static __global__ void recall_kernel(const __grid_constant__ sl_cuda_context context,
+                                     const __grid_constant__ recall_args args) {
+    sl_let_next_begin();
+    sl_wait_for_inputs();
+    const int32_t row = (int32_t)blockIdx.x;
+    if (row >= context.header->rows) {
+        return;
+    }
+    const sl_cuda_cache &cache = context.caches[args.place.group];
+    const sl_step_span *span = &context.spans[context.rows[row].span];
+    const int32_t index = span->length[args.place.group] + row - span->first_row - 1;
+    sl_cache_spot spot = {NULL, 0};
+    if (index >= 0) {
+        const int32_t *table = cache.table + (int64_t)span->slot * context.table_width;
+        spot = sl_spot_of(cache, args.place, {table + index / SL_PAGE_TOKENS, index % SL_PAGE_TOKENS});
+    }
+    for (int32_t head = (int32_t)blockIdx.y; head < cache.kv_heads; head += (int32_t)gridDim.y) {
+        float *y = sl_f32(args.y, row) + head * cache.key_size;
+        const unsigned char *keys = spot.keys ? sl_cache_row(cache, spot, false, head) : NULL;
+        for (int32_t i = (int32_t)threadIdx.x; i < cache.key_size; i += THREADS) {
+            y[i] = keys ? sl_cache_element<TYPE>(keys, i) : 0.0f;
+        }
+    }
+}
+
+static SL_CUDA_RUN(run_recall) {
+    const recall_args args = {op->op->u.recall.place, op->out[0]};
+    const sl_cuda_cache *cache = &context->caches[args.place.group];
+    const sl_launch_shape shape = {dim3((unsigned)op->rows[SL_ROWS_STEP], (unsigned)cache->kv_heads),
+                                   dim3(THREADS), 0};
+    switch (cache->type) {
+    case SL_QTYPE_F32:
+        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_F32>, *context, args);
+    case SL_QTYPE_F16:
+        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_F16>, *context, args);
+    case SL_QTYPE_FP8:
+        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_FP8>, *context, args);
+    case SL_QTYPE_Q8_0:
+        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_Q8_0>, *context, args);
+    default:
+        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_BF16>, *context, args);
+    }
+}
+
 static const sl_cuda_kernel KERNELS[] = {
     SL_CUDA_KERNEL(BEGIN, "begin/cuda", "exact", 0, NULL, run_begin),
     SL_CUDA_KERNEL(CACHE_WRITE, "cache_write/cuda", "exact", 0, NULL, run_cache_write),
+    SL_CUDA_KERNEL(RECALL, "recall/cuda", "exact", 0, NULL, run_recall),
 };
 
 SL_CUDA_FAMILY(cache_write) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS, NULL};

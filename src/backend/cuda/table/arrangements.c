@@ -59,6 +59,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_ROPE] = "positions into queries and keys",
     [SL_OP_CACHE_WRITE] = "keys and values to their pages, in the cache's type",
     [SL_OP_COMPACT] = "which keys stay behind a prompt, and their copies",
+    [SL_OP_RECALL] = "of each row what the one in front left in the cache",
     [SL_OP_ROUTER] = "scores and choice of experts, their rows in order",
     [SL_OP_COMBINE] = "the sum of a row's experts",
     [SL_OP_ACTIVATE] = "activated gates times values",
