@@ -195,17 +195,25 @@ static void print_softcap(const sl_op_softcap *softcap, sl_buffer *out) {
     }
 }
 
+static void print_place(const sl_program *program, sl_cache_place place, sl_buffer *out) {
+    sl_buffer_printf(out, ", %s %d", program->groups[place.group].name, place.layer);
+}
+
+static void print_embed(const sl_program *program, const sl_op_embed *embed, sl_buffer *out) {
+    sl_buffer_text(out, " = ");
+    print_weight(program, embed->weight, out);
+    if (embed->scale != 1) {
+        sl_buffer_printf(out, ", scale %g", (double)embed->scale);
+    }
+    sl_buffer_text(out, embed->source == SL_EMBED_POSITION ? ", by position"
+                        : embed->source == SL_EMBED_FIRST  ? ", row 0"
+                                                           : "");
+}
+
 static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
     switch (op->kind) {
     case SL_OP_EMBED:
-        sl_buffer_text(out, " = ");
-        print_weight(program, op->u.embed.weight, out);
-        if (op->u.embed.scale != 1) {
-            sl_buffer_printf(out, ", scale %g", (double)op->u.embed.scale);
-        }
-        sl_buffer_text(out, op->u.embed.source == SL_EMBED_POSITION ? ", by position"
-                            : op->u.embed.source == SL_EMBED_FIRST  ? ", row 0"
-                                                                    : "");
+        print_embed(program, &op->u.embed, out);
         break;
     case SL_OP_LAYERNORM:
         print_vector(program, "", op->u.layernorm.weight, out);
@@ -225,12 +233,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_rope(program, op, out);
         break;
     case SL_OP_CACHE_WRITE:
-        sl_buffer_printf(out, ", %s %d", program->groups[op->u.cache_write.place.group].name,
-                         op->u.cache_write.place.layer);
+        print_place(program, op->u.cache_write.place, out);
         break;
     case SL_OP_RECALL:
-        sl_buffer_printf(out, ", %s %d", program->groups[op->u.recall.place.group].name,
-                         op->u.recall.place.layer);
+        print_place(program, op->u.recall.place, out);
         break;
     case SL_OP_ATTENTION:
         print_attention(program, op, out);
