@@ -229,7 +229,7 @@ static void what_is_kept_depends_on_requests_alone(void **state) {
     options.no_prefix_reuse = true;
     options.cache_tokens = CONTEXT + BUDGET;
     assert_true(converse(model, &options, &what) == expected);
-    assert_true(what.preemptions > 3);
+    assert_true(what.preemptions > 0);
     options.no_prefix_reuse = false;
     assert_true(converse(model, &options, &what) == expected);
     options = usual(512, 0);
