@@ -239,10 +239,8 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_place(program, op->u.recall.place, out);
         break;
     case SL_OP_ATTENTION:
-        print_attention(program, op, out);
-        break;
     case SL_OP_COMPACT:
-        print_compact(program, op, out);
+        (op->kind == SL_OP_COMPACT ? print_compact : print_attention)(program, op, out);
         break;
     case SL_OP_ROUTER:
         print_router(program, op, out);

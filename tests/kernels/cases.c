@@ -1,13 +1,11 @@
 /* Random and worst-case shapes for every kind of op. */
-#include "harness.h"
+#include "cases.h"
 
 #include "quant/blocks.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum style { NORMAL, OUTLIERS, ZEROS, LARGE, TIES, SATURATED, NANS } style;
 
 /* ---- building ---- */
 
@@ -212,7 +210,7 @@ static sl_op *add(kt_case *c, sl_op_kind kind, const int32_t *in, int in_count, 
 #define LIST(...)                                                                                            \
     (const int32_t[]){__VA_ARGS__}, (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 
-static void name_case(kt_case *c, sl_op_kind kind, int32_t index, const char *detail) {
+void kt_name_case(kt_case *c, sl_op_kind kind, int32_t index, const char *detail) {
     snprintf(c->name, sizeof c->name, "%s #%d (%d rows, %d sequences%s%s)", sl_op_name(kind), index, c->rows,
              c->span_count, detail[0] ? ", " : "", detail);
 }
@@ -401,7 +399,7 @@ static bool make_linear(kt_case *c, int32_t index, sl_value_type format, kt_rand
     char detail[64];
     snprintf(detail, sizeof detail, "%s, %d columns%s", sl_qtype_get(type)->name, shape->columns,
              shape->experts ? ", experts" : "");
-    name_case(c, SL_OP_LINEAR, index, detail);
+    kt_name_case(c, SL_OP_LINEAR, index, detail);
     return true;
 }
 
@@ -445,22 +443,11 @@ static bool make_head_linear(kt_case *c, int32_t index, kt_random *random) {
     char detail[64];
     snprintf(detail, sizeof detail, "%s, %d heads, %d to %d%s", sl_qtype_get(type)->name, heads, inputs,
              outputs, turned ? ", turned" : "");
-    name_case(c, SL_OP_HEAD_LINEAR, index, detail);
+    kt_name_case(c, SL_OP_HEAD_LINEAR, index, detail);
     return true;
 }
 
 /* ---- attention and cache writes ---- */
-
-typedef struct attention_shape {
-    int32_t rows, spans;
-    int32_t heads, kv_heads, key_size, value_size, window;
-    float softcap;
-    bool sinks, gate;
-    sl_qtype cache;
-    style how;
-    int32_t step_rows;    /* 0: all at once */
-    bool values_are_keys; /* no value is written */
-} attention_shape;
 
 static const attention_shape attention_shapes[] = {
     {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
@@ -548,8 +535,8 @@ static void make_uneven(kt_case *c) {
 }
 
 /* `aligned`: operands fill their values; else columns lie in front of them. */
-static void build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kind, bool aligned,
-                            kt_random *random) {
+void kt_build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kind, bool aligned,
+                        kt_random *random) {
     begin_case(c, shape->rows, shape->spans, random);
     c->tolerance = 1e-4; /* an error of a score is one of its exponential */
     c->cache_type = shape->cache;
@@ -580,7 +567,8 @@ static void build_attention(kt_case *c, const attention_shape *shape, sl_op_kind
     op->in[1].column = shape->values_are_keys ? 0 : three + keys;
     op->u.cache_write.place = place;
     if (kind == SL_OP_RECALL) {
-        op = add(c, SL_OP_RECALL, NULL, 0, LIST(sl_program_value(&c->program, "row", SL_ROWS_STEP, keys + three)));
+        op = add(c, SL_OP_RECALL, NULL, 0,
+                 LIST(sl_program_value(&c->program, "row", SL_ROWS_STEP, keys + three)));
         op->out[0].column = three;
         op->u.recall.place = place;
     }
@@ -605,54 +593,6 @@ static void build_attention(kt_case *c, const attention_shape *shape, sl_op_kind
                                         .scale = 1.0f / sqrtf((float)shape->key_size),
                                         .softcap = shape->softcap,
                                         .sinks = sinks};
-}
-
-/* What is kept of a sequence. */
-static bool make_compact(kt_case *c, int32_t index, kt_random *random) {
-    static const struct {
-        attention_shape of;
-        int32_t window, keep, pool;
-        float sharpness; /* of its softmax */
-    } shapes[] = {
-        {{200, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 16, 80, 7, 1},
-        {{330, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false}, 64, 128, 7, 1},
-        {{131, 1, 3, 3, 32, 48, 0, 0, true, true, SL_QTYPE_F32, NORMAL, 0, false}, 3, 70, 1, 1},
-        {{260, 1, 6, 1, 96, 64, 0, 30.0f, false, false, SL_QTYPE_Q8_0, OUTLIERS, 0, false}, 33, 65, 5, 1},
-        {{190, 1, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, NORMAL, 0, false}, 1, 2, 9, 1},
-        /* A few keys that get most, some of them the rows' own. */
-        {{220, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false}, 60, 100, 1, 5},
-        {{200, 1, 8, 4, 64, 64, 0, 0, true, false, SL_QTYPE_F16, NORMAL, 0, false}, 20, 90, 3, 4},
-        /* The first of equal ones, and all but one. */
-        {{150, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0, false}, 8, 64, 7, 1},
-        {{150, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, ZEROS, 0, false}, 8, 63, 3, 1},
-        {{140, 1, 5, 1, 64, 64, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0, false}, 20, 139, 7, 1},
-        /* More than there are: all, in new places. */
-        {{100, 1, 2, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 30, 120, 7, 1},
-        /* Values that are the first part of the keys, and wide heads. */
-        {{170, 1, 16, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true}, 24, 90, 7, 1},
-        {{140, 1, 4, 2, 256, 256, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 40, 77, 31, 1},
-        {{700, 1, 8, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 64, 333, 7, 1},
-    };
-    if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
-        return false;
-    }
-    build_attention(c, &shapes[index].of, SL_OP_ATTENTION, false, random);
-    sl_op *op = &c->program.ops[c->op];
-    sl_op_attention attention = op->u.attention;
-    attention.scale *= shapes[index].sharpness;
-    op->kind = SL_OP_COMPACT;
-    op->in[1].value = op->out[0].value = SL_NONE;
-    memset(&op->u, 0, sizeof op->u);
-    op->u.compact = (sl_op_compact){attention, shapes[index].keep, shapes[index].pool};
-    c->keep = shapes[index].keep;
-    c->window = shapes[index].window;
-    char detail[96];
-    snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, %s, %d of %d for %d, pool %d",
-             shapes[index].of.heads, shapes[index].of.kv_heads, shapes[index].of.key_size,
-             shapes[index].of.value_size, sl_qtype_get(shapes[index].of.cache)->name, c->keep, c->rows,
-             c->window, shapes[index].pool);
-    name_case(c, SL_OP_COMPACT, index, detail);
-    return true;
 }
 
 /* Any bits at all for some elements, numbers on and around the middles of E4M3's for others. */
@@ -682,7 +622,7 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     const attention_shape *shape =
         &attention_shapes[index - (more ? ATTENTION_SHAPES : 0) - (late ? WHOLE_SHAPES : 0)];
     char detail[96];
-    build_attention(c, shape, kind, false, random);
+    kt_build_attention(c, shape, kind, false, random);
     if (index >= UNEVEN_SHAPES && !more) {
         make_uneven(c);
     }
@@ -706,7 +646,7 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
              both   ? ", to both sides"
              : late ? ", not from the first on"
                     : "");
-    name_case(c, kind, index, detail);
+    kt_name_case(c, kind, index, detail);
     return true;
 }
 
@@ -771,7 +711,7 @@ static bool make_rmsnorm(kt_case *c, int32_t index, kt_random *random) {
                                     .residual = shapes[s].residual,
                                     .x_factor = scaled < 0 ? 1 : factors[index % 3][0],
                                     .y_factor = scaled < 0 ? 1 : factors[index % 3][1]};
-    name_case(c, SL_OP_RMSNORM, index, scaled < 0 ? "" : "factors");
+    kt_name_case(c, SL_OP_RMSNORM, index, scaled < 0 ? "" : "factors");
     return true;
 }
 
@@ -803,7 +743,7 @@ static bool make_layernorm(kt_case *c, int32_t index, kt_random *random) {
     op->out[0].column = shapes[s].in_place ? 3 : 2;
     op->u.layernorm = (sl_op_layernorm){
         .weight = weight, .bias = bias, .epsilon = index < count ? 1e-12f : 1e-5f, .width = width};
-    name_case(c, SL_OP_LAYERNORM, index, "");
+    kt_name_case(c, SL_OP_LAYERNORM, index, "");
     return true;
 }
 
@@ -829,7 +769,7 @@ static bool make_quantize(kt_case *c, int32_t index, kt_random *random) {
     sl_op *op = add(c, SL_OP_QUANTIZE, LIST(x), LIST(q));
     op->in[0].column = 7;
     op->u.quantize.width = width;
-    name_case(c, SL_OP_QUANTIZE, index, sl_value_type_name(type));
+    kt_name_case(c, SL_OP_QUANTIZE, index, sl_value_type_name(type));
     return true;
 }
 
@@ -882,7 +822,7 @@ static bool make_rope(kt_case *c, int32_t index, kt_random *random) {
     char detail[64];
     snprintf(detail, sizeof detail, "%s%s", index % 2 ? "pairs" : "halves",
              index < ROW_COUNTS ? "" : ", temperature");
-    name_case(c, SL_OP_ROPE, index, detail);
+    kt_name_case(c, SL_OP_ROPE, index, detail);
     return true;
 }
 
@@ -907,7 +847,7 @@ static bool make_embed(kt_case *c, int32_t index, kt_random *random) {
         op->u.embed.source = other / 2 % 2 ? SL_EMBED_FIRST : SL_EMBED_POSITION;
         op->u.embed.offset = other / 4;
     }
-    name_case(c, SL_OP_EMBED, index, sl_qtype_get(type)->name);
+    kt_name_case(c, SL_OP_EMBED, index, sl_qtype_get(type)->name);
     return true;
 }
 
@@ -937,7 +877,7 @@ static bool make_other_activation(kt_case *c, int32_t index, int32_t number, kt_
     op->out[0].column = front;
     op->u.activate = (sl_op_activate){
         .function = function, .width = width, .alpha = 1.702f, .limit = round % 4 == 3 ? 7 : 1.25f};
-    name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
+    kt_name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
     return true;
 }
 
@@ -958,7 +898,7 @@ static bool make_activate(kt_case *c, int32_t index, kt_random *random) {
     op->out[0].column = index % 2 ? 1 : 0;
     op->u.activate.function = index % 4 < 2 ? SL_ACTIVATION_SILU : SL_ACTIVATION_GELU_TANH;
     op->u.activate.width = width;
-    name_case(c, SL_OP_ACTIVATE, index, "");
+    kt_name_case(c, SL_OP_ACTIVATE, index, "");
     return true;
 }
 
@@ -988,7 +928,7 @@ static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, k
         op->in[0].column = op->out[0].column = 2;
         op->u.softcap = (sl_op_softcap){cap[0], cap[1], width};
     }
-    name_case(c, kind, index, "");
+    kt_name_case(c, kind, index, "");
     return true;
 }
 
@@ -1004,7 +944,7 @@ static bool make_transfer(kt_case *c, int32_t index, kt_random *random) {
     op->in[0].column = index % 3;
     op->out[0].column = index % 2;
     op->u.transfer.width = width;
-    name_case(c, SL_OP_TRANSFER, index, "");
+    kt_name_case(c, SL_OP_TRANSFER, index, "");
     return true;
 }
 
@@ -1074,7 +1014,7 @@ static bool make_router(kt_case *c, int32_t index, kt_random *random) {
         snprintf(detail, sizeof detail, "%d of %d experts, %d of %d groups", shape->used, shape->experts,
                  shape->groups_used, shape->groups);
         build_router(c, shape, random);
-        name_case(c, SL_OP_ROUTER, index, detail);
+        kt_name_case(c, SL_OP_ROUTER, index, detail);
         return true;
     }
     const struct router_shape shape = {.kind = index % 2 ? SL_ROUTER_SIGMOID : SL_ROUTER_SOFTMAX,
@@ -1087,7 +1027,7 @@ static bool make_router(kt_case *c, int32_t index, kt_random *random) {
                                        .scale = index % 5 == 4 ? 2.5f : 1.0f,
                                        .how = index % 3 == 2 ? TIES : NORMAL};
     build_router(c, &shape, random);
-    name_case(c, SL_OP_ROUTER, index, "");
+    kt_name_case(c, SL_OP_ROUTER, index, "");
     return true;
 }
 
@@ -1111,7 +1051,7 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
     op->in[3].column = shared == SL_NONE ? 0 : 3;
     op->in[4].column = gate == SL_NONE ? 0 : 1;
     op->u.combine = (sl_op_combine){used, width};
-    name_case(c, SL_OP_COMBINE, index, "");
+    kt_name_case(c, SL_OP_COMBINE, index, "");
     return true;
 }
 
@@ -1183,7 +1123,7 @@ static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *ra
         shape.heads = shape.key_size = shape.value_size = 0;
     }
     build_delta(c, kind, &shape, key_heads, random);
-    name_case(c, kind, index, "");
+    kt_name_case(c, kind, index, "");
     return true;
 }
 
@@ -1231,7 +1171,7 @@ static bool make_ssm(kt_case *c, int32_t index, kt_random *random) {
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
     build_ssm(c, &shape, groups, index % 3 == 2 ? 0.75f : INFINITY, random);
-    name_case(c, SL_OP_SSM_SCAN, index, "");
+    kt_name_case(c, SL_OP_SSM_SCAN, index, "");
     return true;
 }
 
@@ -1365,7 +1305,7 @@ static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     c->program.logits = x;
     c->program.tokens = y;
     add(c, SL_OP_SAMPLE, LIST(x), LIST(y))->u.sample.vocabulary = vocabulary;
-    name_case(c, SL_OP_SAMPLE, index, "");
+    kt_name_case(c, SL_OP_SAMPLE, index, "");
     return true;
 }
 
@@ -1381,7 +1321,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_ATTENTION:
         return make_attention(c, kind, index, random);
     case SL_OP_COMPACT:
-        return make_compact(c, index, random);
+        return kt_make_compact(c, index, random);
     case SL_OP_EMBED:
         return make_embed(c, index, random);
     case SL_OP_RMSNORM:
@@ -1496,7 +1436,7 @@ bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random) {
     } else if (work->kind == SL_OP_ATTENTION) {
         const attention_shape shape = {work->rows, 1,     32,    8,          128,    128, 0,
                                        0,          false, false, work->type, NORMAL, 0,   false};
-        build_attention(c, &shape, SL_OP_ATTENTION, true, random);
+        kt_build_attention(c, &shape, SL_OP_ATTENTION, true, random);
         c->depth = DEPTH;
         snprintf(c->name, sizeof c->name, "32/8 heads of 128, %s, %d keys before",
                  sl_qtype_get(work->type)->name, DEPTH);
@@ -1521,7 +1461,7 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         const int32_t size = 128 << variant, kv_heads = variant == 0 ? 8 : 2;
         const attention_shape shape = {rows, 1,     16,    kv_heads,     size,   size, 0,
                                        0,    false, false, SL_QTYPE_F16, NORMAL, 0,    false};
-        build_attention(c, &shape, SL_OP_ATTENTION, variant > 0, random);
+        kt_build_attention(c, &shape, SL_OP_ATTENTION, variant > 0, random);
         c->depth = variant > 0 && rows <= 64 ? DEPTH : 0;
         snprintf(c->name, sizeof c->name, "16/%d heads of %d, f16", kv_heads, size);
         return true;

@@ -151,7 +151,8 @@ static __device__ __forceinline__ float side_sum(float value) {
 /* ---- 1: of each page */
 
 template <int TYPE>
-static __global__ void __launch_bounds__(THREADS) sum_kernel(sl_cuda_context context, compact_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    compact_sum_kernel(sl_cuda_context context, compact_args args) {
     __shared__ product_memory memory;
     sl_let_next_begin();
     sl_wait_for_inputs();
@@ -194,7 +195,8 @@ static __global__ void __launch_bounds__(THREADS) sum_kernel(sl_cuda_context con
 
 /* ---- 2: of all pages, a warp for each query */
 
-static __global__ void __launch_bounds__(THREADS) join_kernel(sl_cuda_context context, compact_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    compact_join_kernel(sl_cuda_context context, compact_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
     if (!context.header->compact) {
@@ -228,7 +230,8 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(sl_cuda_context co
 /* ---- 3: of each key in front of the rows' own */
 
 template <int TYPE>
-static __global__ void __launch_bounds__(THREADS) score_kernel(sl_cuda_context context, compact_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    compact_score_kernel(sl_cuda_context context, compact_args args) {
     __shared__ product_memory memory;
     sl_let_next_begin();
     sl_wait_for_inputs();
@@ -347,7 +350,7 @@ static __device__ int32_t sum_before(int32_t value, int32_t *warps) {
 }
 
 static __global__ void __launch_bounds__(SELECT_THREADS)
-    select_kernel(sl_cuda_context context, compact_args args) {
+    compact_select_kernel(sl_cuda_context context, compact_args args) {
     __shared__ select_memory shared;
     sl_let_next_begin();
     sl_wait_for_inputs();
@@ -405,7 +408,8 @@ static __device__ __forceinline__ void copy_row(unsigned char *to, const unsigne
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) copy_kernel(sl_cuda_context context, compact_args args) {
+static __global__ void __launch_bounds__(THREADS)
+    compact_copy_kernel(sl_cuda_context context, compact_args args) {
     sl_let_next_begin();
     sl_wait_for_inputs();
     if (!context.header->compact) {
@@ -444,11 +448,11 @@ typedef struct typed_kernels {
 } typed_kernels;
 
 static const typed_kernels TYPES[] = {
-    {SL_QTYPE_F32, sum_kernel<SL_QTYPE_F32>, score_kernel<SL_QTYPE_F32>},
-    {SL_QTYPE_F16, sum_kernel<SL_QTYPE_F16>, score_kernel<SL_QTYPE_F16>},
-    {SL_QTYPE_BF16, sum_kernel<SL_QTYPE_BF16>, score_kernel<SL_QTYPE_BF16>},
-    {SL_QTYPE_Q8_0, sum_kernel<SL_QTYPE_Q8_0>, score_kernel<SL_QTYPE_Q8_0>},
-    {SL_QTYPE_FP8, sum_kernel<SL_QTYPE_FP8>, score_kernel<SL_QTYPE_FP8>},
+    {SL_QTYPE_F32, compact_sum_kernel<SL_QTYPE_F32>, compact_score_kernel<SL_QTYPE_F32>},
+    {SL_QTYPE_F16, compact_sum_kernel<SL_QTYPE_F16>, compact_score_kernel<SL_QTYPE_F16>},
+    {SL_QTYPE_BF16, compact_sum_kernel<SL_QTYPE_BF16>, compact_score_kernel<SL_QTYPE_BF16>},
+    {SL_QTYPE_Q8_0, compact_sum_kernel<SL_QTYPE_Q8_0>, compact_score_kernel<SL_QTYPE_Q8_0>},
+    {SL_QTYPE_FP8, compact_sum_kernel<SL_QTYPE_FP8>, compact_score_kernel<SL_QTYPE_FP8>},
 };
 
 /* Byte offsets of the arrays, and behind the last one. */
@@ -508,15 +512,15 @@ static SL_CUDA_RUN(run) {
     }
     cudaError_t code = sl_launch(context, stream, pages, row->sum, *context, args);
     code = code ? code
-                : sl_launch(context, stream, {dim3(joins, heads), dim3(THREADS), 0}, join_kernel, *context,
-                            args);
+                : sl_launch(context, stream, {dim3(joins, heads), dim3(THREADS), 0}, compact_join_kernel,
+                            *context, args);
     code = code ? code : sl_launch(context, stream, pages, row->score, *context, args);
     code = code ? code
-                : sl_launch(context, stream, {dim3(heads), dim3(SELECT_THREADS), 0}, select_kernel, *context,
-                            args);
-    return code ? code
-                : sl_launch(context, stream, {dim3((unsigned)copies, heads), dim3(THREADS), 0}, copy_kernel,
+                : sl_launch(context, stream, {dim3(heads), dim3(SELECT_THREADS), 0}, compact_select_kernel,
                             *context, args);
+    return code ? code
+                : sl_launch(context, stream, {dim3((unsigned)copies, heads), dim3(THREADS), 0},
+                            compact_copy_kernel, *context, args);
 }
 
 static const sl_cuda_kernel KERNELS[] = {
