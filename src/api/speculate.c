@@ -33,7 +33,8 @@ int32_t sl_api_draft_rows(const sluice_engine_options *o) {
     const int32_t each = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
     const int32_t sequences =
         o->sequences > 0 && o->sequences < DRAFTING_SEQUENCES ? o->sequences : DRAFTING_SEQUENCES;
-    return o->speculate == SLUICE_SPECULATE_OFF ? 0 : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
+    return o->speculate == SLUICE_SPECULATE_OFF ? 0
+                                                : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
 }
 
 static int check(const sl_model *model, const sluice_engine_options *o, sl_error *error) {

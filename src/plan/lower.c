@@ -147,8 +147,7 @@ static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
                  ->weights[op->kind == SL_OP_EMBED ? op->u.embed.weight : op->u.linear.segments[0].weight];
         snprintf(place, sizeof place, "%s, layer %d, weight %s of type %s", sl_op_name(op->kind), op->layer,
                  weight->name, sl_qtype_get(weight->type)->name);
-    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_RECALL ||
-               op->kind == SL_OP_ATTENTION) {
+    } else if (op->kind == SL_OP_CACHE_WRITE || op->kind == SL_OP_RECALL || op->kind == SL_OP_ATTENTION) {
         snprintf(place, sizeof place, "%s, layer %d, cache of type %s", sl_op_name(op->kind), op->layer,
                  sl_qtype_get(l->plan->options.cache_type)->name);
     } else {

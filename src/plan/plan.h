@@ -82,8 +82,8 @@ int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan
                    sl_plan **plan, sl_error *error);
 void sl_plan_destroy(sl_plan *plan);
 
-/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in which
- * every sequence has one row. -1 when there is none. */
+/* The smallest bucket with room for the step's rows and outputs, of its kind: some are only for steps in
+ * which every sequence has one row. -1 when there is none. */
 int32_t sl_plan_bucket(const sl_plan *plan, const sl_step_header *step);
 /* The same of those that draft, with an output for each row. */
 int32_t sl_plan_draft_bucket(const sl_plan *plan, int32_t rows);

@@ -563,7 +563,8 @@ static void build_attention(kt_case *c, const attention_shape *shape, sl_op_kind
     op->in[1].column = shape->values_are_keys ? 0 : three + keys;
     op->u.cache_write.place = place;
     if (kind == SL_OP_RECALL) {
-        op = add(c, SL_OP_RECALL, NULL, 0, LIST(sl_program_value(&c->program, "row", SL_ROWS_STEP, keys + three)));
+        op = add(c, SL_OP_RECALL, NULL, 0,
+                 LIST(sl_program_value(&c->program, "row", SL_ROWS_STEP, keys + three)));
         op->out[0].column = three;
         op->u.recall.place = place;
     }
