@@ -90,16 +90,12 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         cost.operations = op->u.rope.heads * (3.0 * op->u.rope.dims + op->u.rope.temperature.width) * step;
         cost.weight_bytes = weight_bytes(program, op->u.rope.frequencies);
         break;
-    case SL_OP_CACHE_WRITE: {
-        const sl_cache_group *group = &program->groups[op->u.cache_write.place.group];
-        cost.value_bytes += 2.0 * cached_elements(group) * step;
+    case SL_OP_CACHE_WRITE:
+        cost.value_bytes += 2.0 * cached_elements(&program->groups[op->u.cache_write.place.group]) * step;
         break;
-    }
-    case SL_OP_RECALL: {
-        const sl_cache_group *group = &program->groups[op->u.recall.place.group];
-        cost.value_bytes += 2.0 * group->kv_heads * group->key_size * step;
+    case SL_OP_RECALL:
+        cost.value_bytes += 2.0 * cached_elements(&program->groups[op->u.recall.place.group]) * step;
         break;
-    }
     case SL_OP_ATTENTION:
         attention_cost(program, op, step, context, &cost);
         break;

@@ -146,6 +146,10 @@ static void print_attention(const sl_program *program, const sl_op *op, sl_buffe
     sl_buffer_text(out, attention->both_sides ? ", to both sides" : "");
 }
 
+static void print_place(const sl_program *program, sl_cache_place place, sl_buffer *out) {
+    sl_buffer_printf(out, ", %s %d", program->groups[place.group].name, place.layer);
+}
+
 static void print_router(const sl_program *program, const sl_op *op, sl_buffer *out) {
     const sl_op_router *router = &op->u.router;
     sl_buffer_printf(out, ", %s, %d of %d", router->kind == SL_ROUTER_SOFTMAX ? "softmax" : "sigmoid",
@@ -200,12 +204,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_rope(program, op, out);
         break;
     case SL_OP_CACHE_WRITE:
-        sl_buffer_printf(out, ", %s %d", program->groups[op->u.cache_write.place.group].name,
-                         op->u.cache_write.place.layer);
+        print_place(program, op->u.cache_write.place, out);
         break;
     case SL_OP_RECALL:
-        sl_buffer_printf(out, ", %s %d", program->groups[op->u.recall.place.group].name,
-                         op->u.recall.place.layer);
+        print_place(program, op->u.recall.place, out);
         break;
     case SL_OP_ATTENTION:
         print_attention(program, op, out);
