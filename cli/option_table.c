@@ -404,11 +404,9 @@ const option OPTIONS[] = {
     {IN_KEEPING, "--cache-disk-bytes", "BYTES", SIZE, AT(cache_disk_bytes), "8G", 0, 0,
      "of files in that folder at most; the least recently used go first"},
     {IN_DRAFTING, "--speculate", "auto|mtp|ngram|draft|off", CHOICE, AT(speculate), NULL, 0, 0,
-     "draft tokens, and compute several in one step: the same text, sooner where drafts are right. ngram: "
-     "what "
-     "came behind the last tokens before; draft: what --draft says; auto: draft or ngram [off, or draft "
-     "where "
-     "--draft is given]"},
+     "draft tokens, and compute several in one step: the same text, sooner where drafts are right. mtp: what "
+     "the model's own head says; ngram: what came behind the last tokens before; draft: what --draft says; "
+     "auto: draft, mtp or ngram, the first that there is [off, or draft where --draft is given]"},
     {IN_DRAFTING, "-md --model-draft --draft", "MODEL", TEXT, AT(draft), NULL, 0, 0,
      "a smaller model of the same vocabulary, which drafts"},
     {IN_DRAFTING, "--draft-max --draft-n --drafts", "N", NUMBER, AT(drafts), "8", 1, SLUICE_DRAFTS,

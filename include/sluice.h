@@ -381,11 +381,13 @@ enum { SLUICE_THREADS = 1024 }; /* at most */
  * rows. */
 typedef enum sluice_speculate {
     SLUICE_SPECULATE_OFF,
-    SLUICE_SPECULATE_AUTO,  /* DRAFT where there is a draft_model, else NGRAM */
+    SLUICE_SPECULATE_AUTO,  /* DRAFT where there is a draft_model, MTP where the model has a head, else NGRAM
+                             */
     SLUICE_SPECULATE_NGRAM, /* what came behind the last tokens where they came before, in the sequence itself
                              */
     SLUICE_SPECULATE_DRAFT, /* what draft_model says */
-    SLUICE_SPECULATE_MTP,   /* the model's own draft head; SLUICE_ERR_UNSUPPORTED, as none is run yet */
+    SLUICE_SPECULATE_MTP,   /* what the model's own head says, on one device; SLUICE_ERR_UNSUPPORTED where it
+                               has none */
     SLUICE_SPECULATE_CALLER, /* the function `draft` */
 } sluice_speculate;
 
@@ -961,7 +963,8 @@ typedef enum sluice_synth_head {
     SLUICE_SYNTH_HEAD_PRESET, /* a random one where the preset says so */
     SLUICE_SYNTH_HEAD_NONE,
     SLUICE_SYNTH_HEAD_RANDOM,   /* it is mostly wrong */
-    SLUICE_SYNTH_HEAD_AGREEING, /* it is right: all layers leave 0, so that each token follows from the last */
+    SLUICE_SYNTH_HEAD_AGREEING, /* it is right: all layers leave 0, so that each token follows from the last
+                                 */
 } sluice_synth_head;
 
 typedef struct sluice_synth_options {

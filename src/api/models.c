@@ -233,14 +233,15 @@ static json_t *describe_json(const sluice_model *of) {
     const sl_model_description *d = &model->description;
     const sl_config *c = &model->config;
     json_t *json = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o}",
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, "
+        "s:o}",
         "name", d->name, "family", d->family, "format", d->format, "parameters", (json_int_t)d->parameters,
         "bytes", (json_int_t)d->bytes, "tensors", (json_int_t)d->tensors, "file_tensors",
-        (json_int_t)d->file_tensors, "layers", c->layers, "width", model->program.width, "heads", c->heads,
-        "kv_heads", c->kv_heads, "head_size", c->head_size, "vocabulary", model->program.vocabulary,
-        "context", c->context, "experts", model->program.experts, "experts_used", model->program.experts_used,
-        "types", describe_types(d), "attention", describe_attention(&model->program), "weights",
-        describe_weights(&model->program));
+        (json_int_t)d->file_tensors, "layers", c->layers, "draft_layers", c->draft_layers, "width",
+        model->program.width, "heads", c->heads, "kv_heads", c->kv_heads, "head_size", c->head_size,
+        "vocabulary", model->program.vocabulary, "context", c->context, "experts", model->program.experts,
+        "experts_used", model->program.experts_used, "types", describe_types(d), "attention",
+        describe_attention(&model->program), "weights", describe_weights(&model->program));
     if (json && !sl_api_add_conduct(of, json)) {
         json_decref(json);
         return NULL;
@@ -260,6 +261,9 @@ static void describe_text(const sluice_model *of, sl_buffer *out) {
     sl_buffer_printf(out, "layers      %d, %d wide\n", c->layers, model->program.width);
     sl_buffer_printf(out, "heads       %d over %d of keys and values, size %d\n", c->heads, c->kv_heads,
                      c->head_size);
+    if (c->draft_layers > 0) {
+        sl_buffer_printf(out, "draft head  %d layer\n", c->draft_layers);
+    }
     if (model->program.experts) {
         sl_buffer_printf(out, "experts     %d, %d used\n", model->program.experts,
                          model->program.experts_used);

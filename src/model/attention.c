@@ -107,8 +107,7 @@ void sl_build_keys(sl_builder *b, int32_t x) {
     h.key_values = h.kv_heads * size;
     h.value = sl_build_value(b, "kv", SL_ROWS_STEP, 2 * h.key_values);
     sl_build_linear(
-        b,
-        &(sl_build_projection){.x = x, .y = h.value, .weights = weights, .biases = biases, .count = 2});
+        b, &(sl_build_projection){.x = x, .y = h.value, .weights = weights, .biases = biases, .count = 2});
     if (b->config->query_norm) {
         norm_heads(b, &h, sl_at(h.value, 0), 0, sl_build_weight(b, SL_TENSOR_KEY_NORM));
     }
@@ -151,7 +150,8 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.q_stride = h.stride;
         op->u.attention.scale = (float)config->attention_scale;
         op->u.attention.softcap = (float)config->attention_softcap;
-        op->u.attention.first = b->layer >= config->layers; /* the first row has none in front of it to join */
+        op->u.attention.first =
+            b->layer >= config->layers; /* the first row has none in front of it to join */
         op->u.attention.both_sides = b->program->both_sides;
         op->u.attention.sinks = sl_build_weight(b, SL_TENSOR_SINKS);
     }

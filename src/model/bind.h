@@ -14,10 +14,11 @@ typedef struct sl_type_use {
 typedef struct sl_binding {
     int32_t model[SL_TENSOR_COUNT];
     int32_t draft_layers; /* of those that the config may have, how many the source has */
-    int32_t (*layers)[SL_TENSOR_COUNT]; /* [config->layers + config->draft_layers]; freed by sl_binding_free */
-    int32_t rope, local_rope; /* frequencies of full and windowed layers; SL_NONE where no layer asks */
-    const sl_tensor **used;   /* the source's tensors that are in use, each once; freed likewise */
-    size_t tensors;           /* how many */
+    int32_t (
+        *layers)[SL_TENSOR_COUNT]; /* [config->layers + config->draft_layers]; freed by sl_binding_free */
+    int32_t rope, local_rope;      /* frequencies of full and windowed layers; SL_NONE where no layer asks */
+    const sl_tensor **used;        /* the source's tensors that are in use, each once; freed likewise */
+    size_t tensors;                /* how many */
     sl_type_use
         types[SL_QTYPE_COUNT]; /* of those: weights as they are computed with, bytes as they are stored */
 } sl_binding;

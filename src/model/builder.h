@@ -15,7 +15,7 @@ typedef struct sl_builder {
     const sl_config *config;
     sl_binding *binding;
     sl_program *program;
-    int32_t layer; /* SL_NONE before and after the layers */
+    int32_t layer;                               /* SL_NONE before and after the layers */
     sl_cache_place places[SL_CONFIG_LAYERS + 1]; /* of layers with keys of their own */
     int32_t draft_layers;                        /* that are built: 0 or the config's */
     sl_cache_place kept;                         /* of the rows that the head reads, with draft layers */

@@ -1,11 +1,11 @@
 /* The head that drafts ("multi-token prediction", DeepSeek-AI: "DeepSeek-V3 Technical Report", 2024, 2.2;
  * vLLM's qwen3_5_mtp.py and deepseek_mtp.py): a layer behind the others reads the token at a position joined
- * with what the model's head reads of the row in front of it, and what it leaves goes through the model's head.
- * Its token is the one behind. What it leaves stands in for what the model's head reads in the row behind, as
- * long as the model has not come there.
+ * with what the model's head reads of the row in front of it, and what it leaves goes through the model's
+ * head. Its token is the one behind. What it leaves stands in for what the model's head reads in the row
+ * behind, as long as the model has not come there.
  *
- * So two things are kept of each row: the layer's keys and values, as one more layer of its group, and what the
- * head reads, in a group of its own, of which a row needs the one in front alone. Both are written in the
+ * So two things are kept of each row: the layer's keys and values, as one more layer of its group, and what
+ * the head reads, in a group of its own, of which a row needs the one in front alone. Both are written in the
  * model's own steps, and in those that draft. */
 #include "model/build.h"
 
@@ -41,8 +41,8 @@ static void join_rows(sl_builder *b) {
     norm_into(b, embed, SL_TENSOR_DRAFT_EMBED_NORM, sl_at(both, 0));
     norm_into(b, before, SL_TENSOR_DRAFT_HIDDEN_NORM, sl_at(both, width));
     b->stream = (sl_stream){sl_build_value(b, "hidden", SL_ROWS_STEP, width), SL_NONE};
-    sl_build_linear(
-        b, &(sl_build_projection){.x = both, .y = b->stream.value, .weights = &weight, .count = 1});
+    sl_build_linear(b,
+                    &(sl_build_projection){.x = both, .y = b->stream.value, .weights = &weight, .count = 1});
 }
 
 int32_t sl_build_draft_keys(sl_builder *b) {

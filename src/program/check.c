@@ -877,10 +877,9 @@ static int check_all(const sl_program *program, sl_error *error) {
     const int32_t ops = program->op_count - program->draft_ops;
     code =
         code ? code : sl_ops_check(program, program->values, program->value_count, program->ops, ops, error);
-    code = code || program->draft_ops == 0
-               ? code
-               : sl_ops_check(program, program->values, program->value_count, program->ops + ops,
-                              program->draft_ops, error);
+    code = code || program->draft_ops == 0 ? code
+                                           : sl_ops_check(program, program->values, program->value_count,
+                                                          program->ops + ops, program->draft_ops, error);
     code =
         code ? code : check_result(program, "hidden", program->hidden, SL_VALUE_F32, program->width, error);
     code = code ? code

@@ -62,8 +62,8 @@ static double state_elements(const sl_program *program, int32_t layer) {
     return (double)state->heads * state->key_size * state->value_size;
 }
 
-static double key_elements(const sl_cache_group *group) {
-    return (double)group->kv_heads * group->key_size;
+static double row_bytes(const sl_weight *weight) {
+    return (double)weight->bytes / weight->rows;
 }
 
 sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
@@ -77,11 +77,9 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         cost.value_bytes += operand_bytes(program, op, rows, true, i);
     }
     switch (op->kind) {
-    case SL_OP_EMBED: {
-        const sl_weight *weight = &program->weights[op->u.embed.weight];
-        cost.weight_bytes = (double)weight->bytes / weight->rows * step;
+    case SL_OP_EMBED:
+        cost.weight_bytes = row_bytes(&program->weights[op->u.embed.weight]) * step;
         break;
-    }
     case SL_OP_RMSNORM:
         cost.operations =
             4.0 * op->u.rmsnorm.groups * op->u.rmsnorm.width * rows[program->values[op->in[0].value].rows];
@@ -110,7 +108,7 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
         cost.value_bytes += 2.0 * cached_elements(&program->groups[op->u.cache_write.place.group]) * step;
         break;
     case SL_OP_RECALL:
-        cost.value_bytes += 2.0 * key_elements(&program->groups[op->u.recall.place.group]) * step;
+        cost.value_bytes += 2.0 * cached_elements(&program->groups[op->u.recall.place.group]) * step;
         break;
     case SL_OP_ATTENTION:
         attention_cost(program, op, step, context, &cost);

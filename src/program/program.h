@@ -399,8 +399,8 @@ typedef struct sl_program {
     sl_op *ops;
     int32_t op_count, op_capacity;
     /* The last so many ops are a list of their own, which drafts: from what rows in front left in the cache
-     * and the rows' tokens to the tokens behind them. It begins with a BEGIN, and reads and leaves no value of
-     * the others but `hidden`, `logits` and `tokens`. 0: there is none. */
+     * and the rows' tokens to the tokens behind them. It begins with a BEGIN, and reads and leaves no value
+     * of the others but `hidden`, `logits` and `tokens`. 0: there is none. */
     int32_t draft_ops;
     sl_cache_group groups[SL_CACHE_GROUPS];
     int32_t group_count;

@@ -22,7 +22,7 @@ struct sl_head {
     sl_draft_want *wants; /* [slots] */
     int32_t *rows;        /* [row_count]: the slot of each row of the first pass */
     int32_t row_count;
-    double seconds;       /* of the last run */
+    double seconds; /* of the last run */
     bool failed, gone;
 };
 

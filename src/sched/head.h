@@ -17,8 +17,8 @@ int sl_head_create(int32_t slots, const sl_tokenizer *tokenizer, sl_head **head,
 void sl_head_destroy(sl_head *head);
 
 /* With no step in flight, under the scheduler's lock: reserves what the sequences need that could use drafts
- * now; false when there are none. Nobody frees or changes these until sl_head_end. The scheduler's program has
- * draft ops. */
+ * now; false when there are none. Nobody frees or changes these until sl_head_end. The scheduler's program
+ * has draft ops. */
 bool sl_head_begin(sl_head *head, sl_scheduler *scheduler);
 /* Needs no lock. On failure there are no drafts; a device's fault is final. */
 int sl_head_run(sl_head *head, sl_error *error);

@@ -527,8 +527,8 @@ static void a_draft_model_drafts(void **state) {
     }
 }
 
-/* The head of a model with random weights is nearly always wrong, that of a settled one right. The second round
- * goes on from pages that the first one left. */
+/* The head of a model with random weights is nearly always wrong, that of a settled one right. The second
+ * round goes on from pages that the first one left. */
 static void a_models_own_head_drafts(void **state) {
     (void)state;
     static outcome expected[SEQUENCES], got[SEQUENCES];

@@ -520,6 +520,7 @@ enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
     WHOLE_SHAPES = 20,                    /* of these, the first ones, in one step */
     LATE_SHAPES = 30,                     /* and these with keys that nobody sees */
+    RECALLED = 20,                        /* and of what rows left */
     UNEVEN_SHAPES = ATTENTION_SHAPES - 4, /* and the last ones, from here on, with uneven spans */
 };
 
@@ -616,7 +617,8 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     /* Each shape that is one step once more, with attention to both sides. */
     const bool more = index >= ATTENTION_SHAPES && kind == SL_OP_ATTENTION;
     const bool both = more && index < ATTENTION_SHAPES + WHOLE_SHAPES, late = more && !both;
-    if (index >= ATTENTION_SHAPES + (more ? WHOLE_SHAPES + LATE_SHAPES : 0)) {
+    if (index >= ATTENTION_SHAPES + (more ? WHOLE_SHAPES + LATE_SHAPES : 0) ||
+        (kind == SL_OP_RECALL && index >= RECALLED)) {
         return false;
     }
     const attention_shape *shape =

@@ -662,7 +662,8 @@ static void check_recall(const kt_case *c, const kt_result *result, error_sum *s
             for (int32_t h = 0; h < group->kv_heads; h++) {
                 memset(y, 0, (size_t)group->key_size * sizeof *y);
                 if (i > 0) {
-                    through_cache(c->cache_type, kv_at(c, 0, row - 1, h, group->key_size), y, group->key_size);
+                    through_cache(c->cache_type, kv_at(c, 0, row - 1, h, group->key_size), y,
+                                  group->key_size);
                 }
                 for (int32_t k = 0; k < group->key_size; k++) {
                     const float got = (float)out_at(c, result, 0, row, h * group->key_size + k);

@@ -1,9 +1,9 @@
 /* What a head drafts, against the published formula in double: a layer behind the others that reads
- * fc([norm(embedding of a token) | norm(what the model's head reads in the row in front)]), and whose normed row
- * goes through the model's head (vLLM's qwen3_5_mtp.py; DeepSeek-AI: "DeepSeek-V3 Technical Report", 2.2). The
- * model is the fixture qwen3_5 with such a head beside it, named as published folders name it, and the GGUF file
- * made of that folder. What the model's head reads is taken from a plan of the model alone, which test_logits
- * and test_embeddings hold to transformers. */
+ * fc([norm(embedding of a token) | norm(what the model's head reads in the row in front)]), and whose normed
+ * row goes through the model's head (vLLM's qwen3_5_mtp.py; DeepSeek-AI: "DeepSeek-V3 Technical
+ * Report", 2.2). The model is the fixture qwen3_5 with such a head beside it, named as published folders name
+ * it, and the GGUF file made of that folder. What the model's head reads is taken from a plan of the model
+ * alone, which test_logits and test_embeddings hold to transformers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -115,9 +115,9 @@ static void write_parts(const char *path) {
         const json_int_t bytes = (json_int_t)parts[p].rows * parts[p].columns * 4;
         json_t *shape = parts[p].rows == 1 ? json_pack("[i]", parts[p].columns)
                                            : json_pack("[i, i]", parts[p].rows, parts[p].columns);
-        json_object_set_new(
-            header, parts[p].name,
-            json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", at, at + bytes));
+        json_object_set_new(header, parts[p].name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
+                                      at, at + bytes));
         at += bytes;
     }
     char *text = json_dumps(header, JSON_COMPACT);
@@ -171,8 +171,9 @@ static void make_folder(void) {
 
 static int remove_folder(void **state) {
     (void)state;
-    static const char *const names[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-                                        "config.json", "model.safetensors.index.json"};
+    static const char *const names[] = {"model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors", "config.json",
+                                        "model.safetensors.index.json"};
     char path[700];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
@@ -199,7 +200,8 @@ static int make_files(void **state) {
 }
 
 /* ---- runs
- * ---------------------------------------------------------------------------------------------------------- */
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static int32_t tokens[MOST];
 
@@ -284,8 +286,8 @@ static void draft(const sl_model *model, int32_t count, int32_t step, int32_t se
  * --------------------------------------------------------------------------------------------------- */
 
 typedef struct formula {
-    const float *embed, *head;    /* [VOCABULARY][WIDTH] */
-    double rows[MOST][WIDTH];     /* what the model's head reads */
+    const float *embed, *head; /* [VOCABULARY][WIDTH] */
+    double rows[MOST][WIDTH];  /* what the model's head reads */
     double keys[MOST][KEYS], values[MOST][KEYS];
     double seen[WIDTH];
 } formula;
@@ -397,7 +399,8 @@ static double difference(const formula *f, const float *logits) {
 }
 
 /* ---- tests
- * --------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static sl_model *must_load(const char *path) {
     sl_model *model;
@@ -478,7 +481,8 @@ static void a_gguf_file_keeps_the_head(void **state) {
         draft(model, places[i], MOST, SECOND, ours);
         draft(file, places[i], MOST, SECOND, its);
         for (int32_t v = 0; v < 2 * VOCABULARY; v++) {
-            assert_true(fabsf(ours[v / VOCABULARY][v % VOCABULARY] - its[v / VOCABULARY][v % VOCABULARY]) < 1e-3f);
+            assert_true(fabsf(ours[v / VOCABULARY][v % VOCABULARY] - its[v / VOCABULARY][v % VOCABULARY]) <
+                        1e-3f);
         }
     }
     sl_model_free(model);

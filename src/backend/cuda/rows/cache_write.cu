@@ -1,7 +1,7 @@
 /* Page tables and cache writes. */
 #include "backend/cuda/rows/cache_write.cuh"
 
-enum { THREADS = 256, BEGIN_BLOCKS = 32, WRITE_WARPS = 8 };
+enum { THREADS = 256, BEGIN_BLOCKS = 32, WRITE_WARPS = 8, RECALL_THREADS = 64 };
 
 /* All blocks share each page copy and the table changes, which are few and name each entry once. Neither
  * reads what the other writes. A page's bytes are a multiple of 64. */
@@ -112,7 +112,7 @@ static __global__ void recall_kernel(const __grid_constant__ sl_cuda_context con
     for (int32_t head = (int32_t)blockIdx.y; head < cache.kv_heads; head += (int32_t)gridDim.y) {
         float *y = sl_f32(args.y, row) + head * cache.key_size;
         const unsigned char *keys = spot.keys ? sl_cache_row(cache, spot, false, head) : NULL;
-        for (int32_t i = (int32_t)threadIdx.x; i < cache.key_size; i += THREADS) {
+        for (int32_t i = (int32_t)threadIdx.x; i < cache.key_size; i += RECALL_THREADS) {
             y[i] = keys ? sl_cache_element<TYPE>(keys, i) : 0.0f;
         }
     }
@@ -122,7 +122,7 @@ static SL_CUDA_RUN(run_recall) {
     const recall_args args = {op->op->u.recall.place, op->out[0]};
     const sl_cuda_cache *cache = &context->caches[args.place.group];
     const sl_launch_shape shape = {dim3((unsigned)op->rows[SL_ROWS_STEP], (unsigned)cache->kv_heads),
-                                   dim3(THREADS), 0};
+                                   dim3(RECALL_THREADS), 0};
     switch (cache->type) {
     case SL_QTYPE_F32:
         return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_F32>, *context, args);
