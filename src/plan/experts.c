@@ -162,6 +162,18 @@ static int try(choice *c, int32_t layers, int32_t slots, sl_error *error) {
     return code;
 }
 
+enum { NEAR_GUESS = 4 }; /* trials beside a guess; a plan takes long to make */
+
+/* How many layers would be enough, as the plan with all of them says. */
+static int32_t guess_layers(const choice *c) {
+    const int32_t layers = c->plan->options.host_experts;
+    const uint64_t used = sl_plan_bytes(c->plan), limit = c->plan->options.memory_limit;
+    const uint64_t kept = (uint64_t)(c->program->experts - c->plan->options.expert_slots);
+    const uint64_t layer = expert_bytes(c->program, layers) / (uint64_t)layers * kept;
+    const uint64_t less = layer > 0 && limit > used ? (limit - used) / layer : 0;
+    return less < (uint64_t)layers ? layers - (int32_t)less : 1;
+}
+
 /* The least number of layers from `low` on that fits with the usual slots. With all layers in host memory and
  * still no room: the most slots that fit. */
 static int find_layers(choice *c, int32_t low, sl_error *error) {
@@ -181,13 +193,17 @@ static int find_layers(choice *c, int32_t low, sl_error *error) {
         }
         return found == SL_NONE ? SL_ERR_LIMIT : 0;
     }
-    while (code == 0 && low < high) {
-        const int32_t middle = low + (high - low) / 2;
+    int32_t guess = code == 0 ? guess_layers(c) : high;
+    for (int32_t trials = 0; code == 0 && low < high; trials++) {
+        const int32_t near = guess < low ? low : guess < high ? guess : high - 1;
+        const int32_t middle = trials < NEAR_GUESS ? near : low + (high - low) / 2;
         code = try(c, middle, usual_slots(c, middle), error);
         if (code == 0) {
             high = middle;
+            guess = middle - 1;
         } else if (code == SL_ERR_LIMIT) {
             low = middle + 1;
+            guess = middle + 1;
             code = 0;
         }
     }

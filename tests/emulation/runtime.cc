@@ -1,7 +1,7 @@
 /* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in
  * the order in which it is given to them; while one captures, it is kept for a graph instead. A stream that
- * waits for an event of another is beside it, and belongs to its capture. It does its work at once as well,
- * or, with threads in a random order, as late as it may: when somebody waits for it. */
+ * waits for an event of another is beside it, and belongs to its capture. What it is given it does at once,
+ * or as late as it may: when somebody waits for it. These take turns, a few things each. */
 #include "grid.h"
 #include "memory.h"
 
@@ -68,6 +68,8 @@ cudaError_t before_call(bool may_capture) {
         return result(code);                                                                                 \
     }
 
+enum { BESIDE_TURN = 3 };
+
 /* The first `count` things that were given to a stream beside another. */
 cudaError_t work_off(CUstream_st *stream, size_t count) {
     cudaError_t code = cudaSuccess;
@@ -93,7 +95,8 @@ cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
     CUstream_st *s = stream ? stream : &null_stream;
     if (s->is_beside) {
         s->given.push_back(std::move(work));
-        return emu_order_seed ? cudaSuccess : work_off(s, s->given.size());
+        const bool is_early = s->given.size() / BESIDE_TURN % 2;
+        return is_early ? work_off(s, s->given.size()) : cudaSuccess;
     }
     if (s->capture) {
         s->capture->work.push_back(std::move(work));
@@ -295,11 +298,11 @@ cudaError_t cudaPeekAtLastError(void) {
     X(cudaErrorInvalidValue)                                                                                 \
     X(cudaErrorMemoryAllocation)                                                                             \
     X(cudaErrorInvalidConfiguration)                                                                         \
-    X(cudaErrorInvalidDevice) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                             \
-        X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                               \
-            X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation)                          \
-                X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)                                   \
-                    X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+    X(cudaErrorInvalidDevice)                                                                                \
+    X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)                     \
+        X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                            \
+            X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)    \
+                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
