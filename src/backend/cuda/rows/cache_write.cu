@@ -1,6 +1,8 @@
 /* Page tables and cache writes. */
 #include "backend/cuda/rows/cache_write.cuh"
 
+#include "backend/cuda/types/cache_element.cuh"
+
 enum { THREADS = 256, BEGIN_BLOCKS = 32, WRITE_WARPS = 8, RECALL_THREADS = 64 };
 
 /* All blocks share each page copy and the table changes, which are few and name each entry once. Neither
