@@ -94,7 +94,10 @@ static int plan_on_one_or_all(const places *where, const char *one, const char *
     sl_api_plan_close(planned);
     code = plan_on(where, all, planned, error);
     if (code == 0 && planned->plan->options.host_experts > 0) {
-        sl_log(SL_LOG_WARNING, "device: not all fits the GPU; the experts of %d of %d layers are on the CPU",
+        sl_log(SL_LOG_WARNING,
+               "device: not all fits the GPU; the experts of %d of %d layers are on the CPU. With device "
+               "cuda the "
+               "GPU fetches them, which reads prompts faster",
                planned->plan->options.host_experts, sl_program_layers(where->program));
     } else if (code == 0) {
         sl_log(SL_LOG_WARNING,
