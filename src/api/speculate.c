@@ -175,6 +175,10 @@ int sl_api_speculation_open(sl_api_speculation *s, sluice_model *model, const sl
     if (result || kind == SLUICE_SPECULATE_OFF) {
         return result;
     }
+    if (o->speculate == SLUICE_SPECULATE_AUTO && kind == SLUICE_SPECULATE_NGRAM &&
+        model->model->drafting.op_count > 0) {
+        sl_log(SL_LOG_INFO, "speculation: ngram: the model's own head does not go with kv_budget");
+    }
     s->drafts = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
     s->ngram.longest = o->ngram_longest > 0 ? o->ngram_longest : USUAL_LONGEST;
     s->ngram.shortest = o->ngram_shortest > 0 ? o->ngram_shortest : USUAL_SHORTEST;
