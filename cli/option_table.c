@@ -358,14 +358,12 @@ const option OPTIONS[] = {
 
     {IN_SCHEDULED, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0,
      "auto, cpu, cuda, cuda:N (experts that do not fit are fetched from host memory), or cuda+cpu: what does "
-     "not "
-     "fit the GPU on the CPU"},
+     "not fit the GPU on the CPU; auto: the fastest that fits"},
     {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N", NUMBER, AT(gpu_layers), "-1", -1, INT_MOST,
      "the last N layers on the GPU, the others on the CPU; -1: as many as fit"},
     {IN_SCHEDULED, "-ncmoe --n-cpu-moe --cpu-experts", "N", NUMBER, AT(cpu_experts), "0", 0, INT_MOST,
-     "experts of the first N layers on the CPU, the rest of these layers on the GPU; with --device cuda in "
-     "host "
-     "memory, from where the GPU fetches them; 0: as few as must be"},
+     "experts of the first N layers in host memory, from where the GPU fetches them; with --device cuda+cpu "
+     "the CPU computes them; 0: as few as must be"},
     {IN_SCHEDULED, "-cmoe --cpu-moe", NULL, FLAG, AT(cpu_moe), NULL, 0, 0,
      "all experts, as -ncmoe with all layers"},
     {IN_SCHEDULED, "--expert-cache", "BYTES", SIZE, AT(expert_cache), "0", 0, 0,

@@ -408,8 +408,8 @@ enum { SLUICE_DRAFTS = 32 }; /* of one sequence in a step, at most */
 typedef struct sluice_engine_options {
     size_t size;
     /* "auto" (default), "cpu", "cuda", "cuda:N"; several with + between, "cuda+cpu": the first layers on the
-     * CPU, the others on the GPU, one part of each step after the other. With "auto" the CPU takes the layers
-     * that do not fit a GPU. */
+     * CPU, the others on the GPU, one part of each step after the other. With "auto", of what does not fit a
+     * GPU, it fetches experts from host memory, and the CPU takes other layers. */
     const char *device;
     const char *isa;       /* CPU: plain, avx2, avxvnni, avx512, amx: the best allowed; NULL: the machine's */
     int32_t threads;       /* CPU; 0: one for each core that the process may use */
@@ -465,9 +465,9 @@ typedef struct sluice_engine_options {
     uint64_t host_memory_limit; /* with layers on the CPU beside a GPU, or experts in host memory: bytes
                                    there, memory_limit being the GPU's; 0: what is free */
     int32_t cpu_experts; /* experts of the model's first layers, so many, apart from the rest of these layers,
-                            which is where gpu_layers says. With "cuda" alone they lie in host memory, and the
-                            GPU fetches and uses them; beside "cpu" they are computed there. 0: as placement
-                            finds best */
+                            which is where gpu_layers says. With "cuda" and "auto" they lie in host memory,
+                            and the GPU fetches and uses them; with "cuda+cpu" they are computed there. 0: as
+                            few as must be */
     sluice_prompt_precision prompt_precision;
     /* SnapKV: behind a request's prompt that leaves more than kv_budget tokens in a sequence's cache, so many
      * stay for each key head: those that the prompt's last kv_window tokens attend to most, and these. Layers

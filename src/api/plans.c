@@ -82,35 +82,6 @@ static void beside_host(const char *device, char *name, size_t size) {
     }
 }
 
-/* Everything on one device when it fits there, since nothing then has to cross a border. */
-static int plan_on_one_or_all(const places *where, const char *one, const char *all, sl_api_plan *planned,
-                              sl_error *error) {
-    int code = plan_on(where, one, planned, error);
-    const bool is_gpu = planned->backend && !planned->backend->maps_weights;
-    if (code != SL_ERR_LIMIT || !is_gpu) {
-        return code;
-    }
-    sl_error why = *error;
-    sl_api_plan_close(planned);
-    code = plan_on(where, all, planned, error);
-    if (code == 0 && planned->plan->options.host_experts > 0) {
-        sl_log(SL_LOG_WARNING,
-               "device: not all fits the GPU; the experts of %d of %d layers are on the CPU. With device "
-               "cuda the "
-               "GPU fetches them, which reads prompts faster",
-               planned->plan->options.host_experts, sl_program_layers(where->program));
-    } else if (code == 0) {
-        sl_log(SL_LOG_WARNING,
-               "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU",
-               planned->plan->segments[planned->plan->segment_count - 1].end_layer -
-                   planned->plan->segments[planned->plan->segment_count - 1].first_layer,
-               sl_program_layers(where->program));
-    } else if (code == SL_ERR_LIMIT) {
-        *error = why;
-    }
-    return code;
-}
-
 /* On a GPU alone. What does not fit of a model with experts is fetched from host memory. */
 static int plan_on_gpu(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
     if (where->plan_options->host_experts == 0) {
@@ -120,9 +91,65 @@ static int plan_on_gpu(const places *where, const char *device, sl_api_plan *pla
     if (code == 0 && planned->plan->deployment.fetch_set_count > 0) {
         sl_log(where->given->cpu_experts > 0 ? SL_LOG_INFO : SL_LOG_WARNING,
                "device: the experts of %d of %d layers are in host memory, and %d of %d in each of them on "
-               "the GPU",
+               "the GPU, which fetches others; with device cuda+cpu the CPU computes them",
                planned->plan->deployment.fetch_set_count, sl_program_layers(where->program),
                planned->plan->deployment.expert_slots, where->program->experts);
+    }
+    return code;
+}
+
+/* The CPU has experts, or layers, that do not fit the GPU. */
+static int plan_beside_host(const places *where, const char *all, sl_api_plan *planned, sl_error *error) {
+    const int code = plan_on(where, all, planned, error);
+    if (code == 0 && planned->plan->options.host_experts > 0) {
+        sl_log(SL_LOG_WARNING,
+               "device: not all fits the GPU; the experts of %d of %d layers are on the CPU. With device "
+               "cuda the GPU fetches them",
+               planned->plan->options.host_experts, sl_program_layers(where->program));
+    } else if (code == 0) {
+        sl_log(SL_LOG_WARNING,
+               "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU",
+               planned->plan->segments[planned->plan->segment_count - 1].end_layer -
+                   planned->plan->segments[planned->plan->segment_count - 1].first_layer,
+               sl_program_layers(where->program));
+    }
+    return code;
+}
+
+/* A backend that is none of the host's memory refused for want of room. */
+static bool is_too_small(const sl_api_plan *planned, int code) {
+    return code == SL_ERR_LIMIT && planned->backend && !planned->backend->maps_weights;
+}
+
+/* Everything on one device when it fits there, since nothing then has to cross a border. */
+static int plan_on_one_or_all(const places *where, const char *one, const char *all, sl_api_plan *planned,
+                              sl_error *error) {
+    int code = plan_on(where, one, planned, error);
+    if (is_too_small(planned, code)) {
+        const sl_error why = *error;
+        sl_api_plan_close(planned);
+        code = plan_beside_host(where, all, planned, error);
+        *error = code == SL_ERR_LIMIT ? why : *error;
+    }
+    return code;
+}
+
+/* The fastest of what is possible. A GPU that fetches experts measured several times as fast as a CPU that
+ * computes them (docs/placement.md); it needs as much host memory that can be pinned. */
+static int plan_anywhere(const places *where, const char *gpu, const char *all, sl_api_plan *planned,
+                         sl_error *error) {
+    const int32_t asked = where->plan_options->host_experts;
+    int code = asked > 0 ? SL_ERR_LIMIT : plan_on(where, "auto", planned, error);
+    if (asked > 0 || (is_too_small(planned, code) && where->program->experts > 0)) {
+        sl_api_plan_close(planned);
+        code = plan_on_gpu(where, gpu, planned, error);
+    }
+    if (is_too_small(planned, code)) {
+        const sl_error why = *error;
+        sl_api_plan_close(planned);
+        where->plan_options->host_experts = asked;
+        code = plan_beside_host(where, all, planned, error);
+        *error = code == SL_ERR_LIMIT ? why : *error;
     }
     return code;
 }
@@ -192,11 +219,11 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
     if (gpu[0] && !is_auto && !strchr(device, '+')) {
         return plan_on_gpu(where, device, planned, error);
     }
-    if (apart && (gpu[0] || strchr(device, '+'))) {
+    if (apart && strchr(device, '+')) {
         return plan_on(where, all, planned, error);
     }
     if (is_auto) {
-        return plan_on_one_or_all(where, device, all, planned, error);
+        return plan_anywhere(where, gpu, all, planned, error);
     }
     return strchr(device, '+') && gpu[0] ? plan_on_one_or_all(where, gpu, all, planned, error)
                                          : plan_on(where, device, planned, error);

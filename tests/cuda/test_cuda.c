@@ -252,6 +252,29 @@ static void experts_from_host_memory(void **state) {
     sluice_model_release(model);
 }
 
+/* With device auto, all on the GPU where there is room, and else its experts in host memory. */
+static void auto_fetches_what_does_not_fit(void **state) {
+    (void)state;
+    sluice_model *model = open_model(FIXTURES "qwen3moe");
+    const setting s = {.device = "auto", .kv_type = "f16", .chunk = 32, .sequences = 1, .any_class = true};
+    sluice_engine_options options = options_of(&s);
+    int32_t resident[GENERATE], tokens[GENERATE];
+    sluice_counters counters = {.size = sizeof counters}, steady = counters;
+    sluice_engine *engine = open_engine(model, &options);
+    generate(engine, &s, 0, resident, &steady);
+    sluice_engine_get_counters(engine, &counters);
+    sluice_engine_destroy(engine);
+    assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
+    options.memory_limit = counters.memory - 4096;
+    engine = open_engine(model, &options);
+    generate(engine, &s, 0, tokens, &steady);
+    sluice_engine_get_counters(engine, &counters);
+    sluice_engine_destroy(engine);
+    compare("qwen3moe", "what auto fetches against experts on the device", resident, tokens);
+    assert_true(counters.streamed_bytes + counters.fetched_bytes > 0);
+    sluice_model_release(model);
+}
+
 /* The number behind `"key": ` after *at, which moves behind it. */
 static double number_after(const char **at, const char *key) {
     *at = strstr(*at, key);
@@ -521,6 +544,7 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&few_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&many_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_fetches_what_does_not_fit);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail_while_fetching);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);
     return _cmocka_run_group_tests("cuda", tests, count, NULL, NULL);
