@@ -367,7 +367,14 @@ static int add_matrix(binder *b, const place *p, int32_t *index) {
     if (!blocks) {
         return no_memory(b);
     }
-    const sl_weight weight = {m.name, m.type, fact->experts, p->rows, fact->columns, blocks, m.bytes};
+    const sl_weight weight = {.name = m.name,
+                              .type = m.type,
+                              .experts = fact->experts,
+                              .rows = p->rows,
+                              .columns = fact->columns,
+                              .data = blocks,
+                              .bytes = m.bytes,
+                              .scale_rows = sl_scaled_scale_rows(&m.scaled)};
     const int copied = copy_matrix(b, &m, blocks);
     return copied ? copied : add_weight(b, &weight, index);
 }
@@ -403,7 +410,14 @@ static int add_gathered(binder *b, const sl_tensor_fact *fact, int32_t *index) {
     /* "...experts.0.gate_proj.weight" is expert 0's; the block's name has a star in its place. */
     const char *number = strstr(first.name, "experts.") + strlen("experts.");
     snprintf(name, sizeof name, "%.*s*%s", (int)(number - first.name), first.name, number + 1);
-    const sl_weight weight = {name, first.type, fact->experts, fact->rows, fact->columns, block, bytes};
+    const sl_weight weight = {.name = name,
+                              .type = first.type,
+                              .experts = fact->experts,
+                              .rows = fact->rows,
+                              .columns = fact->columns,
+                              .data = block,
+                              .bytes = bytes,
+                              .scale_rows = sl_scaled_scale_rows(&first.scaled)};
     return add_weight(b, &weight, index);
 }
 

@@ -297,6 +297,11 @@ bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes) {
            sl_qtype_bytes(scaled->type, elements, bytes);
 }
 
+int32_t sl_scaled_scale_rows(const sl_scaled *scaled) {
+    const bool known = scaled->kind == SL_SCALED_FP8 && scaled->type == SL_QTYPE_FP8_128;
+    return known && scaled->part.count == 0 ? (int32_t)scaled->block_rows : 0;
+}
+
 /* Number `index` of a tensor of F32, F16 or BF16. */
 static float number_at(const sl_tensor *tensor, uint64_t index) {
     const sl_qtype_info *type = sl_qtype_get(tensor->type);

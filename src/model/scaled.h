@@ -74,6 +74,8 @@ int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there,
 /* Of a tensor without scales, whose shape was checked: rows in the order of the query's part, turned where
  * the tensor holds [experts][columns][rows]. */
 void sl_scaled_rows(const sl_scaled_query *query, const sl_tensor *tensor, bool turned, sl_scaled *scaled);
+/* What sl_weight.scale_rows is of the blocks. */
+int32_t sl_scaled_scale_rows(const sl_scaled *scaled);
 /* Bytes of all blocks; false when that overflows. */
 bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes);
 /* Writes those of `rows` rows, of all experts' from `first` on. SL_ERR_FORMAT names a tensor with a scale

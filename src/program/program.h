@@ -70,6 +70,8 @@ typedef struct sl_weight {
     int32_t rows, columns;
     const void *data;
     uint64_t bytes;
+    int32_t scale_rows; /* from each multiple of it on, so many rows have the same scales in each block of
+                           columns; 0: nothing is known of that */
 } sl_weight;
 
 /* ---- cache and state

@@ -88,7 +88,7 @@ static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t siz
         data[i] = values.middle + kt_uniform(random, values.spread);
     }
     const sl_weight weight = {
-        name, SL_QTYPE_F32, experts, 1, size, data, (uint64_t)experts * (uint64_t)size * 4};
+        name, SL_QTYPE_F32, experts, 1, size, data, (uint64_t)experts * (uint64_t)size * 4, 0};
     return sl_program_weight(&c->program, &weight);
 }
 
@@ -171,6 +171,15 @@ static void encode_blocks(sl_qtype type, unsigned char *data, size_t count, kt_r
     }
 }
 
+/* As checkpoints have them: rows from each multiple of 128 on have the same scales. */
+enum { ROWS_OF_A_SCALE = 128 };
+static void share_scales(matrix_shape shape, sl_block_fp8_128 *blocks) {
+    const int32_t across = shape.columns / SL_FP8_128_ELEMENTS;
+    for (int32_t i = 0; i < shape.experts * shape.rows * across; i++) {
+        blocks[i].scale = blocks[i - i / across % shape.rows % ROWS_OF_A_SCALE * across].scale;
+    }
+}
+
 /* `raw`: blocks of random bits, so that every value of every field occurs, the extreme ones too. */
 static int32_t matrix(kt_case *c, sl_qtype type, matrix_shape shape, bool raw, kt_random *random) {
     const size_t count = (size_t)shape.experts * (size_t)shape.rows * (size_t)shape.columns;
@@ -190,7 +199,12 @@ static int32_t matrix(kt_case *c, sl_qtype type, matrix_shape shape, bool raw, k
     } else {
         encode_blocks(type, data, count, random);
     }
-    const sl_weight weight = {"w", type, shape.experts, shape.rows, shape.columns, data, bytes};
+    const bool shared = type == SL_QTYPE_FP8_128 && !raw;
+    if (shared && random) {
+        share_scales(shape, (sl_block_fp8_128 *)(void *)data);
+    }
+    const sl_weight weight = {"w",           type, shape.experts, shape.rows,
+                              shape.columns, data, bytes,         shared ? ROWS_OF_A_SCALE : 0};
     return sl_program_weight(&c->program, &weight);
 }
 
@@ -263,11 +277,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 133, .columns = 2304, .outputs = {72, 40}, .shift = 8, .bias = true, .aligned = true},
     {.rows = 132, .columns = 8704, .outputs = {24}, .aligned = true, .how = OUTLIERS},
     {.rows = 4, .columns = 8448, .outputs = {40}, .residual = true},
-    {.rows = 8,
-     .columns = 8704,
-     .outputs = {136, 24},
-     .residual = true,
-     .full = true},                                            /* ranges of two lengths */
+    {.rows = 8, .columns = 8704, .outputs = {136, 24}, .residual = true, .full = true}, /* two ranges */
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
     {.rows = 1,
@@ -807,7 +817,8 @@ static bool make_rope(kt_case *c, int32_t index, kt_random *random) {
     for (int32_t i = 0; i < dims / 2; i++) {
         frequencies[i] = powf(10000.0f, -2.0f * (float)i / (float)dims);
     }
-    const sl_weight weight = {"frequencies", SL_QTYPE_F32, 1, 1, dims / 2, frequencies, (uint64_t)dims * 2};
+    const sl_weight weight = {"frequencies", SL_QTYPE_F32,       1, 1, dims / 2,
+                              frequencies,   (uint64_t)dims * 2, 0};
     const int32_t w = sl_program_weight(&c->program, &weight);
     const int32_t x = input(c, "x", SL_ROWS_STEP, 3 + heads * (size + 2), NORMAL, random);
     sl_op *op = add(c, SL_OP_ROPE, LIST(x), LIST(x));
@@ -1069,13 +1080,8 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
     if (kind == SL_OP_CONV) {
         float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
-        const sl_weight weight = {"conv",
-                                  SL_QTYPE_F32,
-                                  1,
-                                  shape->channels,
-                                  shape->taps,
-                                  taps,
-                                  (uint64_t)(shape->channels * shape->taps) * 4};
+        const uint64_t bytes = (uint64_t)(shape->channels * shape->taps) * sizeof *taps;
+        const sl_weight weight = {"conv", SL_QTYPE_F32, 1, shape->channels, shape->taps, taps, bytes, 0};
         const int32_t w = sl_program_weight(&c->program, &weight);
         const int32_t bias =
             key_heads == 2 ? SL_NONE : vector(c, "bias", 1, shape->channels, (interval){0.0f, 1.0f}, random);

@@ -214,6 +214,38 @@ static void every_block_has_its_own_scale(void **state) {
     }
 }
 
+/* Rows with the same scales are told of, and have them: blocks of 128, one row, the whole matrix. */
+static void rows_with_the_same_scales_are_known(void **state) {
+    (void)state;
+    static const struct {
+        const char *fixture;
+        int32_t rows;
+    } known[] = {{"llama-fp8-block", 128}, {"qwen3-fp8-channel", 1}};
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        char path[512];
+        fixture_path(known[k].fixture, path);
+        sl_model *model = must_load(path);
+        int32_t found = 0;
+        for (int32_t i = 0; i < model->program.weight_count; i++) {
+            const sl_weight *w = &model->program.weights[i];
+            const sl_block_fp8_128 *blocks = w->data;
+            const int32_t columns = w->columns / SL_FP8_128_ELEMENTS;
+            if (w->type != SL_QTYPE_FP8_128) {
+                assert_int_equal(w->scale_rows, 0);
+                continue;
+            }
+            found++;
+            assert_int_equal(w->scale_rows, known[k].rows < w->rows ? known[k].rows : w->rows);
+            for (int32_t at = 0; at < w->rows * columns; at++) {
+                const int32_t row = at / columns, first = row / w->scale_rows * w->scale_rows;
+                assert_true(blocks[at].scale == blocks[first * columns + at % columns].scale);
+            }
+        }
+        assert_true(found > 0);
+        sl_model_free(model);
+    }
+}
+
 /* What inspect says: as many parameters as the same model has in F32, and every byte of the file that is
  * used. */
 static void descriptions_count_what_is_stored(void **state) {
@@ -726,6 +758,7 @@ int main(void) {
         cmocka_unit_test(without_a_config_nothing_is_scaled),
         cmocka_unit_test(scales_have_several_names_and_shapes),
         cmocka_unit_test(every_block_has_its_own_scale),
+        cmocka_unit_test(rows_with_the_same_scales_are_known),
         cmocka_unit_test(descriptions_count_what_is_stored),
         cmocka_unit_test(modelopts_own_file_says_the_same),
         cmocka_unit_test(modelopts_own_file_is_not_believed),

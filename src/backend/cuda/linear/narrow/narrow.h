@@ -22,6 +22,7 @@ extern "C" {
 typedef enum sl_narrow_kind { SL_NARROW_E4M3, SL_NARROW_S8, SL_NARROW_KINDS } sl_narrow_kind;
 
 enum { SL_NARROW_E4M3_GROUP = 128, SL_NARROW_S8_GROUP = 256 }; /* columns with one scale */
+enum { SL_NARROW_BLOCK = 128 };                                /* outputs that may have the same scales */
 enum { SL_NARROW_SHAPES = 4 };                                 /* of tiles: narrow_shapes.cuh */
 
 static inline int32_t sl_narrow_group(sl_narrow_kind kind) {

@@ -57,6 +57,14 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     return ALIGNMENT + most;
 }
 
+/* Whether a job's rows, from `begin` of the weight on, have one scale for each block of outputs. */
+static bool job_has_blocks(const sl_weight *weight, const sl_narrow_job *job, int32_t begin) {
+    const bool whole = weight->scale_rows >= weight->rows;
+    return job->first % SL_NARROW_BLOCK == 0 &&
+           (whole || (weight->scale_rows > 0 && weight->scale_rows % SL_NARROW_BLOCK == 0 &&
+                      begin % SL_NARROW_BLOCK == 0));
+}
+
 /* Rows [row, row + count) of the run of segments that begins at `first`. */
 static void make_weights(const sl_cuda_op *op, int32_t first, int32_t row, int32_t count,
                          sl_narrow_weights *made) {
@@ -67,13 +75,17 @@ static void make_weights(const sl_cuda_op *op, int32_t first, int32_t row, int32
     made->columns = op->weights[first].columns;
     made->codes = scratch;
     made->scales = (float *)(void *)(scratch + code_bytes(count, made->columns));
+    made->has_blocks = made->kind == SL_NARROW_E4M3;
     for (int32_t before = 0, s = first; before < row + count; before += op->weights[s++].rows) {
         const sl_cuda_weight *from = &op->weights[s];
         const int32_t begin = row > before ? row - before : 0;
         const int32_t end = row + count - before < from->rows ? row + count - before : from->rows;
         if (begin < end) {
-            made->jobs[made->count++] = (sl_narrow_job){from->data + (uint64_t)begin * from->row_bytes,
-                                                        before + begin - row, end - begin};
+            const sl_narrow_job job = {from->data + (uint64_t)begin * from->row_bytes, before + begin - row,
+                                       end - begin};
+            const int32_t weight = op->op->u.linear.segments[s].weight;
+            made->has_blocks &= job_has_blocks(&op->program->weights[weight], &job, begin);
+            made->jobs[made->count++] = job;
         }
     }
 }
@@ -94,6 +106,7 @@ static int make_panel(const sl_cuda_context *context, const sl_cuda_op *op, int3
                                sl_narrow_group(weights->kind) * sl_narrow_group(weights->kind)),
         .weights = weights->codes,
         .weight_scales = weights->scales,
+        .has_blocks = weights->has_blocks,
         .y = (float *)(void *)y->data + (uint64_t)y->column + column,
         .y_row_bytes = y->row_bytes,
         .bias = op->weights[first].bias ? op->weights[first].bias + row : NULL,

@@ -24,6 +24,7 @@ typedef struct sl_narrow_weights {
     sl_qtype type;
     sl_narrow_kind kind;
     int32_t outputs, columns; /* of all jobs' rows; columns: a multiple of the kind's group */
+    bool has_blocks;          /* as sl_narrow_product has it; the decoder does not ask */
     unsigned char *codes;     /* [outputs][columns], aligned to 16 */
     float *scales;            /* [columns / group][sl_narrow_scales(outputs)] */
 } sl_narrow_weights;
