@@ -184,9 +184,9 @@ static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric
                   const sl_kernel **chosen) {
     const sl_kernel_query query = sl_plan_query(l->plan, l->lowered, op);
     const bool tail = l->record && l->classes->reason && sl_op_is_tail(l->lowered->values, op);
-    const char *required = tail                                ? class_of_all(l, op)
+    const char *required = tail                               ? class_of_all(l, op)
                            : l->record || !l->classes->reason ? NULL
-                                                               : *numeric_class;
+                                                              : *numeric_class;
     const int32_t first_declined = l->plan->declined_count;
     int32_t count = 0;
     const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);

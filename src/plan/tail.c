@@ -143,7 +143,7 @@ static bool find_first(finding *f) {
     for (int32_t i = 0; i < f->end; i++) {
         f->first = leaves(&program->ops[i]) ? i + 1 : f->first;
     }
-    for (; f->first < f->end && program->ops[f->first].kind != SL_OP_GATHER; f->first++) {
+    for (; f->first > 0 && f->first < f->end && program->ops[f->first].kind != SL_OP_GATHER; f->first++) {
         find_living(f);
         if (can_begin(f)) {
             return note_copies(f);

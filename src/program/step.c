@@ -51,8 +51,9 @@ void sl_step_write_tail(const sl_step_layout *layout, void *block) {
         if (i == 0 || rows[row].span != rows[outputs[i - 1].row].span) {
             sl_step_span *span = &spans[count++];
             *span = sl_step_spans(layout, block)[rows[row].span];
+            span->written = row - span->first_row;
             for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
-                span->length[g] += row - span->first_row;
+                span->length[g] += span->written;
             }
             span->first_row = i;
             span->row_count = 0;
@@ -148,6 +149,8 @@ static int check_spans(const step_view *v) {
         REQUIRE(v, span->first_row == next && span->row_count >= 1,
                 "span %d: rows %d and %d more do not follow the span before", s, span->first_row,
                 span->row_count);
+        REQUIRE(v, span->written == 0, "span %d: %d tokens of this step are there before it", s,
+                span->written);
         next += span->row_count;
         REQUIRE(v, next <= v->head->rows, "span %d: ends after the last row", s);
         for (int32_t g = 0; g < v->program->group_count; g++) {
