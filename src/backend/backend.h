@@ -117,8 +117,8 @@ struct sl_fusion {
  * added. */
 typedef struct sl_lowered {
     int32_t rows[SL_ROWS_COUNT];
-    int32_t span_rows; /* of one sequence in a step, at most: all of them, or 1 */
-    bool compacts;     /* for steps whose only sequence is compacted, and for no others */
+    int32_t span_rows;                /* of one sequence in a step, at most: all of them, or 1 */
+    bool compacts;                    /* for steps whose only sequence is compacted, and for no others */
     int32_t tail_rows[SL_ROWS_COUNT]; /* what ops of the tail take for `rows` (sl_op_is_tail) */
     int32_t tail_span_rows;
     sl_value *values;

@@ -16,8 +16,8 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
-/* tail.c: fills plan->tail, and gives the deployment the program with its values. On several devices these are
- * all ops there are. */
+/* tail.c: fills plan->tail, and gives the deployment the program with its values. On several devices these
+ * are all ops there are. */
 int sl_plan_find_tail(sl_plan *plan, sl_error *error);
 /* Whether the bucket runs these ops. */
 bool sl_has_tail(const sl_plan *plan, int32_t bucket);

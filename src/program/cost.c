@@ -66,12 +66,9 @@ static double row_bytes(const sl_weight *weight) {
     return (double)weight->bytes / weight->rows;
 }
 
-sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t given[SL_ROWS_COUNT],
-                   int32_t context) {
+static sl_cost cost_of(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                       int32_t context) {
     sl_cost cost = {0};
-    int32_t tail[SL_ROWS_COUNT];
-    sl_tail_rows(given, tail);
-    const int32_t *rows = sl_op_is_tail(program->values, op) ? tail : given;
     const double step = rows[SL_ROWS_STEP];
     for (int i = 0; i < SL_OP_INPUTS; i++) {
         cost.value_bytes += operand_bytes(program, op, rows, false, i);
@@ -147,6 +144,13 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t giv
         break;
     }
     return cost;
+}
+
+sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                   int32_t context) {
+    int32_t tail[SL_ROWS_COUNT];
+    sl_tail_rows(rows, tail);
+    return cost_of(program, op, sl_op_is_tail(program->values, op) ? tail : rows, context);
 }
 
 sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],

@@ -63,8 +63,8 @@ typedef struct sl_step_span {
      * and sees indices (index - window, index]. Pages that a window has left behind may be SL_NONE in the
      * table. */
     int32_t length[SL_CACHE_GROUPS];
-    int32_t written; /* of each length, tokens that the step itself writes: in spans of the tail rows that stand
-                        in front of theirs; 0 otherwise */
+    int32_t written; /* of each length, tokens that the step itself writes: in spans of the tail rows that
+                        stand in front of theirs; 0 otherwise */
 } sl_step_span;
 
 /* table[group][slot][index] = page, applied before anything reads it. */

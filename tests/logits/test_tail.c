@@ -37,17 +37,22 @@ typedef struct engine {
     int32_t lengths[SEQUENCES], states[SEQUENCES];
 } engine;
 
-static void open_engine(engine *e, const sl_program *program, sl_isa isa, bool observe) {
-    const sl_backend_options backend = {.isa = isa, .threads = 2};
+static const char *device = "cpu"; /* --device */
+static const char *only;           /* --only: one fixture */
+
+/* whole: all rows stay to the end. On a GPU they do in buckets of as many outputs as rows. */
+static void open_engine(engine *e, const sl_program *program, sl_isa isa, bool whole) {
+    const bool gpu = strcmp(device, "cpu") != 0;
+    const sl_backend_options backend = {.isa = isa, .threads = 2, .deterministic = true};
     const sl_plan_options options = {.chunk = SEQUENCES * ROWS,
                                      .sequences = SEQUENCES,
                                      .context = SL_PAGE_TOKENS,
-                                     .outputs = 2 * ROWS,
+                                     .outputs = (gpu && whole ? SEQUENCES : 2) * ROWS,
                                      .cache_type = SL_QTYPE_F16,
-                                     .observe = observe};
+                                     .observe = whole && !gpu};
     sl_error error;
     memset(e, 0, sizeof *e);
-    assert_int_equal(sl_cpu_backend_create(&backend, &e->backend, &error), 0);
+    assert_int_equal(sl_backend_open(device, &backend, &e->backend, &error), 0);
     if (sl_plan_create(program, e->backend, &options, &e->plan, &error) ||
         e->backend->functions->deploy(e->backend, &e->plan->deployment, NULL, &e->executor, &error)) {
         fail_msg("%s", error.message);
@@ -121,7 +126,6 @@ static const float *step(engine *e, const int32_t rows[SEQUENCES], const int32_t
 static void read_whole(const sl_program *program, sl_isa isa, float logits[SEQUENCES][BOTH][VOCABULARY]) {
     engine e;
     open_engine(&e, program, isa, true);
-    assert_int_equal(e.plan->tail.op_count, 0);
     for (int32_t s = 0; s < SEQUENCES; s++) {
         for (int32_t at = 0, count = ROWS; at < BOTH; at += count, count = MORE) {
             int32_t rows[SEQUENCES] = {0};
@@ -173,7 +177,9 @@ static void check(const fixture *f, const sl_program *program, sl_isa isa) {
             expected +=
                 (uint64_t)((f->attentions - f->behind) * sum(rows[n]) + f->behind * sum(outputs[i][n]));
         }
-        assert_int_equal(attended_rows(&e), expected);
+        if (strcmp(device, "cpu") == 0) { /* a GPU has buckets of as many outputs as rows */
+            assert_int_equal(attended_rows(&e), expected);
+        }
         close_engine(&e);
     }
 }
@@ -182,19 +188,28 @@ static void outputs_do_not_depend_on_who_else_has_one(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
         char path[512];
+        if (only && strcmp(fixtures[i].name, only) != 0) {
+            continue;
+        }
         sl_model *model;
         sl_error error;
         snprintf(path, sizeof path, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, fixtures[i].name);
         if (sl_model_load(path, &model, &error)) {
             fail_msg("%s", error.message);
         }
-        check(&fixtures[i], &model->program, SL_ISA_PLAIN);
         check(&fixtures[i], &model->program, sl_cpu_isa());
+        if (strcmp(device, "cpu") == 0) {
+            check(&fixtures[i], &model->program, SL_ISA_PLAIN);
+        }
         sl_model_free(model);
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; i += 2) {
+        device = strcmp(argv[i], "--device") == 0 ? argv[i + 1] : device;
+        only = strcmp(argv[i], "--only") == 0 ? argv[i + 1] : only;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(outputs_do_not_depend_on_who_else_has_one)};
     return cmocka_run_group_tests_name("tail", tests, NULL, NULL);
 }

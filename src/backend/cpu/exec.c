@@ -39,9 +39,9 @@ struct sl_executor {
     unsigned char *pools[SL_POOL_COUNT];
     const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
     bucket *buckets;
-    int32_t running;       /* bucket of the last step */
-    int32_t first, end;    /* ops of its section that runs, or ran last */
-    sl_step_header header; /* of the last step: a profile runs it again */
+    int32_t running;              /* bucket of the last step */
+    int32_t first, end;           /* ops of its section that runs, or ran last */
+    sl_step_header header;        /* of the last step: a profile runs it again */
     sl_cpu_context context, tail; /* of all rows, and of those with outputs alone */
     sl_kernel_count *counts;
     int32_t count_count;
