@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 20 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 21 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -117,8 +117,10 @@ struct sl_fusion {
  * added. */
 typedef struct sl_lowered {
     int32_t rows[SL_ROWS_COUNT];
-    int32_t span_rows; /* of one sequence in a step, at most: all of them, or 1 */
-    bool compacts;     /* for steps whose only sequence is compacted, and for no others */
+    int32_t span_rows;                /* of one sequence in a step, at most: all of them, or 1 */
+    bool compacts;                    /* for steps whose only sequence is compacted, and for no others */
+    int32_t tail_rows[SL_ROWS_COUNT]; /* what ops of the tail take for `rows` (sl_op_is_tail) */
+    int32_t tail_span_rows;
     sl_value *values;
     uint64_t *value_offsets; /* of each value in the workspace pool; UINT64_MAX for a value that no op of this
                                 bucket uses */
@@ -131,6 +133,15 @@ typedef struct sl_lowered {
     bool (*unread)[SL_OP_OUTPUTS]; /* per op in a run, see sl_fusion_query; false elsewhere */
     int32_t op_count;
 } sl_lowered;
+
+/* The rows that an op may have at most. */
+static inline const int32_t *sl_rows_of_op(const sl_lowered *lowered, const sl_op *op) {
+    return sl_op_is_tail(lowered->values, op) ? lowered->tail_rows : lowered->rows;
+}
+
+static inline int32_t sl_span_rows_of_op(const sl_lowered *lowered, const sl_op *op) {
+    return sl_op_is_tail(lowered->values, op) ? lowered->tail_span_rows : lowered->span_rows;
+}
 
 /* A weight in one layout. */
 typedef struct sl_weight_use {

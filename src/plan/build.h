@@ -16,6 +16,12 @@ typedef struct sl_classes {
  * those in it. */
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error);
 
+/* tail.c: fills plan->tail, and gives the deployment the program with its values. On several devices these
+ * are all ops there are. */
+int sl_plan_find_tail(sl_plan *plan, sl_error *error);
+/* Whether the bucket runs these ops. */
+bool sl_has_tail(const sl_plan *plan, int32_t bucket);
+
 /* plan.c, for segments.c: bytes of pages; their numbers for `full` pages of a full group, and the cache pool,
  * false when they pass 64 bits; the pools that do not depend on kernels, and the step's layout. */
 int sl_plan_geometry(sl_plan *plan, sl_error *error);
@@ -113,8 +119,8 @@ static inline sl_kernel_query sl_plan_query(const sl_plan *plan, const sl_lowere
                                    .program = plan->deployment.program,
                                    .values = lowered->values,
                                    .op = op,
-                                   .rows = lowered->rows,
-                                   .span_rows = lowered->span_rows,
+                                   .rows = sl_rows_of_op(lowered, op),
+                                   .span_rows = sl_span_rows_of_op(lowered, op),
                                    .limits = &plan->deployment.limits,
                                    .cache_type = plan->options.cache_type};
     return query;

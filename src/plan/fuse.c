@@ -104,7 +104,7 @@ static int fuse_at(sl_plan *plan, int32_t bucket, int32_t first, sl_error *error
                                        .ops = &lowered->ops[first],
                                        .kernels = &lowered->kernels[first],
                                        .unread = (const bool(*)[SL_OP_OUTPUTS]) & lowered->unread[first],
-                                       .rows = lowered->rows,
+                                       .rows = sl_rows_of_op(lowered, &lowered->ops[first]),
                                        .limits = &plan->deployment.limits,
                                        .cache_type = plan->options.cache_type};
         const char *reason = plan->backend->options.no_fusion ? "fusion is switched off"

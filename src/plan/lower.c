@@ -160,12 +160,33 @@ static int refuse(lowering *l, const sl_op *op, int32_t first_declined) {
                    l->plan->backend->name, used ? text : "it has none of this kind");
 }
 
+/* The class that the op would have with all rows of the step: which rows have outputs does not decide it. */
+static const char *class_of_all(const lowering *l, const sl_op *op) {
+    sl_kernel_query query = sl_plan_query(l->plan, l->lowered, op);
+    int32_t count = 0;
+    const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
+    query.rows = l->lowered->rows;
+    query.span_rows = l->lowered->span_rows;
+    for (int32_t i = 0; i < 2 * count; i++) {
+        const sl_kernel *kernel = kernels[i % count];
+        if (kernel->op == op->kind &&
+            sl_name_is_listed(kernel->name, l->plan->options.prefer) == (i < count) &&
+            !reason_against(l, kernel, &query, NULL) && class_everywhere(l, kernel, query)) {
+            return kernel->numeric_class;
+        }
+    }
+    return NULL;
+}
+
 /* The kernel of an op that will be at index `at` of the lowered list. *numeric_class: the class to require or
  * record. */
 static int choose(lowering *l, const sl_op *op, int32_t at, const char **numeric_class,
                   const sl_kernel **chosen) {
     const sl_kernel_query query = sl_plan_query(l->plan, l->lowered, op);
-    const char *required = l->record || !l->classes->reason ? NULL : *numeric_class;
+    const bool tail = l->record && l->classes->reason && sl_op_is_tail(l->lowered->values, op);
+    const char *required = tail                               ? class_of_all(l, op)
+                           : l->record || !l->classes->reason ? NULL
+                                                              : *numeric_class;
     const int32_t first_declined = l->plan->declined_count;
     int32_t count = 0;
     const sl_kernel *const *kernels = l->plan->backend->functions->kernels(l->plan->backend, &count);
@@ -257,6 +278,7 @@ static int convert(lowering *l, const sl_op *linear, sl_value_type format, const
         (sl_value){.name = name,
                    .type = format,
                    .rows = source->rows,
+                   .tail = source->tail,
                    .width = sl_stored_width(l->plan->backend->column_multiple, (int32_t)width)};
     sl_op op = {.kind = SL_OP_QUANTIZE, .layer = linear->layer, .u.quantize.width = (int32_t)width};
     for (int i = 0; i < SL_OP_INPUTS; i++) {
@@ -456,20 +478,44 @@ static int compact(lowering *l, int32_t index) {
 
 /* Behind the last op that the plan runs of those that do not draft: an embedding one ends where its result is
  * complete. */
-static int32_t ops_end(const sl_plan *plan) {
-    const sl_program *program = plan->deployment.program;
-    int32_t count = program->op_count - program->draft_ops;
-    while (plan->options.embed && count > 0 &&
-           program->ops[count - 1].out[0].value != plan->deployment.result) {
+static int32_t ops_end(const sl_plan *plan, const sl_op *ops, int32_t count) {
+    while (plan->options.embed && count > 0 && ops[count - 1].out[0].value != plan->deployment.result) {
         count--;
     }
     return count;
+}
+
+static int lower_op(lowering *l, const sl_op *op, int32_t index) {
+    const int32_t slot = index * SL_LINEAR_SEGMENTS;
+    const int code = op->kind == SL_OP_LINEAR ? lower_linear(l, op, slot) : lower_part(l, op, slot);
+    return code || !l->lowered->compacts || op->kind != SL_OP_ATTENTION ? code : compact(l, index);
+}
+
+static int lower_all(lowering *l) {
+    const sl_plan *plan = l->plan;
+    const sl_program *program = l->program;
+    const int32_t usual = program->op_count - program->draft_ops;
+    int code = 0;
+    if (l->bucket < plan->deployment.draft_buckets) {
+        for (int32_t i = usual; code == 0 && i < program->op_count; i++) {
+            code = lower_op(l, &program->ops[i], i);
+        }
+        return code;
+    }
+    const bool tail = sl_has_tail(plan, l->bucket);
+    const sl_op *ops = tail ? plan->tail.ops : program->ops;
+    const int32_t end = ops_end(plan, ops, tail ? plan->tail.op_count : usual);
+    for (int32_t i = 0; code == 0 && i < end; i++) {
+        code = lower_op(l, &ops[i], tail ? plan->tail.origins[i] : i);
+    }
+    return code;
 }
 
 int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_lowered *lowered = &plan->deployment.buckets[bucket];
     uint64_t ops = (uint64_t)program->op_count, values = (uint64_t)program->value_count;
+    ops += (uint64_t)plan->tail.op_count; /* a GATHER for each value that lives on */
     for (int32_t i = 0; i < program->op_count; i++) {
         if (program->ops[i].kind == SL_OP_LINEAR) {
             ops += 2 * (uint64_t)program->ops[i].u.linear.segment_count - 1;
@@ -504,16 +550,7 @@ int sl_lower(sl_plan *plan, int32_t bucket, sl_classes *classes, bool record, sl
         memcpy(lowered->values, program->values, (size_t)program->value_count * sizeof *lowered->values);
         lowered->value_count = program->value_count;
     }
-    const bool drafts = bucket < plan->deployment.draft_buckets;
-    const int32_t end = drafts ? program->op_count : ops_end(plan);
-    for (int32_t i = drafts ? program->op_count - program->draft_ops : 0; code == 0 && i < end; i++) {
-        const sl_op *op = &program->ops[i];
-        const int32_t slot = i * SL_LINEAR_SEGMENTS;
-        code = op->kind == SL_OP_LINEAR ? lower_linear(&l, op, slot) : lower_part(&l, op, slot);
-        if (code == 0 && lowered->compacts && op->kind == SL_OP_ATTENTION) {
-            code = compact(&l, i);
-        }
-    }
+    code = code ? code : lower_all(&l);
     sl_arena_free(&scratch);
     return code;
 }

@@ -188,6 +188,8 @@ static void add_bucket(sl_plan *plan, int32_t rows, int32_t outputs, int32_t spa
     bucket->rows[SL_ROWS_STEP] = rows;
     bucket->rows[SL_ROWS_EXPERT] = rows * plan->deployment.program->experts_used;
     bucket->rows[SL_ROWS_OUTPUT] = outputs;
+    sl_tail_rows(bucket->rows, bucket->tail_rows);
+    bucket->tail_span_rows = span_rows < outputs ? span_rows : outputs;
 }
 
 /* Twice as many; from FINE_ROWS on a quarter of the power of two at or below `rows` more, because kernels for
@@ -710,6 +712,7 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
     code = code ? code : resolve_options(plan, options, error);
     code = code ? code : make_buckets(plan, error);
     code = code ? code : sl_plan_geometry(plan, error);
+    code = code ? code : sl_plan_find_tail(plan, error);
     if (code || sl_split_count(plan->backend) > 0) {
         return code ? code : sl_plan_segments(plan, error);
     }

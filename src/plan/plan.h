@@ -71,6 +71,15 @@ struct sl_plan {
     sl_backend *backend;     /* borrowed */
     sl_plan_options options; /* as resolved */
     sl_deployment deployment;
+    /* Behind the last op that leaves something in a cache or state, rows without outputs matter to nobody. So
+     * buckets may run these ops instead of the program's: from there on, their values have rows with outputs
+     * alone. op_count 0: there is nothing to be saved. */
+    struct sl_plan_tail {
+        sl_program with_values; /* the program, with the values that these ops have besides */
+        sl_op *ops;             /* in place of all that do not draft */
+        int32_t *origins;       /* [op_count]: which of the program's ops each is */
+        int32_t op_count;
+    } tail;
     sl_memory_row *memory;
     int32_t memory_count;
     uint64_t mapped_bytes; /* weights read where the file is mapped */

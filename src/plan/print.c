@@ -70,6 +70,19 @@ static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
     sl_buffer_text(out, "\n");
 }
 
+/* A bucket's size, and from which op on it computes rows with outputs alone. */
+static void print_bucket(const sl_lowered *lowered, int32_t bucket, sl_buffer *out) {
+    int32_t first = 0;
+    sl_buffer_printf(out, "bucket %d: %d rows, %d outputs", bucket, lowered->rows[SL_ROWS_STEP],
+                     lowered->rows[SL_ROWS_OUTPUT]);
+    while (first < lowered->op_count && !sl_op_is_tail(lowered->values, &lowered->ops[first])) {
+        first++;
+    }
+    if (first < lowered->op_count) {
+        sl_buffer_printf(out, " and no other rows from op %d on", first);
+    }
+}
+
 void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
     for (int32_t s = 0; s < plan->segment_count; s++) {
         const sl_plan *own = plan->segments[s].plan;
@@ -80,8 +93,8 @@ void sl_plan_print_ops(const sl_plan *plan, int32_t bucket, sl_buffer *out) {
         return;
     }
     const sl_lowered *lowered = &plan->deployment.buckets[bucket];
-    sl_buffer_printf(out, "bucket %d: %d rows, %d outputs\n", bucket, lowered->rows[SL_ROWS_STEP],
-                     lowered->rows[SL_ROWS_OUTPUT]);
+    print_bucket(lowered, bucket, out);
+    sl_buffer_text(out, "\n");
     for (int32_t i = 0; i < lowered->op_count; i++) {
         const sl_op *op = &lowered->ops[i];
         sl_buffer_printf(out, "%4d ", i);
@@ -280,8 +293,8 @@ void sl_plan_explain(const sl_plan *plan, sl_buffer *out) {
         explain_bucket(plan, b, lines, &text);
         const bool same = b > 0 && text.length == previous.length && text.length > 0 &&
                           memcmp(text.data, previous.data, text.length) == 0;
-        sl_buffer_printf(out, "bucket %d: %d rows, %d outputs%s%s\n", b, lowered->rows[SL_ROWS_STEP],
-                         lowered->rows[SL_ROWS_OUTPUT], lowered->compacts ? ", compacts" : "",
+        print_bucket(lowered, b, out);
+        sl_buffer_printf(out, "%s%s\n", lowered->compacts ? ", compacts" : "",
                          same ? ": as the one before" : "");
         if (!same) {
             sl_buffer_append(out, text.data, text.length);

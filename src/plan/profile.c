@@ -40,7 +40,10 @@ static double operand_bytes(const grouping *g, const sl_op *op, bool output, int
     }
     const sl_value *value = &g->view.values[index];
     const int64_t width = sl_operand_width(&g->view, op, output, i);
-    return (double)sl_value_row_bytes(value->type, (int32_t)width) * g->profile->step.rows[value->rows];
+    int32_t tail[SL_ROWS_COUNT];
+    sl_tail_rows(g->profile->step.rows, tail);
+    const int32_t rows = value->tail ? tail[value->rows] : g->profile->step.rows[value->rows];
+    return (double)sl_value_row_bytes(value->type, (int32_t)width) * rows;
 }
 
 /* What a run neither writes nor reads again: outputs that nobody else wants, and inputs that it has just

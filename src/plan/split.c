@@ -150,8 +150,12 @@ static int carry(sl_executor *executor, const sl_border *border, const sl_step_h
     const int32_t from = border->from, part = border->part;
     const sl_lowered *source = &deployment_of(executor, from)->buckets[bucket_of(executor, from, header)];
     const sl_lowered *target = &deployment_of(executor, part)->buckets[bucket_of(executor, part, header)];
-    const int32_t width = executor->plan->deployment.program->values[border->value].width;
-    const uint64_t bytes = (uint64_t)header->rows * (uint64_t)width * sizeof(float);
+    const sl_value *value = &executor->plan->deployment.program->values[border->value];
+    const int32_t rows = value->tail ? header->outputs : header->rows;
+    const uint64_t bytes = (uint64_t)rows * (uint64_t)value->width * sizeof(float);
+    if (bytes == 0) {
+        return 0;
+    }
     const int code = functions_of(executor, from)
                          ->read(executor->parts[from], SL_POOL_WORKSPACE,
                                 source->value_offsets[border->value], executor->border, bytes, error);

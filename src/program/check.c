@@ -60,7 +60,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
     [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
-    [SL_OP_GATHER] = {.in = {STEP}, .out = {OUTPUT}},
+    [SL_OP_GATHER] = {.in = {STEP}, .out = {{ROWS_FREE, TYPE_F32, 0}}},
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
     [SL_OP_SAMPLE] = {.in = {OUTPUT}, .out = {{ROWS_OUTPUT, TYPE_I32, 0}}},
@@ -570,10 +570,11 @@ static int check_operand(const checker *c, bool output, int i, int *same) {
             "%.*s: column %d of value %s, which is read from its beginning on", length, role.data,
             operand->column, value->name);
     if (rule->rows == ROWS_SAME) {
-        REQUIRE(c, *same < 0 || *same == (int)value->rows,
-                "%.*s: value %s has %s rows, other operands %s rows", length, role.data, value->name,
-                sl_rows_name(value->rows), sl_rows_name((sl_rows)*same));
-        *same = (int)value->rows;
+        /* Of the tail a step's rows are the outputs. */
+        const sl_rows rows = value->tail && value->rows == SL_ROWS_STEP ? SL_ROWS_OUTPUT : value->rows;
+        REQUIRE(c, *same < 0 || *same == (int)rows, "%.*s: value %s has %s rows, other operands %s rows",
+                length, role.data, value->name, sl_rows_name(rows), sl_rows_name((sl_rows)*same));
+        *same = (int)rows;
     } else if (rule->rows != ROWS_FREE) {
         REQUIRE(c, (int)rule->rows == (int)value->rows, "%.*s: value %s has %s rows, expected %s rows",
                 length, role.data, value->name, sl_rows_name(value->rows), sl_rows_name((sl_rows)rule->rows));
@@ -603,12 +604,32 @@ static int check_observe_rows(const checker *c) {
 static int check_linear_rows(const checker *c) {
     const sl_rows x = c->values[c->op->in[0].value].rows, y = c->values[c->op->out[0].value].rows;
     if (c->op->in[1].value == SL_NONE) {
-        REQUIRE(c, x == y, "x has %s rows, y has %s rows", sl_rows_name(x), sl_rows_name(y));
+        const bool tail = sl_op_is_tail(c->values, c->op) && x != SL_ROWS_EXPERT && y != SL_ROWS_EXPERT;
+        REQUIRE(c, x == y || tail, "x has %s rows, y has %s rows", sl_rows_name(x), sl_rows_name(y));
         return 0;
     }
     REQUIRE(c, y == SL_ROWS_EXPERT, "y: with ids it must have expert rows");
     REQUIRE(c, x != SL_ROWS_OUTPUT, "x: with ids it must have step or expert rows");
     return check_schedule(c, 2);
+}
+
+static int check_gather_rows(const checker *c) {
+    const sl_value *x = &c->values[c->op->in[0].value], *y = &c->values[c->op->out[0].value];
+    REQUIRE(c, !x->tail, "x: value %s has rows with outputs alone already", x->name);
+    REQUIRE(c, y->rows == SL_ROWS_OUTPUT || (y->rows == SL_ROWS_STEP && y->tail),
+            "y: value %s has %s rows, expected output rows", y->name, sl_rows_name(y->rows));
+    return 0;
+}
+
+/* All of the step's rows, or those with outputs: an op has nothing of both. */
+static int check_tail(const checker *c) {
+    const bool tail = c->op->kind != SL_OP_GATHER && sl_op_is_tail(c->values, c->op);
+    for (int i = 0; i < SL_OP_INPUTS + SL_OP_OUTPUTS && tail; i++) {
+        const int32_t v = i < SL_OP_INPUTS ? c->op->in[i].value : c->op->out[i - SL_OP_INPUTS].value;
+        REQUIRE(c, v == SL_NONE || c->values[v].tail || c->values[v].rows == SL_ROWS_OUTPUT,
+                "value %s has all rows, other operands rows with outputs", c->values[v].name);
+    }
+    return 0;
 }
 
 static int check_overlap(const checker *c) {
@@ -707,7 +728,8 @@ static int check_op(checker *c) {
             return SL_ERR_INVALID;
         }
     }
-    if ((c->op->kind == SL_OP_LINEAR && check_linear_rows(c)) ||
+    if (check_tail(c) || (c->op->kind == SL_OP_LINEAR && check_linear_rows(c)) ||
+        (c->op->kind == SL_OP_GATHER && check_gather_rows(c)) ||
         (c->op->kind == SL_OP_OBSERVE && check_observe_rows(c)) || check_overlap(c) || check_written(c)) {
         return SL_ERR_INVALID;
     }

@@ -66,8 +66,8 @@ static double row_bytes(const sl_weight *weight) {
     return (double)weight->bytes / weight->rows;
 }
 
-sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
-                   int32_t context) {
+static sl_cost cost_of(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                       int32_t context) {
     sl_cost cost = {0};
     const double step = rows[SL_ROWS_STEP];
     for (int i = 0; i < SL_OP_INPUTS; i++) {
@@ -146,12 +146,21 @@ sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t row
     return cost;
 }
 
+sl_cost sl_op_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
+                   int32_t context) {
+    int32_t tail[SL_ROWS_COUNT];
+    sl_tail_rows(rows, tail);
+    return cost_of(program, op, sl_op_is_tail(program->values, op) ? tail : rows, context);
+}
+
 sl_cost sl_step_cost(const sl_program *program, const sl_op *op, const int32_t rows[SL_ROWS_COUNT],
                      int32_t keys, int32_t sequences) {
-    sl_cost cost = sl_op_cost(program, op, rows, keys);
+    const int32_t most = sequences > 0 ? keys + rows[SL_ROWS_STEP] / sequences / 2 : keys;
+    const bool last = sl_op_is_tail(program->values, op); /* rows with outputs see the most */
+    sl_cost cost = sl_op_cost(program, op, rows, last ? most : keys);
     if (op->kind == SL_OP_ATTENTION && sequences > 0) {
         const int32_t one[SL_ROWS_COUNT] = {1, 1, 1};
-        const int32_t most = keys + rows[SL_ROWS_STEP] / sequences / 2;
+        sequences = last && rows[SL_ROWS_OUTPUT] < sequences ? rows[SL_ROWS_OUTPUT] : sequences;
         const double read =
             sl_op_cost(program, op, one, most).value_bytes - sl_op_cost(program, op, one, 0).value_bytes;
         cost.value_bytes = sl_op_cost(program, op, rows, 0).value_bytes + read * sequences;

@@ -332,6 +332,7 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
         if (value->fixed > 0) {
             sl_buffer_printf(out, " after %d", value->fixed);
         }
+        sl_buffer_text(out, value->tail ? ", of outputs" : "");
         const bool result = v == program->hidden && program->logits == SL_NONE;
         sl_buffer_text(out, v == program->logits   ? ", logits\n"
                             : v == program->tokens ? ", tokens\n"

@@ -164,8 +164,32 @@ bool sl_stored_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes)
             sl_mul_u64(row, (uint64_t)weight->rows * (uint64_t)weight->experts, bytes));
 }
 
+bool sl_op_is_tail(const sl_value *values, const sl_op *op) {
+    for (int i = 0; i < SL_OP_INPUTS; i++) {
+        if (op->in[i].value != SL_NONE && values[op->in[i].value].tail) {
+            return true;
+        }
+    }
+    for (int i = 0; i < SL_OP_OUTPUTS; i++) {
+        if (op->out[i].value != SL_NONE && values[op->out[i].value].tail) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void sl_tail_rows(const int32_t rows[SL_ROWS_COUNT], int32_t tail[SL_ROWS_COUNT]) {
+    const int32_t outputs = rows[SL_ROWS_OUTPUT];
+    const int32_t experts = rows[SL_ROWS_STEP] > 0 ? rows[SL_ROWS_EXPERT] / rows[SL_ROWS_STEP] : 0;
+    tail[SL_ROWS_STEP] = tail[SL_ROWS_OUTPUT] = outputs;
+    tail[SL_ROWS_EXPERT] = outputs * experts;
+}
+
 uint64_t sl_value_bytes(const sl_value *value, const int32_t rows[SL_ROWS_COUNT]) {
-    const uint64_t count = rows[value->rows] > 0 ? (uint64_t)rows[value->rows] : 0;
+    int32_t tail[SL_ROWS_COUNT];
+    sl_tail_rows(rows, tail);
+    const int32_t given = value->tail ? tail[value->rows] : rows[value->rows];
+    const uint64_t count = given > 0 ? (uint64_t)given : 0;
     uint64_t bytes;
     if (!sl_mul_u64(sl_value_row_bytes(value->type, value->width), count, &bytes) ||
         !sl_add_u64(bytes, sl_value_row_bytes(value->type, value->fixed), &bytes)) {

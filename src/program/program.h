@@ -47,6 +47,7 @@ typedef struct sl_value {
     sl_rows rows;
     int32_t width; /* elements per row */
     int32_t fixed; /* elements in front of the rows (a schedule's offsets); 0 otherwise */
+    bool tail;     /* step or expert rows: of those rows of the step alone that have an output */
 } sl_value;
 
 enum { SL_NONE = -1 };
@@ -412,6 +413,7 @@ typedef struct sl_program {
     int32_t width, vocabulary;
     int32_t experts, experts_used; /* 0 when there are none */
     bool both_sides; /* attention looks to both sides: a sequence is one span of one step, never cut */
+    bool has_tail;   /* it has values of the tail; a span's rows with outputs are its last ones then */
     int32_t hidden;  /* value: [outputs][width] F32, what the head reads; all that an embedding plan makes */
     int32_t logits,
         tokens; /* values: [outputs][vocabulary] F32 and [outputs][1] I32; SL_NONE without a head */
@@ -520,6 +522,10 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
 
 /* What the type's codes are (quant/activation.h); false where it has none. */
 bool sl_value_codes(sl_value_type type, sl_codes *codes);
+/* Does the op compute rows with outputs alone? Those are all the rows of the step that it knows of. */
+bool sl_op_is_tail(const sl_value *values, const sl_op *op);
+/* Of so many rows of each kind, those of the tail. */
+void sl_tail_rows(const int32_t rows[SL_ROWS_COUNT], int32_t tail[SL_ROWS_COUNT]);
 /* Bytes of one row of `width` elements (of groups: see quant/activation.h), and of a whole value with that
  * many rows of each kind. */
 uint64_t sl_value_row_bytes(sl_value_type type, int32_t width);

@@ -408,7 +408,12 @@ static int add_front(const sl_program *program, const sl_section *section, sl_pr
         }
         const sl_value *value = &program->values[border->value];
         const char *name = sl_arena_printf(&part->arena, "%s.border", value->name);
-        const int32_t given = name ? sl_program_value(part, name, SL_ROWS_STEP, value->width) : SL_NONE;
+        const sl_value same = {.name = name,
+                               .type = SL_VALUE_F32,
+                               .rows = SL_ROWS_STEP,
+                               .width = value->width,
+                               .tail = value->tail};
+        const int32_t given = name ? sl_program_typed_value(part, &same) : SL_NONE;
         sl_op *op = given == SL_NONE ? NULL : sl_program_op(part, SL_OP_TRANSFER, SL_NONE);
         if (!op) {
             return no_memory(error);
@@ -488,6 +493,7 @@ int sl_program_slice(const sl_program *program, const sl_partition *partition, i
     part->experts = program->experts;
     part->experts_used = program->experts_used;
     part->both_sides = program->both_sides;
+    part->has_tail = program->has_tail;
     part->partition = partition;
     part->part = index;
     return fill(program, part, error);

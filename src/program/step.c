@@ -28,12 +28,44 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
     layout->rows = place(&end, positive(limits->rows), sizeof(sl_step_row));
     layout->spans = place(&end, sequences, sizeof(sl_step_span));
     layout->outputs = place(&end, positive(limits->outputs), sizeof(sl_step_output));
+    layout->tail = place(&end, 1, sizeof(sl_step_header));
+    layout->tail_rows = place(&end, positive(limits->outputs), sizeof(sl_step_row));
+    layout->tail_spans = place(&end, sequences, sizeof(sl_step_span));
     layout->page_copies = place(&end, (uint64_t)layout->max_page_copies, sizeof(sl_page_copy));
     _Static_assert(sizeof(sl_adjustment) == sizeof(sl_table_change), "they share an array");
     layout->table_changes = place(&end, (uint64_t)layout->max_table_changes + positive(limits->adjustments),
                                   sizeof(sl_table_change));
     place(&end, positive(limits->masks), (uint64_t)sl_mask_words(limits->mask_tokens) * sizeof(uint32_t));
     layout->bytes = end;
+}
+
+void sl_step_write_tail(const sl_step_layout *layout, void *block) {
+    const sl_step_header *head = sl_step_head(block);
+    const sl_step_row *rows = sl_step_rows(layout, block);
+    const sl_step_output *outputs = sl_step_outputs(layout, block);
+    sl_step_row *tail_rows = sl_step_tail_rows(layout, block);
+    sl_step_span *spans = sl_step_tail_spans(layout, block);
+    int32_t count = 0;
+    for (int32_t i = 0; i < head->outputs; i++) {
+        const int32_t row = outputs[i].row;
+        if (i == 0 || rows[row].span != rows[outputs[i - 1].row].span) {
+            sl_step_span *span = &spans[count++];
+            *span = sl_step_spans(layout, block)[rows[row].span];
+            span->written = row - span->first_row;
+            for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
+                span->length[g] += span->written;
+            }
+            span->first_row = i;
+            span->row_count = 0;
+        }
+        tail_rows[i] = rows[row];
+        tail_rows[i].span = count - 1;
+        spans[count - 1].row_count++;
+    }
+    sl_step_header *tail = sl_step_tail(layout, block);
+    *tail = *head;
+    tail->rows = head->outputs;
+    tail->spans = count;
 }
 
 /* ---- checking ---- */
@@ -117,6 +149,8 @@ static int check_spans(const step_view *v) {
         REQUIRE(v, span->first_row == next && span->row_count >= 1,
                 "span %d: rows %d and %d more do not follow the span before", s, span->first_row,
                 span->row_count);
+        REQUIRE(v, span->written == 0, "span %d: %d tokens of this step are there before it", s,
+                span->written);
         next += span->row_count;
         REQUIRE(v, next <= v->head->rows, "span %d: ends after the last row", s);
         for (int32_t g = 0; g < v->program->group_count; g++) {
@@ -228,8 +262,15 @@ static int check_outputs(const step_view *v, void *block) {
     for (int32_t i = 0; i < v->head->outputs; i++) {
         const sl_step_output *output = &outputs[i];
         REQUIRE(v, within(output->row, v->head->rows), "output %d: row %d does not exist", i, output->row);
-        REQUIRE(v, output->slot == v->spans[v->rows[output->row].span].slot,
-                "output %d: slot %d is not the one of its row", i, output->slot);
+        const sl_step_span *span = &v->spans[v->rows[output->row].span];
+        REQUIRE(v, output->slot == span->slot, "output %d: slot %d is not the one of its row", i,
+                output->slot);
+        if (v->program->has_tail) {
+            const bool ends = output->row + 1 == span->first_row + span->row_count;
+            REQUIRE(v, i == 0 || output->row > output[-1].row, "output %d: rows must rise", i);
+            REQUIRE(v, ends || (i + 1 < v->head->outputs && output[1].row == output->row + 1),
+                    "output %d: the row behind it has none", i);
+        }
         if (check_adjustments(v, i, output, block)) {
             return SL_ERR_INVALID;
         }

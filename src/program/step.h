@@ -63,6 +63,8 @@ typedef struct sl_step_span {
      * and sees indices (index - window, index]. Pages that a window has left behind may be SL_NONE in the
      * table. */
     int32_t length[SL_CACHE_GROUPS];
+    int32_t written; /* of each length, tokens that the step itself writes: in spans of the tail rows that
+                        stand in front of theirs; 0 otherwise */
 } sl_step_span;
 
 /* table[group][slot][index] = page, applied before anything reads it. */
@@ -164,6 +166,7 @@ typedef struct sl_step_layout {
     int32_t max_table_changes, max_page_copies;
     uint64_t rows, spans, table_changes, page_copies, outputs;
     uint64_t bytes;
+    uint64_t tail, tail_rows, tail_spans; /* what sl_step_write_tail fills in */
 } sl_step_layout;
 
 void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_t group_count);
@@ -187,6 +190,9 @@ SL_STEP_ARRAY(sl_step_span, spans)
 SL_STEP_ARRAY(sl_table_change, table_changes)
 SL_STEP_ARRAY(sl_page_copy, page_copies)
 SL_STEP_ARRAY(sl_step_output, outputs)
+SL_STEP_ARRAY(sl_step_header, tail)
+SL_STEP_ARRAY(sl_step_row, tail_rows)
+SL_STEP_ARRAY(sl_step_span, tail_spans)
 #undef SL_STEP_ARRAY
 
 static inline sl_step_header *sl_step_head(void *block) {
@@ -217,6 +223,11 @@ static inline uint64_t sl_step_used_bytes(const sl_step_layout *layout, void *bl
                                                        (uint64_t)sl_mask_words(layout->limits.mask_tokens) *
                                                        sizeof(uint32_t);
 }
+
+/* The rows with outputs as a step of their own, of a program that has a tail: its header, rows and spans. A
+ * row's outputs, position and place in the cache stay what they are, and so do the ends of spans. For
+ * backends, of a block that was checked. */
+void sl_step_write_tail(const sl_step_layout *layout, void *block);
 
 /* Verifies a block against its layout and program: counts, slots, pages, row order. For tests and debug
  * builds of a backend. */

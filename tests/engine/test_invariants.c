@@ -133,6 +133,32 @@ static void run_among_strangers(sluice_engine *engine, const text *reference, fl
     }
 }
 
+/* The last row alone has an output, beside others of which all rows have one, or the last. */
+static void run_for_the_last(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
+    enum { TEXTS = 4, THE_TEXT = 2 };
+    sluice_sequence *sequences[TEXTS];
+    sluice_request *requests[TEXTS];
+    for (int32_t s = 0; s < TEXTS; s++) {
+        int32_t tokens[TOKENS];
+        for (int32_t i = 0; i < TOKENS; i++) {
+            tokens[i] = s == THE_TEXT ? reference->tokens[i] : token_at(i * (s + 3) + s);
+        }
+        sequences[s] = open_sequence(engine);
+        sluice_request_options options = {.size = sizeof options,
+                                          .tokens = tokens,
+                                          .token_count = (size_t)(s == THE_TEXT ? TOKENS : 40 + s),
+                                          .logits = s == 1 ? SLUICE_LOGITS_ALL : SLUICE_LOGITS_LAST};
+        requests[s] = submit(sequences[s], &options);
+    }
+    for (int32_t s = 0; s < TEXTS; s++) {
+        collected got = {
+            .logits = s == THE_TEXT ? logits : NULL, .vocabulary = VOCABULARY, .room = (size_t)TOKENS};
+        collect(requests[s], &got);
+        sluice_sequence_release(sequences[s]);
+    }
+    *from = TOKENS - 1;
+}
+
 /* A second sequence starts from the first one's pages. */
 static void run_reusing(sluice_engine *engine, const text *reference, float *logits, size_t *from) {
     sluice_sequence *first = open_sequence(engine), *second = open_sequence(engine);
@@ -181,6 +207,8 @@ static const way ways[] = {
     {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false},
     {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false},
     {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false},
+    {"chunk 512, 4 sequences, the last row", 512, 1, 4, run_for_the_last, false, 0, 0, 0, false},
+    {"chunk 64, 4 sequences, the last row", 64, 1, 4, run_for_the_last, false, 0, 0, 0, false},
     {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false},
     {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false},
     {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false},
@@ -435,8 +463,8 @@ static void every_border_gives_the_same_bits(void **state) {
         const setting s = {families[family], "q8_0", NULL, cache_types[family % 5]};
         int32_t borders = 0;
         for (int32_t second = 1; second <= info.layers; second++) {
-            way list[3] = {ways[0], ways[1 + (family + (size_t)second) % 8],
-                           ways[1 + (family + (size_t)second + 4) % 8]};
+            way list[3] = {ways[0], ways[1 + (family + (size_t)second) % 10],
+                           ways[1 + (family + (size_t)second + 4) % 10]};
             list[0].second = on_gpu() ? second : 0;
             list[1].second = list[2].second = second;
             /* An engine takes a GPU a second, and sanitizers are slow: one border of each family. */
@@ -473,7 +501,7 @@ static int32_t check_experts_apart(size_t family) {
     for (int32_t k = 0; has_experts(model) && k < placements; k++) {
         const int32_t second = k < 2 ? layers : layers - layers / 2;
         const size_t turn = family + (size_t)k;
-        way list[3] = {ways[0], ways[1 + turn % 8], ways[1 + (turn + 4) % 8]};
+        way list[3] = {ways[0], ways[1 + turn % 10], ways[1 + (turn + 4) % 10]};
         list[0].second = on_gpu() ? second : 0;
         list[1].second = list[2].second = second;
         list[1].experts = list[2].experts = k == 1 ? layers / 2 : INT32_MAX;

@@ -365,7 +365,7 @@ static void build_linear(kt_case *c, const linear_shape *shape, sl_qtype type, s
     }
     x = activations(c, x, format);
     if (shape->experts) {
-        const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, shape->experts + 1};
+        const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, shape->experts + 1, false};
         ids = c->ids_value = make_ids(c, random);
         schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);
     }
@@ -991,7 +991,7 @@ enum { ROUTER_SHAPES = sizeof router_shapes / sizeof *router_shapes };
 static void build_router(kt_case *c, const struct router_shape *shape, kt_random *random) {
     const int32_t e = c->program.experts = shape->experts, u = c->program.experts_used = shape->used;
     const int32_t x = input(c, "logits", SL_ROWS_STEP, e + 2, shape->how, random);
-    const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, e + 1};
+    const sl_value value = {"schedule", SL_VALUE_I32, SL_ROWS_EXPERT, 1, e + 1, false};
     const int32_t ids = typed(c, "ids", SL_VALUE_I32, SL_ROWS_STEP, u);
     const int32_t weights = sl_program_value(&c->program, "weights", SL_ROWS_STEP, u);
     const int32_t schedule = c->schedule_value = sl_program_typed_value(&c->program, &value);

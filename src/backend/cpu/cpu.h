@@ -89,6 +89,7 @@ struct sl_cpu_op {
     uint64_t scratch_bytes;
     /* Two counters that are zero when the op starts, for handing out work (sl_cpu_take). */
     _Atomic int32_t *cursors;
+    bool is_tail;    /* it is run with the rows that have outputs as all the rows of the step */
     sl_rows counted; /* which rows its count of handled rows means */
     sl_kernel_count *count;
 };

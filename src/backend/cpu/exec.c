@@ -39,10 +39,10 @@ struct sl_executor {
     unsigned char *pools[SL_POOL_COUNT];
     const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
     bucket *buckets;
-    int32_t running;       /* bucket of the last step */
-    int32_t first, end;    /* ops of its section that runs, or ran last */
-    sl_step_header header; /* of the last step: a profile runs it again */
-    sl_cpu_context context;
+    int32_t running;              /* bucket of the last step */
+    int32_t first, end;           /* ops of its section that runs, or ran last */
+    sl_step_header header;        /* of the last step: a profile runs it again */
+    sl_cpu_context context, tail; /* of all rows, and of those with outputs alone */
     sl_kernel_count *counts;
     int32_t count_count;
     uint64_t steps;
@@ -168,6 +168,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     result->kernel = (const sl_cpu_kernel *)(const void *)lowered->kernels[index];
     result->run = result->kernel->run;
     result->counted = SL_ROWS_STEP;
+    result->is_tail = sl_op_is_tail(lowered->values, op);
     for (int i = 0; i < SL_OP_INPUTS && !status; i++) {
         status = resolve_operand(executor, lowered, &op->in[i], &result->in[i], error);
     }
@@ -191,8 +192,8 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
                                  .program = executor->deployment->program,
                                  .values = lowered->values,
                                  .op = op,
-                                 .rows = lowered->rows,
-                                 .span_rows = lowered->span_rows,
+                                 .rows = sl_rows_of_op(lowered, op),
+                                 .span_rows = sl_span_rows_of_op(lowered, op),
                                  .limits = &executor->deployment->limits};
         if (op->kind == SL_OP_COMPACT) {
             query.cache_type = executor->deployment->caches[op->u.compact.attention.place.group].type;
@@ -308,6 +309,10 @@ static int make_context(sl_executor *executor, sl_error *error) {
     context->last_tokens = table + tables;
     context->state = executor->pools[SL_POOL_STATE];
     context->observations = executor->pools[SL_POOL_OBSERVATIONS];
+    executor->tail = *context;
+    executor->tail.header = sl_step_tail(&deployment->step, block);
+    executor->tail.rows = sl_step_tail_rows(&deployment->step, block);
+    executor->tail.spans = sl_step_tail_spans(&deployment->step, block);
     return SL_OK;
 }
 
@@ -475,14 +480,21 @@ static void *step_block(sl_executor *executor) {
     return executor->pools[SL_POOL_STAGING];
 }
 
+static const sl_cpu_context *context_of(const sl_executor *executor, const sl_cpu_op *op) {
+    return op->is_tail ? &executor->tail : &executor->context;
+}
+
 static void run_ops(void *argument, int thread, int threads) {
     const sl_executor *executor = argument;
     const bucket *bucket = &executor->buckets[executor->running];
     for (int32_t i = executor->first; i < executor->end; i++) {
+        const sl_cpu_op *op = &bucket->ops[i];
         if (i > executor->first) {
             sl_pool_barrier(executor->threads);
         }
-        bucket->ops[i].run(&executor->context, &bucket->ops[i], thread, threads);
+        if (!op->is_tail || executor->tail.counts[SL_ROWS_STEP] > 0) {
+            op->run(context_of(executor, op), op, thread, threads);
+        }
     }
 }
 
@@ -540,7 +552,8 @@ static void run_section(sl_executor *executor) {
     sl_pool_run(executor->threads, run_ops, executor);
     for (int32_t i = executor->first; i < executor->end; i++) {
         bucket->ops[i].count->calls++;
-        bucket->ops[i].count->rows += (uint64_t)executor->context.counts[bucket->ops[i].counted];
+        const sl_cpu_op *op = &bucket->ops[i];
+        op->count->rows += (uint64_t)context_of(executor, op)->counts[op->counted];
     }
 }
 
@@ -570,6 +583,10 @@ static int submit(sl_executor *executor, int32_t index, sl_error *error) {
     executor->context.counts[SL_ROWS_STEP] = header->rows;
     executor->context.counts[SL_ROWS_EXPERT] = header->rows * deployment->program->experts_used;
     executor->context.counts[SL_ROWS_OUTPUT] = header->outputs;
+    sl_tail_rows(executor->context.counts, executor->tail.counts);
+    if (deployment->program->has_tail) {
+        sl_step_write_tail(&deployment->step, executor->pools[SL_POOL_STAGING]);
+    }
     reset_cursors(bucket);
     executor->end = 0;
     run_section(executor);
@@ -660,7 +677,8 @@ static void run_timed(void *argument, int thread, int threads) {
             run->ends[i] = sl_seconds_now();
         }
         if (i < bucket->op_count) {
-            bucket->ops[i].run(&run->executor->context, &bucket->ops[i], thread, threads);
+            const sl_cpu_op *op = &bucket->ops[i];
+            op->run(context_of(run->executor, op), op, thread, threads);
         }
     }
 }

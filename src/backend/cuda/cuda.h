@@ -152,7 +152,8 @@ typedef struct sl_cuda_op {
     sl_cuda_weight weights[SL_LINEAR_SEGMENTS];
     int32_t weight_count;
     unsigned char *scratch; /* aligned to 64; undefined at the start */
-    const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's */
+    bool is_tail;           /* it is run with the rows that have outputs as all the rows of the step */
+    const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's, or those of its tail */
     int32_t spans;          /* most spans in a step of the bucket */
     const sl_program *program;
     const void *prepared;       /* what the kernel's `prepare` made */

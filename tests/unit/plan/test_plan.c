@@ -1001,7 +1001,7 @@ static void touch(simulation *s, int what, int32_t value, int64_t column, int64_
     const uint64_t first = v->type == SL_VALUE_Q8_32 ? 0 : (uint64_t)column * 4;
     const uint64_t bytes = v->type == SL_VALUE_Q8_32 ? row_bytes : (uint64_t)width * 4;
     const uint64_t offset = s->lowered->value_offsets[value];
-    for (int32_t r = -1; r < s->lowered->rows[v->rows]; r++) {
+    for (int32_t r = -1; r < (v->tail ? s->lowered->tail_rows : s->lowered->rows)[v->rows]; r++) {
         const uint64_t at = r < 0 ? 0 : front + (uint64_t)r * row_bytes + first, size = r < 0 ? front : bytes;
         unsigned char *shared = s->shared + offset + at, *separate = s->separate[value] + at;
         if (what == READ) {

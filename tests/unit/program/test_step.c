@@ -44,6 +44,9 @@ static void layout_is_aligned_and_apart(void **state) {
             {layout.rows, (uint64_t)limits.rows * 16},
             {layout.spans, (uint64_t)limits.sequences * sizeof(sl_step_span)},
             {layout.outputs, (uint64_t)limits.outputs * sizeof(sl_step_output)},
+            {layout.tail, sizeof(sl_step_header)},
+            {layout.tail_rows, (uint64_t)limits.outputs * 16},
+            {layout.tail_spans, (uint64_t)limits.sequences * sizeof(sl_step_span)},
             {layout.page_copies, (uint64_t)layout.max_page_copies * 12},
             {layout.table_changes, (changes + 63) / 64 * 64 + masks},
             {layout.bytes, 0},
@@ -131,6 +134,7 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     RULE("spans hold 3 of 4 rows", head->spans = 1)
     RULE("span 1: length 192 and 1 rows exceed", spans[1].length[0] = 192)
     RULE("span 0: length -1", spans[0].length[0] = -1)
+    RULE("span 1: 1 tokens of this step", spans[1].written = 1)
     RULE("span 0: no state slot to write", spans[0].state_write = SL_NONE)
     RULE("span 1: state slot -2 does not exist", spans[1].state_read = -2)
     RULE("span 1: writes state slot 1, which span 1 reads", spans[1].state_write = 1)
@@ -180,6 +184,58 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     return NULL;
 }
 
+/* Where a program has a tail, rows with outputs are the last of their spans. */
+static void check_tail_rules(const sl_step_layout *layout, const sl_program *p, void *block) {
+    sl_step_output *outputs = sl_step_outputs(layout, block);
+    sl_error error;
+    fill(layout, block);
+    assert_int_equal(sl_step_check(layout, p, block, &error), 0);
+    outputs[0].row = 1;
+    assert_int_equal(sl_step_check(layout, p, block, &error), SL_ERR_INVALID);
+    assert_non_null(strstr(error.message, "output 0: the row behind it has none"));
+    fill(layout, block);
+    outputs[1].row = outputs[0].row;
+    outputs[1].slot = outputs[0].slot;
+    assert_int_equal(sl_step_check(layout, p, block, &error), SL_ERR_INVALID);
+    assert_non_null(strstr(error.message, "output 1: rows must rise"));
+}
+
+/* The rows with outputs are a step of their own, of rows whose places in the cache are what they were. */
+static void the_tail_is_a_step(void **state) {
+    (void)state;
+    sl_step_layout layout;
+    sl_step_layout_init(&layout, &LIMITS, 1);
+    void *block = sl_alloc(layout.bytes);
+    assert_non_null(block);
+    fill(&layout, block);
+    sl_step_outputs(&layout, block)[0].row = 1;
+    sl_step_outputs(&layout, block)[1].row = 2;
+    sl_step_outputs(&layout, block)[2].row = 3;
+    sl_step_head(block)->outputs = 3;
+    sl_step_spans(&layout, block)[0].length[0] = 10;
+    sl_step_write_tail(&layout, block);
+    const sl_step_header *tail = sl_step_tail(&layout, block);
+    const sl_step_span *spans = sl_step_tail_spans(&layout, block);
+    const sl_step_row *rows = sl_step_tail_rows(&layout, block);
+    assert_int_equal(tail->rows, 3);
+    assert_int_equal(tail->outputs, 3);
+    assert_int_equal(tail->spans, 2);
+    const int32_t expected[2][5] = {{2, 0, 2, 11, 1}, {0, 2, 1, 129, 0}};
+    for (int s = 0; s < 2; s++) {
+        const int32_t got[5] = {spans[s].slot, spans[s].first_row, spans[s].row_count, spans[s].length[0],
+                                spans[s].written};
+        assert_memory_equal(got, expected[s], sizeof got);
+    }
+    const sl_step_row wanted[3] = {
+        {SL_ROW_TOKEN, 95, 1, 0}, {SL_ROW_TOKEN, 0, 2, 0}, {SL_ROW_LAST_TOKEN, -1, 129, 1}};
+    assert_memory_equal(rows, wanted, sizeof wanted);
+    sl_step_head(block)->outputs = 0;
+    sl_step_write_tail(&layout, block);
+    assert_int_equal(tail->rows, 0);
+    assert_int_equal(tail->spans, 0);
+    sl_free(block);
+}
+
 static void every_rule_is_checked(void **state) {
     (void)state;
     static const tiny_types types = {SL_QTYPE_F16, SL_QTYPE_F16, SL_QTYPE_F16, SL_QTYPE_F16};
@@ -208,6 +264,8 @@ static void every_rule_is_checked(void **state) {
             wrong++;
         }
     }
+    p.has_tail = true;
+    check_tail_rules(&layout, &p, block);
     p.state_count = 0;
     fill(&layout, block);
     assert_int_equal(sl_step_check(&layout, &p, block, &error), SL_ERR_INVALID);
@@ -215,13 +273,14 @@ static void every_rule_is_checked(void **state) {
     sl_free(block);
     sl_program_free(&p);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rule, 61);
+    assert_int_equal(rule, 62);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_is_aligned_and_apart),
         cmocka_unit_test(largest_limits_do_not_overflow),
+        cmocka_unit_test(the_tail_is_a_step),
         cmocka_unit_test(every_rule_is_checked),
     };
     return cmocka_run_group_tests_name("step", tests, NULL, NULL);

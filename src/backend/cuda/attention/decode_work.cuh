@@ -58,7 +58,7 @@ typedef struct decode_item {
     int32_t slot;        /* of the sequence */
     int32_t first_row;   /* in the step: of the span; with ONE the item's */
     int32_t length;      /* keys before that row */
-    int32_t fresh;       /* with ONE: of those, the ones before the step; it writes the others itself */
+    int32_t fresh;       /* of those, the ones before the step; with ONE it writes the others itself */
     int32_t unit, units; /* numbered in the span */
     int32_t kv_head;
     int32_t part, count;       /* the first one, from the run's first part on; how many */
@@ -312,7 +312,8 @@ static __device__ __forceinline__ decode_item decode_find(const sl_cuda_context 
     }
     const sl_step_span &span = context.spans[s];
     decode_item item;
-    item.length = item.fresh = span.length[group];
+    item.length = span.length[group];
+    item.fresh = item.length - span.written;
     item.first_row = span.first_row;
     item.slot = span.slot;
     item.table = cache.table + (int64_t)span.slot * context.table_width;
@@ -413,7 +414,7 @@ static __device__ __forceinline__ decode_stable decode_find_stable(const sl_cuda
     }
     changed = __reduce_min_sync(SL_FULL_WARP, changed);
     /* With ONE the step's keys go to their tile in shared memory. */
-    return {min(ONE ? item.end : item.length / MMA_KEYS, changed), changed >= item.end};
+    return {min(ONE ? item.end : item.fresh / MMA_KEYS, changed), changed >= item.end};
 }
 
 /* Where the warp that copies is. */

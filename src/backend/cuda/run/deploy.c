@@ -40,7 +40,8 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
         return sl_fail(error, SL_ERR_INVALID, "profile: no step has run yet");
     }
     const sl_cuda_bucket *bucket = &executor->buckets[executor->last_bucket];
-    const sl_cuda_list list = {&executor->context, bucket->ops, bucket->op_count};
+    const sl_cuda_context tail = sl_cuda_tail_context(executor);
+    const sl_cuda_list list = {&executor->context, &tail, bucket->ops, bucket->op_count};
     sl_error why = {.code = SL_OK};
     status = sl_cuda_profile(&executor->device, &list, executor->pools[SL_POOL_WEIGHTS],
                              executor->deployment->pool_bytes[SL_POOL_WEIGHTS], profile, &why);

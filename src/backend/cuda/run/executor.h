@@ -97,9 +97,11 @@ static inline sl_cuda_bucket *sl_cuda_section_of(const sl_executor *executor, in
                               : &executor->buckets[index];
 }
 
-/* pools.c: memory of the executor, and the context that kernels are given. */
+/* pools.c: memory of the executor, and the context that kernels are given; and the same for ops of the tail.
+ */
 int sl_cuda_make_pools(sl_executor *executor, sl_error *error);
 int sl_cuda_make_context(sl_executor *executor, sl_error *error);
+sl_cuda_context sl_cuda_tail_context(const sl_executor *executor);
 /* The stream and events of copies to buffers, of an executor that has fetch sets. Ended also when made in
  * part. */
 int sl_cuda_make_copies(sl_executor *executor, sl_error *error);

@@ -107,6 +107,15 @@ static void make_cache(const sl_executor *executor, int32_t group, int32_t *tabl
 
 /* Page tables [group][slots and the spare row][width], all without pages, then the last tokens [slot].
  * Staging: a block per step in flight, then logits and tokens of each. */
+sl_cuda_context sl_cuda_tail_context(const sl_executor *executor) {
+    const sl_step_layout *layout = &executor->deployment->step;
+    sl_cuda_context context = executor->context;
+    context.header = sl_step_tail(layout, executor->block);
+    context.rows = sl_step_tail_rows(layout, executor->block);
+    context.spans = sl_step_tail_spans(layout, executor->block);
+    return context;
+}
+
 int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_program *program = deployment->program;

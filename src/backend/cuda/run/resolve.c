@@ -144,8 +144,8 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
     const sl_kernel_query query = {.program = deployment->program,
                                    .values = lowered->values,
                                    .op = result->op,
-                                   .rows = lowered->rows,
-                                   .span_rows = lowered->span_rows,
+                                   .rows = sl_rows_of_op(lowered, result->op),
+                                   .span_rows = sl_span_rows_of_op(lowered, result->op),
                                    .limits = &deployment->limits};
     if (!sl_range_inside(lowered->scratch_offsets[index], kernel->workspace(kernel, &query),
                          deployment->pool_bytes[SL_POOL_WORKSPACE])) {
@@ -195,15 +195,27 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
     return SL_OK;
 }
 
+static int prepare(sl_executor *executor, sl_cuda_op *op, sl_error *error) {
+    if (!op->is_tail) {
+        return op->kernel->prepare(&executor->context, op, error);
+    }
+    sl_cuda_context tail = sl_cuda_tail_context(executor);
+    const int status = op->kernel->prepare(&tail, op, error);
+    executor->context.blas = tail.blas; /* made when it is first needed */
+    return status;
+}
+
 static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t index, sl_cuda_fetch *fetch,
                       sl_cuda_op *result, sl_error *error) {
     const sl_op *op = &lowered->ops[index];
-    const int32_t rows = lowered->rows[SL_ROWS_STEP], sequences = executor->deployment->limits.sequences;
+    const int32_t rows = sl_rows_of_op(lowered, op)[SL_ROWS_STEP];
+    const int32_t sequences = executor->deployment->limits.sequences;
     int status = SL_OK;
     result->op = op;
     result->kernel = (const sl_cuda_kernel *)(const void *)lowered->kernels[index];
     result->program = executor->deployment->program;
-    result->rows = lowered->rows;
+    result->is_tail = sl_op_is_tail(lowered->values, op);
+    result->rows = sl_rows_of_op(lowered, op);
     result->facts = executor->facts;
     if (lowered->fusions && lowered->fusions[index]) {
         result->fusion = (const sl_cuda_fusion *)(const void *)lowered->fusions[index];
@@ -231,10 +243,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     }
     result->counted = op->out[0].value != SL_NONE ? result->out[0].rows : SL_ROWS_STEP;
     result->count = count_of(executor, &result->kernel->kernel);
-    if (!status && result->kernel->prepare) {
-        status = result->kernel->prepare(&executor->context, result, error);
-    }
-    return status;
+    return status || !result->kernel->prepare ? status : prepare(executor, result, error);
 }
 
 /* Values that are filled in front of a section count as written: nothing in it writes over them. */

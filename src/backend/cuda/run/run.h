@@ -54,7 +54,7 @@ int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsi
 
 /* A list of ops and all that launching them takes. */
 typedef struct sl_cuda_list {
-    const sl_cuda_context *context;
+    const sl_cuda_context *context, *tail; /* of ops of the tail */
     const sl_cuda_op *ops;
     int32_t count;
 } sl_cuda_list;

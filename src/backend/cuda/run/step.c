@@ -173,6 +173,9 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
         return status;
     }
 #endif
+    if (deployment->program->has_tail) {
+        sl_step_write_tail(&deployment->step, executor->stages[executor->next].block);
+    }
     sl_error why = {.code = SL_OK};
     status = run_step(executor, index, &why);
     if (status) {
@@ -182,10 +185,13 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
                                            [SL_ROWS_EXPERT] =
                                                header->rows * deployment->program->experts_used,
                                            [SL_ROWS_OUTPUT] = header->outputs};
+    int32_t tail[SL_ROWS_COUNT];
+    sl_tail_rows(counts, tail);
     const sl_cuda_bucket *bucket = &executor->buckets[index];
     for (int32_t i = 0; i < bucket->op_count; i++) {
-        bucket->ops[i].count->calls++;
-        bucket->ops[i].count->rows += (uint64_t)counts[bucket->ops[i].counted];
+        const sl_cuda_op *op = &bucket->ops[i];
+        op->count->calls++;
+        op->count->rows += (uint64_t)(op->is_tail ? tail : counts)[op->counted];
     }
     executor->streamed_bytes += bucket->streamed_bytes;
     executor->steps++;
