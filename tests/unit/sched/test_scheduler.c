@@ -8,7 +8,8 @@
 static const shape shapes[] = {
     {64, 0, 0, 0, true, 1},   {64, 0, 0, 0, false, 2}, {40, 100, 14, 0, true, 2}, {0, 0, 0, 10, true, 2},
     {40, 0, 0, 12, true, 2},  {40, 0, 0, 7, false, 1}, {24, 48, 12, 9, true, 1},  {20, 0, 0, 0, true, 2},
-    {24, 48, 12, 9, true, 2}, {64, 0, 0, 0, true, 2},  {40, 0, 0, 7, false, 2},
+    {24, 48, 12, 9, true, 2}, {64, 0, 0, 0, true, 2},  {40, 0, 0, 7, false, 2},   {40, 48, 14, 30, true, 2},
+    {0, 0, 0, 30, true, 1},
 };
 
 static void prompts_are_cut_into_chunks_and_generate(void **state) {
@@ -381,7 +382,7 @@ static void check_settled(const rig *r, const job *j, sl_finish finish) {
     assert_null(j->work.sequence->work);
     assert_int_equal(j->work.sequence->in_step, 0);
     assert_int_equal(j->work.sequence->timeline.cached, j->count - 1);
-    assert_int_equal(j->work.sequence->timeline.write_state, SL_NONE);
+    assert_int_equal(j->work.sequence->timeline.write_count, 0);
     job_check(j);
     books_balance(r, j, 1);
 }
