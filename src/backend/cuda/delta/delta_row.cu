@@ -4,8 +4,9 @@
 
 enum {
     CONV_THREADS = 128,
-    CONV_ROWS = 16, /* of a thread */
-    CONV_FEW = 256, /* rows up to which a thread has one, so that there are threads enough */
+    CONV_ROWS = 16,   /* of a thread */
+    CONV_FEW = 256,   /* rows up to which a thread has one, so that there are threads enough */
+    CONV_BLOCKS = 12, /* side by side, see delta_blocks */
     MOST_KEYS = 512,
     PARTS = 8 /* of the keys, one warp each */
 };
@@ -49,7 +50,8 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
  * left behind them but the last, all inputs are read at once. Class "f32": products added from the oldest tap
  * to the newest, then the bias. */
 template <int TAPS, int ROWS>
-static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
+static __global__ void __launch_bounds__(CONV_THREADS, CONV_BLOCKS)
+    conv_kernel(sl_cuda_context context, delta_args args) {
     sl_wait_for_inputs();
     const int32_t channel = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x);
     const int32_t first = (int32_t)blockIdx.y * ROWS, rows = context.header->rows;
@@ -85,8 +87,8 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
         }
         sl_f32(args.y, first + i)[channel] = conv_finish(args, channel, sum);
     }
-    float *left = delta_new_state(context, span, first + ROWS - 1 - span.first_row, args.shape.conv_offset);
-    if (left) {
+    if (first + ROWS == end) {
+        float *left = delta_new_state(context, span, span.row_count - 1, args.shape.conv_offset);
 #pragma unroll
         for (int k = 0; k < TAPS - 1; k++) {
             left[(int64_t)k * args.shape.channels + channel] = x[ROWS + k];
@@ -132,7 +134,7 @@ static __device__ __forceinline__ void load_keys(const float *x, int32_t size, f
  * w the keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are
  * added within each part in order, fused, then part after part. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP)
+static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     scan_kernel(sl_cuda_context context, delta_args args, int32_t most_rows) {
     __shared__ float q[PARTS * EACH], k[PARTS * EACH], reads[PARTS][SL_WARP], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
@@ -201,10 +203,11 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
         }
         float *left = delta_new_state(context, span, row - span.first_row, args.shape.delta_offset);
         if (left && mine) {
+            left += at;
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
+            for (int i = 0; i < EACH; i++, left += values) {
                 if (part * EACH + i < keys) {
-                    left[at + (int64_t)i * values] = state[i];
+                    *left = state[i];
                 }
             }
         }

@@ -18,7 +18,7 @@ typedef struct ssm_args {
  * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
  * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP)
+static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
     __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
@@ -71,10 +71,11 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
         }
         float *left = delta_new_state(context, span, row - span.first_row, args.shape.delta_offset);
         if (left && mine) {
+            left += at;
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
+            for (int i = 0; i < EACH; i++, left += values) {
                 if (part * EACH + i < keys) {
-                    left[at + (int64_t)i * values] = state[i];
+                    *left = state[i];
                 }
             }
         }
