@@ -15,10 +15,13 @@
 /* Called by the engine's thread, which nothing is submitted to while the known text changes. */
 static size_t draft_known(void *context, const int32_t *tokens, size_t count, int32_t *drafts, size_t room) {
     const bench *b = context;
-    const bool wrong = strcmp(b->one.draft_known, "wrong") == 0;
+    enum { EVERY = 4 }; /* of mixed ones, one is wrong */
+    const bool mixed = strcmp(b->one.draft_known, "mixed") == 0;
+    const bool all_wrong = strcmp(b->one.draft_known, "wrong") == 0;
     size_t written = 0;
     for (; written < room && count + written < b->known_count && tokens[count - 1] == b->known[count - 1];
          written++) {
+        const bool wrong = all_wrong || (mixed && (count + written) % EVERY == 0);
         drafts[written] = (b->known[count + written] + wrong) % b->info.vocabulary;
     }
     return written;

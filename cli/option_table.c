@@ -220,9 +220,9 @@ const option OPTIONS[] = {
      "measure the device alone: products of int8, BF16 and f32, and how fast memory is read; for each tier "
      "of "
      "the CPU, with one thread and with all, or those of -t. On a GPU the weights of -m are read"},
-    {IN_BENCH, "--draft-known", "right|wrong", CHOICE, AT(draft_known), NULL, 0, 0,
-     "draft what the run that does not count gave, or other tokens: what drafts can gain, and what they "
-     "cost"},
+    {IN_BENCH, "--draft-known", "right|wrong|mixed", CHOICE, AT(draft_known), NULL, 0, 0,
+     "draft what the run that does not count gave, or other tokens, or another for every fourth: what drafts "
+     "can gain, and what they cost"},
     {IN_PERPLEXITY | IN_IMATRIX, "--window", "N", NUMBER, AT(window), NULL, 2, INT_MOST,
      "tokens of one window [512, or the context]"},
     {IN_PERPLEXITY, "--scoring", "all|second-half", CHOICE, AT(scoring), "all", 0, 0,

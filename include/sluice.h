@@ -420,7 +420,7 @@ typedef struct sluice_engine_options {
     const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0", "fp8" (OCP E4M3) */
     uint64_t cache_tokens; /* tokens in all cache pages; 0: sequences * context, less when memory is short */
     uint64_t memory_limit; /* bytes; 0: what the device has */
-    int32_t state_slots;   /* recurrent models: 0: 2 per sequence and 16 for snapshots */
+    int32_t state_slots;   /* recurrent models: 0: 2 per sequence, 16 for snapshots, and one for each draft */
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
     bool no_fusion;        /* CUDA: every op by its own kernel; the same results */

@@ -252,7 +252,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .prefer = o->kernels,
         .embed = o->embeddings,
         .observe = o->observe,
-        .drafts = sl_api_draft_rows(o),
+        .drafts = sl_api_draft_rows(model, o),
         .host_memory_limit = o->host_memory_limit,
         .kv_budget = o->kv_budget,
         .kv_window = o->kv_window,

@@ -10,8 +10,10 @@ _Static_assert((int)SLUICE_DRAFTS == (int)SL_DRAFTS, "of one sequence in a step"
 
 enum {
     USUAL_DRAFTS = 8,
-    /* Sequences that may have all their drafts in one step; more share the rows of so many. */
+    /* Sequences that may have all their drafts in one step; more share the rows of so many. With recurrent
+     * layers each row has a state, as large as many pages of keys. */
     DRAFTING_SEQUENCES = 8,
+    RECURRENT_DRAFTING_SEQUENCES = 2,
     USUAL_LONGEST = 4,
     USUAL_SHORTEST = 2,
 };
@@ -29,10 +31,10 @@ bool sl_api_drafts_with_head(const sl_model *model, const sluice_engine_options 
            !o->observe;
 }
 
-int32_t sl_api_draft_rows(const sluice_engine_options *o) {
+int32_t sl_api_draft_rows(const sl_model *model, const sluice_engine_options *o) {
     const int32_t each = o->drafts > 0 ? o->drafts : USUAL_DRAFTS;
-    const int32_t sequences =
-        o->sequences > 0 && o->sequences < DRAFTING_SEQUENCES ? o->sequences : DRAFTING_SEQUENCES;
+    const int32_t most = model->program.state_count > 0 ? RECURRENT_DRAFTING_SEQUENCES : DRAFTING_SEQUENCES;
+    const int32_t sequences = o->sequences > 0 && o->sequences < most ? o->sequences : most;
     return o->speculate == SLUICE_SPECULATE_OFF ? 0
                                                 : (each < SLUICE_DRAFTS ? each : SLUICE_DRAFTS) * sequences;
 }

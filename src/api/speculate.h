@@ -24,8 +24,8 @@ typedef struct sl_api_speculation {
     sl_drafter *drafter;
 } sl_api_speculation;
 
-/* Rows that a plan sets aside for drafts. */
-int32_t sl_api_draft_rows(const sluice_engine_options *options);
+/* Rows that a plan of the model sets aside for drafts. */
+int32_t sl_api_draft_rows(const sl_model *model, const sluice_engine_options *options);
 /* Checks the options, and loads the draft model if there is one, before the plan of `model` counts the memory
  * that is left. It stays where it is until it is closed, which is to follow, after a failure too. */
 int sl_api_speculation_open(sl_api_speculation *speculation, sluice_model *model,

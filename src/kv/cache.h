@@ -52,8 +52,12 @@ typedef struct sl_timeline {
     int32_t compacted;
     int32_t *targets[SL_CACHE_GROUPS]; /* pages to which the step in flight compacts; NULL: none ever does */
     int32_t target_count[SL_CACHE_GROUPS];
-    int32_t state, previous_state;        /* slots; SL_NONE: zeros / nothing kept */
-    int32_t write_state;                  /* slot of the step in flight */
+    int32_t state, previous_state; /* slots; SL_NONE: zeros / nothing kept */
+    /* Slots of the step in flight: behind its last rows, one each. */
+    int32_t write_states[SL_SPAN_STATES], write_count;
+    /* Until the timeline is truncated, or its next step reserved: the states behind its last tokens but the
+     * very last, one each. */
+    int32_t row_states[SL_SPAN_STATES], row_count;
     int32_t copied_from[SL_CACHE_GROUPS]; /* the shared page that the step in flight copies; SL_NONE: none */
     /* Set by the owner before the first token is cached; a fork has the same. */
     uint64_t salt; /* only timelines of one salt share */
@@ -86,7 +90,8 @@ sl_match sl_timeline_resume(sl_cache *cache, sl_timeline *timeline, const sl_beg
 sl_match sl_timeline_resume_pages(sl_cache *cache, sl_timeline *timeline, const sl_beginning *beginning);
 
 /* Makes [cached, cached + rows) writable: takes pages and replaces a shared one in which others go on there,
- * appending a page copy to `copies`. With recurrent layers takes the slot to write. SL_ERR_LIMIT when pages,
+ * appending a page copy to `copies`. With recurrent layers takes the slots to write: behind the last row, and
+ * behind each of the `drafts` rows in front of it, so that these may be refused. SL_ERR_LIMIT when pages,
  * slots or copies ran out: then nothing is replaced, and pages taken until then stay with the timeline for
  * the next try. Sources of copies stay held until advance or revert, so that no other copy of the step writes
  * them. */
@@ -94,16 +99,18 @@ typedef struct sl_copy_list {
     sl_page_copy *copies;
     int32_t count, room;
 } sl_copy_list;
-int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies);
+int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, int32_t drafts,
+                        sl_copy_list *copies);
+/* Slots that a reservation without drafts takes, less what it gives back: 0 or 1. */
+int32_t sl_timeline_new_states(const sl_cache *cache, const sl_timeline *timeline);
 
 /* After a step that stored `rows` more: tokens[0, cached + rows) are the sequence's. Full pages go into the
  * index. */
 void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows);
-/* The same where of `rows` reserved ones the first `kept` alone are to stay: the others are as if they had
- * not been. A recurrent model has no state between them, so that it keeps all rows or none. Returns how many.
- */
-int32_t sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
-                               int32_t kept);
+/* The same where of `rows` reserved ones the first `kept` alone are to stay, all but drafts or none: the
+ * others are as if they had not been. */
+void sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
+                            int32_t kept);
 /* Lets the index hold all of the timeline's tokens[0, cached), the last page too when it is not full, and the
  * state after them. */
 void sl_timeline_keep(sl_cache *cache, const sl_timeline *timeline, const int32_t *tokens, sl_keep keep);
@@ -126,7 +133,7 @@ int sl_timeline_reserve_compaction(sl_cache *cache, sl_timeline *timeline);
 void sl_timeline_compact(sl_cache *cache, sl_timeline *timeline);
 
 /* Forgets tokens from `length` on. `cached` becomes `length` or, when the cache can't give that back,
- * something smaller. */
+ * something smaller. States of row_states are gone afterwards, whatever `length` is. */
 void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length);
 
 /* ---- for what is kept on disk: kv/keeper.h ---- */

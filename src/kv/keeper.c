@@ -189,15 +189,16 @@ int32_t sl_keeper_seek(sl_keeper *keeper, sl_load *load) {
 
 int sl_keeper_reserve(sl_keeper *keeper, sl_load *load) {
     sl_copy_list none = {NULL, 0, 0};
-    return sl_timeline_reserve(keeper->options.cache, load->timeline, keeper->unit.pages * SL_PAGE_TOKENS,
+    return sl_timeline_reserve(keeper->options.cache, load->timeline, keeper->unit.pages * SL_PAGE_TOKENS, 0,
                                &none);
 }
 
 /* What the store has read, to the device. */
 static int put_page(sl_keeper *keeper, const sl_load *load, int32_t page, uint32_t parts, sl_error *error) {
+    const sl_timeline *t = load->timeline;
     for (int p = 0; p < SL_STORE_PARTS; p++) {
-        const int32_t item = p == SL_STORE_STATE ? load->timeline->write_state
-                             : has(parts, p)     ? load->timeline->pages[p][page]
+        const int32_t item = p == SL_STORE_STATE ? (t->write_count > 0 ? t->write_states[0] : SL_NONE)
+                             : has(parts, p)     ? t->pages[p][page]
                                                  : SL_NONE;
         if (!has(parts, p) || item == SL_NONE) {
             continue;

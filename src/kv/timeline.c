@@ -7,7 +7,7 @@
 
 int sl_timeline_init(const sl_cache *cache, sl_timeline *timeline, sl_error *error) {
     memset(timeline, 0, sizeof *timeline);
-    timeline->state = timeline->previous_state = timeline->write_state = SL_NONE;
+    timeline->state = timeline->previous_state = SL_NONE;
     for (int32_t g = 0; g < SL_CACHE_GROUPS; g++) {
         timeline->copied_from[g] = SL_NONE;
     }
@@ -45,6 +45,12 @@ static void drop_pages_from(sl_cache *cache, sl_timeline *timeline, int32_t grou
 static void drop_state(sl_cache *cache, int32_t *slot) {
     sl_pool_drop(&cache->states, *slot);
     *slot = SL_NONE;
+}
+
+static void drop_states(sl_cache *cache, int32_t *slots, int32_t *count) {
+    while (*count > 0) {
+        drop_state(cache, &slots[--*count]);
+    }
 }
 
 /* The sources of page copies are done with. */
@@ -85,7 +91,8 @@ void sl_timeline_reset(sl_cache *cache, sl_timeline *timeline) {
     }
     drop_state(cache, &timeline->state);
     drop_state(cache, &timeline->previous_state);
-    drop_state(cache, &timeline->write_state);
+    drop_states(cache, timeline->write_states, &timeline->write_count);
+    drop_states(cache, timeline->row_states, &timeline->row_count);
     timeline->cached = timeline->previous = timeline->compacted = 0;
     memset(timeline->dropped, 0, sizeof timeline->dropped);
 }
@@ -178,7 +185,22 @@ static void claim(sl_cache *cache, const sl_timeline *timeline, int32_t rows) {
     }
 }
 
-static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+static int reserve_states(sl_cache *cache, sl_timeline *timeline, int32_t count) {
+    drop_state(cache, &timeline->previous_state);
+    drop_states(cache, timeline->row_states, &timeline->row_count);
+    while (timeline->write_count < count) {
+        const int32_t slot = sl_cache_take_state(cache);
+        if (slot == SL_NONE) {
+            drop_states(cache, timeline->write_states, &timeline->write_count);
+            return SL_ERR_LIMIT;
+        }
+        timeline->write_states[timeline->write_count++] = slot;
+    }
+    return 0;
+}
+
+static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, int32_t drafts,
+                       sl_copy_list *copies) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         const int32_t length = sl_timeline_length(timeline, g), last = (length + rows - 1) / SL_PAGE_TOKENS;
         for (int32_t i = length / SL_PAGE_TOKENS; i <= last; i++) {
@@ -188,17 +210,13 @@ static int reserve_all(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_
             }
         }
     }
-    if (cache->program->state_count) {
-        drop_state(cache, &timeline->previous_state);
-        timeline->write_state = sl_cache_take_state(cache);
-        return timeline->write_state == SL_NONE ? SL_ERR_LIMIT : 0;
-    }
-    return 0;
+    return cache->program->state_count ? reserve_states(cache, timeline, 1 + drafts) : 0;
 }
 
-int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl_copy_list *copies) {
+int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, int32_t drafts,
+                        sl_copy_list *copies) {
     int32_t copies_before = copies->count;
-    int result = reserve_all(cache, timeline, rows, copies);
+    int result = reserve_all(cache, timeline, rows, drafts, copies);
     if (result) {
         copies->count = copies_before;
         undo_copies(cache, timeline);
@@ -208,26 +226,48 @@ int sl_timeline_reserve(sl_cache *cache, sl_timeline *timeline, int32_t rows, sl
     return result;
 }
 
-void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows) {
-    drop_sources(cache, timeline);
-    timeline->previous = timeline->cached;
+int32_t sl_timeline_new_states(const sl_cache *cache, const sl_timeline *timeline) {
+    const int32_t previous = timeline->previous_state;
+    const sl_item *item = previous == SL_NONE ? NULL : &cache->states.items[previous];
+    return cache->program->state_count && !(item && item->references == item->index_references + 1);
+}
+
+/* `cached` becomes `end`, with the state behind it, and full pages go into the index. */
+static void advance_to(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t end,
+                       int32_t state) {
     const int32_t full_before = timeline->cached / SL_PAGE_TOKENS;
-    timeline->cached += rows;
-    if (cache->program->state_count) {
-        timeline->previous_state = timeline->state;
-        timeline->state = timeline->write_state;
-        timeline->write_state = SL_NONE;
-    }
-    if (timeline->cached / SL_PAGE_TOKENS > full_before) {
+    timeline->cached = end;
+    timeline->state = state;
+    if (end / SL_PAGE_TOKENS > full_before) {
         sl_timeline_index(cache, timeline, tokens);
     }
+}
+
+/* The same with the states of a step that ended `rows` behind `cached`. Those at pages' ends on the way are
+ * for the index. */
+static void advance_states(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
+                           int32_t end) {
+    int32_t *slots = timeline->write_states;
+    const int32_t first =
+        timeline->cached + rows - timeline->write_count + 1; /* tokens in front of slots[0] */
+    timeline->previous_state = timeline->state;
+    for (int32_t at = first + (SL_PAGE_TOKENS - first % SL_PAGE_TOKENS) % SL_PAGE_TOKENS; at < end;
+         at += SL_PAGE_TOKENS) {
+        advance_to(cache, timeline, tokens, at, slots[at - first]);
+    }
+    advance_to(cache, timeline, tokens, end, slots[end - first]);
+    slots[end - first] = SL_NONE;
+    timeline->row_count = end - first;
+    memcpy(timeline->row_states, slots, (size_t)timeline->row_count * sizeof *slots);
+    memset(slots, 0xff, (size_t)timeline->row_count * sizeof *slots);
+    drop_states(cache, slots, &timeline->write_count);
+}
+
+/* What no row sees any more that stands behind `previous`, so that the last step can be rolled back. */
+static void leave_windows(sl_cache *cache, sl_timeline *timeline) {
     for (int32_t g = 0; g < cache->program->group_count; g++) {
-        /* By `previous`, so that the last step can be rolled back. */
         int32_t first = sl_first_visible(&cache->program->groups[g], timeline->previous) / SL_PAGE_TOKENS;
-        for (int32_t i = first - 1; i >= 0 && timeline->pages[g][i] != SL_NONE; i--) {
-            sl_pool_drop(&cache->pages[g], timeline->pages[g][i]);
-            timeline->pages[g][i] = SL_NONE;
-        }
+        sl_timeline_leave_behind(cache, timeline, g, first - 1);
     }
 }
 
@@ -242,26 +282,29 @@ static void unclaim(sl_cache *cache, const sl_timeline *timeline) {
     }
 }
 
-int32_t sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
-                               int32_t kept) {
-    if (kept == rows) {
-        sl_timeline_advance(cache, timeline, tokens, rows);
-        return rows;
-    }
-    if (cache->program->state_count) {
-        drop_sources(cache, timeline);
-        drop_state(cache, &timeline->write_state);
-        timeline->previous = timeline->cached;
-        kept = 0;
+void sl_timeline_advance_by(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows,
+                            int32_t kept) {
+    drop_sources(cache, timeline);
+    timeline->previous = timeline->cached;
+    if (kept == 0) {
+        drop_states(cache, timeline->write_states, &timeline->write_count);
+    } else if (cache->program->state_count) {
+        advance_states(cache, timeline, tokens, rows, timeline->cached + kept);
     } else {
-        sl_timeline_advance(cache, timeline, tokens, kept);
+        advance_to(cache, timeline, tokens, timeline->cached + kept, SL_NONE);
     }
-    unclaim(cache, timeline);
-    return kept;
+    leave_windows(cache, timeline);
+    if (kept < rows) {
+        unclaim(cache, timeline);
+    }
+}
+
+void sl_timeline_advance(sl_cache *cache, sl_timeline *timeline, const int32_t *tokens, int32_t rows) {
+    sl_timeline_advance_by(cache, timeline, tokens, rows, rows);
 }
 
 void sl_timeline_revert(sl_cache *cache, sl_timeline *timeline) {
-    drop_state(cache, &timeline->write_state);
+    drop_states(cache, timeline->write_states, &timeline->write_count);
     drop_targets(cache, timeline);
     undo_copies(cache, timeline);
     for (int32_t g = 0; g < cache->program->group_count; g++) {
@@ -306,21 +349,21 @@ void sl_timeline_compact(sl_cache *cache, sl_timeline *timeline) {
     timeline->compacted = timeline->previous = timeline->cached;
 }
 
-void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length) {
-    if (length >= timeline->cached) {
-        return;
-    }
-    int32_t target = length;
-    if (length < timeline->compacted) {
+/* The state behind `length` tokens, or else the last one in front of them that there is; false: there is
+ * none. */
+static bool find_state(const sl_timeline *timeline, int32_t length, int32_t *target, int32_t *state) {
+    const int32_t first = timeline->cached - timeline->row_count;
+    *target = length >= first ? length : timeline->previous;
+    *state = length >= first ? timeline->row_states[length - first] : timeline->previous_state;
+    return *state != SL_NONE && length >= timeline->previous;
+}
+
+static void truncate_to(sl_cache *cache, sl_timeline *timeline, int32_t length) {
+    int32_t target = length, state = SL_NONE;
+    if (length < timeline->compacted ||
+        (cache->program->state_count && !find_state(timeline, length, &target, &state))) {
         sl_timeline_reset(cache, timeline);
         return;
-    }
-    if (cache->program->state_count) {
-        if (timeline->previous_state == SL_NONE || length < timeline->previous) {
-            sl_timeline_reset(cache, timeline);
-            return;
-        }
-        target = timeline->previous;
     }
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         int32_t first = sl_first_visible(&cache->program->groups[g], target) / SL_PAGE_TOKENS;
@@ -329,14 +372,23 @@ void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length
             return;
         }
     }
-    if (cache->program->state_count) {
-        drop_state(cache, &timeline->state);
-        timeline->state = timeline->previous_state;
-        timeline->previous_state = SL_NONE;
+    sl_pool_hold(&cache->states, state);
+    drop_state(cache, &timeline->state);
+    timeline->state = state;
+    if (target <= timeline->previous) {
+        drop_state(cache, &timeline->previous_state);
+        timeline->previous = target;
     }
     for (int32_t g = 0; g < cache->program->group_count; g++) {
         const int32_t held = target - timeline->dropped[g];
         drop_pages_from(cache, timeline, g, (held + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
     }
-    timeline->cached = timeline->previous = target;
+    timeline->cached = target;
+}
+
+void sl_timeline_truncate(sl_cache *cache, sl_timeline *timeline, int32_t length) {
+    if (length < timeline->cached) {
+        truncate_to(cache, timeline, length);
+    }
+    drop_states(cache, timeline->row_states, &timeline->row_count);
 }

@@ -100,7 +100,7 @@ static int resolve_budget(sl_plan *plan, sl_error *error) {
     return code;
 }
 
-enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64, USUAL_CONTEXT = 4096 };
+enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64, USUAL_CONTEXT = 4096, USUAL_SNAPSHOTS = 16 };
 
 uint64_t sl_plan_usual_cache(const sl_plan_options *options) {
     const int32_t sequences = options->sequences > 0 ? options->sequences : USUAL_SEQUENCES;
@@ -161,7 +161,8 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         options->state_slots = 0;
     } else {
         code =
-            resolve_one(&options->state_slots, "state_slots", 2 * options->sequences + 16, MOST_ROWS, error);
+            resolve_one(&options->state_slots, "state_slots",
+                        2 * options->sequences + USUAL_SNAPSHOTS + options->drafts, MOST_ROWS, error);
         if (code == 0 && options->state_slots < 2) {
             code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
         }
@@ -176,7 +177,8 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
                                           .adjustments = SL_ADJUSTMENTS * sampled,
                                           .masks = sampled,
                                           .mask_tokens = plan->deployment.program->vocabulary,
-                                          .keep = options->kv_budget};
+                                          .keep = options->kv_budget,
+                                          .states = program->state_count > 0 ? sampled : 0};
     return code;
 }
 

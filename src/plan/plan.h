@@ -19,7 +19,8 @@ typedef struct sl_plan_options {
     uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
                               shrunk to what memory allows */
     int32_t
-        state_slots; /* 0: 2 per sequence plus 16 for snapshots; without recurrent layers there are none */
+        state_slots; /* 0: 2 per sequence, 16 for snapshots, and one for each draft; without recurrent layers
+                        there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free. On several devices: of each
                               that is not the host */
     uint64_t host_memory_limit;      /* of the host's pools, on several devices and of weights in host memory;

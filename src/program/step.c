@@ -27,6 +27,7 @@ void sl_step_layout_init(sl_step_layout *layout, const sl_limits *limits, int32_
     place(&end, 1, sizeof(sl_step_header));
     layout->rows = place(&end, positive(limits->rows), sizeof(sl_step_row));
     layout->spans = place(&end, sequences, sizeof(sl_step_span));
+    layout->states = place(&end, positive(limits->states), sizeof(int32_t));
     layout->outputs = place(&end, positive(limits->outputs), sizeof(sl_step_output));
     layout->tail = place(&end, 1, sizeof(sl_step_header));
     layout->tail_rows = place(&end, positive(limits->outputs), sizeof(sl_step_row));
@@ -76,6 +77,7 @@ typedef struct step_view {
     const sl_step_header *head;
     const sl_step_row *rows;
     const sl_step_span *spans;
+    const int32_t *states;
     sl_error *error;
 } step_view;
 
@@ -118,20 +120,31 @@ static int check_counts(const step_view *v) {
     return 0;
 }
 
-static int check_span_state(const step_view *v, int32_t s) {
+/* Of a span's states those from the step's `next` on, which it leaves. */
+static int check_span_states(const step_view *v, int32_t s, int32_t next) {
     const sl_step_span *span = &v->spans[s];
     if (v->program->state_count == 0) {
-        REQUIRE(v, span->state_read == SL_NONE && span->state_write == SL_NONE,
+        REQUIRE(v, span->state_read == SL_NONE && span->state_first == 0 && span->state_count == 0,
                 "span %d: state slots in a program without recurrent layers", s);
         return 0;
     }
+    const int32_t most = span->row_count < SL_SPAN_STATES ? span->row_count : SL_SPAN_STATES;
     REQUIRE(v, span->state_read >= SL_NONE, "span %d: state slot %d does not exist", s, span->state_read);
-    REQUIRE(v, span->state_write >= 0, "span %d: no state slot to write", s);
-    for (int32_t other = 0; other < v->head->spans; other++) {
-        REQUIRE(v, v->spans[other].state_read != span->state_write,
-                "span %d: writes state slot %d, which span %d reads", s, span->state_write, other);
-        REQUIRE(v, other == s || v->spans[other].state_write != span->state_write,
-                "spans %d and %d write the same state slot", s, other);
+    REQUIRE(v, span->state_count >= 1 && span->state_count <= most, "span %d: leaves %d states, not 1 to %d",
+            s, span->state_count, most);
+    REQUIRE(v, span->state_first == next && next + span->state_count <= v->layout->limits.states,
+            "span %d: states %d and %d more do not follow the span before, or are more than %d", s,
+            span->state_first, span->state_count, v->layout->limits.states);
+    for (int32_t i = next; i < next + span->state_count; i++) {
+        REQUIRE(v, v->states[i] >= 0, "span %d: state slot %d does not exist", s, v->states[i]);
+        for (int32_t other = 0; other < v->head->spans; other++) {
+            REQUIRE(v, v->spans[other].state_read != v->states[i],
+                    "span %d: writes state slot %d, which span %d reads", s, v->states[i], other);
+        }
+        for (int32_t other = 0; other < i; other++) {
+            REQUIRE(v, v->states[other] != v->states[i], "span %d: state slot %d is written twice", s,
+                    v->states[i]);
+        }
     }
     return 0;
 }
@@ -140,6 +153,7 @@ static int check_spans(const step_view *v) {
     const sl_limits *limits = &v->layout->limits;
     const int64_t capacity = (int64_t)sl_table_width(limits->context) * SL_PAGE_TOKENS;
     int64_t next = 0;
+    int32_t states = 0;
     for (int32_t s = 0; s < v->head->spans; s++) {
         const sl_step_span *span = &v->spans[s];
         REQUIRE(v, within(span->slot, limits->sequences), "span %d: slot %d does not exist", s, span->slot);
@@ -158,9 +172,10 @@ static int check_spans(const step_view *v) {
                     "span %d: length %d and %d rows exceed the page table of group %s", s, span->length[g],
                     span->row_count, v->program->groups[g].name);
         }
-        if (check_span_state(v, s)) {
+        if (check_span_states(v, s, states)) {
             return SL_ERR_INVALID;
         }
+        states += span->state_count;
     }
     REQUIRE(v, next == v->head->rows, "spans hold %lld of %d rows", (long long)next, v->head->rows);
     return 0;
@@ -285,6 +300,7 @@ int sl_step_check(const sl_step_layout *layout, const sl_program *program, void 
                             .head = sl_step_head(block),
                             .rows = sl_step_rows(layout, block),
                             .spans = sl_step_spans(layout, block),
+                            .states = sl_step_states(layout, block),
                             .error = error};
     int code = check_counts(&view);
     code = code ? code : check_spans(&view);

@@ -24,10 +24,13 @@ typedef struct sl_limits {
     int32_t mask_tokens; /* that a mask is of: the vocabulary */
     int32_t keep; /* tokens that a compacted sequence keeps for each key head; 0: no step compacts. Otherwise
                      the page tables have a spare row behind those of the slots: where COMPACT writes */
+    int32_t states; /* slots that a step may write, all sequences together */
 } sl_limits;
 
 /* Adjustments of one output at most; a plan has room for as many per sequence. */
 enum { SL_ADJUSTMENTS = 4096 };
+
+enum { SL_SPAN_STATES = 33 }; /* that one span leaves at most */
 
 typedef struct sl_step_header {
     int32_t rows, outputs, spans;
@@ -55,9 +58,11 @@ typedef struct sl_step_row {
 typedef struct sl_step_span {
     int32_t slot; /* row of the page tables */
     int32_t first_row, row_count;
-    int32_t state_read;  /* state slot to start from; SL_NONE: zeros */
-    int32_t state_write; /* state slot to leave the new state in; never equal to state_read; SL_NONE without
-                            recurrent layers */
+    int32_t state_read; /* state slot to start from; SL_NONE: zeros */
+    /* The last state_count rows leave the state behind them in slots: states[state_first] and those behind it
+     * of the step's. Nobody reads such a slot in the step, nor writes it twice. Spans have theirs one behind
+     * the other, each at least one; without recurrent layers none has any. */
+    int32_t state_first, state_count;
     /* Per cache group: tokens this sequence has in the cache before the step, counted in the table's
      * (physical) order. Row i of the span is stored at index length + i: page table[index / SL_PAGE_TOKENS],
      * and sees indices (index - window, index]. Pages that a window has left behind may be SL_NONE in the
@@ -164,7 +169,7 @@ typedef struct sl_step_output {
 typedef struct sl_step_layout {
     sl_limits limits;
     int32_t max_table_changes, max_page_copies;
-    uint64_t rows, spans, table_changes, page_copies, outputs;
+    uint64_t rows, spans, states, table_changes, page_copies, outputs;
     uint64_t bytes;
     uint64_t tail, tail_rows, tail_spans; /* what sl_step_write_tail fills in */
 } sl_step_layout;
@@ -187,6 +192,7 @@ static inline int32_t sl_table_rows(const sl_limits *limits) {
     }
 SL_STEP_ARRAY(sl_step_row, rows)
 SL_STEP_ARRAY(sl_step_span, spans)
+SL_STEP_ARRAY(int32_t, states)
 SL_STEP_ARRAY(sl_table_change, table_changes)
 SL_STEP_ARRAY(sl_page_copy, page_copies)
 SL_STEP_ARRAY(sl_step_output, outputs)

@@ -50,14 +50,24 @@ static int32_t most_drafts(const sl_scheduler *s, const sl_work *work) {
     const int32_t wanted = work->drafts < s->options.drafts ? work->drafts : s->options.drafts;
     int32_t most = work->generate - 1;
     most = most < wanted ? most : wanted;
-    most = most < s->limits->context - sequence->count ? most : s->limits->context - sequence->count;
-    if (s->program->state_count) {
-        /* After a refusal all rows are computed again: first of all those. And a page's end is where a state
-         * is kept. */
-        const int32_t room = (SL_PAGE_TOKENS - sequence->count % SL_PAGE_TOKENS) % SL_PAGE_TOKENS;
-        most = sl_pending(work) > 1 ? 0 : most < room ? most : room;
+    return most < s->limits->context - sequence->count ? most : s->limits->context - sequence->count;
+}
+
+int32_t sl_draft_room(const sl_scheduler *s, int32_t rows, int32_t outputs) {
+    int32_t room = rows < outputs ? rows : outputs;
+    if (s->program->state_count == 0) {
+        return room;
     }
-    return most;
+    /* Each has a state, beside those of all who may be in the step. */
+    int32_t written = s->limits->states, available = sl_cache_available_states(s->cache);
+    for (int32_t i = 0; i < s->limits->sequences; i++) {
+        if (s->slots[i] && s->slots[i]->work) {
+            written--;
+            available -= sl_timeline_new_states(s->cache, &s->slots[i]->timeline);
+        }
+    }
+    room = room < written ? room : written;
+    return room < available ? room : available;
 }
 
 bool sl_draft_is_open(const sl_scheduler *s, const sl_work *work) {
@@ -147,8 +157,7 @@ int32_t sl_scheduler_wants_drafts(sl_scheduler *s, sl_draft_want *wants) {
             works++;
         }
     }
-    const int32_t rows = s->plan->options.chunk - load.rows, outputs = s->limits->outputs - works;
-    load.room = rows < outputs ? rows : outputs;
+    load.room = sl_draft_room(s, s->plan->options.chunk - load.rows, s->limits->outputs - works);
     load.tokens = works;
     for (int32_t i = 0; i < s->limits->sequences; i++) {
         const sl_work *work = s->slots[i] ? s->slots[i]->work : NULL;

@@ -6,10 +6,12 @@
 #ifndef SL_SCHED_DRAFT_H
 #define SL_SCHED_DRAFT_H
 
+#include "program/step.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SL_DRAFTS = 32 }; /* of one sequence in one step, at most */
+enum { SL_DRAFTS = SL_SPAN_STATES - 1 }; /* of one sequence in one step, at most */
 
 /* The sequence in slot `slot` has tokens[0, count): what may come behind them? */
 typedef struct sl_draft_query {

@@ -67,11 +67,8 @@ static void write_row(sl_head *head, void *block, int32_t slot) {
     const sl_timeline *t = &h->held->timeline;
     const int32_t row = step->rows, position = h->position - 1 + h->count;
     sl_step_span *span = &sl_step_spans(layout, block)[row];
-    *span = (sl_step_span){.slot = slot,
-                           .first_row = row,
-                           .row_count = 1,
-                           .state_read = t->state,
-                           .state_write = t->write_state};
+    *span = (sl_step_span){.slot = slot, .first_row = row, .row_count = 1, .state_read = t->state};
+    sl_write_states(s, block, t, span);
     for (int32_t g = 0; g < s->program->group_count; g++) {
         span->length[g] = position;
     }
@@ -94,7 +91,7 @@ static void start(sl_head *head, void *block, const sl_draft_want *want) {
     /* What stands in front of the row must be there. */
     if (t->cached == 0 || sequence->count != t->cached + 1 ||
         sl_plan_draft_bucket(s->plan, step->rows + 1) < 0 ||
-        sl_timeline_reserve(s->cache, t, wanted, &copies) != 0) {
+        sl_timeline_reserve(s->cache, t, wanted, 0, &copies) != 0) {
         return; /* it gets none */
     }
     step->page_copies = copies.count;

@@ -89,6 +89,8 @@ void sl_advance_part(sl_scheduler *s, sl_part *part, int32_t agreed);
 /* ---- step.c */
 /* Puts into a step's block where the sequence's pages are that the device does not know yet. */
 void sl_write_table_changes(const sl_scheduler *s, void *block, sl_sequence *sequence);
+/* The slots that a timeline has reserved, for a span behind all that have theirs. */
+void sl_write_states(const sl_scheduler *s, void *block, const sl_timeline *t, sl_step_span *span);
 
 /* ---- admit.c */
 /* The work's group; false when memory ran out. */
@@ -133,8 +135,10 @@ typedef struct sl_draft_load {
     int32_t rows, room;
     double tokens;
 } sl_draft_load;
-/* Is the next step one that gives the work a token, or might it be without drafts that were refused? */
+/* Is the next step one that gives the work a token, with what was forced in front of it? */
 bool sl_generates(const sl_scheduler *s, const sl_work *work);
+/* Drafts for which a step has room, if so many rows and outputs are left. */
+int32_t sl_draft_room(const sl_scheduler *s, int32_t rows, int32_t outputs);
 /* May the work's next step carry drafts, if there are any? */
 bool sl_draft_is_open(const sl_scheduler *s, const sl_work *work);
 /* How many would be worth it now. */

@@ -89,6 +89,15 @@ void sl_write_table_changes(const sl_scheduler *s, void *block, sl_sequence *seq
     }
 }
 
+void sl_write_states(const sl_scheduler *s, void *block, const sl_timeline *t, sl_step_span *span) {
+    const sl_step_layout *layout = &s->plan->deployment.step;
+    const int32_t spans = (int32_t)(span - sl_step_spans(layout, block));
+    span->state_first = spans > 0 ? span[-1].state_first + span[-1].state_count : 0;
+    span->state_count = t->write_count;
+    memcpy(sl_step_states(layout, block) + span->state_first, t->write_states,
+           (size_t)t->write_count * sizeof *t->write_states);
+}
+
 static void write_outputs(sl_scheduler *s, const sl_part *part, sl_step_header *head,
                           const sl_step_span *span) {
     const sl_step_layout *layout = &s->plan->deployment.step;
@@ -120,11 +129,9 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
     sl_sequence *sequence = work->sequence;
     sl_timeline *t = &sequence->timeline;
     sl_step_span *span = &sl_step_spans(layout, block_of(s))[head->spans];
-    *span = (sl_step_span){.slot = sequence->slot,
-                           .first_row = head->rows,
-                           .row_count = rows,
-                           .state_read = t->state,
-                           .state_write = t->write_state};
+    *span = (sl_step_span){
+        .slot = sequence->slot, .first_row = head->rows, .row_count = rows, .state_read = t->state};
+    sl_write_states(s, block_of(s), t, span);
     sl_step_row *step_rows = sl_step_rows(layout, block_of(s));
     for (int32_t i = 0; i < rows; i++) {
         const int32_t position = t->cached + i;
@@ -170,7 +177,7 @@ static void write_span(sl_scheduler *s, sl_work *work, const row_choice *choice)
 /* Pages for the rows, and for what is kept behind them. */
 static int reserve(sl_scheduler *s, sl_timeline *t, const row_choice *choice, sl_copy_list *copies) {
     const int32_t copies_before = copies->count;
-    int failed = sl_timeline_reserve(s->cache, t, choice->rows, copies);
+    int failed = sl_timeline_reserve(s->cache, t, choice->rows, choice->drafts, copies);
     if (failed == 0 && choice->compacts && (failed = sl_timeline_reserve_compaction(s->cache, t)) != 0) {
         sl_timeline_revert(s->cache, t);
         copies->count = copies_before;
@@ -278,8 +285,7 @@ static void count_drafts_room(const sl_scheduler *s, int32_t count, step_room *r
         works += generates;
         rows += generates ? sl_pending(s->order[i]) : 0;
     }
-    const int32_t rows_left = room->rows - rows, outputs_left = room->outputs - works;
-    room->drafts = (sl_draft_load){rows, rows_left < outputs_left ? rows_left : outputs_left, works};
+    room->drafts = (sl_draft_load){rows, sl_draft_room(s, room->rows - rows, room->outputs - works), works};
 }
 
 /* s->order[0, count): who generates, then prompts. */

@@ -1127,6 +1127,7 @@ static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *ra
     shape.channels = 2 * key_heads * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
+    c->states = index % 3 == 1 ? 5 : 1;
     if (kind == SL_OP_CONV && index % 2) { /* a layer without a scan */
         shape.heads = shape.key_size = shape.value_size = 0;
     }
@@ -1178,6 +1179,7 @@ static bool make_ssm(kt_case *c, int32_t index, kt_random *random) {
     shape.channels = 2 * groups * shape.key_size + shape.heads * shape.value_size;
     begin_case(c, rows[index], 1 + index % 4, random);
     c->tolerance = 1e-4;
+    c->states = index % 3 == 1 ? 5 : 1;
     build_ssm(c, &shape, groups, index % 3 == 2 ? 0.75f : INFINITY, random);
     kt_name_case(c, SL_OP_SSM_SCAN, index, "");
     return true;

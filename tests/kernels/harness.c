@@ -72,6 +72,8 @@ void kt_result_free(kt_result *result) {
     free(result->cache);
     free(result->kept);
     free(result->state);
+    free(result->row_states);
+    free(result->has_state);
     memset(result, 0, sizeof *result);
 }
 
@@ -85,9 +87,10 @@ struct kt_runner {
     sl_lowered buckets[2]; /* all ops; the op under test alone */
     int32_t spare_page;    /* the first that is compacted to */
     int32_t next_page[SL_CACHE_GROUPS], moved[SL_CACHE_GROUPS];
-    int32_t *pages; /* [group][span][table width]: where each page of a sequence lies now */
-    int32_t state_slot[KT_SPANS];
-    int32_t done[KT_SPANS]; /* rows of each span that were run */
+    int32_t *pages;               /* [group][span][table width]: where each page of a sequence lies now */
+    int32_t state_set[KT_SPANS];  /* 0 or 1: which of its slots a span has written last */
+    int32_t state_slot[KT_SPANS]; /* the very last of these */
+    int32_t done[KT_SPANS];       /* rows of each span that were run */
     /* The values with their guards, as they are on the device where a step has rows; behind them in the
      * workspace lies scratch, which may be large and is not copied. */
     unsigned char *image;
@@ -98,6 +101,10 @@ struct kt_runner {
 
 static int32_t copies_of(const kt_case *c) {
     return c->copies > 0 ? c->copies : 1;
+}
+
+static int32_t states_of(const kt_case *c) {
+    return c->program.state_count == 0 ? 0 : c->states > 0 ? c->states : 1;
 }
 
 static uint64_t aligned(uint64_t bytes) {
@@ -233,7 +240,7 @@ static void lay_out(kt_runner *r) {
     lay_out_caches(r);
     lay_out_weights(r);
     lay_out_workspace(r);
-    d->state_slots = p->state_count ? 2 * c->span_count : 0;
+    d->state_slots = 2 * states_of(c) * c->span_count;
     d->pool_bytes[SL_POOL_STATE] = (uint64_t)d->state_slots * p->state_bytes;
     /* Room for the work lists of a device, whatever they are. */
     d->pool_bytes[SL_POOL_TABLES] = aligned((tables + (uint64_t)d->limits.sequences) * sizeof(int32_t)) +
@@ -273,7 +280,8 @@ static kt_runner *lower(sl_backend *backend, const sl_kernel *kernel, const kt_c
                             .adjustments = c->adjustment_count + 1,
                             .masks = c->mask_count,
                             .mask_tokens = c->program.vocabulary,
-                            .keep = c->keep};
+                            .keep = c->keep,
+                            .states = states_of(c) * c->span_count};
     sl_step_layout_init(&d->step, &d->limits, c->program.group_count);
     for (int kind = 0; kind < SL_ROWS_COUNT; kind++) {
         all->rows[kind] = rows_of_kind(c, (sl_rows)kind, d->limits.rows, d->limits.outputs);
@@ -353,6 +361,7 @@ const sl_kernel *kt_runner_kernel(const kt_runner *r) {
 typedef struct step_plan {
     int32_t first[KT_SPANS], count[KT_SPANS]; /* of each span */
     int32_t start[KT_SPANS];                  /* of each span on the time line */
+    int32_t states[KT_SPANS];                 /* that each leaves, behind its last rows */
 } step_plan;
 
 /* Fills `list` with the time line's indices of the step's rows of one kind; returns how many. */
@@ -440,6 +449,7 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
     sl_step_row *rows = sl_step_rows(&r->deployment.step, block);
     sl_step_span *spans = sl_step_spans(&r->deployment.step, block);
     sl_step_output *outputs = sl_step_outputs(&r->deployment.step, block);
+    int32_t states = 0;
     memset(header, 0, sizeof *header);
     header->want_logits = 1;
     header->compact = c->keep > 0 && r->done[0] >= c->rows - c->window;
@@ -452,11 +462,13 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
         span->slot = s;
         span->first_row = header->rows;
         span->row_count = step->count[s];
-        span->state_read = span->state_write = SL_NONE;
-        if (c->program.state_count) {
-            span->state_read = r->done[s] ? r->state_slot[s] : SL_NONE;
-            r->state_slot[s] = r->state_slot[s] == 2 * s ? 2 * s + 1 : 2 * s;
-            span->state_write = r->state_slot[s];
+        span->state_read = r->done[s] ? r->state_slot[s] : SL_NONE;
+        span->state_first = states;
+        span->state_count = step->states[s];
+        r->state_set[s] = 1 - r->state_set[s];
+        for (int32_t i = 0; i < step->states[s]; i++) {
+            r->state_slot[s] = (2 * s + r->state_set[s]) * states_of(c) + i;
+            sl_step_states(&r->deployment.step, block)[states++] = r->state_slot[s];
         }
         for (int32_t g = 0; g < c->program.group_count; g++) {
             span->length[g] = c->depth + r->done[s];
@@ -640,6 +652,30 @@ static void collect(const kt_runner *r, const step_plan *step, kt_result *result
     free(list);
 }
 
+/* What the step has left of each span, as far as it is behind rows that the result is of. */
+static bool collect_states(const kt_runner *r, const step_plan *step, kt_result *result) {
+    const kt_case *c = r->c;
+    const uint64_t bytes = c->program.state_bytes;
+    sl_error error = {0};
+    bool good = true;
+    for (int32_t s = 0; s < c->span_count; s++) {
+        const int32_t behind = c->span_rows[s] - step->first[s] - step->count[s];
+        for (int32_t i = 0; step->count[s] > 0 && i < step->states[s] && good; i++) {
+            const int32_t last = behind + i; /* rows from there to the span's last */
+            const uint64_t slot = (uint64_t)(r->state_slot[s] - i);
+            const int32_t at = s * states_of(c) + last;
+            if (last < states_of(c)) {
+                good = check(r->backend->functions->read(r->executor, SL_POOL_STATE, slot * bytes,
+                                                         result->row_states + (uint64_t)at * bytes, bytes,
+                                                         &error),
+                             &error, c->name);
+                result->has_state[at] = true;
+            }
+        }
+    }
+    return good;
+}
+
 static bool run_step(kt_runner *r, const step_plan *step, bool move, kt_random *random, kt_result *result) {
     const sl_backend_functions *f = r->backend->functions;
     sl_error error = {0};
@@ -648,10 +684,10 @@ static bool run_step(kt_runner *r, const step_plan *step, bool move, kt_random *
     r->last_block = f->step_block(r->executor);
     const sl_step_header *header = sl_step_head(r->last_block);
     const int32_t rows = header->rows, outputs = header->outputs;
-    const bool good = copy_image(r, rows, outputs, true) &&
-                      check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
-                      check(f->wait(r->executor, &error), &error, r->c->name) &&
-                      copy_image(r, rows, outputs, false) && check_rows_behind(r, rows, outputs);
+    const bool good =
+        copy_image(r, rows, outputs, true) && check(f->submit(r->executor, 0, &error), &error, r->c->name) &&
+        check(f->wait(r->executor, &error), &error, r->c->name) && copy_image(r, rows, outputs, false) &&
+        check_rows_behind(r, rows, outputs) && collect_states(r, step, result);
     if (good) {
         collect(r, step, result);
     }
@@ -710,6 +746,8 @@ static bool prepare(kt_runner *r, kt_result *result) {
     result->state_bytes = d->pool_bytes[SL_POOL_STATE];
     result->cache = kt_alloc(result->cache_bytes, 1);
     result->state = kt_alloc(result->state_bytes, 1);
+    result->row_states = kt_alloc(result->state_bytes / 2, 1);
+    result->has_state = kt_alloc((size_t)(states_of(c) * c->span_count), sizeof *result->has_state);
     memset(result->cache, PATTERN, result->cache_bytes);
     memset(result->state, PATTERN, result->state_bytes);
     memset(r->next_page, 0, sizeof r->next_page);
@@ -725,7 +763,7 @@ static bool prepare(kt_runner *r, kt_result *result) {
         table[i] = i < all ? SL_NONE : 7 * (i - all) + 3;
     }
     for (int32_t s = 0; s < c->span_count; s++) {
-        r->state_slot[s] = 2 * s + 1;
+        r->state_set[s] = 1;
     }
     for (int32_t i = 0; i < entries; i++) { /* pages of keys that are there already */
         const int32_t group = i / width / c->span_count, in_group = i - group * width * c->span_count;
@@ -798,6 +836,8 @@ bool kt_run(kt_runner *r, kt_cut cut, kt_random *random, kt_result *result) {
                                 : 1 + kt_below(random, left < 70 ? left : 70);
             step.count[s] = step.count[s] < most ? step.count[s] : most;
             step.count[s] = c->keep > 0 && ahead <= 0 ? left : step.count[s];
+            const int32_t states = states_of(c) < step.count[s] ? states_of(c) : step.count[s];
+            step.states[s] = cut == KT_CHUNKS && states > 1 ? 1 + kt_below(random, states) : states;
             rows += step.count[s];
             start += c->span_rows[s];
         }

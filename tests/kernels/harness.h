@@ -37,8 +37,9 @@ typedef struct kt_case {
     int32_t depth;     /* to time: keys in front of each span's rows, whatever they are */
     int32_t step_rows; /* most rows of a step; 0: all */
     int32_t keep,
-        window; /* COMPACT, of one span: its last `window` rows are a step that compacts; keep 0: no */
-    bool tight; /* the bucket has no rows but a step's: kernels for one row are for such */
+        window;     /* COMPACT, of one span: its last `window` rows are a step that compacts; keep 0: no */
+    int32_t states; /* that a step leaves behind the last rows of each span, at most; 0: one */
+    bool tight;     /* the bucket has no rows but a step's: kernels for one row are for such */
     int32_t position_base;
     int32_t *tokens;         /* [rows] */
     sl_step_output *outputs; /* [output_count], rows on the time line, rising */
@@ -92,6 +93,10 @@ typedef struct kt_result {
     void *values[KT_VALUES]; /* whole time line, without the fixed part */
     int32_t *schedule;       /* fixed part of the schedule value, of the last step */
     unsigned char *cache, *state;
+    /* [span_count][states of the case][a slot's bytes]: behind the last rows of each span, the very last
+     * first; and whether a step has left each. */
+    unsigned char *row_states;
+    bool *has_state;
     unsigned char *kept; /* COMPACT: pages of its group that it wrote, one behind the other */
     uint64_t kept_bytes;
     uint64_t cache_bytes, state_bytes;

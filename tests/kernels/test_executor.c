@@ -112,7 +112,9 @@ static void fill_step(engine *e, const int32_t counts[SLOTS], bool generate) {
         }
         sl_step_span span = {.slot = s, .first_row = header->rows, .row_count = counts[s]};
         span.state_read = e->done[s] ? 2 * s + e->state[s] : SL_NONE;
-        span.state_write = 2 * s + !e->state[s];
+        span.state_first = header->spans;
+        span.state_count = 1;
+        sl_step_states(layout, block)[header->spans] = 2 * s + !e->state[s];
         span.length[0] = e->done[s];
         for (int32_t page = 0; !e->has_pages[s] && page < 3; page++) {
             sl_step_table_changes(layout, block)[header->table_changes++] =
@@ -433,7 +435,7 @@ static void test_refused_steps(void **state) {
     assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
     assert_string_equal(error.message + strlen(error.message) - 14, "does not exist");
     fill_step(&e, (const int32_t[SLOTS]){3, 0, 0}, false);
-    sl_step_spans(&e.plan->deployment.step, header)[0].state_write = e.plan->deployment.state_slots;
+    sl_step_states(&e.plan->deployment.step, header)[0] = e.plan->deployment.state_slots;
     assert_int_equal(e.backend->functions->submit(e.executor, 0, &error), SL_ERR_INVALID);
 #endif
     char byte;

@@ -95,6 +95,20 @@ static double compare_values(const kt_case *c, int32_t v, const kt_result *a, co
     return memcmp(a->values[v], b->values[v], (size_t)bytes) == 0 ? 0 : INFINITY;
 }
 
+/* The states that both have left behind a row. */
+static double compare_states(const kt_case *c, const kt_result *a, const kt_result *b) {
+    const uint64_t bytes = c->program.state_bytes, count = bytes > 0 ? a->state_bytes / 2 / bytes : 0;
+    double worst = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (a->has_state[i] && b->has_state[i]) {
+            const double d = distance(floats(a->row_states, (int64_t)(i * bytes / 4)),
+                                      floats(b->row_states, (int64_t)(i * bytes / 4)), (int64_t)bytes / 4);
+            worst = d > worst ? d : worst;
+        }
+    }
+    return worst;
+}
+
 /* How far two results of one time line are apart. `same_steps`: also what depends on the way it was cut. */
 static double compare_results(const kt_case *c, const kt_result *a, const kt_result *b, bool same_steps) {
     const sl_op_kind kind = c->program.ops[c->op].kind;
@@ -116,6 +130,8 @@ static double compare_results(const kt_case *c, const kt_result *a, const kt_res
     if (same_steps && memcmp(a->cache, b->cache, a->cache_bytes) != 0) {
         return INFINITY;
     }
+    const double states = compare_states(c, a, b);
+    worst = states > worst ? states : worst;
     if (same_steps && (kind == SL_OP_CONV || kind == SL_OP_DELTA_SCAN || kind == SL_OP_SSM_SCAN)) {
         const double d = distance(floats(a->state, 0), floats(b->state, 0), (int64_t)a->state_bytes / 4);
         worst = d > worst ? d : worst;

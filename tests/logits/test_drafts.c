@@ -246,7 +246,11 @@ static const float *run(engine *e, const int32_t *ids, int32_t first, int32_t co
     sl_error error;
     *head = (sl_step_header){.rows = count, .spans = 1, .want_logits = 1};
     sl_step_span *span = &sl_step_spans(layout, block)[0];
-    *span = (sl_step_span){.row_count = count, .state_read = e->state, .state_write = e->state == 0};
+    *span =
+        (sl_step_span){.row_count = count, .state_read = e->state, .state_count = program->state_count > 0};
+    if (program->state_count > 0) {
+        sl_step_states(layout, block)[0] = e->state == 0;
+    }
     for (int32_t g = 0; g < program->group_count; g++) {
         span->length[g] = first;
         for (int32_t page = 0; first == 0 && page < e->plan->deployment.caches[g].pages; page++) {
@@ -264,7 +268,7 @@ static const float *run(engine *e, const int32_t *ids, int32_t first, int32_t co
         e->backend->functions->wait(e->executor, &error)) {
         fail_msg("%s", error.message);
     }
-    e->state = drafts ? e->state : span->state_write;
+    e->state = drafts || program->state_count == 0 ? e->state : e->state == 0;
     return e->backend->functions->logits(e->executor);
 }
 

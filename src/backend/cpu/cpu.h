@@ -102,6 +102,7 @@ struct sl_cpu_context {
     const sl_step_header *header;
     const sl_step_row *rows;
     const sl_step_span *spans;
+    const int32_t *states; /* slots that the spans leave */
     const sl_table_change *table_changes;
     const sl_page_copy *page_copies;
     const sl_step_output *outputs;
@@ -153,7 +154,7 @@ static inline unsigned char *sl_cpu_codes(const sl_cpu_operand *operand, int64_t
 }
 
 /* A recurrent layer's part of the slot that a sequence's span begins with: NULL for zeros; and of the one
- * that it leaves, which is another. */
+ * that it leaves behind its row `at`, which is another: NULL where it leaves none. The last row has one. */
 static inline const float *sl_cpu_old_state(const sl_cpu_context *context, const sl_step_span *span,
                                             uint64_t offset) {
     const uint64_t slot = (uint64_t)(span->state_read < 0 ? 0 : span->state_read);
@@ -161,10 +162,14 @@ static inline const float *sl_cpu_old_state(const sl_cpu_context *context, const
     return span->state_read < 0 ? NULL : (const float *)(const void *)state;
 }
 
-static inline float *sl_cpu_new_state(const sl_cpu_context *context, const sl_step_span *span,
+static inline float *sl_cpu_new_state(const sl_cpu_context *context, const sl_step_span *span, int32_t at,
                                       uint64_t offset) {
-    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes +
-                             offset);
+    const int32_t index = at - (span->row_count - span->state_count);
+    if (index < 0) {
+        return NULL;
+    }
+    const uint64_t slot = (uint64_t)context->states[span->state_first + index];
+    return (float *)(void *)(context->state + slot * context->program->state_bytes + offset);
 }
 
 /* What is no number stays so. */

@@ -288,6 +288,7 @@ static int make_context(sl_executor *executor, sl_error *error) {
     context->header = sl_step_head(block);
     context->rows = sl_step_rows(&deployment->step, block);
     context->spans = sl_step_spans(&deployment->step, block);
+    context->states = sl_step_states(&deployment->step, block);
     context->table_changes = sl_step_table_changes(&deployment->step, block);
     context->page_copies = sl_step_page_copies(&deployment->step, block);
     context->outputs = sl_step_outputs(&deployment->step, block);
@@ -525,9 +526,12 @@ static int check_block(const sl_executor *executor, sl_error *error) {
     }
     for (int32_t i = 0; i < context->header->spans; i++) {
         const sl_step_span *span = &context->spans[i];
-        if (span->state_read >= deployment->state_slots || span->state_write >= deployment->state_slots) {
-            return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d or %d does not exist", (int)i,
-                           (int)span->state_read, (int)span->state_write);
+        for (int32_t k = -1; k < span->state_count; k++) {
+            const int32_t slot = k < 0 ? span->state_read : context->states[span->state_first + k];
+            if (slot >= deployment->state_slots) {
+                return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d does not exist", (int)i,
+                               (int)slot);
+            }
         }
     }
     return SL_OK;

@@ -17,19 +17,6 @@ enum {
     MOST_KEYS = 512,
 };
 
-static const float *delta_old(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
-    if (span->state_read < 0) {
-        return NULL;
-    }
-    return (const float *)(const void *)(context->state +
-                                         (uint64_t)span->state_read * context->program->state_bytes + offset);
-}
-
-static float *delta_new(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
-    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes +
-                             offset);
-}
-
 /* ---- convolution: class "f32/fused", from the oldest tap to the newest, then the bias ---- */
 
 SL_TIER_DECLINES(conv) {
@@ -58,7 +45,7 @@ static vf conv_input(const conv *c, int32_t index) {
                     : vf_zero();
 }
 
-static void conv_channels(const conv *c, float *kept) {
+static void conv_channels(const sl_cpu_context *context, const conv *c) {
     const int32_t taps = c->shape->taps, channels = c->shape->channels, left = channels - c->channel;
     const sl_op_conv *conv = &c->op->op->u.conv;
     const float *weights = (const float *)(const void *)c->op->weights[0].data;
@@ -78,9 +65,10 @@ static void conv_channels(const conv *c, float *kept) {
         sum = vf_add(sum, bias);
         vf_store_part(sl_cpu_f32(&c->op->out[0], c->span->first_row + i) + c->channel,
                       conv->function == SL_ACTIVATION_SILU ? vf_silu(sum) : sum, left);
-    }
-    for (int32_t i = 0; i < taps - 1; i++) {
-        vf_store_part(kept + (int64_t)i * channels + c->channel, conv_input(c, c->span->row_count + i), left);
+        float *kept = sl_cpu_new_state(context, c->span, i, c->shape->conv_offset);
+        for (int32_t k = 0; kept && k < taps - 1; k++) {
+            vf_store_part(kept + (int64_t)k * channels + c->channel, conv_input(c, i + 1 + k), left);
+        }
     }
 }
 
@@ -92,10 +80,10 @@ SL_TIER_RUN(conv) {
     (void)thread, (void)threads;
     for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
         c.span = &context->spans[unit / blocks];
-        c.state = delta_old(context, c.span, shape->conv_offset);
+        c.state = sl_cpu_old_state(context, c.span, shape->conv_offset);
         const int32_t first = unit % blocks * width;
         for (c.channel = first; c.channel < first + width && c.channel < shape->channels; c.channel += VN) {
-            conv_channels(&c, delta_new(context, c.span, shape->conv_offset));
+            conv_channels(context, &c);
         }
     }
 }
@@ -205,8 +193,7 @@ static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const
     const int32_t keys = shape->key_size, values = shape->value_size, count = strip->count;
     const size_t bytes = (size_t)count * sizeof(float);
     const int64_t at = (int64_t)strip->head * keys * values + strip->first;
-    const float *old = delta_old(context, span, shape->delta_offset);
-    float *kept = delta_new(context, span, shape->delta_offset) + at;
+    const float *old = sl_cpu_old_state(context, span, shape->delta_offset);
     for (int32_t i = 0; i < keys && old; i++) {
         memcpy(strip->state + i * count, old + at + i * values, bytes);
     }
@@ -221,14 +208,15 @@ static void scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, const
         scan_prepare(op, shape, r, strip->head, &row);
         if (count == STRIP_VECTORS * VN) {
             scan_columns(STRIP_VECTORS, &row, strip->state, count, v, y);
-            continue;
+        } else {
+            for (int32_t c = 0; c < count; c += VN) {
+                scan_columns(1, &row, strip->state + c, count, v + c, y + c);
+            }
         }
-        for (int32_t c = 0; c < count; c += VN) {
-            scan_columns(1, &row, strip->state + c, count, v + c, y + c);
+        float *kept = sl_cpu_new_state(context, span, r - span->first_row, shape->delta_offset);
+        for (int32_t i = 0; kept && i < keys; i++) {
+            memcpy(kept + at + i * values, strip->state + i * count, bytes);
         }
-    }
-    for (int32_t i = 0; i < keys; i++) {
-        memcpy(kept + i * values, strip->state + i * count, bytes);
     }
 }
 

@@ -89,7 +89,6 @@ static void ssm_scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, c
     const int64_t column = (int64_t)strip->head * values + strip->first;
     const int64_t at = (int64_t)strip->head * keys * values + strip->first;
     const float *old = sl_cpu_old_state(context, span, shape->delta_offset);
-    float *kept = sl_cpu_new_state(context, span, shape->delta_offset) + at;
     for (int32_t i = 0; i < keys && old; i++) {
         memcpy(strip->state + i * count, old + at + i * values, bytes);
     }
@@ -103,14 +102,15 @@ static void ssm_scan_strip(const sl_cpu_context *context, const sl_cpu_op *op, c
         ssm_prepare(op, shape, r, strip->head, &row);
         if (count == SSM_VECTORS * VN) {
             ssm_columns(SSM_VECTORS, &row, strip->state, count, x, y);
-            continue;
+        } else {
+            for (int32_t c = 0; c < count; c += VN) {
+                ssm_columns(1, &row, strip->state + c, count, x + c, y + c);
+            }
         }
-        for (int32_t c = 0; c < count; c += VN) {
-            ssm_columns(1, &row, strip->state + c, count, x + c, y + c);
+        float *kept = sl_cpu_new_state(context, span, r - span->first_row, shape->delta_offset);
+        for (int32_t i = 0; kept && i < keys; i++) {
+            memcpy(kept + at + i * values, strip->state + i * count, bytes);
         }
-    }
-    for (int32_t i = 0; i < keys; i++) {
-        memcpy(kept + i * values, strip->state + i * count, bytes);
     }
 }
 

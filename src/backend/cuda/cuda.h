@@ -118,6 +118,7 @@ typedef struct sl_cuda_context {
     const sl_step_header *header;
     const sl_step_row *rows;
     const sl_step_span *spans;
+    const int32_t *states; /* slots that the spans leave */
     const sl_table_change *table_changes;
     const sl_page_copy *page_copies;
     const sl_step_output *outputs;

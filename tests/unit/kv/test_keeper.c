@@ -210,7 +210,7 @@ static void check_past(rig *r, const sl_timeline *t, const int32_t *tokens) {
 static bool compute(rig *r, sl_timeline *t, const int32_t *tokens, int32_t rows) {
     sl_page_copy copies[SL_CACHE_GROUPS];
     sl_copy_list list = {copies, 0, SL_CACHE_GROUPS};
-    if (sl_timeline_reserve(r->cache, t, rows, &list)) {
+    if (sl_timeline_reserve(r->cache, t, rows, 0, &list)) {
         return false;
     }
     for (int32_t i = t->cached / SL_PAGE_TOKENS; i < (t->cached + rows) / SL_PAGE_TOKENS; i++) {
@@ -219,7 +219,7 @@ static bool compute(rig *r, sl_timeline *t, const int32_t *tokens, int32_t rows)
         }
     }
     if (r->shape->recurrent) {
-        expect_state(r->executor->states + t->write_state * STATE_WORDS, tokens, t->cached + rows);
+        expect_state(r->executor->states + t->write_states[0] * STATE_WORDS, tokens, t->cached + rows);
     }
     sl_timeline_advance(r->cache, t, tokens, rows);
     return true;

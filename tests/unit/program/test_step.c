@@ -17,7 +17,8 @@ static const sl_limits LIMITS = {.rows = 16,
                                  .context = 130,
                                  .adjustments = 8,
                                  .masks = 2,
-                                 .mask_tokens = 96};
+                                 .mask_tokens = 96,
+                                 .states = 3};
 
 static void layout_is_aligned_and_apart(void **state) {
     (void)state;
@@ -28,7 +29,8 @@ static void layout_is_aligned_and_apart(void **state) {
                                   .context = n * 13,
                                   .adjustments = n % 3 * 10,
                                   .masks = n % 4,
-                                  .mask_tokens = n * 17};
+                                  .mask_tokens = n * 17,
+                                  .states = n % 6 * 11};
         sl_step_layout layout;
         sl_step_layout_init(&layout, &limits, n % 5);
         const int32_t groups = n % 5;
@@ -43,6 +45,7 @@ static void layout_is_aligned_and_apart(void **state) {
             {0, sizeof(sl_step_header)},
             {layout.rows, (uint64_t)limits.rows * 16},
             {layout.spans, (uint64_t)limits.sequences * sizeof(sl_step_span)},
+            {layout.states, (uint64_t)limits.states * 4},
             {layout.outputs, (uint64_t)limits.outputs * sizeof(sl_step_output)},
             {layout.tail, sizeof(sl_step_header)},
             {layout.tail_rows, (uint64_t)limits.outputs * 16},
@@ -61,8 +64,8 @@ static void layout_is_aligned_and_apart(void **state) {
 
 static void largest_limits_do_not_overflow(void **state) {
     (void)state;
-    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64,
-                              INT32_MAX, 1 << 20,   INT32_MAX, 1};
+    const sl_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 64, INT32_MAX,
+                              1 << 20,   INT32_MAX, 1,         INT32_MAX};
     sl_step_layout layout;
     sl_step_layout_init(&layout, &limits, SL_CACHE_GROUPS);
     assert_int_equal(layout.max_table_changes, INT32_MAX);
@@ -86,9 +89,16 @@ static void fill(const sl_step_layout *layout, void *block) {
     rows[3] = (sl_step_row){SL_ROW_LAST_TOKEN, -1, 129, 1};
     sl_step_span *spans = sl_step_spans(layout, block);
     spans[0] =
-        (sl_step_span){.slot = 2, .first_row = 0, .row_count = 3, .state_read = SL_NONE, .state_write = 0};
-    spans[1] = (sl_step_span){
-        .slot = 0, .first_row = 3, .row_count = 1, .state_read = 1, .state_write = 2, .length = {129}};
+        (sl_step_span){.slot = 2, .first_row = 0, .row_count = 3, .state_read = SL_NONE, .state_count = 2};
+    spans[1] = (sl_step_span){.slot = 0,
+                              .first_row = 3,
+                              .row_count = 1,
+                              .state_read = 1,
+                              .state_first = 2,
+                              .state_count = 1,
+                              .length = {129}};
+    const int32_t states[] = {4, 0, 2};
+    memcpy(sl_step_states(layout, block), states, sizeof states);
     sl_step_table_changes(layout, block)[0] = (sl_table_change){0, 2, 0, 7};
     sl_step_table_changes(layout, block)[1] = (sl_table_change){0, 0, 2, SL_NONE};
     sl_step_page_copies(layout, block)[0] = (sl_page_copy){0, 1, 2};
@@ -115,6 +125,7 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     sl_step_header *head = sl_step_head(block);
     sl_step_row *rows = sl_step_rows(layout, block);
     sl_step_span *spans = sl_step_spans(layout, block);
+    int32_t *states = sl_step_states(layout, block);
     sl_table_change *changes = sl_step_table_changes(layout, block);
     sl_page_copy *copies = sl_step_page_copies(layout, block);
     sl_step_output *outputs = sl_step_outputs(layout, block);
@@ -135,11 +146,18 @@ static const char *break_rule(const sl_step_layout *layout, void *block, int n) 
     RULE("span 1: length 192 and 1 rows exceed", spans[1].length[0] = 192)
     RULE("span 0: length -1", spans[0].length[0] = -1)
     RULE("span 1: 1 tokens of this step", spans[1].written = 1)
-    RULE("span 0: no state slot to write", spans[0].state_write = SL_NONE)
+    RULE("span 0: state slot -1 does not exist", states[1] = SL_NONE)
     RULE("span 1: state slot -2 does not exist", spans[1].state_read = -2)
-    RULE("span 1: writes state slot 1, which span 1 reads", spans[1].state_write = 1)
-    RULE("span 0: writes state slot 1, which span 1 reads", spans[0].state_write = 1)
-    RULE("spans 0 and 1 write the same state slot", spans[0].state_write = 2)
+    RULE("span 0: leaves 0 states, not 1 to 3", spans[0].state_count = 0)
+    RULE("span 1: leaves 2 states, not 1 to 1", spans[1].state_count = 2)
+    RULE("span 1: states 1 and 1 more do not follow", spans[1].state_first = 1)
+    RULE("span 1: states 2 and 1 more do not follow", spans[0].state_count = 3)
+    RULE("span 1: states 3 and 1 more do not follow the span before, or are more than 3",
+         spans[0].state_count = spans[1].state_first = 3)
+    RULE("span 1: writes state slot 1, which span 1 reads", states[2] = 1)
+    RULE("span 0: writes state slot 1, which span 1 reads", states[0] = 1)
+    RULE("span 1: state slot 0 is written twice", states[2] = 0)
+    RULE("span 0: state slot 4 is written twice", states[1] = 4)
     RULE("row 1: span 1, expected 0", rows[1].span = 1)
     RULE("row 3: position 130 is outside the context", rows[3].position = 130)
     RULE("row 0: position -1", rows[0].position = -1)
@@ -273,7 +291,7 @@ static void every_rule_is_checked(void **state) {
     sl_free(block);
     sl_program_free(&p);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rule, 62);
+    assert_int_equal(rule, 68);
 }
 
 int main(void) {

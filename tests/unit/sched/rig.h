@@ -126,16 +126,15 @@ static inline void run_span(sl_executor *e, const sl_step_span *span, const sl_s
             results[g] = next_token(seen, count, 0);
         }
         state = next_state(state, token);
+        const int32_t kept = r - span->first_row - (span->row_count - span->state_count);
+        if (kept >= 0 && span->state_count > 0) {
+            e->states[sl_step_states(&e->deployment->step, e->block)[span->state_first + kept]] = state;
+        }
         uint64_t all = program->state_count ? state : 0;
         for (int32_t g = 0; g < program->group_count; g++) {
             all = all * 31 + (uint64_t)results[g];
         }
         sampled[r] = (int32_t)(all % VOCABULARY);
-    }
-    if (program->state_count) {
-        assert_int_not_equal(span->state_write, SL_NONE);
-        assert_int_not_equal(span->state_write, span->state_read);
-        e->states[span->state_write] = state;
     }
 }
 
@@ -308,7 +307,8 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
                             .adjustments = OUTPUTS * SL_ADJUSTMENTS,
                             .masks = OUTPUTS,
                             .mask_tokens = VOCABULARY,
-                            .keep = r->budget};
+                            .keep = r->budget,
+                            .states = s->state_slots ? OUTPUTS : 0};
     r->plan.options.kv_budget = r->budget;
     r->plan.options.kv_window = KEEP_WINDOW;
     d->state_slots = s->state_slots;
@@ -693,7 +693,10 @@ static inline void books_balance(const rig *r, const job *jobs, int count) {
             const sl_sequence *sequence = ghost ? jobs[k].ghost : jobs[k].work.sequence;
             const sl_timeline *t = sequence ? &sequence->timeline : NULL;
             if (t && states) {
-                count_items(held, (int32_t[]){t->state, t->previous_state, t->write_state}, 3);
+                count_items(held, (int32_t[]){t->state, t->previous_state}, 2);
+                count_items(held, t->write_states, t->write_count);
+                assert_int_equal(t->row_count, 0);
+                assert_true(t->write_count == 0 || sequence->in_step);
             } else if (t) {
                 count_items(held, t->pages[g], t->page_count[g]);
                 count_items(held, &t->copied_from[g], 1);

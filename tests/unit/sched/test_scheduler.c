@@ -8,7 +8,8 @@
 static const shape shapes[] = {
     {64, 0, 0, 0, true, 1},   {64, 0, 0, 0, false, 2}, {40, 100, 14, 0, true, 2}, {0, 0, 0, 10, true, 2},
     {40, 0, 0, 12, true, 2},  {40, 0, 0, 7, false, 1}, {24, 48, 12, 9, true, 1},  {20, 0, 0, 0, true, 2},
-    {24, 48, 12, 9, true, 2}, {64, 0, 0, 0, true, 2},  {40, 0, 0, 7, false, 2},
+    {24, 48, 12, 9, true, 2}, {64, 0, 0, 0, true, 2},  {40, 0, 0, 7, false, 2},   {40, 48, 14, 30, true, 2},
+    {0, 0, 0, 30, true, 1},
 };
 
 static void prompts_are_cut_into_chunks_and_generate(void **state) {
@@ -323,6 +324,85 @@ static void random_lives_keep_what_their_requests_say(void **state) {
     }
 }
 
+/* ---- drafts
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static const shape drafting[] = {
+    {64, 0, 0, 40, true, 1}, {0, 0, 0, 40, true, 1}, {40, 48, 14, 40, true, 1}, {64, 0, 0, 0, true, 1}};
+
+/* A sequence with its first `generate` tokens asked for. */
+static void start_job(rig *r, job *j, int32_t prompt, int32_t generate) {
+    int32_t tokens[CONTEXT];
+    sl_error error;
+    for (int32_t t = 0; t < prompt; t++) {
+        tokens[t] = t * 5 % VOCABULARY;
+    }
+    if (!j->work.sequence) {
+        assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
+    }
+    assert_int_equal(job_submit(r, j, tokens, prompt, generate, SL_LOGITS_NONE), 0);
+}
+
+/* The rows of all steps are what the cache has, and refused drafts: also where a text ended among drafts that
+ * were right, and went on. */
+static void no_token_is_in_two_steps(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof drafting / sizeof *drafting; i++) {
+        rig *r = rig_create_drafting(&drafting[i], 6);
+        const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
+        job j = {0};
+        uint64_t refused = 0;
+        for (int32_t turn = 0; turn < 60; turn++) {
+            j.ends_at = j.count + 2 + turn % 13;
+            start_job(r, &j, 1, 50);
+            while (rig_step(r)) {
+            }
+            assert_int_equal(j.count, j.ends_at);
+            job_check(&j);
+            books_balance(r, &j, 1);
+            refused = 0;
+            for (int k = 0; k < SL_DRAFTS; k++) {
+                refused += counts->drafted[k] - counts->accepted[k];
+            }
+            assert_int_equal(counts->rows, (uint64_t)j.work.sequence->timeline.cached + refused);
+        }
+        assert_true(counts->accepted[2] > 20 && refused > 20);
+        sl_sequence_destroy(r->scheduler, j.work.sequence);
+        books_balance(r, NULL, 0);
+        rig_destroy(r);
+    }
+}
+
+/* The index has states of pages' ends, though steps passed them with drafts. */
+static void drafts_pass_pages_ends(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof drafting / sizeof *drafting; i++) {
+        rig *r = rig_create_drafting(&drafting[i], 6);
+        const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
+        job jobs[2] = {0};
+        sl_error error;
+        start_job(r, &jobs[0], 10, 500);
+        while (rig_step(r)) {
+        }
+        for (int32_t length = 5 * SL_PAGE_TOKENS; length > SL_PAGE_TOKENS; length -= SL_PAGE_TOKENS - 1) {
+            const uint64_t before = counts->reused_tokens;
+            job *j = &jobs[1];
+            *j = (job){.no_reuse = false};
+            assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
+            assert_int_equal(job_submit(r, j, jobs[0].model, length + 1, 8, SL_LOGITS_NONE), 0);
+            while (rig_step(r)) {
+            }
+            assert_true(counts->reused_tokens - before >= (uint64_t)(length - length % SL_PAGE_TOKENS));
+            job_check(j);
+            books_balance(r, jobs, 2);
+            sl_sequence_destroy(r->scheduler, j->work.sequence);
+        }
+        sl_sequence_destroy(r->scheduler, jobs[0].work.sequence);
+        rig_destroy(r);
+    }
+}
+
 static void steady_steps_allocate_nothing(void **state) {
     (void)state;
     rig *r = rig_create(&shapes[6]);
@@ -355,19 +435,6 @@ static void steady_steps_allocate_nothing(void **state) {
 static const shape pairs[] = {
     {40, 0, 0, 0, true, 2}, {24, 48, 12, 9, true, 2}, {0, 0, 0, 10, true, 2}, {40, 0, 0, 7, false, 2}};
 
-/* A sequence with its first `generate` tokens asked for. */
-static void start_job(rig *r, job *j, int32_t prompt, int32_t generate) {
-    int32_t tokens[CONTEXT];
-    sl_error error;
-    for (int32_t t = 0; t < prompt; t++) {
-        tokens[t] = t * 5 % VOCABULARY;
-    }
-    if (!j->work.sequence) {
-        assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
-    }
-    assert_int_equal(job_submit(r, j, tokens, prompt, generate, SL_LOGITS_NONE), 0);
-}
-
 /* A step more for a prompt of several tokens: where others could share a recurrent state, one is kept before
  * the prompt's last token. */
 static int32_t parts_last(const shape *shape, int32_t pending) {
@@ -381,7 +448,7 @@ static void check_settled(const rig *r, const job *j, sl_finish finish) {
     assert_null(j->work.sequence->work);
     assert_int_equal(j->work.sequence->in_step, 0);
     assert_int_equal(j->work.sequence->timeline.cached, j->count - 1);
-    assert_int_equal(j->work.sequence->timeline.write_state, SL_NONE);
+    assert_int_equal(j->work.sequence->timeline.write_count, 0);
     job_check(j);
     books_balance(r, j, 1);
 }
@@ -795,6 +862,8 @@ int main(void) {
         cmocka_unit_test(the_oldest_does_not_starve),
         cmocka_unit_test(random_lives_see_only_their_own_past),
         cmocka_unit_test(random_lives_keep_what_their_requests_say),
+        cmocka_unit_test(no_token_is_in_two_steps),
+        cmocka_unit_test(drafts_pass_pages_ends),
         cmocka_unit_test(steady_steps_allocate_nothing),
         cmocka_unit_test(what_ended_is_dropped_from_the_following_step),
         cmocka_unit_test(others_stay_in_the_following_step),

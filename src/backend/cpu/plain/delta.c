@@ -1,23 +1,10 @@
 /* The recurrent ops: the causal convolution, and the scan of a gated-delta-net layer. Both read the state
- * slot state_read (or zeros) and write their own part of state_write, which is another slot. Row after row,
- * so that the bits do not depend on how a sequence is cut into steps. */
+ * slot state_read (or zeros) and write their own part of the slots that the span leaves, which are others.
+ * Row after row, so that the bits do not depend on how a sequence is cut into steps. */
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
 #include <string.h>
-
-static const float *old_state(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
-    if (span->state_read < 0) {
-        return NULL;
-    }
-    return (const float *)(const void *)(context->state +
-                                         (uint64_t)span->state_read * context->program->state_bytes + offset);
-}
-
-static float *new_state(const sl_cpu_context *context, const sl_step_span *span, uint64_t offset) {
-    return (float *)(void *)(context->state + (uint64_t)span->state_write * context->program->state_bytes +
-                             offset);
-}
 
 enum { CONV_CHANNELS = 64 }; /* a unit of work */
 
@@ -40,8 +27,7 @@ static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, con
     const float bias =
         conv->bias == SL_NONE ? 0.0f : ((const float *)(const void *)op->weights[1].data)[channel];
     const float *weight = (const float *)(const void *)op->weights[0].data + (int64_t)channel * shape->taps;
-    const float *state = old_state(context, span, shape->conv_offset);
-    float *kept = new_state(context, span, shape->conv_offset);
+    const float *state = sl_cpu_old_state(context, span, shape->conv_offset);
     for (int32_t i = 0; i < span->row_count; i++) {
         float sum = 0;
         for (int32_t tap = 0; tap < shape->taps; tap++) {
@@ -50,10 +36,11 @@ static void conv_channel(const sl_cpu_context *context, const sl_cpu_op *op, con
         sum += bias;
         sl_cpu_f32(&op->out[0], span->first_row + i)[channel] =
             conv->function == SL_ACTIVATION_SILU ? sum / (1.0f + expf(-sum)) : sum;
-    }
-    for (int32_t i = 0; i < shape->taps - 1; i++) {
-        kept[(int64_t)i * shape->channels + channel] =
-            conv_input(op, shape, span, state, channel, span->row_count + i);
+        float *kept = sl_cpu_new_state(context, span, i, shape->conv_offset);
+        for (int32_t k = 0; kept && k < shape->taps - 1; k++) {
+            kept[(int64_t)k * shape->channels + channel] =
+                conv_input(op, shape, span, state, channel, i + 1 + k);
+        }
     }
 }
 
@@ -141,15 +128,20 @@ void sl_plain_delta_scan(const sl_cpu_context *context, const sl_cpu_op *op, int
     for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
         const sl_step_span *span = &context->spans[unit / scan->value_heads];
         const int32_t head = unit % scan->value_heads;
-        const float *old = old_state(context, span, shape->delta_offset);
-        float *state = new_state(context, span, shape->delta_offset) + (uint64_t)head * size;
+        const uint64_t own = shape->delta_offset + (uint64_t)head * size * sizeof(float);
+        const float *old = sl_cpu_old_state(context, span, own);
+        float *state = sl_cpu_new_state(context, span, span->row_count - 1, own);
         if (old) {
-            memcpy(state, old + (uint64_t)head * size, size * sizeof *state);
+            memcpy(state, old, size * sizeof *state);
         } else {
             memset(state, 0, size * sizeof *state);
         }
         for (int32_t i = 0; i < span->row_count; i++) {
             scan_row(op, shape, span->first_row + i, head, state, sl_cpu_scratch(op, thread, threads));
+            float *kept = sl_cpu_new_state(context, span, i, own);
+            if (kept && kept != state) {
+                memcpy(kept, state, size * sizeof *kept);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
-/* Mamba2's scan. It reads the state slot state_read (or zeros) and writes its own part of state_write, which
- * is another slot. Row after row, so that the bits do not depend on how a sequence is cut into steps. */
+/* Mamba2's scan. It reads the state slot state_read (or zeros) and writes its own part of the slots that the
+ * span leaves, which are others. Row after row, so that the bits do not depend on how a sequence is cut into
+ * steps. */
 #include "backend/cpu/plain/plain.h"
 
 #include <math.h>
@@ -51,15 +52,20 @@ void sl_plain_ssm_scan(const sl_cpu_context *context, const sl_cpu_op *op, int t
     for (int32_t unit = sl_cpu_take(op, 0, 1); unit < units; unit = sl_cpu_take(op, 0, 1)) {
         const sl_step_span *span = &context->spans[unit / scan->heads];
         const int32_t head = unit % scan->heads;
-        const float *old = sl_cpu_old_state(context, span, shape->delta_offset);
-        float *state = sl_cpu_new_state(context, span, shape->delta_offset) + (uint64_t)head * size;
+        const uint64_t own = shape->delta_offset + (uint64_t)head * size * sizeof(float);
+        const float *old = sl_cpu_old_state(context, span, own);
+        float *state = sl_cpu_new_state(context, span, span->row_count - 1, own);
         if (old) {
-            memcpy(state, old + (uint64_t)head * size, size * sizeof *state);
+            memcpy(state, old, size * sizeof *state);
         } else {
             memset(state, 0, size * sizeof *state);
         }
         for (int32_t i = 0; i < span->row_count; i++) {
             scan_row(op, shape, span->first_row + i, head, state);
+            float *kept = sl_cpu_new_state(context, span, i, own);
+            if (kept && kept != state) {
+                memcpy(kept, state, size * sizeof *kept);
+            }
         }
     }
 }

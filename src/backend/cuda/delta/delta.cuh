@@ -1,5 +1,5 @@
 /* What the kernels of a gated-delta-net layer share. They read the state slot state_read (or zeros) and write
- * their own part of state_write, which is another slot, so that a step can be run again. */
+ * their own part of the slots that a span leaves, which are others, so that a step can be run again. */
 #ifndef SL_BACKEND_CUDA_DELTA_DELTA_CUH
 #define SL_BACKEND_CUDA_DELTA_DELTA_CUH
 
@@ -22,9 +22,20 @@ static __device__ __forceinline__ const float *delta_old_state(const sl_cuda_con
                : (const float *)(context.state + (uint64_t)span.state_read * context.state_bytes + offset);
 }
 
-static __device__ __forceinline__ float *delta_new_state(const sl_cuda_context &context,
-                                                         const sl_step_span &span, uint64_t offset) {
-    return (float *)(context.state + (uint64_t)span.state_write * context.state_bytes + offset);
+/* Behind row `at` of the span; NULL: it leaves none there. */
+static __device__ __forceinline__ float *
+delta_new_state(const sl_cuda_context &context, const sl_step_span &span, int32_t at, uint64_t offset) {
+    const int32_t index = at - (span.row_count - span.state_count);
+    return index < 0
+               ? NULL
+               : (float *)(context.state +
+                           (uint64_t)context.states[span.state_first + index] * context.state_bytes + offset);
+}
+
+/* Blocks of a scan with so many keys to a thread that are to lie on a multiprocessor side by side. Without a
+ * bound the addresses of a state that may be left behind any row take as many registers as the state. */
+static constexpr int delta_blocks(int each) {
+    return each <= 8 ? 4 : each <= 32 ? 3 : 1;
 }
 
 static __device__ __forceinline__ float delta_softplus(float x) {
@@ -41,7 +52,8 @@ static __device__ __forceinline__ int32_t delta_key_head(const delta_args &args,
                                 : head / (args.scan.value_heads / args.scan.key_heads);
 }
 
-/* delta_row.cu: the scan row after row, for those spans that have no more than most_rows rows. */
+/* delta_row.cu: the scan row after row, for those spans that have no more than most_rows rows, or leave
+ * several states. */
 cudaError_t sl_cuda_delta_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
                                      cudaStream_t stream);
 

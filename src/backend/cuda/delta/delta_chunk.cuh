@@ -77,8 +77,9 @@ static __device__ __forceinline__ void copy_4(void *to, const void *from, bool t
     sl_copy_4_of(sl_shared_address(to), from, there ? 4 : 0);
 }
 
-static __device__ __forceinline__ int32_t chunks_of(int32_t rows) {
-    return rows > SHORT_ROWS ? (rows + CHUNK - 1) / CHUNK : 0;
+/* None where the scan goes row after row: there are few, or states between them are to be left. */
+static __device__ __forceinline__ int32_t chunks_of(const sl_step_span &span) {
+    return span.row_count > SHORT_ROWS && span.state_count <= 1 ? (span.row_count + CHUNK - 1) / CHUNK : 0;
 }
 
 #endif

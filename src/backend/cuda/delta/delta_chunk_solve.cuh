@@ -20,7 +20,7 @@ static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk,
     __syncwarp();
     for (int32_t base = 0; base < spans && before <= chunk; base += SL_WARP) {
         const int32_t rows = base + lane < spans ? context.spans[base + lane].row_count : 0;
-        const int32_t chunks = chunks_of(rows);
+        const int32_t chunks = rows > 0 ? chunks_of(context.spans[base + lane]) : 0;
         int32_t end = chunks;
         for (int distance = 1; distance < SL_WARP; distance *= 2) {
             const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);

@@ -254,7 +254,7 @@ static __device__ __forceinline__ void make_outputs(const delta_args &args, cons
 static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t span) {
     int32_t sum = 0;
     for (int32_t s = (int32_t)threadIdx.x % SL_WARP; s < span; s += SL_WARP) {
-        sum += chunks_of(context.spans[s].row_count);
+        sum += chunks_of(context.spans[s]);
     }
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
@@ -272,7 +272,7 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
     float state[KEYS / 8][4];
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, values = args.shape.value_size;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
-    float *left = delta_new_state(context, span, args.shape.delta_offset);
+    float *left = delta_new_state(context, span, span.row_count - 1, args.shape.delta_offset);
     const int64_t at =
         ((int64_t)start.head * KEYS + 2 * (lane % 4)) * values + start.column + 16 * warp + lane / 4;
 #pragma unroll
@@ -282,7 +282,7 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
             state[n][i] = old ? old[at + (int64_t)(8 * n + i % 2) * values + i / 2 * 8] : 0.0f;
         }
     }
-    const int32_t chunks = chunks_of(start.count);
+    const int32_t chunks = chunks_of(span);
     sl_meet<1, THREADS>();
     for (int32_t c = 0; c < chunks; c++) {
         const int32_t count = chunk_at(start, c).count;
@@ -312,11 +312,14 @@ static __global__ void __launch_bounds__(walk_shape<KEYS>::THREADS)
     extern __shared__ uint4 dynamic[];
     walk_shared<KEYS> *shared = (walk_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans || context.spans[blockIdx.z].row_count <= SHORT_ROWS) {
+    if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
     }
     const sl_step_span &span = context.spans[blockIdx.z];
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of(span.row_count);
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of(span);
+    if (chunks == 0) {
+        return;
+    }
     walk_place start = {};
     start.head = (int32_t)blockIdx.y;
     start.key_head = delta_key_head(args, start.head);

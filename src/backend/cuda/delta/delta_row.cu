@@ -4,8 +4,9 @@
 
 enum {
     CONV_THREADS = 128,
-    CONV_ROWS = 16, /* of a thread */
-    CONV_FEW = 256, /* rows up to which a thread has one, so that there are threads enough */
+    CONV_ROWS = 16,   /* of a thread */
+    CONV_FEW = 256,   /* rows up to which a thread has one, so that there are threads enough */
+    CONV_BLOCKS = 12, /* side by side, see delta_blocks */
     MOST_KEYS = 512,
     PARTS = 8 /* of the keys, one warp each */
 };
@@ -39,19 +40,18 @@ static __device__ __forceinline__ void conv_row(const sl_cuda_context &context, 
         sum += weights[tap] * conv_input(args, span, state, channel, at + tap);
     }
     sl_f32(args.y, row)[channel] = conv_finish(args, channel, sum);
-    if (at == span.row_count - 1) {
-        float *left = delta_new_state(context, span, args.shape.conv_offset);
-        for (int32_t k = 0; k < taps - 1; k++) {
-            left[(int64_t)k * args.shape.channels + channel] =
-                conv_input(args, span, state, channel, span.row_count + k);
-        }
+    float *left = delta_new_state(context, span, at, args.shape.conv_offset);
+    for (int32_t k = 0; left && k < taps - 1; k++) {
+        left[(int64_t)k * args.shape.channels + channel] = conv_input(args, span, state, channel, at + 1 + k);
     }
 }
 
-/* A thread per channel, for ROWS rows of the step. Where they lie in the middle of one span, all inputs are
- * read at once. Class "f32": products added from the oldest tap to the newest, then the bias. */
+/* A thread per channel, for ROWS rows of the step. Where they lie in the middle of one span, and no state is
+ * left behind them but the last, all inputs are read at once. Class "f32": products added from the oldest tap
+ * to the newest, then the bias. */
 template <int TAPS, int ROWS>
-static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_context context, delta_args args) {
+static __global__ void __launch_bounds__(CONV_THREADS, CONV_BLOCKS)
+    conv_kernel(sl_cuda_context context, delta_args args) {
     sl_wait_for_inputs();
     const int32_t channel = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x);
     const int32_t first = (int32_t)blockIdx.y * ROWS, rows = context.header->rows;
@@ -62,7 +62,8 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
     const int32_t number = context.rows[first].span;
     const sl_step_span &span = context.spans[number];
     const int32_t end = span.first_row + span.row_count;
-    if (args.shape.taps != TAPS || first - span.first_row < TAPS - 1 || first + ROWS > end) {
+    if (args.shape.taps != TAPS || first - span.first_row < TAPS - 1 ||
+        first + ROWS - 1 > end - span.state_count) {
         for (int32_t row = first; row < first + ROWS && row < rows; row++) {
             conv_row(context, args, weights, channel, row);
         }
@@ -87,7 +88,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(sl_cuda_conte
         sl_f32(args.y, first + i)[channel] = conv_finish(args, channel, sum);
     }
     if (first + ROWS == end) {
-        float *left = delta_new_state(context, span, args.shape.conv_offset);
+        float *left = delta_new_state(context, span, span.row_count - 1, args.shape.conv_offset);
 #pragma unroll
         for (int k = 0; k < TAPS - 1; k++) {
             left[(int64_t)k * args.shape.channels + channel] = x[ROWS + k];
@@ -133,14 +134,17 @@ static __device__ __forceinline__ void load_keys(const float *x, int32_t size, f
  * w the keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are
  * added within each part in order, fused, then part after part. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP)
+static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     scan_kernel(sl_cuda_context context, delta_args args, int32_t most_rows) {
     __shared__ float q[PARTS * EACH], k[PARTS * EACH], reads[PARTS][SL_WARP], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans || context.spans[blockIdx.z].row_count > most_rows) {
+    if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
     }
     const sl_step_span &span = context.spans[blockIdx.z];
+    if (span.row_count > most_rows && span.state_count <= 1) {
+        return;
+    }
     const int32_t keys = args.shape.key_size, values = args.shape.value_size;
     const int32_t head = (int32_t)blockIdx.y, key_head = delta_key_head(args, head);
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, part = (int32_t)threadIdx.x / SL_WARP;
@@ -148,7 +152,6 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
     const bool mine = column < values;
     const int64_t at = ((int64_t)head * keys + part * EACH) * values + column;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
-    float *left = delta_new_state(context, span, args.shape.delta_offset);
     const float rate = delta_rate(args, head), bias = args.dt_bias[head];
     float state[EACH];
 #pragma unroll
@@ -198,11 +201,15 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
             }
             sl_f32(args.y, row)[head * values + column] = y;
         }
-    }
+        float *left = delta_new_state(context, span, row - span.first_row, args.shape.delta_offset);
+        if (left && mine) {
+            left += at;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (mine && part * EACH + i < keys) {
-            left[at + (int64_t)i * values] = state[i];
+            for (int i = 0; i < EACH; i++, left += values) {
+                if (part * EACH + i < keys) {
+                    *left = state[i];
+                }
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-/* Mamba2's scan, row after row. It reads the state slot state_read (or zeros) and writes its own part of
- * state_write, which is another slot, so that a step can be run again. */
+/* Mamba2's scan, row after row. It reads the state slot state_read (or zeros) and writes its own part of the
+ * slots that a span leaves, which are others, so that a step can be run again. */
 #include "backend/cuda/delta/delta.cuh"
 
 enum {
@@ -18,7 +18,7 @@ typedef struct ssm_args {
  * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
  * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP)
+static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
     __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
@@ -33,7 +33,6 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
     const bool mine = column < values;
     const int64_t at = ((int64_t)head * keys + part * EACH) * values + column;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
-    float *left = delta_new_state(context, span, args.shape.delta_offset);
     const float rate = args.scan.decay_is_negated ? args.a_log[head] : -expf(args.a_log[head]);
     const float bias = args.dt_bias[head], skip = args.skip[head];
     float state[EACH];
@@ -70,11 +69,15 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP)
             }
             sl_f32(args.y, row)[head * values + column] = fmaf(skip, x, y);
         }
-    }
+        float *left = delta_new_state(context, span, row - span.first_row, args.shape.delta_offset);
+        if (left && mine) {
+            left += at;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (mine && part * EACH + i < keys) {
-            left[at + (int64_t)i * values] = state[i];
+            for (int i = 0; i < EACH; i++, left += values) {
+                if (part * EACH + i < keys) {
+                    *left = state[i];
+                }
+            }
         }
     }
 }

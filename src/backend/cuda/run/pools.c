@@ -144,6 +144,7 @@ int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     context->header = sl_step_head(executor->block);
     context->rows = sl_step_rows(layout, executor->block);
     context->spans = sl_step_spans(layout, executor->block);
+    context->states = sl_step_states(layout, executor->block);
     context->table_changes = sl_step_table_changes(layout, executor->block);
     context->page_copies = sl_step_page_copies(layout, executor->block);
     context->outputs = sl_step_outputs(layout, executor->block);

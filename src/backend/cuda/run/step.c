@@ -128,9 +128,13 @@ static int check_block(const sl_executor *executor, sl_error *error) {
     }
     for (int32_t i = 0; i < header->spans && !status; i++) {
         const sl_step_span *span = &sl_step_spans(&deployment->step, block)[i];
-        if (span->state_read >= deployment->state_slots || span->state_write >= deployment->state_slots) {
-            return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d or %d does not exist", (int)i,
-                           (int)span->state_read, (int)span->state_write);
+        const int32_t *states = sl_step_states(&deployment->step, block) + span->state_first;
+        for (int32_t k = -1; k < span->state_count; k++) {
+            const int32_t slot = k < 0 ? span->state_read : states[k];
+            if (slot >= deployment->state_slots) {
+                return sl_fail(error, SL_ERR_INVALID, "step: span %d: state slot %d does not exist", (int)i,
+                               (int)slot);
+            }
         }
     }
     return status;
