@@ -87,8 +87,7 @@ static int32_t vector(kt_case *c, const char *name, int32_t experts, int32_t siz
     for (int32_t i = 0; i < experts * size; i++) {
         data[i] = values.middle + kt_uniform(random, values.spread);
     }
-    const sl_weight weight = {
-        name, SL_QTYPE_F32, experts, 1, size, data, (uint64_t)experts * (uint64_t)size * 4, 0};
+    const sl_weight weight = {name, SL_QTYPE_F32, experts, 1, size, data, 4ull * experts * size, 0};
     return sl_program_weight(&c->program, &weight);
 }
 
@@ -280,10 +279,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 8, .columns = 8704, .outputs = {136, 24}, .residual = true, .full = true}, /* two ranges */
     {.rows = 7, .columns = 160, .outputs = {50}},              /* types with blocks of 32 or less */
     {.rows = 5, .columns = 35, .outputs = {21}, .bias = true}, /* types without blocks, f32 activations */
-    {.rows = 1,
-     .columns = 2880,
-     .outputs = {70, 33},
-     .bias = true}, /* rows that end with zeros, of weights and x */
+    {.rows = 1, .columns = 2880, .outputs = {70, 33}, .bias = true}, /* rows end with zeros, of x too */
     {.rows = 2, .columns = 960, .outputs = {40, 64}, .residual = true, .single = true},
     {.rows = 7, .columns = 1184, .outputs = {96}, .how = OUTLIERS},
     {.rows = 60, .columns = 704, .outputs = {48, 40}, .shift = 8, .bias = true},

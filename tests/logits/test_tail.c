@@ -78,13 +78,15 @@ static void add_span(engine *e, void *block, int32_t sequence, int32_t rows, int
     const sl_program *program = e->plan->deployment.program;
     sl_step_header *head = sl_step_head(block);
     const bool recurrent = program->state_count > 0;
-    const int32_t before = e->lengths[sequence], written = e->states[sequence] == 2 * sequence;
+    const int32_t before = e->lengths[sequence], state = 2 * sequence + (e->states[sequence] == 2 * sequence);
     sl_step_span *span = &sl_step_spans(layout, block)[head->spans];
     *span = (sl_step_span){.slot = sequence,
                            .first_row = head->rows,
                            .row_count = rows,
                            .state_read = e->states[sequence],
-                           .state_write = recurrent ? 2 * sequence + written : SL_NONE};
+                           .state_first = recurrent ? head->spans : 0,
+                           .state_count = recurrent};
+    sl_step_states(layout, block)[head->spans] = state;
     for (int32_t g = 0; g < program->group_count; g++) {
         span->length[g] = before;
         sl_step_table_changes(layout, block)[head->table_changes++] =
@@ -101,7 +103,7 @@ static void add_span(engine *e, void *block, int32_t sequence, int32_t rows, int
     }
     head->spans++;
     e->lengths[sequence] += rows;
-    e->states[sequence] = recurrent ? span->state_write : SL_NONE;
+    e->states[sequence] = recurrent ? state : SL_NONE;
 }
 
 /* A step of as many rows of each sequence, 0: it is not in it; the last of them have outputs. */
