@@ -86,7 +86,9 @@ static void add_span(engine *e, void *block, int32_t sequence, int32_t rows, int
                            .state_read = e->states[sequence],
                            .state_first = recurrent ? head->spans : 0,
                            .state_count = recurrent};
-    sl_step_states(layout, block)[head->spans] = state;
+    if (recurrent) { /* there is no room for them otherwise */
+        sl_step_states(layout, block)[head->spans] = state;
+    }
     for (int32_t g = 0; g < program->group_count; g++) {
         span->length[g] = before;
         sl_step_table_changes(layout, block)[head->table_changes++] =
