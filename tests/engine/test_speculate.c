@@ -2,7 +2,9 @@
 /* Drafts, through the public interface: whatever is drafted, texts and log-probabilities are those of an
  * engine without, bit for bit; and what is drafted right is not computed again.
  *
- *     test_speculate [--device cuda:N] */
+ *     test_speculate [--device cuda:N] [--only TEST] [--model TEXT]
+ *
+ * --model: of those whose texts are compared, the ones with that in their names. */
 #include "support/engine.h"
 
 #include "base/alloc.h"
@@ -13,6 +15,7 @@
 enum { SEQUENCES = 3, GENERATE = 40, ROOM = 256, DRAFTS = 5 };
 
 static const char *device = "cpu"; /* --device */
+static const char *of_model = "";  /* --model */
 
 #define FIXTURE(family) SLUICE_SOURCE_DIR "/tests/logits/fixtures/" family
 static const char MINI[] = SLUICE_SOURCE_DIR "/models/mini.gguf";
@@ -28,8 +31,9 @@ static const char *const models[] = {MINI,
                                      FIXTURE("qwen3_5"),
                                      FIXTURE("gemma3")};
 /* Synthetic ones, of families without a fixture. */
-static const char *const presets[] = {"gemma4",   "gemma4moe",  "qwen3_5_moe",  "qwen3_next", "gpt_oss",
-                                      "glm4_moe", "minimax_m2", "ernie4_5_moe", "lfm2_moe"};
+static const char *const presets[] = {"gemma4",   "gemma4moe", "qwen3_5_moe", "qwen3_next",
+                                      "gpt_oss",  "glm4_moe",  "minimax_m2",  "ernie4_5_moe",
+                                      "lfm2_moe", "granite_h", "nemotron_h"};
 
 /* ---- drafts that are right, wrong, or both by turns
  * ------------------------------------------------------------------- */
@@ -219,10 +223,14 @@ static sluice_model *open_preset(const char *name, sluice_synth_head head) {
 }
 
 /* One of `models`, or a synthetic one. */
-static sluice_model *open_case(size_t index, const char **name) {
+static const char *name_of(size_t index) {
     const size_t files = sizeof models / sizeof *models;
-    *name = index < files ? models[index] : presets[index - files];
-    return index < files ? open_model(*name) : open_preset(*name, SLUICE_SYNTH_HEAD_PRESET);
+    return index < files ? models[index] : presets[index - files];
+}
+
+static sluice_model *open_case(size_t index) {
+    return index < sizeof models / sizeof *models ? open_model(name_of(index))
+                                                  : open_preset(name_of(index), SLUICE_SYNTH_HEAD_PRESET);
 }
 
 static void texts_are_those_without_drafts(void **state) {
@@ -230,8 +238,11 @@ static void texts_are_those_without_drafts(void **state) {
     static oracle o;
     static outcome expected[SEQUENCES], got[SEQUENCES];
     for (size_t m = 0; m < (sizeof models + sizeof presets) / sizeof *models; m++) {
-        const char *name;
-        sluice_model *model = open_case(m, &name);
+        const char *name = name_of(m);
+        if (!strstr(name, of_model)) {
+            continue;
+        }
+        sluice_model *model = open_case(m);
         int32_t prompts[SEQUENCES][32];
         sluice_request_options requests[SEQUENCES];
         o = (oracle){.vocabulary = vocabulary_of(model)};
@@ -326,30 +337,52 @@ static void compare_one(sluice_model *model, const sluice_request_options *reque
     sluice_engine_destroy(engines[0]);
 }
 
+/* Without drafts. */
+static void say(sluice_model *model, const sluice_request_options *request, outcome *said) {
+    sluice_engine *engine = start(model, NULL);
+    sluice_sequence *sequence = open_sequence(engine);
+    take(submit(sequence, request), said);
+    sluice_sequence_release(sequence);
+    sluice_engine_destroy(engine);
+}
+
+static void a_recurrent_models_ends_are_ends(void **state) {
+    (void)state;
+    static outcome said;
+    sluice_model *model = open_model(FIXTURE("qwen3_5"));
+    const int32_t tokens[] = {5, 6, 7, 8};
+    sluice_request_options request = {.size = sizeof request,
+                                      .tokens = tokens,
+                                      .token_count = 4,
+                                      .generate = 70,
+                                      .ignore_eos = true,
+                                      .no_text = true};
+    say(model, &request, &said);
+    /* In front of a page's end, and behind it. */
+    for (size_t at = 50; at < 70; at += 3) {
+        request.stop_tokens = &said.tokens[at];
+        request.stop_token_count = 1;
+        compare_one(model, &request, "a recurrent model's stop token");
+        request.stop_token_count = 0;
+        request.generate = at;
+        compare_one(model, &request, "a recurrent model's limit");
+        request.generate = 70;
+    }
+    sluice_model_release(model);
+}
+
 static void ends_inside_drafts_are_ends(void **state) {
     (void)state;
     sluice_model *model = open_model(MINI);
-    sluice_model *recurrent = open_model(FIXTURE("qwen3_5"));
     size_t length;
     int32_t *tokens = tokens_of(model, "Once upon a time there was a", &length);
     static outcome said;
-    sluice_engine *engine = start(model, NULL);
-    sluice_sequence *sequence = open_sequence(engine);
     sluice_request_options request = {
         .size = sizeof request, .tokens = tokens, .token_count = length, .generate = 60, .ignore_eos = true};
-    take(submit(sequence, &request), &said);
-    sluice_sequence_release(sequence);
-    sluice_engine_destroy(engine);
+    say(model, &request, &said);
     for (size_t generate = 17; generate <= 23; generate += 2) {
         request.generate = generate;
         compare_one(model, &request, "a limit of tokens");
-        compare_one(recurrent,
-                    &(sluice_request_options){.size = sizeof request,
-                                              .tokens = (const int32_t[]){5, 6, 7, 8},
-                                              .token_count = 4,
-                                              .generate = generate + 40,
-                                              .no_text = true},
-                    "a recurrent model");
     }
     request.generate = 60;
     for (size_t at = 10; at < 14; at += 2) {
@@ -374,7 +407,6 @@ static void ends_inside_drafts_are_ends(void **state) {
     request.generate = ROOM;
     compare_one(model, &request, "the end of the context");
     sluice_free(tokens);
-    sluice_model_release(recurrent);
     sluice_model_release(model);
 }
 
@@ -782,11 +814,16 @@ int main(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--device") == 0) {
             device = argv[i + 1];
+        } else if (strcmp(argv[i], "--only") == 0) {
+            cmocka_set_test_filter(argv[i + 1]);
+        } else if (strcmp(argv[i], "--model") == 0) {
+            of_model = argv[i + 1];
         }
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_without_drafts),
         cmocka_unit_test(ends_inside_drafts_are_ends),
+        cmocka_unit_test(a_recurrent_models_ends_are_ends),
         cmocka_unit_test(grammars_and_thoughts_hold),
         cmocka_unit_test(what_repeats_itself_is_drafted),
         cmocka_unit_test(a_draft_model_drafts),
