@@ -459,7 +459,9 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
         raw->value_size = config->latent;
         raw->attention_scale = 0; /* follows from the others */
     }
-    if (config->temperature_length == config->rope.original_context || config->temperature_scale == 0) {
+    /* llama.cpp takes the length from the rotation's scaling, but not where attention is latent. */
+    const bool usual = config->temperature_length == config->rope.original_context && config->latent == 0;
+    if (usual || config->temperature_scale == 0) {
         raw->config.temperature_length = 0;
     }
     if (!config->family->scaled) {
