@@ -6,11 +6,10 @@
 #include <math.h>
 #include <stddef.h>
 
-static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
-                                              {"silu", SL_ACTIVATION_SILU},
-                                              {"relu2", SL_ACTIVATION_RELU_SQUARED},
-                                              {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
-                                              {NULL, 0}};
+static const sl_field_choice ACTIVATIONS[] = {
+    {"gelu", SL_ACTIVATION_GELU},          {"silu", SL_ACTIVATION_SILU},
+    {"relu2", SL_ACTIVATION_RELU_SQUARED}, {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
+    {"xielu", SL_ACTIVATION_XIELU},        {NULL, 0}};
 static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
                                            {"su", SL_ROPE_SCALING_LONGROPE},
                                            {"dynamic", SL_ROPE_SCALING_DYNAMIC},
@@ -353,6 +352,19 @@ static bool logit_divisor(const sl_config *c) {
 static bool query_norm_known(const sl_config *c) {
     return !c->query_norm || c->family->query_norm != SL_QUERY_NORM_NONE;
 }
+static bool xielu_finite(const sl_config *c) {
+    for (int32_t layer = 0; layer < c->layers && c->activation == SL_ACTIVATION_XIELU; layer++) {
+        for (int number = 0; number < SL_XIELU_COUNT; number++) {
+            if (!isfinite(c->xielu[number][layer]) || fabsf(c->xielu[number][layer]) > 1e3f) {
+                return false;
+            }
+        }
+        if (c->xielu[SL_XIELU_EPSILON][layer] > 0) {
+            return false;
+        }
+    }
+    return true;
+}
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
     return !(c->fused_qkv && c->query_bias) &&
@@ -485,6 +497,8 @@ static const rule RULES[] = {
      "norms of queries and keys are not supported in this family"},
     {can_have_biases, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
      "biases of fused projections, and of experts in this family, are not supported"},
+    {xielu_finite, AT(config.activation), SL_ERR_INVALID,
+     "xIELU's numbers must be -1000 to 1000 in every layer, and its eps at most 0"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
     {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID,

@@ -29,6 +29,15 @@ typedef enum sl_rope_scaling {
     SL_ROPE_SCALING_PROPORTIONAL /* the first pairs of the whole head turn, the others stand (Gemma 4) */
 } sl_rope_scaling;
 
+/* Numbers of xIELU, of which each layer has its own: alphas as files have them, before softplus. */
+typedef enum sl_xielu_number {
+    SL_XIELU_POSITIVE,
+    SL_XIELU_NEGATIVE,
+    SL_XIELU_BETA,
+    SL_XIELU_EPSILON,
+    SL_XIELU_COUNT
+} sl_xielu_number;
+
 typedef struct sl_rope_config {
     double base;
     int32_t scaling; /* sl_rope_scaling */
@@ -113,6 +122,7 @@ typedef struct sl_config {
     bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
     bool no_rope[SL_CONFIG_LAYERS];          /* queries and keys are not rotated */
     int32_t feed_forwards[SL_CONFIG_LAYERS]; /* widths where they differ between layers; 0: feed_forward */
+    float xielu[SL_XIELU_COUNT][SL_CONFIG_LAYERS];
 } sl_config;
 
 /* What a layer has by its kind, or by its number. */
@@ -161,7 +171,8 @@ typedef enum sl_tensor_kind {
     SL_TENSOR_VECTOR,
     SL_TENSOR_EXPERT_VECTOR,
     SL_TENSOR_FLAT,
-    SL_TENSOR_KERNEL
+    SL_TENSOR_KERNEL,
+    SL_TENSOR_NUMBER
 } sl_tensor_kind;
 
 enum { SL_TENSOR_NAME_SIZE = 128 };

@@ -42,6 +42,13 @@ typedef struct sl_config_raw {
     int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 
+/* GGUF: each an array with a number for each layer, or one for all (llama.cpp's llama-arch.cpp). */
+static const char *const SL_XIELU_KEYS[SL_XIELU_COUNT] = {
+    [SL_XIELU_POSITIVE] = "xielu.alpha_p",
+    [SL_XIELU_NEGATIVE] = "xielu.alpha_n",
+    [SL_XIELU_BETA] = "xielu.beta",
+    [SL_XIELU_EPSILON] = "xielu.eps",
+};
 /* GGUF files with latent attention hold rope.scaling.yarn_log_multiplier times this. */
 #define SL_LATENT_LOG_MULTIPLIER 0.1
 

@@ -1,5 +1,6 @@
 /* Configs from GGUF metadata and from config.json. */
 #include "format/quantization.h"
+#include "model/bind.h"
 #include "model/config_fields.h"
 
 #include <float.h>
@@ -8,6 +9,7 @@
 
 typedef struct reader {
     const char *file;
+    const sl_source *source;
     const sl_gguf *gguf; /* or */
     const json_t *root, *text;
     const sl_family *family;
@@ -1140,6 +1142,51 @@ static void derive_sizes(const reader *r) {
     }
 }
 
+/* A key's number for each layer, or for all. */
+static int gguf_xielu(const reader *r, const char *key, float *values) {
+    const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
+    const int32_t layers = r->raw->config.layers;
+    const bool array = entry && entry->type == SL_GGUF_ARRAY;
+    const int type = !entry ? -1 : array ? (int)entry->item_type : (int)entry->type;
+    if ((type != SL_GGUF_F32 && type != SL_GGUF_F64) || (array && entry->count < (uint64_t)layers)) {
+        return sl_fail(r->error, SL_ERR_FORMAT, "%s: %s must be an array of %d numbers", r->file, key,
+                       layers);
+    }
+    for (int32_t layer = 0; layer < layers; layer++) {
+        values[layer] = (float)sl_gguf_item_f64(entry, array ? (uint64_t)layer : 0);
+    }
+    return 0;
+}
+
+/* Of checkpoints, where they are tensors: the binder says which is missing. */
+static void hf_xielu(const reader *r, sl_tensor_id id, float *values) {
+    for (int32_t layer = 0; layer < r->raw->config.layers; layer++) {
+        const sl_tensor *tensor = sl_model_tensor(&r->raw->config, r->source, id, layer);
+        if (tensor && tensor->elements == 1 && sl_qtype_get(tensor->type)->block_elements == 1) {
+            sl_qtype_get(tensor->type)->decode(tensor->data, &values[layer], 1);
+        }
+    }
+}
+
+static int derive_xielu(const reader *r) {
+    static const sl_tensor_id tensors[SL_XIELU_COUNT] = {
+        [SL_XIELU_POSITIVE] = SL_TENSOR_XIELU_POSITIVE,
+        [SL_XIELU_NEGATIVE] = SL_TENSOR_XIELU_NEGATIVE,
+        [SL_XIELU_BETA] = SL_TENSOR_XIELU_BETA,
+        [SL_XIELU_EPSILON] = SL_TENSOR_XIELU_EPSILON,
+    };
+    sl_config *config = &r->raw->config;
+    int code = 0;
+    for (int i = 0; i < SL_XIELU_COUNT && config->activation == SL_ACTIVATION_XIELU && code == 0; i++) {
+        if (r->gguf) {
+            code = gguf_xielu(r, SL_XIELU_KEYS[i], config->xielu[i]);
+        } else {
+            hf_xielu(r, tensors[i], config->xielu[i]);
+        }
+    }
+    return code;
+}
+
 /* What multiplies logits is kept as what divides them. */
 static int derive_logits(const reader *r) {
     sl_config *config = &r->raw->config;
@@ -1180,6 +1227,7 @@ static int derive(const reader *r) {
     }
     still_layers(r);
     code = derive_steps(r);
+    code = code ? code : derive_xielu(r);
     if (code) {
         return code;
     }
@@ -1358,7 +1406,7 @@ static bool hf_lists_experts(const reader *r) {
 
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) {
     char file[512];
-    reader r = {.gguf = sl_source_gguf(source), .error = error};
+    reader r = {.source = source, .gguf = sl_source_gguf(source), .error = error};
     if (r.gguf) {
         r.file = sl_source_path(source);
     } else {

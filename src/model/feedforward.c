@@ -4,6 +4,26 @@
 
 #include <math.h>
 
+/* ln(1 + e^x) */
+static double softplus(double x) {
+    return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
+}
+
+/* The function and its numbers. */
+static void set_function(const sl_builder *b, sl_op_activate *activate) {
+    const sl_config *config = b->config;
+    activate->function = (sl_activation)config->activation;
+    activate->alpha = (float)config->swiglu_alpha;
+    activate->limit = (float)config->swiglu_limit;
+    if (activate->function == SL_ACTIVATION_XIELU) {
+        const double beta = (double)config->xielu[SL_XIELU_BETA][b->layer];
+        activate->alpha = (float)softplus((double)config->xielu[SL_XIELU_POSITIVE][b->layer]);
+        activate->negative = (float)(beta + softplus((double)config->xielu[SL_XIELU_NEGATIVE][b->layer]));
+        activate->beta = (float)beta;
+        activate->limit = config->xielu[SL_XIELU_EPSILON][b->layer];
+    }
+}
+
 /* f(gate) * up, or f(up) where there is no gate. */
 static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
@@ -13,10 +33,8 @@ static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
             op->in[1] = sl_at(gate_up, width);
         }
         op->out[0] = sl_at(y, 0);
-        op->u.activate.function = (sl_activation)b->config->activation;
+        set_function(b, &op->u.activate);
         op->u.activate.width = width;
-        op->u.activate.alpha = (float)b->config->swiglu_alpha;
-        op->u.activate.limit = (float)b->config->swiglu_limit;
     }
 }
 
@@ -32,7 +50,7 @@ static int32_t plain(sl_builder *b, int32_t x) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
         op->in[0] = op->out[0] = sl_at(h, 0);
-        op->u.activate.function = (sl_activation)b->config->activation;
+        set_function(b, &op->u.activate);
         op->u.activate.width = width;
     }
     sl_build_linear(

@@ -116,6 +116,12 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->expert_groups = p->groups;
         config->expert_groups_used = p->groups_used;
     }
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        config->xielu[SL_XIELU_POSITIVE][layer] = 0.2f; /* what xIELU begins with is 0.8 behind softplus */
+        config->xielu[SL_XIELU_NEGATIVE][layer] = -1.05f;
+        config->xielu[SL_XIELU_BETA][layer] = 0.5f;
+        config->xielu[SL_XIELU_EPSILON][layer] = -1e-6f;
+    }
     if (family->latent) {
         config->latent = p->latent;
         config->query_rank = p->query_rank;

@@ -25,6 +25,7 @@ typedef enum need {
     NEED_ENCODER,
     NEED_TOKEN_TYPES,
     NEED_GATE_BIAS,
+    NEED_XIELU,
     NEED_ROPE_FACTORS,
     NEED_QUERY_BIAS,
     NEED_OUTPUT_BIAS,
@@ -289,6 +290,8 @@ static bool is_needed(const sl_config *c, need need) {
         return c->family->encoder && c->token_types > 0;
     case NEED_GATE_BIAS:
         return c->mlp_bias && !c->family->encoder && !c->family->ungated;
+    case NEED_XIELU:
+        return c->activation == SL_ACTIVATION_XIELU && c->naming == SL_NAMING_HF;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -668,6 +671,15 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
                : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->feed_forward, error);
 }
 
+static int write_xielu(sl_gguf_writer *writer, const sl_config *config, sl_error *error) {
+    int code = 0;
+    for (int number = 0; number < SL_XIELU_COUNT && code == 0; number++) {
+        const sl_gguf_items items = {SL_GGUF_F32, config->xielu[number], (uint64_t)config->layers};
+        code = sl_gguf_writer_array(writer, SL_XIELU_KEYS[number], &items, error);
+    }
+    return code;
+}
+
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error) {
     const sl_family *family = config->family;
     const char *name = sl_family_gguf_name(family);
@@ -687,6 +699,9 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
+    }
+    if (code == 0 && config->activation == SL_ACTIVATION_XIELU) {
+        code = write_xielu(writer, config, error);
     }
     if (code == 0 && family->rope_layers == SL_ROPE_LAYERS_ASKED) {
         snprintf(key, sizeof key, "%s.rope.scaling.finetuned", name);

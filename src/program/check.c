@@ -402,6 +402,12 @@ static int check_activate(const checker *c) {
         REQUIRE(c, c->op->in[1].value != SL_NONE, "swiglu_oai needs up");
         REQUIRE(c, isfinite(activate->alpha) && activate->limit > 0, "alpha must be finite, limit positive");
     }
+    if (activate->function == SL_ACTIVATION_XIELU) {
+        REQUIRE(c,
+                isfinite(activate->alpha) && isfinite(activate->negative) && isfinite(activate->beta) &&
+                    activate->limit <= 0,
+                "alpha, negative and beta must be finite, limit at most 0");
+    }
     return 0;
 }
 

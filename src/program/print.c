@@ -250,6 +250,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         if (op->u.activate.function == SL_ACTIVATION_SWIGLU_OAI) {
             sl_buffer_printf(out, ", alpha %g, limit %g", (double)op->u.activate.alpha,
                              (double)op->u.activate.limit);
+        } else if (op->u.activate.function == SL_ACTIVATION_XIELU) {
+            sl_buffer_printf(out, ", alpha %g, negative %g, beta %g, limit %g", (double)op->u.activate.alpha,
+                             (double)op->u.activate.negative, (double)op->u.activate.beta,
+                             (double)op->u.activate.limit);
         }
         break;
     case SL_OP_CONV:

@@ -101,6 +101,7 @@ const char *sl_activation_name(sl_activation function) {
         [SL_ACTIVATION_SILU] = "silu",         [SL_ACTIVATION_GELU_TANH] = "gelu_tanh",
         [SL_ACTIVATION_GELU] = "gelu",         [SL_ACTIVATION_RELU_SQUARED] = "relu_squared",
         [SL_ACTIVATION_IDENTITY] = "identity", [SL_ACTIVATION_SWIGLU_OAI] = "swiglu_oai",
+        [SL_ACTIVATION_XIELU] = "xielu",
     };
     return function >= 0 && function < SL_ACTIVATION_COUNT ? names[function] : "?";
 }

@@ -270,7 +270,9 @@ typedef struct sl_op_combine {
 } sl_op_combine;
 
 /* Of a gate g: f(g), times up where there is one. SWIGLU_OAI (gpt-oss) is (clamp(up, -limit, limit) + 1) *
- * c * sigmoid(alpha * c) with c = min(g, limit). */
+ * c * sigmoid(alpha * c) with c = min(g, limit). XIELU (Huang and Schlag: "Deriving Activation Functions
+ * Using Integration", 2024) is alpha g^2 + beta g above 0, else negative (exp(min(g, limit)) - 1 - g) + beta
+ * g. */
 typedef enum sl_activation {
     SL_ACTIVATION_SILU,
     SL_ACTIVATION_GELU_TANH,
@@ -278,13 +280,15 @@ typedef enum sl_activation {
     SL_ACTIVATION_RELU_SQUARED,
     SL_ACTIVATION_IDENTITY, /* g: a product of two values */
     SL_ACTIVATION_SWIGLU_OAI,
+    SL_ACTIVATION_XIELU,
     SL_ACTIVATION_COUNT
 } sl_activation;
 
 typedef struct sl_op_activate {
     sl_activation function;
     int32_t width;
-    float alpha, limit; /* of SWIGLU_OAI */
+    float alpha, limit;   /* of SWIGLU_OAI and XIELU */
+    float beta, negative; /* of XIELU */
 } sl_op_activate;
 
 /* y = f(sum over taps of weight * x + bias); the last tap is the row itself. */

@@ -879,6 +879,11 @@ static bool make_other_activation(kt_case *c, int32_t index, int32_t number, kt_
     op->out[0].column = front;
     op->u.activate = (sl_op_activate){
         .function = function, .width = width, .alpha = 1.702f, .limit = round % 4 == 3 ? 7 : 1.25f};
+    if (function == SL_ACTIVATION_XIELU) {
+        op->u.activate.limit = round % 2 ? -1e-6f : -0.25f;
+        op->u.activate.beta = 0.5f;
+        op->u.activate.negative = 0.875f;
+    }
     kt_name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
     return true;
 }

@@ -435,6 +435,10 @@ static double activated(const sl_op_activate *op, double x) {
         return x <= 0 ? 0 : x * x;
     case SL_ACTIVATION_IDENTITY:
         return x;
+    case SL_ACTIVATION_XIELU:
+        return (double)op->beta * x + (x > 0
+                                           ? (double)op->alpha * x * x
+                                           : (double)op->negative * (expm1(fmin(x, (double)op->limit)) - x));
     default:
         return x > (double)op->limit ? (double)op->limit * sigmoid((double)op->alpha * (double)op->limit)
                                      : x * sigmoid((double)op->alpha * x);

@@ -329,6 +329,51 @@ MISTRAL4 = dict(
     rope_parameters=MISTRAL4_ROPE)
 
 
+# ---- Apertus ----
+
+def apertus_shapes(c, layer):
+    width, middle = c["hidden_size"], c["intermediate_size"]
+    return {"attention_layernorm.weight": (width,), "feedforward_layernorm.weight": (width,), **plain_attention(c),
+            "self_attn.q_norm.weight": (c["head_dim"],), "self_attn.k_norm.weight": (c["head_dim"],),
+            "mlp.up_proj.weight": (middle, width), "mlp.down_proj.weight": (width, middle),
+            "mlp.act_fn.alpha_p": (1,), "mlp.act_fn.alpha_n": (1,), "mlp.act_fn.beta": (), "mlp.act_fn.eps": ()}
+
+
+def xielu(w, x):
+    beta, eps = w["mlp.act_fn.beta"], w["mlp.act_fn.eps"]
+    above, below = softplus(w["mlp.act_fn.alpha_p"]), beta + softplus(w["mlp.act_fn.alpha_n"])
+    return numpy.where(x > 0, above * x * x + beta * x, (numpy.expm1(numpy.minimum(x, eps)) - x) * below + beta * x)
+
+
+def apertus_layer(c, w, x, layer):
+    eps, size = c["rms_norm_eps"], c["head_dim"]
+    y = rms(x, w["attention_layernorm.weight"], eps)
+    q = rms(heads(w.linear(y, "self_attn.q_proj"), c["num_attention_heads"]), w["self_attn.q_norm.weight"], eps)
+    k = rms(heads(w.linear(y, "self_attn.k_proj"), c["num_key_value_heads"]), w["self_attn.k_norm.weight"], eps)
+    v = heads(w.linear(y, "self_attn.v_proj"), c["num_key_value_heads"])
+    q, k = rotate(q, c["rope_parameters"], False), rotate(k, c["rope_parameters"], False)
+    x = x + w.linear(attend(q, k, v, size ** -0.5), "self_attn.o_proj")
+    y = rms(x, w["feedforward_layernorm.weight"], eps)
+    function = silu if c["hidden_act"] == "silu" else lambda value: xielu(w, value)
+    return x + w.linear(function(w.linear(y, "mlp.up_proj")), "mlp.down_proj")
+
+
+def apertus_gguf(c, tensors):
+    numbers = {"alpha_p": "alpha_p", "alpha_n": "alpha_n", "beta": "beta", "eps": "eps"}
+    more = {f"xielu.{key}": [float(tensors[f"model.layers.{layer}.mlp.act_fn.{name}"].reshape(-1)[0])
+                             for layer in range(c["num_hidden_layers"])] for key, name in numbers.items()}
+    names = {**ENDS, **ATTENTION, **MLP, L + "attention_layernorm.weight": B + "attn_norm.weight",
+             L + "feedforward_layernorm.weight": B + "ffn_norm.weight",
+             L + "self_attn.q_norm.weight": B + "attn_q_norm.weight", L + "self_attn.k_norm.weight": B + "attn_k_norm.weight"}
+    return {**metadata("apertus", c, c["head_dim"]), **more}, {
+        **renamed(tensors, names), "rope_freqs.weight": rope_factors(c["rope_parameters"], c["head_dim"])}
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+APERTUS = dict(COMMON, head_dim=16, hidden_act="xielu", rms_norm_eps=1e-4, rope_parameters=LLAMA3)
+
+
 # ---- cases ----
 
 def zero(part, value=0.0):
@@ -355,6 +400,11 @@ CASES = {
         "not normalised": says(norm_topk_prob=False), "scaling": says(routed_scaling_factor=1.0),
         "one expert": says(num_experts_per_tok=1), "no shared": zero("shared_experts.down_proj"),
         "unit latent norm": zero("kv_a_layernorm", 1.0), "unit q norm": zero("q_a_layernorm", 1.0)}),
+    "apertus": ("apertus", "ApertusForCausalLM", APERTUS, apertus_shapes,
+                lambda c, tensors, tokens: whole(c, tensors, tokens, apertus_layer), apertus_gguf, {
+        "unscaled": says(rope_parameters=dict(rope_type="default")), "unit q norm": zero("q_norm", 1.0),
+        "unit k norm": zero("k_norm", 1.0), "alpha p": zero("act_fn.alpha_p"), "alpha n": zero("act_fn.alpha_n"),
+        "no beta": zero("act_fn.beta"), "silu": says(hidden_act="silu"), "eps": says(rms_norm_eps=1e-6)}),
 }
 
 

@@ -72,7 +72,8 @@ static const char *const cases[] = {"llama",
                                     "glm4_moe-plain",
                                     "hunyuan_moe",
                                     "cohere2",
-                                    "mistral4"};
+                                    "mistral4",
+                                    "apertus"};
 
 static const char *device = "cpu"; /* --device */
 

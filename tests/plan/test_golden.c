@@ -50,6 +50,7 @@ static const golden CASES[] = {
     {"deepseek_v3", "tests/logits/fixtures/deepseek_v3"},
     {"deepseek_v3-gguf", "~deepseek_v3"},
     {"mistral4", "tests/logits/fixtures/mistral4"},
+    {"apertus", "tests/logits/fixtures/apertus"},
     {"granite-h", "tests/logits/fixtures/granite-h"},
     {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
     {"nemotron_h", "tests/logits/fixtures/nemotron_h"},

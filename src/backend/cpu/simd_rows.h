@@ -244,6 +244,14 @@ SL_ALWAYS_INLINE vf activated(const sl_op_activate *activate, vf gate) {
     }
     case SL_ACTIVATION_IDENTITY:
         return gate;
+    case SL_ACTIVATION_XIELU: {
+        const vf beta = vf_set1(activate->beta);
+        const vf power = vf_exp(vf_min(vf_set1(activate->limit), gate));
+        const vf bent = vf_sub(vf_sub(power, vf_set1(1.0f)), gate);
+        const vf below = vf_fma(vf_set1(activate->negative), bent, vf_mul(beta, gate));
+        const vf above = vf_mul(vf_fma(vf_set1(activate->alpha), gate, beta), gate);
+        return vf_where_positive(gate, above, below);
+    }
     default: {
         const vf clamped = vf_min(vf_set1(activate->limit), gate);
         return vf_mul(clamped, vf_sigmoid(vf_mul(vf_set1(activate->alpha), clamped)));

@@ -258,6 +258,11 @@ static float activated(const sl_op_activate *activate, float gate) {
         return gate < 0 ? 0.0f : gate * gate;
     case SL_ACTIVATION_IDENTITY:
         return gate;
+    case SL_ACTIVATION_XIELU: {
+        const float bent = expm1f(gate > activate->limit ? activate->limit : gate) - gate;
+        return gate > 0 ? (activate->alpha * gate + activate->beta) * gate
+                        : activate->negative * bent + activate->beta * gate;
+    }
     default: {
         const float clamped = gate > activate->limit ? activate->limit : gate; /* fminf would lose a NaN */
         return clamped * sigmoid(activate->alpha * clamped);

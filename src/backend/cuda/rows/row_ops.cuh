@@ -49,6 +49,11 @@ static __device__ __forceinline__ float4 sl_activate_other_quad(const sl_op_acti
         });
     case SL_ACTIVATION_IDENTITY:
         return sl_map_quads(gate, up, [](float g, float u) { return g * u; });
+    case SL_ACTIVATION_XIELU:
+        return sl_map_quads(gate, up, [&op](float g, float u) {
+            const float bent = expm1f(g > op.limit ? op.limit : g) - g;
+            return (g > 0 ? (op.alpha * g + op.beta) * g : op.negative * bent + op.beta * g) * u;
+        });
     default:
         return sl_map_quads(gate, up,
                             [&op](float g, float u) { return sl_swiglu_oai(op.alpha, op.limit, g, u); });
