@@ -120,8 +120,9 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
     const sl_config *config = b->config;
     const head_layout h = project(b, x);
     const int32_t mixed = sl_build_value(b, "attention", SL_ROWS_STEP, h.heads * h.size);
-    const int32_t y =
-        sl_build_value(b, config->family->parallel ? "attended" : "mixer_out", SL_ROWS_STEP, config->width);
+    const bool joined = config->family->parallel || config->family->ssm_beside;
+    const char *name = config->family->parallel ? "attended" : joined ? "joined" : "mixer_out";
+    const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, config->width);
     const sl_cache_place place = b->places[sl_config_kv_layer(config, b->layer)];
     const bool turned_first = config->family->query_norm == SL_QUERY_NORM_TURNED;
     if (!turned_first) {
@@ -155,9 +156,10 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.both_sides = b->program->both_sides;
         op->u.attention.sinks = sl_build_weight(b, SL_TENSOR_SINKS);
     }
+    sl_build_factor(b, sl_at(mixed, 0), h.heads * h.size, config->factors.attention);
     op = sl_build_linear(b, &(sl_build_projection){
                                 .x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
-    if (op && config->family->parallel) {
+    if (op && joined) {
         op->in[3] = sl_at(b->stream.value, 0);
     }
     return y;

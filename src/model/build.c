@@ -106,11 +106,15 @@ void sl_build_layer(sl_builder *b) {
         b->stream.pending = sl_build_feed_forward(b, x);
         return;
     }
-    if (b->config->family->one_block) {
+    if (b->config->family->ssm_beside) {
+        b->stream.value = sl_build_attention(b, x); /* joined in its projection */
+        join(b, sl_build_ssm(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    } else if (b->config->family->one_block) {
         join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "left");
         return;
+    } else {
+        join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     }
-    join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {

@@ -162,6 +162,14 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
     INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
     BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
+    BOOL(config.ssm_norm, NULL, "mamba_rms_norm"),
+    BOOL(config.ssm_norm_first, NULL, "mamba_norm_before_gate"),
+    REAL(attention_in, NULL, "attention_in_multiplier", 1e-9, 1e9),
+    REAL(attention_out, NULL, "attention_out_multiplier", 1e-9, 1e9),
+    REAL(ssm_in, NULL, "ssm_in_multiplier", 1e-9, 1e9),
+    REAL(ssm_out, NULL, "ssm_out_multiplier", 1e-9, 1e9),
+    REAL(key_factor, NULL, "key_multiplier", 1e-9, 1e9),
+    REAL(logit_factor, NULL, "lm_head_multiplier", 1e-9, 1e9),
     BOOL(turns, "rope.scaling.finetuned", NULL),
     INT(config.short_conv_taps, "shortconv.l_cache", "conv_L_cache", 0, 64),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
@@ -223,7 +231,10 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->rope = rope;
     config->local_rope = rope;
     config->local_rope.base = family->local_rope == SL_LOCAL_ROPE_UNSCALED ? rope.base : 10000;
-    config->ssm_conv_bias = config->ssm_norm = family->ssm;
+    config->ssm_conv_bias = family->ssm;
+    config->ssm_norm = family->ssm && !family->ssm_norm_asked;
+    config->ssm_norm_first = hf && family->ssm_norm_asked;
+    config->factors = (sl_factors){.ssm = {1, 1, 1, 1, 1}, 1, 1, 1, 1, 1};
     config->step_most = INFINITY;
     config->normalise = hf ? family->hf_normalise : family->normalise;
     config->expert_scale = 1;
@@ -337,7 +348,14 @@ static bool temperature_length(const sl_config *c) {
     return c->temperature_scale == 0 || c->temperature_length > 0;
 }
 static bool unscaled(const sl_config *c, double factor) {
-    return (float)factor > 0 && (c->family->scaled || factor == 1);
+    return (float)factor > 0 && (c->family->scaled || c->family->multiplied || factor == 1);
+}
+static bool has_ssm(const sl_config *c) {
+    return any_kind(c, SL_LAYER_SSM) || c->family->ssm_beside;
+}
+/* What is multiplied has no bias that would have to be, too. */
+static bool multiplied_unbiased(const sl_config *c) {
+    return !c->family->multiplied || (!c->query_bias && !c->output_bias && !c->mlp_bias);
 }
 static bool embed_factor(const sl_config *c) {
     return unscaled(c, c->embed_factor);
@@ -411,7 +429,7 @@ static bool delta_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || (c->family->delta && recurrent_sizes(c));
 }
 static bool ssm_given(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_SSM) || (c->family->ssm && recurrent_sizes(c));
+    return !has_ssm(c) || (c->family->ssm && recurrent_sizes(c));
 }
 static bool alone_known(const sl_config *c) {
     return !any_kind(c, SL_LAYER_FEED_FORWARD) || c->family->one_block;
@@ -420,8 +438,7 @@ static bool latent_known(const sl_config *c) {
     return c->latent_width == 0 || (c->experts > 0 && c->family->ungated);
 }
 static bool heads_divide(const sl_config *c) {
-    return !(any_kind(c, SL_LAYER_DELTA) || any_kind(c, SL_LAYER_SSM)) ||
-           c->delta_value_heads % c->delta_key_heads == 0;
+    return !(any_kind(c, SL_LAYER_DELTA) || has_ssm(c)) || c->delta_value_heads % c->delta_key_heads == 0;
 }
 static bool norm_groups(const sl_config *c) {
     return !any_kind(c, SL_LAYER_SSM) || !c->family->ssm_whole_norm || c->delta_key_heads == 1;
@@ -499,6 +516,8 @@ static const rule RULES[] = {
      "biases of fused projections, and of experts in this family, are not supported"},
     {xielu_finite, AT(config.activation), SL_ERR_INVALID,
      "xIELU's numbers must be -1000 to 1000 in every layer, and its eps at most 0"},
+    {multiplied_unbiased, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
+     "biases of projections are not supported in this family"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
     {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID,

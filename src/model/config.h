@@ -51,6 +51,25 @@ typedef struct sl_rope_config {
     double part;                    /* proportional: share of the pairs that turn */
 } sl_rope_config;
 
+/* Columns of Mamba2's input projection. */
+typedef enum sl_ssm_part {
+    SL_SSM_GATE,
+    SL_SSM_X,
+    SL_SSM_B,
+    SL_SSM_C,
+    SL_SSM_STEPS,
+    SL_SSM_PARTS
+} sl_ssm_part;
+
+/* Of families whose configs multiply: factors on what projections leave. Those on what they read are in them.
+ */
+typedef struct sl_factors {
+    double ssm[SL_SSM_PARTS], ssm_out;
+    double scores;    /* of query and key together */
+    double attention; /* on its output */
+    double gate, down;
+} sl_factors;
+
 typedef struct sl_config {
     const sl_family *family;
     sl_naming naming;
@@ -123,6 +142,7 @@ typedef struct sl_config {
     bool no_rope[SL_CONFIG_LAYERS];          /* queries and keys are not rotated */
     int32_t feed_forwards[SL_CONFIG_LAYERS]; /* widths where they differ between layers; 0: feed_forward */
     float xielu[SL_XIELU_COUNT][SL_CONFIG_LAYERS];
+    sl_factors factors; /* 1 each but in checkpoints of families with them */
 } sl_config;
 
 /* What a layer has by its kind, or by its number. */

@@ -39,6 +39,8 @@ typedef struct sl_config_raw {
     bool adjusts_width;
     double width_multiplier;
     int32_t width_multiple;
+    /* Of families whose configs multiply: on what attention and Mamba2 read and leave, on keys, on logits. */
+    double attention_in, attention_out, ssm_in, ssm_out, key_factor, logit_factor;
     int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 

@@ -218,6 +218,7 @@ static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
+    {{NULL, "projectors_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
     {{NULL, "mamba_hidden_act"}, 0, "only silu is supported in Mamba2", "silu"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
@@ -376,15 +377,12 @@ static int hf_layers_by_letter(const reader *r, const char *letters) {
 
 /* layer_types of config.json, one word per layer. */
 static int hf_layer_types(const reader *r, const json_t *types) {
-    static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
-                                            {"sliding_attention", SL_LAYER_WINDOW},
-                                            {"attention", SL_LAYER_FULL},
-                                            {"linear_attention", SL_LAYER_DELTA},
-                                            {"mamba", SL_LAYER_SSM},
-                                            {"mlp", SL_LAYER_FEED_FORWARD},
-                                            {"moe", SL_LAYER_FEED_FORWARD},
-                                            {"conv", SL_LAYER_CONV},
-                                            {NULL, 0}};
+    static const sl_field_choice words[] = {
+        {"full_attention", SL_LAYER_FULL}, {"sliding_attention", SL_LAYER_WINDOW},
+        {"attention", SL_LAYER_FULL},      {"linear_attention", SL_LAYER_DELTA},
+        {"mamba", SL_LAYER_SSM},           {"hybrid", SL_LAYER_FULL},
+        {"mlp", SL_LAYER_FEED_FORWARD},    {"moe", SL_LAYER_FEED_FORWARD},
+        {"conv", SL_LAYER_CONV},           {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
     if (!json_is_array(types) || json_array_size(types) != (size_t)config->layers) {
@@ -1142,6 +1140,47 @@ static void derive_sizes(const reader *r) {
     }
 }
 
+/* A list of factors; absent: those of the config's class. */
+static int hf_factors(const reader *r, const char *key, double *factors, size_t count) {
+    const json_t *list = sl_json_find(r->text, NULL, key);
+    if (!list || json_is_null(list)) {
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(list, i);
+        const double value = json_is_number(item) ? json_number_value(item) : 0;
+        if (json_array_size(list) != count || !(value >= 1e-9 && value <= 1e9)) {
+            return sl_fail(r->error, SL_ERR_INVALID, "%s: %s must be an array of %zu numbers above 0",
+                           r->file, key, count);
+        }
+        factors[i] = value;
+    }
+    return 0;
+}
+
+/* Of checkpoints. What a projection reads and what it leaves is multiplied by one number in the end. */
+static int derive_factors(const reader *r) {
+    const sl_config_raw *raw = r->raw;
+    sl_config *config = &r->raw->config;
+    double mlp[2] = {1, 1};
+    if (r->gguf || !r->family->multiplied) {
+        return 0;
+    }
+    int code = hf_factors(r, "ssm_multipliers", config->factors.ssm, SL_SSM_PARTS);
+    code = code ? code : hf_factors(r, "mlp_multipliers", mlp, 2);
+    for (int part = 0; part < SL_SSM_PARTS; part++) {
+        config->factors.ssm[part] *= raw->ssm_in;
+    }
+    config->factors.ssm_out = raw->ssm_out;
+    config->factors.scores = raw->attention_in * raw->attention_in * raw->key_factor;
+    config->factors.attention = raw->attention_in * raw->attention_out;
+    config->factors.gate = mlp[0];
+    config->factors.down = mlp[1];
+    config->attention_scale *= config->factors.scores;
+    config->logit_divisor = 1 / raw->logit_factor;
+    return code;
+}
+
 /* A key's number for each layer, or for all. */
 static int gguf_xielu(const reader *r, const char *key, float *values) {
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
@@ -1232,6 +1271,10 @@ static int derive(const reader *r) {
         return code;
     }
     derive_sizes(r);
+    code = derive_factors(r);
+    if (code) {
+        return code;
+    }
     if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
         config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
     }
@@ -1302,6 +1345,7 @@ static int read_all(reader *r, sl_config *config) {
     raw.mixture = r->family->experts || !r->family->with_experts;
     raw.adjusts_width = true;
     raw.width_multiplier = 1;
+    raw.attention_in = raw.attention_out = raw.ssm_in = raw.ssm_out = raw.key_factor = raw.logit_factor = 1;
     raw.width_multiple = 256;
     if (r->family->logit_factor > 0) {
         raw.config.logit_divisor = r->gguf ? 1 : r->family->logit_factor;

@@ -106,8 +106,13 @@ typedef struct sl_family {
     bool experts;          /* may have them */
     bool delta;            /* may have recurrent layers of the delta rule */
     bool ssm;              /* may have recurrent layers of Mamba2 */
-    bool one_block;        /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
-    bool ungated;          /* feed-forwards are up, function, down */
+    bool ssm_beside;       /* every layer has attention and Mamba2, side by side on one norm */
+    bool ssm_norm_asked;   /* Mamba2 has its norm where a file says so; checkpoints: in front of the gate, if
+                              they do not */
+    bool multiplied; /* configs have factors on what projections read and leave; GGUF files have them in the
+                        weights */
+    bool one_block;  /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
+    bool ungated;    /* feed-forwards are up, function, down */
     const char *with_experts; /* the row that folders with experts are of: GGUF has two names */
     bool ssm_whole_norm;      /* whose norm is over all heads: one group */
     bool embed_scale;         /* embeddings times sqrt(width) */

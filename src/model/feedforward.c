@@ -71,7 +71,9 @@ static int32_t dense(sl_builder *b, int32_t x) {
         .x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2};
     const sl_build_projection one = {.x = x, .y = gate_up, .weights = &fused, .count = 1};
     sl_build_linear(b, sl_build_weight(b, fused) != SL_NONE ? &one : &apart);
+    sl_build_factor(b, sl_at(gate_up, 0), width, b->config->factors.gate);
     activate(b, gate_up, gated, width);
+    sl_build_factor(b, sl_at(gated, 0), width, b->config->factors.down);
     sl_build_linear(
         b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
     return y;

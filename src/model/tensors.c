@@ -241,7 +241,7 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
     case SCOPE_DELTA:
         return c->kinds[layer] == SL_LAYER_DELTA;
     case SCOPE_SSM:
-        return c->kinds[layer] == SL_LAYER_SSM;
+        return c->kinds[layer] == SL_LAYER_SSM || c->family->ssm_beside;
     case SCOPE_CONV:
         return c->kinds[layer] == SL_LAYER_CONV;
     case SCOPE_DENSE:
@@ -437,7 +437,7 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     raw->value_size = config->head_size;
     raw->window_value_size = config->window_head_size;
     raw->mixture = true;
-    raw->attention_scale = config->attention_scale;
+    raw->attention_scale = config->attention_scale / config->factors.scores;
     raw->delta_values = config->delta_value_heads * config->delta_value_size;
     if (!config->family->local_rope) {
         raw->config.local_rope.base = 0;
@@ -603,6 +603,15 @@ static int check_sayable(const sl_config *config, sl_error *error) {
          (family->pattern == SL_PATTERN_WINDOW_ALL && full))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
+    }
+    const bool at_ends = config->embed_factor != 1 || config->logit_divisor != 1;
+    if (family->multiplied && config->tied && at_ends) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "GGUF has no place for factors of %s's embedding and head where they are one",
+                       family->name);
+    }
+    if (config->ssm_norm && config->ssm_norm_first) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for mamba_norm_before_gate");
     }
     int32_t first = 0; /* with experts */
     while (family->leading_dense && first < layers && config->dense[first]) {

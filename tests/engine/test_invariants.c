@@ -52,7 +52,8 @@ static const char *const families[] = {"llama",
                                        "lfm2_moe",
                                        "cohere2",
                                        "mistral4",
-                                       "apertus"};
+                                       "apertus",
+                                       "falcon_h1"};
 enum { EVERY_TYPE = 3 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

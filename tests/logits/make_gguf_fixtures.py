@@ -217,13 +217,16 @@ def rope_factors(rope, size):
     return (plain_frequencies(rope, size) / FREQUENCIES[rope["rope_type"]](rope, size)).astype(numpy.float32)
 
 
-def shapes(config, layer_shapes):
+FINAL_NORMS = {"falcon_h1": "model.final_layernorm.weight"}
+
+
+def shapes(model_type, config, layer_shapes):
     """Of all tensors, in the order of a checkpoint."""
     width = config["hidden_size"]
     out = {"model.embed_tokens.weight": (VOCAB, width)}
     for layer in range(config["num_hidden_layers"]):
         out.update({f"model.layers.{layer}.{name}": shape for name, shape in layer_shapes(config, layer).items()})
-    return {**out, "model.norm.weight": (width,), "lm_head.weight": (VOCAB, width)}
+    return {**out, FINAL_NORMS.get(model_type, "model.norm.weight"): (width,), "lm_head.weight": (VOCAB, width)}
 
 
 def plain_attention(config):
@@ -374,6 +377,101 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
 APERTUS = dict(COMMON, head_dim=16, hidden_act="xielu", rms_norm_eps=1e-4, rope_parameters=LLAMA3)
 
 
+# ---- Falcon-H1 ----
+
+def falcon_h1_shapes(c, layer):
+    width, count, groups, state = c["hidden_size"], c["mamba_n_heads"], c["mamba_n_groups"], c["mamba_d_state"]
+    inner = c["mamba_d_ssm"]
+    channels = inner + 2 * groups * state
+    norm = {"mamba.norm.weight": (inner,)} if c["mamba_rms_norm"] else {}
+    return {"input_layernorm.weight": (width,), "pre_ff_layernorm.weight": (width,), **plain_attention(c),
+            **gated("feed_forward", width, c["intermediate_size"]), "mamba.in_proj.weight": (inner + channels + count, width),
+            "mamba.conv1d.weight": (channels, 1, c["mamba_d_conv"]), "mamba.conv1d.bias": (channels,), "mamba.dt_bias": (count,),
+            "mamba.A_log": (count,), "mamba.D": (count,), "mamba.out_proj.weight": (width, inner), **norm}
+
+
+def mamba2(c, w, x):
+    count, size, groups, state = c["mamba_n_heads"], c["mamba_d_head"], c["mamba_n_groups"], c["mamba_d_state"]
+    inner, taps, factors = count * size, c["mamba_d_conv"], c["ssm_multipliers"]
+    projected = w.linear(x * c["ssm_in_multiplier"], "mamba.in_proj")
+    parts = numpy.split(projected, numpy.cumsum([inner, inner, groups * state, groups * state]), -1)
+    z, x, b, k, dt = [part * factor for part, factor in zip(parts, factors)]
+    padded = numpy.concatenate([numpy.zeros((taps - 1, inner + 2 * groups * state)), numpy.concatenate([x, b, k], -1)])
+    kernel = w["mamba.conv1d.weight"][:, 0]
+    mixed = silu(sum(padded[t:t + len(x)] * kernel[:, t] for t in range(taps)) + w["mamba.conv1d.bias"])
+    x, b, k = numpy.split(mixed, [inner, inner + groups * state], -1)
+    x, dt = heads(x, count), softplus(dt + w["mamba.dt_bias"])
+    b, k = (numpy.repeat(heads(part, groups), count // groups, 1) for part in (b, k))
+    decay, memory, out = numpy.exp(-numpy.exp(w["mamba.A_log"]) * dt), numpy.zeros((count, size, state)), []
+    for row in range(len(x)):
+        memory = memory * decay[row][:, None, None] + (dt[row][:, None] * x[row])[..., None] * b[row][:, None]
+        out.append(numpy.einsum("hds,hs->hd", memory, k[row]) + w["mamba.D"][:, None] * x[row])
+    y = numpy.stack(out).reshape(len(x), inner)
+    if not c["mamba_rms_norm"]:
+        return w.linear(y * silu(z), "mamba.out_proj")
+
+    def norm(value):
+        return rms(heads(value, groups), w["mamba.norm.weight"].reshape(groups, -1), c["rms_norm_eps"]).reshape(len(x), inner)
+    return w.linear(norm(y) * silu(z) if c["mamba_norm_before_gate"] else norm(y * silu(z)), "mamba.out_proj")
+
+
+def falcon_h1_layer(c, w, x, layer):
+    y = rms(x, w["input_layernorm.weight"], c["rms_norm_eps"])
+    read, rope = y * c["attention_in_multiplier"], c["rope_parameters"]
+    q = rotate(heads(w.linear(read, "self_attn.q_proj"), c["num_attention_heads"]), rope, False)
+    k = rotate(heads(w.linear(read, "self_attn.k_proj") * c["key_multiplier"], c["num_key_value_heads"]), rope, False)
+    v = heads(w.linear(read, "self_attn.v_proj"), c["num_key_value_heads"])
+    attended = w.linear(attend(q, k, v, c["head_dim"] ** -0.5), "self_attn.o_proj") * c["attention_out_multiplier"]
+    x = x + attended + mamba2(c, w, y) * c["ssm_out_multiplier"]
+    y, (gate, down) = rms(x, w["pre_ff_layernorm.weight"], c["rms_norm_eps"]), c["mlp_multipliers"]
+    up = w.linear(y, "feed_forward.up_proj") * silu(w.linear(y, "feed_forward.gate_proj") * gate)
+    return x + w.linear(up, "feed_forward.down_proj") * down
+
+
+def falcon_h1(c, tensors, tokens):
+    return whole(c, tensors, tokens, falcon_h1_layer, c["embedding_multiplier"], c["lm_head_multiplier"])
+
+
+def falcon_h1_gguf(c, tensors):
+    inner, group = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+    inside = numpy.repeat(c["ssm_multipliers"], [inner, inner, group, group, c["mamba_n_heads"]])[:, None] * c["ssm_in_multiplier"]
+    factors = {"down_proj": c["mlp_multipliers"][1], "gate_proj": c["mlp_multipliers"][0], "q_proj": c["attention_in_multiplier"],
+               "k_proj": c["key_multiplier"] * c["attention_in_multiplier"], "v_proj": c["attention_in_multiplier"],
+               "o_proj": c["attention_out_multiplier"], "out_proj": c["ssm_out_multiplier"], "in_proj": inside,
+               "lm_head": c["lm_head_multiplier"], "embed_tokens": c["embedding_multiplier"]}
+    folded = {name: value * factors.get(name.split(".")[-2], 1.0) for name, value in tensors.items()}
+    for name in folded:
+        if name.endswith("conv1d.weight"):
+            folded[name] = folded[name][:, 0]
+        elif name.endswith("A_log"):
+            folded[name] = -numpy.exp(folded[name])[:, None]
+        elif name.endswith(".D"):
+            folded[name] = folded[name][:, None]
+        elif name.endswith("mamba.norm.weight"):
+            folded[name] = folded[name].reshape(c["mamba_n_groups"], -1)
+    names = {**ENDS, **ATTENTION, "model.final_layernorm.weight": "output_norm.weight",
+             L + "input_layernorm.weight": B + "attn_norm.weight", L + "pre_ff_layernorm.weight": B + "ffn_norm",
+             **{L + f"feed_forward.{part}_proj.weight": B + f"ffn_{part}.weight" for part in ("gate", "up", "down")},
+             L + "mamba.in_proj.weight": B + "ssm_in.weight", L + "mamba.conv1d.weight": B + "ssm_conv1d.weight",
+             L + "mamba.conv1d.bias": B + "ssm_conv1d.bias", L + "mamba.dt_bias": B + "ssm_dt.bias",
+             L + "mamba.A_log": B + "ssm_a", L + "mamba.D": B + "ssm_d", L + "mamba.norm.weight": B + "ssm_norm.weight",
+             L + "mamba.out_proj.weight": B + "ssm_out.weight"}
+    more = {"ssm.conv_kernel": c["mamba_d_conv"], "ssm.inner_size": inner, "ssm.state_size": c["mamba_d_state"],
+            "ssm.time_step_rank": c["mamba_n_heads"], "ssm.group_count": c["mamba_n_groups"],
+            "attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"]}
+    return {**metadata("falcon-h1", c, c["head_dim"]), **{f"falcon-h1.{key}": value for key, value in more.items()}}, \
+        renamed(folded, names)
+
+
+FALCON_H1 = dict(
+    COMMON, num_hidden_layers=2, head_dim=16, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=16,
+    mamba_d_conv=4, mamba_chunk_size=32, mamba_expand=2, mamba_conv_bias=True, mamba_proj_bias=False, projectors_bias=False,
+    mlp_bias=False, mamba_rms_norm=False, mamba_norm_before_gate=False, embedding_multiplier=3.0, lm_head_multiplier=0.7,
+    mlp_multipliers=[0.8, 1.3], ssm_multipliers=[0.9, 1.2, 0.8, 1.1, 0.7], key_multiplier=0.6, attention_in_multiplier=1.2,
+    attention_out_multiplier=0.8, ssm_in_multiplier=1.25, ssm_out_multiplier=0.9,
+    rope_parameters={"rope_type": "default", "rope_theta": 100000.0})
+
+
 # ---- cases ----
 
 def zero(part, value=0.0):
@@ -390,6 +488,13 @@ def says(**changes):
     return changed
 
 
+FALCON_MUTANTS = {
+    **{f"no {label}": zero(part) for label, part in (("D", ".D"), ("dt bias", "dt_bias"), ("A", "A_log"), ("conv bias", "conv1d.bias"))},
+    "embedding": says(embedding_multiplier=1.0), "head": says(lm_head_multiplier=1.0), "gate": says(mlp_multipliers=[1.0, 1.3]),
+    "down": says(mlp_multipliers=[0.8, 1.0]), "key": says(key_multiplier=1.0), "attention in": says(attention_in_multiplier=1.0),
+    "attention out": says(attention_out_multiplier=1.0), "ssm in": says(ssm_in_multiplier=1.0), "ssm out": says(ssm_out_multiplier=1.0),
+    **{f"ssm {part}": says(ssm_multipliers=[*FALCON_H1["ssm_multipliers"][:i], 1.0, *FALCON_H1["ssm_multipliers"][i + 1:]])
+       for i, part in enumerate(("z", "x", "B", "C", "dt"))}}
 # name: model_type, class, config, shapes of a layer, layer, GGUF file, mutants
 CASES = {
     "mistral4": ("mistral4", "Mistral4ForCausalLM", MISTRAL4, mistral4_shapes,
@@ -405,6 +510,10 @@ CASES = {
         "unscaled": says(rope_parameters=dict(rope_type="default")), "unit q norm": zero("q_norm", 1.0),
         "unit k norm": zero("k_norm", 1.0), "alpha p": zero("act_fn.alpha_p"), "alpha n": zero("act_fn.alpha_n"),
         "no beta": zero("act_fn.beta"), "silu": says(hidden_act="silu"), "eps": says(rms_norm_eps=1e-6)}),
+    "falcon_h1": ("falcon_h1", "FalconH1ForCausalLM", FALCON_H1, falcon_h1_shapes, falcon_h1, falcon_h1_gguf, FALCON_MUTANTS),
+    "falcon_h1-norm": ("falcon_h1", "FalconH1ForCausalLM", dict(FALCON_H1, mamba_n_groups=2, mamba_rms_norm=True), falcon_h1_shapes,
+                       falcon_h1, falcon_h1_gguf, {
+        **FALCON_MUTANTS, "unit gated norm": zero("mamba.norm", 1.0), "norm before gate": says(mamba_norm_before_gate=True)}),
 }
 
 
@@ -450,7 +559,7 @@ def attempt(case, seed, given):
     """What is to be written, or in words why this seed is no good."""
     model_type, class_name, config, layer_shapes, compute, to_gguf, mutants = CASES[case]
     tensors = {}
-    for name, shape in shapes(config, layer_shapes).items():
+    for name, shape in shapes(model_type, config, layer_shapes).items():
         generator = numpy.random.default_rng(seed * 1000003 + zlib.crc32(name.encode()))
         tensors[name] = draw(name, shape, generator).astype(numpy.float32)
     tokens = numpy.random.default_rng(seed + 17).integers(0, 250, LENGTH).tolist()

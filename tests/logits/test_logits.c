@@ -73,7 +73,9 @@ static const char *const cases[] = {"llama",
                                     "hunyuan_moe",
                                     "cohere2",
                                     "mistral4",
-                                    "apertus"};
+                                    "apertus",
+                                    "falcon_h1",
+                                    "falcon_h1-norm"};
 
 static const char *device = "cpu"; /* --device */
 

@@ -51,6 +51,8 @@ static const golden CASES[] = {
     {"deepseek_v3-gguf", "~deepseek_v3"},
     {"mistral4", "tests/logits/fixtures/mistral4"},
     {"apertus", "tests/logits/fixtures/apertus"},
+    {"falcon_h1", "tests/logits/fixtures/falcon_h1"},
+    {"falcon_h1-gguf", "~falcon_h1"},
     {"granite-h", "tests/logits/fixtures/granite-h"},
     {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
     {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
