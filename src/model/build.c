@@ -222,7 +222,8 @@ static void add_group(sl_builder *b, int kind, int32_t layers, int32_t first) {
                                   .key_size = latent > 0 ? latent + config->rope_dims : size,
                                   .value_size = latent > 0 ? latent : size,
                                   .window = kind == SL_LAYER_FULL ? 0 : config->window,
-                                  .values_are_keys = latent > 0};
+                                  .values_are_keys = latent > 0,
+                                  .chunked = kind == SL_LAYER_WINDOW && config->family->chunk > 0};
     sl_program_group(b->program, &group);
 }
 

@@ -117,6 +117,11 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.local_rope.original_context, NULL, LOCAL("original_max_position_embeddings"), 0, 1 << 28),
 
     INT(config.window, "attention.sliding_window", "sliding_window", 0, 1 << 28),
+    INT(chunk_size, NULL, "attention_chunk_size", 0, 1 << 28),
+    INT(dense_width, NULL, "intermediate_size_mlp", 0, 1 << 22),
+    INT(sparse_step, "interleave_moe_layer_step", "interleave_moe_layer_step", 0, SL_CONFIG_LAYERS),
+    REAL(still_temperature, NULL, "attn_scale", 0, 1e3),
+    INT(still_length, NULL, "floor_scale", 1, 1 << 28),
     BOOL(use_window, NULL, "use_sliding_window"),
     INT(window_from, NULL, "max_window_layers", 0, SL_CONFIG_LAYERS),
     INT(period, "full_attention_interval",
@@ -215,7 +220,11 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
-    config->query_norm = family->query_norm != SL_QUERY_NORM_NONE && !family->query_norm_asked;
+    config->query_norm =
+        family->query_norm != SL_QUERY_NORM_NONE && (!family->query_norm_asked || family->query_norm_plain);
+    config->window = family->chunk;
+    config->temperature_scale = hf ? 0 : family->still_temperature;
+    config->temperature_length = hf ? 0 : family->still_length;
     config->rope_layout = hf ? family->hf_rope : family->gguf_rope;
     config->fused_qkv = family->fused_qkv;
     config->fused_gate_up = family->fused_gate_up;
@@ -253,7 +262,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
         config->kv_heads = family->hf_kv_heads;
         config->vocabulary = family->hf_vocabulary;
         config->context = family->hf_context;
-        config->window = family->hf_window;
+        config->window = family->chunk > 0 ? family->chunk : family->hf_window;
         config->per_layer_width = family->hf_per_layer_width;
         config->short_conv_taps = family->hf_conv_taps;
     }
@@ -388,6 +397,9 @@ static bool can_have_biases(const sl_config *c) {
     return !(c->fused_qkv && c->query_bias) &&
            !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
 }
+static bool chunk_is_mask(const sl_config *c) {
+    return c->family->chunk == 0 || (c->window > 0 && (c->window & (c->window - 1)) == 0);
+}
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
 }
@@ -518,6 +530,8 @@ static const rule RULES[] = {
      "xIELU's numbers must be -1000 to 1000 in every layer, and its eps at most 0"},
     {multiplied_unbiased, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
      "biases of projections are not supported in this family"},
+    {chunk_is_mask, AT(config.window), SL_ERR_UNSUPPORTED,
+     "rows see their own chunk: only chunks of a power of two are supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
     {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID,

@@ -41,6 +41,12 @@ typedef struct sl_config_raw {
     int32_t width_multiple;
     /* Of families whose configs multiply: on what attention and Mamba2 read and leave, on keys, on logits. */
     double attention_in, attention_out, ssm_in, ssm_out, key_factor, logit_factor;
+    int32_t chunk_size;  /* of checkpoints: what a row sees of its sequence is its chunk of so many tokens */
+    int32_t dense_width; /* of feed-forwards without experts, where intermediate_size is that of experts; 0:
+                            it is both */
+    int32_t sparse_step; /* every so many-th layer has experts */
+    double still_temperature; /* of checkpoints */
+    int32_t still_length;
     int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 

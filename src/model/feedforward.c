@@ -25,7 +25,7 @@ static void set_function(const sl_builder *b, sl_op_activate *activate) {
 }
 
 /* f(gate) * up, or f(up) where there is no gate. */
-static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
+static sl_op *activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
         op->in[0] = sl_at(gate_up, 0);
@@ -36,6 +36,7 @@ static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
         set_function(b, &op->u.activate);
         op->u.activate.width = width;
     }
+    return op;
 }
 
 /* Without a gate. */
@@ -213,15 +214,19 @@ static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
                                               : "mlp_out",
                                      SL_ROWS_STEP, rows);
     expert_gate_up(b, read, gate_up, routing);
-    activate(b, gate_up, gated, width);
+    /* A weight on what an expert reads is one on its gate and up. */
+    sl_op *op = activate(b, gate_up, gated, width);
+    if (op && config->family->weight_before) {
+        op->in[2] = sl_at(routing[2], 0);
+    }
     sl_build_linear(
         b,
         &(sl_build_projection){
             .x = gated, .y = parts, .weights = &down, .biases = &down_bias, .count = 1, .routing = routing});
-    sl_op *op = sl_build_op(b, SL_OP_COMBINE);
+    op = sl_build_op(b, SL_OP_COMBINE);
     if (op) {
         op->in[0] = sl_at(parts, 0);
-        op->in[1] = sl_at(routing[2], 0);
+        op->in[1] = sl_at(config->family->weight_before ? SL_NONE : routing[2], 0);
         op->in[3] = sl_at(latent ? SL_NONE : shared[0], 0);
         op->in[4] = sl_at(latent ? SL_NONE : shared[1], 0);
         op->out[0] = sl_at(y, 0);

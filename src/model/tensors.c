@@ -301,7 +301,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_MLP_BIAS:
         return c->mlp_bias;
     case NEED_QUERY_NORM:
-        return c->query_norm;
+        return c->query_norm && !c->family->query_norm_plain;
     case NEED_LONGROPE:
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
@@ -428,6 +428,20 @@ int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *co
 
 /* ---- metadata of a GGUF file ---- */
 
+/* Every so many-th layer has experts, and no other; 0: it is not so, or no family's where it is a fact. */
+static int32_t sparse_step(const sl_config *config) {
+    for (int32_t step = 1; config->family->sparse_steps && step <= config->layers; step++) {
+        int32_t layer = 0;
+        while (layer < config->layers && config->dense[layer] == ((layer + 1) % step != 0)) {
+            layer++;
+        }
+        if (layer == config->layers) {
+            return step;
+        }
+    }
+    return 0;
+}
+
 /* The values that keys hold, back from the facts that were derived of them. */
 static void to_raw(const sl_config *config, sl_config_raw *raw) {
     memset(raw, 0, sizeof *raw);
@@ -463,6 +477,7 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
         raw->attention_scale = 0; /* follows from the others */
     }
     /* llama.cpp takes the length from the rotation's scaling, but not where attention is latent. */
+    raw->sparse_step = sparse_step(config);
     const bool usual = config->temperature_length == config->rope.original_context && config->latent == 0;
     if (usual || config->temperature_scale == 0) {
         raw->config.temperature_length = 0;
@@ -618,7 +633,26 @@ static int check_sayable(const sl_config *config, sl_error *error) {
         first++;
     }
     /* Of layers with one block the tensors say it. */
-    if (config->experts > 0 && !family->one_block &&
+    if (family->sparse_steps && config->experts > 0 && sparse_step(config) == 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s with experts",
+                       family->name);
+    }
+    for (int32_t layer = 0; family->chunk > 0 && layer < layers; layer++) {
+        if (config->no_rope[layer] != (config->kinds[layer] == SL_LAYER_FULL)) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s that see chunks",
+                           family->name);
+        }
+    }
+    if (family->query_norm_plain &&
+        config->query_norm != (config->experts != family->gguf_unnormed_experts)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s's norms of queries and keys",
+                       family->name);
+    }
+    if (family->still_temperature > 0 && config->temperature_scale == 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s without its temperature",
+                       family->name);
+    }
+    if (config->experts > 0 && !family->one_block && !family->sparse_steps &&
         memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);

@@ -122,6 +122,9 @@ static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *ou
     if (rope->temperature.width > 0) {
         sl_buffer_printf(out, ", temperature %g per ln of %d", (double)rope->temperature.scale,
                          rope->temperature.length);
+        if (rope->temperature.offset > 0) {
+            sl_buffer_printf(out, " behind %d", rope->temperature.offset);
+        }
     }
 }
 
@@ -316,7 +319,7 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
                          group->layers, group->kv_heads, group->key_size, group->value_size,
                          group->values_are_keys ? " in them" : "");
         if (group->window > 0) {
-            sl_buffer_printf(out, ", window %d", group->window);
+            sl_buffer_printf(out, ", %s %d", group->chunked ? "chunks of" : "window", group->window);
         }
         sl_buffer_text(out, "\n");
     }

@@ -107,8 +107,9 @@ const char *sl_activation_name(sl_activation function) {
 }
 
 bool sl_activation_is_gate(const sl_op *op) {
-    return op->in[1].value != SL_NONE && (op->u.activate.function == SL_ACTIVATION_SILU ||
-                                          op->u.activate.function == SL_ACTIVATION_GELU_TANH);
+    return op->in[1].value != SL_NONE && op->in[2].value == SL_NONE &&
+           (op->u.activate.function == SL_ACTIVATION_SILU ||
+            op->u.activate.function == SL_ACTIVATION_GELU_TANH);
 }
 
 const char *sl_value_type_name(sl_value_type type) {

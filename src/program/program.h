@@ -90,6 +90,7 @@ typedef struct sl_cache_group {
     int32_t kv_heads, key_size, value_size;
     int32_t window; /* keys a row may see, itself included; 0: all */
     bool values_are_keys;
+    bool chunked; /* a row sees those of its own chunk of `window` keys, a power of two */
 } sl_cache_group;
 
 /* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what

@@ -53,7 +53,8 @@ static const char *const families[] = {"llama",
                                        "cohere2",
                                        "mistral4",
                                        "apertus",
-                                       "falcon_h1"};
+                                       "falcon_h1",
+                                       "llama4"};
 enum { EVERY_TYPE = 3 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

@@ -75,7 +75,8 @@ static const char *const cases[] = {"llama",
                                     "mistral4",
                                     "apertus",
                                     "falcon_h1",
-                                    "falcon_h1-norm"};
+                                    "falcon_h1-norm",
+                                    "llama4"};
 
 static const char *device = "cpu"; /* --device */
 

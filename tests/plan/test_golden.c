@@ -53,6 +53,7 @@ static const golden CASES[] = {
     {"apertus", "tests/logits/fixtures/apertus"},
     {"falcon_h1", "tests/logits/fixtures/falcon_h1"},
     {"falcon_h1-gguf", "~falcon_h1"},
+    {"llama4", "tests/logits/fixtures/llama4"},
     {"granite-h", "tests/logits/fixtures/granite-h"},
     {"granite-h-moe", "tests/logits/fixtures/granite-h-moe"},
     {"nemotron_h", "tests/logits/fixtures/nemotron_h"},
