@@ -881,9 +881,7 @@ static bool make_other_activation(kt_case *c, int32_t index, int32_t number, kt_
     op->in[0].column = front;
     op->in[1].column = has_up ? 2 * front : 0;
     op->out[0].column = front;
-    const float limit = function == SL_ACTIVATION_XIELU ? round % 2 ? -1e-6f : -0.25f
-                        : round % 4 == 3                ? 7
-                                                        : 1.25f;
+    const float most = round % 4 == 3 ? 7 : 1.25f, limit = function == SL_ACTIVATION_XIELU ? -most / 8 : most;
     op->u.activate = (sl_op_activate){function, width, 1.702f, limit, .beta = 0.5f, .negative = 0.875f};
     kt_name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
     return true;
