@@ -32,23 +32,27 @@ static void rotate(sl_builder *b, sl_operand x, int32_t heads, int32_t stride) {
         return; /* positions are in the embedding */
     }
     const bool window = b->config->kinds[b->layer] == SL_LAYER_WINDOW;
-    if (b->config->no_rope[b->layer]) {
-        return;
-    }
-    sl_op *op = sl_build_op(b, SL_OP_ROPE);
+    const bool still = b->config->no_rope[b->layer], query = x.column == 0;
+    /* Queries with a temperature: of all layers, or of those alone that do not rotate. */
+    const bool grows =
+        query && b->config->temperature_scale > 0 && still == (b->config->family->still_temperature > 0);
+    sl_op *op = !still || grows ? sl_build_op(b, SL_OP_ROPE) : NULL;
     if (op) {
         op->in[0] = op->out[0] = x;
         op->u.rope.frequencies = window ? b->binding->local_rope : b->binding->rope;
         op->u.rope.heads = heads;
         op->u.rope.stride = stride;
-        op->u.rope.dims = sl_config_rope_dims(b->config, b->layer);
+        op->u.rope.dims = still ? 0 : sl_config_rope_dims(b->config, b->layer);
         op->u.rope.layout = b->config->rope_layout;
-        op->u.rope.magnitude = sl_rope_magnitude(window ? &b->config->local_rope : &b->config->rope);
+        op->u.rope.magnitude =
+            still ? 1 : sl_rope_magnitude(window ? &b->config->local_rope : &b->config->rope);
     }
-    if (op && x.column == 0 && b->config->temperature_scale > 0) {
-        op->u.rope.temperature = (sl_rope_temperature){.scale = (float)b->config->temperature_scale,
-                                                       .length = b->config->temperature_length,
-                                                       .width = sl_config_head_size(b->config, b->layer)};
+    if (op && grows) {
+        op->u.rope.temperature =
+            (sl_rope_temperature){.scale = (float)b->config->temperature_scale,
+                                  .offset = still, /* llama.cpp and transformers: from p + 1 on */
+                                  .length = b->config->temperature_length,
+                                  .width = sl_config_head_size(b->config, b->layer)};
     }
 }
 
@@ -77,15 +81,16 @@ static head_layout project(sl_builder *b, int32_t x) {
 /* Norms of queries, keys and values. */
 static void norm_all(sl_builder *b, const head_layout *h) {
     const sl_family *family = b->config->family;
+    const bool normed = b->config->query_norm && !(family->query_norm_plain && b->config->no_rope[b->layer]);
     if (family->value_norm && h->keys) {
         /* Where there is no value projection, the value is the key before its own norm. */
         const int32_t from = sl_config_has_values(b->config, b->layer) ? h->key_values : h->key;
         norm_heads(b, h, sl_at(h->value, from), h->key_values, SL_NONE);
     }
-    if (b->config->query_norm) {
+    if (normed) {
         norm_heads(b, h, sl_at(h->value, 0), 0, sl_build_weight(b, SL_TENSOR_QUERY_NORM));
     }
-    if (b->config->query_norm && h->keys) {
+    if (normed && h->keys) {
         norm_heads(b, h, sl_at(h->value, h->key), h->key, sl_build_weight(b, SL_TENSOR_KEY_NORM));
     }
 }
@@ -120,8 +125,9 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
     const sl_config *config = b->config;
     const head_layout h = project(b, x);
     const int32_t mixed = sl_build_value(b, "attention", SL_ROWS_STEP, h.heads * h.size);
-    const int32_t y =
-        sl_build_value(b, config->family->parallel ? "attended" : "mixer_out", SL_ROWS_STEP, config->width);
+    const bool joined = config->family->parallel || config->family->ssm_beside;
+    const char *name = config->family->parallel ? "attended" : joined ? "joined" : "mixer_out";
+    const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, config->width);
     const sl_cache_place place = b->places[sl_config_kv_layer(config, b->layer)];
     const bool turned_first = config->family->query_norm == SL_QUERY_NORM_TURNED;
     if (!turned_first) {
@@ -155,9 +161,10 @@ int32_t sl_build_attention(sl_builder *b, int32_t x) {
         op->u.attention.both_sides = b->program->both_sides;
         op->u.attention.sinks = sl_build_weight(b, SL_TENSOR_SINKS);
     }
+    sl_build_factor(b, sl_at(mixed, 0), h.heads * h.size, config->factors.attention);
     op = sl_build_linear(b, &(sl_build_projection){
                                 .x = mixed, .y = y, .weights = &output, .biases = &output_bias, .count = 1});
-    if (op && config->family->parallel) {
+    if (op && joined) {
         op->in[3] = sl_at(b->stream.value, 0);
     }
     return y;

@@ -579,6 +579,10 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     if (!wanted || id == SL_TENSOR_ROPE_FACTORS || id == SL_TENSOR_ROPE_LONG || id == SL_TENSOR_ROPE_SHORT) {
         return 0;
     }
+    if (fact.kind == SL_TENSOR_NUMBER) { /* the config has it */
+        const sl_tensor *unread;
+        return take(b, &fact, 0, 1, &unread);
+    }
     if (id == SL_TENSOR_DRAFT_NORM && !is_there(b, &fact)) {
         return 0; /* the model's own stands in */
     }
@@ -754,6 +758,18 @@ static void find_prefix(binder *b) {
     }
     b->trunk = PREFIXES[0].trunk; /* what messages name */
     b->head = PREFIXES[0].head;
+}
+
+const sl_tensor *sl_model_tensor(const sl_config *config, const sl_source *source, sl_tensor_id id,
+                                 int32_t layer) {
+    binder b = {.config = config, .source = source};
+    char name[SL_TENSOR_NAME_SIZE];
+    sl_tensor_fact fact;
+    const sl_tensor *tensor = NULL;
+    sl_config_tensor(config, id, layer, &fact);
+    find_prefix(&b);
+    tensor_name(&b, &fact, 0, name);
+    return sl_source_tensor(source, name, &tensor, NULL) == 0 ? tensor : NULL;
 }
 
 int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *program, sl_owned *owned,

@@ -33,4 +33,8 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
                   sl_binding *binding, sl_error *error);
 void sl_binding_free(sl_binding *binding);
 
+/* The source's tensor of that meaning; NULL without. */
+const sl_tensor *sl_model_tensor(const sl_config *config, const sl_source *source, sl_tensor_id id,
+                                 int32_t layer);
+
 #endif

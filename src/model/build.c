@@ -106,11 +106,15 @@ void sl_build_layer(sl_builder *b) {
         b->stream.pending = sl_build_feed_forward(b, x);
         return;
     }
-    if (b->config->family->one_block) {
+    if (b->config->family->ssm_beside) {
+        b->stream.value = sl_build_attention(b, x); /* joined in its projection */
+        join(b, sl_build_ssm(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
+    } else if (b->config->family->one_block) {
         join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "left");
         return;
+    } else {
+        join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     }
-    join(b, build_block(b, x), SL_TENSOR_POST_ATTENTION_NORM, "attended");
     const int32_t y = norm_before(b, SL_TENSOR_FEED_FORWARD_NORM, "mlp_in", "attended");
     const int32_t fed = sl_build_feed_forward(b, y);
     if (b->per_layer != SL_NONE) {
@@ -218,7 +222,8 @@ static void add_group(sl_builder *b, int kind, int32_t layers, int32_t first) {
                                   .key_size = latent > 0 ? latent + config->rope_dims : size,
                                   .value_size = latent > 0 ? latent : size,
                                   .window = kind == SL_LAYER_FULL ? 0 : config->window,
-                                  .values_are_keys = latent > 0};
+                                  .values_are_keys = latent > 0,
+                                  .chunked = kind == SL_LAYER_WINDOW && config->family->chunk > 0};
     sl_program_group(b->program, &group);
 }
 

@@ -61,3 +61,12 @@ sl_op *sl_build_norm(sl_builder *b, int32_t weight, int32_t groups, int32_t widt
     }
     return op;
 }
+
+void sl_build_factor(sl_builder *b, sl_operand x, int32_t width, double factor) {
+    sl_op *op = factor != 1 ? sl_build_op(b, SL_OP_SOFTCAP) : NULL;
+    if (op) {
+        op->in[0] = op->out[0] = x;
+        op->u.softcap.scale = (float)factor;
+        op->u.softcap.width = width;
+    }
+}

@@ -45,6 +45,8 @@ typedef struct sl_build_projection {
 } sl_build_projection;
 /* NULL when memory ran out. */
 sl_op *sl_build_linear(sl_builder *b, const sl_build_projection *projection);
+/* Columns of a value times a factor, in place; nothing where that is 1. */
+void sl_build_factor(sl_builder *b, sl_operand x, int32_t width, double factor);
 /* A norm's parameters for `groups` groups, `stride` apart; NULL when memory ran out. */
 sl_op *sl_build_norm(sl_builder *b, int32_t weight, int32_t groups, int32_t width, int32_t stride);
 

@@ -6,11 +6,10 @@
 #include <math.h>
 #include <stddef.h>
 
-static const sl_field_choice ACTIVATIONS[] = {{"gelu", SL_ACTIVATION_GELU},
-                                              {"silu", SL_ACTIVATION_SILU},
-                                              {"relu2", SL_ACTIVATION_RELU_SQUARED},
-                                              {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
-                                              {NULL, 0}};
+static const sl_field_choice ACTIVATIONS[] = {
+    {"gelu", SL_ACTIVATION_GELU},          {"silu", SL_ACTIVATION_SILU},
+    {"relu2", SL_ACTIVATION_RELU_SQUARED}, {"gelu_pytorch_tanh", SL_ACTIVATION_GELU_TANH},
+    {"xielu", SL_ACTIVATION_XIELU},        {NULL, 0}};
 static const sl_field_choice SCALINGS[] = {{"longrope", SL_ROPE_SCALING_LONGROPE},
                                            {"su", SL_ROPE_SCALING_LONGROPE},
                                            {"dynamic", SL_ROPE_SCALING_DYNAMIC},
@@ -118,6 +117,11 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(config.local_rope.original_context, NULL, LOCAL("original_max_position_embeddings"), 0, 1 << 28),
 
     INT(config.window, "attention.sliding_window", "sliding_window", 0, 1 << 28),
+    INT(chunk_size, NULL, "attention_chunk_size", 0, 1 << 28),
+    INT(dense_width, NULL, "intermediate_size_mlp", 0, 1 << 22),
+    INT(sparse_step, "interleave_moe_layer_step", "interleave_moe_layer_step", 0, SL_CONFIG_LAYERS),
+    REAL(still_temperature, NULL, "attn_scale", 0, 1e3),
+    INT(still_length, NULL, "floor_scale", 1, 1 << 28),
     BOOL(use_window, NULL, "use_sliding_window"),
     INT(window_from, NULL, "max_window_layers", 0, SL_CONFIG_LAYERS),
     INT(period, "full_attention_interval",
@@ -163,6 +167,14 @@ const sl_config_field SL_CONFIG_FIELDS[] = {
     INT(delta_values, "ssm.inner_size", NULL, 0, 1 << 24),
     INT(config.delta_taps, "ssm.conv_kernel", "linear_conv_kernel_dim|mamba_d_conv|conv_kernel", 0, 64),
     BOOL(config.ssm_conv_bias, NULL, "mamba_conv_bias|use_conv_bias"),
+    BOOL(config.ssm_norm, NULL, "mamba_rms_norm"),
+    BOOL(config.ssm_norm_first, NULL, "mamba_norm_before_gate"),
+    REAL(attention_in, NULL, "attention_in_multiplier", 1e-9, 1e9),
+    REAL(attention_out, NULL, "attention_out_multiplier", 1e-9, 1e9),
+    REAL(ssm_in, NULL, "ssm_in_multiplier", 1e-9, 1e9),
+    REAL(ssm_out, NULL, "ssm_out_multiplier", 1e-9, 1e9),
+    REAL(key_factor, NULL, "key_multiplier", 1e-9, 1e9),
+    REAL(logit_factor, NULL, "lm_head_multiplier", 1e-9, 1e9),
     BOOL(turns, "rope.scaling.finetuned", NULL),
     INT(config.short_conv_taps, "shortconv.l_cache", "conv_L_cache", 0, 64),
     INT(draft_layers, "nextn_predict_layers", NULL, 0, SL_CONFIG_LAYERS),
@@ -208,7 +220,11 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->activation = (int32_t)family->activation;
     config->tied = family->tied;
     config->query_bias = family->query_bias;
-    config->query_norm = family->query_norm != SL_QUERY_NORM_NONE && !family->query_norm_asked;
+    config->query_norm =
+        family->query_norm != SL_QUERY_NORM_NONE && (!family->query_norm_asked || family->query_norm_plain);
+    config->window = family->chunk;
+    config->temperature_scale = hf ? 0 : family->still_temperature;
+    config->temperature_length = hf ? 0 : family->still_length;
     config->rope_layout = hf ? family->hf_rope : family->gguf_rope;
     config->fused_qkv = family->fused_qkv;
     config->fused_gate_up = family->fused_gate_up;
@@ -224,7 +240,10 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
     config->rope = rope;
     config->local_rope = rope;
     config->local_rope.base = family->local_rope == SL_LOCAL_ROPE_UNSCALED ? rope.base : 10000;
-    config->ssm_conv_bias = config->ssm_norm = family->ssm;
+    config->ssm_conv_bias = family->ssm;
+    config->ssm_norm = family->ssm && !family->ssm_norm_asked;
+    config->ssm_norm_first = hf && family->ssm_norm_asked;
+    config->factors = (sl_factors){.ssm = {1, 1, 1, 1, 1}, 1, 1, 1, 1, 1};
     config->step_most = INFINITY;
     config->normalise = hf ? family->hf_normalise : family->normalise;
     config->expert_scale = 1;
@@ -243,7 +262,7 @@ void sl_config_init(sl_config *config, const sl_family *family, sl_naming naming
         config->kv_heads = family->hf_kv_heads;
         config->vocabulary = family->hf_vocabulary;
         config->context = family->hf_context;
-        config->window = family->hf_window;
+        config->window = family->chunk > 0 ? family->chunk : family->hf_window;
         config->per_layer_width = family->hf_per_layer_width;
         config->short_conv_taps = family->hf_conv_taps;
     }
@@ -338,7 +357,14 @@ static bool temperature_length(const sl_config *c) {
     return c->temperature_scale == 0 || c->temperature_length > 0;
 }
 static bool unscaled(const sl_config *c, double factor) {
-    return (float)factor > 0 && (c->family->scaled || factor == 1);
+    return (float)factor > 0 && (c->family->scaled || c->family->multiplied || factor == 1);
+}
+static bool has_ssm(const sl_config *c) {
+    return any_kind(c, SL_LAYER_SSM) || c->family->ssm_beside;
+}
+/* What is multiplied has no bias that would have to be, too. */
+static bool multiplied_unbiased(const sl_config *c) {
+    return !c->family->multiplied || (!c->query_bias && !c->output_bias && !c->mlp_bias);
 }
 static bool embed_factor(const sl_config *c) {
     return unscaled(c, c->embed_factor);
@@ -353,10 +379,26 @@ static bool logit_divisor(const sl_config *c) {
 static bool query_norm_known(const sl_config *c) {
     return !c->query_norm || c->family->query_norm != SL_QUERY_NORM_NONE;
 }
+static bool xielu_finite(const sl_config *c) {
+    for (int32_t layer = 0; layer < c->layers && c->activation == SL_ACTIVATION_XIELU; layer++) {
+        for (int number = 0; number < SL_XIELU_COUNT; number++) {
+            if (!isfinite(c->xielu[number][layer]) || fabsf(c->xielu[number][layer]) > 1e3f) {
+                return false;
+            }
+        }
+        if (c->xielu[SL_XIELU_EPSILON][layer] > 0) {
+            return false;
+        }
+    }
+    return true;
+}
 static bool can_have_biases(const sl_config *c) {
     const bool experts = c->experts > 0 && !c->family->expert_bias;
     return !(c->fused_qkv && c->query_bias) &&
            !(c->mlp_bias && (c->fused_gate_up || c->family->hf_fused_gate_up || experts));
+}
+static bool chunk_is_mask(const sl_config *c) {
+    return c->family->chunk == 0 || (c->window > 0 && (c->window & (c->window - 1)) == 0);
 }
 static bool window_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_WINDOW) || c->window > 0;
@@ -399,7 +441,7 @@ static bool delta_given(const sl_config *c) {
     return !any_kind(c, SL_LAYER_DELTA) || (c->family->delta && recurrent_sizes(c));
 }
 static bool ssm_given(const sl_config *c) {
-    return !any_kind(c, SL_LAYER_SSM) || (c->family->ssm && recurrent_sizes(c));
+    return !has_ssm(c) || (c->family->ssm && recurrent_sizes(c));
 }
 static bool alone_known(const sl_config *c) {
     return !any_kind(c, SL_LAYER_FEED_FORWARD) || c->family->one_block;
@@ -408,8 +450,7 @@ static bool latent_known(const sl_config *c) {
     return c->latent_width == 0 || (c->experts > 0 && c->family->ungated);
 }
 static bool heads_divide(const sl_config *c) {
-    return !(any_kind(c, SL_LAYER_DELTA) || any_kind(c, SL_LAYER_SSM)) ||
-           c->delta_value_heads % c->delta_key_heads == 0;
+    return !(any_kind(c, SL_LAYER_DELTA) || has_ssm(c)) || c->delta_value_heads % c->delta_key_heads == 0;
 }
 static bool norm_groups(const sl_config *c) {
     return !any_kind(c, SL_LAYER_SSM) || !c->family->ssm_whole_norm || c->delta_key_heads == 1;
@@ -485,6 +526,12 @@ static const rule RULES[] = {
      "norms of queries and keys are not supported in this family"},
     {can_have_biases, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
      "biases of fused projections, and of experts in this family, are not supported"},
+    {xielu_finite, AT(config.activation), SL_ERR_INVALID,
+     "xIELU's numbers must be -1000 to 1000 in every layer, and its eps at most 0"},
+    {multiplied_unbiased, AT(config.mlp_bias), SL_ERR_UNSUPPORTED,
+     "biases of projections are not supported in this family"},
+    {chunk_is_mask, AT(config.window), SL_ERR_UNSUPPORTED,
+     "rows see their own chunk: only chunks of a power of two are supported"},
     {window_given, AT(config.window), SL_ERR_INVALID, "must be at least 1: there are windowed layers"},
     {scale_positive, AT(attention_scale), SL_ERR_INVALID, "must give a finite attention scale above 0"},
     {attention_cap, AT(config.attention_softcap), SL_ERR_INVALID,

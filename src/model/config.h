@@ -29,6 +29,15 @@ typedef enum sl_rope_scaling {
     SL_ROPE_SCALING_PROPORTIONAL /* the first pairs of the whole head turn, the others stand (Gemma 4) */
 } sl_rope_scaling;
 
+/* Numbers of xIELU, of which each layer has its own: alphas as files have them, before softplus. */
+typedef enum sl_xielu_number {
+    SL_XIELU_POSITIVE,
+    SL_XIELU_NEGATIVE,
+    SL_XIELU_BETA,
+    SL_XIELU_EPSILON,
+    SL_XIELU_COUNT
+} sl_xielu_number;
+
 typedef struct sl_rope_config {
     double base;
     int32_t scaling; /* sl_rope_scaling */
@@ -41,6 +50,25 @@ typedef struct sl_rope_config {
     bool exact;                     /* yarn: the ramp's ends are not rounded to whole pairs */
     double part;                    /* proportional: share of the pairs that turn */
 } sl_rope_config;
+
+/* Columns of Mamba2's input projection. */
+typedef enum sl_ssm_part {
+    SL_SSM_GATE,
+    SL_SSM_X,
+    SL_SSM_B,
+    SL_SSM_C,
+    SL_SSM_STEPS,
+    SL_SSM_PARTS
+} sl_ssm_part;
+
+/* Of families whose configs multiply: factors on what projections leave. Those on what they read are in them.
+ */
+typedef struct sl_factors {
+    double ssm[SL_SSM_PARTS], ssm_out;
+    double scores;    /* of query and key together */
+    double attention; /* on its output */
+    double gate, down;
+} sl_factors;
 
 typedef struct sl_config {
     const sl_family *family;
@@ -113,6 +141,8 @@ typedef struct sl_config {
     bool dense[SL_CONFIG_LAYERS];            /* in a model with experts: a layer without them */
     bool no_rope[SL_CONFIG_LAYERS];          /* queries and keys are not rotated */
     int32_t feed_forwards[SL_CONFIG_LAYERS]; /* widths where they differ between layers; 0: feed_forward */
+    float xielu[SL_XIELU_COUNT][SL_CONFIG_LAYERS];
+    sl_factors factors; /* 1 each but in checkpoints of families with them */
 } sl_config;
 
 /* What a layer has by its kind, or by its number. */
@@ -161,7 +191,8 @@ typedef enum sl_tensor_kind {
     SL_TENSOR_VECTOR,
     SL_TENSOR_EXPERT_VECTOR,
     SL_TENSOR_FLAT,
-    SL_TENSOR_KERNEL
+    SL_TENSOR_KERNEL,
+    SL_TENSOR_NUMBER
 } sl_tensor_kind;
 
 enum { SL_TENSOR_NAME_SIZE = 128 };

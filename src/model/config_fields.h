@@ -39,9 +39,24 @@ typedef struct sl_config_raw {
     bool adjusts_width;
     double width_multiplier;
     int32_t width_multiple;
+    /* Of families whose configs multiply: on what attention and Mamba2 read and leave, on keys, on logits. */
+    double attention_in, attention_out, ssm_in, ssm_out, key_factor, logit_factor;
+    int32_t chunk_size;  /* of checkpoints: what a row sees of its sequence is its chunk of so many tokens */
+    int32_t dense_width; /* of feed-forwards without experts, where intermediate_size is that of experts; 0:
+                            it is both */
+    int32_t sparse_step; /* every so many-th layer has experts */
+    double still_temperature; /* of checkpoints */
+    int32_t still_length;
     int32_t rotary_dims; /* leading elements of a head that rotate; 0: by rope_part */
 } sl_config_raw;
 
+/* GGUF: each an array with a number for each layer, or one for all (llama.cpp's llama-arch.cpp). */
+static const char *const SL_XIELU_KEYS[SL_XIELU_COUNT] = {
+    [SL_XIELU_POSITIVE] = "xielu.alpha_p",
+    [SL_XIELU_NEGATIVE] = "xielu.alpha_n",
+    [SL_XIELU_BETA] = "xielu.beta",
+    [SL_XIELU_EPSILON] = "xielu.eps",
+};
 /* GGUF files with latent attention hold rope.scaling.yarn_log_multiplier times this. */
 #define SL_LATENT_LOG_MULTIPLIER 0.1
 

@@ -1,19 +1,10 @@
 /* Configs from GGUF metadata and from config.json. */
 #include "format/quantization.h"
-#include "model/config_fields.h"
+#include "model/config_reader.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-
-typedef struct reader {
-    const char *file;
-    const sl_gguf *gguf; /* or */
-    const json_t *root, *text;
-    const sl_family *family;
-    sl_config_raw *raw;
-    sl_error *error;
-} reader;
 
 enum { KEY_SIZE = SL_TENSOR_NAME_SIZE };
 
@@ -25,7 +16,7 @@ static int found(int code) {
 
 /* A per-layer array stands for its one value when all are equal, or for its largest where they may differ. It
  * may count draft layers or not. */
-static int gguf_layers(const reader *r, const char *key, bool may_differ, int64_t *value) {
+static int gguf_layers(const sl_config_reader *r, const char *key, bool may_differ, int64_t *value) {
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
     if (!entry || entry->type != SL_GGUF_ARRAY || entry->count == 0 || entry->item_type == SL_GGUF_STRING ||
         entry->item_type == SL_GGUF_F32 || entry->item_type == SL_GGUF_F64 ||
@@ -56,8 +47,8 @@ static int gguf_layers(const reader *r, const char *key, bool may_differ, int64_
     return 1;
 }
 
-static int gguf_value(const reader *r, const sl_config_field *field, const char *key, double *number,
-                      sl_view *word) {
+static int gguf_value(const sl_config_reader *r, const sl_config_field *field, const char *key,
+                      double *number, sl_view *word) {
     int64_t integer = 0;
     bool flag = false;
     int code;
@@ -97,7 +88,7 @@ static int hf_integer(const sl_json_place *place, const char *above, const char 
     return json_array_size(list) > 0;
 }
 
-static int hf_value(const reader *r, const sl_config_field *field, const char *key, double *number,
+static int hf_value(const sl_config_reader *r, const sl_config_field *field, const char *key, double *number,
                     sl_view *word) {
     char prefix[KEY_SIZE];
     const json_t *root = r->text;
@@ -135,7 +126,7 @@ static int hf_value(const reader *r, const sl_config_field *field, const char *k
     }
 }
 
-static int choose(const reader *r, const sl_config_field *field, const char *key, sl_view word,
+static int choose(const sl_config_reader *r, const sl_config_field *field, const char *key, sl_view word,
                   double *number) {
     for (const sl_field_choice *choice = field->choices; choice->word; choice++) {
         if (sl_view_is(word, choice->word)) {
@@ -159,7 +150,7 @@ static void store(sl_config_raw *raw, const sl_config_field *field, double numbe
 }
 
 /* One key of a field's list. */
-static int read_key(const reader *r, const sl_config_field *field, const char *key) {
+static int read_key(const sl_config_reader *r, const sl_config_field *field, const char *key) {
     double number = 0;
     sl_view word = {NULL, 0};
     const int code =
@@ -178,12 +169,12 @@ static int read_key(const reader *r, const sl_config_field *field, const char *k
 }
 
 /* What layer_types says goes before a period, which some files write as a word ("LLLG"). */
-static bool is_superseded(const reader *r, const sl_config_field *field) {
+static bool is_superseded(const sl_config_reader *r, const sl_config_field *field) {
     return field->offset == offsetof(sl_config_raw, period) && !r->gguf &&
            json_is_array(sl_json_find(r->text, NULL, "layer_types"));
 }
 
-static int read_field(const reader *r, const sl_config_field *field) {
+static int read_field(const sl_config_reader *r, const sl_config_field *field) {
     const char *keys = field->key[r->raw->config.naming];
     int code = 0;
     if (is_superseded(r, field)) {
@@ -216,6 +207,7 @@ static const refusal REFUSALS[] = {
     {{NULL, "use_bidirectional_attention"}, 0, "bidirectional attention is not supported", "vision"},
     {{"attention.causal", "is_causal"}, 1, "attention that is not causal is not supported", NULL},
     {{NULL, "mamba_proj_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
+    {{NULL, "projectors_bias"}, 0, "biases of Mamba2's projections are not supported", NULL},
     {{NULL, "mamba_hidden_act"}, 0, "only silu is supported in Mamba2", "silu"},
     {{NULL, "attn_output_gate"}, 1, "attention without its output gate is not supported", NULL},
     {{"attention.clamp_kqv", "clip_qkv"}, 0, "clamping of query, key and value is not supported", NULL},
@@ -226,7 +218,7 @@ static const refusal REFUSALS[] = {
     {{"rope.scaling.yarn_ext_factor", NULL}, 1, "this form of YaRN is not supported", NULL},
 };
 
-static bool gguf_differs(const reader *r, const char *key, double built) {
+static bool gguf_differs(const sl_config_reader *r, const char *key, double built) {
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
     if (!entry) {
         return false;
@@ -245,7 +237,7 @@ static bool gguf_differs(const reader *r, const char *key, double built) {
     return false;
 }
 
-static bool hf_differs(const reader *r, const char *path, const refusal *refused) {
+static bool hf_differs(const sl_config_reader *r, const char *path, const refusal *refused) {
     const double built = refused->built;
     char prefix[KEY_SIZE];
     const json_t *root = *path == '^' ? r->root : r->text;
@@ -265,7 +257,7 @@ static bool hf_differs(const reader *r, const char *path, const refusal *refused
                                   : !json_is_number(value) || json_number_value(value) != built;
 }
 
-static int refuse_unbuilt(const reader *r) {
+static int refuse_unbuilt(const sl_config_reader *r) {
     for (size_t i = 0; i < sizeof REFUSALS / sizeof *REFUSALS; i++) {
         const char *name = REFUSALS[i].key[r->raw->config.naming];
         char key[KEY_SIZE];
@@ -296,6 +288,8 @@ static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
         return last_of_period ? SL_LAYER_FULL : SL_LAYER_DELTA;
     case SL_PATTERN_WINDOW_PERIOD:
         return last_of_period || config->window == 0 ? SL_LAYER_FULL : SL_LAYER_WINDOW;
+    case SL_PATTERN_WINDOW_TURNED:
+        return config->no_rope[layer] ? SL_LAYER_FULL : SL_LAYER_WINDOW;
     case SL_PATTERN_WINDOW_UNTURNED:
         return config->window > 0 && config->no_rope[layer] ? SL_LAYER_WINDOW : SL_LAYER_FULL;
     case SL_PATTERN_WINDOW_SWITCH:
@@ -306,7 +300,7 @@ static sl_layer_kind pattern_kind(const sl_config_raw *raw, int32_t layer) {
 }
 
 /* SmolLM3: 1 or true for layers that rotate. Absent, and in GGUF files: all but every fourth. */
-static int listed_rope(const reader *r) {
+static int listed_rope(const sl_config_reader *r) {
     enum { INTERVAL = 4 };
     sl_config *config = &r->raw->config;
     const json_t *list = r->gguf ? NULL : sl_json_find(r->text, NULL, "no_rope_layers");
@@ -319,6 +313,9 @@ static int listed_rope(const reader *r) {
     }
     if (interval == 0) {
         return sl_fail(r->error, SL_ERR_INVALID, "%s: no_rope_layer_interval is 0", r->file);
+    }
+    if (json_is_null(list) || (json_is_array(list) && json_array_size(list) == 0)) {
+        list = NULL;
     }
     if (list && (!json_is_array(list) || json_array_size(list) < (size_t)config->layers)) {
         return sl_fail(r->error, SL_ERR_INVALID,
@@ -338,19 +335,19 @@ static int listed_rope(const reader *r) {
 }
 
 /* The list of layers: what transformers 5 writes, and what families with layers of one block call it. */
-static const json_t *hf_layer_list(const reader *r) {
+static const json_t *hf_layer_list(const sl_config_reader *r) {
     const json_t *types = sl_json_find(r->text, NULL, "layer_types");
     return types || !r->family->ssm ? types : sl_json_find(r->text, NULL, "layers_block_type");
 }
 
 /* The same as a letter for each layer. */
-static const char *hf_layer_letters(const reader *r) {
+static const char *hf_layer_letters(const sl_config_reader *r) {
     const json_t *letters =
         r->family->one_block ? sl_json_find(r->text, NULL, "hybrid_override_pattern") : NULL;
     return json_string_value(letters);
 }
 
-static int hf_layers_by_letter(const reader *r, const char *letters) {
+static int hf_layers_by_letter(const sl_config_reader *r, const char *letters) {
     sl_config *config = &r->raw->config;
     if (strlen(letters) != (size_t)config->layers) {
         return sl_fail(r->error, SL_ERR_INVALID,
@@ -373,12 +370,14 @@ static int hf_layers_by_letter(const reader *r, const char *letters) {
 }
 
 /* layer_types of config.json, one word per layer. */
-static int hf_layer_types(const reader *r, const json_t *types) {
+static int hf_layer_types(const sl_config_reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"full_attention", SL_LAYER_FULL},
                                             {"sliding_attention", SL_LAYER_WINDOW},
+                                            {"chunked_attention", SL_LAYER_WINDOW},
                                             {"attention", SL_LAYER_FULL},
                                             {"linear_attention", SL_LAYER_DELTA},
                                             {"mamba", SL_LAYER_SSM},
+                                            {"hybrid", SL_LAYER_FULL},
                                             {"mlp", SL_LAYER_FEED_FORWARD},
                                             {"moe", SL_LAYER_FEED_FORWARD},
                                             {"conv", SL_LAYER_CONV},
@@ -399,6 +398,11 @@ static int hf_layer_types(const reader *r, const json_t *types) {
         if (code) {
             return code;
         }
+        const bool chunked = word && strcmp(word, "chunked_attention") == 0;
+        if ((sl_layer_kind)kind == SL_LAYER_WINDOW && chunked != (r->family->chunk > 0)) {
+            return sl_fail(r->error, SL_ERR_UNSUPPORTED,
+                           "%s: %s is \"%s\", which is not supported in this family", r->file, key, word);
+        }
         const bool mamba = r->family->ssm && (sl_layer_kind)kind == SL_LAYER_DELTA; /* transformers 5 */
         config->kinds[layer] = (uint8_t)(mamba ? SL_LAYER_SSM : (sl_layer_kind)kind);
         config->dense[layer] |= config->experts > 0 && word && strcmp(word, "mlp") == 0;
@@ -407,7 +411,7 @@ static int hf_layer_types(const reader *r, const json_t *types) {
 }
 
 /* A number that GGUF may have for each layer; `otherwise` when the key is absent. */
-static int64_t gguf_of_layer(const reader *r, const char *name, int32_t layer, int64_t otherwise) {
+static int64_t gguf_of_layer(const sl_config_reader *r, const char *name, int32_t layer, int64_t otherwise) {
     char key[KEY_SIZE];
     snprintf(key, sizeof key, "%s.%s", r->family->gguf, name);
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key); /* long enough: gguf_layers */
@@ -415,10 +419,10 @@ static int64_t gguf_of_layer(const reader *r, const char *name, int32_t layer, i
     return entry ? sl_gguf_item_i64(entry, index) : otherwise;
 }
 
-static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer);
+static bool gguf_has(const sl_config_reader *r, sl_tensor_id id, int32_t layer);
 
 /* Layers of GGUF files that attend have heads of keys; a feed-forward has a width. */
-static void gguf_ssm_layers(const reader *r) {
+static void gguf_ssm_layers(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     for (int32_t layer = 0; layer < config->layers; layer++) {
         const bool attends = gguf_of_layer(r, "attention.head_count_kv", layer, 1) > 0;
@@ -431,7 +435,7 @@ static void gguf_ssm_layers(const reader *r) {
 }
 
 /* Older configs of LFM2: the numbers of the layers that attend; absent, all do. */
-static int hf_attending_layers(const reader *r) {
+static int hf_attending_layers(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const json_t *list = sl_json_find(r->text, NULL, "full_attn_idxs");
     if (!list || json_is_null(list) || r->family->pattern != SL_PATTERN_CONV_LISTED) {
@@ -454,7 +458,7 @@ static int hf_attending_layers(const reader *r) {
 }
 
 /* Layers without key heads are short convolutions. The array is long enough: gguf_layers. */
-static void gguf_conv_layers(const reader *r) {
+static void gguf_conv_layers(const sl_config_reader *r) {
     char key[KEY_SIZE];
     snprintf(key, sizeof key, "%s.attention.head_count_kv", r->family->gguf);
     const sl_gguf_entry *entry = sl_gguf_find(r->gguf, key);
@@ -466,7 +470,7 @@ static void gguf_conv_layers(const reader *r) {
 }
 
 /* GGUF's arrays with a truth value per layer, or a period. */
-static int gguf_layer_types(const reader *r) {
+static int gguf_layer_types(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const bool delta = r->family->pattern == SL_PATTERN_DELTA_PERIOD;
     if (r->family->pattern == SL_PATTERN_SSM_LISTED) {
@@ -514,7 +518,7 @@ static int gguf_layer_types(const reader *r) {
 }
 
 /* A step of layers with experts, the last of which is one; 1 when the key is absent. */
-static int hf_sparse_step(const reader *r, const char *key, uint64_t *step) {
+static int hf_sparse_step(const sl_config_reader *r, const char *key, uint64_t *step) {
     *step = 1;
     const int code = found(sl_json_u64((sl_json_place){r->text, r->file}, NULL, key, step, r->error));
     if (code < 0) {
@@ -527,7 +531,7 @@ static int hf_sparse_step(const reader *r, const char *key, uint64_t *step) {
 }
 
 /* mlp_layer_types of config.json, one word per layer, says it all. */
-static int hf_listed_dense(const reader *r, const json_t *types) {
+static int hf_listed_dense(const sl_config_reader *r, const json_t *types) {
     static const sl_field_choice words[] = {{"sparse", false}, {"dense", true}, {NULL, 0}};
     const sl_config_field field = {.type = SL_FIELD_CHOICE, .choices = words};
     sl_config *config = &r->raw->config;
@@ -551,7 +555,7 @@ static int hf_listed_dense(const reader *r, const json_t *types) {
 }
 
 /* In which layers config.json puts a dense feed-forward in place of experts. */
-static int hf_dense_layers(const reader *r) {
+static int hf_dense_layers(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const json_t *types = sl_json_find(r->text, NULL, "mlp_layer_types");
     if (types && !json_is_null(types)) {
@@ -569,6 +573,10 @@ static int hf_dense_layers(const reader *r) {
             (uint64_t)(layer + 1) % step != 0 || (uint64_t)(layer + 1) % interval != 0 ||
             (json_is_integer(end) && json_integer_value(end) >= 0 && layer > json_integer_value(end));
     }
+    const json_t *sparse = r->family->sparse_steps ? sl_json_find(r->text, NULL, "moe_layers") : NULL;
+    if (json_is_array(sparse)) {
+        return sl_config_listed_sparse(r, sparse);
+    }
     const json_t *only = sl_json_find(r->text, NULL, "mlp_only_layers");
     if (only && !json_is_array(only)) {
         return sl_fail(r->error, SL_ERR_INVALID, "%s: mlp_only_layers must be an array", r->file);
@@ -585,7 +593,7 @@ static int hf_dense_layers(const reader *r) {
     return 0;
 }
 
-static int layer_kinds(const reader *r) {
+static int layer_kinds(const sl_config_reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (r->family->rope_layers == SL_ROPE_LAYERS_LISTED) {
@@ -607,7 +615,9 @@ static int layer_kinds(const reader *r) {
         config->kinds[layer] = (uint8_t)pattern_kind(raw, layer);
     }
     for (int32_t layer = 0; layer < config->layers && config->experts > 0; layer++) {
-        config->dense[layer] = layer < raw->leading_dense;
+        config->dense[layer] =
+            layer < raw->leading_dense ||
+            (r->family->sparse_steps && raw->sparse_step > 0 && (layer + 1) % raw->sparse_step != 0);
     }
     if (r->gguf) {
         return gguf_layer_types(r);
@@ -624,7 +634,7 @@ static int layer_kinds(const reader *r) {
 }
 
 /* Where a window is declared, layers without it do not rotate; or a file says that none does. */
-static void still_layers(const reader *r) {
+static void still_layers(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const char *type =
         r->gguf ? NULL : json_string_value(sl_json_find(r->text, NULL, "position_embedding_type"));
@@ -643,7 +653,7 @@ static void still_layers(const reader *r) {
 /* ---- RoPE's scaling ---- */
 
 /* One of LongRoPE's lists, a number above 0 for each pair. */
-static int read_factors(const reader *r, const json_t *rope, const char *name, float *factors) {
+static int read_factors(const sl_config_reader *r, const json_t *rope, const char *name, float *factors) {
     const json_t *list = json_object_get(rope, name);
     const size_t pairs = (size_t)r->raw->config.rope_dims / 2;
     if (!json_is_array(list) || json_array_size(list) != pairs || pairs > SL_ROPE_PAIRS_MOST) {
@@ -663,7 +673,7 @@ static int read_factors(const reader *r, const json_t *rope, const char *name, f
 }
 
 /* Microsoft's LongRoPE: two lists of divisors; the magnitude grows with the stretch of the context. */
-static int hf_longrope(const reader *r) {
+static int hf_longrope(const sl_config_reader *r) {
     static const struct {
         const char *above, *name;
     } places[] = {{"rope_parameters", "full_attention"}, {NULL, "rope_parameters"}, {NULL, "rope_scaling"}};
@@ -694,7 +704,7 @@ static int hf_longrope(const reader *r) {
 }
 
 /* rope_type "dynamic" with an alpha (Hunyuan) is a larger base. Without, it would change with the text. */
-static int larger_base(const reader *r) {
+static int larger_base(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     if (!r->family->rope_alpha || r->raw->rope_alpha <= 0 || config->head_size <= 2) {
         return sl_fail(r->error, SL_ERR_UNSUPPORTED,
@@ -707,7 +717,7 @@ static int larger_base(const reader *r) {
 }
 
 /* A file's keys of scaling made into what is computed with. */
-static int derive_rope(const reader *r) {
+static int derive_rope(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     sl_rope_config *rope = &config->rope;
     rope->exact = config->local_rope.exact = !r->raw->truncate;
@@ -753,7 +763,7 @@ static int derive_rope(const reader *r) {
 /* ---- sizes that differ between layers ---- */
 
 /* The value that all layers of a kind have: the first one's; the others must agree. */
-static int by_kind(const reader *r, const char *key, sl_layer_kind kind, const int64_t *values,
+static int by_kind(const sl_config_reader *r, const char *key, sl_layer_kind kind, const int64_t *values,
                    int32_t *result) {
     const sl_config *config = &r->raw->config;
     int64_t value = 0;
@@ -777,7 +787,7 @@ static int by_kind(const reader *r, const char *key, sl_layer_kind kind, const i
 }
 
 /* values [layers], by layer: of full layers into *full, of windowed ones into *window. */
-static int split_kinds(const reader *r, const char *key, const int64_t *values, int32_t *full,
+static int split_kinds(const sl_config_reader *r, const char *key, const int64_t *values, int32_t *full,
                        int32_t *window) {
     int32_t of_full = 0, of_window = 0;
     int code = by_kind(r, key, SL_LAYER_FULL, values, &of_full);
@@ -787,7 +797,7 @@ static int split_kinds(const reader *r, const char *key, const int64_t *values, 
     return code;
 }
 
-static int gguf_layer_sizes(const reader *r) {
+static int gguf_layer_sizes(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     int64_t values[SL_CONFIG_LAYERS];
     char key[KEY_SIZE];
@@ -817,7 +827,7 @@ static int gguf_layer_sizes(const reader *r) {
 
 /* What transformers 5.15 and later write for layers that differ: {"05": {"head_dim": 512, ...}, ...}. `base`:
  * what the others have. */
-static int hf_layer_overrides(const reader *r, const char *name, int32_t base, int64_t *values,
+static int hf_layer_overrides(const sl_config_reader *r, const char *name, int32_t base, int64_t *values,
                               bool *found_any) {
     const json_t *overrides = sl_json_find(r->text, NULL, "per_layer_config");
     const char *layer_text;
@@ -844,7 +854,7 @@ static int hf_layer_overrides(const reader *r, const char *name, int32_t base, i
     return 0;
 }
 
-static int hf_layer_sizes(const reader *r) {
+static int hf_layer_sizes(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     int64_t values[SL_CONFIG_LAYERS];
     bool found_any = false, doubled = false;
@@ -871,7 +881,7 @@ static int hf_layer_sizes(const reader *r) {
 }
 
 /* Sizes of windowed layers that are those of the others are no fact of their own. */
-static void derive_windows(const reader *r) {
+static void derive_windows(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const bool windows = memchr(config->kinds, SL_LAYER_WINDOW, (size_t)config->layers) != NULL;
     const int32_t size = config->window_head_size > 0 ? config->window_head_size : config->head_size;
@@ -891,7 +901,7 @@ static void derive_windows(const reader *r) {
 
 /* ---- what follows from what was read ---- */
 
-static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer) {
+static bool gguf_has(const sl_config_reader *r, sl_tensor_id id, int32_t layer) {
     sl_tensor_fact fact;
     char name[SL_TENSOR_NAME_SIZE];
     sl_config_tensor(&r->raw->config, id, layer, &fact);
@@ -900,7 +910,7 @@ static bool gguf_has(const reader *r, sl_tensor_id id, int32_t layer) {
 }
 
 /* Facts that only the tensors of a GGUF file tell. */
-static void derive_from_tensors(const reader *r) {
+static void derive_from_tensors(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const sl_tensor *embed = sl_gguf_tensor(r->gguf, "token_embd.weight");
     if (embed && embed->dim_count == 2 && embed->dims[1] <= 1 << 23) {
@@ -925,11 +935,14 @@ static void derive_from_tensors(const reader *r) {
         config->mlp_bias |= gguf_has(r, SL_TENSOR_UP_BIAS, layer);
         config->query_norm |= r->family->query_norm_asked && gguf_has(r, SL_TENSOR_QUERY_NORM, layer);
     }
+    if (r->family->query_norm_plain) {
+        config->query_norm = config->experts != r->family->gguf_unnormed_experts;
+    }
 }
 
 /* Files of one architecture have a choosing bias or not. Those that have none are DeepSeek V2's and its like:
  * a group of experts counts its best one. */
-static void derive_choosing_bias(const reader *r) {
+static void derive_choosing_bias(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     if (!r->gguf || !r->family->choosing_bias_asked) {
         return;
@@ -943,12 +956,15 @@ static void derive_choosing_bias(const reader *r) {
 }
 
 /* Of the experts, after the keys were read. */
-static int derive_experts(const reader *r) {
+static int derive_experts(const sl_config_reader *r) {
     static const sl_router_kind kinds[] = {SL_ROUTER_SOFTMAX, SL_ROUTER_SIGMOID}; /* 1 and 2 in GGUF */
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (r->family->hf_expert_width && (!r->gguf || config->expert_width == 0)) {
         config->expert_width = config->experts > 0 || !r->gguf ? config->feed_forward : 0;
+    }
+    if (r->family->hf_expert_width && !r->gguf && raw->dense_width > 0) {
+        config->feed_forward = raw->dense_width;
     }
     if (r->family->shared_is_dense && config->experts == 0) {
         config->feed_forward = config->shared_width > 0 ? config->shared_width : config->feed_forward;
@@ -984,7 +1000,7 @@ static int derive_experts(const reader *r) {
 
 /* LFM2's feed-forward is two thirds as wide as its config says, times a factor, rounded up; transformers does
  * not round where the factor is null. */
-static int adjust_width(const reader *r) {
+static int adjust_width(const sl_config_reader *r) {
     const sl_config_raw *raw = r->raw;
     sl_config *config = &r->raw->config;
     if (r->gguf || !r->family->hf_adjusted_width) {
@@ -1010,7 +1026,7 @@ static int adjust_width(const reader *r) {
 }
 
 /* What encoders always have, and how they say it. */
-static int derive_encoder(const reader *r) {
+static int derive_encoder(const sl_config_reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     const json_t *asked = r->gguf ? NULL : sl_json_find(r->text, NULL, "use_bidirectional_attention");
@@ -1042,7 +1058,7 @@ static int derive_encoder(const reader *r) {
 
 /* Of latent attention. Files that were made before llama.cpp knew it have the sizes of queries and values
  * where the others have those of the cache. */
-static void derive_latent(const reader *r) {
+static void derive_latent(const sl_config_reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (!r->family->latent) { /* another family's keys */
@@ -1065,7 +1081,7 @@ static void derive_latent(const reader *r) {
 }
 
 /* What scores are multiplied by. */
-static double derive_scale(const reader *r) {
+static double derive_scale(const sl_config_reader *r) {
     const sl_config *config = &r->raw->config;
     double scalar = r->raw->query_scalar;
     if (r->gguf && config->layers == r->family->gguf_wide_scale_layers && config->heads > 0) {
@@ -1087,7 +1103,7 @@ static double step_limit(const json_t *item) {
     return number > FLT_MAX ? INFINITY : number;
 }
 
-static int derive_steps(const reader *r) {
+static int derive_steps(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     const json_t *limits = r->gguf ? NULL : sl_json_find(r->text, NULL, "time_step_limit");
     if (!r->family->ssm || !limits || json_is_null(limits)) {
@@ -1101,7 +1117,7 @@ static int derive_steps(const reader *r) {
                : 0;
 }
 
-static void derive_sizes(const reader *r) {
+static void derive_sizes(const sl_config_reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (config->kv_heads == 0) {
@@ -1141,7 +1157,7 @@ static void derive_sizes(const reader *r) {
 }
 
 /* What multiplies logits is kept as what divides them. */
-static int derive_logits(const reader *r) {
+static int derive_logits(const sl_config_reader *r) {
     sl_config *config = &r->raw->config;
     if (r->family->logit_factor == 0) {
         return 0;
@@ -1154,7 +1170,7 @@ static int derive_logits(const reader *r) {
     return 0;
 }
 
-static int derive(const reader *r) {
+static int derive(const sl_config_reader *r) {
     sl_config_raw *raw = r->raw;
     sl_config *config = &raw->config;
     if (config->layers <= raw->draft_layers) {
@@ -1180,10 +1196,16 @@ static int derive(const reader *r) {
     }
     still_layers(r);
     code = derive_steps(r);
+    code = code ? code : sl_config_derive_xielu(r);
     if (code) {
         return code;
     }
     derive_sizes(r);
+    sl_config_derive_temperature(r);
+    code = sl_config_derive_factors(r);
+    if (code) {
+        return code;
+    }
     if (r->gguf && gguf_has(r, SL_TENSOR_ROPE_LONG, 0)) {
         config->rope.scaling = SL_ROPE_SCALING_LONGROPE;
     }
@@ -1221,7 +1243,7 @@ static int derive(const reader *r) {
 }
 
 /* Required: a field whose default is out of its range. */
-static int check_required(const reader *r) {
+static int check_required(const sl_config_reader *r) {
     static const size_t required[] = {offsetof(sl_config, layers), offsetof(sl_config, width),
                                       offsetof(sl_config, heads), offsetof(sl_config, context),
                                       offsetof(sl_config, vocabulary)};
@@ -1237,7 +1259,7 @@ static int check_required(const reader *r) {
     return 0;
 }
 
-static int read_all(reader *r, sl_config *config) {
+static int read_all(sl_config_reader *r, sl_config *config) {
     sl_config_raw raw = {.rope_part = 1,
                          .rope_multiplier = 1,
                          .mixture = true,
@@ -1254,6 +1276,11 @@ static int read_all(reader *r, sl_config *config) {
     raw.mixture = r->family->experts || !r->family->with_experts;
     raw.adjusts_width = true;
     raw.width_multiplier = 1;
+    raw.sparse_step = 1;
+    raw.chunk_size = r->family->chunk;
+    raw.still_temperature = r->family->still_temperature;
+    raw.still_length = r->family->still_length;
+    raw.attention_in = raw.attention_out = raw.ssm_in = raw.ssm_out = raw.key_factor = raw.logit_factor = 1;
     raw.width_multiple = 256;
     if (r->family->logit_factor > 0) {
         raw.config.logit_divisor = r->gguf ? 1 : r->family->logit_factor;
@@ -1272,7 +1299,10 @@ static int read_all(reader *r, sl_config *config) {
     for (int i = 0; i < SL_CONFIG_FIELD_COUNT && code == 0; i++) {
         code = read_field(r, &SL_CONFIG_FIELDS[i]);
     }
-    if (!r->gguf && json_is_null(json_object_get(r->text, "sliding_window"))) {
+    if (r->family->chunk > 0 && !r->gguf) {
+        const bool none = json_is_null(json_object_get(r->text, "attention_chunk_size"));
+        raw.config.window = none ? 0 : raw.chunk_size;
+    } else if (!r->gguf && json_is_null(json_object_get(r->text, "sliding_window"))) {
         raw.config.window = 0;
     }
     if (r->family->hf_query_scalar == 0) { /* the key of another family, left behind */
@@ -1288,7 +1318,7 @@ static int read_all(reader *r, sl_config *config) {
     return code;
 }
 
-static int find_gguf_family(reader *r) {
+static int find_gguf_family(sl_config_reader *r) {
     sl_view name, type;
     int code = sl_gguf_string(r->gguf, "general.type", &type, r->error);
     if (code == 0 && !sl_view_is(type, "model")) {
@@ -1311,7 +1341,7 @@ static int find_gguf_family(reader *r) {
     return 0;
 }
 
-static int find_hf_family(reader *r) {
+static int find_hf_family(sl_config_reader *r) {
     const char *type = NULL;
     const int code = sl_json_string((sl_json_place){r->root, r->file}, NULL, "model_type", &type, r->error);
     if (code) {
@@ -1344,7 +1374,7 @@ static int find_hf_family(reader *r) {
 }
 
 /* Some layer has experts. */
-static bool hf_lists_experts(const reader *r) {
+static bool hf_lists_experts(const sl_config_reader *r) {
     const json_t *types = hf_layer_list(r);
     const char *letters = hf_layer_letters(r);
     for (size_t i = 0; i < json_array_size(types); i++) {
@@ -1358,7 +1388,7 @@ static bool hf_lists_experts(const reader *r) {
 
 int sl_config_read(const sl_source *source, sl_config *config, sl_error *error) {
     char file[512];
-    reader r = {.gguf = sl_source_gguf(source), .error = error};
+    sl_config_reader r = {.source = source, .gguf = sl_source_gguf(source), .error = error};
     if (r.gguf) {
         r.file = sl_source_path(source);
     } else {

@@ -28,6 +28,7 @@ typedef enum sl_layer_pattern {
     SL_PATTERN_WINDOW_ALL,      /* a window, if one is declared, holds for every layer */
     SL_PATTERN_WINDOW_SWITCH,   /* use_sliding_window turns it on, from layer max_window_layers on */
     SL_PATTERN_WINDOW_PERIOD,   /* every n-th layer sees everything, the others a window */
+    SL_PATTERN_WINDOW_TURNED,   /* in layers that rotate */
     SL_PATTERN_WINDOW_UNTURNED, /* use_sliding_window turns it on, in layers without RoPE */
     SL_PATTERN_SSM_LISTED,      /* layers without heads of keys (GGUF) are recurrent */
     SL_PATTERN_DELTA_PERIOD,    /* every n-th layer attends, the others are recurrent */
@@ -106,8 +107,28 @@ typedef struct sl_family {
     bool experts;          /* may have them */
     bool delta;            /* may have recurrent layers of the delta rule */
     bool ssm;              /* may have recurrent layers of Mamba2 */
-    bool one_block;        /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
-    bool ungated;          /* feed-forwards are up, function, down */
+    /* Windowed layers see their own chunk of so many tokens, where a file does not say another number; 0: a
+     * window. */
+    int32_t chunk;
+    /* Norms of queries and keys have no weights, and stand in layers that rotate. GGUF files with so many
+     * experts have none. */
+    bool query_norm_plain;
+    int32_t gguf_unnormed_experts;
+    /* Queries of layers that do not rotate grow with the position, by so much where a file does not say; 0:
+     * others do. */
+    double still_temperature;
+    int32_t still_length;
+    bool weight_before;    /* an expert's weight multiplies what it reads, not what it leaves */
+    bool sparse_steps;     /* every so many-th layer has experts: interleave_moe_layer_step */
+    bool hf_experts_apart; /* with hf_experts_turned: gate and up do not alternate, the one stands behind the
+                              other */
+    bool ssm_beside;       /* every layer has attention and Mamba2, side by side on one norm */
+    bool ssm_norm_asked;   /* Mamba2 has its norm where a file says so; checkpoints: in front of the gate, if
+                              they do not */
+    bool multiplied; /* configs have factors on what projections read and leave; GGUF files have them in the
+                        weights */
+    bool one_block;  /* a layer is a norm and one block: attention, Mamba2 or a feed-forward */
+    bool ungated;    /* feed-forwards are up, function, down */
     const char *with_experts; /* the row that folders with experts are of: GGUF has two names */
     bool ssm_whole_norm;      /* whose norm is over all heads: one group */
     bool embed_scale;         /* embeddings times sqrt(width) */

@@ -4,8 +4,28 @@
 
 #include <math.h>
 
+/* ln(1 + e^x) */
+static double softplus(double x) {
+    return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
+}
+
+/* The function and its numbers. */
+static void set_function(const sl_builder *b, sl_op_activate *activate) {
+    const sl_config *config = b->config;
+    activate->function = (sl_activation)config->activation;
+    activate->alpha = (float)config->swiglu_alpha;
+    activate->limit = (float)config->swiglu_limit;
+    if (activate->function == SL_ACTIVATION_XIELU) {
+        const double beta = (double)config->xielu[SL_XIELU_BETA][b->layer];
+        activate->alpha = (float)softplus((double)config->xielu[SL_XIELU_POSITIVE][b->layer]);
+        activate->negative = (float)(beta + softplus((double)config->xielu[SL_XIELU_NEGATIVE][b->layer]));
+        activate->beta = (float)beta;
+        activate->limit = config->xielu[SL_XIELU_EPSILON][b->layer];
+    }
+}
+
 /* f(gate) * up, or f(up) where there is no gate. */
-static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
+static sl_op *activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
         op->in[0] = sl_at(gate_up, 0);
@@ -13,11 +33,10 @@ static void activate(sl_builder *b, int32_t gate_up, int32_t y, int32_t width) {
             op->in[1] = sl_at(gate_up, width);
         }
         op->out[0] = sl_at(y, 0);
-        op->u.activate.function = (sl_activation)b->config->activation;
+        set_function(b, &op->u.activate);
         op->u.activate.width = width;
-        op->u.activate.alpha = (float)b->config->swiglu_alpha;
-        op->u.activate.limit = (float)b->config->swiglu_limit;
     }
+    return op;
 }
 
 /* Without a gate. */
@@ -32,7 +51,7 @@ static int32_t plain(sl_builder *b, int32_t x) {
     sl_op *op = sl_build_op(b, SL_OP_ACTIVATE);
     if (op) {
         op->in[0] = op->out[0] = sl_at(h, 0);
-        op->u.activate.function = (sl_activation)b->config->activation;
+        set_function(b, &op->u.activate);
         op->u.activate.width = width;
     }
     sl_build_linear(
@@ -53,7 +72,9 @@ static int32_t dense(sl_builder *b, int32_t x) {
         .x = x, .y = gate_up, .weights = weights, .biases = biases, .count = 2};
     const sl_build_projection one = {.x = x, .y = gate_up, .weights = &fused, .count = 1};
     sl_build_linear(b, sl_build_weight(b, fused) != SL_NONE ? &one : &apart);
+    sl_build_factor(b, sl_at(gate_up, 0), width, b->config->factors.gate);
     activate(b, gate_up, gated, width);
+    sl_build_factor(b, sl_at(gated, 0), width, b->config->factors.down);
     sl_build_linear(
         b, &(sl_build_projection){.x = gated, .y = y, .weights = &down, .biases = &down_bias, .count = 1});
     return y;
@@ -193,15 +214,19 @@ static int32_t sparse(sl_builder *b, int32_t x, int32_t routed) {
                                               : "mlp_out",
                                      SL_ROWS_STEP, rows);
     expert_gate_up(b, read, gate_up, routing);
-    activate(b, gate_up, gated, width);
+    /* A weight on what an expert reads is one on its gate and up. */
+    sl_op *op = activate(b, gate_up, gated, width);
+    if (op && config->family->weight_before) {
+        op->in[2] = sl_at(routing[2], 0);
+    }
     sl_build_linear(
         b,
         &(sl_build_projection){
             .x = gated, .y = parts, .weights = &down, .biases = &down_bias, .count = 1, .routing = routing});
-    sl_op *op = sl_build_op(b, SL_OP_COMBINE);
+    op = sl_build_op(b, SL_OP_COMBINE);
     if (op) {
         op->in[0] = sl_at(parts, 0);
-        op->in[1] = sl_at(routing[2], 0);
+        op->in[1] = sl_at(config->family->weight_before ? SL_NONE : routing[2], 0);
         op->in[3] = sl_at(latent ? SL_NONE : shared[0], 0);
         op->in[4] = sl_at(latent ? SL_NONE : shared[1], 0);
         op->out[0] = sl_at(y, 0);

@@ -23,10 +23,14 @@ static void add_run(sl_tensor_part *part, int32_t rows, int32_t piece, int32_t s
     part->runs[part->count++].first = first;
 }
 
-/* Gate and up of a checkpoint that has them in turn. */
+/* Gate and up of a checkpoint that has them turned: in turn, or one behind the other. */
 static bool alternating(const sl_config *c, sl_tensor_id of, int32_t first, sl_tensor_part *part) {
     part->of = of;
-    add_run(part, c->expert_width, 1, 2, first);
+    if (c->family->hf_experts_apart) {
+        add_run(part, c->expert_width, c->expert_width, c->expert_width, first * c->expert_width);
+    } else {
+        add_run(part, c->expert_width, 1, 2, first);
+    }
     return c->naming == SL_NAMING_HF && c->family->hf_experts_turned;
 }
 

@@ -246,6 +246,55 @@ static void gguf_conventions(const sl_config *config, sl_tensor_id id, file_tens
     }
 }
 
+/* The factor of a matrix's row, where configs have factors and GGUF files have them in the weights. */
+static double row_factor(const sl_config *config, sl_tensor_id id, uint64_t row) {
+    const sl_factors *factors = &config->factors;
+    const uint64_t inner = (uint64_t)config->delta_value_heads * (uint64_t)config->delta_value_size;
+    const uint64_t group = (uint64_t)config->delta_key_heads * (uint64_t)config->delta_key_size;
+    const uint64_t ends[] = {inner, 2 * inner, 2 * inner + group, 2 * inner + 2 * group};
+    int part = 0;
+    switch (id) {
+    case SL_TENSOR_EMBED:
+        return config->embed_factor;
+    case SL_TENSOR_HEAD:
+        return 1 / config->logit_divisor;
+    case SL_TENSOR_KEY:
+        return factors->scores;
+    case SL_TENSOR_OUTPUT:
+        return factors->attention;
+    case SL_TENSOR_SSM_IN:
+        while (part < SL_SSM_STEPS && row >= ends[part]) {
+            part++;
+        }
+        return factors->ssm[part];
+    case SL_TENSOR_SSM_OUT:
+        return factors->ssm_out;
+    case SL_TENSOR_GATE:
+        return factors->gate;
+    case SL_TENSOR_DOWN:
+        return factors->down;
+    default:
+        return 1;
+    }
+}
+
+static int set_factors(const folder_list *f, sl_tensor_id id, file_tensor *tensor, sl_error *error) {
+    const uint64_t rows = tensor->shape.dim_count == 2 ? tensor->shape.dims[1] : 0;
+    float *factors = f->config->family->multiplied && rows > 0
+                         ? sl_arena_alloc(&f->list->arena, (size_t)rows, sizeof *factors)
+                         : NULL;
+    for (uint64_t row = 0; factors && row < rows; row++) {
+        factors[row] = (float)row_factor(f->config, id, row);
+        if (factors[row] != 1) {
+            tensor->scales = factors;
+            tensor->scale_count = rows;
+        }
+    }
+    return factors || rows == 0 || !f->config->family->multiplied
+               ? 0
+               : sl_fail(error, SL_ERR_NOMEM, "out of memory for factors of a matrix");
+}
+
 /* rope_freqs.weight is how GGUF says Llama 3's scaling. LongRoPE's lists stand in the config. */
 static int rope_factors(folder_list *f, sl_tensor_id id, file_tensor *tensor, sl_error *error) {
     float *factors = sl_arena_alloc(&f->list->arena, (size_t)f->config->rope_dims / 2, sizeof *factors);
@@ -304,7 +353,8 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
     tensor.turned = fact->id == SL_TENSOR_LATENT_KEYS && f->config->latent_joined;
     tensor.from = f->program->weights[index].type;
     tensor.data = f->program->weights[index].data;
-    return list_add(f->list, &tensor, error);
+    const int code = set_factors(f, fact->id, &tensor, error);
+    return code ? code : list_add(f->list, &tensor, error);
 }
 
 static sl_mixture_model folder_model(const sl_config *config) {

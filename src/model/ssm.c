@@ -69,6 +69,11 @@ int32_t sl_build_ssm(sl_builder *b, int32_t x) {
     const int32_t state = sl_program_state(b->program, &shape);
 
     sl_build_linear(b, &(sl_build_projection){.x = x, .y = projected, .weights = &input, .count = 1});
+    const int32_t group = config->delta_key_heads * config->delta_key_size;
+    const int32_t widths[SL_SSM_PARTS] = {inner, inner, group, group, heads};
+    for (int32_t part = 0, column = 0; part < SL_SSM_PARTS; column += widths[part++]) {
+        sl_build_factor(b, sl_at(projected, column), widths[part], config->factors.ssm[part]);
+    }
     sl_op *op = sl_build_op(b, SL_OP_CONV);
     if (op) {
         op->in[0] = sl_at(projected, inner);
@@ -81,6 +86,7 @@ int32_t sl_build_ssm(sl_builder *b, int32_t x) {
     scan(b, sl_at(convolved, 0), sl_at(projected, inner + channels), sl_at(scanned, 0), state);
     const int32_t gated = gate_and_norm(b, sl_at(scanned, 0), sl_at(projected, 0));
     const int32_t y = sl_build_value(b, "mixer_out", SL_ROWS_STEP, config->width);
+    sl_build_factor(b, sl_at(gated, 0), inner, config->factors.ssm_out);
     sl_build_linear(b, &(sl_build_projection){.x = gated, .y = y, .weights = &output, .count = 1});
     return y;
 }

@@ -40,6 +40,7 @@ typedef struct preset {
     int32_t latent, query_rank, value_size, turning; /* of latent attention; turning: elements of a head */
     int32_t groups, groups_used;                     /* of experts; 0: none */
     bool drafts;                                     /* has a head that does */
+    int32_t sparse_step;                             /* every so many-th layer has experts; 0: all */
 } preset;
 
 static const preset PRESETS[] = {
@@ -109,12 +110,21 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->temperature_length = p->original_context;
         config->rope.mscale = config->rope.mscale_all = 1;
     }
+    if (family->still_temperature > 0) { /* so that it is met */
+        config->temperature_length = 32;
+    }
     if (p->mscale > 0) {
         config->rope.mscale = config->rope.mscale_all = p->mscale;
     }
     if (p->groups > 0) {
         config->expert_groups = p->groups;
         config->expert_groups_used = p->groups_used;
+    }
+    for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        config->xielu[SL_XIELU_POSITIVE][layer] = 0.2f; /* what xIELU begins with is 0.8 behind softplus */
+        config->xielu[SL_XIELU_NEGATIVE][layer] = -1.05f;
+        config->xielu[SL_XIELU_BETA][layer] = 0.5f;
+        config->xielu[SL_XIELU_EPSILON][layer] = -1e-6f;
     }
     if (family->latent) {
         config->latent = p->latent;
@@ -125,6 +135,11 @@ static void set_family_facts(sl_config *config, const preset *p) {
         config->attention_scale *= sl_rope_latent_scale(&config->rope);
     }
     for (int32_t layer = 0; layer < config->layers && layer < SL_CONFIG_LAYERS; layer++) {
+        if (family->pattern == SL_PATTERN_WINDOW_TURNED) {
+            config->kinds[layer] = (layer + 1) % 4 == 0 ? SL_LAYER_FULL : SL_LAYER_WINDOW;
+        }
+        config->dense[layer] |=
+            p->sparse_step > 0 && config->experts > 0 && (layer + 1) % p->sparse_step != 0;
         const bool full = config->kinds[layer] == SL_LAYER_FULL;
         config->no_rope[layer] =
             family->rope_layers == SL_ROPE_LAYERS_ASKED || family->rope_layers == SL_ROPE_LAYERS_NONE ||
@@ -153,7 +168,7 @@ static int make_config(const preset *p, const sl_synth_options *o, const char *f
     config->context = p->context;
     config->window = p->window;
     config->tied = p->tied;
-    config->normalise = config->experts > 0;
+    config->normalise = config->experts > 0 && !config->family->weight_before;
     config->rope.base = p->rope_base;
     config->attention_scale = config->family->attention_scale > 0
                                   ? config->family->attention_scale

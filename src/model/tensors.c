@@ -25,6 +25,7 @@ typedef enum need {
     NEED_ENCODER,
     NEED_TOKEN_TYPES,
     NEED_GATE_BIAS,
+    NEED_XIELU,
     NEED_ROPE_FACTORS,
     NEED_QUERY_BIAS,
     NEED_OUTPUT_BIAS,
@@ -240,7 +241,7 @@ static bool in_scope(const sl_config *c, scope scope, int32_t layer) {
     case SCOPE_DELTA:
         return c->kinds[layer] == SL_LAYER_DELTA;
     case SCOPE_SSM:
-        return c->kinds[layer] == SL_LAYER_SSM;
+        return c->kinds[layer] == SL_LAYER_SSM || c->family->ssm_beside;
     case SCOPE_CONV:
         return c->kinds[layer] == SL_LAYER_CONV;
     case SCOPE_DENSE:
@@ -289,6 +290,8 @@ static bool is_needed(const sl_config *c, need need) {
         return c->family->encoder && c->token_types > 0;
     case NEED_GATE_BIAS:
         return c->mlp_bias && !c->family->encoder && !c->family->ungated;
+    case NEED_XIELU:
+        return c->activation == SL_ACTIVATION_XIELU && c->naming == SL_NAMING_HF;
     case NEED_ROPE_FACTORS:
         return c->rope_factors;
     case NEED_QUERY_BIAS:
@@ -298,7 +301,7 @@ static bool is_needed(const sl_config *c, need need) {
     case NEED_MLP_BIAS:
         return c->mlp_bias;
     case NEED_QUERY_NORM:
-        return c->query_norm;
+        return c->query_norm && !c->family->query_norm_plain;
     case NEED_LONGROPE:
         return c->rope.scaling == SL_ROPE_SCALING_LONGROPE;
     case NEED_BEFORE:
@@ -425,6 +428,20 @@ int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *co
 
 /* ---- metadata of a GGUF file ---- */
 
+/* Every so many-th layer has experts, and no other; 0: it is not so, or no family's where it is a fact. */
+static int32_t sparse_step(const sl_config *config) {
+    for (int32_t step = 1; config->family->sparse_steps && step <= config->layers; step++) {
+        int32_t layer = 0;
+        while (layer < config->layers && config->dense[layer] == ((layer + 1) % step != 0)) {
+            layer++;
+        }
+        if (layer == config->layers) {
+            return step;
+        }
+    }
+    return 0;
+}
+
 /* The values that keys hold, back from the facts that were derived of them. */
 static void to_raw(const sl_config *config, sl_config_raw *raw) {
     memset(raw, 0, sizeof *raw);
@@ -434,7 +451,7 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
     raw->value_size = config->head_size;
     raw->window_value_size = config->window_head_size;
     raw->mixture = true;
-    raw->attention_scale = config->attention_scale;
+    raw->attention_scale = config->attention_scale / config->factors.scores;
     raw->delta_values = config->delta_value_heads * config->delta_value_size;
     if (!config->family->local_rope) {
         raw->config.local_rope.base = 0;
@@ -459,7 +476,10 @@ static void to_raw(const sl_config *config, sl_config_raw *raw) {
         raw->value_size = config->latent;
         raw->attention_scale = 0; /* follows from the others */
     }
-    if (config->temperature_length == config->rope.original_context || config->temperature_scale == 0) {
+    /* llama.cpp takes the length from the rotation's scaling, but not where attention is latent. */
+    raw->sparse_step = sparse_step(config);
+    const bool usual = config->temperature_length == config->rope.original_context && config->latent == 0;
+    if (usual || config->temperature_scale == 0) {
         raw->config.temperature_length = 0;
     }
     if (!config->family->scaled) {
@@ -599,12 +619,40 @@ static int check_sayable(const sl_config *config, sl_error *error) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the windowed layers of %s",
                        family->name);
     }
+    const bool at_ends = config->embed_factor != 1 || config->logit_divisor != 1;
+    if (family->multiplied && config->tied && at_ends) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED,
+                       "GGUF has no place for factors of %s's embedding and head where they are one",
+                       family->name);
+    }
+    if (config->ssm_norm && config->ssm_norm_first) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for mamba_norm_before_gate");
+    }
     int32_t first = 0; /* with experts */
     while (family->leading_dense && first < layers && config->dense[first]) {
         first++;
     }
     /* Of layers with one block the tensors say it. */
-    if (config->experts > 0 && !family->one_block &&
+    if (family->sparse_steps && config->experts > 0 && sparse_step(config) == 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s with experts",
+                       family->name);
+    }
+    for (int32_t layer = 0; family->chunk > 0 && layer < layers; layer++) {
+        if (config->no_rope[layer] != (config->kinds[layer] == SL_LAYER_FULL)) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for the layers of %s that see chunks",
+                           family->name);
+        }
+    }
+    if (family->query_norm_plain &&
+        config->query_norm != (config->experts != family->gguf_unnormed_experts)) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s's norms of queries and keys",
+                       family->name);
+    }
+    if (family->still_temperature > 0 && config->temperature_scale == 0) {
+        return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for %s without its temperature",
+                       family->name);
+    }
+    if (config->experts > 0 && !family->one_block && !family->sparse_steps &&
         memchr(config->dense + first, true, (size_t)(layers - first))) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "GGUF has no key for layers without experts in %s",
                        family->name);
@@ -666,6 +714,15 @@ static int write_layer_sizes(sl_gguf_writer *writer, const sl_config *config, co
                : sl_gguf_writer_unsigned(writer, key, SL_GGUF_U32, (uint64_t)config->feed_forward, error);
 }
 
+static int write_xielu(sl_gguf_writer *writer, const sl_config *config, sl_error *error) {
+    int code = 0;
+    for (int number = 0; number < SL_XIELU_COUNT && code == 0; number++) {
+        const sl_gguf_items items = {SL_GGUF_F32, config->xielu[number], (uint64_t)config->layers};
+        code = sl_gguf_writer_array(writer, SL_XIELU_KEYS[number], &items, error);
+    }
+    return code;
+}
+
 int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *writer, sl_error *error) {
     const sl_family *family = config->family;
     const char *name = sl_family_gguf_name(family);
@@ -685,6 +742,9 @@ int sl_config_write_gguf_metadata(const sl_config *config, sl_gguf_writer *write
     code = code ? code : write_layer_sizes(writer, config, name, error);
     if (code == 0 && (family->delta || (family->pattern == SL_PATTERN_WINDOW_PERIOD && config->window > 0))) {
         code = write_kinds(writer, config, name, error);
+    }
+    if (code == 0 && config->activation == SL_ACTIVATION_XIELU) {
+        code = write_xielu(writer, config, error);
     }
     if (code == 0 && family->rope_layers == SL_ROPE_LAYERS_ASKED) {
         snprintf(key, sizeof key, "%s.rope.scaling.finetuned", name);

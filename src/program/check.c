@@ -56,7 +56,7 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_ROUTER] = {.in = {STEP}, .out = {{ROWS_STEP, TYPE_I32, 0}, STEP, {ROWS_EXPERT, TYPE_I32, 0}}},
     [SL_OP_COMBINE] = {.in = {{ROWS_EXPERT, TYPE_F32, 0}, STEP, STEP, STEP, STEP},
                        .out = {{ROWS_STEP, TYPE_F32, 12}}},
-    [SL_OP_ACTIVATE] = {.in = {SAME, SAME}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
+    [SL_OP_ACTIVATE] = {.in = {SAME, SAME, STEP}, .out = {{ROWS_SAME, TYPE_F32, 3}}},
     [SL_OP_CONV] = {.in = {STEP}, .out = {STEP}},
     [SL_OP_DELTA_SCAN] = {.in = {STEP, STEP, STEP}, .out = {STEP}},
     [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
@@ -395,12 +395,20 @@ static int check_combine(const checker *c) {
 
 static int check_activate(const checker *c) {
     REQUIRE(c, c->op->u.activate.width >= 1, "width must be at least 1");
+    REQUIRE(c, c->op->in[2].value == SL_NONE || c->values[c->op->in[0].value].rows == SL_ROWS_EXPERT,
+            "weights are those of experts' rows");
     const sl_op_activate *activate = &c->op->u.activate;
     REQUIRE(c, activate->function >= 0 && activate->function < SL_ACTIVATION_COUNT, "unknown function %d",
             (int)activate->function);
     if (activate->function == SL_ACTIVATION_SWIGLU_OAI) {
         REQUIRE(c, c->op->in[1].value != SL_NONE, "swiglu_oai needs up");
         REQUIRE(c, isfinite(activate->alpha) && activate->limit > 0, "alpha must be finite, limit positive");
+    }
+    if (activate->function == SL_ACTIVATION_XIELU) {
+        REQUIRE(c,
+                isfinite(activate->alpha) && isfinite(activate->negative) && isfinite(activate->beta) &&
+                    activate->limit <= 0,
+                "alpha, negative and beta must be finite, limit at most 0");
     }
     return 0;
 }
@@ -815,6 +823,12 @@ static int check_geometry(const sl_program *program, sl_error *error) {
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_group *group = &program->groups[g];
         const int32_t most = 1 << 20; /* keeps every product of a page's sizes inside 64 bits */
+        if (group->chunked &&
+            (group->window < 1 || (group->window & (group->window - 1)) != 0 || program->both_sides)) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "cache group %s: chunks of %d keys: must be a power of two, and causal",
+                           group->name, group->window);
+        }
         if (group->values_are_keys && group->value_size > group->key_size) {
             return sl_fail(error, SL_ERR_INVALID, "cache group %s: values of %d are no part of keys of %d",
                            group->name, group->value_size, group->key_size);

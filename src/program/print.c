@@ -122,6 +122,9 @@ static void print_rope(const sl_program *program, const sl_op *op, sl_buffer *ou
     if (rope->temperature.width > 0) {
         sl_buffer_printf(out, ", temperature %g per ln of %d", (double)rope->temperature.scale,
                          rope->temperature.length);
+        if (rope->temperature.offset > 0) {
+            sl_buffer_printf(out, " behind %d", rope->temperature.offset);
+        }
     }
 }
 
@@ -250,6 +253,10 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         if (op->u.activate.function == SL_ACTIVATION_SWIGLU_OAI) {
             sl_buffer_printf(out, ", alpha %g, limit %g", (double)op->u.activate.alpha,
                              (double)op->u.activate.limit);
+        } else if (op->u.activate.function == SL_ACTIVATION_XIELU) {
+            sl_buffer_printf(out, ", alpha %g, negative %g, beta %g, limit %g", (double)op->u.activate.alpha,
+                             (double)op->u.activate.negative, (double)op->u.activate.beta,
+                             (double)op->u.activate.limit);
         }
         break;
     case SL_OP_CONV:
@@ -312,7 +319,7 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
                          group->layers, group->kv_heads, group->key_size, group->value_size,
                          group->values_are_keys ? " in them" : "");
         if (group->window > 0) {
-            sl_buffer_printf(out, ", window %d", group->window);
+            sl_buffer_printf(out, ", %s %d", group->chunked ? "chunks of" : "window", group->window);
         }
         sl_buffer_text(out, "\n");
     }

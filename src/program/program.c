@@ -101,13 +101,15 @@ const char *sl_activation_name(sl_activation function) {
         [SL_ACTIVATION_SILU] = "silu",         [SL_ACTIVATION_GELU_TANH] = "gelu_tanh",
         [SL_ACTIVATION_GELU] = "gelu",         [SL_ACTIVATION_RELU_SQUARED] = "relu_squared",
         [SL_ACTIVATION_IDENTITY] = "identity", [SL_ACTIVATION_SWIGLU_OAI] = "swiglu_oai",
+        [SL_ACTIVATION_XIELU] = "xielu",
     };
     return function >= 0 && function < SL_ACTIVATION_COUNT ? names[function] : "?";
 }
 
 bool sl_activation_is_gate(const sl_op *op) {
-    return op->in[1].value != SL_NONE && (op->u.activate.function == SL_ACTIVATION_SILU ||
-                                          op->u.activate.function == SL_ACTIVATION_GELU_TANH);
+    return op->in[1].value != SL_NONE && op->in[2].value == SL_NONE &&
+           (op->u.activate.function == SL_ACTIVATION_SILU ||
+            op->u.activate.function == SL_ACTIVATION_GELU_TANH);
 }
 
 const char *sl_value_type_name(sl_value_type type) {

@@ -93,6 +93,7 @@ typedef struct sl_cache_group {
     int32_t kv_heads, key_size, value_size;
     int32_t window; /* keys a row may see, itself included; 0: all */
     bool values_are_keys;
+    bool chunked; /* a row sees those of its own chunk of `window` keys, a power of two */
 } sl_cache_group;
 
 /* One recurrent layer's part of a state slot, all F32: conv [taps - 1][channels] (oldest first), then what
@@ -273,7 +274,9 @@ typedef struct sl_op_combine {
 } sl_op_combine;
 
 /* Of a gate g: f(g), times up where there is one. SWIGLU_OAI (gpt-oss) is (clamp(up, -limit, limit) + 1) *
- * c * sigmoid(alpha * c) with c = min(g, limit). */
+ * c * sigmoid(alpha * c) with c = min(g, limit). XIELU (Huang and Schlag: "Deriving Activation Functions
+ * Using Integration", 2024) is alpha g^2 + beta g above 0, else negative (exp(min(g, limit)) - 1 - g) + beta
+ * g. */
 typedef enum sl_activation {
     SL_ACTIVATION_SILU,
     SL_ACTIVATION_GELU_TANH,
@@ -281,13 +284,15 @@ typedef enum sl_activation {
     SL_ACTIVATION_RELU_SQUARED,
     SL_ACTIVATION_IDENTITY, /* g: a product of two values */
     SL_ACTIVATION_SWIGLU_OAI,
+    SL_ACTIVATION_XIELU,
     SL_ACTIVATION_COUNT
 } sl_activation;
 
 typedef struct sl_op_activate {
     sl_activation function;
     int32_t width;
-    float alpha, limit; /* of SWIGLU_OAI */
+    float alpha, limit;   /* of SWIGLU_OAI and XIELU */
+    float beta, negative; /* of XIELU */
 } sl_op_activate;
 
 /* y = f(sum over taps of weight * x + bias); the last tap is the row itself. */

@@ -124,7 +124,7 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         }
         return index == 1 ? op->u.combine.used : index == 4 ? 1 : op->u.combine.width;
     case SL_OP_ACTIVATE:
-        return op->u.activate.width;
+        return !output && index == 2 ? program->experts_used : op->u.activate.width;
     case SL_OP_CONV:
         return program->states[op->u.conv.state].channels;
     case SL_OP_DELTA_SCAN:

@@ -50,7 +50,11 @@ static const char *const families[] = {"llama",
                                        "nemotron_h_latent",
                                        "lfm2",
                                        "lfm2_moe",
-                                       "cohere2"};
+                                       "cohere2",
+                                       "mistral4",
+                                       "apertus",
+                                       "falcon_h1",
+                                       "llama4"};
 enum { EVERY_TYPE = 3 };
 /* NULL: no file has it (what checkpoints' weights become; tests/logits runs those). */
 static const char *const types[] = {

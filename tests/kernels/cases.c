@@ -549,10 +549,12 @@ void kt_build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kin
     c->cache_type = shape->cache;
     c->step_rows = shape->step_rows;
     const sl_cache_group group = {
-        "all", 2, shape->kv_heads, shape->key_size, shape->value_size, shape->window, shape->values_are_keys};
+        "all", 2, shape->kv_heads, shape->key_size, shape->value_size, shape->window, shape->values_are_keys,
+        false};
     const bool wide = shape->key_size > 256;
     /* So that the group's number matters; beside wide heads as models have it, with a window. */
-    const sl_cache_group other = {"other", 1, 1, wide ? 256 : 32, wide ? 256 : 32, wide ? 70 : 0, false};
+    const sl_cache_group other = {"other",       1,     1,    wide ? 256 : 32, wide ? 256 : 32,
+                                  wide ? 70 : 0, false, false};
     sl_program_group(&c->program, &other);
     sl_program_group(&c->program, &group);
     const sl_cache_place place = {1, 1};
@@ -625,7 +627,7 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     const bool both = more && index < ATTENTION_SHAPES + WHOLE_SHAPES, late = more && !both;
     if (index >= ATTENTION_SHAPES + (more ? WHOLE_SHAPES + LATE_SHAPES : 0) ||
         (kind == SL_OP_RECALL && index >= RECALLED)) {
-        return false;
+        return more && kt_make_chunked(c, index - ATTENTION_SHAPES - WHOLE_SHAPES - LATE_SHAPES, random);
     }
     const attention_shape *shape =
         &attention_shapes[index - (more ? ATTENTION_SHAPES : 0) - (late ? WHOLE_SHAPES : 0)];
@@ -880,12 +882,14 @@ static bool make_other_activation(kt_case *c, int32_t index, int32_t number, kt_
     if (c->rows > 1) { /* what a broken model makes */
         ((float *)c->inputs[gate])[width + 5 * front] = NAN;
     }
-    sl_op *op = add(c, SL_OP_ACTIVATE, LIST(gate, up), LIST(y));
+    const bool weighs = rows == SL_ROWS_EXPERT && round % 3 == 1;
+    const int32_t weights = weighs ? input(c, "weights", SL_ROWS_STEP, 2, NORMAL, random) : SL_NONE;
+    sl_op *op = add(c, SL_OP_ACTIVATE, LIST(gate, up, weights), LIST(y));
     op->in[0].column = front;
     op->in[1].column = has_up ? 2 * front : 0;
     op->out[0].column = front;
-    op->u.activate = (sl_op_activate){
-        .function = function, .width = width, .alpha = 1.702f, .limit = round % 4 == 3 ? 7 : 1.25f};
+    const float most = round % 4 == 3 ? 7 : 1.25f, limit = function == SL_ACTIVATION_XIELU ? -most / 8 : most;
+    op->u.activate = (sl_op_activate){function, width, 1.702f, limit, .beta = 0.5f, .negative = 0.875f};
     kt_name_case(c, SL_OP_ACTIVATE, index, sl_activation_name(function));
     return true;
 }
@@ -1049,7 +1053,8 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
     c->program.experts = 16;
     const int32_t used = c->program.experts_used = 1 + index % 8;
     const int32_t x = input(c, "x", SL_ROWS_EXPERT, width + 1, NORMAL, random);
-    const int32_t weights = input(c, "weights", SL_ROWS_STEP, used, NORMAL, random);
+    const int32_t weights =
+        index % 5 == 4 ? SL_NONE : input(c, "weights", SL_ROWS_STEP, used, NORMAL, random);
     const int32_t residual = index % 3 ? input(c, "residual", SL_ROWS_STEP, width, NORMAL, random) : SL_NONE;
     const int32_t shared =
         index % 4 > 1 ? input(c, "shared", SL_ROWS_STEP, width + 3, NORMAL, random) : SL_NONE;
@@ -1285,7 +1290,7 @@ static bool make_sample(kt_case *c, int32_t index, kt_random *random) {
     const int32_t many = vocabulary < 1500 ? vocabulary : 1500,
                   few = vocabulary / 3 < 80 ? vocabulary / 3 : 80;
     if (index % 2) { /* with table changes in front of the adjustments */
-        sl_program_group(&c->program, &(sl_cache_group){"full", 1, 1, 32, 32, 0, false});
+        sl_program_group(&c->program, &(sl_cache_group){"full", 1, 1, 32, 32, 0, false, false});
         c->cache_type = SL_QTYPE_F32;
     }
     c->outputs = kt_alloc((size_t)c->rows, sizeof *c->outputs);

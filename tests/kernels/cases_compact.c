@@ -51,3 +51,28 @@ bool kt_make_compact(kt_case *c, int32_t index, kt_random *random) {
     kt_name_case(c, SL_OP_COMPACT, index, detail);
     return true;
 }
+
+bool kt_make_chunked(kt_case *c, int32_t index, kt_random *random) {
+    /* Chunks of fewer keys than a page, of one, of some; steps that end in a chunk and behind one; one row.
+     */
+    static const attention_shape shapes[] = {
+        {150, 1, 4, 2, 64, 64, 16, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+        {150, 3, 4, 1, 128, 128, 64, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false},
+        {300, 2, 5, 5, 64, 64, 128, 0, true, false, SL_QTYPE_F16, NORMAL, 0, false},
+        {260, 1, 8, 2, 128, 128, 128, 30, false, true, SL_QTYPE_F32, NORMAL, 0, false},
+        {200, 2, 40, 8, 128, 128, 32, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 0, false},
+        {129, 1, 4, 2, 64, 64, 64, 0, false, false, SL_QTYPE_F16, NORMAL, 1, false},
+        {330, 2, 10, 2, 128, 128, 64, 0, false, false, SL_QTYPE_F16, NORMAL, 2, false},
+        {200, 2, 8, 4, 128, 128, 32, 0, false, false, SL_QTYPE_FP8, NORMAL, 100, false},
+    };
+    if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
+        return false;
+    }
+    char detail[96];
+    kt_build_attention(c, &shapes[index], SL_OP_ATTENTION, index % 2 == 1, random);
+    c->program.groups[1].chunked = true; /* the other one is not what is read */
+    snprintf(detail, sizeof detail, "chunks of %d, %s", shapes[index].window,
+             sl_qtype_get(shapes[index].cache)->name);
+    kt_name_case(c, SL_OP_ATTENTION, 1000 + index, detail);
+    return true;
+}

@@ -435,6 +435,10 @@ static double activated(const sl_op_activate *op, double x) {
         return x <= 0 ? 0 : x * x;
     case SL_ACTIVATION_IDENTITY:
         return x;
+    case SL_ACTIVATION_XIELU:
+        return (double)op->beta * x + (x > 0
+                                           ? (double)op->alpha * x * x
+                                           : (double)op->negative * (expm1(fmin(x, (double)op->limit)) - x));
     default:
         return x > (double)op->limit ? (double)op->limit * sigmoid((double)op->alpha * (double)op->limit)
                                      : x * sigmoid((double)op->alpha * x);
@@ -446,11 +450,13 @@ static void check_activate(const kt_case *c, const kt_result *result, error_sum 
     const double limit = (double)op->limit;
     for (int32_t row = 0; row < row_count(c, op_of(c)->out[0].value); row++) {
         for (int32_t i = 0; i < op->width; i++) {
-            double up = has(c, 1) ? in_at(c, 1, row, i) : 1;
+            const int32_t used = c->program.experts_used;
+            const double weight = has(c, 2) ? in_at(c, 2, row / used, row % used) : 1;
+            double up = has(c, 1) ? weight * in_at(c, 1, row, i) : 1;
             if (op->function == SL_ACTIVATION_SWIGLU_OAI) {
                 up = 1 + (up > limit ? limit : up < -limit ? -limit : up);
             }
-            compare(sum, activated(op, in_at(c, 0, row, i)) * up, out_at(c, result, 0, row, i));
+            compare(sum, activated(op, weight * in_at(c, 0, row, i)) * up, out_at(c, result, 0, row, i));
         }
     }
 }
@@ -575,7 +581,7 @@ static void check_combine(const kt_case *c, const kt_result *result, error_sum *
         for (int32_t i = 0; i < combine->width; i++) {
             double y = has(c, 2) ? in_at(c, 2, row, i) : 0;
             for (int32_t r = 0; r < combine->used; r++) {
-                y += in_at(c, 1, row, r) * in_at(c, 0, (int64_t)row * combine->used + r, i);
+                y += (has(c, 1) ? in_at(c, 1, row, r) : 1) * in_at(c, 0, (int64_t)row * combine->used + r, i);
             }
             if (has(c, 3)) {
                 y += in_at(c, 3, row, i) * (has(c, 4) ? sigmoid(in_at(c, 4, row, 0)) : 1);
@@ -689,7 +695,8 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
     const float *sinks = weight_of(c, attention->sinks);
     const float *k = cached->k, *v = cached->v;
     const int32_t row = cached->start + index,
-                  seen = group->window && index >= group->window ? index - group->window + 1 : 0;
+                  behind = group->window && index >= group->window ? index - group->window + 1 : 0,
+                  seen = group->chunked ? index / group->window * group->window : behind;
     const int32_t first = seen > attention->first ? seen : attention->first;
     int32_t last = index;
     if (attention->both_sides) {

@@ -71,7 +71,12 @@ static const char *const cases[] = {"llama",
                                     "hunyuan-alpha",
                                     "glm4_moe-plain",
                                     "hunyuan_moe",
-                                    "cohere2"};
+                                    "cohere2",
+                                    "mistral4",
+                                    "apertus",
+                                    "falcon_h1",
+                                    "falcon_h1-norm",
+                                    "llama4"};
 
 static const char *device = "cpu"; /* --device */
 
@@ -341,8 +346,12 @@ static void caches_round_a_little(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "--device") == 0) {
-        device = argv[2];
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--device") == 0) {
+            device = argv[i + 1];
+        } else if (strcmp(argv[i], "--only") == 0) {
+            cmocka_set_test_filter(argv[i + 1]); /* a case, or a pattern of names */
+        }
     }
     enum { CASES = sizeof cases / sizeof *cases };
     struct CMUnitTest tests[CASES + 1];

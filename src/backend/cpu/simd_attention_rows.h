@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/simd_math.h"
+#include "program/window.h"
 
 #include <math.h>
 #include <string.h>
@@ -100,8 +101,7 @@ static int32_t clamp_key(int32_t value) {
 
 /* First index that the row at `index` sees. */
 static int32_t first_seen(const attention *a, int32_t index) {
-    const int32_t window = a->group->window, least = a->parameters->first;
-    const int32_t first = window > 0 && index >= window ? index - window + 1 : 0;
+    const int32_t least = a->parameters->first, first = sl_first_seen(sl_group_window(a->group), index);
     return first > least ? first : least;
 }
 

@@ -244,6 +244,14 @@ SL_ALWAYS_INLINE vf activated(const sl_op_activate *activate, vf gate) {
     }
     case SL_ACTIVATION_IDENTITY:
         return gate;
+    case SL_ACTIVATION_XIELU: {
+        const vf beta = vf_set1(activate->beta);
+        const vf power = vf_exp(vf_min(vf_set1(activate->limit), gate));
+        const vf bent = vf_sub(vf_sub(power, vf_set1(1.0f)), gate);
+        const vf below = vf_fma(vf_set1(activate->negative), bent, vf_mul(beta, gate));
+        const vf above = vf_mul(vf_fma(vf_set1(activate->alpha), gate, beta), gate);
+        return vf_where_positive(gate, above, below);
+    }
     default: {
         const vf clamped = vf_min(vf_set1(activate->limit), gate);
         return vf_mul(clamped, vf_sigmoid(vf_mul(vf_set1(activate->alpha), clamped)));
@@ -266,11 +274,13 @@ SL_TIER_RUN(activate) {
     for (int32_t row = first; row < last; row++) {
         const float *gate = sl_cpu_f32(&op->in[0], row);
         const float *up = op->in[1].data ? sl_cpu_f32(&op->in[1], row) : NULL;
+        const vf weight = vf_set1(op->in[2].data ? sl_cpu_f32(&op->in[2], 0)[row] : 1.0f);
         float *y = sl_cpu_f32(&op->out[0], row);
         for (int32_t i = 0; i < activate->width; i += VN) {
             const int32_t left = activate->width - i;
-            const vf f = activated(activate, vf_load_part(gate + i, left));
-            vf_store_part(y + i, up ? vf_mul(f, up_factor(activate, vf_load_part(up + i, left))) : f, left);
+            const vf f = activated(activate, vf_mul(weight, vf_load_part(gate + i, left)));
+            const vf factor = up ? up_factor(activate, vf_mul(weight, vf_load_part(up + i, left))) : weight;
+            vf_store_part(y + i, up ? vf_mul(f, factor) : f, left);
         }
     }
 }
@@ -283,7 +293,7 @@ SL_TIER_DECLINES(combine) {
 /* The chosen experts in order, then the shared one. */
 SL_TIER_RUN(combine) {
     const sl_op_combine *combine = &op->op->u.combine;
-    const float *weights = sl_cpu_f32(&op->in[1], 0);
+    const float *weights = op->in[1].data ? sl_cpu_f32(&op->in[1], 0) : NULL;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
@@ -298,7 +308,7 @@ SL_TIER_RUN(combine) {
             for (int32_t rank = 0; rank < combine->used; rank++) {
                 const int32_t expert_row = row * combine->used + rank;
                 const vf x = vf_load_part(sl_cpu_f32(&op->in[0], expert_row) + i, left);
-                sum = vf_fma(vf_set1(weights[expert_row]), x, sum);
+                sum = vf_fma(vf_set1(weights ? weights[expert_row] : 1.0f), x, sum);
             }
             if (shared) {
                 sum = vf_fma(vf_load_part(shared + i, left), shared_weight, sum);

@@ -73,7 +73,7 @@ typedef struct sl_cuda_cache {
     int32_t *table; /* [slot][table_width] */
     uint64_t page_bytes, layer_bytes, key_bytes, value_bytes;
     uint64_t values; /* where they begin in a layer; 0: they are the first part of the keys */
-    int32_t kv_heads, key_size, value_size, window;
+    int32_t kv_heads, key_size, value_size, window; /* sl_group_window */
     sl_qtype type;
 } sl_cuda_cache;
 

@@ -126,6 +126,35 @@ static void glm4_moe_lite(void **state) {
     assert_true(!c->dense[0] && c->dense[1] && !c->dense[2]);
 }
 
+/* Queries that grow with the position, also inside a model with eyes. */
+static void mistral4(void **state) {
+    (void)state;
+#define SMALL4                                                                                               \
+    "\"model_type\":\"mistral4\",\"attention_bias\":false,\"first_k_dense_replace\":0,"                      \
+    "\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":12288,\"kv_lora_rank\":256,"         \
+    "\"max_position_embeddings\":1048576,\"moe_intermediate_size\":2048,\"n_group\":1,"                      \
+    "\"n_routed_experts\":128,\"n_shared_experts\":1,\"norm_topk_prob\":true,\"num_attention_heads\":32,"    \
+    "\"num_experts_per_tok\":4,\"num_hidden_layers\":36,\"num_key_value_heads\":32,\"q_lora_rank\":1024,"    \
+    "\"qk_nope_head_dim\":64,\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-06,\"rope_interleave\":true,"       \
+    "\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":128.0,"                            \
+    "\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"                                    \
+    "\"original_max_position_embeddings\":8192,\"partial_rotary_factor\":0.5,\"rope_theta\":10000.0,"        \
+    "\"rope_type\":\"yarn\",\"type\":\"yarn\"},\"routed_scaling_factor\":1.0,"                               \
+    "\"tie_word_embeddings\":false,\"topk_group\":1,\"v_head_dim\":128,\"vocab_size\":131072"
+    static const char *const texts[] = {"{" SMALL4 "}",
+                                        "{\"model_type\":\"mistral3\",\"text_config\":{" SMALL4 "}}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const sl_config *c = must_read(texts[i]);
+        assert_true(c->latent == 256 && c->query_rank == 1024 && c->head_size == 128 && c->rope_dims == 64);
+        assert_true(c->value_size == 128 && c->kv_heads == 1 && !c->dense[0] && c->shared_width == 2048);
+        assert_true(c->router == SL_ROUTER_SOFTMAX && c->normalise && !c->choosing_bias);
+        assert_true(c->temperature_scale == 0.1 && c->temperature_length == 8192);
+        const double magnitude = 0.1 * log(128) + 1;
+        assert_float_equal(c->attention_scale, magnitude * magnitude / sqrt(128), 1e-12);
+        assert_float_equal(sl_rope_magnitude(&c->rope), 1, 1e-7);
+    }
+}
+
 static void config_json_is_not_believed(void **state) {
     (void)state;
     static const struct {
@@ -364,6 +393,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v2),
         cmocka_unit_test(deepseek_v3),
         cmocka_unit_test(glm4_moe_lite),
+        cmocka_unit_test(mistral4),
         cmocka_unit_test(config_json_is_not_believed),
         cmocka_unit_test(gguf_says_the_same),
         cmocka_unit_test(gguf_of_v2),

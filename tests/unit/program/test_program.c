@@ -135,7 +135,7 @@ static void dump(void **state) {
         "[1.experts_down q4_0 "
         "4x64x32]\n"
         "  25   1  linear      shared = normed . [1.shared q4_0 64x64, 1.shared_gate f32 1x64]\n"
-        "  26   1  combine     hidden = expert_out, shares, residual hidden, shared shared[0:64], "
+        "  26   1  combine     hidden = expert_out, weights shares, residual hidden, shared shared[0:64], "
         "shared_gate "
         "shared[64:65]\n"
         "  27   .  gather      last = hidden\n"

@@ -117,6 +117,9 @@ SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
     const __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(to), vi_lanes());
     return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(_mm256_andnot_si256(before, inside)));
 }
+SL_ALWAYS_INLINE vf vf_where_positive(vf x, vf above, vf otherwise) {
+    return _mm256_blendv_ps(otherwise, above, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
 SL_ALWAYS_INLINE unsigned vf_greater(vf a, vf b) {
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }

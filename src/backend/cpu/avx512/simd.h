@@ -116,6 +116,10 @@ SL_ALWAYS_INLINE vf vf_select(vf v, int from, int to, vf other) {
                              _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(to));
     return _mm512_mask_mov_ps(other, inside, v);
 }
+/* `above` in lanes in which x > 0. */
+SL_ALWAYS_INLINE vf vf_where_positive(vf x, vf above, vf otherwise) {
+    return _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), above);
+}
 /* A bit for each lane in which a > b. */
 SL_ALWAYS_INLINE unsigned vf_greater(vf a, vf b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);

@@ -1,5 +1,6 @@
 /* Page tables, cache writes and attention. */
 #include "backend/cpu/plain/plain.h"
+#include "program/window.h"
 
 #include <math.h>
 #include <string.h>
@@ -146,7 +147,7 @@ static bool find_block(const sl_cpu_context *context, const sl_cache_group *grou
 
 /* First index that the row at `index` sees. */
 static int32_t first_seen(const sl_op_attention *attention, const sl_cache_group *group, int32_t index) {
-    const int32_t first = group->window > 0 && index >= group->window ? index - group->window + 1 : 0;
+    const int32_t first = sl_first_seen(sl_group_window(group), index);
     return first > attention->first ? first : attention->first;
 }
 

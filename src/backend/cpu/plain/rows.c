@@ -224,7 +224,7 @@ void sl_plain_rope(const sl_cpu_context *context, const sl_cpu_op *op, int threa
 
 void sl_plain_combine(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
     const sl_op_combine *combine = &op->op->u.combine;
-    const float *weights = sl_cpu_f32(&op->in[1], 0);
+    const float *weights = op->in[1].data ? sl_cpu_f32(&op->in[1], 0) : NULL;
     int32_t first, last;
     sl_cpu_share(sl_cpu_rows(context, &op->out[0]), thread, threads, &first, &last);
     for (int32_t row = first; row < last; row++) {
@@ -236,7 +236,8 @@ void sl_plain_combine(const sl_cpu_context *context, const sl_cpu_op *op, int th
             float sum = 0;
             for (int32_t rank = 0; rank < combine->used; rank++) {
                 const int32_t expert_row = row * combine->used + rank;
-                sum += weights[expert_row] * sl_cpu_f32(&op->in[0], expert_row)[i];
+                const float x = sl_cpu_f32(&op->in[0], expert_row)[i];
+                sum += weights ? weights[expert_row] * x : x;
             }
             if (shared) {
                 sum += shared[i] * shared_weight;
@@ -258,6 +259,11 @@ static float activated(const sl_op_activate *activate, float gate) {
         return gate < 0 ? 0.0f : gate * gate;
     case SL_ACTIVATION_IDENTITY:
         return gate;
+    case SL_ACTIVATION_XIELU: {
+        const float bent = expm1f(gate > activate->limit ? activate->limit : gate) - gate;
+        return gate > 0 ? (activate->alpha * gate + activate->beta) * gate
+                        : activate->negative * bent + activate->beta * gate;
+    }
     default: {
         const float clamped = gate > activate->limit ? activate->limit : gate; /* fminf would lose a NaN */
         return clamped * sigmoid(activate->alpha * clamped);
@@ -272,15 +278,16 @@ void sl_plain_activate(const sl_cpu_context *context, const sl_cpu_op *op, int t
     for (int32_t row = first; row < last; row++) {
         const float *gate = sl_cpu_f32(&op->in[0], row);
         const float *up = op->in[1].data ? sl_cpu_f32(&op->in[1], row) : NULL;
+        const float weight = op->in[2].data ? sl_cpu_f32(&op->in[2], 0)[row] : 1.0f;
         float *y = sl_cpu_f32(&op->out[0], row);
         for (int32_t i = 0; i < activate->width; i++) {
-            float factor = up ? up[i] : 1.0f;
+            float factor = up ? weight * up[i] : 1.0f;
             if (activate->function == SL_ACTIVATION_SWIGLU_OAI) {
                 factor = factor < -activate->limit  ? 1.0f - activate->limit
                          : factor > activate->limit ? 1.0f + activate->limit
                                                     : factor + 1.0f;
             }
-            y[i] = activated(activate, gate[i]) * factor;
+            y[i] = activated(activate, weight * gate[i]) * factor;
         }
     }
 }

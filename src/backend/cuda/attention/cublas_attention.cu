@@ -14,6 +14,7 @@
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/run/library.h"
 #include "backend/cuda/types/types.cuh"
+#include "program/window.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -210,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS) soften_kernel(sl_cuda_context 
         const int32_t unit = tile.first_unit + u;
         const int32_t index = span.length[args.attention.place.group] + unit / s.ratio;
         const int32_t to = u < tile.units ? index + 1 : 0;
-        const int32_t from = window > 0 && index >= window ? index - window + 1 : 0;
+        const int32_t from = sl_first_seen(window, index);
         const float sink = args.sinks ? args.sinks[head * s.ratio + unit % s.ratio] : -INFINITY;
         float largest = sink, sum = 0;
         for (int32_t i = from + lane; i < to; i += SL_WARP) {

@@ -51,7 +51,8 @@ __host__ __device__
 #endif
     static inline int32_t
     decode_part_tiles(int32_t tiles, int32_t window, int32_t kv_heads) {
-    const int32_t most = window > 0 ? (window + SL_PAGE_TOKENS - 2) / SL_PAGE_TOKENS + 1 : tiles;
+    const int32_t keys = window < 0 ? -window : window;
+    const int32_t most = keys > 0 ? (keys + SL_PAGE_TOKENS - 2) / SL_PAGE_TOKENS + 1 : tiles;
     const int32_t seen = most < tiles ? most : tiles;
     const int32_t each = (seen * kv_heads + DECODE_PARTS - 1) / DECODE_PARTS;
     return each > DECODE_LEAST_TILES ? each : DECODE_LEAST_TILES;

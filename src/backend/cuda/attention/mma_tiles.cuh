@@ -7,6 +7,7 @@
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/attention/mma.h"
+#include "program/window.h"
 
 static constexpr int MMA_KEYS = SL_PAGE_TOKENS;
 static constexpr float MMA_LOG2_E = 1.4426950408889634f;
@@ -245,7 +246,7 @@ static __device__ __forceinline__ void mma_find(const sl_cuda_context &context, 
 }
 
 static __device__ __forceinline__ int32_t mma_first_seen(int32_t window, int32_t index) {
-    return window > 0 && index >= window ? index - window + 1 : 0;
+    return sl_first_seen(window, index);
 }
 
 /* Then there is nothing to add up, and the block that has it stores y. */

@@ -14,6 +14,7 @@
 #include "backend/cuda/types/cache_types.cuh"
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/types/cache_element.cuh"
+#include "program/window.h"
 
 enum {
     THREADS = 128,
@@ -101,7 +102,7 @@ static __device__ __forceinline__ int32_t clamp(int32_t value) {
 /* First index that the row at `index` sees. */
 static __device__ __forceinline__ int32_t first_seen(const attention_args &args, int32_t window,
                                                      int32_t index) {
-    const int32_t first = window > 0 && index >= window ? index - window + 1 : 0;
+    const int32_t first = sl_first_seen(window, index);
     return first > args.attention.first ? first : args.attention.first;
 }
 

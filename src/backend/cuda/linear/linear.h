@@ -32,7 +32,8 @@ static inline int32_t sl_cuda_x_column(const sl_kernel_query *query) {
 /* Why a product does not compute that activation of gates and values, or NULL. `swiglu_oai`: whether it
  * computes that one too. */
 static inline const char *sl_cuda_activation_reason(const sl_op *activate, bool swiglu_oai) {
-    const bool is_oai = activate->u.activate.function == SL_ACTIVATION_SWIGLU_OAI;
+    const bool is_oai =
+        activate->u.activate.function == SL_ACTIVATION_SWIGLU_OAI && activate->in[2].value == SL_NONE;
     return sl_activation_is_gate(activate) || (swiglu_oai && is_oai) ? NULL
            : swiglu_oai ? "activates gates of values by silu, gelu_tanh and swiglu_oai"
                         : "activates gates of values by silu and gelu_tanh";

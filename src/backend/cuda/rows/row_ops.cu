@@ -339,7 +339,8 @@ static SL_CUDA_RUN(run_combine) {
 
 typedef struct element_args {
     sl_cuda_operand a, b, y;
-    sl_cuda_operand q; /* y as a linear reads it; data is NULL when that is not asked for */
+    sl_cuda_operand weights; /* of experts' rows, [rows][used]; data is NULL without */
+    sl_cuda_operand q;       /* y as a linear reads it; data is NULL when that is not asked for */
     int32_t width, function;
     float cap;
     bool keep_y;
@@ -359,9 +360,14 @@ static __device__ __forceinline__ float4 activated_quad(const element_args &args
     if (i >= width) {
         return make_float4(0, 0, 0, 0);
     }
-    const float4 gate = sl_load_quad<ALIGNED>(sl_f32(args.a, row), i, width);
-    const float4 up = OTHERS && !args.b.data ? make_float4(1, 1, 1, 1)
-                                             : sl_load_quad<ALIGNED>(sl_f32(args.b, row), i, width);
+    float4 gate = sl_load_quad<ALIGNED>(sl_f32(args.a, row), i, width);
+    float4 up = OTHERS && !args.b.data ? make_float4(1, 1, 1, 1)
+                                       : sl_load_quad<ALIGNED>(sl_f32(args.b, row), i, width);
+    if (OTHERS && args.weights.data) {
+        const float weight = sl_f32(args.weights, 0)[row];
+        gate = sl_map_quad(gate, [weight](float g) { return weight * g; });
+        up = args.b.data ? sl_map_quad(up, [weight](float u) { return weight * u; }) : up;
+    }
     const float4 quad =
         OTHERS ? sl_activate_other_quad(args.activate, gate, up) : sl_activate_quad(args.function, gate, up);
     if (args.keep_y) {
@@ -417,6 +423,7 @@ static element_args activate_args(const sl_cuda_op *op) {
     element_args args = {};
     args.a = op->in[0];
     args.b = op->in[1];
+    args.weights = op->in[2];
     args.y = op->out[0];
     args.width = op->op->u.activate.width;
     args.function = op->op->u.activate.function;

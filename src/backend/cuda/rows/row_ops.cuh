@@ -49,6 +49,11 @@ static __device__ __forceinline__ float4 sl_activate_other_quad(const sl_op_acti
         });
     case SL_ACTIVATION_IDENTITY:
         return sl_map_quads(gate, up, [](float g, float u) { return g * u; });
+    case SL_ACTIVATION_XIELU:
+        return sl_map_quads(gate, up, [&op](float g, float u) {
+            const float bent = expm1f(g > op.limit ? op.limit : g) - g;
+            return (g > 0 ? (op.alpha * g + op.beta) * g : op.negative * bent + op.beta * g) * u;
+        });
     default:
         return sl_map_quads(gate, up,
                             [&op](float g, float u) { return sl_swiglu_oai(op.alpha, op.limit, g, u); });
@@ -65,14 +70,14 @@ typedef struct sl_combine_args {
 template <bool ALIGNED>
 static __device__ __forceinline__ float4 sl_combine_quad(const sl_combine_args &args, int32_t row,
                                                          int32_t i) {
-    const float *weights = sl_f32(args.weights, row);
+    const float *weights = args.weights.data ? sl_f32(args.weights, row) : NULL;
     const int32_t width = args.combine.width, used = args.combine.used;
     const float *x = sl_f32(args.x, (int64_t)row * used);
     const uint64_t apart = args.x.row_bytes / sizeof *x;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int32_t rank = 0; rank < used; rank++) {
-        const float weight = weights[rank];
+        const float weight = weights ? weights[rank] : 1.0f;
         const float4 part = sl_load_quad<ALIGNED>(x + (uint64_t)rank * apart, i, width);
         sum = sl_map_quads(sum, part, [weight](float s, float p) { return s + weight * p; });
     }

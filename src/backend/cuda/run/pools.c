@@ -1,6 +1,7 @@
 /* Pools of a deployment on one GPU, and the context that kernels are given. */
 #include "backend/cuda/run/executor.h"
 #include "base/checked.h"
+#include "program/window.h"
 
 #include <string.h>
 
@@ -101,7 +102,7 @@ static void make_cache(const sl_executor *executor, int32_t group, int32_t *tabl
     cache->kv_heads = shape->kv_heads;
     cache->key_size = shape->key_size;
     cache->value_size = shape->value_size;
-    cache->window = shape->window;
+    cache->window = sl_group_window(shape);
     cache->type = layout->type;
 }
 
