@@ -101,6 +101,9 @@ static int find_compressed(const sl_finder *f, const sl_safetensors_entry *codes
                                *order = sl_find_sibling(f, ".weight_g_idx");
     n->packing = bytes ? SL_PACKING_BYTES : SL_PACKING_ROWS;
     n->bits = !bytes && sl_find_has_shape(f, codes, rows, columns / 8) ? 4 : 8;
+    if (!bytes && !sl_find_has_dtype(codes, "I32")) {
+        return sl_find_wrong(f, codes, "I32");
+    }
     if (!sl_find_has_shape(f, codes, rows, bytes ? columns : columns / codes_of_a_word(n))) {
         return sl_find_wrong(
             f, codes, bytes ? "as large as the config says" : "8 or 4 columns of the config's to a word");
@@ -167,9 +170,13 @@ int sl_packed_find(const sl_finder *f, const sl_safetensors_entry *codes, sl_sca
                        "%s: tensor %.100s is for %d columns, of integers they must be a multiple of %d",
                        f->file, codes->tensor.name, s->columns, COLUMNS);
     }
+    const bool words = codes == sl_find_sibling(f, ".qweight");
+    if (words && f->query->quantization->words == SL_HF_WORDS_NONE) {
+        return unsupported(f, codes, "only config.json's quant_method \"gptq\" and \"awq\" say how it lies");
+    }
     s->kind = SL_SCALED_INTEGERS;
     s->codes = &codes->tensor;
-    const int code = f->query->quantization->words ? find_words(f, codes, s) : find_compressed(f, codes, s);
+    const int code = words ? find_words(f, codes, s) : find_compressed(f, codes, s);
     s->type = type_of(&s->integers);
     return code;
 }

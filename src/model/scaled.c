@@ -223,10 +223,11 @@ static int find_in_folder(const sl_finder *f, sl_scaled *s, bool *there) {
     const sl_safetensors_entry *packed = plain ? NULL : sl_find_sibling(f, ".weight_packed");
     const sl_safetensors_entry *blocks =
         plain || is_weight(f->query->name) ? NULL : sl_find_sibling(f, ".weight_blocks");
-    const sl_safetensors_entry *words = f->query->quantization->words ? sl_find_sibling(f, ".qweight") : NULL;
+    const sl_safetensors_entry *words = plain ? NULL : sl_find_sibling(f, ".qweight");
     const bool fp8 = sl_find_has_dtype(plain, "F8_E4M3");
-    const bool integers = (words && !plain) || sl_find_has_dtype(packed, "I32") ||
-                          (f->query->quantization->integers && sl_find_has_dtype(plain, "I8"));
+    const bool integers = words || sl_find_has_dtype(packed, "I32") ||
+                          (f->query->quantization->integers &&
+                           (sl_find_has_dtype(plain, "I8") || (packed && !sl_find_has_dtype(packed, "U8"))));
     int code = 0;
     *there = fp8 || packed || blocks || integers || sl_find_has_dtype(plain, "U8");
     if (!*there) {

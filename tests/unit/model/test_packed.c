@@ -225,7 +225,172 @@ static int load_with(const char *fixture, const number *n, sl_model **model, sl_
     return sl_model_load(FOLDER, model, error);
 }
 
+/* ---- shapes ---- */
+
 #define Q0 "model.layers.0.self_attn.q_proj."
+#define E3 "model.layers.1.mlp.experts.3.down_proj."
+
+/* "x NAME" leaves a tensor out, "d NAME DTYPE" retypes it, "t NAME" transposes it, "h NAME" halves its last
+ * dimension and doubles the first, "n NAME OTHER" gives it another name. */
+static bool edit_tensor(const char *context, edited *t) {
+    char action, name[128], word[128] = "";
+    sscanf(context, "%c %127s %127s", &action, name, word);
+    if (strcmp(t->name, name) != 0) {
+        return true;
+    }
+    const uint64_t first = t->shape[0];
+    const int last = t->rank - 1;
+    switch (action) {
+    case 'x':
+        return false;
+    case 'd':
+        snprintf(t->dtype, sizeof t->dtype, "%s", word);
+        return true;
+    case 'n':
+        snprintf(t->name, sizeof t->name, "%s", word);
+        return true;
+    case 't':
+        t->shape[0] = t->shape[last];
+        t->shape[last] = first;
+        return true;
+    default:
+        t->shape[0] *= 2;
+        t->shape[last] /= 2;
+        return true;
+    }
+}
+
+static const struct {
+    const char *fixture, *edit;
+    int code;
+    const char *message;
+} REFUSED[] = {
+    {"qwen3-int4", "x " Q0 "weight_scale", SL_ERR_FORMAT, Q0 "weight_scale is missing"},
+    {"qwen3-int4", "x " Q0 "weight_packed", SL_ERR_FORMAT, Q0 "weight is missing"},
+    {"qwen3-int4", "h " Q0 "weight_packed", SL_ERR_FORMAT,
+     Q0 "weight_packed is I32 [128][4], must be 8 or 4 columns of the config's to a word"},
+    {"qwen3-int4", "d " Q0 "weight_packed F32", SL_ERR_FORMAT,
+     Q0 "weight_packed is F32 [64][8], must be I32"},
+    {"qwen3-int4", "d " Q0 "weight_scale I16", SL_ERR_FORMAT, Q0 "weight_scale is I16 [64][1], must be F32"},
+    {"qwen3-int4", "t " Q0 "weight_scale", SL_ERR_FORMAT,
+     Q0 "weight_scale is BF16 [1][64], must be one number"},
+    {"qwen3-int4", "h model.layers.1.mlp.down_proj.weight_scale", SL_ERR_FORMAT,
+     "down_proj.weight_scale is BF16 [128][1], must be one number for each row, or for each group"},
+    {"qwen3-int4", "d " Q0 "weight_shape F64", SL_ERR_FORMAT,
+     Q0 "weight_shape is F64 [2], must be two integers"},
+    {"qwen3-int4", "n " Q0 "weight_shape " Q0 "weight_g_idx", SL_ERR_UNSUPPORTED,
+     Q0 "weight_g_idx: columns in another order"},
+    {"qwen3-int4-zeros", "t " Q0 "weight_zero_point", SL_ERR_FORMAT,
+     Q0 "weight_zero_point is I32 [1][8], must be I32, a word for 8 rows"},
+    {"qwen3-int4-zeros", "d " Q0 "weight_zero_point F32", SL_ERR_FORMAT,
+     Q0 "weight_zero_point is F32 [8][1], must be I32"},
+    {"qwen3-int8", "n " Q0 "weight_shape " Q0 "weight_zero_point", SL_ERR_UNSUPPORTED,
+     Q0 "weight_zero_point: zero points are supported of 4 bits"},
+    {"qwen3-int8-bytes", "t model.layers.0.mlp.up_proj.weight", SL_ERR_FORMAT,
+     "up_proj.weight is I8 [64][128], must be as large as the config says"},
+    {"qwen3-int8-bytes", "x " Q0 "weight_scale", SL_ERR_FORMAT, Q0 "weight_scale is missing"},
+    {"qwen3-gptq", "x " Q0 "scales", SL_ERR_FORMAT, Q0 "scales is missing"},
+    {"qwen3-gptq", "x " Q0 "qzeros", SL_ERR_FORMAT, Q0 "qzeros is missing"},
+    {"qwen3-gptq", "x " Q0 "qweight", SL_ERR_FORMAT, Q0 "weight is missing"},
+    {"qwen3-gptq", "t " Q0 "qweight", SL_ERR_FORMAT,
+     Q0 "qweight is I32 [64][8], must be I32 [columns / codes of a word][rows]"},
+    {"qwen3-gptq", "d " Q0 "qweight F32", SL_ERR_FORMAT, Q0 "qweight is F32 [8][64], must be I32"},
+    {"qwen3-gptq", "t " Q0 "scales", SL_ERR_FORMAT, Q0 "scales is F16 [64][1], must be F16"},
+    {"qwen3-gptq", "d " Q0 "scales I16", SL_ERR_FORMAT, Q0 "scales is I16 [1][64], must be F16"},
+    {"qwen3-gptq", "t " Q0 "qzeros", SL_ERR_FORMAT, Q0 "qzeros is I32 [8][1], must be I32 [groups]"},
+    {"qwen3-gptq", "d " Q0 "qzeros F32", SL_ERR_FORMAT, Q0 "qzeros is F32 [1][8], must be I32 [groups]"},
+    {"qwen3-gptq", "d " Q0 "g_idx F32", SL_ERR_FORMAT, Q0 "g_idx is F32 [64], must be I32"},
+    {"qwen3-gptq", "n " Q0 "qzeros " Q0 "g_idx2", SL_ERR_FORMAT, Q0 "qzeros is missing"},
+    {"qwen3-awq", "t " Q0 "qweight", SL_ERR_FORMAT,
+     Q0 "qweight is I32 [8][64], must be I32 [columns][rows / 8]"},
+    {"qwen3moe-int4", "x " E3 "weight_scale", SL_ERR_FORMAT, E3 "weight_scale is missing"},
+    {"qwen3moe-int4", "x " E3 "weight_packed", SL_ERR_FORMAT, E3 "weight is missing"},
+    {"qwen3moe-int4-one", "h model.layers.0.mlp.experts.down_proj_packed", SL_ERR_FORMAT,
+     "down_proj_packed is I32 [8][64][2], must be 8 or 4 columns"},
+    {"qwen3moe-int4-one", "h model.layers.0.mlp.experts.gate_up_proj_scale", SL_ERR_FORMAT,
+     "gate_up_proj_scale is BF16 [8][64][1], must be one number"},
+};
+
+static void what_does_not_fit_is_refused(void **state) {
+    (void)state;
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        sl_model *model;
+        sl_error error = {0};
+        json_t *config = fixture_config(REFUSED[i].fixture);
+        write_config(FOLDER, config);
+        json_decref(config);
+        write_weights(FOLDER, REFUSED[i].fixture, edit_tensor, REFUSED[i].edit, 0);
+        const int code = sl_model_load(FOLDER, &model, &error);
+        if (code != REFUSED[i].code || model || !strstr(error.message, REFUSED[i].message) ||
+            !strstr(error.message, FOLDER)) {
+            print_error("%s, %s: %d %s\n", REFUSED[i].fixture, REFUSED[i].edit, code, error.message);
+            wrong++;
+        }
+        sl_model_free(model);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* What the config asks for is found by the query. */
+static void columns_must_be_whole_blocks(void **state) {
+    (void)state;
+    char path[512];
+    sl_source *source;
+    sl_error error;
+    sl_hf_quantization quantization;
+    bool there;
+    sl_scaled scaled;
+    fixture_path("qwen3moe-int4", path);
+    assert_int_equal(sl_source_open(path, &source, &error), 0);
+    assert_int_equal(sl_hf_read_quantization(sl_source_hf(source), &quantization, &error), 0);
+    const sl_scaled_query query = {.source = source,
+                                   .quantization = &quantization,
+                                   .name = "model.layers.1.mlp.experts.3.down_proj.weight",
+                                   .experts = 1,
+                                   .rows = 64,
+                                   .columns = 40};
+    assert_int_equal(sl_scaled_find(&query, &scaled, &there, &error), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, E3 "weight_packed is for 40 columns"));
+    sl_source_close(source);
+}
+
+/* The folder of one writer with the config of another. */
+static void configs_must_fit(void **state) {
+    (void)state;
+    static const struct {
+        const char *fixture, *path, *value, *message;
+        int code;
+    } cases[] = {
+        {"qwen3-gptq", "quantization_config.group_size", "32", "scales is F16 [1][64], must be",
+         SL_ERR_FORMAT},
+        {"qwen3-gptq", "quantization_config.bits", "8", "qweight is I32 [8][64], must be", SL_ERR_FORMAT},
+        {"qwen3-gptq-zeros", "quantization_config.sym", "true", "but the config says 'sym'", SL_ERR_FORMAT},
+        {"qwen3-gptq", "quantization_config", NULL, "q_proj.qweight is I32, but config.json has no",
+         SL_ERR_UNSUPPORTED},
+        {"qwen3-int4", "quantization_config", NULL, "but config.json has no quantization_config",
+         SL_ERR_UNSUPPORTED},
+        {"qwen3-gptq", "quantization_config.quant_method", "\"mxfp4\"",
+         "q_proj.qweight: only config.json's quant_method", SL_ERR_UNSUPPORTED},
+        {"qwen3-int4", "intermediate_size", "120", "gate_proj.weight_packed is I32 [128][8], must be",
+         SL_ERR_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_model *model;
+        sl_error error = {0};
+        json_t *config = fixture_config(cases[i].fixture);
+        json_t *value = cases[i].value ? json_loads(cases[i].value, JSON_DECODE_ANY, NULL) : NULL;
+        set_path(config, cases[i].path, value);
+        write_config(FOLDER, config);
+        json_decref(value);
+        json_decref(config);
+        write_weights(FOLDER, cases[i].fixture, NULL, NULL, 0);
+        if (sl_model_load(FOLDER, &model, &error) != cases[i].code ||
+            !strstr(error.message, cases[i].message)) {
+            fail_msg("%s, %s: %s", cases[i].fixture, cases[i].path, error.message);
+        }
+    }
+}
 
 static void rounding_is_told(void **state) {
     (void)state;
@@ -315,6 +480,9 @@ int main(void) {
         cmocka_unit_test(experts_may_be_one_tensor),
         cmocka_unit_test(folders_can_be_quantised),
         cmocka_unit_test(rows_may_be_parts),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(columns_must_be_whole_blocks),
+        cmocka_unit_test(configs_must_fit),
         cmocka_unit_test(rounding_is_told),
         cmocka_unit_test(what_f16_cannot_hold_is_refused),
     };
