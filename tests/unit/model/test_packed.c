@@ -1,4 +1,4 @@
-/* Matrices of integers (model/packed.h): folders that tests/logits/make_integers.py wrote as the writers of
+/* Matrices of integers (model/packed.h): folders that tests/logits/make_quantised.py wrote as the writers of
  * such folders do, against the same model in F32; what does not fit. */
 #include "unit/model/support.h"
 
@@ -147,6 +147,37 @@ static void folders_can_be_quantised(void **state) {
         sl_model_free(file);
         unlink(FILE_F32);
     }
+}
+
+/* "layers.N.experts.E" and "layers.N.moe.experts.E": published folders have both. */
+static bool edit_spelling(const char *context, edited *t) {
+    char rest[128];
+    char *at = strstr(t->name, ".experts.");
+    (void)context;
+    if (at) {
+        snprintf(rest, sizeof rest, "%s", at);
+        snprintf(at, sizeof t->name - (size_t)(at - t->name), ".moe%s", rest);
+    }
+    return true;
+}
+
+/* Gemma 4 as compressed-tensors has it, experts in NVFP4 beside projections in FP8. */
+static void experts_have_two_spellings(void **state) {
+    (void)state;
+    char path[512];
+    fixture_path("gemma4-mixed-values", path);
+    sl_model *want = must_load(path);
+    for (int moe = 0; moe < 2; moe++) {
+        json_t *config = fixture_config("gemma4-mixed");
+        write_config(FOLDER, config);
+        json_decref(config);
+        write_weights(FOLDER, "gemma4-mixed", moe ? edit_spelling : NULL, NULL, 0);
+        sl_model *got = must_load(FOLDER);
+        assert_same_model(got, want, SL_QTYPE_COUNT, false);
+        assert_int_equal(got->description.tensors, got->description.file_tensors);
+        sl_model_free(got);
+    }
+    sl_model_free(want);
 }
 
 /* Rows that are made of parts, in an order of their own, and in two goes. */
@@ -479,6 +510,7 @@ int main(void) {
         cmocka_unit_test(folders_hold_the_published_values),
         cmocka_unit_test(experts_may_be_one_tensor),
         cmocka_unit_test(folders_can_be_quantised),
+        cmocka_unit_test(experts_have_two_spellings),
         cmocka_unit_test(rows_may_be_parts),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(columns_must_be_whole_blocks),

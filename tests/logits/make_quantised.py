@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Makes the folders of integers in fixtures/: the same codes, scales and zero points as every writer lays them out, and the
+"""Makes the folders of integers in fixtures/, and one of Gemma 4 in NVFP4 and FP8: the same codes, scales and zero points as every writer lays them out, and the
 values that they stand for as F32. Needs nothing but Python.
 
-    make_integers.py OUTDIR
+    make_quantised.py OUTDIR
 
 Written from the texts of compressed-tensors (pack_to_int32: codes plus half their range, the lowest bits first; zero
 points of rows likewise, packed along rows), AutoGPTQ (QuantLinear.pack: words along columns, zero points less one),
 GPTQModel (convert_gptq_v1_to_v2_format: that less one is of a whole word) and AutoAWQ (WQLinear_GEMM: words along rows, in
 the order 0, 2, 4, 6, 1, 3, 5, 7). All of them mean (code - zero) * scale.
+
+Gemma 4's is a mixed folder of compressed-tensors: experts in NVFP4, one module for each, beside q, k and v in FP8 with a
+scale for each row. Its scales are powers of two, so that BF16 holds the values.
 """
 import json
 import os
@@ -237,6 +240,99 @@ def sparse(add, one):
     return folder
 
 
+def gemma4(experts, projections):
+    """Two layers, a windowed one and a full one whose value is its key."""
+    folder, rng = Folder(), random.Random(11)
+
+    def floats(name, shape, spread, base=0.0):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        folder.add(name, "BF16", shape, bf16([base + rng.randint(-127, 127) / 128 * spread for _ in range(count)]))
+    floats("model.embed_tokens.weight", [VOCAB, HIDDEN], 1.0)
+    floats("model.norm.weight", [HIDDEN], 0.25, 1.0)
+    for layer, (head, kv_heads) in enumerate(((16, 2), (32, 1))):
+        at = f"model.layers.{layer}."
+        for name in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+                     "post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"):
+            floats(f"{at}{name}.weight", [HIDDEN], 0.25, 1.0)
+        for name, shape in (("self_attn.q_norm.weight", [head]), ("self_attn.k_norm.weight", [head]),
+                            ("layer_scalar", [1]), ("router.per_expert_scale", [EXPERTS]), ("router.scale", [HIDDEN])):
+            floats(at + name, shape, 0.25, 1.0)
+        floats(at + "router.proj.weight", [EXPERTS, HIDDEN], 1.0)
+        floats(at + "self_attn.o_proj.weight", [HIDDEN, HEADS * head], 0.125)
+        for name, rows, columns in (("gate_proj", WIDE, HIDDEN), ("up_proj", WIDE, HIDDEN), ("down_proj", HIDDEN, WIDE)):
+            floats(f"{at}mlp.{name}.weight", [rows, columns], 0.125)
+        for name, rows in (("q_proj", HEADS * head), ("k_proj", kv_heads * head), ("v_proj", kv_heads * head)):
+            if layer == 0 or name != "v_proj":
+                projections(folder, f"{at}self_attn.{name}", rows, HIDDEN, rng)
+        for expert in range(EXPERTS):
+            for name, rows, columns in (("gate_proj", EXPERT, HIDDEN), ("up_proj", EXPERT, HIDDEN),
+                                        ("down_proj", HIDDEN, EXPERT)):
+                experts(folder, f"{at}experts.{expert}.{name}", rows, columns, rng)
+    return folder
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def nvfp4(values):
+    def add(folder, stem, rows, columns, rng):
+        codes = [[rng.randint(0, 15) for _ in range(columns)] for _ in range(rows)]
+        powers = [[rng.randint(-3, 3) for _ in range(columns // 16)] for _ in range(rows)]  # of E4M3: (7 + power) << 3
+        if values:
+            folder.add(stem + ".weight", "BF16", [rows, columns],
+                       bf16([E2M1[code] * 2.0 ** (powers[r][c // 16] - 6) for r, row in enumerate(codes)
+                             for c, code in enumerate(row)]))
+            return
+        folder.add(stem + ".weight_packed", "U8", [rows, columns // 2],
+                   bytes(row[c] | row[c + 1] << 4 for row in codes for c in range(0, columns, 2)))
+        folder.add(stem + ".weight_scale", "F8_E4M3", [rows, columns // 16], bytes(7 + p << 3 for p in flat(powers)))
+        folder.add(stem + ".weight_global_scale", "F32", [1], f32([64.0]))
+        folder.add(stem + ".input_global_scale", "F32", [1], f32([1.0]))
+    return add
+
+
+def fp8_rows(values):
+    def add(folder, stem, rows, columns, rng):
+        codes = [[rng.randint(8, 0x5f) | rng.randint(0, 1) << 7 for _ in range(columns)] for _ in range(rows)]
+        powers = [rng.randint(-6, -4) for _ in range(rows)]
+        if values:
+            folder.add(stem + ".weight", "BF16", [rows, columns],
+                       bf16([(-1) ** (code >> 7) * (8 + (code & 7)) * 2.0 ** ((code >> 3 & 15) - 10 + powers[r])
+                             for r, row in enumerate(codes) for code in row]))
+            return
+        folder.add(stem + ".weight", "F8_E4M3", [rows, columns], bytes(flat(codes)))
+        folder.add(stem + ".weight_scale", "BF16", [rows, 1], bf16([2.0 ** power for power in powers]))
+    return add
+
+
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "attention_bias": False, "attention_k_eq_v": True, "bos_token_id": 254,
+    "dtype": "float32", "enable_moe_block": True, "eos_token_id": 255, "head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": HIDDEN, "hidden_size_per_layer_input": 0,
+    "intermediate_size": WIDE, "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 512,
+    "model_type": "gemma4_text", "moe_intermediate_size": EXPERT, "num_attention_heads": HEADS, "num_experts": EXPERTS,
+    "num_hidden_layers": 2, "num_key_value_heads": KV_HEADS, "num_kv_shared_layers": 0, "pad_token_id": 0,
+    "per_layer_config": {"1": {"head_dim": 32, "num_key_value_heads": 1}}, "rms_norm_eps": 0.001,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+    "sliding_window": 48, "tie_word_embeddings": True, "top_k_experts": 2, "use_double_wide_mlp": False,
+    "vocab_size": VOCAB, "vocab_size_per_layer_input": VOCAB}
+
+
+def mixed():
+    def group(targets, weights):
+        return {"targets": targets, "weights": weights, "output_activations": None}
+    return {"quant_method": "compressed-tensors", "format": "mixed-precision", "quantization_status": "compressed",
+            "ignore": ["lm_head"], "config_groups": {
+                "group_0": dict(group(["re:.*self_attn\\.(q|k|v)_proj$"],
+                                      {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel",
+                                       "group_size": None, "dynamic": False}), format="float-quantized"),
+                "group_1": dict(group(["re:.*experts.*"],
+                                      {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group",
+                                       "group_size": 16, "dynamic": False}), format="nvfp4-pack-quantized")}}
+
+
 def compressed(form, bits, group, symmetric=True, ignore=()):
     strategy = "group" if group else "channel"
     return {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
@@ -280,6 +376,8 @@ def main():
                           compressed("pack-quantized", 4, EXPERTS_GROUP, ignore=["re:.*self_attn.*"])),
         "qwen3moe-int4-one": (MOE, sparse(as_compressed(False), True),
                               compressed("pack-quantized", 4, EXPERTS_GROUP, ignore=["re:.*self_attn.*"])),
+        "gemma4-mixed-values": (GEMMA4, gemma4(nvfp4(True), fp8_rows(True)), None),
+        "gemma4-mixed": (GEMMA4, gemma4(nvfp4(False), fp8_rows(False)), mixed()),
     }
     for name, (config, folder, quantization) in folders.items():
         folder.write(os.path.join(sys.argv[1], name), config, quantization)
