@@ -377,7 +377,9 @@ static int read_file(sl_json_place file, sl_hf_quantization *q, sl_error *error)
 int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, sl_error *error) {
     char text[64];
     const sl_json_place root = sl_hf_config_place(hf), file = sl_hf_quant_config_place(hf);
-    const json_t *config = sl_json_find(root.root, NULL, ROOT);
+    const json_t *outer = sl_json_find(root.root, NULL, ROOT);
+    const json_t *config =
+        outer ? outer : sl_json_find(sl_json_find(root.root, NULL, "text_config"), NULL, ROOT);
     const json_t *method = sl_json_find(config, NULL, "quant_method");
     const part p = {{config, root.file}, ROOT, error};
     memset(quantization, 0, sizeof *quantization);

@@ -1,13 +1,13 @@
-/* What config.json's quantization_config says about weights, or where there is none hf_quant_config.json, for
- * the schemes whose weights can be read: FP8 (E4M3), NVFP4 and MXFP4, as Hugging Face ("fp8", "fbgemm_fp8",
- * "mxfp4"), compressed-tensors and NVIDIA's ModelOpt write them, and integers of 4 and 8 bits as
- * compressed-tensors ("pack-quantized", "int-quantized"), GPTQ's and AWQ's writers do. Of
- * hf_quant_config.json, {"producer":
- * {"name": "modelopt"}, "quantization": {...}}, "quantization" is read: quant_algo (missing: weights are as
- * they were), group_size, and of MIXED_PRECISION quantized_layers' own. Which modules are quantised is left
- * to their tensors, which differ; what is refused here would give tensors of the same names another meaning.
- * Scales of activations and of caches are left out of account: here activations and caches have the engine's
- * own types. */
+/* What config.json's quantization_config (or its text_config's) says about weights, or where there is none
+ * hf_quant_config.json, for the schemes whose weights can be read: FP8 (E4M3), NVFP4 and MXFP4, as Hugging
+ * Face ("fp8", "fbgemm_fp8", "mxfp4"), compressed-tensors and NVIDIA's ModelOpt write them, and integers of 4
+ * and 8 bits as compressed-tensors ("pack-quantized", "int-quantized"), GPTQ's and AWQ's writers do.
+ *
+ * Of hf_quant_config.json, {"producer": {"name": "modelopt"}, "quantization": {...}}, "quantization" is read:
+ * quant_algo (missing: weights are as they were), group_size, and of MIXED_PRECISION quantized_layers' own.
+ * Which modules are quantised is left to their tensors, which differ; what is refused here would give tensors
+ * of the same names another meaning. Scales of activations and of caches are left out of account: here
+ * activations and caches have the engine's own types. */
 #ifndef SL_FORMAT_QUANTIZATION_H
 #define SL_FORMAT_QUANTIZATION_H
 

@@ -136,6 +136,9 @@ static int find_words(const sl_finder *f, const sl_safetensors_entry *codes, sl_
     n->group = q->group ? q->group : columns;
     n->groups = (columns + n->group - 1) / n->group;
     const uint64_t packed = codes_of_a_word(n);
+    if (s->experts > 1) {
+        return unsupported(f, codes, "one tensor of all experts is not supported");
+    }
     if (rows % packed != 0) {
         return unsupported(f, codes, "the matrix has rows that fill no words of zero points");
     }

@@ -167,8 +167,10 @@ static void experts_have_two_spellings(void **state) {
     char path[512];
     fixture_path("gemma4-mixed-values", path);
     sl_model *want = must_load(path);
-    for (int moe = 0; moe < 2; moe++) {
+    for (int i = 0; i < 3; i++) { /* in the last one the config is the text model's inside another */
+        const bool moe = i == 1;
         json_t *config = fixture_config("gemma4-mixed");
+        config = i < 2 ? config : json_pack("{s:s,s:o}", "model_type", "gemma4", "text_config", config);
         write_config(FOLDER, config);
         json_decref(config);
         write_weights(FOLDER, "gemma4-mixed", moe ? edit_spelling : NULL, NULL, 0);
@@ -386,6 +388,33 @@ static void columns_must_be_whole_blocks(void **state) {
     sl_source_close(source);
 }
 
+static void words_of_all_experts_are_refused(void **state) {
+    (void)state;
+    static const char edit[] =
+        "n model.layers.0.mlp.experts.gate_up_proj_packed model.layers.0.mlp.experts.gate_up_proj_qweight";
+    const sl_hf_quantization quantization = {
+        .there = true, .words = SL_HF_WORDS_GPTQ, .bits = 4, .group = 32, .symmetric = true};
+    sl_source *source;
+    sl_error error;
+    bool there;
+    sl_scaled scaled;
+    json_t *config = fixture_config("qwen3moe-int4-one");
+    write_config(FOLDER, config);
+    json_decref(config);
+    write_weights(FOLDER, "qwen3moe-int4-one", edit_tensor, edit, 0);
+    assert_int_equal(sl_source_open(FOLDER, &source, &error), 0);
+    const sl_scaled_query query = {.source = source,
+                                   .quantization = &quantization,
+                                   .name = "model.layers.0.mlp.experts.gate_up_proj",
+                                   .experts = 4,
+                                   .rows = 64,
+                                   .columns = 64};
+    assert_int_equal(sl_scaled_find(&query, &scaled, &there, &error), SL_ERR_UNSUPPORTED);
+    assert_non_null(
+        strstr(error.message, "gate_up_proj_qweight: one tensor of all experts is not supported"));
+    sl_source_close(source);
+}
+
 /* The folder of one writer with the config of another. */
 static void configs_must_fit(void **state) {
     (void)state;
@@ -514,6 +543,7 @@ int main(void) {
         cmocka_unit_test(rows_may_be_parts),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(columns_must_be_whole_blocks),
+        cmocka_unit_test(words_of_all_experts_are_refused),
         cmocka_unit_test(configs_must_fit),
         cmocka_unit_test(rounding_is_told),
         cmocka_unit_test(what_f16_cannot_hold_is_refused),
