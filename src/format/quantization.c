@@ -3,7 +3,11 @@
 #include <string.h>
 
 #define ROOT "quantization_config"
-enum { BLOCK_LIMIT = 1 << 20, CODES_OF_A_BLOCK = 128 /* what a block of columns must be a multiple of */ };
+enum {
+    BLOCK_LIMIT = 1 << 20,
+    CODES_OF_A_BLOCK = 128,  /* what a block of columns must be a multiple of */
+    COLUMNS_OF_INTEGERS = 32 /* likewise a group of columns */
+};
 
 /* Where a rule is checked: an object of the config, and its path in messages. */
 typedef struct part {
@@ -110,28 +114,78 @@ static int read_fp8(const part *p, sl_hf_quantization *q) {
     return code ? code : read_block(p, "weight_block_size", q);
 }
 
-/* `weights` of a group of modules. */
-static int read_weights(const part *p, sl_hf_quantization *q) {
-    static const char *const types[] = {"float", NULL};
+/* Columns that share a scale of integers: *group becomes 0 for the whole row. */
+static int read_group(const part *p, bool needed, uint64_t *group) {
+    char text[64];
+    const json_t *value = sl_json_find(p->place.root, NULL, "group_size");
+    const json_int_t size = json_is_integer(value) ? json_integer_value(value) : 0;
+    *group = 0;
+    if ((!value && !needed) || size == -1) {
+        return 0;
+    }
+    if (size < COLUMNS_OF_INTEGERS || size > BLOCK_LIMIT || size % COLUMNS_OF_INTEGERS != 0) {
+        return refuse(p, "group_size", value ? shown(value, text) : "missing",
+                      "only -1 and multiples of 32 are supported");
+    }
+    *group = (uint64_t)size;
+    return 0;
+}
+
+/* The key is one of two numbers of bits; *bits becomes which. */
+static int read_bits(const part *p, const char *key, const json_int_t allowed[2], const char *rule,
+                     int32_t *bits) {
+    char text[64];
+    const json_t *value = sl_json_find(p->place.root, NULL, key);
+    const json_int_t number = json_is_integer(value) ? json_integer_value(value) : 0;
+    *bits = (int32_t)number;
+    return number == allowed[0] || number == allowed[1]
+               ? 0
+               : refuse(p, key, value ? shown(value, text) : "missing", rule);
+}
+
+/* `weights` of a group of modules, in floats. */
+static int read_float_weights(const part *p, bool four, sl_hf_quantization *q) {
     static const char *const strategies_8[] = {"tensor", "channel", "block", NULL};
     static const char *const strategies_4[] = {"tensor_group", "group", NULL};
     char text[64];
-    const json_t *bits = sl_json_find(p->place.root, NULL, "num_bits");
     const json_t *group = sl_json_find(p->place.root, NULL, "group_size");
-    const bool four = json_is_integer(bits) && json_integer_value(bits) == 4;
-    int code = expect_word(p, "type", true, types, "only \"float\" is supported");
-    if (code == 0 && !four && !(json_is_integer(bits) && json_integer_value(bits) == 8)) {
-        code = refuse(p, "num_bits", bits ? shown(bits, text) : "missing", "only 8 and 4 are supported");
-    }
-    if (code == 0 && group && !(four && json_is_integer(group) && json_integer_value(group) == 16)) {
+    int code = 0;
+    if (group && !(four && json_is_integer(group) && json_integer_value(group) == 16)) {
         code = refuse(p, "group_size", shown(group, text), "only 16 of 4 bits are supported");
     }
     code = code ? code
                 : expect_word(p, "strategy", false, four ? strategies_4 : strategies_8,
                               "this is not supported for weights of so many bits");
     code = code ? code : expect_bool(p, "symmetric", true, "zero points are not supported");
-    code = code ? code : expect_bool(p, "dynamic", false, "weights must have scales of their own");
     return code ? code : read_block(p, "block_structure", q);
+}
+
+/* The same in integers; how many bits and columns is told by the tensors' shapes. */
+static int read_integer_weights(const part *p, bool four, sl_hf_quantization *q) {
+    static const char *const strategies[] = {"group", "channel", "tensor", NULL};
+    static const char *const orders[] = {"static", "weight", NULL};
+    uint64_t group;
+    q->integers = true;
+    int code = expect_word(p, "strategy", false, strategies, "this is not supported for weights of integers");
+    code = code ? code : read_group(p, false, &group);
+    code = code ? code : expect_word(p, "actorder", false, orders, "columns must be in their own order");
+    return code || four ? code : expect_bool(p, "symmetric", true, "zero points of 8 bits are not supported");
+}
+
+/* `weights` of a group of modules. */
+static int read_weights(const part *p, sl_hf_quantization *q) {
+    static const char *const types[] = {"float", "int", NULL};
+    static const json_int_t allowed[2] = {8, 4};
+    const char *type = json_string_value(sl_json_find(p->place.root, NULL, "type"));
+    int32_t bits = 0;
+    int code = expect_word(p, "type", true, types, "only \"float\" and \"int\" are supported");
+    code = code ? code : read_bits(p, "num_bits", allowed, "only 8 and 4 are supported", &bits);
+    code = code ? code : expect_bool(p, "dynamic", false, "weights must have scales of their own");
+    if (code) {
+        return code;
+    }
+    return strcmp(type, "int") == 0 ? read_integer_weights(p, bits == 4, q)
+                                    : read_float_weights(p, bits == 4, q);
 }
 
 static int read_groups(const part *p, sl_hf_quantization *q) {
@@ -153,14 +207,15 @@ static int read_groups(const part *p, sl_hf_quantization *q) {
 }
 
 static int read_compressed(const part *p, sl_hf_quantization *q) {
-    static const char *const formats[] = {"float-quantized", "nvfp4-pack-quantized", "mixed-precision", NULL};
+    static const char *const formats[] = {"float-quantized", "nvfp4-pack-quantized", "pack-quantized",
+                                          "int-quantized",   "mixed-precision",      NULL};
     static const char *const done[] = {"compressed", NULL};
     static const char *const dense[] = {"dense", NULL};
     const json_t *sparsity = sl_json_find(p->place.root, NULL, "sparsity_config");
     const part inner = {{sparsity, p->place.file}, ROOT ".sparsity_config", p->error};
-    int code = expect_word(
-        p, "format", true, formats,
-        "only \"float-quantized\", \"nvfp4-pack-quantized\" and \"mixed-precision\" are supported");
+    int code = expect_word(p, "format", true, formats,
+                           "only \"float-quantized\", \"nvfp4-pack-quantized\", \"pack-quantized\", "
+                           "\"int-quantized\" and \"mixed-precision\" are supported");
     code =
         code ? code : expect_word(p, "quantization_status", false, done, "only \"compressed\" is supported");
     code = code ? code : expect_nothing(p, "transform_config", "transforms are not supported");
@@ -193,6 +248,71 @@ static int read_modelopt(const part *p, sl_hf_quantization *q) {
     return code ? code : read_groups(p, q);
 }
 
+/* Rules for modules of some names: those that leave modules out are told by their tensors. */
+static int expect_exclusions(const part *p) {
+    const json_t *rules = sl_json_find(p->place.root, NULL, "dynamic"), *rule;
+    const char *name;
+    char text[64];
+    if (rules && !json_is_object(rules)) {
+        return refuse(p, "dynamic", shown(rules, text), "must be an object");
+    }
+    json_object_foreach((json_t *)(uintptr_t)rules, name, rule) {
+        if (strncmp(name, "-:", 2) != 0) {
+            return refuse(p, "dynamic", "of rules for some modules",
+                          "only those that leave modules out (\"-:\") are supported");
+        }
+    }
+    return 0;
+}
+
+/* GPTQModel has `format` beside AutoGPTQ's `checkpoint_format`. */
+static int read_gptq_format(const part *p, const char *key, sl_hf_quantization *q) {
+    static const char *const formats[] = {"gptq", "gptq_v2", NULL};
+    const char *format = json_string_value(sl_json_find(p->place.root, NULL, key));
+    q->zeros_less_one = q->zeros_less_one && !(format && strcmp(format, "gptq_v2") == 0);
+    return expect_word(p, key, false, formats, "only \"gptq\" and \"gptq_v2\" are supported");
+}
+
+static int expect_words_of_32(const part *p) {
+    static const char *const types[] = {"int32", NULL};
+    return expect_word(p, "pack_dtype", false, types, "only \"int32\" is supported");
+}
+
+static int read_gptq(const part *p, sl_hf_quantization *q) {
+    static const json_int_t allowed[2] = {8, 4};
+    q->words = SL_HF_WORDS_GPTQ;
+    q->zeros_less_one = true;
+    q->symmetric = !json_is_false(sl_json_find(p->place.root, NULL, "sym"));
+    int code = read_bits(p, "bits", allowed, "only 8 and 4 are supported", &q->bits);
+    code = code ? code : read_group(p, true, &q->group);
+    if (code == 0 && (q->bits == 8 || q->symmetric)) {
+        code = expect_bool(p, "sym", true,
+                           q->bits == 8 ? "zero points of 8 bits are not supported" : "must be a bool");
+    }
+    code = code ? code : read_gptq_format(p, "checkpoint_format", q);
+    code = code ? code : read_gptq_format(p, "format", q);
+    code = code ? code : expect_bool(p, "is_marlin_format", false, "that layout is not supported");
+    code = code ? code : expect_words_of_32(p);
+    return code ? code : expect_exclusions(p);
+}
+
+static int read_awq(const part *p, sl_hf_quantization *q) {
+    static const json_int_t allowed[2] = {4, 4};
+    static const char *const layouts[] = {"gemm", "GEMM", NULL};
+    static const char *const writers[] = {"autoawq", NULL};
+    static const char *const keys[] = {"version", "checkpoint_format", "format"};
+    q->words = SL_HF_WORDS_AWQ;
+    int code = read_bits(p, "bits", allowed, "only 4 is supported", &q->bits);
+    code = code ? code : read_group(p, true, &q->group);
+    code = code ? code : expect_bool(p, "zero_point", true, "only true is supported");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && code == 0; i++) {
+        code = expect_word(p, keys[i], false, layouts, "only \"gemm\" is supported");
+    }
+    code = code ? code : expect_word(p, "backend", false, writers, "only \"autoawq\" is supported");
+    code = code ? code : expect_words_of_32(p);
+    return code ? code : expect_exclusions(p);
+}
+
 static int read_nothing(const part *p, sl_hf_quantization *q) {
     (void)p, (void)q;
     return 0;
@@ -205,7 +325,9 @@ static const struct {
                {"fbgemm_fp8", read_nothing},
                {"mxfp4", read_nothing},
                {"compressed-tensors", read_compressed},
-               {"modelopt", read_modelopt}};
+               {"modelopt", read_modelopt},
+               {"gptq", read_gptq},
+               {"awq", read_awq}};
 
 /* ---- hf_quant_config.json ---- */
 
@@ -255,7 +377,9 @@ static int read_file(sl_json_place file, sl_hf_quantization *q, sl_error *error)
 int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, sl_error *error) {
     char text[64];
     const sl_json_place root = sl_hf_config_place(hf), file = sl_hf_quant_config_place(hf);
-    const json_t *config = sl_json_find(root.root, NULL, ROOT);
+    const json_t *outer = sl_json_find(root.root, NULL, ROOT);
+    const json_t *config =
+        outer ? outer : sl_json_find(sl_json_find(root.root, NULL, "text_config"), NULL, ROOT);
     const json_t *method = sl_json_find(config, NULL, "quant_method");
     const part p = {{config, root.file}, ROOT, error};
     memset(quantization, 0, sizeof *quantization);
@@ -280,5 +404,6 @@ int sl_hf_read_quantization(const sl_hf *hf, sl_hf_quantization *quantization, s
     }
     return refuse(
         &p, "quant_method", method ? shown(method, text) : "missing",
-        "only \"fp8\", \"fbgemm_fp8\", \"mxfp4\", \"compressed-tensors\" and \"modelopt\" are supported");
+        "only \"fp8\", \"fbgemm_fp8\", \"mxfp4\", \"compressed-tensors\", \"modelopt\", \"gptq\" and "
+        "\"awq\" are supported");
 }

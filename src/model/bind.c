@@ -241,8 +241,9 @@ static int take_matrix(binder *b, const place *p, int32_t expert, int32_t expert
         return code;
     }
     const bool taken = blocks || !scaled;
-    const sl_tensor *const parts[] = {taken ? NULL : m->scaled.codes, m->scaled.scales, m->scaled.whole,
-                                      m->scaled.ignored[0], m->scaled.ignored[1]};
+    const sl_tensor *const parts[] = {
+        taken ? NULL : m->scaled.codes, m->scaled.scales,     m->scaled.whole,     m->scaled.integers.zeros,
+        m->scaled.integers.order,       m->scaled.ignored[0], m->scaled.ignored[1]};
     const uint64_t elements = (uint64_t)fact->rows * (uint64_t)fact->columns * (uint64_t)experts;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && code == 0; i++) {
         code = parts[i] ? note_used(b, parts[i], m->scaled.type, i == 0 ? elements : 0) : 0;
@@ -265,9 +266,7 @@ static bool is_there(const binder *b, const sl_tensor_fact *fact) {
         return name[0] != '\0';
     }
     const sl_hf *hf = sl_source_hf(b->source);
-    const size_t length = strlen(name);
-    snprintf(name + length, sizeof name - length, "_blocks"); /* of MXFP4 */
-    return hf && fact->kind == SL_TENSOR_EXPERTS && sl_hf_find(hf, name);
+    return hf && sl_scaled_is_there(hf, name);
 }
 
 /* ---- adding ---- */
@@ -573,9 +572,23 @@ static bool replaced(const binder *b, sl_tensor_id id, int32_t layer, sl_tensor_
     return true;
 }
 
+/* Another name that folders of this family give a tensor, if this one has it. */
+static void respell(const binder *b, sl_tensor_fact *fact) {
+    const sl_family *family = b->config->family;
+    for (int i = 0; i < SL_FAMILY_ALIASES && family->hf_also[i].name; i++) {
+        sl_tensor_fact other = *fact;
+        other.hf = family->hf_also[i].name;
+        if (family->hf_also[i].id == fact->id && b->config->naming == SL_NAMING_HF && is_there(b, &other)) {
+            fact->hf = other.hf;
+            return;
+        }
+    }
+}
+
 static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     sl_tensor_fact fact;
     const bool wanted = sl_config_tensor(b->config, id, layer, &fact);
+    respell(b, &fact);
     if (!wanted || id == SL_TENSOR_ROPE_FACTORS || id == SL_TENSOR_ROPE_LONG || id == SL_TENSOR_ROPE_SHORT) {
         return 0;
     }
@@ -660,6 +673,38 @@ static bool is_used(const sl_binding *b, const sl_tensor *tensor) {
     return low < b->tensors && b->used[low] == tensor;
 }
 
+/* Some writers of integers give every module a bias, of zeros where a model has none: "module.bias" beside
+ * "module.qweight", which nothing asked for. */
+static bool is_spare_bias(const binder *b, const sl_tensor *tensor) {
+    char codes[SL_TENSOR_NAME_SIZE];
+    const size_t length = strlen(tensor->name), tail = strlen(".bias");
+    const sl_hf *hf = sl_source_hf(b->source);
+    if (!hf || b->quantization.words == SL_HF_WORDS_NONE || length < tail ||
+        strcmp(tensor->name + length - tail, ".bias") != 0) {
+        return false;
+    }
+    snprintf(codes, sizeof codes, "%.*s.qweight", (int)(length - tail), tensor->name);
+    const sl_safetensors_entry *entry = sl_hf_find(hf, codes);
+    return entry && is_used(b->binding, &entry->tensor) && !is_used(b->binding, tensor);
+}
+
+/* What is not zero would have been added. */
+static int check_spare_biases(const binder *b) {
+    const uint64_t count = sl_source_tensor_count(b->source);
+    for (uint64_t i = 0; i < count; i++) {
+        const sl_tensor *tensor = sl_source_tensor_at(b->source, i, NULL);
+        const unsigned char *bytes = tensor->data;
+        for (uint64_t k = 0; k < tensor->bytes && is_spare_bias(b, tensor); k++) {
+            if (bytes[k] != 0) {
+                return sl_fail(b->error, SL_ERR_UNSUPPORTED,
+                               "%s: tensor %s is not zero, but models of this family have no such bias",
+                               b->file, tensor->name);
+            }
+        }
+    }
+    return 0;
+}
+
 enum { KINDS = 4, LEADERS = 8 };
 
 /* Unused tensors by what their names have in common. */
@@ -723,7 +768,6 @@ static void warn_unused(const binder *b) {
     const uint64_t count = sl_source_tensor_count(b->source);
     unused_tensors u = {.leader_count = 0};
     char list[KINDS * SL_TENSOR_NAME_SIZE] = "";
-    sl_sort((void *)b->binding->used, b->binding->tensors, sizeof *b->binding->used, compare_pointers);
     for (uint64_t i = 0; i < b->binding->tensors; i++) {
         if (!leads_used(&u, b->binding->used[i]->name)) {
             u.leaders[u.leader_count++] = first_word(b->binding->used[i]->name);
@@ -731,7 +775,7 @@ static void warn_unused(const binder *b) {
     }
     for (uint64_t i = 0; i < count; i++) {
         const sl_tensor *tensor = sl_source_tensor_at(b->source, i, NULL);
-        if (!is_used(b->binding, tensor)) {
+        if (!is_used(b->binding, tensor) && !is_spare_bias(b, tensor)) {
             add_kind(&u, tensor->name);
             u.count++;
         }
@@ -799,6 +843,10 @@ int sl_model_bind(const sl_config *config, const sl_source *source, sl_program *
     int code = hf ? sl_hf_read_quantization(hf, &b.quantization, error) : 0;
     code = code ? code : bind_all(&b);
     code = code || owned->later ? code : sl_owned_make_copies(owned, error);
+    if (code == 0) {
+        sl_sort((void *)binding->used, binding->tensors, sizeof *binding->used, compare_pointers);
+        code = check_spare_biases(&b);
+    }
     if (code == 0) {
         warn_unused(&b);
     } else {

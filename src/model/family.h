@@ -192,6 +192,11 @@ typedef struct sl_family {
         const char *name[SL_NAMING_COUNT];
     } renamed[SL_FAMILY_RENAMES];
     int32_t rename_count;
+    /* Other Hugging Face names, of folders that have these; the first without a name ends them. */
+    struct {
+        sl_tensor_id id;
+        const char *name;
+    } hf_also[SL_FAMILY_ALIASES];
 } sl_family;
 
 /* By name, by general.architecture, by model_type. NULL when there is none. */

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/log.h"
 #include "base/pool.h"
 #include "model/scaled.h"
 
@@ -85,18 +86,19 @@ typedef struct maker {
     size_t copy;
     uint64_t unit;          /* of it, the next that nobody makes */
     uint64_t taken, failed; /* pieces; of the failed ones the first, UINT64_MAX: none */
+    sl_scaled_notes notes;
     int code;
     sl_error *error;
 } maker;
 
-static int make_piece(const sl_copy *copy, uint64_t first, sl_error *error) {
+static int make_piece(const sl_copy *copy, uint64_t first, sl_scaled_notes *notes, sl_error *error) {
     const uint64_t left = copy->units - first, count = left < copy->piece ? left : copy->piece;
     unsigned char *to = copy->to + copy->bytes / copy->units * first;
     if (copy->tensor) {
         memcpy(to, (const unsigned char *)copy->tensor->data + first, (size_t)count);
         return 0;
     }
-    return sl_scaled_pack(&copy->scaled, first, count, to, error);
+    return sl_scaled_pack(&copy->scaled, first, count, to, notes, error);
 }
 
 /* Of several errors that of the first piece is told: what comes before it was taken before. */
@@ -107,6 +109,7 @@ static void make_pieces(void *context, int thread, int threads) {
     while (m->failed == UINT64_MAX && m->copy < m->owned->copy_count) {
         const sl_copy *copy = &m->owned->copies[m->copy];
         const uint64_t first = m->unit, piece = m->taken++;
+        sl_scaled_notes notes = {0};
         sl_error error;
         m->unit += copy->piece;
         if (m->unit >= copy->units) {
@@ -114,8 +117,10 @@ static void make_pieces(void *context, int thread, int threads) {
             m->unit = 0;
         }
         pthread_mutex_unlock(&m->mutex);
-        const int code = make_piece(copy, first, &error);
+        const int code = make_piece(copy, first, &notes, &error);
         pthread_mutex_lock(&m->mutex);
+        m->notes.scales += notes.scales;
+        m->notes.rounded += notes.rounded;
         if (code && piece < m->failed) {
             m->failed = piece;
             m->code = code;
@@ -141,6 +146,10 @@ int sl_owned_make_copies(const sl_owned *owned, sl_error *error) {
     sl_pool_run(pool, make_pieces, &m);
     pthread_mutex_destroy(&m.mutex);
     sl_pool_destroy(pool);
+    if (m.code == 0 && m.notes.rounded > 0) {
+        sl_log(SL_LOG_WARNING, "%llu of %llu scales of integers are rounded to f16",
+               (unsigned long long)m.notes.rounded, (unsigned long long)m.notes.scales);
+    }
     return m.code;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "model/packed.h"
 #include "quant/blocks.h"
 
 #include <math.h>
@@ -33,14 +34,7 @@ static int32_t rows_made(const sl_scaled_query *query) {
     return query->part ? sl_part_rows(query->part) : query->rows;
 }
 
-typedef struct finder {
-    const sl_scaled_query *query;
-    const sl_hf *hf; /* NULL: GGUF */
-    const char *file;
-    sl_error *error;
-} finder;
-
-static const sl_safetensors_entry *hf_sibling(const finder *f, const char *ending) {
+const sl_safetensors_entry *sl_find_sibling(const sl_finder *f, const char *ending) {
     char name[SL_TENSOR_NAME_SIZE];
     sibling(f->query->name, ending, name);
     return sl_hf_find(f->hf, name);
@@ -50,18 +44,18 @@ static const sl_tensor *tensor_of(const sl_safetensors_entry *entry) {
     return entry ? &entry->tensor : NULL;
 }
 
-static bool has_dtype(const sl_safetensors_entry *entry, const char *dtype) {
+bool sl_find_has_dtype(const sl_safetensors_entry *entry, const char *dtype) {
     return entry && strcmp(entry->dtype, dtype) == 0;
 }
 
-/* Exactly [rows][columns], of experts in one tensor [experts][rows][columns]. */
-static bool has_shape(const finder *f, const sl_safetensors_entry *entry, uint64_t rows, uint64_t columns) {
+bool sl_find_has_shape(const sl_finder *f, const sl_safetensors_entry *entry, uint64_t rows,
+                       uint64_t columns) {
     const bool one = is_weight(f->query->name);
     return entry->rank == (one ? 2 : 3) && entry->tensor.dims[0] == columns &&
            entry->tensor.dims[1] == rows && (one || entry->tensor.dims[2] == (uint64_t)f->query->experts);
 }
 
-static int wrong(const finder *f, const sl_safetensors_entry *entry, const char *rule) {
+int sl_find_wrong(const sl_finder *f, const sl_safetensors_entry *entry, const char *rule) {
     char shape[96];
     size_t length = 0;
     for (uint32_t i = entry->rank < SL_TENSOR_DIMS ? entry->rank : SL_TENSOR_DIMS; i-- > 0;) {
@@ -73,18 +67,18 @@ static int wrong(const finder *f, const sl_safetensors_entry *entry, const char 
                    entry->tensor.name, entry->dtype, shape, rule);
 }
 
-static int missing(const finder *f, const char *ending) {
+int sl_find_missing(const sl_finder *f, const char *ending) {
     char name[SL_TENSOR_NAME_SIZE];
     sibling(f->query->name, ending, name);
     return sl_fail(f->error, SL_ERR_FORMAT, "%s: tensor %s is missing", f->file, name);
 }
 
 /* Tensors beside a weight that would change what it means. */
-static int refuse_others(const finder *f) {
+static int refuse_others(const sl_finder *f) {
     static const char *const endings[] = {".pre_quant_scale", ".weight_zero_point", ".weight_g_idx",
                                           ".weight_shape"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        const sl_safetensors_entry *entry = hf_sibling(f, endings[i]);
+        const sl_safetensors_entry *entry = sl_find_sibling(f, endings[i]);
         if (entry) {
             return sl_fail(f->error, SL_ERR_UNSUPPORTED, "%s: tensor %.100s is not supported", f->file,
                            entry->tensor.name);
@@ -98,24 +92,25 @@ static sl_qtype type_for(const sl_scaled *s, sl_qtype blocks) {
     return s->columns % BLOCK == 0 ? blocks : SL_QTYPE_BF16;
 }
 
-static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
+static int find_fp8(const sl_finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
     const uint64_t rows = (uint64_t)s->source_rows, columns = (uint64_t)s->columns;
     const uint64_t block_rows = f->query->quantization->block_rows,
                    block_columns = f->query->quantization->block_columns;
-    const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale");
-    const sl_safetensors_entry *other = hf_sibling(f, ".weight_scale_inv");
-    if (!has_shape(f, codes, rows, columns)) {
-        return wrong(f, codes, "as large as the config says");
+    const sl_safetensors_entry *scales = sl_find_sibling(f, ".weight_scale");
+    const sl_safetensors_entry *other = sl_find_sibling(f, ".weight_scale_inv");
+    if (!sl_find_has_shape(f, codes, rows, columns)) {
+        return sl_find_wrong(f, codes, "as large as the config says");
     }
     if (scales && other) {
-        return wrong(f, other, "the only tensor of scales");
+        return sl_find_wrong(f, other, "the only tensor of scales");
     }
     scales = scales ? scales : other;
     if (!scales) {
-        return missing(f, ".weight_scale");
+        return sl_find_missing(f, ".weight_scale");
     }
-    if (!has_dtype(scales, "F32") && !has_dtype(scales, "BF16") && !has_dtype(scales, "F16")) {
-        return wrong(f, scales, "F32, BF16 or F16");
+    if (!sl_find_has_dtype(scales, "F32") && !sl_find_has_dtype(scales, "BF16") &&
+        !sl_find_has_dtype(scales, "F16")) {
+        return sl_find_wrong(f, scales, "F32, BF16 or F16");
     }
     const uint64_t experts = (uint64_t)s->experts, numbers = scales->tensor.elements;
     s->kind = SL_SCALED_FP8;
@@ -124,48 +119,51 @@ static int find_fp8(const finder *f, const sl_safetensors_entry *codes, sl_scale
     s->scales = &scales->tensor;
     s->block_columns = columns;
     s->scale_columns = 1;
-    if (has_shape(f, scales, 1, 1) ||
+    if (sl_find_has_shape(f, scales, 1, 1) ||
         (scales->rank <= 1 && (numbers == 1 || (experts > 1 && numbers == experts)))) {
         s->block_rows = rows;
-    } else if (has_shape(f, scales, rows, 1) || (experts == 1 && scales->rank == 1 && numbers == rows)) {
+    } else if (sl_find_has_shape(f, scales, rows, 1) ||
+               (experts == 1 && scales->rank == 1 && numbers == rows)) {
         s->block_rows = 1;
-    } else if (block_rows && has_shape(f, scales, (rows + block_rows - 1) / block_rows,
-                                       (columns + block_columns - 1) / block_columns)) {
+    } else if (block_rows && sl_find_has_shape(f, scales, (rows + block_rows - 1) / block_rows,
+                                               (columns + block_columns - 1) / block_columns)) {
         s->block_rows = block_rows;
         s->block_columns = block_columns;
         s->scale_columns = scales->tensor.dims[0];
     } else {
-        return wrong(f, scales, "one number, one for each row, or one for each block of the config's size");
+        return sl_find_wrong(f, scales,
+                             "one number, one for each row, or one for each block of the config's size");
     }
     s->scale_step = numbers == 1 ? 0 : numbers / experts;
-    s->ignored[0] = tensor_of(hf_sibling(f, ".input_scale"));
-    s->ignored[1] = tensor_of(hf_sibling(f, ".activation_scale"));
+    s->ignored[0] = tensor_of(sl_find_sibling(f, ".input_scale"));
+    s->ignored[1] = tensor_of(sl_find_sibling(f, ".activation_scale"));
     return 0;
 }
 
-static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool divides, sl_scaled *s) {
+static int find_nvfp4(const sl_finder *f, const sl_safetensors_entry *codes, bool divides, sl_scaled *s) {
     const uint64_t rows = (uint64_t)s->source_rows, columns = (uint64_t)s->columns;
     const char *whole_ending = divides ? ".weight_global_scale" : ".weight_scale_2";
-    const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scale"), *whole = hf_sibling(f, whole_ending);
+    const sl_safetensors_entry *scales = sl_find_sibling(f, ".weight_scale"),
+                               *whole = sl_find_sibling(f, whole_ending);
     if (columns % SMALL != 0) {
         return sl_fail(f->error, SL_ERR_UNSUPPORTED,
                        "%s: tensor %.100s has %d columns, in NVFP4 they must be a multiple of %d", f->file,
                        f->query->name, f->query->columns, SMALL);
     }
     if (!is_weight(f->query->name)) {
-        return wrong(f, codes, "F8_E4M3: one tensor of all experts is not supported in NVFP4");
+        return sl_find_wrong(f, codes, "F8_E4M3: one tensor of all experts is not supported in NVFP4");
     }
     if (!scales || !whole) {
-        return missing(f, scales ? whole_ending : ".weight_scale");
+        return sl_find_missing(f, scales ? whole_ending : ".weight_scale");
     }
-    if (!has_dtype(codes, "U8") || !has_shape(f, codes, rows, columns / 2)) {
-        return wrong(f, codes, "U8, two columns of the config's to a byte");
+    if (!sl_find_has_dtype(codes, "U8") || !sl_find_has_shape(f, codes, rows, columns / 2)) {
+        return sl_find_wrong(f, codes, "U8, two columns of the config's to a byte");
     }
-    if (!has_dtype(scales, "F8_E4M3") || !has_shape(f, scales, rows, columns / SMALL)) {
-        return wrong(f, scales, "F8_E4M3, one for each 16 columns");
+    if (!sl_find_has_dtype(scales, "F8_E4M3") || !sl_find_has_shape(f, scales, rows, columns / SMALL)) {
+        return sl_find_wrong(f, scales, "F8_E4M3, one for each 16 columns");
     }
-    if (!has_dtype(whole, "F32") || whole->tensor.elements != 1) {
-        return wrong(f, whole, "F32, one number");
+    if (!sl_find_has_dtype(whole, "F32") || whole->tensor.elements != 1) {
+        return sl_find_wrong(f, whole, "F32, one number");
     }
     s->kind = SL_SCALED_NVFP4;
     s->type = type_for(s, SL_QTYPE_NVFP4_128);
@@ -173,33 +171,33 @@ static int find_nvfp4(const finder *f, const sl_safetensors_entry *codes, bool d
     s->scales = &scales->tensor;
     s->whole = &whole->tensor;
     s->divides = divides;
-    s->ignored[0] = tensor_of(hf_sibling(f, divides ? ".input_global_scale" : ".input_scale"));
+    s->ignored[0] = tensor_of(sl_find_sibling(f, divides ? ".input_global_scale" : ".input_scale"));
     return 0;
 }
 
 /* [experts][rows][columns / 32], and behind them `last` (0: nothing). */
 static bool has_blocks(const sl_scaled *s, const sl_safetensors_entry *entry, uint64_t last) {
     const uint64_t *dims = entry->tensor.dims + (last > 0);
-    return has_dtype(entry, "U8") && entry->rank == 3 + (last > 0) && (last == 0 || dims[-1] == last) &&
-           dims[0] == (uint64_t)s->columns / SL_MXFP4_ELEMENTS && dims[1] == (uint64_t)s->source_rows &&
-           dims[2] == (uint64_t)s->experts;
+    return sl_find_has_dtype(entry, "U8") && entry->rank == 3 + (last > 0) &&
+           (last == 0 || dims[-1] == last) && dims[0] == (uint64_t)s->columns / SL_MXFP4_ELEMENTS &&
+           dims[1] == (uint64_t)s->source_rows && dims[2] == (uint64_t)s->experts;
 }
 
-static int find_mxfp4(const finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
-    const sl_safetensors_entry *scales = hf_sibling(f, ".weight_scales");
+static int find_mxfp4(const sl_finder *f, const sl_safetensors_entry *codes, sl_scaled *s) {
+    const sl_safetensors_entry *scales = sl_find_sibling(f, ".weight_scales");
     if (s->columns % SL_MXFP4_ELEMENTS != 0) {
         return sl_fail(f->error, SL_ERR_UNSUPPORTED,
                        "%s: tensor %.100s is for %d columns, in MXFP4 they must be a multiple of %d", f->file,
                        codes->tensor.name, s->columns, SL_MXFP4_ELEMENTS);
     }
     if (!scales) {
-        return missing(f, ".weight_scales");
+        return sl_find_missing(f, ".weight_scales");
     }
     if (!has_blocks(s, codes, SL_MXFP4_ELEMENTS / 2)) {
-        return wrong(f, codes, "U8 [experts][rows][columns / 32][16] as the config has them");
+        return sl_find_wrong(f, codes, "U8 [experts][rows][columns / 32][16] as the config has them");
     }
     if (!has_blocks(s, scales, 0)) {
-        return wrong(f, scales, "U8 [experts][rows][columns / 32] as the config has them");
+        return sl_find_wrong(f, scales, "U8 [experts][rows][columns / 32] as the config has them");
     }
     s->kind = SL_SCALED_MXFP4;
     s->type = SL_QTYPE_MXFP4;
@@ -208,23 +206,42 @@ static int find_mxfp4(const finder *f, const sl_safetensors_entry *codes, sl_sca
     return 0;
 }
 
-static int find_in_folder(const finder *f, sl_scaled *s, bool *there) {
+bool sl_scaled_is_there(const sl_hf *hf, const char *name) {
+    static const char *const endings[] = {".weight_packed", ".qweight", ".weight_blocks"};
+    char other[SL_TENSOR_NAME_SIZE];
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        sibling(name, endings[i], other);
+        if (sl_hf_find(hf, other)) {
+            return true;
+        }
+    }
+    return sl_hf_find(hf, name) != NULL;
+}
+
+static int find_in_folder(const sl_finder *f, sl_scaled *s, bool *there) {
     const sl_safetensors_entry *plain = sl_hf_find(f->hf, f->query->name);
-    const sl_safetensors_entry *packed = plain ? NULL : hf_sibling(f, ".weight_packed");
+    const sl_safetensors_entry *packed = plain ? NULL : sl_find_sibling(f, ".weight_packed");
     const sl_safetensors_entry *blocks =
-        plain || is_weight(f->query->name) ? NULL : hf_sibling(f, ".weight_blocks");
-    const bool fp8 = has_dtype(plain, "F8_E4M3");
+        plain || is_weight(f->query->name) ? NULL : sl_find_sibling(f, ".weight_blocks");
+    const sl_safetensors_entry *words = plain ? NULL : sl_find_sibling(f, ".qweight");
+    const bool fp8 = sl_find_has_dtype(plain, "F8_E4M3");
+    const bool integers = words || sl_find_has_dtype(packed, "I32") ||
+                          (f->query->quantization->integers &&
+                           (sl_find_has_dtype(plain, "I8") || (packed && !sl_find_has_dtype(packed, "U8"))));
     int code = 0;
-    *there = fp8 || packed || blocks || has_dtype(plain, "U8");
+    *there = fp8 || packed || blocks || integers || sl_find_has_dtype(plain, "U8");
     if (!*there) {
         return 0;
     }
-    const sl_safetensors_entry *codes = plain ? plain : packed ? packed : blocks;
+    const sl_safetensors_entry *codes = plain ? plain : packed ? packed : blocks ? blocks : words;
     if (!f->query->quantization->there) {
         return sl_fail(f->error, SL_ERR_UNSUPPORTED,
                        "%s: tensor %.100s is %.16s, but config.json has no quantization_config and no "
                        "hf_quant_config.json has a quant_algo",
                        f->file, codes->tensor.name, codes->dtype);
+    }
+    if (integers) {
+        return sl_packed_find(f, codes, s);
     }
     code = refuse_others(f);
     if (code) {
@@ -235,7 +252,7 @@ static int find_in_folder(const finder *f, sl_scaled *s, bool *there) {
                     : find_nvfp4(f, codes, packed != NULL, s);
 }
 
-static int find_in_gguf(const finder *f, const sl_gguf *gguf, sl_scaled *s, bool *there) {
+static int find_in_gguf(const sl_finder *f, const sl_gguf *gguf, sl_scaled *s, bool *there) {
     char name[SL_TENSOR_NAME_SIZE];
     sibling(f->query->name, ".scale", name);
     const sl_tensor *codes = sl_gguf_tensor(gguf, f->query->name), *whole = sl_gguf_tensor(gguf, name);
@@ -282,7 +299,7 @@ void sl_scaled_rows(const sl_scaled_query *query, const sl_tensor *tensor, bool 
 
 int sl_scaled_find(const sl_scaled_query *query, sl_scaled *scaled, bool *there, sl_error *error) {
     const sl_hf *hf = sl_source_hf(query->source);
-    const finder f = {query, hf, sl_source_path(query->source), error};
+    const sl_finder f = {query, hf, sl_source_path(query->source), error};
     begin(query, scaled);
     return hf ? find_in_folder(&f, scaled, there)
               : find_in_gguf(&f, sl_source_gguf(query->source), scaled, there);
@@ -439,12 +456,16 @@ static void pack_turned(const sl_scaled *s, uint64_t row, unsigned char *to) {
     }
 }
 
+uint64_t sl_scaled_row(const sl_scaled *s, uint64_t row) {
+    const uint64_t rows = (uint64_t)s->rows;
+    return s->part.count == 0 ? row
+                              : row / rows * (uint64_t)s->source_rows +
+                                    (uint64_t)sl_part_row(&s->part, (int32_t)(row % rows));
+}
+
 /* `row` of those that are made. */
 static int pack_row(const sl_scaled *s, uint64_t row, void *blocks, sl_error *error) {
-    const uint64_t rows = (uint64_t)s->rows;
-    if (s->part.count > 0) {
-        row = row / rows * (uint64_t)s->source_rows + (uint64_t)sl_part_row(&s->part, (int32_t)(row % rows));
-    }
+    row = sl_scaled_row(s, row);
     switch (s->kind) {
     case SL_SCALED_FP8:
         return pack_fp8(s, row, blocks, error);
@@ -485,9 +506,13 @@ static int pack_plain(const sl_scaled *s, uint64_t first, uint64_t rows, unsigne
     return code;
 }
 
-int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_error *error) {
+int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_scaled_notes *notes,
+                   sl_error *error) {
     const sl_qtype_info *type = sl_qtype_get(scaled->type);
     const bool of_blocks = scaled->kind <= SL_SCALED_GGUF; /* of 128, which rows need not be multiples of */
+    if (scaled->kind == SL_SCALED_INTEGERS) {
+        return sl_packed_pack(scaled, first, rows, to, notes, error);
+    }
     if (of_blocks && type->block_elements != BLOCK) {
         return pack_plain(scaled, first, rows, to, error);
     }

@@ -18,6 +18,8 @@
  * = code * 2^(scale - 127), in the same order of nibbles. GGUF's blocks are the same numbers, with columns j
  * and j + 16 in a byte
  *
+ * Integers of 4 and 8 bits: model/packed.h.
+ *
  * And matrices that need an order that no file has, of any type: rows that are parts of another tensor's
  * (model/part.h), and w [experts][columns][rows], which is turned.
  *
@@ -38,9 +40,28 @@ typedef enum sl_scaled_kind {
     SL_SCALED_NVFP4,
     SL_SCALED_GGUF, /* NVFP4 */
     SL_SCALED_MXFP4,
+    SL_SCALED_INTEGERS,
     SL_SCALED_ROWS,  /* as they are */
     SL_SCALED_TURNED /* [columns][rows] */
 } sl_scaled_kind;
+
+/* How a matrix of integers lies: model/packed.h. */
+typedef enum sl_packing { SL_PACKING_ROWS, SL_PACKING_BYTES, SL_PACKING_GPTQ, SL_PACKING_AWQ } sl_packing;
+
+typedef struct sl_integers {
+    sl_packing packing;
+    int32_t bits;
+    uint64_t group, groups;         /* columns that share a scale, and how many such groups a row has */
+    bool less_one;                  /* zero points are stored less one */
+    bool middle;                    /* zero points must be the middle of the codes */
+    bool one;                       /* a single scale */
+    const sl_tensor *zeros, *order; /* may be NULL */
+} sl_integers;
+
+/* What became of numbers on the way. */
+typedef struct sl_scaled_notes {
+    uint64_t scales, rounded; /* to F16: all, and those that it does not hold */
+} sl_scaled_notes;
 
 /* Borrowed from the source. */
 typedef struct sl_scaled {
@@ -54,6 +75,7 @@ typedef struct sl_scaled {
     uint64_t block_rows, block_columns;      /* of FP8, that share one of `scales` */
     uint64_t scale_columns;                  /* of FP8, numbers in a row of `scales` */
     uint64_t scale_step;                     /* of FP8, numbers from an expert's to the next's; 0: the same */
+    sl_integers integers;
     const sl_tensor *ignored[SL_SCALED_IGNORED];
     const char *file;
 } sl_scaled;
@@ -78,8 +100,13 @@ void sl_scaled_rows(const sl_scaled_query *query, const sl_tensor *tensor, bool 
 int32_t sl_scaled_scale_rows(const sl_scaled *scaled);
 /* Bytes of all blocks; false when that overflows. */
 bool sl_scaled_bytes(const sl_scaled *scaled, uint64_t *bytes);
-/* Writes those of `rows` rows, of all experts' from `first` on. SL_ERR_FORMAT names a tensor with a scale
- * that is none. */
-int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_error *error);
+/* Writes those of `rows` rows, of all experts' from `first` on, and adds to *notes. SL_ERR_FORMAT names a
+ * tensor with a scale that is none. */
+int sl_scaled_pack(const sl_scaled *scaled, uint64_t first, uint64_t rows, void *to, sl_scaled_notes *notes,
+                   sl_error *error);
+/* Whether a folder has a matrix under this name, itself or as tensors beside it. */
+bool sl_scaled_is_there(const sl_hf *hf, const char *name);
+/* The row of the source, of all experts', that row `row` of those that are made is. */
+uint64_t sl_scaled_row(const sl_scaled *scaled, uint64_t row);
 
 #endif

@@ -147,7 +147,7 @@ static double compare_logits(const oracle *o, const float *logits, const limits 
     double relative = sqrt(difference / norm);
     printf("%s: relative %.2e, largest %.2e\n", what, relative, largest);
     if (!(relative <= limit->relative) || !(largest <= limit->absolute)) {
-        fail_msg("%s: logits differ from transformers: relative %g (limit %g), largest %g (limit %g)", what,
+        fail_msg("%s: logits differ from the oracle's: relative %g (limit %g), largest %g (limit %g)", what,
                  relative, limit->relative, largest, limit->absolute);
     }
     return relative;
@@ -345,6 +345,84 @@ static void caches_round_a_little(void **state) {
     oracle_close(&o);
 }
 
+/* What the engine computes for a folder of floats, of the first model's vocabulary, in place of
+ * transformers'. */
+static void oracle_from(oracle *o, const char *name) {
+    enum { TOKENS = 96 };
+    snprintf(o->folder, sizeof o->folder, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, name);
+    json_t *positions = json_array();
+    for (int32_t i = 0; i < TOKENS; i++) {
+        o->tokens[i] = i * 37 % 251;
+        json_array_append_new(positions, json_integer(i));
+    }
+    o->facts = json_pack("{s:o}", "positions", positions);
+    o->token_count = o->position_count = TOKENS;
+    o->vocabulary = 256;
+    o->logits = calloc(TOKENS * o->vocabulary, sizeof(float));
+    assert_non_null(o->logits);
+}
+
+static void run_all(oracle *o, const char *folder, const limits *limit, const char *what) {
+    sluice_engine_options options = {.size = sizeof options,
+                                     .device = device,
+                                     .context = 512,
+                                     .outputs = 512,
+                                     .chunk = 512,
+                                     .kv_type = "f32",
+                                     .deterministic = true};
+    sluice_model *model = open_model(folder);
+    sluice_engine *engine = open_engine(model, &options);
+    if (limit) {
+        check_logits(o, engine, limit, what);
+    } else {
+        sluice_sequence *sequence = open_sequence(engine);
+        sluice_request_options read = {.size = sizeof read,
+                                       .tokens = o->tokens,
+                                       .token_count = o->token_count,
+                                       .logits = SLUICE_LOGITS_ALL};
+        collected got = {.logits = o->logits, .vocabulary = o->vocabulary, .room = o->token_count};
+        collect(submit(sequence, &read), &got);
+        sluice_sequence_release(sequence);
+    }
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* Written as F32, so that nothing is rounded on the way. */
+static void run_written(oracle *o, const char *folder, const limits *limit, const char *what) {
+    char file[256];
+    sluice_error error;
+    snprintf(file, sizeof file, "test_logits-integers-%d.gguf", (int)getpid());
+    must(sluice_quantize(folder, file, "f32", NULL, NULL, &error), &error, "quantize");
+    run_all(o, file, limit, what);
+    unlink(file);
+}
+
+/* Folders of integers against the same numbers in floats; but zero points are rounded. */
+static void integers_are_their_values(void **state) {
+    (void)state;
+    static const limits same = {0, 0}, zeros = {1e-2, 1e-1};
+    static const struct {
+        const char *folder, *values;
+        const limits *limit;
+    } pairs[] = {{"qwen3-int4", "qwen3-int4-values", &same},
+                 {"qwen3-gptq", "qwen3-int4-values", &same},
+                 {"qwen3-gptq-zeros", "qwen3-int4-zeros-values", &zeros},
+                 {"qwen3-awq", "qwen3-int4-zeros-values", &zeros},
+                 {"qwen3-gptq-8", "qwen3-int8-values", &same},
+                 {"qwen3moe-int4", "qwen3moe-int4-values", &same}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        oracle o = {0};
+        char folder[2048];
+        oracle_from(&o, pairs[i].values);
+        run_written(&o, o.folder, NULL, NULL);
+        snprintf(folder, sizeof folder, "%s/tests/logits/fixtures/%s", SLUICE_SOURCE_DIR, pairs[i].folder);
+        run_all(&o, folder, &int8_limits, pairs[i].folder);
+        run_written(&o, folder, pairs[i].limit, "the same as F32");
+        oracle_close(&o);
+    }
+}
+
 int main(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--device") == 0) {
@@ -354,12 +432,13 @@ int main(int argc, char **argv) {
         }
     }
     enum { CASES = sizeof cases / sizeof *cases };
-    struct CMUnitTest tests[CASES + 1];
+    struct CMUnitTest tests[CASES + 2];
     for (size_t i = 0; i < CASES; i++) {
         tests[i] =
             (struct CMUnitTest){cases[i], family_matches_transformers, NULL, NULL, (void *)(size_t)cases[i]};
     }
     tests[CASES] = (struct CMUnitTest){"caches_round_a_little", caches_round_a_little, NULL, NULL,
                                        (void *)(size_t) "qwen3"};
+    tests[CASES + 1] = (struct CMUnitTest)cmocka_unit_test(integers_are_their_values);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -489,9 +489,9 @@ static void copy_files(const char *fixture) {
 }
 
 void folder_cases(suite *s) {
-    static const char *const fixtures[] = {"llama-scaled",    "mistral",    "qwen2",   "qwen3",
-                                           "qwen3moe",        "gemma3",     "qwen3_5", "qwen3-bf16",
-                                           "llama-fp8-block", "llama-nvfp4"};
+    static const char *const fixtures[] = {"llama-scaled",    "mistral",     "qwen2",     "qwen3",
+                                           "qwen3moe",        "gemma3",      "qwen3_5",   "qwen3-bf16",
+                                           "llama-fp8-block", "llama-nvfp4", "qwen3-gptq"};
     for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
         char name[128];
         bytes config = {0};

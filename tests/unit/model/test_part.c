@@ -74,8 +74,8 @@ static void turned_matrices_are_turned_back(void **state) {
                               .codes = &tensor,
                               .file = "test"};
     sl_error error;
-    assert_int_equal(sl_scaled_pack(&scaled, 0, 1, made, &error), 0); /* in two goes */
-    assert_int_equal(sl_scaled_pack(&scaled, 1, 3, made[0][1], &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, 1, made, NULL, &error), 0); /* in two goes */
+    assert_int_equal(sl_scaled_pack(&scaled, 1, 3, made[0][1], NULL, &error), 0);
     for (int e = 0; e < 2; e++) {
         for (int row = 0; row < 2; row++) {
             for (int column = 0; column < 3; column++) {
@@ -116,7 +116,7 @@ static void mxfp4_keeps_its_values(void **state) {
     uint64_t bytes;
     assert_true(sl_scaled_bytes(&scaled, &bytes));
     assert_int_equal(bytes, sizeof blocks);
-    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, NULL, &error), 0);
     sl_qtype_get(SL_QTYPE_MXFP4)->decode(blocks, values[0], ROWS * COLUMNS);
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < COLUMNS; i++) {
@@ -126,7 +126,7 @@ static void mxfp4_keeps_its_values(void **state) {
         }
     }
     scales[3][1] = 255;
-    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, &error), SL_ERR_FORMAT);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, NULL, &error), SL_ERR_FORMAT);
     assert_non_null(strstr(error.message, "tensor scales: number 7 must be a number"));
 }
 

@@ -207,7 +207,7 @@ static void every_block_has_its_own_scale(void **state) {
     memset(codes, 0x38, sizeof codes);
     assert_true(sl_scaled_bytes(&scaled, &bytes));
     assert_int_equal(bytes, sizeof blocks);
-    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, blocks, NULL, &error), 0);
     sl_qtype_get(SL_QTYPE_FP8_128)->decode(blocks, values, ROWS * COLUMNS);
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         assert_true(values[i] == scales[i / COLUMNS / 128][i % COLUMNS / 128]);
@@ -610,7 +610,7 @@ static void short_rows_become_bf16(void **state) {
     sl_error error;
     assert_true(sl_scaled_bytes(&scaled, &bytes));
     assert_int_equal(bytes, sizeof plain);
-    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, plain, &error), 0);
+    assert_int_equal(sl_scaled_pack(&scaled, 0, ROWS, plain, NULL, &error), 0);
     sl_qtype_get(SL_QTYPE_BF16)->decode(plain, values, ROWS * COLUMNS);
     for (size_t i = 0; i < ROWS * COLUMNS; i++) {
         assert_true(values[i] == pairs[i / 2 % 3][i % 2] * ldexpf(1, (int)(i / 16 % 5) - 2) / 4);
