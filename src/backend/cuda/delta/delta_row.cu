@@ -87,8 +87,8 @@ static __global__ void __launch_bounds__(CONV_THREADS, CONV_BLOCKS)
         }
         sl_f32(args.y, first + i)[channel] = conv_finish(args, channel, sum);
     }
-    if (first + ROWS == end) {
-        float *left = delta_new_state(context, span, span.row_count - 1, args.shape.conv_offset);
+    float *left = delta_new_state(context, span, first + ROWS - 1 - span.first_row, args.shape.conv_offset);
+    if (left) {
 #pragma unroll
         for (int k = 0; k < TAPS - 1; k++) {
             left[(int64_t)k * args.shape.channels + channel] = x[ROWS + k];
