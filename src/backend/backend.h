@@ -59,6 +59,7 @@ struct sl_kernel {
         activation;  /* LINEAR: the format of x it reads; the plan inserts a QUANTIZE when it is not F32 */
     float tolerance; /* against the plain kernel: largest |difference| over the root mean square of the plain
                         result */
+    float rounding;  /* of weights, which the plain kernel does too: further from the definition by so much */
     bool batched;    /* handles many rows in one pass over the weights or keys */
     bool on_request; /* taken only where a plan's options name it */
     bool deterministic;  /* taken only by deterministic plans */

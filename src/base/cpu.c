@@ -47,7 +47,7 @@ sl_isa sl_cpu_isa(void) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
-        return may_use_tiles() ? SL_ISA_AMX : SL_ISA_AVX512;
+        return __builtin_cpu_supports("avx512vbmi2") && may_use_tiles() ? SL_ISA_AMX : SL_ISA_AVX512;
     }
     return has_avxvnni() ? SL_ISA_AVXVNNI : SL_ISA_AVX2;
 #else

@@ -235,6 +235,7 @@ static const way fusion_ways[] = {
 
 typedef struct setting {
     const char *family, *type, *tier, *cache_type;
+    sluice_prompt_precision precision;
 } setting;
 
 /* Bytes of experts in host memory. */
@@ -274,6 +275,7 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                      .cpu_experts = w->experts,
                                      .no_graphs = w->no_graphs,
                                      .isa = s->tier,
+                                     .prompt_precision = s->precision,
                                      .threads = w->threads,
                                      .chunk = w->chunk,
                                      .sequences = w->sequences,
@@ -398,7 +400,8 @@ static void family_gives_the_same_bits_every_way(void **state) {
             if (wanted && has_tier(model, tiers[tier])) {
                 const char *cache_type =
                     cache_types[(family + type + tier) % (sizeof cache_types / sizeof *cache_types)];
-                const setting s = {families[family], types[type], tiers[tier], cache_type};
+                const setting s = {families[family], types[type], tiers[tier], cache_type,
+                                   SLUICE_PROMPT_AUTO};
                 check_every_way(model, &s, family + tier);
                 if (gpu) {
                     deterministic = false;
@@ -406,6 +409,20 @@ static void family_gives_the_same_bits_every_way(void **state) {
                     deterministic = true;
                 }
             }
+        }
+        sluice_model_release(model);
+    }
+}
+
+/* On the CPU a class of its own, where there are tiles. */
+static void products_in_bf16_give_the_same_bits_every_way(void **state) {
+    (void)state;
+    static const char *const models[][2] = {{"qwen3", "q4_k"}, {"qwen3moe", "q4_k"}, {"qwen3", "q8_0"}};
+    for (size_t i = 0; !on_gpu() && i < (SANITIZED ? 1 : sizeof models / sizeof *models); i++) {
+        sluice_model *model = make_model(models[i][0], models[i][1], false);
+        if (has_tier(model, "amx")) {
+            const setting s = {models[i][0], models[i][1], "amx", "f16", SLUICE_PROMPT_BF16};
+            check_every_way(model, &s, i);
         }
         sluice_model_release(model);
     }
@@ -419,7 +436,7 @@ static void wide_heads_give_the_same_bits_every_way(void **state) {
     for (size_t i = 0; i < sizeof cache_types / sizeof *cache_types; i++) {
         const char *tier = gpu ? tiers[0] : tiers[i % (sizeof tiers / sizeof *tiers)];
         if (has_tier(model, tier)) {
-            const setting s = {"qwen3, wide heads", "q8_0", tier, cache_types[i]};
+            const setting s = {"qwen3, wide heads", "q8_0", tier, cache_types[i], SLUICE_PROMPT_AUTO};
             check_every_way(model, &s, i);
         }
     }
@@ -449,7 +466,7 @@ static bool can_split(sluice_model *model, int32_t second) {
 static void one_border_gives_the_same_bits(void **state) {
     (void)state;
     sluice_model *model = make_model("qwen3", "q8_0", false);
-    const setting s = {"qwen3", "q8_0", NULL, "f16"};
+    const setting s = {"qwen3", "q8_0", NULL, "f16", SLUICE_PROMPT_AUTO};
     way list[2] = {ways[0], ways[1]};
     list[0].second = list[1].second = 2;
     check_setting(model, &s, list, 2, 2);
@@ -464,7 +481,7 @@ static void every_border_gives_the_same_bits(void **state) {
         sluice_model *model = make_model(families[family], "q8_0", false);
         sluice_model_info info = {.size = sizeof info};
         sluice_model_get_info(model, &info);
-        const setting s = {families[family], "q8_0", NULL, cache_types[family % 5]};
+        const setting s = {families[family], "q8_0", NULL, cache_types[family % 5], SLUICE_PROMPT_AUTO};
         int32_t borders = 0;
         for (int32_t second = 1; second <= info.layers; second++) {
             way list[3] = {ways[0], ways[1 + (family + (size_t)second) % 10],
@@ -499,7 +516,7 @@ static int32_t check_experts_apart(size_t family) {
     sluice_model *model = make_model(families[family], "q8_0", false);
     sluice_model_info info = {.size = sizeof info};
     sluice_model_get_info(model, &info);
-    const setting s = {families[family], "q8_0", NULL, cache_types[family % 5]};
+    const setting s = {families[family], "q8_0", NULL, cache_types[family % 5], SLUICE_PROMPT_AUTO};
     const int32_t layers = info.layers, placements = on_gpu() || SANITIZED ? 1 : 3;
     int32_t tested = 0;
     for (int32_t k = 0; has_experts(model) && k < placements; k++) {
@@ -565,7 +582,7 @@ static void fetched_experts_give_the_same_bits(void **state) {
     for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
         const char *type = some_types[family % 3];
         sluice_model *model = make_model(families[family], type, false);
-        const setting s = {families[family], type, NULL, "f16"};
+        const setting s = {families[family], type, NULL, "f16", SLUICE_PROMPT_AUTO};
         const size_t count = sizeof fetching_ways / sizeof *fetching_ways;
         if (has_experts(model)) {
             deterministic = false;
@@ -645,7 +662,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 7];
+    struct CMUnitTest tests[FAMILIES + 8];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -657,5 +674,6 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 2] = (struct CMUnitTest)cmocka_unit_test(every_border_gives_the_same_bits);
     tests[FAMILIES + 6] = (struct CMUnitTest)cmocka_unit_test(fetched_experts_give_the_same_bits);
     tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
+    tests[FAMILIES + 7] = (struct CMUnitTest)cmocka_unit_test(products_in_bf16_give_the_same_bits_every_way);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

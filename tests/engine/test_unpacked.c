@@ -12,7 +12,11 @@ enum { TOKENS = 20, VOCABULARY = 390, FEED_FORWARD = 2304 };
 
 /* With biases, and with experts. */
 static const char *const families[] = {"qwen2", "qwen3moe"};
-static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512", "amx"};
+static const struct way {
+    const char *tier;
+    sluice_prompt_precision precision;
+} ways[] = {{"plain", SLUICE_PROMPT_AUTO},  {"avx2", SLUICE_PROMPT_AUTO}, {"avxvnni", SLUICE_PROMPT_AUTO},
+            {"avx512", SLUICE_PROMPT_AUTO}, {"amx", SLUICE_PROMPT_AUTO},  {"amx", SLUICE_PROMPT_BF16}};
 /* NULL: no file has it. */
 static const char *const types[] = {
 #define SL_QTYPE(ID, name, gguf_type, block_elements, block_bytes)                                           \
@@ -40,10 +44,11 @@ static sluice_model *make_model(const char *family, const char *type) {
     return model;
 }
 
-static sluice_engine_options options_of(const char *tier, bool no_repack) {
+static sluice_engine_options options_of(const struct way *way, bool no_repack) {
     return (sluice_engine_options){.size = sizeof(sluice_engine_options),
                                    .device = "cpu",
-                                   .isa = tier,
+                                   .isa = way->tier,
+                                   .prompt_precision = way->precision,
                                    .threads = 2,
                                    .chunk = 16, /* a step of many rows, and one of few */
                                    .sequences = 1,
@@ -52,8 +57,8 @@ static sluice_engine_options options_of(const char *tier, bool no_repack) {
                                    .no_repack = no_repack};
 }
 
-static bool has_tier(sluice_model *model, const char *tier) {
-    const sluice_engine_options options = options_of(tier, false);
+static bool has_tier(sluice_model *model, const struct way *way) {
+    const sluice_engine_options options = options_of(way, false);
     sluice_error error;
     char *text = NULL;
     const int result = sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error);
@@ -62,8 +67,8 @@ static bool has_tier(sluice_model *model, const char *tier) {
 }
 
 /* Bytes that were planned. */
-static uint64_t run(sluice_model *model, const char *tier, bool no_repack, float *logits) {
-    const sluice_engine_options engine_options = options_of(tier, no_repack);
+static uint64_t run(sluice_model *model, const struct way *way, bool no_repack, float *logits) {
+    const sluice_engine_options engine_options = options_of(way, no_repack);
     int32_t tokens[TOKENS];
     for (int32_t i = 0; i < TOKENS; i++) {
         tokens[i] = (i * 7919 + 13) % VOCABULARY;
@@ -87,15 +92,15 @@ static void unpacked_weights_give_the_same_bits(void **state) {
     for (size_t type = 0; type < sizeof types / sizeof *types; type++) {
         const char *family = families[type % (sizeof families / sizeof *families)];
         sluice_model *model = types[type] && !SEARCHED_SLOWLY(type) ? make_model(family, types[type]) : NULL;
-        for (size_t tier = 0; model && tier < sizeof tiers / sizeof *tiers; tier++) {
-            if (!has_tier(model, tiers[tier]) || (SANITIZED && (type + tier) % 16 != 0)) {
+        for (size_t tier = 0; model && tier < sizeof ways / sizeof *ways; tier++) {
+            if (!has_tier(model, &ways[tier]) || (SANITIZED && (type + tier) % 16 != 0)) {
                 continue;
             }
             memset(unpacked, 0, sizeof unpacked);
-            const uint64_t with = run(model, tiers[tier], false, packed);
-            const uint64_t without = run(model, tiers[tier], true, unpacked);
+            const uint64_t with = run(model, &ways[tier], false, packed);
+            const uint64_t without = run(model, &ways[tier], true, unpacked);
             if (memcmp(packed, unpacked, sizeof packed)) {
-                fail_msg("%s %s %s: logits differ", family, types[type], tiers[tier]);
+                fail_msg("%s %s %s: logits differ", family, types[type], ways[tier].tier);
             }
             assert_true(tier == 0 ? with == without : without < with);
         }
@@ -107,7 +112,7 @@ static void unpacked_weights_give_the_same_bits(void **state) {
 static void plans_have_no_copies(void **state) {
     (void)state;
     sluice_model *model = make_model("qwen2", "q8_0");
-    const sluice_engine_options options = options_of(NULL, true);
+    const sluice_engine_options options = options_of(&(struct way){NULL, SLUICE_PROMPT_AUTO}, true);
     sluice_error error;
     char *text = NULL;
     must(sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error), &error,

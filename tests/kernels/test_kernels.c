@@ -270,7 +270,7 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
     bool good = kt_run(runner, KT_WHOLE, random, &whole);
     if (good) {
         const double error = kt_reference_error(c, &whole);
-        const double allowed = c->tolerance + (double)kernel->tolerance;
+        const double allowed = c->tolerance + (double)kernel->tolerance + (double)kernel->rounding;
         good = error <= allowed || fail(c, kernel, "against the definition", error, allowed);
         good = good && (inputs_are_intact(c, &whole) || fail(c, kernel, "an input was changed", 1, 0));
     }

@@ -32,6 +32,10 @@ typedef struct sl_cpu_kernel {
     sl_cpu_run run;
 } sl_cpu_kernel;
 
+/* sl_kernel.rounding of weights as BF16: half of 2^-8 of each at most, and errors of a sum's terms are not of
+ * one sign. */
+#define SL_BF16_ROUNDING 2.5e-2f
+
 extern const sl_cpu_kernel sl_cpu_kernels_plain[];
 #if defined(__x86_64__)
 extern const sl_cpu_kernel sl_cpu_kernels_avx2[];

@@ -33,9 +33,19 @@
  *     fp8_128  scale f32; codes [128][SL_PANEL]
  *     f32, f16, bf16   [columns][SL_PANEL]; bf16 for pairs (AVX-512) [columns / 2][SL_PANEL][2]
  *
+ * In panels of runs, which products on AMX read with weights as BF16, the header is the same, and instead of
+ * words side by side an output's bytes lie together; [SL_PANEL] runs of
+ *
+ *     q8_0     32 bytes, plus 128
+ *     q4_0     16 bytes as in the file
+ *     q4_k, iq4_xs   2 periods of 32 words of 16 bits: a column's nibbles in four groups, from bit 1 on in a
+ *              ring; column i, then column 16 + i, for i from 0
+ *     q5_k     32 bytes of high bits as in the file, which are of the header; 4 periods of 32 bytes
+ *     q6_k     2 periods (halves): 64 bytes of low bits; then as many runs of 32 bytes of high ones
+ *
  * A tile is some rows of activations, packed for the kernels at the start of an op. Of every 32 columns:
  *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h
- *     bf16    [rows][32]
+ *     bf16    [rows][32]; for panels of runs [16][rows][2], columns i and 16 + i in pairs, of 16 rows each
  *     f32     [rows][32]
  * with zeros past the last column. Tiles of a batch follow each other.
  *
@@ -70,6 +80,7 @@ typedef struct sl_matmul_part {
     int32_t rows;    /* of the tile */
     int32_t columns; /* of the chunk */
     bool first;      /* sums start from zero */
+    bool last;       /* no chunk comes after this one */
 } sl_matmul_part;
 
 typedef void (*sl_matmul_tile)(const sl_matmul_part *part);
@@ -82,6 +93,14 @@ typedef struct sl_matmul_source {
     int32_t index, rows;
     unsigned char *tile;
 } sl_matmul_source;
+
+/* A panel's weights for a chunk of columns, as they lie in the file. */
+typedef struct sl_matmul_rows {
+    const unsigned char *rows; /* the first output's block that the chunk begins with */
+    uint64_t row_bytes;        /* from one output to the next */
+    sl_qtype type;
+    int32_t columns, outputs; /* true ones; the others become zeros */
+} sl_matmul_rows;
 
 /* A type's constants on a tier. */
 typedef struct sl_matmul_type {
@@ -104,24 +123,22 @@ typedef struct sl_matmul_type {
     int32_t block_bytes;          /* of one output */
     int32_t scales;               /* floats of one output and block that expand makes */
     int32_t group_bytes;          /* of one row of a tile, for SL_MATMUL_GROUP columns */
+    int32_t unpacked_bytes;       /* of one weight, as unpack makes it */
+    /* Packs what is not packed at load; NULL: into words side by side, as the tier does at load. */
+    void (*pack_rows)(const sl_matmul_rows *rows, unsigned char *packed);
 } sl_matmul_type;
-
-/* A panel's weights for a chunk of columns, as they lie in the file. */
-typedef struct sl_matmul_rows {
-    const unsigned char *rows; /* the first output's block that the chunk begins with */
-    uint64_t row_bytes;        /* from one output to the next */
-    sl_qtype type;
-    int32_t columns, outputs; /* true ones; the others become zeros */
-} sl_matmul_rows;
 
 /* matmul_pack.c: kernel.packed_bytes and kernel.pack for panels of 32 and of 16; `pairs` for bf16 in pairs.
  */
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight);
+uint64_t sl_matmul_packed_bytes_runs(const sl_weight *weight);
 uint64_t sl_matmul_packed_bytes_16(const sl_weight *weight);
 void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count);
+void sl_matmul_pack_runs(const sl_weight *weight, void *packed, int32_t first, int32_t count);
 void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count);
 /* What pack makes at load, made when it is needed: one panel's columns of `rows`. */
 void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed);
+void sl_matmul_pack_rows_runs(const sl_matmul_rows *rows, unsigned char *packed);
 void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed);
 
 #endif

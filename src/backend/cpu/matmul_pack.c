@@ -151,6 +151,37 @@ static void prepare_tq1_0(const unsigned char *data, unsigned char *out) {
     to->scale = block->scale;
 }
 
+/* Of 128 columns and a column of their first group, its nibbles in the four groups, a bit further to the
+ * left: where they are an index's upper bits. */
+static void put_four_nibbles(uint16_t nibbles, unsigned char *out) {
+    const uint16_t word = (uint16_t)(nibbles << 1 | nibbles >> 15);
+    memcpy(out, &word, sizeof word);
+}
+
+/* Columns i and 16 + i of a group side by side. */
+static void prepare_runs_q4_k(const unsigned char *data, unsigned char *out) {
+    const sl_block_q4_k *block = (const void *)data;
+    memcpy(out, data, offsetof(sl_block_q4_k, quants));
+    out += offsetof(sl_block_q4_k, quants);
+    for (int i = 0; i < 64; i++) {
+        const uint8_t *quants = block->quants + i / 32 * 64 + i % 32 / 2 + i % 2 * 16;
+        put_four_nibbles((uint16_t)(quants[0] | quants[32] << 8), out + (size_t)2 * (size_t)i);
+    }
+}
+
+static void prepare_runs_iq4_xs(const unsigned char *data, unsigned char *out) {
+    const sl_block_iq4_xs *block = (const void *)data;
+    memcpy(out, data, offsetof(sl_block_iq4_xs, quants));
+    out += offsetof(sl_block_iq4_xs, quants);
+    for (int i = 0; i < 64; i++) {
+        unsigned nibbles = 0;
+        for (int g = 0; g < 4; g++) {
+            nibbles |= (block->quants[i / 32 * 64 + g * 16 + i % 32 / 2] >> 4 * (i % 2) & 15u) << 4 * g;
+        }
+        put_four_nibbles((uint16_t)nibbles, out + (size_t)2 * (size_t)i);
+    }
+}
+
 #define TERNARY_PLANES                                                                                       \
     {                                                                                                        \
         {offsetof(sl_block_tq2_0, scale), 2, 1}, {                                                           \
@@ -169,11 +200,17 @@ static const struct {
     void (*prepare)(const unsigned char *block, unsigned char *out); /* NULL: as it is */
     plane planes[PLANES];
     int32_t bytes; /* of a block as rearranged; 0: as many as in the file */
+    void (*prepare_runs)(const unsigned char *block, unsigned char *out);
+    plane runs[PLANES]; /* the planes where an output's columns lie together; none: no such panels */
 } blocks_of[SL_QTYPE_COUNT] = {
     [SL_QTYPE_Q8_0] = {.planes = {{offsetof(sl_block_q8_0, scale), 2, 1},
-                                  {offsetof(sl_block_q8_0, quants), 4, 8}}},
+                                  {offsetof(sl_block_q8_0, quants), 4, 8}},
+                       .runs = {{offsetof(sl_block_q8_0, scale), 2, 1},
+                                {offsetof(sl_block_q8_0, quants), 32, 1}}},
     [SL_QTYPE_Q4_0] = {.planes = {{offsetof(sl_block_q4_0, scale), 2, 1},
-                                  {offsetof(sl_block_q4_0, quants), 4, 4}}},
+                                  {offsetof(sl_block_q4_0, quants), 4, 4}},
+                       .runs = {{offsetof(sl_block_q4_0, scale), 2, 1},
+                                {offsetof(sl_block_q4_0, quants), 16, 1}}},
     [SL_QTYPE_Q4_1] = {.planes = {{offsetof(sl_block_q4_1, scale), 2, 2},
                                   {offsetof(sl_block_q4_1, quants), 4, 4}}},
     [SL_QTYPE_Q5_0] = {.prepare = prepare_q5_0, .planes = {{0, 2, 1}, {2, 4, 5}}},
@@ -184,32 +221,61 @@ static const struct {
     [SL_QTYPE_Q3_K] = {.prepare = prepare_q3_k, .planes = {{0, 2, 1}, {2, 4, 3}, {14, 4, 24}}},
     [SL_QTYPE_Q4_K] = {.planes = {{offsetof(sl_block_q4_k, scale), 2, 2},
                                   {offsetof(sl_block_q4_k, scales), 4, 3},
-                                  {offsetof(sl_block_q4_k, quants), 4, 32}}},
-    [SL_QTYPE_Q5_K] = {.prepare = prepare_q5_k, .planes = {{0, 2, 2}, {4, 4, 3}, {16, 4, 40}}},
+                                  {offsetof(sl_block_q4_k, quants), 4, 32}},
+                       .runs = {{offsetof(sl_block_q4_k, scale), 2, 2},
+                                {offsetof(sl_block_q4_k, scales), 4, 3},
+                                {offsetof(sl_block_q4_k, quants), 64, 2}},
+                       .prepare_runs = prepare_runs_q4_k},
+    [SL_QTYPE_Q5_K] = {.prepare = prepare_q5_k,
+                       .planes = {{0, 2, 2}, {4, 4, 3}, {16, 4, 40}},
+                       .runs = {{offsetof(sl_block_q5_k, scale), 2, 2},
+                                {offsetof(sl_block_q5_k, scales), 4, 3},
+                                {offsetof(sl_block_q5_k, high), 32, 1},
+                                {offsetof(sl_block_q5_k, quants), 32, 4}}},
     [SL_QTYPE_Q6_K] = {.planes = {{offsetof(sl_block_q6_k, scale), 2, 1},
                                   {offsetof(sl_block_q6_k, scales), 4, 4},
                                   {offsetof(sl_block_q6_k, low), 4, 16},
                                   {offsetof(sl_block_q6_k, high), 4, 8},
                                   {offsetof(sl_block_q6_k, low) + 64, 4, 16},
-                                  {offsetof(sl_block_q6_k, high) + 32, 4, 8}}},
+                                  {offsetof(sl_block_q6_k, high) + 32, 4, 8}},
+                       .runs = {{offsetof(sl_block_q6_k, scale), 2, 1},
+                                {offsetof(sl_block_q6_k, scales), 4, 4},
+                                {offsetof(sl_block_q6_k, low), 64, 1},
+                                {offsetof(sl_block_q6_k, high), 32, 1},
+                                {offsetof(sl_block_q6_k, low) + 64, 64, 1},
+                                {offsetof(sl_block_q6_k, high) + 32, 32, 1}}},
     [SL_QTYPE_IQ4_NL] = {.planes = {{offsetof(sl_block_iq4_nl, scale), 2, 1},
                                     {offsetof(sl_block_iq4_nl, quants), 4, 4}}},
     [SL_QTYPE_IQ4_XS] = {.planes = {{offsetof(sl_block_iq4_xs, scale), 2, 2},
                                     {offsetof(sl_block_iq4_xs, scales_low), 4, 1},
-                                    {offsetof(sl_block_iq4_xs, quants), 4, 32}}},
+                                    {offsetof(sl_block_iq4_xs, quants), 4, 32}},
+                         .runs = {{offsetof(sl_block_iq4_xs, scale), 2, 2},
+                                  {offsetof(sl_block_iq4_xs, scales_low), 4, 1},
+                                  {offsetof(sl_block_iq4_xs, quants), 64, 2}},
+                         .prepare_runs = prepare_runs_iq4_xs},
     [SL_QTYPE_MXFP4] = {.planes = {{offsetof(sl_block_mxfp4, exponent), 1, 1},
                                    {offsetof(sl_block_mxfp4, quants), 4, 4}}},
     [SL_QTYPE_NVFP4] = {.prepare = prepare_nvfp4, .planes = {{0, 4, 1}, {4, 4, 8}}},
     [SL_QTYPE_NVFP4_128] = {.prepare = prepare_nvfp4_128, .planes = {{0, 4, 1}, {4, 4, 2}, {12, 4, 16}}},
-    [SL_QTYPE_TQ1_0] = {prepare_tq1_0, TERNARY_PLANES, SL_PACKED_TERNARY},
-    [SL_QTYPE_TQ2_0] = {NULL, TERNARY_PLANES, SL_PACKED_TERNARY},
-    [SL_QTYPE_IQ3_XXS] = {prepare_iq3_xxs, CODE_PLANES(1), SL_PACKED_CODES},
-    [SL_QTYPE_IQ3_S] = {prepare_iq3_s, CODE_PLANES(1), SL_PACKED_CODES},
-    [SL_QTYPE_IQ2_XXS] = {prepare_iq2_xxs, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
-    [SL_QTYPE_IQ2_XS] = {prepare_iq2_xs, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
-    [SL_QTYPE_IQ2_S] = {prepare_iq2_s, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
-    [SL_QTYPE_IQ1_S] = {prepare_iq1_s, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
-    [SL_QTYPE_IQ1_M] = {prepare_iq1_m, CODE_PLANES(2), SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_TQ1_0] = {.prepare = prepare_tq1_0, .planes = TERNARY_PLANES, .bytes = SL_PACKED_TERNARY},
+    [SL_QTYPE_TQ2_0] = {.prepare = NULL, .planes = TERNARY_PLANES, .bytes = SL_PACKED_TERNARY},
+    [SL_QTYPE_IQ3_XXS] = {.prepare = prepare_iq3_xxs, .planes = CODE_PLANES(1), .bytes = SL_PACKED_CODES},
+    [SL_QTYPE_IQ3_S] = {.prepare = prepare_iq3_s, .planes = CODE_PLANES(1), .bytes = SL_PACKED_CODES},
+    [SL_QTYPE_IQ2_XXS] = {.prepare = prepare_iq2_xxs,
+                          .planes = CODE_PLANES(2),
+                          .bytes = SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ2_XS] = {.prepare = prepare_iq2_xs,
+                         .planes = CODE_PLANES(2),
+                         .bytes = SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ2_S] = {.prepare = prepare_iq2_s,
+                        .planes = CODE_PLANES(2),
+                        .bytes = SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ1_S] = {.prepare = prepare_iq1_s,
+                        .planes = CODE_PLANES(2),
+                        .bytes = SL_PACKED_CODES_OF_HALVES},
+    [SL_QTYPE_IQ1_M] = {.prepare = prepare_iq1_m,
+                        .planes = CODE_PLANES(2),
+                        .bytes = SL_PACKED_CODES_OF_HALVES},
     [SL_QTYPE_FP8_128] = {.planes = {{offsetof(sl_block_fp8_128, scale), 4, 1},
                                      {offsetof(sl_block_fp8_128, codes), 1, 128}}},
 };
@@ -218,6 +284,7 @@ typedef struct layout {
     int32_t panel;
     bool bf16_pairs;    /* two columns of bf16 are one word */
     bool q8_0_unsigned; /* q8_0 plus 128 */
+    bool runs;
 } layout;
 
 static uint64_t row_bytes(const sl_weight *weight) {
@@ -240,6 +307,10 @@ static uint64_t packed_bytes(const sl_weight *weight, int32_t panel) {
 }
 
 uint64_t sl_matmul_packed_bytes_32(const sl_weight *weight) {
+    return packed_bytes(weight, 32);
+}
+
+uint64_t sl_matmul_packed_bytes_runs(const sl_weight *weight) {
     return packed_bytes(weight, 32);
 }
 
@@ -290,10 +361,10 @@ static const struct {
 static void interleave(const unsigned char *const *outputs, const plane *plane, int32_t panel,
                        unsigned char *packed) {
     const size_t bytes = plane->bytes, stride = bytes * (size_t)panel;
-    const int32_t step = transposes[bytes].count;
+    const int32_t step = bytes <= 4 ? transposes[bytes].count : 1;
     size_t offset = plane->offset;
     int32_t w = 0;
-    for (; w + step <= plane->count; w += step, offset += bytes * (size_t)step) {
+    for (; bytes <= 4 && w + step <= plane->count; w += step, offset += bytes * (size_t)step) {
         for (int32_t o = 0; o < panel; o += step) {
             transposes[bytes].transpose(outputs + o, offset, packed + bytes * (size_t)o, stride);
         }
@@ -335,7 +406,11 @@ static void pack_panel(const sl_matmul_rows *from, const layout *layout, unsigne
     const size_t panel = (size_t)layout->panel;
     const size_t row_bytes = (size_t)from->columns / type->block_elements * type->block_bytes;
     panel_blocks blocks = blocks_of_panel(from->type, layout);
-    const plane *planes = blocks.whole[0].count > 0 ? blocks.whole : blocks_of[from->type].planes;
+    const plane *planes = blocks.whole[0].count > 0 ? blocks.whole
+                          : layout->runs            ? blocks_of[from->type].runs
+                                                    : blocks_of[from->type].planes;
+    void (*const prepare)(const unsigned char *, unsigned char *) =
+        layout->runs ? blocks_of[from->type].prepare_runs : blocks_of[from->type].prepare;
     unsigned char prepared[MOST_OUTPUTS][LARGEST_BLOCK];
     const unsigned char *outputs[MOST_OUTPUTS];
     for (int32_t o = 0; o < layout->panel; o++) {
@@ -344,8 +419,8 @@ static void pack_panel(const sl_matmul_rows *from, const layout *layout, unsigne
     for (size_t at = 0; at < row_bytes; at += blocks.bytes) {
         for (int32_t o = 0; o < from->outputs; o++) {
             outputs[o] = from->rows + (size_t)o * from->row_bytes + at;
-            if (blocks_of[from->type].prepare) {
-                blocks_of[from->type].prepare(outputs[o], prepared[o]);
+            if (prepare) {
+                prepare(outputs[o], prepared[o]);
                 outputs[o] = prepared[o];
             }
         }
@@ -382,10 +457,15 @@ static void pack(const sl_weight *weight, void *packed, int32_t first, int32_t c
 }
 
 static const layout layout_32 = {.panel = 32, .bf16_pairs = true, .q8_0_unsigned = true};
+static const layout layout_runs = {.panel = 32, .q8_0_unsigned = true, .runs = true};
 static const layout layout_16 = {.panel = 16, .bf16_pairs = false, .q8_0_unsigned = false};
 
 void sl_matmul_pack_32(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
     pack(weight, packed, first, count, &layout_32);
+}
+
+void sl_matmul_pack_runs(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+    pack(weight, packed, first, count, &layout_runs);
 }
 
 void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
@@ -394,6 +474,10 @@ void sl_matmul_pack_16(const sl_weight *weight, void *packed, int32_t first, int
 
 void sl_matmul_pack_rows_32(const sl_matmul_rows *rows, unsigned char *packed) {
     pack_panel(rows, &layout_32, packed);
+}
+
+void sl_matmul_pack_rows_runs(const sl_matmul_rows *rows, unsigned char *packed) {
+    pack_panel(rows, &layout_runs, packed);
 }
 
 void sl_matmul_pack_rows_16(const sl_matmul_rows *rows, unsigned char *packed) {

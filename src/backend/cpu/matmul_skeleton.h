@@ -38,7 +38,7 @@ static uint64_t scales_bytes(const sl_matmul_type *type) {
 }
 
 static uint64_t unpacked_bytes(const sl_matmul_type *type) {
-    return type->unpack ? (uint64_t)type->chunk * SL_PANEL : 0;
+    return (uint64_t)(type->chunk * type->unpacked_bytes) * SL_PANEL;
 }
 
 /* Of a chunk that is packed as it is needed; a whole number of floats. */
@@ -223,7 +223,9 @@ static const unsigned char *chunk_weights(const linear *linear, const unit *unit
                                  .type = weight->type,
                                  .columns = columns,
                                  .outputs = left < SL_PANEL ? left : SL_PANEL};
-    (SL_PANEL == 32 ? sl_matmul_pack_rows_32 : sl_matmul_pack_rows_16)(&rows, linear->panel);
+    (type->pack_rows  ? type->pack_rows
+     : SL_PANEL == 32 ? sl_matmul_pack_rows_32
+                      : sl_matmul_pack_rows_16)(&rows, linear->panel);
     return linear->panel;
 }
 
@@ -258,7 +260,7 @@ static void fetch_rows(const linear *linear, const unit *unit, int32_t panel, in
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
     const sl_matmul_type *type = linear->type;
     const int32_t count = unit->batch.count;
-    sl_matmul_part part = {.columns = end - column, .first = column == 0};
+    sl_matmul_part part = {.columns = end - column, .first = column == 0, .last = end == linear->columns};
     part.weights = chunk_weights(linear, unit, unit->first + panel, column, part.columns);
     const bool many = count > type->few_rows;
     if (many && type->expand) {

@@ -30,6 +30,7 @@ enum {
 /* What is a byte in a panel is read there. */
 #define SL_INT_UNPACKED(name, ID)                                                                            \
     .unpack = SL_QTYPE_##ID == SL_QTYPE_Q8_0 ? NULL : name##_unpack,                                         \
+    .unpacked_bytes = SL_QTYPE_##ID == SL_QTYPE_Q8_0 ? 0 : 1,                                                \
     .unpacked_tiles = unpacked_tiles[SL_UNPACKED_KIND(SL_QTYPE_##ID)]
 
 #include "backend/cpu/matmul_tiles.h"

@@ -3,6 +3,7 @@
 #include "backend/cpu/amx/tiles.h"
 
 #include "backend/cpu/avx512/unpack.h"
+#include "backend/cpu/amx/decode.h"
 #include "backend/cpu/matmul_tiles.h"
 #include "quant/blocks.h"
 
@@ -112,7 +113,231 @@ static void bf16_tiles(const sl_matmul_part *part) {
     }
 }
 
-/* ---- quantised weights ----
+/* ---- quantised weights made BF16 ----
+ *
+ * Class "bf16/rounded": weights rounded to BF16 (decode.h), then sums as of "bf16/tiles", 32 columns a step
+ * in decode.h's order: the even words' chain has the columns 0 .. 15 of a group, the odd ones' the others.
+ *
+ * Weights are the left operand and x the right one: an output's columns lie together, so that nothing is
+ * turned but a tile of sums, once for all columns. */
+enum { ROUNDED_ROWS = 2 * SL_TILE_ROWS, ROUNDED_CHUNK = 256, TURNED = SL_TILE_ROWS * VN };
+
+/* Rows past the last of a batch are computed too, from whatever lies behind, and dropped. */
+static void rounded_begin(int32_t rows) {
+    (void)rows;
+    sl_tile_shapes shapes = {.palette = 1};
+    for (int t = 0; t < SL_TILES; t++) {
+        shapes.row_bytes[t] = SL_TILE_BYTES;
+        shapes.rows[t] = SL_TILE_ROWS;
+    }
+    sl_tiles_shape(&shapes);
+}
+
+/* Pairs of columns, [16][rows][2] of a group, of 16 rows or of as many as are left after these. */
+static void rounded_pack_row(const sl_matmul_source *source) {
+    const uint16_t *x = sl_cpu_bf16(source->x, source->row);
+    const int32_t second = source->index / SL_TILE_ROWS, row = source->index % SL_TILE_ROWS;
+    const int32_t rows = at_most(source->rows - second * SL_TILE_ROWS, SL_TILE_ROWS);
+    unsigned char *group = source->tile + (size_t)(second * SL_TILE_ROWS * SL_TILE_BYTES + row * 4);
+    for (int32_t done = 0; done < source->columns; done += SL_MATMUL_GROUP, x += SL_MATMUL_GROUP) {
+        for (int32_t i = 0; i < SL_MATMUL_GROUP / 2; i++) {
+            const uint16_t pair[2] = {x[i], x[i + SL_MATMUL_GROUP / 2]};
+            memcpy(group + (size_t)(i * rows * 4), pair, sizeof pair);
+        }
+        group += source->rows * SL_TILE_BYTES;
+    }
+}
+
+SL_ALWAYS_INLINE void rounded_load(const bool both, const sl_matmul_part *part) {
+    const float *sums = part->sums;
+    if (part->first) {
+        _tile_zero(SUMS_0);
+        _tile_zero(SUMS_1);
+        _tile_zero(SUMS_2);
+        _tile_zero(SUMS_3);
+    } else {
+        _tile_loadd(SUMS_0, sums, SL_TILE_BYTES);
+        _tile_loadd(SUMS_1, sums + TURNED, SL_TILE_BYTES);
+        if (both) {
+            _tile_loadd(SUMS_2, sums + 2 * TURNED, SL_TILE_BYTES);
+            _tile_loadd(SUMS_3, sums + 3 * TURNED, SL_TILE_BYTES);
+        }
+    }
+}
+
+/* 16 outputs' sums of 16 rows to sums[rows][SL_PANEL]. */
+SL_ALWAYS_INLINE void turn(const float from[TURNED], float *sums) {
+    vi words[VN], mixed[VN];
+    SL_UNROLL for (int i = 0; i < VN; i++) {
+        words[i] = vi_load(from + i * VN);
+    }
+    SL_UNROLL for (int i = 0; i < VN; i += 4) {
+        const vi a = _mm512_unpacklo_epi32(words[i], words[i + 1]),
+                 b = _mm512_unpackhi_epi32(words[i], words[i + 1]),
+                 c = _mm512_unpacklo_epi32(words[i + 2], words[i + 3]),
+                 d = _mm512_unpackhi_epi32(words[i + 2], words[i + 3]);
+        mixed[i] = _mm512_unpacklo_epi64(a, c);
+        mixed[i + 1] = _mm512_unpackhi_epi64(a, c);
+        mixed[i + 2] = _mm512_unpacklo_epi64(b, d);
+        mixed[i + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    /* mixed[4 q + c]: in its lane l, of the outputs 4 q .. 4 q + 3 the row 4 l + c */
+    SL_UNROLL for (int c = 0; c < 4; c++) {
+        const vi low = _mm512_shuffle_i32x4(mixed[c], mixed[4 + c], 0x88),
+                 high = _mm512_shuffle_i32x4(mixed[c], mixed[4 + c], 0xdd),
+                 low2 = _mm512_shuffle_i32x4(mixed[8 + c], mixed[12 + c], 0x88),
+                 high2 = _mm512_shuffle_i32x4(mixed[8 + c], mixed[12 + c], 0xdd);
+        vi_store(sums + c * SL_PANEL, _mm512_shuffle_i32x4(low, low2, 0x88));
+        vi_store(sums + (8 + c) * SL_PANEL, _mm512_shuffle_i32x4(low, low2, 0xdd));
+        vi_store(sums + (4 + c) * SL_PANEL, _mm512_shuffle_i32x4(high, high2, 0x88));
+        vi_store(sums + (12 + c) * SL_PANEL, _mm512_shuffle_i32x4(high, high2, 0xdd));
+    }
+}
+
+SL_ALWAYS_INLINE void rounded_store(const bool both, const sl_matmul_part *part) {
+    float last[4 * TURNED] __attribute__((aligned(64)));
+    float *sums = part->last ? last : part->sums;
+    _tile_stored(SUMS_0, sums, SL_TILE_BYTES);
+    _tile_stored(SUMS_1, sums + TURNED, SL_TILE_BYTES);
+    if (both) {
+        _tile_stored(SUMS_2, sums + 2 * TURNED, SL_TILE_BYTES);
+        _tile_stored(SUMS_3, sums + 3 * TURNED, SL_TILE_BYTES);
+    }
+    if (part->last) {
+        sl_tiles_read(last);
+        for (int i = 0; i < (both ? 4 : 2); i++) {
+            turn(last + i * TURNED, part->sums + i / 2 * 2 * TURNED + i % 2 * VN);
+        }
+    }
+}
+
+/* 32 columns. `weights`: [SL_PANEL] runs. */
+SL_ALWAYS_INLINE void rounded_step(const bool both, const unsigned char *weights, const unsigned char *x,
+                                   int32_t rows) {
+    _tile_loadd(WEIGHTS_0, weights, RUN_BYTES);
+    _tile_loadd(X_0, x, (both ? SL_TILE_ROWS : rows) * 4);
+    _tile_dpbf16ps(SUMS_0, WEIGHTS_0, X_0);
+    _tile_loadd(WEIGHTS_1, weights + SL_TILE_ROWS * RUN_BYTES, RUN_BYTES);
+    _tile_dpbf16ps(SUMS_1, WEIGHTS_1, X_0);
+    if (both) {
+        _tile_loadd(X_1, x + SL_TILE_ROWS * SL_TILE_BYTES, (rows - SL_TILE_ROWS) * 4);
+        _tile_dpbf16ps(SUMS_2, WEIGHTS_0, X_1);
+        _tile_dpbf16ps(SUMS_3, WEIGHTS_1, X_1);
+    }
+}
+
+SL_ALWAYS_INLINE void rounded_tile(const bool both, const sl_matmul_part *part) {
+    const unsigned char *weights = part->unpacked, *x = part->x;
+    sl_tiles_read(weights);
+    rounded_load(both, part);
+    for (int32_t left = part->columns; left > 0; left -= SL_MATMUL_GROUP) {
+        rounded_step(both, weights, x, part->rows);
+        weights += DECODED_GROUP;
+        x += part->rows * SL_TILE_BYTES;
+    }
+    rounded_store(both, part);
+}
+
+static void rounded_tiles(const sl_matmul_part *part) {
+    if (part->rows > SL_TILE_ROWS) {
+        rounded_tile(true, part);
+    } else {
+        rounded_tile(false, part);
+    }
+}
+
+/* One tile of x, which takes every weight once: as it is read. Products are a period behind, so that what
+ * they load has left the store buffer. */
+SL_ALWAYS_INLINE void rounded_stream(const sl_qtype type, const bool both, const sl_matmul_part *part) {
+    const run_geometry geometry = run_geometry_of(type);
+    unsigned char decoded[2][LARGEST_PERIOD * DECODED_GROUP] __attribute__((aligned(64)));
+    float scales[LARGEST_SCALES] __attribute__((aligned(64)));
+    const unsigned char *weights = part->weights, *x = part->x;
+    const int32_t x_bytes = part->rows * SL_TILE_BYTES;
+    const int32_t blocks = part->columns / (block_groups(type) * SL_MATMUL_GROUP);
+    int now = 0;
+    rounded_load(both, part);
+    for (int32_t b = 0; b < blocks; b++) {
+        prefetch_header(type, weights);
+        expand_block(type, weights, scales);
+        for (int p = 0; p < geometry.periods; p++, now ^= 1) {
+            decode_period(type, weights, p, scales, decoded[now]);
+            sl_tiles_read(decoded);
+            if (b + p > 0) {
+                SL_UNROLL for (int g = 0; g < geometry.groups; g++, x += x_bytes) {
+                    rounded_step(both, decoded[now ^ 1] + g * DECODED_GROUP, x, part->rows);
+                }
+            }
+        }
+        weights += (geometry.header + geometry.periods * geometry.period) * SL_PANEL;
+    }
+    SL_UNROLL for (int g = 0; g < geometry.groups; g++, x += x_bytes) {
+        rounded_step(both, decoded[now ^ 1] + g * DECODED_GROUP, x, part->rows);
+    }
+    rounded_store(both, part);
+}
+
+SL_ALWAYS_INLINE void rounded_unpack(const sl_qtype type, const unsigned char *weights, int32_t blocks,
+                                     unsigned char *unpacked) {
+    const run_geometry geometry = run_geometry_of(type);
+    float scales[LARGEST_SCALES] __attribute__((aligned(64)));
+    for (int32_t b = 0; b < blocks; b++) {
+        prefetch_header(type, weights);
+        expand_block(type, weights, scales);
+        for (int p = 0; p < geometry.periods; p++) {
+            decode_period(type, weights, p, scales, unpacked);
+            unpacked += geometry.groups * DECODED_GROUP;
+        }
+        weights += (geometry.header + geometry.periods * geometry.period) * SL_PANEL;
+    }
+}
+
+#define ALL_TILES(name)                                                                                      \
+    { name, name, name, name, name, name, name, name, name, name, name, name }
+
+static const sl_matmul_tile rounded_of_many[SL_MATMUL_TILE] = ALL_TILES(rounded_tiles);
+
+#define SL_EACH_ROUNDED_TYPE(MACRO)                                                                          \
+    MACRO(q8_0, Q8_0)                                                                                        \
+    MACRO(q4_0, Q4_0)                                                                                        \
+    MACRO(q4_k, Q4_K)                                                                                        \
+    MACRO(q6_k, Q6_K)                                                                                        \
+    MACRO(q5_k, Q5_K)                                                                                        \
+    MACRO(iq4_xs, IQ4_XS)
+
+#define ROUNDED_TYPE(name, ID)                                                                               \
+    static void name##_rounded_unpack(const unsigned char *weights, int32_t blocks,                          \
+                                      unsigned char *unpacked) {                                             \
+        rounded_unpack(SL_QTYPE_##ID, weights, blocks, unpacked);                                            \
+    }                                                                                                        \
+    static void name##_rounded_stream(const sl_matmul_part *part) {                                          \
+        if (part->rows > SL_TILE_ROWS) {                                                                     \
+            rounded_stream(SL_QTYPE_##ID, true, part);                                                       \
+        } else {                                                                                             \
+            rounded_stream(SL_QTYPE_##ID, false, part);                                                      \
+        }                                                                                                    \
+    }
+
+#define ROUNDED_ROW(name, ID)                                                                                \
+    [SL_QTYPE_##ID] = {.tiles = ALL_TILES(name##_rounded_stream),                                            \
+                       .begin = rounded_begin,                                                               \
+                       .end = tiles_end,                                                                     \
+                       .pack_row = rounded_pack_row,                                                         \
+                       .pack_rows = sl_matmul_pack_rows_runs,                                                \
+                       .unpack = name##_rounded_unpack,                                                      \
+                       .unpacked_bytes = 2,                                                                  \
+                       .unpacked_tiles = rounded_of_many,                                                    \
+                       .main_rows = ROUNDED_ROWS,                                                            \
+                       .most_rows = ROUNDED_ROWS,                                                            \
+                       .few_rows = ROUNDED_ROWS,                                                             \
+                       .block = SL_##ID##_ELEMENTS,                                                          \
+                       .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .group_bytes = SL_TILE_BYTES,                                                         \
+                       .chunk = ROUNDED_CHUNK},
+
+SL_EACH_ROUNDED_TYPE(ROUNDED_TYPE)
+
+/* ---- quantised weights as integers ----
  *
  * Class "q8_32/chain", as matmul_tiles.h has it. A tile product is the sum of a group, or of half of one; it
  * goes through memory to the vectors, where scales are applied, for 16 rows by 16 outputs whose running sums
@@ -269,6 +494,7 @@ SL_EACH_INT_TYPE(INT_TILES)
                        .pack_row = name##_pack_row,                                                          \
                        .expand = name##_expand,                                                              \
                        .unpack = name##_unpack,                                                              \
+                       .unpacked_bytes = 1,                                                                  \
                        .unpacked_tiles = name##_of_many,                                                     \
                        .main_rows = SL_TILE_ROWS,                                                            \
                        .most_rows = SL_TILE_ROWS,                                                            \
@@ -281,8 +507,7 @@ SL_EACH_INT_TYPE(INT_TILES)
 
 /* ---- the table ---- */
 
-#define ALL_TILES(name)                                                                                      \
-    { name, name, name, name, name, name, name, name, name, name, name, name }
+static const sl_matmul_type rounded_types[SL_QTYPE_COUNT] = {SL_EACH_ROUNDED_TYPE(ROUNDED_ROW)};
 
 static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
     /* A block is a pair of columns. */
@@ -297,5 +522,10 @@ static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
                        .block_bytes = 4,
                        .group_bytes = SL_MATMUL_GROUP * 2},
     SL_EACH_INT_TYPE(INT_ROW) SL_EACH_INT_ALIAS(INT_ROW)};
+
+#define SL_MATMUL_TYPE(row)                                                                                  \
+    ((row)->kernel.activation == SL_VALUE_BF16 && (row)->weight_type != SL_QTYPE_BF16                        \
+         ? &rounded_types[(row)->weight_type]                                                                \
+         : &matmul_types[(row)->weight_type])
 
 #include "backend/cpu/matmul_skeleton.h"

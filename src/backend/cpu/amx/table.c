@@ -2,7 +2,33 @@
 #include "backend/cpu/amx/amx.h"
 #include "backend/cpu/matmul.h"
 
+/* Asked for with --prompt-precision bf16: a class is one for all rows, and this one is better for many only.
+ */
+#define ROUNDED_ROW(ID, type_name)                                                                           \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" type_name ".bf16/amx",                                                  \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/rounded",                                                          \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .tolerance = SL_LINEAR_TOLERANCE,                                                         \
+                   .rounding = SL_BF16_ROUNDING,                                                             \
+                   .batched = true,                                                                          \
+                   .precisions = SL_PRECISION_BIT(BF16),                                                     \
+                   .declines = SL_TIER(linear_declines),                                                     \
+                   .packed_bytes = sl_matmul_packed_bytes_runs,                                              \
+                   .pack = sl_matmul_pack_runs,                                                              \
+                   .takes_unpacked = true,                                                                   \
+                   .workspace = SL_TIER(linear_workspace)},                                                  \
+        .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
+    }
+
 const sl_cpu_kernel sl_cpu_kernels_amx[] = {
+    ROUNDED_ROW(Q8_0, "q8_0"),
+    ROUNDED_ROW(Q4_0, "q4_0"),
+    ROUNDED_ROW(Q4_K, "q4_k"),
+    ROUNDED_ROW(Q6_K, "q6_k"),
+    ROUNDED_ROW(Q5_K, "q5_k"),
+    ROUNDED_ROW(IQ4_XS, "iq4_xs"),
     SL_LINEAR_ROW(Q8_0, "q8_0", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(Q4_0, "q4_0", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(Q4_K, "q4_k", Q8_32, "q8_32/chain", amx, 32),

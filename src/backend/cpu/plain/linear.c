@@ -120,6 +120,16 @@ void sl_plain_linear_float(const sl_cpu_context *context, const sl_cpu_op *op, i
     }
 }
 
+/* To the nearest BF16, ties away from zero. */
+static float rounded(float weight) {
+    uint32_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    bits = (bits + 0x8000u) & 0xffff0000u;
+    memcpy(&weight, &bits, sizeof bits);
+    return weight;
+}
+
+/* Quantised weights are rounded to BF16, as x is. */
 void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, int thread, int threads) {
     float *decoded = sl_cpu_scratch(op, thread, threads);
     part part;
@@ -128,6 +138,9 @@ void sl_plain_linear_bf16(const sl_cpu_context *context, const sl_cpu_op *op, in
         float *x = decoded + columns;
         for (int32_t output = part.first; output < part.last && part.batch.count > 0; output++) {
             sl_qtype_get(part.weight->type)->decode(weight_row(&part, output), decoded, (uint64_t)columns);
+            for (int32_t k = 0; k < columns; k++) {
+                decoded[k] = rounded(decoded[k]);
+            }
             for (int32_t i = 0; i < part.batch.count; i++) {
                 const int32_t row = sl_cpu_batch_row(&part.batch, i);
                 const uint16_t *half = sl_cpu_bf16(&op->in[0], sl_cpu_source_row(context, op, row));

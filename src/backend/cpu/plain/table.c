@@ -38,6 +38,20 @@
     LINEAR(ID, "linear/" kernel_name "." format "/plain", FORMAT, format "/f32x16", sl_plain_linear_codes,   \
            sl_plain_linear_codes_workspace)
 
+#define LINEAR_ROUNDED(ID, type_name)                                                                        \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" type_name ".bf16/plain",                                                \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "bf16/f32x16",                                                           \
+                   .activation = SL_VALUE_BF16,                                                              \
+                   .rounding = SL_BF16_ROUNDING,                                                             \
+                   .batched = true,                                                                          \
+                   .precisions = SL_PRECISION_BIT(BF16),                                                     \
+                   .declines = sl_plain_linear_declines,                                                     \
+                   .workspace = sl_plain_linear_float_workspace},                                            \
+        .weight_type = SL_QTYPE_##ID, .run = sl_plain_linear_bf16                                            \
+    }
+
 const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(BEGIN, begin, "exact"),
     WITH_WORKSPACE(EMBED, embed, "exact", sl_plain_embed_workspace),
@@ -74,6 +88,12 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     LINEAR_FLOAT(FP8_128, "fp8_128"),
     LINEAR(BF16, "linear/bf16.bf16/plain", BF16, "bf16/f32x16", sl_plain_linear_bf16,
            sl_plain_linear_float_workspace),
+    LINEAR_ROUNDED(Q8_0, "q8_0"),
+    LINEAR_ROUNDED(Q4_0, "q4_0"),
+    LINEAR_ROUNDED(Q4_K, "q4_k"),
+    LINEAR_ROUNDED(Q6_K, "q6_k"),
+    LINEAR_ROUNDED(Q5_K, "q5_k"),
+    LINEAR_ROUNDED(IQ4_XS, "iq4_xs"),
     LINEAR_CODES(FP8_128, "fp8_128", E4M3_128, "e4m3_128"),
     LINEAR_CODES(Q8_0, "q8_0", E4M3_128, "e4m3_128"),
     LINEAR_CODES(Q8_0, "q8_0", Q8_256, "q8_256"),
