@@ -297,11 +297,8 @@ static const linear_shape linear_shapes[] = {
     {.rows = 8, .columns = 4096, .outputs = {330, 70, 1}, .bias = true, .full = true}, /* in one range */
     {.rows = 5, .columns = 12288, .outputs = {130}, .residual = true},                 /* its phases */
     {.rows = 2, .columns = 8192, .outputs = {1700}}, /* and groups of tiles, on a device of few processors */
-    {.rows = 1,
-     .columns = 512,
-     .outputs = {25400, 5100},
-     .raw = true,
-     .single = true}, /* 14 tiles a processor */
+    /* 14 tiles a processor */
+    {.rows = 1, .columns = 512, .outputs = {25400, 5100}, .raw = true, .single = true},
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 
