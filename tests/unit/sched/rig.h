@@ -284,11 +284,11 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
     sl_deployment *d = &r->plan.deployment;
     if (s->pages) {
         d->caches[p->group_count].pages = s->pages;
-        sl_program_group(p, &(sl_cache_group){"full", 1, 1, 32, 32, 0, false});
+        sl_program_group(p, &(sl_cache_group){"full", 1, 1, 32, 32, 0, false, false});
     }
     if (s->window) {
         d->caches[p->group_count].pages = s->window_pages;
-        sl_program_group(p, &(sl_cache_group){"window", 1, 1, 32, 32, s->window, false});
+        sl_program_group(p, &(sl_cache_group){"window", 1, 1, 32, 32, s->window, false, false});
     }
     if (s->state_slots) {
         sl_program_state(
