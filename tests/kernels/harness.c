@@ -462,7 +462,7 @@ static void fill_block(kt_runner *r, const step_plan *step, bool move, kt_random
         span->slot = s;
         span->first_row = header->rows;
         span->row_count = step->count[s];
-        span->state_read = r->done[s] ? r->state_slot[s] : SL_NONE;
+        span->state_read = r->done[s] && states_of(c) > 0 ? r->state_slot[s] : SL_NONE;
         span->state_first = states;
         span->state_count = step->states[s];
         r->state_set[s] = 1 - r->state_set[s];
