@@ -30,7 +30,7 @@ for row in rows:
     rates = [row[f"{name}_per_second"] for name in ("int8_operations", "bf16_operations", "f32_operations", "read_bytes")]
     assert all(type(rate) is float and rate > 1e8 for rate in rates), rates
     assert abs(row["limit_fraction"] - row["avg_ts"] / row["limit_ts"]) < 1e-9, row
-    assert 0 < row["limit_fraction"] < 20, row  # such weights lie in the caches
+    assert 0 < row["limit_fraction"] < 200, row  # such weights lie in the caches, and others may hold up the measurement
 for threads in (1, 2):
     assert len({row["read_bytes_per_second"] for row in rows if row["n_threads"] == threads}) == 3  # once for each model
 def key(row):
