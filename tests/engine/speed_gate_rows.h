@@ -19,12 +19,12 @@ typedef struct gate_row {
 } gate_row;
 
 static const gate_row ROWS[] = {
-    {"Intel(R) Xeon(R) Processor", "amx", "avx2", "q8_0", 0.3023, 2.4, 2.47, 1.2},
-    {"Intel(R) Xeon(R) Processor", "amx", "avx2", "q4_k", 0.3539, 3.4, 1.89, 8.4},
-    {"Intel(R) Xeon(R) Processor", "amx", "avx512", "q8_0", 0.3376, 5.1, 6.63, 2.8},
-    {"Intel(R) Xeon(R) Processor", "amx", "avx512", "q4_k", 0.2873, 1.5, 3.33, 4.5},
-    {"Intel(R) Xeon(R) Processor", "amx", "amx", "q8_0", 0.0434, 2.4, 6.69, 3.6},
-    {"Intel(R) Xeon(R) Processor", "amx", "amx", "q4_k", 0.0366, 1.6, 3.17, 4.1},
+    {"Intel(R) Xeon(R) Processor", "amx", "avx2", "q8_0", 0.3564, 4.0, 2.53, 6.1},
+    {"Intel(R) Xeon(R) Processor", "amx", "avx2", "q4_k", 0.4945, 1.3, 2.11, 3.3},
+    {"Intel(R) Xeon(R) Processor", "amx", "avx512", "q8_0", 0.4163, 2.3, 7.65, 4.8},
+    {"Intel(R) Xeon(R) Processor", "amx", "avx512", "q4_k", 0.4253, 2.4, 4.41, 5.1},
+    {"Intel(R) Xeon(R) Processor", "amx", "amx", "q8_0", 0.0697, 1.5, 10.18, 3.4},
+    {"Intel(R) Xeon(R) Processor", "amx", "amx", "q4_k", 0.0646, 2.9, 5.32, 5.1},
 };
 
 #endif
