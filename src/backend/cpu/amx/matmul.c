@@ -68,23 +68,43 @@ SL_ALWAYS_INLINE void bf16_step(const bool both, const unsigned char *weights, c
     }
 }
 
-SL_ALWAYS_INLINE void bf16_tile(const bool both, const sl_matmul_part *part) {
-    enum { SUMS_BYTES = SL_PANEL * 4 };
-    const unsigned char *weights = part->weights, *x = part->x;
-    float *second = part->sums + SL_TILE_ROWS * SL_PANEL;
+/* Where the four tiles of sums lie: floats from one to the next outputs' and to the next rows', bytes from
+ * row to row. */
+typedef struct sums_places {
+    int32_t outputs, rows, row_bytes;
+} sums_places;
+
+SL_ALWAYS_INLINE void load_tiles(const bool both, const sl_matmul_part *part, const sums_places at) {
+    const float *sums = part->sums, *second = sums + at.rows;
     if (part->first) {
         _tile_zero(SUMS_0);
         _tile_zero(SUMS_1);
         _tile_zero(SUMS_2);
         _tile_zero(SUMS_3);
     } else {
-        _tile_loadd(SUMS_0, part->sums, SUMS_BYTES);
-        _tile_loadd(SUMS_1, part->sums + VN, SUMS_BYTES);
+        _tile_loadd(SUMS_0, sums, at.row_bytes);
+        _tile_loadd(SUMS_1, sums + at.outputs, at.row_bytes);
         if (both) {
-            _tile_loadd(SUMS_2, second, SUMS_BYTES);
-            _tile_loadd(SUMS_3, second + VN, SUMS_BYTES);
+            _tile_loadd(SUMS_2, second, at.row_bytes);
+            _tile_loadd(SUMS_3, second + at.outputs, at.row_bytes);
         }
     }
+}
+
+SL_ALWAYS_INLINE void store_tiles(const bool both, float *sums, const sums_places at) {
+    float *second = sums + at.rows;
+    _tile_stored(SUMS_0, sums, at.row_bytes);
+    _tile_stored(SUMS_1, sums + at.outputs, at.row_bytes);
+    if (both) {
+        _tile_stored(SUMS_2, second, at.row_bytes);
+        _tile_stored(SUMS_3, second + at.outputs, at.row_bytes);
+    }
+}
+
+SL_ALWAYS_INLINE void bf16_tile(const bool both, const sl_matmul_part *part) {
+    const sums_places places = {VN, SL_TILE_ROWS * SL_PANEL, SL_PANEL * 4};
+    const unsigned char *weights = part->weights, *x = part->x;
+    load_tiles(both, part, places);
     int32_t left = part->columns;
     for (; left >= SL_MATMUL_GROUP; left -= SL_MATMUL_GROUP) {
         bf16_step(both, weights, x);
@@ -97,12 +117,7 @@ SL_ALWAYS_INLINE void bf16_tile(const bool both, const sl_matmul_part *part) {
         sl_tiles_read(last);
         bf16_step(both, last, x);
     }
-    _tile_stored(SUMS_0, part->sums, SUMS_BYTES);
-    _tile_stored(SUMS_1, part->sums + VN, SUMS_BYTES);
-    if (both) {
-        _tile_stored(SUMS_2, second, SUMS_BYTES);
-        _tile_stored(SUMS_3, second + VN, SUMS_BYTES);
-    }
+    store_tiles(both, part->sums, places);
 }
 
 static void bf16_tiles(const sl_matmul_part *part) {
@@ -148,22 +163,7 @@ static void rounded_pack_row(const sl_matmul_source *source) {
     }
 }
 
-SL_ALWAYS_INLINE void rounded_load(const bool both, const sl_matmul_part *part) {
-    const float *sums = part->sums;
-    if (part->first) {
-        _tile_zero(SUMS_0);
-        _tile_zero(SUMS_1);
-        _tile_zero(SUMS_2);
-        _tile_zero(SUMS_3);
-    } else {
-        _tile_loadd(SUMS_0, sums, SL_TILE_BYTES);
-        _tile_loadd(SUMS_1, sums + TURNED, SL_TILE_BYTES);
-        if (both) {
-            _tile_loadd(SUMS_2, sums + 2 * TURNED, SL_TILE_BYTES);
-            _tile_loadd(SUMS_3, sums + 3 * TURNED, SL_TILE_BYTES);
-        }
-    }
-}
+static const sums_places TURNED_PLACES = {TURNED, 2 * TURNED, SL_TILE_BYTES};
 
 /* 16 outputs' sums of 16 rows to sums[rows][SL_PANEL]. */
 SL_ALWAYS_INLINE void turn(const float from[TURNED], float *sums) {
@@ -196,13 +196,7 @@ SL_ALWAYS_INLINE void turn(const float from[TURNED], float *sums) {
 
 SL_ALWAYS_INLINE void rounded_store(const bool both, const sl_matmul_part *part) {
     float last[4 * TURNED] __attribute__((aligned(64)));
-    float *sums = part->last ? last : part->sums;
-    _tile_stored(SUMS_0, sums, SL_TILE_BYTES);
-    _tile_stored(SUMS_1, sums + TURNED, SL_TILE_BYTES);
-    if (both) {
-        _tile_stored(SUMS_2, sums + 2 * TURNED, SL_TILE_BYTES);
-        _tile_stored(SUMS_3, sums + 3 * TURNED, SL_TILE_BYTES);
-    }
+    store_tiles(both, part->last ? last : part->sums, TURNED_PLACES);
     if (part->last) {
         sl_tiles_read(last);
         for (int i = 0; i < (both ? 4 : 2); i++) {
@@ -229,7 +223,7 @@ SL_ALWAYS_INLINE void rounded_step(const bool both, const unsigned char *weights
 SL_ALWAYS_INLINE void rounded_tile(const bool both, const sl_matmul_part *part) {
     const unsigned char *weights = part->unpacked, *x = part->x;
     sl_tiles_read(weights);
-    rounded_load(both, part);
+    load_tiles(both, part, TURNED_PLACES);
     for (int32_t left = part->columns; left > 0; left -= SL_MATMUL_GROUP) {
         rounded_step(both, weights, x, part->rows);
         weights += DECODED_GROUP;
@@ -256,7 +250,7 @@ SL_ALWAYS_INLINE void rounded_stream(const sl_qtype type, const bool both, const
     const int32_t x_bytes = part->rows * SL_TILE_BYTES;
     const int32_t blocks = part->columns / (block_groups(type) * SL_MATMUL_GROUP);
     int now = 0;
-    rounded_load(both, part);
+    load_tiles(both, part, TURNED_PLACES);
     for (int32_t b = 0; b < blocks; b++) {
         prefetch_header(type, weights);
         expand_block(type, weights, scales);
