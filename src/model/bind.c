@@ -694,7 +694,8 @@ static int check_spare_biases(const binder *b) {
     for (uint64_t i = 0; i < count; i++) {
         const sl_tensor *tensor = sl_source_tensor_at(b->source, i, NULL);
         const unsigned char *bytes = tensor->data;
-        for (uint64_t k = 0; k < tensor->bytes && is_spare_bias(b, tensor); k++) {
+        const uint64_t spare = is_spare_bias(b, tensor) ? tensor->bytes : 0;
+        for (uint64_t k = 0; k < spare; k++) {
             if (bytes[k] != 0) {
                 return sl_fail(b->error, SL_ERR_UNSUPPORTED,
                                "%s: tensor %s is not zero, but models of this family have no such bias",
