@@ -9,7 +9,6 @@
 #include "format/output_file.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -226,29 +225,16 @@ static json_t *uses_json(const sluice_engine *engine, const uint64_t *uses) {
     return whole;
 }
 
-static int write_all(int file, const char *text, const char *path, sl_error *error) {
-    for (size_t at = 0, length = strlen(text); at < length;) {
-        const ssize_t written = write(file, text + at, length - at);
-        if (written < 0 && errno != EINTR) {
-            return sl_fail(error, SL_ERR_IO, "%s: %s", path, strerror(errno));
-        }
-        at += written > 0 ? (size_t)written : 0;
-    }
-    return 0;
-}
-
 static int write_json(json_t *json, const char *path, const sl_output_rules *rules, sl_error *error) {
-    char *text = json ? json_dumps(json, JSON_INDENT(0) | JSON_COMPACT) : NULL;
-    json_decref(json);
-    if (!text) {
-        return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
-    }
     sl_output_file output = {0};
-    int code = sl_output_file_open(&output, path, rules, error);
-    code = code ? code : write_all(output.file, text, path, error);
+    int code = json ? sl_output_file_open(&output, path, rules, error)
+                    : sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", path);
+    if (code == 0 && (json_dumpfd(json, output.file, JSON_COMPACT) || write(output.file, "\n", 1) != 1)) {
+        code = sl_fail(error, SL_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+    }
     code = code ? code : sl_output_file_commit(&output, error);
     sl_output_file_discard(&output);
-    free(text);
+    json_decref(json);
     return code;
 }
 
