@@ -178,8 +178,8 @@ describe('two models', { skip: noStories }, () => {
 
   const size = ['--ctx-size', '512', '--cache-tokens', '1024', '--sequences', '2'];
   const bytes = (model) => Number(/^total +(\d+)/m.exec(execFileSync(program, ['plan', '-m', model, ...size], { encoding: 'utf8' }))[1]);
-  const limited = () => [...both, ...size, '--memory-limit', String(bytes('mini') + Math.floor(bytes(stories) / 2))];
-  test('--memory-limit: the one that was used longest ago makes room', () => started({ args: limited() }, async (server) => {
+  const limited = (device = '') => [...both, ...size, '--memory-limit', device + String(bytes('mini') + Math.floor(bytes(stories) / 2))];
+  for (const device of ['', 'cpu=']) test(`--memory-limit ${device}N: the one that was used longest ago makes room`, () => started({ args: [...limited(device), '--device', 'cpu'] }, async (server) => {
     assert.deepEqual(await loaded(server), ['mini']);
     for (let round = 0; round < 3; round++) {
       assert.match((await tell(server, 'stories260K')).json.choices[0].text, /^, there was a/);
