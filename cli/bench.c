@@ -32,9 +32,7 @@ static void count_run(const bench *b, measurement *m, bool begin) {
     sluice_engine_get_counters(b->session.engine, &counters);
     m->drafted = counters.drafted - (begin ? 0 : m->drafted);
     m->accepted = counters.accepted - (begin ? 0 : m->accepted);
-    m->hits = counters.expert_hits - (begin ? 0 : m->hits);
-    m->misses = counters.expert_misses - (begin ? 0 : m->misses);
-    m->brought = counters.streamed_bytes + counters.fetched_bytes - (begin ? 0 : m->brought);
+    count_experts(b, m, begin);
 }
 
 /* ---- measuring -------------------------------------------------------------------------------------------
@@ -332,6 +330,7 @@ static int measure_model(bench *b) {
         catch_interrupt();
         code = code != DONE ? code : b->one.beside ? measure_beside(b) : measure_all(b);
         release_interrupt();
+        code = code == DONE ? write_expert_stats(&b->one, &b->session) : code;
         sluice_engine_destroy(b->session.engine);
         b->session.engine = NULL;
     }
@@ -415,6 +414,9 @@ static int check_options(bench *b) {
         wrong = "there is nothing to do: -p and -n are 0 and there is no -pg";
     } else if (s->profile && strcmp(s->output, "csv") == 0) {
         wrong = "--profile has no place in -o csv; md and json have one";
+    } else if (s->expert_stats &&
+               (s->peak || s->models.count > 1 || s->thread_counts.count * s->sequence_counts.count > 1)) {
+        wrong = "--expert-stats is of one engine: one model, one -t, one --sequences, and no --peak";
     } else if (context_needed(b) > INT32_MAX) {
         return fail("bench: %lld tokens in one sequence are too many", (long long)context_needed(b));
     }

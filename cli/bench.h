@@ -7,7 +7,14 @@
 
 #include <time.h>
 
-enum { REPETITIONS = 1000 }; /* at most, as the table of options says */
+enum { REPETITIONS = 1000 };  /* at most, as the table of options says */
+enum { EXPERT_LAYERS = 512 }; /* models with more of them show the first */
+
+/* Of experts in host memory, in a layer or in all: what happened in all runs of a measurement. */
+typedef struct expert_run {
+    int32_t layer, experts, at_hand;
+    uint64_t hits, misses, promotions, streamed, fetched; /* the last two: bytes that were brought */
+} expert_run;
 
 /* A prompt, a generation, or one after the other. */
 typedef struct measurement {
@@ -16,8 +23,9 @@ typedef struct measurement {
     time_t begin;                /* when it was asked for */
     double seconds[REPETITIONS]; /* [repetitions] */
     uint64_t drafted, accepted;  /* tokens, in all of these runs */
-    uint64_t hits, misses; /* of experts in host memory, likewise, and bytes of them that were brought */
-    uint64_t brought;
+    expert_run experts;          /* of all layers */
+    expert_run layers[EXPERT_LAYERS];
+    int layer_count;
 } measurement;
 
 /* Lengths of a prompt and of what is generated after it. */
@@ -81,6 +89,18 @@ int processors(void);
 int32_t chunk_of(const bench *b);
 /* The name of the CPU as the system has it; "" when it has none. */
 void processor_name(char name[128]);
+
+/* ---- bench_experts.c -------------------------------------------------------------------------------------
+ */
+
+/* Counters of experts in host memory, in front of a measurement's runs and behind them. */
+void count_experts(const bench *b, measurement *m, bool begin);
+/* Tokens of all these runs. */
+double tokens_of(const bench *b, const measurement *m);
+/* A table, with a line for each layer; nothing where the GPU fetches none. */
+void print_expert_layers(const bench *b, const measurement *m);
+/* An array with an object for each layer; NULL: no memory. */
+json_t *expert_layers_json(const measurement *m);
 
 /* ---- bench_plot.c ----------------------------------------------------------------------------------------
  */

@@ -116,15 +116,17 @@ void backend_name(const bench *b, char name[32]) {
     }
 }
 
-/* Megabytes of experts that came from host memory for a token, and how many of the chosen ones were on the
- * GPU. */
+/* Megabytes of experts that came from host memory for a token, how many of the chosen ones were on the GPU,
+ * and how many came to stay there. */
 static void print_experts(const bench *b, const measurement *m) {
-    const double tokens = (double)(m->prompt + m->generate) * b->sequences * m->repetitions;
+    const expert_run *e = &m->experts;
+    const double tokens = tokens_of(b, m);
     char hits[16] = "-";
-    if (m->hits + m->misses > 0) {
-        snprintf(hits, sizeof hits, "%.1f %%", 100.0 * (double)m->hits / (double)(m->hits + m->misses));
+    if (e->hits + e->misses > 0) {
+        snprintf(hits, sizeof hits, "%.1f %%", 100.0 * (double)e->hits / (double)(e->hits + e->misses));
     }
-    printf(" %12.2f | %7s |", tokens > 0 ? 1e-6 * (double)m->brought / tokens : 0, hits);
+    printf(" %12.2f | %7s | %8llu |", tokens > 0 ? 1e-6 * (double)(e->streamed + e->fetched) / tokens : 0,
+           hits, (unsigned long long)e->promotions);
 }
 
 static void print_markdown(bench *b, const measurement *m, const report *r) {
@@ -144,12 +146,12 @@ static void print_markdown(bench *b, const measurement *m, const report *r) {
     if (b->first) {
         printf("| %-24s | %10s | %10s | %-8s | %7s | %6s | %5s | %15s | %20s | %5s |%s%s\n", "model", "size",
                "params", "backend", "threads", "type_k", "n_seq", "test", "t/s", "limit",
-               more ? "  MB/token |    GB/s |     TOPS | from host MB |    hits |" : "",
+               more ? "  MB/token |    GB/s |     TOPS | from host MB |    hits | promoted |" : "",
                drafts ? "  drafted |  right |" : "");
         printf("| ------------------------ | ---------: | ---------: | -------- | ------: | -----: | ----: | "
                "--------------: | "
                "-------------------: | ----: |%s%s\n",
-               more ? " --------: | ------: | -------: | -----------: | ------: |" : "",
+               more ? " --------: | ------: | -------: | -----------: | ------: | -------: |" : "",
                drafts ? " -------: | -----: |" : "");
     }
     /* The plus-minus sign takes two bytes. */
@@ -205,12 +207,13 @@ static json_t *make_row(const bench *b, const measurement *m, const report *r) {
         m->depth, "test_time", begin, "avg_ns", (json_int_t)llround(r->time.mean), "stddev_ns",
         (json_int_t)llround(r->time.deviation), "avg_ts", r->speed.mean, "stddev_ts", r->speed.deviation);
     json_t *ours = json_pack(
-        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "version",
-        sluice_version(), "device_info", sluice_engine_device(b->session.engine), "n_sequences", b->sequences,
-        "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops", r->teraops,
-        "expert_hits", (json_int_t)m->hits, "expert_misses", (json_int_t)m->misses, "expert_bytes",
-        (json_int_t)m->brought, "draft_n", (json_int_t)m->drafted, "draft_n_accepted",
-        (json_int_t)m->accepted, "limit_ts", r->limit, "limit_fraction",
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}",
+        "version", sluice_version(), "device_info", sluice_engine_device(b->session.engine), "n_sequences",
+        b->sequences, "weight_bytes_per_token", r->token_bytes, "gb_per_second", r->gigabytes, "tops",
+        r->teraops, "expert_hits", (json_int_t)m->experts.hits, "expert_misses",
+        (json_int_t)m->experts.misses, "expert_promotions", (json_int_t)m->experts.promotions, "expert_bytes",
+        (json_int_t)(m->experts.streamed + m->experts.fetched), "draft_n", (json_int_t)m->drafted,
+        "draft_n_accepted", (json_int_t)m->accepted, "limit_ts", r->limit, "limit_fraction",
         r->limit > 0 ? r->speed.mean / r->limit : 0, "int8_operations_per_second", b->rates.int8_operations,
         "bf16_operations_per_second", b->rates.bf16_operations, "f32_operations_per_second",
         b->rates.f32_operations, "read_bytes_per_second", b->rates.read_bytes);
@@ -221,6 +224,9 @@ static json_t *make_row(const bench *b, const measurement *m, const report *r) {
             json_object_set_new(row, "samples_ts", numbers(r->speeds, m->repetitions, false)) == 0;
     }
     complete &= json_object_update(row, ours) == 0;
+    if (strcmp(b->one.output, "json") == 0 && m->layer_count > 0) {
+        complete &= json_object_set_new(row, "expert_layers", expert_layers_json(m)) == 0;
+    }
     json_decref(measured);
     json_decref(ours);
     if (!complete) {
@@ -307,22 +313,23 @@ int print_measurement(bench *b, const measurement *m, const char *profile) {
     }
     if (strcmp(b->one.output, "md") == 0) {
         print_markdown(b, m, &r);
+        if (b->one.verbose) {
+            print_expert_layers(b, m);
+        }
         if (profile) {
             printf("\n%s\n", profile);
-            b->first = true; /* the next row needs the head of the table again */
-            return fflush(stdout), DONE;
         }
-    } else {
-        json_t *row = make_row(b, m, &r);
-        if (!row) {
-            return fail("bench: out of memory");
-        }
-        if (profile) {
-            json_object_set_new(row, "profile", json_loads(profile, 0, NULL));
-        }
-        return print_row(b, row);
+        /* The next row needs the head of the table again. */
+        b->first = profile || (b->one.verbose && m->layer_count > 0);
+        fflush(stdout);
+        return DONE;
     }
-    b->first = false;
-    fflush(stdout);
-    return DONE;
+    json_t *row = make_row(b, m, &r);
+    if (!row) {
+        return fail("bench: out of memory");
+    }
+    if (profile) {
+        json_object_set_new(row, "profile", json_loads(profile, 0, NULL));
+    }
+    return print_row(b, row);
 }

@@ -451,6 +451,7 @@ int chat_command(const settings *given) {
         code = once ? answer_once(&c) : converse(&c);
     }
     sluice_sequence_release(c.sequence);
+    code = code == DONE ? write_expert_stats(settings, &c.session) : code;
     release_grammar(&c.held);
     json_decref(c.messages);
     close_session(&c.session);

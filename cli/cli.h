@@ -39,12 +39,20 @@ typedef struct sampler_list {
     size_t count;
 } sampler_list;
 
+/* Of --memory-limit: a number for what computes, or limits by device. */
+typedef struct memory_limits {
+    uint64_t all;
+    sluice_memory_limit by_device[SLUICE_MEMORY_LIMITS];
+} memory_limits;
+
 typedef struct settings {
     bool help, verbose;
     /* the engine */
     const char *model, *device, *isa, *kv_type, *kernels, *cache_disk, *prompt_precision;
     int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts, kv_budget, kv_window, kv_pool;
-    uint64_t cache_tokens, memory_limit, host_memory_limit, expert_cache, cache_disk_bytes;
+    uint64_t cache_tokens, host_memory_limit, expert_cache, cache_disk_bytes;
+    memory_limits memory_limit;
+    const char *expert_pin, *expert_stats;
     bool cpu_moe, no_graphs, no_fusion, no_repack, deterministic, no_prefix_reuse;
     const char *draft_known;       /* bench */
     const char *speculate, *draft; /* speculate NULL: what --draft makes of it */
@@ -334,6 +342,8 @@ int open_model_text(const settings *settings, session *session);
 /* Where drafts come from; opens the model of --draft unless *draft is one, for the caller to release. */
 int draft_options(const settings *settings, sluice_model **draft, sluice_engine_options *options);
 int open_engine(const settings *settings, session *session, sluice_engine_options *options);
+/* The file of --expert-stats, if there is to be one: when all requests have ended, before the engine does. */
+int write_expert_stats(const settings *settings, session *session);
 void close_session(session *session);
 
 /* Runs a request to its end, or cancels it when the program is interrupted. `token` is called with every

@@ -214,7 +214,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .context = s->context,
         .kv_type = s->kv_type,
         .cache_tokens = s->cache_tokens,
-        .memory_limit = s->memory_limit,
+        .memory_limit = s->memory_limit.all,
         .host_memory_limit = s->host_memory_limit,
         .gpu_layers = s->gpu_layers == 0  ? SLUICE_NO_LAYERS
                       : s->gpu_layers < 0 ? 0
@@ -233,7 +233,9 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .kv_budget = s->kv_budget,
         .kv_window = s->kv_window,
         .kv_pool = s->kv_pool,
+        .expert_pin = s->expert_pin,
     };
+    memcpy(options->memory_limits, s->memory_limit.by_device, sizeof options->memory_limits);
 }
 
 static int open_with(const settings *settings, bool text_only, session *session) {
@@ -306,10 +308,21 @@ int open_engine(const settings *settings, session *session, sluice_engine_option
     options->progress = progress_step;
     options->progress_context = &bar;
     catch_interrupt();
-    const int result = sluice_engine_create(session->model, options, &session->engine, &error);
+    int result = sluice_engine_create(session->model, options, &session->engine, &error);
     release_interrupt();
     progress_end(&bar);
+    if (!result && settings->expert_stats) {
+        result = sluice_engine_write_expert_stats(session->engine, settings->expert_stats, true, &error);
+    }
     return result ? fail_with(&error) : DONE;
+}
+
+int write_expert_stats(const settings *settings, session *session) {
+    sluice_error error;
+    return settings->expert_stats && session->engine &&
+                   sluice_engine_write_expert_stats(session->engine, settings->expert_stats, false, &error)
+               ? fail_with(&error)
+               : DONE;
 }
 
 void close_session(session *session) {

@@ -368,6 +368,11 @@ const option OPTIONS[] = {
      "all experts, as -ncmoe with all layers"},
     {IN_SCHEDULED, "--expert-cache", "BYTES", SIZE, AT(expert_cache), "0", 0, 0,
      "of experts in host memory, so much stays on the GPU as well; 0: as many as fit"},
+    {IN_SCHEDULED, "--expert-pin", "FILE", TEXT, AT(expert_pin), NULL, 0, 0,
+     "of experts in host memory, begin with those on the GPU that a file of --expert-stats says are used "
+     "most"},
+    {IN_DRAFTING, "--expert-stats", "FILE", TEXT, AT(expert_stats), NULL, 0, 0,
+     "at the end, write there how often each expert in host memory was chosen, going on from --expert-pin"},
     {IN_IMATRIX, "-dev --device", "NAME", TEXT, AT(device), "cpu", 0, 0, "cpu: no other device gathers"},
     {IN_ENGINE, "--isa", "NAME", TEXT, AT(isa), NULL, 0, 0,
      "the best CPU kernels allowed: plain, avx2, avxvnni, avx512 or amx [the machine's]"},
@@ -391,8 +396,9 @@ const option OPTIONS[] = {
      "of a prompt's tokens, the last N choose what is kept, and are kept"},
     {IN_BUDGETED, "--kv-pool", "N", NUMBER, AT(kv_pool), "7", 1, 255,
      "a token counts as the best of N around it, an odd number"},
-    {IN_ENGINE, "--memory-limit", "BYTES", SIZE, AT(memory_limit), "0", 0, 0,
-     "K, M and G are understood; 0: what there is; beside a GPU, of the GPU"},
+    {IN_ENGINE, "--memory-limit", "BYTES|DEVICE=BYTES,...", SIZES, AT(memory_limit), "0", 0, 0,
+     "K, M and G are understood; 0: what there is; beside a GPU, of the GPU. By device, as in "
+     "cuda=8G,cpu=20G: cpu, cuda (each GPU), cuda:N"},
     {IN_SCHEDULED, "--host-memory-limit", "BYTES", SIZE, AT(host_memory_limit), "0", 0, 0,
      "of the CPU's layers and their cache, beside a GPU, or of experts there; 0: what is free"},
     {IN_SCHEDULED, "--no-prefix-reuse", NULL, FLAG, AT(no_prefix_reuse), NULL, 0, 0,

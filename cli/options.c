@@ -160,6 +160,34 @@ static bool parse_size(const char *text, uint64_t *size) {
     return errno == 0 && (!*stop || (unit && !stop[1]));
 }
 
+/* One size, or NAME=SIZE with commas between. Which names there are the library says. */
+static bool parse_sizes(const char *text, memory_limits *limits) {
+    memory_limits parsed = {.all = 0};
+    if (!strchr(text, '=')) {
+        *limits = parsed;
+        return parse_size(text, &limits->all);
+    }
+    for (int i = 0; i < SLUICE_MEMORY_LIMITS; i++) {
+        sluice_memory_limit *one = &parsed.by_device[i];
+        char size[24];
+        const size_t name = strcspn(text, "=,"), end = strcspn(text, ",");
+        if (text[name] != '=' || name == 0 || name >= sizeof one->device || end - name > sizeof size) {
+            return false;
+        }
+        snprintf(one->device, sizeof one->device, "%.*s", (int)name, text);
+        snprintf(size, sizeof size, "%.*s", (int)(end - name - 1), text + name + 1);
+        if (!parse_size(size, &one->bytes)) {
+            return false;
+        }
+        if (!text[end]) {
+            *limits = parsed;
+            return true;
+        }
+        text += end + 1;
+    }
+    return false;
+}
+
 /* -1: another one with each run. */
 static bool parse_seed(const char *text, uint64_t *seed) {
     if (strcmp(text, "-1") == 0) {
@@ -222,6 +250,8 @@ static bool set_value(const option *o, const char *text, settings *settings) {
         return parse_number(o, text, &end, at) && !*end;
     case SIZE:
         return parse_size(text, at);
+    case SIZES:
+        return parse_sizes(text, at);
     case SEED:
         return parse_seed(text, at);
     case REAL:
@@ -249,13 +279,18 @@ static bool set_value(const option *o, const char *text, settings *settings) {
 
 static int wrong_value(const command *command, const option *o, const char *name, int length,
                        const char *text) {
-    char wanted[96] = "a number";
+    char wanted[128] = "a number";
     if (o->kind == NUMBER || o->kind == REAL || o->kind == NUMBERS) {
         snprintf(wanted, sizeof wanted, "%s from %.10g to %.10g%s",
                  o->kind == REAL ? "a number" : "a whole number", o->least, o->most,
                  o->kind == NUMBERS ? ", or several with commas" : "");
     } else if (o->kind == SIZE) {
         snprintf(wanted, sizeof wanted, "a whole number, with K, M, G or T for multiples of 1024");
+    } else if (o->kind == SIZES) {
+        snprintf(wanted, sizeof wanted,
+                 "a whole number, with K, M, G or T for multiples of 1024, or up to %d of them by device, as "
+                 "in cuda=8G,cpu=20G",
+                 SLUICE_MEMORY_LIMITS);
     } else if (o->kind == SEED) {
         snprintf(wanted, sizeof wanted, "a whole number, or -1 for another one with each run");
     } else if (o->kind == CHOICE) {

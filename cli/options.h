@@ -29,6 +29,7 @@ typedef enum option_kind {
     FLAG,
     NUMBER,
     SIZE,
+    SIZES,
     REAL,
     TEXT,
     TEXTS,

@@ -39,7 +39,9 @@ static int draw_memory(const settings *s, const json_t *plan) {
                           .parts = parts,
                           .count = count,
                           .limit = json_number_value(json_object_get(plan, "memory_limit")),
-                          .limit_name = s->memory_limit ? "--memory-limit" : "memory there is"};
+                          .limit_name = s->memory_limit.all || s->memory_limit.by_device[0].device[0]
+                                            ? "--memory-limit"
+                                            : "memory there is"};
     snprintf(title, sizeof title, "Memory of %.200s", name_of(s->model));
     const plot_bars chart = {
         .title = title, .subtitle = subtitle, .bytes = true, .bars = &bar, .bar_count = 1};

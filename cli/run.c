@@ -232,6 +232,7 @@ static int run_prompt(const settings *given, prompt_text *prompt) {
     engine_options(settings, 1, &options);
     code = code == DONE ? open_engine(settings, &session, &options) : code;
     code = code == DONE ? generate_text(settings, &session, prompt) : code;
+    code = code == DONE ? write_expert_stats(settings, &session) : code;
     sluice_free(prompt->tokens);
     close_session(&session);
     return code;

@@ -130,6 +130,7 @@ static int serve_models(const settings *s, const key_list *keys, const model_nam
     engine.embeddings = s->embeddings;
     engine.prompt_seconds = s->max_step_time > 0 ? s->max_step_time * 1e-3 : -1;
     serve_options options = {
+        .expert_stats = s->expert_stats,
         .model_paths = models->path_pointers,
         .model_names = models->name_pointers,
         .model_count = models->count,
@@ -159,6 +160,10 @@ int serve_command(const settings *s) {
     code = code == DONE ? name_models(s, &models) : code;
     if (code == DONE && !s->tls_certificate != !s->tls_key) {
         code = fail("serve: --tls-cert and --tls-key belong together");
+    }
+    if (code == DONE && s->expert_stats && models.count > 1) {
+        fail("serve: --expert-stats is of one model");
+        code = WRONG_USAGE;
     }
     if (code != DONE) {
         return code;

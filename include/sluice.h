@@ -406,6 +406,14 @@ typedef enum sluice_prompt_precision {
 
 enum { SLUICE_DRAFTS = 32 }; /* of one sequence in a step, at most */
 
+/* Bytes that an engine may take of a device: "cpu", "cuda:N", or "cuda", which is each GPU that has no limit
+ * under its own name. 0: what it has. Names are each given once. */
+typedef struct sluice_memory_limit {
+    char device[16]; /* "": the list ends in front of it */
+    uint64_t bytes;
+} sluice_memory_limit;
+enum { SLUICE_MEMORY_LIMITS = 8 };
+
 typedef struct sluice_engine_options {
     size_t size;
     /* "auto" (default), "cpu", "cuda", "cuda:N"; several with + between, "cuda+cpu": the first layers on the
@@ -420,7 +428,7 @@ typedef struct sluice_engine_options {
     int32_t outputs;       /* rows of a step whose logits can be asked for; 0: `sequences` */
     const char *kv_type;   /* "f16" (default), "bf16", "f32", "q8_0", "fp8" (OCP E4M3) */
     uint64_t cache_tokens; /* tokens in all cache pages; 0: sequences * context, less when memory is short */
-    uint64_t memory_limit; /* bytes; 0: what the device has */
+    uint64_t memory_limit; /* bytes; 0: what the device has. See memory_limits too */
     int32_t state_slots;   /* recurrent models: 0: 2 per sequence, 16 for snapshots, and one for each draft */
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
@@ -476,10 +484,16 @@ typedef struct sluice_engine_options {
      * those without a budget. Requests that bring less than kv_window tokens, and SLUICE_LOGITS_ALL, drop
      * nothing. 0: all stay. */
     int32_t kv_budget;
-    int32_t kv_window; /* less than kv_budget; 0: 64 */
-    int32_t kv_pool;   /* a token counts as the best of so many around it, an odd number; 0: 7 */
+    int32_t kv_window;     /* less than kv_budget; 0: 64 */
+    int32_t kv_pool;       /* a token counts as the best of so many around it, an odd number; 0: 7 */
     uint64_t expert_cache; /* with experts in host memory: bytes of those that the GPU keeps at hand besides;
                               0: as many as fit */
+    /* By device, ahead of memory_limit. "cpu" is host_memory_limit under another name, and on the CPU alone
+     * memory_limit: only one of them may be given. */
+    sluice_memory_limit memory_limits[SLUICE_MEMORY_LIMITS];
+    /* A file of sluice_engine_write_expert_stats, of a model with as many layers and experts: of experts in
+     * host memory the GPU has the most used ones at hand from the start. NULL: the first uses decide. */
+    const char *expert_pin;
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 
@@ -503,6 +517,11 @@ typedef enum sluice_plan_view {
 SLUICE_API int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *options,
                                     sluice_plan_view view, sluice_text_format format, char **text,
                                     sluice_error *error);
+
+/* What other engines leave of limits when they have taken so much (memory_on of their counters, added up by
+ * device): at least a byte, as 0 is no limit. Of a name for several GPUs that which the fullest leaves. */
+SLUICE_API void sluice_memory_limits_leave(sluice_memory_limit limits[SLUICE_MEMORY_LIMITS],
+                                           const sluice_memory_limit taken[SLUICE_MEMORY_LIMITS]);
 
 typedef struct sluice_counters {
     size_t size;
@@ -530,8 +549,34 @@ typedef struct sluice_counters {
     /* Experts in host memory: chosen ones that the GPU had at hand or not, counted once for each layer and
      * step; bytes that were brought, all experts for many rows, and chosen ones. */
     uint64_t expert_hits, expert_misses, streamed_bytes, fetched_bytes;
+    uint64_t expert_promotions; /* experts used again for the first time since they came, which now stay
+                                   longer than others */
+    sluice_memory_limit memory_on[SLUICE_MEMORY_LIMITS]; /* bytes that the engine was planned to take of each
+                                                            device's memory_limits */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
+/* The same of one layer whose experts are in host memory. */
+typedef struct sluice_expert_counters {
+    size_t size;
+    int32_t layer, experts;
+    int32_t at_hand; /* experts that the GPU has room for besides */
+    uint64_t hits, misses, promotions, streamed_bytes, fetched_bytes;
+} sluice_expert_counters;
+/* One call for each such layer, in their order, as of the last step. Returns how many there are. `layer` may
+ * be NULL. */
+SLUICE_API int32_t sluice_engine_get_expert_counters(sluice_engine *engine,
+                                                     void (*layer)(void *context,
+                                                                   const sluice_expert_counters *counters),
+                                                     void *context);
+/* Writes a JSON object: "sluice_expert_stats": 1, "layers", "experts" and "experts_used" of the model, and
+ * "chosen": for each layer an array with how many rows have chosen each expert, or null where experts were
+ * not in host memory, and so not counted. With expert_pin the counts go on from those of that file. A step
+ * that is run twice, as the first of a captured bucket, counts twice. `path` may be missing or such a file,
+ * which the new one replaces when it is complete. SLUICE_ERR_UNSUPPORTED for an engine that counts no layer,
+ * SLUICE_ERR_BUSY while a request is unfinished. dry_run: writes nothing, and says whether it may be written.
+ */
+SLUICE_API int sluice_engine_write_expert_stats(sluice_engine *engine, const char *path, bool dry_run,
+                                                sluice_error *error);
 /* Runs the engine's last step again, in parts, and says where its time goes: per kernel and shape the calls,
  * microseconds, bytes and operations a second, and how near that is to the device's limits where those are
  * known. The sequences that were in that step hold nothing of use afterwards: release them. *text is owned by

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +205,36 @@ static void write_facts(const writer *w, const metric_gauges *g) {
                 w->prefix, w->prefix, w->prefix, w->model, (long long)time(NULL));
 }
 
+/* Of the layers whose experts are in host memory; where there are none, nothing is said. */
+static void write_experts(const writer *w, const metric_gauges *g) {
+    static const struct {
+        const char *name, *labels, *help;
+        size_t offset;
+    } ROWS[] = {
+        {"expert_cache_hits_total", "", "Chosen experts that the GPU had at hand, once a step.",
+         offsetof(metric_experts, hits)},
+        {"expert_cache_misses_total", "", "Chosen experts that had to be fetched, once a step.",
+         offsetof(metric_experts, misses)},
+        {"expert_cache_promotions_total", "", "Fetched experts that were used again, and stay longer.",
+         offsetof(metric_experts, promotions)},
+        {"expert_bytes_total", ",way=\"streamed\"", "Bytes of experts that came from host memory.",
+         offsetof(metric_experts, streamed_bytes)},
+        {"expert_bytes_total", ",way=\"fetched\"", NULL, offsetof(metric_experts, fetched_bytes)},
+    };
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS && g->expert_layers > 0; r++) {
+        if (ROWS[r].help) {
+            text_format(w->out, "# HELP %s%s %s\n# TYPE %s%s counter\n", w->prefix, ROWS[r].name,
+                        ROWS[r].help, w->prefix, ROWS[r].name);
+        }
+        for (int i = 0; i < g->expert_layers; i++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&g->experts[i] + ROWS[r].offset, sizeof value);
+            text_format(w->out, "%s%s{model_name=\"%s\",layer=\"%d\"%s} %llu\n", w->prefix, ROWS[r].name,
+                        w->model, (int)g->experts[i].layer, ROWS[r].labels, (unsigned long long)value);
+        }
+    }
+}
+
 static void write_gauges(const writer *w, const metric_gauges *g) {
     const double used = (double)g->cache_tokens_used - (double)g->cache_tokens_kept;
     number(w, "gauge", "num_requests_running", "Requests that are in steps.", (double)g->running);
@@ -267,5 +298,6 @@ void metrics_write(metrics *m, const metric_gauges *gauges, const char *prefix, 
     write_requests(&w, m);
     pthread_mutex_unlock(&m->mutex);
     write_gauges(&w, gauges);
+    write_experts(&w, gauges);
     write_facts(&w, gauges);
 }

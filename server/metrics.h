@@ -37,10 +37,20 @@ void metrics_finish(metrics *m, metric_finish reason);
 void metrics_tokens(metrics *m, uint64_t prompt, uint64_t cached, uint64_t generated);
 void metrics_request(metrics *m, const http_record *record);
 
+/* Of experts in host memory, in a layer. */
+typedef struct metric_experts {
+    int32_t layer;
+    uint64_t hits, misses, promotions, streamed_bytes, fetched_bytes;
+} metric_experts;
+enum { METRIC_LAYERS = 512 };
+
 /* What is not counted here, at the time of asking. */
 typedef struct metric_gauges {
     uint64_t running, waiting, cache_tokens, cache_tokens_used, cache_tokens_kept, preemptions, steps, rows;
     uint64_t reused_tokens, connections, drafted, accepted, page_tokens;
+    metric_experts
+        experts[METRIC_LAYERS]; /* in the order of layers; of models that have the same, their sum */
+    int expert_layers;
 } metric_gauges;
 /* `prefix`: before every name, "sluice_" or "vllm:". */
 void metrics_write(metrics *m, const metric_gauges *gauges, const char *prefix, text *out);

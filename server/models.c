@@ -34,6 +34,8 @@ struct models {
     bool no_sampling;
     void (*loaded_call)(void *context, const served_model *model);
     void *loaded_context;
+    const char *expert_stats;
+    void (*complain)(void *context, const char *line);
 };
 
 static double file_time(const char *path) {
@@ -59,6 +61,8 @@ int models_create(const models_options *o, models **out, http_error *error) {
     m->no_sampling = o->no_sampling;
     m->loaded_call = o->loaded;
     m->loaded_context = o->loaded_context;
+    m->expert_stats = o->expert_stats;
+    m->complain = o->complain;
     pthread_mutex_init(&m->loads, NULL);
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->loaded, NULL);
@@ -77,6 +81,12 @@ int models_create(const models_options *o, models **out, http_error *error) {
 }
 
 static void unload(model_state *s) {
+    const models *m = s->of;
+    sluice_error error;
+    if (s->served.engine && m->expert_stats &&
+        sluice_engine_write_expert_stats(s->served.engine, m->expert_stats, false, &error)) {
+        m->complain(m->loaded_context, error.message);
+    }
     sluice_engine_destroy(s->served.engine);
     grammar_cache_destroy(s->served.grammars);
     sluice_model_release(s->served.model);
@@ -131,30 +141,55 @@ static void size_for_serving(const sluice_model_info *info, sluice_engine_option
     }
 }
 
+/* Adds to the list of devices what one more engine takes of them. */
+static void add_taken(sluice_memory_limit *taken, const sluice_memory_limit *more) {
+    for (int i = 0; i < SLUICE_MEMORY_LIMITS && more[i].device[0]; i++) {
+        int k = 0;
+        while (k < SLUICE_MEMORY_LIMITS - 1 && taken[k].device[0] &&
+               strcmp(taken[k].device, more[i].device) != 0) {
+            k++;
+        }
+        memcpy(taken[k].device, more[i].device, sizeof taken[k].device);
+        taken[k].bytes += more[i].bytes;
+    }
+}
+
 /* What the models that are loaded leave of --memory-limit; at least a byte, as 0 is no limit. */
-static uint64_t memory_left(models *m) {
+static void leave_memory(models *m, sluice_engine_options *options) {
     uint64_t left = m->engine.memory_limit;
+    sluice_memory_limit taken[SLUICE_MEMORY_LIMITS] = {0};
     pthread_mutex_lock(&m->mutex);
-    for (size_t i = 0; i < m->count && left > 0; i++) {
+    for (size_t i = 0; i < m->count; i++) {
         if (m->states[i].served.engine) {
             sluice_counters counters = {.size = sizeof counters};
             sluice_engine_get_counters(m->states[i].served.engine, &counters);
-            left = left > counters.memory + 1 ? left - counters.memory : 1;
+            left = left == 0 ? 0 : left > counters.memory + 1 ? left - counters.memory : 1;
+            add_taken(taken, counters.memory_on);
         }
     }
     pthread_mutex_unlock(&m->mutex);
-    return left;
+    options->memory_limit = left;
+    memcpy(options->memory_limits, m->engine.memory_limits, sizeof options->memory_limits);
+    sluice_memory_limits_leave(options->memory_limits, taken);
 }
 
 static int create_engine(models *m, served_model *loaded, sluice_engine_options *options,
                          sluice_error *error) {
-    options->memory_limit = memory_left(m);
+    leave_memory(m, options);
     char *text = NULL;
     json_decref(loaded->plan);
     sluice_plan_describe(loaded->model, options, SLUICE_PLAN_MEMORY, SLUICE_JSON, &text, NULL);
     loaded->plan = text ? json_loads(text, 0, NULL) : NULL;
     sluice_free(text);
-    return sluice_engine_create(loaded->model, options, &loaded->engine, error);
+    int result = sluice_engine_create(loaded->model, options, &loaded->engine, error);
+    if (!result && m->expert_stats) {
+        result = sluice_engine_write_expert_stats(loaded->engine, m->expert_stats, true, error);
+    }
+    if (result) {
+        sluice_engine_destroy(loaded->engine);
+        loaded->engine = NULL;
+    }
+    return result;
 }
 
 /* Opens model and engine; with `loads` and without the other lock. */
@@ -331,4 +366,17 @@ bool models_get_counters(models *m, size_t index, sluice_counters *counters, cha
     }
     models_release(m, &s->served);
     return true;
+}
+
+void models_get_experts(models *m, size_t index,
+                        void (*layer)(void *context, const sluice_expert_counters *counters), void *context) {
+    pthread_mutex_lock(&m->mutex);
+    model_state *s = &m->states[index];
+    sluice_engine *engine = s->served.engine;
+    s->references += engine != NULL;
+    pthread_mutex_unlock(&m->mutex);
+    if (engine) {
+        sluice_engine_get_expert_counters(engine, layer, context);
+        models_release(m, &s->served);
+    }
 }

@@ -65,6 +65,9 @@ typedef struct models_options {
     void (*loaded)(void *context, const served_model *model);
     void *loaded_context;
     void *progress_context;
+    /* A file for sluice_engine_write_expert_stats, when the engine of the only model ends; NULL: none. */
+    const char *expert_stats;
+    void (*complain)(void *context, const char *line); /* that it could not be written; with loaded_context */
 } models_options;
 
 int models_create(const models_options *options, models **models, http_error *error);
@@ -82,5 +85,8 @@ void models_get_status(models *models, size_t index, model_status *status);
 /* Loaded engines' counters, one model after the other; false: that one is not loaded. Never waits for a load.
  */
 bool models_get_counters(models *models, size_t index, sluice_counters *counters, char *device, size_t size);
+/* The same of experts in host memory, layer by layer. */
+void models_get_experts(models *models, size_t index,
+                        void (*layer)(void *context, const sluice_expert_counters *counters), void *context);
 
 #endif

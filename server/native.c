@@ -40,6 +40,27 @@ static void add_counters(metric_gauges *g, const sluice_counters *c) {
     g->page_tokens = c->page_tokens;
 }
 
+static void add_experts(void *context, const sluice_expert_counters *c) {
+    metric_gauges *g = context;
+    int at = 0;
+    while (at < g->expert_layers && g->experts[at].layer < c->layer) {
+        at++;
+    }
+    if (at == g->expert_layers || g->experts[at].layer != c->layer) {
+        if (g->expert_layers == METRIC_LAYERS) {
+            return;
+        }
+        memmove(&g->experts[at + 1], &g->experts[at], (size_t)(g->expert_layers++ - at) * sizeof *g->experts);
+        g->experts[at] = (metric_experts){.layer = c->layer};
+    }
+    metric_experts *all = &g->experts[at];
+    all->hits += c->hits;
+    all->misses += c->misses;
+    all->promotions += c->promotions;
+    all->streamed_bytes += c->streamed_bytes;
+    all->fetched_bytes += c->fetched_bytes;
+}
+
 static void metrics_route(exchange *x, void *context) {
     server *s = context;
     metric_gauges gauges = {.connections = http_server_connections(s->http)};
@@ -47,6 +68,7 @@ static void metrics_route(exchange *x, void *context) {
         sluice_counters counters;
         if (models_get_counters(s->models, i, &counters, NULL, 0)) {
             add_counters(&gauges, &counters);
+            models_get_experts(s->models, i, add_experts, &gauges);
         }
     }
     text body = {0};

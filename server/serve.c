@@ -198,6 +198,11 @@ static void say_loaded(void *context, const served_model *m) {
     text_free(&values);
 }
 
+static void complain(void *context, const char *line) {
+    const server *s = context;
+    log_message(s->log, "%s", line);
+}
+
 static int make_parts(server *s, const serve_options *o, http_error *error) {
     sluice_engine_options engine = *o->engine;
     engine.progress = goes_on;
@@ -212,7 +217,9 @@ static int make_parts(server *s, const serve_options *o, http_error *error) {
                                    .thought_tokens = o->thought_tokens,
                                    .no_sampling = o->no_model_sampling,
                                    .loaded = say_loaded,
-                                   .loaded_context = s};
+                                   .loaded_context = s,
+                                   .expert_stats = o->expert_stats,
+                                   .complain = complain};
     s->options = o;
     s->started = (double)time(NULL);
     s->log = log_create(STDERR_FILENO, o->json_log);

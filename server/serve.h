@@ -16,6 +16,7 @@ typedef struct serve_options {
     bool strict_model;
     const sluice_engine_options *engine;
     const sluice_model_options *model; /* for all models; NULL: none */
+    const char *expert_stats;          /* a file for them when the only model ends; NULL: none */
     const json_t *template_options;    /* an object: variables of chat templates, where a request does not set
                                           them; NULL: none */
     int64_t thought_tokens;            /* of a thought, where a request does not set it; -1: no bound */

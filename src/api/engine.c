@@ -2,6 +2,7 @@
 /* The C API: engines and sequences. */
 #include "api/engine.h"
 
+#include "api/experts.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/map.h"
@@ -50,10 +51,7 @@ static void take_counts(sluice_engine *engine) {
     all->failed_captures = c.failed_captures;
     all->device_allocations = c.device_allocations;
     all->synchronisations = c.synchronisations;
-    all->expert_hits = c.expert_hits;
-    all->expert_misses = c.expert_misses;
-    all->streamed_bytes = c.streamed_bytes;
-    all->fetched_bytes = c.fetched_bytes;
+    sl_api_take_expert_counts(engine, &c);
     all->batched_calls = all->batched_rows = 0;
     for (int32_t i = 0; i < c.kernel_count; i++) {
         const sl_kernel *kernel = c.kernels[i].kernel;
@@ -287,6 +285,7 @@ static int start_engine(sluice_engine *engine, const sluice_engine_options *opti
         result = sl_scheduler_create(plan, engine->executor, &scheduling, &engine->scheduler, error);
     }
     result = result ? result : sl_api_keep_begin(engine, error);
+    result = result ? result : sl_api_begin_expert_counts(engine, error);
     if (result == 0) {
         take_counts(engine);
         int failed = pthread_create(&engine->thread, NULL, step_thread, engine);
@@ -358,6 +357,7 @@ void sluice_engine_destroy(sluice_engine *engine) {
     pthread_cond_destroy(&engine->step_done);
     pthread_mutex_destroy(&engine->mutex);
     sluice_model_release(engine->model);
+    sl_free(engine->expert_counts);
     sl_free(engine->ends);
     sl_free(engine);
 }
@@ -403,6 +403,10 @@ void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *out) {
     all.step_seconds = engine->step_seconds;
     all.memory = sl_plan_bytes(engine->planned.plan);
     all.memory += sl_api_speculation_bytes(&engine->speculation);
+    sl_api_add_memory(engine->planned.plan, all.memory_on);
+    if (engine->speculation.planned.plan) {
+        sl_api_add_memory(engine->speculation.planned.plan, all.memory_on);
+    }
     if (engine->keeper) {
         all.stored_pages = sl_keeper_counts(engine->keeper).stored_pages;
         all.loaded_pages = sl_keeper_counts(engine->keeper).loaded_pages;

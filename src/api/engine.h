@@ -28,9 +28,11 @@ struct sluice_engine {
     sl_error failure;
     unsigned losses; /* sl_map_losses when the model's files were checked last */
     double step_seconds;
-    sluice_counters counted; /* what the backend counted by the end of the last step; the rest is 0 */
-    sl_plan_step last_step;  /* what ran last, for a profile; no rows: nothing did */
-    bool stepping;           /* a step runs, without the lock */
+    sluice_counters counted;        /* what the backend counted by the end of the last step; the rest is 0 */
+    sl_expert_count *expert_counts; /* [fetch sets]: likewise */
+    sl_plan_step last_step;         /* what ran last, for a profile; no rows: nothing did */
+    bool stepping;                  /* a step runs, without the lock */
+    bool saving; /* a page goes to the disk, without the lock */
     bool reuses_prefixes;
     int32_t *ends; /* [end_count]: the tokens that end a text */
     int32_t end_count;

@@ -82,9 +82,12 @@ int sl_api_keep_save(sluice_engine *engine, bool *more, sl_error *error) {
     if (!*more) {
         return 0;
     }
+    engine->saving = true;
     pthread_mutex_unlock(&engine->mutex);
     const int result = sl_keeper_save(engine->keeper, error);
     pthread_mutex_lock(&engine->mutex);
+    engine->saving = false;
+    pthread_cond_broadcast(&engine->step_done);
     sl_keeper_settle(engine->keeper);
     return result;
 }

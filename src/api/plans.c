@@ -1,8 +1,10 @@
 /* The C API: plans, made and described. */
 #include "api/plans.h"
 
+#include "api/experts.h"
 #include "api/models.h"
 #include "api/speculate.h"
+#include "base/alloc.h"
 #include "base/log.h"
 #include "plan/split.h"
 
@@ -121,13 +123,21 @@ static bool is_too_small(const sl_api_plan *planned, int code) {
     return code == SL_ERR_LIMIT && planned->backend && !planned->backend->maps_weights;
 }
 
+/* Of a place that was too small; what the options were read to stays. */
+static void drop_trial(sl_api_plan *planned) {
+    sl_plan_destroy(planned->plan);
+    sl_backend_close(planned->backend);
+    planned->plan = NULL;
+    planned->backend = NULL;
+}
+
 /* Everything on one device when it fits there, since nothing then has to cross a border. */
 static int plan_on_one_or_all(const places *where, const char *one, const char *all, sl_api_plan *planned,
                               sl_error *error) {
     int code = plan_on(where, one, planned, error);
     if (is_too_small(planned, code)) {
         const sl_error why = *error;
-        sl_api_plan_close(planned);
+        drop_trial(planned);
         code = plan_beside_host(where, all, planned, error);
         *error = code == SL_ERR_LIMIT ? why : *error;
     }
@@ -141,12 +151,12 @@ static int plan_anywhere(const places *where, const char *gpu, const char *all, 
     const int32_t asked = where->plan_options->host_experts;
     int code = asked > 0 ? SL_ERR_LIMIT : plan_on(where, "auto", planned, error);
     if (asked > 0 || (is_too_small(planned, code) && where->program->experts > 0)) {
-        sl_api_plan_close(planned);
+        drop_trial(planned);
         code = plan_on_gpu(where, gpu, planned, error);
     }
     if (is_too_small(planned, code)) {
         const sl_error why = *error;
-        sl_api_plan_close(planned);
+        drop_trial(planned);
         where->plan_options->host_experts = asked;
         code = plan_beside_host(where, all, planned, error);
         *error = code == SL_ERR_LIMIT ? why : *error;
@@ -210,8 +220,7 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
             sl_log(SL_LOG_WARNING, "gpu layers: there is no GPU here, so all layers run on the CPU");
             return code ? code : plan_here(where, planned, error);
         }
-        sl_backend_close(planned->backend);
-        planned->backend = NULL;
+        drop_trial(planned);
     }
     if (asked > 0) {
         return plan_with_layers(where, gpu, all, planned, error);
@@ -280,10 +289,18 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
     if (result == 0) {
         result = parse_cache_type(o->kv_type, &plan_options.cache_type, error);
     }
+    result = result ? result : sl_api_take_limits(o, &plan_options, error);
+    if (result == 0 && o->expert_pin) {
+        result = sl_api_read_expert_uses(model, o->expert_pin, &planned->expert_uses, error);
+        plan_options.expert_uses = planned->expert_uses;
+    }
     if (result == 0) {
         const sl_program *drafting = sl_api_drafts_with_head(model, o) ? &model->drafting : NULL;
         const places where = {&model->program, drafting, &options, &plan_options, o};
         result = place_model(&where, planned, error);
+    }
+    if (result == 0 && o->expert_pin && planned->plan->deployment.fetch_set_count == 0) {
+        sl_log(SL_LOG_INFO, "expert pin: the GPU fetches no experts here, so there are none to be at hand");
     }
     if (result) {
         sl_api_plan_close(planned);
@@ -294,6 +311,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
 void sl_api_plan_close(sl_api_plan *planned) {
     sl_plan_destroy(planned->plan);
     sl_backend_close(planned->backend);
+    sl_free(planned->expert_uses);
     memset(planned, 0, sizeof *planned);
 }
 

@@ -11,10 +11,16 @@
 typedef struct sl_api_plan {
     sl_backend *backend;
     sl_plan *plan;
+    uint64_t *expert_uses; /* of expert_pin; NULL: none. The plan borrows it */
 } sl_api_plan;
 int sl_api_plan_open(const sl_model *model, const sluice_engine_options *options, sl_api_plan *plan,
                      sl_error *error);
 void sl_api_plan_close(sl_api_plan *plan);
+
+/* limits.c: the rules of memory_limits. What they say goes to plan->limits. */
+int sl_api_take_limits(const sluice_engine_options *options, sl_plan_options *plan, sl_error *error);
+/* Bytes that the plan takes of each device are added to those in `taken`, which ends as memory_limits do. */
+void sl_api_add_memory(const sl_plan *plan, sluice_memory_limit taken[SLUICE_MEMORY_LIMITS]);
 
 /* As a table for people, or JSON. */
 int sl_api_profile_text(const sl_plan_profile *profile, sluice_text_format format, char **text,

@@ -124,24 +124,25 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
     }
     const int32_t sequences = slots_of(o);
     s->model = sluice_model_retain(o->draft_model);
-    const sluice_engine_options options = {.device = o->device,
-                                           .isa = o->isa,
-                                           .threads = o->threads,
-                                           .chunk = o->chunk,
-                                           .sequences = sequences,
-                                           .context = o->context,
-                                           .kv_type = o->kv_type,
-                                           .cache_tokens = o->cache_tokens,
-                                           .memory_limit = o->memory_limit,
-                                           .host_memory_limit = o->host_memory_limit,
-                                           .gpu_layers = o->gpu_layers,
-                                           .cpu_experts = o->cpu_experts,
-                                           .expert_cache = o->expert_cache,
-                                           .no_graphs = o->no_graphs,
-                                           .no_fusion = o->no_fusion,
-                                           .no_repack = o->no_repack,
-                                           .deterministic = o->deterministic,
-                                           .prompt_precision = o->prompt_precision};
+    sluice_engine_options options = {.device = o->device,
+                                     .isa = o->isa,
+                                     .threads = o->threads,
+                                     .chunk = o->chunk,
+                                     .sequences = sequences,
+                                     .context = o->context,
+                                     .kv_type = o->kv_type,
+                                     .cache_tokens = o->cache_tokens,
+                                     .memory_limit = o->memory_limit,
+                                     .host_memory_limit = o->host_memory_limit,
+                                     .gpu_layers = o->gpu_layers,
+                                     .cpu_experts = o->cpu_experts,
+                                     .expert_cache = o->expert_cache,
+                                     .no_graphs = o->no_graphs,
+                                     .no_fusion = o->no_fusion,
+                                     .no_repack = o->no_repack,
+                                     .deterministic = o->deterministic,
+                                     .prompt_precision = o->prompt_precision};
+    memcpy(options.memory_limits, o->memory_limits, sizeof options.memory_limits);
     result = sl_api_plan_open(draft, &options, &s->planned, error);
     result = result ? result : sl_model_hold(s->model->model, error);
     if (result) {
@@ -247,6 +248,11 @@ void sl_api_speculation_leave(const sl_api_speculation *s, sluice_engine_options
     }
     o->memory_limit = without(o->memory_limit, pools_of(plan) - host);
     o->host_memory_limit = without(o->host_memory_limit, host + weights);
+    sluice_memory_limit taken[SLUICE_MEMORY_LIMITS] = {0};
+    if (plan) {
+        sl_api_add_memory(plan, taken);
+        sluice_memory_limits_leave(o->memory_limits, taken);
+    }
 }
 
 static void draft_with_head(sl_head *head, sl_scheduler *scheduler, pthread_mutex_t *mutex) {

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 23 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 24 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -164,16 +164,17 @@ typedef struct sl_weight_use {
  * until their slot is needed. SL_POOL_EXPERTS holds both buffers, then each set's slots, then each set's
  * table. */
 
-/* Beginning of a table; behind it lie, in this order, of 4 bytes each, slot_of[experts] (SL_NONE: in none),
- * expert_of[slots] (SL_NONE: empty), is_protected[slots], and of the last step what is to be brought:
- * expert[slots] and slot[slots]; then, of 8 bytes, used_at[slots]. Where `clock` is 0 the rest is not there
- * yet. The first time an expert is used its slot is on probation, from the second time on protected, and of
- * protected ones at most three quarters of all slots. Who must go: the one on probation that has not been
- * used for longest, and if there is none the protected one. Of equals the lower slot. */
+/* Beginning of a table; behind it lie, in this order, of 8 bytes chosen[experts]: rows that have chosen it,
+ * in buckets of either kind; of 4 bytes each, slot_of[experts] (SL_NONE: in none), expert_of[slots] (SL_NONE:
+ * empty), is_protected[slots], and of the last step what is to be brought: expert[slots] and slot[slots];
+ * then, of 8 bytes, used_at[slots]. Where `clock` is 0 what is behind `chosen` is not there yet. The first
+ * time an expert is used its slot is on probation, from the second time on protected, and of protected ones
+ * at most three quarters of all slots. Who must go: the one on probation that has not been used for longest,
+ * and if there is none the protected one. Of equals the lower slot. */
 typedef struct sl_slot_table {
-    uint64_t clock; /* FETCHes with rows so far */
-    uint64_t hits, misses;
-    int32_t brought; /* in the last step */
+    uint64_t clock; /* FETCHes with rows so far, and at first the slots that were filled at start */
+    uint64_t hits, misses, promotions; /* the last: from probation to protected */
+    int32_t brought;                   /* in the last step */
     int32_t padding;
 } sl_slot_table;
 
@@ -185,7 +186,7 @@ static inline int32_t sl_most_protected(int32_t slots) {
 
 static inline uint64_t sl_slot_table_bytes(int32_t experts, int32_t slots) {
     const uint64_t numbers = (uint64_t)experts + 4 * (uint64_t)slots, even = numbers + (numbers & 1);
-    return sizeof(sl_slot_table) + 4 * even + 8 * (uint64_t)slots;
+    return sizeof(sl_slot_table) + 8 * (uint64_t)experts + 4 * even + 8 * (uint64_t)slots;
 }
 
 typedef struct sl_fetch_set {
@@ -238,6 +239,9 @@ typedef struct sl_deployment {
     int32_t fetch_set_count;
     int32_t expert_slots;  /* of each set */
     uint64_t buffer_bytes; /* of each of the two; 0: no bucket brings all experts */
+    /* [fetch sets][expert_slots]: the experts that are in slots before the first step, most wanted first,
+     * SL_NONE behind the last. NULL: all slots are empty then. */
+    const int32_t *first_experts;
     /* Values of the program: the rows that the caller reads, [outputs][result_width] F32, and the sampled
      * tokens, SL_NONE where none are sampled. */
     int32_t result, result_width, tokens;
@@ -256,6 +260,12 @@ typedef struct sl_kernel_count {
     uint64_t calls, rows; /* rows handled, over all calls */
 } sl_kernel_count;
 
+/* Of experts in host memory, in a layer: see sl_counters. */
+typedef struct sl_expert_count {
+    int32_t layer;
+    uint64_t hits, misses, promotions, streamed_bytes, fetched_bytes;
+} sl_expert_count;
+
 typedef struct sl_counters {
     uint64_t steps, eager_steps, replayed_steps;
     uint64_t device_allocations;
@@ -263,9 +273,11 @@ typedef struct sl_counters {
     uint64_t captured_buckets, failed_captures;
     const sl_kernel_count *kernels; /* one per kernel that a bucket uses; borrowed, live */
     int32_t kernel_count;
-    /* Of experts in host memory: chosen ones that were in their slots or not, and bytes that were brought, of
-     * all experts and of those. A step that runs twice counts twice. */
-    uint64_t expert_hits, expert_misses, streamed_bytes, fetched_bytes;
+    /* Of experts in host memory: chosen ones that were in their slots or not, slots that became protected,
+     * and bytes that were brought, of all experts and of missing ones. A step that runs twice counts twice.
+     * One for each fetch set, as of this call; borrowed. */
+    const sl_expert_count *experts;
+    int32_t expert_count;
 } sl_counters;
 
 /* Where the time of a step goes. */

@@ -49,8 +49,13 @@ int sl_plan_with_experts(const sl_program *program, sl_backend *backend, const s
 int32_t sl_fetch_set_of(const sl_plan *plan, const sl_op *op);
 /* Lists the sets, before anything is lowered. */
 int sl_list_fetch_sets(sl_plan *plan, sl_error *error);
-/* Where all lies in SL_POOL_EXPERTS, when buckets are lowered and weights are listed. */
+/* Where all lies in SL_POOL_EXPERTS, when buckets are lowered and weights are listed, and what is in slots
+ * before the first step. */
 int sl_lay_out_fetches(sl_plan *plan, sl_error *error);
+
+/* Of the uses that options.expert_uses counts in the layers whose experts are in host memory, the share of
+ * experts that are in slots before the first step, 0 to 1. */
+double sl_plan_first_share(const sl_plan *plan);
 
 /* Whether the name begins with one of those in a list with commas; a NULL list has none. */
 bool sl_name_is_listed(const char *name, const char *list);

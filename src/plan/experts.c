@@ -86,6 +86,51 @@ static bool lay_out(sl_plan *plan, sl_fetch_set *sets, uint64_t *end) {
     return good;
 }
 
+/* The most used experts of each set, the lower number first where two are used alike; unused ones come by
+ * themselves. */
+static int choose_first(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const int32_t experts = deployment->program->experts, slots = deployment->expert_slots;
+    const size_t count = (size_t)deployment->fetch_set_count * (size_t)slots;
+    int32_t *first = sl_arena_alloc(&plan->arena, count, sizeof *first);
+    bool *taken = sl_arena_alloc(&plan->arena, (size_t)experts, sizeof *taken);
+    if (!first || !taken) {
+        return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
+    }
+    for (size_t i = 0; i < count; i++) {
+        const int32_t layer = deployment->fetch_sets[i / (size_t)slots].layer;
+        const uint64_t *uses = plan->options.expert_uses + (int64_t)layer * experts;
+        int32_t best = SL_NONE;
+        for (int32_t e = 0; e < experts; e++) {
+            taken[e] = taken[e] && i % (size_t)slots > 0;
+            best = !taken[e] && uses[e] > (best == SL_NONE ? 0 : uses[best]) ? e : best;
+        }
+        first[i] = best;
+        if (best != SL_NONE) {
+            taken[best] = true;
+        }
+    }
+    deployment->first_experts = first;
+    return 0;
+}
+
+double sl_plan_first_share(const sl_plan *plan) {
+    const sl_deployment *deployment = &plan->deployment;
+    const int32_t experts = deployment->program->experts, slots = deployment->expert_slots;
+    double all = 0, held = 0;
+    for (int32_t s = 0; deployment->first_experts && s < deployment->fetch_set_count; s++) {
+        const uint64_t *uses = plan->options.expert_uses + (int64_t)deployment->fetch_sets[s].layer * experts;
+        const int32_t *first = deployment->first_experts + (int64_t)s * slots;
+        for (int32_t e = 0; e < experts; e++) {
+            all += (double)uses[e];
+        }
+        for (int32_t i = 0; i < slots && first[i] != SL_NONE; i++) {
+            held += (double)uses[first[i]];
+        }
+    }
+    return all > 0 ? held / all : 0;
+}
+
 int sl_lay_out_fetches(sl_plan *plan, sl_error *error) {
     sl_deployment *deployment = &plan->deployment;
     if (deployment->fetch_set_count == 0) {
@@ -105,11 +150,12 @@ int sl_lay_out_fetches(sl_plan *plan, sl_error *error) {
     const uint64_t limit =
         plan->options.host_memory_limit ? plan->options.host_memory_limit : sl_host_memory_available();
     const uint64_t needed = deployment->pool_bytes[SL_POOL_HOST_WEIGHTS];
-    return needed > limit
-               ? sl_fail(error, SL_ERR_LIMIT,
-                         "plan: the experts of %d layers need %llu bytes of host memory, the limit is %llu",
-                         plan->options.host_experts, (unsigned long long)needed, (unsigned long long)limit)
-               : 0;
+    if (needed > limit) {
+        return sl_fail(error, SL_ERR_LIMIT,
+                       "plan: the experts of %d layers need %llu bytes of host memory, the limit is %llu",
+                       plan->options.host_experts, (unsigned long long)needed, (unsigned long long)limit);
+    }
+    return plan->options.expert_uses ? choose_first(plan, error) : 0;
 }
 
 /* ---- the choice ---- */

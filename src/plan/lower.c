@@ -378,12 +378,12 @@ static int fetch(lowering *l, const sl_op *linear, int32_t set) {
     for (int i = 0; i < SL_OP_OUTPUTS; i++) {
         op.out[i].value = SL_NONE;
     }
+    op.in[0] = linear->in[1];
+    op.in[1] = linear->in[2];
     l->fetched = set;
     l->slots = linear->in[1];
     l->slot_schedule = linear->in[2];
     if (slots > 0) {
-        op.in[0] = linear->in[1];
-        op.in[1] = linear->in[2];
         op.out[0].value = add_value(l, &l->program->values[linear->in[1].value], "slots");
         op.out[1].value = add_value(l, &l->program->values[linear->in[2].value], "slots");
         if (op.out[0].value == SL_NONE || op.out[1].value == SL_NONE) {

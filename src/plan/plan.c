@@ -100,6 +100,19 @@ static int resolve_budget(sl_plan *plan, sl_error *error) {
     return code;
 }
 
+uint64_t sl_plan_limit(const sl_plan_options *options, const char *name, int32_t number, uint64_t otherwise) {
+    char own[sizeof options->limits[0].device];
+    uint64_t of_kind = otherwise;
+    snprintf(own, sizeof own, "%s:%d", name, (int)number);
+    for (int i = 0; i < SL_DEVICE_LIMITS && options->limits[i].device[0]; i++) {
+        if (strcmp(options->limits[i].device, own) == 0) {
+            return options->limits[i].bytes;
+        }
+        of_kind = strcmp(options->limits[i].device, name) == 0 ? options->limits[i].bytes : of_kind;
+    }
+    return of_kind;
+}
+
 enum { USUAL_SEQUENCES = 8, EMBEDDING_SEQUENCES = 64, USUAL_CONTEXT = 4096, USUAL_SNAPSHOTS = 16 };
 
 uint64_t sl_plan_usual_cache(const sl_plan_options *options) {
@@ -119,6 +132,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
         memset(options, 0, sizeof *options);
         options->cache_type = SL_QTYPE_F16;
     }
+    options->memory_limit =
+        sl_plan_limit(options, plan->backend->name, plan->backend->options.device, options->memory_limit);
+    options->host_memory_limit = sl_plan_limit(options, "cpu", 0, options->host_memory_limit);
     int code = resolve_results(plan, error);
     code = code ? code : resolve_one(&options->context, "context", USUAL_CONTEXT, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
@@ -160,9 +176,8 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     if (program->state_count == 0) {
         options->state_slots = 0;
     } else {
-        code =
-            resolve_one(&options->state_slots, "state_slots",
-                        2 * options->sequences + USUAL_SNAPSHOTS + options->drafts, MOST_ROWS, error);
+        code = resolve_one(&options->state_slots, "state_slots",
+                           2 * options->sequences + USUAL_SNAPSHOTS + options->drafts, MOST_ROWS, error);
         if (code == 0 && options->state_slots < 2) {
             code = sl_fail(error, SL_ERR_INVALID, "plan: state_slots 1; a step reads one and writes another");
         }
@@ -644,8 +659,13 @@ static void expert_rows(sl_plan *plan) {
         memory_row(plan, SL_POOL_EXPERTS, buffers, "expert buffers", detail);
     }
     if (deployment->fetch_set_count > 0) {
-        snprintf(detail, sizeof detail, "%d of %d experts in each of %d layers", deployment->expert_slots,
-                 deployment->program->experts, deployment->fetch_set_count);
+        const int length =
+            snprintf(detail, sizeof detail, "%d of %d experts in each of %d layers", deployment->expert_slots,
+                     deployment->program->experts, deployment->fetch_set_count);
+        if (deployment->first_experts) {
+            snprintf(detail + length, sizeof detail - (size_t)length, "; %.1f %% of uses begin there",
+                     100 * sl_plan_first_share(plan));
+        }
         memory_row(plan, SL_POOL_EXPERTS, deployment->pool_bytes[SL_POOL_EXPERTS] - buffers, "expert slots",
                    detail);
     }

@@ -7,7 +7,13 @@
 #include "backend/backend.h"
 #include "base/sha256.h"
 
-enum { SL_MOST_DEVICES = 4 };
+enum { SL_MOST_DEVICES = 4, SL_DEVICE_LIMITS = 8 };
+
+/* Bytes of one device, or of each of a kind. */
+typedef struct sl_device_limit {
+    char device[16]; /* "cpu", "cuda:1"; "cuda": those without a limit of their own */
+    uint64_t bytes;  /* 0: what it has free */
+} sl_device_limit;
 
 typedef struct sl_plan_options {
     int32_t chunk;     /* rows of a step; 0: the backend's own choice */
@@ -40,6 +46,11 @@ typedef struct sl_plan_options {
                            the backend's own order */
     bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
     bool observe;       /* an OBSERVE in front of every LINEAR, for each of its weights */
+    sl_device_limit limits[SL_DEVICE_LIMITS]; /* ahead of memory_limit, and "cpu" of host_memory_limit; one
+                                                 without a name ends the list */
+    /* [layers][experts]: how often each was used; where they lie in host memory the most used ones are in
+     * slots from the start. Borrowed as long as the plan lives. NULL: none are. */
+    const uint64_t *expert_uses;
 } sl_plan_options;
 
 /* One line of the memory table. */
@@ -91,6 +102,10 @@ struct sl_plan {
     int32_t segment_count; /* 0: one device */
     sl_partition partition;
 };
+
+/* The limit of options->limits for a device by its backend's name and number; `otherwise` where there is
+ * none. */
+uint64_t sl_plan_limit(const sl_plan_options *options, const char *name, int32_t number, uint64_t otherwise);
 
 /* Bytes of all pools on the plan's device or devices: without weights in host memory beside one. */
 static inline uint64_t sl_plan_bytes(const sl_plan *plan) {

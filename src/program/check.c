@@ -501,19 +501,17 @@ static int check_observe(const checker *c) {
 
 static int check_fetch(const checker *c) {
     const sl_op_fetch *fetch = &c->op->u.fetch;
-    const int32_t operands[] = {c->op->in[0].value, c->op->in[1].value, c->op->out[0].value,
-                                c->op->out[1].value};
     REQUIRE(c, fetch->set >= 0, "set %d does not exist", fetch->set);
     REQUIRE(c, fetch->slots >= 0 && fetch->slots <= c->program->experts, "%d slots for %d experts",
             fetch->slots, c->program->experts);
-    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
-        REQUIRE(c, (operands[i] != SL_NONE) == (fetch->slots > 0),
-                "with slots it needs all operands, without them none");
+    REQUIRE(c, fetch->used == c->program->experts_used, "%d experts of a row, the program uses %d",
+            fetch->used, c->program->experts_used);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(c, (c->op->out[i].value != SL_NONE) == (fetch->slots > 0),
+                "with slots it has both outputs, without them none");
     }
     if (fetch->slots > 0) {
         const int32_t schedule = c->op->out[1].value;
-        REQUIRE(c, fetch->used == c->program->experts_used, "%d experts of a row, the program uses %d",
-                fetch->used, c->program->experts_used);
         REQUIRE(c,
                 schedule < 0 || schedule >= c->value_count || c->values[schedule].fixed == fetch->slots + 1,
                 "slot_schedule: value %s must have %d fixed elements", c->values[schedule].name,

@@ -44,6 +44,7 @@ typedef struct setting {
     float temperature;
     int32_t host_experts; /* of so many layers */
     uint64_t expert_cache;
+    const char *expert_pin;
 } setting;
 
 static sluice_engine_options options_of(const setting *s) {
@@ -57,6 +58,7 @@ static sluice_engine_options options_of(const setting *s) {
                                    .no_prefix_reuse = true,
                                    .cpu_experts = s->host_experts,
                                    .expert_cache = s->expert_cache,
+                                   .expert_pin = s->expert_pin,
                                    .no_graphs = s->no_graphs};
 }
 
@@ -247,8 +249,117 @@ static void experts_from_host_memory(void **state) {
         assert_int_equal(counters.failed_captures, 0);
         assert_int_equal(steady.device_allocations + steady.synchronisations, 0);
         assert_true(counters.streamed_bytes > 0 && counters.expert_misses > 0 && counters.expert_hits > 0);
+        assert_true(counters.expert_promotions > 0 && counters.expert_promotions <= counters.expert_hits);
         assert_true(ways[i].cache == FEW || counters.expert_hits > counters.expert_misses);
     }
+    sluice_model_release(model);
+}
+
+/* ---- files of how often experts were chosen ---- */
+
+enum { LAYERS = 8, EXPERTS = 64 }; /* more than the fixture has */
+
+typedef struct layer_counts {
+    sluice_expert_counters layers[LAYERS];
+    int32_t count;
+} layer_counts;
+
+static void take_layer(void *context, const sluice_expert_counters *counters) {
+    layer_counts *all = context;
+    assert_true(all->count < LAYERS);
+    all->layers[all->count++] = *counters;
+}
+
+/* What a file says of each expert of a layer; returns how many there are. */
+static int32_t read_layer(const char *path, int32_t layer, uint64_t *chosen) {
+    static char text[1 << 16];
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    const char *at = strstr(text, "\"chosen\":[");
+    assert_non_null(at);
+    at += strlen("\"chosen\":[");
+    for (; layer > 0; layer--) {
+        at = strchr(at, ']') + 2;
+    }
+    assert_true(*at == '[');
+    int32_t count = 0;
+    while (*at != ']') {
+        assert_true(count < EXPERTS);
+        chosen[count++] = strtoull(at + 1, (char **)(void *)&at, 10);
+    }
+    return count;
+}
+
+/* A run with all experts in host memory: its tokens, counters and file. */
+static void count_experts(sluice_model *model, const setting *s, const char *path, int32_t *tokens,
+                          sluice_counters *counters) {
+    const sluice_engine_options options = options_of(s);
+    sluice_error error;
+    sluice_engine *engine = open_engine(model, &options);
+    generate(engine, s, 0, tokens, counters);
+    must(sluice_engine_write_expert_stats(engine, path, true, &error), &error, "whether it may be written");
+    must(sluice_engine_write_expert_stats(engine, path, false, &error), &error, "expert stats");
+    layer_counts by_layer = {.count = 0};
+    assert_true(sluice_engine_get_expert_counters(engine, take_layer, &by_layer) > 1);
+    sluice_counters sum = {.size = sizeof sum};
+    for (int32_t i = 0; i < by_layer.count; i++) {
+        const sluice_expert_counters *layer = &by_layer.layers[i];
+        assert_int_equal(layer->layer, i);
+        sum.expert_hits += layer->hits;
+        sum.expert_misses += layer->misses;
+        sum.expert_promotions += layer->promotions;
+        sum.streamed_bytes += layer->streamed_bytes;
+        sum.fetched_bytes += layer->fetched_bytes;
+    }
+    assert_int_equal(sum.expert_hits, counters->expert_hits);
+    assert_int_equal(sum.expert_misses, counters->expert_misses);
+    assert_int_equal(sum.expert_promotions, counters->expert_promotions);
+    assert_int_equal(sum.streamed_bytes, counters->streamed_bytes);
+    assert_int_equal(sum.fetched_bytes, counters->fetched_bytes);
+    sluice_engine_destroy(engine);
+}
+
+/* Each row counts once for each of its experts, whether all of a layer came or the chosen ones; and an engine
+ * that begins with those that were chosen misses none of them, with the same tokens. */
+static void experts_begin_where_a_file_says(void **state) {
+    (void)state;
+    enum { USED = 2 };
+    static const char *const streamed_file = "expert-stats-streamed.json", *chosen_file = "expert-stats.json";
+    sluice_model *model = open_model(FIXTURES "qwen3moe");
+    sluice_counters streamed = {.size = sizeof streamed}, chosen = streamed, pinned = streamed;
+    int32_t tokens[GENERATE], others[GENERATE];
+    uint64_t from_streams[EXPERTS], from_slots[EXPERTS], of_both[EXPERTS], sum = 0;
+    setting s = {.device = "cuda", .kv_type = "f32", .chunk = 32, .sequences = 1, .no_graphs = true};
+    s.host_experts = INT32_MAX;
+    remove(streamed_file);
+    remove(chosen_file);
+    count_experts(model, &s, streamed_file, tokens, &streamed);
+    s.chunk = 1;
+    count_experts(model, &s, chosen_file, others, &chosen);
+    compare("qwen3moe", "row by row against chunks", tokens, others);
+    assert_true(streamed.streamed_bytes > 0 && chosen.streamed_bytes == 0);
+    const int32_t experts = read_layer(streamed_file, 0, from_streams);
+    assert_int_equal(read_layer(chosen_file, 0, from_slots), experts);
+    for (int32_t e = 0; e < experts; e++) {
+        assert_int_equal(from_streams[e], from_slots[e]);
+        sum += from_streams[e];
+    }
+    assert_int_equal(sum, USED * streamed.rows);
+    assert_true(streamed.expert_misses > 0);
+    s.chunk = 32;
+    s.expert_pin = chosen_file;
+    count_experts(model, &s, streamed_file, others, &pinned);
+    compare("qwen3moe", "experts at hand from the start against none", tokens, others);
+    assert_int_equal(pinned.expert_misses, 0);
+    assert_int_equal(pinned.expert_hits, streamed.expert_hits + streamed.expert_misses);
+    read_layer(streamed_file, 0, of_both);
+    for (int32_t e = 0; e < experts; e++) {
+        assert_int_equal(of_both[e], 2 * from_slots[e]);
+    }
+    remove(streamed_file);
+    remove(chosen_file);
     sluice_model_release(model);
 }
 
@@ -527,7 +638,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 11];
+    struct CMUnitTest tests[FAMILIES + 12];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -544,6 +655,7 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&few_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&many_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_begin_where_a_file_says);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_fetches_what_does_not_fit);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail_while_fetching);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);

@@ -451,6 +451,94 @@ static void pointers_of_files_are_checked(void **state) {
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+static void limits_of_devices_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        const char *names[3];
+        uint64_t host;
+        const char *said; /* NULL: accepted */
+    } CASES[] = {
+        {{"gpu"}, 0, "\"gpu\" is no device: there are cpu, cuda and cuda:N"},
+        {{"cuda:"}, 0, "is no device"},
+        {{"cuda:01"}, 0, "is no device"},
+        {{"cuda:x"}, 0, "is no device"},
+        {{"cuda:12345"}, 0, "is no device"},
+        {{"CPU"}, 0, "is no device"},
+        {{"auto"}, 0, "is no device"},
+        {{"cuda+cpu"}, 0, "is no device"},
+        {{"cuda:1", "cpu", "cuda:1"}, 0, "cuda:1 is given twice"},
+        {{"cpu"}, 1 << 30, "also given as the host's memory limit"},
+        {{"cpu"}, 0, NULL},
+        {{"cpu", "cuda", "cuda:0"}, 0, NULL},
+        {{"cuda:9999"}, 1 << 30, NULL},
+    };
+    char *text = something;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        sluice_engine_options options = {
+            .size = sizeof options, .device = "cpu", .threads = 1, .host_memory_limit = CASES[i].host};
+        for (int k = 0; k < 3 && CASES[i].names[k]; k++) {
+            snprintf(options.memory_limits[k].device, sizeof options.memory_limits[k].device, "%s",
+                     CASES[i].names[k]);
+            options.memory_limits[k].bytes = (uint64_t)1 << 40;
+        }
+        const int code =
+            sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error);
+        if (CASES[i].said) {
+            refused(code, CASES[i].said, (int)i);
+        } else {
+            must(code, &error, "plan");
+            sluice_free(text);
+        }
+    }
+    sluice_engine_options unended = {.size = sizeof unended, .device = "cpu"};
+    memset(unended.memory_limits, 'c', sizeof unended.memory_limits);
+    REFUSED(sluice_plan_describe(model, &unended, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error),
+            "is no device");
+    /* The CPU's is what bounds it, ahead of the limit without a name. */
+    sluice_engine_options small = {.size = sizeof small,
+                                   .device = "cpu",
+                                   .memory_limit = (uint64_t)1 << 40,
+                                   .memory_limits = {{"cpu", 1000}}};
+    assert_int_equal(sluice_plan_describe(model, &small, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error),
+                     SLUICE_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "the limit is 1000"));
+}
+
+static void limits_are_shared(void **state) {
+    (void)state;
+    sluice_memory_limit limits[SLUICE_MEMORY_LIMITS] = {
+        {"cuda", 1000}, {"cuda:1", 500}, {"cpu", 0}, {"cuda:2", 10}};
+    const sluice_memory_limit taken[SLUICE_MEMORY_LIMITS] = {
+        {"cuda:0", 300}, {"cuda:1", 400}, {"cuda:2", 10}, {"cpu", 70}, {"cuda:10", 200}};
+    sluice_memory_limits_leave(limits, taken);
+    assert_int_equal(limits[0].bytes, 700); /* cuda:0 is the fullest of those without a name of their own */
+    assert_int_equal(limits[1].bytes, 100);
+    assert_int_equal(limits[2].bytes, 0); /* no limit stays none */
+    assert_int_equal(limits[3].bytes, 1); /* and one that is reached does not become none */
+    sluice_memory_limits_leave(NULL, taken);
+    sluice_memory_limits_leave(limits, NULL);
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_engine_get_counters(engine, &counters);
+    assert_string_equal(counters.memory_on[0].device, "cpu");
+    assert_true(counters.memory_on[0].bytes == counters.memory && counters.memory > 0);
+    assert_string_equal(counters.memory_on[1].device, "");
+}
+
+static void files_about_experts_are_checked(void **state) {
+    (void)state;
+    const char *path = "expert-stats-of-misuse.json";
+    REFUSED(sluice_engine_write_expert_stats(NULL, path, false, &error), "engine");
+    REFUSED(sluice_engine_write_expert_stats(engine, NULL, false, &error), "path");
+    assert_int_equal(sluice_engine_write_expert_stats(engine, path, false, &error), SLUICE_ERR_UNSUPPORTED);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(sluice_engine_get_expert_counters(NULL, NULL, NULL), 0);
+    assert_int_equal(sluice_engine_get_expert_counters(engine, NULL, NULL), 0);
+    sluice_engine *made = something;
+    const sluice_engine_options options = {.size = sizeof options, .device = "cpu", .expert_pin = path};
+    REFUSED(sluice_engine_create(model, &options, &made, &error), "the model has no experts");
+    assert_null(made);
+}
+
 static void numbers_of_engines_are_checked(void **state) {
     (void)state;
     const sluice_engine_options cases[] = {
@@ -488,6 +576,9 @@ int main(void) {
         cmocka_unit_test(pointers_of_requests_are_checked),
         cmocka_unit_test(pointers_of_files_are_checked),
         cmocka_unit_test(numbers_of_engines_are_checked),
+        cmocka_unit_test(limits_of_devices_are_checked),
+        cmocka_unit_test(limits_are_shared),
+        cmocka_unit_test(files_about_experts_are_checked),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

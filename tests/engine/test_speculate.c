@@ -666,7 +666,11 @@ static void a_draft_model_lies_on_the_same_devices(void **state) {
     options.cache_tokens = 1024;
     options.speculate = SLUICE_SPECULATE_DRAFT;
     options.draft_model = small;
-    options.host_memory_limit = planned_bytes(model, &options);
+    const uint64_t one = planned_bytes(model, &options);
+    options.host_memory_limit = one;
+    assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_LIMIT);
+    options.host_memory_limit = 0;
+    options.memory_limits[0] = (sluice_memory_limit){"cpu", one};
     assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_LIMIT);
     sluice_model_release(small);
     sluice_model_release(model);

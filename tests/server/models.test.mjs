@@ -90,7 +90,8 @@ describe('--config', () => {
     'api-key': ['one-key', 'two-key'], 'api-key-file': keys, cors: 'https://a.example', 'cors-origin': 'https://b.example',
     'allowed-host': 'proxy.example', 'max-queue': 5, 'max-body': '2K', 'max-step-time': 12.5, 'drain-timeout': 7, 'drain-seconds': 8, 'drain-delay': 0, 'open-metrics': false,
     'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
-    chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'host-memory-limit': '1G', 'expert-cache': '1G', 'gpu-layers': 0, 'n-gpu-layers': 0, 'n-cpu-moe': 0, 'cpu-experts': 0, 'cpu-moe': false, 'no-prefix-reuse': false, 'kv-budget': 256, 'kv-window': 32, 'kv-pool': 5,
+    chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'host-memory-limit': '1G', 'expert-cache': '1G', 'expert-pin': null, 'expert-stats': null, // there are no experts
+    'gpu-layers': 0, 'n-gpu-layers': 0, 'n-cpu-moe': 0, 'cpu-experts': 0, 'cpu-moe': false, 'no-prefix-reuse': false, 'kv-budget': 256, 'kv-window': 32, 'kv-pool': 5,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-repack': true, 'no-graphs': true, kernel: 'linear/',
     deterministic: true, 'prompt-precision': 'bf16', 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
     'chat-template-kwargs': '{"tone": "kind"}', 'no-model-sampling': true, 'reasoning-budget': 64,
@@ -177,8 +178,8 @@ describe('two models', { skip: noStories }, () => {
 
   const size = ['--ctx-size', '512', '--cache-tokens', '1024', '--sequences', '2'];
   const bytes = (model) => Number(/^total +(\d+)/m.exec(execFileSync(program, ['plan', '-m', model, ...size], { encoding: 'utf8' }))[1]);
-  const limited = () => [...both, ...size, '--memory-limit', String(bytes('mini') + Math.floor(bytes(stories) / 2))];
-  test('--memory-limit: the one that was used longest ago makes room', () => started({ args: limited() }, async (server) => {
+  const limited = (device = '') => [...both, ...size, '--memory-limit', device + String(bytes('mini') + Math.floor(bytes(stories) / 2))];
+  for (const device of ['', 'cpu=']) test(`--memory-limit ${device}N: the one that was used longest ago makes room`, () => started({ args: [...limited(device), '--device', 'cpu'] }, async (server) => {
     assert.deepEqual(await loaded(server), ['mini']);
     for (let round = 0; round < 3; round++) {
       assert.match((await tell(server, 'stories260K')).json.choices[0].text, /^, there was a/);

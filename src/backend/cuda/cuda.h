@@ -82,6 +82,30 @@ typedef struct sl_cuda_blas sl_cuda_blas;
 /* ---- experts in host memory (backend.h) ---- */
 
 enum { SL_CUDA_FETCH_PARTS = 16 }; /* weights of a set that the ops of a bucket read */
+enum { SL_CUDA_EXPERT_COUNTS = 3 };
+
+/* The arrays of a table. */
+typedef struct sl_slot_arrays {
+    unsigned long long *chosen, *used_at;
+    int32_t *slot_of, *expert_of, *is_protected, *expert, *slot;
+} sl_slot_arrays;
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline sl_slot_arrays
+    sl_slot_arrays_of(sl_slot_table *table, int32_t experts, int32_t slots) {
+    sl_slot_arrays a;
+    const int32_t numbers = experts + 4 * slots;
+    a.chosen = (unsigned long long *)(void *)(table + 1);
+    a.slot_of = (int32_t *)(void *)(a.chosen + experts);
+    a.expert_of = a.slot_of + experts;
+    a.is_protected = a.expert_of + slots;
+    a.expert = a.is_protected + slots;
+    a.slot = a.expert + slots;
+    a.used_at = (unsigned long long *)(void *)(a.slot_of + numbers + (numbers & 1));
+    return a;
+}
 
 typedef struct sl_cuda_fetch_part {
     const unsigned char *from; /* pinned */
@@ -98,7 +122,8 @@ typedef struct sl_cuda_fetch {
     int32_t number;                   /* of those in the bucket that bring all */
     const struct sl_cuda_fetch *next; /* of these */
     sl_slot_table *table;             /* on the device */
-    unsigned long long *counts;       /* pinned: hits, misses, written with each step */
+    unsigned long long *counts; /* pinned, SL_CUDA_EXPERT_COUNTS: hits, misses, promotions, written with each
+                                   step */
 } sl_cuda_fetch;
 
 /* The copies to the buffers, on a stream of their own, one list of ops at a time. All on the host. */

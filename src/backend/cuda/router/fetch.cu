@@ -2,7 +2,7 @@
  * which they are there. Chosen ones: a block finds their slots in the set's table, empties some for those
  * that are in none, and writes ids and schedule anew; then many blocks read what is missing from host memory,
  * as fast as the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that
- * it says. */
+ * it says. Either way the kernel that is there already counts how often each expert was chosen. */
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/run/copies.h"
 
@@ -16,21 +16,39 @@ enum {
 
 /* ---- all experts ---- */
 
-/* Launched without leave to begin early, and gives none: what is behind it reads weights without waiting. */
-static __global__ void arrived_kernel(void) {
+typedef struct arrived_args {
+    const sl_step_header *header;
+    const int32_t *offsets;     /* of the schedule, which a step without rows does not write */
+    unsigned long long *chosen; /* of the table */
+    int32_t experts;
+} arrived_args;
+
+/* A thread for each expert. Launched without leave to begin early, and gives none: what is behind it reads
+ * weights without waiting. */
+static __global__ void arrived_kernel(const __grid_constant__ arrived_args args) {
+    const int32_t expert = (int32_t)threadIdx.x;
+    if (expert < args.experts && args.header->rows > 0) {
+        const int32_t rows = args.offsets[expert + 1] - args.offsets[expert];
+        args.chosen[expert] += (unsigned long long)rows;
+    }
 }
 
-static cudaError_t bring_all(const sl_cuda_context *context, const sl_cuda_fetch *fetch,
-                             cudaStream_t stream) {
+static cudaError_t bring_all(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
+    const sl_cuda_fetch *fetch = op->fetch;
     const cudaError_t code = sl_cuda_finish_copies(context->copies, fetch, stream);
     if (code != cudaSuccess) {
         return code;
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(1);
-    config.blockDim = dim3(SL_WARP);
+    config.blockDim = dim3(((unsigned)fetch->experts + SL_WARP - 1) / SL_WARP * SL_WARP);
     config.stream = stream;
-    return cudaLaunchKernelEx(&config, arrived_kernel);
+    arrived_args args = {};
+    args.header = context->header;
+    args.offsets = op->in[1].head;
+    args.chosen = sl_slot_arrays_of(fetch->table, fetch->experts, 0).chosen;
+    args.experts = fetch->experts;
+    return cudaLaunchKernelEx(&config, arrived_kernel, args);
 }
 
 /* ---- slots ---- */
@@ -43,35 +61,16 @@ typedef struct slot_args {
     int32_t experts, slot_count, used, most_protected;
 } slot_args;
 
-/* The table's arrays. */
-typedef struct slot_arrays {
-    int32_t *slot_of, *expert_of, *is_protected, *expert, *slot;
-    unsigned long long *used_at;
-} slot_arrays;
-
-static __device__ __forceinline__ slot_arrays arrays_of(sl_slot_table *table, int32_t experts,
-                                                        int32_t slots) {
-    slot_arrays a;
-    const int32_t numbers = experts + 4 * slots;
-    a.slot_of = (int32_t *)(void *)(table + 1);
-    a.expert_of = a.slot_of + experts;
-    a.is_protected = a.expert_of + slots;
-    a.expert = a.is_protected + slots;
-    a.slot = a.expert + slots;
-    a.used_at = (unsigned long long *)(void *)(a.slot_of + numbers + (numbers & 1));
-    return a;
-}
-
 typedef struct slot_memory {
     int32_t slot_of[SLOT_THREADS], expert_of[SLOT_THREADS], is_protected[SLOT_THREADS];
-    int32_t wanted[SLOT_THREADS]; /* per expert: chosen in this step */
+    int32_t wanted[SLOT_THREADS]; /* per expert: rows that chose it in this step */
     int32_t chosen[SLOT_THREADS]; /* per row and rank: the expert, then its slot */
     int32_t victim[SLOT_THREADS]; /* per missing expert */
     unsigned long long used_at[SLOT_THREADS];
-    int32_t hits, misses, protected_count;
+    int32_t hits, misses, promotions, protected_count;
 } slot_memory;
 
-static __device__ void read_table(const slot_args &args, const slot_arrays &a, bool is_new,
+static __device__ void read_table(const slot_args &args, const sl_slot_arrays &a, bool is_new,
                                   slot_memory *shared) {
     const int32_t thread = (int32_t)threadIdx.x;
     if (thread < args.experts) {
@@ -84,12 +83,13 @@ static __device__ void read_table(const slot_args &args, const slot_arrays &a, b
         shared->used_at[thread] = is_new ? 0 : a.used_at[thread];
     }
     if (thread == 0) {
-        shared->hits = shared->misses = shared->protected_count = 0;
+        shared->hits = shared->misses = shared->promotions = shared->protected_count = 0;
     }
     __syncthreads();
 }
 
-static __device__ void write_table(const slot_args &args, const slot_arrays &a, const slot_memory *shared) {
+static __device__ void write_table(const slot_args &args, const sl_slot_arrays &a,
+                                   const slot_memory *shared) {
     const int32_t thread = (int32_t)threadIdx.x;
     if (thread < args.experts) {
         a.slot_of[thread] = shared->slot_of[thread];
@@ -107,6 +107,9 @@ static __device__ void touch(const slot_args &args, unsigned long long clock, sl
     if (thread < args.experts && shared->wanted[thread]) {
         const int32_t slot = shared->slot_of[thread];
         if (slot >= 0) {
+            if (!shared->is_protected[slot]) {
+                atomicAdd(&shared->promotions, 1);
+            }
             shared->is_protected[slot] = 1;
             shared->used_at[slot] = clock;
         }
@@ -144,7 +147,7 @@ static __device__ __forceinline__ bool goes_before(const slot_memory *shared, in
 }
 
 /* Missing experts, in the order of their numbers, to the slots that must go first. */
-static __device__ void replace(const slot_args &args, const slot_arrays &a, unsigned long long clock,
+static __device__ void replace(const slot_args &args, const sl_slot_arrays &a, unsigned long long clock,
                                slot_memory *shared) {
     const int32_t thread = (int32_t)threadIdx.x, misses = shared->misses;
     const bool is_free = thread < args.slot_count && shared->used_at[thread] != clock;
@@ -158,7 +161,7 @@ static __device__ void replace(const slot_args &args, const slot_arrays &a, unsi
     }
     rank = 0;
     for (int32_t e = 0; is_missing && e < thread; e++) {
-        rank += shared->wanted[e] && shared->slot_of[e] < 0;
+        rank += shared->wanted[e] > 0 && shared->slot_of[e] < 0;
     }
     __syncthreads();
     const int32_t slot = is_missing ? shared->victim[rank] : SL_NONE;
@@ -204,7 +207,7 @@ static __global__ void __launch_bounds__(SLOT_THREADS)
     sl_wait_for_inputs();
     const int32_t thread = (int32_t)threadIdx.x, count = context.header->rows * args.used;
     const unsigned long long before = args.table->clock, clock = before + 1;
-    const slot_arrays a = arrays_of(args.table, args.experts, args.slot_count);
+    const sl_slot_arrays a = sl_slot_arrays_of(args.table, args.experts, args.slot_count);
     if (count == 0) {
         write_schedule(args, 0, &shared);
         if (thread == 0) {
@@ -212,11 +215,12 @@ static __global__ void __launch_bounds__(SLOT_THREADS)
         }
         return;
     }
+    const unsigned long long chosen = thread < args.experts ? a.chosen[thread] : 0; /* long before its use */
     read_table(args, a, before == 0, &shared);
     if (thread < count) {
         const int32_t expert = sl_i32(args.ids, thread / args.used)[thread % args.used];
         shared.chosen[thread] = expert;
-        shared.wanted[expert] = 1;
+        atomicAdd(&shared.wanted[expert], 1);
     }
     __syncthreads();
     touch(args, clock, &shared);
@@ -228,11 +232,15 @@ static __global__ void __launch_bounds__(SLOT_THREADS)
     __syncthreads();
     write_schedule(args, count, &shared);
     write_table(args, a, &shared);
+    if (thread < args.experts && shared.wanted[thread] > 0) {
+        a.chosen[thread] = chosen + (unsigned long long)shared.wanted[thread];
+    }
     if (thread == 0) {
         args.table->clock = clock;
         args.table->brought = shared.misses;
         args.counts[0] = args.table->hits += (unsigned long long)shared.hits;
         args.counts[1] = args.table->misses += (unsigned long long)shared.misses;
+        args.counts[2] = args.table->promotions += (unsigned long long)shared.promotions;
     }
 }
 
@@ -249,7 +257,7 @@ template <typename WORD>
 static __global__ void __launch_bounds__(COPY_THREADS) fetch_kernel(const __grid_constant__ copy_args args) {
     constexpr int64_t PIECE = COPY_THREADS * COPY_WORDS;
     sl_wait_for_inputs();
-    const slot_arrays a = arrays_of(args.table, args.experts, args.slots);
+    const sl_slot_arrays a = sl_slot_arrays_of(args.table, args.experts, args.slots);
     const int32_t brought = args.table->brought;
     int64_t unit = blockIdx.x; /* among those of the part, expert by expert */
     for (int32_t p = 0; p < args.part_count && brought > 0; p++) {
@@ -323,7 +331,7 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
 }
 
 static SL_CUDA_RUN(run) {
-    return op->fetch->slots > 0 ? bring_chosen(context, op, stream) : bring_all(context, op->fetch, stream);
+    return op->fetch->slots > 0 ? bring_chosen(context, op, stream) : bring_all(context, op, stream);
 }
 
 static const char *declines(const sl_kernel *kernel, const sl_kernel_query *query) {

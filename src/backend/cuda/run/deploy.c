@@ -18,17 +18,20 @@ static void counters(const sl_executor *executor, sl_counters *result) {
     result->failed_captures = executor->failed;
     result->kernels = executor->counts;
     result->kernel_count = executor->count_count;
-    result->streamed_bytes = executor->streamed_bytes;
     const sl_deployment *deployment = executor->deployment;
     for (int32_t i = 0; i < deployment->fetch_set_count; i++) {
         /* The device writes them while steps run. */
-        const volatile unsigned long long *counts = &executor->expert_counts[2 * i];
-        const uint64_t misses = counts[1];
-        result->expert_hits += counts[0];
-        result->expert_misses += misses;
-        result->fetched_bytes +=
-            misses * (deployment->fetch_sets[i].bytes / (uint64_t)deployment->program->experts);
+        const volatile unsigned long long *counts = &executor->expert_counts[SL_CUDA_EXPERT_COUNTS * i];
+        const sl_fetch_set *set = &deployment->fetch_sets[i];
+        sl_expert_count *all = &executor->experts[i];
+        all->layer = set->layer;
+        all->hits = counts[0];
+        all->misses = counts[1];
+        all->promotions = counts[2];
+        all->fetched_bytes = all->misses * (set->bytes / (uint64_t)deployment->program->experts);
     }
+    result->experts = executor->experts;
+    result->expert_count = deployment->fetch_set_count;
 }
 
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
@@ -174,6 +177,9 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
                      ? sl_cuda_upload(&executor->device, deployment, executor->pools,
                                       executor->weight_offsets, progress, error)
                      : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the list of weights");
+    }
+    if (!status) {
+        status = sl_cuda_fill_slots(executor, error);
     }
     if (!status) {
         status = sl_cuda_resolve_buckets(executor, error);

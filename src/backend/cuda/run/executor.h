@@ -37,7 +37,6 @@ typedef struct sl_cuda_bucket {
     int32_t index;                     /* of the bucket */
     const sl_cuda_fetch *first_copies; /* of the first FETCH of all experts; NULL: there is none */
     sl_cuda_fetch *last_copies;        /* of the last one */
-    uint64_t streamed_bytes;           /* by all of these */
     bool is_later; /* a section behind the first: it cannot run twice, so that its replay is not compared */
 } sl_cuda_bucket;
 
@@ -75,12 +74,13 @@ struct sl_executor {
     int32_t next_section; /* of the step submitted last; 0: it has no other */
     sl_cuda_context context;
     sl_cuda_copies copies;
-    unsigned long long *expert_counts; /* pinned, [fetch sets]: hits and misses */
+    unsigned long long *expert_counts; /* pinned, [fetch sets][SL_CUDA_EXPERT_COUNTS] */
+    sl_expert_count *experts;          /* [fetch sets] */
     sl_kernel_count *counts;
     int32_t count_count;
     int32_t last_bucket;  /* that was submitted */
     bool waits_for_masks; /* the step submitted last */
-    uint64_t steps, eager_steps, replayed_steps, captured, failed, streamed_bytes;
+    uint64_t steps, eager_steps, replayed_steps, captured, failed;
 };
 
 static inline bool sl_cuda_is_pinned(int pool) {
@@ -110,6 +110,8 @@ int sl_cuda_read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset,
                       sl_error *error);
 int sl_cuda_write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,
                        uint64_t bytes, sl_error *error);
+/* slots.c: the experts that are to be in slots at first, when the weights are there. */
+int sl_cuda_fill_slots(sl_executor *executor, sl_error *error);
 /* resolve.c: op lists with every pointer filled in. */
 int sl_cuda_resolve_buckets(sl_executor *executor, sl_error *error);
 /* capture.c: a bucket's launches, one by one or as a graph. */

@@ -46,12 +46,16 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
         status = sl_cuda_malloc_host(&executor->device, 2 * sizeof *executor->digests,
                                      (void **)&executor->digests, error);
     }
-    const uint64_t counts = (uint64_t)deployment->fetch_set_count * 2 * sizeof *executor->expert_counts;
+    const uint64_t sets = (uint64_t)deployment->fetch_set_count;
+    const uint64_t counts = sets * SL_CUDA_EXPERT_COUNTS * sizeof *executor->expert_counts;
     if (!status) {
         status = sl_cuda_malloc_host(&executor->device, counts, (void **)&executor->expert_counts, error);
     }
     if (!status) {
         memset(executor->expert_counts, 0, counts);
+        executor->experts = sl_arena_alloc(&executor->arena, (size_t)sets + 1, sizeof *executor->experts);
+        status =
+            executor->experts ? SL_OK : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for counts of experts");
     }
     return status;
 }

@@ -179,7 +179,7 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
         (sl_cuda_fetch){.set = asked->set, .experts = deployment->program->experts, .slots = asked->slots};
     fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_EXPERTS] +
                                              deployment->fetch_sets[asked->set].table);
-    fetch->counts = &executor->expert_counts[2 * asked->set];
+    fetch->counts = &executor->expert_counts[SL_CUDA_EXPERT_COUNTS * asked->set];
     if (asked->slots == 0) {
         const sl_cuda_fetch *before = bucket->last_copies;
         fetch->number = before ? before->number + 1 : 0;
@@ -189,7 +189,6 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
             bucket->first_copies = fetch;
         }
         bucket->last_copies = fetch;
-        bucket->streamed_bytes += deployment->fetch_sets[asked->set].bytes;
     }
     *last = fetch;
     return SL_OK;

@@ -197,7 +197,9 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
         op->count->calls++;
         op->count->rows += (uint64_t)(op->is_tail ? tail : counts)[op->counted];
     }
-    executor->streamed_bytes += bucket->streamed_bytes;
+    for (const sl_cuda_fetch *all = bucket->first_copies; all; all = all->next) {
+        executor->experts[all->set].streamed_bytes += deployment->fetch_sets[all->set].bytes;
+    }
     executor->steps++;
     executor->last_bucket = index;
     executor->next = (executor->next + 1) % SL_CUDA_STAGES;
