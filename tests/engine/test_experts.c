@@ -37,7 +37,8 @@ static const fused_case cases[] = {
     {"chains, more of a row than the run takes", MODEL("q4_k", 1024), EXPERTS(16, 13, 256),
      .deterministic = true, .runs = {ROUTE}},
     {"chains, q8_0", MODEL("q8_0", 1024), EXPERTS(200, 10, 256), K16_RUNS},
-    {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
+    {"chains, q6_k", MODEL("q6_k", 768), EXPERTS(16, 4, 256), K16_RUNS},
+    {"chains, q6_k, longer than a ring", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
     {"chains, q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), K16_RUNS},
     {"other weights, the router alone", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), .runs = {ROUTE}},
 };
