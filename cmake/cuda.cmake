@@ -36,10 +36,12 @@ message(STATUS "CUDA module: ${SLUICE_NVCC}")
 set(SLUICE_CUDA_TARGETS
   "-gencode;arch=compute_90a,code=sm_90a;-gencode;arch=compute_80,code=sm_80;-gencode;arch=compute_80,code=compute_80"
   CACHE STRING "nvcc's -gencode options")
-mark_as_advanced(SLUICE_CUDA_TARGETS)
+set(SLUICE_CUDA_FLAGS "" CACHE STRING "more options for nvcc, behind ours")
+mark_as_advanced(SLUICE_CUDA_TARGETS SLUICE_CUDA_FLAGS)
 # No contraction: kernels of one numeric class promise the same bits (src/backend/cuda/cuda.h).
 set(cuda_flags -std=c++17 -O3 -fmad=false -I${CMAKE_SOURCE_DIR}/src ${SLUICE_CUDA_TARGETS}
-  -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
+  -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+  ${SLUICE_CUDA_FLAGS})
 
 # Their names are all different, whatever folder they are in: objects are called by them.
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu)

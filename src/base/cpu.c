@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static bool has_avxvnni(void) {
 }
 #endif
 
-sl_isa sl_cpu_isa(void) {
+static sl_isa best_tier(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
@@ -64,12 +65,31 @@ bool sl_cpu_multiplies_bf16_pairs(void) {
 #endif
 }
 
-bool sl_cpu_has(sl_isa isa) {
+/* A bit for each tier, asked once: on a virtual machine an answer takes some tens of microseconds, and a plan
+ * wants to know it for every kernel and op. */
+static unsigned tiers_here(void) {
+    static _Atomic unsigned known;
+    unsigned tiers = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!tiers) {
+        tiers = (2u << best_tier()) - 1;
 #if defined(__x86_64__)
-    return isa <= sl_cpu_isa() && (isa != SL_ISA_AVXVNNI || has_avxvnni());
-#else
-    return isa <= sl_cpu_isa();
+        tiers &= has_avxvnni() ? ~0u : ~(1u << SL_ISA_AVXVNNI);
 #endif
+        atomic_store_explicit(&known, tiers, memory_order_relaxed);
+    }
+    return tiers;
+}
+
+sl_isa sl_cpu_isa(void) {
+    int best = SL_ISA_COUNT - 1;
+    while (!(tiers_here() >> best & 1)) {
+        best--;
+    }
+    return (sl_isa)best;
+}
+
+bool sl_cpu_has(sl_isa isa) {
+    return tiers_here() >> isa & 1;
 }
 
 const char *sl_isa_name(sl_isa isa) {

@@ -15,8 +15,8 @@ typedef enum sl_isa {
     SL_ISA_COUNT
 } sl_isa;
 
-/* The best tier of this machine. Where that may be amx the system is asked for the tiles, for all threads of
- * the process; it refuses them while a thread has a stack for signals that is too small for their state. */
+/* The best tier of this machine, found at the first call. For amx the system is then asked for the tiles, for
+ * all threads of the process; it refuses while a thread's stack for signals is too small for their state. */
 sl_isa sl_cpu_isa(void);
 /* True where vdpbf16ps is the quickest way to multiply BF16 without tiles: AMD's processors run it as often
  * as a fused product of floats, which is half as much work. On Intel's it takes four times as long. */

@@ -2,7 +2,7 @@
  * (route.cu), and the choice with the experts' products and their sum (i8_experts.cuh; of deterministic plans
  * k16_experts.cuh), against the ops' own kernels, bit for bit. Needs a GPU with compute capability 9.0.
  *
- *     test_experts [--device cuda:N] [--only CASE] */
+ *     test_experts [--device cuda:N] [--only CASE] [--tokens N] */
 #include "support/fused.h"
 
 #define MODEL(weights, columns)                                                                              \
@@ -37,7 +37,8 @@ static const fused_case cases[] = {
     {"chains, more of a row than the run takes", MODEL("q4_k", 1024), EXPERTS(16, 13, 256),
      .deterministic = true, .runs = {ROUTE}},
     {"chains, q8_0", MODEL("q8_0", 1024), EXPERTS(200, 10, 256), K16_RUNS},
-    {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
+    {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(3, 1, 2048), K16_RUNS},
+    {"chains, q6_k, longer than a ring", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
     {"chains, q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), K16_RUNS},
     {"other weights, the router alone", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), .runs = {ROUTE}},
 };

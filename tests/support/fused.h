@@ -11,6 +11,7 @@ enum { FUSED_GENERATED = 6, FUSED_VOCABULARY = 320, FUSED_CONTEXT = 640, FUSED_R
 enum { FUSED_LONGEST = 1024 }; /* of a first prompt */
 
 static const char *fused_device = "cuda";
+static int32_t fused_tokens = FUSED_GENERATED; /* that each sequence generates, at most FUSED_GENERATED */
 
 typedef struct fused_run {
     const char *name; /* "quantize+linear/cuda" */
@@ -99,7 +100,7 @@ static inline int32_t fused_prompt(const fused_case *c, int32_t i) {
 static inline void fused_round(sluice_sequence *const *sequences, const fused_case *c, int32_t count,
                                int32_t round, fused_result *result) {
     static int32_t prompts[FUSED_PROMPTS][FUSED_LONGEST];
-    const int32_t first = round < FUSED_GENERATED ? 0 : 2 * (round - FUSED_GENERATED + 1);
+    const int32_t first = round < fused_tokens ? 0 : 2 * (round - fused_tokens + 1);
     const int32_t end = 2 * (round + 1) < count ? 2 * (round + 1) : count;
     sluice_request_options asked[FUSED_PROMPTS];
     const sluice_request_options *each[FUSED_PROMPTS];
@@ -144,7 +145,7 @@ static inline void fused_generate(sluice_model *model, const sluice_engine_optio
     while (fused_prompt(c, count) > 0) {
         sequences[count++] = open_sequence(engine);
     }
-    for (int32_t round = 0; round < (count - 1) / 2 + FUSED_GENERATED; round++) {
+    for (int32_t round = 0; round < (count - 1) / 2 + fused_tokens; round++) {
         fused_round(sequences, c, count, round, result);
     }
     for (int32_t i = 0; i < count; i++) {
@@ -180,7 +181,7 @@ static inline void fused_leaves_the_ops_bits(void **state) {
     fused_generate(model, &fused, c, &actual);
     assert_memory_equal(actual.tokens, expected.tokens, sizeof expected.tokens);
     assert_memory_equal(actual.logits, expected.logits, sizeof expected.logits);
-    const float *last = expected.logits[0][FUSED_GENERATED - 1];
+    const float *last = expected.logits[0][fused_tokens - 1];
     assert_true(last[0] != last[1]);
     sluice_model_release(model);
 }
@@ -202,7 +203,7 @@ static inline bool fused_cannot_run(const fused_case *c, const char *without, ch
     return cannot;
 }
 
-/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE]; both may have * and ?. */
+/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE] [--tokens N]; both cases may have * and ?. */
 static inline int fused_main(int argc, char **argv, const fused_case *cases, size_t count,
                              const char *without) {
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -212,7 +213,13 @@ static inline int fused_main(int argc, char **argv, const fused_case *cases, siz
             cmocka_set_test_filter(argv[i + 1]);
         } else if (strcmp(argv[i], "--skip") == 0) {
             cmocka_set_skip_filter(argv[i + 1]);
+        } else if (strcmp(argv[i], "--tokens") == 0) {
+            fused_tokens = atoi(argv[i + 1]);
         }
+    }
+    if (fused_tokens < 1 || fused_tokens > FUSED_GENERATED) {
+        fprintf(stderr, "--tokens: 1 to %d\n", FUSED_GENERATED);
+        return 2;
     }
     char reason[512];
     if (fused_cannot_run(&cases[0], without, reason, sizeof reason)) {
