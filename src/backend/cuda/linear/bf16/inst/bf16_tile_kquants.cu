@@ -3,8 +3,8 @@
 
 static const sl_cuda_kernel KERNELS[] = {
     TILES_WGMMA(Q4_K, q4_k, 1.5e-2f, 3.5e-2f), TILES_WGMMA(Q5_K, q5_k, 1.5e-2f, 3.5e-2f),
-    TILES_WGMMA(Q6_K, q6_k, 1.5e-2f, 2.5e-2f), BF16_TILE_MMA(Q4_K, q4_k, 1.5e-2f),
-    BF16_TILE_MMA(Q6_K, q6_k, 1.5e-2f),
+    TILES_WGMMA(Q6_K, q6_k, 2e-2f, 2.5e-2f),   BF16_TILE_MMA(Q4_K, q4_k, 1.5e-2f),
+    BF16_TILE_MMA(Q6_K, q6_k, 2e-2f),
 };
 
 static cudaError_t prepare(const sl_cuda_facts *facts) {
