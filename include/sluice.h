@@ -512,8 +512,8 @@ typedef enum sluice_plan_view {
 /* What an engine with these options would do, without loading anything. *text is owned by the caller. As JSON
  * the memory has "device", "memory" (rows with "name", "bytes", "detail"), "total_bytes" of these,
  * "mapped_bytes" that are read in the file, "host_weights_bytes" in host memory beside a GPU, "memory_limit",
- * and "token": the "weight_bytes" that one token of one sequence reads and its "operations", with an empty
- * cache. */
+ * "token": the "weight_bytes" that one token of one sequence reads and its "operations", with an empty cache,
+ * and "places": what was tried in order ("devices", "outcome", "taken"), of which the last one is taken. */
 SLUICE_API int sluice_plan_describe(const sluice_model *model, const sluice_engine_options *options,
                                     sluice_plan_view view, sluice_text_format format, char **text,
                                     sluice_error *error);

@@ -66,10 +66,48 @@ static int plan_here(const places *where, sl_api_plan *planned, sl_error *error)
                           &planned->plan, error);
 }
 
+/* What a plan has where. */
+static void describe_place(const sl_plan *plan, char *text, size_t size) {
+    const int32_t layers = sl_program_layers(plan->deployment.program);
+    size_t length = 0;
+    if (plan->deployment.fetch_set_count > 0) {
+        snprintf(text, size, "everything, but the experts of %d of %d layers are in host memory",
+                 plan->deployment.fetch_set_count, layers);
+    } else if (plan->options.host_experts > 0) {
+        snprintf(text, size, "everything, but the experts of %d of %d layers are on the CPU",
+                 plan->options.host_experts, layers);
+    } else if (plan->segment_count == 0) {
+        snprintf(text, size, "everything");
+    }
+    for (int32_t i = 0; plan->options.host_experts <= 0 && i < plan->segment_count && length < size; i++) {
+        const sl_plan_segment *segment = &plan->segments[i];
+        length +=
+            (size_t)snprintf(text + length, size - length, "%s%d of %d layers on %s", i ? ", " : "",
+                             segment->end_layer - segment->first_layer, layers, segment->plan->backend->name);
+    }
+}
+
+static void note_place(const places *where, const char *device, sl_api_plan *planned, int code,
+                       const sl_error *error) {
+    if (planned->place_count == SL_API_PLACES) {
+        return;
+    }
+    sl_api_place *place = &planned->places[planned->place_count++];
+    snprintf(place->name, sizeof place->name, "%s%s", device,
+             where->plan_options->host_experts == SL_NONE ? ", fetching experts" : "");
+    if (code) {
+        snprintf(place->outcome, sizeof place->outcome, "%s", error->message);
+    } else {
+        describe_place(planned->plan, place->outcome, sizeof place->outcome);
+    }
+}
+
 static int plan_on(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
     int code = strchr(device, '+') ? sl_split_open(device, where->options, &planned->backend, error)
                                    : sl_backend_open(device, where->options, &planned->backend, error);
-    return code ? code : plan_here(where, planned, error);
+    code = code ? code : plan_here(where, planned, error);
+    note_place(where, device, planned, code, error);
+    return code;
 }
 
 /* What `device` names besides the host: "cuda" of "cuda+cpu"; "" when there is nothing else. */
@@ -331,7 +369,26 @@ static json_t *token_json(const sl_plan *plan) {
                      (json_int_t)sum.operations);
 }
 
-static json_t *memory_json(const sl_plan *plan) {
+static json_t *places_json(const sl_api_plan *planned) {
+    json_t *places = json_array();
+    for (int i = 0; places && i < planned->place_count; i++) {
+        json_array_append_new(places,
+                              json_pack("{s:s, s:s, s:b}", "devices", planned->places[i].name, "outcome",
+                                        planned->places[i].outcome, "taken", i == planned->place_count - 1));
+    }
+    return places;
+}
+
+/* Where there was no choice there is nothing to say. */
+static void print_places(const sl_api_plan *planned, sl_buffer *out) {
+    for (int i = 0; planned->place_count > 1 && i < planned->place_count; i++) {
+        sl_buffer_printf(out, "%-12s%s: %s\n", i == planned->place_count - 1 ? "placed on" : "tried",
+                         planned->places[i].name, planned->places[i].outcome);
+    }
+}
+
+static json_t *memory_json(const sl_api_plan *planned) {
+    const sl_plan *plan = planned->plan;
     json_t *rows = json_array();
     for (int32_t i = 0; rows && i < plan->memory_count; i++) {
         const sl_memory_row *row = &plan->memory[i];
@@ -340,12 +397,12 @@ static json_t *memory_json(const sl_plan *plan) {
                                               row->device));
     }
     const uint64_t limit = plan->options.memory_limit;
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:o}", "device", plan->backend->description, "memory",
-                     rows, "total_bytes", (json_int_t)sl_plan_bytes(plan), "host_weights_bytes",
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "device", plan->backend->description,
+                     "memory", rows, "total_bytes", (json_int_t)sl_plan_bytes(plan), "host_weights_bytes",
                      (json_int_t)plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], "mapped_bytes",
                      (json_int_t)plan->mapped_bytes, "memory_limit",
                      limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit), "token",
-                     token_json(plan));
+                     token_json(plan), "places", places_json(planned));
 }
 
 /* Lines of text as a JSON array. */
@@ -382,14 +439,16 @@ int sluice_plan_describe(const sluice_model *model, const sluice_engine_options 
     if (view == SLUICE_PLAN_OPS) {
         sl_plan_print_ops(planned.plan, planned.plan->deployment.bucket_count - 1, &buffer);
     } else if (view == SLUICE_PLAN_EXPLAIN) {
+        print_places(&planned, &buffer);
         sl_plan_explain(planned.plan, &buffer);
     } else if (format == SLUICE_TEXT) {
         sl_plan_print_memory(planned.plan, &buffer);
+        print_places(&planned, &buffer);
     }
     if (format == SLUICE_TEXT) {
         result = sl_api_give_text(&buffer, text, NULL, error);
     } else {
-        json_t *value = view == SLUICE_PLAN_MEMORY ? memory_json(planned.plan) : lines_json(&buffer);
+        json_t *value = view == SLUICE_PLAN_MEMORY ? memory_json(&planned) : lines_json(&buffer);
         sl_buffer_free(&buffer);
         result = sl_api_give_json(value, text, error);
     }

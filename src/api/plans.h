@@ -8,10 +8,19 @@
 #include "plan/plan.h"
 
 /* The backend that the options ask for, and a plan of the model on it. */
+/* What was tried, in order; the last one was taken. */
+enum { SL_API_PLACES = 4 };
+typedef struct sl_api_place {
+    char name[64];     /* the devices, and whether experts may be fetched */
+    char outcome[256]; /* what lies where, or why there was no room */
+} sl_api_place;
+
 typedef struct sl_api_plan {
     sl_backend *backend;
     sl_plan *plan;
     uint64_t *expert_uses; /* of expert_pin; NULL: none. The plan borrows it */
+    sl_api_place places[SL_API_PLACES];
+    int place_count;
 } sl_api_plan;
 int sl_api_plan_open(const sl_model *model, const sluice_engine_options *options, sl_api_plan *plan,
                      sl_error *error);

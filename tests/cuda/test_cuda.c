@@ -363,6 +363,19 @@ static void experts_begin_where_a_file_says(void **state) {
     sluice_model_release(model);
 }
 
+/* What a plan says of the places that were tried: how many, and that the last one is taken. */
+static void check_places(sluice_model *model, const sluice_engine_options *options, const char *first,
+                         const char *last) {
+    sluice_error error;
+    char *text = NULL;
+    must(sluice_plan_describe(model, options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error), &error,
+         "plan");
+    if (!strstr(text, first) || !strstr(text, last)) {
+        fail_msg("the plan says neither or one of \"%s\" and \"%s\":\n%s", first, last, text);
+    }
+    sluice_free(text);
+}
+
 /* With device auto, all on the GPU where there is room, and else its experts in host memory. */
 static void auto_fetches_what_does_not_fit(void **state) {
     (void)state;
@@ -377,6 +390,8 @@ static void auto_fetches_what_does_not_fit(void **state) {
     sluice_engine_destroy(engine);
     assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
     options.memory_limit = counters.memory - 4096;
+    check_places(model, &options, "tried       auto: plan: needs ",
+                 "placed on   cuda, fetching experts: everything, but the experts of ");
     engine = open_engine(model, &options);
     generate(engine, &s, 0, tokens, &steady);
     sluice_engine_get_counters(engine, &counters);
