@@ -47,26 +47,26 @@ static void as_many_as_give_most_tokens_a_second(void **state) {
         const sl_pace pace = measured(&devices[d], 64);
         for (int percent = 0; percent <= 100; percent += 5) {
             for (int32_t sequences = 1; sequences <= 40; sequences += 13) {
-                const sl_luck luck = {.chance = percent / 100.0};
+                const sl_luck luck = {.chances = {.right = {percent / 100.0}, .made = 1}};
                 const int32_t chosen = sl_pace_choose(&pace, &luck, sequences, sequences, 8);
                 double best = 0;
                 for (int32_t k = 0; k <= 8; k++) {
-                    best = fmax(best, rate(&devices[d], sequences, sequences, luck.chance, k));
+                    best = fmax(best, rate(&devices[d], sequences, sequences, percent / 100.0, k));
                 }
                 /* What was measured fades a little until it is measured again. */
-                assert_true(rate(&devices[d], sequences, sequences, luck.chance, chosen) > 0.95 * best);
+                assert_true(rate(&devices[d], sequences, sequences, percent / 100.0, chosen) > 0.95 * best);
             }
         }
     }
     /* Where every row costs as much, drafts are for those that are right; where many sequences fill the
      * device, for nobody. */
     const sl_pace linear = measured(&devices[2], 64);
-    const sl_luck half = {.chance = 0.5};
+    const sl_luck half = {.chances = {.right = {0.5}, .made = 1}};
     assert_int_equal(sl_pace_choose(&linear, &half, 1, 1, 8), 0);
     assert_int_equal(sl_pace_choose(&linear, &half, 40, 40, 8), 0);
     assert_true(sl_pace_is_full(&linear, 40, 40));
     const sl_pace cheap = measured(&devices[4], 64);
-    assert_int_equal(sl_pace_choose(&cheap, &half, 1, 1, 8), 7);
+    assert_int_equal(sl_pace_choose(&cheap, &half, 1, 1, 8), 8); /* (2 - 2^-8) / 1.001 > 2 - 2^-7 */
     assert_false(sl_pace_is_full(&cheap, 1, 1));
 }
 
@@ -99,11 +99,81 @@ static void who_is_wrong_is_asked_seldom(void **state) {
     assert_true(sl_pace_choose(&pace, &luck, 1, 1, 8) > 4);
 }
 
+/* Seconds of `tokens` tokens of a new engine, whose first step with so many rows is slow, and whose drafts
+ * are right or not; `draft` is what each takes. */
+static double live(const costs *c, double draft, bool right, int32_t tokens, int32_t sequences) {
+    sl_pace pace = {0};
+    bool met[SL_PACE_ROWS + 1] = {false};
+    double sum = 0;
+    for (int32_t s = 0; s < sequences; s++) {
+        sl_luck luck = sl_luck_begin(&pace);
+        for (int32_t left = tokens; left > 0;) {
+            const bool open = luck.pause == 0 && left > 1;
+            const int32_t worth = open ? sl_pace_choose(&pace, &luck, 1, 1, left > 8 ? 8 : left - 1) : 0;
+            if (open && worth == 0) {
+                sl_luck_rest(&luck);
+            }
+            const int32_t drafts = open && worth == 0 && !sl_pace_is_full(&pace, 1, 1) ? 1 : worth;
+            const double step = seconds(c, 1 + drafts) * (met[1 + drafts] ? 1 : 10);
+            /* All but the first steps count. */
+            sum += met[1 + drafts] ? step + drafts * draft : 0;
+            met[1 + drafts] = true;
+            sl_pace_measured(&pace, 1 + drafts, step);
+            sl_pace_drafted(&pace, drafts, drafts * draft);
+            for (int32_t i = 0; i < 1 + (right ? drafts : 0); i++, left--) {
+                sl_luck_pass(&luck);
+            }
+            if (drafts > 0) {
+                sl_pace_note(&pace, &luck, drafts, right ? drafts : 0);
+            }
+        }
+    }
+    return sum;
+}
+
+static void a_new_engine_finds_what_is_worth_it(void **state) {
+    (void)state;
+    const struct {
+        costs device;
+        double draft;
+    } cases[] = {{{2.3, 0.45, 0}, 0.55},
+                 {{1, 0.1, 0}, 0.3},
+                 {{1, 1, 0}, 0.2},
+                 {{1, 0.02, 0}, 0.02},
+                 {{1, 0.3, 4}, 0.1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const costs *c = &cases[i].device;
+        const double draft = cases[i].draft;
+        double best = INFINITY;
+        for (int32_t k = 0; k <= 8; k++) {
+            best = fmin(best, (seconds(c, 1 + k) + k * draft) / (1 + k));
+        }
+        assert_true(live(c, draft, true, 256, 4) < 1.05 * best * 4 * 256);
+        assert_true(live(c, draft, false, 256, 4) < 1.05 * seconds(c, 1) * 4 * 256);
+    }
+}
+
+/* Three drafts are right each time and the fourth never is: three are asked. */
+static void each_draft_has_a_chance_of_its_own(void **state) {
+    (void)state;
+    sl_pace pace = measured(&(costs){1, 0.2, 0}, 16);
+    sl_luck luck = sl_luck_begin(&pace);
+    for (int i = 0; i < 40; i++) {
+        sl_pace_note(&pace, &luck, 6, 3);
+    }
+    assert_int_equal(sl_pace_choose(&pace, &luck, 1, 1, 8), 3);
+    assert_true(sl_luck_gain(&luck, 3) > 2.9);
+    assert_true(sl_luck_gain(&luck, 8) < 3.1);
+    /* The next sequence begins with what that one taught. */
+    const sl_luck next = sl_luck_begin(&pace);
+    assert_int_equal(sl_pace_choose(&pace, &next, 1, 1, 8), 3);
+}
+
 static void one_slow_step_is_forgotten(void **state) {
     (void)state;
     const costs device = {1, 0.05, 0};
     sl_pace pace = measured(&device, 9);
-    const sl_luck luck = {.chance = 0.9};
+    const sl_luck luck = {.chances = {.right = {0.9}, .made = 1}};
     const int32_t usual = sl_pace_choose(&pace, &luck, 1, 1, 8);
     assert_true(usual >= 4);
     sl_pace_measured(&pace, 1 + usual, 100);
@@ -152,6 +222,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_many_as_give_most_tokens_a_second),
         cmocka_unit_test(who_is_wrong_is_asked_seldom),
+        cmocka_unit_test(a_new_engine_finds_what_is_worth_it),
+        cmocka_unit_test(each_draft_has_a_chance_of_its_own),
         cmocka_unit_test(one_slow_step_is_forgotten),
         cmocka_unit_test(what_came_before_is_drafted),
     };
