@@ -408,44 +408,55 @@ static bool make_linear(kt_case *c, int32_t index, sl_value_type format, kt_rand
 
 /* ---- a matrix for each head ---- */
 
+typedef struct head_shape {
+    int32_t rows, heads, inputs, outputs, tail, gap; /* gap: columns between heads of x */
+    bool turned, raw;
+    style how;
+} head_shape;
+
+/* shifts: columns in front of the heads of x and of y. */
+static void build_head_linear(kt_case *c, const head_shape *shape, sl_qtype type, const int32_t shifts[2],
+                              kt_random *random) {
+    const int32_t inputs = shape->inputs, outputs = shape->outputs;
+    const int32_t stride = inputs + shape->tail + shape->gap;
+    const matrix_shape matrices = {shape->heads, shape->turned ? inputs : outputs,
+                                   shape->turned ? outputs : inputs};
+    begin_case(c, shape->rows, 2, random);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, shifts[0] + shape->heads * stride, shape->how, random);
+    const int32_t y =
+        sl_program_value(&c->program, "y", SL_ROWS_STEP, shape->heads * (outputs + shape->tail) + shifts[1]);
+    const int32_t w = matrix(c, type, matrices, shape->raw, random);
+    sl_op *op = add(c, SL_OP_HEAD_LINEAR, LIST(x), LIST(y));
+    op->in[0].column = shifts[0];
+    op->out[0].column = shifts[1];
+    op->u.head_linear =
+        (sl_op_head_linear){.weight = w, .x_stride = stride, .tail = shape->tail, .turned = shape->turned};
+}
+
 static bool make_head_linear(kt_case *c, int32_t index, kt_random *random) {
-    static const struct {
-        int32_t rows, heads, inputs, outputs, tail, gap; /* gap: columns between heads of x */
-        bool turned, raw;
-        style how;
-    } shapes[] = {
-        {1, 3, 128, 512, 64, 0, true, false, NORMAL}, {9, 2, 512, 128, 0, 0, false, false, NORMAL},
-        {35, 3, 256, 40, 0, 32, false, true, NORMAL}, {17, 3, 64, 256, 32, 0, true, true, OUTLIERS},
-        {2, 5, 35, 256, 1, 3, true, false, NORMAL},   {5, 1, 256, 1, 7, 0, false, false, LARGE},
-        {7, 2, 768, 33, 8, 8, false, false, ZEROS},   {3, 7, 1, 256, 0, 2, true, false, NORMAL},
-        {66, 2, 256, 8, 64, 0, false, false, NORMAL}, {4, 3, 24, 40, 8, 0, false, false, NORMAL},
+    static const head_shape shapes[] = {
+        {1, 3, 128, 512, 64, 0, true, false, NORMAL},  {9, 2, 512, 128, 0, 0, false, false, NORMAL},
+        {35, 3, 256, 40, 0, 32, false, true, NORMAL},  {17, 3, 64, 256, 32, 0, true, true, OUTLIERS},
+        {2, 5, 35, 256, 1, 3, true, false, NORMAL},    {5, 1, 256, 1, 7, 0, false, false, LARGE},
+        {7, 2, 768, 33, 8, 8, false, false, ZEROS},    {3, 7, 1, 256, 0, 2, true, false, NORMAL},
+        {140, 2, 256, 8, 64, 0, false, false, NORMAL}, {4, 3, 24, 40, 8, 0, false, false, NORMAL},
         {6, 4, 16, 24, 8, 0, true, false, NORMAL},
     };
     enum { SHAPES = sizeof shapes / sizeof *shapes };
+    const head_shape *shape = &shapes[index % SHAPES];
     const sl_qtype type = (sl_qtype)(index / SHAPES);
-    const int32_t inputs = shapes[index % SHAPES].inputs, outputs = shapes[index % SHAPES].outputs;
-    const int32_t tail = shapes[index % SHAPES].tail, heads = shapes[index % SHAPES].heads;
-    const bool turned = shapes[index % SHAPES].turned;
     if (index / SHAPES >= SL_QTYPE_COUNT) {
         return false;
     }
-    const matrix_shape shape = {heads, turned ? inputs : outputs, turned ? outputs : inputs};
     memset(c, 0, sizeof *c);
-    if ((uint32_t)shape.columns % sl_qtype_get(type)->block_elements != 0) {
+    if ((uint32_t)(shape->turned ? shape->outputs : shape->inputs) % sl_qtype_get(type)->block_elements !=
+        0) {
         return true; /* an empty case */
     }
-    begin_case(c, shapes[index % SHAPES].rows, 2, random);
-    const int32_t stride = inputs + tail + shapes[index % SHAPES].gap;
-    const int32_t x = input(c, "x", SL_ROWS_STEP, 3 + heads * stride, shapes[index % SHAPES].how, random);
-    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * (outputs + tail) + 5);
-    const int32_t w = matrix(c, type, shape, shapes[index % SHAPES].raw, random);
-    sl_op *op = add(c, SL_OP_HEAD_LINEAR, LIST(x), LIST(y));
-    op->in[0].column = 3;
-    op->out[0].column = 5;
-    op->u.head_linear = (sl_op_head_linear){.weight = w, .x_stride = stride, .tail = tail, .turned = turned};
+    build_head_linear(c, shape, type, (const int32_t[]){3, 5}, random);
     char detail[64];
-    snprintf(detail, sizeof detail, "%s, %d heads, %d to %d%s", sl_qtype_get(type)->name, heads, inputs,
-             outputs, turned ? ", turned" : "");
+    snprintf(detail, sizeof detail, "%s, %d heads, %d to %d%s", sl_qtype_get(type)->name, shape->heads,
+             shape->inputs, shape->outputs, shape->turned ? ", turned" : "");
     kt_name_case(c, SL_OP_HEAD_LINEAR, index, detail);
     return true;
 }
@@ -453,71 +464,7 @@ static bool make_head_linear(kt_case *c, int32_t index, kt_random *random) {
 /* ---- attention and cache writes ---- */
 
 static const attention_shape attention_shapes[] = {
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {9, 3, 4, 4, 32, 32, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false},
-    {64, 1, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false},
-    {65, 1, 8, 1, 64, 32, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {129, 2, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 0, false},
-    {200, 3, 4, 2, 64, 64, 0, 30.0f, false, true, SL_QTYPE_F16, NORMAL, 0, false},
-    {200, 2, 8, 2, 64, 64, 37, 0, true, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {260, 2, 2, 1, 96, 64, 64, 0, false, false, SL_QTYPE_BF16, NORMAL, 0, false},
-    {150, 1, 4, 1, 256, 256, 65, 20.0f, true, true, SL_QTYPE_F16, NORMAL, 0, false},
-    {100, 4, 3, 3, 512, 512, 1, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {130, 1, 12, 2, 80, 80, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false},
-    {140, 6, 16, 2, 64, 64, 0, 0, true, false, SL_QTYPE_Q8_0, OUTLIERS, 0, false},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, TIES, 0, false},
-    {90, 2, 4, 2, 64, 64, 0, 0, false, true, SL_QTYPE_F16, ZEROS, 0, false},
-    {320, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {131, 2, 6, 2, 128, 64, 0, 0, false, true, SL_QTYPE_FP8, NORMAL, 0, false},
-    {1, 1, 4, 2, 64, 64, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
-    {77, 3, 8, 2, 64, 64, 0, 0, true, false, SL_QTYPE_FP8, OUTLIERS, 0, false},
-    {40, 1, 2, 2, 32, 96, 20, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
-    {70, 2, 4, 4, 512, 512, 48, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
-    /* Few rows a step, many keys before them. */
-    {560, 1, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 13, false},
-    {660, 2, 4, 2, 64, 64, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 12, false},
-    {530, 1, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 13, false},
-    {640, 2, 3, 1, 192, 128, 300, 0, false, true, SL_QTYPE_F16, NORMAL, 12, false},
-    {530, 1, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_BF16, NORMAL, 8, false},
-    {700, 5, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 55, false},
-    {400, 3, 32, 2, 64, 64, 100, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 60, false},
-    {100, 2, 2, 2, 512, 512, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0, false},
-    {90, 1, 4, 1, 512, 512, 0, 20.0f, false, true, SL_QTYPE_Q8_0, NORMAL, 0, false},
-    {520, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 4, false},
-    /* Values that are no numbers, which earlier rows must not meet. */
-    {140, 2, 6, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NANS, 0, false},
-    {150, 1, 4, 2, 128, 128, 40, 0, true, true, SL_QTYPE_BF16, NANS, 11, false},
-    {90, 1, 8, 1, 80, 96, 0, 0, false, false, SL_QTYPE_FP8, NANS, 0, false},
-    /* Wide heads: a key head of 1, 4, 8 and 16 queries, prompts and few rows a step. */
-    {70, 1, 8, 2, 512, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
-    {80, 2, 16, 1, 512, 512, 40, 30.0f, true, true, SL_QTYPE_BF16, NORMAL, 0, false},
-    {90, 3, 4, 1, 320, 448, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 0, false},
-    {75, 2, 8, 1, 384, 288, 0, 0, true, false, SL_QTYPE_BF16, NORMAL, 0, false},
-    {560, 1, 2, 1, 512, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 140, false},
-    {24, 3, 16, 1, 512, 512, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 0, false},
-    {150, 2, 8, 1, 512, 512, 0, 30.0f, true, true, SL_QTYPE_Q8_0, NORMAL, 9, false},
-    {170, 3, 4, 1, 512, 512, 100, 0, true, false, SL_QTYPE_FP8, NORMAL, 14, false},
-    {600, 2, 2, 2, 512, 512, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 16, false},
-    {66, 1, 4, 1, 448, 320, 0, 0, false, false, SL_QTYPE_F16, TIES, 33, false},
-    {60, 4, 8, 2, 512, 512, 0, 20.0f, false, false, SL_QTYPE_F32, NORMAL, 0, false},
-    /* Values that are the first part of the keys. */
-    {1, 1, 4, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
-    {70, 2, 16, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
-    {130, 3, 5, 1, 320, 256, 0, 0, false, false, SL_QTYPE_BF16, ZEROS, 0, true},
-    {90, 1, 8, 2, 96, 64, 40, 0, false, true, SL_QTYPE_Q8_0, NORMAL, 0, true},
-    {75, 2, 4, 1, 576, 512, 0, 20.0f, true, false, SL_QTYPE_FP8, NORMAL, 0, true},
-    {66, 1, 6, 1, 24, 16, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, true},
-    {7, 2, 128, 1, 96, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true},
-    {300, 2, 4, 1, 576, 512, 0, 0, false, false, SL_QTYPE_Q8_0, NORMAL, 7, true},
-    /* A row of each of many sequences. */
-    {330, 80, 4, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 80, false},
-    {290, 70, 6, 2, 64, 64, 40, 0, true, true, SL_QTYPE_Q8_0, NORMAL, 70, false},
-    {270, 66, 4, 1, 256, 256, 0, 30.0f, false, false, SL_QTYPE_FP8, NORMAL, 66, false},
-    /* One row of some beside many of others. */
-    {464, 3, 8, 2, 128, 128, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 198, false},
-    {719, 6, 6, 2, 64, 64, 40, 0, true, true, SL_QTYPE_BF16, NORMAL, 204, false},
-    {232, 3, 4, 1, 512, 512, 0, 30.0f, false, false, SL_QTYPE_F16, NORMAL, 99, false},
-    {200, 90, 4, 2, 96, 96, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false},
+#include "attention_shapes.inc"
 };
 enum {
     ATTENTION_SHAPES = sizeof attention_shapes / sizeof *attention_shapes,
@@ -1472,6 +1419,22 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         kt_build_attention(c, &shape, SL_OP_ATTENTION, variant > 0, random);
         c->depth = variant > 0 && rows <= 64 ? DEPTH : 0;
         snprintf(c->name, sizeof c->name, "16/%d heads of %d, f16", kv_heads, size);
+        return true;
+    }
+    if (kind == SL_OP_ATTENTION && variant == 3) { /* values that are part of the keys */
+        const attention_shape shape = {rows,  1,     16,           1,      576, 512, 0, 0,
+                                       false, false, SL_QTYPE_F16, NORMAL, 0,   true};
+        kt_build_attention(c, &shape, SL_OP_ATTENTION, true, random);
+        c->depth = rows <= 64 ? DEPTH : 0;
+        snprintf(c->name, sizeof c->name, "16/1 heads of 576/512, f16");
+        return true;
+    }
+    if (kind == SL_OP_HEAD_LINEAR && variant < 2) {
+        const head_shape shape = {
+            rows,  16,    variant ? 512 : 128, variant ? 128 : 512, variant ? 0 : 64, 0, variant == 0,
+            false, NORMAL};
+        build_head_linear(c, &shape, SL_QTYPE_Q8_0, (const int32_t[]){0, 0}, random);
+        snprintf(c->name, sizeof c->name, "16 heads, %d to %d q8_0", shape.inputs, shape.outputs);
         return true;
     }
     if (kind == SL_OP_DELTA_SCAN && variant == 0) {

@@ -1,10 +1,10 @@
 /* Flash attention: which kernel of mma_kernel.cuh an op takes, and the launch that adds chunks. */
 #include "backend/cuda/attention/mma_kernel.cuh"
+#include "backend/cuda/attention/mma_merge.cuh"
 #include "backend/cuda/rows/heads.cuh"
 #include "backend/cuda/attention/mma.h"
 
 enum {
-    MERGE_THREADS = 128,
     MOST_SIZE = 512,
     MOST_WGMMA_SPLIT_SIZE = 128,
     MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
@@ -14,77 +14,16 @@ enum {
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
 
-/* After a launch with partials: adds the chunks of one row and head, in order. A thread has EACH columns, and
- * BATCH chunks on their way at a time. */
-template <int EACH, int BATCH>
-static __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(sl_cuda_context context, mma_args args) {
-    const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y;
-    if (row >= context.header->rows) {
-        return;
-    }
-    const int32_t group = args.attention.place.group;
-    const sl_cuda_cache &cache = context.caches[group];
-    const sl_step_span &span = context.spans[context.rows[row].span];
-    const int32_t index = span.length[group] + row - span.first_row, size = cache.value_size;
-    const int32_t keys = MMA_CHUNK_TILES * MMA_KEYS, stride = MMA_PARTIAL_HEAD + size;
-    const int32_t first = mma_first_seen(cache.window, index) / keys, last = index / keys;
-    if (first == last) {
-        return;
-    }
-    const float *from =
-        args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + first) * stride;
-    float largest = args.sinks ? args.sinks[head] * MMA_LOG2_E : -INFINITY;
-    float sum = args.sinks ? 1.0f : 0.0f;
-    float total[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        total[i] = 0;
-    }
-    for (int32_t chunk = first; chunk <= last; chunk += BATCH, from += BATCH * stride) {
-        float m[BATCH], l[BATCH], y[BATCH][EACH];
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            const bool there = chunk + k <= last;
-            m[k] = there ? from[k * stride] : 0.0f;
-            l[k] = there ? from[k * stride + 1] : 0.0f;
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
-                y[k][i] = there && c < size ? from[k * stride + MMA_PARTIAL_HEAD + c] : 0.0f;
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            if (chunk + k <= last) {
-                float keep, add;
-                mma_merge(m[k], l[k], &largest, &sum, &keep, &add);
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    total[i] = total[i] * keep + y[k][i] * add;
-                }
-            }
-        }
-    }
-    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
-    const float *gate = args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int32_t c = (int32_t)threadIdx.x + MERGE_THREADS * i;
-        if (c < size) {
-            sl_f32(args.y, row)[head * size + c] = mma_finish(args, gate, c, total[i], factor);
-        }
-    }
-}
-
 static cudaError_t merge(const sl_cuda_context *context, const mma_args *args, int32_t rows, int32_t size,
                          cudaStream_t stream) {
     const dim3 grid((unsigned)rows, (unsigned)args->attention.heads);
     if (size <= MERGE_THREADS) {
-        merge_kernel<1, 16><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+        mma_merge_kernel<mma_chunks, 1, 16><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
     } else if (size <= 2 * MERGE_THREADS) {
-        merge_kernel<2, 8><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+        mma_merge_kernel<mma_chunks, 2, 8><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
     } else {
-        merge_kernel<MOST_SIZE / MERGE_THREADS, 4><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
+        mma_merge_kernel<mma_chunks, MOST_SIZE / MERGE_THREADS, 4>
+            <<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
     }
     return cudaGetLastError();
 }

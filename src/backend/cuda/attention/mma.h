@@ -36,6 +36,12 @@ typedef struct sl_mma_type {
     cudaError_t (*prepare)(int32_t most);
 } sl_mma_type;
 
+/* Most runs of `units` units in a step. Each span may leave one partly empty. */
+static inline int32_t mma_runs(int32_t rows, int32_t spans, int32_t ratio, int32_t units) {
+    const int32_t runs = rows * ratio / units + spans;
+    return ratio <= units && rows < runs ? rows : runs;
+}
+
 /* What a row's keys are cut into where few rows have many keys, see decode.cuh. */
 enum {
     DECODE_MOST_ROWS = 64,

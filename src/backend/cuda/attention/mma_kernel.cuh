@@ -127,12 +127,12 @@ static __global__ void __launch_bounds__(mma_shape<TYPE, SIZE, MS, WN, STAGES>::
     if (RAW || STAGES == 2) {
         mma_fetch<SHAPE, TYPE, SIZE>(w, tile, false, RAW ? at.raw + SHAPE::RAW : at.v);
     }
-    mma_load_queries<SHAPE, TYPE, SIZE>(args, w, (uint32_t *)at.memory);
+    mma_load_queries<SHAPE, TYPE, SIZE>(args, w, at.memory);
     mma_start_units<SHAPE::UNITS, WN, SHAPE::THREADS>(args, w, &rare);
 
     const int32_t number = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t my_unit = number / WN * 16 * MS;
-    mma_warp warp = mma_start_warp<MS>(args, w, &rare, my_unit, number % WN);
+    mma_warp warp = mma_start_warp<MS>(args, w, rare.index, rare.totals[number % WN], my_unit);
     warp.column = number % WN * SHAPE::COLUMNS;
     mma_state<MS, SHAPE::COLUMNS> state;
     mma_start_chunk(&state);
@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(mma_shape<TYPE, SIZE, MS, WN, STAGES>::
         }
         const bool last = next > w.last_tile;
         if (last || next / MMA_CHUNK_TILES != tile / MMA_CHUNK_TILES) {
-            mma_end_chunk<SPLITS>(args, w, warp, tile / MMA_CHUNK_TILES, last, &state);
+            mma_end_chunk<SPLITS, mma_chunks>(args, w, warp, tile / MMA_CHUNK_TILES, last, &state);
         }
         stage = STAGES == 2 && !RAW ? stage ^ 1u : 0;
         tile = next;
@@ -206,12 +206,6 @@ static __global__ void __launch_bounds__(mma_shape<TYPE, SIZE, MS, WN, STAGES>::
         what(512, 1, 2, 1, 1);                                                                               \
     }
 
-/* Most runs of units in a step. Each span may leave one partly empty. */
-static inline int32_t mma_runs(const mma_launch_shape *shape, int32_t ratio, int32_t units) {
-    const int32_t runs = shape->rows * ratio / units + shape->spans;
-    return ratio <= units && shape->rows < runs ? shape->rows : runs;
-}
-
 /* Blocks for the chunks of each of `runs` runs: several for each multiprocessor, but not one for each chunk
  * that the longest context may have, when most of them would find nothing to do. */
 static inline int32_t mma_parts(const mma_args *args, int32_t runs) {
@@ -226,7 +220,7 @@ static cudaError_t mma_launch(const sl_cuda_context *context, const mma_args *ar
 #define MMA_LAUNCH(SIZE, MS, WN, STAGES, BLOCKS)                                                             \
     do {                                                                                                     \
         typedef mma_shape<TYPE, SIZE, MS, WN, STAGES> SHAPE;                                                 \
-        const int32_t runs = mma_runs(shape, args->ratio, SHAPE::UNITS);                                     \
+        const int32_t runs = mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);                 \
         mma_args now = *args;                                                                                \
         now.parts = mma_parts(args, shape->kv_heads * runs);                                                 \
         const dim3 grid((unsigned)shape->kv_heads, (unsigned)runs, (unsigned)now.parts);                     \

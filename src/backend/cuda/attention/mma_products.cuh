@@ -38,9 +38,11 @@ template <int UNITS, int WN> struct mma_rare {
 
 /* What a warp computes. */
 typedef struct mma_warp {
-    int32_t unit, column;          /* the first ones */
-    const int32_t *index;          /* of its units, in mma_rare */
-    float2 *totals;                /* the same */
+    int32_t unit, column; /* the first ones */
+    const int32_t *index; /* of its units, in mma_rare */
+    float2 *totals;       /* the same */
+    float2 *new_totals;   /* where a chunk's end leaves them, if the warp keeps them */
+    bool keeps;
     int32_t index_low, index_high; /* the first unit's, the last one's */
     int32_t from_low, from_high;   /* the first keys that these see */
     float scale, softcap;
@@ -49,15 +51,16 @@ typedef struct mma_warp {
     bool idle; /* has no units */
 } mma_warp;
 
-/* For 16 MS units, from unit `at` of the block on; `n`: of the warps that share units. */
-template <int MS, int UNITS, int WN>
+/* For 16 MS units, from unit `at` of the block on; index, totals: of the block's units. */
+template <int MS>
 static __device__ __forceinline__ mma_warp mma_start_warp(const mma_args &args, const mma_walk &w,
-                                                          mma_rare<UNITS, WN> *rare, int32_t at, int32_t n) {
+                                                          const int32_t *index, float2 *totals, int32_t at) {
     mma_warp warp;
     warp.unit = w.first_unit + at;
     warp.column = 0;
-    warp.index = rare->index + at;
-    warp.totals = rare->totals[n] + at;
+    warp.index = index + at;
+    warp.totals = warp.new_totals = totals + at;
+    warp.keeps = true;
     const int32_t first = warp.unit < w.last_unit ? warp.unit : w.last_unit;
     const int32_t last = warp.unit + 16 * MS - 1 < w.last_unit ? warp.unit + 16 * MS - 1 : w.last_unit;
     warp.index_low = w.length + first / args.ratio;
@@ -254,7 +257,7 @@ static __device__ __forceinline__ float mma_sum_lanes(float l) {
 /* Adds the chunk to the total, which lies in y between chunks; or stores the chunk's part. SPLITS: other
  * blocks may have others of the units' chunks; a unit that sees no key of this chunk is left out then, as its
  * y is theirs. */
-template <bool SPLITS, int MS, int COLUMNS>
+template <bool SPLITS, typename CHUNKS, int MS, int COLUMNS>
 static __device__ __forceinline__ void mma_end_chunk(const mma_args &args, const mma_walk &w,
                                                      const mma_warp &warp, int32_t chunk, bool last,
                                                      mma_state<MS, COLUMNS> *state) {
@@ -276,7 +279,7 @@ static __device__ __forceinline__ void mma_end_chunk(const mma_args &args, const
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
             const int32_t seen = warp.index[16 * i + 8 * h + lane / 4];
-            if (args.partials && !mma_has_one_chunk(warp.window, seen)) {
+            if (args.partials && !mma_has_one_chunk<CHUNKS>(warp.window, seen)) {
                 const int64_t part = ((int64_t)row * args.attention.heads + head) * args.splits + chunk;
                 float *to = args.partials + part * (MMA_PARTIAL_HEAD + size);
                 if (lane % 4 == 0 && column == 0) {
@@ -293,13 +296,13 @@ static __device__ __forceinline__ void mma_end_chunk(const mma_args &args, const
                 }
                 continue;
             }
-            float2 *total = warp.totals + 16 * i + 8 * h + lane / 4;
+            const float2 *total = warp.totals + 16 * i + 8 * h + lane / 4;
             float keep, add, largest = total->x, sum = total->y;
             mma_merge(m, l, &largest, &sum, &keep, &add);
             const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
             __syncwarp(15u << (lane & 28)); /* all four lanes have read */
-            if (lane % 4 == 0) {
-                *total = make_float2(largest, sum);
+            if (lane % 4 == 0 && warp.keeps) {
+                warp.new_totals[16 * i + 8 * h + lane / 4] = make_float2(largest, sum);
             }
             float *y = sl_f32(args.y, row) + head * size;
             const float *gate =

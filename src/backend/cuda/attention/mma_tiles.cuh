@@ -32,6 +32,21 @@ template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct mma_shape {
     static constexpr int TILE_BYTES = MMA_KEYS * STRIDE * 2;
     static constexpr int BYTES = UNITS * STRIDE * 2 + (ONE_PLANE ? 1 : 2 * PLANES) * TILE_BYTES + 2 * RAW;
     static_assert(COLUMNS % 16 == 0 && RAW % 16 == 0, "pairs of columns of eight");
+
+    /* Of byte `at` of a row of elements, from the first row's start. */
+    static __device__ __forceinline__ uint32_t offset(int32_t row, int32_t at) {
+        return (uint32_t)(row * STRIDE * 2 + at);
+    }
+};
+
+/* How tiles make chunks: of eight. */
+struct mma_chunks {
+    static __device__ __forceinline__ int32_t of(int32_t tile) {
+        return tile / MMA_CHUNK_TILES;
+    }
+    static __device__ __forceinline__ int32_t begin(int32_t chunk) {
+        return chunk * MMA_CHUNK_TILES;
+    }
 };
 
 /* What a block computes, and where that lies. */
@@ -125,7 +140,7 @@ static __device__ __forceinline__ void mma_fetch(const mma_walk &w, int32_t tile
                 const int32_t i = thread + j * SHAPE::THREADS;
                 const int32_t key = i / PIECES, piece = i % PIECES;
                 const bool there = 8 * piece < size && base + key >= w.lowest && base + key <= w.highest;
-                sl_copy_16_of(to + (uint32_t)(key * SHAPE::STRIDE * 2 + piece * 16),
+                sl_copy_16_of(to + SHAPE::offset(key, piece * 16),
                               there ? from + key * row_bytes + piece * 16 : from, there ? 16 : 0);
             }
         }
@@ -175,9 +190,8 @@ static __device__ __forceinline__ void mma_decode(const mma_walk &w, int32_t til
                 out[e] = 0;
             }
         }
-        uint4 *at = (uint4 *)(to + key * SHAPE::STRIDE * 2 + piece * 32);
-        at[0] = make_uint4(out[0], out[1], out[2], out[3]);
-        at[1] = make_uint4(out[4], out[5], out[6], out[7]);
+        *(uint4 *)(to + SHAPE::offset(key, piece * 32)) = make_uint4(out[0], out[1], out[2], out[3]);
+        *(uint4 *)(to + SHAPE::offset(key, piece * 32 + 16)) = make_uint4(out[4], out[5], out[6], out[7]);
     }
 }
 
@@ -188,7 +202,7 @@ static __device__ __forceinline__ float mma_q(float q) {
 /* q into shared memory, with zeros behind its last column and unit. */
 template <typename SHAPE, int TYPE, int SIZE>
 static __device__ __forceinline__ void mma_load_queries(const mma_args &args, const mma_walk &w,
-                                                        uint32_t *to) {
+                                                        unsigned char *to) {
     constexpr int PIECES = SIZE / 4;
     const int32_t first_row = w.span->first_row;
     const bool aligned = (((uint64_t)sl_f32(args.q, 0) | args.q.row_bytes |
@@ -205,7 +219,7 @@ static __device__ __forceinline__ void mma_load_queries(const mma_args &args, co
             const float *from = sl_f32(args.q, row) + head * args.attention.q_stride + c;
             q = aligned ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
         }
-        uint2 *out = (uint2 *)(to + (at * SHAPE::STRIDE + c) / 2);
+        uint2 *out = (uint2 *)(to + SHAPE::offset(at, 2 * c));
         *out = make_uint2(mma_pack<TYPE>(mma_q(q.x), mma_q(q.y)), mma_pack<TYPE>(mma_q(q.z), mma_q(q.w)));
     }
 }
@@ -250,9 +264,9 @@ static __device__ __forceinline__ int32_t mma_first_seen(int32_t window, int32_t
 }
 
 /* Then there is nothing to add up, and the block that has it stores y. */
+template <typename CHUNKS>
 static __device__ __forceinline__ bool mma_has_one_chunk(int32_t window, int32_t index) {
-    const int32_t keys = MMA_CHUNK_TILES * MMA_KEYS;
-    return mma_first_seen(window, index) / keys == index / keys;
+    return CHUNKS::of(mma_first_seen(window, index) / MMA_KEYS) == CHUNKS::of(index / MMA_KEYS);
 }
 
 /* The block's tile after `tile`; behind the last when there is none. */
@@ -266,11 +280,17 @@ static __device__ __forceinline__ int32_t mma_next_tile(const mma_walk &w, int32
     return tile;
 }
 
-/* The first one, for the block that takes the chunks that are `part` modulo `parts`. */
-static __device__ __forceinline__ int32_t mma_first_tile(const mma_walk &w, int32_t part, int32_t parts) {
-    const int32_t chunk = w.first_tile / MMA_CHUNK_TILES;
+/* Where the block begins that takes the chunks that are `part` modulo `parts`. */
+template <typename CHUNKS>
+static __device__ __forceinline__ int32_t mma_part_begin(const mma_walk &w, int32_t part, int32_t parts) {
+    const int32_t chunk = CHUNKS::of(w.first_tile);
     const int32_t others = (part + parts - chunk % parts) % parts;
-    const int32_t tile = others > 0 ? (chunk + others) * MMA_CHUNK_TILES : w.first_tile;
+    return others > 0 ? CHUNKS::begin(chunk + others) : w.first_tile;
+}
+
+/* Its first tile. */
+static __device__ __forceinline__ int32_t mma_first_tile(const mma_walk &w, int32_t part, int32_t parts) {
+    const int32_t tile = mma_part_begin<mma_chunks>(w, part, parts);
     return tile > w.last_tile || w.table[tile] >= 0 ? tile : mma_next_tile(w, tile);
 }
 

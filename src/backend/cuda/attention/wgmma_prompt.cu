@@ -504,7 +504,7 @@ static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, 
         return code;
     }
     typedef wgmma_shape<SIZE, SPLIT> SHAPE;
-    const int32_t runs = shape->kv_heads * mma_runs(shape, args->ratio, SHAPE::UNITS);
+    const int32_t runs = shape->kv_heads * mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);
     const sl_launch_shape blocks = {dim3((unsigned)(runs < context->processors ? runs : context->processors)),
                                     dim3(WGMMA_THREADS), (uint32_t)SHAPE::BYTES};
     return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT>, *context, *args, maps);

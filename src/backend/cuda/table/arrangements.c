@@ -42,10 +42,14 @@ static const struct {
     [SL_CUDA_MMA_ROWS16] = {EVERY, "generation on devices without `wgmma`: keys in chunks"},
     [SL_CUDA_MMA_ROWS64] = {EVERY, "batches and short prompts on devices without `wgmma`"},
     [SL_CUDA_MMA_PROMPT] = {EVERY, "prompts on devices without `wgmma`"},
+    [SL_CUDA_LATENT_ROWS64] = {EVERY, "generation where values are part of the keys: keys in chunks"},
+    [SL_CUDA_LATENT_PROMPT] = {EVERY, "prompts where values are part of the keys"},
     [SL_CUDA_ATTENTION_PLAIN] = {EVERY, "F32 caches and any head size: readable, others are held to it"},
     [SL_CUDA_ATTENTION_CUBLAS] = {EVERY, "a second opinion: products by the library"},
     [SL_CUDA_DELTA_CHUNK] = {EVERY, "prompts: chunks of 64 rows on the tensor cores"},
     [SL_CUDA_DELTA_ROW] = {EVERY, "generation and deterministic plans: row after row in registers"},
+    [SL_CUDA_HEADS_TILE] = {EVERY, "heads into a latent space and back: many rows, deterministic plans"},
+    [SL_CUDA_HEADS_ROWS] = {EVERY, "the same: few rows, F32 weights"},
 };
 
 /* Of ops with one kernel. */
@@ -55,7 +59,6 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_RMSNORM] = "norms of rows or heads",
     [SL_OP_LAYERNORM] = "norms by mean and variance",
     [SL_OP_QUANTIZE] = "x as BF16, or as codes with scales: int8 for 32 or 256 columns, E4M3 for 128",
-    [SL_OP_HEAD_LINEAR] = "heads into a latent space and back, a matrix each",
     [SL_OP_ROPE] = "positions into queries and keys",
     [SL_OP_CACHE_WRITE] = "keys and values to their pages, in the cache's type",
     [SL_OP_COMPACT] = "which keys stay behind a prompt, and their copies",

@@ -1,0 +1,75 @@
+/* How chunks of keys that several blocks took are added. */
+#ifndef SL_BACKEND_CUDA_ATTENTION_MMA_MERGE_CUH
+#define SL_BACKEND_CUDA_ATTENTION_MMA_MERGE_CUH
+
+#include "backend/cuda/attention/mma_products.cuh"
+
+enum { MERGE_THREADS = 128 };
+
+/* After a launch with partials: adds the chunks of one row and head, in order. A thread has EACH columns, and
+ * BATCH chunks on their way at a time; what columns are left are the blocks' behind along z. */
+template <typename CHUNKS, int EACH, int BATCH>
+static __global__ void __launch_bounds__(MERGE_THREADS)
+    mma_merge_kernel(sl_cuda_context context, mma_args args) {
+    sl_let_next_begin();
+    sl_wait_for_inputs();
+    const int32_t column = (int32_t)blockIdx.z * MERGE_THREADS * EACH + (int32_t)threadIdx.x;
+    const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y;
+    if (row >= context.header->rows) {
+        return;
+    }
+    const int32_t group = args.attention.place.group;
+    const sl_cuda_cache &cache = context.caches[group];
+    const sl_step_span &span = context.spans[context.rows[row].span];
+    const int32_t index = span.length[group] + row - span.first_row, size = cache.value_size;
+    const int32_t first = CHUNKS::of(mma_first_seen(cache.window, index) / MMA_KEYS);
+    const int32_t last = CHUNKS::of(index / MMA_KEYS), stride = MMA_PARTIAL_HEAD + size;
+    if (first == last) {
+        return;
+    }
+    const float *from =
+        args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + first) * stride;
+    float largest = args.sinks ? args.sinks[head] * MMA_LOG2_E : -INFINITY;
+    float sum = args.sinks ? 1.0f : 0.0f;
+    float total[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        total[i] = 0;
+    }
+    for (int32_t chunk = first; chunk <= last; chunk += BATCH, from += BATCH * stride) {
+        float m[BATCH], l[BATCH], y[BATCH][EACH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const bool there = chunk + k <= last;
+            m[k] = there ? from[k * stride] : 0.0f;
+            l[k] = there ? from[k * stride + 1] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int32_t c = column + MERGE_THREADS * i;
+                y[k][i] = there && c < size ? from[k * stride + MMA_PARTIAL_HEAD + c] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (chunk + k <= last) {
+                float keep, add;
+                mma_merge(m[k], l[k], &largest, &sum, &keep, &add);
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    total[i] = total[i] * keep + y[k][i] * add;
+                }
+            }
+        }
+    }
+    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float *gate = args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int32_t c = column + MERGE_THREADS * i;
+        if (c < size) {
+            sl_f32(args.y, row)[head * size + c] = mma_finish(args, gate, c, total[i], factor);
+        }
+    }
+}
+
+#endif
