@@ -571,7 +571,8 @@ static bool make_attention(kt_case *c, sl_op_kind kind, int32_t index, kt_random
     const bool both = more && index < ATTENTION_SHAPES + WHOLE_SHAPES, late = more && !both;
     if (index >= ATTENTION_SHAPES + (more ? WHOLE_SHAPES + LATE_SHAPES : 0) ||
         (kind == SL_OP_RECALL && index >= RECALLED)) {
-        return more && kt_make_chunked(c, index - ATTENTION_SHAPES - WHOLE_SHAPES - LATE_SHAPES, random);
+        return more &&
+               kt_make_more_attention(c, index - ATTENTION_SHAPES - WHOLE_SHAPES - LATE_SHAPES, random);
     }
     const attention_shape *shape =
         &attention_shapes[index - (more ? ATTENTION_SHAPES : 0) - (late ? WHOLE_SHAPES : 0)];

@@ -52,7 +52,7 @@ bool kt_make_compact(kt_case *c, int32_t index, kt_random *random) {
     return true;
 }
 
-bool kt_make_chunked(kt_case *c, int32_t index, kt_random *random) {
+bool kt_make_more_attention(kt_case *c, int32_t index, kt_random *random) {
     /* Chunks of fewer keys than a page, of one, of some; steps that end in a chunk and behind one; one row.
      */
     static const attention_shape shapes[] = {
@@ -64,15 +64,27 @@ bool kt_make_chunked(kt_case *c, int32_t index, kt_random *random) {
         {129, 1, 4, 2, 64, 64, 64, 0, false, false, SL_QTYPE_F16, NORMAL, 1, false},
         {330, 2, 10, 2, 128, 128, 64, 0, false, false, SL_QTYPE_F16, NORMAL, 2, false},
         {200, 2, 8, 4, 128, 128, 32, 0, false, false, SL_QTYPE_FP8, NORMAL, 100, false},
+        /* Values that are the first part of the keys, many keys before few rows, spans of several tiles. */
+        {261, 1, 4, 1, 576, 512, 0, 0, false, true, SL_QTYPE_F16, NORMAL, 15, true},
+        {140, 3, 20, 1, 576, 512, 0, 30, true, false, SL_QTYPE_BF16, NORMAL, 65, true},
+        {265, 1, 4, 1, 320, 256, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 50, true},
+        {300, 4, 8, 2, 128, 64, 130, 0, false, true, SL_QTYPE_BF16, NORMAL, 52, true},
     };
+    enum { CHUNKED = 8 }; /* of these, the first ones */
     if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
         return false;
     }
     char detail[96];
-    kt_build_attention(c, &shapes[index], SL_OP_ATTENTION, index % 2 == 1, random);
-    c->program.groups[1].chunked = true; /* the other one is not what is read */
-    snprintf(detail, sizeof detail, "chunks of %d, %s", shapes[index].window,
-             sl_qtype_get(shapes[index].cache)->name);
+    const bool chunked = index < CHUNKED;
+    const attention_shape *shape = &shapes[index];
+    kt_build_attention(c, shape, SL_OP_ATTENTION, chunked && index % 2 == 1, random);
+    c->program.groups[1].chunked = chunked; /* the other one is not what is read */
+    if (chunked) {
+        snprintf(detail, sizeof detail, "chunks of %d, %s", shape->window, sl_qtype_get(shape->cache)->name);
+    } else {
+        snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s", shape->heads, shape->kv_heads,
+                 shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name);
+    }
     kt_name_case(c, SL_OP_ATTENTION, 1000 + index, detail);
     return true;
 }
