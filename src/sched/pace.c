@@ -145,7 +145,7 @@ double sl_luck_gain(const sl_luck *luck, int32_t drafts) {
 /* Of `most` drafts those whose steps can be judged: at most twice the rows that there ever were, as a guess
  * about many more that looks good would never be compared with few. */
 static int32_t judged(const sl_pace *pace, int32_t rows, int32_t most) {
-    int32_t largest = SL_PACE_ROWS;
+    int32_t largest = rows < SL_PACE_ROWS ? SL_PACE_ROWS : rows;
     while (largest > rows && pace->seconds[largest] <= 0) {
         largest--;
     }

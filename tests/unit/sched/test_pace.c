@@ -169,6 +169,13 @@ static void each_draft_has_a_chance_of_its_own(void **state) {
     assert_int_equal(sl_pace_choose(&pace, &next, 1, 1, 8), 3);
 }
 
+static void more_rows_than_are_told_apart(void **state) {
+    (void)state;
+    sl_pace pace = {0};
+    const sl_luck luck = sl_luck_begin(&pace);
+    assert_in_range(sl_pace_choose(&pace, &luck, 3 * SL_PACE_ROWS, 3 * SL_PACE_ROWS, 4), 0, 4);
+}
+
 static void one_slow_step_is_forgotten(void **state) {
     (void)state;
     const costs device = {1, 0.05, 0};
@@ -224,6 +231,7 @@ int main(void) {
         cmocka_unit_test(who_is_wrong_is_asked_seldom),
         cmocka_unit_test(a_new_engine_finds_what_is_worth_it),
         cmocka_unit_test(each_draft_has_a_chance_of_its_own),
+        cmocka_unit_test(more_rows_than_are_told_apart),
         cmocka_unit_test(one_slow_step_is_forgotten),
         cmocka_unit_test(what_came_before_is_drafted),
     };
