@@ -245,8 +245,8 @@ static __device__ __forceinline__ void decode_begin_item(const decode_args &args
     }
     view->lowest_last = item.length + decode_rows_before<ONE>(args, item.unit);
     view->highest_last = item.length + decode_rows_before<ONE>(args, item.unit + item.units - 1);
-    view->lowest_first = mma_first_seen(view->window, view->lowest_last);
-    view->highest_first = mma_first_seen(view->window, view->highest_last);
+    view->lowest_first = decode_first_seen(view->window, view->first, view->lowest_last);
+    view->highest_first = decode_first_seen(view->window, view->first, view->highest_last);
 }
 
 /* One tile of a strand, whose first of the warp's keys is `base`. */

@@ -417,13 +417,18 @@ template <int UNITS, int COLUMNS> struct decode_state {
 template <int UNITS> struct decode_view {
     const sl_cuda_cache *cache;
     float scale, softcap;
-    float c; /* what scores, after the softcap if any, are multiplied by for powers of two */
-    int32_t window;
+    float c;               /* what scores, after the softcap if any, are multiplied by for powers of two */
+    int32_t window, first; /* first: keys in front of it are not seen */
     int32_t index[UNITS / 8][2];         /* the last key that the lane's units see */
     int32_t lowest_first, highest_first; /* of the first keys that units see */
     int32_t lowest_last, highest_last;   /* of the last ones */
     int32_t tile, end;
 };
+
+/* The first key that a row at `index` sees: of its window, and not in front of `first`. */
+static __device__ __forceinline__ int32_t decode_first_seen(int32_t window, int32_t first, int32_t index) {
+    return max(mma_first_seen(window, index), first);
+}
 
 /* The softcap, and -infinity for what a unit does not see. key: the index of what s[][0] and s[][1] belong
  * to, s[][2] and s[][3] are 8 later. masked: some unit does not see all keys. */
@@ -446,7 +451,7 @@ static __device__ __forceinline__ void decode_see(float s[UNITS / 8][4], const d
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int32_t k = key + e / 2 * 8, to = view.index[n][e % 2];
-                const bool seen = k <= to && k >= mma_first_seen(view.window, to);
+                const bool seen = k <= to && k >= decode_first_seen(view.window, view.first, to);
                 s[n][e] = seen ? s[n][e] : -INFINITY;
             }
         }

@@ -91,9 +91,6 @@ static const char *decode_declines(const sl_op_attention *attention, const sl_ca
     if (attention->both_sides) {
         return "looks back only";
     }
-    if (attention->first > 0) {
-        return "looks back to the first key";
-    }
     if (rows > most_rows) {
         return most_rows == DECODE_MOST_ROWS ? "takes 64 rows at most" : "takes 512 sequences at most";
     }
@@ -123,7 +120,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (attention->both_sides) {
         return "looks back only";
     }
-    if (attention->first > 0) {
+    if (attention->first > 0 && row->arrangement != SL_CUDA_DECODE) {
         return "looks back to the first key";
     }
     if (group->values_are_keys) {
