@@ -245,6 +245,7 @@ static __device__ __forceinline__ void decode_begin_item(const decode_args &args
     }
     view->lowest_last = item.length + decode_rows_before<ONE>(args, item.unit);
     view->highest_last = item.length + decode_rows_before<ONE>(args, item.unit + item.units - 1);
+    view->first = args.attention.first;
     view->lowest_first = decode_first_seen(view->window, view->first, view->lowest_last);
     view->highest_first = decode_first_seen(view->window, view->first, view->highest_last);
 }

@@ -126,7 +126,6 @@ static __device__ __forceinline__ void decode_multiply(const sl_cuda_context &co
     view.softcap = args.attention.softcap;
     view.c = view.softcap > 0 ? MMA_LOG2_E : view.scale * MMA_LOG2_E;
     view.window = cache.window;
-    view.first = args.attention.first;
     view.cache = &cache;
     if constexpr (SHAPE::ONE) {
         decode_touch(args, made);
