@@ -3,24 +3,29 @@
 /* Longer than any step: sums of such times stay finite. */
 static const double MOST_SECONDS = 1e6;
 
-/* A bucket's first step with prompts does not count: code and memory may be new to the device. A step that
- * takes longer than expected is a reason not to run another like it, so times grow at once; but not far, as
- * it may have been an accident. What was measured of other buckets fades, so that one which was slow once is
- * tried again. */
+/* A bucket's first step with prompts does not count: code and memory may be new to the device. Times are kept
+ * as shares of a step without prompts, as all steps take longer while sequences grow. A step that takes
+ * longer than expected is a reason not to run another like it, so shares grow at once; but not far, as it may
+ * have been an accident. What was measured of other buckets fades, so that one which was slow once is tried
+ * again.
+ */
 static void measure_bucket(sl_budget *budget, int32_t bucket, double seconds) {
-    static const double FADING = 0.999, NEWEST = 0.25, MOST_GROWTH = 1.25;
+    static const double FADING = 0.999, NEWEST = 0.25, MOST_GROWTH = 1.25, MOST_SHARE = 1e9;
     for (int32_t b = 0; b < budget->bucket_count; b++) {
-        budget->buckets[b].seconds *= b == bucket ? 1 : FADING;
+        budget->buckets[b].share *= b == bucket ? 1 : FADING;
     }
     sl_budget_bucket *t = &budget->buckets[bucket];
-    if (t->steps == 1) {
-        t->seconds = seconds;
-    } else if (t->steps > 1 && seconds <= t->seconds) {
-        t->seconds += (seconds - t->seconds) * NEWEST;
-    } else if (t->steps > 1) {
-        t->seconds = seconds < t->seconds * MOST_GROWTH ? seconds : t->seconds * MOST_GROWTH;
-    }
     t->steps += t->steps < 2;
+    if (t->steps < 2 || !budget->plain_known || budget->plain_seconds <= 0) {
+        return;
+    }
+    const double measured = seconds / budget->plain_seconds;
+    const double share = measured < MOST_SHARE ? measured : MOST_SHARE;
+    if (t->share == 0 || share <= t->share) {
+        t->share += (share - t->share) * (t->share == 0 ? 1 : NEWEST);
+    } else {
+        t->share = share < t->share * MOST_GROWTH ? share : t->share * MOST_GROWTH;
+    }
 }
 
 /* Shrinks at once and grows slowly: whoever waits for a step's end must not wait beyond it. */
@@ -65,8 +70,8 @@ static double bucket_rows(const sl_budget *budget, double seconds, int32_t rows,
         if (bucket->rows <= rows || bucket->outputs <= outputs) {
             continue;
         }
-        const double expected =
-            bucket->seconds > 0 ? bucket->seconds : before * (0.75 + 0.25 * bucket->rows / rows_before);
+        const double expected = bucket->share > 0 ? bucket->share * budget->plain_seconds
+                                                  : before * (0.75 + 0.25 * bucket->rows / rows_before);
         if (expected > seconds) {
             break;
         }

@@ -14,7 +14,7 @@ enum { SL_LEAST_PROMPT_ROWS = 32 };
 /* One of the sizes that steps are run in. */
 typedef struct sl_budget_bucket {
     int32_t rows, outputs; /* at most */
-    double seconds;        /* of its steps with prompts; 0: not known */
+    double share;          /* of its steps with prompts: times plain_seconds; 0: not known */
     int32_t steps;         /* with prompts that were measured, up to 2 */
     double least;          /* that one of its steps takes, whatever is in it; 0: not known */
 } sl_budget_bucket;

@@ -215,7 +215,7 @@ double sl_scheduler_follow_after(sl_scheduler *scheduler);
  * and can be resumed. */
 bool sl_scheduler_fill_masks(sl_scheduler *scheduler);
 /* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that, and how
- * many drafts are worth it is known from it. */
+ * many drafts are worth it is known from it. Not called for steps of which that is not known. */
 void sl_scheduler_measured(sl_scheduler *scheduler, double seconds);
 /* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
  * they were before it, and their works end with the error. */
