@@ -106,6 +106,8 @@ uint32_t emu_block_count(bool yes);
 /* barrier.cluster.arrive and .wait. */
 void emu_cluster_arrive(void);
 void emu_cluster_wait(void);
+/* griddepcontrol.launch_dependents. */
+void emu_let_next_begin(void);
 
 /* ---- memory ---- */
 

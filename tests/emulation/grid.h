@@ -14,7 +14,7 @@ typedef struct emu_launch {
     void (*release)(void *arguments);
     void *arguments;
     bool is_cooperative;
-    bool is_dependent; /* programmatic dependent launch: all threads have to wait for what they read */
+    bool is_dependent; /* programmatic dependent launch: threads have to wait for what they read */
 } emu_launch;
 
 /* Runs all of the grid. False: it failed, and the report is on standard error. */

@@ -72,6 +72,10 @@ static void run_grid_wait(ptx_call &, const ptx_instruction &) {
     emu_self()->waited_for_inputs = true;
 }
 
+static void run_grid_launch(ptx_call &, const ptx_instruction &) {
+    emu_let_next_begin();
+}
+
 static void run_proxy_fence(ptx_call &, const ptx_instruction &) {
     ptx_proxy_fence();
 }
@@ -150,7 +154,7 @@ bool ptx_decode_flow(ptx_decoder &decoder) {
     }
     if (decoder.name == "griddepcontrol") {
         instruction.run =
-            ptx_take_choice(decoder, "wait launch_dependents") == 0 ? run_grid_wait : run_nothing;
+            ptx_take_choice(decoder, "wait launch_dependents") == 0 ? run_grid_wait : run_grid_launch;
         return true;
     }
     if (decoder.name == "fence" && ptx_take(decoder, "proxy")) {

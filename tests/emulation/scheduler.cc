@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <stdarg.h>
 #include <stdio.h>
@@ -90,7 +91,10 @@ struct grid_state {
     uint64_t next_block, blocks;
     uint32_t resident, most_resident;
     uint64_t random;
-    uint64_t progress; /* counts what is more than looking whether to go on */
+    uint64_t progress;       /* counts what is more than looking whether to go on */
+    uint64_t blocks_waiting; /* that waited for the kernels before */
+    bool first_waits;
+    bool lets_early; /* a thread lets the next launch begin that has not waited itself */
     bool failed, told;
 };
 
@@ -323,9 +327,12 @@ void fiber_main() {
     emu_block *block = me->thread.block;
     uint32_t &waited = ((block_state *)block)->waited;
     waited += me->thread.waited_for_inputs;
-    if (--block->running == 0 && waited != block->threads && (waited != 0 || grid->launch->is_dependent)) {
-        emu_fail("%u of %u threads executed griddepcontrol.wait%s", waited, block->threads,
-                 grid->launch->is_dependent ? " in a programmatic dependent launch" : "");
+    if (--block->running == 0 && waited != 0) {
+        if (waited != block->threads) {
+            emu_fail("%u of %u threads executed griddepcontrol.wait", waited, block->threads);
+        }
+        grid->blocks_waiting++;
+        grid->first_waits |= block->block_index.x + block->block_index.y + block->block_index.z == 0;
     }
     emu_asm_thread_ends(&me->thread);
     me->state = ENDED;
@@ -595,6 +602,22 @@ bool emu_fits_at_once(const emu_launch *launch) {
     return (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z <= emu_most_resident(launch);
 }
 
+/* All blocks of a dependent launch have to wait, or the first alone: it keeps the launch from ending before
+ * those in front have. The others then read nothing of the launch in front, which nobody can check, and what
+ * is in front of that is there only if it waited before it let this one begin. */
+static bool blocks_wait(const grid_state &state) {
+    static std::map<cudaStream_t, bool> lets_early; /* the launch in front */
+    bool &before = lets_early[state.launch->stream];
+    const bool alone = state.blocks_waiting == 1 && state.first_waits && !before;
+    before = state.lets_early;
+    if (!state.launch->is_dependent || state.blocks_waiting == state.blocks || alone) {
+        return true;
+    }
+    emu_report("%llu of %llu blocks executed griddepcontrol.wait in a programmatic dependent launch",
+               (unsigned long long)state.blocks_waiting, (unsigned long long)state.blocks);
+    return false;
+}
+
 bool emu_run_grid(const emu_launch *launch) {
     grid_state state = {};
     state.launch = launch;
@@ -605,6 +628,7 @@ bool emu_run_grid(const emu_launch *launch) {
     grid = &state;
     emu_catch_faults(on_fault, leave);
     run_all();
+    state.failed = state.failed || !blocks_wait(state);
     if (state.failed) {
         say_kernel();
     }
@@ -613,6 +637,10 @@ bool emu_run_grid(const emu_launch *launch) {
 }
 
 /* ---- what device code calls ---- */
+
+void emu_let_next_begin(void) {
+    grid->lets_early |= grid->launch->is_dependent && !emu_now->waited_for_inputs;
+}
 
 const void *emu_gather(emu_group group, const void *mine, uint32_t bytes, const char *what) {
     block_state &block = *own_block();

@@ -331,6 +331,29 @@ static void grid_wait_by_some() {
         ptx("griddepcontrol.wait;", {});
     }
 }
+static void grid_wait() {
+    ptx("griddepcontrol.wait;", {});
+}
+static void grid_wait_then_let() {
+    grid_wait();
+    ptx("griddepcontrol.launch_dependents;", {});
+}
+static void grid_let_then_wait() {
+    ptx("griddepcontrol.launch_dependents;", {});
+    grid_wait();
+}
+static void grid_wait_by_first() {
+    if (emu_self()->block->block_index.x == 0) {
+        grid_wait();
+    }
+}
+static void grid_wait_by_second() {
+    if (emu_self()->block->block_index.x == 1) {
+        grid_wait();
+    }
+}
+static void nothing() {
+}
 static void different_instructions() {
     uint32_t d = 0;
     if (emu_self()->lane < 16) {
@@ -363,6 +386,16 @@ static const test_case TESTS[] = {
     {"different instructions", different_instructions, 32, 1, "redux"},
 };
 
+/* Launched one behind the other, so that each may begin before the one in front has ended. */
+static const test_case DEPENDENT[] = {
+    {"a wait for the grid, then the next one may begin", grid_wait_then_let, 32, 4, nullptr},
+    {"a wait for the grid by the first block", grid_wait_by_first, 32, 4, nullptr},
+    {"a wait for the grid by another block", grid_wait_by_second, 32, 4, "1 of 4 blocks"},
+    {"no wait for the grid", nothing, 32, 4, "0 of 4 blocks"},
+    {"the next one may begin, then a wait for the grid", grid_let_then_wait, 32, 4, nullptr},
+    {"a wait by the first block behind that", grid_wait_by_first, 32, 4, "1 of 4 blocks"},
+};
+
 /* What the run writes to standard error goes to a file; whether `expected` is in it. */
 static bool reports(const test_case &test, bool (*run)(const test_case &)) {
     char text[8192] = {};
@@ -385,7 +418,7 @@ static bool reports(const test_case &test, bool (*run)(const test_case &)) {
     return found;
 }
 
-static bool run(const test_case &test) {
+static bool run_launch(const test_case &test, bool is_dependent) {
     emu_launch launch = {};
     launch.grid = dim3(test.blocks, 1, 1);
     launch.cluster = dim3(test.blocks, 1, 1);
@@ -394,10 +427,19 @@ static bool run(const test_case &test) {
     launch.kernel = (const void *)test.kernel;
     launch.call = [](void *kernel) { ((void (*)())kernel)(); };
     launch.arguments = (void *)test.kernel;
+    launch.is_dependent = is_dependent;
     return emu_run_grid(&launch);
 }
 
-static void run_tests(const test_case *tests, size_t count) {
+static bool run_alone(const test_case &test) {
+    return run_launch(test, false);
+}
+
+static bool run_dependent(const test_case &test) {
+    return run_launch(test, true);
+}
+
+static void run_tests(const test_case *tests, size_t count, bool (*run)(const test_case &)) {
     for (size_t i = 0; i < count; i++) {
         const test_case &test = tests[i];
         const int failed = test_failed;
@@ -409,8 +451,9 @@ static void run_tests(const test_case *tests, size_t count) {
 }
 
 int main() {
-    run_tests(TESTS, sizeof TESTS / sizeof *TESTS);
-    run_tests(test_matrix_cases, test_matrix_count);
+    run_tests(TESTS, sizeof TESTS / sizeof *TESTS, run_alone);
+    run_tests(DEPENDENT, sizeof DEPENDENT / sizeof *DEPENDENT, run_dependent);
+    run_tests(test_matrix_cases, test_matrix_count, run_alone);
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed != 0;
 }

@@ -41,8 +41,10 @@ static __device__ __forceinline__ void decode_wait_first(const decode_args &args
     }
 }
 
+/* One block is enough, as the launch ends with its last one: the others leave their places to blocks that
+ * have not begun. */
 static __device__ __forceinline__ void decode_wait_last(const decode_args &args) {
-    if (args.beside) {
+    if (args.beside && blockIdx.x == 0) {
         sl_wait_for_inputs();
     }
 }
