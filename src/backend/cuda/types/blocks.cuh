@@ -86,9 +86,11 @@ template <typename WORDS> static __device__ __forceinline__ float sl_block_half(
  * scale times sum of x is added, of types with MIN. quants: of group g the bytes of elements 4 i .. 4 i + 3
  * and of the sixteen later; with a TABLE of elements 4 i, 4 i + 16, 4 i + 1, 4 i + 17 and so on. They are
  * unsigned, and OFFSET is to be subtracted. SPLIT: they are `quants` minus `less`. WIDE: a scale times 1.5 *
- * 2^23 can be too large for a float. TABLE: `nibbles` are indices of sixteen signed bytes, VALUES_0 and
- * VALUES_1. PAIR: the bytes from the quants of a pair of groups to those of the next; 0 where that is not the
- * same all along a chunk. APART: scales do not lie with their groups, so that a chunk's halves are not alike.
+ * 2^23 can be too large for a float. nibbles: word i of a group's sixteen bytes, of which each has the lower
+ * bits of an element and, in front, of the one sixteen later; with FIFTHS bit n of `fifths` is element n's
+ * fifth. TABLE: they are indices of sixteen signed bytes, VALUES_0 and VALUES_1. PAIR: the bytes from the
+ * quants of a pair of groups to those of the next; 0 where that is not the same all along a chunk. APART:
+ * scales do not lie with their groups, so that a chunk's halves are not alike.
  */
 
 template <int TYPE> struct sl_block32 { /* types that are described elsewhere, or not at all */
@@ -97,7 +99,7 @@ template <int TYPE> struct sl_block32 { /* types that are described elsewhere, o
 
 /* What the description of a type that follows these rules begins from; it hides what it says otherwise. */
 template <int TYPE> struct sl_block32_of {
-    enum { HERE = 1, TABLE = 0, SPLIT = 0, WIDE = 0, OFFSET = 0, MIN = 0, APART = 0 };
+    enum { HERE = 1, TABLE = 0, SPLIT = 0, WIDE = 0, OFFSET = 0, MIN = 0, APART = 0, FIFTHS = 0 };
     enum { PAIR = 64 / sl_block_size<TYPE>::ELEMENTS * sl_block_size<TYPE>::BYTES };
     template <typename WORDS> static __device__ __forceinline__ float min(const WORDS &, int) {
         return 0.0f;

@@ -39,9 +39,13 @@ template <> struct sl_block32<SL_QTYPE_Q4_1> : sl_block32_of<SL_QTYPE_Q4_1> {
         return sl_block_half(w, SL_Q4_1_BYTES * g + 2);
     }
     template <typename WORDS>
+    static __device__ __forceinline__ uint32_t nibbles(const WORDS &w, int g, int32_t i) {
+        return w.word(SL_Q4_1_BYTES * g + 4, i);
+    }
+    template <typename WORDS>
     static __device__ __forceinline__ void quants(const WORDS &w, int g, int32_t i, uint32_t quants[2],
                                                   uint32_t *) {
-        sl_nibbles(w.word(SL_Q4_1_BYTES * g + 4, i), quants);
+        sl_nibbles(sl_block32::nibbles(w, g, i), quants);
     }
 };
 

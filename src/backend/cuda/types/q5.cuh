@@ -58,20 +58,27 @@ template <>
 struct decode_part<SL_QTYPE_Q5_1> : decode_part_of_group<SL_QTYPE_Q5_1, SL_Q5_1_ELEMENTS, SL_Q5_1_BYTES> {};
 
 template <> struct sl_block32<SL_QTYPE_Q5_0> : sl_block32_of<SL_QTYPE_Q5_0> {
-    enum { OFFSET = 16 };
+    enum { OFFSET = 16, FIFTHS = 1 };
     template <typename WORDS> static __device__ __forceinline__ float scale(const WORDS &w, int g) {
         return sl_block_half(w, SL_Q5_0_BYTES * g);
     }
     template <typename WORDS>
+    static __device__ __forceinline__ uint32_t nibbles(const WORDS &w, int g, int32_t i) {
+        return w.word(SL_Q5_0_BYTES * g + 6, i);
+    }
+    template <typename WORDS> static __device__ __forceinline__ uint32_t fifths(const WORDS &w, int g) {
+        return w.word(SL_Q5_0_BYTES * g + 2, 0);
+    }
+    template <typename WORDS>
     static __device__ __forceinline__ void quants(const WORDS &w, int g, int32_t i, uint32_t quants[2],
                                                   uint32_t *) {
-        sl_nibbles(w.word(SL_Q5_0_BYTES * g + 6, i), quants);
-        sl_fifth_bits(w.word(SL_Q5_0_BYTES * g + 2, 0), i, quants);
+        sl_nibbles(sl_block32::nibbles(w, g, i), quants);
+        sl_fifth_bits(fifths(w, g), i, quants);
     }
 };
 
 template <> struct sl_block32<SL_QTYPE_Q5_1> : sl_block32_of<SL_QTYPE_Q5_1> {
-    enum { MIN = 1 };
+    enum { MIN = 1, FIFTHS = 1 };
     template <typename WORDS> static __device__ __forceinline__ float scale(const WORDS &w, int g) {
         return sl_block_half(w, SL_Q5_1_BYTES * g);
     }
@@ -79,10 +86,17 @@ template <> struct sl_block32<SL_QTYPE_Q5_1> : sl_block32_of<SL_QTYPE_Q5_1> {
         return sl_block_half(w, SL_Q5_1_BYTES * g + 2);
     }
     template <typename WORDS>
+    static __device__ __forceinline__ uint32_t nibbles(const WORDS &w, int g, int32_t i) {
+        return w.word(SL_Q5_1_BYTES * g + 8, i);
+    }
+    template <typename WORDS> static __device__ __forceinline__ uint32_t fifths(const WORDS &w, int g) {
+        return w.word(SL_Q5_1_BYTES * g + 4, 0);
+    }
+    template <typename WORDS>
     static __device__ __forceinline__ void quants(const WORDS &w, int g, int32_t i, uint32_t quants[2],
                                                   uint32_t *) {
-        sl_nibbles(w.word(SL_Q5_1_BYTES * g + 8, i), quants);
-        sl_fifth_bits(w.word(SL_Q5_1_BYTES * g + 4, 0), i, quants);
+        sl_nibbles(sl_block32::nibbles(w, g, i), quants);
+        sl_fifth_bits(fifths(w, g), i, quants);
     }
 };
 

@@ -19,7 +19,9 @@
 /* columns: of a chunk; bytes: of a row in it; pieces: of 16 bytes, that are copied; stride: of rows in shared
  * memory, an odd number of pieces, so that eight rows lie in different banks; scales: bytes that a row's
  * scales take, decoded; bits: sums are 2^-bits of what they should be. */
-template <int TYPE> struct skinny_layout;
+template <int TYPE> struct skinny_layout { /* types that are not decoded so */
+    enum { bits = 0 };
+};
 template <> struct skinny_layout<SL_QTYPE_F16> {
     enum { columns = 128, bytes = 256, stride = 272, scales = 0, bits = 0 };
 };

@@ -22,6 +22,9 @@
 
 #include "backend/cuda/common/quad.cuh"
 #include "backend/cuda/linear/bf16/bf16_tile_wgmma_copies.cuh"
+#include "backend/cuda/types/iq4.cuh"
+#include "backend/cuda/types/q4_1.cuh"
+#include "backend/cuda/types/q5.cuh"
 
 #if SL_HAS_WGMMA
 
@@ -30,6 +33,30 @@
 static __device__ __forceinline__ uint32_t two_halves(const unsigned char *first,
                                                       const unsigned char *second) {
     return (uint32_t) * (const uint16_t *)first | (uint32_t) * (const uint16_t *)second << 16;
+}
+
+/* Types of which types/ describes groups of 32 columns with nibbles. */
+template <int TYPE> struct bf16_tile_kind {
+    enum {
+        HAS_NIBBLES = TYPE == SL_QTYPE_Q4_1 || TYPE == SL_QTYPE_Q5_0 || TYPE == SL_QTYPE_Q5_1 ||
+                      TYPE == SL_QTYPE_IQ4_NL || TYPE == SL_QTYPE_IQ4_XS
+    };
+};
+
+/* Of sixteen bytes at `at` a lane's two of the first eight and its two of the others. */
+struct bf16_tile_words {
+    const unsigned char *row;
+    int32_t part;
+
+    __device__ __forceinline__ uint32_t word(int at, int) const {
+        return two_halves(row + at + 2 * part, row + at + 2 * part + 8);
+    }
+};
+
+/* Bits 0, 1, 8 and 9, each to bit 4 of a byte. */
+static __device__ __forceinline__ uint32_t bf16_tile_fifths(uint32_t bits) {
+    const uint32_t pairs = (bits & 0x3u) | (bits & 0x300u) << 8;
+    return (pairs << 4 & 0x00100010u) | (pairs << 11 & 0x10001000u);
 }
 
 /* A row's scales of a chunk, by one lane: pairs (scale, constant) as decode_bytes takes them of eight groups
@@ -59,6 +86,17 @@ static __device__ __forceinline__ void bf16_tile_scales(const unsigned char *row
             const int8_t *factors = (const int8_t *)row + 192 + 4 * step;
             to[step ^ swap] = make_float4(all * (float)factors[0], all * (float)factors[1],
                                           all * (float)factors[2], all * (float)factors[3]);
+        }
+    } else if constexpr (bf16_tile_kind<TYPE>::HAS_NIBBLES) {
+        typedef sl_block32<TYPE> block;
+        enum { OFFSET = block::TABLE ? 128 : (int)block::OFFSET };
+        const sl_words_anywhere words = {row};
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const float first = block::scale(words, 2 * step), second = block::scale(words, 2 * step + 1);
+            to[step ^ swap] =
+                make_float4(first, fmaf(-32768.0f - OFFSET, first, block::min(words, 2 * step)), second,
+                            fmaf(-32768.0f - OFFSET, second, block::min(words, 2 * step + 1)));
         }
     } else {
         enum { BYTES = TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES };
@@ -104,6 +142,15 @@ static __device__ __forceinline__ void bf16_tile_load(const unsigned char *row, 
                 row + (2 * step + k / 2) * SL_Q8_0_BYTES + 2 + 2 * part + k % 2 * 16;
             raw->words[k] = two_halves(quants, quants + 8);
         }
+    } else if constexpr (bf16_tile_kind<TYPE>::HAS_NIBBLES) {
+        typedef sl_block32<TYPE> block;
+#pragma unroll
+        for (int group = 0; group < 2; group++) {
+            raw->words[group] = block::nibbles(bf16_tile_words{row, part}, 2 * step + group, 0);
+            if constexpr (block::FIFTHS) {
+                raw->words[2 + group] = block::fifths(sl_words_anywhere{row}, 2 * step + group) >> 2 * part;
+            }
+        }
     } else if constexpr (TYPE == SL_QTYPE_Q6_K) {
         /* Step 2 h + o has the columns 64 o .. of half h, in blocks.h r = 2 o and 2 o + 1. */
         const unsigned char *low = row + 64 * (step / 2) + 2 * part;
@@ -135,6 +182,17 @@ static __device__ __forceinline__ void bf16_tile_decode(const bf16_tile_quants &
         decode_bytes((k % 2 ? words[k / 2] >> 4 : words[k / 2]) & 0x0f0f0f0fu, scale, constant, out);
     } else if constexpr (TYPE == SL_QTYPE_Q8_0) {
         decode_bytes(words[k] ^ 0x80808080u, scale, constant, out);
+    } else if constexpr (bf16_tile_kind<TYPE>::HAS_NIBBLES) {
+        typedef sl_block32<TYPE> block;
+        if constexpr (block::TABLE) {
+            int32_t low, high;
+            sl_look_up(block::VALUES_0, block::VALUES_1, words[k / 2], &low, &high);
+            decode_bytes((uint32_t)(k % 2 ? high : low) ^ 0x80808080u, scale, constant, out);
+        } else {
+            const uint32_t low = (k % 2 ? words[k / 2] >> 4 : words[k / 2]) & 0x0f0f0f0fu;
+            const uint32_t fifth = block::FIFTHS ? bf16_tile_fifths(words[2 + k / 2] >> 16 * (k % 2)) : 0;
+            decode_bytes(low | fifth, scale, constant, out);
+        }
     } else {
         const float each = k == 0   ? raw.scales.x
                            : k == 1 ? raw.scales.y
@@ -649,21 +707,23 @@ template <int... TYPES> static cudaError_t prepare_wgmma(const sl_cuda_facts *fa
     return code;
 }
 
-#define TILE_RUNS(ID)                                                                                        \
-    .weight_type = SL_QTYPE_##ID, .least_rows = SL_CUDA_FEW_ROWS + 1,                                        \
-    .run = bf16_tile_launch_type<SL_QTYPE_##ID>, .gated = bf16_tile_launch_gated<SL_QTYPE_##ID>
-#define TILE_WGMMA(ID, type_name, most_error)                                                                \
+#define TILE_RUNS(ID, rows)                                                                                  \
+    .weight_type = SL_QTYPE_##ID, .least_rows = rows, .run = bf16_tile_launch_type<SL_QTYPE_##ID>,           \
+    .gated = bf16_tile_launch_gated<SL_QTYPE_##ID>
+/* From so many rows on. */
+#define TILE_WGMMA_FROM(rows, ID, type_name, most_error)                                                     \
     {                                                                                                        \
         .kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-tile-wgmma", "bf16/wgmma", most_error,        \
                               .declines = sl_bf16_tile_wgmma_declines),                                      \
-        .arrangement = SL_CUDA_BF16_TILE_WGMMA, TILE_RUNS(ID)                                                \
+        .arrangement = SL_CUDA_BF16_TILE_WGMMA, TILE_RUNS(ID, rows)                                          \
     }
+#define TILE_WGMMA(ID, type_name, most_error) TILE_WGMMA_FROM(SL_CUDA_FEW_ROWS + 1, ID, type_name, most_error)
 /* In both classes. */
 #define TILES_WGMMA(ID, type_name, most_error, most_k16_error)                                               \
     TILE_WGMMA(ID, type_name, most_error), {                                                                 \
         .kernel = BF16_KERNEL("linear/" #type_name "/cuda-k16-tile", "bf16/k16", most_k16_error,             \
                               .deterministic = true, .declines = sl_bf16_tile_wgmma_declines),               \
-        .arrangement = SL_CUDA_K16_TILE, TILE_RUNS(ID)                                                       \
+        .arrangement = SL_CUDA_K16_TILE, TILE_RUNS(ID, SL_CUDA_FEW_ROWS + 1)                                 \
     }
 
 #endif

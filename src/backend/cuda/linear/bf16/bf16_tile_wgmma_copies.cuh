@@ -46,6 +46,21 @@ template <> struct bf16_tile_layout<SL_QTYPE_Q5_K> {
 template <> struct bf16_tile_layout<SL_QTYPE_Q6_K> {
     enum { columns = 256, bytes = SL_Q6_K_BYTES, stride = 240, chunks = 2, steps = 3, before = 14 };
 };
+template <> struct bf16_tile_layout<SL_QTYPE_Q4_1> {
+    enum { columns = 256, bytes = 8 * SL_Q4_1_BYTES, stride = 176, chunks = 2, steps = 4, before = 0 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_Q5_0> {
+    enum { columns = 256, bytes = 8 * SL_Q5_0_BYTES, stride = 176, chunks = 2, steps = 4, before = 0 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_Q5_1> {
+    enum { columns = 256, bytes = 8 * SL_Q5_1_BYTES, stride = 208, chunks = 2, steps = 4, before = 0 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_IQ4_NL> {
+    enum { columns = 256, bytes = 8 * SL_IQ4_NL_BYTES, stride = 144, chunks = 3, steps = 4, before = 0 };
+};
+template <> struct bf16_tile_layout<SL_QTYPE_IQ4_XS> {
+    enum { columns = 256, bytes = SL_IQ4_XS_BYTES, stride = 144, chunks = 3, steps = 4, before = 8 };
+};
 template <> struct bf16_tile_layout<SL_QTYPE_MXFP4> {
     enum { columns = 256, bytes = 8 * SL_MXFP4_BYTES, stride = 144, chunks = 3, steps = 4, before = 8 };
 };
