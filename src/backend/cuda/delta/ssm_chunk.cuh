@@ -1,0 +1,72 @@
+/* What the launches of ssm_chunk.cu share. */
+#ifndef SL_BACKEND_CUDA_DELTA_SSM_CHUNK_CUH
+#define SL_BACKEND_CUDA_DELTA_SSM_CHUNK_CUH
+
+#include "backend/cuda/ptx/barrier.cuh"
+#include "backend/cuda/delta/chunks.cuh"
+#include "backend/cuda/delta/ssm.cuh"
+
+/* Of a chunk and a head, for each row t: the logarithm of g_t, the step d_t, g_t, and d_t g_C / g_t. */
+enum { LOGS, STEPS, GROWTHS, RESTS, FACTORS };
+
+enum {
+    HIGH, /* A number's first eight bits, and the next eight: BF16 both. */
+    LOW,
+    PARTS
+};
+
+/* A chunk's two matrices [CHUNK][KEYS] lie twice in shared memory, so wide ones have fewer rows. */
+template <int KEYS> struct chunk_shape {
+    enum {
+        CHUNK = KEYS > 128 ? 32 : 64,
+        TILES = CHUNK / 16,
+        STRIDE = KEYS + 8,         /* elements; rows 16 bytes apart in the banks */
+        SQUARE_STRIDE = CHUNK + 8, /* floats */
+        MATRIX = PARTS * CHUNK * KEYS
+    };
+};
+
+/* What the first launch leaves for the second; chunks of all spans one after the other. */
+typedef struct chunk_memory {
+    uint16_t *writes, *reads; /* B and C: [chunks][groups][PARTS][CHUNK][KEYS] */
+    float *products;          /* C B^T: [chunks][groups][CHUNK][CHUNK], what lies right of the diagonal's
+                                 blocks of 16 is not there */
+    float *factors;           /* [chunks][heads][FACTORS][CHUNK] */
+} chunk_memory;
+
+/* Two neighbours in the layout of factors, a word each. */
+static __device__ __forceinline__ uint2 split(float first, float second) {
+    const uint32_t high = sl_bf16_pair(first, second);
+    return make_uint2(high, sl_bf16_pair(first - __uint_as_float(high << 16),
+                                         second - __uint_as_float(high & 0xffff0000u)));
+}
+
+typedef struct left_factor {
+    uint32_t words[PARTS][4];
+} left_factor;
+
+static __device__ __forceinline__ void set_word(left_factor *a, int word, float first, float second) {
+    const uint2 parts = split(first, second);
+    a->words[HIGH][word] = parts.x;
+    a->words[LOW][word] = parts.y;
+}
+
+/* c += a b, but for the product of the lower parts; first and second: of b's words. */
+static __device__ __forceinline__ void add_product(float c[4], const left_factor &a, uint2 first,
+                                                   uint2 second) {
+    sl_mma_bf16(c, a.words[LOW], first.x, second.x);
+    sl_mma_bf16(c, a.words[HIGH], first.y, second.y);
+    sl_mma_bf16(c, a.words[HIGH], first.x, second.x);
+}
+
+/* The same for two neighbours of 8 columns, b's words as load_right and load_right_rows leave them. */
+static __device__ __forceinline__ void add_products(float (*c)[4], const left_factor &a,
+                                                    const uint32_t (*b)[4]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        add_product(c[half], a, make_uint2(b[HIGH][2 * half], b[LOW][2 * half]),
+                    make_uint2(b[HIGH][2 * half + 1], b[LOW][2 * half + 1]));
+    }
+}
+
+#endif
