@@ -51,21 +51,24 @@ static __device__ __forceinline__ void set_word(left_factor *a, int word, float 
     a->words[LOW][word] = parts.y;
 }
 
-/* c += a b, but for the product of the lower parts; first and second: of b's words. */
-static __device__ __forceinline__ void add_product(float c[4], const left_factor &a, uint2 first,
-                                                   uint2 second) {
-    sl_mma_bf16(c, a.words[LOW], first.x, second.x);
-    sl_mma_bf16(c, a.words[HIGH], first.y, second.y);
-    sl_mma_bf16(c, a.words[HIGH], first.x, second.x);
-}
+/* Of 16 columns: words as load_right and load_right_rows leave them. */
+typedef struct right_factor {
+    uint32_t words[PARTS][4];
+} right_factor;
 
-/* The same for two neighbours of 8 columns, b's words as load_right and load_right_rows leave them. */
+/* c += a b for COUNT factors b of 16 columns, without the product of the lower parts. What is added to one
+ * sum lies as far apart as can be, since each product waits for the one before. */
+template <int COUNT>
 static __device__ __forceinline__ void add_products(float (*c)[4], const left_factor &a,
-                                                    const uint32_t (*b)[4]) {
+                                                    const right_factor *b) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        add_product(c[half], a, make_uint2(b[HIGH][2 * half], b[LOW][2 * half]),
-                    make_uint2(b[HIGH][2 * half + 1], b[LOW][2 * half + 1]));
+    for (int term = 0; term < 3; term++) {
+        const uint32_t *left = a.words[term == 0 ? LOW : HIGH];
+#pragma unroll
+        for (int n = 0; n < 2 * COUNT; n++) {
+            const uint32_t *right = b[n / 2].words[term == 1 ? LOW : HIGH] + n % 2 * 2;
+            sl_mma_bf16(c[n], left, right[0], right[1]);
+        }
     }
 }
 

@@ -51,26 +51,25 @@ store_rows(const uint16_t (*rows)[chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::S
     }
 }
 
-/* A warp's 16 rows of C B^T, as far as the diagonal's block. */
+/* A warp's 16 rows of C B^T, of which those as far as the diagonal's block are stored: what lies right of it
+ * costs less than a branch. */
 template <int KEYS>
 static __device__ __forceinline__ void multiply_rows(const prepare_shared<KEYS> &s, float *out) {
     typedef chunk_shape<KEYS> shape;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
     float sums[2 * shape::TILES][4] = {};
-#pragma unroll 4
+#pragma unroll 2
     for (int step = 0; step < KEYS / 16; step++) {
         left_factor left;
         load_left(left.words[HIGH], &s.reads[HIGH][16 * warp][16 * step], shape::STRIDE);
         load_left(left.words[LOW], &s.reads[LOW][16 * warp][16 * step], shape::STRIDE);
+        right_factor right[shape::TILES];
 #pragma unroll
         for (int n = 0; n < shape::TILES; n++) {
-            if (n <= warp) {
-                uint32_t right[PARTS][4];
-                load_right(right[HIGH], &s.writes[HIGH][16 * n][16 * step], shape::STRIDE);
-                load_right(right[LOW], &s.writes[LOW][16 * n][16 * step], shape::STRIDE);
-                add_products(sums + 2 * n, left, right);
-            }
+            load_right(right[n].words[HIGH], &s.writes[HIGH][16 * n][16 * step], shape::STRIDE);
+            load_right(right[n].words[LOW], &s.writes[LOW][16 * n][16 * step], shape::STRIDE);
         }
+        add_products<shape::TILES>(sums, left, right);
     }
 #pragma unroll
     for (int n = 0; n < 2 * shape::TILES; n++) {
@@ -117,7 +116,7 @@ static __device__ __forceinline__ void add_factors(const ssm_args &args, const c
 
 /* A block per chunk and group: some warps multiply, the others make the factors of the group's heads. */
 template <int KEYS>
-static __global__ void __launch_bounds__(PREPARE_THREADS)
+static __global__ void __launch_bounds__(PREPARE_THREADS, 3)
     prepare_kernel(sl_cuda_context context, ssm_args args, chunk_memory memory) {
     typedef chunk_shape<KEYS> shape;
     extern __shared__ uint4 dynamic[];

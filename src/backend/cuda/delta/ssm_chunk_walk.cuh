@@ -124,6 +124,7 @@ template <int KEYS>
 static __device__ __forceinline__ void update_state(const walk_stage<KEYS> &stage, int32_t side, int32_t half,
                                                     float (*state)[4]) {
     typedef chunk_shape<KEYS> shape;
+    enum { EACH = KEYS / HALVES / 16, BATCH = EACH < 4 ? EACH : 4 };
     const float decay = stage.factors[GROWTHS][shape::CHUNK - 1];
 #pragma unroll
     for (int n = 0; n < KEYS / HALVES / 8; n++) {
@@ -136,12 +137,15 @@ static __device__ __forceinline__ void update_state(const walk_stage<KEYS> &stag
     for (int m = 0; m < shape::TILES; m++) {
         const left_factor a = weigh_values<KEYS>(stage, 16 * m, side, stage.factors[RESTS]);
 #pragma unroll
-        for (int n = 0; n < KEYS / HALVES / 16; n++) {
-            const int32_t key = half * (KEYS / HALVES) + 16 * n;
-            uint32_t right[PARTS][4];
-            load_right_rows(right[HIGH], &stage.writes[HIGH][16 * m][key], shape::STRIDE);
-            load_right_rows(right[LOW], &stage.writes[LOW][16 * m][key], shape::STRIDE);
-            add_products(state + 2 * n, a, right);
+        for (int base = 0; base < EACH; base += BATCH) {
+            right_factor right[BATCH];
+#pragma unroll
+            for (int n = 0; n < BATCH; n++) {
+                const int32_t key = 16 * (half * EACH + base + n);
+                load_right_rows(right[n].words[HIGH], &stage.writes[HIGH][16 * m][key], shape::STRIDE);
+                load_right_rows(right[n].words[LOW], &stage.writes[LOW][16 * m][key], shape::STRIDE);
+            }
+            add_products<BATCH>(state + 2 * base, a, right);
         }
     }
 }
@@ -190,19 +194,26 @@ template <int KEYS> static __device__ __forceinline__ int32_t tile_at(int32_t ha
     return i == 0 ? half : chunk_shape<KEYS>::TILES - 1 - half;
 }
 
-/* Two words of P^T, P[t][i] = (g_t / g_i) (C_t . B_i) for i <= t, else 0: rows i, i + 1, i + 8 and i + 9 of
- * column t. */
+/* P^T, P[t][i] = (g_t / g_i) (C_t . B_i) for i <= t, else 0: rows [i, i + 16) and columns [t, t + 16). */
 template <int KEYS>
-static __device__ __forceinline__ void weigh_products(const walk_stage<KEYS> &stage, int32_t t, int32_t i,
-                                                      uint2 *words) {
-    const float log = stage.factors[LOGS][t];
+static __device__ __forceinline__ right_factor weigh_products(const walk_stage<KEYS> &stage, int32_t t,
+                                                              int32_t i) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
+    right_factor b;
+    t += lane / 4;
+    i += 2 * (lane % 4);
 #pragma unroll
-    for (int half = 0; half < 2; half++, i += 8) {
-        const float2 logs = *(const float2 *)&stage.factors[LOGS][i];
-        const float2 products = *(const float2 *)&stage.products[t][i];
-        words[half] = split(i <= t ? __expf(log - logs.x) * products.x : 0.0f,
-                            i + 1 <= t ? __expf(log - logs.y) * products.y : 0.0f);
+    for (int word = 0; word < 4; word++) {
+        const int32_t row = t + word / 2 * 8, column = i + word % 2 * 8;
+        const float log = stage.factors[LOGS][row];
+        const float2 logs = *(const float2 *)&stage.factors[LOGS][column];
+        const float2 products = *(const float2 *)&stage.products[row][column];
+        const uint2 parts = split(column <= row ? __expf(log - logs.x) * products.x : 0.0f,
+                                  column + 1 <= row ? __expf(log - logs.y) * products.y : 0.0f);
+        b.words[HIGH][word] = parts.x;
+        b.words[LOW][word] = parts.y;
     }
+    return b;
 }
 
 /* The outputs of a chunk for a warp's 16 columns and half of the rows. */
@@ -221,13 +232,11 @@ make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KE
         }
         const left_factor a = weigh_values<KEYS>(stage, 16 * step, side, stage.factors[STEPS]);
 #pragma unroll
-        for (int n = 0; n < 2 * EACH; n++) {
-            const int32_t tile = tile_at<KEYS>(half, n / 2);
+        for (int n = 0; n < EACH; n++) {
+            const int32_t tile = tile_at<KEYS>(half, n);
             if (step <= tile) {
-                uint2 words[2];
-                weigh_products<KEYS>(stage, 16 * tile + 8 * (n % 2) + lane / 4, 16 * step + 2 * (lane % 4),
-                                     words);
-                add_product(inner[n], a, words[0], words[1]);
+                const right_factor right = weigh_products<KEYS>(stage, 16 * tile, 16 * step);
+                add_products<1>(inner + 2 * n, a, &right);
             }
         }
     }
@@ -243,14 +252,14 @@ make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KE
             a.words[part][2] = words.z;
             a.words[part][3] = words.w;
         }
+        right_factor right[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
             const int32_t row = 16 * tile_at<KEYS>(half, n);
-            uint32_t right[PARTS][4];
-            load_right(right[HIGH], &stage.reads[HIGH][row][16 * step], shape::STRIDE);
-            load_right(right[LOW], &stage.reads[LOW][row][16 * step], shape::STRIDE);
-            add_products(outer + 2 * n, a, right);
+            load_right(right[n].words[HIGH], &stage.reads[HIGH][row][16 * step], shape::STRIDE);
+            load_right(right[n].words[LOW], &stage.reads[LOW][row][16 * step], shape::STRIDE);
         }
+        add_products<EACH>(outer, a, right);
     }
     const int32_t column = place.head * args.shape.value_size + place.column + 16 * side + lane / 4;
 #pragma unroll
