@@ -100,7 +100,7 @@ static const char *scan_declines(const sl_kernel *kernel, const sl_kernel_query 
 }
 
 static const sl_cuda_kernel KERNELS[] = {
-    {.kernel = {.name = "ssm_scan/cuda",
+    {.kernel = {.name = "ssm_scan/cuda-row",
                 .op = SL_OP_SSM_SCAN,
                 .numeric_class = "f32/parts",
                 .tolerance = 1e-4f,
