@@ -18,10 +18,12 @@
  * columns of a head. Four warps keep S^T as accumulators in their registers and hand it to four others, which
  * make the outputs; four more copy the next chunk. Nothing but an addition depends on the chunk before.
  *
- * Why it walks: 64 heads of 64 values are 128 blocks, for 132 multiprocessors. Of a prompt of 2048 rows each
- * reads 32 times 90 KiB, which the L2 cache of an H200 gives in some 40 us, and multiplies for some 30. Three
- * passes instead (states of all chunks, their sums, outputs) would write 67 MB of states, read and write them
- * again, and read them once more: 268 MB, some 60 us of its memory, and the products on top.
+ * Why it walks: 64 heads of 64 values are 128 blocks, for 132 multiprocessors, so cutting a sequence into
+ * parts would win nothing. Three passes (states of all chunks, their sums, outputs) would write a state for
+ * each chunk and head, read and write them to add them up, and read them once more. Of 2048 rows that is four
+ * times 67 MB, which take an H200's memory, 4.8 TB/s, 56 us, and the products come on top. Walking keeps the
+ * state in registers. Each block reads 85 KiB a chunk from the L2 cache and moves some 350 KB through its
+ * shared memory; at 128 bytes a clock the latter, 1.5 us, is what bounds it.
  *
  * Every factor is two BF16 numbers, 16 bits, of whose four products the least is left out. x d and S have no
  * bound that F16 would hold, and BF16 alone is eight bits. Sums are f32, and so is the state. Chunks begin
@@ -37,7 +39,7 @@ typedef struct chunk_bytes {
 static chunk_bytes bytes_of(const sl_state_layer *shape, const sl_op_ssm_scan *scan) {
     chunk_bytes bytes;
     bytes.rows =
-        shape->key_size > 128 ? (uint64_t)chunk_shape<256>::CHUNK : (uint64_t)chunk_shape<128>::CHUNK;
+        shape->key_size > 128 ? (uint64_t)ssm_chunk_shape<256>::CHUNK : (uint64_t)ssm_chunk_shape<128>::CHUNK;
     bytes.matrix = (uint64_t)scan->groups * PARTS * bytes.rows * (uint64_t)shape->key_size * sizeof(uint16_t);
     bytes.products = (uint64_t)scan->groups * bytes.rows * bytes.rows * sizeof(float);
     bytes.factors = (uint64_t)scan->heads * FACTORS * bytes.rows * sizeof(float);
@@ -59,7 +61,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     const chunk_bytes bytes = bytes_of(&args.shape, &args.scan);
     const uint64_t chunks = most_chunks(bytes.rows, (uint64_t)op->rows[SL_ROWS_STEP], (uint64_t)op->spans);
     unsigned char *at = op->scratch;
-    chunk_memory memory;
+    ssm_chunk_memory memory;
     memory.writes = (uint16_t *)at;
     at += chunks * bytes.matrix;
     memory.reads = (uint16_t *)at;
@@ -68,13 +70,14 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     at += chunks * bytes.products;
     memory.factors = (float *)at;
     const sl_launch_shape first = {dim3((unsigned)chunks, (unsigned)args.scan.groups), dim3(PREPARE_THREADS),
-                                   (uint32_t)sizeof(prepare_shared<KEYS>)};
+                                   (uint32_t)sizeof(ssm_prepare_shared<KEYS>)};
     const sl_launch_shape second = {
         dim3((unsigned)(args.shape.value_size / COLUMNS), (unsigned)args.scan.heads, (unsigned)op->spans),
-        dim3(WALK_THREADS), (uint32_t)sizeof(walk_shared<KEYS>)};
-    cudaError_t code = sl_launch(context, stream, first, prepare_kernel<KEYS>, *context, args, memory);
-    code = code == cudaSuccess ? sl_launch(context, stream, second, walk_kernel<KEYS>, *context, args, memory)
-                               : code;
+        dim3(WALK_THREADS), (uint32_t)sizeof(ssm_walk_shared<KEYS>)};
+    cudaError_t code = sl_launch(context, stream, first, ssm_prepare_kernel<KEYS>, *context, args, memory);
+    code = code == cudaSuccess
+               ? sl_launch(context, stream, second, ssm_walk_kernel<KEYS>, *context, args, memory)
+               : code;
     return code == cudaSuccess ? sl_cuda_ssm_scan_spans(context, op, SHORT_ROWS, stream) : code;
 }
 
@@ -90,18 +93,19 @@ static SL_CUDA_RUN(run) {
 }
 
 template <int KEYS> static cudaError_t prepare(void) {
-    cudaError_t code = cudaFuncSetAttribute(prepare_kernel<KEYS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            (int)sizeof(prepare_shared<KEYS>));
+    cudaError_t code =
+        cudaFuncSetAttribute(ssm_prepare_kernel<KEYS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)sizeof(ssm_prepare_shared<KEYS>));
     return code == cudaSuccess
-               ? cudaFuncSetAttribute(walk_kernel<KEYS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)sizeof(walk_shared<KEYS>))
+               ? cudaFuncSetAttribute(ssm_walk_kernel<KEYS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)sizeof(ssm_walk_shared<KEYS>))
                : code;
 }
 
 static size_t shared_needed(int32_t key_size) {
-    return key_size == 64    ? sizeof(walk_shared<64>)
-           : key_size == 128 ? sizeof(walk_shared<128>)
-                             : sizeof(walk_shared<256>);
+    return key_size == 64    ? sizeof(ssm_walk_shared<64>)
+           : key_size == 128 ? sizeof(ssm_walk_shared<128>)
+                             : sizeof(ssm_walk_shared<256>);
 }
 
 static cudaError_t prepare_all(const sl_cuda_facts *facts) {

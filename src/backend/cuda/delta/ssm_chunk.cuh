@@ -16,7 +16,7 @@ enum {
 };
 
 /* A chunk's two matrices [CHUNK][KEYS] lie twice in shared memory, so wide ones have fewer rows. */
-template <int KEYS> struct chunk_shape {
+template <int KEYS> struct ssm_chunk_shape {
     enum {
         CHUNK = KEYS > 128 ? 32 : 64,
         TILES = CHUNK / 16,
@@ -27,12 +27,12 @@ template <int KEYS> struct chunk_shape {
 };
 
 /* What the first launch leaves for the second; chunks of all spans one after the other. */
-typedef struct chunk_memory {
+typedef struct ssm_chunk_memory {
     uint16_t *writes, *reads; /* B and C: [chunks][groups][PARTS][CHUNK][KEYS] */
     float *products;          /* C B^T: [chunks][groups][CHUNK][CHUNK], what lies right of the diagonal's
                                  blocks of 16 is not there */
     float *factors;           /* [chunks][heads][FACTORS][CHUNK] */
-} chunk_memory;
+} ssm_chunk_memory;
 
 /* Two neighbours in the layout of factors, a word each. */
 static __device__ __forceinline__ uint2 split(float first, float second) {

@@ -7,9 +7,9 @@
 enum { PREPARE_WARPS = 8, PREPARE_THREADS = PREPARE_WARPS * SL_WARP };
 #define LEAST_DECAY (-100.0f) /* of a logarithm: its power is 0 beside any other */
 
-template <int KEYS> struct prepare_shared {
-    uint16_t writes[PARTS][chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE];
-    uint16_t reads[PARTS][chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE];
+template <int KEYS> struct ssm_prepare_shared {
+    uint16_t writes[PARTS][ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE];
+    uint16_t reads[PARTS][ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE];
     chunk_place place;
 };
 
@@ -17,8 +17,8 @@ template <int KEYS> struct prepare_shared {
 template <int KEYS>
 static __device__ __forceinline__ void
 load_rows(const ssm_args &args, const chunk_place &place, int32_t column,
-          uint16_t (*out)[chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE]) {
-    enum { EACH = KEYS / (2 * SL_WARP), BATCH = 8 / EACH, CHUNK = chunk_shape<KEYS>::CHUNK };
+          uint16_t (*out)[ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE]) {
+    enum { EACH = KEYS / (2 * SL_WARP), BATCH = 8 / EACH, CHUNK = ssm_chunk_shape<KEYS>::CHUNK };
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
     for (int32_t base = warp * BATCH; base < CHUNK; base += PREPARE_WARPS * BATCH) {
         float x[BATCH][EACH][2];
@@ -45,8 +45,9 @@ load_rows(const ssm_args &args, const chunk_place &place, int32_t column,
 
 template <int KEYS>
 static __device__ __forceinline__ void
-store_rows(const uint16_t (*rows)[chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE], uint16_t *out) {
-    for (int32_t i = (int32_t)threadIdx.x; i < chunk_shape<KEYS>::MATRIX / 8; i += PREPARE_THREADS) {
+store_rows(const uint16_t (*rows)[ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE],
+           uint16_t *out) {
+    for (int32_t i = (int32_t)threadIdx.x; i < ssm_chunk_shape<KEYS>::MATRIX / 8; i += PREPARE_THREADS) {
         *(uint4 *)(out + i * 8) = *(const uint4 *)&rows[0][i / (KEYS / 8)][i % (KEYS / 8) * 8];
     }
 }
@@ -54,8 +55,8 @@ store_rows(const uint16_t (*rows)[chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::S
 /* A warp's 16 rows of C B^T, of which those as far as the diagonal's block are stored: what lies right of it
  * costs less than a branch. */
 template <int KEYS>
-static __device__ __forceinline__ void multiply_rows(const prepare_shared<KEYS> &s, float *out) {
-    typedef chunk_shape<KEYS> shape;
+static __device__ __forceinline__ void multiply_rows(const ssm_prepare_shared<KEYS> &s, float *out) {
+    typedef ssm_chunk_shape<KEYS> shape;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
     float sums[2 * shape::TILES][4] = {};
 #pragma unroll 2
@@ -117,10 +118,10 @@ static __device__ __forceinline__ void add_factors(const ssm_args &args, const c
 /* A block per chunk and group: some warps multiply, the others make the factors of the group's heads. */
 template <int KEYS>
 static __global__ void __launch_bounds__(PREPARE_THREADS, 3)
-    prepare_kernel(sl_cuda_context context, ssm_args args, chunk_memory memory) {
-    typedef chunk_shape<KEYS> shape;
+    ssm_prepare_kernel(sl_cuda_context context, ssm_args args, ssm_chunk_memory memory) {
+    typedef ssm_chunk_shape<KEYS> shape;
     extern __shared__ uint4 dynamic[];
-    prepare_shared<KEYS> &s = *(prepare_shared<KEYS> *)dynamic;
+    ssm_prepare_shared<KEYS> &s = *(ssm_prepare_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
     const int32_t chunk = (int32_t)blockIdx.x, group = (int32_t)blockIdx.y, groups = args.scan.groups;
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, ratio = args.scan.heads / groups;

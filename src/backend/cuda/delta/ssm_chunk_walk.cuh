@@ -18,24 +18,25 @@ enum {
 };
 enum { CHUNK_BARRIER = 1, HANDED_BARRIER }; /* the next chunk is there; its state has been handed over */
 
-template <int KEYS> struct walk_stage {
-    uint16_t writes[PARTS][chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE];
-    uint16_t reads[PARTS][chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::STRIDE];
-    float products[chunk_shape<KEYS>::CHUNK][chunk_shape<KEYS>::SQUARE_STRIDE];
-    float values[chunk_shape<KEYS>::CHUNK][VALUE_STRIDE];
-    float factors[FACTORS][chunk_shape<KEYS>::CHUNK];
+template <int KEYS> struct ssm_walk_stage {
+    uint16_t writes[PARTS][ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE];
+    uint16_t reads[PARTS][ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::STRIDE];
+    float products[ssm_chunk_shape<KEYS>::CHUNK][ssm_chunk_shape<KEYS>::SQUARE_STRIDE];
+    float values[ssm_chunk_shape<KEYS>::CHUNK][VALUE_STRIDE];
+    float factors[FACTORS][ssm_chunk_shape<KEYS>::CHUNK];
 };
 
-template <int KEYS> struct walk_shared {
-    walk_stage<KEYS> stages[2]; /* for one chunk and the next */
+template <int KEYS> struct ssm_walk_shared {
+    ssm_walk_stage<KEYS> stages[2]; /* for one chunk and the next */
     /* S^T at the chunk's start, as left factors, from the state's warps to those of the outputs. */
     uint4 state[PARTS][KEYS / 16][SIDES][SL_WARP];
 };
 
-typedef struct walk_place {
+typedef struct ssm_walk_place {
     int32_t chunk, first, count; /* in the memory; row of the step; rows of the span from there on */
     int32_t head, group, column;
-} walk_place;
+    int32_t side, half; /* the warp's */
+} ssm_walk_place;
 
 /* Rows of `width` 16-byte pieces, one behind the other, to rows of `stride` bytes. */
 static __device__ __forceinline__ void copy_rows(void *to, int32_t stride, const void *from, int32_t rows,
@@ -48,10 +49,10 @@ static __device__ __forceinline__ void copy_rows(void *to, int32_t stride, const
 
 /* By the loading warps. */
 template <int KEYS>
-static __device__ __forceinline__ void load_chunk(const ssm_args &args, const chunk_memory &memory,
-                                                  const walk_place &place, int32_t thread,
-                                                  walk_stage<KEYS> *stage) {
-    typedef chunk_shape<KEYS> shape;
+static __device__ __forceinline__ void load_chunk(const ssm_args &args, const ssm_chunk_memory &memory,
+                                                  const ssm_walk_place &place, int32_t thread,
+                                                  ssm_walk_stage<KEYS> *stage) {
+    typedef ssm_chunk_shape<KEYS> shape;
     enum { CHUNK = shape::CHUNK, ROWS = PARTS * CHUNK, STRIDE_BYTES = shape::STRIDE * 2 };
     const int64_t group = (int64_t)place.chunk * args.scan.groups + place.group;
     const int64_t head = (int64_t)place.chunk * args.scan.heads + place.head;
@@ -81,7 +82,7 @@ static __device__ __forceinline__ void load_chunk(const ssm_args &args, const ch
 /* X^T, each row of the chunk times its factor, as a left factor: a warp's 16 columns of rows [first, first +
  * 16). */
 template <int KEYS>
-static __device__ __forceinline__ left_factor weigh_values(const walk_stage<KEYS> &stage, int32_t first,
+static __device__ __forceinline__ left_factor weigh_values(const ssm_walk_stage<KEYS> &stage, int32_t first,
                                                            int32_t side, const float *factors) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     left_factor a;
@@ -101,7 +102,7 @@ static __device__ __forceinline__ left_factor weigh_values(const walk_stage<KEYS
 /* state: S^T [16][KEYS / HALVES] in the layout of results; `half` of the keys. */
 template <int KEYS>
 static __device__ __forceinline__ void hand_over(const float (*state)[4], int32_t side, int32_t half,
-                                                 walk_shared<KEYS> *shared) {
+                                                 ssm_walk_shared<KEYS> *shared) {
     enum { STEPS_EACH = KEYS / HALVES / 16 };
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
 #pragma unroll
@@ -121,9 +122,9 @@ static __device__ __forceinline__ void hand_over(const float (*state)[4], int32_
 }
 
 template <int KEYS>
-static __device__ __forceinline__ void update_state(const walk_stage<KEYS> &stage, int32_t side, int32_t half,
-                                                    float (*state)[4]) {
-    typedef chunk_shape<KEYS> shape;
+static __device__ __forceinline__ void update_state(const ssm_walk_stage<KEYS> &stage, int32_t side,
+                                                    int32_t half, float (*state)[4]) {
+    typedef ssm_chunk_shape<KEYS> shape;
     enum { EACH = KEYS / HALVES / 16, BATCH = EACH < 4 ? EACH : 4 };
     const float decay = stage.factors[GROWTHS][shape::CHUNK - 1];
 #pragma unroll
@@ -153,12 +154,12 @@ static __device__ __forceinline__ void update_state(const walk_stage<KEYS> &stag
 /* From the old slot, through all chunks, to the new one. */
 template <int KEYS>
 static __device__ __forceinline__ void walk_states(const sl_cuda_context &context, const ssm_args &args,
-                                                   const sl_step_span &span, const walk_place &start,
-                                                   int32_t warp, walk_shared<KEYS> *shared) {
+                                                   const sl_step_span &span, const ssm_walk_place &start,
+                                                   ssm_walk_shared<KEYS> *shared) {
     /* Element i of tile n: key 8 n + 2 (lane % 4) + i % 2, column lane / 4 + 8 (i / 2) of the warp's. */
     float state[KEYS / HALVES / 8][4];
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, values = args.shape.value_size;
-    const int32_t side = warp % SIDES, half = warp / SIDES;
+    const int32_t side = start.side, half = start.half;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
     float *left = delta_new_state(context, span, span.row_count - 1, args.shape.delta_offset);
     const int64_t at = ((int64_t)start.head * KEYS + half * (KEYS / HALVES) + 2 * (lane % 4)) * values +
@@ -170,7 +171,7 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
             state[n][i] = old ? old[at + (int64_t)(8 * n + i % 2) * values + i / 2 * 8] : 0.0f;
         }
     }
-    const int32_t chunks = chunks_of<chunk_shape<KEYS>::CHUNK>(span);
+    const int32_t chunks = chunks_of<ssm_chunk_shape<KEYS>::CHUNK>(span);
     for (int32_t c = 0; c < chunks; c++) {
         sl_meet<CHUNK_BARRIER, WALK_THREADS>();
         hand_over<KEYS>(state, side, half, shared);
@@ -191,12 +192,12 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
 /* A warp's tiles of 16 rows: one from the front and one from the back, so that all have as much left of the
  * diagonal. */
 template <int KEYS> static __device__ __forceinline__ int32_t tile_at(int32_t half, int i) {
-    return i == 0 ? half : chunk_shape<KEYS>::TILES - 1 - half;
+    return i == 0 ? half : ssm_chunk_shape<KEYS>::TILES - 1 - half;
 }
 
 /* P^T, P[t][i] = (g_t / g_i) (C_t . B_i) for i <= t, else 0: rows [i, i + 16) and columns [t, t + 16). */
 template <int KEYS>
-static __device__ __forceinline__ right_factor weigh_products(const walk_stage<KEYS> &stage, int32_t t,
+static __device__ __forceinline__ right_factor weigh_products(const ssm_walk_stage<KEYS> &stage, int32_t t,
                                                               int32_t i) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     right_factor b;
@@ -218,22 +219,22 @@ static __device__ __forceinline__ right_factor weigh_products(const walk_stage<K
 
 /* The outputs of a chunk for a warp's 16 columns and half of the rows. */
 template <int KEYS>
-static __device__ __forceinline__ void
-make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KEYS> &shared,
-             const walk_stage<KEYS> &stage, int32_t side, int32_t half, float skip) {
-    typedef chunk_shape<KEYS> shape;
+static __device__ __forceinline__ void make_outputs(const ssm_args &args, const ssm_walk_place &place,
+                                                    const ssm_walk_shared<KEYS> &shared,
+                                                    const ssm_walk_stage<KEYS> &stage) {
+    typedef ssm_chunk_shape<KEYS> shape;
     enum { EACH = shape::TILES / HALVES };
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     float inner[2 * EACH][4] = {}, outer[2 * EACH][4] = {}; /* from the chunk's rows, from the state */
 #pragma unroll
     for (int step = 0; step < shape::TILES; step++) {
-        if (step > tile_at<KEYS>(half, EACH - 1)) {
+        if (step > tile_at<KEYS>(place.half, EACH - 1)) {
             break;
         }
-        const left_factor a = weigh_values<KEYS>(stage, 16 * step, side, stage.factors[STEPS]);
+        const left_factor a = weigh_values<KEYS>(stage, 16 * step, place.side, stage.factors[STEPS]);
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
-            const int32_t tile = tile_at<KEYS>(half, n);
+            const int32_t tile = tile_at<KEYS>(place.half, n);
             if (step <= tile) {
                 const right_factor right = weigh_products<KEYS>(stage, 16 * tile, 16 * step);
                 add_products<1>(inner + 2 * n, a, &right);
@@ -246,7 +247,7 @@ make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KE
         left_factor a;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            const uint4 words = shared.state[part][step][side][lane];
+            const uint4 words = shared.state[part][step][place.side][lane];
             a.words[part][0] = words.x;
             a.words[part][1] = words.y;
             a.words[part][2] = words.z;
@@ -255,20 +256,22 @@ make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KE
         right_factor right[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
-            const int32_t row = 16 * tile_at<KEYS>(half, n);
+            const int32_t row = 16 * tile_at<KEYS>(place.half, n);
             load_right(right[n].words[HIGH], &stage.reads[HIGH][row][16 * step], shape::STRIDE);
             load_right(right[n].words[LOW], &stage.reads[LOW][row][16 * step], shape::STRIDE);
         }
         add_products<EACH>(outer, a, right);
     }
-    const int32_t column = place.head * args.shape.value_size + place.column + 16 * side + lane / 4;
+    const float skip = args.skip[place.head];
+    const int32_t column = place.head * args.shape.value_size + place.column + 16 * place.side + lane / 4;
 #pragma unroll
     for (int n = 0; n < 2 * EACH; n++) {
 #pragma unroll
         for (int next = 0; next < 2; next++) {
-            const int32_t t = 16 * tile_at<KEYS>(half, n / 2) + 8 * (n % 2) + 2 * (lane % 4) + next;
+            const int32_t t = 16 * tile_at<KEYS>(place.half, n / 2) + 8 * (n % 2) + 2 * (lane % 4) + next;
             if (t < place.count) {
-                const float growth = stage.factors[GROWTHS][t], *x = &stage.values[t][16 * side + lane / 4];
+                const float growth = stage.factors[GROWTHS][t],
+                            *x = &stage.values[t][16 * place.side + lane / 4];
                 float *row = sl_f32(args.y, place.first + t) + column;
                 row[0] = fmaf(skip, x[0], fmaf(growth, outer[n][next], inner[n][next]));
                 row[8] = fmaf(skip, x[8], fmaf(growth, outer[n][2 + next], inner[n][2 + next]));
@@ -281,10 +284,10 @@ make_outputs(const ssm_args &args, const walk_place &place, const walk_shared<KE
  * outputs are made, and chunk c + 1 is copied. */
 template <int KEYS>
 static __global__ void __launch_bounds__(WALK_THREADS, 1)
-    walk_kernel(sl_cuda_context context, ssm_args args, chunk_memory memory) {
-    enum { CHUNK = chunk_shape<KEYS>::CHUNK };
+    ssm_walk_kernel(sl_cuda_context context, ssm_args args, ssm_chunk_memory memory) {
+    enum { CHUNK = ssm_chunk_shape<KEYS>::CHUNK };
     extern __shared__ uint4 dynamic[];
-    walk_shared<KEYS> *shared = (walk_shared<KEYS> *)dynamic;
+    ssm_walk_shared<KEYS> *shared = (ssm_walk_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
     if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
@@ -294,21 +297,21 @@ static __global__ void __launch_bounds__(WALK_THREADS, 1)
     if (chunks == 0) {
         return;
     }
-    walk_place place = {};
+    ssm_walk_place place = {};
     place.head = (int32_t)blockIdx.y;
     place.group = place.head / (args.scan.heads / args.scan.groups);
     place.column = (int32_t)blockIdx.x * COLUMNS;
     place.chunk = chunks_before<CHUNK>(context, (int32_t)blockIdx.z);
     place.first = span.first_row;
     place.count = span.row_count;
+    place.side = warp % SIDES;
+    place.half = warp / SIDES % HALVES;
     if (warp < STATE_WARPS) {
-        walk_states<KEYS>(context, args, span, place, warp, shared);
+        walk_states<KEYS>(context, args, span, place, shared);
     } else if (warp < STATE_WARPS + OUTPUT_WARPS) {
-        const int32_t own = warp - STATE_WARPS;
-        const float skip = args.skip[place.head];
         for (int32_t c = 0; c < chunks; c++) {
             sl_meet<CHUNK_BARRIER, WALK_THREADS>();
-            make_outputs<KEYS>(args, place, *shared, shared->stages[c % 2], own % SIDES, own / SIDES, skip);
+            make_outputs<KEYS>(args, place, *shared, shared->stages[c % 2]);
             place.first += CHUNK;
             place.count -= CHUNK;
         }
