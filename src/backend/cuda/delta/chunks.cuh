@@ -52,16 +52,34 @@ static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk,
     }
 }
 
-/* By every warp: chunks of the spans before `span`. */
-template <int ROWS> static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t span) {
-    int32_t sum = 0;
-    for (int32_t s = (int32_t)threadIdx.x % SL_WARP; s < span; s += SL_WARP) {
-        sum += chunks_of<ROWS>(context.spans[s]);
+/* By every warp: the span that is number `index` among those with chunks, or SL_NONE; before: the chunks of
+ * those in front of it. */
+template <int ROWS>
+static __device__ int32_t find_span(const sl_cuda_context &context, int32_t index, int32_t *before) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, spans = context.header->spans;
+    int32_t seen = 0;
+    *before = 0;
+    for (int32_t base = 0; base < spans; base += SL_WARP) {
+        const int32_t chunks = base + lane < spans ? chunks_of<ROWS>(context.spans[base + lane]) : 0;
+        const uint32_t have = __ballot_sync(SL_FULL_WARP, chunks > 0);
+        const int32_t rank = seen + __popc(have & ((1u << lane) - 1));
+        const uint32_t found = __ballot_sync(SL_FULL_WARP, chunks > 0 && rank == index);
+        int32_t sum = found == 0 || lane < __ffs((int)found) - 1 ? chunks : 0;
+        for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
+            sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
+        }
+        *before += sum;
+        if (found != 0) {
+            return base + __ffs((int)found) - 1;
+        }
+        seen += __popc(have);
     }
-    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
-    }
-    return sum;
+    return SL_NONE;
+}
+
+/* Spans of a step that have chunks, at most. */
+static inline uint64_t most_long_spans(uint64_t rows, uint64_t spans) {
+    return rows / (SHORT_ROWS + 1) < spans ? rows / (SHORT_ROWS + 1) : spans;
 }
 
 /* Of a step, at most: each span may leave one partly empty. */

@@ -51,7 +51,8 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     const sl_op_ssm_scan *scan = &query->op->u.ssm_scan;
     const chunk_bytes bytes = bytes_of(&query->program->states[scan->state], scan);
     const int32_t rows = query->rows[SL_ROWS_STEP], sequences = query->limits->sequences;
-    return most_chunks(bytes.rows, (uint64_t)rows, (uint64_t)(rows < sequences ? rows : sequences)) *
+    const uint64_t spans = most_long_spans((uint64_t)rows, (uint64_t)sequences);
+    return most_chunks(bytes.rows, (uint64_t)rows, spans) *
            (2 * bytes.matrix + bytes.products + bytes.factors);
 }
 
@@ -59,7 +60,9 @@ template <int KEYS>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     const ssm_args args = ssm_scan_args(op);
     const chunk_bytes bytes = bytes_of(&args.shape, &args.scan);
-    const uint64_t chunks = most_chunks(bytes.rows, (uint64_t)op->rows[SL_ROWS_STEP], (uint64_t)op->spans);
+    const uint64_t rows = (uint64_t)op->rows[SL_ROWS_STEP],
+                   spans = most_long_spans(rows, (uint64_t)op->spans);
+    const uint64_t chunks = most_chunks(bytes.rows, rows, spans);
     unsigned char *at = op->scratch;
     ssm_chunk_memory memory;
     memory.writes = (uint16_t *)at;
@@ -72,7 +75,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     const sl_launch_shape first = {dim3((unsigned)chunks, (unsigned)args.scan.groups), dim3(PREPARE_THREADS),
                                    (uint32_t)sizeof(ssm_prepare_shared<KEYS>)};
     const sl_launch_shape second = {
-        dim3((unsigned)(args.shape.value_size / COLUMNS), (unsigned)args.scan.heads, (unsigned)op->spans),
+        dim3((unsigned)(args.shape.value_size / COLUMNS), (unsigned)args.scan.heads, (unsigned)spans),
         dim3(WALK_THREADS), (uint32_t)sizeof(ssm_walk_shared<KEYS>)};
     cudaError_t code = sl_launch(context, stream, first, ssm_prepare_kernel<KEYS>, *context, args, memory);
     code = code == cudaSuccess
@@ -125,6 +128,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     }
     if (query->rows[SL_ROWS_STEP] < ((const sl_cuda_kernel *)kernel)->least_rows) {
         return "takes 32 rows or more";
+    }
+    if (query->span_rows == 1) {
+        return "takes several rows of a sequence";
     }
     if (workspace_of(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 512 MiB";

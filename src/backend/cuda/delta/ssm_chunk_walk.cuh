@@ -280,8 +280,8 @@ static __device__ __forceinline__ void make_outputs(const ssm_args &args, const 
     }
 }
 
-/* A block per span, head and COLUMNS columns of the state. Between two meetings the state takes chunk c, its
- * outputs are made, and chunk c + 1 is copied. */
+/* A block per span with chunks, head and COLUMNS columns of the state. Between two meetings the state takes
+ * chunk c, its outputs are made, and chunk c + 1 is copied. */
 template <int KEYS>
 static __global__ void __launch_bounds__(WALK_THREADS, 1)
     ssm_walk_kernel(sl_cuda_context context, ssm_args args, ssm_chunk_memory memory) {
@@ -289,19 +289,16 @@ static __global__ void __launch_bounds__(WALK_THREADS, 1)
     extern __shared__ uint4 dynamic[];
     ssm_walk_shared<KEYS> *shared = (ssm_walk_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans) {
-        return;
-    }
-    const sl_step_span &span = context.spans[blockIdx.z];
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of<CHUNK>(span);
-    if (chunks == 0) {
-        return;
-    }
     ssm_walk_place place = {};
+    const int32_t number = find_span<CHUNK>(context, (int32_t)blockIdx.z, &place.chunk);
+    if (number == SL_NONE) {
+        return;
+    }
+    const sl_step_span &span = context.spans[number];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of<CHUNK>(span);
     place.head = (int32_t)blockIdx.y;
     place.group = place.head / (args.scan.heads / args.scan.groups);
     place.column = (int32_t)blockIdx.x * COLUMNS;
-    place.chunk = chunks_before<CHUNK>(context, (int32_t)blockIdx.z);
     place.first = span.first_row;
     place.count = span.row_count;
     place.side = warp % SIDES;
