@@ -1147,6 +1147,7 @@ static ssm_shape long_ssm(int32_t index) {
         {200, 1, 1, 1, 3, 128, 64, -5, NORMAL}, {280, 3, 2, 2, 1, 128, 32, -5, NORMAL},
         {130, 2, 1, 2, 2, 64, 32, -5, LARGE},   {110, 1, 1, 2, 1, 256, 64, -5, NORMAL},
         {193, 2, 1, 1, 2, 128, 64, 4, NORMAL},  {300, 4, 1, 3, 1, 64, 96, -4, NORMAL},
+        {54, 3, 1, 1, 1, 128, 32, -5, NORMAL}, /* 16 rows, 12 and 26: the last alone has a chunk */
     };
     const bool there = index < (int32_t)(sizeof shapes / sizeof *shapes);
     return there ? shapes[index] : (ssm_shape){0};
