@@ -1084,17 +1084,30 @@ static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *ra
 
 /* ---- Mamba2's scan ---- */
 
-static void build_ssm(kt_case *c, const sl_state_layer *shape, int32_t groups, float step_most,
-                      kt_random *random) {
+typedef struct ssm_shape {
+    int32_t rows, spans, states, groups, ratio, keys, values;
+    float decay; /* the middle of the heads' A_log */
+    style how;
+} ssm_shape;
+
+static void build_ssm(kt_case *c, const ssm_shape *shape, float step_most, kt_random *random) {
     const interval none = {0.0f, 1.0f};
+    const int32_t groups = shape->groups, heads = groups * shape->ratio, values = shape->values;
+    const sl_state_layer layer = {.channels = 2 * groups * shape->keys + heads * values,
+                                  .taps = 4,
+                                  .heads = heads,
+                                  .key_size = shape->keys,
+                                  .value_size = values};
     sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
     sl_program_state(&c->program, &other);
-    const int32_t state = sl_program_state(&c->program, shape), heads = shape->heads;
-    const int32_t x = input(c, "xbc", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
+    const int32_t state = sl_program_state(&c->program, &layer);
+    const int32_t x = input(c, "xbc", SL_ROWS_STEP, layer.channels + 3, shape->how, random);
     const int32_t dt = input(c, "dt", SL_ROWS_STEP, heads + 1, NORMAL, random);
-    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * shape->value_size + 2);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, heads * values + 2);
     const bool negated = groups % 2 == 0;
-    const int32_t a_log = vector(c, "a_log", 1, heads, (interval){negated ? -1.0f : 0.0f, 0.9f}, random);
+    const float rate = expf(shape->decay);
+    const interval logs = {shape->decay, 0.9f}, rates = {-rate, 0.9f * rate};
+    const int32_t a_log = vector(c, "a_log", 1, heads, negated ? rates : logs, random);
     const int32_t dt_bias = vector(c, "dt_bias", 1, heads, none, random);
     const int32_t skip = vector(c, "skip", 1, heads, none, random);
     sl_op *op = add(c, SL_OP_SSM_SCAN, LIST(x, dt), LIST(y));
@@ -1112,21 +1125,43 @@ static void build_ssm(kt_case *c, const sl_state_layer *shape, int32_t groups, f
                                       .decay_is_negated = negated};
 }
 
+enum { SMALL_SSM = 13 };
+
 /* A head of 72 fills no vector, keys of 17 no part. */
+static ssm_shape small_ssm(int32_t index) {
+    static const int32_t rows[SMALL_SSM] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300};
+    static const int32_t values[] = {16, 32, 64, 128, 72}, keys[] = {16, 128, 64, 256, 17, 512};
+    return (ssm_shape){.rows = rows[index],
+                       .spans = 1 + index % 4,
+                       .states = index % 3 == 1 ? 5 : 1,
+                       .groups = 1 + index % 3,
+                       .ratio = 1 + index % 4,
+                       .keys = keys[index % 6],
+                       .values = values[index % 5]};
+}
+
+/* Several chunks, that end anywhere. States last for hundreds of rows, or not for one; numbers that F16 does
+ * not hold. */
+static ssm_shape long_ssm(int32_t index) {
+    static const ssm_shape shapes[] = {
+        {200, 1, 1, 1, 3, 128, 64, -5, NORMAL}, {280, 3, 2, 2, 1, 128, 32, -5, NORMAL},
+        {130, 2, 1, 2, 2, 64, 32, -5, LARGE},   {110, 1, 1, 2, 1, 256, 64, -5, NORMAL},
+        {193, 2, 1, 1, 2, 128, 64, 4, NORMAL},  {300, 4, 1, 3, 1, 64, 96, -4, NORMAL},
+        {54, 3, 1, 1, 1, 128, 32, -5, NORMAL}, /* 16 rows, 12 and 26: the last alone has a chunk */
+    };
+    const bool there = index < (int32_t)(sizeof shapes / sizeof *shapes);
+    return there ? shapes[index] : (ssm_shape){0};
+}
+
 static bool make_ssm(kt_case *c, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1, 2, 3, 5, 9, 17, 63, 64, 65, 130, 150, 33, 300};
-    static const int32_t sizes[] = {16, 32, 64, 128, 72}, keys[] = {16, 128, 64, 256, 17, 512};
-    if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
+    const ssm_shape shape = index < SMALL_SSM ? small_ssm(index) : long_ssm(index - SMALL_SSM);
+    if (shape.rows == 0) {
         return false;
     }
-    const int32_t groups = 1 + index % 3, ratio = 1 + index % 4;
-    sl_state_layer shape = {
-        .taps = 4, .heads = groups * ratio, .key_size = keys[index % 6], .value_size = sizes[index % 5]};
-    shape.channels = 2 * groups * shape.key_size + shape.heads * shape.value_size;
-    begin_case(c, rows[index], 1 + index % 4, random);
+    begin_case(c, shape.rows, shape.spans, random);
     c->tolerance = 1e-4;
-    c->states = index % 3 == 1 ? 5 : 1;
-    build_ssm(c, &shape, groups, index % 3 == 2 ? 0.75f : INFINITY, random);
+    c->states = shape.states;
+    build_ssm(c, &shape, index % 3 == 2 ? 0.75f : INFINITY, random);
     kt_name_case(c, SL_OP_SSM_SCAN, index, "");
     return true;
 }
@@ -1396,7 +1431,7 @@ bool kt_make_work(kt_case *c, const kt_work *work, kt_random *random) {
         c->depth = DEPTH;
         snprintf(c->name, sizeof c->name, "32/8 heads of 128, %s, %d keys before",
                  sl_qtype_get(work->type)->name, DEPTH);
-    } else if (work->kind == SL_OP_DELTA_SCAN) {
+    } else if (work->kind == SL_OP_DELTA_SCAN || work->kind == SL_OP_SSM_SCAN) {
         return kt_make_bench(c, work->kind, 0, work->rows, SL_VALUE_F32, random) && (c->tight = true);
     } else {
         return false;
@@ -1447,10 +1482,9 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         return true;
     }
     if (kind == SL_OP_SSM_SCAN && variant == 0) {
-        const sl_state_layer shape = {
-            .channels = 6144, .taps = 4, .heads = 64, .key_size = 128, .value_size = 64};
+        const ssm_shape shape = {.groups = 8, .ratio = 8, .keys = 128, .values = 64};
         begin_case(c, rows, 1, random);
-        build_ssm(c, &shape, 8, INFINITY, random);
+        build_ssm(c, &shape, INFINITY, random);
         snprintf(c->name, sizeof c->name, "64 heads of 64, state 128");
         return true;
     }

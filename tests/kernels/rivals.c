@@ -192,7 +192,8 @@ void kt_rivals_time(kt_rivals *r, int32_t index) {
         first++;
     }
     const sl_op_kind kind = kernel_at(r, index)->op;
-    if (r->done[first] || (kind != SL_OP_LINEAR && kind != SL_OP_ATTENTION && kind != SL_OP_DELTA_SCAN)) {
+    if (r->done[first] || (kind != SL_OP_LINEAR && kind != SL_OP_ATTENTION && kind != SL_OP_DELTA_SCAN &&
+                           kind != SL_OP_SSM_SCAN)) {
         return; /* of the others there is one kernel for an op */
     }
     r->done[first] = true;

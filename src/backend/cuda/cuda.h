@@ -263,6 +263,9 @@ typedef enum sl_cuda_arrangement {
     /* DELTA_SCAN */
     SL_CUDA_DELTA_CHUNK,
     SL_CUDA_DELTA_ROW,
+    /* SSM_SCAN */
+    SL_CUDA_SSM_CHUNK,
+    SL_CUDA_SSM_ROW,
     /* HEAD_LINEAR */
     SL_CUDA_HEADS_TILE,
     SL_CUDA_HEADS_ROWS,

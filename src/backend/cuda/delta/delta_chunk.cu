@@ -30,10 +30,6 @@
 
 /* ---- launches ---- */
 
-static uint64_t most_chunks(uint64_t rows, uint64_t spans) {
-    return rows / CHUNK + spans; /* each span may leave one partly empty */
-}
-
 /* Bytes of one chunk's part of each plane, all multiples of 16. */
 static uint64_t key_bytes(const sl_state_layer *shape, const sl_op_delta_scan *scan) {
     return (uint64_t)scan->key_heads * CHUNK * (uint64_t)shape->key_size * sizeof(__half);
@@ -52,14 +48,14 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     const sl_op_delta_scan *scan = &query->op->u.delta_scan;
     const sl_state_layer *shape = &query->program->states[scan->state];
     const int32_t rows = query->rows[SL_ROWS_STEP], sequences = query->limits->sequences;
-    return most_chunks((uint64_t)rows, (uint64_t)(rows < sequences ? rows : sequences)) *
+    return most_chunks(CHUNK, (uint64_t)rows, (uint64_t)(rows < sequences ? rows : sequences)) *
            (2 * key_bytes(shape, scan) + 2 * square_bytes(scan) + factor_bytes(scan));
 }
 
 template <int KEYS>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     const delta_args args = delta_scan_args(op);
-    const uint64_t chunks = most_chunks((uint64_t)op->rows[SL_ROWS_STEP], (uint64_t)op->spans);
+    const uint64_t chunks = most_chunks(CHUNK, (uint64_t)op->rows[SL_ROWS_STEP], (uint64_t)op->spans);
     unsigned char *at = op->scratch;
     chunk_memory memory;
     memory.k = (__half *)at;

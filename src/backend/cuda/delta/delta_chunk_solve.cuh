@@ -6,37 +6,6 @@
 
 /* ---- the first launch ---- */
 
-typedef struct chunk_place {
-    int32_t span, first, count; /* row of the step, and how many; count is 0 when there is no such chunk */
-} chunk_place;
-
-/* By the first warp. */
-static __device__ void find_chunk(const sl_cuda_context &context, int32_t chunk, chunk_place *place) {
-    const int32_t lane = (int32_t)threadIdx.x, spans = context.header->spans;
-    int32_t before = 0;
-    if (lane == 0) {
-        place->count = 0;
-    }
-    __syncwarp();
-    for (int32_t base = 0; base < spans && before <= chunk; base += SL_WARP) {
-        const int32_t rows = base + lane < spans ? context.spans[base + lane].row_count : 0;
-        const int32_t chunks = rows > 0 ? chunks_of(context.spans[base + lane]) : 0;
-        int32_t end = chunks;
-        for (int distance = 1; distance < SL_WARP; distance *= 2) {
-            const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
-            end += lane >= distance ? other : 0;
-        }
-        end += before;
-        if (chunk >= end - chunks && chunk < end) {
-            const int32_t done = (chunk - (end - chunks)) * CHUNK;
-            place->span = base + lane;
-            place->first = context.spans[base + lane].first_row + done;
-            place->count = rows - done < CHUNK ? rows - done : CHUNK;
-        }
-        before = __shfl_sync(SL_FULL_WARP, end, SL_WARP - 1);
-    }
-}
-
 template <int KEYS> struct prepare_shared {
     union {
         struct {
@@ -275,7 +244,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, KEYS > 128 ? 3 : 4)
                   key_heads = args.scan.key_heads;
     const int32_t ratio = args.scan.value_heads / key_heads;
     if (threadIdx.x < SL_WARP) {
-        find_chunk(context, chunk, &s.place);
+        find_chunk<CHUNK>(context, chunk, &s.place);
     }
     __syncthreads();
     if (s.place.count == 0) {

@@ -254,7 +254,7 @@ static __device__ __forceinline__ void make_outputs(const delta_args &args, cons
 static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t span) {
     int32_t sum = 0;
     for (int32_t s = (int32_t)threadIdx.x % SL_WARP; s < span; s += SL_WARP) {
-        sum += chunks_of(context.spans[s]);
+        sum += chunks_of<CHUNK>(context.spans[s]);
     }
     for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
@@ -282,7 +282,7 @@ static __device__ __forceinline__ void walk_states(const sl_cuda_context &contex
             state[n][i] = old ? old[at + (int64_t)(8 * n + i % 2) * values + i / 2 * 8] : 0.0f;
         }
     }
-    const int32_t chunks = chunks_of(span);
+    const int32_t chunks = chunks_of<CHUNK>(span);
     sl_meet<1, THREADS>();
     for (int32_t c = 0; c < chunks; c++) {
         const int32_t count = chunk_at(start, c).count;
@@ -316,7 +316,7 @@ static __global__ void __launch_bounds__(walk_shape<KEYS>::THREADS)
         return;
     }
     const sl_step_span &span = context.spans[blockIdx.z];
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of(span);
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of<CHUNK>(span);
     if (chunks == 0) {
         return;
     }

@@ -1,31 +1,27 @@
 /* Mamba2's scan, row after row. It reads the state slot state_read (or zeros) and writes its own part of the
  * slots that a span leaves, which are others, so that a step can be run again. */
-#include "backend/cuda/delta/delta.cuh"
+#include "backend/cuda/delta/ssm.cuh"
 
 enum {
     MOST_KEYS = 512,
     PARTS = 8 /* of the keys, one warp each */
 };
 
-typedef struct ssm_args {
-    sl_state_layer shape;
-    sl_op_ssm_scan scan;
-    sl_cuda_operand xbc, dt, y;
-    const float *a_log, *dt_bias, *skip;
-} ssm_args;
-
 /* A block per span, head and 32 columns of its state [key_size][value_size]: lane l has a column, warp w the
  * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
  * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH>
 static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
-    ssm_scan_kernel(sl_cuda_context context, ssm_args args) {
+    ssm_scan_kernel(sl_cuda_context context, ssm_args args, int32_t most_rows) {
     __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
     sl_wait_for_inputs();
     if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
     }
     const sl_step_span &span = context.spans[blockIdx.z];
+    if (span.row_count > most_rows && span.state_count <= 1) {
+        return;
+    }
     const int32_t keys = args.shape.key_size, values = args.shape.value_size, heads = args.scan.heads;
     const int32_t head = (int32_t)blockIdx.y, group = head / (heads / args.scan.groups);
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, part = (int32_t)threadIdx.x / SL_WARP;
@@ -33,8 +29,7 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     const bool mine = column < values;
     const int64_t at = ((int64_t)head * keys + part * EACH) * values + column;
     const float *old = delta_old_state(context, span, args.shape.delta_offset);
-    const float rate = args.scan.decay_is_negated ? args.a_log[head] : -expf(args.a_log[head]);
-    const float bias = args.dt_bias[head], skip = args.skip[head];
+    const float rate = ssm_rate(args, head), bias = args.dt_bias[head], skip = args.skip[head];
     float state[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -47,10 +42,7 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
             write[i] = i < keys ? writes[i] : 0.0f;
             read[i] = i < keys ? reads[i] : 0.0f;
         }
-        const float wanted = delta_softplus(sl_f32(args.dt, row)[head] + bias);
-        const float step = wanted < args.scan.step_least  ? args.scan.step_least
-                           : wanted > args.scan.step_most ? args.scan.step_most
-                                                          : wanted;
+        const float step = ssm_step(args, sl_f32(args.dt, row)[head] + bias);
         const float decay = expf(rate * step), x = mine ? xbc[head * values + column] : 0.0f;
         __syncthreads();
         float y = 0;
@@ -82,26 +74,23 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     }
 }
 
-static SL_CUDA_RUN(run_scan) {
-    ssm_args args = {};
-    args.scan = op->op->u.ssm_scan;
-    args.shape = op->program->states[args.scan.state];
-    args.xbc = op->in[0];
-    args.dt = op->in[1];
-    args.y = op->out[0];
-    args.a_log = (const float *)op->weights[0].data;
-    args.dt_bias = (const float *)op->weights[1].data;
-    args.skip = (const float *)op->weights[2].data;
+cudaError_t sl_cuda_ssm_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
+                                   cudaStream_t stream) {
+    const ssm_args args = ssm_scan_args(op);
     const sl_launch_shape shape = {dim3((unsigned)((args.shape.value_size + SL_WARP - 1) / SL_WARP),
                                         (unsigned)args.scan.heads, (unsigned)op->spans),
                                    dim3(PARTS * SL_WARP), 0};
     const int32_t keys = args.shape.key_size;
-#define SCAN(each) sl_launch(context, stream, shape, ssm_scan_kernel<each>, *context, args)
+#define SCAN(each) sl_launch(context, stream, shape, ssm_scan_kernel<each>, *context, args, most_rows)
     return keys <= 4 * PARTS    ? SCAN(4)
            : keys <= 8 * PARTS  ? SCAN(8)
            : keys <= 16 * PARTS ? SCAN(16)
            : keys <= 32 * PARTS ? SCAN(32)
                                 : SCAN(64);
+}
+
+static SL_CUDA_RUN(run_scan) {
+    return sl_cuda_ssm_scan_spans(context, op, INT32_MAX, stream);
 }
 
 static const char *scan_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -111,7 +100,14 @@ static const char *scan_declines(const sl_kernel *kernel, const sl_kernel_query 
 }
 
 static const sl_cuda_kernel KERNELS[] = {
-    SL_CUDA_KERNEL(SSM_SCAN, "ssm_scan/cuda", "f32/parts", 1e-4f, scan_declines, run_scan),
+    {.kernel = {.name = "ssm_scan/cuda-row",
+                .op = SL_OP_SSM_SCAN,
+                .numeric_class = "f32/parts",
+                .tolerance = 1e-4f,
+                .batched = true,
+                .declines = scan_declines},
+     .arrangement = SL_CUDA_SSM_ROW,
+     .run = run_scan},
 };
 
 SL_CUDA_FAMILY(ssm_row) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS, NULL};

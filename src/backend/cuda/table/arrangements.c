@@ -48,6 +48,8 @@ static const struct {
     [SL_CUDA_ATTENTION_CUBLAS] = {EVERY, "a second opinion: products by the library"},
     [SL_CUDA_DELTA_CHUNK] = {EVERY, "prompts: chunks of 64 rows on the tensor cores"},
     [SL_CUDA_DELTA_ROW] = {EVERY, "generation and deterministic plans: row after row in registers"},
+    [SL_CUDA_SSM_CHUNK] = {EVERY, "Mamba2, prompts: chunks of rows on the tensor cores"},
+    [SL_CUDA_SSM_ROW] = {EVERY, "Mamba2, generation and deterministic plans: row after row in registers"},
     [SL_CUDA_HEADS_TILE] = {EVERY, "heads into a latent space and back: many rows, deterministic plans"},
     [SL_CUDA_HEADS_ROWS] = {EVERY, "the same: few rows, F32 weights"},
 };
@@ -67,7 +69,6 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_COMBINE] = "the sum of a row's experts",
     [SL_OP_ACTIVATE] = "activated gates times values",
     [SL_OP_CONV] = "short convolutions",
-    [SL_OP_SSM_SCAN] = "Mamba2: row after row in registers",
     [SL_OP_GATHER] = "the rows whose logits are wanted",
     [SL_OP_TRANSFER] = "rows that another device computed",
     [SL_OP_SOFTCAP] = "logits bent to a bound",
