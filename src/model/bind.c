@@ -585,6 +585,51 @@ static void respell(const binder *b, sl_tensor_fact *fact) {
     }
 }
 
+/* The model's table that stands in where the layer has none; NULL for what is no table, or has scales. */
+static const sl_tensor *stood_for(const binder *b, sl_tensor_id id) {
+    const sl_tensor_id embed = SL_TENSOR_EMBED, head = b->config->tied ? embed : SL_TENSOR_HEAD;
+    const sl_tensor_id of = id == SL_TENSOR_DRAFT_EMBED  ? embed
+                            : id == SL_TENSOR_DRAFT_HEAD ? head
+                                                         : SL_TENSOR_COUNT;
+    char name[SL_TENSOR_NAME_SIZE];
+    sl_tensor_fact fact;
+    const sl_tensor *tensor = NULL;
+    if (of == SL_TENSOR_COUNT) {
+        return NULL;
+    }
+    sl_config_tensor(b->config, of, 0, &fact);
+    tensor_name(b, &fact, 0, name);
+    return sl_source_tensor(b->source, name, &tensor, NULL) == 0 ? tensor : NULL;
+}
+
+/* A few rows speak for all of them: tables are of gigabytes, and what is drafted is checked. */
+static bool is_same(const sl_tensor *a, const sl_tensor *b) {
+    const uint64_t rows = a->dims[1], bytes = rows > 0 ? a->bytes / rows : 0, step = (rows + 255) / 256;
+    if (a->type != b->type || a->bytes != b->bytes || memcmp(a->dims, b->dims, sizeof a->dims) != 0) {
+        return false;
+    }
+    for (uint64_t row = 0; row < rows; row += step) {
+        if (memcmp((const unsigned char *)a->data + row * bytes, (const unsigned char *)b->data + row * bytes,
+                   bytes) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Files may lack it, or have the model's once more: *stands becomes true, the model's own stands in. */
+static int stands_in(binder *b, const sl_tensor_fact *fact, bool *stands) {
+    const sl_tensor *own, *model = stood_for(b, fact->id);
+    char name[SL_TENSOR_NAME_SIZE];
+    tensor_name(b, fact, 0, name);
+    *stands = !is_there(b, fact);
+    if (*stands || !model || sl_source_tensor(b->source, name, &own, NULL) != 0 || !is_same(own, model)) {
+        return 0;
+    }
+    *stands = true;
+    return note_used(b, own, own->type, 0);
+}
+
 static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     sl_tensor_fact fact;
     const bool wanted = sl_config_tensor(b->config, id, layer, &fact);
@@ -596,8 +641,12 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
         const sl_tensor *unread;
         return take(b, &fact, 0, 1, &unread);
     }
-    if (id == SL_TENSOR_DRAFT_NORM && !is_there(b, &fact)) {
-        return 0; /* the model's own stands in */
+    if (fact.stand_in) {
+        bool stands;
+        const int code = stands_in(b, &fact, &stands);
+        if (code || stands) {
+            return code;
+        }
     }
     int32_t *indices = fact.layer == SL_NONE ? b->binding->model : b->binding->layers[layer];
     const int32_t rows = fact.rows;
@@ -625,13 +674,23 @@ static int bind_one(binder *b, sl_tensor_id id, int32_t layer) {
     return code;
 }
 
+/* All layers behind the model's own are of heads that draft; the first one is used. */
 static int32_t count_draft_layers(const binder *b) {
     sl_tensor_fact fact;
-    const int32_t most = b->config->draft_layers;
-    return most > 0 && sl_config_tensor(b->config, SL_TENSOR_DRAFT_JOIN, b->config->layers, &fact) &&
-                   is_there(b, &fact)
-               ? most
-               : 0;
+    const int32_t most = b->config->draft_layers, first = b->config->layers;
+    if (most == 0 || !sl_config_tensor(b->config, SL_TENSOR_DRAFT_JOIN, first, &fact) ||
+        !is_there(b, &fact)) {
+        return 0;
+    }
+    sl_config_tensor(b->config, SL_TENSOR_ATTENTION_NORM, first, &fact);
+    while (is_there(b, &fact)) {
+        fact.layer++;
+    }
+    if (fact.layer > first + most) {
+        sl_log(SL_LOG_WARNING, "%s: %d layers draft; the first one does so for all tokens ahead", b->file,
+               fact.layer - first);
+    }
+    return most;
 }
 
 static int bind_all(binder *b) {

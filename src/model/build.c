@@ -130,12 +130,12 @@ void sl_build_layer(sl_builder *b) {
 
 /* The factor on embeddings of `width` elements, rounded to their type as transformers has it (bf16:
  * sqrt(2560) is 50.5). */
-float sl_build_embed_scale(const sl_builder *b, sl_tensor_id table, int32_t width) {
+float sl_build_embed_scale(const sl_builder *b, int32_t table, int32_t width) {
     if (!b->config->family->embed_scale) {
         return (float)b->config->embed_factor;
     }
     const float scale = sqrtf((float)width);
-    switch (b->program->weights[b->binding->model[table]].type) {
+    switch (b->program->weights[table].type) {
     case SL_QTYPE_BF16:
         return sl_bf16_to_f32(sl_f32_to_bf16(scale));
     case SL_QTYPE_F16:
@@ -145,13 +145,13 @@ float sl_build_embed_scale(const sl_builder *b, sl_tensor_id table, int32_t widt
     }
 }
 
-int32_t sl_build_embed(sl_builder *b, const char *name) {
+int32_t sl_build_embed(sl_builder *b, int32_t table, const char *name) {
     const int32_t y = sl_build_value(b, name, SL_ROWS_STEP, b->config->width);
     sl_op *op = sl_build_op(b, SL_OP_EMBED);
     if (op) {
         op->out[0] = sl_at(y, 0);
-        op->u.embed.weight = b->binding->model[SL_TENSOR_EMBED];
-        op->u.embed.scale = sl_build_embed_scale(b, SL_TENSOR_EMBED, b->config->width);
+        op->u.embed.weight = table;
+        op->u.embed.scale = sl_build_embed_scale(b, table, b->config->width);
     }
     return y;
 }
@@ -188,8 +188,7 @@ static void make_results(sl_builder *b) {
     }
 }
 
-void sl_build_head(sl_builder *b) {
-    static const sl_tensor_id head = SL_TENSOR_HEAD;
+void sl_build_head(sl_builder *b, sl_tensor_id head) {
     const sl_config *config = b->config;
     if (b->program->logits == SL_NONE) {
         make_results(b);
@@ -276,7 +275,7 @@ static int build(sl_builder *b, sl_error *error) {
     program->both_sides = config->both_sides;
     build_groups(b);
     sl_build_op(b, SL_OP_BEGIN);
-    b->stream = (sl_stream){sl_build_embed(b, "embed"), SL_NONE};
+    b->stream = (sl_stream){sl_build_embed(b, b->binding->model[SL_TENSOR_EMBED], "embed"), SL_NONE};
     if (config->family->encoder) {
         sl_build_encoder_embed(b);
     }
@@ -292,7 +291,7 @@ static int build(sl_builder *b, sl_error *error) {
         const int32_t rows = b->draft_layers > 0 ? sl_build_draft_keys(b) : b->stream.value;
         program->hidden = whole ? sl_build_gather(b, rows, "output_hidden") : final_norm(b);
         if (!config->both_sides) {
-            sl_build_head(b);
+            sl_build_head(b, SL_TENSOR_HEAD);
         }
     }
     if (!program->failed && b->draft_layers > 0) {

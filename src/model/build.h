@@ -17,11 +17,11 @@ void sl_build_norm_stream(sl_builder *b, const sl_stream *from, int32_t weight, 
 int32_t sl_build_layer_norm(sl_builder *b);
 /* One layer, b->layer, from the stream to the stream. */
 void sl_build_layer(sl_builder *b);
-/* The rows with outputs; logits and tokens of what the head reads. */
+/* The rows with outputs; logits and tokens of what the head reads, by the matrix `head`. */
 int32_t sl_build_gather(sl_builder *b, int32_t value, const char *name);
-void sl_build_head(sl_builder *b);
-/* The rows' tokens, looked up. */
-int32_t sl_build_embed(sl_builder *b, const char *name);
+void sl_build_head(sl_builder *b, sl_tensor_id head);
+/* The rows' tokens, looked up in the weight `table`. */
+int32_t sl_build_embed(sl_builder *b, int32_t table, const char *name);
 
 /* draft.c. Behind the last layer: keeps the rows that the head reads, returns them, and writes the drafting
  * layer's keys and values. Then the list of ops that drafts. */
@@ -35,6 +35,7 @@ int32_t sl_build_attention(sl_builder *b, int32_t x);
 void sl_build_keys(sl_builder *b, int32_t x);
 int32_t sl_build_delta(sl_builder *b, int32_t x);
 int32_t sl_build_latent(sl_builder *b, int32_t x);
+void sl_build_latent_keys(sl_builder *b, int32_t x);
 int32_t sl_build_ssm(sl_builder *b, int32_t x);
 int32_t sl_build_short_conv(sl_builder *b, int32_t x);
 /* encoder.c: what stands in front of an encoder's layers, and one layer. Both leave the stream without
@@ -47,6 +48,6 @@ int32_t sl_build_feed_forward(sl_builder *b, int32_t x);
 int32_t sl_build_per_layer_embeddings(sl_builder *b, int32_t x);
 /* The block that reads it, from the stream `x` that no norm has passed. */
 int32_t sl_build_per_layer(sl_builder *b, int32_t x);
-float sl_build_embed_scale(const sl_builder *b, sl_tensor_id table, int32_t width);
+float sl_build_embed_scale(const sl_builder *b, int32_t table, int32_t width);
 
 #endif

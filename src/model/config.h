@@ -204,6 +204,7 @@ typedef struct sl_tensor_fact {
     const char *gguf, *hf; /* templates, the family's renames applied; NULL when that naming has none */
     int32_t experts;       /* 1 unless kind is EXPERTS or EXPERT_VECTOR, or HEADS: how many of these */
     int32_t rows, columns;
+    bool stand_in; /* a file may lack it: the model's own stands in */
 } sl_tensor_fact;
 
 /* What tensor `id` would be in `layer` (0 for the model's own). True when a model of this config has it; the
@@ -220,7 +221,7 @@ typedef struct sl_gguf_tensor_fact {
     int32_t layer;
     uint32_t dim_count;
     uint64_t dims[SL_TENSOR_DIMS];
-    bool vector;
+    bool vector, stand_in;
 } sl_gguf_tensor_fact;
 typedef int (*sl_tensor_visitor)(void *context, const sl_gguf_tensor_fact *tensor, sl_error *error);
 int sl_config_tensors(const sl_config *config, sl_tensor_visitor visit, void *context, sl_error *error);

@@ -163,7 +163,6 @@ typedef struct sl_family {
     bool delta_joined;      /* rates of decay and of writing are one matrix, interleaved by key head */
     /* A head that drafts: a layer of full attention behind the others. */
     bool drafts;          /* may have one */
-    bool draft_normed;    /* what it leaves for the row behind is normed, as what the head reads is */
     const char *hf_draft; /* what its names begin with in checkpoints, its layer being 0; NULL: they are those
                              of one more layer */
     /* Experts. */

@@ -72,6 +72,14 @@ static void sharpen(sl_builder *b, const latent_layout *l) {
     }
 }
 
+static void write_row(sl_builder *b, sl_operand row) {
+    sl_op *op = sl_build_op(b, SL_OP_CACHE_WRITE);
+    if (op) {
+        op->in[0] = row;
+        op->u.cache_write.place = b->places[b->layer];
+    }
+}
+
 /* `x_stride`: of heads; the tail behind what is multiplied comes along. */
 static void multiply_heads(sl_builder *b, int32_t x, int32_t y, const sl_op_head_linear *parameters) {
     sl_op *op = sl_build_op(b, SL_OP_HEAD_LINEAR);
@@ -80,6 +88,17 @@ static void multiply_heads(sl_builder *b, int32_t x, int32_t y, const sl_op_head
         op->out[0] = sl_at(y, 0);
         op->u.head_linear = *parameters;
     }
+}
+
+void sl_build_latent_keys(sl_builder *b, int32_t x) {
+    static const sl_tensor_id weight = SL_TENSOR_LATENT;
+    const sl_config *config = b->config;
+    const int32_t latent = config->latent, rope = config->rope_dims;
+    const int32_t row = sl_build_value(b, "latent", SL_ROWS_STEP, latent + rope);
+    sl_build_linear(b, &(sl_build_projection){.x = x, .y = row, .weights = &weight, .count = 1});
+    norm_row(b, sl_at(row, 0), SL_TENSOR_LATENT_NORM, latent);
+    turn(b, sl_at(row, latent), 1, rope);
+    write_row(b, sl_at(row, 0));
 }
 
 int32_t sl_build_latent(sl_builder *b, int32_t x) {
@@ -100,12 +119,8 @@ int32_t sl_build_latent(sl_builder *b, int32_t x) {
                                         .x_stride = config->head_size,
                                         .tail = l.rope,
                                         .turned = config->latent_joined});
-    sl_op *op = sl_build_op(b, SL_OP_CACHE_WRITE);
-    if (op) {
-        op->in[0] = sl_at(l.value, l.begin);
-        op->u.cache_write.place = place;
-    }
-    op = sl_build_op(b, SL_OP_ATTENTION);
+    write_row(b, sl_at(l.value, l.begin));
+    sl_op *op = sl_build_op(b, SL_OP_ATTENTION);
     if (op) {
         op->in[0] = sl_at(absorbed, 0);
         op->out[0] = sl_at(mixed, 0);
@@ -114,6 +129,7 @@ int32_t sl_build_latent(sl_builder *b, int32_t x) {
                                             .q_stride = key,
                                             .scale = (float)config->attention_scale,
                                             .softcap = (float)config->attention_softcap,
+                                            .first = b->layer >= config->layers, /* as in attention.c */
                                             .both_sides = b->program->both_sides,
                                             .sinks = SL_NONE};
     }

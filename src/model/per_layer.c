@@ -16,7 +16,7 @@ int32_t sl_build_per_layer_embeddings(sl_builder *b, int32_t x) {
     if (op) {
         op->out[0] = sl_at(embedded, 0);
         op->u.embed.weight = sl_build_weight(b, SL_TENSOR_PER_LAYER_EMBED);
-        op->u.embed.scale = sl_build_embed_scale(b, SL_TENSOR_PER_LAYER_EMBED, width);
+        op->u.embed.scale = sl_build_embed_scale(b, op->u.embed.weight, width);
     }
     sl_build_linear(b, &(sl_build_projection){.x = x, .y = projected, .weights = &projection, .count = 1});
     op = sl_build_norm(b, sl_build_weight(b, SL_TENSOR_PER_LAYER_NORM), config->layers, width, width);

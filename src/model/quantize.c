@@ -344,8 +344,8 @@ static int list_fact(void *context, const sl_gguf_tensor_fact *fact, sl_error *e
         const int code = rope_factors(f, fact->id, &tensor, error);
         return code ? code : list_add(f->list, &tensor, error);
     }
-    if (index == SL_NONE && fact->id == SL_TENSOR_DRAFT_NORM) {
-        return 0; /* the model's own stands in */
+    if (index == SL_NONE && fact->stand_in) {
+        return 0;
     }
     if (index == SL_NONE) {
         return sl_fail(error, SL_ERR_INTERNAL, "tensor %s was not bound", fact->name);

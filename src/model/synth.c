@@ -575,8 +575,16 @@ static int tensor_shape(const synth *s, const sl_gguf_tensor_fact *fact, sl_gguf
                : sl_fail(error, SL_ERR_LIMIT, "%s: tensor %s is too large", s->file, fact->name);
 }
 
+/* A table that would be the model's once more. */
+static bool is_left_out(const sl_gguf_tensor_fact *fact) {
+    return fact->stand_in && !fact->vector;
+}
+
 static int declare_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
     synth *s = context;
+    if (is_left_out(fact)) {
+        return 0;
+    }
     sl_gguf_shape shape;
     uint64_t elements, bytes;
     const int code = tensor_shape(s, fact, &shape, &elements, &bytes, error);
@@ -589,6 +597,9 @@ static int declare_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_err
 
 static int write_tensor(void *context, const sl_gguf_tensor_fact *fact, sl_error *error) {
     synth *s = context;
+    if (is_left_out(fact)) {
+        return 0;
+    }
     sl_gguf_shape shape;
     uint64_t elements, bytes;
     const int code = tensor_shape(s, fact, &shape, &elements, &bytes, error);

@@ -20,6 +20,7 @@ typedef enum scope {
 
 typedef enum need {
     NEED_ALWAYS,
+    NEED_STAND_IN,
     NEED_UNTIED,
     NEED_DECODER,
     NEED_ENCODER,
@@ -356,6 +357,7 @@ bool sl_config_tensor(const sl_config *config, sl_tensor_id id, int32_t layer, s
     fact->id = id;
     fact->kind = row->kind;
     fact->layer = row->scope == SCOPE_MODEL ? SL_NONE : layer;
+    fact->stand_in = row->need == NEED_STAND_IN;
     fact->gguf = row->gguf;
     fact->hf = row->hf;
     for (int i = 0; i < family->rename_count; i++) {
@@ -392,6 +394,7 @@ static void gguf_tensor(const sl_tensor_fact *fact, int32_t layer, sl_gguf_tenso
     sl_tensor_name(fact->gguf, layer, 0, tensor->name);
     tensor->id = fact->id;
     tensor->layer = fact->layer;
+    tensor->stand_in = fact->stand_in;
     const bool blocks = fact->kind == SL_TENSOR_EXPERTS || fact->kind == SL_TENSOR_HEADS;
     tensor->vector = fact->kind != SL_TENSOR_MATRIX && !blocks;
     tensor->dim_count = blocks ? 3 : fact->rows == 1 && fact->kind != SL_TENSOR_EXPERT_VECTOR ? 1 : 2;

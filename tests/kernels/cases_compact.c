@@ -69,8 +69,13 @@ bool kt_make_more_attention(kt_case *c, int32_t index, kt_random *random) {
         {140, 3, 20, 1, 576, 512, 0, 30, true, false, SL_QTYPE_BF16, NORMAL, 65, true},
         {265, 1, 4, 1, 320, 256, 0, 0, false, false, SL_QTYPE_FP8, NORMAL, 50, true},
         {300, 4, 8, 2, 128, 64, 130, 0, false, true, SL_QTYPE_BF16, NORMAL, 52, true},
+        /* The same not from the first key on. */
+        {40, 2, 5, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 14, true},
+        {76, 1, 4, 1, 320, 256, 0, 0, true, false, SL_QTYPE_Q8_0, NORMAL, 0, true},
+        {140, 1, 4, 1, 128, 64, 0, 0, false, false, SL_QTYPE_BF16, NORMAL, 60, true},
+        {80, 1, 5, 1, 576, 512, 30, 30, false, true, SL_QTYPE_FP8, NORMAL, 40, true},
     };
-    enum { CHUNKED = 8 }; /* of these, the first ones */
+    enum { CHUNKED = 8, LATE = 12 }; /* of these, the first ones; and from here on */
     if (index >= (int32_t)(sizeof shapes / sizeof *shapes)) {
         return false;
     }
@@ -79,11 +84,13 @@ bool kt_make_more_attention(kt_case *c, int32_t index, kt_random *random) {
     const attention_shape *shape = &shapes[index];
     kt_build_attention(c, shape, SL_OP_ATTENTION, chunked && index % 2 == 1, random);
     c->program.groups[1].chunked = chunked; /* the other one is not what is read */
+    c->program.ops[c->op].u.attention.first = index < LATE ? 0 : index % 2 == 0 ? 1 : 70;
     if (chunked) {
         snprintf(detail, sizeof detail, "chunks of %d, %s", shape->window, sl_qtype_get(shape->cache)->name);
     } else {
-        snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s", shape->heads, shape->kv_heads,
-                 shape->key_size, shape->value_size, shape->window, sl_qtype_get(shape->cache)->name);
+        snprintf(detail, sizeof detail, "%d/%d heads of %d/%d, window %d, %s%s", shape->heads,
+                 shape->kv_heads, shape->key_size, shape->value_size, shape->window,
+                 sl_qtype_get(shape->cache)->name, index < LATE ? "" : ", not from the first on");
     }
     kt_name_case(c, SL_OP_ATTENTION, 1000 + index, detail);
     return true;

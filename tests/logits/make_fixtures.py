@@ -14,6 +14,7 @@ then give visibly other logits, or the script fails.
 import argparse
 import concurrent.futures
 import copy
+import importlib
 import json
 import multiprocessing
 import os
@@ -483,11 +484,9 @@ BLOCKS = {
         "ssm": dict(ssm_multipliers=[1.0] * 5), "attention in": dict(attention_in_multiplier=1.0),
         "attention out": dict(attention_out_multiplier=1.0), "ssm in": dict(ssm_in_multiplier=1.0),
         "ssm out": dict(ssm_out_multiplier=1.0), "norm before gate": dict(mamba_norm_before_gate=True)}),
-    # the trunk is qwen3_5's; what drafts is put beside it (add_drafts)
-    "mtp": ("qwen3_5", "Qwen3_5TextConfig", CASES["qwen3_5"][2], {"unit norms": zero("layernorm")}),
 }
 CASES.update(BLOCKS)
-BLOCK_FAMILIES = {case[0] for case in BLOCKS.values()} - {"gpt_oss", "hunyuan", "glm4_moe", "qwen3_5"}
+BLOCK_FAMILIES = {case[0] for case in BLOCKS.values()} - {"gpt_oss", "hunyuan", "glm4_moe"}
 
 
 def mxfp4(w):
@@ -846,81 +845,162 @@ def listing(folder):
 
 DRAFTED = [0, 1, 2, 5, 15, 31, 63, 64, 100, 127, 158]
 
+# Cases with a layer that drafts beside them (add_drafts): the library's layer and norm; what stands in front of the names
+# of the layer's parts and of the others; those names; whether embedding and head are its own.
+NEXTN = {"join": "eh_proj", "embedding norm": "enorm", "hidden norm": "hnorm", "norm": "shared_head.norm",
+         "embedding": "embed_tokens", "head": "shared_head.head"}
+DRAFTERS = {
+    "qwen3_5": ("Qwen3_5DecoderLayer", "Qwen3_5RMSNorm", "mtp.layers.0.", "mtp.", {
+        "join": "fc", "embedding norm": "pre_fc_norm_embedding", "hidden norm": "pre_fc_norm_hidden", "norm": "norm"}, False),
+    "glm4_moe": ("Glm4MoeDecoderLayer", "Glm4MoeRMSNorm", "model.layers.3.", "model.layers.3.", NEXTN, True),
+    "deepseek_v3": ("DeepseekV3DecoderLayer", "DeepseekV3RMSNorm", "model.layers.3.", "model.layers.3.", NEXTN, False),
+}
+
 
 @torch.no_grad()
-def drafter(config, seed):
-    """Qwen3.5's layer that drafts, put together from the library's parts: fc, two norms before it, one behind the layer."""
-    from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
-    norm = qwen.Qwen3_5RMSNorm
+def drafter(case, model, seed):
+    """A family's layer that drafts, put together from the library's parts: what joins token and row, norms of both, the
+    layer, the norm behind it, and embedding and head of its own or the model's."""
+    layer, norm, _, _, _, own = DRAFTERS[case]
+    config, module = model.config, importlib.import_module(f"transformers.models.{case}.modeling_{case}")
+    width, eps, norm = config.hidden_size, config.rms_norm_eps, getattr(module, norm)
+    index = config.layer_types.index(F) if case == "qwen3_5" else config.num_hidden_layers - 1  # one of the kind
     parts = torch.nn.ModuleDict({
-        "fc": torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False),
-        "pre_fc_norm_embedding": norm(config.hidden_size, eps=config.rms_norm_eps),
-        "pre_fc_norm_hidden": norm(config.hidden_size, eps=config.rms_norm_eps),
-        "layers": torch.nn.ModuleList([qwen.Qwen3_5DecoderLayer(config, config.layer_types.index(F))]),
-        "norm": norm(config.hidden_size, eps=config.rms_norm_eps)}).float().eval()
-    for name, p in parts.named_parameters():
-        gen = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(("mtp." + name).encode()))
-        p.copy_(random_weight("qwen3_5", "mtp." + name, tuple(p.shape), gen))
+        "join": torch.nn.Linear(2 * width, width, bias=False), "embedding norm": norm(width, eps=eps),
+        "hidden norm": norm(width, eps=eps), "layer": getattr(module, layer)(config, index), "norm": norm(width, eps=eps)})
+    if own:
+        parts["embedding"] = torch.nn.Embedding(config.vocab_size, width)
+        parts["head"] = torch.nn.Linear(width, config.vocab_size, bias=False)
+    parts = parts.float().eval()
+    for name, p in named(case, parts).items():
+        gen = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+        role = name.replace("shared_head.head", "lm_head")
+        p.copy_(random_weight(CASES[case][0], role, tuple(p.shape), gen))
     return parts
 
 
+def named(case, parts):
+    """Parameters and drawn buffers by the names that folders give them; experts stay as the library has them."""
+    _, _, layer, others, names, _ = DRAFTERS[case]
+    found = {}
+    for name, p in [*parts.named_parameters(), *parts.named_buffers()]:
+        part, rest = name.split(".", 1)
+        found[(layer if part == "layer" else others + names[part] + ".") + rest] = p
+    return found
+
+
+def as_published(tensors):
+    """One tensor for each expert's matrix."""
+    out = {}
+    for name, w in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for e, rows in enumerate(w):
+                for part, half in zip(("gate_proj", "up_proj"), rows.chunk(2)):
+                    out[name.replace("gate_up_proj", f"{e}.{part}.weight")] = half.clone()
+        elif name.endswith("experts.down_proj"):
+            for e, rows in enumerate(w):
+                out[name.replace("down_proj", f"{e}.down_proj.weight")] = rows.clone()
+        else:
+            out[name] = w.clone()
+    return out
+
+
 @torch.no_grad()
-def drafts(model, parts, tokens, hidden, hidden_first=False):
-    """Logits of the first and second draft behind each position of DRAFTED, and the token drafted first."""
-    def joined(ids, rows):
-        both = [parts["pre_fc_norm_embedding"](model.model.embed_tokens(torch.tensor(ids))), parts["pre_fc_norm_hidden"](rows)]
-        return parts["fc"](torch.cat(both[::-1] if hidden_first else both, -1))
+def drafts(model, parts, tokens, hidden, wrong=None):
+    """Logits of the first and second draft behind each position of DRAFTED, and the token drafted first. A row pairs a token
+    with the normed row in front of it: the model's, then the layer's own (SGLang's deepseek_nextn.py, glm4_moe_nextn.py;
+    vLLM's qwen3_5_mtp.py). wrong: what a wrong engine would do."""
+    embedding = parts["embedding"] if "embedding" in parts and wrong != "the model's embedding" else model.model.embed_tokens
+    head = parts["head"] if "head" in parts and wrong != "the model's head" else model.lm_head
+
+    def joined(ids, rows, first):
+        embedded = embedding(torch.tensor(ids))
+        if wrong == "first embedding left out" and first:
+            embedded[0] = 0
+        both = [parts["embedding norm"](embedded), parts["hidden norm"](rows)]
+        return parts["join"](torch.cat(both[::-1] if wrong == "hidden first" else both, -1))
 
     def behind(rows):  # row p pairs token p + 1 with the trunk's row p and stands at p + 1
         count = len(rows)
-        places = torch.arange(1, count + 1).view(1, 1, -1).expand(3, 1, -1)
-        mask = torch.full((count, count), torch.finfo(torch.float32).min).triu(1)[None, None]
-        turned = model.model.rotary_emb(rows[None], places)
-        return parts["norm"](parts["layers"][0](rows[None], position_embeddings=turned, attention_mask=mask,
-                                                position_ids=places[0])[0])
+        places = torch.arange(1, count + 1).view(1, -1)
+        axes = places.expand(3, 1, -1) if "mrope_section" in (getattr(model.config, "rope_parameters", None) or {}) else places
+        mask = torch.full((count, count), torch.finfo(rows.dtype).min, dtype=rows.dtype).triu(1)[None, None]
+        turned = model.model.rotary_emb(rows[None], axes)
+        out = parts["layer"](rows[None], position_embeddings=turned, attention_mask=mask, position_ids=places)
+        return (out[0] if isinstance(out, tuple) else out)[0]
 
-    rows = joined(tokens[1:], hidden[:-1])
-    seen = behind(rows)
-    first, tokens_drafted, second = model.lm_head(seen[DRAFTED]), [], []
+    rows = joined(tokens[1:], hidden[:-1], True)
+    raw = behind(rows)
+    seen = parts["norm"](raw)
+    first, tokens_drafted, second = head(seen[DRAFTED]), [], []
+    kept = raw if wrong == "second before the norm" else seen
     for i, p in enumerate(DRAFTED):
         tokens_drafted.append(first[i].argmax().item())
-        own = joined(tokens_drafted[-1:], seen[p:p + 1])
-        second.append(model.lm_head(behind(torch.cat([rows[:p + 1], own]))[-1]))
+        own = joined(tokens_drafted[-1:], kept[p:p + 1], False)
+        second.append(head(parts["norm"](behind(torch.cat([rows[:p + 1], own]))[-1])))
     return first, torch.stack(second), tokens_drafted
 
 
 @torch.no_grad()
-def add_drafts(folder, seed, tokens):
-    """mtp.* tensors beside the trunk's, drafts.json and drafts.f32; says how far drafts of wrong engines lie."""
+def draft_margin(model, parts, run):
+    """Smallest gap of an expert choice on the way (expert_margin, of the layer's router alone)."""
+    router = getattr(parts["layer"].mlp, "gate", None)
+    if router is None or not hasattr(router, "e_score_correction_bias"):
+        return None
+    gaps, k, kept = [], model.config.num_experts_per_tok, model.config.topk_group
+
+    def hook(mod, inputs, _):
+        rows = inputs[0].reshape(-1, inputs[0].shape[-1])
+        scores = (rows @ mod.weight.T).sigmoid() + mod.e_score_correction_bias
+        parts_of = scores.reshape(len(scores), model.config.n_group, -1)
+        if kept < model.config.n_group:
+            best = torch.topk(parts_of.topk(2, dim=-1).values.sum(-1), kept + 1, dim=-1)
+            gaps.append((best.values[:, kept - 1] - best.values[:, kept]).min().item())
+            stays = torch.zeros(parts_of.shape[:2], dtype=torch.bool).scatter_(1, best.indices[:, :kept], True)
+            scores = parts_of.masked_fill(~stays[..., None], -torch.inf).reshape(scores.shape)
+        top = torch.topk(scores, k + 1, dim=-1).values
+        gaps.append((top[:, k - 1] - top[:, k]).min().item())
+    handle = router.register_forward_hook(hook)
+    run()
+    handle.remove()
+    return min(gaps)
+
+
+@torch.no_grad()
+def add_drafts(case, folder, out, seed, tokens):
+    """Writes drafts.safetensors, drafts.json and drafts.f32; says how far drafts of wrong engines lie."""
     model, caught = load(folder), []
     handle = model.model.norm.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0][0]))
     hidden = model.model(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
     handle.remove()
-    for again in range(20):
-        parts = drafter(model.config, seed + 1000 * again)
+    for again in range(200):
+        parts = drafter(case, model, seed + 1000 * again)
         first, second, drafted = drafts(model, parts, tokens, hidden)
         best = torch.topk(first, 2).values
-        if (best[:, 0] - best[:, 1]).min().item() > 0.01 and len(set(drafted)) > 4:
+        margin = draft_margin(model, parts, lambda: drafts(model, parts, tokens, hidden))
+        if (best[:, 0] - best[:, 1]).min().item() > 0.01 and len(set(drafted)) > 4 and (margin is None or margin > 1e-4):
             break
     else:
         raise RuntimeError("no drafts that are far from a tie")
-    path = os.path.join(folder, "model.safetensors")
-    save_file({**load_file(path), **{"mtp." + n: p.detach().contiguous() for n, p in parts.named_parameters()}}, path,
-              metadata={"format": "pt"})
-    path = os.path.join(folder, "config.json")
-    with open(path) as f:
-        config = json.load(f)
-    with open(path, "w") as f:
-        json.dump({**config, "mtp_num_hidden_layers": 1}, f, indent=2)
-        f.write("\n")
-    with open(os.path.join(folder, "drafts.f32"), "wb") as f:
+    exact = load(folder).double()
+    hidden64 = exact.model(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+    theirs = drafts(exact, copy.deepcopy(parts).double(), tokens, hidden64)
+    noise = max((theirs[0] - first).abs().max().item(), (theirs[1] - second).abs().max().item())
+    if drafted != theirs[2] or not noise < 2e-4:
+        raise RuntimeError(f"float32 noise of drafts {noise:.2e}")
+    save_file({n: w.contiguous() for n, w in as_published(named(case, parts)).items()},
+              os.path.join(out, "drafts.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(out, "drafts.f32"), "wb") as f:
         both = torch.cat([first, second])
         f.write(struct.pack(f"<{both.numel()}f", *both.flatten().tolist()))
-    with open(os.path.join(folder, "drafts.json"), "w") as f:
-        json.dump({"positions": DRAFTED, "drafted": drafted}, f)
+    with open(os.path.join(out, "drafts.json"), "w") as f:
+        json.dump({"positions": DRAFTED, "drafted": drafted, "float64_max_abs_diff": float(f"{noise:.3e}")}, f)
         f.write("\n")
-    wrong = {"hidden first": drafts(model, parts, tokens, hidden, True), "before the norm": drafts(model, parts, tokens, caught[0])}
-    return {label: {"max": (other[0] - first).abs().max().item(), "second": (other[1] - second).abs().max().item()}
+    labels = ["hidden first", "second before the norm", "first embedding left out"]
+    labels += ["the model's embedding", "the model's head"] if DRAFTERS[case][-1] else []
+    wrong = {label: drafts(model, parts, tokens, hidden, label) for label in labels}
+    wrong["before the norm"] = drafts(model, parts, tokens, caught[0])
+    return {"drafts: " + label: {"max": (other[0] - first).abs().max().item(), "second": (other[1] - second).abs().max().item()}
             for label, other in wrong.items()}
 
 
@@ -934,8 +1014,8 @@ def make(case, outdir):
             print(f"  {case} seed {seed}: {why}", flush=True)
             continue
         write(case, seed, folder, result)
-        if case == "mtp":
-            result[6]["mutants"].update(add_drafts(folder, seed, result[0]))
+        if case in DRAFTERS:
+            result[6]["mutants"].update(add_drafts(case, folder, folder, seed, result[0]))
         return {"seed": seed, "noise": result[3], **result[6], "tensors": listing(folder)}
     raise RuntimeError(f"{case}: no seed was good enough")
 

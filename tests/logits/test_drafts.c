@@ -3,13 +3,17 @@
  * row goes through the model's head (vLLM's qwen3_5_mtp.py; DeepSeek-AI: "DeepSeek-V3 Technical
  * Report", 2.2). The model is the fixture qwen3_5 with such a head beside it, named as published folders name
  * it, and the GGUF file made of that folder. What the model's head reads is taken from a plan of the model
- * alone, which test_logits and test_embeddings hold to transformers. */
+ * alone, which test_logits and test_embeddings hold to transformers.
+ *
+ * Then against fixtures of three families, whose heads are made of transformers' own layers: full attention,
+ * full attention with experts and tables of the head's own, latent attention with experts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "model/files.h"
 #include "model/model.h"
 #include "plan/plan.h"
@@ -92,15 +96,34 @@ static void make_parts(void) {
     }
 }
 
-/* ---- the folder
+/* ---- folders
  * ---------------------------------------------------------------------------------------------------- */
 
-static char folder[512], gguf[600];
+#define FIXTURES SLUICE_SOURCE_DIR "/tests/logits/fixtures/"
+
+/* A model's folder and, for some, the GGUF file made of it. */
+typedef struct place {
+    char folder[512], gguf[600];
+} place;
+
+static place random_head, equal_tables;
+
+enum { FAMILIES = 3 };
+
+/* Fixtures whose head comes from transformers' own layer (make_fixtures.py), and the key that says there is
+ * one where the trunk's config does not. */
+static struct {
+    const char *name, *key;
+    place place;
+} families[FAMILIES] = {
+    {.name = "qwen3_5", .key = "mtp_num_hidden_layers"}, {.name = "glm4_moe"}, {.name = "deepseek_v3"}};
 
 static void copy_file(const char *from, const char *to) {
     char buffer[65536];
     FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
-    assert_true(in && out);
+    if (!in || !out) {
+        fail_msg("%s to %s", from, to);
+    }
     for (size_t count; (count = fread(buffer, 1, sizeof buffer, in)) > 0;) {
         assert_int_equal(fwrite(buffer, 1, count, out), count);
     }
@@ -108,14 +131,14 @@ static void copy_file(const char *from, const char *to) {
     assert_int_equal(fclose(out), 0);
 }
 
-static void write_parts(const char *path) {
+static void write_parts(const char *path, const part *list, int count) {
     json_t *header = json_object();
     json_int_t at = 0;
-    for (int p = 0; p < PARTS; p++) {
-        const json_int_t bytes = (json_int_t)parts[p].rows * parts[p].columns * 4;
-        json_t *shape = parts[p].rows == 1 ? json_pack("[i]", parts[p].columns)
-                                           : json_pack("[i, i]", parts[p].rows, parts[p].columns);
-        json_object_set_new(header, parts[p].name,
+    for (int p = 0; p < count; p++) {
+        const json_int_t bytes = (json_int_t)list[p].rows * list[p].columns * 4;
+        json_t *shape = list[p].rows == 1 ? json_pack("[i]", list[p].columns)
+                                          : json_pack("[i, i]", list[p].rows, list[p].columns);
+        json_object_set_new(header, list[p].name,
                             json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
                                       at, at + bytes));
         at += bytes;
@@ -126,75 +149,123 @@ static void write_parts(const char *path) {
     assert_non_null(file);
     fwrite(&length, sizeof length, 1, file);
     fwrite(text, 1, (size_t)length, file);
-    for (int p = 0; p < PARTS; p++) {
-        fwrite(parts[p].values, sizeof(float), (size_t)(parts[p].rows * parts[p].columns), file);
+    for (int p = 0; p < count; p++) {
+        fwrite(list[p].values, sizeof(float), (size_t)(list[p].rows * list[p].columns), file);
     }
     assert_int_equal(fclose(file), 0);
     free(text);
     json_decref(header);
 }
 
-static void make_folder(void) {
-    static const char fixture[] = SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3_5";
+/* The names of a safetensors file, as being in the file `as`. */
+static void add_names(json_t *map, const char *path, const char *as) {
+    uint64_t length = 0;
+    FILE *file = fopen(path, "rb");
+    assert_true(file && fread(&length, sizeof length, 1, file) == 1);
+    char *text = malloc((size_t)length);
+    assert_true(text && fread(text, 1, (size_t)length, file) == length);
+    fclose(file);
+    json_t *header = json_loadb(text, (size_t)length, 0, NULL);
+    const char *name;
+    json_t *tensor;
+    json_object_foreach(header, name, tensor) {
+        if (strcmp(name, "__metadata__") != 0) {
+            json_object_set_new(map, name, json_string(as));
+        }
+    }
+    json_decref(header);
+    free(text);
+}
+
+static const char *const shards[] = {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                     "model-00003-of-00003.safetensors"};
+
+static void make_place(place *p, const char *name) {
+    snprintf(p->folder, sizeof p->folder, "%s/drafts-%s-%d", SLUICE_BINARY_DIR, name, (int)getpid());
+    snprintf(p->gguf, sizeof p->gguf, "%s.gguf", p->folder);
+    mkdir(p->folder, 0777);
+}
+
+/* Files are in the folder by the names of shards; `key` NULL: the config says it already. */
+static void make_folder(const place *p, const char *fixture, const char *key) {
     char from[600], to[600];
-    snprintf(folder, sizeof folder, "%s/drafts-%d", SLUICE_BINARY_DIR, (int)getpid());
-    snprintf(gguf, sizeof gguf, "%s.gguf", folder);
-    mkdir(folder, 0777);
     snprintf(from, sizeof from, "%s/model.safetensors", fixture);
-    snprintf(to, sizeof to, "%s/model-00001-of-00002.safetensors", folder);
+    snprintf(to, sizeof to, "%s/%s", p->folder, shards[0]);
     copy_file(from, to);
-    snprintf(to, sizeof to, "%s/model-00002-of-00002.safetensors", folder);
-    write_parts(to);
     snprintf(from, sizeof from, "%s/config.json", fixture);
-    json_t *config = json_load_file(from, 0, NULL);
-    json_object_set_new(config, "mtp_num_hidden_layers", json_integer(1));
-    snprintf(to, sizeof to, "%s/config.json", folder);
+    json_t *config = json_load_file(from, 0, NULL), *map = json_object();
+    if (key) {
+        json_object_set_new(config, key, json_integer(1));
+    }
+    snprintf(to, sizeof to, "%s/config.json", p->folder);
     assert_int_equal(json_dump_file(config, to, 0), 0);
     json_decref(config);
-    sl_source *source;
-    sl_error error;
-    assert_int_equal(sl_source_open(fixture, &source, &error), 0);
-    json_t *map = json_object();
-    for (uint64_t i = 0; i < sl_source_tensor_count(source); i++) {
-        json_object_set_new(map, sl_source_tensor_at(source, i, NULL)->name,
-                            json_string("model-00001-of-00002.safetensors"));
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        snprintf(to, sizeof to, "%s/%s", p->folder, shards[i]);
+        if (access(to, R_OK) == 0) {
+            add_names(map, to, shards[i]);
+        }
     }
-    for (int p = 0; p < PARTS; p++) {
-        json_object_set_new(map, parts[p].name, json_string("model-00002-of-00002.safetensors"));
-    }
-    sl_source_close(source);
     json_t *index = json_pack("{s:{}, s:o}", "metadata", "weight_map", map);
-    snprintf(to, sizeof to, "%s/model.safetensors.index.json", folder);
+    snprintf(to, sizeof to, "%s/model.safetensors.index.json", p->folder);
     assert_int_equal(json_dump_file(index, to, 0), 0);
     json_decref(index);
 }
 
-static int remove_folder(void **state) {
-    (void)state;
-    static const char *const names[] = {"model-00001-of-00002.safetensors",
-                                        "model-00002-of-00002.safetensors", "config.json",
-                                        "model.safetensors.index.json"};
+static void remove_place(const place *p) {
+    static const char *const names[] = {"config.json", "model.safetensors.index.json"};
     char path[700];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        snprintf(path, sizeof path, "%s/%s", p->folder, shards[i]);
         unlink(path);
     }
-    unlink(gguf);
-    return rmdir(folder);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", p->folder, names[i]);
+        unlink(path);
+    }
+    unlink(p->gguf);
+    rmdir(p->folder);
 }
 
-static int make_files(void **state) {
+static int remove_files(void **state) {
     (void)state;
+    remove_place(&random_head);
+    remove_place(&equal_tables);
+    for (int f = 0; f < FAMILIES; f++) {
+        remove_place(&families[f].place);
+    }
+    return 0;
+}
+
+static void make_gguf(const place *p) {
     static const sl_qtype f32 = SL_QTYPE_F32;
-    make_parts();
-    make_folder();
     const sl_mixture *mixture = sl_mixture_find("f32");
     const sl_quantize_options options = {
         .mixture = mixture, .output_type = &f32, .embedding_type = &f32, .replace = true};
     sl_error error;
-    if (!mixture || sl_quantize_file(folder, gguf, &options, NULL, NULL, &error)) {
-        print_error("%s\n", mixture ? error.message : "no f32");
-        return 1;
+    if (!mixture || sl_quantize_file(p->folder, p->gguf, &options, NULL, NULL, &error)) {
+        fail_msg("%s", mixture ? error.message : "no f32");
+    }
+}
+
+static int make_files(void **state) {
+    (void)state;
+    char from[600], to[600];
+    make_parts();
+    make_place(&random_head, "random");
+    snprintf(to, sizeof to, "%s/%s", random_head.folder, shards[1]);
+    write_parts(to, parts, PARTS);
+    make_folder(&random_head, FIXTURES "qwen3_5", "mtp_num_hidden_layers");
+    make_gguf(&random_head);
+    for (int f = 0; f < FAMILIES; f++) {
+        char fixture[600];
+        snprintf(fixture, sizeof fixture, FIXTURES "%s", families[f].name);
+        make_place(&families[f].place, families[f].name);
+        snprintf(from, sizeof from, "%s/drafts.safetensors", fixture);
+        snprintf(to, sizeof to, "%s/%s", families[f].place.folder, shards[1]);
+        copy_file(from, to);
+        make_folder(&families[f].place, fixture, families[f].key);
+        make_gguf(&families[f].place);
     }
     return 0;
 }
@@ -204,6 +275,12 @@ static int make_files(void **state) {
  */
 
 static int32_t tokens[MOST];
+
+static void set_tokens(void) {
+    for (int32_t i = 0; i < MOST; i++) {
+        tokens[i] = (i * i * 7 + i * 31 + 5) % VOCABULARY;
+    }
+}
 
 typedef struct engine {
     sl_backend *backend;
@@ -429,7 +506,7 @@ static void drafts_are_those_of_the_formula(void **state) {
     (void)state;
     static formula f;
     engine e;
-    sl_model *model = must_load(folder);
+    sl_model *model = must_load(random_head.folder);
     assert_int_equal(model->description.tensors, model->description.file_tensors);
     assert_true(model->drafting.draft_ops > 0);
     f.embed = floats_of(model, "model.embed_tokens.weight");
@@ -462,7 +539,7 @@ static void drafts_are_those_of_the_formula(void **state) {
 static void drafts_do_not_depend_on_how_steps_are_cut(void **state) {
     (void)state;
     float whole[2][VOCABULARY], cut[2][VOCABULARY];
-    sl_model *model = must_load(folder);
+    sl_model *model = must_load(random_head.folder);
     for (int i = 0; i < PLACES; i++) {
         draft(model, places[i], MOST, SECOND, whole);
         for (int32_t step = 1; step <= 64; step = step * 4 + 3) {
@@ -477,7 +554,7 @@ static void drafts_do_not_depend_on_how_steps_are_cut(void **state) {
 static void a_gguf_file_keeps_the_head(void **state) {
     (void)state;
     float ours[2][VOCABULARY], its[2][VOCABULARY];
-    sl_model *model = must_load(folder), *file = must_load(gguf);
+    sl_model *model = must_load(random_head.folder), *file = must_load(random_head.gguf);
     assert_int_equal(file->config.layers, model->config.layers);
     assert_int_equal(file->config.draft_layers, 1);
     assert_int_equal(file->description.tensors, file->description.file_tensors);
@@ -493,14 +570,177 @@ static void a_gguf_file_keeps_the_head(void **state) {
     sl_model_free(file);
 }
 
-int main(void) {
-    for (int32_t i = 0; i < MOST; i++) {
-        tokens[i] = (i * i * 7 + i * 31 + 5) % VOCABULARY;
+/* ---- heads of transformers' layers
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* drafts.json and drafts.f32 of a fixture, and the tokens of its case.json. */
+typedef struct fixture {
+    int32_t tokens[MOST], positions[32], drafted[32];
+    int32_t count;
+    float logits[2][32][VOCABULARY]; /* of the first draft behind each position, of the second one */
+} fixture;
+
+static json_t *fixture_json(const char *name, const char *file) {
+    char path[600];
+    snprintf(path, sizeof path, FIXTURES "%s/%s", name, file);
+    json_t *json = json_load_file(path, 0, NULL);
+    if (!json) {
+        fail_msg("%s", path);
     }
+    return json;
+}
+
+static int32_t read_numbers(const json_t *json, const char *key, int32_t *numbers, int32_t most) {
+    const json_t *array = json_object_get(json, key);
+    assert_in_range(json_array_size(array), 1, most);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        numbers[i] = (int32_t)json_integer_value(json_array_get(array, i));
+    }
+    return (int32_t)json_array_size(array);
+}
+
+static void read_fixture(const char *name, fixture *f) {
+    json_t *drafts = fixture_json(name, "drafts.json"), *facts = fixture_json(name, "case.json");
+    read_numbers(facts, "tokens", f->tokens, MOST);
+    f->count = read_numbers(drafts, "positions", f->positions, 32);
+    assert_int_equal(read_numbers(drafts, "drafted", f->drafted, 32), f->count);
+    json_decref(drafts);
+    json_decref(facts);
+    char path[600];
+    snprintf(path, sizeof path, FIXTURES "%s/drafts.f32", name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    for (int second = 0; second < 2; second++) {
+        assert_int_equal(fread(f->logits[second], sizeof f->logits[0][0], (size_t)f->count, file), f->count);
+    }
+    assert_int_equal(fgetc(file), EOF);
+    fclose(file);
+}
+
+/* Against the fixture: the first draft behind a position joins the token behind it with what the model's head
+ * read there, the second one the first's token with what its own head read. */
+static void must_draft(const sl_model *model, const char *name, double most) {
+    static fixture f;
+    read_fixture(name, &f);
+    memcpy(tokens, f.tokens, sizeof tokens);
+    for (int32_t i = 0; i < f.count; i++) {
+        float logits[2][VOCABULARY];
+        draft(model, f.positions[i] + 1, MOST, f.drafted[i], logits);
+        for (int second = 0; second < 2; second++) {
+            double off = 0;
+            for (int32_t v = 0; v < VOCABULARY; v++) {
+                off = fmax(off, fabs((double)logits[second][v] - (double)f.logits[second][i][v]));
+            }
+            if (!(off <= most)) {
+                fail_msg("%s: %s draft behind position %d: off by %g", name, second ? "second" : "first",
+                         f.positions[i], off);
+            }
+        }
+    }
+    set_tokens();
+}
+
+static void drafts_are_those_of_transformers(void **state) {
+    (void)state;
+    for (int i = 0; i < FAMILIES; i++) {
+        sl_model *model = must_load(families[i].place.folder), *file = must_load(families[i].place.gguf);
+        assert_int_equal(model->config.draft_layers, 1);
+        assert_int_equal(file->config.draft_layers, 1);
+        assert_int_equal(file->config.layers, model->config.layers);
+        assert_int_equal(model->description.tensors, model->description.file_tensors);
+        assert_int_equal(file->description.tensors, file->description.file_tensors);
+        must_draft(model, families[i].name, 5e-4);
+        must_draft(file, families[i].name, 1e-3);
+        sl_model_free(model);
+        sl_model_free(file);
+    }
+}
+
+static void drafts_of_every_family_do_not_depend_on_cuts(void **state) {
+    (void)state;
+    static const int32_t counts[] = {2, 65};
+    float whole[2][VOCABULARY], cut[2][VOCABULARY];
+    for (int f = 0; f < FAMILIES; f++) {
+        sl_model *model = must_load(families[f].place.folder);
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            draft(model, counts[i], MOST, SECOND, whole);
+            for (int32_t step = 1; step <= 64; step = step * 4 + 3) {
+                draft(model, counts[i], step, SECOND, cut);
+                assert_memory_equal(whole, cut, sizeof whole);
+            }
+        }
+        sl_model_free(model);
+    }
+}
+
+static bool has_weight(const sl_model *model, const char *name) {
+    for (int32_t w = 0; w < model->program.weight_count; w++) {
+        if (strcmp(model->program.weights[w].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void keep_line(void *context, sl_log_level level, const char *line) {
+    char *kept = context;
+    if (level == SL_LOG_WARNING && kept[0] == '\0') {
+        snprintf(kept, 256, "%s", line);
+    }
+}
+
+/* As published: the head's embedding and head are the model's once more. They are not held twice. Of two
+ * layers that draft the first one does. */
+static void tables_that_are_the_models_are_held_once(void **state) {
+    (void)state;
+    static const char embed[] = "model.layers.3.embed_tokens.weight",
+                      head[] = "model.layers.3.shared_head.head.weight";
+    char from[600], to[600], line[256] = "";
+    sl_model *plain = must_load(families[2].place.folder);
+    part tables[] = {
+        {embed, VOCABULARY, WIDTH, (float *)(uintptr_t)floats_of(plain, "model.embed_tokens.weight")},
+        {head, VOCABULARY, WIDTH, (float *)(uintptr_t)floats_of(plain, "lm_head.weight")},
+        {"model.layers.4.input_layernorm.weight", 1, WIDTH, parts[INPUT_NORM].values}};
+    make_place(&equal_tables, "equal");
+    snprintf(from, sizeof from, "%s/%s", families[2].place.folder, shards[1]);
+    snprintf(to, sizeof to, "%s/%s", equal_tables.folder, shards[1]);
+    copy_file(from, to);
+    snprintf(to, sizeof to, "%s/%s", equal_tables.folder, shards[2]);
+    write_parts(to, tables, 3);
+    make_folder(&equal_tables, FIXTURES "deepseek_v3", NULL);
+    sl_log_set(keep_line, line);
+    sl_model *model = must_load(equal_tables.folder);
+    sl_log_set(NULL, NULL);
+    assert_non_null(strstr(line, "2 layers draft"));
+    assert_int_equal(model->description.tensors + 1, model->description.file_tensors);
+    assert_false(has_weight(model, embed) || has_weight(model, head));
+    assert_int_equal(model->program.weight_count, plain->program.weight_count);
+    must_draft(model, "deepseek_v3", 5e-4);
+    sl_model_free(model);
+    /* The last row is another one. */
+    float *other = malloc(sizeof(float) * VOCABULARY * WIDTH);
+    assert_non_null(other);
+    memcpy(other, tables[1].values, sizeof(float) * VOCABULARY * WIDTH);
+    other[VOCABULARY * WIDTH - 1] += 1;
+    tables[1].values = other;
+    write_parts(to, tables, 2);
+    make_folder(&equal_tables, FIXTURES "deepseek_v3", NULL);
+    model = must_load(equal_tables.folder);
+    assert_true(!has_weight(model, embed) && has_weight(model, head));
+    free(other);
+    sl_model_free(model);
+    sl_model_free(plain);
+}
+
+int main(void) {
+    set_tokens();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_are_those_of_the_formula),
         cmocka_unit_test(drafts_do_not_depend_on_how_steps_are_cut),
         cmocka_unit_test(a_gguf_file_keeps_the_head),
+        cmocka_unit_test(drafts_are_those_of_transformers),
+        cmocka_unit_test(drafts_of_every_family_do_not_depend_on_cuts),
+        cmocka_unit_test(tables_that_are_the_models_are_held_once),
     };
-    return cmocka_run_group_tests(tests, make_files, remove_folder);
+    return cmocka_run_group_tests(tests, make_files, remove_files);
 }

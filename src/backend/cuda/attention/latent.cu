@@ -46,8 +46,8 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (attention->both_sides) {
         return "looks back only";
     }
-    if (attention->first > 0) {
-        return "looks back to the first key";
+    if (attention->first >= MMA_KEYS << LATENT_CHUNK_SHIFT) {
+        return "looks back to one of the first 256 keys";
     }
     if (bytes == 0) {
         return "takes keys up to 576 and values up to 512";

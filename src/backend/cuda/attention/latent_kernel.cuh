@@ -21,6 +21,7 @@
 enum { LATENT_WARPS = 4, LATENT_KEYS = MMA_KEYS / LATENT_WARPS }; /* that share units; keys of one */
 
 struct latent_chunks {
+    static constexpr bool LATE = true; /* rows may see no key at all */
     static __device__ __forceinline__ int32_t of(int32_t tile) {
         return latent_chunk_of(tile);
     }
@@ -122,6 +123,8 @@ static __device__ __forceinline__ latent_warp latent_start_warp(const mma_args &
     warp.exchanged = rare->exchanged[0] + unit;
     warp.mma = mma_start_warp<MS>(args, w, rare->index, rare->totals[0], unit);
     warp.mma.new_totals = rare->totals[1] + unit;
+    warp.mma.from_low = max(warp.mma.from_low, args.attention.first);
+    warp.mma.from_high = max(warp.mma.from_high, args.attention.first);
     warp.mma.keeps = warp.number == 0;
     warp.mma.column = warp.number * SHAPE::COLUMNS;
     warp.q = at.q + (uint32_t)((unit + lane % 16) * SHAPE::ROW_BYTES);
@@ -163,10 +166,11 @@ static __device__ __forceinline__ void latent_scores(const latent_warp &warp, ui
     }
 }
 
-/* Softcap, and what a unit does not see; keys from `base` on are the warp's. */
+/* Softcap, and what a unit does not see; keys from `base` on are the warp's, none sees those before `least`.
+ */
 template <int MS>
-static __device__ __forceinline__ void latent_mask(const mma_warp &warp, int32_t tile, int32_t base,
-                                                   float s[MS][2][4]) {
+static __device__ __forceinline__ void latent_mask(const mma_warp &warp, int32_t least, int32_t tile,
+                                                   int32_t base, float s[MS][2][4]) {
     const bool masked = tile + MMA_KEYS - 1 > warp.index_low || tile < warp.from_high;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, column = base + 2 * (lane % 4);
     if (warp.softcap > 0) {
@@ -188,7 +192,8 @@ static __device__ __forceinline__ void latent_mask(const mma_warp &warp, int32_t
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int32_t to = warp.index[16 * i + 8 * h + lane / 4];
-                const int32_t first = mma_first_seen(warp.window, to) - column, last = to - column;
+                const int32_t seen_from = max(mma_first_seen(warp.window, to), least);
+                const int32_t first = seen_from - column, last = to - column;
 #pragma unroll
                 for (int n = 0; n < 2; n++) {
 #pragma unroll
@@ -381,7 +386,7 @@ static __global__ void __launch_bounds__(latent_shape<TYPE, SIZE, VALUES, MS, ST
         if (!units.idle && base <= units.index_high && base + MMA_KEYS > units.from_low) {
             float s[MS][2][4], correction[MS][2];
             latent_scores<SHAPE, TYPE, SIZE, MS>(warp, at.k + here, s);
-            latent_mask<MS>(units, base, base + warp.number * LATENT_KEYS, s);
+            latent_mask<MS>(units, args.attention.first, base, base + warp.number * LATENT_KEYS, s);
             latent_weigh<SHAPE, TYPE, MS>(&state, warp, s, correction);
             mma_rescale<MS, SHAPE::COLUMNS>(&state, correction);
             latent_values<SHAPE, TYPE, MS>(&state, warp, at.k + here);

@@ -273,12 +273,12 @@ static __device__ __forceinline__ void mma_end_chunk(const mma_args &args, const
         for (int h = 0; h < 2; h++) {
             const float l = mma_sum_lanes(state->l[i][h]);
             const float m = state->m[i][h] == -INFINITY ? -INFINITY : state->m[i][h] * warp.c;
-            const int32_t u = unit + 16 * i + 8 * h + lane / 4;
-            if (u > w.last_unit || (SPLITS && args.partials && l == 0.0f)) {
+            const int32_t unit_at = 16 * i + 8 * h + lane / 4, u = unit + unit_at, seen = warp.index[unit_at];
+            const bool sees_none = CHUNKS::LATE && chunk == 0 && seen < args.attention.first;
+            if (u > w.last_unit || (SPLITS && args.partials && l == 0.0f && !sees_none)) {
                 continue;
             }
             const int32_t row = first_row + u / args.ratio, head = kv_head * args.ratio + u % args.ratio;
-            const int32_t seen = warp.index[16 * i + 8 * h + lane / 4];
             if (args.partials && !mma_has_one_chunk<CHUNKS>(warp.window, seen)) {
                 const int64_t part = ((int64_t)row * args.attention.heads + head) * args.splits + chunk;
                 float *to = args.partials + part * (MMA_PARTIAL_HEAD + size);

@@ -41,6 +41,7 @@ template <int TYPE, int SIZE, int MS, int WN, int STAGES> struct mma_shape {
 
 /* How tiles make chunks: of eight. */
 struct mma_chunks {
+    static constexpr bool LATE = false; /* every row sees a key */
     static __device__ __forceinline__ int32_t of(int32_t tile) {
         return tile / MMA_CHUNK_TILES;
     }
