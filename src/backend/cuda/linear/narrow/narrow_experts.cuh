@@ -29,6 +29,8 @@ enum {
     EXPERTS_CONSUMERS = NARROW_CONSUMERS * NARROW_GROUP, /* threads */
     EXPERTS_DECODERS = 2 * NARROW_GROUP,
     EXPERTS_THREADS = EXPERTS_CONSUMERS + EXPERTS_DECODERS,
+    EXPERTS_GIVEN = 88, /* registers of decoders, of consumers */
+    EXPERTS_TAKEN = 168,
     EXPERTS_WARPS = EXPERTS_DECODERS / SL_WARP,
     EXPERTS_WARP_OUTPUTS = EXPERTS_DECODED / EXPERTS_WARPS,
     EXPERTS_WARP_ROWS = SL_NARROW_ROWS / EXPERTS_WARPS, /* of x */
@@ -70,10 +72,6 @@ template <int TYPE, int KIND> struct experts_memory {
     static_assert(bytes <= 227 * 1024, "a block's shared memory");
 };
 
-#ifndef EXPERTS_TAKEN
-#define EXPERTS_TAKEN 176
-#define EXPERTS_GIVEN 80
-#endif
 #if SL_HAS_WGMMA
 
 typedef struct experts_work {
@@ -213,7 +211,7 @@ static __device__ __forceinline__ void experts_bring_x(const experts_work &work,
     const unsigned char *from =
         work.args.product.x + (uint64_t)(uint32_t)step * EXPERTS_COLUMNS + lane % 16 * 16;
     const uint32_t to = stage + lane % 16 / 8 * EXPERTS_HALF_BYTES + first * NARROW_STEP;
-#pragma unroll
+#pragma unroll 4 /* all at once leave too few registers for decoding */
     for (int i = 0; i < EXPERTS_WARP_ROWS / 2; i++) {
         const uint32_t row = lane / 16 + 2 * (uint32_t)i;
         if ((int32_t)row < count) {
