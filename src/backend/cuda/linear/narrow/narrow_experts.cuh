@@ -332,29 +332,6 @@ static __device__ __forceinline__ experts_x_scales experts_scales_of(const exper
     return scales;
 }
 
-/* By a warp. */
-template <int WIDTH>
-static __device__ __forceinline__ void experts_store_rows(const experts_work &work, const experts_tile &tile,
-                                                          float *buffer, const float (&sums)[WIDTH / 2]) {
-    const sl_narrow_product &product = work.args.product;
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
-    const int32_t output = tile.column * WIDTH;
-    const float *bias = product.bias ? product.bias + (int64_t)tile.expert * product.outputs : NULL;
-    const uint64_t places = (uint64_t)product.y | product.y_row_bytes | (uint64_t)bias |
-                            (uint64_t)product.residual | product.residual_row_bytes;
-    narrow_results results = {product, bias, buffer, lane, places % 16 == 0, {}};
-#pragma unroll
-    for (int i = 0; i < NARROW_LANE_ROWS; i++) {
-        const int32_t row = tile.row + 16 * warp + lane / 8 + 4 * i;
-        results.rows[i] = row >= tile.end ? -1 : product.list[row];
-    }
-    if (results.aligned && !bias && !product.residual && output + WIDTH <= product.outputs) {
-        narrow_store<WIDTH, true>(results, output, sums);
-    } else {
-        narrow_store<WIDTH, false>(results, output, sums);
-    }
-}
-
 /* Products of a stage, and their sums. */
 template <int TYPE, int KIND>
 static __device__ __forceinline__ void
@@ -390,8 +367,7 @@ static __device__ __forceinline__ void experts_consume_all(const experts_work &w
     typedef experts_barriers<TYPE, KIND> barriers;
     const uint32_t lane = threadIdx.x % SL_WARP;
     const bool arrives = lane < narrow_arriving(EXPERTS_BLOCKS);
-    float *buffer =
-        (float *)(void *)(work.memory + memory::results + threadIdx.x / SL_WARP * NARROW_BATCH_BYTES);
+    unsigned char *buffers = work.memory + memory::results;
     const float *x = (const float *)(const void *)work.args.product.x;
     sl_ring_place<EXPERTS_STAGES> stage;
     experts_tile tile = {work.first, 0, 0, 0, 0};
@@ -420,6 +396,7 @@ static __device__ __forceinline__ void experts_consume_all(const experts_work &w
         if (!active) {
             continue;
         }
+        narrow_tile part = {tile.row, tile.end, tile.expert, tile.column * EXPERTS_OUTPUTS};
         if (work.args.gated) {
             float activated[EXPERTS_OUTPUTS / 4];
 #pragma unroll
@@ -427,9 +404,10 @@ static __device__ __forceinline__ void experts_consume_all(const experts_work &w
                 activated[i] = sl_gate<SL_CUDA_TAKES_OAI(TYPE)>(work.args.gating, sums[i],
                                                                 sums[i + EXPERTS_OUTPUTS / 4]);
             }
-            experts_store_rows<EXPERTS_OUTPUTS / 2>(work, tile, buffer, activated);
+            part.output = tile.column * EXPERTS_DECODED;
+            narrow_store_tile<EXPERTS_OUTPUTS / 2>(work.args.product, part, buffers, activated);
         } else {
-            experts_store_rows<EXPERTS_OUTPUTS>(work, tile, buffer, sums);
+            narrow_store_tile<EXPERTS_OUTPUTS>(work.args.product, part, buffers, sums);
         }
     }
 }
@@ -509,7 +487,6 @@ static inline float *experts_floats(const sl_cuda_operand &operand) {
 /* All but weights and y's place. */
 template <int KIND>
 static experts_args experts_args_of(const sl_cuda_context *context, const sl_cuda_op *op) {
-    enum { GROUP = KIND == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP };
     const sl_cuda_operand *x = &op->in[0];
     experts_args args = {};
     args.x_share = sl_linear_share(context, op);
@@ -518,7 +495,7 @@ static experts_args experts_args_of(const sl_cuda_context *context, const sl_cud
     args.product.columns = op->weights[0].columns;
     args.product.x = x->data;
     args.product.x_row_bytes = x->row_bytes;
-    args.product.x_scales = (uint64_t)((x->width + GROUP - 1) / GROUP * GROUP);
+    args.product.x_scales = sl_narrow_x_scales(args.product.kind, x->width);
     args.product.experts = op->weights[0].experts;
     args.product.offsets = op->in[2].head;
     args.product.list = (const int32_t *)(const void *)op->in[2].data;

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Of a step, and of an expert in the mean: with fewer the tile of BF16 is faster. */
+/* Of a step, and of an expert in the mean: with fewer, most of a tile would be rows that nobody has. */
 enum { SL_NARROW_EXPERTS_LEAST_ROWS = 96, SL_NARROW_EXPERTS_LEAST_MEAN = 16 };
 
 const char *sl_narrow_experts_declines(const sl_kernel *kernel, const sl_kernel_query *query);
