@@ -241,8 +241,7 @@ typedef struct linear_shape {
     bool aligned;          /* y has a multiple of 8 columns, where the outputs and the shift have */
     int32_t experts, used; /* 0: no experts */
     bool expert_x;         /* x has expert rows */
-    bool single;           /* rows one by one, in a bucket of one */
-    bool full;             /* a bucket of just these rows */
+    bool single, full;     /* rows one by one, in a bucket of one; a bucket of just these rows */
     style how;
 } linear_shape;
 

@@ -1,10 +1,11 @@
 /* Products of experts' rows in eight bits, many rows, whose weights are decoded in the tile: classes "s8/256"
  * and "e4m3/128" (narrow.h), with codes as narrow_weights.h says.
  *
- * A cluster of two blocks takes 256 of an expert's rows by 128 outputs, 128 rows a block. What bounds it is
- * decoding: some eight instructions a weight. So each block decodes the weights of 64 outputs alone and
- * stores the codes in both blocks' shared memory, and rows that an expert does not have cost no products.
- * Experts are not decoded to a scratch: memory would write and read every one of them in every step.
+ * A cluster of two blocks takes 256 of an expert's rows by 128 outputs, 128 rows a block. Decoding costs more
+ * instructions than anything else here: a weight is decoded, compared for the scale and rounded again. So
+ * each block decodes the weights of 64 outputs alone and stores the codes in both blocks' shared memory. 64
+ * rows that an expert does not have cost no products. Experts are not decoded to a scratch: memory would
+ * write and read every one of them in every step.
  *
  * A stage of the ring is 256 columns. Two warpgroups decode. Their warps bring bytes of the file ahead, each
  * those that it decodes, and x, row by row because an expert's rows are scattered. Two more multiply and add,
