@@ -1,0 +1,10 @@
+/* Eight-bit products of experts, of Q8_0 and Q4_0. */
+#include "backend/cuda/linear/narrow/narrow_experts.cuh"
+#include "backend/cuda/types/integer_types.h"
+
+#define ROWS(ID, type_name) S8_EXPERTS(ID, type_name, SL_PRECISION_BIT(INT8))
+
+static const sl_cuda_kernel KERNELS[] = {SL_INTEGER_LEGACY(ROWS)};
+
+SL_CUDA_FAMILY(narrow_experts_legacy) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS,
+                                         experts_allow<SL_NARROW_S8, SL_INTEGER_LEGACY(SL_INTEGER_ID)>};
