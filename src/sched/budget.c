@@ -3,29 +3,35 @@
 /* Longer than any step: sums of such times stay finite. */
 static const double MOST_SECONDS = 1e6;
 
-/* A bucket's first step with prompts does not count: code and memory may be new to the device. Times are kept
- * as shares of a step without prompts, as all steps take longer while sequences grow. A step that takes
- * longer than expected is a reason not to run another like it, so shares grow at once; but not far, as it may
- * have been an accident. What was measured of other buckets fades, so that one which was slow once is tried
- * again.
+/* A bucket's first step does not count: code and memory may be new to the device. A step that takes longer
+ * than expected is a reason not to run another like it, so times grow at once; but not far, as it may have
+ * been an accident. What was measured of other buckets fades, so that one which was slow once is tried again.
  */
 static void measure_bucket(sl_budget *budget, int32_t bucket, double seconds) {
-    static const double FADING = 0.999, NEWEST = 0.25, MOST_GROWTH = 1.25, MOST_SHARE = 1e9;
+    static const double FADING = 0.999, NEWEST = 0.25, MOST_GROWTH = 1.25;
     for (int32_t b = 0; b < budget->bucket_count; b++) {
-        budget->buckets[b].share *= b == bucket ? 1 : FADING;
+        budget->buckets[b].seconds *= b == bucket ? 1 : FADING;
     }
     sl_budget_bucket *t = &budget->buckets[bucket];
+    if (t->steps == 1) {
+        t->seconds = seconds;
+    } else if (t->steps > 1 && seconds <= t->seconds) {
+        t->seconds += (seconds - t->seconds) * NEWEST;
+    } else if (t->steps > 1) {
+        t->seconds = seconds < t->seconds * MOST_GROWTH ? seconds : t->seconds * MOST_GROWTH;
+    }
     t->steps += t->steps < 2;
-    if (t->steps < 2 || !budget->plain_known || budget->plain_seconds <= 0) {
-        return;
+}
+
+static void measure_plain(sl_budget *budget, sl_budget_bucket *t, double seconds) {
+    static const double NEWEST = 0.125;
+    const bool is_new = t->steps == 0 && t->plain_steps == 0;
+    if (!is_new) {
+        t->plain_seconds += (seconds - t->plain_seconds) * (t->plain_steps > 1 ? NEWEST : 1);
+        budget->plain_seconds += (seconds - budget->plain_seconds) * (budget->plain_known ? NEWEST : 1);
+        budget->plain_known = true;
     }
-    const double measured = seconds / budget->plain_seconds;
-    const double share = measured < MOST_SHARE ? measured : MOST_SHARE;
-    if (t->share == 0 || share <= t->share) {
-        t->share += (share - t->share) * (t->share == 0 ? 1 : NEWEST);
-    } else {
-        t->share = share < t->share * MOST_GROWTH ? share : t->share * MOST_GROWTH;
-    }
+    t->plain_steps += t->plain_steps < 2;
 }
 
 /* Shrinks at once and grows slowly: whoever waits for a step's end must not wait beyond it. */
@@ -34,20 +40,34 @@ static void expect(sl_budget_bucket *bucket, double seconds) {
     bucket->least += (seconds - bucket->least) * (shorter ? 1 : 0.125);
 }
 
-void sl_budget_measured(sl_budget *budget, int32_t bucket, int32_t prompt_rows, double seconds) {
+void sl_budget_measured(sl_budget *budget, sl_budget_step step, double seconds) {
     if (!(seconds >= 0 && seconds <= MOST_SECONDS)) {
         return;
     }
-    expect(&budget->buckets[bucket], seconds);
-    if (prompt_rows == 0) {
-        budget->plain_seconds += (seconds - budget->plain_seconds) * (budget->plain_known ? 0.125 : 1);
-        budget->plain_known = true;
+    sl_budget_bucket *bucket = &budget->buckets[step.bucket];
+    expect(bucket, seconds);
+    if (step.prompt_rows == 0) {
+        measure_plain(budget, bucket, seconds);
         return;
     }
-    measure_bucket(budget, bucket, seconds);
-    budget->prompt_rows = budget->prompt_rows * 0.875 + prompt_rows;
+    if (step.other_rows > 0) {
+        measure_bucket(budget, step.bucket, seconds);
+    }
+    budget->prompt_rows = budget->prompt_rows * 0.875 + step.prompt_rows;
     budget->prompt_seconds = budget->prompt_seconds * 0.875 + seconds;
     budget->prompt_steps = budget->prompt_steps * 0.875 + 1;
+}
+
+/* Of a step of these rows alone, as their bucket was measured: of few sequences it is shorter than of those
+ * that generated just before. */
+static double plain_of(const sl_budget *budget, int32_t rows, int32_t outputs) {
+    for (int32_t b = 0; b < budget->bucket_count; b++) {
+        const sl_budget_bucket *bucket = &budget->buckets[b];
+        if (bucket->rows >= rows && bucket->outputs >= outputs) {
+            return bucket->plain_seconds > 0 ? bucket->plain_seconds : budget->plain_seconds;
+        }
+    }
+    return budget->plain_seconds;
 }
 
 /* Whole halves of pages: recurrent models end steps at pages' ends. */
@@ -61,18 +81,20 @@ static int32_t whole_rows(double rows, int32_t most) {
 }
 
 /* Launches of a bucket take about the same time whatever rows are in them, and the next bucket may have other
- * kernels: the largest that lasts no longer than `seconds`, by what its steps with prompts took. One that had
- * none yet is taken to cost a quarter of what it has more rows than the one before it. */
-static double bucket_rows(const sl_budget *budget, double seconds, int32_t rows, int32_t outputs) {
-    double room = 0, before = budget->plain_seconds, rows_before = rows;
+ * kernels: the largest that lasts no longer than `longer` more than the rows alone, by what its steps with
+ * prompts took. One that had none yet is taken to cost a quarter of what it has more rows than the one before
+ * it. */
+static double bucket_rows(const sl_budget *budget, double longer, int32_t rows, int32_t outputs) {
+    const double plain = plain_of(budget, rows, outputs), most = plain + (longer < 0 ? plain : longer);
+    double room = 0, before = plain, rows_before = rows;
     for (int32_t b = 0; b < budget->bucket_count; b++) {
         const sl_budget_bucket *bucket = &budget->buckets[b];
         if (bucket->rows <= rows || bucket->outputs <= outputs) {
             continue;
         }
-        const double expected = bucket->share > 0 ? bucket->share * budget->plain_seconds
-                                                  : before * (0.75 + 0.25 * bucket->rows / rows_before);
-        if (expected > seconds) {
+        const double expected =
+            bucket->seconds > 0 ? bucket->seconds : before * (0.75 + 0.25 * bucket->rows / rows_before);
+        if (expected > most) {
             break;
         }
         room = bucket->rows - rows;
@@ -89,10 +111,10 @@ int32_t sl_budget_rows(const sl_budget *budget, double seconds, int32_t rows, in
     if (!budget->plain_known) {
         return 0;
     }
-    const double longer = seconds < 0 ? budget->plain_seconds : seconds;
     if (budget->by_bucket) {
-        return whole_rows(bucket_rows(budget, budget->plain_seconds + longer, rows, outputs), most);
+        return whole_rows(bucket_rows(budget, seconds, rows, outputs), most);
     }
+    const double longer = seconds < 0 ? budget->plain_seconds : seconds;
     /* What a step takes without them is not theirs. */
     const double theirs = budget->prompt_seconds - budget->prompt_steps * budget->plain_seconds;
     const double least_seconds = 0.01 * budget->prompt_seconds + 1e-9;

@@ -13,10 +13,11 @@ enum { SL_LEAST_PROMPT_ROWS = 32 };
 
 /* One of the sizes that steps are run in. */
 typedef struct sl_budget_bucket {
-    int32_t rows, outputs; /* at most */
-    double share;          /* of its steps with prompts: times plain_seconds; 0: not known */
-    int32_t steps;         /* with prompts that were measured, up to 2 */
-    double least;          /* that one of its steps takes, whatever is in it; 0: not known */
+    int32_t rows, outputs;      /* at most */
+    double seconds;             /* of its steps with prompts beside rows that generate; 0: not known */
+    double plain_seconds;       /* of its steps without prompts; 0: not known */
+    int32_t steps, plain_steps; /* of these that were measured, up to 2 */
+    double least;               /* that one of its steps takes, whatever is in it; 0: not known */
 } sl_budget_bucket;
 
 /* All zero: nothing was measured. */
@@ -30,8 +31,13 @@ typedef struct sl_budget {
     bool plain_known;
 } sl_budget;
 
-/* A step that ran in `bucket` with so many rows of prompts, 0 for none, took so long. */
-void sl_budget_measured(sl_budget *budget, int32_t bucket, int32_t prompt_rows, double seconds);
+/* What a step had; other_rows: that generate. */
+typedef struct sl_budget_step {
+    int32_t bucket, prompt_rows, other_rows;
+} sl_budget_step;
+
+/* It took so long. */
+void sl_budget_measured(sl_budget *budget, sl_budget_step step, double seconds);
 
 /* A step that generates `rows` rows (at least 1) with `outputs` outputs has room for `most` more: how many of
  * them prompts may have so that the step takes `seconds` longer than without them. Less than 0 seconds: as

@@ -550,15 +550,15 @@ static void count_read(sl_scheduler *s, sl_work *work) {
 
 void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     const sl_step *done = sl_flying(s, 0);
-    const int32_t spans = sl_step_head(done->block)->spans;
+    const sl_step_header *head = sl_step_head(done->block);
     int32_t rows = 0;
-    for (int32_t i = 0; i < spans; i++) {
+    for (int32_t i = 0; i < head->spans; i++) {
         const sl_part *part = &done->parts[i];
         rows += part->rows > 1 && !part->generates ? part->rows : 0;
     }
-    sl_budget_measured(&s->budget, done->bucket, rows, seconds);
+    sl_budget_measured(&s->budget, (sl_budget_step){done->bucket, rows, head->rows - rows}, seconds);
     if (rows == 0) {
-        sl_pace_measured(&s->pace, sl_step_head(done->block)->rows, seconds);
+        sl_pace_measured(&s->pace, head->rows, seconds);
     }
 }
 
