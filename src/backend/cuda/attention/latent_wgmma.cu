@@ -10,7 +10,6 @@
  * odd tiles' p are added apart, the first ones' sum comes first at the end. */
 #include "backend/cuda/attention/latent.h"
 #include "backend/cuda/attention/wgmma_softmax.cuh"
-#include "backend/cuda/ptx/cluster.cuh"
 
 enum { LATENT_STAGES = 2, LATENT_RUNS = 2 /* known at a time */ };
 /* What a tile is copied in: boxes of the first group's values, of the second one's, the others. */
@@ -18,17 +17,16 @@ enum { PART_FIRST, PART_SECOND, PART_REST, LATENT_PARTS };
 /* Named barriers beside those of wgmma_work.cuh: p of an even tile is there, of an odd one. */
 enum { BARRIER_EVEN = 3, BARRIER_ODD };
 
-/* SIZE: columns of keys; VALUES: of values, of a group; what a head lacks is zeros. BLOCKS of a cluster take
- * a run together, UNITS, which are 64 for each. */
-template <int SIZE, int ALL_VALUES, int BLOCKS> struct latent_wgmma_shape {
+/* SIZE: columns of keys; VALUES: of values, of a group; what a head lacks is zeros. */
+template <int SIZE, int ALL_VALUES> struct latent_wgmma_shape {
     static constexpr bool WIDE = true; /* both groups have the same units */
-    static constexpr int TOGETHER = BLOCKS, UNITS = 64 * BLOCKS, KEYS = SL_PAGE_TOKENS, COLUMNS = SIZE;
+    static constexpr int UNITS = 64, KEYS = SL_PAGE_TOKENS, COLUMNS = SIZE;
     static constexpr int VALUES = ALL_VALUES / WGMMA_GROUPS;
     static constexpr int BOXES = SIZE / 64, GROUP_BOXES = VALUES / 64;
     static constexpr int BOX_BYTES = KEYS * 128, TILE_BYTES = BOXES * BOX_BYTES;
     static constexpr int P_AT = (BOXES - 1) * BOX_BYTES;                  /* in a tile */
     static constexpr int BYTES = (1 + LATENT_STAGES) * TILE_BYTES + 1024; /* with q; 1024: to align */
-    static_assert(BOXES > 2 * GROUP_BOXES && GROUP_BOXES % BLOCKS == 0, "p has room where no values are");
+    static_assert(BOXES > 2 * GROUP_BOXES && UNITS == KEYS, "p has room where no values are");
 
     static __device__ __forceinline__ constexpr int part_begin(int part) {
         return part * GROUP_BOXES;
@@ -71,30 +69,20 @@ typedef struct latent_softmax {
 
 /* ---- feeding ---- */
 
-/* By one thread: the tile at `tile.first_page`, part after part as those before are left. What is in place of
- * p is the block's alone; of the other boxes each block of the cluster brings its share to all. */
+/* By one thread: the tile at `tile->first_page`, part after part as those before are left. */
 template <typename SHAPE>
 static __device__ __forceinline__ void latent_copy(const wgmma_tile &tile, const latent_tile &to) {
     const int32_t page = tile.table[tile.first_page] > 0 ? tile.table[tile.first_page] : 0;
-    const int32_t layer = page * tile.layers + tile.layer, rank = (int32_t)blockIdx.x % SHAPE::TOGETHER;
 #pragma unroll
     for (int part = 0; part < LATENT_PARTS; part++) {
-        constexpr int SHARE = SHAPE::GROUP_BOXES / SHAPE::TOGETHER;
-        const bool own = SHAPE::TOGETHER == 1 || part == PART_REST;
-        const int boxes = SHAPE::part_end(part) - SHAPE::part_begin(part);
-        const uint32_t full = to.full + 8 * (uint32_t)part;
-        sl_barrier_wait(to.empty + 8 * (uint32_t)part, to.phase ^ 1);
-        sl_barrier_expect(full, (uint32_t)(boxes * SHAPE::BOX_BYTES));
+        constexpr int BYTES = SHAPE::BOX_BYTES;
+        const uint32_t full = to.full + 8 * part;
+        sl_barrier_wait(to.empty + 8 * part, to.phase ^ 1);
+        sl_barrier_expect(full, (uint32_t)((SHAPE::part_end(part) - SHAPE::part_begin(part)) * BYTES));
 #pragma unroll
-        for (int i = 0; i < (own ? boxes : SHARE); i++) {
-            const int32_t box = SHAPE::part_begin(part) + (own ? 0 : rank * SHARE) + i;
-            const uint32_t at = to.at + (uint32_t)(box * SHAPE::BOX_BYTES);
-            if (own) {
-                sl_box_copy(at, tile.map, 64 * box, tile.row, layer, full);
-            } else {
-                sl_box_copy_to_all(at, tile.map, 64 * box, tile.row, layer,
-                                   {full, (uint16_t)((1 << SHAPE::TOGETHER) - 1)});
-            }
+        for (int box = SHAPE::part_begin(part); box < SHAPE::part_end(part); box++) {
+            sl_box_copy(to.at + (uint32_t)(box * BYTES), tile.map, 64 * box, tile.row,
+                        page * tile.layers + tile.layer, full);
         }
     }
 }
@@ -108,8 +96,7 @@ static __device__ __forceinline__ latent_tile latent_tile_of(latent_shared *shar
             sl_shared_address(shared->empty[stage]), number / LATENT_STAGES % 2};
 }
 
-/* By the first warp: the block's part of its cluster's runs, perhaps none, and all their tiles. Behind the
- * last one is a run without a table. */
+/* By the first warp: the block's runs, and all their tiles. */
 template <typename SHAPE>
 static __device__ __forceinline__ void latent_feed(const sl_cuda_context &context, const mma_args &args,
                                                    const mma_maps &maps, latent_shared *shared,
@@ -117,11 +104,7 @@ static __device__ __forceinline__ void latent_feed(const sl_cuda_context &contex
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
     uint32_t number = 0;
     for (int32_t round = 0;; round++) {
-        wgmma_run run = wgmma_find<SHAPE>(context, args, wgmma_turn<SHAPE::TOGETHER>(round));
-        const int32_t before = (int32_t)blockIdx.x % SHAPE::TOGETHER * 64; /* units of other blocks */
-        const int32_t left = run.units - before;
-        run.unit += before;
-        run.units = left < 0 ? 0 : left < 64 ? left : 64;
+        const wgmma_run run = wgmma_find<SHAPE>(context, args, wgmma_turn(round));
         const int32_t place = round % LATENT_RUNS;
         if (threadIdx.x == 0) {
             sl_barrier_wait(sl_shared_address(&shared->empty_run[place]),
@@ -129,7 +112,7 @@ static __device__ __forceinline__ void latent_feed(const sl_cuda_context &contex
             shared->runs[place] = run;
             sl_barrier_arrive(sl_shared_address(&shared->full_run[place]));
         }
-        if (!run.table) {
+        if (run.units == 0) {
             return;
         }
         if (threadIdx.x == 0) {
@@ -153,21 +136,10 @@ static __device__ __forceinline__ int32_t latent_group(void) {
     return (int32_t)threadIdx.x / 128 - 1;
 }
 
-/* Lanes of a warp that tell the cluster's blocks that it has read a part. */
-static constexpr __host__ __device__ int latent_arriving(int blocks) {
-    return (int)SL_ARRIVING_LANES > blocks ? (int)SL_ARRIVING_LANES : blocks;
-}
-
 /* The warp has read the part. */
-template <typename SHAPE>
 static __device__ __forceinline__ void latent_leave(const latent_tile &tile, int32_t part) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
-    const uint32_t empty = tile.empty + 8 * (uint32_t)part;
-    if (SHAPE::TOGETHER == 1 || part == PART_REST) {
-        sl_barrier_arrive_if(empty, lane < SL_ARRIVING_LANES);
-    } else {
-        sl_barrier_arrive_there_if(empty, (uint32_t)(lane % SHAPE::TOGETHER),
-                                   lane < latent_arriving(SHAPE::TOGETHER));
+    if (threadIdx.x % SL_WARP < SL_ARRIVING_LANES) {
+        sl_barrier_arrive(tile.empty + 8 * (uint32_t)part);
     }
 }
 
@@ -298,25 +270,25 @@ static __device__ __forceinline__ void latent_do_even(latent_part &at, unsigned 
         latent_start_own_values<SHAPE, TYPE>(y, softmax->p, at.even);
         if (tile == last) {
             wgmma_wait<0>();
-            latent_leave<SHAPE>(at.even, PART_FIRST);
+            latent_leave(at.even, PART_FIRST);
             return;
         }
         latent_take_weights<SHAPE>(at, softmax);
         wgmma_wait<0>();
-        latent_leave<SHAPE>(at.even, PART_FIRST);
+        latent_leave(at.even, PART_FIRST);
         latent_rescale(y, softmax->correction);
         latent_start_other_values<SHAPE, TYPE>(y, at.odd);
         if (tile + 1 == last) {
             wgmma_wait<0>();
-            latent_leave<SHAPE>(at.odd, PART_FIRST);
-            latent_leave<SHAPE>(at.odd, PART_REST);
+            latent_leave(at.odd, PART_FIRST);
+            latent_leave(at.odd, PART_REST);
             return;
         }
         at.even.phase ^= 1;
         latent_start_scores<SHAPE, TYPE>(at, at.even, tile + 2, memory, s);
         wgmma_wait<1>();
-        latent_leave<SHAPE>(at.odd, PART_FIRST);
-        latent_leave<SHAPE>(at.odd, PART_REST);
+        latent_leave(at.odd, PART_FIRST);
+        latent_leave(at.odd, PART_REST);
         at.odd.phase ^= 1;
         wgmma_wait<0>();
         latent_weigh<SHAPE, TYPE>(at, at.even, tile + 2, s, softmax);
@@ -346,20 +318,20 @@ static __device__ __forceinline__ void latent_do_odd(latent_part &at, unsigned c
         latent_start_even_values<SHAPE, TYPE>(at, softmax, y);
         latent_weigh<SHAPE, TYPE>(at, at.odd, tile + 1, s, softmax);
         wgmma_wait<0>();
-        latent_leave<SHAPE>(at.even, PART_SECOND);
-        latent_leave<SHAPE>(at.even, PART_REST);
+        latent_leave(at.even, PART_SECOND);
+        latent_leave(at.even, PART_REST);
         latent_rescale(y, softmax->correction);
         latent_start_own_values<SHAPE, TYPE>(y, softmax->p, at.odd);
         wgmma_wait<0>();
-        latent_leave<SHAPE>(at.odd, PART_SECOND);
+        latent_leave(at.odd, PART_SECOND);
         at.even.phase ^= 1;
         at.odd.phase ^= 1;
     }
     if (tile == last) {
         latent_start_even_values<SHAPE, TYPE>(at, softmax, y);
         wgmma_wait<0>();
-        latent_leave<SHAPE>(at.even, PART_SECOND);
-        latent_leave<SHAPE>(at.even, PART_REST);
+        latent_leave(at.even, PART_SECOND);
+        latent_leave(at.even, PART_REST);
     }
 }
 
@@ -397,7 +369,7 @@ static __device__ __forceinline__ void latent_multiply(const sl_cuda_context &co
         const int32_t place = round % LATENT_RUNS;
         const wgmma_run &run = shared->runs[place];
         sl_barrier_wait(sl_shared_address(&shared->full_run[place]), (uint32_t)(round / LATENT_RUNS % 2));
-        if (!run.table) {
+        if (run.units == 0) {
             return;
         }
         /* Those before have been read: the groups have met since. */
@@ -434,16 +406,12 @@ static __device__ __forceinline__ void latent_multiply(const sl_cuda_context &co
     }
 }
 
-template <typename SHAPE>
 static __device__ __forceinline__ void latent_start_barriers(latent_shared *shared) {
     for (int stage = 0; stage < LATENT_STAGES; stage++) {
         for (int part = 0; part < LATENT_PARTS; part++) {
             sl_barrier_init(sl_shared_address(&shared->full[stage][part]), 1);
-            /* By four warps; of what copies of other blocks come to, by theirs too. */
-            const int arriving =
-                part == PART_REST ? (int)SL_ARRIVING_LANES : latent_arriving(SHAPE::TOGETHER);
             sl_barrier_init(sl_shared_address(&shared->empty[stage][part]),
-                            (uint32_t)(128 / SL_WARP * arriving));
+                            128 / SL_WARP * SL_ARRIVING_LANES);
         }
     }
     for (int place = 0; place < LATENT_RUNS; place++) {
@@ -455,22 +423,20 @@ static __device__ __forceinline__ void latent_start_barriers(latent_shared *shar
 }
 #endif
 
-template <int TYPE, int SIZE, int ALL_VALUES, int BLOCKS>
+template <int TYPE, int SIZE, int ALL_VALUES>
 static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     latent_wgmma_kernel(const __grid_constant__ sl_cuda_context context,
                         const __grid_constant__ mma_args args, const __grid_constant__ mma_maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef latent_wgmma_shape<SIZE, ALL_VALUES, BLOCKS> SHAPE;
+    typedef latent_wgmma_shape<SIZE, ALL_VALUES> SHAPE;
     sl_wait_for_inputs();
     extern __shared__ uint4 latent_memory[];
     __shared__ latent_shared shared;
     unsigned char *memory = (unsigned char *)(((uint64_t)latent_memory + 1023) & ~UINT64_C(1023));
     if (threadIdx.x == 0) {
-        latent_start_barriers<SHAPE>(&shared);
+        latent_start_barriers(&shared);
     }
     __syncthreads();
-    sl_cluster_arrive<BLOCKS>();
-    sl_cluster_wait<BLOCKS>();
     if (threadIdx.x < 128) {
         sl_give_registers<WGMMA_FEW_REGISTERS>();
         if (threadIdx.x < SL_WARP) {
@@ -480,9 +446,6 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         sl_take_registers<WGMMA_MANY_REGISTERS>();
         latent_multiply<SHAPE, TYPE>(context, args, &shared, memory);
     }
-    /* Until the last copy to this block and the last arrival at its barriers. */
-    sl_cluster_arrive<BLOCKS>();
-    sl_cluster_wait<BLOCKS>();
 #else
     (void)context;
     (void)args;
@@ -492,7 +455,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
 
 /* ---- launches ---- */
 
-template <int TYPE, int SIZE, int ALL_VALUES, int BLOCKS>
+template <int TYPE, int SIZE, int ALL_VALUES>
 static cudaError_t launch(const sl_cuda_context *context, const mma_args *args,
                           const latent_launch_shape *shape, cudaStream_t stream) {
     mma_maps maps;
@@ -501,53 +464,33 @@ static cudaError_t launch(const sl_cuda_context *context, const mma_args *args,
     if (code != cudaSuccess) {
         return code;
     }
-    typedef latent_wgmma_shape<SIZE, ALL_VALUES, BLOCKS> SHAPE;
+    typedef latent_wgmma_shape<SIZE, ALL_VALUES> SHAPE;
     const int32_t runs = shape->kv_heads * mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);
-    const int32_t clusters = context->processors / BLOCKS < runs ? context->processors / BLOCKS : runs;
-    const sl_launch_shape blocks = {dim3((unsigned)(clusters * BLOCKS)), dim3(WGMMA_THREADS),
-                                    (uint32_t)SHAPE::BYTES, BLOCKS};
-    return sl_launch(context, stream, blocks, latent_wgmma_kernel<TYPE, SIZE, ALL_VALUES, BLOCKS>, *context,
-                     *args, maps);
+    const sl_launch_shape blocks = {dim3((unsigned)(runs < context->processors ? runs : context->processors)),
+                                    dim3(WGMMA_THREADS), (uint32_t)SHAPE::BYTES};
+    return sl_launch(context, stream, blocks, latent_wgmma_kernel<TYPE, SIZE, ALL_VALUES>, *context, *args,
+                     maps);
 }
-
-/* Calls `what`(SIZE, ALL_VALUES, BLOCKS). Pairs of blocks read half as much from L2; where spans have few
- * units, one of a pair would have none. */
-#define LATENT_FOR_SHAPE(is_small, is_wide, what)                                                            \
-    if (is_small) {                                                                                          \
-        if (is_wide) {                                                                                       \
-            what(320, 256, 2);                                                                               \
-        } else {                                                                                             \
-            what(320, 256, 1);                                                                               \
-        }                                                                                                    \
-    } else if (is_wide) {                                                                                    \
-        what(576, 512, 2);                                                                                   \
-    } else {                                                                                                 \
-        what(576, 512, 1);                                                                                   \
-    }
 
 cudaError_t sl_latent_wgmma_launch(const sl_cuda_context *context, const mma_args *args,
                                    const latent_launch_shape *shape, cudaStream_t stream) {
     const bool bf16 = context->caches[args->attention.place.group].type == SL_QTYPE_BF16;
-    const bool is_small = shape->key_size <= 320 && shape->value_size <= 256;
-    const bool is_wide = (int64_t)shape->rows * args->ratio >= 128 * (int64_t)shape->spans;
-#define LAUNCH(SIZE, ALL_VALUES, BLOCKS)                                                                     \
-    return bf16 ? launch<SL_QTYPE_BF16, SIZE, ALL_VALUES, BLOCKS>(context, args, shape, stream)              \
-                : launch<SL_QTYPE_F16, SIZE, ALL_VALUES, BLOCKS>(context, args, shape, stream)
-    LATENT_FOR_SHAPE(is_small, is_wide, LAUNCH)
+    if (shape->key_size <= 320 && shape->value_size <= 256) {
+        return bf16 ? launch<SL_QTYPE_BF16, 320, 256>(context, args, shape, stream)
+                    : launch<SL_QTYPE_F16, 320, 256>(context, args, shape, stream);
+    }
+    return bf16 ? launch<SL_QTYPE_BF16, 576, 512>(context, args, shape, stream)
+                : launch<SL_QTYPE_F16, 576, 512>(context, args, shape, stream);
 }
 
-template <int TYPE, int SIZE, int ALL_VALUES, int BLOCKS> static cudaError_t prepare(void) {
-    return sl_allow_shared(latent_wgmma_kernel<TYPE, SIZE, ALL_VALUES, BLOCKS>,
-                           latent_wgmma_shape<SIZE, ALL_VALUES, BLOCKS>::BYTES);
+template <int TYPE, int SIZE, int ALL_VALUES> static cudaError_t prepare(void) {
+    return sl_allow_shared(latent_wgmma_kernel<TYPE, SIZE, ALL_VALUES>,
+                           latent_wgmma_shape<SIZE, ALL_VALUES>::BYTES);
 }
 
 cudaError_t sl_latent_wgmma_prepare(void) {
-    cudaError_t code = cudaSuccess;
-    for (int i = 0; i < 4 && code == cudaSuccess; i++) {
-#define PREPARE(SIZE, ALL_VALUES, BLOCKS)                                                                    \
-    code = prepare<SL_QTYPE_F16, SIZE, ALL_VALUES, BLOCKS>();                                                \
-    code = code ? code : prepare<SL_QTYPE_BF16, SIZE, ALL_VALUES, BLOCKS>()
-        LATENT_FOR_SHAPE(i % 2 == 0, i / 2 == 0, PREPARE)
-    }
-    return code;
+    cudaError_t code = prepare<SL_QTYPE_F16, 576, 512>();
+    code = code ? code : prepare<SL_QTYPE_BF16, 576, 512>();
+    code = code ? code : prepare<SL_QTYPE_F16, 320, 256>();
+    return code ? code : prepare<SL_QTYPE_BF16, 320, 256>();
 }

@@ -111,10 +111,9 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
     return run;
 }
 
-/* The run in its round `round` of a block, or of a cluster of TOGETHER blocks: to and fro, so that each has
- * some long ones and some short. */
-template <int TOGETHER = 1> static __device__ __forceinline__ int32_t wgmma_turn(int32_t round) {
-    const int32_t blocks = (int32_t)gridDim.x / TOGETHER, block = (int32_t)blockIdx.x / TOGETHER;
+/* The block's run in its round `round`: to and fro, so that each block has some long ones and some short. */
+static __device__ __forceinline__ int32_t wgmma_turn(int32_t round) {
+    const int32_t blocks = (int32_t)gridDim.x, block = (int32_t)blockIdx.x;
     return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
@@ -158,7 +157,7 @@ static __device__ __forceinline__ void wgmma_feed(const sl_cuda_context &context
     constexpr int LAG = SHAPE::STAGES == 1;
     uint32_t stage = 0, phase = 1; /* the stages are empty at first */
     for (int32_t round = 0;; round++) {
-        const int32_t number = wgmma_turn<>(round);
+        const int32_t number = wgmma_turn(round);
         const wgmma_run run = wgmma_find<SHAPE>(context, args, number);
         if (run.units == 0) {
             return;
@@ -248,7 +247,7 @@ static __device__ __forceinline__ void wgmma_load(const sl_cuda_context &context
     const int32_t key_size = context.caches[args.attention.place.group].key_size;
     const int32_t thread = (int32_t)threadIdx.x - SL_WARP;
     for (int32_t round = 0;; round++) {
-        const wgmma_run run = wgmma_find<SHAPE>(context, args, wgmma_turn<>(round));
+        const wgmma_run run = wgmma_find<SHAPE>(context, args, wgmma_turn(round));
         const int32_t at = round % SHAPE::RUNS;
         if (round >= SHAPE::RUNS) {
             sl_meet(BARRIER_EMPTY + at, WGMMA_LOADERS + WGMMA_MULTIPLIERS);
