@@ -69,7 +69,7 @@ typedef struct latent_softmax {
 
 /* ---- feeding ---- */
 
-/* By one thread: the tile at `tile->first_page`, part after part as those before are left. */
+/* By one thread: the tile at `tile.first_page`, part after part as those before are left. */
 template <typename SHAPE>
 static __device__ __forceinline__ void latent_copy(const wgmma_tile &tile, const latent_tile &to) {
     const int32_t page = tile.table[tile.first_page] > 0 ? tile.table[tile.first_page] : 0;
@@ -203,7 +203,7 @@ static __device__ __forceinline__ void latent_start_other_values(float (&y)[SHAP
     wgmma_commit();
 }
 
-/* Softmax of the group's tile; its p and largest scores to the other group, which waits at `barrier`. */
+/* Softmax of the group's tile; its p and largest scores to the other group, which waits for them. */
 template <typename SHAPE, int TYPE>
 static __device__ __forceinline__ void latent_weigh(const latent_part &at, const latent_tile &tile,
                                                     int32_t number, float (&s)[SHAPE::KEYS / 8][4],
