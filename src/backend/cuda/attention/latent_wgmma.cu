@@ -228,6 +228,13 @@ static __device__ __forceinline__ void latent_weigh(const latent_part &at, const
     sl_meet_without_waiting(BARRIER_EVEN + group, WGMMA_MULTIPLIERS);
 }
 
+/* As in wgmma_weigh(), without a branch, which would wait for products under way. */
+static __device__ __forceinline__ float latent_correction(float before, float largest, float c) {
+    const float bias = largest == -INFINITY ? 0.0f : -largest * c;
+    const float factor = mma_exp2(fmaf(before, c, bias));
+    return largest == before ? 1.0f : factor;
+}
+
 /* Waits for the other group's p; m becomes that group's. */
 template <typename SHAPE>
 static __device__ __forceinline__ void latent_take_weights(const latent_part &at, latent_softmax *softmax) {
@@ -237,7 +244,7 @@ static __device__ __forceinline__ void latent_take_weights(const latent_part &at
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float largest = at.shared->largest[other][wgmma_unit<SHAPE>() + 8 * h];
-        const float correction = wgmma_correction(state->m[h], largest, at.view.c);
+        const float correction = latent_correction(state->m[h], largest, at.view.c);
         state->l[h][0] *= correction;
         state->l[h][1] *= correction;
         state->m[h] = largest;

@@ -47,16 +47,6 @@ static __device__ __forceinline__ void wgmma_start_run(const mma_args &args, con
     }
 }
 
-static __device__ __forceinline__ float wgmma_bias(float largest, float c) {
-    return largest == -INFINITY ? 0.0f : -largest * c;
-}
-
-/* What sums are multiplied by when the largest score so far becomes another one. */
-static __device__ __forceinline__ float wgmma_correction(float before, float largest, float c) {
-    const float factor = mma_exp2(fmaf(before, c, wgmma_bias(largest, c))); /* no branch around it */
-    return largest == before ? 1.0f : factor;
-}
-
 /* Scores of the keys from `base` on to p; what y is to be multiplied by. */
 template <int KEYS, bool SPLIT>
 static __device__ __forceinline__ void wgmma_weigh(wgmma_state *state, float s[KEYS / 8][4],
@@ -105,8 +95,8 @@ static __device__ __forceinline__ void wgmma_weigh(wgmma_state *state, float s[K
         largest = fmaxf(largest, __shfl_xor_sync(SL_FULL_WARP, largest, 2));
         const float before = state->m[h];
         largest = fmaxf(largest, before);
-        const float bias = wgmma_bias(largest, c);
-        correction[h] = wgmma_correction(before, largest, c);
+        const float bias = largest == -INFINITY ? 0.0f : -largest * c;
+        correction[h] = largest == before ? 1.0f : mma_exp2(fmaf(before, c, bias));
         float sums[2] = {state->l[h][0] * correction[h], state->l[h][1] * correction[h]};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
