@@ -2,7 +2,11 @@
 #include "backend/cuda/attention/latent_kernel.cuh"
 #include "backend/cuda/attention/mma_merge.cuh"
 
-enum { MOST_SPLIT_ROWS = 64, WIDE_UNITS = 64 /* of a span, from which on blocks have as many */ };
+enum {
+    MOST_SPLIT_ROWS = 64,
+    MOST_WGMMA_UNITS = 1 << 20, /* that hopper_divide() takes */
+    WIDE_UNITS = 64             /* of a span, from which on blocks have as many */
+};
 #define MOST_SCRATCH (UINT64_C(256) << 20)
 
 static const sl_latent_type *const TYPES[] = {&sl_latent_cache_f16, &sl_latent_cache_bf16,
@@ -69,8 +73,25 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
                : NULL;
 }
 
+static const char *wgmma_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    const int32_t rows = query->rows[SL_ROWS_STEP];
+    if (group->window != 0) {
+        return "takes groups without a window";
+    }
+    if (rows <= MOST_SPLIT_ROWS) {
+        return "takes more than 64 rows";
+    }
+    if ((int64_t)rows * (attention->heads / group->kv_heads) > MOST_WGMMA_UNITS) {
+        return "takes fewer rows";
+    }
+    const char *reason = declines(kernel, query);
+    return reason ? reason : sl_cuda_device_declines(SL_CUDA_LATENT_WGMMA, sl_cuda_facts_of(query->backend));
+}
+
 static cudaError_t prepare(const sl_cuda_facts *facts) {
-    cudaError_t code = cudaSuccess;
+    cudaError_t code = facts->has_wgmma ? sl_latent_wgmma_prepare() : cudaSuccess;
     for (const sl_latent_type *row : TYPES) {
         code = code ? code : row->prepare(facts->block_bytes);
     }
@@ -96,7 +117,9 @@ static SL_CUDA_RUN(run) {
         group->key_size, group->value_size, rows,
         op->spans,       group->kv_heads,   rows * ratio / op->spans >= WIDE_UNITS};
     cudaError_t code =
-        type_of(context->caches[attention->place.group].type)->launch(context, &args, &shape, stream);
+        op->kernel->arrangement == SL_CUDA_LATENT_WGMMA
+            ? sl_latent_wgmma_launch(context, &args, &shape, stream)
+            : type_of(context->caches[attention->place.group].type)->launch(context, &args, &shape, stream);
     if (code == cudaSuccess && split) {
         const unsigned columns = (unsigned)(group->value_size + MERGE_THREADS - 1) / MERGE_THREADS;
         const sl_launch_shape merge = {dim3((unsigned)rows, (unsigned)attention->heads, columns),
@@ -107,27 +130,30 @@ static SL_CUDA_RUN(run) {
 }
 
 /* Tolerances: as in mma.cu. */
-#define LATENT(ID, shape, arranged, product, limit, most, ...)                                               \
+#define LATENT(ID, shape, arranged, class_name, least, limit, most, ...)                                     \
     {                                                                                                        \
         .kernel = {.name = "attention/cuda-latent-" shape,                                                   \
                    .op = SL_OP_ATTENTION,                                                                    \
-                   .numeric_class = product "/latent64",                                                     \
+                   .numeric_class = class_name,                                                              \
                    .tolerance = most,                                                                        \
                    .batched = true,                                                                          \
-                   .declines = declines,                                                                     \
                    __VA_ARGS__},                                                                             \
-        .arrangement = arranged, .weight_type = SL_QTYPE_##ID, .most_rows = limit, .run = run                \
+        .arrangement = arranged, .weight_type = SL_QTYPE_##ID, .most_rows = limit, .least_rows = least,      \
+        .run = run                                                                                           \
     }
+#define WGMMA(ID, type_name, product, most)                                                                  \
+    LATENT(ID, "wgmma-" #type_name, SL_CUDA_LATENT_WGMMA, product "/wgmma64/pair", MOST_SPLIT_ROWS + 1, 0,   \
+           most, .declines = wgmma_declines)
 #define EVERY_ROWS(ID, type_name, product, most)                                                             \
-    LATENT(ID, "rows64-" #type_name, SL_CUDA_LATENT_ROWS64, product, MOST_SPLIT_ROWS, most,                  \
-           .workspace = workspace),                                                                          \
-        LATENT(ID, "prompt-" #type_name, SL_CUDA_LATENT_PROMPT, product, 0, most)
+    LATENT(ID, "rows64-" #type_name, SL_CUDA_LATENT_ROWS64, product "/latent64", 0, MOST_SPLIT_ROWS, most,   \
+           .declines = declines, .workspace = workspace),                                                    \
+        LATENT(ID, "prompt-" #type_name, SL_CUDA_LATENT_PROMPT, product "/latent64", 0, 0, most,             \
+               .declines = declines)
 
 static const sl_cuda_kernel KERNELS[] = {
-    EVERY_ROWS(F16, f16, "f16", 1e-2f),
-    EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
-    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f),
-    EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
+    EVERY_ROWS(F16, f16, "f16", 1e-2f),        WGMMA(F16, f16, "f16", 1e-2f),
+    EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),     WGMMA(BF16, bf16, "bf16", 5e-2f),
+    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f), EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
 };
 
 SL_CUDA_FAMILY(latent_attention) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS, prepare};

@@ -54,4 +54,9 @@ typedef struct sl_latent_type {
 extern const sl_latent_type sl_latent_cache_f16, sl_latent_cache_bf16, sl_latent_cache_q8_0,
     sl_latent_cache_fp8;
 
+/* latent_wgmma.cu: devices of capability 9.0 only, caches of f16 and bf16, no windows. */
+cudaError_t sl_latent_wgmma_launch(const sl_cuda_context *context, const mma_args *args,
+                                   const latent_launch_shape *shape, cudaStream_t stream);
+cudaError_t sl_latent_wgmma_prepare(void);
+
 #endif

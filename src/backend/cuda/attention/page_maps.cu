@@ -6,7 +6,7 @@ static cudaError_t make_map(const sl_cuda_cache *cache, uint32_t rows, bool is_k
     const uint64_t key_rows = (uint64_t)cache->kv_heads * SL_PAGE_TOKENS;
     const uint64_t size = (uint64_t)(is_key ? cache->key_size : cache->value_size);
     const uint64_t row_bytes = is_key ? cache->key_bytes : cache->value_bytes;
-    const sl_cuda_tensor tensor = {cache->pages + (is_key ? 0 : key_rows * cache->key_bytes),
+    const sl_cuda_tensor tensor = {cache->pages + (is_key ? 0 : cache->values),
                                    bytes ? 1 : 2,
                                    {size, key_rows, INT32_MAX},
                                    {row_bytes, cache->layer_bytes},

@@ -85,6 +85,28 @@ static __device__ __forceinline__ void wgmma_values(float y[SIZE / 8][4], const 
     }
 }
 
+/* The same with p in shared memory. */
+#define SHARED_VALUES(type, n, registers, a, b, ...)                                                         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, " a       \
+                 ", " b ", 1, 1, 1, 0, 1;"                                                                   \
+                 : __VA_ARGS__                                                                               \
+                 : "l"(p_at), "l"(v_at))
+#define SHARED_VALUES_OF(n, registers, a, b, ...)                                                            \
+    if (TYPE == SL_QTYPE_BF16) {                                                                             \
+        SHARED_VALUES("bf16", n, registers, a, b, __VA_ARGS__);                                              \
+    } else {                                                                                                 \
+        SHARED_VALUES("f16", n, registers, a, b, __VA_ARGS__);                                               \
+    }
+template <int TYPE, int SIZE>
+static __device__ __forceinline__ void wgmma_values(float y[SIZE / 8][4], uint64_t p_at, uint64_t v_at) {
+    static_assert(SIZE == 128 || SIZE == 256, "no other is written down");
+    if constexpr (SIZE == 128) {
+        SHARED_VALUES_OF("128", R64, "%64", "%65", D32(y, 0), D32(y, 8))
+    } else {
+        SHARED_VALUES_OF("256", R128, "%128", "%129", D32(y, 0), D32(y, 8), D32(y, 16), D32(y, 24))
+    }
+}
+
 #undef D4
 #undef D16
 #undef D32
@@ -96,6 +118,8 @@ static __device__ __forceinline__ void wgmma_values(float y[SIZE / 8][4], const 
 #undef SCORES
 #undef VALUES
 #undef VALUES_OF
+#undef SHARED_VALUES
+#undef SHARED_VALUES_OF
 
 #endif
 #endif
