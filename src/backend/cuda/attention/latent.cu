@@ -80,6 +80,9 @@ static const char *wgmma_declines(const sl_kernel *kernel, const sl_kernel_query
     if (group->window != 0) {
         return "takes groups without a window";
     }
+    if (attention->first > 0) {
+        return "looks back to the first key";
+    }
     if (rows <= MOST_SPLIT_ROWS) {
         return "takes more than 64 rows";
     }
