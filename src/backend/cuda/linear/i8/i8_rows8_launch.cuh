@@ -5,6 +5,7 @@
 #include "backend/cuda/types/integer_types.h"
 #include "backend/cuda/linear/i8/i8.h"
 #include "backend/cuda/linear/i8/i8_bits.cuh"
+#include "backend/cuda/linear/i8/i8_fp4.cuh"
 #include "backend/cuda/linear/i8/i8_row1.cuh"
 #include "backend/cuda/linear/i8/i8_rows8.cuh"
 #include "backend/cuda/linear/i8/i8_row1_tma.cuh"
@@ -34,10 +35,8 @@ template <int... TYPES> static cudaError_t matvec_prepare(const sl_cuda_facts *f
     return code;
 }
 
-/* Of experts' rows blocks are small, and two of them share a multiprocessor. */
 template <int TYPE> static SL_CUDA_RUN(run_row1) {
-    return row1_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(
-        context, op, context->processors * (op->in[1].data ? 2 : 1), stream);
+    return row1_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(context, op, stream);
 }
 
 template <int TYPE> static SL_CUDA_RUN(run_rows8) {
