@@ -10,8 +10,8 @@
 #include "backend/cuda/linear/i8/i8_rows8.cuh"
 #include "backend/cuda/linear/i8/i8_row1_tma.cuh"
 
-/* Where there is room, more slots keep more copies under way. */
-enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3 };
+/* Where there is room, a second slot's copy is under way while the first is multiplied. */
+enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 2 };
 
 /* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
 template <int TYPE> struct matvec_sizes {
