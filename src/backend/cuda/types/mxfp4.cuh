@@ -28,6 +28,14 @@ template <>
 struct decode_part<SL_QTYPE_MXFP4> : decode_part_of_group<SL_QTYPE_MXFP4, SL_MXFP4_ELEMENTS, SL_MXFP4_BYTES> {
 };
 
+/* The bits of sl_mxfp4_scale, without a choice: where one of both numbers is the scale's bits, the other is
+ * smaller. */
+static __device__ __forceinline__ float sl_mxfp4_scale_of(uint32_t exponent) {
+    const int32_t normal = (int32_t)(exponent * 0x00800000u - 0x00800000u);
+    const int32_t subnormal = (int32_t)(exponent * 0x00200000u + 0x00200000u);
+    return __int_as_float(max(normal, subnormal));
+}
+
 /* 12 + sl_mxfp4_value(0..7), and 12 - it */
 #define SL_MXFP4_POSITIVES 0x181412100f0e0d0cull
 #define SL_MXFP4_NEGATIVES 0x00040608090a0b0cull

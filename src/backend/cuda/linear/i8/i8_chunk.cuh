@@ -25,7 +25,8 @@ template <int WEIGHT_BYTES, int BRINGS, int TIMES = 0, bool INTERLEAVES = false>
     enum { BYTES = WEIGHT_BYTES, X = BRINGS, FACTOR = TIMES, INTERLEAVED = INTERLEAVES };
     enum { EXTRA = SL_CHUNK_GROUPS * (BRINGS == SL_X_NOTHING ? 0 : BRINGS == SL_X_HALVES ? 2 : 1) };
     enum { RECORD = SL_CHUNK + 4 * (SL_CHUNK_GROUPS + EXTRA) + 16 };
-    enum { HALVES = 0 }; /* whether there is sl_half_chunk */
+    enum { HALVES = 0 };             /* whether there is sl_half_chunk */
+    enum { HALVES_INTERLEAVED = 0 }; /* each half of a group lies as 0 8 1 9 ... 7 15 (in sl_chunk alone) */
 };
 /* Of the types of blocks.cuh; others have a shape of their own. */
 template <int TYPE> struct block_chunk {
@@ -100,6 +101,13 @@ static __device__ __forceinline__ void sl_interleave(uint32_t first, uint32_t se
     to[1] = __byte_perm(first, second, 0x7362);
 }
 
+static __device__ __forceinline__ uint4 sl_interleave_half(const uint4 &half) {
+    uint32_t words[4];
+    sl_interleave(half.x, half.z, words);
+    sl_interleave(half.y, half.w, words + 2);
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 /* Puts chunks of a row of x as records; all threads of the block, a group each. All loads of a thread are
  * under way at once. */
 template <int TYPE>
@@ -120,6 +128,10 @@ static __device__ __forceinline__ void sl_stage_x(const sl_q8_32 &x, int32_t chu
             sl_interleave(low.w, high.w, words + 6);
             low = make_uint4(words[0], words[1], words[2], words[3]);
             high = make_uint4(words[4], words[5], words[6], words[7]);
+        }
+        if (shape::HALVES_INTERLEAVED) {
+            low = sl_interleave_half(low);
+            high = sl_interleave_half(high);
         }
         unsigned char *record = records + i / SL_CHUNK_GROUPS * shape::RECORD;
         ((uint4 *)record)[2 * g] = low;

@@ -1,11 +1,12 @@
 /* Matrix products with one row of x, or one per chosen expert, at the rate the memory can be read. Class
  * "q8_32/256" of plain_linear.cu.
  *
- * A block takes a range of weight rows, cut into items: up to 32 chunks of 256 columns that lie one after the
- * other, of one row or several. Each warp has a ring of slots in shared memory and copies item after item to
- * it, the first of them before the kernel's inputs are there. A lane takes one chunk of an item, with x from
- * shared memory too. The chunks' sums are kept there until the range is done, or no more fit; then a thread
- * adds those of a row in order. */
+ * A block takes a range of weight rows. Rows that lie one after the other are a stretch, cut into items of 32
+ * chunks of 256 columns wherever rows end, so that every lane has one. Each warp has a ring of slots in
+ * shared memory and copies item after item to it, the first of them before the kernel's inputs are there. A
+ * lane keeps its chunk of x in registers, and reads another from shared memory where its next item begins in
+ * another place of a row. The chunks' sums are kept there until the range is done, or no more fit; then a
+ * thread adds those of a row in order. */
 #ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_ROW1_CUH
 #define SL_BACKEND_CUDA_LINEAR_I8_I8_ROW1_CUH
 
@@ -14,14 +15,13 @@
 
 enum { ROW1_SUMS = 4096 }; /* floats, unless a granule has more */
 
-/* A unit is one item or, when `parts` is above 1, one row of several. */
+/* A unit is a weight row. */
 typedef struct row1_args {
     sl_matvec_args op;
-    int32_t parts, part;                      /* items of a row, chunks of all but the last */
-    int32_t padded;                           /* sums of a row in shared memory, an odd number */
-    int32_t batch;                            /* units whose sums fit, whole granules */
-    uint32_t per_parts, per_chunks, per_unit; /* sl_matvec_inverse of them */
-    float alpha, limit;                       /* of swiglu_oai */
+    int32_t padded;      /* sums of a row in shared memory, an odd number */
+    int32_t batch;       /* rows whose sums fit, whole granules */
+    uint32_t per_chunks; /* sl_matvec_inverse */
+    float alpha, limit;  /* of swiglu_oai */
 } row1_args;
 
 /* ---- items ---- */
@@ -29,25 +29,76 @@ typedef struct row1_args {
 typedef struct row1_item {
     const unsigned char *from;
     int32_t chunks, lead; /* lead: bytes to copy before it, so that copies begin at multiples of 16 */
-    int32_t unit, part;   /* unit: from the block's first */
 } row1_item;
 
-/* Item i of the units from `first` on. */
-template <int BYTES>
-static __device__ __forceinline__ row1_item find_item(const row1_args &args, int32_t first, int32_t i,
-                                                      int32_t expert) {
-    row1_item item;
-    int32_t row;
-    item.unit = sl_matvec_divide(i, args.per_parts);
-    item.part = (i - item.unit * args.parts) * args.part;
-    const sl_cuda_weight &weight = args.op.weights[sl_matvec_unit(args.op, first + item.unit, &row)];
-    item.from = weight.data + (uint64_t)expert * weight.expert_bytes + (uint64_t)row * weight.row_bytes +
-                item.part * BYTES;
-    item.lead = BYTES % 16 ? (int32_t)((uint64_t)item.from & 15u) : 0;
-    item.chunks = args.parts == 1 ? min(weight.rows - row, args.op.unit) * args.op.chunks
-                                  : min(args.part, args.op.chunks - item.part);
-    return item;
-}
+/* Where a warp is: at chunk `at` of a stretch of rows that lie one after the other, and whose sums are kept
+ * at a time. */
+template <int BYTES, int WARPS> struct row1_cursor {
+    const unsigned char *from; /* the stretch */
+    int32_t unit, end, rows;   /* of the stretch, and behind all */
+    int32_t batch_end;
+    int32_t at;
+
+    /* The stretch that begins at a unit. */
+    __device__ __forceinline__ void enter(const row1_args &args, int32_t first, int32_t expert) {
+        const sl_matvec_args &op = args.op;
+        unit = first;
+        rows = 0;
+        from = NULL;
+        if (first < end) {
+            int32_t row, segment, border;
+            if (op.activates) { /* 32 rows of the gate and 32 of up in turn */
+                segment = first / SL_GRANULE % 2;
+                row = first / (2 * SL_GRANULE) * SL_GRANULE + first % SL_GRANULE;
+                border = first / SL_GRANULE * SL_GRANULE + SL_GRANULE;
+            } else {
+                segment = sl_matvec_unit(op, first, &row);
+                border = op.first_unit[segment + 1];
+            }
+            const sl_cuda_weight &weight = op.weights[segment];
+            batch_end = first < batch_end ? batch_end : min(batch_end + args.batch, end);
+            rows = min(border, batch_end) - first;
+            from = weight.data + (uint64_t)expert * weight.expert_bytes + (uint64_t)row * weight.row_bytes;
+        }
+    }
+
+    /* To the warp's first item of a block's units. */
+    __device__ __forceinline__ void begin(const row1_args &args, int32_t first, int32_t stop,
+                                          int32_t expert) {
+        end = stop;
+        batch_end = first;
+        at = (int32_t)threadIdx.x / SL_WARP * SL_WARP;
+        enter(args, first, expert);
+        settle(args, expert);
+    }
+
+    __device__ __forceinline__ void settle(const row1_args &args, int32_t expert) {
+        int32_t whole = (rows * args.op.chunks + SL_WARP - 1) & -SL_WARP;
+        while (unit < end && at >= whole) {
+            at -= whole;
+            enter(args, unit + rows, expert);
+            whole = (rows * args.op.chunks + SL_WARP - 1) & -SL_WARP;
+        }
+    }
+
+    /* To the warp's next item. */
+    __device__ __forceinline__ void advance(const row1_args &args, int32_t expert) {
+        at += WARPS * SL_WARP;
+        settle(args, expert);
+    }
+
+    __device__ __forceinline__ bool any(void) const {
+        return unit < end;
+    }
+
+    __device__ __forceinline__ row1_item item(const row1_args &args) const {
+        row1_item item;
+        item.from = from + at * BYTES;
+        item.lead = BYTES % 16 ? (int32_t)((uint64_t)item.from & 15u) : 0;
+        item.chunks = min(rows * args.op.chunks - at, (int32_t)SL_WARP);
+        return item;
+    }
+};
 
 /* A warp's slots: item after item is copied to them in turn. */
 template <int TYPE, int SLOTS> struct warp_ring {
@@ -131,42 +182,39 @@ static __device__ __forceinline__ float row1_sum(const float *chunks, int32_t co
     return sum;
 }
 
-/* Rows of units [first, first + units), whose chunks' sums are there. */
+/* Rows [first, first + count) of the block's, whose chunks' sums are there. */
 template <int TYPE>
 static __device__ __forceinline__ void row1_finish(const row1_args &args, const float *sums, int32_t first,
-                                                   int32_t units, int32_t expert, int32_t y_row) {
+                                                   int32_t count, int32_t expert, int32_t y_row) {
     const sl_matvec_args &op = args.op;
     if (op.activates) {
         const int32_t lane = (int32_t)threadIdx.x % SL_WARP, step = (int32_t)blockDim.x / SL_WARP;
-        for (int32_t g = (int32_t)threadIdx.x / SL_WARP; g * op.granule < units; g += step) {
+        for (int32_t g = (int32_t)threadIdx.x / SL_WARP; 2 * SL_GRANULE * g < count; g += step) {
             const float *rows = sums + (2 * g * SL_GRANULE + lane) * args.padded;
             const float gate = row1_sum(rows, op.chunks),
                         up = row1_sum(rows + SL_GRANULE * args.padded, op.chunks);
+            const int32_t granule = first / (2 * SL_GRANULE) + g;
             sl_matvec_activate_by(
-                op, expert, y_row, first / op.granule + g, make_float2(gate, up), [&args](float a, float b) {
+                op, expert, y_row, granule, make_float2(gate, up), [&args](float a, float b) {
                     return sl_gate<SL_CUDA_TAKES_OAI(TYPE)>({args.op.function, args.alpha, args.limit}, a, b);
                 });
-            const bool is_last = (first / op.granule + g + 1) * SL_GRANULE == op.weights[0].rows;
+            const bool is_last = (granule + 1) * SL_GRANULE == op.weights[0].rows;
             if (op.quantized.padding > 0 && is_last && lane < SL_Q8_32_GROUP / SL_QUAD) {
                 sl_pad_row(op.quantized, y_row, lane);
             }
         }
         return;
     }
-    for (int32_t i = (int32_t)threadIdx.x; i < units * op.unit; i += (int32_t)blockDim.x) {
-        const int32_t unit = sl_matvec_divide(i, args.per_unit);
+    for (int32_t i = (int32_t)threadIdx.x; i < count; i += (int32_t)blockDim.x) {
         int32_t row;
-        const sl_cuda_weight &weight = op.weights[sl_matvec_unit(op, first + unit, &row)];
-        row += i - unit * op.unit;
-        if (row < weight.rows) {
-            sl_linear_store(op, weight, expert, y_row, row, row1_sum(sums + i * args.padded, op.chunks));
-        }
+        const sl_cuda_weight &weight = op.weights[sl_matvec_unit(op, first + i, &row)];
+        sl_linear_store(op, weight, expert, y_row, row, row1_sum(sums + i * args.padded, op.chunks));
     }
 }
 
 /* A row of y for each y of the grid. */
 template <int TYPE, int WARPS, int SLOTS>
-static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
+static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
     row1_kernel(const __grid_constant__ row1_args args) {
     typedef warp_ring<TYPE, SLOTS> ring_type;
     enum { BYTES = ring_type::BYTES, RING = WARPS * SLOTS * ring_type::SLOT };
@@ -177,22 +225,22 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
     float *sums = (float *)(records + op.chunks * RECORD);
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t y_row = (int32_t)blockIdx.y;
-    int32_t first, end, expert = 0, next = warp;
+    int32_t first, end, expert = 0;
     sl_matvec_range(op, &first, &end);
-    const int32_t items = (end - first) * args.parts;
 
     ring_type ring;
     ring.init(shared + warp * SLOTS * ring_type::SLOT, shared + RING + warp * SLOTS * 8);
+    row1_cursor<BYTES, WARPS> next, here;
     const auto copy_next = [&](int32_t slot) {
-        const bool any = next < items;
-        ring.copy(any, find_item<BYTES>(args, first, any ? next : 0, expert), slot);
-        next += WARPS;
+        ring.copy(next.any(), next.item(args), slot);
+        next.advance(args, expert);
     };
     sl_let_next_begin();
     if (!op.ids.data) {
+        next.begin(args, first, end, expert);
+        here = next;
         for (int slot = 0; slot < SLOTS; slot++) {
-            if (slot > 0 &&
-                next - WARPS < items) { /* more would delay what this and the kernel before read */
+            if (slot > 0 && next.any()) { /* more would delay what this and the kernel before read */
                 ring.await_first(slot - 1);
             }
             copy_next(slot);
@@ -205,6 +253,8 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
             return;
         }
         expert = sl_i32(op.ids, y_row / op.experts_used)[y_row % op.experts_used];
+        next.begin(args, first, end, expert);
+        here = next;
         for (int slot = 0; slot < SLOTS; slot++) {
             copy_next(slot);
         }
@@ -212,33 +262,34 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
     sl_stage_x<TYPE>(sl_q8_32_of(op.x, y_row / op.x_share), op.chunks, records);
     __syncthreads();
 
-    /* The warps are a multiple of the parts, so a lane's chunk is the same in every item. */
-    const int32_t lane_row = args.parts == 1 ? sl_matvec_divide(lane, args.per_chunks) : 0;
-    const int32_t chunk = lane - lane_row * op.chunks + (warp % args.parts) * args.part;
+    int32_t held = -1;
     sl_x_chunk<TYPE> x;
-    x.load(records + min(chunk, op.chunks - 1) * RECORD);
-    int32_t i = warp;
     for (int32_t batch = first; batch < end; batch += args.batch) {
-        const int32_t units = min(args.batch, end - batch);
-        for (; i < (batch + units - first) * args.parts; i += WARPS) {
-            const row1_item item = find_item<BYTES>(args, first, i, expert);
+        const int32_t batch_end = min(batch + args.batch, end);
+        while (here.unit < batch_end) {
+            const row1_item item = here.item(args);
+            const int32_t row = sl_matvec_divide(here.at + lane, args.per_chunks);
+            const int32_t chunk = here.at + lane - row * op.chunks;
+            float *sum = sums + (here.unit - batch + row) * args.padded + chunk;
+            if (chunk != held) {
+                x.load(records + chunk * RECORD);
+                held = chunk;
+            }
             const unsigned char *chunks = ring.wait(item);
             if (lane < item.chunks) {
-                float *row_sums = sums + ((first + item.unit - batch) * op.unit + lane_row) * args.padded;
-                row_sums[chunk] = sl_chunk<TYPE>::product(chunks + lane * BYTES, x);
+                *sum = sl_chunk<TYPE>::product(chunks + lane * BYTES, x);
             }
             sl_fence_shared();
             __syncwarp();
             copy_next(ring.slot);
             ring.advance();
+            here.advance(args, expert);
         }
         __syncthreads();
         if (valid) { /* an empty step has copies under way, and must wait for them as well */
-            row1_finish<TYPE>(args, sums, batch, units, expert, y_row);
+            row1_finish<TYPE>(args, sums, batch, batch_end - batch, expert, y_row);
         }
-        if (batch + units < end) {
-            __syncthreads();
-        }
+        __syncthreads();
     }
 }
 
@@ -247,15 +298,14 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 2)
 /* Of shared memory, where a warp has that many slots. */
 template <int TYPE, int WARPS, int SLOTS> static inline uint32_t row1_bytes(const row1_args &args) {
     return (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
-                      args.op.chunks * sl_chunk_shape<TYPE>::RECORD +
-                      args.batch * args.op.unit * args.padded * 4);
+                      args.op.chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * args.padded * 4);
 }
 
-/* `blocks`: about as many as there should be for all rows of y. A warp has SLOTS slots, or one where rows are
- * long: with one a block fits in MATVEC_SHARED_BYTES whatever the type and the shape. */
+/* No more blocks than the device has processors, unless there are more rows of y: of two that share one the
+ * others would wait. A warp has SLOTS slots, or one where rows are long: with one a block fits in
+ * MATVEC_SHARED_BYTES whatever the type and the shape. */
 template <int TYPE, int WARPS, int SLOTS>
-static cudaError_t row1_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
-                               cudaStream_t stream) {
+static cudaError_t row1_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     enum { MOST_CHUNKS = MATVEC_COLUMNS / SL_CHUNK };
     static_assert(WARPS * (warp_ring<TYPE, 1>::SLOT + 16) +
                           MOST_CHUNKS * ((int)sl_chunk_shape<TYPE>::RECORD + 2 * SL_GRANULE * 4) +
@@ -269,22 +319,12 @@ static cudaError_t row1_launch(const sl_cuda_context *context, const sl_cuda_op 
         args.limit = op[1].op->u.activate.limit;
     }
     const int32_t chunks = args.op.chunks, rows = op->rows[op->out[0].rows];
-    args.parts = 1;
-    while (args.parts * SL_WARP < chunks || WARPS % args.parts) {
-        args.parts++;
-    }
-    args.part = (chunks + args.parts - 1) / args.parts;
     args.padded = chunks | 1;
-    int32_t unit = args.parts == 1 ? SL_WARP / chunks : 1;
-    while (args.op.activates && SL_GRANULE % unit) {
-        unit--;
-    }
-    const int32_t along = sl_matvec_cut(unit, (blocks + rows - 1) / rows, &args.op);
-    const int32_t each = sl_matvec_most(args.op), fit = ROW1_SUMS / (args.op.granule * unit * args.padded);
-    args.batch = (fit < 1 ? 1 : fit < each ? fit : each) * args.op.granule;
-    args.per_parts = sl_matvec_inverse(args.parts);
     args.per_chunks = sl_matvec_inverse(chunks);
-    args.per_unit = sl_matvec_inverse(unit);
+    const int32_t blocks = context->processors / rows;
+    const int32_t along = sl_matvec_cut(1, blocks > 0 ? blocks : 1, &args.op);
+    const int32_t each = sl_matvec_most(args.op), fit = ROW1_SUMS / (args.op.granule * args.padded);
+    args.batch = (fit < 1 ? 1 : fit < each ? fit : each) * args.op.granule;
     sl_launch_shape shape = {};
     shape.grid = dim3((unsigned)along, (unsigned)rows);
     shape.block = dim3(WARPS * SL_WARP);

@@ -5,12 +5,13 @@
 #include "backend/cuda/types/integer_types.h"
 #include "backend/cuda/linear/i8/i8.h"
 #include "backend/cuda/linear/i8/i8_bits.cuh"
+#include "backend/cuda/linear/i8/i8_fp4.cuh"
 #include "backend/cuda/linear/i8/i8_row1.cuh"
 #include "backend/cuda/linear/i8/i8_rows8.cuh"
 #include "backend/cuda/linear/i8/i8_row1_tma.cuh"
 
-/* Where there is room, more slots keep more copies under way. */
-enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 3 };
+/* Where there is room, a second slot's copy is under way while the first is multiplied. */
+enum { MATVEC_WARPS = 8, MATVEC_SLOTS = 2 };
 
 /* Warps for several rows of x: more hide more of the products' latency; Q6_K's slots are large. */
 template <int TYPE> struct matvec_sizes {
@@ -34,10 +35,8 @@ template <int... TYPES> static cudaError_t matvec_prepare(const sl_cuda_facts *f
     return code;
 }
 
-/* Of experts' rows blocks are small, and two of them share a multiprocessor. */
 template <int TYPE> static SL_CUDA_RUN(run_row1) {
-    return row1_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(
-        context, op, context->processors * (op->in[1].data ? 2 : 1), stream);
+    return row1_launch<TYPE, MATVEC_WARPS, MATVEC_SLOTS>(context, op, stream);
 }
 
 template <int TYPE> static SL_CUDA_RUN(run_rows8) {

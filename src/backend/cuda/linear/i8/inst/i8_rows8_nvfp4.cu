@@ -1,5 +1,5 @@
 /* Matrix products with few rows of NVFP4, whole chunks of 256 columns (the plain kernels take the others). */
-#include "backend/cuda/linear/i8/i8_nvfp4.cuh"
+#include "backend/cuda/linear/i8/i8_fp4.cuh"
 #include "backend/cuda/linear/i8/i8_rows8_launch.cuh"
 
 static const sl_cuda_kernel KERNELS[] = {

@@ -1,16 +1,77 @@
-/* Chunks and tiles (i8_chunk.cuh, i8_mma_tile.cuh) of NVFP4 and NVFP4_128: each half of a group has a
- * scale of its own. A word of quants has four columns in its low nibbles, and those eight columns on in its
- * high ones. */
-#ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_NVFP4_CUH
-#define SL_BACKEND_CUDA_LINEAR_I8_I8_NVFP4_CUH
+/* Chunks of MXFP4, and chunks and tiles (i8_chunk.cuh, i8_mma_tile.cuh) of NVFP4 and NVFP4_128: each half of
+ * their groups has a scale of its own. A word of their quants has four columns in its low nibbles, and those
+ * eight columns on in its high ones. */
+#ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_FP4_CUH
+#define SL_BACKEND_CUDA_LINEAR_I8_I8_FP4_CUH
 
 #include "backend/cuda/types/types.cuh"
-#include "backend/cuda/linear/i8/i8_bits.cuh"
+#include "backend/cuda/linear/i8/i8_blocks.cuh"
 
 template <>
-struct sl_chunk_shape<SL_QTYPE_NVFP4> : chunk_shape<SL_CHUNK / 64 * SL_NVFP4_BYTES, SL_X_NOTHING> {};
+struct sl_chunk_shape<SL_QTYPE_NVFP4> : chunk_shape<SL_CHUNK / 64 * SL_NVFP4_BYTES, SL_X_NOTHING> {
+    enum { HALVES_INTERLEAVED = 1 };
+};
 template <>
-struct sl_chunk_shape<SL_QTYPE_NVFP4_128> : chunk_shape<SL_CHUNK / 128 * SL_NVFP4_128_BYTES, SL_X_NOTHING> {};
+struct sl_chunk_shape<SL_QTYPE_NVFP4_128> : chunk_shape<SL_CHUNK / 128 * SL_NVFP4_128_BYTES, SL_X_NOTHING> {
+    enum { HALVES_INTERLEAVED = 1 };
+};
+
+/* ---- four quants at a time ----
+ *
+ * The table has the sizes of the values, which are below 128: so those of positive quants come from the
+ * nibbles, and 0 for the others, and those of negative ones from the nibbles with the signs turned over
+ * (blocks.cuh). Both have a sum of their own, and the difference is exact. */
+typedef struct fp4_sums {
+    int32_t positive, negative;
+
+    /* The lower four nibbles times the bytes of x. table: fp4_table's. */
+    __device__ __forceinline__ void add(uint64_t table, uint32_t nibbles, int32_t x) {
+        positive = sl_dot_unsigned(sl_table_bytes(table, nibbles), x, positive);
+        negative = sl_dot_unsigned(sl_table_bytes(table, nibbles ^ 0x8888u), x, negative);
+    }
+    __device__ __forceinline__ float dot(void) const {
+        return __int_as_float(positive - negative) - SL_FLOAT_OF_INT;
+    }
+} fp4_sums;
+
+/* In blocks of one dimension. The compiler does not know the words, as in sl_float_of_byte_bits: it would put
+ * one of them into the instruction, and bring the other to another register for each. */
+static __device__ __forceinline__ uint64_t fp4_table(void) {
+    const uint32_t low = (uint32_t)SL_MXFP4_VALUES_0 | threadIdx.y;
+    const uint32_t high = (uint32_t)(SL_MXFP4_VALUES_0 >> 32) | threadIdx.z;
+    return low | (uint64_t)high << 32;
+}
+
+template <> struct sl_chunk<SL_QTYPE_MXFP4> {
+    typedef sl_x_chunk<SL_QTYPE_MXFP4> X;
+    typedef sl_words_held<sl_chunk_shape<SL_QTYPE_MXFP4>::BYTES> words_type;
+
+    /* The two bytes from one on, in the lower half. */
+    static __device__ __forceinline__ uint32_t bytes(const words_type &w, int at) {
+        return at % 4 < 3 ? w.words[at / 4] >> 8 * (at % 4) : w.word(at, 0);
+    }
+
+    static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        const uint64_t table = fp4_table();
+        words_type words;
+        words.load(w);
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
+            const int at = SL_MXFP4_BYTES * g;
+            fp4_sums sums = {SL_FLOAT_OF_INT_BITS, 0};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sums.add(table, sl_chunk::bytes(words, at + 1 + 2 * i), x.values[8 * g + i]);
+            }
+            const float scale = sl_mxfp4_scale_of(words.words[at / 4] >> 8 * (at % 4) & 255u);
+            sum = fmaf(scale * sums.dot(), x.scales[g], sum);
+        }
+        return sum;
+    }
+};
+
+/* ---- NVFP4 ---- */
 
 /* STRIDE: room for a start up to 15 bytes behind a row's, and rows on different banks. */
 template <> struct sl_tile_shape<SL_QTYPE_NVFP4_128> {
@@ -45,6 +106,7 @@ template <int TYPE> struct chunk_of_fp4 {
     typedef sl_x_chunk<TYPE> X;
 
     static __device__ __forceinline__ float product(const unsigned char *w, const X &x) {
+        const uint64_t table = fp4_table();
         sl_words_held<sl_chunk_shape<TYPE>::BYTES> words;
         words.load(w);
         float sum = 0;
@@ -54,16 +116,14 @@ template <int TYPE> struct chunk_of_fp4 {
             fp4_group<TYPE>::scales(words, g, scales);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                int32_t dot = SL_FLOAT_OF_INT_BITS;
+                fp4_sums sums = {SL_FLOAT_OF_INT_BITS, 0};
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    int32_t low, high;
-                    sl_look_up(SL_MXFP4_VALUES_0, SL_MXFP4_VALUES_1,
-                               words.words[fp4_group<TYPE>::quants(g) + 2 * h + i], &low, &high);
-                    dot = __dp4a(low, x.values[8 * g + 4 * h + i], dot);
-                    dot = __dp4a(high, x.values[8 * g + 4 * h + 2 + i], dot);
+                    const uint32_t quants = words.words[fp4_group<TYPE>::quants(g) + 2 * h + i];
+                    sums.add(table, quants, x.values[8 * g + 4 * h + 2 * i]);
+                    sums.add(table, quants >> 16, x.values[8 * g + 4 * h + 2 * i + 1]);
                 }
-                sum = fmaf(scales[h] * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
+                sum = fmaf(scales[h] * sums.dot(), x.scales[g], sum);
             }
         }
         return sum;
