@@ -330,18 +330,13 @@ static bool decode_wait(ptx_decoder &decoder) {
 /* st.async: the store is there, at the latest, when the barrier has counted its bytes. */
 static void run_store_async(ptx_call &call, const ptx_instruction &instruction) {
     const std::vector<ptx_operand> &operands = instruction.operands;
-    const size_t count = (size_t)instruction.b, bytes = (size_t)instruction.type->bytes;
-    const int all = (int)(count * bytes);
-    unsigned char *to = ptx_pointer(call, instruction, operands[0], (ptx_space)instruction.a, all);
+    const size_t bytes = (size_t)instruction.type->bytes;
+    unsigned char *to = ptx_pointer(call, instruction, operands[0], (ptx_space)instruction.a, (int)bytes);
     unsigned char *at = ptx_pointer(call, instruction, operands[2], (ptx_space)instruction.a, 8);
-    std::vector<unsigned char> value;
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t one = ptx_get(call, count > 1 ? operands[1].parts[i] : operands[1], (int)bytes);
-        value.insert(value.end(), (const unsigned char *)&one, (const unsigned char *)&one + bytes);
-    }
-    ptx_barrier_at(at, instruction).coming.push_back([to, all, value, &instruction](ptx_barrier &barrier) {
-        memcpy(to, value.data(), value.size());
-        ptx_barrier_bytes(barrier, -(int64_t)all, instruction);
+    const uint64_t value = ptx_get(call, operands[1], (int)bytes);
+    ptx_barrier_at(at, instruction).coming.push_back([to, bytes, value, &instruction](ptx_barrier &barrier) {
+        memcpy(to, &value, bytes);
+        ptx_barrier_bytes(barrier, -(int64_t)bytes, instruction);
     });
 }
 
@@ -353,7 +348,6 @@ static bool decode_store_async(ptx_decoder &decoder) {
     if (!ptx_take(decoder, "mbarrier::complete_tx::bytes")) {
         ptx_unknown(decoder, "no barrier");
     }
-    instruction.b = ptx_take(decoder, "v4") ? 4 : ptx_take(decoder, "v2") ? 2 : 1;
     instruction.type = ptx_take_type(decoder);
     ptx_count(decoder, 3, -1);
     instruction.run = run_store_async;

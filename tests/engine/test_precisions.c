@@ -4,14 +4,9 @@
  *     test_precisions [--device cuda:N] [--only CASE] */
 #include "support/fused.h"
 
-/* Two layers: nothing behind the keys of the last one is read again by rows of a later step. */
 #define MODEL(weights, wide, hidden)                                                                         \
-    .family = "qwen3", .type = weights, .cache_type = "f16", .layers = 2, .width = wide,                     \
+    .family = "qwen3", .type = weights, .cache_type = "f16", .layers = 1, .width = wide,                     \
     .feed_forward = hidden, .heads = 4, .kv_heads = 2, .head_size = 64, .prompt = 330, .rows = 320
-#define EXPERTS(weights, hidden)                                                                             \
-    .family = "qwen3moe", .type = weights, .cache_type = "f16", .layers = 2, .width = 256, .heads = 4,       \
-    .kv_heads = 2, .head_size = 64, .experts = 5, .experts_used = 2, .expert_width = hidden, .prompt = 170,  \
-    .rows = 160
 #define NORM "rmsnorm+quantize/cuda"
 #define ACTIVATE "activate+quantize/cuda"
 
@@ -24,10 +19,6 @@ static const fused_case cases[] = {
      .runs = {{NORM, 2}, {ACTIVATE, 1}}},
     {"int8, half groups and zeros", MODEL("q8_0", 640, 480), .precision = SLUICE_PROMPT_INT8,
      .needs = "linear/q8_0/cuda-s8-tile", .runs = {{NORM, 2}, {ACTIVATE, 1}}},
-    {"int8, experts", EXPERTS("q4_k", 256), .precision = SLUICE_PROMPT_INT8,
-     .needs = "linear/q4_k/cuda-s8-experts", .runs = {{"linear-s8-experts+activate/cuda", 1}}},
-    {"int8, experts of half a tile", EXPERTS("q8_0", 480), .precision = SLUICE_PROMPT_INT8,
-     .needs = "linear/q8_0/cuda-s8-experts", .runs = {{"linear-s8-experts+activate/cuda", 1}}},
 };
 
 int main(int argc, char **argv) {

@@ -241,7 +241,8 @@ typedef struct linear_shape {
     bool aligned;          /* y has a multiple of 8 columns, where the outputs and the shift have */
     int32_t experts, used; /* 0: no experts */
     bool expert_x;         /* x has expert rows */
-    bool single, full;     /* rows one by one, in a bucket of one; a bucket of just these rows */
+    bool single;           /* rows one by one, in a bucket of one */
+    bool full;             /* a bucket of just these rows */
     style how;
 } linear_shape;
 
@@ -270,7 +271,6 @@ static const linear_shape linear_shapes[] = {
     {.rows = 33, .columns = 768, .outputs = {160, 17}, .bias = true, .residual = true, .how = OUTLIERS},
     {.rows = 150, .columns = 1024, .outputs = {200}, .raw = true},
     {.rows = 40, .columns = 1280, .outputs = {72}, .experts = 3, .used = 2, .raw = true},
-    {.rows = 290, .columns = 768, .outputs = {72}, .bias = true, .experts = 4, .used = 2, .aligned = true},
     {.rows = 5, .columns = 4352, .outputs = {40, 24}, .bias = true, .residual = true}, /* phases of matvec */
     {.rows = 3, .columns = 2816, .outputs = {200}},
     {.rows = 133, .columns = 2304, .outputs = {72, 40}, .shift = 8, .bias = true, .aligned = true},

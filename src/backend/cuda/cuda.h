@@ -234,8 +234,6 @@ typedef enum sl_cuda_arrangement {
     SL_CUDA_I8_ROWS64,
     SL_CUDA_S8_TILE,
     SL_CUDA_E4M3_TILE,
-    SL_CUDA_S8_EXPERTS,
-    SL_CUDA_E4M3_EXPERTS,
     SL_CUDA_BF16_CUBLAS,
     SL_CUDA_BF16_CUBLAS_KEPT, /* behind the one whose name its own begins with */
     SL_CUDA_BF16_TILE_WGMMA,
@@ -285,8 +283,7 @@ struct sl_cuda_kernel {
     int32_t least_rows, best_rows; /* LINEAR: declines smaller buckets; declines larger ones unless
                                       deterministic, as others are faster there; 0: neither */
     sl_cuda_run run;
-    /* LINEAR of gates and values, the ACTIVATE and the QUANTIZE to BF16 behind it; of experts in eight bits
-     * without the QUANTIZE. NULL: it cannot. */
+    /* LINEAR of gates and values, the ACTIVATE and the QUANTIZE to BF16 behind it. NULL: it cannot. */
     sl_cuda_run gated;
     /* LINEAR: the same product, but the sums of its columns' ranges to op->scratch instead of y: whoever
      * reads it adds them, one after the other. Neither bias nor residual. NULL: it cannot. */

@@ -1,8 +1,8 @@
 /* LINEAR of gates and values, ACTIVATE, QUANTIZE to BF16: one launch of the product's own kernel. */
 #include "backend/cuda/linear/linear.h"
 
-const char *sl_cuda_gates_reason(const sl_fusion_query *query) {
-    const sl_op *linear = &query->ops[0], *activate = &query->ops[1];
+const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
+    const sl_op *linear = &query->ops[0], *activate = &query->ops[1], *quantize = &query->ops[2];
     const sl_op_linear *parts = &linear->u.linear;
     const int32_t width = activate->u.activate.width, first = parts->segments[0].weight;
     const int32_t rows = query->program->weights[first].rows;
@@ -29,16 +29,6 @@ const char *sl_cuda_gates_reason(const sl_fusion_query *query) {
     if (gate->value != y->value || up->value != y->value || gate->column != y->column + gate_column ||
         up->column != y->column + up_column) {
         return "the activation must read what the product writes";
-    }
-    return NULL;
-}
-
-const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
-    const sl_op *activate = &query->ops[1], *quantize = &query->ops[2];
-    const int32_t width = activate->u.activate.width;
-    const char *reason = sl_cuda_gates_reason(query);
-    if (reason) {
-        return reason;
     }
     if (quantize->in[0].value != activate->out[0].value ||
         quantize->in[0].column != activate->out[0].column || quantize->u.quantize.width != width ||

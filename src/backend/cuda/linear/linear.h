@@ -38,9 +38,7 @@ static inline const char *sl_cuda_activation_reason(const sl_op *activate, bool 
            : swiglu_oai ? "activates gates of values by silu, gelu_tanh and swiglu_oai"
                         : "activates gates of values by silu and gelu_tanh";
 }
-/* Why the run does not begin with a product and the activation of its gates and values, or NULL. */
-const char *sl_cuda_gates_reason(const sl_fusion_query *query);
-/* Why the run is not these, stored as BF16 alone, or NULL (gated.c). */
+/* Why the run is not gates and values side by side, stored as BF16 alone, or NULL (gated.c). */
 const char *sl_cuda_gated_reason(const sl_fusion_query *query);
 /* Why the six ops are not one row's experts with activations in that format, each reading the one before, or
  * NULL. Gates and values are not looked at (i8_experts.cu). */

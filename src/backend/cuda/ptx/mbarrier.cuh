@@ -72,18 +72,6 @@ static __device__ __forceinline__ void sl_store_counted(uint32_t to, float value
         : "memory");
 }
 
-/* The same of 16 bytes, at a multiple of 16. */
-static __device__ __forceinline__ void sl_store_four_counted(uint32_t to, uint4 value, uint32_t barrier,
-                                                             uint32_t rank) {
-    uint32_t there, counter;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(to), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(barrier), "r"(rank));
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-                 "[%5];" ::"r"(there),
-                 "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(counter)
-                 : "memory");
-}
-
 /* Until the phase of that parity has ended; a new barrier counts as if one of parity 1 had. */
 static __device__ __forceinline__ void sl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"

@@ -19,8 +19,6 @@ static const struct {
     [SL_CUDA_S8_TILE] =
         {WGMMA, "prompts of Q4_K, others with `--prompt-precision int8`: weights become int8 in scratch"},
     [SL_CUDA_E4M3_TILE] = {WGMMA, "prompts: FP8 weights as they are; others with `--prompt-precision fp8`"},
-    [SL_CUDA_S8_EXPERTS] = {WGMMA, "prompts through experts with `--prompt-precision int8`"},
-    [SL_CUDA_E4M3_EXPERTS] = {WGMMA, "prompts through experts of FP8 weights with `--prompt-precision fp8`"},
     [SL_CUDA_BF16_CUBLAS] = {EVERY, "prompts: weights decoded to BF16 in scratch, then cuBLASLt"},
     [SL_CUDA_BF16_CUBLAS_KEPT] =
         {EVERY, "prompts from a second copy of the weights: no decoding, 2 bytes an element"},

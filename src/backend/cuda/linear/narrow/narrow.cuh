@@ -308,17 +308,22 @@ static __device__ __forceinline__ void narrow_store(const narrow_results &result
     }
 }
 
-/* A warp's. `buffers`: [NARROW_WARPS][NARROW_BATCH_BYTES]. */
+/* A warp's. */
 template <int WIDTH>
-static __device__ __forceinline__ void narrow_store_tile(const sl_narrow_product &product,
-                                                         const narrow_tile &tile, unsigned char *buffers,
+static __device__ __forceinline__ void narrow_store_tile(const narrow_work &work, const narrow_tile &tile,
                                                          const float (&sums)[WIDTH / 2]) {
+    const sl_narrow_product &product = work.plan.product;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
     const float *bias = product.bias ? product.bias + (int64_t)tile.expert * product.outputs : NULL;
     const uint64_t places = (uint64_t)product.y | product.y_row_bytes | (uint64_t)bias |
                             (uint64_t)product.residual | product.residual_row_bytes;
-    float *buffer = (float *)(void *)(buffers + warp * NARROW_BATCH_BYTES);
-    narrow_results results = {product, bias, buffer, lane, places % 16 == 0, {}};
+    narrow_results results = {
+        product,
+        bias,
+        (float *)(work.memory + narrow_memory<WIDTH>::results + warp * NARROW_BATCH_BYTES),
+        lane,
+        places % 16 == 0,
+        {}};
 #pragma unroll
     for (int i = 0; i < NARROW_LANE_ROWS; i++) {
         const int32_t row = tile.row + 16 * warp + lane / 8 + 4 * i;
@@ -435,7 +440,7 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
             places.slot.next();
         }
     }
-    narrow_store_tile<WIDTH>(work.plan.product, tile, work.memory + memory::results, sums);
+    narrow_store_tile<WIDTH>(work, tile, sums);
 }
 
 template <int WIDTH, int CLUSTER> static __device__ __forceinline__ void narrow_init_barriers(uint32_t base) {

@@ -34,12 +34,6 @@ static inline int32_t sl_narrow_scales(int32_t outputs) {
     return (outputs + 3) / 4 * 4;
 }
 
-/* From the start of a row of x, with so many columns, to its scales. */
-static inline uint64_t sl_narrow_x_scales(sl_narrow_kind kind, int32_t columns) {
-    const int32_t group = sl_narrow_group(kind);
-    return (uint64_t)((columns + group - 1) / group * group);
-}
-
 enum { SL_NARROW_EXPERTS = 512 }; /* most */
 
 /* y = x weights^T (+ bias) (+ residual). All pointers are to device memory, fixed when it is prepared.

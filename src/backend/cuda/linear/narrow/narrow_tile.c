@@ -95,24 +95,26 @@ static int make_panel(const sl_cuda_context *context, const sl_cuda_op *op, int3
     const sl_narrow_weights *weights = &made->weights;
     const sl_cuda_operand *x = &op->in[0], *residual = &op->in[3], *y = &op->out[0];
     const uint64_t column = (uint64_t)(op->weights[first].column + row);
-    const sl_narrow_product product = {.kind = weights->kind,
-                                       .rows = op->rows[y->rows],
-                                       .outputs = weights->outputs,
-                                       .columns = weights->columns,
-                                       .x = x->data,
-                                       .x_row_bytes = x->row_bytes,
-                                       .x_scales = sl_narrow_x_scales(weights->kind, x->width),
-                                       .weights = weights->codes,
-                                       .weight_scales = weights->scales,
-                                       .has_blocks = weights->has_blocks,
-                                       .y = (float *)(void *)y->data + (uint64_t)y->column + column,
-                                       .y_row_bytes = y->row_bytes,
-                                       .bias = op->weights[first].bias ? op->weights[first].bias + row : NULL,
-                                       .residual = residual->data ? (const float *)(void *)residual->data +
-                                                                        (uint64_t)residual->column + column
-                                                                  : NULL,
-                                       .residual_row_bytes = residual->row_bytes,
-                                       .true_rows = sl_narrow_rows(context, y->rows)};
+    const sl_narrow_product product = {
+        .kind = weights->kind,
+        .rows = op->rows[y->rows],
+        .outputs = weights->outputs,
+        .columns = weights->columns,
+        .x = x->data,
+        .x_row_bytes = x->row_bytes,
+        .x_scales = (uint64_t)((x->width + sl_narrow_group(weights->kind) - 1) /
+                               sl_narrow_group(weights->kind) * sl_narrow_group(weights->kind)),
+        .weights = weights->codes,
+        .weight_scales = weights->scales,
+        .has_blocks = weights->has_blocks,
+        .y = (float *)(void *)y->data + (uint64_t)y->column + column,
+        .y_row_bytes = y->row_bytes,
+        .bias = op->weights[first].bias ? op->weights[first].bias + row : NULL,
+        .residual = residual->data
+                        ? (const float *)(void *)residual->data + (uint64_t)residual->column + column
+                        : NULL,
+        .residual_row_bytes = residual->row_bytes,
+        .true_rows = sl_narrow_rows(context, y->rows)};
     return sl_narrow_prepare(&product, context->processors, &made->plan, error);
 }
 
