@@ -1,5 +1,7 @@
 #include "sched/budget.h"
 
+#include <stddef.h>
+
 /* Longer than any step: sums of such times stay finite. */
 static const double MOST_SECONDS = 1e6;
 
@@ -82,26 +84,32 @@ static int32_t whole_rows(double rows, int32_t most) {
 
 /* Launches of a bucket take about the same time whatever rows are in them, and the next bucket may have other
  * kernels: the largest that lasts no longer than `longer` more than the rows alone, by what its steps with
- * prompts took. One that had none yet is taken to cost a quarter of what it has more rows than the one before
- * it. */
+ * prompts took. Of those that had none yet only the next one is tried, if it would be short enough at a
+ * quarter of what it has more rows. */
 static double bucket_rows(const sl_budget *budget, double longer, int32_t rows, int32_t outputs) {
     const double plain = plain_of(budget, rows, outputs), most = plain + (longer < 0 ? plain : longer);
-    double room = 0, before = plain, rows_before = rows;
+    const sl_budget_bucket *best = NULL, *next = NULL; /* next: the first behind it */
     for (int32_t b = 0; b < budget->bucket_count; b++) {
         const sl_budget_bucket *bucket = &budget->buckets[b];
         if (bucket->rows <= rows || bucket->outputs <= outputs) {
             continue;
         }
-        const double expected =
-            bucket->seconds > 0 ? bucket->seconds : before * (0.75 + 0.25 * bucket->rows / rows_before);
-        if (expected > most) {
+        if (bucket->seconds > most) {
+            next = next ? next : bucket;
             break;
         }
-        room = bucket->rows - rows;
-        before = expected;
-        rows_before = bucket->rows;
+        if (bucket->seconds > 0) {
+            best = bucket;
+            next = NULL;
+        } else {
+            next = next ? next : bucket;
+        }
     }
-    return room;
+    if (next && next->seconds == 0) {
+        const double before = best ? best->seconds : plain, rows_before = best ? best->rows : rows;
+        best = before * (0.75 + 0.25 * next->rows / rows_before) > most ? best : next;
+    }
+    return best ? best->rows - rows : 0;
 }
 
 int32_t sl_budget_rows(const sl_budget *budget, double seconds, int32_t rows, int32_t outputs, int32_t most) {
