@@ -23,7 +23,7 @@
  * each chunk and head, read and write them to add them up, and read them once more. Of 2048 rows that is four
  * times 67 MB, which take an H200's memory, 4.8 TB/s, 56 us, and the products come on top. Walking keeps the
  * state in registers. Each block reads 85 KiB a chunk from the L2 cache and moves some 350 KB through its
- * shared memory; at 128 bytes a clock the latter, 1.5 us, is what bounds it.
+ * shared memory, which takes at least 1.5 us at 128 bytes a clock.
  *
  * Every factor is two BF16 numbers, 16 bits, of whose four products the least is left out. x d and S have no
  * bound that F16 would hold, and BF16 alone is eight bits. Sums are f32, and so is the state. Chunks begin
