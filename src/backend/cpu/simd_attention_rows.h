@@ -25,6 +25,9 @@ typedef struct attention {
     /* the block: rows [first, last) of the span */
     const sl_step_span *span;
     int32_t first, last, kv_head;
+    /* Keys and values of the tile that this thread will want next, perhaps of another block; NULL: not known.
+     */
+    const unsigned char *next_keys, *next_values;
 } attention;
 
 /* Sets scratch, outputs, largest and sum to parts of what is at `at`; returns how many bytes they are. */
@@ -156,7 +159,30 @@ static void finish_queries(const attention *a, int32_t queries) {
     }
 }
 
-static void attend_block(const attention *a) {
+/* The first and the last tile that rows of the block see. */
+static void seen_tiles(const attention *a, int32_t *first, int32_t *last) {
+    const int32_t length = a->span->length[a->parameters->place.group];
+    *first = first_seen(a, length + a->first) / SL_PAGE_TOKENS;
+    *last = (seen_end(a, length + a->last - 1) - 1) / SL_PAGE_TOKENS;
+}
+
+/* What comes behind a tile: the block's next, or the first of the block that is likely to be this thread's
+ * next; NULL: there is none. */
+static void look_ahead(attention *a, const attention *next, int32_t tile) {
+    int32_t first, last;
+    seen_tiles(a, &first, &last);
+    const attention *block = tile < last ? a : next;
+    a->next_keys = a->next_values = NULL;
+    if (block) {
+        const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, block->span->slot);
+        seen_tiles(block, &first, &last);
+        const int32_t ahead = block == a ? tile + 1 : first;
+        a->next_keys = sl_cpu_page_keys(&cache, ahead, block->kv_head);
+        a->next_values = sl_cpu_page_values(&cache, ahead, block->kv_head);
+    }
+}
+
+static void attend_block(attention *a, const attention *next) {
     const sl_cpu_cache cache = sl_cpu_cache_of(a->context, a->parameters->place, a->span->slot);
     const int32_t length = a->span->length[a->parameters->place.group];
     const int32_t queries = (a->last - a->first) * a->ratio;
@@ -166,21 +192,25 @@ static void attend_block(const attention *a) {
     for (int32_t tile = lowest / SL_PAGE_TOKENS; tile <= highest / SL_PAGE_TOKENS; tile++) {
         const int32_t base = tile * SL_PAGE_TOKENS;
         if (cache.table[tile] >= 0) { /* else the step's maker left the page out */
+            look_ahead(a, next, tile);
             attend_tile(a, &cache, tile, clamp_key(lowest - base), clamp_key(highest + 1 - base));
         }
     }
     finish_queries(a, queries);
 }
 
-static void attend_all_blocks(const sl_cpu_context *context, const sl_cpu_op *op, unsigned char *scratch) {
+static void attend_all_blocks(const sl_cpu_context *context, const sl_cpu_op *op, unsigned char *scratch,
+                              int threads) {
     attention a = {.context = context, .op = op, .parameters = &op->op->u.attention};
     const sl_cache_place place = a.parameters->place;
     attention_walk walk = {0, 0};
     a.type = context->deployment->caches[place.group].type;
     set_shape(&a, &context->program->groups[place.group], a.parameters->heads);
     lay_out(&a, scratch);
-    while (find_block(&a, &walk, sl_cpu_take(op, 0, 1))) {
-        attend_block(&a);
+    for (int32_t index; index = sl_cpu_take(op, 0, 1), find_block(&a, &walk, index);) {
+        attention next = a;
+        attention_walk ahead = walk;
+        attend_block(&a, find_block(&next, &ahead, index + threads) ? &next : NULL);
     }
 }
 

@@ -628,6 +628,6 @@ static void start_queries(const attention *a, int32_t queries) {
 
 SL_TIER_RUN(attention) {
     configure();
-    attend_all_blocks(context, op, sl_cpu_scratch(op, thread, threads));
+    attend_all_blocks(context, op, sl_cpu_scratch(op, thread, threads), threads);
     _tile_release();
 }

@@ -4,6 +4,7 @@
 #define SL_BACKEND_CPU_AVX2_SIMD_H
 
 #include "backend/cpu/unroll.h"
+#include "quant/qtype.h"
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -247,6 +248,41 @@ SL_ALWAYS_INLINE void vf_transpose(const float *in, int in_stride, float *out, i
         _mm256_storeu_ps(out + (c + 1) * out_stride, _mm256_shuffle_ps(a, d, 0xee));
         _mm256_storeu_ps(out + (c + 2) * out_stride, _mm256_shuffle_ps(b, e, 0x44));
         _mm256_storeu_ps(out + (c + 3) * out_stride, _mm256_shuffle_ps(b, e, 0xee));
+    }
+}
+
+/* The even and the odd ones of numbers of 16 bits that lie in pairs in each lane. */
+SL_ALWAYS_INLINE vf vf_even(sl_qtype type, __m256i pairs) {
+    const __m256i shifted = _mm256_slli_epi32(pairs, 16);
+    if (type != SL_QTYPE_F16) {
+        return _mm256_castsi256_ps(shifted);
+    }
+    const __m256i halves = _mm256_packus_epi32(_mm256_srli_epi32(shifted, 16), _mm256_setzero_si256());
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+}
+SL_ALWAYS_INLINE vf vf_odd(sl_qtype type, __m256i pairs) {
+    if (type != SL_QTYPE_F16) {
+        return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
+    }
+    const __m256i halves = _mm256_packus_epi32(_mm256_srli_epi32(pairs, 16), _mm256_setzero_si256());
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+}
+
+/* Eight numbers of 16 bits of each of 8 rows, `bytes` apart, to eight vectors. */
+SL_ALWAYS_INLINE void vf_transpose_16(sl_qtype type, const unsigned char *in, uint64_t bytes, float *out,
+                                      int out_stride) {
+    __m256i r[4];
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_set_m128i(_mm_loadu_si128((const void *)(in + (uint64_t)(4 + i) * bytes)),
+                                _mm_loadu_si128((const void *)(in + (uint64_t)i * bytes)));
+    }
+    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const __m256i d = _mm256_unpacklo_epi32(r[2], r[3]), e = _mm256_unpackhi_epi32(r[2], r[3]);
+    const __m256i pairs[4] = {_mm256_unpacklo_epi64(a, d), _mm256_unpackhi_epi64(a, d),
+                              _mm256_unpacklo_epi64(b, e), _mm256_unpackhi_epi64(b, e)};
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(out + (2 * i) * out_stride, vf_even(type, pairs[i]));
+        _mm256_storeu_ps(out + (2 * i + 1) * out_stride, vf_odd(type, pairs[i]));
     }
 }
 

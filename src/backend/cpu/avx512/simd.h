@@ -4,6 +4,7 @@
 #define SL_BACKEND_CPU_AVX512_SIMD_H
 
 #include "backend/cpu/unroll.h"
+#include "quant/qtype.h"
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -247,6 +248,38 @@ SL_ALWAYS_INLINE void vf_transpose(const float *in, int in_stride, float *out, i
         _mm512_storeu_ps(out + (c + 1) * out_stride, _mm512_shuffle_ps(a, d, 0xee));
         _mm512_storeu_ps(out + (c + 2) * out_stride, _mm512_shuffle_ps(b, e, 0x44));
         _mm512_storeu_ps(out + (c + 3) * out_stride, _mm512_shuffle_ps(b, e, 0xee));
+    }
+}
+
+/* The even and the odd ones of numbers of 16 bits that lie in pairs in each lane. */
+SL_ALWAYS_INLINE vf vf_even(sl_qtype type, __m512i pairs) {
+    return type == SL_QTYPE_F16 ? _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs))
+                                : _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+SL_ALWAYS_INLINE vf vf_odd(sl_qtype type, __m512i pairs) {
+    return type == SL_QTYPE_F16
+               ? _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16)))
+               : _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* Eight numbers of 16 bits of each of 16 rows, `bytes` apart, to eight vectors. */
+SL_ALWAYS_INLINE void vf_transpose_16(sl_qtype type, const unsigned char *in, uint64_t bytes, float *out,
+                                      int out_stride) {
+    __m512i r[4];
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(in + (uint64_t)i * bytes)));
+        SL_UNROLL for (int k = 1; k < 4; k++) {
+            const __m128i row = _mm_loadu_si128((const void *)(in + (uint64_t)(4 * k + i) * bytes));
+            r[i] = _mm512_inserti32x4(r[i], row, k);
+        }
+    }
+    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+    const __m512i d = _mm512_unpacklo_epi32(r[2], r[3]), e = _mm512_unpackhi_epi32(r[2], r[3]);
+    const __m512i pairs[4] = {_mm512_unpacklo_epi64(a, d), _mm512_unpackhi_epi64(a, d),
+                              _mm512_unpacklo_epi64(b, e), _mm512_unpackhi_epi64(b, e)};
+    SL_UNROLL for (int i = 0; i < 4; i++) {
+        _mm512_storeu_ps(out + (2 * i) * out_stride, vf_even(type, pairs[i]));
+        _mm512_storeu_ps(out + (2 * i + 1) * out_stride, vf_odd(type, pairs[i]));
     }
 }
 
