@@ -54,7 +54,7 @@ static void check_places(const sl_plan *plan) {
     assert_int_equal(d->pool_bytes[SL_POOL_HOST_WEIGHTS], host);
     assert_int_equal(d->fetch_sets[0].table, slots);
     const uint64_t table = sl_slot_table_bytes(d->program->experts, d->expert_slots);
-    assert_int_equal(d->pool_bytes[SL_POOL_EXPERTS], slots + (table + 255) / 256 * 256);
+    assert_int_equal(d->pool_bytes[SL_POOL_FETCHED], slots + (table + 255) / 256 * 256);
     assert_true(d->buffer_bytes == 0 || d->buffer_bytes == buffer);
 }
 
