@@ -180,10 +180,9 @@ static int plan_beside_host(const places *where, const char *all, sl_api_plan *p
                planned->plan->segments[planned->plan->segment_count - 1].end_layer -
                    planned->plan->segments[planned->plan->segment_count - 1].first_layer,
                sl_program_layers(where->program),
-               where->program->experts > 0
-                   ? ""
-                   : ". For long prompts, with device cuda the GPU computes all layers "
-                     "and fetches the weights of those");
+               where->program->experts > 0 ? ""
+                                           : ". For long prompts there is device cuda: the GPU computes all "
+                                             "layers, and fetches the weights that do not fit");
     }
     return code;
 }
@@ -215,7 +214,8 @@ static int plan_on_one_or_all(const places *where, const char *one, const char *
 }
 
 /* The fastest of what is possible. A GPU that fetches experts measured several times as fast as a CPU that
- * computes them (docs/placement.md); it needs as much host memory that can be pinned. */
+ * computes them (docs/placement.md); it needs as much host memory that can be pinned. Weights of whole layers
+ * are never fetched unasked: each token would wait for all of them. */
 static int plan_anywhere(const places *where, const char *gpu, const char *all, sl_api_plan *planned,
                          sl_error *error) {
     const int32_t asked = where->plan_options->host_experts;

@@ -4,6 +4,8 @@
 
 #include "plan/plan.h"
 
+enum { SL_POOL_ALIGNMENT = 64 }; /* of each weight in its pool */
+
 /* The numeric class that the first lowered bucket chose, per program op and part of a split LINEAR; NULL
  * where it chose none. */
 typedef struct sl_classes {

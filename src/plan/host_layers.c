@@ -41,6 +41,7 @@ static uint64_t expert_bytes(const sl_program *program, int32_t layers) {
     return sum / (uint64_t)program->experts;
 }
 
+/* What is fetched is never packed: it takes as much as in the plan. */
 static int list_layers(choice *c, sl_error *error) {
     const int code = sl_list_layers_to_fetch(c->program, &c->arena, &c->list, &c->listed, error);
     c->bytes = code ? NULL : sl_arena_alloc(&c->arena, (size_t)c->listed + 1, sizeof *c->bytes);
@@ -58,6 +59,7 @@ static int list_layers(choice *c, sl_error *error) {
             uint64_t bytes;
             if (weights[w] != SL_NONE &&
                 (!sl_stored_bytes(c->backend->column_multiple, &c->program->weights[weights[w]], &bytes) ||
+                 !sl_align_u64(bytes, SL_POOL_ALIGNMENT, &bytes) ||
                  !sl_add_u64(c->bytes[at], bytes, &c->bytes[at]))) {
                 return sl_fail(error, SL_ERR_LIMIT, "plan: the weights exceed 64 bits");
             }

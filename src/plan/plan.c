@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POOL_ALIGNMENT = 64 };
-
 /* Bounds that keep every product below inside 64 bits; far above what any machine has. */
 enum { MOST_ROWS = 1 << 20, MOST_SEQUENCES = 1 << 16, MOST_CONTEXT = 1 << 28, MOST_DRAFTS = 1 << 12 };
 
@@ -405,7 +403,7 @@ static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kerne
         plan->mapped_bytes += data->bytes;
     }
     uint64_t *pool = &plan->deployment.pool_bytes[set == SL_NONE ? SL_POOL_WEIGHTS : SL_POOL_HOST_WEIGHTS];
-    if (!sl_align_u64(bytes, POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
+    if (!sl_align_u64(bytes, SL_POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: the weights exceed 64 bits");
     }
     list->next[list->count] = list->heads[weight];
@@ -637,8 +635,8 @@ static void weight_rows(sl_plan *plan) {
                 (other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
                 earlier += u < first;
                 count++;
-                bytes +=
-                    (deployment->weights[u].bytes + POOL_ALIGNMENT - 1) & ~(uint64_t)(POOL_ALIGNMENT - 1);
+                bytes += (deployment->weights[u].bytes + SL_POOL_ALIGNMENT - 1) &
+                         ~(uint64_t)(SL_POOL_ALIGNMENT - 1);
             }
             if (earlier) {
                 break;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/alloc.h"
 #include "unit/plan/fake_backend.h"
 
 #include <stdio.h>
@@ -408,6 +409,34 @@ static void shared_weights_stay(void **state) {
     sl_program_free(&p);
 }
 
+/* Every allocation fails once while layers are chosen. */
+static void memory_failures_leave_nothing(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, false);
+    fake_backend backend = fake(true, false);
+    sl_plan_options options = DENSE_OPTIONS;
+    options.host_layers = 4;
+    sl_plan *plan = make(&p, &backend, &options);
+    backend.available = sl_plan_bytes(plan);
+    sl_plan_destroy(plan);
+    options.host_layers = SL_NONE;
+    const uint64_t live = sl_alloc_live_bytes();
+    int code = SL_ERR_NOMEM;
+    for (uint64_t n = 1; code; n++) {
+        sl_error error = {0};
+        plan = NULL;
+        sl_alloc_fail_at(n);
+        code = sl_plan_create(&p, &backend.base, &options, &plan, &error);
+        sl_alloc_fail_at(0);
+        assert_true(code == 0 || code == SL_ERR_NOMEM);
+        assert_true(code == 0 || !plan);
+        sl_plan_destroy(plan);
+        assert_int_equal(sl_alloc_live_bytes(), live);
+    }
+    sl_program_free(&p);
+}
+
 /* ---- limits ---- */
 
 static void limits_are_by_device(void **state) {
@@ -465,6 +494,7 @@ int main(void) {
         cmocka_unit_test(as_few_layers_as_must_be),
         cmocka_unit_test(layers_keep_to_the_hosts_limit),
         cmocka_unit_test(shared_weights_stay),
+        cmocka_unit_test(memory_failures_leave_nothing),
         cmocka_unit_test(limits_are_by_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
