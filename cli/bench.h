@@ -10,7 +10,7 @@
 enum { REPETITIONS = 1000 };  /* at most, as the table of options says */
 enum { EXPERT_LAYERS = 512 }; /* models with more of them show the first */
 
-/* Of experts in host memory, in a layer or in all: what happened in all runs of a measurement. */
+/* Of experts, or layers, in host memory, in a layer or in all: what happened in all runs of a measurement. */
 typedef struct expert_run {
     int32_t layer, experts, at_hand;
     uint64_t hits, misses, promotions, streamed, fetched; /* the last two: bytes that were brought */
@@ -93,7 +93,7 @@ void processor_name(char name[128]);
 /* ---- bench_experts.c -------------------------------------------------------------------------------------
  */
 
-/* Counters of experts in host memory, in front of a measurement's runs and behind them. */
+/* Counters of weights in host memory, in front of a measurement's runs and behind them. */
 void count_experts(const bench *b, measurement *m, bool begin);
 /* Tokens of all these runs. */
 double tokens_of(const bench *b, const measurement *m);

@@ -1,4 +1,4 @@
-/* sluice bench: what happened to experts in host memory, layer by layer. */
+/* sluice bench: what happened to weights in host memory, layer by layer. */
 #include "bench.h"
 
 #include <string.h>

@@ -116,8 +116,8 @@ void backend_name(const bench *b, char name[32]) {
     }
 }
 
-/* Megabytes of experts that came from host memory for a token, how many of the chosen ones were on the GPU,
- * and how many came to stay there. */
+/* Megabytes of weights that came from host memory for a token, how many of the chosen experts were on the
+ * GPU, and how many came to stay there. */
 static void print_experts(const bench *b, const measurement *m) {
     const expert_run *e = &m->experts;
     const double tokens = tokens_of(b, m);

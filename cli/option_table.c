@@ -357,10 +357,13 @@ const option OPTIONS[] = {
      "a head that drafts; agreeing: it is right, as the layers add nothing"},
 
     {IN_SCHEDULED, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0,
-     "auto, cpu, cuda, cuda:N (experts that do not fit are fetched from host memory), or cuda+cpu: what does "
-     "not fit the GPU on the CPU; auto: the fastest that fits"},
+     "auto, cpu, cuda, cuda:N (experts, or else layers, that do not fit are fetched from host memory), or "
+     "cuda+cpu: what does not fit the GPU on the CPU; auto: the fastest that fits"},
     {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N", NUMBER, AT(gpu_layers), "-1", -1, INT_MOST,
-     "the last N layers on the GPU, the others on the CPU; -1: as many as fit"},
+     "the last N layers on the GPU, the others on the CPU; with --device cuda, of a model without experts, "
+     "the "
+     "weights of N layers there, and the GPU fetches those of the others from host memory; -1: as many as "
+     "fit"},
     {IN_SCHEDULED, "-ncmoe --n-cpu-moe --cpu-experts", "N", NUMBER, AT(cpu_experts), "0", 0, INT_MOST,
      "experts of the first N layers in host memory, from where the GPU fetches them; with --device cuda+cpu "
      "the CPU computes them; 0: as few as must be"},

@@ -418,7 +418,8 @@ typedef struct sluice_engine_options {
     size_t size;
     /* "auto" (default), "cpu", "cuda", "cuda:N"; several with + between, "cuda+cpu": the first layers on the
      * CPU, the others on the GPU, one part of each step after the other. With "auto", of what does not fit a
-     * GPU, it fetches experts from host memory, and the CPU takes other layers. */
+     * GPU, it fetches experts from host memory, and the CPU takes other layers. With "cuda" it fetches the
+     * weights of these layers too. */
     const char *device;
     const char *isa;       /* CPU: plain, avx2, avxvnni, avx512, amx: the best allowed; NULL: the machine's */
     int32_t threads;       /* CPU; 0: one for each core that the process may use */
@@ -469,9 +470,11 @@ typedef struct sluice_engine_options {
      * that cannot generate always get such an engine. */
     bool embeddings;
     int32_t gpu_layers; /* of the model's last layers, on the GPU, the others on the CPU; fewer, with a
-                           warning, where layers on both sides would share a cache; 0: as many as fit;
-                           SLUICE_NO_LAYERS: none */
-    uint64_t host_memory_limit; /* with layers on the CPU beside a GPU, or experts in host memory: bytes
+                           warning, where layers on both sides would share a cache. With "cuda" and "cuda:N",
+                           of a model without experts, the GPU computes all layers: weights of so many stay
+                           there, those of the others, spread over the depth, lie in host memory and are
+                           fetched in each step. 0: as many as fit; SLUICE_NO_LAYERS: none */
+    uint64_t host_memory_limit; /* with layers on the CPU beside a GPU, or weights in host memory: bytes
                                    there, memory_limit being the GPU's; 0: what is free */
     int32_t cpu_experts; /* experts of the model's first layers, so many, apart from the rest of these layers,
                             which is where gpu_layers says. With "cuda" and "auto" they lie in host memory,
@@ -546,8 +549,8 @@ typedef struct sluice_counters {
     uint64_t drafted_at[SLUICE_DRAFTS],
         accepted_at[SLUICE_DRAFTS]; /* the same, the n-th of a step's drafts */
     uint64_t page_tokens;           /* of one page of the cache: beginnings are found again page by page */
-    /* Experts in host memory: chosen ones that the GPU had at hand or not, counted once for each layer and
-     * step; bytes that were brought, all experts for many rows, and chosen ones. */
+    /* Weights in host memory: chosen experts that the GPU had at hand or not, counted once for each layer and
+     * step; bytes that were brought, all experts for many rows or layers without experts, and chosen ones. */
     uint64_t expert_hits, expert_misses, streamed_bytes, fetched_bytes;
     uint64_t expert_promotions; /* experts used again for the first time since they came, which now stay
                                    longer than others */
@@ -555,10 +558,11 @@ typedef struct sluice_counters {
                                                             device's memory_limits */
 } sluice_counters;
 SLUICE_API void sluice_engine_get_counters(sluice_engine *engine, sluice_counters *counters);
-/* The same of one layer whose experts are in host memory. */
+/* The same of one layer whose experts, or all weights, are in host memory. */
 typedef struct sluice_expert_counters {
     size_t size;
-    int32_t layer, experts;
+    int32_t layer,
+        experts;     /* experts 0: all weights of a layer without experts; only streamed_bytes counts */
     int32_t at_hand; /* experts that the GPU has room for besides */
     uint64_t hits, misses, promotions, streamed_bytes, fetched_bytes;
 } sluice_expert_counters;

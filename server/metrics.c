@@ -205,7 +205,7 @@ static void write_facts(const writer *w, const metric_gauges *g) {
                 w->prefix, w->prefix, w->prefix, w->model, (long long)time(NULL));
 }
 
-/* Of the layers whose experts are in host memory; where there are none, nothing is said. */
+/* Of the layers whose weights, or experts, are in host memory; where there are none, nothing is said. */
 static void write_experts(const writer *w, const metric_gauges *g) {
     static const struct {
         const char *name, *labels, *help;
@@ -217,7 +217,8 @@ static void write_experts(const writer *w, const metric_gauges *g) {
          offsetof(metric_experts, misses)},
         {"expert_cache_promotions_total", "", "Fetched experts that were used again, and stay longer.",
          offsetof(metric_experts, promotions)},
-        {"expert_bytes_total", ",way=\"streamed\"", "Bytes of experts that came from host memory.",
+        {"expert_bytes_total", ",way=\"streamed\"",
+         "Bytes of experts, or of layers without, that came from host memory.",
          offsetof(metric_experts, streamed_bytes)},
         {"expert_bytes_total", ",way=\"fetched\"", NULL, offsetof(metric_experts, fetched_bytes)},
     };

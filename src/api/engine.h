@@ -29,7 +29,7 @@ struct sluice_engine {
     unsigned losses; /* sl_map_losses when the model's files were checked last */
     double step_seconds;
     sluice_counters counted;        /* what the backend counted by the end of the last step; the rest is 0 */
-    sl_expert_count *expert_counts; /* [fetch sets]: likewise */
+    sl_fetch_count *expert_counts; /* [fetch sets]: likewise */
     sl_plan_step last_step;         /* what ran last, for a profile; no rows: nothing did */
     bool stepping;                  /* a step runs, without the lock */
     bool saving; /* a page goes to the disk, without the lock */

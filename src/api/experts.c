@@ -1,4 +1,5 @@
-/* The C API: experts in host memory. What is counted of them, and files that say how often each was chosen.
+/* The C API: weights in host memory. What is counted of them, and files that say how often experts were
+ * chosen.
  */
 #include "api/experts.h"
 
@@ -27,8 +28,8 @@ void sl_api_take_expert_counts(sluice_engine *engine, const sl_counters *counter
     sluice_counters *all = &engine->counted;
     all->expert_hits = all->expert_misses = all->expert_promotions = 0;
     all->streamed_bytes = all->fetched_bytes = 0;
-    for (int32_t i = 0; i < counters->expert_count; i++) {
-        const sl_expert_count *one = &counters->experts[i];
+    for (int32_t i = 0; i < counters->fetch_count; i++) {
+        const sl_fetch_count *one = &counters->fetches[i];
         engine->expert_counts[i] = *one;
         all->expert_hits += one->hits;
         all->expert_misses += one->misses;
@@ -48,12 +49,13 @@ int32_t sluice_engine_get_expert_counters(sluice_engine *engine,
     const sl_deployment *deployment = &engine->planned.plan->deployment;
     for (int32_t i = 0; layer && i < deployment->fetch_set_count; i++) {
         pthread_mutex_lock(&engine->mutex);
-        const sl_expert_count one = engine->expert_counts[i];
+        const sl_fetch_count one = engine->expert_counts[i];
+        const int32_t experts = deployment->fetch_sets[i].experts;
         pthread_mutex_unlock(&engine->mutex);
         const sluice_expert_counters counters = {.size = sizeof counters,
                                                  .layer = deployment->fetch_sets[i].layer,
-                                                 .experts = deployment->program->experts,
-                                                 .at_hand = deployment->expert_slots,
+                                                 .experts = experts,
+                                                 .at_hand = experts > 0 ? deployment->expert_slots : 0,
                                                  .hits = one.hits,
                                                  .misses = one.misses,
                                                  .promotions = one.promotions,
@@ -177,7 +179,7 @@ static int count_uses(sluice_engine *engine, uint64_t *uses, sl_error *error) {
     }
     for (int32_t s = 0; s < deployment->fetch_set_count && code == 0; s++) {
         const sl_fetch_set *set = &deployment->fetch_sets[s];
-        code = engine->planned.backend->functions->read(engine->executor, SL_POOL_EXPERTS,
+        code = engine->planned.backend->functions->read(engine->executor, SL_POOL_FETCHED,
                                                         set->table + sizeof(sl_slot_table), chosen,
                                                         (uint64_t)experts * sizeof *chosen, error);
         for (int32_t e = 0; e < experts && code == 0; e++) {
@@ -243,7 +245,7 @@ static int check_path(const sluice_engine *engine, const char *path, const char 
                       sl_output_rules *rules, sl_error *error) {
     json_t *old = NULL;
     *rules = (sl_output_rules){access(path, F_OK) == 0, inputs, 1};
-    if (engine->planned.plan->deployment.fetch_set_count == 0) {
+    if (engine->planned.plan->deployment.fetch_set_count == 0 || engine->model->model->program.experts == 0) {
         return sl_fail(error, SL_ERR_UNSUPPORTED,
                        "experts are counted where the GPU fetches them from host memory, and of this engine "
                        "it fetches none");

@@ -71,8 +71,9 @@ static void describe_place(const sl_plan *plan, char *text, size_t size) {
     const int32_t layers = sl_program_layers(plan->deployment.program);
     size_t length = 0;
     if (plan->deployment.fetch_set_count > 0) {
-        snprintf(text, size, "everything, but the experts of %d of %d layers are in host memory",
-                 plan->deployment.fetch_set_count, layers);
+        snprintf(text, size, "everything, but the %s of %d of %d layers are in host memory",
+                 plan->options.host_layers > 0 ? "weights" : "experts", plan->deployment.fetch_set_count,
+                 layers);
     } else if (plan->options.host_experts > 0) {
         snprintf(text, size, "everything, but the experts of %d of %d layers are on the CPU",
                  plan->options.host_experts, layers);
@@ -93,8 +94,12 @@ static void note_place(const places *where, const char *device, sl_api_plan *pla
         return;
     }
     sl_api_place *place = &planned->places[planned->place_count++];
+    const bool experts = where->program->experts > 0;
+    const bool fetches = (experts ? where->plan_options->host_experts : where->plan_options->host_layers) < 0;
     snprintf(place->name, sizeof place->name, "%s%s", device,
-             where->plan_options->host_experts == SL_NONE ? ", fetching experts" : "");
+             !fetches  ? ""
+             : experts ? ", fetching experts"
+                       : ", fetching weights");
     if (code) {
         snprintf(place->outcome, sizeof place->outcome, "%s", error->message);
     } else {
@@ -122,13 +127,36 @@ static void beside_host(const char *device, char *name, size_t size) {
     }
 }
 
-/* On a GPU alone. What does not fit of a model with experts is fetched from host memory. */
+/* Weights of whole layers that come from host memory, if there are any. */
+static void tell_of_layers(const places *where, const sl_plan *plan) {
+    const int32_t count = plan->deployment.fetch_set_count, asked = where->plan_options->host_layers;
+    const int32_t layers = sl_program_layers(where->program);
+    if (count > 0) {
+        sl_log(where->given->gpu_layers > 0 ? SL_LOG_INFO : SL_LOG_WARNING,
+               "device: the weights of %d of %d layers are in host memory, and the GPU fetches them in each "
+               "step; with device cuda+cpu the CPU computes layers that do not fit",
+               count, layers);
+    }
+    if (asked > count) {
+        sl_log(SL_LOG_WARNING,
+               "gpu layers: %d instead of %d: weights of the others are read in several places",
+               layers - count, layers - asked);
+    }
+}
+
+/* On a GPU alone. What does not fit is fetched from host memory: of a model with experts these, else whole
+ * layers. */
 static int plan_on_gpu(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
     if (where->plan_options->host_experts == 0) {
         where->plan_options->host_experts = SL_NONE;
     }
+    if (where->plan_options->host_layers == 0) {
+        where->plan_options->host_layers = SL_NONE;
+    }
     const int code = plan_on(where, device, planned, error);
-    if (code == 0 && planned->plan->deployment.fetch_set_count > 0) {
+    if (code == 0 && where->program->experts == 0) {
+        tell_of_layers(where, planned->plan);
+    } else if (code == 0 && planned->plan->deployment.fetch_set_count > 0) {
         sl_log(where->given->cpu_experts > 0 ? SL_LOG_INFO : SL_LOG_WARNING,
                "device: the experts of %d of %d layers are in host memory, and %d of %d in each of them on "
                "the GPU, which fetches others; with device cuda+cpu the CPU computes them",
@@ -148,10 +176,13 @@ static int plan_beside_host(const places *where, const char *all, sl_api_plan *p
                planned->plan->options.host_experts, sl_program_layers(where->program));
     } else if (code == 0) {
         sl_log(SL_LOG_WARNING,
-               "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU",
+               "device: %d of %d layers are on the GPU, where not all fit; the rest runs on the CPU%s",
                planned->plan->segments[planned->plan->segment_count - 1].end_layer -
                    planned->plan->segments[planned->plan->segment_count - 1].first_layer,
-               sl_program_layers(where->program));
+               sl_program_layers(where->program),
+               where->program->experts > 0 ? ""
+                                           : ". For long prompts there is device cuda: the GPU computes all "
+                                             "layers, and fetches the weights that do not fit");
     }
     return code;
 }
@@ -183,7 +214,8 @@ static int plan_on_one_or_all(const places *where, const char *one, const char *
 }
 
 /* The fastest of what is possible. A GPU that fetches experts measured several times as fast as a CPU that
- * computes them (docs/placement.md); it needs as much host memory that can be pinned. */
+ * computes them (docs/placement.md); it needs as much host memory that can be pinned. Weights of whole layers
+ * are never fetched unasked: each token would wait for all of them. */
 static int plan_anywhere(const places *where, const char *gpu, const char *all, sl_api_plan *planned,
                          sl_error *error) {
     const int32_t asked = where->plan_options->host_experts;
@@ -218,7 +250,7 @@ static int32_t layers_behind_border(const sl_program *program, int32_t asked) {
     return possible;
 }
 
-/* As many layers on the GPU as were asked for. */
+/* As many layers on the GPU as were asked for, the others on the CPU. */
 static int plan_with_layers(const places *where, const char *gpu, const char *all, sl_api_plan *planned,
                             sl_error *error) {
     const int32_t layers = sl_program_layers(where->program);
@@ -229,6 +261,16 @@ static int plan_with_layers(const places *where, const char *gpu, const char *al
     where->plan_options->layers[0] = asked < layers ? layers - asked : 0;
     where->plan_options->layers[1] = layers - where->plan_options->layers[0];
     return plan_on(where, all, planned, error);
+}
+
+/* Weights of as many layers on the GPU as were asked for, those of the others in host memory. */
+static int plan_with_weights(const places *where, const char *device, sl_api_plan *planned, sl_error *error) {
+    const int32_t layers = sl_program_layers(where->program);
+    if (where->given->gpu_layers >= layers) {
+        return plan_on(where, device, planned, error);
+    }
+    where->plan_options->host_layers = layers - where->given->gpu_layers;
+    return plan_on_gpu(where, device, planned, error);
 }
 
 static int place_model(const places *where, sl_api_plan *planned, sl_error *error) {
@@ -251,6 +293,7 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
         return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d, but the device is %s", asked, device);
     }
     const bool apart = where->plan_options->host_experts > 0;
+    const bool alone = gpu[0] && !is_auto && !strchr(device, '+');
     if ((asked > 0 || apart) && is_auto) {
         /* As people's scripts say it on any machine. */
         const int code = sl_backend_open(device, where->options, &planned->backend, error);
@@ -260,10 +303,13 @@ static int place_model(const places *where, sl_api_plan *planned, sl_error *erro
         }
         drop_trial(planned);
     }
+    if (asked > 0 && alone && where->program->experts == 0) {
+        return plan_with_weights(where, device, planned, error);
+    }
     if (asked > 0) {
         return plan_with_layers(where, gpu, all, planned, error);
     }
-    if (gpu[0] && !is_auto && !strchr(device, '+')) {
+    if (alone) {
         return plan_on_gpu(where, device, planned, error);
     }
     if (apart && strchr(device, '+')) {

@@ -11,7 +11,7 @@
 /* What was tried, in order; the last one was taken. */
 enum { SL_API_PLACES = 4 };
 typedef struct sl_api_place {
-    char name[64];     /* the devices, and whether experts may be fetched */
+    char name[64];     /* the devices, and whether weights may be fetched */
     char outcome[256]; /* what lies where, or why there was no room */
 } sl_api_place;
 

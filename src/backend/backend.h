@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 24 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 25 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -153,16 +153,16 @@ typedef struct sl_weight_use {
     bool on_host;
     int32_t set;
     uint64_t in_buffer; /* where it lies in a buffer */
-    uint64_t slots;     /* in SL_POOL_EXPERTS: an expert's bytes for each slot */
+    uint64_t slots;     /* in SL_POOL_FETCHED, of experts: an expert's bytes for each slot */
 } sl_weight_use;
 
-/* ---- experts in host memory
+/* ---- weights in host memory
  * ------------------------------------------------------------------------------------------------------
- * The weights of a layer's experts are a *fetch set*. In front of the ops that read them stands a FETCH.
- * Buckets of many rows get all experts: their weights go to one of two buffers, while the ops of the set
- * before compute from the other. Buckets of few rows get those that were chosen, to slots where they stay
- * until their slot is needed. SL_POOL_EXPERTS holds both buffers, then each set's slots, then each set's
- * table. */
+ * The weights of a layer's experts, or of all LINEARs of a layer without experts, are a *fetch set*. In front
+ * of the ops that read them stands a FETCH. It brings all of the set to one of two buffers, while the ops of
+ * the set before compute from the other. Of experts only buckets of many rows do so: those of few rows get
+ * the experts that were chosen, to slots where they stay until their slot is needed. SL_POOL_FETCHED holds
+ * the buffers, then each set's slots, then each set's table; a set without experts has neither. */
 
 /* Beginning of a table; behind it lie, in this order, of 8 bytes chosen[experts]: rows that have chosen it,
  * in buckets of either kind; of 4 bytes each, slot_of[experts] (SL_NONE: in none), expert_of[slots] (SL_NONE:
@@ -190,9 +190,10 @@ static inline uint64_t sl_slot_table_bytes(int32_t experts, int32_t slots) {
 }
 
 typedef struct sl_fetch_set {
-    int32_t layer;  /* of the model */
-    uint64_t bytes; /* of all its experts */
-    uint64_t table; /* in SL_POOL_EXPERTS */
+    int32_t layer;   /* of the model */
+    int32_t experts; /* whose weights these are; 0: a layer's without experts */
+    uint64_t bytes;  /* of all of it */
+    uint64_t table;  /* in SL_POOL_FETCHED, of experts */
 } sl_fetch_set;
 
 typedef struct sl_cache_layout {
@@ -212,7 +213,7 @@ typedef enum sl_pool_kind {
     SL_POOL_TABLES,  /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
     SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
-    SL_POOL_EXPERTS, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
+    SL_POOL_FETCHED, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
     SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;
@@ -238,7 +239,8 @@ typedef struct sl_deployment {
     const sl_fetch_set *fetch_sets;
     int32_t fetch_set_count;
     int32_t expert_slots;  /* of each set */
-    uint64_t buffer_bytes; /* of each of the two; 0: no bucket brings all experts */
+    uint64_t buffer_bytes; /* of each of the two, of a single set without experts the only one; 0: no bucket
+                              brings all of a set */
     /* [fetch sets][expert_slots]: the experts that are in slots before the first step, most wanted first,
      * SL_NONE behind the last. NULL: all slots are empty then. */
     const int32_t *first_experts;
@@ -260,11 +262,11 @@ typedef struct sl_kernel_count {
     uint64_t calls, rows; /* rows handled, over all calls */
 } sl_kernel_count;
 
-/* Of experts in host memory, in a layer: see sl_counters. */
-typedef struct sl_expert_count {
+/* Of weights in host memory, in a layer: see sl_counters. */
+typedef struct sl_fetch_count {
     int32_t layer;
     uint64_t hits, misses, promotions, streamed_bytes, fetched_bytes;
-} sl_expert_count;
+} sl_fetch_count;
 
 typedef struct sl_counters {
     uint64_t steps, eager_steps, replayed_steps;
@@ -273,11 +275,11 @@ typedef struct sl_counters {
     uint64_t captured_buckets, failed_captures;
     const sl_kernel_count *kernels; /* one per kernel that a bucket uses; borrowed, live */
     int32_t kernel_count;
-    /* Of experts in host memory: chosen ones that were in their slots or not, slots that became protected,
-     * and bytes that were brought, of all experts and of missing ones. A step that runs twice counts twice.
+    /* Of weights in host memory: chosen experts that were in their slots or not, slots that became protected,
+     * and bytes that were brought, of whole sets and of missing experts. A step that runs twice counts twice.
      * One for each fetch set, as of this call; borrowed. */
-    const sl_expert_count *experts;
-    int32_t expert_count;
+    const sl_fetch_count *fetches;
+    int32_t fetch_count;
 } sl_counters;
 
 /* Where the time of a step goes. */

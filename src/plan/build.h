@@ -4,6 +4,8 @@
 
 #include "plan/plan.h"
 
+enum { SL_POOL_ALIGNMENT = 64 }; /* of each weight in its pool */
+
 /* The numeric class that the first lowered bucket chose, per program op and part of a split LINEAR; NULL
  * where it chose none. */
 typedef struct sl_classes {
@@ -34,7 +36,7 @@ int sl_plan_segments(sl_plan *plan, sl_error *error);
  * pool. */
 int sl_plan_observe(sl_plan *plan, sl_error *error);
 
-/* plan.c: makes a plan as sl_plan_create, of which host_experts and expert_slots are known. */
+/* plan.c: makes a plan as sl_plan_create, of which host_experts, host_layers and expert_slots are known. */
 int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
                  sl_plan **plan, sl_error *error);
 
@@ -42,14 +44,27 @@ int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_o
  * plan has less. */
 uint64_t sl_plan_usual_cache(const sl_plan_options *options);
 
-/* experts.c, for a device that is not the host: the same, of which they may be chosen yet. */
-int sl_plan_with_experts(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+/* host_layers.c, for a device that is not the host: the same, of which they may be chosen yet. */
+int sl_plan_with_fetches(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
                          sl_plan **plan, sl_error *error);
-/* Does the op read weights of experts that lie in host memory, and of which set? SL_NONE: no. */
+/* fetches.c. Does the op read weights that lie in host memory, and of which set? SL_NONE: no. */
 int32_t sl_fetch_set_of(const sl_plan *plan, const sl_op *op);
+/* The layers that can be a set without experts, rising: [*count] in `arena`. Their LINEARs follow one
+ * another, and nobody else reads those weights. */
+int sl_list_layers_to_fetch(const sl_program *program, sl_arena *arena, int32_t **layers, int32_t *count,
+                            sl_error *error);
+/* The i-th of `count` layers in host memory, as an index of such a list with `all` layers. The copies for one
+ * run while the layers in front of it compute, from its predecessor on, as there are two buffers: so each is
+ * the last of as many layers as can be. Layers in host memory that follow one another would leave the bus
+ * idle while all the others compute. */
+static inline int32_t sl_spread_layer(int32_t i, int32_t count, int32_t all) {
+    return (int32_t)(((int64_t)i + 1) * all / count - 1);
+}
 /* Lists the sets, before anything is lowered. */
 int sl_list_fetch_sets(sl_plan *plan, sl_error *error);
-/* Where all lies in SL_POOL_EXPERTS, when buckets are lowered and weights are listed, and what is in slots
+/* Bytes of host memory that may be pinned, of which so many were asked for; 0: what is free. */
+uint64_t sl_plan_host_limit(uint64_t asked);
+/* Where all lies in SL_POOL_FETCHED, when buckets are lowered and weights are listed, and what is in slots
  * before the first step. */
 int sl_lay_out_fetches(sl_plan *plan, sl_error *error);
 

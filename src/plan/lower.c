@@ -359,10 +359,11 @@ static int32_t add_value(lowering *l, const sl_value *like, const char *name) {
     return value->name ? l->lowered->value_count++ : SL_NONE;
 }
 
-/* A FETCH of the experts that the LINEAR reads, unless it is there already. All of the layer's experts where
+/* A FETCH of the set that the LINEAR reads, unless it is there already. All of the layer's experts where
  * the bucket may choose more than there are slots. */
 static int fetch(lowering *l, const sl_op *linear, int32_t set) {
-    const int32_t most = l->plan->deployment.expert_slots;
+    const bool has_experts = l->plan->deployment.fetch_sets[set].experts > 0;
+    const int32_t most = has_experts ? l->plan->deployment.expert_slots : 0;
     const int32_t slots = l->lowered->rows[SL_ROWS_EXPERT] <= most ? most : 0;
     const char *numeric_class = NULL;
     const sl_kernel *kernel;
@@ -371,7 +372,7 @@ static int fetch(lowering *l, const sl_op *linear, int32_t set) {
     }
     sl_op op = {.kind = SL_OP_FETCH,
                 .layer = linear->layer,
-                .u.fetch = {.set = set, .slots = slots, .used = l->program->experts_used}};
+                .u.fetch = {.set = set, .slots = slots, .used = has_experts ? l->program->experts_used : 0}};
     for (int i = 0; i < SL_OP_INPUTS; i++) {
         op.in[i].value = SL_NONE;
     }

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POOL_ALIGNMENT = 64 };
-
 /* Bounds that keep every product below inside 64 bits; far above what any machine has. */
 enum { MOST_ROWS = 1 << 20, MOST_SEQUENCES = 1 << 16, MOST_CONTEXT = 1 << 28, MOST_DRAFTS = 1 << 12 };
 
@@ -184,6 +182,9 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     }
     if (sl_split_count(plan->backend) == 0 && (plan->backend->maps_weights || program->experts == 0)) {
         options->host_experts = options->expert_slots = 0; /* all lies in host memory, or there are none */
+    }
+    if (sl_split_count(plan->backend) > 0 || plan->backend->maps_weights || program->experts > 0) {
+        options->host_layers = 0;
     }
     plan->deployment.limits = (sl_limits){.rows = rows,
                                           .outputs = options->outputs,
@@ -368,7 +369,7 @@ typedef struct use_list {
     int32_t *next;  /* per use */
 } use_list;
 
-/* set: of experts in host memory; SL_NONE: it is on the device. */
+/* set: whose weights are in host memory; SL_NONE: it is on the device. */
 static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kernel *layout, int32_t set,
                    sl_error *error) {
     for (int32_t u = list->heads[weight]; u != SL_NONE; u = list->next[u]) {
@@ -402,7 +403,7 @@ static int add_use(sl_plan *plan, use_list *list, int32_t weight, const sl_kerne
         plan->mapped_bytes += data->bytes;
     }
     uint64_t *pool = &plan->deployment.pool_bytes[set == SL_NONE ? SL_POOL_WEIGHTS : SL_POOL_HOST_WEIGHTS];
-    if (!sl_align_u64(bytes, POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
+    if (!sl_align_u64(bytes, SL_POOL_ALIGNMENT, &aligned) || !sl_add_u64(*pool, aligned, pool)) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: the weights exceed 64 bits");
     }
     list->next[list->count] = list->heads[weight];
@@ -526,8 +527,9 @@ static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error
     char more[48] = "";
     if (bytes[SL_POOL_OBSERVATIONS] > 0) {
         snprintf(more, sizeof more, ", observations %llu", (unsigned long long)bytes[SL_POOL_OBSERVATIONS]);
-    } else if (bytes[SL_POOL_EXPERTS] > 0) {
-        snprintf(more, sizeof more, ", experts %llu", (unsigned long long)bytes[SL_POOL_EXPERTS]);
+    } else if (bytes[SL_POOL_FETCHED] > 0) {
+        snprintf(more, sizeof more, ", %s %llu", plan->options.host_layers > 0 ? "buffers" : "experts",
+                 (unsigned long long)bytes[SL_POOL_FETCHED]);
     }
     return sl_fail(
         error, SL_ERR_LIMIT,
@@ -633,8 +635,8 @@ static void weight_rows(sl_plan *plan) {
                 (other ? other->pack : NULL) == (layout ? layout->pack : NULL)) {
                 earlier += u < first;
                 count++;
-                bytes +=
-                    (deployment->weights[u].bytes + POOL_ALIGNMENT - 1) & ~(uint64_t)(POOL_ALIGNMENT - 1);
+                bytes += (deployment->weights[u].bytes + SL_POOL_ALIGNMENT - 1) &
+                         ~(uint64_t)(SL_POOL_ALIGNMENT - 1);
             }
             if (earlier) {
                 break;
@@ -649,14 +651,21 @@ static void weight_rows(sl_plan *plan) {
     }
 }
 
-/* Experts in host memory, and what the device has of them. */
-static void expert_rows(sl_plan *plan) {
+/* What the device has of weights in host memory. */
+static void fetch_rows(sl_plan *plan) {
     const sl_deployment *deployment = &plan->deployment;
     const uint64_t buffers = SL_FETCH_BUFFERS * deployment->buffer_bytes;
     char detail[96];
+    if (plan->options.host_layers > 0) {
+        const uint64_t bytes = deployment->pool_bytes[SL_POOL_FETCHED];
+        snprintf(detail, sizeof detail, "%d, of one layer's weights each",
+                 (int)(bytes / (deployment->buffer_bytes > 0 ? deployment->buffer_bytes : 1)));
+        memory_row(plan, SL_POOL_FETCHED, bytes, "weight buffers", detail);
+        return;
+    }
     if (buffers > 0) {
         snprintf(detail, sizeof detail, "%d, of one layer's experts each", SL_FETCH_BUFFERS);
-        memory_row(plan, SL_POOL_EXPERTS, buffers, "expert buffers", detail);
+        memory_row(plan, SL_POOL_FETCHED, buffers, "expert buffers", detail);
     }
     if (deployment->fetch_set_count > 0) {
         const int length =
@@ -666,7 +675,7 @@ static void expert_rows(sl_plan *plan) {
             snprintf(detail + length, sizeof detail - (size_t)length, "; %.1f %% of uses begin there",
                      100 * sl_plan_first_share(plan));
         }
-        memory_row(plan, SL_POOL_EXPERTS, deployment->pool_bytes[SL_POOL_EXPERTS] - buffers, "expert slots",
+        memory_row(plan, SL_POOL_FETCHED, deployment->pool_bytes[SL_POOL_FETCHED] - buffers, "expert slots",
                    detail);
     }
 }
@@ -684,7 +693,7 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     }
     char name[64], detail[96];
     weight_rows(plan);
-    expert_rows(plan);
+    fetch_rows(plan);
     for (int32_t g = 0; g < program->group_count; g++) {
         const sl_cache_layout *layout = &deployment->caches[g];
         if (layout->page_bytes == 0) {
@@ -750,9 +759,9 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
 
 int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
                    sl_plan **plan, sl_error *error) {
-    const bool apart = options && options->host_experts != 0 && sl_split_count(backend) == 0 &&
-                       !backend->maps_weights && program->experts > 0;
-    return apart ? sl_plan_with_experts(program, backend, options, plan, error)
+    const int32_t layers = !options ? 0 : program->experts > 0 ? options->host_experts : options->host_layers;
+    const bool apart = layers != 0 && sl_split_count(backend) == 0 && !backend->maps_weights;
+    return apart ? sl_plan_with_fetches(program, backend, options, plan, error)
                  : sl_plan_make(program, backend, options, plan, error);
 }
 

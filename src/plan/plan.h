@@ -24,9 +24,8 @@ typedef struct sl_plan_options {
     sl_qtype cache_type;   /* F16 is the usual one; see sl_qtype_is_cache */
     uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
                               shrunk to what memory allows */
-    int32_t
-        state_slots; /* 0: 2 per sequence, 16 for snapshots, and one for each draft; without recurrent layers
-                        there are none */
+    int32_t state_slots;   /* 0: 2 per sequence, 16 for snapshots, and one for each draft; without recurrent
+                              layers   there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free. On several devices: of each
                               that is not the host */
     uint64_t host_memory_limit;      /* of the host's pools, on several devices and of weights in host memory;
@@ -36,6 +35,9 @@ typedef struct sl_plan_options {
     int32_t host_experts;  /* on several devices: experts of so many of the first layers are on the host,
                               wherever the rest of the layer is. On one that is not the host: they lie in host
                               memory, and the device fetches them; SL_NONE: as few as must be */
+    int32_t host_layers;   /* on one device that is not the host, of a program without experts: the weights of
+                              so many layers lie in host memory, and the device fetches them; SL_NONE: as few as
+                              must be */
     int32_t expert_slots;  /* experts of such a layer that lie on the device as well; 0: see expert_cache */
     uint64_t expert_cache; /* bytes of all slots; 0: a quarter of the experts, fewer where they do not fit,
                               and as many more as fit */

@@ -43,8 +43,8 @@ void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
     const char *several = plan->segment_count ? "" : NULL;
     memory_line(several, "total", total, plan->options.memory_limit == UINT64_MAX ? "" : detail, out);
     if (host > 0) {
-        snprintf(detail, sizeof detail, "experts of %d layers in host memory, not in the total",
-                 plan->deployment.fetch_set_count);
+        snprintf(detail, sizeof detail, "%s of %d layers in host memory, not in the total",
+                 plan->options.host_layers > 0 ? "weights" : "experts", plan->deployment.fetch_set_count);
         memory_line(several, "host weights", host, detail, out);
     }
     if (plan->mapped_bytes > 0) {

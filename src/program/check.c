@@ -502,6 +502,16 @@ static int check_observe(const checker *c) {
 static int check_fetch(const checker *c) {
     const sl_op_fetch *fetch = &c->op->u.fetch;
     REQUIRE(c, fetch->set >= 0, "set %d does not exist", fetch->set);
+    if (fetch->used == 0) {
+        const sl_op *op = c->op;
+        REQUIRE(c,
+                fetch->slots == 0 && op->in[0].value == SL_NONE && op->in[1].value == SL_NONE &&
+                    op->out[0].value == SL_NONE && op->out[1].value == SL_NONE,
+                "without experts it has neither slots nor operands");
+        return 0;
+    }
+    REQUIRE(c, c->op->in[0].value != SL_NONE && c->op->in[1].value != SL_NONE,
+            "of experts it has ids and a schedule");
     REQUIRE(c, fetch->slots >= 0 && fetch->slots <= c->program->experts, "%d slots for %d experts",
             fetch->slots, c->program->experts);
     REQUIRE(c, fetch->used == c->program->experts_used, "%d experts of a row, the program uses %d",

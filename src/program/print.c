@@ -281,6 +281,8 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
     case SL_OP_FETCH:
         if (op->u.fetch.slots > 0) {
             sl_buffer_printf(out, ", to %d slots", op->u.fetch.slots);
+        } else if (op->u.fetch.used == 0) {
+            sl_buffer_text(out, " weights of the layer");
         }
         break;
     case SL_OP_OBSERVE:

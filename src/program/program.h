@@ -346,9 +346,9 @@ typedef struct sl_op_sample {
     int32_t vocabulary;
 } sl_op_sample;
 
-/* The experts' weights of fetch set `set` (sl_deployment.fetch_sets). slots 0: all of them, and there are no
- * operands. Else the chosen ones, which are at most `slots`: an expert's slot is its number from then on, in
- * ids [rows][used] and in a schedule of `slots` experts. */
+/* The weights of fetch set `set` (sl_deployment.fetch_sets). slots 0: all of them. Else those of the chosen
+ * experts, which are at most `slots`: an expert's slot is its number from then on, in ids [rows][used] and in
+ * a schedule of `slots` experts. used 0: a layer's without experts, and there are no operands. */
 typedef struct sl_op_fetch {
     int32_t set, slots, used;
 } sl_op_fetch;

@@ -45,6 +45,7 @@ typedef struct setting {
     int32_t host_experts; /* of so many layers */
     uint64_t expert_cache;
     const char *expert_pin;
+    int32_t gpu_layers;
 } setting;
 
 static sluice_engine_options options_of(const setting *s) {
@@ -59,6 +60,7 @@ static sluice_engine_options options_of(const setting *s) {
                                    .cpu_experts = s->host_experts,
                                    .expert_cache = s->expert_cache,
                                    .expert_pin = s->expert_pin,
+                                   .gpu_layers = s->gpu_layers,
                                    .no_graphs = s->no_graphs};
 }
 
@@ -401,6 +403,95 @@ static void auto_fetches_what_does_not_fit(void **state) {
     sluice_model_release(model);
 }
 
+/* ---- layers in host memory ---- */
+
+typedef struct streamed_layers {
+    int32_t count;
+    uint64_t least, most, sum; /* bytes of a layer, of all */
+} streamed_layers;
+
+static void take_streamed(void *context, const sluice_expert_counters *counters) {
+    streamed_layers *layers = context;
+    const uint64_t bytes = counters->streamed_bytes;
+    assert_int_equal(counters->experts + counters->at_hand, 0);
+    assert_int_equal(counters->hits + counters->misses + counters->promotions + counters->fetched_bytes, 0);
+    layers->least = layers->count == 0 || bytes < layers->least ? bytes : layers->least;
+    layers->most = bytes > layers->most ? bytes : layers->most;
+    layers->sum += bytes;
+    layers->count++;
+}
+
+static bool plan_says(sluice_model *model, const sluice_engine_options *options, const char *what) {
+    sluice_error error;
+    char *text;
+    must(sluice_plan_describe(model, options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error), &error,
+         "plan");
+    const bool found = strstr(text, what) != NULL;
+    sluice_free(text);
+    return found;
+}
+
+/* The tokens of an engine whose layers' weights are all on the device; each step brings those of three of
+ * four layers once. */
+static void layers_from_host_memory(void **state) {
+    (void)state;
+    enum { KEPT = 1, STREAMED = 3 };
+    sluice_model *model = open_model(FIXTURES "gemma3");
+    int32_t resident[GENERATE], tokens[GENERATE];
+    uint64_t memory = 0;
+    for (int eager = 0; eager < 2; eager++) {
+        sluice_counters counters = {.size = sizeof counters}, steady = counters;
+        setting s = {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .any_class = true};
+        s.no_graphs = eager;
+        run(model, &s, resident, &steady);
+        assert_int_equal(steady.streamed_bytes + steady.fetched_bytes, 0);
+        s.gpu_layers = KEPT;
+        const sluice_engine_options options = options_of(&s);
+        sluice_engine *engine = open_engine(model, &options);
+        generate(engine, &s, 0, tokens, &steady);
+        streamed_layers layers = {0};
+        assert_int_equal(sluice_engine_get_expert_counters(engine, take_streamed, &layers), STREAMED);
+        sluice_engine_get_counters(engine, &counters);
+        sluice_error error;
+        assert_int_equal(sluice_engine_write_expert_stats(engine, "no-experts.json", true, &error),
+                         SLUICE_ERR_UNSUPPORTED);
+        sluice_engine_destroy(engine);
+        compare("gemma3", "layers in host memory against layers on the device", resident, tokens);
+        assert_int_equal(counters.failed_captures, 0);
+        assert_int_equal(steady.device_allocations + steady.synchronisations, 0);
+        /* The fixture's layers are alike. */
+        assert_int_equal(layers.count, STREAMED);
+        assert_true(layers.least == layers.most && layers.sum == counters.streamed_bytes);
+        assert_int_equal(counters.streamed_bytes % (STREAMED * counters.steps), 0);
+        const uint64_t layer = counters.streamed_bytes / (STREAMED * counters.steps);
+        printf("%llu bytes of a layer in each step\n", (unsigned long long)layer);
+        char host[64];
+        snprintf(host, sizeof host, "weights of %d layers in host memory", STREAMED);
+        assert_true(plan_says(model, &options, host));
+        memory = counters.memory;
+    }
+    /* A GPU with so much room takes that by itself; with device auto the CPU has layers, likewise where their
+     * number is given. */
+    setting s = {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .any_class = true};
+    sluice_engine_options options = options_of(&s);
+    options.memory_limit = memory;
+    assert_true(plan_says(model, &options, "weights of 3 layers in host memory"));
+    sluice_counters counters = {.size = sizeof counters}, steady = counters;
+    sluice_engine *engine = open_engine(model, &options);
+    generate(engine, &s, 0, tokens, &steady);
+    sluice_engine_get_counters(engine, &counters);
+    sluice_engine_destroy(engine);
+    compare("gemma3", "layers that did not fit against layers on the device", resident, tokens);
+    assert_true(counters.streamed_bytes > 0 && counters.memory <= memory);
+    options.device = "auto";
+    assert_true(plan_says(model, &options, "placed on   cuda+cpu: "));
+    options.memory_limit = 0;
+    options.gpu_layers = KEPT;
+    assert_false(plan_says(model, &options, "host weights"));
+    assert_true(plan_says(model, &options, "cpu    weights"));
+    sluice_model_release(model);
+}
+
 /* The number behind `"key": ` after *at, which moves behind it. */
 static double number_after(const char **at, const char *key) {
     *at = strstr(*at, key);
@@ -560,6 +651,10 @@ static const fault_case fetched = {
     {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .host_experts = 2, .expert_cache = 1},
     5};
 
+/* With layers in host memory. */
+static const fault_case streamed = {
+    FIXTURES "gemma3", {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .gpu_layers = 1}, 5};
+
 static void every_call_may_fail(void **state) {
     const fault_case *test = *state;
     const setting *s = &test->setting;
@@ -603,6 +698,8 @@ static void every_call_may_fail(void **state) {
 static void every_call_may_fail_while_fetching(void **state) {
     (void)state;
     void *test = (void *)(size_t)&fetched;
+    every_call_may_fail(&test);
+    test = (void *)(size_t)&streamed;
     every_call_may_fail(&test);
 }
 
@@ -653,7 +750,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 12];
+    struct CMUnitTest tests[FAMILIES + 13];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -672,6 +769,7 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_begin_where_a_file_says);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_fetches_what_does_not_fit);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(layers_from_host_memory);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail_while_fetching);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);
     return _cmocka_run_group_tests("cuda", tests, count, NULL, NULL);

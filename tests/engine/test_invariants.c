@@ -92,6 +92,7 @@ typedef struct way {
     int32_t cache_eighths; /* of these are on the GPU as well, but never less than a row uses; 0: as many as
                               fit */
     bool no_graphs;
+    int32_t kept; /* on a GPU alone: weights of so many layers; those of the others are fetched; 0: of all */
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -205,29 +206,29 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false},
-    {"chunk 512, 4 sequences, the last row", 512, 1, 4, run_for_the_last, false, 0, 0, 0, false},
-    {"chunk 64, 4 sequences, the last row", 64, 1, 4, run_for_the_last, false, 0, 0, 0, false},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false, 0},
+    {"chunk 512, 4 sequences, the last row", 512, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0},
+    {"chunk 64, 4 sequences, the last row", 64, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false, 0},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false, 0},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false, 0},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false},
-    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false},
-    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false},
-    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false},
-    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false, 0},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false, 0},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false, 0},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false, 0},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
 };
 
 /* ---- every family, type and tier
@@ -251,7 +252,7 @@ static uint64_t host_weights(sluice_model *model, const sluice_engine_options *o
     return bytes;
 }
 
-/* Experts in host memory were used, and no step ran other than as it should. */
+/* Weights in host memory were used, and no step ran other than as it should. */
 static void check_fetches(sluice_engine *engine, const way *w) {
     sluice_counters counters = {.size = sizeof counters};
     sluice_engine_get_counters(engine, &counters);
@@ -259,6 +260,9 @@ static void check_fetches(sluice_engine *engine, const way *w) {
         assert_true(counters.streamed_bytes + counters.fetched_bytes > 0);
         assert_int_equal(counters.failed_captures, 0);
         assert_true(w->cache_eighths == 0 || w->chunk > 3 || counters.expert_misses > 0);
+    } else if (w->kept > 0) {
+        assert_true(counters.streamed_bytes > 0);
+        assert_int_equal(counters.fetched_bytes + counters.failed_captures, 0);
     } else {
         assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
     }
@@ -271,7 +275,7 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
                                      .device = !w->second ? device
                                                : on_gpu() ? "cuda+cpu"
                                                           : "cpu+cpu",
-                                     .gpu_layers = w->second,
+                                     .gpu_layers = w->second ? w->second : w->kept,
                                      .cpu_experts = w->experts,
                                      .no_graphs = w->no_graphs,
                                      .isa = s->tier,
@@ -562,18 +566,18 @@ static void one_models_experts_apart_give_the_same_bits(void **state) {
 /* In pairs: all experts on the GPU, and those of all layers, of some, in host memory. With few slots each
  * row's experts put out those of the row before. */
 static const way fetching_ways[] = {
-    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
-    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false},
-    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true},
-    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true},
-    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 3, some slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 6, false},
-    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false},
-    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false},
-    {"chunk 5, as many slots as fit", 5, 1, 1, run_alone, false, 0, INT32_MAX, 0, false},
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0},
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false, 0},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0},
+    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true, 0},
+    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 3, some slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 6, false, 0},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0},
+    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 5, as many slots as fit", 5, 1, 1, run_alone, false, 0, INT32_MAX, 0, false, 0},
 };
 
 static void fetched_experts_give_the_same_bits(void **state) {
@@ -597,6 +601,62 @@ static void fetched_experts_give_the_same_bits(void **state) {
         sluice_model_release(model);
     }
     assert_true(tested >= 5);
+}
+
+/* In pairs: all weights on the GPU, and those of all layers but one, or two, in host memory. */
+static const way layer_ways[] = {
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 40, one layer kept", 40, 1, 1, run_alone, false, 0, 0, 0, false, 1},
+    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 5, one layer kept", 5, 1, 1, run_alone, false, 0, 0, 0, false, 1},
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 512, two layers kept", 512, 1, 1, run_alone, false, 0, 0, 0, false, 2},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0},
+    {"chunk 40, one layer kept, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 1},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 1, one layer kept", 1, 1, 1, run_alone, false, 0, 0, 0, false, 1},
+    {"chunk 16, strangers", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, 0, 0, false, 0},
+    {"chunk 16, strangers, one layer kept", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, 0, 0, false,
+     1},
+};
+
+/* Of a model without experts, with as many of the ways. */
+static void check_fetched_layers(size_t family, size_t count) {
+    static const char *const some_types[] = {"q4_k", "q8_0", "q6_k"};
+    const char *type = some_types[family % 3];
+    sluice_model *model = make_model(families[family], type, false);
+    const setting s = {families[family], type, NULL, "f16", SLUICE_PROMPT_AUTO};
+    deterministic = false;
+    check_setting(model, &s, layer_ways, count, 2);
+    deterministic = true;
+    sluice_model_release(model);
+}
+
+static void fetched_layers_give_the_same_bits(void **state) {
+    (void)state;
+    int32_t tested = 0;
+    if (!on_gpu()) {
+        skip();
+    }
+    for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
+        sluice_model *model = make_model(families[family], "q8_0", false);
+        const bool is_dense = !has_experts(model);
+        sluice_model_release(model);
+        if (is_dense) {
+            check_fetched_layers(family, sizeof layer_ways / sizeof *layer_ways);
+            tested++;
+        }
+    }
+    assert_true(tested >= 15);
+}
+
+/* What an emulated GPU has time for: many rows, and few. */
+static void one_models_fetched_layers_give_the_same_bits(void **state) {
+    (void)state;
+    if (!on_gpu()) {
+        skip();
+    }
+    check_fetched_layers(0, 4);
 }
 
 /* ---- steady steps
@@ -667,7 +727,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 8];
+    struct CMUnitTest tests[FAMILIES + 10];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -680,5 +740,7 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 6] = (struct CMUnitTest)cmocka_unit_test(fetched_experts_give_the_same_bits);
     tests[FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(steady_steps_allocate_nothing);
     tests[FAMILIES + 7] = (struct CMUnitTest)cmocka_unit_test(products_in_bf16_give_the_same_bits_every_way);
+    tests[FAMILIES + 8] = (struct CMUnitTest)cmocka_unit_test(fetched_layers_give_the_same_bits);
+    tests[FAMILIES + 9] = (struct CMUnitTest)cmocka_unit_test(one_models_fetched_layers_give_the_same_bits);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

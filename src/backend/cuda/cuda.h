@@ -79,9 +79,9 @@ typedef struct sl_cuda_cache {
 
 typedef struct sl_cuda_blas sl_cuda_blas;
 
-/* ---- experts in host memory (backend.h) ---- */
+/* ---- weights in host memory (backend.h) ---- */
 
-enum { SL_CUDA_FETCH_PARTS = 16 }; /* weights of a set that the ops of a bucket read */
+enum { SL_CUDA_FETCH_PARTS = 32 }; /* weights of a set that the ops of a bucket read */
 enum { SL_CUDA_EXPERT_COUNTS = 3 };
 
 /* The arrays of a table. */
@@ -110,7 +110,7 @@ __host__ __device__
 typedef struct sl_cuda_fetch_part {
     const unsigned char *from; /* pinned */
     unsigned char *to;         /* the set's part of a buffer, or its slots */
-    uint64_t expert_bytes;
+    uint64_t expert_bytes;     /* of a set without experts: all */
 } sl_cuda_fetch_part;
 
 /* What a FETCH brings. */
@@ -118,10 +118,10 @@ typedef struct sl_cuda_fetch {
     sl_cuda_fetch_part parts[SL_CUDA_FETCH_PARTS];
     int32_t part_count;
     int32_t set;
-    int32_t experts, slots;           /* slots 0: it brings all experts */
+    int32_t experts, slots;           /* experts 0: of a layer without; slots 0: it brings all of the set */
     int32_t number;                   /* of those in the bucket that bring all */
     const struct sl_cuda_fetch *next; /* of these */
-    sl_slot_table *table;             /* on the device */
+    sl_slot_table *table;             /* on the device; NULL: there are no experts */
     unsigned long long *counts; /* pinned, SL_CUDA_EXPERT_COUNTS: hits, misses, promotions, written with each
                                    step */
 } sl_cuda_fetch;

@@ -1,10 +1,11 @@
-/* Plans of experts in host memory, and limits of memory by device. */
+/* Plans of experts and layers in host memory, and limits of memory by device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/alloc.h"
 #include "unit/plan/fake_backend.h"
 
 #include <stdio.h>
@@ -54,7 +55,7 @@ static void check_places(const sl_plan *plan) {
     assert_int_equal(d->pool_bytes[SL_POOL_HOST_WEIGHTS], host);
     assert_int_equal(d->fetch_sets[0].table, slots);
     const uint64_t table = sl_slot_table_bytes(d->program->experts, d->expert_slots);
-    assert_int_equal(d->pool_bytes[SL_POOL_EXPERTS], slots + (table + 255) / 256 * 256);
+    assert_int_equal(d->pool_bytes[SL_POOL_FETCHED], slots + (table + 255) / 256 * 256);
     assert_true(d->buffer_bytes == 0 || d->buffer_bytes == buffer);
 }
 
@@ -149,6 +150,293 @@ static void the_most_used_experts_begin_in_slots(void **state) {
     sl_program_free(&p);
 }
 
+/* ---- layers in host memory ---- */
+
+enum { DENSE_LAYERS = 8 };
+
+static const char *const LAYER_NAMES[DENSE_LAYERS] = {"0", "1", "2", "3", "4", "5", "6", "7"};
+
+/* Dense layers of two products each, of which the later ones are the wider. `shared`: the last two read one
+ * matrix. */
+static void dense_build(sl_program *p, bool shared) {
+    int32_t first = SL_NONE;
+    p->name = "dense";
+    p->width = TINY_WIDTH;
+    p->vocabulary = TINY_VOCABULARY;
+    const int32_t hidden = sl_program_value(p, "hidden", SL_ROWS_STEP, 64);
+    const int32_t normed = sl_program_value(p, "normed", SL_ROWS_STEP, 64);
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F16, 1, TINY_VOCABULARY, 64);
+    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, hidden)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
+    for (int32_t l = 0; l < DENSE_LAYERS; l++) {
+        const int32_t width = 128 + 32 * l, up = sl_program_value(p, "up", SL_ROWS_STEP, width);
+        tiny_norm(p, l, hidden, normed, tiny_vector(p, LAYER_NAMES[l], 64));
+        const int32_t matrix = tiny_matrix(p, LAYER_NAMES[l], SL_QTYPE_Q4_0, 1, width, 64);
+        sl_op *op = tiny_linear(p, l, normed, up, matrix);
+        op->u.linear.segments[0].bias = tiny_vector(p, LAYER_NAMES[l], width);
+        const bool again = shared && l == DENSE_LAYERS - 1;
+        const int32_t active = sl_program_value(p, "active", SL_ROWS_STEP, 128);
+        op = tiny_op(p, SL_OP_ACTIVATE, l, up, active);
+        op->u.activate = (sl_op_activate){.function = SL_ACTIVATION_SILU, .width = 128};
+        const int32_t down = again ? first : tiny_matrix(p, LAYER_NAMES[l], SL_QTYPE_F16, 1, 64, 128);
+        first = l == DENSE_LAYERS - 2 ? down : first;
+        op = tiny_linear(p, l, active, hidden, down);
+        op->in[3].value = hidden;
+    }
+    const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
+    p->hidden = last;
+    p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, TINY_VOCABULARY);
+    p->tokens = sl_program_typed_value(
+        p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
+    tiny_op(p, SL_OP_GATHER, SL_NONE, hidden, last)->u.gather.width = 64;
+    tiny_norm(p, SL_NONE, last, last, tiny_vector(p, "norm", 64));
+    tiny_linear(p, SL_NONE, last, p->logits, table);
+    tiny_op(p, SL_OP_SAMPLE, SL_NONE, p->logits, p->tokens)->u.sample.vocabulary = TINY_VOCABULARY;
+}
+
+/* In every bucket one FETCH in front of the first product of each layer whose bit is set, and no other. */
+static void check_layers_fetched(const sl_program *p, const sl_lowered *lowered, unsigned layers) {
+    unsigned fetched = 0;
+    int32_t sets = 0;
+    for (int32_t i = 0; i < lowered->op_count; i++) {
+        const sl_op *op = &lowered->ops[i];
+        if (op->kind == SL_OP_FETCH) {
+            assert_int_equal(op->u.fetch.set, sets++);
+            assert_int_equal(op->u.fetch.slots + op->u.fetch.used, 0);
+            assert_false(fetched >> op->layer & 1u);
+            fetched |= 1u << op->layer;
+        } else if (op->kind == SL_OP_LINEAR && op->layer >= 0) {
+            assert_int_equal(fetched >> op->layer & 1u, layers >> op->layer & 1u);
+        }
+    }
+    assert_int_equal(fetched, layers);
+    assert_int_equal(
+        sl_ops_check(p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, NULL), 0);
+}
+
+/* What products of these layers read is on the host, and nothing else; and no buffer is too small. */
+static void check_layers_placed(const sl_plan *plan, unsigned layers) {
+    const sl_deployment *d = &plan->deployment;
+    uint64_t host = 0, largest = 0, ends[DENSE_LAYERS] = {0};
+    bool on_host[64] = {false};
+    for (int32_t i = 0; i < d->program->op_count; i++) {
+        const sl_op *op = &d->program->ops[i];
+        int32_t weights[SL_OP_WEIGHTS];
+        const int32_t count = sl_op_weights(op, weights);
+        for (int32_t w = 0; w < count; w++) {
+            if (weights[w] != SL_NONE && op->kind == SL_OP_LINEAR && op->layer >= 0) {
+                on_host[weights[w]] = layers >> op->layer & 1u;
+            }
+        }
+    }
+    for (int32_t u = 0; u < d->weight_count; u++) {
+        const sl_weight_use *use = &d->weights[u];
+        assert_int_equal(use->on_host, on_host[use->weight]);
+        if (use->on_host) {
+            assert_true(layers >> d->fetch_sets[use->set].layer & 1u);
+            assert_int_equal(use->in_buffer, ends[use->set]);
+            ends[use->set] += (use->bytes + 255) / 256 * 256;
+            largest = ends[use->set] > largest ? ends[use->set] : largest;
+            host += (use->bytes + 63) / 64 * 64;
+        }
+    }
+    const uint64_t buffers = d->fetch_set_count < 2 ? 1 : 2;
+    assert_int_equal(d->buffer_bytes, largest);
+    assert_int_equal(d->pool_bytes[SL_POOL_FETCHED], buffers * largest);
+    assert_int_equal(d->pool_bytes[SL_POOL_HOST_WEIGHTS], host);
+    uint64_t listed = 0;
+    for (int32_t i = 0; i < plan->memory_count; i++) {
+        listed += plan->memory[i].pool == SL_POOL_FETCHED ? plan->memory[i].bytes : 0;
+    }
+    assert_int_equal(listed, buffers * largest);
+}
+
+static const sl_plan_options DENSE_OPTIONS = {
+    .chunk = 8, .sequences = 2, .context = 130, .cache_type = SL_QTYPE_F16, .cache_tokens = 384};
+
+/* A bit for each layer in host memory. They are the last ones of runs of layers that are alike in length. */
+static unsigned spread_of(const sl_deployment *d) {
+    const int32_t count = d->fetch_set_count, shortest = DENSE_LAYERS / count;
+    unsigned layers = 0;
+    int32_t last = -1;
+    for (int32_t s = 0; s < count; s++) {
+        const int32_t run = d->fetch_sets[s].layer - last;
+        assert_true(run == shortest || (DENSE_LAYERS % count > 0 && run == shortest + 1));
+        last = d->fetch_sets[s].layer;
+        layers |= 1u << last;
+    }
+    assert_int_equal(last, DENSE_LAYERS - 1);
+    return layers;
+}
+
+/* As many as were asked for; in every bucket. */
+static void layers_may_lie_in_host_memory(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, false);
+    fake_backend backend = fake(true, false);
+    for (int32_t layers = 1; layers <= DENSE_LAYERS + 1; layers++) {
+        const int32_t count = layers < DENSE_LAYERS ? layers : DENSE_LAYERS;
+        sl_plan_options options = DENSE_OPTIONS;
+        options.host_layers = layers;
+        sl_plan *plan = make(&p, &backend, &options);
+        assert_int_equal(plan->options.host_layers, count);
+        assert_int_equal(plan->deployment.fetch_set_count, count);
+        assert_true(plan->deployment.bucket_count > 2);
+        const unsigned spread = spread_of(&plan->deployment);
+        for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+            check_layers_fetched(&p, &plan->deployment.buckets[b], spread);
+        }
+        check_layers_placed(plan, spread);
+        sl_buffer text = {0};
+        char expected[80];
+        sl_plan_print_memory(plan, &text);
+        snprintf(expected, sizeof expected, "%d, of one layer's weights each", count < 2 ? 1 : 2);
+        assert_non_null(strstr(text.data, expected));
+        snprintf(expected, sizeof expected, "weights of %d layers in host memory", (int)count);
+        assert_non_null(strstr(text.data, expected));
+        sl_plan_print_ops(plan, 0, &text);
+        assert_non_null(strstr(text.data, "fetch weights of the layer"));
+        sl_buffer_free(&text);
+        sl_plan_destroy(plan);
+    }
+    sl_program_free(&p);
+}
+
+static int refused(sl_program *p, fake_backend *backend, const sl_plan_options *options, const char *why) {
+    sl_error error;
+    sl_plan *plan = NULL;
+    const int code = sl_plan_create(p, &backend->base, options, &plan, &error);
+    assert_null(plan);
+    if (code && !strstr(error.message, why)) {
+        fail_msg("%s", error.message);
+    }
+    return code;
+}
+
+/* With the bytes that a plan with so many layers takes, these, and with a byte less more of them. Two buffers
+ * take the room of two layers, so that three are the least that help; and buffers are of the widest. */
+static void as_few_layers_as_must_be(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, false);
+    fake_backend backend = fake(true, false);
+    uint64_t bytes[DENSE_LAYERS + 1];
+    sl_plan_options options = DENSE_OPTIONS;
+    for (int32_t layers = 0; layers <= DENSE_LAYERS; layers++) {
+        options.host_layers = layers;
+        sl_plan *plan = make(&p, &backend, &options);
+        bytes[layers] = sl_plan_bytes(plan);
+        sl_plan_destroy(plan);
+    }
+    for (int32_t layers = 0; layers <= DENSE_LAYERS; layers++) {
+        int32_t least = 0;
+        while (bytes[least] > bytes[layers]) {
+            least++;
+        }
+        options.host_layers = SL_NONE;
+        backend.available = bytes[layers];
+        sl_plan *plan = make(&p, &backend, &options);
+        assert_int_equal(plan->options.host_layers, least);
+        assert_int_equal(plan->deployment.fetch_set_count, least);
+        assert_true(sl_plan_bytes(plan) == bytes[least] && least != 1 && least != 2);
+        sl_plan_destroy(plan);
+    }
+    assert_true(bytes[DENSE_LAYERS] < bytes[0]);
+    backend.available = bytes[DENSE_LAYERS] - 1;
+    assert_int_equal(refused(&p, &backend, &options, "buffers "), SL_ERR_LIMIT);
+    options.observe = true;
+    options.host_layers = 3;
+    assert_int_equal(refused(&p, &backend, &options, "on the device"), SL_ERR_UNSUPPORTED);
+    sl_program_free(&p);
+}
+
+/* The host's limit bounds those that were asked for and those that are chosen. */
+static void layers_keep_to_the_hosts_limit(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, false);
+    fake_backend backend = fake(true, false);
+    sl_plan_options options = DENSE_OPTIONS;
+    options.host_layers = 4;
+    sl_plan *plan = make(&p, &backend, &options);
+    const uint64_t host = plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], four = sl_plan_bytes(plan);
+    sl_plan_destroy(plan);
+    options.host_memory_limit = host;
+    plan = make(&p, &backend, &options);
+    sl_plan_destroy(plan);
+    options.host_memory_limit = host - 1;
+    assert_int_equal(refused(&p, &backend, &options, "the weights of 4 layers need"), SL_ERR_LIMIT);
+    options.host_layers = SL_NONE;
+    options.host_memory_limit = host;
+    backend.available = four;
+    plan = make(&p, &backend, &options);
+    assert_int_equal(plan->options.host_layers, 4);
+    sl_plan_destroy(plan);
+    backend.available = four - 1;
+    assert_int_equal(
+        refused(&p, &backend, &options, "has room for the weights of 4 of 8 layers: plan: needs"),
+        SL_ERR_LIMIT);
+    options.limits[0] = (sl_device_limit){"cpu", 1};
+    assert_int_equal(refused(&p, &backend, &options, "limit 1, has room for the weights of 0 of 8 layers"),
+                     SL_ERR_LIMIT);
+    sl_program_free(&p);
+}
+
+/* Two layers that read one matrix keep all of theirs on the device. */
+static void shared_weights_stay(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, true);
+    fake_backend backend = fake(true, false);
+    sl_plan_options options = DENSE_OPTIONS;
+    options.host_layers = DENSE_LAYERS;
+    sl_plan *plan = make(&p, &backend, &options);
+    for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
+        check_layers_fetched(&p, &plan->deployment.buckets[b], 0x3f);
+    }
+    check_layers_placed(plan, 0x3f);
+    /* A FETCH without experts has no slots. */
+    sl_lowered *lowered = &plan->deployment.buckets[0];
+    int32_t at = 0;
+    while (lowered->ops[at].kind != SL_OP_FETCH) {
+        at++;
+    }
+    lowered->ops[at].u.fetch.slots = 1;
+    assert_int_not_equal(
+        sl_ops_check(&p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, NULL), 0);
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* Every allocation fails once while layers are chosen. */
+static void memory_failures_leave_nothing(void **state) {
+    (void)state;
+    sl_program p = {0};
+    dense_build(&p, false);
+    fake_backend backend = fake(true, false);
+    sl_plan_options options = DENSE_OPTIONS;
+    options.host_layers = 4;
+    sl_plan *plan = make(&p, &backend, &options);
+    backend.available = sl_plan_bytes(plan);
+    sl_plan_destroy(plan);
+    options.host_layers = SL_NONE;
+    const uint64_t live = sl_alloc_live_bytes();
+    int code = SL_ERR_NOMEM;
+    for (uint64_t n = 1; code; n++) {
+        sl_error error = {0};
+        plan = NULL;
+        sl_alloc_fail_at(n);
+        code = sl_plan_create(&p, &backend.base, &options, &plan, &error);
+        sl_alloc_fail_at(0);
+        assert_true(code == 0 || code == SL_ERR_NOMEM);
+        assert_true(code == 0 || !plan);
+        sl_plan_destroy(plan);
+        assert_int_equal(sl_alloc_live_bytes(), live);
+    }
+    sl_program_free(&p);
+}
+
 /* ---- limits ---- */
 
 static void limits_are_by_device(void **state) {
@@ -202,6 +490,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_may_lie_in_host_memory),
         cmocka_unit_test(the_most_used_experts_begin_in_slots),
+        cmocka_unit_test(layers_may_lie_in_host_memory),
+        cmocka_unit_test(as_few_layers_as_must_be),
+        cmocka_unit_test(layers_keep_to_the_hosts_limit),
+        cmocka_unit_test(shared_weights_stay),
+        cmocka_unit_test(memory_failures_leave_nothing),
         cmocka_unit_test(limits_are_by_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* FETCH. All experts: copies that run beside the ops in front of them (run/copies.c), and a kernel behind
- * which they are there. Chosen ones: a block finds their slots in the set's table, empties some for those
+/* FETCH. All of a set: copies that run beside the ops in front of them (run/copies.c), and a kernel behind
+ * which they are there. Chosen experts: a block finds their slots in the set's table, empties some for those
  * that are in none, and writes ids and schedule anew; then many blocks read what is missing from host memory,
  * as fast as the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that
  * it says. Either way the kernel that is there already counts how often each expert was chosen. */
@@ -14,13 +14,13 @@ enum {
     MOST_WORD = 16   /* bytes */
 };
 
-/* ---- all experts ---- */
+/* ---- all of a set ---- */
 
 typedef struct arrived_args {
     const sl_step_header *header;
     const int32_t *offsets;     /* of the schedule, which a step without rows does not write */
     unsigned long long *chosen; /* of the table */
-    int32_t experts;
+    int32_t experts;            /* 0: there is nothing to count */
 } arrived_args;
 
 /* A thread for each expert. Launched without leave to begin early, and gives none: what is behind it reads
@@ -41,13 +41,16 @@ static cudaError_t bring_all(const sl_cuda_context *context, const sl_cuda_op *o
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(1);
-    config.blockDim = dim3(((unsigned)fetch->experts + SL_WARP - 1) / SL_WARP * SL_WARP);
+    config.blockDim = dim3(SL_WARP);
     config.stream = stream;
     arrived_args args = {};
-    args.header = context->header;
-    args.offsets = op->in[1].head;
-    args.chosen = sl_slot_arrays_of(fetch->table, fetch->experts, 0).chosen;
-    args.experts = fetch->experts;
+    if (fetch->experts > 0) {
+        config.blockDim = dim3(((unsigned)fetch->experts + SL_WARP - 1) / SL_WARP * SL_WARP);
+        args.header = context->header;
+        args.offsets = op->in[1].head;
+        args.chosen = sl_slot_arrays_of(fetch->table, fetch->experts, 0).chosen;
+        args.experts = fetch->experts;
+    }
     return cudaLaunchKernelEx(&config, arrived_kernel, args);
 }
 

@@ -6,10 +6,11 @@ static cudaError_t begin(sl_cuda_copies *copies, const sl_cuda_fetch *fetch, cud
     if (code == cudaSuccess) {
         code = cudaStreamWaitEvent(copies->stream, copies->may_begin, 0);
     }
+    const uint64_t matrices = fetch->experts > 0 ? (uint64_t)fetch->experts : 1;
     for (int32_t p = 0; p < fetch->part_count && code == cudaSuccess; p++) {
         const sl_cuda_fetch_part *part = &fetch->parts[p];
-        code = cudaMemcpyAsync(part->to, part->from, (uint64_t)fetch->experts * part->expert_bytes,
-                               cudaMemcpyHostToDevice, copies->stream);
+        code = cudaMemcpyAsync(part->to, part->from, matrices * part->expert_bytes, cudaMemcpyHostToDevice,
+                               copies->stream);
     }
     if (code == cudaSuccess) {
         code = cudaEventRecord(copies->ended[fetch->number % SL_FETCH_BUFFERS], copies->stream);

@@ -23,15 +23,15 @@ static void counters(const sl_executor *executor, sl_counters *result) {
         /* The device writes them while steps run. */
         const volatile unsigned long long *counts = &executor->expert_counts[SL_CUDA_EXPERT_COUNTS * i];
         const sl_fetch_set *set = &deployment->fetch_sets[i];
-        sl_expert_count *all = &executor->experts[i];
+        sl_fetch_count *all = &executor->fetches[i];
         all->layer = set->layer;
         all->hits = counts[0];
         all->misses = counts[1];
         all->promotions = counts[2];
-        all->fetched_bytes = all->misses * (set->bytes / (uint64_t)deployment->program->experts);
+        all->fetched_bytes = set->experts > 0 ? all->misses * (set->bytes / (uint64_t)set->experts) : 0;
     }
-    result->experts = executor->experts;
-    result->expert_count = deployment->fetch_set_count;
+    result->fetches = executor->fetches;
+    result->fetch_count = deployment->fetch_set_count;
 }
 
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {

@@ -35,7 +35,7 @@ typedef struct sl_cuda_bucket {
     cudaGraphExec_t graph;
     sl_cuda_bucket_state state;
     int32_t index;                     /* of the bucket */
-    const sl_cuda_fetch *first_copies; /* of the first FETCH of all experts; NULL: there is none */
+    const sl_cuda_fetch *first_copies; /* of the first FETCH of a whole set; NULL: there is none */
     sl_cuda_fetch *last_copies;        /* of the last one */
     bool is_later; /* a section behind the first: it cannot run twice, so that its replay is not compared */
 } sl_cuda_bucket;
@@ -75,7 +75,7 @@ struct sl_executor {
     sl_cuda_context context;
     sl_cuda_copies copies;
     unsigned long long *expert_counts; /* pinned, [fetch sets][SL_CUDA_EXPERT_COUNTS] */
-    sl_expert_count *experts;          /* [fetch sets] */
+    sl_fetch_count *fetches;           /* [fetch sets] */
     sl_kernel_count *counts;
     int32_t count_count;
     int32_t last_bucket;  /* that was submitted */

@@ -53,9 +53,9 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
     }
     if (!status) {
         memset(executor->expert_counts, 0, counts);
-        executor->experts = sl_arena_alloc(&executor->arena, (size_t)sets + 1, sizeof *executor->experts);
+        executor->fetches = sl_arena_alloc(&executor->arena, (size_t)sets + 1, sizeof *executor->fetches);
         status =
-            executor->experts ? SL_OK : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for counts of experts");
+            executor->fetches ? SL_OK : sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for counts of fetches");
     }
     return status;
 }

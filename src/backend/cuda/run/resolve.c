@@ -41,21 +41,21 @@ static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fet
                 : 0;
     const uint64_t bytes =
         fetch && fetch->slots > 0 ? result->expert_bytes * (uint64_t)fetch->slots : found->bytes;
-    if (!fetch || fetch->set != found->set || result->experts != fetch->experts ||
-        !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_EXPERTS])) {
+    if (!fetch || fetch->set != found->set || result->experts != (fetch->experts > 0 ? fetch->experts : 1) ||
+        !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_FETCHED])) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is in host memory, and nothing brings it",
                        deployment->program->weights[found->weight].name);
     }
     const sl_cuda_fetch_part part = {.from = executor->pools[SL_POOL_HOST_WEIGHTS] +
                                              executor->weight_offsets[use],
-                                     .to = executor->pools[SL_POOL_EXPERTS] + place,
+                                     .to = executor->pools[SL_POOL_FETCHED] + place,
                                      .expert_bytes = result->expert_bytes};
     int32_t p = 0;
     while (p < fetch->part_count && fetch->parts[p].from != part.from) {
         p++;
     }
     if (p == SL_CUDA_FETCH_PARTS) {
-        return sl_fail(error, SL_ERR_INTERNAL, "plan: the experts of a layer have more than %d weights",
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: a fetch set has more than %d weights",
                        SL_CUDA_FETCH_PARTS);
     }
     fetch->parts[p] = part;
@@ -156,18 +156,23 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
     return SL_OK;
 }
 
-/* The op's record, and in *fetch that of the FETCH before: of those that bring all experts each knows the
+/* The op's record, and in *last that of the FETCH before: of those that bring a whole set each knows the
  * next.
  */
 static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_bucket *bucket,
                          sl_cuda_fetch **last, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_op_fetch *asked = &op->u.fetch;
-    if (asked->set < 0 || asked->set >= deployment->fetch_set_count ||
-        (asked->slots > 0 && asked->slots != deployment->expert_slots) ||
-        !sl_range_inside(deployment->fetch_sets[asked->set].table,
-                         sl_slot_table_bytes(deployment->program->experts, asked->slots),
-                         deployment->pool_bytes[SL_POOL_EXPERTS])) {
+    const sl_fetch_set *set = asked->set >= 0 && asked->set < deployment->fetch_set_count
+                                  ? &deployment->fetch_sets[asked->set]
+                                  : NULL;
+    const bool fits =
+        set &&
+        (set->experts == 0 ? asked->slots == 0
+                           : (asked->slots == 0 || asked->slots == deployment->expert_slots) &&
+                                 sl_range_inside(set->table, sl_slot_table_bytes(set->experts, asked->slots),
+                                                 deployment->pool_bytes[SL_POOL_FETCHED]));
+    if (!fits) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: fetch set %d with %d slots does not exist", asked->set,
                        asked->slots);
     }
@@ -175,10 +180,10 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
     if (!fetch) {
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
     }
-    *fetch =
-        (sl_cuda_fetch){.set = asked->set, .experts = deployment->program->experts, .slots = asked->slots};
-    fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_EXPERTS] +
-                                             deployment->fetch_sets[asked->set].table);
+    *fetch = (sl_cuda_fetch){.set = asked->set, .experts = set->experts, .slots = asked->slots};
+    if (set->experts > 0) {
+        fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_FETCHED] + set->table);
+    }
     fetch->counts = &executor->expert_counts[SL_CUDA_EXPERT_COUNTS * asked->set];
     if (asked->slots == 0) {
         const sl_cuda_fetch *before = bucket->last_copies;

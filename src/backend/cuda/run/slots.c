@@ -38,9 +38,9 @@ static int copy_experts(sl_executor *executor, int32_t use, const int32_t *first
     const sl_weight_use *found = &deployment->weights[use];
     const uint64_t bytes = found->bytes / (uint64_t)deployment->program->experts;
     const unsigned char *from = executor->pools[SL_POOL_HOST_WEIGHTS] + executor->weight_offsets[use];
-    unsigned char *to = executor->pools[SL_POOL_EXPERTS] + found->slots;
+    unsigned char *to = executor->pools[SL_POOL_FETCHED] + found->slots;
     int status =
-        sl_range_inside(found->slots, (uint64_t)count * bytes, deployment->pool_bytes[SL_POOL_EXPERTS])
+        sl_range_inside(found->slots, (uint64_t)count * bytes, deployment->pool_bytes[SL_POOL_FETCHED])
             ? SL_OK
             : sl_fail(error, SL_ERR_INTERNAL, "plan: slots lie outside the pool of experts");
     for (int32_t s = 0; s < count && !status; s++) {
@@ -59,7 +59,7 @@ static int fill_set(sl_executor *executor, int32_t set, sl_slot_table *table, sl
     memset(table, 0, bytes);
     const int32_t count = write_table(deployment, first, table);
     const uint64_t place = deployment->fetch_sets[set].table;
-    if (count == SL_NONE || !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_EXPERTS])) {
+    if (count == SL_NONE || !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_FETCHED])) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: the first experts of fetch set %d", (int)set);
     }
     int status = SL_OK;
@@ -69,7 +69,7 @@ static int fill_set(sl_executor *executor, int32_t set, sl_slot_table *table, sl
         }
     }
     if (!status && count > 0) {
-        status = SL_CUDA(cudaMemcpyAsync(executor->pools[SL_POOL_EXPERTS] + place, table, bytes,
+        status = SL_CUDA(cudaMemcpyAsync(executor->pools[SL_POOL_FETCHED] + place, table, bytes,
                                          cudaMemcpyHostToDevice, executor->device.stream),
                          error);
     }

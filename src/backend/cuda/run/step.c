@@ -198,7 +198,7 @@ int sl_cuda_submit(sl_executor *executor, int32_t index, sl_error *error) {
         op->count->rows += (uint64_t)(op->is_tail ? tail : counts)[op->counted];
     }
     for (const sl_cuda_fetch *all = bucket->first_copies; all; all = all->next) {
-        executor->experts[all->set].streamed_bytes += deployment->fetch_sets[all->set].bytes;
+        executor->fetches[all->set].streamed_bytes += deployment->fetch_sets[all->set].bytes;
     }
     executor->steps++;
     executor->last_bucket = index;

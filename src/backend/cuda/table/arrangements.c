@@ -73,7 +73,7 @@ static const char *const OPS[SL_OP_COUNT] = {
     [SL_OP_GATHER] = "the rows whose logits are wanted",
     [SL_OP_TRANSFER] = "rows that another device computed",
     [SL_OP_SOFTCAP] = "logits bent to a bound",
-    [SL_OP_FETCH] = "experts from host memory, all or those chosen",
+    [SL_OP_FETCH] = "weights from host memory: a layer's, all of its experts, or those chosen",
     [SL_OP_SAMPLE] = "the next token: penalties, filters, a draw",
 };
 
