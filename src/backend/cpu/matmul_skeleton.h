@@ -229,29 +229,45 @@ static const unsigned char *chunk_weights(const linear *linear, const unit *unit
     return linear->panel;
 }
 
-/* Row by row, so that what lies together in y is written together. */
-static void store_unit(const linear *linear, const unit *unit) {
+/* Is each tile written as soon as its sums are done? Rows lie pages apart, where L1 has few places for them:
+ * larger tiles would drive out what was fetched for their first rows, and so would a residual. */
+static bool stores_tiles(const linear *linear) {
+    return linear->op->in[3].data == NULL && linear->type->main_rows <= SL_MATMUL_TILE;
+}
+
+/* What of a unit. */
+typedef struct rows_part {
+    int32_t first, end;   /* rows of the batch */
+    int32_t panel, count; /* panels of the unit */
+} rows_part;
+
+/* Rows [first, end) of the batch to panels [panel, panel + count) of the unit. */
+static void store_rows(const linear *linear, const unit *unit, const rows_part *part) {
     const sl_cpu_op *op = linear->op;
     const sl_cpu_weight *weight = unit->weight;
     const float *bias = weight->bias ? weight->bias + (int64_t)unit->batch.expert * weight->rows : NULL;
-    for (int32_t r = 0; r < unit->batch.count; r++) {
+    for (int32_t r = part->first; r < part->end; r++) {
         const int32_t row = sl_cpu_batch_row(&unit->batch, r);
         const float *residual = op->in[3].data ? sl_cpu_f32(&op->in[3], row) + weight->column : NULL;
         float *y = sl_cpu_f32(&op->out[0], row) + weight->column;
-        for (int32_t p = 0; p < unit->count; p++) {
+        for (int32_t p = part->panel; p < part->panel + part->count; p++) {
             const float *sums = linear->sums + ((int64_t)p * sum_rows(unit->batch.count) + r) * SL_PANEL;
             store_sums_of(weight, sums, bias, residual, y, (unit->first + p) * SL_PANEL);
         }
     }
 }
 
-/* Where a tile's sums of a panel will be written, fetched while the next tiles are computed. */
-static void fetch_rows(const linear *linear, const unit *unit, int32_t panel, int32_t first, int32_t rows) {
-    for (int32_t r = first; r < first + rows; r++) {
+/* Where a tile's sums of a panel will be written: at once, or when the unit is done. */
+static void fetch_rows(const linear *linear, const unit *unit, const rows_part *part) {
+    for (int32_t r = part->first; r < part->end; r++) {
         const float *y = sl_cpu_f32(&linear->op->out[0], sl_cpu_batch_row(&unit->batch, r)) +
-                         unit->weight->column + (unit->first + panel) * SL_PANEL;
+                         unit->weight->column + (unit->first + part->panel) * SL_PANEL;
         for (int i = 0; i < SL_PANEL; i += 16) {
-            _mm_prefetch((const char *)(y + i), _MM_HINT_T1);
+            if (stores_tiles(linear)) {
+                __builtin_prefetch(y + i, 1);
+            } else {
+                _mm_prefetch((const char *)(y + i), _MM_HINT_T1);
+            }
         }
     }
 }
@@ -281,9 +297,13 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
                  (uint64_t)(column / SL_MATMUL_GROUP) * (uint64_t)type->group_bytes * (uint64_t)rows;
         part.sums = sums + (int64_t)i * SL_PANEL;
         part.rows = rows;
+        const rows_part tile = {i, i + rows, panel, 1};
+        if (part.last) {
+            fetch_rows(linear, unit, &tile);
+        }
         run[(rows < SL_MATMUL_TILE ? rows : SL_MATMUL_TILE) - 1](&part);
-        if (end == linear->columns) {
-            fetch_rows(linear, unit, panel, i, rows);
+        if (part.last && stores_tiles(linear)) {
+            store_rows(linear, unit, &tile);
         }
     }
 }
@@ -305,7 +325,9 @@ static void run_unit(const linear *linear, const unit *unit) {
             run_chunk(linear, unit, p, column, end);
         }
     }
-    store_unit(linear, unit);
+    if (!stores_tiles(linear)) { /* row by row, so that what lies together in y is written together */
+        store_rows(linear, unit, &(rows_part){0, rows, 0, unit->count});
+    }
 }
 
 /* ---- the kernel ---- */
