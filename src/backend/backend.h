@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 24 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 25 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -367,7 +367,11 @@ struct sl_backend {
     int32_t column_multiple;
     int32_t steps_in_flight; /* 1; 2: a step may be submitted before the one in front of it is waited for, and
                                 an error after a submit that succeeded is final (SL_ERR_DEVICE) */
-    int32_t chunk;           /* rows of a step when nobody says otherwise */
+    /* Devices, or more than one of them, that a step goes through one after the other, and that work on
+     * different steps at once: a step of which all tokens are known is best submitted as soon as it can be,
+     * and does not take as long as it is until the next one is done. 0 or 1: steps are run one by one. */
+    int32_t stages;
+    int32_t chunk;      /* rows of a step when nobody says otherwise */
     bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
                            bucket serves all row counts */
     sl_backend_options options; /* as resolved */
