@@ -24,9 +24,8 @@ typedef struct sl_plan_options {
     sl_qtype cache_type;   /* F16 is the usual one; see sl_qtype_is_cache */
     uint64_t cache_tokens; /* tokens in all pages of a full group; 0: sequences * context (in whole pages),
                               shrunk to what memory allows */
-    int32_t
-        state_slots; /* 0: 2 per sequence, 16 for snapshots, and one for each draft; without recurrent layers
-                        there are none */
+    int32_t state_slots;   /* 0: 2 per sequence, 16 for snapshots, and one for each draft; without recurrent
+                              layers   there are none */
     uint64_t memory_limit; /* bytes of all pools; 0: what the backend has free. On several devices: of each
                               that is not the host */
     uint64_t host_memory_limit;      /* of the host's pools, on several devices and of weights in host memory;
@@ -101,6 +100,7 @@ struct sl_plan {
     sl_plan_segment segments[SL_MOST_DEVICES];
     int32_t segment_count; /* 0: one device */
     sl_partition partition;
+    uint64_t flight_bytes; /* of host memory, in SL_POOL_STAGING: what steps take along */
 };
 
 /* The limit of options->limits for a device by its backend's name and number; `otherwise` where there is

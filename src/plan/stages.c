@@ -2,6 +2,7 @@
 #include "plan/stages.h"
 
 #include "base/alloc.h"
+#include "plan/split.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -122,8 +123,10 @@ static flight_layout lay_out(const sl_plan *plan, uint64_t *carried) {
     int32_t stage_of[SL_MOST_DEVICES] = {0};
     uint64_t most = 0;
     flight_layout layout = {0};
+    sl_step_layout step;
+    sl_step_layout_init(&step, limits, plan->deployment.program->group_count);
     find_stage_of_parts(partition, stage_of);
-    layout.block = place(&layout, plan->deployment.step.bytes);
+    layout.block = place(&layout, step.bytes);
     for (int32_t b = 0; b < partition->border_count; b++) {
         const sl_border *border = &partition->borders[b];
         const uint64_t bytes = value_bytes(plan, border->value, limits->rows);
@@ -136,7 +139,7 @@ static flight_layout lay_out(const sl_plan *plan, uint64_t *carried) {
     }
     layout.taken = place(&layout, most);
     const int32_t last = partition->sections[partition->section_count - 1].part;
-    layout.keeps = plan->segments[last].plan->backend->steps_in_flight < SL_SPLIT_STEPS;
+    layout.keeps = sl_split_part(plan->backend, last)->steps_in_flight < SL_SPLIT_STEPS;
     if (layout.keeps) {
         layout.tokens = place(&layout, (uint64_t)limits->outputs * sizeof(int32_t));
         layout.logits = place(&layout, (uint64_t)limits->outputs * (uint64_t)plan->deployment.result_width *

@@ -16,7 +16,8 @@ enum { SL_SPLIT_STEPS = 2 }; /* in flight */
 
 /* Of a plan on several devices. */
 int32_t sl_stages_count(const sl_plan *plan);
-/* Host memory for steps on their way, beside the parts' pools: blocks, what crosses borders, and results. */
+/* Host memory for steps on their way, beside the parts' pools: blocks, what crosses borders, and results. Of
+ * a plan that has its limits and its partition. */
 uint64_t sl_stages_bytes(const sl_plan *plan);
 
 /* `parts`: [segments], borrowed, like the plan. */

@@ -419,6 +419,35 @@ static void chunks_of_a_prompt_are_on_both_devices(void **state) {
     sluice_model_release(model);
 }
 
+/* What steps take along is in the plan, and in the host's limit. */
+static void what_steps_take_along_is_planned(void **state) {
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    sluice_engine *engine = open_devices(model, (placement){.second = 1});
+    const sl_plan *plan = engine->planned.plan;
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_error error;
+    uint64_t rows = 0;
+    for (int32_t i = 0; i < plan->memory_count; i++) {
+        rows += plan->memory[i].bytes;
+    }
+    sluice_engine_get_counters(engine, &counters);
+    /* Blocks, and at the border two values at most. */
+    const uint64_t value = (uint64_t)CHUNK * 4 * (uint64_t)plan->deployment.program->vocabulary;
+    assert_in_range(plan->flight_bytes, 2 * plan->deployment.step.bytes,
+                    2 * plan->deployment.step.bytes + 8 * value);
+    assert_int_equal(rows, sl_plan_bytes(plan));
+    assert_int_equal(counters.memory, rows);
+    assert_string_equal(counters.memory_on[0].device, "cpu");
+    assert_int_equal(counters.memory_on[0].bytes, rows);
+    sluice_engine_destroy(engine);
+    sluice_engine_options options = {
+        .size = sizeof options, .device = "cpu+cpu", .gpu_layers = 1, .host_memory_limit = 1000};
+    assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "of host memory, the limit is 1000"));
+    sluice_model_release(model);
+}
+
 /* ---- ends
  * -----------------------------------------------------------------------------------------------------------
  */
@@ -572,6 +601,7 @@ int main(int argc, char **argv) {
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("qwen3_5"), "qwen3_5"),
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("gemma3"), "gemma3"),
         cmocka_unit_test(chunks_of_a_prompt_are_on_both_devices),
+        cmocka_unit_test(what_steps_take_along_is_planned),
         cmocka_unit_test(cancelled_prompts_go_on),
         cmocka_unit_test(a_device_that_fails_ends_all),
         cmocka_unit_test(a_step_in_flight_is_left),
