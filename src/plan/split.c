@@ -65,6 +65,7 @@ static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_e
     const sl_progress own = {report_part, &part};
     for (int32_t s = 0; s < plan->segment_count; s++) {
         sl_plan *segment = plan->segments[s].plan;
+        segment->backend->options.sleeps = plan->backend->stages > 1 && plan->backend->maps_weights;
         const int code = segment->backend->functions->deploy(
             segment->backend, &segment->deployment, progress ? &own : NULL, &executor->parts[s], error);
         if (code) {
