@@ -86,19 +86,11 @@ static void wait_for_newcomers(sluice_engine *engine, double begin) {
     }
 }
 
+/* By the thread that runs steps. */
 static uint64_t captures(sluice_engine *engine) {
     sl_counters c;
     engine->planned.backend->functions->counters(engine->executor, &c);
     return c.captured_buckets + c.failed_captures;
-}
-
-/* `captured`: the backend captured the step first. That takes longer than a step does, and whoever waits for
- * the step in front waits for that as well: the times of both say nothing. By the thread that runs steps. */
-static int submit_step(sluice_engine *engine, int32_t bucket, bool *captured, sl_error *error) {
-    const uint64_t before = captures(engine);
-    const int status = engine->planned.backend->functions->submit(engine->executor, bucket, error);
-    *captured = captures(engine) != before;
-    return status;
 }
 
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
@@ -106,14 +98,14 @@ static int submit_step(sluice_engine *engine, int32_t bucket, bool *captured, sl
 static void run_steps(sluice_engine *engine, int32_t bucket) {
     const sl_backend_functions *functions = engine->planned.backend->functions;
     sl_error error, next_error;
-    bool follows = true, captured;
+    bool follows = true;
     double begin = sl_seconds_now();
     note_step(engine, bucket);
     pthread_mutex_unlock(&engine->mutex);
     sl_scheduler_fill_masks(engine->scheduler);
-    int status = submit_step(engine, bucket, &captured, &error), next_status = 0;
+    uint64_t captured = captures(engine), next_captured = 0;
+    int status = functions->submit(engine->executor, bucket, &error), next_status = 0;
     while (follows) {
-        bool next_captured = false;
         pthread_mutex_lock(&engine->mutex);
         wait_for_newcomers(engine, begin);
         follows = !status && !engine->stop && sl_scheduler_follow(engine->scheduler, &bucket) > 0;
@@ -122,13 +114,15 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
         }
         pthread_mutex_unlock(&engine->mutex);
         if (follows) {
-            next_status = submit_step(engine, bucket, &next_captured, &next_error);
+            next_captured = captures(engine);
+            next_status = functions->submit(engine->executor, bucket, &next_error);
         }
         status = status ? status : functions->wait(engine->executor, &error);
         status = status ? status : check_files(engine, &error);
         const double end = sl_seconds_now();
         pthread_mutex_lock(&engine->mutex);
-        if (!captured && !next_captured) {
+        /* While a step is captured, itself or the one behind it, its time says nothing. */
+        if (captures(engine) == captured) {
             sl_scheduler_measured(engine->scheduler, end - begin);
         }
         captured = next_captured;

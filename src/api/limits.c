@@ -85,6 +85,7 @@ void sl_api_add_memory(const sl_plan *plan, sluice_memory_limit taken[SLUICE_MEM
     for (int32_t s = 0; s < plan->segment_count; s++) {
         sl_api_add_memory(plan->segments[s].plan, taken);
     }
+    add(&host, plan->flight_bytes, taken);
     if (plan->segment_count == 0) {
         add(plan->backend, sl_plan_bytes(plan), taken);
         add(&host, plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS], taken);

@@ -241,7 +241,8 @@ static uint64_t without(uint64_t limit, uint64_t taken) {
 void sl_api_speculation_leave(const sl_api_speculation *s, sluice_engine_options *o) {
     const sl_plan *plan = s->planned.plan;
     const int32_t segments = plan ? plan->segment_count : 0;
-    uint64_t host = 0, weights = plan ? plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS] : 0;
+    uint64_t host = plan ? plan->flight_bytes : 0,
+             weights = plan ? plan->deployment.pool_bytes[SL_POOL_HOST_WEIGHTS] : 0;
     for (int32_t i = 0; i < segments; i++) {
         const sl_plan *own = plan->segments[i].plan;
         host += strcmp(own->backend->name, "cpu") == 0 ? pools_of(own) : 0;

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 25 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 26 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -295,13 +295,14 @@ typedef struct sl_profile {
  * ---------------------------------------------------------------------------------------------------- */
 
 typedef struct sl_backend_options {
-    int32_t device;                /* of several GPUs */
-    int32_t threads;               /* CPU; 0: one for each core */
-    sl_isa isa;                    /* CPU: the best tier allowed */
-    bool no_graphs;                /* CUDA: run eagerly */
-    bool deterministic;            /* CUDA: one numeric class per op; the CPU always has it */
-    bool no_fusion;                /* every op by its own kernel */
-    bool no_repack;                /* CPU: no packed copies; weights are read where they are mapped */
+    int32_t device;     /* of several GPUs */
+    int32_t threads;    /* CPU; 0: one for each core */
+    sl_isa isa;         /* CPU: the best tier allowed */
+    bool no_graphs;     /* CUDA: run eagerly */
+    bool sleeps;        /* CUDA: who waits for a step sleeps: others need the processors meanwhile */
+    bool deterministic; /* CUDA: one numeric class per op; the CPU always has it */
+    bool no_fusion;     /* every op by its own kernel */
+    bool no_repack;     /* CPU: no packed copies; weights are read where they are mapped */
     sl_precision prompt_precision; /* see sl_kernel.precisions */
 } sl_backend_options;
 
@@ -311,7 +312,8 @@ typedef struct sl_backend_functions {
     /* All fusions, the preferred first; NULL: there are none. */
     const sl_fusion *const *(*fusions)(const sl_backend *backend, int32_t *count);
     /* Makes the pools, loads and packs the weights (with progress; may be NULL), captures what it captures at
-     * start-up. On failure nothing is left allocated. */
+     * start-up. On failure nothing is left allocated. Calls that take the executor come one at a time, and
+     * each may come from another thread. */
     int (*deploy)(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
                   sl_executor **executor, sl_error *error);
     void (*destroy_executor)(sl_executor *executor);
@@ -327,7 +329,7 @@ typedef struct sl_backend_functions {
     int (*proceed)(sl_executor *executor, sl_error *error);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks
-     * are in its block then. Allocates nothing. NULL: steps_in_flight is 1, and no step has masks_later. */
+     * are in its block then. Allocates nothing. NULL: no step has masks_later. */
     int (*resume)(sl_executor *executor, sl_error *error);
     /* Waits for the oldest step. A device fault is SL_ERR_DEVICE, also in every later call. After any error
      * no sequence's old cache or state content below its length is changed. */
@@ -369,7 +371,11 @@ struct sl_backend {
     int32_t column_multiple;
     int32_t steps_in_flight; /* 1; 2: a step may be submitted before the one in front of it is waited for, and
                                 an error after a submit that succeeded is final (SL_ERR_DEVICE) */
-    int32_t chunk;           /* rows of a step when nobody says otherwise */
+    /* Devices, or more than one of them, that a step goes through one after the other, and that work on
+     * different steps at once: a step of which all tokens are known is best submitted as soon as it can be,
+     * and does not take as long as it is until the next one is done. 0 or 1: steps are run one by one. */
+    int32_t stages;
+    int32_t chunk;      /* rows of a step when nobody says otherwise */
     bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
                            bucket serves all row counts */
     sl_backend_options options; /* as resolved */

@@ -103,6 +103,7 @@ struct sl_plan {
     sl_plan_segment segments[SL_MOST_DEVICES];
     int32_t segment_count; /* 0: one device */
     sl_partition partition;
+    uint64_t flight_bytes; /* of host memory, in SL_POOL_STAGING: what steps take along */
 };
 
 /* The limit of options->limits for a device by its backend's name and number; `otherwise` where there is

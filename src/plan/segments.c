@@ -1,6 +1,7 @@
 /* Plans for several devices: who gets which layers, a plan for each, and what the whole needs. */
 #include "plan/build.h"
 #include "plan/split.h"
+#include "plan/stages.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -96,7 +97,13 @@ static int plan_segment(const sl_plan *plan, const sl_partition *partition, int3
     own.outputs = options->outputs - options->drafts;
     own.host_experts = own.expert_slots = 0; /* the partition says where experts are */
     own.prefer = preferred_here(plan, backend, &names);
-    own.memory_limit = is_host(backend) ? options->host_memory_limit : options->memory_limit;
+    own.memory_limit = options->memory_limit;
+    if (is_host(backend)) {
+        own.memory_limit = options->host_memory_limit ? options->host_memory_limit - plan->flight_bytes : 0;
+        for (int i = 0; i < SL_DEVICE_LIMITS; i++) {
+            own.limits[i].bytes -= strcmp(own.limits[i].device, "cpu") == 0 ? plan->flight_bytes : 0;
+        }
+    }
     segment->program = (sl_program){0};
     segment->plan = NULL;
     int code = sl_program_slice(plan->deployment.program, partition, index, &segment->program, error);
@@ -297,7 +304,7 @@ static int join_memory(sl_plan *plan, sl_error *error) {
     for (int32_t s = 0; s < plan->segment_count; s++) {
         rows += plan->segments[s].plan->memory_count;
     }
-    plan->memory = sl_arena_alloc(&plan->arena, (size_t)rows + 1, sizeof *plan->memory);
+    plan->memory = sl_arena_alloc(&plan->arena, (size_t)rows + 2, sizeof *plan->memory);
     if (!plan->memory) {
         return sl_fail(error, SL_ERR_NOMEM, "plan: out of memory");
     }
@@ -315,7 +322,25 @@ static int join_memory(sl_plan *plan, sl_error *error) {
         plan->mapped_bytes += own->mapped_bytes;
         plan->options.memory_limit += own->options.memory_limit;
     }
+    sl_memory_row *row = &plan->memory[plan->memory_count++];
+    *row = (sl_memory_row){.pool = SL_POOL_STAGING, .bytes = plan->flight_bytes, .device = "cpu"};
+    snprintf(row->name, sizeof row->name, "between devices");
+    snprintf(row->detail, sizeof row->detail, "%d steps on their way", SL_SPLIT_STEPS);
+    plan->deployment.pool_bytes[SL_POOL_STAGING] += plan->flight_bytes;
+    plan->options.memory_limit += plan->options.host_memory_limit > 0 ? plan->flight_bytes : 0;
     return 0;
+}
+
+/* What steps take along lies in host memory, whatever the devices are. */
+static int plan_flights(sl_plan *plan, sl_error *error) {
+    const uint64_t limit = plan->options.host_memory_limit;
+    plan->flight_bytes = sl_stages_bytes(plan);
+    return limit == 0 || plan->flight_bytes < limit
+               ? 0
+               : sl_fail(error, SL_ERR_LIMIT,
+                         "plan: what steps take from device to device needs %llu bytes of host memory, the "
+                         "limit is %llu",
+                         (unsigned long long)plan->flight_bytes, (unsigned long long)limit);
 }
 
 int sl_plan_segments(sl_plan *plan, sl_error *error) {
@@ -328,6 +353,7 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
     int code = check_layers(plan, error);
     code =
         code ? code : divide(plan, plan->options.layers, plan->options.host_experts, &plan->partition, error);
+    code = code ? code : plan_flights(plan, error);
     code = code ? code : agree_on_pages(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);
     if (code) {

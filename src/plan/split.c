@@ -1,8 +1,9 @@
-/* The backend of several devices, and its executor: one step after the other, section by section. */
+/* The backend of several devices, and its executor, whose steps are those of stages.c. */
 #include "plan/split.h"
 
+#include "plan/stages.h"
+
 #include "base/alloc.h"
-#include "base/checked.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,10 +21,7 @@ typedef struct split {
 struct sl_executor {
     const sl_plan *plan;
     sl_executor *parts[SL_MOST_DEVICES];
-    void *border; /* the rows of one value on their way */
-    sl_kernel_count *counts;
-    uint64_t steps;
-    sl_error fault; /* of a step that ended between two sections: devices are out of step from then on */
+    sl_stages *stages; /* steps: parts are theirs while one is in flight */
 };
 
 static const sl_backend_functions functions;
@@ -34,16 +32,6 @@ static const sl_backend_functions *functions_of(const sl_executor *executor, int
 
 static const sl_deployment *deployment_of(const sl_executor *executor, int32_t part) {
     return &executor->plan->segments[part].plan->deployment;
-}
-
-static const sl_partition *partition_of(const sl_executor *executor) {
-    return &executor->plan->partition;
-}
-
-/* The part that samples. */
-static int32_t last_of(const sl_executor *executor) {
-    const sl_partition *partition = partition_of(executor);
-    return partition->sections[partition->section_count - 1].part;
 }
 
 /* ---- deploy ---- */
@@ -60,28 +48,15 @@ static bool report_part(void *context, uint64_t done, uint64_t total) {
 }
 
 static void destroy_executor(sl_executor *executor) {
+    if (executor) {
+        sl_stages_destroy(executor->stages);
+    }
     for (int32_t s = 0; executor && s < executor->plan->segment_count; s++) {
         if (executor->parts[s]) {
             functions_of(executor, s)->destroy_executor(executor->parts[s]);
         }
     }
-    if (executor) {
-        sl_free(executor->border);
-        sl_free(executor->counts);
-        sl_free(executor);
-    }
-}
-
-/* The largest value that crosses a border, for as many rows as a step may have. */
-static uint64_t border_bytes(const sl_plan *plan) {
-    uint64_t most = 1;
-    for (int32_t i = 0; i < plan->partition.border_count; i++) {
-        const sl_value *value = &plan->deployment.program->values[plan->partition.borders[i].value];
-        const uint64_t bytes =
-            (uint64_t)plan->deployment.limits.rows * (uint64_t)value->width * sizeof(float);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+    sl_free(executor);
 }
 
 static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_error *error) {
@@ -90,6 +65,7 @@ static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_e
     const sl_progress own = {report_part, &part};
     for (int32_t s = 0; s < plan->segment_count; s++) {
         sl_plan *segment = plan->segments[s].plan;
+        segment->backend->options.sleeps = plan->backend->stages > 1 && plan->backend->maps_weights;
         const int code = segment->backend->functions->deploy(
             segment->backend, &segment->deployment, progress ? &own : NULL, &executor->parts[s], error);
         if (code) {
@@ -112,19 +88,8 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
         return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
     }
     executor->plan = self->plan;
-    executor->border = sl_alloc((size_t)border_bytes(self->plan));
-    int code = executor->border ? deploy_parts(executor, progress, error)
-                                : sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
-    int32_t kernels = 0;
-    for (int32_t s = 0; s < self->plan->segment_count && code == 0; s++) {
-        sl_counters counters;
-        functions_of(executor, s)->counters(executor->parts[s], &counters);
-        kernels += counters.kernel_count;
-    }
-    executor->counts = code ? NULL : sl_alloc_zero((size_t)kernels + 1, sizeof *executor->counts);
-    if (code == 0 && !executor->counts) {
-        code = sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", self->name);
-    }
+    int code = deploy_parts(executor, progress, error);
+    code = code ? code : sl_stages_create(self->plan, executor->parts, &executor->stages, error);
     if (code) {
         destroy_executor(executor);
         return code;
@@ -136,134 +101,29 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
 /* ---- steps ---- */
 
 static void *step_block(sl_executor *executor) {
-    const int32_t first = partition_of(executor)->sections[0].part;
-    return functions_of(executor, first)->step_block(executor->parts[first]);
+    return sl_stages_block(executor->stages);
 }
 
-static int32_t bucket_of(const sl_executor *executor, int32_t part, const sl_step_header *header) {
-    return sl_plan_bucket(executor->plan->segments[part].plan, header);
-}
-
-/* What another part computed becomes what this one was given. */
-static int carry(sl_executor *executor, const sl_border *border, const sl_step_header *header,
-                 sl_error *error) {
-    const int32_t from = border->from, part = border->part;
-    const sl_lowered *source = &deployment_of(executor, from)->buckets[bucket_of(executor, from, header)];
-    const sl_lowered *target = &deployment_of(executor, part)->buckets[bucket_of(executor, part, header)];
-    const sl_value *value = &executor->plan->deployment.program->values[border->value];
-    const int32_t rows = value->tail ? header->outputs : header->rows;
-    const uint64_t bytes = (uint64_t)rows * (uint64_t)value->width * sizeof(float);
-    if (bytes == 0) {
-        return 0;
-    }
-    const int code = functions_of(executor, from)
-                         ->read(executor->parts[from], SL_POOL_WORKSPACE,
-                                source->value_offsets[border->value], executor->border, bytes, error);
-    return code ? code
-                : functions_of(executor, part)
-                      ->write(executor->parts[part], SL_POOL_WORKSPACE, target->value_offsets[border->given],
-                              executor->border, bytes, error);
-}
-
-/* Borders are in the order of the sections that take them over: *border is the next one. */
-static int carry_all(sl_executor *executor, const sl_section *section, const sl_step_header *header,
-                     int32_t *border, sl_error *error) {
-    const sl_partition *partition = partition_of(executor);
-    for (; *border < partition->border_count; (*border)++) {
-        const sl_border *next = &partition->borders[*border];
-        if (next->part != section->part || next->section != section->number) {
-            return 0;
-        }
-        const int code = carry(executor, next, header, error);
-        if (code) {
-            return code;
-        }
-    }
-    return 0;
-}
-
-static int run_section(sl_executor *executor, const sl_section *section, void *block, sl_error *error) {
-    const sl_step_header *header = sl_step_head(block);
-    const sl_backend_functions *own = functions_of(executor, section->part);
-    sl_executor *part = executor->parts[section->part];
-    if (section->number > 0) {
-        return own->proceed(part, error);
-    }
-    const int32_t bucket = bucket_of(executor, section->part, header);
-    if (bucket < 0) {
-        return sl_fail(error, SL_ERR_INVALID, "step: %d rows and %d outputs fit no bucket", (int)header->rows,
-                       (int)header->outputs);
-    }
-    return own->submit(part, bucket, error);
-}
-
-static bool is_last_of_part(const sl_partition *partition, int32_t section) {
-    for (int32_t s = section + 1; s < partition->section_count; s++) {
-        if (partition->sections[s].part == partition->sections[section].part) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* *begun: a section has run. */
-static int run_sections(sl_executor *executor, void *block, bool *begun, sl_error *error) {
-    const sl_partition *partition = partition_of(executor);
-    const sl_step_layout *layout = &executor->plan->deployment.step;
-    int32_t border = 0;
-    for (int32_t s = 0; s < partition->section_count; s++) {
-        const sl_section *section = &partition->sections[s];
-        if (s > 0 && section->number == 0) {
-            void *own = functions_of(executor, section->part)->step_block(executor->parts[section->part]);
-            memcpy(own, block, sl_step_used_bytes(layout, block));
-        }
-        int code = carry_all(executor, section, sl_step_head(block), &border, error);
-        code = code ? code : run_section(executor, section, block, error);
-        if (code == 0 && s + 1 < partition->section_count && is_last_of_part(partition, s)) {
-            code = functions_of(executor, section->part)->wait(executor->parts[section->part], error);
-        }
-        if (code) {
-            return code;
-        }
-        *begun = true;
-    }
-    return 0;
-}
-
+/* Each part has buckets of its own. */
 static int submit(sl_executor *executor, int32_t bucket, sl_error *error) {
-    /* A block in which a device is told the next step moves on with its submit: it is looked for once. */
-    void *block = step_block(executor);
     (void)bucket;
-    if (executor->fault.code) {
-        return sl_fail(error, SL_ERR_DEVICE, "%s", executor->fault.message);
-    }
-    sl_error why = {.code = SL_OK};
-    bool begun = false;
-    const int code = run_sections(executor, block, &begun, &why);
-    executor->steps += code == 0;
-    if (code && begun) {
-        why.code = SL_ERR_DEVICE;
-        executor->fault = why;
-    }
-    if (code && error) {
-        *error = why;
-    }
-    return why.code;
+    return sl_stages_submit(executor->stages, error);
+}
+
+static int resume(sl_executor *executor, sl_error *error) {
+    return sl_stages_resume(executor->stages, error);
 }
 
 static int wait_for_step(sl_executor *executor, sl_error *error) {
-    const int32_t last = last_of(executor);
-    return functions_of(executor, last)->wait(executor->parts[last], error);
+    return sl_stages_wait(executor->stages, error);
 }
 
 static const float *logits(sl_executor *executor) {
-    const int32_t last = last_of(executor);
-    return functions_of(executor, last)->logits(executor->parts[last]);
+    return sl_stages_logits(executor->stages);
 }
 
 static const int32_t *tokens(sl_executor *executor) {
-    const int32_t last = last_of(executor);
-    return functions_of(executor, last)->tokens(executor->parts[last]);
+    return sl_stages_tokens(executor->stages);
 }
 
 /* ---- pools: pages and state slots, in which the parts' layers lie one after the other ---- */
@@ -342,6 +202,10 @@ static int move_pages(sl_executor *executor, const transfer *t, uint64_t offset,
 
 static int move_pool(sl_executor *executor, const transfer *t, uint64_t offset, uint64_t bytes,
                      sl_error *error) {
+    const int code = sl_stages_check_idle(executor->stages, error);
+    if (code) {
+        return code;
+    }
     if (t->pool == SL_POOL_CACHE) {
         return move_pages(executor, t, offset, bytes, error);
     }
@@ -364,25 +228,10 @@ static int write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset,
     return move_pool(executor, &t, offset, bytes, error);
 }
 
-/* ---- counters ---- */
+/* ---- measuring ---- */
 
 static void counters(const sl_executor *executor, sl_counters *result) {
-    memset(result, 0, sizeof *result);
-    for (int32_t s = 0; s < executor->plan->segment_count; s++) {
-        sl_counters own;
-        functions_of(executor, s)->counters(executor->parts[s], &own);
-        result->eager_steps += own.eager_steps;
-        result->replayed_steps += own.replayed_steps;
-        result->device_allocations += own.device_allocations;
-        result->synchronisations += own.synchronisations;
-        result->captured_buckets += own.captured_buckets;
-        result->failed_captures += own.failed_captures;
-        memcpy(executor->counts + result->kernel_count, own.kernels,
-               (size_t)own.kernel_count * sizeof *own.kernels);
-        result->kernel_count += own.kernel_count;
-    }
-    result->steps = executor->steps;
-    result->kernels = executor->counts;
+    sl_stages_counters(executor->stages, result);
 }
 
 static int profile(sl_executor *executor, sl_profile *profile, sl_error *error) {
@@ -429,6 +278,7 @@ static const sl_backend_functions functions = {
     .destroy_executor = destroy_executor,
     .step_block = step_block,
     .submit = submit,
+    .resume = resume,
     .wait = wait_for_step,
     .logits = logits,
     .tokens = tokens,
@@ -451,11 +301,28 @@ sl_backend *sl_split_part(const sl_backend *backend, int32_t index) {
 
 void sl_split_use(sl_backend *backend, const sl_plan *plan) {
     ((split *)backend)->plan = plan;
+    backend->stages = sl_stages_count(plan);
 }
 
 /* ---- open ---- */
 
+/* Host parts work at once: unless somebody says otherwise they have the processors' threads between them. */
+static sl_backend_options share_threads(const char *devices, const sl_backend_options *options) {
+    sl_backend_options own = *options;
+    int32_t hosts = 0;
+    for (const char *at = devices; *at; at += *at == '+') {
+        const size_t length = strcspn(at, "+");
+        hosts += length == 3 && memcmp(at, "cpu", 3) == 0;
+        at += length;
+    }
+    if (own.threads == 0 && hosts > 1) {
+        own.threads = sl_cpu_threads() / hosts > 1 ? sl_cpu_threads() / hosts : 1;
+    }
+    return own;
+}
+
 static int open_parts(split *self, const char *devices, const sl_backend_options *options, sl_error *error) {
+    const sl_backend_options own = share_threads(devices, options);
     for (int pass = 0; pass < 2; pass++) { /* the host, then the others */
         for (const char *at = devices;;) {
             char name[32];
@@ -469,7 +336,7 @@ static int open_parts(split *self, const char *devices, const sl_backend_options
                 if (self->count == SL_MOST_DEVICES) {
                     return sl_fail(error, SL_ERR_INVALID, "device %s: at most %d", devices, SL_MOST_DEVICES);
                 }
-                const int code = sl_backend_open(name, options, &self->parts[self->count], error);
+                const int code = sl_backend_open(name, &own, &self->parts[self->count], error);
                 if (code) {
                     return code;
                 }
@@ -518,7 +385,7 @@ static int join(split *self, sl_error *error) {
     self->base.functions = &functions;
     self->base.name = self->name;
     self->base.description = self->description;
-    self->base.steps_in_flight = 1;
+    self->base.steps_in_flight = SL_SPLIT_STEPS;
     return 0;
 }
 

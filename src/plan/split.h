@@ -1,6 +1,6 @@
-/* Several devices as one backend: a step runs on them one after the other. A plan on it is a plan for each
- * device (sl_plan.segments), of a part of the program; what lives at a border goes through host memory, and
- * only the border waits. One step is in flight at a time. */
+/* Several devices as one backend: a step runs on them one after the other, and the next one follows it from
+ * device to device (stages.h). A plan on it is a plan for each device (sl_plan.segments), of a part of the
+ * program; what lives at a border goes through host memory, and only the border waits. */
 #ifndef SL_PLAN_SPLIT_H
 #define SL_PLAN_SPLIT_H
 

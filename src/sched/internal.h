@@ -24,6 +24,7 @@ typedef struct sl_step {
     sl_part *parts; /* [limits.sequences] */
     void *block;
     int32_t bucket;
+    bool overlaps; /* devices were at the step before as well: how long it took is not known */
 } sl_step;
 
 struct sl_group {

@@ -552,6 +552,9 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     const sl_step *done = sl_flying(s, 0);
     const sl_step_header *head = sl_step_head(done->block);
     int32_t rows = 0;
+    if (done->overlaps) {
+        return;
+    }
     for (int32_t i = 0; i < head->spans; i++) {
         const sl_part *part = &done->parts[i];
         rows += part->rows > 1 && !part->generates ? part->rows : 0;

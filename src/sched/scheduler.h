@@ -207,8 +207,8 @@ int32_t sl_scheduler_build(sl_scheduler *scheduler, int32_t *bucket);
 /* With one step submitted and not committed: the same for a step that follows it, if there can be one. */
 int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
 /* How many seconds after the beginning of the step in flight that is to be asked for: late enough that who
- * comes meanwhile is in the next step, early enough that the device does not wait. Less than 0: none can
- * follow. */
+ * comes meanwhile is in the next step, early enough that no device waits. So it is at once where devices work
+ * on several steps (sl_backend.stages) and the next one's tokens are known. Less than 0: none can follow. */
 double sl_scheduler_follow_after(sl_scheduler *scheduler);
 /* Writes the masks of the step built last, where it has any: for one that follows another when that one was
  * committed, for others before they are submitted. Needs no lock. True: the step was built with masks_later,

@@ -389,8 +389,9 @@ static void write_adjustments(sl_scheduler *s) {
     }
 }
 
-static int32_t end_step(sl_scheduler *s, bool follows, int32_t *bucket) {
+static int32_t end_step(sl_scheduler *s, bool follows, bool overlaps, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
+    s->steps[s->next].overlaps = overlaps;
     write_adjustments(s);
     sl_mask_number(s, follows);
     *bucket = sl_plan_bucket(s->plan, head);
@@ -412,7 +413,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         sl_admit(s, s->last_try);
         add_works(s, &room, by_rank);
         if (head->spans > 0) {
-            return end_step(s, false, bucket);
+            return end_step(s, false, false, bucket);
         }
         sl_work *stuck = sl_first_in_rank(s);
         if (!stuck || (stuck->unread && sl_scheduler_may_load(stuck))) {
@@ -467,11 +468,26 @@ static bool can_follow(sl_scheduler *s) {
     return !sl_could_admit(s);
 }
 
+/* Can the devices work on the step in flight and the next one at once? Not if that takes what this one
+ * samples. Both are of the same sequences. */
+static bool overlaps(sl_scheduler *s) {
+    const sl_step *before = sl_flying(s, 0);
+    bool known = s->plan->backend->stages > 1;
+    for (int32_t i = 0; i < sl_step_head(before->block)->spans && known; i++) {
+        const sl_part *part = &before->parts[i];
+        known = part->end < part->sequence->count;
+    }
+    return known;
+}
+
 double sl_scheduler_follow_after(sl_scheduler *s) {
     /* For building and submitting; and for steps that turn out shorter. */
     static const double LEAD_SECONDS = 1e-3, LEAD_PART = 0.25;
     if (!can_follow(s)) {
         return -1;
+    }
+    if (overlaps(s)) {
+        return 0; /* the first device waits for it already, or soon */
     }
     const double step = s->budget.buckets[sl_flying(s, 0)->bucket].least;
     const double lead = step * LEAD_PART > LEAD_SECONDS ? step * LEAD_PART : LEAD_SECONDS;
@@ -484,6 +500,7 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
     }
     const sl_step *before = sl_flying(s, 0);
     const int32_t spans = sl_step_head(before->block)->spans;
+    const bool at_once = overlaps(s);
     step_room room;
     const sl_step_header *head = begin_step(s, &room);
     room.follows = true;
@@ -503,5 +520,5 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
         return 0;
     }
     s->counters.following_steps++;
-    return end_step(s, true, bucket);
+    return end_step(s, true, at_once, bucket);
 }

@@ -13,6 +13,7 @@ typedef struct life {
     const char *model;
     const char *isa;
     bool text;
+    const char *device; /* NULL: cpu */
 } life;
 
 static int make_grammar(sluice_model *model, sluice_grammar **grammar, sluice_error *error) {
@@ -35,7 +36,7 @@ static int live(const life *l, sluice_error *error) {
     }
     const char *stops[] = {"never said"};
     sluice_engine_options engine_options = {.size = sizeof engine_options,
-                                            .device = "cpu",
+                                            .device = l->device ? l->device : "cpu",
                                             .isa = l->isa,
                                             .threads = 2,
                                             .chunk = 40,
@@ -247,18 +248,23 @@ static void requests_start_together(void **state) {
     sluice_model_release(model);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--only") == 0) {
+        cmocka_set_test_filter(argv[2]);
+    }
     static life lives[] = {
-        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3moe", NULL, false},
-        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3_5", "plain", false},
-        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3-bf16", "avx2", false},
-        {SLUICE_SHARED_DIR "/models/stories260K.gguf", NULL, true},
+        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3moe", NULL, false, NULL},
+        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3_5", "plain", false, NULL},
+        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3-bf16", "avx2", false, NULL},
+        {SLUICE_SHARED_DIR "/models/stories260K.gguf", NULL, true, NULL},
+        {SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3", NULL, false, "cpu+cpu"},
     };
     const struct CMUnitTest tests[] = {
         {"allocations: qwen3moe", every_allocation_may_fail, NULL, NULL, &lives[0]},
         {"allocations: qwen3_5", every_allocation_may_fail, NULL, NULL, &lives[1]},
         {"allocations: qwen3-bf16", every_allocation_may_fail, NULL, NULL, &lives[2]},
         {"allocations: stories260K", every_allocation_may_fail, NULL, NULL, &lives[3]},
+        {"allocations: qwen3 on two devices", every_allocation_may_fail, NULL, NULL, &lives[4]},
         cmocka_unit_test(requests_end_when_cancelled),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(requests_start_together),

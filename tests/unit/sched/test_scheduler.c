@@ -736,6 +736,50 @@ static void who_comes_in_time_is_waited_for(void **state) {
     rig_destroy(r);
 }
 
+/* Where devices work on several steps the first is free before the step in flight is done: more of a prompt
+ * is asked for at once, and how long steps took that were not alone is not believed. What takes the step's
+ * token has time. */
+static void devices_that_overlap_do_not_wait(void **state) {
+    enum { CHUNKS = 3 };
+    (void)state;
+    for (int32_t stages = 1; stages <= 2; stages++) {
+        const double known = PLAIN_SECONDS * 0.75;
+        shape wide = pairs[0];
+        wide.pages *= wide.pages ? 3 : 0;
+        rig *r = rig_create(&wide);
+        job jobs[2] = {{.no_reuse = true}, {.no_reuse = true}};
+        int32_t bucket;
+        sl_error error;
+        r->backend.stages = stages;
+        start_job(r, &jobs[0], 1, 1);
+        assert_true(rig_step(r)); /* PLAIN_SECONDS are known now */
+        start_job(r, &jobs[1], CHUNKS * CHUNK, 3);
+        assert_true(sl_scheduler_build(r->scheduler, &bucket) > 0);
+        assert_int_equal(fake_submit(r->executor, bucket, &error), 0);
+        for (int chunk = 1; chunk <= CHUNKS; chunk++) {
+            const double after = stages > 1 && chunk < CHUNKS ? 0 : known;
+            assert_true(fabs(sl_scheduler_follow_after(r->scheduler) - after) < 1e-9);
+            assert_true(sl_scheduler_follow(r->scheduler, &bucket) > 0);
+            assert_int_equal(fake_submit(r->executor, bucket, &error), 0);
+            assert_int_equal(fake_wait(r->executor, &error), 0);
+            sl_scheduler_measured(r->scheduler,
+                                  stages > 1 && chunk > 1 ? PLAIN_SECONDS / 100 : PLAIN_SECONDS);
+            sl_scheduler_commit(r->scheduler, 0, NULL);
+        }
+        assert_true(fabs(sl_scheduler_follow_after(r->scheduler) - known) < 1e-9);
+        r->under_way = true;
+        while (rig_step(r)) {
+        }
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(jobs[k].finish, SL_FINISH_LENGTH);
+            job_check(&jobs[k]);
+            sl_sequence_destroy(r->scheduler, jobs[k].work.sequence);
+        }
+        books_balance(r, NULL, 0);
+        rig_destroy(r);
+    }
+}
+
 /* Steps that follow are for those who are in them, so nobody may have to wait for that to end; who is blocked
  * waits for something else. */
 static void whoever_waits_is_in_the_next_step(void **state) {
@@ -873,6 +917,7 @@ int main(void) {
         cmocka_unit_test(what_the_host_must_see_is_not_followed),
         cmocka_unit_test(the_rest_of_a_prompt_follows),
         cmocka_unit_test(who_comes_in_time_is_waited_for),
+        cmocka_unit_test(devices_that_overlap_do_not_wait),
         cmocka_unit_test(whoever_waits_is_in_the_next_step),
         cmocka_unit_test(who_finds_no_page_is_left_out_of_the_following_step),
         cmocka_unit_test(a_lost_device_lets_go_of_everything),

@@ -157,9 +157,10 @@ static int build(sl_executor *executor, const sl_progress *progress, sl_error *e
     executor->context.processors = executor->facts->processors;
     executor->context.arena = &executor->arena;
     executor->context.shared_bytes = executor->facts->block_bytes;
+    const unsigned waiting = executor->sleeps ? cudaEventBlockingSync : cudaEventDefault;
     for (int i = 0; i < SL_CUDA_STAGES && !status; i++) {
-        status =
-            SL_CUDA(cudaEventCreateWithFlags(&executor->stages[i].finished, cudaEventDisableTiming), error);
+        status = SL_CUDA(
+            cudaEventCreateWithFlags(&executor->stages[i].finished, cudaEventDisableTiming | waiting), error);
     }
     if (!status) {
         status = sl_cuda_make_pools(executor, error);
@@ -201,6 +202,7 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
     executor->deployment = deployment;
     executor->device.index = backend->options.device;
     executor->no_graphs = backend->options.no_graphs;
+    executor->sleeps = backend->options.sleeps;
     const int status = build(executor, progress, error);
     if (status) {
         destroy_executor(executor);

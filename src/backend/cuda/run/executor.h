@@ -59,7 +59,7 @@ struct sl_executor {
     const sl_cuda_facts *facts;
     const sl_deployment *deployment;
     sl_arena arena;
-    bool no_graphs;
+    bool no_graphs, sleeps;              /* as in sl_backend_options */
     unsigned char *pools[SL_POOL_COUNT]; /* on the device, or pinned (sl_cuda_is_pinned) */
     unsigned char *block;                /* the device's copy of the step block */
     sl_cuda_control *control;

@@ -1,0 +1,610 @@
+#define _POSIX_C_SOURCE 200809L
+/* Steps over several devices: two CPU backends as one, two steps in flight. What they give is what one device
+ * gives, bit for bit; while the second device is at a step the first is at the next; and whatever fails, on
+ * whichever device, ends all requests and hangs nobody. Each device looks whether it is used as a backend may
+ * be: by one call at a time, and its workspace between its sections only. */
+#include "support/engine.h"
+#include "support/sanitized.h"
+
+#include "api/engine.h"
+#include "backend/backend.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+
+#define FIXTURE(family) SLUICE_SOURCE_DIR "/tests/logits/fixtures/" family
+#define MINI SLUICE_SOURCE_DIR "/models/mini.gguf"
+#define MINI_MOE SLUICE_SOURCE_DIR "/models/mini-moe.gguf"
+
+enum { SEQUENCES = 3, CONTEXT = 1024, CHUNK = 16, DEVICES = 2 };
+
+/* ---- the devices
+ * ----------------------------------------------------------------------------------------------------- */
+
+typedef enum call { SUBMIT, PROCEED, WAIT, READ, WRITE, CALLS } call;
+static const char *const call_names[] = {"submit", "proceed", "wait", "read", "write"};
+
+struct sl_executor {
+    sl_executor *inner;
+    int index;
+    atomic_bool busy;
+};
+
+typedef struct device {
+    sl_backend base;
+    sl_backend *inner;
+    int index;
+} device;
+
+static const sl_backend_functions *cpu;
+static atomic_int opened; /* devices, since the engine's options were written */
+
+/* What is to fail. */
+static struct {
+    int device;
+    call which;
+    atomic_int countdown; /* 0: nothing */
+    atomic_bool happened;
+} failure;
+
+/* Steps of each device; how many the second may begin before the first has begun the one behind. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int begun[DEVICES];
+    int together; /* of the first steps, those that the second device does not begin before the first device
+                     is at the next one */
+    int missed;   /* it did not come */
+    int held;     /* the step, counted from 1, that the second device does not begin while this stands; 0 */
+} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, 0};
+
+/* For other threads than the test's, which no longjmp of its may leave. */
+static void require(bool condition, const char *what) {
+    if (!condition) {
+        fprintf(stderr, "device: %s\n", what);
+        exit(1);
+    }
+}
+
+static void begin_call(sl_executor *e) {
+    require(!atomic_exchange(&e->busy, true), "two calls at once");
+}
+
+static int end_call(sl_executor *e, call which, int status, sl_error *error) {
+    atomic_store(&e->busy, false);
+    if (failure.device == e->index && failure.which == which && atomic_load(&failure.countdown) > 0 &&
+        atomic_fetch_sub(&failure.countdown, 1) == 1) {
+        failure.happened = true;
+        return sl_fail(error, SL_ERR_INTERNAL, "%s has failed", call_names[which]);
+    }
+    return status;
+}
+
+static void meet(int index) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    pthread_mutex_lock(&meeting.mutex);
+    const int step = ++meeting.begun[index];
+    pthread_cond_broadcast(&meeting.changed);
+    while (index == 1 && step == meeting.held) {
+        pthread_cond_wait(&meeting.changed, &meeting.mutex);
+    }
+    while (index == 1 && step <= meeting.together && meeting.missed == 0 && meeting.begun[0] <= step) {
+        meeting.missed += pthread_cond_timedwait(&meeting.changed, &meeting.mutex, &until) != 0;
+    }
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+static void destroy_device_executor(sl_executor *e) {
+    require(!e->busy, "destroyed while a call runs");
+    if (e->inner) {
+        cpu->destroy_executor(e->inner);
+    }
+    free(e);
+}
+
+static sl_backend *inner_of(const sl_backend *backend) {
+    return ((const device *)(const void *)backend)->inner;
+}
+
+static int deploy_device(sl_backend *backend, const sl_deployment *deployment, const sl_progress *progress,
+                         sl_executor **executor, sl_error *error) {
+    sl_executor *e = calloc(1, sizeof *e);
+    e->index = ((const device *)(const void *)backend)->index;
+    const int status = cpu->deploy(inner_of(backend), deployment, progress, &e->inner, error);
+    *executor = e;
+    return status;
+}
+
+static const sl_kernel *const *device_kernels(const sl_backend *backend, int32_t *count) {
+    return cpu->kernels(inner_of(backend), count);
+}
+
+static void *device_block(sl_executor *e) {
+    require(!e->busy, "its block is asked for while a call runs");
+    return cpu->step_block(e->inner);
+}
+
+static int device_submit(sl_executor *e, int32_t bucket, sl_error *error) {
+    begin_call(e);
+    meet(e->index);
+    return end_call(e, SUBMIT, cpu->submit(e->inner, bucket, error), error);
+}
+
+static int device_proceed(sl_executor *e, sl_error *error) {
+    begin_call(e);
+    return end_call(e, PROCEED, cpu->proceed(e->inner, error), error);
+}
+
+static int device_wait(sl_executor *e, sl_error *error) {
+    begin_call(e);
+    return end_call(e, WAIT, cpu->wait(e->inner, error), error);
+}
+
+static int device_read(sl_executor *e, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
+                       sl_error *error) {
+    begin_call(e);
+    return end_call(e, READ, cpu->read(e->inner, pool, offset, data, bytes, error), error);
+}
+
+static int device_write(sl_executor *e, sl_pool_kind pool, uint64_t offset, const void *data, uint64_t bytes,
+                        sl_error *error) {
+    begin_call(e);
+    return end_call(e, WRITE, cpu->write(e->inner, pool, offset, data, bytes, error), error);
+}
+
+static const float *device_logits(sl_executor *e) {
+    require(!e->busy, "logits are asked for while a call runs");
+    return cpu->logits(e->inner);
+}
+
+static const int32_t *device_tokens(sl_executor *e) {
+    require(!e->busy, "tokens are asked for while a call runs");
+    return cpu->tokens(e->inner);
+}
+
+static void device_counters(const sl_executor *e, sl_counters *counters) {
+    require(!e->busy, "counters are asked for while a call runs");
+    cpu->counters(e->inner, counters);
+}
+
+static uint64_t device_memory(const sl_backend *backend) {
+    return cpu->memory_available(inner_of(backend));
+}
+
+static void destroy_device(sl_backend *backend) {
+    cpu->destroy(inner_of(backend));
+    free(backend);
+}
+
+static const sl_backend_functions device_functions = {.kernels = device_kernels,
+                                                      .deploy = deploy_device,
+                                                      .destroy_executor = destroy_device_executor,
+                                                      .step_block = device_block,
+                                                      .submit = device_submit,
+                                                      .proceed = device_proceed,
+                                                      .wait = device_wait,
+                                                      .logits = device_logits,
+                                                      .tokens = device_tokens,
+                                                      .read = device_read,
+                                                      .write = device_write,
+                                                      .counters = device_counters,
+                                                      .memory_available = device_memory,
+                                                      .destroy = destroy_device};
+
+/* The linker gives the library this function for sl_backend_open (--wrap). */
+int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, sl_backend **backend,
+                           sl_error *error);
+int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, sl_backend **backend,
+                           sl_error *error) {
+    sl_backend *inner;
+    require(strcmp(name, "cpu") == 0, "another device than cpu");
+    const int status = sl_cpu_backend_create(options, &inner, error);
+    if (status) {
+        return status;
+    }
+    device *d = calloc(1, sizeof *d);
+    cpu = inner->functions;
+    d->base = *inner;
+    d->base.functions = &device_functions;
+    d->inner = inner;
+    d->index = opened++;
+    *backend = &d->base;
+    return 0;
+}
+
+/* ---- helpers
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Layers, and experts of the first layers, that are apart: 0 and 0 on one device. */
+typedef struct placement {
+    int32_t second, experts;
+    bool drafts;
+} placement;
+
+static sluice_engine *open_devices(sluice_model *model, placement p) {
+    const sluice_engine_options options = {.size = sizeof options,
+                                           .device = p.second ? "cpu+cpu" : "cpu",
+                                           .gpu_layers = p.second,
+                                           .cpu_experts = p.experts,
+                                           .threads = 1,
+                                           .context = CONTEXT,
+                                           .chunk = CHUNK,
+                                           .outputs = CHUNK,
+                                           .sequences = SEQUENCES,
+                                           .speculate =
+                                               p.drafts ? SLUICE_SPECULATE_NGRAM : SLUICE_SPECULATE_OFF,
+                                           .draft_always = p.drafts};
+    opened = 0;
+    failure.countdown = 0;
+    failure.happened = false;
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.begun[0] = meeting.begun[1] = meeting.together = meeting.missed = meeting.held = 0;
+    pthread_mutex_unlock(&meeting.mutex);
+    return open_engine(model, &options);
+}
+
+static uint64_t following_steps(sluice_engine *engine) {
+    pthread_mutex_lock(&engine->mutex);
+    const uint64_t steps = sl_scheduler_counts(engine->scheduler)->following_steps;
+    pthread_mutex_unlock(&engine->mutex);
+    return steps;
+}
+
+static int32_t layers_of(sluice_model *model) {
+    sluice_model_info info = {.size = sizeof info};
+    sluice_model_get_info(model, &info);
+    return info.layers;
+}
+
+static const int32_t *prompt_of(int32_t which) {
+    static int32_t tokens[SEQUENCES * 8][CONTEXT];
+    for (int32_t i = 0; i < CONTEXT; i++) {
+        tokens[which][i] = 3 + (i * (which + 7) + i / 13 + which) % 90;
+    }
+    return tokens[which];
+}
+
+static sluice_request_options options_of(int32_t which, size_t prompt, size_t generate) {
+    return (sluice_request_options){.size = sizeof(sluice_request_options),
+                                    .tokens = prompt ? prompt_of(which) : NULL,
+                                    .token_count = prompt,
+                                    .generate = generate,
+                                    .no_text = true,
+                                    .ignore_eos = true};
+}
+
+static sluice_event poll_to_end(sluice_request *request) {
+    sluice_event event = {.size = sizeof event};
+    sluice_error error;
+    do {
+        must(sluice_poll(request, -1, &event, &error), &error, "poll");
+    } while (event.kind != SLUICE_EVENT_DONE);
+    return event;
+}
+
+/* ---- bits
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+enum { RECORD = 1 << 20 };
+typedef struct record {
+    unsigned char bytes[RECORD];
+    size_t size;
+} record;
+
+static void keep(record *r, const void *data, size_t size) {
+    assert_true(r->size + size <= RECORD);
+    memcpy(r->bytes + r->size, data, size);
+    r->size += size;
+}
+
+static sluice_grammar *grammar_of(sluice_model *model) {
+    static const char pattern[] = "([a-z]{2,9} ){3,30}[a-z]+";
+    sluice_error error;
+    sluice_grammar *grammar;
+    const sluice_grammar_options options = {
+        .size = sizeof options, .kind = SLUICE_GRAMMAR_REGEX, .text = pattern, .length = sizeof pattern - 1};
+    must(sluice_grammar_create(model, &options, &grammar, &error), &error, "grammar");
+    return grammar;
+}
+
+/* The rows behind what was read and generated: they see all of it. */
+static void keep_logits(sluice_sequence *sequence, size_t vocabulary, record *r) {
+    enum { ROWS = 3 };
+    float *logits = calloc(ROWS * vocabulary, sizeof *logits);
+    sluice_request_options o = options_of(1, ROWS, 0);
+    o.logits = SLUICE_LOGITS_ALL;
+    collected got = {
+        .logits = logits, .vocabulary = vocabulary, .first = sluice_sequence_length(sequence), .room = ROWS};
+    collect(submit(sequence, &o), &got);
+    keep(r, logits, ROWS * vocabulary * sizeof *logits);
+    free(logits);
+}
+
+/* A prompt of many chunks alone; then several at once, of every kind; each sequence is taken back a little,
+ * and goes on. */
+static void live(sluice_engine *engine, sluice_model *model, sluice_grammar *grammar, record *r) {
+    static const size_t prompts[] = {9 * CHUNK + 3, 4 * CHUNK, CHUNK - 5};
+    sluice_model_info info = {.size = sizeof info};
+    sluice_sequence *sequences[SEQUENCES];
+    sluice_request *requests[SEQUENCES];
+    sluice_error error;
+    sluice_model_get_info(model, &info);
+    for (int32_t round = 0; round < 4; round++) {
+        for (int32_t s = 0; s < SEQUENCES; s++) {
+            sluice_request_options o = options_of(s + round * SEQUENCES, prompts[(s + round) % 3], 12);
+            const sluice_logit_bias bias = {20, 3};
+            collected got = {0};
+            o.temperature = s == 1 ? 0.8f : 0;
+            o.seed = (uint64_t)round;
+            o.grammar = round == 1 || s == 2 ? grammar : NULL;
+            o.repetition_penalty = round == 2 && s == 0 ? 1.2f : 0;
+            o.logit_bias = &bias;
+            o.logit_bias_count = s == 2;
+            o.logits = round == 3 && s == 1 ? SLUICE_LOGITS_LAST : SLUICE_LOGITS_NONE;
+            sequences[s] = round ? sequences[s] : open_sequence(engine);
+            requests[s] = submit(sequences[s], &o);
+            if (round == 0) {
+                collect(requests[s], &got);
+            }
+        }
+        for (int32_t s = 0; s < SEQUENCES; s++) {
+            collected got = {0};
+            if (round > 0) {
+                collect(requests[s], &got);
+            }
+            const size_t length = sluice_sequence_length(sequences[s]);
+            keep(r, sluice_sequence_tokens(sequences[s]), length * sizeof(int32_t));
+            must(sluice_sequence_rollback(sequences[s], length - (size_t)round, &error), &error, "rollback");
+            keep_logits(sequences[s], (size_t)info.vocabulary, r);
+        }
+    }
+    for (int32_t s = 0; s < SEQUENCES; s++) {
+        sluice_sequence_release(sequences[s]);
+    }
+}
+
+static void live_on(sluice_model *model, placement p, sluice_grammar *grammar, record *r) {
+    sluice_engine *engine = open_devices(model, p);
+    r->size = 0;
+    live(engine, model, grammar, r);
+    assert_true(p.second == 0 ? following_steps(engine) == 0 : following_steps(engine) > 10);
+    sluice_engine_destroy(engine);
+}
+
+static void devices_give_the_bits_of_one(void **state) {
+    static record one, several;
+    sluice_model *model = open_model(*state);
+    sluice_grammar *grammar = strstr(*state, ".gguf") ? grammar_of(model) : NULL;
+    const int32_t layers = layers_of(model);
+    const bool experts = strstr(*state, "moe") != NULL;
+    for (int drafts = 0; drafts < 2; drafts++) {
+        live_on(model, (placement){.drafts = drafts}, grammar, &one);
+        for (int32_t second = 1; second <= layers; second += SANITIZED ? layers - 1 : 1) {
+            for (int32_t apart = 0; apart <= (experts ? layers : 0); apart += layers) {
+                live_on(model, (placement){second, apart, drafts}, grammar, &several);
+                assert_int_equal(several.size, one.size);
+                assert_memory_equal(several.bytes, one.bytes, one.size);
+            }
+        }
+    }
+    sluice_grammar_release(grammar);
+    sluice_model_release(model);
+}
+
+/* ---- at once
+ * --------------------------------------------------------------------------------------------------------
+ */
+
+/* The second device begins none of a prompt's chunks but the last before the first device is at the next. */
+static void chunks_of_a_prompt_are_on_both_devices(void **state) {
+    enum { CHUNKS = 12 };
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    sluice_engine *engine = open_devices(model, (placement){.second = 1});
+    sluice_sequence *sequence = open_sequence(engine);
+    sluice_request_options o = options_of(0, CHUNKS * CHUNK, 0);
+    collected got = {0};
+    meeting.together = CHUNKS - 1;
+    collect(submit(sequence, &o), &got);
+    assert_int_equal(meeting.missed, 0);
+    assert_int_equal(meeting.begun[1], CHUNKS);
+    assert_int_equal(following_steps(engine), CHUNKS - 1);
+    sluice_sequence_release(sequence);
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* What steps take along is in the plan, and in the host's limit. */
+static void what_steps_take_along_is_planned(void **state) {
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    sluice_engine *engine = open_devices(model, (placement){.second = 1});
+    const sl_plan *plan = engine->planned.plan;
+    sluice_counters counters = {.size = sizeof counters};
+    sluice_error error;
+    uint64_t rows = 0;
+    for (int32_t i = 0; i < plan->memory_count; i++) {
+        rows += plan->memory[i].bytes;
+    }
+    sluice_engine_get_counters(engine, &counters);
+    /* Blocks, and at the border two values at most. */
+    const uint64_t value = (uint64_t)CHUNK * 4 * (uint64_t)plan->deployment.program->vocabulary;
+    assert_in_range(plan->flight_bytes, 2 * plan->deployment.step.bytes,
+                    2 * plan->deployment.step.bytes + 8 * value);
+    assert_int_equal(rows, sl_plan_bytes(plan));
+    assert_int_equal(counters.memory, rows);
+    assert_string_equal(counters.memory_on[0].device, "cpu");
+    assert_int_equal(counters.memory_on[0].bytes, rows);
+    sluice_engine_destroy(engine);
+    sluice_engine_options options = {
+        .size = sizeof options, .device = "cpu+cpu", .gpu_layers = 1, .host_memory_limit = 1000};
+    assert_int_equal(sluice_engine_create(model, &options, &engine, &error), SLUICE_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "of host memory, the limit is 1000"));
+    sluice_model_release(model);
+}
+
+/* ---- ends
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Wherever it is when it is cancelled, a sequence goes on as if it had not been. */
+static void cancelled_prompts_go_on(void **state) {
+    enum { ROUNDS = SANITIZED ? 12 : 60, PROMPT = 24 * CHUNK + 5, LENGTH = PROMPT + 20 };
+    sluice_model *model = open_model(MINI);
+    int32_t expected[LENGTH];
+    (void)state;
+    for (int two = 0; two < 2; two++) {
+        sluice_engine *engine = open_devices(model, (placement){.second = two});
+        for (int round = 0; round < (two ? ROUNDS : 1); round++) {
+            sluice_sequence *sequence = open_sequence(engine);
+            sluice_request_options o = options_of(0, PROMPT, LENGTH - PROMPT);
+            o.no_reuse = true;
+            sluice_request *request = submit(sequence, &o);
+            if (two) {
+                nanosleep(&(struct timespec){.tv_nsec = round * 200000L}, NULL);
+                sluice_cancel(request);
+            }
+            poll_to_end(request);
+            sluice_request_release(request);
+            if (sluice_sequence_length(sequence) < LENGTH) {
+                sluice_request_options more = options_of(0, 0, LENGTH - sluice_sequence_length(sequence));
+                collected got = {0};
+                collect(submit(sequence, &more), &got);
+            }
+            assert_int_equal(sluice_sequence_length(sequence), LENGTH);
+            if (two) {
+                assert_memory_equal(sluice_sequence_tokens(sequence), expected, sizeof expected);
+            } else {
+                memcpy(expected, sluice_sequence_tokens(sequence), sizeof expected);
+            }
+            sluice_sequence_release(sequence);
+        }
+        sluice_engine_destroy(engine);
+    }
+    sluice_model_release(model);
+}
+
+static void expect_failure(sluice_request *request, const char *message) {
+    const sluice_event end = poll_to_end(request);
+    assert_int_equal(end.finish, SLUICE_FINISH_ERROR);
+    assert_int_equal(end.error.code, SLUICE_ERR_DEVICE);
+    assert_string_equal(end.error.message, message);
+    sluice_request_release(request);
+}
+
+/* In the first steps of prompts, and in those that generate: which device it was is said, to all and for
+ * good.
+ */
+static void a_device_that_fails_ends_all(void **state) {
+    sluice_model *model = open_model(MINI_MOE);
+    const placement places[] = {{.second = 1}, {layers_of(model), layers_of(model), false}};
+    enum { NTHS = 3, ALL = 2 * DEVICES * CALLS * NTHS, STRIDE = SANITIZED ? 7 : 1 };
+    const int nths[NTHS] = {1, 2, 9};
+    int happened = 0;
+    (void)state;
+    for (int i = 0; i < ALL; i += STRIDE) {
+        const placement *p = &places[i % 2];
+        sluice_engine *engine = open_devices(model, *p);
+        sluice_sequence *sequences[SEQUENCES];
+        sluice_request *requests[SEQUENCES], *none;
+        sluice_error error;
+        char message[128];
+        failure.device = i / 2 % DEVICES;
+        failure.which = (call)(i / 2 / DEVICES % CALLS);
+        snprintf(message, sizeof message, "cpu, device %d of cpu+cpu: %s has failed", failure.device + 1,
+                 call_names[failure.which]);
+        failure.countdown = nths[i / 2 / DEVICES / CALLS];
+        for (int32_t s = 0; s < SEQUENCES; s++) {
+            sluice_request_options o = options_of(s, (size_t)(5 * CHUNK), 20);
+            sequences[s] = open_sequence(engine);
+            /* The first may be through before the last comes. */
+            if (sluice_submit(sequences[s], &o, &requests[s], &error)) {
+                assert_int_equal(error.code, SLUICE_ERR_DEVICE);
+                requests[s] = NULL;
+            }
+        }
+        for (int32_t s = 0; s < SEQUENCES; s++) {
+            if (requests[s] && !failure.happened) {
+                const sluice_event end = poll_to_end(requests[s]);
+                if (!failure.happened) {
+                    assert_int_equal(end.finish, SLUICE_FINISH_LENGTH);
+                }
+                sluice_request_release(requests[s]);
+            } else if (requests[s]) {
+                expect_failure(requests[s], message);
+            }
+        }
+        if (failure.happened) {
+            sluice_request_options o = options_of(0, 1, 0);
+            assert_int_equal(sluice_submit(sequences[0], &o, &none, &error), SLUICE_ERR_DEVICE);
+            assert_string_equal(error.message, message);
+            happened++;
+        }
+        for (int32_t s = 0; s < SEQUENCES; s++) {
+            sluice_sequence_release(sequences[s]);
+        }
+        sluice_engine_destroy(engine);
+    }
+    /* Of one border nothing proceeds, the first device is given nothing and the second leaves nothing. */
+    assert_true(SANITIZED ? happened >= 5 : happened == NTHS * (6 + 10));
+    sluice_model_release(model);
+}
+
+static void *let_go_soon(void *unused) {
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.held = 0;
+    pthread_cond_broadcast(&meeting.changed);
+    pthread_mutex_unlock(&meeting.mutex);
+    return unused;
+}
+
+/* The first device fails at the step behind the one that the second is at: nobody waits for that one, but who
+ * destroys the engine. */
+static void a_step_in_flight_is_left(void **state) {
+    sluice_model *model = open_model(MINI);
+    (void)state;
+    for (int step = 1; step <= 4; step++) {
+        sluice_engine *engine = open_devices(model, (placement){.second = 1});
+        sluice_sequence *sequence = open_sequence(engine);
+        sluice_request_options o = options_of(0, 8 * CHUNK, 0);
+        pthread_t thread;
+        meeting.held = step;
+        failure.device = 0;
+        failure.which = SUBMIT;
+        failure.countdown = step + 1;
+        expect_failure(submit(sequence, &o), "cpu, device 1 of cpu+cpu: submit has failed");
+        assert_int_equal(meeting.held, step);
+        pthread_create(&thread, NULL, let_go_soon, NULL);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+        pthread_join(thread, NULL);
+    }
+    sluice_model_release(model);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--only") == 0) {
+        cmocka_set_test_filter(argv[2]);
+    }
+#define FOR_MODEL(test, path, name)                                                                          \
+    { #test ": " name, test, NULL, NULL, (void *)(size_t)path }
+    const struct CMUnitTest tests[] = {
+        FOR_MODEL(devices_give_the_bits_of_one, MINI, "mini"),
+        FOR_MODEL(devices_give_the_bits_of_one, MINI_MOE, "mini-moe"),
+        FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("qwen3"), "qwen3"),
+        FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("gemma3"), "gemma3"),
+        cmocka_unit_test(chunks_of_a_prompt_are_on_both_devices),
+        cmocka_unit_test(what_steps_take_along_is_planned),
+        cmocka_unit_test(cancelled_prompts_go_on),
+        cmocka_unit_test(a_device_that_fails_ends_all),
+        cmocka_unit_test(a_step_in_flight_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
