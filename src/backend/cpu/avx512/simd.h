@@ -267,11 +267,11 @@ SL_ALWAYS_INLINE void vf_transpose_16(sl_qtype type, const unsigned char *in, ui
                                       int out_stride) {
     __m512i r[4];
     SL_UNROLL for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(in + (uint64_t)i * bytes)));
-        SL_UNROLL for (int k = 1; k < 4; k++) {
-            const __m128i row = _mm_loadu_si128((const void *)(in + (uint64_t)(4 * k + i) * bytes));
-            r[i] = _mm512_inserti32x4(r[i], row, k);
-        }
+        const unsigned char *row = in + (uint64_t)i * bytes;
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)row));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(row + 4 * bytes)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(row + 8 * bytes)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(row + 12 * bytes)), 3);
     }
     const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
     const __m512i d = _mm512_unpacklo_epi32(r[2], r[3]), e = _mm512_unpackhi_epi32(r[2], r[3]);
