@@ -151,7 +151,7 @@ test('40 KB of anything takes linear time', () => {
       const { user, system } = process.cpuUsage(begin);
       const time = (user + system) / 1000;
       if (time > worst[0]) worst = [time, `${language} ${JSON.stringify(piece)}`];
-      assert.ok(time < 500, `${language} ${JSON.stringify(piece)}: ${time} ms`);
+      assert.ok(time < 3000, `${language} ${JSON.stringify(piece)}: ${time} ms`);
     }
   }
   console.log(`# slowest: ${worst[1]}, ${worst[0].toFixed(0)} ms`);
