@@ -750,10 +750,11 @@ typedef struct sluice_request_options {
     uint64_t group; /* whose request it is: groups share steps evenly, whatever number of requests each has */
     bool no_reuse;  /* compute all tokens, whatever is cached, and leave nothing for others */
     uint64_t cache_salt; /* only sequences with the same salt share; of a sequence's first request */
-    /* Called when events may have come: once for the first event, and once for the next after each poll that
-     * gave SLUICE_EVENT_NONE. So a caller that is told polls until that comes, or DONE. From the stepping
-     * thread and with its lock held: it must return at once and call nothing of sluice. It may come before
-     * sluice_submit has returned, and not after sluice_request_release has. NULL: none. */
+    /* Called when events may have come: once for the first event, once for the next after each poll that gave
+     * SLUICE_EVENT_NONE, and once more when DONE is there, whatever was polled. So a caller that is told polls
+     * until NONE comes, or DONE; and one that is told again before it has polled knows that the request ended.
+     * From the stepping thread and with its lock held: it must return at once and call nothing of sluice. It
+     * may come before sluice_submit has returned, and not after sluice_request_release has. NULL: none. */
     void (*notify)(void *context);
     void *notify_context;
     /* Those that are done, and their order; what is missing in a list that is not empty is not done, whatever

@@ -16,7 +16,7 @@ enum { TOLD_TOGETHER = 16 };
 
 /* Where steps are made by the same processors each round of serving stops them for a while: events of so much
  * time are served in one. */
-static const double GATHER_SECONDS = 0.004;
+static const double GATHER_SECONDS = 0.008;
 
 static const double TICK_SECONDS = 0.25, STALLED_SECONDS = 0.02, FIRST_HEARTBEAT_SECONDS = 1;
 
@@ -33,6 +33,7 @@ struct pump {
     bool attention;           /* somebody left, or all are to end */
     bool breaking, stop;
     bool gathering; /* the thread waits for more events than there are */
+    bool ended;     /* a request has, whose events wait: somebody may have another one for its place */
     http_error breaking_error;
     /* Of the thread. */
     bool stalled;
@@ -64,11 +65,13 @@ void pump_notify(void *context) {
     choice_run *run = context;
     pump *p = run->choice->of->pump;
     pthread_mutex_lock(&p->mutex);
+    const bool ended = run->queued; /* told twice */
     const bool idle = !p->first && !p->gathering;
+    p->ended |= ended;
     if (run->choice->of->begun) {
         enqueue(p, run);
     }
-    if (idle) {
+    if (idle || ended) {
         pthread_cond_signal(&p->wake);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -578,10 +581,11 @@ static void wait_until(pump *p, double seconds) {
 /* Under the lock: waits for something to do, at most to the next tick. */
 static void wait_for_work(pump *p, double next_tick) {
     p->gathering = true;
-    while (!is_urgent(p) && monotonic_seconds() < p->gather_until) {
+    while (!is_urgent(p) && !p->ended && monotonic_seconds() < p->gather_until) {
         wait_until(p, p->gather_until);
     }
     p->gathering = false;
+    p->ended = p->ended && p->first;
     if (p->first || is_urgent(p)) {
         return;
     }

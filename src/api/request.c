@@ -124,6 +124,7 @@ static void on_done(sl_work *work, sl_finish finish, const sl_error *error) {
     request->done = true;
     request->finish = finish;
     request->ended = sl_seconds_now();
+    request->notify_due = true;
     tell(request);
 }
 
