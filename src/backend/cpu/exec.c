@@ -680,6 +680,7 @@ static void run_timed(void *argument, int thread, int threads) {
         if (thread == 0) {
             run->ends[i] = sl_seconds_now();
         }
+        sl_pool_barrier(run->executor->threads); /* nobody works on the next op before the clock was read */
         if (i < bucket->op_count) {
             const sl_cpu_op *op = &bucket->ops[i];
             op->run(context_of(run->executor, op), op, thread, threads);
