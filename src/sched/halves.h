@@ -27,7 +27,8 @@ typedef struct sl_halves_size {
     double kept;                     /* seconds a token of the way that is kept, when the trial began */
     double tokens[SL_HALVES_ROUNDS]; /* seconds a token of the rounds measured now */
     int32_t rounds;                  /* of those */
-    int32_t lost;                    /* steps in a trial that said nothing */
+    int32_t lost;                    /* steps since the last of those that said nothing */
+    int32_t works;                   /* sequences of the first of those */
     int32_t left, pause;             /* rounds until the next trial / behind the last */
 } sl_halves_size;
 

@@ -141,6 +141,24 @@ static void accidents_do_not_count(void **state) {
     }
 }
 
+/* Rounds of more sequences say nothing of fewer: the trial is for those alone that were there when it began.
+ */
+static void who_comes_in_a_trial_ends_it(void **state) {
+    (void)state;
+    for (int32_t at = 0; at < 24; at++) {
+        /* Weights alone, so that a token of 8 takes little more than half of one of 5, either way. */
+        sl_halves h = {0};
+        const costs *c = &devices[5];
+        run_rounds(&h, c, 5, at);
+        run_rounds(&h, c, 8, 100);
+        assert_false(sl_halves_pay(&h, 8));
+        h = (sl_halves){0};
+        run_rounds(&h, &devices[3], 5, at);
+        run_rounds(&h, &devices[3], 8, 100);
+        assert_false(sl_halves_pay(&h, 8));
+    }
+}
+
 /* ---- who is in which step
  * -------------------------------------------------------------------------------------------- */
 
@@ -342,11 +360,17 @@ static void drafts_are_not_divided(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_quicker_way_is_kept), cmocka_unit_test(it_is_known_soon),
-        cmocka_unit_test(sizes_are_apart),         cmocka_unit_test(what_changes_is_tried_again),
-        cmocka_unit_test(accidents_do_not_count),  cmocka_unit_test(each_half_has_a_step),
-        cmocka_unit_test(halves_stay_equal),       cmocka_unit_test(prompts_go_with_either),
-        cmocka_unit_test(a_half_is_cancelled),     cmocka_unit_test(a_half_fails),
+        cmocka_unit_test(the_quicker_way_is_kept),
+        cmocka_unit_test(it_is_known_soon),
+        cmocka_unit_test(sizes_are_apart),
+        cmocka_unit_test(what_changes_is_tried_again),
+        cmocka_unit_test(who_comes_in_a_trial_ends_it),
+        cmocka_unit_test(accidents_do_not_count),
+        cmocka_unit_test(each_half_has_a_step),
+        cmocka_unit_test(halves_stay_equal),
+        cmocka_unit_test(prompts_go_with_either),
+        cmocka_unit_test(a_half_is_cancelled),
+        cmocka_unit_test(a_half_fails),
         cmocka_unit_test(drafts_are_not_divided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
