@@ -30,9 +30,8 @@ static int32_t last_place(const sl_work *work) {
 
 /* Is it going to compute more in the step being built, as far as one can tell? */
 static bool goes_ahead(const sl_scheduler *s, const sl_work *other) {
-    const uint64_t lately = 1 + (uint64_t)s->in_flight; /* halves take turns */
     return other->sequence->slot != SL_NONE && !other->blocked && !other->cancelled && !other->waits_for &&
-           (other->ready_in == s->builds || other->built_in + lately >= s->builds);
+           (other->ready_in == s->builds || other->built_in + 1 >= s->builds);
 }
 
 /* How much of `work` could be taken over when `other` has computed what they have in common; 0 when that is

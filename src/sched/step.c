@@ -296,17 +296,6 @@ static void count_drafts_room(const sl_scheduler *s, int32_t count, step_room *r
     room->drafts = (sl_draft_load){rows, sl_draft_room(s, room->rows - rows, room->outputs - works), works};
 }
 
-/* The step in flight, if somebody generates in it who waits for the one that is built. */
-static const sl_step_header *generating_step(sl_scheduler *s, const step_room *room) {
-    const sl_step *before = room->beside ? sl_flying(s, 0) : NULL;
-    for (int32_t i = 0; before && i < sl_step_head(before->block)->spans; i++) {
-        if (before->parts[i].generates) {
-            return sl_step_head(before->block);
-        }
-    }
-    return NULL;
-}
-
 /* s->order[0, count): who generates, then prompts. */
 static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     int32_t prompts = 0;
@@ -319,11 +308,10 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
             room->generating -= add_work(s, work, sl_pending(work), room) > 0;
         }
     }
-    const sl_step_header *own = sl_step_head(block_of(s));
-    const sl_step_header *head = own->spans > 0 ? own : generating_step(s, room);
-    const int32_t rows =
-        head ? sl_budget_rows(&s->budget, s->options.prompt_seconds, head->rows, head->outputs, room->rows)
-             : room->rows;
+    const sl_step_header *head = sl_step_head(block_of(s));
+    const int32_t rows = head->spans == 0 ? room->rows
+                                          : sl_budget_rows(&s->budget, s->options.prompt_seconds, head->rows,
+                                                           head->outputs, room->rows);
     add_prompts(s, s->order, prompts, rows, room);
 }
 
@@ -367,9 +355,6 @@ static void add_works(sl_scheduler *s, step_room *room, bool by_rank) {
 static void finish_cancelled(sl_scheduler *s) {
     for (sl_work *work = s->first, *next; work; work = next) {
         next = work->next;
-        if (work->sequence->in_step) {
-            continue;
-        }
         if (work->cancelled) {
             sl_finish_work(s, work, SL_FINISH_CANCELLED, NULL);
         } else if (work->sequence->count == work->sequence->timeline.cached) {

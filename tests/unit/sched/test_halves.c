@@ -126,6 +126,9 @@ static void accidents_do_not_count(void **state) {
     sl_halves h = {0};
     for (size_t i = 0; i < sizeof none / sizeof *none * 100; i++) {
         sl_halves_measured(&h, (sl_halves_step){8, 8, false}, none[i / 100]);
+        assert_false(sl_halves_pay(&h, 8));
+    }
+    for (int i = 0; i < 100; i++) {
         sl_halves_measured(&h, (sl_halves_step){8, 0, false}, 1);
         sl_halves_measured(&h, (sl_halves_step){1, 1, false}, 1);
         assert_false(sl_halves_pay(&h, 8));
@@ -168,14 +171,18 @@ static rig *open_rig(int32_t stages) {
     return rig_create(&(shape){.pages = 64, .steps_in_flight = 2, .stages = stages});
 }
 
-static void start_job(rig *r, job *j, int32_t prompt, int32_t generate) {
+static void start_job_with(rig *r, job *j, int32_t prompt, int32_t generate, sl_logits_wanted logits) {
     int32_t tokens[CONTEXT];
     sl_error error;
     for (int32_t t = 0; t < prompt; t++) {
         tokens[t] = t * 5 % VOCABULARY;
     }
     assert_int_equal(sl_sequence_create(r->scheduler, &j->work.sequence, &error), 0);
-    assert_int_equal(job_submit(r, j, tokens, prompt, generate, SL_LOGITS_NONE), 0);
+    assert_int_equal(job_submit(r, j, tokens, prompt, generate, logits), 0);
+}
+
+static void start_job(rig *r, job *j, int32_t prompt, int32_t generate) {
+    start_job_with(r, j, prompt, generate, SL_LOGITS_NONE);
 }
 
 static void close_rig(rig *r, job *jobs, int count) {
@@ -238,7 +245,7 @@ static void halves_stay_equal(void **state) {
     rig *r = open_rig(2);
     const sl_scheduler_counters *counts = sl_scheduler_counts(r->scheduler);
     job jobs[JOBS] = {0};
-    int running = 0;
+    int running = 0, stable = 0;
     for (; running < JOBS; running++) {
         /* The first end first. */
         start_job(r, &jobs[running], running % 3 ? PROMPT : 2 * CHUNK + PROMPT, 40 + 12 * running);
@@ -255,9 +262,14 @@ static void halves_stay_equal(void **state) {
         for (int k = 0; k < JOBS; k++) {
             now += !jobs[k].done;
         }
-        /* A round after nothing has changed everybody has a token. */
-        if (now == running) {
+        /* A round after nothing has changed everybody has a token, and two rounds after the halves are equal.
+         */
+        stable = now == running ? stable + 1 : 0;
+        if (stable > 0) {
             assert_in_range((int64_t)(counts->generated_tokens - before), running - 1, running + 1);
+        }
+        if (stable > 1) {
+            assert_in_range(count_in_step(jobs, JOBS), running / 2, (running + 1) / 2);
         }
         running = now;
     }
@@ -344,6 +356,88 @@ static void a_half_fails(void **state) {
     }
 }
 
+/* Whoever begins like another waits for it, though halves take turns. */
+static void equal_prompts_are_read_once(void **state) {
+    enum { LONG = 5 * SL_PAGE_TOKENS, REST = LONG - 2 * SL_PAGE_TOKENS };
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 64, .reuse = true, .steps_in_flight = 2, .stages = 2});
+    job jobs[4] = {0};
+    for (int k = 0; k < 4; k++) {
+        start_job_with(r, &jobs[k], k < 2 ? PROMPT : LONG, 60, k == 2 ? SL_LOGITS_LAST : SL_LOGITS_NONE);
+        for (int step = 0; k == 1 && step < 6; step++) {
+            assert_true(rig_step(r));
+        }
+    }
+    while (rig_step(r)) {
+        books_balance(r, jobs, 4);
+    }
+    assert_true(sl_scheduler_counts(r->scheduler)->reused_tokens >= REST);
+    close_rig(r, jobs, 4);
+}
+
+/* Files are read while nothing is in flight: for who waits for them the halves stop. */
+static void who_waits_for_files_is_not_forgotten(void **state) {
+    (void)state;
+    rig *r = rig_create(&(shape){.pages = 64, .reuse = true, .steps_in_flight = 2, .stages = 2});
+    job jobs[3] = {0};
+    sl_load load;
+    for (int k = 0; k < 2; k++) {
+        start_job(r, &jobs[k], PROMPT, 60);
+    }
+    for (int step = 0; step < 6; step++) {
+        assert_true(rig_step(r));
+    }
+    assert_true(r->under_way);
+    sl_scheduler_loads(r->scheduler);
+    start_job(r, &jobs[2], PROMPT, 10);
+    for (int step = 0; step < 2; step++) {
+        assert_true(rig_step(r));
+    }
+    /* As long as nobody does, each half has its step all the same. */
+    const int32_t before[] = {jobs[0].count, jobs[1].count};
+    for (int step = 0; step < 10; step++) {
+        assert_false(r->under_way);
+        assert_true(rig_step(r));
+    }
+    assert_true(jobs[0].count >= before[0] + 5 && jobs[1].count >= before[1] + 5);
+    assert_false(r->under_way);
+    assert_ptr_equal(sl_scheduler_unread(r->scheduler, &load), &jobs[2].work);
+    sl_scheduler_loaded(r->scheduler, &jobs[2].work, &load, false);
+    for (int step = 0; step < 6; step++) {
+        assert_true(rig_step(r));
+    }
+    assert_true(r->under_way && jobs[2].count > PROMPT);
+    close_rig(r, jobs, 3);
+}
+
+/* Who comes with a higher priority gets a slot, but not of one that is in flight. */
+static void who_is_in_flight_keeps_its_slot(void **state) {
+    enum { GENERATING = JOBS - 1, COMING = 2 };
+    (void)state;
+    for (int steps = 12; steps < 14; steps++) {
+        rig *r = open_rig(2);
+        job jobs[GENERATING + COMING] = {0};
+        for (int k = 0; k < GENERATING; k++) {
+            start_job(r, &jobs[k], PROMPT, 40);
+        }
+        for (int step = 0; step < steps; step++) {
+            assert_true(rig_step(r));
+        }
+        for (int k = GENERATING; k < GENERATING + COMING; k++) {
+            jobs[k].priority = 1; /* the first finds a free one */
+            start_job(r, &jobs[k], PROMPT, 5);
+        }
+        for (int step = 0; step < 6; step++) {
+            assert_true(rig_step(r));
+            for (int k = 0; k < GENERATING + COMING; k++) {
+                assert_true(!jobs[k].work.sequence->in_step || jobs[k].work.sequence->slot != SL_NONE);
+            }
+        }
+        assert_true(jobs[GENERATING].count > PROMPT && jobs[GENERATING + 1].count > PROMPT);
+        close_rig(r, jobs, GENERATING + COMING);
+    }
+}
+
 /* With drafts steps are for all. */
 static void drafts_are_not_divided(void **state) {
     (void)state;
@@ -371,7 +465,10 @@ int main(void) {
         cmocka_unit_test(prompts_go_with_either),
         cmocka_unit_test(a_half_is_cancelled),
         cmocka_unit_test(a_half_fails),
+        cmocka_unit_test(equal_prompts_are_read_once),
+        cmocka_unit_test(who_waits_for_files_is_not_forgotten),
         cmocka_unit_test(drafts_are_not_divided),
+        cmocka_unit_test(who_is_in_flight_keeps_its_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
