@@ -86,6 +86,17 @@ static void wait_for_newcomers(sluice_engine *engine, double begin) {
     }
 }
 
+/* Writes the masks of the step that was built, unless they have to wait; says whether they do. */
+static bool make_masks(sluice_engine *engine) {
+    const sl_step_header *head =
+        sl_step_head(engine->planned.backend->functions->step_block(engine->executor));
+    const bool later = head->masks_later != 0;
+    if (!later) {
+        sl_scheduler_fill_masks(engine->scheduler);
+    }
+    return later;
+}
+
 /* By the thread that runs steps. */
 static uint64_t captures(sluice_engine *engine) {
     sl_counters c;
@@ -98,11 +109,11 @@ static uint64_t captures(sluice_engine *engine) {
 static void run_steps(sluice_engine *engine, int32_t bucket) {
     const sl_backend_functions *functions = engine->planned.backend->functions;
     sl_error error, next_error;
-    bool follows = true;
+    bool follows = true, masks_due = false;
     double begin = sl_seconds_now();
     note_step(engine, bucket);
     pthread_mutex_unlock(&engine->mutex);
-    sl_scheduler_fill_masks(engine->scheduler);
+    make_masks(engine);
     uint64_t captured = captures(engine), next_captured = 0;
     int status = functions->submit(engine->executor, bucket, &error), next_status = 0;
     while (follows) {
@@ -114,6 +125,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
         }
         pthread_mutex_unlock(&engine->mutex);
         if (follows) {
+            masks_due = make_masks(engine);
             next_captured = captures(engine);
             next_status = functions->submit(engine->executor, bucket, &next_error);
         }
@@ -138,7 +150,7 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
             pthread_mutex_unlock(&engine->mutex);
             status = next_status;
             error = next_error;
-            if (sl_scheduler_fill_masks(engine->scheduler) && !status) {
+            if (masks_due && sl_scheduler_fill_masks(engine->scheduler) && !status) {
                 status = functions->resume(engine->executor, &error);
             }
         }

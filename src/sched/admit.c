@@ -110,8 +110,8 @@ int32_t sl_order_admitted(sl_scheduler *s, bool by_rank) {
 /* ---- slots
  * ------------------------------------------------------------------------------------------------------ */
 
-/* A slot that nobody needs: a free one, or that of the sequence unused for longest that has no work. SL_NONE
- * when there is none. */
+/* A slot that nobody needs: a free one, or that of the sequence unused for longest that has no work and is in
+ * no step. SL_NONE when there is none. */
 static int32_t find_slot(const sl_scheduler *s) {
     int32_t best = SL_NONE;
     for (int32_t i = 0; i < s->limits->sequences; i++) {
@@ -119,7 +119,8 @@ static int32_t find_slot(const sl_scheduler *s) {
         if (!holder) {
             return i;
         }
-        if (!holder->work && (best == SL_NONE || holder->last_used < s->slots[best]->last_used)) {
+        if (!holder->work && !holder->in_step &&
+            (best == SL_NONE || holder->last_used < s->slots[best]->last_used)) {
             best = i;
         }
     }
@@ -190,7 +191,7 @@ void sl_admit(sl_scheduler *s, bool by_rank) {
         int32_t slot = find_slot(s);
         if (slot == SL_NONE) {
             sl_work *displaced = find_displaced(s, work, by_rank);
-            if (!displaced) {
+            if (!displaced || displaced->sequence->in_step) {
                 return;
             }
             slot = displaced->sequence->slot;
@@ -205,6 +206,12 @@ bool sl_could_admit(sl_scheduler *s) {
     count_slots(s);
     const sl_work *work = find_next(s, false);
     return work && (find_slot(s) != SL_NONE || find_displaced(s, work, false));
+}
+
+bool sl_would_displace(sl_scheduler *s) {
+    count_slots(s);
+    const sl_work *work = find_next(s, false);
+    return work && find_slot(s) == SL_NONE && find_displaced(s, work, false);
 }
 
 /* ---- memory

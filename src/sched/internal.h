@@ -4,6 +4,7 @@
 
 #include "base/pool.h"
 #include "sched/budget.h"
+#include "sched/halves.h"
 #include "sched/scheduler.h"
 
 /* What a step does for one sequence; as many as it has spans. */
@@ -25,6 +26,8 @@ typedef struct sl_step {
     void *block;
     int32_t bucket;
     bool overlaps; /* devices were at the step before as well: how long it took is not known */
+    bool half;     /* it is for a part of those who generate, the others have a step of their own */
+    int32_t works; /* that generated when it was built, in whichever step */
 } sl_step;
 
 struct sl_group {
@@ -62,6 +65,9 @@ struct sl_scheduler {
     sl_pool *mask_pool; /* NULL: no work had a matcher yet */
     sl_pace pace;
     bool drafts_full; /* the last step had no room for drafts that are worth it */
+    sl_halves halves;
+    sl_halving halving;
+    bool lone_half;   /* nobody was in a step beside the last half */
     sl_budget budget; /* its buckets are [deployment.bucket_count] and owned */
     sl_scheduler_counters counters;
 };
@@ -107,6 +113,8 @@ sl_work *sl_first_in_rank(const sl_scheduler *s);
 void sl_admit(sl_scheduler *s, bool by_rank);
 /* Would that give a slot to anybody? */
 bool sl_could_admit(sl_scheduler *s);
+/* Would it take one from somebody first? */
+bool sl_would_displace(sl_scheduler *s);
 /* Fills s->order with those that are admitted and neither blocked nor unread; returns how many. */
 int32_t sl_order_admitted(sl_scheduler *s, bool by_rank);
 /* Frees the cache of somebody who can wait: of idle sequences the one unused for longest, then the work

@@ -82,6 +82,10 @@ const sl_scheduler_counters *sl_scheduler_counts(const sl_scheduler *s) {
     return &s->counters;
 }
 
+void sl_scheduler_set_halving(sl_scheduler *s, sl_halving halving) {
+    s->halving = halving;
+}
+
 bool sl_scheduler_has_work(const sl_scheduler *s) {
     return s->first != NULL;
 }
@@ -552,12 +556,20 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     const sl_step *done = sl_flying(s, 0);
     const sl_step_header *head = sl_step_head(done->block);
     int32_t rows = 0;
-    if (done->overlaps) {
-        return;
-    }
+    bool generates = head->outputs == head->spans;
     for (int32_t i = 0; i < head->spans; i++) {
         const sl_part *part = &done->parts[i];
         rows += part->rows > 1 && !part->generates ? part->rows : 0;
+        generates &= part->generates && part->outputs == 1;
+    }
+    /* A half that has nothing beside it is as slow as a whole step. */
+    const sl_halves_step way = {done->works, generates && done->half == done->overlaps ? head->spans : 0,
+                                done->half};
+    if (s->plan->backend->stages > 1) {
+        sl_halves_measured(&s->halves, way, seconds);
+    }
+    if (done->overlaps) {
+        return;
     }
     sl_budget_measured(&s->budget, (sl_budget_step){done->bucket, rows, head->rows - rows}, seconds);
     if (rows == 0) {

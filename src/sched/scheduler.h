@@ -8,6 +8,11 @@
  * (sl_scheduler_follow): the device has them. A sequence that turns out to end there is dropped from the
  * following step, which then has computed a row for nothing.
  *
+ * Where devices work on two steps at once, those who generate may be divided (halves.h): a step is for half
+ * of them, and while it is in flight the next one is built for those who are not in it. Its tokens are known,
+ * so it is built like any other. Who is in which half is nowhere written: a step takes at most half of all
+ * who generate, and whoever is left over, came or has read his prompt is in the next one.
+ *
  * Who goes first. As many works as there are slots are admitted. Works of a higher priority are admitted
  * first, and take the slot of a lower one when none is free; lower ones get what higher ones leave, which may
  * be nothing. Within a priority, groups have equally many slots as far as they have works: a group with two
@@ -125,6 +130,7 @@ struct sl_work {
     int32_t waits_until; /* that many tokens */
     uint64_t arrival;    /* in order of submission */
     uint64_t ready_in, built_in; /* the last build in which it was ready for rows, and got some */
+    uint64_t ahead_in; /* the last build to which more of its prompt was known than a step in flight has */
     sl_group *owner;
     bool unread; /* it has nothing cached, and files were not looked into yet: it waits for that */
     int32_t load_end, loaded; /* of sl_load, while it is unread */
@@ -134,6 +140,7 @@ struct sl_work {
 typedef struct sl_scheduler_counters {
     uint64_t steps, rows, outputs, reused_tokens, preemptions;
     uint64_t following_steps;                 /* steps that began without the host knowing their tokens */
+    uint64_t halved_steps;                    /* steps beside one of other sequences */
     uint64_t prompt_tokens, generated_tokens; /* read, reused ones included / sampled */
     /* Drafts that steps carried / that were right: the first behind a token, the second, ... */
     uint64_t drafted[SL_DRAFTS], accepted[SL_DRAFTS];
@@ -168,6 +175,12 @@ typedef struct sl_scheduler_load {
 void sl_scheduler_get_load(const sl_scheduler *scheduler, sl_scheduler_load *load);
 /* For tests, and for what is kept on disk. */
 sl_cache *sl_scheduler_cache(const sl_scheduler *scheduler);
+
+/* When those who generate are divided into two halves; never where steps are run one by one, or carry
+ * drafts. */
+typedef enum sl_halving { SL_HALVING_MEASURED, SL_HALVING_ALWAYS, SL_HALVING_NEVER } sl_halving;
+/* For tests. */
+void sl_scheduler_set_halving(sl_scheduler *scheduler, sl_halving halving);
 
 int sl_sequence_create(sl_scheduler *scheduler, sl_sequence **sequence, sl_error *error);
 /* It must have no work and not be in a step. What the index keeps of it stays. */
@@ -210,9 +223,9 @@ int32_t sl_scheduler_follow(sl_scheduler *scheduler, int32_t *bucket);
  * comes meanwhile is in the next step, early enough that no device waits. So it is at once where devices work
  * on several steps (sl_backend.stages) and the next one's tokens are known. Less than 0: none can follow. */
 double sl_scheduler_follow_after(sl_scheduler *scheduler);
-/* Writes the masks of the step built last, where it has any: for one that follows another when that one was
- * committed, for others before they are submitted. Needs no lock. True: the step was built with masks_later,
- * and can be resumed. */
+/* Writes the masks of the step built last, where it has any: for one that was built with masks_later when the
+ * step in front of it was committed, for others before they are submitted. Needs no lock. True: it was built
+ * with masks_later, and can be resumed. */
 bool sl_scheduler_fill_masks(sl_scheduler *scheduler);
 /* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that, and how
  * many drafts are worth it is known from it. Not called for steps of which that is not known. */

@@ -14,8 +14,10 @@
 /* Room left in the step being built. */
 typedef struct step_room {
     int32_t rows, outputs, spans, table_changes;
+    int32_t generating; /* works that generate */
     sl_draft_load drafts;
     bool follows; /* the works are in the step in flight too, and nobody may be preempted */
+    bool beside;  /* it is for those who are not in the step in flight, or whose next tokens are known */
 } step_room;
 
 /* ---- rows of one work
@@ -214,15 +216,21 @@ static bool take_rows(sl_scheduler *s, sl_work *work, const row_choice *choice, 
     return true;
 }
 
+/* May the step have rows of it, as far as the step in flight goes? */
+static bool is_free(const sl_scheduler *s, const sl_work *work, const step_room *room) {
+    const bool in_step = work->sequence->in_step > 0;
+    return in_step == room->follows || (room->beside && work->ahead_in == s->builds);
+}
+
 /* Adds at most so many of a work's next rows to the step; returns how many, 0 when it can't run now. */
 static int32_t add_work(sl_scheduler *s, sl_work *work, int32_t most, step_room *room) {
     const bool in_step = work->sequence->in_step > 0, compacts = sl_compact_is_due(work);
     const sl_step_header *head = sl_step_head(block_of(s));
-    if (head->compact || (compacts && (head->spans > 0 || room->follows))) {
+    if (head->compact || (compacts && (head->spans > 0 || in_step))) {
         return 0; /* a step that compacts has one sequence */
     }
     most = compacts ? s->limits->rows : most < room->rows ? most : room->rows;
-    if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || in_step != room->follows) {
+    if (room->spans == 0 || most <= 0 || work->sequence->slot == SL_NONE || !is_free(s, work, room)) {
         return 0;
     }
     row_choice choice = {.compacts = compacts};
@@ -294,10 +302,10 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     count_drafts_room(s, count, room);
     for (int32_t i = 0; i < count; i++) {
         sl_work *work = s->order[i];
-        if (sl_generates(s, work)) {
-            add_work(s, work, sl_pending(work), room);
-        } else {
+        if (!sl_generates(s, work)) {
             s->order[prompts++] = work;
+        } else if (room->generating > 0) {
+            room->generating -= add_work(s, work, sl_pending(work), room) > 0;
         }
     }
     const sl_step_header *head = sl_step_head(block_of(s));
@@ -311,7 +319,8 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
  * or no memory for it. */
 static bool add_compaction(sl_scheduler *s, int32_t count, step_room *room) {
     for (int32_t i = 0; i < count; i++) {
-        if (sl_compact_is_due(s->order[i]) && s->order[i]->sequence->slot != SL_NONE &&
+        const sl_sequence *sequence = s->order[i]->sequence;
+        if (sl_compact_is_due(s->order[i]) && sequence->slot != SL_NONE && !sequence->in_step &&
             sl_share_begin(s, s->order[i])) {
             return add_work(s, s->order[i], s->limits->rows, room) > 0;
         }
@@ -331,7 +340,7 @@ static void add_works(sl_scheduler *s, step_room *room, bool by_rank) {
     for (int32_t i = 0; i < admitted; i++) {
         sl_work *work = s->order[i];
         /* One that gave its memory up for others waits for the next step. */
-        if (work->sequence->slot == SL_NONE || !sl_share_begin(s, work)) {
+        if (work->sequence->slot == SL_NONE || !is_free(s, work, room) || !sl_share_begin(s, work)) {
             continue;
         }
         if (by_rank) {
@@ -362,8 +371,20 @@ static sl_step_header *begin_step(sl_scheduler *s, step_room *room) {
     *room = (step_room){.rows = s->plan->options.chunk,
                         .outputs = s->limits->outputs,
                         .spans = s->limits->sequences,
+                        .generating = s->limits->sequences,
                         .table_changes = s->plan->deployment.step.max_table_changes};
     return head;
+}
+
+/* Works that generate, in a step in flight or not. */
+static int32_t count_generating(const sl_scheduler *s) {
+    int32_t works = 0;
+    for (int32_t i = 0; i < s->limits->sequences; i++) {
+        const sl_work *work = s->slots[i] ? s->slots[i]->work : NULL;
+        works += work && !work->blocked && !work->unread && !work->cancelled && work->generate > 0 &&
+                 sl_generates(s, work);
+    }
+    return works;
 }
 
 /* Of the outputs that tokens are sampled from: one for each sequence, and one for each draft, as if those
@@ -389,21 +410,45 @@ static void write_adjustments(sl_scheduler *s) {
     }
 }
 
-static int32_t end_step(sl_scheduler *s, bool follows, bool overlaps, int32_t *bucket) {
+/* How a step stands to others. */
+typedef struct step_way {
+    bool waits_for_masks, overlaps, half;
+} step_way;
+
+static int32_t end_step(sl_scheduler *s, step_way way, int32_t *bucket) {
     const sl_step_header *head = sl_step_head(block_of(s));
-    s->steps[s->next].overlaps = overlaps;
+    sl_step *step = &s->steps[s->next];
+    step->overlaps = way.overlaps;
+    step->half = way.half;
+    step->works = count_generating(s);
     write_adjustments(s);
-    sl_mask_number(s, follows);
+    sl_mask_number(s, way.waits_for_masks);
     *bucket = sl_plan_bucket(s->plan, head);
-    s->steps[s->next].bucket = *bucket;
+    step->bucket = *bucket;
     s->next = (s->next + 1) % SL_STEPS;
     s->in_flight++;
     return head->rows;
 }
 
+/* Of those who generate, how many the step to be built is for: of two halves the larger; 0: they are not
+ * divided. */
+static int32_t half_of_all(const sl_scheduler *s) {
+    const sl_backend *backend = s->plan->backend;
+    if (backend->stages < 2 || backend->steps_in_flight < SL_STEPS || s->options.source.draft ||
+        s->halving == SL_HALVING_NEVER) {
+        return 0;
+    }
+    const int32_t works = count_generating(s);
+    const bool halved = works >= 2 && (s->halving == SL_HALVING_ALWAYS || sl_halves_pay(&s->halves, works));
+    return halved ? (works + 1) / 2 : 0;
+}
+
 int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
     finish_cancelled(s);
     s->last_try = false;
+    /* Where nothing could be built beside a half, the other one is not to wait again. */
+    const int32_t half = s->lone_half ? 0 : half_of_all(s);
+    s->lone_half = false;
     for (; s->first; s->last_try = !s->last_try) {
         const bool by_rank = s->last_try || s->memory_short;
         step_room room;
@@ -411,9 +456,12 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
         s->memory_short = false;
         s->builds++;
         sl_admit(s, s->last_try);
+        const bool divided = half > 0 && !by_rank;
+        room.generating = divided ? half : room.generating;
         add_works(s, &room, by_rank);
         if (head->spans > 0) {
-            return end_step(s, false, false, bucket);
+            s->lone_half = divided;
+            return end_step(s, (step_way){.half = divided}, bucket);
         }
         sl_work *stuck = sl_first_in_rank(s);
         if (!stuck || (stuck->unread && sl_scheduler_may_load(stuck))) {
@@ -483,6 +531,9 @@ static bool overlaps(sl_scheduler *s) {
 double sl_scheduler_follow_after(sl_scheduler *s) {
     /* For building and submitting; and for steps that turn out shorter. */
     static const double LEAD_SECONDS = 1e-3, LEAD_PART = 0.25;
+    if (half_of_all(s) > 0) {
+        return s->in_flight == 1 ? 0 : -1;
+    }
     if (!can_follow(s)) {
         return -1;
     }
@@ -494,7 +545,42 @@ double sl_scheduler_follow_after(sl_scheduler *s) {
     return step > lead ? step - lead : 0;
 }
 
+/* For those who are not in the step in flight: built as if there were none, but for what that holds. What
+ * would need it back is left for when nothing is in flight. So is what must be read from files first. */
+static int32_t build_beside(sl_scheduler *s, int32_t half, int32_t *bucket) {
+    if (s->in_flight != 1 || s->memory_short || sl_would_displace(s) || sl_scheduler_could_load(s)) {
+        return 0;
+    }
+    const sl_step *before = sl_flying(s, 0);
+    finish_cancelled(s);
+    s->builds++;
+    for (int32_t i = 0; i < sl_step_head(before->block)->spans; i++) {
+        sl_part *part = &before->parts[i];
+        if (goes_on(s, part) && part->end < part->sequence->count) {
+            sl_advance_part(s, part, 0);
+            part->work->ahead_in = s->builds;
+        }
+    }
+    step_room room;
+    const sl_step_header *head = begin_step(s, &room);
+    room.beside = true;
+    room.generating = half;
+    s->last_try = false;
+    sl_admit(s, false);
+    add_works(s, &room, false);
+    if (head->spans == 0) {
+        return 0;
+    }
+    s->lone_half = false;
+    s->counters.halved_steps++;
+    return end_step(s, (step_way){.overlaps = true, .half = true}, bucket);
+}
+
 int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
+    const int32_t half = half_of_all(s);
+    if (half > 0) {
+        return build_beside(s, half, bucket);
+    }
     if (!can_follow(s)) {
         return 0;
     }
@@ -520,5 +606,5 @@ int32_t sl_scheduler_follow(sl_scheduler *s, int32_t *bucket) {
         return 0;
     }
     s->counters.following_steps++;
-    return end_step(s, true, at_once, bucket);
+    return end_step(s, (step_way){.waits_for_masks = true, .overlaps = at_once}, bucket);
 }

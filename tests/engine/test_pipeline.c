@@ -18,7 +18,7 @@
 #define MINI SLUICE_SOURCE_DIR "/models/mini.gguf"
 #define MINI_MOE SLUICE_SOURCE_DIR "/models/mini-moe.gguf"
 
-enum { SEQUENCES = 3, CONTEXT = 1024, CHUNK = 16, DEVICES = 2 };
+enum { SEQUENCES = 3, MANY = 8, CONTEXT = 1024, CHUNK = 16, DEVICES = 2 };
 
 /* ---- the devices
  * ----------------------------------------------------------------------------------------------------- */
@@ -54,11 +54,11 @@ static struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     int begun[DEVICES];
-    int together; /* of the first steps, those that the second device does not begin before the first device
-                     is at the next one */
-    int missed;   /* it did not come */
-    int held;     /* the step, counted from 1, that the second device does not begin while this stands; 0 */
-} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, 0};
+    int alone, together; /* of the first `together` steps, all but the first `alone` are not begun by the
+                            second device before the first device is at the next one */
+    int missed;          /* it did not come */
+    int held; /* the step, counted from 1, that the second device does not begin while this stands; 0 */
+} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, 0, 0};
 
 /* For other threads than the test's, which no longjmp of its may leave. */
 static void require(bool condition, const char *what) {
@@ -92,7 +92,8 @@ static void meet(int index) {
     while (index == 1 && step == meeting.held) {
         pthread_cond_wait(&meeting.changed, &meeting.mutex);
     }
-    while (index == 1 && step <= meeting.together && meeting.missed == 0 && meeting.begun[0] <= step) {
+    while (index == 1 && step > meeting.alone && step <= meeting.together && meeting.missed == 0 &&
+           meeting.begun[0] <= step) {
         meeting.missed += pthread_cond_timedwait(&meeting.changed, &meeting.mutex, &until) != 0;
     }
     pthread_mutex_unlock(&meeting.mutex);
@@ -223,6 +224,9 @@ int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, 
 typedef struct placement {
     int32_t second, experts;
     bool drafts;
+    int32_t sequences; /* 0: SEQUENCES */
+    sl_halving halving;
+    size_t cache; /* tokens; 0: for all sequences */
 } placement;
 
 static sluice_engine *open_devices(sluice_model *model, placement p) {
@@ -234,7 +238,8 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
                                            .context = CONTEXT,
                                            .chunk = CHUNK,
                                            .outputs = CHUNK,
-                                           .sequences = SEQUENCES,
+                                           .sequences = p.sequences ? p.sequences : SEQUENCES,
+                                           .cache_tokens = p.cache,
                                            .speculate =
                                                p.drafts ? SLUICE_SPECULATE_NGRAM : SLUICE_SPECULATE_OFF,
                                            .draft_always = p.drafts};
@@ -243,15 +248,40 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
     failure.happened = false;
     pthread_mutex_lock(&meeting.mutex);
     meeting.begun[0] = meeting.begun[1] = meeting.together = meeting.missed = meeting.held = 0;
+    meeting.alone = 0;
     pthread_mutex_unlock(&meeting.mutex);
-    return open_engine(model, &options);
+    sluice_engine *engine = open_engine(model, &options);
+    pthread_mutex_lock(&engine->mutex);
+    sl_scheduler_set_halving(engine->scheduler, p.halving);
+    pthread_mutex_unlock(&engine->mutex);
+    return engine;
+}
+
+static sl_scheduler_counters counts_of(sluice_engine *engine) {
+    pthread_mutex_lock(&engine->mutex);
+    const sl_scheduler_counters counts = *sl_scheduler_counts(engine->scheduler);
+    pthread_mutex_unlock(&engine->mutex);
+    return counts;
 }
 
 static uint64_t following_steps(sluice_engine *engine) {
-    pthread_mutex_lock(&engine->mutex);
-    const uint64_t steps = sl_scheduler_counts(engine->scheduler)->following_steps;
-    pthread_mutex_unlock(&engine->mutex);
-    return steps;
+    return counts_of(engine).following_steps;
+}
+
+/* The second device does not begin that step, counted from 1; 0: it goes on. */
+static void hold(int step) {
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.held = step;
+    pthread_cond_broadcast(&meeting.changed);
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+static void wait_until_held(void) {
+    pthread_mutex_lock(&meeting.mutex);
+    while (meeting.begun[1] < meeting.held) {
+        pthread_cond_wait(&meeting.changed, &meeting.mutex);
+    }
+    pthread_mutex_unlock(&meeting.mutex);
 }
 
 static int32_t layers_of(sluice_model *model) {
@@ -386,7 +416,8 @@ static void devices_give_the_bits_of_one(void **state) {
         live_on(model, (placement){.drafts = drafts}, grammar, &one);
         for (int32_t second = 1; second <= layers; second += SANITIZED ? layers - 1 : 1) {
             for (int32_t apart = 0; apart <= (experts ? layers : 0); apart += layers) {
-                live_on(model, (placement){second, apart, drafts}, grammar, &several);
+                live_on(model, (placement){.second = second, .experts = apart, .drafts = drafts}, grammar,
+                        &several);
                 assert_int_equal(several.size, one.size);
                 assert_memory_equal(several.bytes, one.bytes, one.size);
             }
@@ -416,6 +447,163 @@ static void chunks_of_a_prompt_are_on_both_devices(void **state) {
     assert_int_equal(following_steps(engine), CHUNKS - 1);
     sluice_sequence_release(sequence);
     sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* ---- halves
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Requests of every kind at once, more than there is room for; each ends when it ends, and whoever waited
+ * comes in. */
+static void live_in_halves(sluice_engine *engine, int32_t count, sluice_grammar *grammar, record *r) {
+    enum { REQUESTS = 2 * MANY };
+    static const char *const stops[] = {"e", " th"};
+    static const sluice_logit_bias bias = {20, 3};
+    sluice_sequence *sequences[REQUESTS];
+    sluice_request *requests[REQUESTS];
+    for (int32_t i = 0; i < 2 * count; i++) {
+        sluice_request_options o =
+            options_of(i, i % 5 == 4 ? 5 * CHUNK + 3 : 3 + (size_t)i, 40 + 13 * (size_t)(i % 4));
+        o.temperature = i % 2 ? 0.8f : 0;
+        o.seed = (uint64_t)i;
+        o.grammar = i % 3 == 1 ? grammar : NULL;
+        o.repetition_penalty = i % 4 == 2 ? 1.2f : 0;
+        o.logit_bias = &bias;
+        o.logit_bias_count = i % 5 == 0;
+        o.no_text = !grammar;
+        o.stops = stops;
+        o.stop_count = grammar && i % 7 == 3 ? 2 : 0;
+        o.logits = i % 8 == 6 ? SLUICE_LOGITS_LAST : SLUICE_LOGITS_NONE;
+        sequences[i] = open_sequence(engine);
+        requests[i] = submit(sequences[i], &o);
+    }
+    r->size = 0;
+    for (int32_t i = 0; i < 2 * count; i++) {
+        collected got = {0};
+        collect(requests[i], &got);
+        keep(r, &got.finish, sizeof got.finish);
+        keep(r, sluice_sequence_tokens(sequences[i]), sluice_sequence_length(sequences[i]) * sizeof(int32_t));
+        sluice_sequence_release(sequences[i]);
+    }
+}
+
+static void halves_give_the_texts_of_one(void **state) {
+    static const int32_t counts[] = {2, 3, MANY};
+    static record one, several;
+    sluice_model *model = open_model(*state);
+    sluice_grammar *grammar = strstr(*state, ".gguf") ? grammar_of(model) : NULL;
+    const int32_t layers = layers_of(model);
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        sluice_engine *engine = open_devices(model, (placement){.sequences = counts[c]});
+        live_in_halves(engine, counts[c], grammar, &one);
+        assert_int_equal(counts_of(engine).halved_steps, 0);
+        sluice_engine_destroy(engine);
+        for (int32_t second = 1; second <= layers; second += SANITIZED ? layers - 1 : 1) {
+            for (int way = 0; way < 4; way++) {
+                const placement p = {.second = second,
+                                     .drafts = way == 3,
+                                     .sequences = counts[c],
+                                     .halving = way == 1 ? SL_HALVING_MEASURED : SL_HALVING_ALWAYS,
+                                     .cache = way == 2 ? CONTEXT : 0};
+                engine = open_devices(model, p);
+                live_in_halves(engine, counts[c], grammar, &several);
+                const sl_scheduler_counters counted = counts_of(engine);
+                assert_true(way == 1 || (counted.halved_steps > 20) == (way != 3));
+                sluice_engine_destroy(engine);
+                assert_int_equal(several.size, one.size);
+                assert_memory_equal(several.bytes, one.bytes, one.size);
+            }
+        }
+    }
+    sluice_grammar_release(grammar);
+    sluice_model_release(model);
+}
+
+/* While all generate, the second device begins no step before the first device is at the next. */
+static void halves_are_on_both_devices(void **state) {
+    enum { COUNT = 4, ALONE = 12, STEPS = 40, GENERATE = 200 };
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    sluice_engine *engine =
+        open_devices(model, (placement){.second = 1, .sequences = COUNT, .halving = SL_HALVING_ALWAYS});
+    sluice_sequence *sequences[COUNT];
+    sluice_request *requests[COUNT];
+    meeting.alone = ALONE; /* steps of prompts, and the first tokens of who came first */
+    meeting.together = ALONE + STEPS;
+    hold(1);
+    for (int32_t s = 0; s < COUNT; s++) {
+        const sluice_request_options o = options_of(s, 3, GENERATE);
+        sequences[s] = open_sequence(engine);
+        requests[s] = submit(sequences[s], &o);
+    }
+    hold(0);
+    for (int32_t s = 0; s < COUNT; s++) {
+        collected got = {0};
+        assert_int_equal(collect(requests[s], &got), GENERATE);
+    }
+    assert_int_equal(meeting.missed, 0);
+    assert_true(meeting.begun[1] > meeting.together);
+    assert_true(counts_of(engine).halved_steps > STEPS);
+    for (int32_t s = 0; s < COUNT; s++) {
+        sluice_sequence_release(sequences[s]);
+    }
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* Whose half is on which device when they are cancelled, all go on as if they had not been. */
+static void cancelled_halves_go_on(void **state) {
+    enum { COUNT = 4, ROUNDS = SANITIZED ? 8 : 48, LENGTH = 8 + 60 };
+    int32_t expected[COUNT][LENGTH];
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    for (int two = 0; two < 2; two++) {
+        const placement p = {.second = two, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
+        sluice_engine *engine = open_devices(model, p);
+        for (int round = 0; round < (two ? ROUNDS : 1); round++) {
+            sluice_sequence *sequences[COUNT];
+            sluice_request *requests[COUNT];
+            pthread_mutex_lock(&meeting.mutex);
+            meeting.begun[1] = 0;
+            meeting.held = two ? 10 + round % 6 : 0;
+            pthread_mutex_unlock(&meeting.mutex);
+            for (int32_t s = 0; s < COUNT; s++) {
+                sluice_request_options o = options_of(s, 8, LENGTH - 8);
+                o.no_reuse = true;
+                sequences[s] = open_sequence(engine);
+                requests[s] = submit(sequences[s], &o);
+            }
+            /* One, two of a half or of both, all, with one half on the second device and the other behind. */
+            const int cancelled = two ? 1 + round % 15 : 0;
+            wait_until_held();
+            for (int32_t s = 0; s < COUNT; s++) {
+                if (cancelled & 1 << s) {
+                    sluice_cancel(requests[s]);
+                }
+            }
+            hold(0);
+            for (int32_t s = 0; s < COUNT; s++) {
+                poll_to_end(requests[s]);
+                sluice_request_release(requests[s]);
+                const size_t length = sluice_sequence_length(sequences[s]);
+                assert_true(length == LENGTH || (cancelled & 1 << s));
+                if (length < LENGTH) {
+                    const sluice_request_options more = options_of(0, 0, LENGTH - length);
+                    collected got = {0};
+                    collect(submit(sequences[s], &more), &got);
+                }
+                const int32_t *tokens = sluice_sequence_tokens(sequences[s]);
+                if (two) {
+                    assert_memory_equal(tokens, expected[s], sizeof expected[s]);
+                } else {
+                    memcpy(expected[s], tokens, sizeof expected[s]);
+                }
+                sluice_sequence_release(sequences[s]);
+            }
+        }
+        sluice_engine_destroy(engine);
+    }
     sluice_model_release(model);
 }
 
@@ -502,7 +690,7 @@ static void expect_failure(sluice_request *request, const char *message) {
  */
 static void a_device_that_fails_ends_all(void **state) {
     sluice_model *model = open_model(MINI_MOE);
-    const placement places[] = {{.second = 1}, {layers_of(model), layers_of(model), false}};
+    const placement places[] = {{.second = 1}, {.second = layers_of(model), .experts = layers_of(model)}};
     enum { NTHS = 3, ALL = 2 * DEVICES * CALLS * NTHS, STRIDE = SANITIZED ? 7 : 1 };
     const int nths[NTHS] = {1, 2, 9};
     int happened = 0;
@@ -555,6 +743,73 @@ static void a_device_that_fails_ends_all(void **state) {
     sluice_model_release(model);
 }
 
+/* Sequences that generate in halves, until a device's n-th such call fails: who is not done is told which
+ * device it was. Returns how many that were; -1: there was no such call. */
+static int fail_in_halves(sluice_model *model, int device, call which, int nth) {
+    enum { COUNT = 4, GENERATE = 9 };
+    const placement p = {.second = 1, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
+    sluice_engine *engine = open_devices(model, p);
+    sluice_sequence *sequences[COUNT];
+    sluice_request *requests[COUNT] = {0};
+    sluice_request_options o;
+    sluice_error error;
+    char message[128];
+    snprintf(message, sizeof message, "cpu, device %d of cpu+cpu: %s has failed", device + 1,
+             call_names[which]);
+    failure.device = device;
+    failure.which = which;
+    failure.countdown = nth;
+    hold(1); /* the first is not done before the last comes */
+    for (int32_t s = 0; s < COUNT; s++) {
+        o = options_of(s, 3, GENERATE);
+        sequences[s] = open_sequence(engine);
+        if (sluice_submit(sequences[s], &o, &requests[s], &error)) {
+            assert_string_equal(error.message, message);
+        }
+    }
+    hold(0);
+    int failed = 0;
+    for (int32_t s = 0; s < COUNT; s++) {
+        const sluice_event end = requests[s] ? poll_to_end(requests[s])
+                                             : (sluice_event){.finish = SLUICE_FINISH_ERROR, .error = error};
+        sluice_request_release(requests[s]);
+        assert_true(end.finish == SLUICE_FINISH_LENGTH || end.error.code == SLUICE_ERR_DEVICE);
+        if (end.finish != SLUICE_FINISH_LENGTH) {
+            assert_string_equal(end.error.message, message);
+            failed++;
+        }
+    }
+    if (failed > 0) {
+        assert_int_equal(sluice_submit(sequences[0], &o, &requests[0], &error), SLUICE_ERR_DEVICE);
+        assert_string_equal(error.message, message);
+    }
+    for (int32_t s = 0; s < COUNT; s++) {
+        sluice_sequence_release(sequences[s]);
+    }
+    sluice_engine_destroy(engine);
+    return failure.happened ? failed : -1;
+}
+
+/* Each call once, to the last. */
+static void a_device_that_fails_ends_both_halves(void **state) {
+    enum { SURE = 6, LEAST = 12 }; /* steps in which all generate / and that there are */
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    for (int device = 0; device < DEVICES; device++) {
+        for (call which = SUBMIT; which < CALLS; which++) {
+            int nth = 1, failed;
+            for (; (failed = fail_in_halves(model, device, which, nth)) >= 0; nth += SANITIZED ? 5 : 1) {
+                assert_true(nth > SURE || failed == 4);
+            }
+            /* Of one border nothing proceeds, the first device is given nothing and the second leaves
+             * nothing. */
+            const bool never = which == PROCEED || which == (device == 0 ? WRITE : READ);
+            assert_true(never ? nth == 1 : nth > LEAST);
+        }
+    }
+    sluice_model_release(model);
+}
+
 static void *let_go_soon(void *unused) {
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     pthread_mutex_lock(&meeting.mutex);
@@ -602,8 +857,15 @@ int main(int argc, char **argv) {
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("gemma3"), "gemma3"),
         cmocka_unit_test(chunks_of_a_prompt_are_on_both_devices),
         cmocka_unit_test(what_steps_take_along_is_planned),
+        FOR_MODEL(halves_give_the_texts_of_one, MINI, "mini"),
+        FOR_MODEL(halves_give_the_texts_of_one, FIXTURE("qwen3"), "qwen3"),
+        FOR_MODEL(halves_give_the_texts_of_one, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(halves_give_the_texts_of_one, FIXTURE("gemma3"), "gemma3"),
+        cmocka_unit_test(halves_are_on_both_devices),
+        cmocka_unit_test(cancelled_halves_go_on),
         cmocka_unit_test(cancelled_prompts_go_on),
         cmocka_unit_test(a_device_that_fails_ends_all),
+        cmocka_unit_test(a_device_that_fails_ends_both_halves),
         cmocka_unit_test(a_step_in_flight_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

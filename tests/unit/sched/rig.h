@@ -21,10 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef RIG_SLOTS
+#define RIG_SLOTS 3
+#endif
+
 enum {
     VOCABULARY = 1000,
     CONTEXT = 1024,
-    SLOTS = 3,
+    SLOTS = RIG_SLOTS,
     CHUNK = 96,
     OUTPUTS = 8,
     WINDOW = 16,
@@ -273,6 +277,7 @@ typedef struct shape {
     int32_t state_slots; /* 0: no recurrent layers */
     bool reuse;
     int32_t steps_in_flight;
+    int32_t stages; /* above 1: who generates goes in halves */
 } shape;
 
 /* What a step takes, and a prompt's row more. */
@@ -296,6 +301,7 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
     }
     r->backend.functions = &fake_functions;
     r->backend.steps_in_flight = s->steps_in_flight;
+    r->backend.stages = s->stages;
     r->plan.backend = &r->backend;
     d->program = p;
     d->result_width = VOCABULARY;
@@ -332,6 +338,7 @@ static inline void rig_fill(rig *r, const shape *s, const sl_scheduler_options *
     e->states = calloc((size_t)s->state_slots + 1, sizeof *e->states);
     sl_error error;
     assert_int_equal(sl_scheduler_create(&r->plan, e, options, &r->scheduler, &error), 0);
+    sl_scheduler_set_halving(r->scheduler, SL_HALVING_ALWAYS);
 }
 
 static inline rig *rig_create_with(const shape *s, const sl_scheduler_options *options) {

@@ -40,7 +40,7 @@ static sl_finish held_token(sl_work *work, int32_t token) {
 
 /* A work whose row at that position, if it is not 0, gives no token. */
 static void run_held(int32_t broken_at, bool none_left, int32_t generate, job *j, bool *shared) {
-    const shape one = {64, 0, 0, 0, true, 2};
+    const shape one = {64, 0, 0, 0, true, 2, 0};
     static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
     rig *r = rig_create(&one);
     sl_sequence *sequence;

@@ -3,8 +3,8 @@
 
 enum { MOST = 16 };
 
-static const shape full = {64, 0, 0, 0, true, 1}, windowed = {64, 100, 30, 0, true, 1},
-                   recurrent = {64, 0, 0, 24, true, 1};
+static const shape full = {64, 0, 0, 0, true, 1, 0}, windowed = {64, 100, 30, 0, true, 1, 0},
+                   recurrent = {64, 0, 0, 24, true, 1, 0};
 static const shape *const kinds[] = {&full, &windowed, &recurrent};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -395,7 +395,7 @@ static void rows_that_are_not_finite_end_their_work(void **state) {
     static const sl_logits_wanted wanted[] = {SL_LOGITS_NONE, SL_LOGITS_LAST, SL_LOGITS_ALL};
     static const int32_t places[] = {7, 19, 20, 27, 38}; /* of a prompt of 20 and 20 generated */
     for (int k = 0; k < 2 * 3 * 5; k++) {
-        const shape one = {64, 100, 30, 24, true, 1 + k % 2};
+        const shape one = {64, 100, 30, 24, true, 1 + k % 2, 0};
         const sl_logits_wanted logits = wanted[k / 2 % 3];
         const int32_t place = places[k / 6];
         rig *r = rig_create(&one);
