@@ -1,10 +1,10 @@
 /* The CPU backend from the inside: what a kernel is given, and the tables that tiers fill.
  *
  * The executor resolves every pointer when a plan is deployed. A step is one sl_pool_run in which all threads
- * walk the op list side by side, call each op's kernel and meet at a barrier before the next op. A kernel
- * divides its work among the threads by itself, and keeps the invariant of every numeric class: the bits of a
- * row's result depend on that row alone, not on how many rows there are, nor on the other rows, nor on the
- * threads. So each output element is computed wholly by one thread, in an order fixed by the class. */
+ * walk the op list side by side, call each op's kernel and meet at a barrier before the next op or run of
+ * ops. A kernel shares its work among threads by itself, and keeps the invariant of its numeric class: bits
+ * of a row's result depend on that row alone, not on how many rows there are, nor on the other rows, nor on
+ * the threads. So each output element is computed wholly by one thread, in an order fixed by the class. */
 #ifndef SL_BACKEND_CPU_CPU_H
 #define SL_BACKEND_CPU_CPU_H
 
