@@ -415,11 +415,43 @@ static void family_gives_the_same_bits_every_way(void **state) {
                     deterministic = false;
                     check_setting(model, &s, fusion_ways, sizeof fusion_ways / sizeof *fusion_ways, 2);
                     deterministic = true;
+                } else if (strcmp(tiers[tier], tiers[0]) != 0) { /* plain C has no runs */
+                    check_setting(model, &s, &fusion_ways[2 + (family + tier) % 2 * 2], 2, 2);
                 }
             }
         }
         sluice_model_release(model);
     }
+}
+
+static int32_t times_in_list(sluice_model *model, const sluice_engine_options *options, const char *name) {
+    sluice_error error;
+    char *text;
+    int32_t count = 0;
+    must(sluice_plan_describe(model, options, SLUICE_PLAN_OPS, SLUICE_TEXT, &text, &error), &error, "plan");
+    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name)) {
+        count++;
+    }
+    sluice_free(text);
+    return count;
+}
+
+/* What the bits above are compared for is there: without a run its ops would be compared with themselves. */
+static void the_cpu_has_runs(void **state) {
+    (void)state;
+    static const char *const names[] = {"| rmsnorm+rmsnorm+rope+rope+cache_write/cpu",
+                                        "| rmsnorm+quantize/cpu", "| activate+quantize/cpu"};
+    sluice_model *model = make_model("qwen3", "q8_0", false);
+    for (size_t tier = 1; tier < sizeof tiers / sizeof *tiers; tier++) {
+        for (size_t i = 0; i < sizeof names / sizeof *names && !on_gpu() && has_tier(model, tiers[tier]);
+             i++) {
+            sluice_engine_options options = {.size = sizeof options, .device = "cpu", .isa = tiers[tier]};
+            assert_true(times_in_list(model, &options, names[i]) >= 2);
+            options.no_fusion = true;
+            assert_int_equal(times_in_list(model, &options, names[i]), 0);
+        }
+    }
+    sluice_model_release(model);
 }
 
 /* On the CPU a class of its own, where there are tiles. */
@@ -727,7 +759,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 10];
+    struct CMUnitTest tests[FAMILIES + 11];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -742,5 +774,6 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 7] = (struct CMUnitTest)cmocka_unit_test(products_in_bf16_give_the_same_bits_every_way);
     tests[FAMILIES + 8] = (struct CMUnitTest)cmocka_unit_test(fetched_layers_give_the_same_bits);
     tests[FAMILIES + 9] = (struct CMUnitTest)cmocka_unit_test(one_models_fetched_layers_give_the_same_bits);
+    tests[FAMILIES + 10] = (struct CMUnitTest)cmocka_unit_test(the_cpu_has_runs);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
 /* The CPU backend from the inside: what a kernel is given, and the tables that tiers fill.
  *
  * The executor resolves every pointer when a plan is deployed. A step is one sl_pool_run in which all threads
- * walk the op list side by side, call each op's kernel and meet at a barrier before the next op. A kernel
- * divides its work among the threads by itself, and keeps the invariant of every numeric class: the bits of a
- * row's result depend on that row alone, not on how many rows there are, nor on the other rows, nor on the
- * threads. So each output element is computed wholly by one thread, in an order fixed by the class. */
+ * walk the op list side by side, call each op's kernel and meet at a barrier before the next op or run of
+ * ops. A kernel shares its work among threads by itself, and keeps the invariant of its numeric class: bits
+ * of a row's result depend on that row alone, not on how many rows there are, nor on the other rows, nor on
+ * the threads. So each output element is computed wholly by one thread, in an order fixed by the class. */
 #ifndef SL_BACKEND_CPU_CPU_H
 #define SL_BACKEND_CPU_CPU_H
 
@@ -30,6 +30,7 @@ typedef struct sl_cpu_kernel {
     sl_isa isa;
     sl_qtype weight_type; /* LINEAR: the one it takes */
     sl_cpu_run run;
+    bool by_rows; /* sl_cpu_share cuts its rows, and of a row it reads and writes nothing but that row */
 } sl_cpu_kernel;
 
 /* sl_kernel.rounding of weights as BF16: half of 2^-8 of each at most, and errors of a sum's terms are not of
@@ -51,6 +52,10 @@ const char *sl_cpu_needs(const sl_kernel_query *query, sl_isa isa);
 /* All rows, the best tier first, plain last. Borrowed and constant; at most SL_CPU_KERNELS_MAX. */
 enum { SL_CPU_KERNELS_MAX = 256 };
 int32_t sl_cpu_registry(const sl_kernel **kernels);
+
+/* Which runs of ops there are, and a run's work: `ops` begins with its first. */
+const sl_fusion *const *sl_cpu_fusions(const sl_backend *backend, int32_t *count);
+void sl_cpu_run_by_rows(const sl_cpu_context *context, const sl_cpu_op *ops, int thread, int threads);
 
 /* pack() is called with `first` a multiple of this, and `count` too except at a matrix's end. */
 enum { SL_CPU_PACK_ROWS = 64 };
@@ -93,8 +98,9 @@ struct sl_cpu_op {
     uint64_t scratch_bytes;
     /* Two counters that are zero when the op starts, for handing out work (sl_cpu_take). */
     _Atomic int32_t *cursors;
-    bool is_tail;    /* it is run with the rows that have outputs as all the rows of the step */
-    sl_rows counted; /* which rows its count of handled rows means */
+    int32_t run_length; /* ops of the run that begins here (runs.c): 1 is this op alone */
+    bool is_tail;       /* it is run with the rows that have outputs as all the rows of the step */
+    sl_rows counted;    /* which rows its count of handled rows means */
     sl_kernel_count *count;
 };
 

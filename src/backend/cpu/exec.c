@@ -167,6 +167,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     result->op = op;
     result->kernel = (const sl_cpu_kernel *)(const void *)lowered->kernels[index];
     result->run = result->kernel->run;
+    result->run_length = lowered->fusions && lowered->fusions[index] ? lowered->fusions[index]->count : 1;
     result->counted = SL_ROWS_STEP;
     result->is_tail = sl_op_is_tail(lowered->values, op);
     for (int i = 0; i < SL_OP_INPUTS && !status; i++) {
@@ -485,17 +486,26 @@ static const sl_cpu_context *context_of(const sl_executor *executor, const sl_cp
     return op->is_tail ? &executor->tail : &executor->context;
 }
 
+/* An op, or the run that begins with it. */
+static void run_op(const sl_executor *executor, const sl_cpu_op *op, int thread, int threads) {
+    if (op->is_tail && executor->tail.counts[SL_ROWS_STEP] == 0) {
+        return;
+    }
+    if (op->run_length > 1) {
+        sl_cpu_run_by_rows(context_of(executor, op), op, thread, threads);
+    } else {
+        op->run(context_of(executor, op), op, thread, threads);
+    }
+}
+
 static void run_ops(void *argument, int thread, int threads) {
     const sl_executor *executor = argument;
     const bucket *bucket = &executor->buckets[executor->running];
-    for (int32_t i = executor->first; i < executor->end; i++) {
-        const sl_cpu_op *op = &bucket->ops[i];
+    for (int32_t i = executor->first; i < executor->end; i += bucket->ops[i].run_length) {
         if (i > executor->first) {
             sl_pool_barrier(executor->threads);
         }
-        if (!op->is_tail || executor->tail.counts[SL_ROWS_STEP] > 0) {
-            op->run(context_of(executor, op), op, thread, threads);
-        }
+        run_op(executor, &bucket->ops[i], thread, threads);
     }
 }
 
@@ -675,16 +685,20 @@ typedef struct timed_run {
 static void run_timed(void *argument, int thread, int threads) {
     const timed_run *run = argument;
     const bucket *bucket = &run->executor->buckets[run->executor->running];
-    for (int32_t i = 0; i <= bucket->op_count; i++) {
+    int32_t ended = 0;
+    for (int32_t i = 0;; i += bucket->ops[i].run_length) {
         sl_pool_barrier(run->executor->threads);
         if (thread == 0) {
-            run->ends[i] = sl_seconds_now();
+            const double now = sl_seconds_now();
+            while (ended <= i) { /* a run's time is that of its first op */
+                run->ends[ended++] = now;
+            }
         }
         sl_pool_barrier(run->executor->threads); /* nobody works on the next op before the clock was read */
-        if (i < bucket->op_count) {
-            const sl_cpu_op *op = &bucket->ops[i];
-            op->run(context_of(run->executor, op), op, thread, threads);
+        if (i == bucket->op_count) {
+            return;
         }
+        run_op(run->executor, &bucket->ops[i], thread, threads);
     }
 }
 
@@ -782,6 +796,7 @@ static void destroy(sl_backend *backend) {
 
 static const sl_backend_functions functions = {
     .kernels = kernels,
+    .fusions = sl_cpu_fusions,
     .deploy = deploy,
     .destroy_executor = destroy_executor,
     .step_block = step_block,

@@ -445,7 +445,11 @@ SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_mat
         for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
             SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
                 prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
-                add_group(type, false, rows, (int_group){weights, phase, x, scales}, sums);
+                /* A pointer that no other group's equals, as far as the compiler can tell: else it keeps the
+                 * period's words for them all in registers, and has too few for the sums. */
+                const unsigned char *period = weights;
+                __asm__ volatile("" : "+r"(period));
+                add_group(type, false, rows, (int_group){period, phase, x, scales}, sums);
                 x += rows * INT_GROUP_BYTES;
                 scales += group_scales(type) * SL_PANEL;
             }

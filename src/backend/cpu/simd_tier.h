@@ -73,13 +73,17 @@ SL_TIER_DECLINES(cache_write);
                    .batched = true,                                                                          \
                    .declines = SL_TIER(linear_declines),                                                     \
                    .packed_bytes = sl_matmul_packed_bytes_##panel,                                           \
-                   .pack = sl_matmul_pack_##panel,                                                            \
+                   .pack = sl_matmul_pack_##panel,                                                           \
                    .takes_unpacked = true,                                                                   \
                    .workspace = SL_TIER(linear_workspace)},                                                  \
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }
 
 #define SL_TIER_ROW(ID, op_name, class_name, difference, tier, bytes)                                        \
+    SL_TIER_ENTRY(ID, op_name, class_name, difference, tier, bytes, false)
+#define SL_TIER_BY_ROWS(ID, op_name, class_name, difference, tier)                                           \
+    SL_TIER_ENTRY(ID, op_name, class_name, difference, tier, NULL, true)
+#define SL_TIER_ENTRY(ID, op_name, class_name, difference, tier, bytes, alone)                               \
     {                                                                                                        \
         .kernel = {.name = #op_name "/" #tier,                                                               \
                    .op = SL_OP_##ID,                                                                         \
@@ -88,18 +92,18 @@ SL_TIER_DECLINES(cache_write);
                    .batched = true,                                                                          \
                    .declines = SL_TIER(op_name##_declines),                                                  \
                    .workspace = bytes},                                                                      \
-        .isa = SL_TIER_ISA, .run = SL_TIER(op_name)                                                          \
+        .isa = SL_TIER_ISA, .run = SL_TIER(op_name), .by_rows = alone                                        \
     }
 
 /* `lanes`: what the classes of sums are called after. */
 #define SL_TIER_ROWS(tier, lanes)                                                                            \
     SL_TIER_ROW(ATTENTION, attention, "tile64/f32x" lanes, SL_ATTENTION_TOLERANCE, tier,                     \
                 SL_TIER(attention_workspace)),                                                               \
-        SL_TIER_ROW(RMSNORM, rmsnorm, "f32x" lanes "/fused", SL_ROWS_TOLERANCE, tier, NULL),                 \
-        SL_TIER_ROW(QUANTIZE, quantize, "exact", 0, tier, NULL),                                             \
-        SL_TIER_ROW(CACHE_WRITE, cache_write, "exact", 0, tier, NULL),                                       \
-        SL_TIER_ROW(ROPE, rope, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                                \
-        SL_TIER_ROW(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                        \
+        SL_TIER_BY_ROWS(RMSNORM, rmsnorm, "f32x" lanes "/fused", SL_ROWS_TOLERANCE, tier),                   \
+        SL_TIER_BY_ROWS(QUANTIZE, quantize, "exact", 0, tier),                                               \
+        SL_TIER_BY_ROWS(CACHE_WRITE, cache_write, "exact", 0, tier),                                         \
+        SL_TIER_BY_ROWS(ROPE, rope, "f32/series", SL_ROWS_TOLERANCE, tier),                                  \
+        SL_TIER_BY_ROWS(ACTIVATE, activate, "f32/series", SL_ROWS_TOLERANCE, tier),                          \
         SL_TIER_ROW(COMBINE, combine, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                           \
         SL_TIER_ROW(SOFTCAP, softcap, "f32/series", SL_ROWS_TOLERANCE, tier, NULL),                          \
         SL_TIER_ROW(CONV, conv, "f32/fused", SL_ROWS_TOLERANCE, tier, NULL),                                 \
