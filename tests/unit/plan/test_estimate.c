@@ -127,9 +127,12 @@ static void layers_cost_their_bytes(void **state) {
     check_near(bound_by_bus.token_seconds, bytes / 1e6 + 3);
     check_near(bound_by_bus.long_prompt_seconds, (bytes / 1e6 + 3) / CHUNK);
     check_near(bound_by_bus.prompt_seconds, SL_TYPICAL_PROMPT * bound_by_bus.long_prompt_seconds);
-    /* All weights are read from the device's memory besides, and products of more rows take longer. */
-    const sl_estimate bound_by_memory = estimate(&all, FETCHING, host, speeds_of(1e3, AT_ONCE, 1e6, 0));
+    /* All weights are read from the device's memory besides, at the same time. */
+    const sl_estimate bound_by_memory = estimate(&all, FETCHING, host, speeds_of(1e3, AT_ONCE, AT_ONCE, 0));
     assert_true(bound_by_memory.token_seconds > 1.5 * bytes / 1e3);
+    const sl_estimate bound_by_both = estimate(&all, FETCHING, host, speeds_of(1e3, AT_ONCE, 1e3, 0));
+    check_near(bound_by_both.token_seconds, bound_by_memory.token_seconds);
+    /* Products of more rows take longer. */
     const sl_estimate bound_by_products = estimate(&all, FETCHING, host, speeds_of(AT_ONCE, 1, AT_ONCE, 0));
     assert_true(bound_by_products.long_prompt_seconds * CHUNK > 5 * bound_by_products.token_seconds);
     drop(&all);
@@ -215,6 +218,26 @@ static void missing_experts_are_waited_for(void **state) {
     drop(&all);
 }
 
+/* A token's products, of which those with experts have a row for each chosen one. */
+static void chosen_experts_compute(void **state) {
+    (void)state;
+    const int32_t rows[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = 1, [SL_ROWS_EXPERT] = USED, [SL_ROWS_OUTPUT] = 1};
+    placements all;
+    place_experts(&all, 2, NULL);
+    double operations = 0;
+    for (int32_t i = 0; i < all.program->op_count; i++) {
+        const sl_op *op = &all.program->ops[i];
+        sl_arithmetic arithmetic;
+        operations += sl_op_products(all.program, op, &arithmetic)
+                          ? sl_step_cost(all.program, op, rows, SL_TYPICAL_PROMPT, 1).operations
+                          : 0;
+    }
+    const sl_speeds slow = speeds_of(AT_ONCE, 1, 0, 0);
+    check_near(estimate(&all, ON_HOST, slow, slow).token_seconds, operations);
+    check_near(estimate(&all, BESIDE_HOST, slow, slow).token_seconds, operations);
+    drop(&all);
+}
+
 static void speeds_turn_the_choice_of_experts(void **state) {
     (void)state;
     placements all;
@@ -267,9 +290,13 @@ static void a_tenth_decides_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_cost_their_bytes),           cmocka_unit_test(borders_cost_what_crosses_them),
-        cmocka_unit_test(speeds_turn_the_choice_of_layers),  cmocka_unit_test(missing_experts_are_waited_for),
-        cmocka_unit_test(speeds_turn_the_choice_of_experts), cmocka_unit_test(what_is_not_known_is_assumed),
+        cmocka_unit_test(layers_cost_their_bytes),
+        cmocka_unit_test(borders_cost_what_crosses_them),
+        cmocka_unit_test(speeds_turn_the_choice_of_layers),
+        cmocka_unit_test(missing_experts_are_waited_for),
+        cmocka_unit_test(chosen_experts_compute),
+        cmocka_unit_test(speeds_turn_the_choice_of_experts),
+        cmocka_unit_test(what_is_not_known_is_assumed),
         cmocka_unit_test(a_tenth_decides_nothing),
     };
     return cmocka_run_group_tests_name("estimate", tests, NULL, NULL);
