@@ -442,7 +442,7 @@ static void check_choice(sluice_model *model, const sluice_engine_options *optio
 /* Calls of CUDA that fail while its speeds are measured leave a choice, by assumptions. Measuring is the last
  * that a plan does. */
 static void check_choice_without_speeds(sluice_model *model, const sluice_engine_options *options) {
-    enum { LAST = 72, STEP = 18 };
+    enum { LAST = 72, STEP = 36 };
     bool bus_assumed = false;
     uint64_t calls = call_count();
     sluice_free(describe_plan(model, options, SLUICE_JSON));
