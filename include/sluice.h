@@ -417,9 +417,10 @@ enum { SLUICE_MEMORY_LIMITS = 8 };
 typedef struct sluice_engine_options {
     size_t size;
     /* "auto" (default), "cpu", "cuda", "cuda:N"; several with + between, "cuda+cpu": the first layers on the
-     * CPU, the others on the GPU, one part of each step after the other. With "auto", of what does not fit a
-     * GPU, it fetches experts from host memory, and the CPU takes other layers. With "cuda" it fetches the
-     * weights of these layers too. */
+     * CPU, the others on the GPU, one part of each step after the other. With "cuda", of what does not fit
+     * the GPU, it fetches experts, or else layers' weights, from host memory. With "auto" everything is on
+     * the GPU where it fits; else it is as "cuda", as "cuda+cpu" or as "cpu", whatever is estimated to be the
+     * fastest. */
     const char *device;
     const char *isa;       /* CPU: plain, avx2, avxvnni, avx512, amx: the best allowed; NULL: the machine's */
     int32_t threads;       /* CPU; 0: one for each core that the process may use */

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 26 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 27 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -282,6 +282,13 @@ typedef struct sl_counters {
     int32_t fetch_count;
 } sl_counters;
 
+/* What a choice between devices weighs, in seconds; 0: not known. */
+typedef struct sl_speeds {
+    sl_rates rates;
+    double bus_bytes;      /* in a second, from pinned host memory to the device */
+    double border_seconds; /* from a small copy's call until who waits for it goes on */
+} sl_speeds;
+
 /* Where the time of a step goes. */
 typedef struct sl_profile {
     const int32_t *groups; /* [op_count of the bucket]: whose sum an op's time belongs to */
@@ -353,6 +360,10 @@ typedef struct sl_backend_functions {
     /* Measures what the device can do at most, by the threads or processors that run steps. Takes less than a
      * second, and memory for that time. Not while a step runs. */
     int (*rates)(sl_executor *executor, sl_rates *rates, sl_error *error);
+    /* Measures what a choice between devices weighs, before anything is deployed. Takes a fraction of a
+     * second, and memory for that time; what there is no room or no kernel for stays 0. NULL: nothing is
+     * known. */
+    int (*speeds)(sl_backend *backend, sl_speeds *speeds, sl_error *error);
     /* Bytes free for pools now, for planning. */
     uint64_t (*memory_available)(const sl_backend *backend);
     void (*destroy)(sl_backend *backend);

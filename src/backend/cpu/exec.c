@@ -711,6 +711,19 @@ static int measure_rates(sl_executor *executor, sl_rates *rates, sl_error *error
                              error);
 }
 
+/* Likewise, by threads of its own. */
+static int measure_speeds(sl_backend *backend, sl_speeds *speeds, sl_error *error) {
+    sl_pool *pool;
+    memset(speeds, 0, sizeof *speeds);
+    int code = sl_pool_create(backend->options.threads, &pool, error);
+    if (code == 0) {
+        code = sl_cpu_peak_rates(pool, backend->options.isa, memory_available(backend) / 2, &speeds->rates,
+                                 error);
+        sl_pool_destroy(pool);
+    }
+    return code;
+}
+
 /* The whole step some times, a clock between its ops; of each op the quickest. */
 static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *error) {
     enum { RUNS = 3 };
@@ -810,6 +823,7 @@ static const sl_backend_functions functions = {
     .counters = counters,
     .profile = profile_step,
     .rates = measure_rates,
+    .speeds = measure_speeds,
     .memory_available = memory_available,
     .destroy = destroy,
 };

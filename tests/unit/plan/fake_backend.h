@@ -128,7 +128,7 @@ static sl_plan *make(sl_program *program, fake_backend *backend, const sl_plan_o
 }
 
 /* Bytes of all pools, which the memory table must have. */
-static uint64_t total_of(const sl_plan *plan) {
+static inline uint64_t total_of(const sl_plan *plan) {
     uint64_t pools = 0;
     for (int p = 0; p < SL_POOL_COUNT; p++) {
         uint64_t rows = 0;

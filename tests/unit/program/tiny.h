@@ -189,7 +189,7 @@ static void tiny_experts(sl_program *p, const tiny_types *types, int32_t hidden,
 }
 
 /* `p` must be zero. */
-static void tiny_build(sl_program *p, const tiny_types *types) {
+static inline void tiny_build(sl_program *p, const tiny_types *types) {
     p->name = "tiny";
     p->width = TINY_WIDTH;
     p->vocabulary = TINY_VOCABULARY;

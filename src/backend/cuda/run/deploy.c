@@ -257,6 +257,7 @@ const sl_backend_functions sl_cuda_functions = {
     .counters = counters,
     .profile = profile_step,
     .rates = measure_rates,
+    .speeds = sl_cuda_speeds,
     .memory_available = memory_available,
     .destroy = destroy,
 };

@@ -73,6 +73,9 @@ cudaError_t sl_cuda_peak_read(const void *memory, uint64_t bytes, uint32_t *sink
  * multiplications and additions that is, 0 where there is no such kernel for the device. */
 cudaError_t sl_cuda_peak_tensor(int device, float *sink, double *operations, cudaStream_t stream);
 
+/* speeds.c: see sl_backend_functions.speeds */
+int sl_cuda_speeds(sl_backend *backend, sl_speeds *speeds, sl_error *error);
+
 /* deploy.c */
 extern const sl_backend_functions sl_cuda_functions;
 
