@@ -15,8 +15,9 @@ enum { UNREAD_BYTES = 1 << 20 };
 enum { TOLD_TOGETHER = 16 };
 
 /* Where steps are made by the same processors each round of serving stops them for a while: events of so much
- * time are served in one. */
-static const double GATHER_SECONDS = 0.008;
+ * time are served in one. The more who are served the longer a round takes, and the longer are events
+ * gathered. */
+static const double LEAST_GATHERING = 0.004, MOST_GATHERING = 0.008, GATHERING_FOR_EACH = 0.0005;
 
 static const double TICK_SECONDS = 0.25, STALLED_SECONDS = 0.02, FIRST_HEARTBEAT_SECONDS = 1;
 
@@ -37,7 +38,8 @@ struct pump {
     http_error breaking_error;
     /* Of the thread. */
     bool stalled;
-    double gather_seconds, gather_until;
+    bool gathers; /* the last that was served has the same processors */
+    double gather_until;
     int32_t untold; /* runs that were served */
 };
 
@@ -598,12 +600,11 @@ static void wait_for_work(pump *p, double next_tick) {
 
 /* One of the queue. The connections hear of it with others. */
 static void serve_queued(pump *p, choice_run *run) {
-    const bool on_host = run->choice->of->model->on_host;
+    p->gathers = run->choice->of->model->on_host;
     if (p->untold++ == 0) {
         http_server_hold(p->server->http, true);
     }
     serve_run(p, run);
-    p->gather_seconds = on_host ? GATHER_SECONDS : 0;
 }
 
 /* Under the lock, which it lets go of: at the queue's end, or when many have waited. */
@@ -611,7 +612,8 @@ static void tell_connections(pump *p) {
     if (p->untold == 0 || (p->first && p->untold < TOLD_TOGETHER && !p->stop)) {
         return;
     }
-    p->gather_until = p->first ? 0 : monotonic_seconds() + p->gather_seconds;
+    const double longest = LEAST_GATHERING + (double)p->count * GATHERING_FOR_EACH;
+    p->gather_until = p->first || !p->gathers ? 0 : monotonic_seconds() + fmin(longest, MOST_GATHERING);
     p->untold = 0;
     pthread_mutex_unlock(&p->mutex);
     http_server_hold(p->server->http, false);
