@@ -36,14 +36,7 @@ static void dense_build(sl_program *p, bool shared) {
         op = tiny_linear(p, l, active, hidden, down);
         op->in[3].value = hidden;
     }
-    const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
-    p->hidden = last;
-    p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, TINY_VOCABULARY);
-    p->tokens = sl_program_typed_value(
-        p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
-    tiny_op(p, SL_OP_GATHER, SL_NONE, hidden, last)->u.gather.width = 64;
-    tiny_norm(p, SL_NONE, last, last, tiny_vector(p, "norm", 64));
-    tiny_linear(p, SL_NONE, last, p->logits, table);
+    tiny_head(p, hidden, table);
     tiny_op(p, SL_OP_SAMPLE, SL_NONE, p->logits, p->tokens)->u.sample.vocabulary = TINY_VOCABULARY;
 }
 

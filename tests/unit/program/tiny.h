@@ -188,6 +188,18 @@ static void tiny_experts(sl_program *p, const tiny_types *types, int32_t hidden,
     op->u.combine = (sl_op_combine){2, 64};
 }
 
+/* Rows with outputs, a last norm and logits from `table`; sampling is the caller's. */
+static void tiny_head(sl_program *p, int32_t hidden, int32_t table) {
+    const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
+    p->hidden = last;
+    p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, TINY_VOCABULARY);
+    p->tokens = sl_program_typed_value(
+        p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
+    tiny_op(p, SL_OP_GATHER, SL_NONE, hidden, last)->u.gather.width = 64;
+    tiny_norm(p, SL_NONE, last, last, tiny_vector(p, "norm", 64));
+    tiny_linear(p, SL_NONE, last, p->logits, table);
+}
+
 /* `p` must be zero. */
 static inline void tiny_build(sl_program *p, const tiny_types *types) {
     p->name = "tiny";
@@ -205,14 +217,7 @@ static inline void tiny_build(sl_program *p, const tiny_types *types) {
     tiny_attention(p, types, hidden, normed);
     tiny_delta(p, types, hidden, normed);
     tiny_experts(p, types, hidden, normed);
-    const int32_t last = sl_program_value(p, "last", SL_ROWS_OUTPUT, 64);
-    p->hidden = last;
-    p->logits = sl_program_value(p, "logits", SL_ROWS_OUTPUT, TINY_VOCABULARY);
-    p->tokens = sl_program_typed_value(
-        p, &(sl_value){.name = "tokens", .type = SL_VALUE_I32, .rows = SL_ROWS_OUTPUT, .width = 1});
-    tiny_op(p, SL_OP_GATHER, SL_NONE, hidden, last)->u.gather.width = 64;
-    tiny_norm(p, SL_NONE, last, last, tiny_vector(p, "norm", 64));
-    tiny_linear(p, SL_NONE, last, p->logits, table);
+    tiny_head(p, hidden, table);
     tiny_op(p, SL_OP_SOFTCAP, SL_NONE, p->logits, p->logits)->u.softcap =
         (sl_op_softcap){30, 1, TINY_VOCABULARY};
     tiny_op(p, SL_OP_SAMPLE, SL_NONE, p->logits, p->tokens)->u.sample.vocabulary = TINY_VOCABULARY;
