@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 27 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 28 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -214,9 +214,12 @@ typedef enum sl_pool_kind {
     SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
     SL_POOL_FETCHED, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
+    SL_POOL_EXCHANGE, /* on a device, of a program with ranks: what the ranks leave for each other; begins as 0 */
     SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;
+
+enum { SL_EXCHANGE_TURNS = 2, SL_EXCHANGE_FLAGS = 65536 };
 
 /* Borrowed by an executor for its whole life. */
 typedef struct sl_deployment {
@@ -244,6 +247,9 @@ typedef struct sl_deployment {
     /* [fetch sets][expert_slots]: the experts that are in slots before the first step, most wanted first,
      * SL_NONE behind the last. NULL: all slots are empty then. */
     const int32_t *first_experts;
+    /* Of a program with ranks: the most bytes of an ALL_REDUCE's or ALL_GATHER's x. SL_POOL_EXCHANGE holds
+     * SL_EXCHANGE_FLAGS bytes, and behind them [SL_EXCHANGE_TURNS][ranks] of so many. */
+    uint64_t exchange_bytes;
     /* Values of the program: the rows that the caller reads, [outputs][result_width] F32, and the sampled
      * tokens, SL_NONE where none are sampled. */
     int32_t result, result_width, tokens;
@@ -334,6 +340,12 @@ typedef struct sl_backend_functions {
      * when what it takes over was written. Between them pools may be read and written. The step is done with
      * the last one; it is waited for then. Allocates nothing. NULL: deployments have one section. */
     int (*proceed)(sl_executor *executor, sl_error *error);
+    /* Makes the executors of all ranks of a program a group, in the order of the ranks: from then on their
+     * ALL_REDUCEs and ALL_GATHERs meet, and a step is submitted to all of them, with equal blocks. All are
+     * this backend's, each on a device of its own. Once, before the first step; they are destroyed when no
+     * step is in flight. Where a rank does not come, the others fail after a while (SL_ERR_DEVICE).
+     * SL_ERR_UNSUPPORTED names devices that cannot reach each other. NULL: there are no groups. */
+    int (*join)(sl_executor *const *ranks, int32_t count, sl_error *error);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks
      * are in its block then. Allocates nothing. NULL: no step has masks_later. */

@@ -62,6 +62,8 @@ static const op_rule RULES[SL_OP_COUNT] = {
     [SL_OP_SSM_SCAN] = {.in = {STEP, STEP}, .out = {STEP}},
     [SL_OP_GATHER] = {.in = {STEP}, .out = {{ROWS_FREE, TYPE_F32, 0}}},
     [SL_OP_TRANSFER] = {.in = {SAME}, .out = {SAME}},
+    [SL_OP_ALL_REDUCE] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
+    [SL_OP_ALL_GATHER] = {.in = {SAME}, .out = {SAME}},
     [SL_OP_SOFTCAP] = {.in = {SAME}, .out = {{ROWS_SAME, TYPE_F32, 1}}},
     [SL_OP_SAMPLE] = {.in = {OUTPUT}, .out = {{ROWS_OUTPUT, TYPE_I32, 0}}},
     [SL_OP_FETCH] = {.in = {{ROWS_STEP, TYPE_I32, 0}, {ROWS_EXPERT, TYPE_I32, 0}},

@@ -275,6 +275,9 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
     case SL_OP_SSM_SCAN:
         print_ssm_scan(program, op, out);
         break;
+    case SL_OP_ALL_GATHER:
+        sl_buffer_printf(out, ", of %d ranks", op->u.all_gather.ranks);
+        break;
     case SL_OP_SOFTCAP:
         print_softcap(&op->u.softcap, out);
         break;

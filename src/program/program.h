@@ -50,7 +50,7 @@ typedef struct sl_value {
     bool tail;     /* step or expert rows: of those rows of the step alone that have an output */
 } sl_value;
 
-enum { SL_NONE = -1 };
+enum { SL_NONE = -1, SL_MOST_RANKS = 8 };
 
 /* Columns [column, column + what the op's parameters say) of a value; value is SL_NONE for an absent operand.
  */
@@ -336,6 +336,17 @@ typedef struct sl_op_transfer {
     int32_t section; /* of its part: it stands at its beginning */
 } sl_op_transfer;
 
+/* Of a program with ranks: x + width of all ranks, ((x0 + x1) + x2) + ..., whatever the rows. */
+typedef struct sl_op_all_reduce {
+    int32_t width;
+} sl_op_all_reduce;
+
+/* y: [ranks][width] of each row. */
+typedef struct sl_op_all_gather {
+    int32_t width; /* of one rank */
+    int32_t ranks;
+} sl_op_all_gather;
+
 /* x = cap * tanh(scale * x / cap); cap 0: x = scale * x. */
 typedef struct sl_op_softcap {
     float cap, scale;
@@ -385,6 +396,8 @@ typedef struct sl_op {
         sl_op_ssm_scan ssm_scan;
         sl_op_gather gather;
         sl_op_transfer transfer;
+        sl_op_all_reduce all_reduce;
+        sl_op_all_gather all_gather;
         sl_op_softcap softcap;
         sl_op_sample sample;
         sl_op_fetch fetch;
@@ -426,6 +439,11 @@ typedef struct sl_program {
      * borrowed. Groups may have no layers in it. */
     const struct sl_partition *partition;
     int32_t part;
+    /* Of a program that several devices run at once, each with its share of heads and columns (shard.c):
+     * which one this is, and how many there are. ranks 0: it is no such program. */
+    int32_t rank, ranks;
+    struct sl_slice *slices; /* [slice_count]: of its weights those that are copies; shard.c's own */
+    int32_t slice_count;
     bool failed;          /* an append ran out of memory: sl_program_check reports it */
     bool too_many_groups; /* more than SL_CACHE_GROUPS were appended: likewise */
 } sl_program;
@@ -498,6 +516,28 @@ void sl_partition_free(sl_partition *partition);
  * must the partition. Zero-initialise *part; free it with sl_program_free. */
 int sl_program_slice(const sl_program *program, const sl_partition *partition, int32_t index,
                      sl_program *part, sl_error *error);
+/* ---- ranks: a program for several devices, all at once (shard.c)
+ * ------------------------------------------------------------------------ */
+
+/* What rank `rank` of `ranks` computes: a program with all ops of the whole, of which those of attention and
+ * feed-forward blocks have the rank's share of heads and columns (Shoeybi et al.: "Megatron-LM", arXiv
+ * 1909.08053). A block's first LINEARs have some of the rows of their weights, its last one some of the
+ * columns, and an ALL_REDUCE stands behind that. Of the head each rank has some of the tokens, and an
+ * ALL_GATHER stands behind it. What does not divide evenly, or is of a kind that is not divided, every rank
+ * computes whole. Values and groups keep their indices; groups have the rank's key heads. Weights whose rows
+ * or columns are not adjacent in the whole have no data until sl_program_fill_slices. The whole and its
+ * weights must outlive it. Zero-initialise *part; free it with sl_program_free. SL_ERR_INVALID for ranks
+ * below 2 or above SL_MOST_RANKS. */
+int sl_program_shard(const sl_program *program, int32_t rank, int32_t ranks, sl_program *part,
+                     sl_error *error);
+/* Copies those weights, by the calling thread. SL_ERR_NOMEM. */
+int sl_program_fill_slices(sl_program *part, sl_error *error);
+/* Frees the copies; a device that reads none of them any more needs them no more. */
+void sl_program_drop_slices(sl_program *part);
+/* "36 of 36 layers' attention, 36 of 36 layers' feed-forward and the head", what ranks divide, and behind
+ * "; whole: " what they do not and why, if there is any such. */
+void sl_program_describe_shards(const sl_program *program, int32_t ranks, sl_buffer *out);
+
 /* Sections of a part; 1 for a program that is none. */
 int32_t sl_program_sections(const sl_program *program);
 /* The section that a TRANSFER begins, if it is not the one that `section` says; else `section`. For walks

@@ -135,6 +135,10 @@ int64_t sl_operand_width(const sl_program *program, const sl_op *op, bool output
         return op->u.gather.width;
     case SL_OP_TRANSFER:
         return op->u.transfer.width;
+    case SL_OP_ALL_REDUCE:
+        return op->u.all_reduce.width;
+    case SL_OP_ALL_GATHER:
+        return (int64_t)op->u.all_gather.width * (output ? op->u.all_gather.ranks : 1);
     case SL_OP_SOFTCAP:
         return op->u.softcap.width;
     case SL_OP_SAMPLE:
