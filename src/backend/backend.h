@@ -213,8 +213,9 @@ typedef enum sl_pool_kind {
     SL_POOL_TABLES,  /* page tables [group][sl_table_rows][sl_table_width], last tokens [slot], work lists */
     SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
-    SL_POOL_FETCHED, /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
-    SL_POOL_EXCHANGE, /* on a device, of a program with ranks: what the ranks leave for each other; begins as 0 */
+    SL_POOL_FETCHED,  /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
+    SL_POOL_EXCHANGE, /* on a device, of a program with ranks: what the ranks leave for each other; begins as
+                         0 */
     SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;

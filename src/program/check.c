@@ -473,6 +473,17 @@ static int check_transfer(const checker *c) {
     return 0;
 }
 
+static int check_all_reduce(const checker *c) {
+    REQUIRE(c, c->op->u.all_reduce.width > 0, "width %d", c->op->u.all_reduce.width);
+    return 0;
+}
+
+static int check_all_gather(const checker *c) {
+    REQUIRE(c, c->op->u.all_gather.width > 0 && c->op->u.all_gather.ranks > 0, "width %d of %d ranks",
+            c->op->u.all_gather.width, c->op->u.all_gather.ranks);
+    return 0;
+}
+
 static int check_softcap(const checker *c) {
     REQUIRE(c, c->op->u.softcap.width >= 1, "width must be at least 1");
     REQUIRE(c, c->op->u.softcap.cap >= 0 && isfinite(c->op->u.softcap.cap), "cap must not be negative");
