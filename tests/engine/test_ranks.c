@@ -2,7 +2,8 @@
  * what one device says, but for rounding; how steps are cut changes no bit of it; and all else that an engine
  * does it does on them as well. */
 #include "support/engine.h"
-#include "support/sanitized.h"
+
+#include "backend/backend.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -243,6 +244,87 @@ static void pages_come_back_from_disk(void **state) {
     sluice_model_release(model);
 }
 
+/* ---- faults: devices whose calls fail when they are told to ---- */
+
+int __real_sl_backend_open(const char *device, const sl_backend_options *options, sl_backend **backend,
+                           sl_error *error);
+int __wrap_sl_backend_open(const char *device, const sl_backend_options *options, sl_backend **backend,
+                           sl_error *error);
+
+static const sl_backend_functions *real;
+static sl_backend_functions failing; /* real, but for what may fail */
+static sl_executor *members[2];      /* as they joined */
+static struct {
+    bool in_wait; /* else in submit */
+    int rank, countdown;
+} failure;
+
+static int fail_now(const sl_executor *executor, bool in_wait, int status, sl_error *error) {
+    const bool counts =
+        failure.countdown > 0 && in_wait == failure.in_wait && executor == members[failure.rank];
+    return counts && --failure.countdown == 0 ? sl_fail(error, SL_ERR_DEVICE, "it has failed") : status;
+}
+
+static int join_and_note(sl_executor *const *ranks, int32_t count, sl_error *error) {
+    members[0] = ranks[0];
+    members[1] = ranks[1];
+    return real->join(ranks, count, error);
+}
+
+static int submit_or_fail(sl_executor *executor, int32_t bucket, sl_error *error) {
+    return fail_now(executor, false, real->submit(executor, bucket, error), error);
+}
+
+static int wait_or_fail(sl_executor *executor, sl_error *error) {
+    return fail_now(executor, true, real->wait(executor, error), error);
+}
+
+int __wrap_sl_backend_open(const char *device, const sl_backend_options *options, sl_backend **backend,
+                           sl_error *error) {
+    const int status = __real_sl_backend_open(device, options, backend, error);
+    if (status == 0) {
+        real = (*backend)->functions;
+        failing = *real;
+        failing.join = join_and_note;
+        failing.submit = submit_or_fail;
+        failing.wait = wait_or_fail;
+        (*backend)->functions = &failing;
+    }
+    return status;
+}
+
+/* A rank that fails ends the engine, is named, and leaves nobody waiting. */
+static void a_rank_that_fails_ends_all(void **state) {
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    const size_t vocabulary = vocabulary_of(model);
+    for (int i = 0; i < 12; i++) {
+        sluice_engine_options options = options_of(true);
+        sluice_engine *engine = open_engine(model, &options);
+        sluice_sequence *sequence = open_sequence(engine);
+        sluice_event event = {.size = sizeof event};
+        sluice_error error;
+        char message[64];
+        failure.rank = i % 2;
+        failure.in_wait = i / 2 % 2;
+        failure.countdown = 1 + i / 4 * 5;
+        snprintf(message, sizeof message, "device %d of %s: it has failed", failure.rank + 1, two);
+        sluice_request *request = begin(sequence, 0, vocabulary), *none;
+        do {
+            must(sluice_poll(request, -1, &event, &error), &error, "poll");
+        } while (event.kind != SLUICE_EVENT_DONE);
+        assert_int_equal(event.finish, SLUICE_FINISH_ERROR);
+        assert_int_equal(event.error.code, SLUICE_ERR_DEVICE);
+        assert_non_null(strstr(event.error.message, message));
+        const sluice_request_options o = {.size = sizeof o, .tokens = (const int32_t[]){1}, .token_count = 1};
+        assert_int_equal(sluice_submit(sequence, &o, &none, &error), SLUICE_ERR_DEVICE);
+        sluice_request_release(request);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+    }
+    sluice_model_release(model);
+}
+
 /* ---- what is divided ---- */
 
 /* What a plan says. The caller frees it. */
@@ -359,6 +441,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(grammars_hold),
         FOR_MODEL(pages_come_back_from_disk, MINI, "mini"),
         FOR_MODEL(pages_come_back_from_disk, FIXTURE("qwen3_5"), "qwen3_5"),
+        cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(shares_are_shares),
         cmocka_unit_test(what_does_not_divide_is_whole),
         cmocka_unit_test(what_cannot_be_is_refused),
