@@ -220,7 +220,23 @@ typedef enum sl_pool_kind {
     SL_POOL_COUNT
 } sl_pool_kind;
 
-enum { SL_EXCHANGE_TURNS = 2, SL_EXCHANGE_FLAGS = 65536 };
+/* SL_POOL_EXCHANGE of each rank: SL_EXCHANGE_FLAGS bytes, and behind them [SL_EXCHANGE_TURNS][ranks] of
+ * sl_deployment.exchange_bytes. Small is what goes to all other ranks in SL_EXCHANGE_SMALL bytes. */
+enum { SL_EXCHANGE_TURNS = 2, SL_EXCHANGE_FLAGS = 65536, SL_EXCHANGE_SMALL = 524288 };
+
+/* Bytes of an ALL_REDUCE's or ALL_GATHER's x, in whole groups of four elements. */
+static inline uint64_t sl_exchange_x_bytes(int32_t rows, int32_t width) {
+    return (uint64_t)rows * (((uint64_t)width + 3) / 4) * 16;
+}
+
+static inline bool sl_exchange_is_small(int32_t ranks, uint64_t x_bytes) {
+    return x_bytes * (uint64_t)(ranks > 2 ? ranks - 1 : 1) <= SL_EXCHANGE_SMALL;
+}
+
+/* What it needs of exchange_bytes: what is small is sent with marks, and lies apart from what is not. */
+static inline uint64_t sl_exchange_need(int32_t ranks, uint64_t x_bytes) {
+    return sl_exchange_is_small(ranks, x_bytes) ? 2 * x_bytes : 2 * SL_EXCHANGE_SMALL + x_bytes;
+}
 
 /* Borrowed by an executor for its whole life. */
 typedef struct sl_deployment {
@@ -248,8 +264,7 @@ typedef struct sl_deployment {
     /* [fetch sets][expert_slots]: the experts that are in slots before the first step, most wanted first,
      * SL_NONE behind the last. NULL: all slots are empty then. */
     const int32_t *first_experts;
-    /* Of a program with ranks: the most bytes of an ALL_REDUCE's or ALL_GATHER's x. SL_POOL_EXCHANGE holds
-     * SL_EXCHANGE_FLAGS bytes, and behind them [SL_EXCHANGE_TURNS][ranks] of so many. */
+    /* Of a program with ranks: the most that sl_exchange_need says of an ALL_REDUCE or ALL_GATHER. */
     uint64_t exchange_bytes;
     /* Values of the program: the rows that the caller reads, [outputs][result_width] F32, and the sampled
      * tokens, SL_NONE where none are sampled. */
@@ -343,9 +358,10 @@ typedef struct sl_backend_functions {
     int (*proceed)(sl_executor *executor, sl_error *error);
     /* Makes the executors of all ranks of a program a group, in the order of the ranks: from then on their
      * ALL_REDUCEs and ALL_GATHERs meet, and a step is submitted to all of them, with equal blocks. All are
-     * this backend's, each on a device of its own. Once, before the first step; they are destroyed when no
-     * step is in flight. Where a rank does not come, the others fail after a while (SL_ERR_DEVICE).
-     * SL_ERR_UNSUPPORTED names devices that cannot reach each other. NULL: there are no groups. */
+     * this backend's, each on a device of its own. Once, before the first step; on failure they can only be
+     * destroyed. They are destroyed when no step is in flight. A profile of one is without the others. Where
+     * a rank does not come, the others fail after a while (SL_ERR_DEVICE). SL_ERR_UNSUPPORTED names devices
+     * that cannot reach each other. NULL: there are no groups. */
     int (*join)(sl_executor *const *ranks, int32_t count, sl_error *error);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks

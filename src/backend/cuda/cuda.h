@@ -162,6 +162,7 @@ typedef struct sl_cuda_context {
     sl_cuda_copies *copies;  /* on the host */
     /* [SL_CUDA_ARRIVALS]: how many blocks have come to a point; a kernel leaves zeros, as it finds them */
     uint32_t *arrivals;
+    struct sl_cuda_exchange *exchange; /* exchange/exchange.h; there without ranks too */
 } sl_cuda_context;
 
 typedef struct sl_cuda_kernel sl_cuda_kernel;

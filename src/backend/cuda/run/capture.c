@@ -66,7 +66,8 @@ void sl_cuda_capture(sl_executor *executor, sl_cuda_bucket *bucket) {
     }
     if (!status) {
         executor->captured++;
-        bucket->state = bucket->is_later ? SL_CUDA_BUCKET_REPLAYED : SL_CUDA_BUCKET_CAPTURED;
+        bucket->state =
+            bucket->is_later || executor->joined ? SL_CUDA_BUCKET_REPLAYED : SL_CUDA_BUCKET_CAPTURED;
         status = SL_CUDA(cudaGraphUpload(bucket->graph, executor->device.stream), &error);
     }
     if (graph) {

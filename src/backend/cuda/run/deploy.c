@@ -46,8 +46,12 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
     const sl_cuda_context tail = sl_cuda_tail_context(executor);
     const sl_cuda_list list = {&executor->context, &tail, bucket->ops, bucket->op_count};
     sl_error why = {.code = SL_OK};
-    status = sl_cuda_profile(&executor->device, &list, executor->pools[SL_POOL_WEIGHTS],
-                             executor->deployment->pool_bytes[SL_POOL_WEIGHTS], profile, &why);
+    status = sl_cuda_set_alone(executor, true, &why); /* the others do not run it */
+    if (!status) {
+        status = sl_cuda_profile(&executor->device, &list, executor->pools[SL_POOL_WEIGHTS],
+                                 executor->deployment->pool_bytes[SL_POOL_WEIGHTS], profile, &why);
+    }
+    status = status ? status : sl_cuda_set_alone(executor, false, &why);
     return status ? sl_cuda_fault(executor, &why, error) : SL_OK;
 }
 
@@ -94,6 +98,8 @@ static void destroy_executor(sl_executor *executor) {
     sl_cuda_free(executor->block);
     sl_cuda_free(executor->control);
     sl_cuda_free(executor->arrivals);
+    sl_cuda_free(executor->exchange);
+    sl_cuda_free_host(executor->absent);
     sl_cuda_free_host(executor->digests);
     sl_cuda_free_host(executor->expert_counts);
     for (int i = 0; i < SL_CUDA_STAGES; i++) {
@@ -248,6 +254,7 @@ const sl_backend_functions sl_cuda_functions = {
     .step_block = sl_cuda_step_block,
     .submit = sl_cuda_submit,
     .proceed = sl_cuda_proceed,
+    .join = sl_cuda_join,
     .resume = sl_cuda_resume,
     .wait = sl_cuda_wait,
     .logits = sl_cuda_logits,

@@ -12,12 +12,15 @@
  * written in front of it, and it may write over that: a section behind the first runs once, without
  * comparison.
  *
+ * A rank that was joined with others (join.c) runs each step once, as they do: its replays are not compared.
+ *
  * A step whose masks come later is two parts. What comes before its sampling is captured, compared and
  * replayed like a bucket of its own, the bucket's *front*, when it is first needed. The rest, a launch or
  * two, follows eagerly behind the copy of the masks. */
 #ifndef SL_BACKEND_CUDA_RUN_EXECUTOR_H
 #define SL_BACKEND_CUDA_RUN_EXECUTOR_H
 
+#include "backend/cuda/exchange/exchange.h"
 #include "backend/cuda/run/copies.h"
 #include "backend/cuda/run/run.h"
 #include "base/arena.h"
@@ -64,6 +67,9 @@ struct sl_executor {
     unsigned char *block;                /* the device's copy of the step block */
     sl_cuda_control *control;
     uint32_t *arrivals;
+    sl_cuda_exchange *exchange;  /* on the device */
+    uint32_t *absent;            /* pinned: see sl_cuda_exchange */
+    bool joined;                 /* with other ranks */
     unsigned long long *digests; /* pinned: replayed, eager */
     sl_cuda_stage stages[SL_CUDA_STAGES];
     int32_t next, in_flight;  /* the stage to fill; how many before it are not waited for */
@@ -135,6 +141,11 @@ int sl_cuda_proceed(sl_executor *executor, sl_error *error);
 /* The masks of the step submitted last, and the rest of it. */
 int sl_cuda_resume(sl_executor *executor, sl_error *error);
 int sl_cuda_wait(sl_executor *executor, sl_error *error);
+/* join.c */
+int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error);
+/* Whether the exchanges of a rank that was joined are nothing, and those of the others are not waited for.
+ * While no step runs; waits for the device. */
+int sl_cuda_set_alone(sl_executor *executor, bool alone, sl_error *error);
 const float *sl_cuda_logits(sl_executor *executor);
 const int32_t *sl_cuda_tokens(sl_executor *executor);
 

@@ -5,6 +5,23 @@
 
 #include <string.h>
 
+/* Zeros: an executor is alone until it is joined. */
+static int make_exchange(sl_executor *executor, sl_error *error) {
+    const uint64_t bytes = sizeof *executor->exchange;
+    int status = sl_cuda_malloc(&executor->device, bytes, (void **)&executor->exchange, error);
+    if (!status) {
+        status = SL_CUDA(cudaMemsetAsync(executor->exchange, 0, bytes, executor->device.stream), error);
+    }
+    if (!status) {
+        status = sl_cuda_malloc_host(&executor->device, sizeof *executor->absent, (void **)&executor->absent,
+                                     error);
+    }
+    if (!status) {
+        *executor->absent = 0;
+    }
+    return status;
+}
+
 int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     int status = SL_OK;
@@ -41,6 +58,9 @@ int sl_cuda_make_pools(sl_executor *executor, sl_error *error) {
     }
     if (!status) {
         status = SL_CUDA(cudaMemsetAsync(executor->arrivals, 0, arrivals, executor->device.stream), error);
+    }
+    if (!status) {
+        status = make_exchange(executor, error);
     }
     if (!status) {
         status = sl_cuda_malloc_host(&executor->device, 2 * sizeof *executor->digests,
@@ -157,6 +177,7 @@ int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
     context->slots = deployment->limits.sequences;
     context->experts_used = program->experts_used;
     context->arrivals = executor->arrivals;
+    context->exchange = executor->exchange;
     context->state = executor->pools[SL_POOL_STATE];
     context->state_bytes = program->state_bytes;
     int32_t *table = (int32_t *)(void *)executor->pools[SL_POOL_TABLES];

@@ -199,6 +199,16 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
     return SL_OK;
 }
 
+/* Of a program with ranks: what they exchange has room. */
+static int check_exchange(const sl_executor *executor, const sl_cuda_op *op, sl_error *error) {
+    const bool exchanges = op->op->kind == SL_OP_ALL_REDUCE || op->op->kind == SL_OP_ALL_GATHER;
+    return exchanges && op->program->ranks > 1 &&
+                   sl_cuda_exchange_need(op) > executor->deployment->exchange_bytes
+               ? sl_fail(error, SL_ERR_INTERNAL, "plan: %llu bytes for an exchange are too few",
+                         (unsigned long long)executor->deployment->exchange_bytes)
+               : SL_OK;
+}
+
 static int prepare(sl_executor *executor, sl_cuda_op *op, sl_error *error) {
     if (!op->is_tail) {
         return op->kernel->prepare(&executor->context, op, error);
@@ -244,6 +254,9 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     }
     if (!status) {
         status = resolve_scratch(executor, lowered, index, result, error);
+    }
+    if (!status) {
+        status = check_exchange(executor, result, error);
     }
     result->counted = op->out[0].value != SL_NONE ? result->out[0].rows : SL_ROWS_STEP;
     result->count = count_of(executor, &result->kernel->kernel);

@@ -2,6 +2,8 @@
 #include "backend/cuda/run/executor.h"
 #include "backend/cuda/run/step_copies.h"
 
+#include <stdio.h>
+
 int sl_cuda_bring_block(sl_executor *executor, const sl_cuda_stage *stage, bool before_graph,
                         sl_error *error) {
     const sl_step_layout *layout = &executor->deployment->step;
@@ -89,10 +91,17 @@ static int run_rest(sl_executor *executor, const sl_cuda_stage *stage, sl_error 
 }
 
 int sl_cuda_fault(sl_executor *executor, const sl_error *why, sl_error *error) {
+    const uint32_t absent = *(const volatile uint32_t *)executor->absent;
     executor->device.fault = *why;
     executor->device.fault.code = SL_ERR_DEVICE;
+    if (absent > 0) {
+        char what[128];
+        snprintf(what, sizeof what, "cuda: rank %d waited %d seconds for rank %d, which did not come",
+                 executor->deployment->program->rank, SL_CUDA_EXCHANGE_SECONDS, (int)absent - 1);
+        sl_fail_prefix(&executor->device.fault, what);
+    }
     executor->in_flight = 0;
-    return sl_fail(error, SL_ERR_DEVICE, "%s", why->message);
+    return sl_fail(error, SL_ERR_DEVICE, "%s", executor->device.fault.message);
 }
 
 int sl_cuda_check_fault(const sl_executor *executor, sl_error *error) {

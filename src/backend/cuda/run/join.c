@@ -1,0 +1,129 @@
+/* Executors of the ranks of one program, each on a device of its own, joined to a group. */
+#include "backend/cuda/run/executor.h"
+
+static int check_rank(sl_executor *const *ranks, int32_t count, int32_t rank, sl_error *error) {
+    const sl_deployment *deployment = ranks[rank]->deployment;
+    const uint64_t slots = SL_EXCHANGE_TURNS * (uint64_t)count * deployment->exchange_bytes;
+    if (deployment->program->ranks != count || deployment->program->rank != rank) {
+        return sl_fail(error, SL_ERR_INVALID, "cuda: rank %d of %d is given as rank %d of %d",
+                       deployment->program->rank, deployment->program->ranks, (int)rank, (int)count);
+    }
+    if (deployment->exchange_bytes != ranks[0]->deployment->exchange_bytes ||
+        deployment->pool_bytes[SL_POOL_EXCHANGE] < SL_EXCHANGE_FLAGS + slots) {
+        return sl_fail(error, SL_ERR_INTERNAL, "plan: rank %d has no room for what ranks exchange",
+                       (int)rank);
+    }
+    for (int32_t other = 0; other < rank; other++) {
+        if (ranks[other]->device.index == ranks[rank]->device.index) {
+            return sl_fail(error, SL_ERR_INVALID, "cuda: ranks %d and %d are both on device %d; name two",
+                           (int)other, (int)rank, (int)ranks[rank]->device.index);
+        }
+    }
+    return SL_OK;
+}
+
+/* Of the device that is set. */
+static int enable_peer(int from, int to, sl_error *error) {
+    int can = 0;
+    int status = SL_CUDA(cudaDeviceCanAccessPeer(&can, from, to), error);
+    if (status || !can) {
+        return status ? status
+                      : sl_fail(error, SL_ERR_UNSUPPORTED,
+                                "cuda: devices %d and %d cannot reach each other's memory; name devices "
+                                "that can (nvidia-smi topo -p2p w), or a single one",
+                                from, to);
+    }
+    cudaError_t code = sl_cuda_inject() ? cudaErrorUnknown : cudaDeviceEnablePeerAccess(to, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+        code = cudaSuccess;
+        cudaGetLastError(); /* it must not show up in a later call */
+    }
+    return sl_cuda_result(code, "cudaDeviceEnablePeerAccess", error);
+}
+
+static int reach_others(sl_executor *const *ranks, int32_t count, int32_t rank, sl_error *error) {
+    int status = SL_CUDA(cudaSetDevice(ranks[rank]->device.index), error);
+    for (int32_t other = 0; other < count && !status; other++) {
+        if (other != rank) {
+            status = enable_peer(ranks[rank]->device.index, ranks[other]->device.index, error);
+        }
+    }
+    return status;
+}
+
+static int fill_exchange(sl_executor *const *ranks, int32_t count, int32_t rank, sl_error *error) {
+    sl_executor *executor = ranks[rank];
+    sl_cuda_exchange exchange = {.rank = rank,
+                                 .ranks = count,
+                                 .slot_bytes = executor->deployment->exchange_bytes,
+                                 .absent = executor->absent};
+    for (int32_t r = 0; r < count; r++) {
+        exchange.pools[r] = ranks[r]->pools[SL_POOL_EXCHANGE];
+    }
+    int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
+    if (!status) {
+        status = SL_CUDA(cudaMemcpyAsync(executor->context.exchange, &exchange, sizeof exchange,
+                                         cudaMemcpyHostToDevice, executor->device.stream),
+                         error);
+    }
+    return status ? status : sl_cuda_synchronize(&executor->device, error);
+}
+
+/* While a rank makes a graph its device may wait for others, whose kernels may already wait for it: all
+ * graphs are made before. Those that were to be compared with eager are not: a rank that runs a step twice
+ * would meet others that run it once. */
+static int make_graphs(sl_executor *executor, sl_error *error) {
+    const int32_t fronts = executor->deployment->bucket_count;
+    const int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
+    executor->joined = true;
+    for (int32_t b = 0; b < 2 * fronts && !status; b++) {
+        sl_cuda_bucket *bucket = &executor->buckets[b];
+        if (bucket->state == SL_CUDA_BUCKET_NEW) {
+            sl_cuda_capture(executor, bucket);
+        } else if (bucket->state == SL_CUDA_BUCKET_CAPTURED) {
+            bucket->state = SL_CUDA_BUCKET_REPLAYED;
+        }
+    }
+    return status ? status : sl_cuda_synchronize(&executor->device, error);
+}
+
+int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error) {
+    if (count < 2 || count > SL_MOST_RANKS) {
+        return sl_fail(error, SL_ERR_INVALID, "cuda: %d ranks; 2 to %d can be joined", (int)count,
+                       SL_MOST_RANKS);
+    }
+    int status = SL_OK;
+    for (int32_t rank = 0; rank < count && !status; rank++) {
+        status = sl_cuda_check_fault(ranks[rank], error);
+        status = status ? status : check_rank(ranks, count, rank, error);
+        if (!status && (ranks[rank]->steps > 0 || ranks[rank]->joined || ranks[rank]->section_count > 1)) {
+            status =
+                sl_fail(error, SL_ERR_INTERNAL,
+                        "cuda: rank %d has run or was joined before, or has several sections", (int)rank);
+        }
+    }
+    for (int32_t rank = 0; rank < count && !status; rank++) {
+        status = reach_others(ranks, count, rank, error);
+    }
+    for (int32_t rank = 0; rank < count && !status; rank++) {
+        status = make_graphs(ranks[rank], error);
+    }
+    for (int32_t rank = 0; rank < count && !status; rank++) {
+        status = fill_exchange(ranks, count, rank, error);
+    }
+    return status;
+}
+
+int sl_cuda_set_alone(sl_executor *executor, bool alone, sl_error *error) {
+    const int32_t ranks = alone ? 0 : executor->deployment->program->ranks;
+    if (!executor->joined) {
+        return SL_OK;
+    }
+    int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
+    if (!status) {
+        status = SL_CUDA(cudaMemcpyAsync(&executor->context.exchange->ranks, &ranks, sizeof ranks,
+                                         cudaMemcpyHostToDevice, executor->device.stream),
+                         error);
+    }
+    return status ? status : sl_cuda_synchronize(&executor->device, error);
+}
