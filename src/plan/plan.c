@@ -622,9 +622,9 @@ static int exchange_pool(sl_plan *plan, sl_error *error) {
             const sl_op *op = &lowered->ops[i];
             if (op->kind == SL_OP_ALL_REDUCE || op->kind == SL_OP_ALL_GATHER) {
                 const sl_rows kind = lowered->values[op->in[0].value].rows;
-                const uint64_t own = (uint64_t)sl_rows_of_op(lowered, op)[kind] *
-                                     (uint64_t)sl_operand_width(deployment->program, op, false, 0) *
-                                     sizeof(float);
+                const int32_t width = (int32_t)sl_operand_width(deployment->program, op, false, 0);
+                const uint64_t own = sl_exchange_need(
+                    (int32_t)ranks, sl_exchange_x_bytes(sl_rows_of_op(lowered, op)[kind], width));
                 most = own > most ? own : most;
             }
         }
