@@ -9,13 +9,13 @@
 
 /* A thread for a rank behind the first whose submit runs the step. */
 typedef struct runner {
-    struct sl_ranks *all;
+    struct sl_rank_group *all;
     int32_t rank;
     pthread_t thread;
     uint64_t begun; /* steps */
 } runner;
 
-struct sl_ranks {
+struct sl_rank_group {
     const sl_plan *plan;
     sl_executor *parts[SL_MOST_DEVICES];
     int32_t count;
@@ -36,24 +36,24 @@ struct sl_ranks {
     bool stop;
 };
 
-static const sl_backend *backend_of(const sl_ranks *all, int32_t rank) {
+static const sl_backend *backend_of(const sl_rank_group *all, int32_t rank) {
     return all->plan->segments[rank].plan->backend;
 }
 
-static const sl_backend_functions *functions_of(const sl_ranks *all, int32_t rank) {
+static const sl_backend_functions *functions_of(const sl_rank_group *all, int32_t rank) {
     return backend_of(all, rank)->functions;
 }
 
 /* ---- submitting ---- */
 
-static int submit_to(sl_ranks *all, int32_t rank, sl_error *error) {
+static int submit_to(sl_rank_group *all, int32_t rank, sl_error *error) {
     const int32_t bucket = sl_plan_bucket(all->plan->segments[rank].plan, sl_step_head(all->blocks[rank]));
     return functions_of(all, rank)->submit(all->parts[rank], bucket, error);
 }
 
 static void *runner_thread(void *argument) {
     runner *own = argument;
-    sl_ranks *all = own->all;
+    sl_rank_group *all = own->all;
     pthread_mutex_lock(&all->mutex);
     for (;;) {
         while (!all->stop && all->posted == own->begun) {
@@ -77,14 +77,14 @@ static void *runner_thread(void *argument) {
 }
 
 /* An error on one rank is the end for all: the others are a step ahead of it. */
-static int fail_rank(sl_ranks *all, int32_t rank, const sl_error *why, sl_error *error) {
+static int fail_rank(sl_rank_group *all, int32_t rank, const sl_error *why, sl_error *error) {
     sl_fail(&all->fault, SL_ERR_DEVICE, "%s, device %d of %s: %s", backend_of(all, rank)->name, rank + 1,
             all->plan->backend->name, why->message);
     return sl_fail(error, SL_ERR_DEVICE, "%s", all->fault.message);
 }
 
 /* To all ranks: to those without a thread one after the other, as it only begins the step there. */
-static int submit_to_all(sl_ranks *all, sl_error *error) {
+static int submit_to_all(sl_rank_group *all, sl_error *error) {
     if (all->running > 0) {
         pthread_mutex_lock(&all->mutex);
         all->posted++;
@@ -111,21 +111,21 @@ static int submit_to_all(sl_ranks *all, sl_error *error) {
     return 0;
 }
 
-static int report_fault(const sl_ranks *all, sl_error *error) {
+static int report_fault(const sl_rank_group *all, sl_error *error) {
     return all->fault.code ? sl_fail(error, SL_ERR_DEVICE, "%s", all->fault.message) : 0;
 }
 
-void *sl_ranks_block(sl_ranks *all) {
+void *sl_ranks_block(sl_rank_group *all) {
     return functions_of(all, 0)->step_block(all->parts[0]);
 }
 
 /* Devices that cannot stop in front of the sampling begin when the masks are there. */
-static bool waits_for_masks(const sl_ranks *all) {
+static bool waits_for_masks(const sl_rank_group *all) {
     return all->lacks_masks && !functions_of(all, 0)->resume;
 }
 
 /* What can be said of a step before a rank has begun it. */
-static int check_step(const sl_ranks *all, void *block, sl_error *error) {
+static int check_step(const sl_rank_group *all, void *block, sl_error *error) {
     const sl_step_header *header = sl_step_head(block);
     int code = report_fault(all, error);
     for (int32_t r = 0; r < all->count && code == 0; r++) {
@@ -148,7 +148,7 @@ static int check_step(const sl_ranks *all, void *block, sl_error *error) {
     return code;
 }
 
-int sl_ranks_submit(sl_ranks *all, sl_error *error) {
+int sl_ranks_submit(sl_rank_group *all, sl_error *error) {
     const sl_step_layout *layout = &all->plan->deployment.step;
     void *block = sl_ranks_block(all);
     const int code = check_step(all, block, error);
@@ -169,7 +169,7 @@ int sl_ranks_submit(sl_ranks *all, sl_error *error) {
     return failed;
 }
 
-int sl_ranks_resume(sl_ranks *all, sl_error *error) {
+int sl_ranks_resume(sl_rank_group *all, sl_error *error) {
     int code = report_fault(all, error);
     if (code == 0 && !all->lacks_masks) {
         code = sl_fail(error, SL_ERR_INTERNAL, "step: none waits for masks");
@@ -195,7 +195,7 @@ int sl_ranks_resume(sl_ranks *all, sl_error *error) {
     return code;
 }
 
-int sl_ranks_wait(sl_ranks *all, sl_error *error) {
+int sl_ranks_wait(sl_rank_group *all, sl_error *error) {
     int code = report_fault(all, error);
     for (int32_t r = 0; r < all->count && code == 0; r++) {
         sl_error why = {.code = SL_OK};
@@ -207,22 +207,22 @@ int sl_ranks_wait(sl_ranks *all, sl_error *error) {
     return code;
 }
 
-const float *sl_ranks_logits(sl_ranks *all) {
+const float *sl_ranks_logits(sl_rank_group *all) {
     return functions_of(all, 0)->logits(all->parts[0]);
 }
 
-const int32_t *sl_ranks_tokens(sl_ranks *all) {
+const int32_t *sl_ranks_tokens(sl_rank_group *all) {
     return functions_of(all, 0)->tokens(all->parts[0]);
 }
 
-int sl_ranks_check_idle(sl_ranks *all, sl_error *error) {
+int sl_ranks_check_idle(sl_rank_group *all, sl_error *error) {
     const int code = report_fault(all, error);
     return code || all->submitted == all->waited
                ? code
                : sl_fail(error, SL_ERR_INTERNAL, "pools: a step is in flight");
 }
 
-void sl_ranks_counters(sl_ranks *all, sl_counters *result) {
+void sl_ranks_counters(sl_rank_group *all, sl_counters *result) {
     memset(result, 0, sizeof *result);
     for (int32_t r = 0; r < all->count; r++) {
         sl_counters own;
@@ -242,7 +242,7 @@ void sl_ranks_counters(sl_ranks *all, sl_counters *result) {
 
 /* ---- create ---- */
 
-static int make_counts(sl_ranks *all, sl_error *error) {
+static int make_counts(sl_rank_group *all, sl_error *error) {
     int32_t total = 0;
     for (int32_t r = 0; r < all->count; r++) {
         sl_counters own;
@@ -254,7 +254,7 @@ static int make_counts(sl_ranks *all, sl_error *error) {
 }
 
 /* They are the last ranks. */
-static int start_runners(sl_ranks *all, sl_error *error) {
+static int start_runners(sl_rank_group *all, sl_error *error) {
     const bool runs = backend_of(all, 0)->steps_in_flight == 1; /* in submit */
     for (int32_t r = 1; runs && r < all->count; r++) {
         runner *own = &all->runners[r];
@@ -269,9 +269,9 @@ static int start_runners(sl_ranks *all, sl_error *error) {
     return 0;
 }
 
-int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_ranks **ranks, sl_error *error) {
+int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_rank_group **ranks, sl_error *error) {
     *ranks = NULL;
-    sl_ranks *all = sl_alloc_zero(1, sizeof *all);
+    sl_rank_group *all = sl_alloc_zero(1, sizeof *all);
     if (!all) {
         return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", plan->backend->name);
     }
@@ -291,7 +291,7 @@ int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_ranks **r
     return 0;
 }
 
-void sl_ranks_destroy(sl_ranks *all) {
+void sl_ranks_destroy(sl_rank_group *all) {
     if (!all) {
         return;
     }

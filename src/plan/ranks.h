@@ -8,22 +8,22 @@
 
 #include "plan/plan.h"
 
-typedef struct sl_ranks sl_ranks;
+typedef struct sl_rank_group sl_rank_group;
 
 /* `parts`: [segments], borrowed, like the plan. They become a group. */
-int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_ranks **ranks, sl_error *error);
+int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_rank_group **ranks, sl_error *error);
 /* When no step is in flight. */
-void sl_ranks_destroy(sl_ranks *ranks);
+void sl_ranks_destroy(sl_rank_group *ranks);
 
 /* What sl_backend_functions says of them. */
-void *sl_ranks_block(sl_ranks *ranks);
-int sl_ranks_submit(sl_ranks *ranks, sl_error *error);
-int sl_ranks_resume(sl_ranks *ranks, sl_error *error);
-int sl_ranks_wait(sl_ranks *ranks, sl_error *error);
-const float *sl_ranks_logits(sl_ranks *ranks);
-const int32_t *sl_ranks_tokens(sl_ranks *ranks);
-void sl_ranks_counters(sl_ranks *ranks, sl_counters *counters);
+void *sl_ranks_block(sl_rank_group *ranks);
+int sl_ranks_submit(sl_rank_group *ranks, sl_error *error);
+int sl_ranks_resume(sl_rank_group *ranks, sl_error *error);
+int sl_ranks_wait(sl_rank_group *ranks, sl_error *error);
+const float *sl_ranks_logits(sl_rank_group *ranks);
+const int32_t *sl_ranks_tokens(sl_rank_group *ranks);
+void sl_ranks_counters(sl_rank_group *ranks, sl_counters *counters);
 /* 0 when pools may be read and written: no step is in flight, and all went well. */
-int sl_ranks_check_idle(sl_ranks *ranks, sl_error *error);
+int sl_ranks_check_idle(sl_rank_group *ranks, sl_error *error);
 
 #endif

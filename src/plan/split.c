@@ -23,8 +23,8 @@ typedef struct split {
 struct sl_executor {
     const sl_plan *plan;
     sl_executor *parts[SL_MOST_DEVICES];
-    sl_stages *stages; /* steps: parts are theirs while one is in flight */
-    sl_ranks *ranks;   /* or theirs */
+    sl_stages *stages;    /* steps: parts are theirs while one is in flight */
+    sl_rank_group *ranks; /* or theirs */
 };
 
 static const sl_backend_functions layer_functions, tensor_functions;
