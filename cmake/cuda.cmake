@@ -61,6 +61,12 @@ list(FILTER narrow_objects INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_e4m3_block
 add_library(sluice_cuda_narrow STATIC EXCLUDE_FROM_ALL ${narrow_objects})
 set_target_properties(sluice_cuda_narrow PROPERTIES LINKER_LANGUAGE C)
 set_source_files_properties(${narrow_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+# And what ranks exchange.
+set(exchange_objects ${cuda_objects})
+list(FILTER exchange_objects INCLUDE REGEX "/exchange\\.o$")
+add_library(sluice_cuda_exchange STATIC EXCLUDE_FROM_ALL ${exchange_objects})
+set_target_properties(sluice_cuda_exchange PROPERTIES LINKER_LANGUAGE C)
+set_source_files_properties(${exchange_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 
 # The same module for compute-sanitizer's racecheck, on demand: kernels with rings in shared memory so built that it can
 # follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.

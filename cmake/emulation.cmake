@@ -60,9 +60,13 @@ endif()
 set(narrow_sources ${translated_sources}) # a program of its own tests them
 list(FILTER narrow_sources INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_e4m3_blocks|narrow_s8|tensor_map)\\.cu\\.cc$")
 list(REMOVE_ITEM translated_sources ${narrow_sources})
+set(exchange_sources ${translated_sources}) # and these
+list(FILTER exchange_sources INCLUDE REGEX "/exchange\\.cu\\.cc$")
+list(REMOVE_ITEM translated_sources ${exchange_sources})
 add_library(emulation_narrow OBJECT ${narrow_sources})
+add_library(emulation_exchange OBJECT ${exchange_sources})
 add_library(emulation_kernels OBJECT ${translated_sources})
-foreach(part kernels narrow)
+foreach(part kernels narrow exchange)
   target_compile_options(emulation_${part} PRIVATE -w -Wno-psabi -O1 -g1 -fno-strict-aliasing
     -fno-aggressive-loop-optimizations -fwrapv ${emulation_flags} -include ${emulation_folder}/device.h)
   target_include_directories(emulation_${part} PRIVATE ${emulated}/src src ${emulation_folder})
@@ -79,7 +83,7 @@ file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)
 add_library(emulation_host OBJECT ${cuda_host_sources} ${SLUICE_CUDA_BASE_SOURCES})
 target_include_directories(emulation_host PRIVATE src)
 
-foreach(part kernels narrow runtime host)
+foreach(part kernels narrow exchange runtime host)
   target_include_directories(emulation_${part} SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})
   target_compile_definitions(emulation_${part} PRIVATE EMU_CUDA_ARCH=900 EMU_CUDA_ARCH_FEAT_SM90_ALL)
   set_target_properties(emulation_${part} PROPERTIES CXX_STANDARD 17)
@@ -88,7 +92,7 @@ endforeach()
 # The same module twice: fibers in order, and in an order that is random but always the same.
 foreach(order plain shuffled)
   add_library(emulation_${order} MODULE $<TARGET_OBJECTS:emulation_kernels> $<TARGET_OBJECTS:emulation_narrow>
-    $<TARGET_OBJECTS:emulation_runtime> $<TARGET_OBJECTS:emulation_host> ${emulation_folder}/order_${order}.cc)
+    $<TARGET_OBJECTS:emulation_exchange> $<TARGET_OBJECTS:emulation_runtime> $<TARGET_OBJECTS:emulation_host> ${emulation_folder}/order_${order}.cc)
   target_compile_options(emulation_${order} PRIVATE ${emulation_flags})
   target_include_directories(emulation_${order} PRIVATE ${emulation_folder})
   target_include_directories(emulation_${order} SYSTEM PRIVATE ${SLUICE_CUDA_INCLUDE})

@@ -15,6 +15,7 @@ enum {
     EMU_WARP = 32,
     EMU_WARPGROUP = 128,
     EMU_NAMED_BARRIERS = 16,
+    EMU_DEVICES = 2,
     EMU_PROCESSORS = 6,             /* multiprocessors of the emulated GPU */
     EMU_SHARED_OPTIN = 227 * 1024,  /* most shared memory of a block */
     EMU_SHARED_WINDOW = 256 * 1024, /* address space of a block's shared memory */

@@ -1,7 +1,10 @@
 /* The part of the CUDA runtime that the backend uses, on the emulated GPU. Streams do their work at once, in
  * the order in which it is given to them; while one captures, it is kept for a graph instead. A stream that
  * waits for an event of another is beside it, and belongs to its capture. What it is given it does at once,
- * or as late as it may: when somebody waits for it. These take turns, a few things each. */
+ * or as late as it may: when somebody waits for it. These take turns, a few things each.
+ *
+ * There are two devices alike, with one memory: what belongs to one of them are streams, events, attributes
+ * of kernels, and who may reach whose memory, which no kernel is kept to. */
 #include "grid.h"
 #include "memory.h"
 
@@ -24,6 +27,7 @@ struct CUgraphExec_st {
     work_list work;
 };
 struct CUstream_st {
+    int device;
     CUgraph_st *capture;
     bool spoilt; /* something failed while it was capturing */
     bool is_beside;
@@ -31,6 +35,7 @@ struct CUstream_st {
     size_t done, waited_for; /* of what was given */
 };
 struct CUevent_st {
+    int device;
     double seconds;
     CUstream_st *stream; /* that recorded it */
     CUgraph_st *capture; /* in which it did */
@@ -43,7 +48,9 @@ std::recursive_mutex lock; /* one kernel, and one change of what is below, at a 
 cudaError_t broken;        /* a kernel failed: as on a GPU, nothing works any more */
 thread_local cudaError_t last_error;
 thread_local CUstream_st *capturing;
-std::unordered_map<const void *, int> dynamic_limits; /* by kernel */
+thread_local int current;                                          /* device */
+std::unordered_map<const void *, int> dynamic_limits[EMU_DEVICES]; /* by kernel */
+bool reaches[EMU_DEVICES][EMU_DEVICES];
 CUstream_st null_stream;
 
 cudaError_t result(cudaError_t code) {
@@ -137,8 +144,9 @@ cudaError_t check_shape(const emu_launch &launch) {
         b.x * b.y * b.z > MOST_THREADS) {
         return cudaErrorInvalidConfiguration;
     }
-    const auto limit = dynamic_limits.find(launch.kernel);
-    if (launch.shared_bytes > (uint32_t)(limit == dynamic_limits.end() ? USUAL_SHARED : limit->second)) {
+    const auto limit = dynamic_limits[current].find(launch.kernel);
+    if (launch.shared_bytes >
+        (uint32_t)(limit == dynamic_limits[current].end() ? USUAL_SHARED : limit->second)) {
         return cudaErrorInvalidValue;
     }
     if (c.x * c.y * c.z > MOST_CLUSTER || g.x % c.x != 0 || g.y % c.y != 0 || g.z % c.z != 0) {
@@ -182,6 +190,9 @@ cudaError_t emu_launch_configured(const cudaLaunchConfig_t *config, emu_launch *
     const auto kept = std::make_shared<kept_launch>();
     kept->launch = *launch;
     cudaError_t code = broken;
+    if (code == cudaSuccess && config->stream && config->stream->device != current) {
+        code = cudaErrorInvalidResourceHandle;
+    }
     if (code == cudaSuccess) {
         code = read_attributes(config, &kept->launch);
     }
@@ -201,18 +212,41 @@ extern "C" {
 
 /* ---- the device ---- */
 
+static bool is_device(int device) {
+    return device >= 0 && device < EMU_DEVICES;
+}
+
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
+    *count = EMU_DEVICES;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
-    return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    if (!is_device(device)) {
+        return result(cudaErrorInvalidDevice);
+    }
+    current = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int other) {
+    *can = device != other;
+    return result(is_device(device) && is_device(other) ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned int flags) {
+    CALL(false)
+    if (!is_device(other) || other == current || flags != 0) {
+        return result(other == current || flags != 0 ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
+    }
+    const bool already = reaches[current][other];
+    reaches[current][other] = true;
+    return result(already ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 
 enum : size_t { DEVICE_BYTES = (size_t)4 << 30 };
@@ -238,7 +272,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
         {cudaDevAttrL2CacheSize, 60 << 20},
         {cudaDevAttrClusterLaunch, EMU_CUDA_ARCH >= 900},
     };
-    if (device != 0) {
+    if (!is_device(device)) {
         return result(cudaErrorInvalidDevice);
     }
     for (const auto &known : values) {
@@ -252,7 +286,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
-    if (device != 0) {
+    if (!is_device(device)) {
         return result(cudaErrorInvalidDevice);
     }
     memset(properties, 0, sizeof *properties);
@@ -299,10 +333,11 @@ cudaError_t cudaPeekAtLastError(void) {
     X(cudaErrorMemoryAllocation)                                                                             \
     X(cudaErrorInvalidConfiguration)                                                                         \
     X(cudaErrorInvalidDevice)                                                                                \
-    X(cudaErrorLaunchFailure) X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle)                     \
-        X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                            \
-            X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState)    \
-                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)
+    X(cudaErrorLaunchFailure)                                                                                \
+    X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)          \
+        X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation)                              \
+            X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState) X(cudaErrorCooperativeLaunchTooLarge) \
+                X(cudaErrorSymbolNotFound) X(cudaErrorUnknown) X(cudaErrorPeerAccessAlreadyEnabled)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
@@ -420,6 +455,7 @@ cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int) {
     CALL(false)
     *stream = new CUstream_st();
+    (*stream)->device = current;
     return cudaSuccess;
 }
 
@@ -477,6 +513,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int) {
     CALL(true)
     *event = new CUevent_st();
+    (*event)->device = current;
     return cudaSuccess;
 }
 
@@ -491,6 +528,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     CALL(true)
+    if (event->device != (stream ? stream->device : current)) {
+        return result(cudaErrorInvalidResourceHandle);
+    }
     const cudaError_t code = submit(stream, [event] {
         event->seconds = now();
         return cudaSuccess;
@@ -592,7 +632,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
         if (value < 0 || value > EMU_SHARED_OPTIN) {
             return result(cudaErrorInvalidValue);
         }
-        dynamic_limits[kernel] = value;
+        dynamic_limits[current][kernel] = value;
     }
     return cudaSuccess;
 }

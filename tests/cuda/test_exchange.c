@@ -1,0 +1,611 @@
+/* ALL_REDUCE and ALL_GATHER between ranks (src/backend/cuda/exchange), bit by bit.
+ *
+ * A rank alone is played its part by hand: what the others would have written lies in its memory before it
+ * begins, as exchange.h says, and what it writes to theirs is compared with that text too. Ranks together
+ * run calls in graphs, on two devices, or on one if there is no other. The emulated GPU runs one kernel at a
+ * time, where nobody can meet.
+ *
+ *     test_exchange [--only CASE]
+ *     test_exchange --absent     a rank that never comes; takes as long as others wait for it
+ *     test_exchange --bench      microseconds of a call; needs two devices */
+#include "backend/cuda/exchange/exchange.h"
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const sl_cuda_family sl_cuda_family_exchange;
+
+enum { SKIPPED = 77, RANKS = 3, CALLS = 7, BENCH_CALLS = 200, BENCH_RUNS = 7, SHARED_PROCESSORS = 8 };
+
+#define CHECK_CUDA(call)                                                                                     \
+    do {                                                                                                     \
+        const cudaError_t code_ = (call);                                                                    \
+        if (code_ != cudaSuccess) {                                                                          \
+            printf("FAILED %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));          \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+typedef struct exchange_case {
+    const char *name;
+    sl_op_kind kind;
+    int32_t bucket, rows;          /* of the bucket, and of its steps */
+    int32_t width, stride, column; /* of x in its rows */
+    int32_t ranks;
+} exchange_case;
+
+#define REDUCE .kind = SL_OP_ALL_REDUCE
+#define GATHER .kind = SL_OP_ALL_GATHER
+static const exchange_case cases[] = {
+    {"sum, one row", REDUCE, 1, 1, 256, 256, 0, 2},
+    {"sum, one row of three ranks", REDUCE, 1, 1, 1028, 1028, 0, 3},
+    {"sum, fewer rows than the bucket", REDUCE, 8, 5, 260, 260, 0, 2},
+    {"sum, columns of wider rows", REDUCE, 6, 6, 64, 100, 8, 2},
+    {"sum, rows that lie odd", REDUCE, 5, 5, 37, 41, 3, 2},
+    {"sum, large", REDUCE, 40, 40, 4096, 4096, 0, 2},
+    {"sum, large, fewer rows, three ranks", REDUCE, 40, 33, 4096, 4100, 4, 3},
+    {"sum, large, rows that lie odd", REDUCE, 33, 33, 4099, 4101, 1, 2},
+    {"sum, large, few rows of a large bucket", REDUCE, 64, 1, 2052, 2052, 0, 3},
+    {"columns, one row", GATHER, 1, 1, 256, 256, 0, 2},
+    {"columns, three ranks", GATHER, 4, 3, 132, 132, 0, 3},
+    {"columns, rows that lie odd", GATHER, 3, 3, 33, 35, 1, 2},
+    {"columns, large", GATHER, 9, 8, 16388, 16388, 0, 2},
+    {"columns, large, three ranks, rows that lie odd", GATHER, 5, 5, 14001, 14001, 0, 3},
+};
+
+/* ---- ranks ---- */
+
+typedef struct rank {
+    int device;
+    cudaStream_t stream;
+    unsigned char *pool;        /* on the device */
+    sl_cuda_exchange *exchange; /* likewise */
+    sl_step_header *header;
+    float *x, *y;
+    uint32_t *absent; /* pinned */
+    float *host_x;
+    uint64_t x_bytes, y_bytes;
+    sl_op op;
+    sl_program program;
+    int32_t rows[SL_ROWS_COUNT];
+    sl_cuda_op launch;
+    sl_cuda_context context;
+} rank;
+
+static uint64_t slot_bytes(const exchange_case *c) {
+    return sl_exchange_need(c->ranks, sl_exchange_x_bytes(c->bucket, c->width));
+}
+
+static uint64_t pool_bytes(const exchange_case *c) {
+    return SL_EXCHANGE_FLAGS + SL_EXCHANGE_TURNS * (uint64_t)c->ranks * slot_bytes(c);
+}
+
+/* Every rank its own numbers, of both signs and many sizes. */
+static float number(uint32_t seed) {
+    uint32_t z = seed * 2654435769u + 12345u;
+    z = (z ^ z >> 15) * 0x2c1b3c6du;
+    z = (z ^ z >> 12) * 0x297a2d39u;
+    z ^= z >> 15;
+    return ((float)(z & 0xffffffu) - 8388608.0f) * (z >> 24 & 1 ? 1.0f : 3.7252903e-09f);
+}
+
+static void fill(const exchange_case *c, float *x, int32_t of_rank) {
+    for (int32_t i = 0; i < c->bucket * c->stride; i++) {
+        x[i] = number((uint32_t)(of_rank * 10000019 + i));
+    }
+}
+
+static sl_cuda_operand operand(const void *data, int32_t width, int32_t column) {
+    return (sl_cuda_operand){.data = (unsigned char *)(uintptr_t)data,
+                             .row_bytes = (uint64_t)width * sizeof(float),
+                             .width = width,
+                             .column = column,
+                             .type = SL_VALUE_F32,
+                             .rows = SL_ROWS_STEP};
+}
+
+static const sl_cuda_kernel *kernel_of(sl_op_kind kind) {
+    size_t i = 0;
+    while (sl_cuda_family_exchange.kernels[i].kernel.op != kind) {
+        i++;
+    }
+    return &sl_cuda_family_exchange.kernels[i];
+}
+
+static void set_rows(const rank *r, int32_t rows) {
+    const sl_step_header header = {.rows = rows};
+    CHECK_CUDA(cudaSetDevice(r->device));
+    CHECK_CUDA(cudaMemcpy(r->header, &header, sizeof header, cudaMemcpyHostToDevice));
+}
+
+static void resolve(const exchange_case *c, rank *r) {
+    const bool sums = c->kind == SL_OP_ALL_REDUCE;
+    r->op = (sl_op){.kind = c->kind};
+    if (sums) {
+        r->op.u.all_reduce.width = c->width;
+    } else {
+        r->op.u.all_gather = (sl_op_all_gather){.width = c->width, .ranks = c->ranks};
+    }
+    r->program.ranks = c->ranks;
+    r->rows[SL_ROWS_STEP] = c->bucket;
+    r->launch = (sl_cuda_op){.op = &r->op, .rows = r->rows, .program = &r->program};
+    r->launch.kernel = kernel_of(c->kind);
+    r->launch.in[0] = operand(r->x, c->stride, c->column);
+    r->launch.out[0] = sums ? r->launch.in[0] : operand(r->y, c->ranks * c->width, 0);
+}
+
+static void make_rank(const exchange_case *c, rank *r, int device, int32_t index) {
+    struct cudaDeviceProp properties;
+    memset(r, 0, sizeof *r);
+    r->device = device;
+    r->x_bytes = (uint64_t)c->bucket * (uint64_t)c->stride * sizeof(float);
+    r->y_bytes = (uint64_t)c->bucket * (uint64_t)c->ranks * (uint64_t)c->width * sizeof(float);
+    CHECK_CUDA(cudaSetDevice(device));
+    CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
+    CHECK_CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaMalloc((void **)&r->pool, pool_bytes(c)));
+    CHECK_CUDA(cudaMalloc((void **)&r->exchange, sizeof *r->exchange));
+    CHECK_CUDA(cudaMalloc((void **)&r->header, sizeof *r->header));
+    CHECK_CUDA(cudaMalloc((void **)&r->x, r->x_bytes));
+    CHECK_CUDA(cudaMalloc((void **)&r->y, r->y_bytes));
+    CHECK_CUDA(cudaMallocHost((void **)&r->absent, sizeof *r->absent));
+    *r->absent = 0;
+    CHECK_CUDA(cudaMemset(r->pool, 0, pool_bytes(c)));
+    CHECK_CUDA(cudaMemset(r->exchange, 0, sizeof *r->exchange));
+    CHECK_CUDA(cudaMemset(r->y, 255, r->y_bytes));
+    r->host_x = malloc(r->x_bytes);
+    if (!r->host_x) {
+        exit(1);
+    }
+    fill(c, r->host_x, index);
+    CHECK_CUDA(cudaMemcpy(r->x, r->host_x, r->x_bytes, cudaMemcpyHostToDevice));
+    set_rows(r, c->rows);
+    resolve(c, r);
+    r->context.header = r->header;
+    r->context.exchange = r->exchange;
+    r->context.processors = properties.multiProcessorCount;
+    r->context.dependent_launches = properties.major >= 9;
+    CHECK_CUDA(cudaDeviceSynchronize());
+}
+
+static void join_ranks(const exchange_case *c, rank *ranks, unsigned char *const *pools) {
+    for (int32_t i = 0; i < c->ranks; i++) {
+        sl_cuda_exchange exchange = {.rank = i, .ranks = c->ranks, .slot_bytes = slot_bytes(c)};
+        exchange.absent = ranks[i].absent;
+        for (int32_t k = 0; k < c->ranks; k++) {
+            exchange.pools[k] = pools ? pools[k] : ranks[k].pool;
+        }
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaMemcpy(ranks[i].exchange, &exchange, sizeof exchange, cudaMemcpyHostToDevice));
+        CHECK_CUDA(cudaDeviceSynchronize());
+    }
+}
+
+static void free_rank(rank *r) {
+    CHECK_CUDA(cudaSetDevice(r->device));
+    CHECK_CUDA(cudaStreamDestroy(r->stream));
+    CHECK_CUDA(cudaFree(r->pool));
+    CHECK_CUDA(cudaFree(r->exchange));
+    CHECK_CUDA(cudaFree(r->header));
+    CHECK_CUDA(cudaFree(r->x));
+    CHECK_CUDA(cudaFree(r->y));
+    CHECK_CUDA(cudaFreeHost(r->absent));
+    free(r->host_x);
+}
+
+static void launch(const rank *r) {
+    CHECK_CUDA(r->launch.kernel->run(&r->context, &r->launch, r->stream));
+}
+
+/* ---- what is expected ---- */
+
+static int wrong(const exchange_case *c, const char *what, uint64_t at) {
+    printf("FAILED %s: %s, at %llu\n", c->name, what, (unsigned long long)at);
+    return 1;
+}
+
+/* The next call's x, in place, of a sum: of all ranks. Columns and rows beside it stay as they are. */
+static void add_up(const exchange_case *c, float *const *x) {
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t i = 0; i < c->width; i++) {
+            const int64_t at = (int64_t)row * c->stride + c->column + i;
+            volatile float sum = x[0][at];
+            for (int32_t r = 1; r < c->ranks; r++) {
+                sum = sum + x[r][at];
+            }
+            for (int32_t r = 0; r < c->ranks; r++) {
+                x[r][at] = sum;
+            }
+        }
+    }
+}
+
+/* What the device has of a rank, against x (of a sum its result), and all ranks' x of columns. */
+static int check_result(const exchange_case *c, const rank *r, float *const *x, int32_t own) {
+    int failed = 0;
+    float *got = malloc(r->x_bytes > r->y_bytes ? r->x_bytes : r->y_bytes);
+    if (!got) {
+        exit(1);
+    }
+    CHECK_CUDA(cudaSetDevice(r->device));
+    CHECK_CUDA(cudaMemcpy(got, r->x, r->x_bytes, cudaMemcpyDeviceToHost));
+    for (uint64_t i = 0; i < r->x_bytes / sizeof *got && !failed; i++) {
+        failed = memcmp(&got[i], &x[own][i], sizeof *got) ? wrong(c, "x", i) : 0;
+    }
+    CHECK_CUDA(cudaMemcpy(got, r->y, r->y_bytes, cudaMemcpyDeviceToHost));
+    for (uint64_t i = 0; i < r->y_bytes / sizeof *got && !failed; i++) {
+        const uint64_t all = (uint64_t)c->ranks * (uint64_t)c->width;
+        const int32_t row = (int32_t)(i / all), from = (int32_t)(i % all) / c->width;
+        const int64_t at = (int64_t)row * c->stride + c->column + (int32_t)(i % all) % c->width;
+        const uint32_t untouched = UINT32_MAX;
+        const bool written = c->kind == SL_OP_ALL_GATHER && row < c->rows;
+        failed = memcmp(&got[i], written ? (const void *)&x[from][at] : &untouched, sizeof *got)
+                     ? wrong(c, "y", i)
+                     : 0;
+    }
+    free(got);
+    return failed;
+}
+
+/* What rank `from` leaves of x in a pool by call `call`, as exchange.h says; bytes that it does not write
+ * stay as they are. Every flag of a large call is set. */
+static void leave(const exchange_case *c, const float *x, int32_t from, uint64_t call, unsigned char *pool) {
+    unsigned char *slot =
+        pool + SL_EXCHANGE_FLAGS + ((call % 2) * (uint64_t)c->ranks + (uint64_t)from) * slot_bytes(c);
+    const int32_t quads = (c->width + 3) / 4;
+    const bool small = sl_exchange_is_small(c->ranks, sl_exchange_x_bytes(c->bucket, c->width));
+    const uint32_t mark = (uint32_t)call | 1u;
+    for (int32_t row = 0; row < c->rows; row++) {
+        for (int32_t i = 0; i < 4 * quads; i++) {
+            const float element = i < c->width ? x[(int64_t)row * c->stride + c->column + i] : 0.0f;
+            const int64_t at = (int64_t)row * 4 * quads + i;
+            if (small) {
+                memcpy(slot + 8 * at, &element, sizeof element);
+                memcpy(slot + 8 * at + 4, &mark, sizeof mark);
+            } else {
+                memcpy(slot + 2 * SL_EXCHANGE_SMALL + 4 * at, &element, sizeof element);
+            }
+        }
+    }
+    for (int32_t block = 0; block < SL_CUDA_EXCHANGE_BLOCKS && !small; block++) {
+        const uint64_t at = (uint64_t)(from * SL_CUDA_EXCHANGE_BLOCKS + block) * SL_CUDA_FLAG_BYTES;
+        memcpy(pool + at, &call, sizeof call);
+    }
+}
+
+/* ---- a rank whose others are played ---- */
+
+/* What it wrote to another's pool: the elements, and the flags of those of its blocks that have any. */
+static int check_left(const exchange_case *c, const unsigned char *got, unsigned char *expected,
+                      int32_t rank) {
+    bool some = false;
+    for (int32_t block = 0; block < SL_CUDA_EXCHANGE_BLOCKS; block++) {
+        const uint64_t at = (uint64_t)(rank * SL_CUDA_EXCHANGE_BLOCKS + block) * SL_CUDA_FLAG_BYTES;
+        uint64_t flag;
+        memcpy(&flag, got + at, sizeof flag);
+        some = some || flag > 0;
+        if (flag == 0) { /* there are fewer blocks */
+            memset(expected + at, 0, sizeof flag);
+        }
+    }
+    for (uint64_t i = 0; i < pool_bytes(c); i++) {
+        if (got[i] != expected[i]) {
+            return wrong(c, "what it left for another rank", i);
+        }
+    }
+    const bool small = sl_exchange_is_small(c->ranks, sl_exchange_x_bytes(c->bucket, c->width));
+    return !small && !some ? wrong(c, "no flag", 0) : 0;
+}
+
+/* One rank: calls one after the other, each with what the others have left for it. */
+static int play(const exchange_case *c, rank *ranks, int32_t own, float *const *x) {
+    rank *r = &ranks[own];
+    unsigned char *pools[RANKS] = {NULL}, *mine = calloc(1, pool_bytes(c)), *left = calloc(1, pool_bytes(c)),
+                  *got = malloc(pool_bytes(c));
+    int failed = 0;
+    if (!mine || !left || !got) {
+        exit(1);
+    }
+    for (int32_t i = 0; i < c->ranks; i++) {
+        pools[i] = ranks[i].pool;
+        CHECK_CUDA(cudaMemset(pools[i], 0, pool_bytes(c)));
+        fill(c, x[i], i);
+    }
+    join_ranks(c, ranks, pools);
+    set_rows(r, 0); /* a step without rows is no call */
+    launch(r);
+    CHECK_CUDA(cudaStreamSynchronize(r->stream));
+    set_rows(r, c->rows);
+    for (uint64_t call = 1; call <= 3 && !failed; call++) {
+        for (int32_t i = 0; i < c->ranks; i++) {
+            if (i != own) {
+                leave(c, x[i], i, call, mine);
+            }
+        }
+        leave(c, x[own], own, call, left);
+        CHECK_CUDA(cudaMemcpy(r->pool, mine, pool_bytes(c), cudaMemcpyHostToDevice));
+        launch(r);
+        CHECK_CUDA(cudaStreamSynchronize(r->stream));
+        for (int32_t i = 0; i < c->ranks && !failed; i++) {
+            if (i != own) {
+                CHECK_CUDA(cudaMemcpy(got, pools[i], pool_bytes(c), cudaMemcpyDeviceToHost));
+                failed = check_left(c, got, left, own);
+            }
+        }
+        if (c->kind == SL_OP_ALL_REDUCE) {
+            add_up(c, x);
+        }
+        failed = failed || check_result(c, r, x, own);
+    }
+    free(mine);
+    free(left);
+    free(got);
+    return failed;
+}
+
+static int run_played(const exchange_case *c) {
+    rank ranks[RANKS];
+    float *x[RANKS] = {NULL};
+    int failed = 0;
+    for (int32_t i = 0; i < c->ranks; i++) {
+        make_rank(c, &ranks[i], 0, i);
+        x[i] = malloc(ranks[i].x_bytes);
+        if (!x[i]) {
+            exit(1);
+        }
+        fill(c, x[i], i);
+    }
+    launch(&ranks[0]); /* not joined yet: a sum stays, columns are the first rank's */
+    CHECK_CUDA(cudaStreamSynchronize(ranks[0].stream));
+    exchange_case alone = *c;
+    alone.ranks = 1;
+    if (c->kind == SL_OP_ALL_REDUCE) {
+        failed = check_result(&alone, &ranks[0], x, 0);
+    }
+    CHECK_CUDA(cudaMemset(ranks[0].y, 255, ranks[0].y_bytes));
+    for (int32_t own = 0; own < c->ranks && !failed; own++) {
+        failed = play(c, ranks, own, x);
+    }
+    for (int32_t i = 0; i < c->ranks; i++) {
+        free_rank(&ranks[i]);
+        free(x[i]);
+    }
+    return failed;
+}
+
+/* ---- ranks together ---- */
+
+static int devices;
+
+/* Rank i's device; on one device there are few blocks of each, so that those of all have room. */
+static int device_of(int32_t i, int32_t ranks) {
+    return devices >= ranks ? i : 0;
+}
+
+/* SKIPPED when some two of the devices do not reach each other. */
+static int reach_peers(int32_t ranks) {
+    for (int32_t i = 0; i < ranks; i++) {
+        CHECK_CUDA(cudaSetDevice(device_of(i, ranks)));
+        for (int32_t k = 0; k < ranks; k++) {
+            int can = 1;
+            if (device_of(i, ranks) == device_of(k, ranks)) {
+                continue;
+            }
+            CHECK_CUDA(cudaDeviceCanAccessPeer(&can, i, k));
+            if (!can) {
+                printf("skipped: devices %d and %d do not reach each other's memory\n", (int)i, (int)k);
+                return SKIPPED;
+            }
+            const cudaError_t code = cudaDeviceEnablePeerAccess(k, 0);
+            if (code == cudaErrorPeerAccessAlreadyEnabled) {
+                cudaGetLastError();
+            } else {
+                CHECK_CUDA(code);
+            }
+        }
+    }
+    return 0;
+}
+
+static cudaGraphExec_t capture(const rank *r, int32_t calls) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    CHECK_CUDA(cudaSetDevice(r->device));
+    launch(r); /* loads the kernel; alone, so that it waits for nobody */
+    CHECK_CUDA(cudaStreamSynchronize(r->stream));
+    CHECK_CUDA(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    for (int32_t i = 0; i < calls; i++) {
+        launch(r);
+    }
+    CHECK_CUDA(cudaStreamEndCapture(r->stream, &graph));
+    CHECK_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    CHECK_CUDA(cudaGraphUpload(executable, r->stream));
+    CHECK_CUDA(cudaStreamSynchronize(r->stream));
+    CHECK_CUDA(cudaGraphDestroy(graph));
+    return executable;
+}
+
+static void start(const rank *ranks, const cudaGraphExec_t *graphs, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaGraphLaunch(graphs[i], ranks[i].stream));
+    }
+}
+
+static void finish(const rank *ranks, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaStreamSynchronize(ranks[i].stream));
+    }
+}
+
+/* Graphs of calls, three times; the ranks begin in turns one after the other. */
+static int run_together(const exchange_case *c) {
+    rank ranks[RANKS];
+    cudaGraphExec_t graphs[RANKS];
+    float *x[RANKS];
+    int failed = 0;
+    if (reach_peers(c->ranks)) {
+        return 0;
+    }
+    for (int32_t i = 0; i < c->ranks; i++) {
+        make_rank(c, &ranks[i], device_of(i, c->ranks), i);
+        if (devices < c->ranks) {
+            ranks[i].context.processors = SHARED_PROCESSORS;
+        }
+        x[i] = ranks[i].host_x;
+        graphs[i] = capture(&ranks[i], CALLS);
+    }
+    join_ranks(c, ranks, NULL);
+    for (int32_t run = 0; run < 3 && !failed; run++) {
+        start(ranks, graphs, c->ranks);
+        finish(ranks, c->ranks);
+        for (int32_t call = 0; call < CALLS && c->kind == SL_OP_ALL_REDUCE; call++) {
+            add_up(c, x);
+        }
+        for (int32_t i = 0; i < c->ranks && !failed; i++) {
+            failed = check_result(c, &ranks[i], x, i);
+        }
+    }
+    for (int32_t i = 0; i < c->ranks; i++) {
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaGraphExecDestroy(graphs[i]));
+        free_rank(&ranks[i]);
+    }
+    return failed;
+}
+
+/* ---- a rank that never comes ---- */
+
+static int run_absent(void) {
+    rank ranks[2];
+    const exchange_case *c = &cases[0];
+    for (int32_t i = 0; i < 2; i++) {
+        make_rank(c, &ranks[i], 0, i);
+    }
+    join_ranks(c, ranks, NULL);
+    launch(&ranks[0]);
+    const cudaError_t code = cudaStreamSynchronize(ranks[0].stream);
+    const bool good = code != cudaSuccess && *ranks[0].absent == 2;
+    printf("%s: %s, absent: %u\n", good ? "passed" : "FAILED", cudaGetErrorString(code), *ranks[0].absent);
+    return !good;
+}
+
+/* ---- times ---- */
+
+/* Milliseconds of the graphs of both, the fastest of some runs. */
+static float fastest(const rank *ranks, const cudaGraphExec_t *graphs) {
+    float best = 0;
+    cudaEvent_t begin[2], end[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaEventCreate(&begin[i]));
+        CHECK_CUDA(cudaEventCreate(&end[i]));
+    }
+    for (int run = 0; run < BENCH_RUNS; run++) {
+        float slower = 0;
+        for (int i = 0; i < 2; i++) {
+            CHECK_CUDA(cudaSetDevice(ranks[i].device));
+            CHECK_CUDA(cudaGraphLaunch(graphs[i], ranks[i].stream)); /* both are under way then */
+            CHECK_CUDA(cudaEventRecord(begin[i], ranks[i].stream));
+            CHECK_CUDA(cudaGraphLaunch(graphs[i], ranks[i].stream));
+            CHECK_CUDA(cudaEventRecord(end[i], ranks[i].stream));
+        }
+        finish(ranks, 2);
+        for (int i = 0; i < 2; i++) {
+            float milliseconds = 0;
+            CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin[i], end[i]));
+            slower = milliseconds > slower ? milliseconds : slower;
+        }
+        best = run == 0 || slower < best ? slower : best;
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_CUDA(cudaEventDestroy(begin[i]));
+        CHECK_CUDA(cudaEventDestroy(end[i]));
+    }
+    return best;
+}
+
+static void bench_case(const exchange_case *c) {
+    rank ranks[2];
+    cudaGraphExec_t graphs[2];
+    const uint64_t bytes = sl_exchange_x_bytes(c->rows, c->width);
+    for (int32_t i = 0; i < 2; i++) {
+        make_rank(c, &ranks[i], i, i);
+        CHECK_CUDA(cudaMemset(ranks[i].x, 0, ranks[i].x_bytes)); /* sums that do not grow */
+        graphs[i] = capture(&ranks[i], BENCH_CALLS);
+    }
+    const double alone = 1e3 * (double)fastest(ranks, graphs) / BENCH_CALLS;
+    join_ranks(c, ranks, NULL);
+    const double joined = 1e3 * (double)fastest(ranks, graphs) / BENCH_CALLS;
+    printf("%-10s %5d x %6d %9.1f KB %s %8.2f us a call, %7.2f GB/s each way (alone %.2f us)\n",
+           c->kind == SL_OP_ALL_REDUCE ? "all_reduce" : "all_gather", (int)c->rows, (int)c->width,
+           (double)bytes / 1024, sl_exchange_is_small(2, bytes) ? "small" : "large", joined,
+           1e-3 * (double)bytes / joined, alone);
+    fflush(stdout);
+    for (int32_t i = 0; i < 2; i++) {
+        CHECK_CUDA(cudaSetDevice(ranks[i].device));
+        CHECK_CUDA(cudaGraphExecDestroy(graphs[i]));
+        free_rank(&ranks[i]);
+    }
+}
+
+static int bench(void) {
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 33, 64, 128, 256, 512, 2048};
+    if (devices < 2) {
+        printf("skipped: there is one device; times are those of two\n");
+        return SKIPPED;
+    }
+    if (reach_peers(2)) {
+        return SKIPPED;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const exchange_case reduce = {"", REDUCE, rows[i], rows[i], 4096, 4096, 0, 2};
+        bench_case(&reduce);
+    }
+    for (int32_t outputs = 1; outputs <= 64; outputs *= 8) {
+        const exchange_case gather = {"", GATHER, outputs, outputs, 75968, 75968, 0, 2};
+        bench_case(&gather);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *only = argc == 3 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
+    const bool absent = argc == 2 && strcmp(argv[1], "--absent") == 0;
+    const bool times = argc == 2 && strcmp(argv[1], "--bench") == 0;
+    if (argc > 1 && !only && !absent && !times) {
+        printf("usage: test_exchange [--only CASE | --absent | --bench]\n");
+        return 2;
+    }
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        printf("skipped: there is no GPU\n");
+        return SKIPPED;
+    }
+    if (absent || times) {
+        return absent ? run_absent() : bench();
+    }
+#ifdef SLUICE_EMULATED
+    const bool meet = false;
+#else
+    const bool meet = true;
+#endif
+    int passed = 0, failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!only || strstr(cases[i].name, only)) {
+            const int wrong_alone = run_played(&cases[i]);
+            const int wrong_together = meet ? run_together(&cases[i]) : 0;
+            passed += !wrong_alone && !wrong_together;
+            failed += wrong_alone || wrong_together;
+        }
+    }
+    printf("%d passed, %d failed; ranks %s\n", passed, failed,
+           !meet         ? "did not meet: only one kernel runs at a time here"
+           : devices < 2 ? "met on one device"
+           : devices < 3 ? "met on two devices, three of them on one"
+                         : "met on devices of their own");
+    return failed > 0;
+}
