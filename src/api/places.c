@@ -254,7 +254,26 @@ static int choose(const trial trials[TRIALS], sl_api_plan *planned) {
     return sl_estimate_choose(estimates, TRIALS);
 }
 
-/* All on the GPU where it fits. Else whatever takes the least time by estimates. */
+/* "cuda:0+cuda:1+...", all GPUs there are; false where there is one. */
+static bool name_gpus(const sl_api_placing *where, char *names, size_t size) {
+    size_t length = (size_t)snprintf(names, size, "cuda:0");
+    int32_t count = 1;
+    for (bool more = true; more && count < SL_MOST_DEVICES; count += more) {
+        char name[16];
+        sl_backend *backend = NULL;
+        sl_error none;
+        snprintf(name, sizeof name, "cuda:%d", count);
+        more = sl_backend_open(name, where->options, &backend, &none) == 0;
+        sl_backend_close(backend);
+        if (more) {
+            length += (size_t)snprintf(names + length, size - length, "+%s", name);
+        }
+    }
+    return count > 1;
+}
+
+/* All on one GPU where it fits, or else on all of them, whose memory is faster than any other. Else whatever
+ * takes the least time by estimates. */
 static int plan_anywhere(const sl_api_placing *where, const char *gpu, const char *all, sl_api_plan *planned,
                          sl_error *error) {
     trial trials[TRIALS] = {{.backend = NULL}};
@@ -264,6 +283,14 @@ static int plan_anywhere(const sl_api_placing *where, const char *gpu, const cha
             return code;
         }
         drop_trial(planned);
+        char gpus[16 * SL_MOST_DEVICES];
+        if (name_gpus(where, gpus, sizeof gpus)) {
+            const int together = plan_on(where, gpus, planned, error);
+            if (together != SL_ERR_LIMIT && together != SL_ERR_UNSUPPORTED) {
+                return together;
+            }
+            drop_trial(planned);
+        }
     }
     const int code = try_all(where, gpu, all, trials, planned, error);
     if (code == 0) {
