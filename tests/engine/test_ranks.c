@@ -426,6 +426,16 @@ int main(int argc, char **argv) {
             three = "cuda:0+cuda:1+cuda:2";
         }
     }
+    sluice_model *model = open_model(MINI);
+    sluice_engine_options options = options_of(true);
+    sluice_error error;
+    char *text;
+    if (sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error)) {
+        printf("skipped: %s: %s\n", two, error.message);
+        return 77;
+    }
+    sluice_free(text);
+    sluice_model_release(model);
 #define FOR_MODEL(test, path, label)                                                                         \
     { #test " " label, test, NULL, NULL, (void *)(path) }
     const struct CMUnitTest tests[] = {
