@@ -374,6 +374,10 @@ static void shares_are_shares(void **state) {
 /* Heads that do not divide by three are computed whole by each. */
 static void what_does_not_divide_is_whole(void **state) {
     (void)state;
+    if (strncmp(three, "cuda", 4) == 0) {
+        printf("skipped: it is the same on three CPU devices, and GPUs are two\n");
+        return;
+    }
     sluice_model *model = open_model(MINI);
     const size_t count = TOKENS * vocabulary_of(model);
     sluice_engine_options options = options_of(false);
