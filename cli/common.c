@@ -203,6 +203,12 @@ static sluice_prompt_precision precision_of(const char *name) {
     return SLUICE_PROMPT_AUTO;
 }
 
+static sluice_split split_of(const char *name) {
+    return !name || strcmp(name, "auto") == 0 ? SLUICE_SPLIT_AUTO
+           : strcmp(name, "tensors") == 0     ? SLUICE_SPLIT_TENSORS
+                                              : SLUICE_SPLIT_LAYERS;
+}
+
 void engine_options(const settings *s, int32_t sequences, sluice_engine_options *options) {
     *options = (sluice_engine_options){
         .size = sizeof *options,
@@ -234,6 +240,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .kv_window = s->kv_window,
         .kv_pool = s->kv_pool,
         .expert_pin = s->expert_pin,
+        .split = split_of(s->split),
     };
     memcpy(options->memory_limits, s->memory_limit.by_device, sizeof options->memory_limits);
 }

@@ -356,9 +356,14 @@ const option OPTIONS[] = {
     {IN_SYNTH, "--draft-head", "preset|none|random|agreeing", CHOICE, AT(draft_head), "preset", 0, 0,
      "a head that drafts; agreeing: it is right, as the layers add nothing"},
 
-    {IN_SCHEDULED, "-dev --device", "NAME", TEXT, AT(device), "auto", 0, 0,
-     "auto, cpu, cuda, cuda:N (experts, or else layers, that do not fit are fetched from host memory), or "
-     "cuda+cpu: what does not fit the GPU on the CPU; auto: the fastest that fits"},
+    {IN_SCHEDULED, "-dev --device --devices", "NAME", TEXT, AT(device), "auto", 0, 0,
+     "auto, cpu, cuda, cuda:N (experts, or else layers, that do not fit are fetched from host memory), "
+     "cuda+cpu: what does not fit the GPU on the CPU, or cuda:0+cuda:1 (see --split); auto: the fastest that "
+     "fits"},
+    {IN_SCHEDULED, "-sm --split-mode --split", "auto|layers|tensors", CHOICE, AT(split), "auto", 0, 0,
+     "of several devices, as in --device cuda:0+cuda:1, layers: each has some layers; tensors: each has a "
+     "share of every layer, and all compute each token together; auto: layers, or the GPU alone beside a "
+     "CPU"},
     {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N", NUMBER, AT(gpu_layers), "-1", -1, INT_MOST,
      "the last N layers on the GPU, the others on the CPU; with --device cuda, of a model without experts, "
      "the "

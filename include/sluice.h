@@ -404,6 +404,14 @@ typedef enum sluice_prompt_precision {
     SLUICE_PROMPT_FP8
 } sluice_prompt_precision;
 
+/* How a model lies on several devices. LAYERS: each has some of the layers, and they work on different steps
+ * at once. TENSORS: each has a share of the heads and columns of every layer, and they compute each step
+ * together, meeting twice a layer; devices of one kind that reach each other's memory, such as
+ * "cuda:0+cuda:1". What does not divide evenly every device computes whole (sluice_plan_describe says what).
+ * Logits are those of one device but for rounding. AUTO: beside a CPU, the GPU alone where all fits; else
+ * LAYERS. */
+typedef enum sluice_split { SLUICE_SPLIT_AUTO, SLUICE_SPLIT_LAYERS, SLUICE_SPLIT_TENSORS } sluice_split;
+
 enum { SLUICE_DRAFTS = 32 }; /* of one sequence in a step, at most */
 
 /* Bytes that an engine may take of a device: "cpu", "cuda:N", or "cuda", which is each GPU that has no limit
@@ -498,6 +506,7 @@ typedef struct sluice_engine_options {
     /* A file of sluice_engine_write_expert_stats, of a model with as many layers and experts: of experts in
      * host memory the GPU has the most used ones at hand from the start. NULL: the first uses decide. */
     const char *expert_pin;
+    sluice_split split;
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 
@@ -752,10 +761,11 @@ typedef struct sluice_request_options {
     bool no_reuse;  /* compute all tokens, whatever is cached, and leave nothing for others */
     uint64_t cache_salt; /* only sequences with the same salt share; of a sequence's first request */
     /* Called when events may have come: once for the first event, once for the next after each poll that gave
-     * SLUICE_EVENT_NONE, and once more when DONE is there, whatever was polled. So a caller that is told polls
-     * until NONE comes, or DONE; and one that is told again before it has polled knows that the request ended.
-     * From the stepping thread and with its lock held: it must return at once and call nothing of sluice. It
-     * may come before sluice_submit has returned, and not after sluice_request_release has. NULL: none. */
+     * SLUICE_EVENT_NONE, and once more when DONE is there, whatever was polled. So a caller that is told
+     * polls until NONE comes, or DONE; and one that is told again before it has polled knows that the request
+     * ended. From the stepping thread and with its lock held: it must return at once and call nothing of
+     * sluice. It may come before sluice_submit has returned, and not after sluice_request_release has. NULL:
+     * none. */
     void (*notify)(void *context);
     void *notify_context;
     /* Those that are done, and their order; what is missing in a list that is not empty is not done, whatever

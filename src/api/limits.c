@@ -20,8 +20,8 @@ static bool may_be_used(const char *name, const char *device) {
     if (!device || strcmp(device, "auto") == 0 || strcmp(name, "cpu") == 0) {
         return true;
     }
-    for (const char *at = device; *at; at += *at == '+') {
-        const size_t other = strcspn(at, "+");
+    for (const char *at = device; *at; at += *at != '\0') {
+        const size_t other = strcspn(at, "+,");
         const bool is_first_gpu = other == strlen("cuda") && strcmp(name, "cuda:0") == 0;
         if (strncmp(at, name, length < other ? length : other) == 0 &&
             (other == length || is_first_gpu || (other > length && at[length] == ':'))) {

@@ -28,6 +28,9 @@ static void describe_place(const sl_plan *plan, char *text, size_t size) {
                  plan->options.host_experts, layers);
     } else if (plan->segment_count == 0) {
         snprintf(text, size, "everything");
+    } else if (plan->segments[0].program.ranks > 0) {
+        snprintf(text, size, "everything, a share of all layers on each of %d devices", plan->segment_count);
+        return;
     }
     for (int32_t i = 0; plan->options.host_experts <= 0 && i < plan->segment_count && length < size; i++) {
         const sl_plan_segment *segment = &plan->segments[i];
@@ -58,7 +61,9 @@ static void note_place(const sl_api_placing *where, const char *device, sl_api_p
 }
 
 static int plan_on(const sl_api_placing *where, const char *device, sl_api_plan *planned, sl_error *error) {
-    int code = strchr(device, '+') ? sl_split_open(device, where->options, &planned->backend, error)
+    const sl_split_kind kind =
+        where->given->split == SLUICE_SPLIT_TENSORS ? SL_SPLIT_TENSORS : SL_SPLIT_LAYERS;
+    int code = strchr(device, '+') ? sl_split_open(device, kind, where->options, &planned->backend, error)
                                    : sl_backend_open(device, where->options, &planned->backend, error);
     code = code ? code : plan_here(where, planned, error);
     note_place(where, device, planned, code, error);
@@ -249,7 +254,26 @@ static int choose(const trial trials[TRIALS], sl_api_plan *planned) {
     return sl_estimate_choose(estimates, TRIALS);
 }
 
-/* All on the GPU where it fits. Else whatever takes the least time by estimates. */
+/* "cuda:0+cuda:1+...", all GPUs there are; false where there is one. */
+static bool name_gpus(const sl_api_placing *where, char *names, size_t size) {
+    size_t length = (size_t)snprintf(names, size, "cuda:0");
+    int32_t count = 1;
+    for (bool more = true; more && count < SL_MOST_DEVICES; count += more) {
+        char name[16];
+        sl_backend *backend = NULL;
+        sl_error none;
+        snprintf(name, sizeof name, "cuda:%d", count);
+        more = sl_backend_open(name, where->options, &backend, &none) == 0;
+        sl_backend_close(backend);
+        if (more) {
+            length += (size_t)snprintf(names + length, size - length, "+%s", name);
+        }
+    }
+    return count > 1;
+}
+
+/* All on one GPU where it fits, or else on all of them, whose memory is faster than any other. Else whatever
+ * takes the least time by estimates. */
 static int plan_anywhere(const sl_api_placing *where, const char *gpu, const char *all, sl_api_plan *planned,
                          sl_error *error) {
     trial trials[TRIALS] = {{.backend = NULL}};
@@ -259,6 +283,14 @@ static int plan_anywhere(const sl_api_placing *where, const char *gpu, const cha
             return code;
         }
         drop_trial(planned);
+        char gpus[16 * SL_MOST_DEVICES];
+        if (name_gpus(where, gpus, sizeof gpus)) {
+            const int together = plan_on(where, gpus, planned, error);
+            if (together != SL_ERR_LIMIT && together != SL_ERR_UNSUPPORTED) {
+                return together;
+            }
+            drop_trial(planned);
+        }
     }
     const int code = try_all(where, gpu, all, trials, planned, error);
     if (code == 0) {
@@ -324,13 +356,51 @@ static int plan_with_weights(const sl_api_placing *where, const char *device, sl
     return plan_on_gpu(where, device, planned, error);
 }
 
+/* Whether one of the devices is the host. */
+static bool names_host(const char *device) {
+    for (const char *at = device; *at; at += *at == '+') {
+        const size_t length = strcspn(at, "+");
+        if (length == 3 && memcmp(at, "cpu", 3) == 0) {
+            return true;
+        }
+        at += length;
+    }
+    return false;
+}
+
+/* What was said of several devices: SL_ERR_INVALID where it does not go together. */
+static int check_split(const sl_api_placing *where, const char *device, sl_error *error) {
+    const sluice_split split = where->given->split;
+    if ((unsigned)split > SLUICE_SPLIT_TENSORS) {
+        return sl_fail(error, SL_ERR_INVALID, "split: %d is no sluice_split", (int)split);
+    }
+    if (split != SLUICE_SPLIT_AUTO && !strchr(device, '+')) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "split: the device is %s; name those that share a model, as in cuda:0+cuda:1", device);
+    }
+    if (split == SLUICE_SPLIT_TENSORS && (where->given->gpu_layers != 0 || where->given->cpu_experts != 0)) {
+        return sl_fail(error, SL_ERR_INVALID,
+                       "split: tensors of all layers are on all devices, so neither gpu layers nor cpu "
+                       "experts can be given");
+    }
+    return 0;
+}
+
 int sl_api_place_model(const sl_api_placing *where, sl_api_plan *planned, sl_error *error) {
-    const char *device = where->given->device ? where->given->device : "auto";
+    char device[96];
+    snprintf(device, sizeof device, "%s", where->given->device ? where->given->device : "auto");
+    for (char *at = strchr(device, ','); at; at = strchr(at, ',')) {
+        *at = '+'; /* as lists are written elsewhere */
+    }
     const bool is_auto = strcmp(device, "auto") == 0;
     const int32_t asked = where->given->gpu_layers;
     char gpu[32], all[48];
     if (asked < SLUICE_NO_LAYERS) {
         return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d", asked);
+    }
+    const int refused = check_split(where, device, error);
+    if (refused) {
+        return refused;
     }
     beside_host(is_auto ? "cuda" : device, gpu, sizeof gpu);
     snprintf(all, sizeof all, "%s+cpu", gpu);
@@ -340,6 +410,7 @@ int sl_api_place_model(const sl_api_placing *where, sl_api_plan *planned, sl_err
     if (strchr(device, '+')) {
         snprintf(all, sizeof all, "%s", device);
     }
+    const bool shared = where->given->split != SLUICE_SPLIT_AUTO || !names_host(device);
     if (asked > 0 && !gpu[0] && !strchr(device, '+')) {
         return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d, but the device is %s", asked, device);
     }
@@ -363,7 +434,7 @@ int sl_api_place_model(const sl_api_placing *where, sl_api_plan *planned, sl_err
     if (alone) {
         return plan_on_gpu(where, device, planned, error);
     }
-    if (apart && strchr(device, '+')) {
+    if ((apart || shared) && strchr(device, '+')) {
         return plan_on(where, all, planned, error);
     }
     if (is_auto) {

@@ -8,7 +8,7 @@
 #include "plan/estimate.h"
 
 /* What was tried, in order. */
-enum { SL_API_PLACES = 4 };
+enum { SL_API_PLACES = 5 };
 typedef struct sl_api_place {
     char name[64];        /* the devices, and whether weights may be fetched */
     char outcome[256];    /* what lies where, or why there was no room */

@@ -105,6 +105,7 @@ int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *dig
         add_number(&hash, (uint64_t)plan->partition.sections[s].end);
         add_number(&hash, (uint64_t)plan->partition.sections[s].part);
     }
+    add_number(&hash, (uint64_t)(plan->segment_count > 0 ? plan->segments[0].program.ranks : 0));
     if (plan->segment_count == 0) {
         add_classes(&hash, deployment);
     }

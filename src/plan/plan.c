@@ -611,6 +611,32 @@ int sl_plan_fixed_pools(sl_plan *plan, sl_error *error) {
     return 0;
 }
 
+/* Ranks leave values for each other in device memory; in host memory they read each other's. */
+static int exchange_pool(sl_plan *plan, sl_error *error) {
+    sl_deployment *deployment = &plan->deployment;
+    const uint64_t ranks = (uint64_t)deployment->program->ranks;
+    uint64_t most = 0, bytes = 0;
+    for (int32_t b = 0; ranks > 0 && !plan->backend->maps_weights && b < deployment->bucket_count; b++) {
+        const sl_lowered *lowered = &deployment->buckets[b];
+        for (int32_t i = 0; i < lowered->op_count; i++) {
+            const sl_op *op = &lowered->ops[i];
+            if (op->kind == SL_OP_ALL_REDUCE || op->kind == SL_OP_ALL_GATHER) {
+                const sl_rows kind = lowered->values[op->in[0].value].rows;
+                const int32_t width = (int32_t)sl_operand_width(deployment->program, op, false, 0);
+                const uint64_t own = sl_exchange_need(
+                    (int32_t)ranks, sl_exchange_x_bytes(sl_rows_of_op(lowered, op)[kind], width));
+                most = own > most ? own : most;
+            }
+        }
+    }
+    deployment->exchange_bytes = (most + 255) / 256 * 256;
+    if (most > 0 && !sl_mul_u64(SL_EXCHANGE_TURNS * ranks, deployment->exchange_bytes, &bytes)) {
+        return sl_fail(error, SL_ERR_LIMIT, "plan: what ranks exchange exceeds 64 bits");
+    }
+    deployment->pool_bytes[SL_POOL_EXCHANGE] = most > 0 ? bytes + SL_EXCHANGE_FLAGS : 0;
+    return 0;
+}
+
 /* ---- the memory table ---- */
 
 static void memory_row(sl_plan *plan, sl_pool_kind pool, uint64_t bytes, const char *name,
@@ -687,7 +713,7 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     plan->backend->functions->kernels(plan->backend, &kernel_count);
     layouts += kernel_count;
     plan->memory =
-        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 8), sizeof *plan->memory);
+        sl_arena_alloc(&plan->arena, (size_t)(layouts + SL_CACHE_GROUPS + 9), sizeof *plan->memory);
     if (!plan->memory) {
         return out_of_memory(error);
     }
@@ -729,6 +755,10 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
         memory_row(plan, SL_POOL_STAGING, deployment->pool_bytes[SL_POOL_STAGING] - blocks, "host outputs",
                    detail);
     }
+    if (deployment->exchange_bytes > 0) {
+        snprintf(detail, sizeof detail, "%d times for each of %d ranks", SL_EXCHANGE_TURNS, program->ranks);
+        memory_row(plan, SL_POOL_EXCHANGE, deployment->pool_bytes[SL_POOL_EXCHANGE], "exchange", detail);
+    }
     if (deployment->observations) {
         memory_row(plan, SL_POOL_OBSERVATIONS, deployment->pool_bytes[SL_POOL_OBSERVATIONS], "observations",
                    "sums of squares of the linears' inputs");
@@ -750,6 +780,7 @@ static int create(sl_plan *plan, const sl_plan_options *options, sl_error *error
     code = code ? code : sl_plan_observe(plan, error);
     code = code ? code : sl_list_fetch_sets(plan, error);
     code = code ? code : lower_buckets(plan, error);
+    code = code ? code : exchange_pool(plan, error);
     code = code ? code : list_weights(plan, error);
     code = code ? code : sl_lay_out_fetches(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);

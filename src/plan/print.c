@@ -56,6 +56,17 @@ void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
 
 static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
     const sl_plan_segment *segment = &plan->segments[index];
+    const int32_t ranks = segment->program.ranks;
+    if (ranks > 0 && index == 0) {
+        sl_buffer_printf(out, "divided by %d: ", ranks);
+        sl_program_describe_shards(plan->deployment.program, ranks, out);
+        sl_buffer_text(out, "\n\n");
+    }
+    if (ranks > 0) {
+        sl_buffer_printf(out, "%srank %d of %d: %s\n", index ? "\n" : "", index, ranks,
+                         segment->plan->backend->name);
+        return;
+    }
     sl_buffer_printf(out, "%ssegment %d: %s, ", index ? "\n" : "", index, segment->plan->backend->name);
     if (segment->end_layer > segment->first_layer) {
         sl_buffer_printf(out, "layers %d to %d", segment->first_layer, segment->end_layer - 1);

@@ -13,6 +13,10 @@ static bool is_host(const sl_backend *backend) {
     return strcmp(backend->name, "cpu") == 0;
 }
 
+static bool has_ranks(const sl_plan *plan) {
+    return sl_split_kind_of(plan->backend) == SL_SPLIT_TENSORS;
+}
+
 static void drop_segment(sl_plan_segment *segment) {
     sl_plan_destroy(segment->plan);
     sl_program_free(&segment->program);
@@ -93,7 +97,7 @@ static int plan_segment(const sl_plan *plan, const sl_partition *partition, int3
     sl_backend *backend = sl_split_part(plan->backend, index);
     sl_plan_options own = *options;
     sl_arena names = {0};
-    own.embed = index + 1 == partition->parts && options->embed;
+    own.embed = (has_ranks(plan) || index + 1 == partition->parts) && options->embed;
     own.outputs = options->outputs - options->drafts;
     own.host_experts = own.expert_slots = 0; /* the partition says where experts are */
     own.prefer = preferred_here(plan, backend, &names);
@@ -106,7 +110,10 @@ static int plan_segment(const sl_plan *plan, const sl_partition *partition, int3
     }
     segment->program = (sl_program){0};
     segment->plan = NULL;
-    int code = sl_program_slice(plan->deployment.program, partition, index, &segment->program, error);
+    int code = has_ranks(plan)
+                   ? sl_program_shard(plan->deployment.program, index, sl_split_count(plan->backend),
+                                      &segment->program, error)
+                   : sl_program_slice(plan->deployment.program, partition, index, &segment->program, error);
     code = code ? code : sl_plan_create(&segment->program, backend, &own, &segment->plan, error);
     sl_arena_free(&names);
     if (code) {
@@ -194,6 +201,34 @@ static int choose_experts(sl_plan *plan, const sl_plan_options *options, sl_erro
     return 0;
 }
 
+/* As many layers on each device, where none is the host and all have room. SL_ERR_LIMIT: one has not. */
+static int choose_evenly(sl_plan *plan, const sl_plan_options *options, sl_error *error) {
+    const sl_program *program = plan->deployment.program;
+    const int32_t count = sl_split_count(plan->backend), layers = sl_program_layers(program);
+    int32_t ends[SL_MOST_DEVICES + 1] = {0};
+    for (int32_t d = 0; d < count; d++) {
+        if (is_host(sl_split_part(plan->backend, d))) {
+            return SL_ERR_LIMIT;
+        }
+        ends[d + 1] = d + 1 == count ? layers : next_cut(program, layers * (d + 1) / count, layers);
+    }
+    for (int32_t d = 0; d < count; d++) {
+        plan->options.layers[d] = ends[d + 1] - ends[d];
+    }
+    for (int32_t d = 0; d < count; d++) {
+        sl_partition partition;
+        sl_plan_segment trial = {0};
+        int code = divide(plan, plan->options.layers, 0, &partition, error);
+        code = code ? code : plan_segment(plan, &partition, d, options, &trial, error);
+        drop_segment(&trial);
+        sl_partition_free(&partition);
+        if (code) {
+            return code;
+        }
+    }
+    return 0;
+}
+
 static int choose_layers(sl_plan *plan, sl_error *error) {
     const int32_t count = sl_split_count(plan->backend);
     sl_plan_options options = plan->options;
@@ -206,6 +241,11 @@ static int choose_layers(sl_plan *plan, sl_error *error) {
     if (experts != SL_ERR_LIMIT) {
         return experts;
     }
+    const int even = choose_evenly(plan, &options, error);
+    if (even != SL_ERR_LIMIT) {
+        return even;
+    }
+    memset(plan->options.layers, 0, sizeof plan->options.layers);
     for (int32_t d = count - 1; d > 0; d--) {
         int32_t first = end;
         options.cache_tokens = plan->options.cache_tokens ? plan->options.cache_tokens : whole;
@@ -263,6 +303,59 @@ static int check_layers(sl_plan *plan, sl_error *error) {
 
 /* ---- the whole ---- */
 
+/* What steps take along lies in host memory, whatever the devices are. */
+static int plan_flights(sl_plan *plan, sl_error *error) {
+    const uint64_t limit = plan->options.host_memory_limit;
+    plan->flight_bytes = sl_stages_bytes(plan);
+    return limit == 0 || plan->flight_bytes < limit
+               ? 0
+               : sl_fail(error, SL_ERR_LIMIT,
+                         "plan: what steps take from device to device needs %llu bytes of host memory, the "
+                         "limit is %llu",
+                         (unsigned long long)plan->flight_bytes, (unsigned long long)limit);
+}
+
+/* Ranks have all layers each, so nobody can be given some. */
+static int check_ranks(const sl_plan *plan, sl_error *error) {
+    for (int32_t d = 0; d < sl_split_count(plan->backend); d++) {
+        if (plan->options.layers[d] != 0) {
+            return sl_fail(error, SL_ERR_INVALID,
+                           "plan: %d layers on device %d, but tensors are split, so each has a share of all",
+                           plan->options.layers[d], d);
+        }
+    }
+    return plan->options.host_experts == 0
+               ? 0
+               : sl_fail(error, SL_ERR_INVALID, "plan: experts on the host, but tensors are split");
+}
+
+static int divide_all(sl_plan *plan, sl_error *error) {
+    if (has_ranks(plan)) {
+        return check_ranks(plan, error);
+    }
+    int code = check_layers(plan, error);
+    code =
+        code ? code : divide(plan, plan->options.layers, plan->options.host_experts, &plan->partition, error);
+    return code ? code : plan_flights(plan, error);
+}
+
+static void tell(const sl_plan *plan) {
+    const int32_t layers = sl_program_layers(plan->deployment.program);
+    sl_buffer shares = {0};
+    if (has_ranks(plan)) {
+        sl_program_describe_shards(plan->deployment.program, plan->segment_count, &shares);
+        sl_log(SL_LOG_INFO, "plan: divided by %d: %s", plan->segment_count, shares.data ? shares.data : "");
+        sl_buffer_free(&shares);
+        return;
+    }
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const sl_plan_segment *segment = &plan->segments[s];
+        sl_log(SL_LOG_INFO, "plan: %d of %d layers, from %d on, on %s",
+               segment->end_layer - segment->first_layer, layers, segment->first_layer,
+               segment->plan->backend->name);
+    }
+}
+
 static int plan_all(sl_plan *plan, uint64_t cache_tokens, sl_error *error) {
     sl_plan_options options = plan->options;
     options.cache_tokens = cache_tokens;
@@ -272,7 +365,8 @@ static int plan_all(sl_plan *plan, uint64_t cache_tokens, sl_error *error) {
             drop_segment(segment);
         }
         segment->first_layer = at;
-        segment->end_layer = at += plan->options.layers[d];
+        segment->end_layer =
+            has_ranks(plan) ? sl_program_layers(plan->deployment.program) : (at += plan->options.layers[d]);
         const int code = plan_segment(plan, &plan->partition, d, &options, segment, error);
         if (code) {
             return code;
@@ -322,6 +416,9 @@ static int join_memory(sl_plan *plan, sl_error *error) {
         plan->mapped_bytes += own->mapped_bytes;
         plan->options.memory_limit += own->options.memory_limit;
     }
+    if (has_ranks(plan)) {
+        return 0;
+    }
     sl_memory_row *row = &plan->memory[plan->memory_count++];
     *row = (sl_memory_row){.pool = SL_POOL_STAGING, .bytes = plan->flight_bytes, .device = "cpu"};
     snprintf(row->name, sizeof row->name, "between devices");
@@ -331,18 +428,6 @@ static int join_memory(sl_plan *plan, sl_error *error) {
     return 0;
 }
 
-/* What steps take along lies in host memory, whatever the devices are. */
-static int plan_flights(sl_plan *plan, sl_error *error) {
-    const uint64_t limit = plan->options.host_memory_limit;
-    plan->flight_bytes = sl_stages_bytes(plan);
-    return limit == 0 || plan->flight_bytes < limit
-               ? 0
-               : sl_fail(error, SL_ERR_LIMIT,
-                         "plan: what steps take from device to device needs %llu bytes of host memory, the "
-                         "limit is %llu",
-                         (unsigned long long)plan->flight_bytes, (unsigned long long)limit);
-}
-
 int sl_plan_segments(sl_plan *plan, sl_error *error) {
     if (plan->options.observe) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: observations are made on one device");
@@ -350,10 +435,7 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
     if (plan->deployment.program->draft_ops > 0) {
         return sl_fail(error, SL_ERR_UNSUPPORTED, "plan: a model's own head drafts on one device");
     }
-    int code = check_layers(plan, error);
-    code =
-        code ? code : divide(plan, plan->options.layers, plan->options.host_experts, &plan->partition, error);
-    code = code ? code : plan_flights(plan, error);
+    int code = divide_all(plan, error);
     code = code ? code : agree_on_pages(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);
     if (code) {
@@ -362,12 +444,7 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
     if (!sl_plan_set_pages(plan, plan->options.cache_tokens / SL_PAGE_TOKENS)) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: the cache exceeds 64 bits");
     }
-    for (int32_t s = 0; s < plan->segment_count; s++) {
-        const sl_plan_segment *segment = &plan->segments[s];
-        sl_log(SL_LOG_INFO, "plan: %d of %d layers, from %d on, on %s",
-               segment->end_layer - segment->first_layer, sl_program_layers(plan->deployment.program),
-               segment->first_layer, segment->plan->backend->name);
-    }
+    tell(plan);
     sl_split_use(plan->backend, plan);
     return join_memory(plan, error);
 }

@@ -1,6 +1,7 @@
 /* The backend of several devices, and its executor, whose steps are those of stages.c. */
 #include "plan/split.h"
 
+#include "plan/ranks.h"
 #include "plan/stages.h"
 
 #include "base/alloc.h"
@@ -15,16 +16,18 @@ typedef struct split {
     const sl_kernel **kernels; /* of all parts */
     int32_t kernel_count;
     const sl_plan *plan;
+    sl_split_kind kind;
     char name[64], description[512];
 } split;
 
 struct sl_executor {
     const sl_plan *plan;
     sl_executor *parts[SL_MOST_DEVICES];
-    sl_stages *stages; /* steps: parts are theirs while one is in flight */
+    sl_stages *stages;    /* steps: parts are theirs while one is in flight */
+    sl_rank_group *ranks; /* or theirs */
 };
 
-static const sl_backend_functions functions;
+static const sl_backend_functions layer_functions, tensor_functions;
 
 static const sl_backend_functions *functions_of(const sl_executor *executor, int32_t part) {
     return executor->plan->segments[part].plan->backend->functions;
@@ -50,6 +53,7 @@ static bool report_part(void *context, uint64_t done, uint64_t total) {
 static void destroy_executor(sl_executor *executor) {
     if (executor) {
         sl_stages_destroy(executor->stages);
+        sl_ranks_destroy(executor->ranks);
     }
     for (int32_t s = 0; executor && s < executor->plan->segment_count; s++) {
         if (executor->parts[s]) {
@@ -64,10 +68,16 @@ static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_e
     part_progress part = {.whole = progress, .total = plan->deployment.pool_bytes[SL_POOL_WEIGHTS]};
     const sl_progress own = {report_part, &part};
     for (int32_t s = 0; s < plan->segment_count; s++) {
+        sl_program *program = (sl_program *)&plan->segments[s].program; /* copies of weights are no plan's */
         sl_plan *segment = plan->segments[s].plan;
         segment->backend->options.sleeps = plan->backend->stages > 1 && plan->backend->maps_weights;
-        const int code = segment->backend->functions->deploy(
-            segment->backend, &segment->deployment, progress ? &own : NULL, &executor->parts[s], error);
+        int code = sl_program_fill_slices(program, error);
+        code = code ? code
+                    : segment->backend->functions->deploy(segment->backend, &segment->deployment,
+                                                          progress ? &own : NULL, &executor->parts[s], error);
+        if (code || !segment->backend->maps_weights) {
+            sl_program_drop_slices(program);
+        }
         if (code) {
             return code;
         }
@@ -89,7 +99,11 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
     }
     executor->plan = self->plan;
     int code = deploy_parts(executor, progress, error);
-    code = code ? code : sl_stages_create(self->plan, executor->parts, &executor->stages, error);
+    if (code == 0) {
+        code = self->kind == SL_SPLIT_TENSORS
+                   ? sl_ranks_create(self->plan, executor->parts, &executor->ranks, error)
+                   : sl_stages_create(self->plan, executor->parts, &executor->stages, error);
+    }
     if (code) {
         destroy_executor(executor);
         return code;
@@ -126,7 +140,33 @@ static const int32_t *tokens(sl_executor *executor) {
     return sl_stages_tokens(executor->stages);
 }
 
-/* ---- pools: pages and state slots, in which the parts' layers lie one after the other ---- */
+static void *rank_block(sl_executor *executor) {
+    return sl_ranks_block(executor->ranks);
+}
+
+static int rank_submit(sl_executor *executor, int32_t bucket, sl_error *error) {
+    (void)bucket;
+    return sl_ranks_submit(executor->ranks, error);
+}
+
+static int rank_resume(sl_executor *executor, sl_error *error) {
+    return sl_ranks_resume(executor->ranks, error);
+}
+
+static int rank_wait(sl_executor *executor, sl_error *error) {
+    return sl_ranks_wait(executor->ranks, error);
+}
+
+static const float *rank_logits(sl_executor *executor) {
+    return sl_ranks_logits(executor->ranks);
+}
+
+static const int32_t *rank_tokens(sl_executor *executor) {
+    return sl_ranks_tokens(executor->ranks);
+}
+
+/* ---- pools: pages and state slots, in which the parts' layers, or ranks' heads, lie one after the other.
+ * What every rank has whole lies there once ---- */
 
 typedef struct transfer {
     sl_pool_kind pool;
@@ -151,6 +191,17 @@ static int move(sl_executor *executor, const transfer *t, const piece *p, sl_err
                               error);
 }
 
+/* Whether `s` is one of several that have the same, and not the one that is read. */
+static bool is_copy(const sl_executor *executor, const transfer *t, int32_t s, uint64_t own, uint64_t whole) {
+    return executor->ranks && t->to && s > 0 && own == whole;
+}
+
+/* How much of the caller's memory is behind a part's piece. */
+static uint64_t advance(const sl_executor *executor, int32_t s, uint64_t own, uint64_t whole) {
+    const bool same = executor->ranks && own == whole && s + 1 < executor->plan->segment_count;
+    return same ? 0 : own;
+}
+
 static int refuse_range(const sl_executor *executor, uint64_t offset, uint64_t bytes, sl_error *error) {
     return sl_fail(error, SL_ERR_INVALID, "%s: %llu bytes at %llu are no whole pages or slots",
                    executor->plan->backend->name, (unsigned long long)bytes, (unsigned long long)offset);
@@ -167,8 +218,8 @@ static int move_slots(sl_executor *executor, const transfer *t, uint64_t offset,
         for (int32_t s = 0; s < executor->plan->segment_count && code == 0; s++) {
             const uint64_t own = executor->plan->segments[s].program.state_bytes;
             const piece p = {s, (offset + at) / slot * own, own, at};
-            code = move(executor, t, &p, error);
-            at += own;
+            code = is_copy(executor, t, s, own, slot) ? 0 : move(executor, t, &p, error);
+            at += advance(executor, s, own, slot);
         }
     }
     return code;
@@ -193,8 +244,8 @@ static int move_pages(sl_executor *executor, const transfer *t, uint64_t offset,
             const sl_deployment *own = deployment_of(executor, s);
             const uint64_t size = own->caches[g].page_bytes;
             const piece p = {s, own->cache_offsets[g] + number * size, size, at};
-            code = move(executor, t, &p, error);
-            at += own->caches[g].page_bytes;
+            code = is_copy(executor, t, s, size, page) ? 0 : move(executor, t, &p, error);
+            at += advance(executor, s, size, page);
         }
     }
     return code;
@@ -202,7 +253,8 @@ static int move_pages(sl_executor *executor, const transfer *t, uint64_t offset,
 
 static int move_pool(sl_executor *executor, const transfer *t, uint64_t offset, uint64_t bytes,
                      sl_error *error) {
-    const int code = sl_stages_check_idle(executor->stages, error);
+    const int code = executor->ranks ? sl_ranks_check_idle(executor->ranks, error)
+                                     : sl_stages_check_idle(executor->stages, error);
     if (code) {
         return code;
     }
@@ -232,6 +284,10 @@ static int write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset,
 
 static void counters(const sl_executor *executor, sl_counters *result) {
     sl_stages_counters(executor->stages, result);
+}
+
+static void rank_counters(const sl_executor *executor, sl_counters *result) {
+    sl_ranks_counters(executor->ranks, result);
 }
 
 static int profile(sl_executor *executor, sl_profile *profile, sl_error *error) {
@@ -272,7 +328,26 @@ static void destroy(sl_backend *backend) {
     sl_free(self);
 }
 
-static const sl_backend_functions functions = {
+static const sl_backend_functions tensor_functions = {
+    .kernels = list_kernels,
+    .deploy = deploy,
+    .destroy_executor = destroy_executor,
+    .step_block = rank_block,
+    .submit = rank_submit,
+    .resume = rank_resume,
+    .wait = rank_wait,
+    .logits = rank_logits,
+    .tokens = rank_tokens,
+    .read = read_pool,
+    .write = write_pool,
+    .counters = rank_counters,
+    .profile = profile,
+    .rates = rates,
+    .memory_available = memory_available,
+    .destroy = destroy,
+};
+
+static const sl_backend_functions layer_functions = {
     .kernels = list_kernels,
     .deploy = deploy,
     .destroy_executor = destroy_executor,
@@ -292,7 +367,12 @@ static const sl_backend_functions functions = {
 };
 
 int32_t sl_split_count(const sl_backend *backend) {
-    return backend->functions == &functions ? ((const split *)backend)->count : 0;
+    const bool several = backend->functions == &layer_functions || backend->functions == &tensor_functions;
+    return several ? ((const split *)backend)->count : 0;
+}
+
+sl_split_kind sl_split_kind_of(const sl_backend *backend) {
+    return ((const split *)backend)->kind;
 }
 
 sl_backend *sl_split_part(const sl_backend *backend, int32_t index) {
@@ -301,7 +381,7 @@ sl_backend *sl_split_part(const sl_backend *backend, int32_t index) {
 
 void sl_split_use(sl_backend *backend, const sl_plan *plan) {
     ((split *)backend)->plan = plan;
-    backend->stages = sl_stages_count(plan);
+    backend->stages = sl_split_kind_of(backend) == SL_SPLIT_TENSORS ? 1 : sl_stages_count(plan);
 }
 
 /* ---- open ---- */
@@ -353,6 +433,19 @@ static int open_parts(split *self, const char *devices, const sl_backend_options
                : sl_fail(error, SL_ERR_INVALID, "device %s: names of devices with + between", devices);
 }
 
+/* Ranks meet in their kernels, so these must be of one kind. */
+static int check_alike(const split *self, sl_error *error) {
+    for (int32_t i = 0; i < self->count; i++) {
+        if (self->parts[i]->functions != self->parts[0]->functions || !self->parts[i]->functions->join) {
+            return sl_fail(
+                error, SL_ERR_UNSUPPORTED,
+                "device %s: tensors are split over devices of one kind; these can have layers each",
+                self->name);
+        }
+    }
+    return 0;
+}
+
 static int join(split *self, sl_error *error) {
     size_t named = 0, described = 0;
     self->base.chunk = INT32_MAX;
@@ -382,20 +475,22 @@ static int join(split *self, sl_error *error) {
         memcpy(self->kernels + at, own, (size_t)count * sizeof *own);
         at += count;
     }
-    self->base.functions = &functions;
+    self->base.functions = self->kind == SL_SPLIT_TENSORS ? &tensor_functions : &layer_functions;
     self->base.name = self->name;
     self->base.description = self->description;
-    self->base.steps_in_flight = SL_SPLIT_STEPS;
-    return 0;
+    self->base.steps_in_flight =
+        self->kind == SL_SPLIT_TENSORS ? self->parts[0]->steps_in_flight : SL_SPLIT_STEPS;
+    return self->kind == SL_SPLIT_TENSORS ? check_alike(self, error) : 0;
 }
 
-int sl_split_open(const char *devices, const sl_backend_options *options, sl_backend **backend,
-                  sl_error *error) {
+int sl_split_open(const char *devices, sl_split_kind kind, const sl_backend_options *options,
+                  sl_backend **backend, sl_error *error) {
     *backend = NULL;
     split *self = sl_alloc_zero(1, sizeof *self);
     if (!self) {
         return sl_fail(error, SL_ERR_NOMEM, "device %s: out of memory", devices);
     }
+    self->kind = kind;
     int code = open_parts(self, devices, options, error);
     code = code ? code : join(self, error);
     if (code) {

@@ -261,11 +261,13 @@ static int make(sl_plan *plan, finding *f, sl_error *error) {
 }
 
 int sl_plan_find_tail(sl_plan *plan, sl_error *error) {
-    const bool split = sl_split_count(plan->backend) > 0;
+    const bool split =
+        sl_split_count(plan->backend) > 0 && sl_split_kind_of(plan->backend) == SL_SPLIT_LAYERS;
     finding f = {.program = plan->deployment.program};
     sl_arena scratch = {0};
-    /* A part has the tail of the whole. What observes counts all rows. Rows that choose what is kept of a
-     * prompt have queries in all layers: one bucket of a single device does without a tail. */
+    /* A part has the tail of the whole, and ranks find their own. What observes counts all rows. Rows that
+     * choose what is kept of a prompt have queries in all layers: one bucket of a single device does without
+     * a tail. */
     if (f.program->partition || plan->options.observe || (split && plan->options.kv_budget > 0)) {
         return 0;
     }

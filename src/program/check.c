@@ -473,6 +473,24 @@ static int check_transfer(const checker *c) {
     return 0;
 }
 
+static int check_all_reduce(const checker *c) {
+    REQUIRE(c, c->op->u.all_reduce.width >= 1, "width must be at least 1");
+    REQUIRE(c, c->op->in[0].value == c->op->out[0].value && c->op->in[0].column == c->op->out[0].column,
+            "works in place: x must be the same before and after");
+    return 0;
+}
+
+/* A program that is no rank's may have a group of one. */
+static int check_all_gather(const checker *c) {
+    const sl_op_all_gather *gather = &c->op->u.all_gather;
+    REQUIRE(c, gather->width >= 1, "width must be at least 1");
+    REQUIRE(c, gather->ranks >= 1 && gather->ranks <= SL_MOST_RANKS, "%d ranks, expected 1 to %d",
+            gather->ranks, SL_MOST_RANKS);
+    REQUIRE(c, c->program->ranks == 0 || gather->ranks == c->program->ranks, "%d ranks, the program has %d",
+            gather->ranks, c->program->ranks);
+    return 0;
+}
+
 static int check_softcap(const checker *c) {
     REQUIRE(c, c->op->u.softcap.width >= 1, "width must be at least 1");
     REQUIRE(c, c->op->u.softcap.cap >= 0 && isfinite(c->op->u.softcap.cap), "cap must not be negative");
@@ -914,6 +932,10 @@ static int check_all(const sl_program *program, sl_error *error) {
         (program->experts > 0 && program->experts_used == 0)) {
         return sl_fail(error, SL_ERR_INVALID, "%d of %d experts used", program->experts_used,
                        program->experts);
+    }
+    if (program->ranks < 0 || program->ranks > SL_MOST_RANKS || program->rank < 0 ||
+        (program->rank > 0 && program->rank >= program->ranks)) {
+        return sl_fail(error, SL_ERR_INVALID, "rank %d of %d", program->rank, program->ranks);
     }
     int code = check_weights(program, error);
     code = code ? code : check_geometry(program, error);

@@ -62,6 +62,22 @@ static double state_elements(const sl_program *program, int32_t layer) {
     return (double)state->heads * state->key_size * state->value_size;
 }
 
+static void conv_cost(const sl_program *program, const sl_op *op, double rows, sl_cost *cost) {
+    const sl_state_layer *state = &program->states[op->u.conv.state];
+    cost->operations = 2.0 * state->channels * state->taps * rows;
+    cost->weight_bytes = weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
+}
+
+/* What the other ranks have is read too. */
+static void exchange_cost(const sl_program *program, const sl_op *op, const int32_t *rows, sl_cost *cost) {
+    const bool gathers = op->kind == SL_OP_ALL_GATHER;
+    const int32_t ranks = gathers ? op->u.all_gather.ranks : program->ranks > 0 ? program->ranks : 1;
+    const int32_t width = gathers ? op->u.all_gather.width : op->u.all_reduce.width;
+    const double elements = (double)(ranks - 1) * width * rows[program->values[op->in[0].value].rows];
+    cost->operations = gathers ? 0 : elements;
+    cost->value_bytes += sizeof(float) * elements;
+}
+
 static double row_bytes(const sl_weight *weight) {
     return (double)weight->bytes / weight->rows;
 }
@@ -128,14 +144,15 @@ static sl_cost cost_of(const sl_program *program, const sl_op *op, const int32_t
                           rows[program->values[op->in[listed].value].rows];
         break;
     }
-    case SL_OP_CONV: {
-        const sl_state_layer *state = &program->states[op->u.conv.state];
-        cost.operations = 2.0 * state->channels * state->taps * step;
-        cost.weight_bytes = weight_bytes(program, op->u.conv.weight) + weight_bytes(program, op->u.conv.bias);
+    case SL_OP_CONV:
+        conv_cost(program, op, step, &cost);
         break;
-    }
     case SL_OP_DELTA_SCAN: /* per row, on the state: decay 1, S^T k 2, update 2, S^T q 2 */
         cost.operations = 7 * state_elements(program, op->u.delta_scan.state) * step;
+        break;
+    case SL_OP_ALL_REDUCE:
+    case SL_OP_ALL_GATHER:
+        exchange_cost(program, op, rows, &cost);
         break;
     case SL_OP_SSM_SCAN: /* decay 1, update 2, S^T C 2 */
         cost.operations = 5 * state_elements(program, op->u.ssm_scan.state) * step;

@@ -189,6 +189,16 @@ static void print_ssm_scan(const sl_program *program, const sl_op *op, sl_buffer
     }
 }
 
+static void print_activate(const sl_op_activate *activate, sl_buffer *out) {
+    sl_buffer_printf(out, ", %s", sl_activation_name(activate->function));
+    if (activate->function == SL_ACTIVATION_SWIGLU_OAI) {
+        sl_buffer_printf(out, ", alpha %g, limit %g", (double)activate->alpha, (double)activate->limit);
+    } else if (activate->function == SL_ACTIVATION_XIELU) {
+        sl_buffer_printf(out, ", alpha %g, negative %g, beta %g, limit %g", (double)activate->alpha,
+                         (double)activate->negative, (double)activate->beta, (double)activate->limit);
+    }
+}
+
 static void print_softcap(const sl_op_softcap *softcap, sl_buffer *out) {
     if (softcap->cap != 0) {
         sl_buffer_printf(out, ", cap %g", (double)softcap->cap);
@@ -249,15 +259,7 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_router(program, op, out);
         break;
     case SL_OP_ACTIVATE:
-        sl_buffer_printf(out, ", %s", sl_activation_name(op->u.activate.function));
-        if (op->u.activate.function == SL_ACTIVATION_SWIGLU_OAI) {
-            sl_buffer_printf(out, ", alpha %g, limit %g", (double)op->u.activate.alpha,
-                             (double)op->u.activate.limit);
-        } else if (op->u.activate.function == SL_ACTIVATION_XIELU) {
-            sl_buffer_printf(out, ", alpha %g, negative %g, beta %g, limit %g", (double)op->u.activate.alpha,
-                             (double)op->u.activate.negative, (double)op->u.activate.beta,
-                             (double)op->u.activate.limit);
-        }
+        print_activate(&op->u.activate, out);
         break;
     case SL_OP_CONV:
         print_vector(program, "", op->u.conv.weight, out);
@@ -316,6 +318,9 @@ void sl_program_print(const sl_program *program, sl_buffer *out) {
                      program->width, program->vocabulary);
     if (program->experts > 0) {
         sl_buffer_printf(out, ", %d of %d experts", program->experts_used, program->experts);
+    }
+    if (program->ranks > 0) {
+        sl_buffer_printf(out, ", rank %d of %d", program->rank, program->ranks);
     }
     sl_buffer_text(out, "\n");
     for (int32_t g = 0; g < program->group_count; g++) {

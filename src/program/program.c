@@ -1,6 +1,7 @@
 /* Building programs: appends, names and sizes. */
 #include "program/program.h"
 
+#include "base/alloc.h"
 #include "base/checked.h"
 
 #include <string.h>
@@ -333,7 +334,17 @@ sl_op *sl_program_op(sl_program *program, sl_op_kind kind, int32_t layer) {
     return op;
 }
 
+/* Here, so that who frees programs needs no shard.c. */
+void sl_program_drop_slices(sl_program *part) {
+    for (int32_t i = 0; i < part->slice_count; i++) {
+        sl_free(part->slices[i].copy);
+        part->slices[i].copy = NULL;
+        part->weights[part->slices[i].weight].data = NULL;
+    }
+}
+
 void sl_program_free(sl_program *program) {
+    sl_program_drop_slices(program);
     sl_arena_free(&program->arena);
     memset(program, 0, sizeof *program);
 }

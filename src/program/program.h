@@ -408,6 +408,15 @@ typedef struct sl_op {
 /* ---- the program
  * ---------------------------------------------------------------------------------------------------- */
 
+/* A weight of a rank that is not adjacent in the whole's: rows [first_row, + its rows) and columns
+ * [first_column, + its columns) of each expert of that. */
+typedef struct sl_slice {
+    int32_t weight;
+    const sl_weight *of;
+    int32_t first_row, first_column;
+    void *copy; /* NULL: not filled */
+} sl_slice;
+
 /* Arrays live in `arena`; weight data does not. Zero-initialise, fill with the sl_program_ functions, free
  * with sl_program_free. */
 typedef struct sl_program {
@@ -442,7 +451,7 @@ typedef struct sl_program {
     /* Of a program that several devices run at once, each with its share of heads and columns (shard.c):
      * which one this is, and how many there are. ranks 0: it is no such program. */
     int32_t rank, ranks;
-    struct sl_slice *slices; /* [slice_count]: of its weights those that are copies; shard.c's own */
+    sl_slice *slices; /* of its weights those that are copies */
     int32_t slice_count;
     bool failed;          /* an append ran out of memory: sl_program_check reports it */
     bool too_many_groups; /* more than SL_CACHE_GROUPS were appended: likewise */

@@ -398,13 +398,26 @@ static void check_text(sluice_model *model, const sluice_engine_options *options
     sluice_free(text);
 }
 
+/* What was tried, without all GPUs together, which a machine may have. The caller releases it. */
+static json_t *places_of(const json_t *plan) {
+    json_t *kept = json_array(), *place;
+    size_t i;
+    json_array_foreach(json_object_get(plan, "places"), i, place) {
+        if (strncmp(json_string_value(json_object_get(place, "devices")), "cuda:0+", 7) != 0) {
+            json_array_append(kept, place);
+        }
+    }
+    return kept;
+}
+
 /* Of a model without room on the GPU each place was tried, in this order; the first was taken that takes at
  * most a tenth longer than the shortest. How fast this machine is, is nobody's business here. */
 static void check_choice(sluice_model *model, const sluice_engine_options *options, const char *fetching) {
     const char *const names[] = {"auto", fetching, "cuda+cpu", "cpu"};
     char *text = describe_plan(model, options, SLUICE_JSON);
     json_t *plan = json_loads(text, 0, NULL);
-    const json_t *places = json_object_get(plan, "places"), *place;
+    json_t *places = places_of(plan);
+    const json_t *place;
     double least = 0;
     int taken = -1, first = -1;
     size_t i;
@@ -435,6 +448,7 @@ static void check_choice(sluice_model *model, const sluice_engine_options *optio
     const json_t *gpu = json_object_get(json_object_get(plan, "speeds"), "gpu");
     assert_true(json_number_value(json_object_get(gpu, "bus_bytes")) > 0);
     assert_true(json_number_value(json_object_get(gpu, "border_seconds")) > 0);
+    json_decref(places);
     json_decref(plan);
     check_text(model, options);
 }
@@ -453,7 +467,9 @@ static void check_choice_without_speeds(sluice_model *model, const sluice_engine
         fail_at(calls - back);
         char *text = describe_plan(model, options, SLUICE_JSON);
         json_t *plan = json_loads(text, 0, NULL);
-        assert_int_equal(json_array_size(json_object_get(plan, "places")), 4);
+        json_t *places = places_of(plan);
+        assert_int_equal(json_array_size(places), 4);
+        json_decref(places);
         const json_t *gpu = json_object_get(json_object_get(plan, "speeds"), "gpu");
         bus_assumed |= json_number_value(json_object_get(gpu, "bus_bytes")) == 12e9;
         json_decref(plan);
@@ -462,6 +478,12 @@ static void check_choice_without_speeds(sluice_model *model, const sluice_engine
         fail_at(0);
     }
     assert_true(bus_assumed);
+}
+
+/* A second GPU has no room for anything. */
+static void leave_one_gpu(sluice_engine_options *options) {
+    snprintf(options->memory_limits[0].device, sizeof options->memory_limits[0].device, "cuda:1");
+    options->memory_limits[0].bytes = 4096;
 }
 
 /* With device auto, all on the GPU where there is room, and else what takes the least by estimates. Experts
@@ -479,6 +501,7 @@ static void auto_fetches_what_does_not_fit(void **state) {
     sluice_engine_destroy(engine);
     assert_int_equal(counters.streamed_bytes + counters.fetched_bytes, 0);
     options.memory_limit = counters.memory - 4096;
+    leave_one_gpu(&options);
     check_choice(model, &options, "cuda, fetching experts");
     check_choice_without_speeds(model, &options);
     engine = open_engine(model, &options);
@@ -491,6 +514,44 @@ static void auto_fetches_what_does_not_fit(void **state) {
     sluice_engine_destroy(engine);
     compare("qwen3moe", "experts that do not fit against experts on the device", resident, tokens);
     assert_true(counters.streamed_bytes + counters.fetched_bytes > 0);
+    sluice_model_release(model);
+}
+
+static bool plan_says(sluice_model *model, const sluice_engine_options *options, const char *what) {
+    char *text = describe_plan(model, options, SLUICE_TEXT);
+    const bool found = strstr(text, what) != NULL;
+    sluice_free(text);
+    return found;
+}
+
+/* What does not fit one GPU is on all there are. */
+static void auto_takes_all_gpus(void **state) {
+    (void)state;
+    sluice_model *model = open_model(FIXTURES "qwen3");
+    setting s = {.device = "cuda", .kv_type = "f16", .chunk = 32, .sequences = 1, .any_class = true};
+    sluice_engine_options options = options_of(&s);
+    int32_t resident[GENERATE], tokens[GENERATE];
+    sluice_counters counters = {.size = sizeof counters}, steady = counters;
+    sluice_engine *engine = open_engine(model, &options);
+    generate(engine, &s, 0, resident, &steady);
+    sluice_engine_get_counters(engine, &counters);
+    sluice_engine_destroy(engine);
+    options.device = "auto";
+    options.memory_limit = counters.memory - 4096;
+    char *text = describe_plan(model, &options, SLUICE_JSON);
+    const bool several = strstr(text, "cuda:0+cuda:1") != NULL;
+    sluice_free(text);
+    if (several) {
+        assert_true(plan_says(model, &options, "placed on   cuda:0+cuda:1"));
+        engine = open_engine(model, &options);
+        generate(engine, &s, 0, tokens, &steady);
+        sluice_engine_get_counters(engine, &counters);
+        sluice_engine_destroy(engine);
+        compare("qwen3", "layers on two GPUs against one", resident, tokens);
+        assert_int_equal(counters.failed_captures, 0);
+    } else {
+        printf("skipped: there is one GPU\n");
+    }
     sluice_model_release(model);
 }
 
@@ -510,13 +571,6 @@ static void take_streamed(void *context, const sluice_expert_counters *counters)
     layers->most = bytes > layers->most ? bytes : layers->most;
     layers->sum += bytes;
     layers->count++;
-}
-
-static bool plan_says(sluice_model *model, const sluice_engine_options *options, const char *what) {
-    char *text = describe_plan(model, options, SLUICE_TEXT);
-    const bool found = strstr(text, what) != NULL;
-    sluice_free(text);
-    return found;
 }
 
 /* The tokens of an engine whose layers' weights are all on the device; each step brings those of three of
@@ -572,6 +626,7 @@ static void layers_from_host_memory(void **state) {
     compare("gemma3", "layers that did not fit against layers on the device", resident, tokens);
     assert_true(counters.streamed_bytes > 0 && counters.memory <= memory);
     options.device = "auto";
+    leave_one_gpu(&options);
     check_choice(model, &options, "cuda, fetching weights");
     options.memory_limit = 0;
     options.gpu_layers = KEPT;
@@ -838,7 +893,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 13];
+    struct CMUnitTest tests[FAMILIES + 14];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -857,6 +912,7 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_begin_where_a_file_says);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_fetches_what_does_not_fit);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_takes_all_gpus);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(layers_from_host_memory);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_call_may_fail_while_fetching);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(a_fault_is_final);

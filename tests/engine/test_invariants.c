@@ -93,6 +93,7 @@ typedef struct way {
                               fit */
     bool no_graphs;
     int32_t kept; /* on a GPU alone: weights of so many layers; those of the others are fetched; 0: of all */
+    bool ranks;   /* two devices, each with a share of all layers */
 } way;
 
 static void read_all(sluice_sequence *sequence, const int32_t *tokens, size_t count, float *logits,
@@ -206,29 +207,29 @@ static void run_forked(sluice_engine *engine, const text *reference, float *logi
 }
 
 static const way ways[] = {
-    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0}, /* the reference */
-    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false, 0},
-    {"chunk 512, 4 sequences, the last row", 512, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0},
-    {"chunk 64, 4 sequences, the last row", 64, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0},
-    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false, 0},
-    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false, 0},
-    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false, 0},
+    {"chunk 512, alone", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0, false}, /* the reference */
+    {"chunk 64, alone", 64, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 7, alone", 7, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 1, alone", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 512, 2 threads", 512, 2, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 64, 8 sequences, 2 threads", 64, 2, 8, run_among_strangers, false, 0, 0, 0, false, 0, false},
+    {"chunk 512, 4 sequences, the last row", 512, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0, false},
+    {"chunk 64, 4 sequences, the last row", 64, 1, 4, run_for_the_last, false, 0, 0, 0, false, 0, false},
+    {"chunk 64, prefix reused", 64, 1, 2, run_reusing, false, 0, 0, 0, false, 0, false},
+    {"chunk 64, rolled back", 64, 1, 2, run_after_rollback, false, 0, 0, 0, false, 0, false},
+    {"chunk 7, forked", 7, 1, 2, run_forked, false, 0, 0, 0, false, 0, false},
 };
 
 /* Pairs: every op by its own kernel, and runs of ops fused where the backend can. */
 static const way fusion_ways[] = {
-    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false, 0},
-    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false, 0},
-    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false, 0},
-    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false, 0},
-    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
+    {"chunk 512, single ops", 512, 1, 1, run_alone, true, 0, 0, 0, false, 0, false},
+    {"chunk 512, fused", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 40, single ops", 40, 1, 1, run_alone, true, 0, 0, 0, false, 0, false},
+    {"chunk 40, fused", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 5, single ops", 5, 1, 1, run_alone, true, 0, 0, 0, false, 0, false},
+    {"chunk 5, fused", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 1, single ops", 1, 1, 1, run_alone, true, 0, 0, 0, false, 0, false},
+    {"chunk 1, fused", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
 };
 
 /* ---- every family, type and tier
@@ -272,9 +273,11 @@ static void check_fetches(sluice_engine *engine, const way *w) {
 static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
                       const way *against) {
     sluice_engine_options options = {.size = sizeof options,
-                                     .device = !w->second ? device
-                                               : on_gpu() ? "cuda+cpu"
-                                                          : "cpu+cpu",
+                                     .device = w->ranks     ? on_gpu() ? "cuda:0+cuda:1" : "cpu+cpu"
+                                               : !w->second ? device
+                                               : on_gpu()   ? "cuda+cpu"
+                                                            : "cpu+cpu",
+                                     .split = w->ranks ? SLUICE_SPLIT_TENSORS : SLUICE_SPLIT_AUTO,
                                      .gpu_layers = w->second ? w->second : w->kept,
                                      .cpu_experts = w->experts,
                                      .no_graphs = w->no_graphs,
@@ -576,6 +579,36 @@ static int32_t check_experts_apart(size_t family) {
     return tested;
 }
 
+static bool has_second_gpu(void) {
+    sluice_model *model = make_model("qwen3", "q8_0", false);
+    const sluice_engine_options options = {.size = sizeof options, .device = "cuda:1"};
+    sluice_error error;
+    char *text = NULL;
+    const bool has =
+        sluice_plan_describe(model, &options, SLUICE_PLAN_MEMORY, SLUICE_TEXT, &text, &error) == 0;
+    sluice_free(text);
+    sluice_model_release(model);
+    return has;
+}
+
+/* Two devices that share every layer, cut and mixed in another way for each family: the bits of the uncut
+ * text. */
+static void ranks_give_the_same_bits(void **state) {
+    (void)state;
+    if (on_gpu() && !has_second_gpu()) {
+        printf("skipped: there is no second GPU\n");
+        return;
+    }
+    for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
+        sluice_model *model = make_model(families[family], "q8_0", false);
+        const setting s = {families[family], "q8_0", NULL, cache_types[family % 5], SLUICE_PROMPT_AUTO};
+        way list[3] = {ways[0], ways[1 + family % 10], ways[1 + (family + 4) % 10]};
+        list[0].ranks = list[1].ranks = list[2].ranks = true;
+        check_setting(model, &s, list, SANITIZED ? 2 : 3, 3);
+        sluice_model_release(model);
+    }
+}
+
 static void experts_apart_give_the_same_bits(void **state) {
     (void)state;
     int32_t tested = 0;
@@ -598,18 +631,18 @@ static void one_models_experts_apart_give_the_same_bits(void **state) {
 /* In pairs: all experts on the GPU, and those of all layers, of some, in host memory. With few slots each
  * row's experts put out those of the row before. */
 static const way fetching_ways[] = {
-    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0},
-    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false, 0},
-    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0},
-    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true, 0},
-    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 3, some slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 6, false, 0},
-    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0},
-    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 5, as many slots as fit", 5, 1, 1, run_alone, false, 0, INT32_MAX, 0, false, 0},
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 512, streamed", 512, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0, false},
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 40, streamed", 40, 1, 1, run_alone, false, 0, 3, 1, false, 0, false},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0, false},
+    {"chunk 40, streamed, eager", 40, 1, 1, run_alone, false, 0, INT32_MAX, 1, true, 0, false},
+    {"chunk 3, resident", 3, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 3, some slots", 3, 1, 1, run_alone, false, 0, INT32_MAX, 6, false, 0, false},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 1, few slots", 1, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0, false},
+    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 5, as many slots as fit", 5, 1, 1, run_alone, false, 0, INT32_MAX, 0, false, 0, false},
 };
 
 static void fetched_experts_give_the_same_bits(void **state) {
@@ -637,19 +670,19 @@ static void fetched_experts_give_the_same_bits(void **state) {
 
 /* In pairs: all weights on the GPU, and those of all layers but one, or two, in host memory. */
 static const way layer_ways[] = {
-    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 40, one layer kept", 40, 1, 1, run_alone, false, 0, 0, 0, false, 1},
-    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 5, one layer kept", 5, 1, 1, run_alone, false, 0, 0, 0, false, 1},
-    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 512, two layers kept", 512, 1, 1, run_alone, false, 0, 0, 0, false, 2},
-    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0},
-    {"chunk 40, one layer kept, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 1},
-    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0},
-    {"chunk 1, one layer kept", 1, 1, 1, run_alone, false, 0, 0, 0, false, 1},
-    {"chunk 16, strangers", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, 0, 0, false, 0},
+    {"chunk 40, resident", 40, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 40, one layer kept", 40, 1, 1, run_alone, false, 0, 0, 0, false, 1, false},
+    {"chunk 5, resident", 5, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 5, one layer kept", 5, 1, 1, run_alone, false, 0, 0, 0, false, 1, false},
+    {"chunk 512, resident", 512, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 512, two layers kept", 512, 1, 1, run_alone, false, 0, 0, 0, false, 2, false},
+    {"chunk 40, resident, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 0, false},
+    {"chunk 40, one layer kept, eager", 40, 1, 1, run_alone, false, 0, 0, 0, true, 1, false},
+    {"chunk 1, resident", 1, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 1, one layer kept", 1, 1, 1, run_alone, false, 0, 0, 0, false, 1, false},
+    {"chunk 16, strangers", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, 0, 0, false, 0, false},
     {"chunk 16, strangers, one layer kept", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, 0, 0, false,
-     1},
+     1, false},
 };
 
 /* Of a model without experts, with as many of the ways. */
@@ -759,7 +792,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 11];
+    struct CMUnitTest tests[FAMILIES + 12];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -775,5 +808,6 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 8] = (struct CMUnitTest)cmocka_unit_test(fetched_layers_give_the_same_bits);
     tests[FAMILIES + 9] = (struct CMUnitTest)cmocka_unit_test(one_models_fetched_layers_give_the_same_bits);
     tests[FAMILIES + 10] = (struct CMUnitTest)cmocka_unit_test(the_cpu_has_runs);
+    tests[FAMILIES + 11] = (struct CMUnitTest)cmocka_unit_test(ranks_give_the_same_bits);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -519,8 +519,8 @@ static void memory_is_set_aside_at_submit(void **state) {
 /* ---- what ends a generation
  * -------------------------------------------------------------------------------------------- */
 
-/* A long prompt of one sequence fits the pages of a sliding window, whatever the chunk: those behind a chunk are
- * still held, as it could be rolled back, when the next one takes its own. */
+/* A long prompt of one sequence fits the pages of a sliding window, whatever the chunk: those behind a chunk
+ * are still held, as it could be rolled back, when the next one takes its own. */
 static void one_sequence_fits_its_window(void **state) {
     (void)state;
     static const int32_t chunks[] = {64, 200, 512, 1024};

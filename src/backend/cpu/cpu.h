@@ -17,6 +17,7 @@
 
 typedef struct sl_cpu_context sl_cpu_context;
 typedef struct sl_cpu_op sl_cpu_op;
+typedef struct sl_cpu_group sl_cpu_group;
 
 /* Called on every thread of the pool. Never fails: whatever could be wrong was refused by the plan or at
  * deploy. */
@@ -123,6 +124,8 @@ struct sl_cpu_context {
     int32_t *last_tokens; /* [slot] */
     unsigned char *state; /* slot 0 */
     unsigned char *observations;
+    sl_cpu_group *group; /* of a program with ranks (group.h); NULL: there are no others */
+    int32_t rank;
 };
 
 /* Hands out work: the next `count` units of phase 0 or 1; the caller stops when the result is past the end.

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 /* The CPU backend: makes the pools of a deployment, resolves its ops to {function, pointers}, and runs steps.
  */
+#include "backend/cpu/group.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/peak.h"
 #include "backend/host_memory.h"
@@ -439,6 +440,7 @@ static void destroy_executor(sl_executor *executor) {
         return;
     }
     sl_pool_destroy(executor->threads);
+    sl_cpu_group_leave(executor->context.group);
     for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
         sl_free(executor->pools[pool]);
     }
@@ -614,6 +616,16 @@ static int proceed(sl_executor *executor, sl_error *error) {
     }
     run_section(executor);
     return SL_OK;
+}
+
+static int join(sl_executor *const *ranks, int32_t count, sl_error *error) {
+    sl_cpu_group *group;
+    const int status = sl_cpu_group_create(count, &group, error);
+    for (int32_t i = 0; i < count && !status; i++) {
+        ranks[i]->context.group = ranks[i]->tail.group = group;
+        ranks[i]->context.rank = ranks[i]->tail.rank = i;
+    }
+    return status;
 }
 
 /* submit has run the step already. */
@@ -815,6 +827,7 @@ static const sl_backend_functions functions = {
     .step_block = step_block,
     .submit = submit,
     .proceed = proceed,
+    .join = join,
     .wait = wait_for_step,
     .logits = logits,
     .tokens = tokens,

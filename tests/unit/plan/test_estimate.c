@@ -54,7 +54,7 @@ static sl_plan *plan_of(sl_program *program, sl_backend *backend, const sl_plan_
 static void place(placements *all, sl_plan_options options, int32_t host_experts, int32_t host_layers) {
     const sl_backend_options cpu = {.threads = 1, .isa = SL_ISA_PLAIN};
     sl_error error;
-    assert_int_equal(sl_split_open("cpu+cpu", &cpu, &all->both, &error), 0);
+    assert_int_equal(sl_split_open("cpu+cpu", SL_SPLIT_LAYERS, &cpu, &all->both, &error), 0);
     assert_int_equal(sl_cpu_backend_create(&cpu, &all->host, &error), 0);
     all->device = fake(true, false);
     all->plans[ON_HOST] = plan_of(all->program, all->host, &options);

@@ -40,6 +40,8 @@ SL_PLAIN_RUN(sl_plain_combine);
 SL_PLAIN_RUN(sl_plain_activate);
 SL_PLAIN_RUN(sl_plain_gather);
 SL_PLAIN_RUN(sl_plain_transfer);
+SL_PLAIN_RUN(sl_plain_all_reduce); /* this and the next: group.c */
+SL_PLAIN_RUN(sl_plain_all_gather);
 SL_PLAIN_RUN(sl_plain_softcap);
 uint64_t sl_plain_embed_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_layernorm_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -63,6 +65,7 @@ SL_PLAIN_RUN(sl_plain_recall);
 SL_PLAIN_RUN(sl_plain_attention);
 uint64_t sl_plain_attention_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 SL_PLAIN_RUN(sl_plain_compact);
+uint64_t sl_plain_all_reduce_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 uint64_t sl_plain_compact_workspace(const sl_kernel *kernel, const sl_kernel_query *query);
 /* router.c */
 SL_PLAIN_RUN(sl_plain_router);

@@ -113,6 +113,8 @@ const sl_cpu_kernel sl_cpu_kernels_plain[] = {
     SIMPLE(SSM_SCAN, ssm_scan, "f32"),
     SIMPLE(GATHER, gather, "exact"),
     SIMPLE(TRANSFER, transfer, "exact"),
+    WITH_WORKSPACE(ALL_REDUCE, all_reduce, "exact", sl_plain_all_reduce_workspace),
+    SIMPLE(ALL_GATHER, all_gather, "exact"),
     SIMPLE(SOFTCAP, softcap, "f32"),
     WITH_WORKSPACE(SAMPLE, sample, "f32", sl_plain_sample_workspace),
     SIMPLE(OBSERVE, observe, "f64"),

@@ -1,0 +1,53 @@
+/* Which values of a program its ranks divide, and where: what shard.c writes programs by.
+ *
+ * Values that ops other than LINEARs connect are a block. A block is divided where each of its ops works on
+ * heads (or columns) that know nothing of one another, where LINEARs alone write it from outside, and LINEARs
+ * alone read it from outside. */
+#ifndef SL_PROGRAM_DIVISION_H
+#define SL_PROGRAM_DIVISION_H
+
+#include "program/program.h"
+
+/* Columns [first, + width) of a value, of which each rank has as many, in the order of the ranks. */
+typedef struct sl_region {
+    int32_t first, width;
+} sl_region;
+
+/* Where a region begins, or the value ends. */
+typedef struct sl_bound {
+    int32_t column;
+    struct sl_bound *next;
+} sl_bound;
+
+typedef struct sl_block {
+    const char *reason; /* why every rank computes all of it; NULL: they divide it */
+    bool attends, activates, recurs,
+        streams;        /* has an ATTENTION, ACTIVATE, CONV or scan; is a residual stream */
+    bool read, written; /* by a LINEAR */
+} sl_block;
+
+typedef struct sl_division {
+    const sl_program *program;
+    int32_t ranks;
+    sl_arena arena;
+    int32_t *parents;  /* per value: another one of its block, or itself */
+    sl_block *blocks;  /* of values that are their own parents */
+    sl_bound **bounds; /* per value, in order */
+    bool *partial;     /* per value: each rank has a share of the sum, which a COMBINE adds up with others */
+    bool *summed;      /* per op: its result is a share, and an ALL_REDUCE stands behind it */
+    bool groups[SL_CACHE_GROUPS]; /* whose key heads are divided */
+    int32_t head;                 /* the op whose rows are tokens; SL_NONE: none is divided */
+    const char *head_reason;      /* why the head is whole */
+} sl_division;
+
+/* Zero-initialise, free with sl_division_free; SL_ERR_NOMEM is all that can go wrong. */
+int sl_divide(const sl_program *program, int32_t ranks, sl_division *division);
+void sl_division_free(sl_division *division);
+
+const sl_block *sl_block_of(const sl_division *division, int32_t value);
+static inline bool sl_divides(const sl_division *division, int32_t value) {
+    return value != SL_NONE && !sl_block_of(division, value)->reason;
+}
+sl_region sl_region_at(const sl_division *division, int32_t value, int32_t column);
+
+#endif
