@@ -246,9 +246,6 @@ sl_region sl_region_at(const sl_division *division, int32_t value, int32_t colum
 static const char *heads_decline(const sl_division *d, sl_operand at, const heads *h) {
     sl_region region = sl_region_at(d, at.value, at.column);
     int64_t left = (int64_t)h->count * h->stride;
-    if (h->count % d->ranks != 0) {
-        return uneven;
-    }
     if (h->stride < 1 || (int64_t)at.column - region.first + h->width > h->stride) {
         return unknown_heads;
     }
@@ -317,9 +314,6 @@ static const char *reader_declines(const sl_division *d, int32_t index) {
 static const char *writer_declines(const sl_division *d, const sl_op *op) {
     const sl_operand at = op->out[0];
     int32_t pieces = 0;
-    if (op->in[3].value != SL_NONE) {
-        return "a residual is added inside it";
-    }
     if (sl_divides(d, op->in[0].value)) {
         return "it is computed from what is divided";
     }
@@ -338,6 +332,8 @@ static const char *writer_declines(const sl_division *d, const sl_op *op) {
 
 static const char *kind_declines(const sl_op *op) {
     switch (op->kind) {
+    case SL_OP_LINEAR:
+        return "a residual is added inside it";
     case SL_OP_HEAD_LINEAR:
         return "its keys are latent";
     case SL_OP_CONV:
