@@ -172,18 +172,18 @@ static bool add_bound(sl_division *d, int32_t value, int64_t column) {
     if (column < 0 || column > d->program->values[value].width) {
         return true;
     }
-    sl_bound **at = &d->bounds[value];
+    sl_region_bound **at = &d->bounds[value];
     while (*at && (*at)->column < column) {
         at = &(*at)->next;
     }
     if (*at && (*at)->column == column) {
         return true;
     }
-    sl_bound *bound = sl_arena_alloc(&d->arena, 1, sizeof *bound);
+    sl_region_bound *bound = sl_arena_alloc(&d->arena, 1, sizeof *bound);
     if (!bound) {
         return false;
     }
-    *bound = (sl_bound){(int32_t)column, *at};
+    *bound = (sl_region_bound){(int32_t)column, *at};
     *at = bound;
     return true;
 }
@@ -233,7 +233,7 @@ static bool find_bounds(sl_division *d) {
 }
 
 sl_region sl_region_at(const sl_division *division, int32_t value, int32_t column) {
-    const sl_bound *bound = division->bounds[value];
+    const sl_region_bound *bound = division->bounds[value];
     while (bound->next && bound->next->column <= column) {
         bound = bound->next;
     }
@@ -392,7 +392,7 @@ static bool decline_operands(sl_division *d, int32_t index) {
 static bool decline_regions(sl_division *d) {
     bool changed = false;
     for (int32_t v = 0; v < d->program->value_count; v++) {
-        for (const sl_bound *b = d->bounds[v]; b && sl_divides(d, v); b = b->next) {
+        for (const sl_region_bound *b = d->bounds[v]; b && sl_divides(d, v); b = b->next) {
             if (b->column % d->ranks != 0) {
                 block_at(d, v)->reason = uneven;
                 changed = true;
@@ -497,7 +497,7 @@ int sl_divide(const sl_program *program, int32_t ranks, sl_division *d) {
     d->ranks = ranks;
     d->parents = sl_arena_alloc(&d->arena, values, sizeof *d->parents);
     d->blocks = sl_arena_alloc(&d->arena, values, sizeof *d->blocks);
-    d->bounds = sl_arena_alloc(&d->arena, values, sizeof(sl_bound *));
+    d->bounds = sl_arena_alloc(&d->arena, values, sizeof(sl_region_bound *));
     d->partial = sl_arena_alloc(&d->arena, values, sizeof *d->partial);
     d->summed = sl_arena_alloc(&d->arena, ops, sizeof *d->summed);
     if (!d->parents || !d->blocks || !d->bounds || !d->partial || !d->summed) {

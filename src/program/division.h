@@ -14,10 +14,10 @@ typedef struct sl_region {
 } sl_region;
 
 /* Where a region begins, or the value ends. */
-typedef struct sl_bound {
+typedef struct sl_region_bound {
     int32_t column;
-    struct sl_bound *next;
-} sl_bound;
+    struct sl_region_bound *next;
+} sl_region_bound;
 
 typedef struct sl_block {
     const char *reason; /* why every rank computes all of it; NULL: they divide it */
@@ -30,11 +30,11 @@ typedef struct sl_division {
     const sl_program *program;
     int32_t ranks;
     sl_arena arena;
-    int32_t *parents;  /* per value: another one of its block, or itself */
-    sl_block *blocks;  /* of values that are their own parents */
-    sl_bound **bounds; /* per value, in order */
-    bool *partial;     /* per value: each rank has a share of the sum, which a COMBINE adds up with others */
-    bool *summed;      /* per op: its result is a share, and an ALL_REDUCE stands behind it */
+    int32_t *parents;         /* per value: another one of its block, or itself */
+    sl_block *blocks;         /* of values that are their own parents */
+    sl_region_bound **bounds; /* per value, in order */
+    bool *partial; /* per value: each rank has a share of the sum, which a COMBINE adds up with others */
+    bool *summed;  /* per op: its result is a share, and an ALL_REDUCE stands behind it */
     bool groups[SL_CACHE_GROUPS]; /* whose key heads are divided */
     int32_t head;                 /* the op whose rows are tokens; SL_NONE: none is divided */
     const char *head_reason;      /* why the head is whole */

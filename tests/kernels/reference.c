@@ -470,9 +470,11 @@ static void check_gather(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
+/* A rank that is alone gets what it has. */
 static void check_transfer(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const int32_t width = (int32_t)sl_operand_width(&c->program, op_of(c), false, 0);
     for (int32_t row = 0; row < c->rows; row++) {
-        for (int32_t i = 0; i < op_of(c)->u.transfer.width; i++) {
+        for (int32_t i = 0; i < width; i++) {
             sum->wrong = sum->wrong || in_at(c, 0, row, i) != (double)out_at(c, result, 0, row, i);
         }
     }
@@ -1222,6 +1224,8 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_GATHER] = check_gather,
     [SL_OP_SOFTCAP] = check_softcap,
     [SL_OP_TRANSFER] = check_transfer,
+    [SL_OP_ALL_REDUCE] = check_transfer,
+    [SL_OP_ALL_GATHER] = check_transfer,
     [SL_OP_SAMPLE] = check_sample,
 };
 

@@ -60,7 +60,7 @@ static void says(const sl_program *whole, int32_t ranks, const char *expected) {
 /* All of them compute the same, and that is what the whole computes but for rounding. */
 static void compute_alike(const sl_program *whole, const group *g) {
     double *wanted, *found, largest = 0, worst = 0;
-    int32_t width, found_width;
+    int32_t width = 0, found_width = 0;
     const char *reason;
     if (!interpret(whole, 1, &wanted, &width, &reason) ||
         !interpret(g->ranks, g->count, &found, &found_width, &reason)) {

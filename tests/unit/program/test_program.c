@@ -332,6 +332,42 @@ static const char *break_heads(sl_program *p, int *counter) {
     return NULL;
 }
 
+/* The feed-forward block's result as the sum, or what is side by side, of all ranks' in two halves of 128
+ * columns. */
+static sl_op *add_exchange(sl_program *p, sl_op_kind kind) {
+    sl_op *op = sl_program_op(p, kind, 0);
+    op->in[0].value = OP(LINEAR, 3)->in[0].value; /* 128 columns */
+    op->out[0].value = kind == SL_OP_ALL_REDUCE ? op->in[0].value : OP(LINEAR, 2)->out[0].value;
+    if (kind == SL_OP_ALL_REDUCE) {
+        op->u.all_reduce.width = 128;
+    } else {
+        op->u.all_gather = (sl_op_all_gather){128, 2};
+    }
+    return op;
+}
+
+static const char *break_exchange(sl_program *p, int *counter) {
+    int n = *counter;
+    RULE("(all_reduce, layer 0): width must be", add_exchange(p, SL_OP_ALL_REDUCE)->u.all_reduce.width = 0)
+    RULE("x: columns 0 to 129 are outside", add_exchange(p, SL_OP_ALL_REDUCE)->u.all_reduce.width = 129)
+    RULE("(all_reduce, layer 0): works in place", add_exchange(p, SL_OP_ALL_REDUCE)->out[0].value = 0)
+    RULE("(all_gather, layer 0): width must be", add_exchange(p, SL_OP_ALL_GATHER)->u.all_gather.width = 0)
+    RULE("0 ranks, expected 1 to 8", add_exchange(p, SL_OP_ALL_GATHER)->u.all_gather.ranks = 0)
+    RULE("9 ranks, expected 1 to 8", add_exchange(p, SL_OP_ALL_GATHER)->u.all_gather.ranks = 9)
+    RULE("2 ranks, the program has 4", add_exchange(p, SL_OP_ALL_GATHER), p->ranks = 4)
+    RULE("y: columns 0 to 384 are outside value gate_up",
+         add_exchange(p, SL_OP_ALL_GATHER)->u.all_gather.ranks = 3)
+    RULE("output 0 overwrites input 0", sl_op *op = add_exchange(p, SL_OP_ALL_GATHER);
+         op->u.all_gather.width = 64; op->out[0] = op->in[0])
+    RULE("y: value last has output rows", add_exchange(p, SL_OP_ALL_GATHER)->out[0].value = 16,
+         tiny_find(p, SL_OP_ALL_GATHER, 0)->u.all_gather.width = 32)
+    RULE("rank 2 of 2", p->rank = p->ranks = 2)
+    RULE("rank 0 of 9", p->ranks = 9)
+    RULE("rank 1 of 0", p->rank = 1)
+    *counter = n;
+    return NULL;
+}
+
 static const char *break_sparse(sl_program *p, int *counter) {
     int n = *counter;
     RULE("ids and schedule go together", OP(LINEAR, 7)->in[2].value = SL_NONE)
@@ -391,6 +427,7 @@ static void every_rule_is_checked(void **state) {
         message = message ? message : break_sparse(&p, &n);
         message = message ? message : break_heads(&p, &n);
         message = message ? message : break_observed(&p, &n);
+        message = message ? message : break_exchange(&p, &n);
         if (!message) {
             sl_program_free(&p);
             assert_in_range(rule, 90, 200);
@@ -539,6 +576,11 @@ static void costs(void **state) {
     cost = sl_op_cost(&p, add_heads(&p, true), rows, 0);
     assert_true(cost.operations == 2.0 * 10 * 4 * 32 * 64);
     assert_true(cost.weight_bytes == 4 * 32 * 64 / 32 * 18);
+    p.ranks = 2; /* x is read and written, and the other rank's is read */
+    cost = sl_op_cost(&p, add_exchange(&p, SL_OP_ALL_REDUCE), rows, 0);
+    assert_true(cost.operations == 10 * 128 && cost.value_bytes == 10 * 4 * 3 * 128.0);
+    cost = sl_op_cost(&p, add_exchange(&p, SL_OP_ALL_GATHER), rows, 0);
+    assert_true(cost.operations == 0 && cost.value_bytes == 10 * 4 * (128 + 256 + 128.0));
     sl_program_free(&p);
 }
 
