@@ -890,7 +890,7 @@ static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, k
     return true;
 }
 
-static bool make_transfer(kt_case *c, int32_t index, kt_random *random) {
+bool kt_make_transfer(kt_case *c, int32_t index, kt_random *random) {
     if (index >= 2 * ROW_COUNTS) {
         return false;
     }
@@ -1326,7 +1326,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_ACTIVATE:
         return make_activate(c, index, random);
     case SL_OP_TRANSFER:
-        return make_transfer(c, index, random);
+        return kt_make_transfer(c, index, random);
     case SL_OP_GATHER:
     case SL_OP_SOFTCAP:
         return make_gather_or_softcap(c, kind, index, random);
@@ -1342,7 +1342,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_SAMPLE:
         return make_sample(c, index, random);
     default:
-        return false;
+        return kt_make_exchange(c, kind, index, random);
     }
 }
 

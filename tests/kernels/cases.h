@@ -25,6 +25,9 @@ void kt_build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kin
 void kt_name_case(kt_case *c, sl_op_kind kind, int32_t index, const char *detail);
 /* Rows that see their own chunk; then values that are the keys' first part. False behind the last. */
 bool kt_make_more_attention(kt_case *c, int32_t index, kt_random *random);
+bool kt_make_transfer(kt_case *c, int32_t index, kt_random *random);
+/* ALL_REDUCE and ALL_GATHER; false for all others too. */
+bool kt_make_exchange(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random);
 bool kt_make_compact(kt_case *c, int32_t index, kt_random *random);
 
 #endif

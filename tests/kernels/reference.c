@@ -470,9 +470,14 @@ static void check_gather(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
+/* And of a rank that is alone. */
 static void check_transfer(const kt_case *c, const kt_result *result, error_sum *sum) {
+    const sl_op *op = op_of(c);
+    const int32_t width = op->kind == SL_OP_ALL_REDUCE   ? op->u.all_reduce.width
+                          : op->kind == SL_OP_ALL_GATHER ? op->u.all_gather.width
+                                                         : op->u.transfer.width;
     for (int32_t row = 0; row < c->rows; row++) {
-        for (int32_t i = 0; i < op_of(c)->u.transfer.width; i++) {
+        for (int32_t i = 0; i < width; i++) {
             sum->wrong = sum->wrong || in_at(c, 0, row, i) != (double)out_at(c, result, 0, row, i);
         }
     }
@@ -1222,6 +1227,8 @@ static const check_function checks[SL_OP_COUNT] = {
     [SL_OP_GATHER] = check_gather,
     [SL_OP_SOFTCAP] = check_softcap,
     [SL_OP_TRANSFER] = check_transfer,
+    [SL_OP_ALL_REDUCE] = check_transfer,
+    [SL_OP_ALL_GATHER] = check_transfer,
     [SL_OP_SAMPLE] = check_sample,
 };
 
