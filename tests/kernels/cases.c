@@ -890,7 +890,7 @@ static bool make_gather_or_softcap(kt_case *c, sl_op_kind kind, int32_t index, k
     return true;
 }
 
-static bool make_transfer(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
+bool kt_make_transfer(kt_case *c, int32_t index, kt_random *random) {
     if (index >= 2 * ROW_COUNTS) {
         return false;
     }
@@ -898,11 +898,11 @@ static bool make_transfer(kt_case *c, sl_op_kind kind, int32_t index, kt_random 
     begin_case(c, row_counts[index % ROW_COUNTS], 4, random);
     const int32_t x = input(c, "x", SL_ROWS_STEP, width + 2, index % 2 ? LARGE : NORMAL, random);
     const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, width + 1);
-    sl_op *op = add(c, kind, LIST(x), LIST(y));
+    sl_op *op = add(c, SL_OP_TRANSFER, LIST(x), LIST(y));
     op->in[0].column = index % 3;
     op->out[0].column = index % 2;
-    kt_set_transfer(op, width);
-    kt_name_case(c, kind, index, "");
+    op->u.transfer.width = width;
+    kt_name_case(c, SL_OP_TRANSFER, index, "");
     return true;
 }
 
@@ -1326,9 +1326,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_ACTIVATE:
         return make_activate(c, index, random);
     case SL_OP_TRANSFER:
-    case SL_OP_ALL_REDUCE:
-    case SL_OP_ALL_GATHER:
-        return make_transfer(c, kind, index, random);
+        return kt_make_transfer(c, index, random);
     case SL_OP_GATHER:
     case SL_OP_SOFTCAP:
         return make_gather_or_softcap(c, kind, index, random);
@@ -1344,7 +1342,7 @@ bool kt_make_case(kt_case *c, sl_op_kind kind, int32_t index, sl_value_type acti
     case SL_OP_SAMPLE:
         return make_sample(c, index, random);
     default:
-        return false;
+        return kt_make_exchange(c, kind, index, random);
     }
 }
 

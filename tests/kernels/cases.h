@@ -25,17 +25,9 @@ void kt_build_attention(kt_case *c, const attention_shape *shape, sl_op_kind kin
 void kt_name_case(kt_case *c, sl_op_kind kind, int32_t index, const char *detail);
 /* Rows that see their own chunk; then values that are the keys' first part. False behind the last. */
 bool kt_make_more_attention(kt_case *c, int32_t index, kt_random *random);
-/* The op's width; what ranks exchange is that of a group of one, and an ALL_REDUCE's in place. */
-static inline void kt_set_transfer(sl_op *op, int32_t width) {
-    if (op->kind == SL_OP_ALL_REDUCE) {
-        op->out[0] = op->in[0];
-        op->u.all_reduce.width = width;
-    } else if (op->kind == SL_OP_ALL_GATHER) {
-        op->u.all_gather = (sl_op_all_gather){width, 1};
-    } else {
-        op->u.transfer.width = width;
-    }
-}
+bool kt_make_transfer(kt_case *c, int32_t index, kt_random *random);
+/* ALL_REDUCE and ALL_GATHER; false for all others too. */
+bool kt_make_exchange(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random);
 bool kt_make_compact(kt_case *c, int32_t index, kt_random *random);
 
 #endif

@@ -470,9 +470,12 @@ static void check_gather(const kt_case *c, const kt_result *result, error_sum *s
     }
 }
 
-/* A rank that is alone gets what it has. */
+/* And of a rank that is alone. */
 static void check_transfer(const kt_case *c, const kt_result *result, error_sum *sum) {
-    const int32_t width = (int32_t)sl_operand_width(&c->program, op_of(c), false, 0);
+    const sl_op *op = op_of(c);
+    const int32_t width = op->kind == SL_OP_ALL_REDUCE   ? op->u.all_reduce.width
+                          : op->kind == SL_OP_ALL_GATHER ? op->u.all_gather.width
+                                                         : op->u.transfer.width;
     for (int32_t row = 0; row < c->rows; row++) {
         for (int32_t i = 0; i < width; i++) {
             sum->wrong = sum->wrong || in_at(c, 0, row, i) != (double)out_at(c, result, 0, row, i);

@@ -304,7 +304,7 @@ static SL_CUDA_RUN(run_all_gather) {
 }
 
 static const sl_cuda_kernel KERNELS[] = {
-    SL_CUDA_KERNEL(ALL_REDUCE, "all_reduce/cuda", "f32", 0, NULL, run_all_reduce),
+    SL_CUDA_KERNEL(ALL_REDUCE, "all_reduce/cuda", "exact", 0, NULL, run_all_reduce),
     SL_CUDA_KERNEL(ALL_GATHER, "all_gather/cuda", "exact", 0, NULL, run_all_gather),
 };
 
