@@ -31,7 +31,8 @@ function on(name, route, options, check) {
 }
 
 /** After a call that was stopped while the server held the rest back: now it sends all, and the log is of that. */
-function goOn(server) {
+async function goOn(server) {
+  await server.settled();
   server.options.most = undefined;
   server.log.length = 0;
 }
@@ -94,9 +95,9 @@ describe('downloads', { concurrency: 6 }, () => {
     const [first] = lines;
     const off = [];
     for (const [done, total, rate, left, at] of lines.slice(1)) {
-      assert.equal(total, body.length);
+      if (total > 0) assert.equal(total, body.length); // 0: no answer has told
       assert.ok(rate < 9 * MEGABYTE, `${rate} bytes/s, 2 connections of ${3 * MEGABYTE}`);
-      if (rate > 0) assert.ok(Math.abs(left - (total - done) / rate) < 0.2, `${left} s left`);
+      if (total > 0 && rate > 0) assert.ok(Math.abs(left - (total - done) / rate) < 0.2, `${left} s left`);
       // A rate reaches 5 s back; before that it is of all that came.
       if (rate > 0 && at < 5) off.push(Math.abs(rate / ((done - first[0]) / (at - first[4])) - 1));
     }
@@ -275,7 +276,7 @@ describe('downloads', { concurrency: 6 }, () => {
     const claimed = checkClaims(to, body);
     assert.ok(stopped.message.endsWith(`: stopped; run it again to go on from ${Math.floor((100 * claimed) / body.length)} % of file.bin`), stopped.message);
     assert.ok(claimed >= 8 * MEGABYTE);
-    goOn(server);
+    await goOn(server);
     const result = await get(server, to, { hash });
     assert.equal(result.code, OK);
     assert.equal(result.resumed, claimed);
@@ -290,7 +291,7 @@ describe('downloads', { concurrency: 6 }, () => {
       assert.equal((await get(server, to, { options: ['--stop', 8 * MEGABYTE] })).code, STOPPED);
       const claimed = checkClaims(to, body);
       Object.assign(server.options, change);
-      goOn(server);
+      await goOn(server);
       assert.equal((await get(server, to)).code, OK);
       checkWhole(to, server.options.body);
       assert.equal(server.log[0].headers['if-range'], '"one"');
@@ -300,7 +301,7 @@ describe('downloads', { concurrency: 6 }, () => {
   for (const [what, tags, validator] of [['a date', { etag: null, modified: 'Sun, 06 Nov 1994 08:49:37 GMT' }, 'Sun, 06 Nov 1994 08:49:37 GMT'], ['a weak ETag', { etag: 'W/"one"' }, undefined]]) {
     on(`gone on with ${what}`, 'good', { most: 12 * MEGABYTE, ...tags }, async (server, to) => {
       assert.equal((await get(server, to, { options: ['--stop', 8 * MEGABYTE] })).code, STOPPED);
-      goOn(server);
+      await goOn(server);
       const result = await get(server, to);
       assert.equal(result.code, OK);
       assert.ok(result.resumed >= 8 * MEGABYTE);
@@ -315,7 +316,7 @@ describe('downloads', { concurrency: 6 }, () => {
     on(`not gone on: ${what}`, 'good', { most: 12 * MEGABYTE, ...first.server }, async (server, to) => {
       assert.equal((await get(server, to, { ...first.get, options: ['--stop', 8 * MEGABYTE] })).code, STOPPED);
       Object.assign(server.options, second.server);
-      goOn(server);
+      await goOn(server);
       const result = await get(server, to, { ...second.get, url: second.path ? server.origin + second.path : server.url });
       assert.equal(result.code, OK, result.message);
       assert.equal(result.resumed, 0);

@@ -67,6 +67,7 @@ describe('the life of downloads', { concurrency: 6 }, () => {
     }
     assert.ok(late.length <= 2, late.join('\n')); // one that had no processor just then may lose more
     server.options.rate = 0;
+    await server.settled();
     server.log.length = 0;
     const result = await get(server, to, { hash: whole });
     assert.equal(result.code, OK, result.message);

@@ -224,6 +224,13 @@ export async function serve(route, options = {}) {
     const [, begin, end] = /^bytes=(\d+)-(\d+)$/.exec(range ?? '') ?? [0, 0, server.options.body.length - 1];
     return sum + Math.min(Number(end) + 1, server.options.body.length) - Number(begin);
   }, 0);
+  /** When what clients that have ended had sent is read: then the log is of those that come. */
+  server.settled = async () => {
+    const own = net.connect(server.port, '127.0.0.1').on('error', () => {}); // connections are accepted in their order
+    await new Promise((done) => listener.on('connection', (socket) => socket.remotePort === own.localPort && done()));
+    own.destroy();
+    while (server.sockets.size > 0) await sleep(2);
+  };
   servers.add(server);
   server.close = () => {
     servers.delete(server);

@@ -90,7 +90,7 @@ describe('Markdown in a browser', () => {
 
 describe('the view of the server', () => {
   const state = (page) => page.$eval('.sv-state', (one) => one.textContent);
-  const waitFor = (page, words, seconds = 15) => page.waitForFunction((text) => document.querySelector('.sv-state')?.textContent.includes(text), { timeout: seconds * 1000, polling: 100 }, words);
+  const waitFor = (page, words, seconds = 120) => page.waitForFunction((text) => document.querySelector('.sv-state')?.textContent.includes(text), { timeout: seconds * 1000, polling: 100 }, words);
 
   test('it shows the plan with its bytes, a request in the figures, and fits a narrow window', async () => {
     await get(real, '/v1/chat/completions', chatBody('What is 2+3?'));
