@@ -138,7 +138,7 @@ test('tokens come as they are made, and the engine hears of a client that leaves
   assert.ok(pieces >= WATCHED && pieces < 2 * WATCHED, `${pieces} pieces came before the end was heard of`);
   // A proxy that collects passes on 4 or 8 KiB at a time: some 20 tokens.
   assert.ok(moments.size > WATCHED / 10, `${pieces} tokens came at ${moments.size} moments: something holds them back`);
-  await idle(server, 10);
+  await idle(server);
   assert.equal(await metric(server, 'request_success_total', 'finished_reason="abort"'), aborted + 1);
 });
 

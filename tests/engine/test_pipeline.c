@@ -85,7 +85,7 @@ static int end_call(sl_executor *e, call which, int status, sl_error *error) {
 static void meet(int index) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 10;
+    until.tv_sec += 120;
     pthread_mutex_lock(&meeting.mutex);
     const int step = ++meeting.begun[index];
     pthread_cond_broadcast(&meeting.changed);

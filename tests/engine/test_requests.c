@@ -162,11 +162,11 @@ static void ring(void *context) {
     pthread_mutex_unlock(&c->bell->mutex);
 }
 
-/* The number of a client that was told something; fails when nobody is within half a minute. */
+/* The number of a client that was told something; fails when nobody is within two minutes. */
 static size_t wait_for_ring(bell *b) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 30;
+    until.tv_sec += 120;
     size_t found = CLIENTS;
     int waited = 0;
     pthread_mutex_lock(&b->mutex);

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST_FILES = 256, MOST_THREADS = 16 };
@@ -43,9 +44,16 @@ typedef struct task {
     int64_t place;
     int calls;
     hub_progress last;
-    char doing[256]; /* every word of `doing`, in order, without repetitions in a row */
+    double begun, seconds; /* when the call began, and how long it took */
+    char doing[256];       /* every word of `doing`, in order, without repetitions in a row */
     json_t *result;
 } task;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
 
 static bool on_progress(void *context, const hub_progress *p) {
     task *t = context;
@@ -59,10 +67,11 @@ static bool on_progress(void *context, const hub_progress *p) {
     usleep((useconds_t)(1e6 * t->slow));
     t->last = *p;
     if (t->tell) {
-        fprintf(
-            stderr,
-            "%s %s %" PRIu64 " of %" PRIu64 ", resumed %" PRIu64 ", checked %" PRIu64 ", %.0f/s, %.1f s\n",
-            p->doing, p->name, p->done, p->total, p->resumed, p->checked, p->bytes_a_second, p->seconds_left);
+        fprintf(stderr,
+                "%s %s %" PRIu64 " of %" PRIu64 ", resumed %" PRIu64 ", checked %" PRIu64
+                ", %.0f/s, %.1f s, at %.4f s\n",
+                p->doing, p->name, p->done, p->total, p->resumed, p->checked, p->bytes_a_second,
+                p->seconds_left, now() - t->begun);
     }
     return !t->stop || p->done < t->stop;
 }
@@ -104,6 +113,7 @@ static void *work(void *argument) {
     const char *verb = t->words[0];
     t->words++;
     t->count--;
+    t->begun = now();
     arm(t, t->place);
     if (!strcmp(verb, "file")) {
         code = get_files(t, message);
@@ -124,6 +134,7 @@ static void *work(void *argument) {
         snprintf(message, sizeof message, "a command line that says nothing");
     }
     const control counted = arm(t, 0);
+    t->seconds = now() - t->begun;
     json_object_set_new(result, "fired", json_integer(counted.fired));
     json_object_set_new(result, "allocations", json_integer(t->place - counted.remaining));
     json_object_set_new(result, "code", json_integer(code));
@@ -133,6 +144,7 @@ static void *work(void *argument) {
     json_object_set_new(result, "total_bytes", json_integer((json_int_t)t->last.total));
     json_object_set_new(result, "resumed", json_integer((json_int_t)t->last.resumed));
     json_object_set_new(result, "checked", json_integer((json_int_t)t->last.checked));
+    json_object_set_new(result, "seconds", json_real(t->seconds));
     json_object_set_new(result, "rate", json_real(t->last.bytes_a_second));
     json_object_set_new(result, "left", json_real(t->last.seconds_left));
     json_object_set_new(result, "doing", json_string(t->doing));

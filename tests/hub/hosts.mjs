@@ -15,6 +15,7 @@ export class Hosts {
     this.asked = []; // {port, url, authorization}
     this.served = 0; // bytes of files
     this.delay = 0; // milliseconds for each 64 KiB of a file
+    this.most = Infinity; // bytes of files, then none until it is more
     this.cut = 0; // bytes after which a connection breaks, once for each request; 0: never
   }
   async start() {
@@ -108,6 +109,7 @@ export class Hosts {
       const piece = bytes.subarray(at, Math.min(at + 65536, to));
       if (response.destroyed) return undefined;
       if (this.cut && at - from >= this.cut) return response.destroy();
+      while (this.served >= this.most && !response.destroyed) await new Promise((done) => setTimeout(done, 2));
       this.served += piece.length;
       response.write(piece);
       if (this.delay) await new Promise((done) => setTimeout(done, this.delay));

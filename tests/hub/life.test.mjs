@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { serve } from './server.mjs';
 import {
   BUSY, CONTENT, DENIED, DISK, MEGABYTE, NETWORK, NOT_FOUND, OK, begin, checkClaims, checkWhole, folder, get, names, option,
-  randomBytes, root, run, sha256, short,
+  randomBytes, record, root, run, sha256, short,
 } from './support.mjs';
 
 const body = randomBytes(18 * MEGABYTE + 12345, 1);
@@ -25,7 +25,7 @@ const small = randomBytes(100_000, 2);
 const file = () => path.join(folder(), 'file.bin');
 
 async function until(what, probe) {
-  for (const end = Date.now() + 20_000; !probe(); await sleep(5)) assert.ok(Date.now() < end, `waited for ${what}`);
+  for (const end = Date.now() + 120_000; !probe(); await sleep(5)) assert.ok(Date.now() < end, `waited for ${what}`);
 }
 /** A test with a server. */
 function on(name, route, options, check) {
@@ -41,6 +41,8 @@ describe('the life of downloads', { concurrency: 6 }, () => {
   on('killed ten times', 'good', { body: randomBytes(48 * MEGABYTE, 5), rate: 2 * MEGABYTE }, async (server, to, context) => {
     const whole = sha256(server.options.body);
     const rate = 4 * server.options.rate;
+    const claims = () => (fs.existsSync(`${to}.part.json`) ? record(to).ranges.reduce((sum, [from, end]) => sum + end - from, 0) : 0);
+    const late = [];
     let claimed = 0, again = 0;
     for (let i = 0; i < 10; i++) {
       const sent = server.sent;
@@ -49,7 +51,7 @@ describe('the life of downloads', { concurrency: 6 }, () => {
       await until('the first bytes', () => server.sent > sent);
       const started = Date.now();
       // Every other time not before something was written down.
-      if (i % 2) await until('a record', () => age() < Date.now() - started);
+      if (i % 2) await until('a record of more', () => claims() > claimed);
       await sleep(50 + 900 * Math.random());
       child.kill('SIGKILL');
       assert.equal((await result).signal, 'SIGKILL');
@@ -59,11 +61,13 @@ describe('the life of downloads', { concurrency: 6 }, () => {
       assert.ok(now >= claimed, `${claimed} bytes were claimed, now ${now}`);
       assert.ok(i % 2 === 0 || now > claimed, 'nothing was written down');
       const seconds = Math.min(age(), Date.now() - started) / 1000;
-      assert.ok(lost <= rate * (seconds + 1.5) + MEGABYTE, `${lost} bytes are lost, of ${rate} a second in ${seconds} s`);
+      if (lost > rate * (seconds + 1.5) + MEGABYTE) late.push(`${lost} bytes are lost, of ${rate} a second in ${seconds} s`);
       claimed = now;
       again += lost;
     }
+    assert.ok(late.length <= 2, late.join('\n')); // one that had no processor just then may lose more
     server.options.rate = 0;
+    await server.settled();
     server.log.length = 0;
     const result = await get(server, to, { hash: whole });
     assert.equal(result.code, OK, result.message);
@@ -72,8 +76,11 @@ describe('the life of downloads', { concurrency: 6 }, () => {
     checkWhole(to, server.options.body);
     context.diagnostic(`fetched twice: ${(again / MEGABYTE).toFixed(1)} of ${server.options.body.length / MEGABYTE} MiB`);
   });
-  on('two processes at once', 'good', { rate: 4 * MEGABYTE }, async (server, to) => {
-    const results = await Promise.all([get(server, to, { hash }), get(server, to, { hash })]);
+  on('two processes at once', 'good', { most: 8 * MEGABYTE }, async (server, to) => {
+    const both = [1, 2].map(() => begin(['--tell', 'file', server.url, to, 0, hash]));
+    await until('one to wait for the other', () => both.some((one) => /^locked /m.test(one.told())));
+    server.options.most = undefined;
+    const results = (await Promise.all(both.map((one) => one.result))).map((one) => one.parsed);
     assert.deepEqual(results.map((one) => one.code), [OK, OK]);
     assert.deepEqual(results.map((one) => /locked/.test(one.doing)).sort(), [false, true]);
     assert.equal(server.bytesAsked(), body.length);
@@ -85,44 +92,48 @@ describe('the life of downloads', { concurrency: 6 }, () => {
     assert.equal(server.bytesAsked(), body.length);
     checkWhole(to, body);
   });
-  on('the one that works is killed, the one that waits goes on', 'good', { rate: 2 * MEGABYTE }, async (server, to) => {
+  on('the one that works is killed, the one that waits goes on', 'good', { most: 8 * MEGABYTE }, async (server, to) => {
     const first = begin(['file', server.url, to, 0, hash]);
-    await until('a record', () => fs.existsSync(`${to}.part.json`));
-    const second = get(server, to, { hash });
-    await sleep(1200);
+    await until('a record of what is there', () => fs.existsSync(`${to}.part.json`) && record(to).ranges.length > 0);
+    const second = begin(['--tell', 'file', server.url, to, 0, hash]);
+    await until('the second to wait', () => /^locked /m.test(second.told()));
     first.child.kill('SIGKILL');
     await first.result;
-    const result = await second;
+    server.options.most = undefined;
+    const result = (await second.result).parsed;
     assert.equal(result.code, OK, result.message);
     assert.match(result.doing, /^locked fetching/);
     assert.ok(result.resumed > 0);
     checkWhole(to, body);
   });
-  on('the one that works has stopped', 'good', { rate: 4 * MEGABYTE }, async (server, to) => {
+  on('the one that works has stopped', 'good', { most: 8 * MEGABYTE }, async (server, to) => {
     const first = begin(['file', server.url, to, 0, hash]);
     await until('a record', () => fs.existsSync(`${to}.part.json`));
     first.child.kill('SIGSTOP');
     const result = await get(server, to, { hash, options: ['--stall', 0.3] });
     assert.equal(result.code, BUSY);
-    assert.match(result.message, /another process has .*file\.bin\.part open and has done nothing with it for 1\.\d+ s; end that one/);
+    const [, seconds] = /another process has .*file\.bin\.part open and has done nothing with it for ([\d.]+) s; end that one/.exec(result.message);
+    assert.ok(seconds >= 1.2 && seconds <= result.seconds, `${seconds} of ${result.seconds} s`);
     first.child.kill('SIGCONT');
+    server.options.most = undefined;
     assert.equal((await first.result).parsed.code, OK);
     checkWhole(to, body);
   });
   on('the one that works waits for its server', 'stalls at first', { body: small }, async (server, to) => {
-    const first = begin(['--stall', 5, 'file', server.url, to, 0, '-']);
+    const first = begin(['--stall', 13, 'file', server.url, to, 0, '-']);
     await until('a request', () => server.log.length > 0);
-    const result = await get(server, to, { options: ['--stall', 0.9] }); // BUSY after 3.6 s without a sign, and this takes 5.5
+    // BUSY after 12 s without a sign, which comes every second where a flush is quick and every five where it is not.
+    const result = await get(server, to, { options: ['--stall', 3] });
     assert.equal(result.code, OK, result.message);
     assert.equal((await first.result).parsed.code, OK);
     assert.equal(server.log.length, 2);
   });
 
-  on('a progress function that takes longer than a stall', 'good', { rate: 6 * MEGABYTE }, async (server, to) => {
-    const result = await get(server, to, { options: ['--slow', 0.7, '--stall', 0.5, '--connections', 1, '--retries', -1] });
+  on('a progress function that takes longer than a stall', 'good', { body: body.subarray(0, 2 * MEGABYTE), rate: MEGABYTE }, async (server, to) => {
+    const result = await get(server, to, { options: ['--slow', 3.5, '--stall', 3, '--connections', 1, '--retries', -1] });
     assert.equal(result.code, OK, result.message);
-    assert.equal(server.bytesAsked(), body.length); // nothing twice
-    checkWhole(to, body);
+    assert.equal(server.bytesAsked(), server.options.body.length); // nothing twice
+    checkWhole(to, server.options.body);
   });
 
   // ---- the disk ----
@@ -175,13 +186,14 @@ describe('the life of downloads', { concurrency: 6 }, () => {
       await endless.close();
 
       // Another one takes the room in the meantime; later it is there again.
-      const slow = await serve('good', { body: body.subarray(0, 6 * MEGABYTE), rate: MEGABYTE });
+      const slow = await serve('good', { body: body.subarray(0, 6 * MEGABYTE), most: 2 * MEGABYTE });
       const first = begin(['file', slow.url, to, 0, '-']);
-      await until('a record', () => fs.existsSync(`${to}.part.json`));
+      await until('a record of what is there', () => fs.existsSync(`${to}.part.json`) && record(to).ranges.length > 0);
       const filler = fs.openSync(path.join(at, 'filler'), 'w');
       assert.throws(() => {
         for (;;) fs.writeSync(filler, Buffer.alloc(4096));
       }, /ENOSPC/);
+      slow.options.most = undefined;
       const { parsed } = await first.result;
       assert.equal(parsed.code, DISK);
       assert.match(parsed.message, /No space left on device; run it again to go on from \d+ % of file\.bin$/);

@@ -28,23 +28,28 @@ class Exchange {
     const wanted = this.request.headers['if-range'];
     return !wanted || wanted === this.tags.ETag || wanted === this.tags['Last-Modified'];
   }
-  /** Sends bytes, at options.rate bytes a second when that is given. */
+  /**
+   * Sends bytes: at most options.rate a second, when that is given, and no more than options.most of all answers together until that
+   * is taken back. Late is late: what was not sent in time does not come in a heap, behind which a test would find all done.
+   */
   async send(bytes, end = true) {
-    const { response } = this;
-    const { rate } = this.options;
-    const began = Date.now();
-    if (!rate) {
-      if (bytes.length) response.write(bytes);
-      this.server.sent += bytes.length;
-    } else {
-      for (let at = 0; at < bytes.length && !response.destroyed; at += CHUNK) {
-        response.write(bytes.subarray(at, at + CHUNK));
-        this.server.sent += Math.min(CHUNK, bytes.length - at);
-        const due = began + ((at + CHUNK) / rate) * 1000;
-        if (due > Date.now()) await sleep(due - Date.now());
-      }
+    const { response, options } = this;
+    const paced = options.rate || options.most;
+    if (!paced && bytes.length) response.write(bytes);
+    if (!paced) this.server.sent += bytes.length;
+    for (let at = 0; paced && at < bytes.length && !response.destroyed; at += CHUNK) {
+      while (this.server.sent >= options.most && !response.destroyed) await sleep(2);
+      response.write(bytes.subarray(at, at + CHUNK));
+      this.server.sent += Math.min(CHUNK, bytes.length - at);
+      if (options.rate) await this.pause(CHUNK / options.rate);
     }
     if (end) response.end();
+  }
+  /** As if `seconds` had gone by since the last one, and at least since it should have ended. */
+  async pause(seconds) {
+    const now = performance.now();
+    this.due = Math.max((this.due ?? now) + 1000 * seconds, now);
+    if (this.due > now) await sleep(this.due - now);
   }
   answer(status, headers = {}, text = '') {
     this.response.writeHead(status, headers);
@@ -195,11 +200,11 @@ export const ROUTES = {
   paths: (x) => (x.request.url.includes('missing') ? x.answer(404) : x.good()),
 };
 
-/** options: body (a Buffer), etag, modified, rate; what a route reads besides; tls: {key, cert}. */
+/** options: body (a Buffer), etag, modified, rate, most; what a route reads besides; tls: {key, cert}. */
 export async function serve(route, options = {}) {
   const server = { options: { body: Buffer.alloc(0), ...options }, state: {}, log: [], sent: 0, connections: 0, sockets: new Set() };
   const handle = async (request, response) => {
-    server.log.push({ url: request.url, headers: request.headers, range: request.headers.range, time: Date.now() });
+    server.log.push({ url: request.url, headers: request.headers, range: request.headers.range, });
     response.on('error', () => {});
     await ROUTES[route](new Exchange(server, request, response, server.log.length));
   };
@@ -210,6 +215,7 @@ export async function serve(route, options = {}) {
     socket.on('close', () => server.sockets.delete(socket));
   });
   listener.on('tlsClientError', () => {});
+  listener.keepAliveTimeout = 0; // a connection ends when the client says so, however long that was not running
   await new Promise((done) => listener.listen(0, '127.0.0.1', done));
   server.port = listener.address().port;
   server.origin = `${options.tls ? 'https' : 'http'}://127.0.0.1:${server.port}`;
@@ -218,6 +224,13 @@ export async function serve(route, options = {}) {
     const [, begin, end] = /^bytes=(\d+)-(\d+)$/.exec(range ?? '') ?? [0, 0, server.options.body.length - 1];
     return sum + Math.min(Number(end) + 1, server.options.body.length) - Number(begin);
   }, 0);
+  /** When what clients that have ended had sent is read: then the log is of those that come. */
+  server.settled = async () => {
+    const own = net.connect(server.port, '127.0.0.1').on('error', () => {}); // connections are accepted in their order
+    await new Promise((done) => listener.on('connection', (socket) => socket.remotePort === own.localPort && done()));
+    own.destroy();
+    while (server.sockets.size > 0) await sleep(2);
+  };
   servers.add(server);
   server.close = () => {
     servers.delete(server);

@@ -41,7 +41,7 @@ process.on('exit', () => {
 });
 export const folder = () => fs.mkdtempSync(path.join(root, 'f'));
 
-/** Starts the driver; `child` may be killed, `result` is its JSON, or null. */
+/** Starts the driver; `child` may be killed, `told()` is its stderr so far, `result` is its JSON, or null. */
 export function begin(line, options = {}) {
   const child = spawn(program, line.map(String), { stdio: ['ignore', 'pipe', 'pipe'], ...options, env: { ...process.env, ...options.env } });
   children.add(child);
@@ -59,7 +59,7 @@ export function begin(line, options = {}) {
       done({ signal, exit: code, errors, report: report?.[0].slice(0, 6000), parsed });
     });
   });
-  return { child, result };
+  return { child, result, told: () => errors };
 }
 
 /** Runs the driver to its end. What it says holds no secret and no more than one line. */

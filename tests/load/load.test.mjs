@@ -36,7 +36,7 @@ function run(line, options = {}) {
   child.stdout.on('data', (text) => (result.stdout += text));
   child.stderr.on('data', (text) => (result.stderr += text));
   options.started?.(child);
-  const timer = setTimeout(() => child.kill('SIGKILL'), 60000);
+  const timer = setTimeout(() => child.kill('SIGKILL'), 300000);
   return new Promise((done) =>
     child.on('close', (code, signal) => {
       clearTimeout(timer);
@@ -115,7 +115,7 @@ test('delays are those of the server', async () => {
 });
 
 test('all figures follow from the trace', async () => {
-  const { figures, trace } = await load('first=10,gap=2,count=8,slow=60,every=10', { '--concurrency': 5, '--requests': 100 });
+  const { figures, trace } = await load('first=10,gap=2,count=8,slow=1200,every=10', { '--concurrency': 5, '--requests': 100 });
   const done = trace.filter((row) => row.outcome === 'done');
   assert.equal(done.length, 100);
   const series = {
@@ -129,15 +129,15 @@ test('all figures follow from the trace', async () => {
     near(figures[`max_${name}_ms`], Math.max(...values), 1e-3, name);
     near(figures[`std_${name}_ms`], Math.sqrt(mean(values.map((x) => (x - mean(values)) ** 2))), 1e-3, name);
   }
-  // The tenth that waits 60 ms lies above the 90th percentile and not at the median.
-  assert.ok(figures.p95_ttft_ms >= 60 && figures.median_ttft_ms < 40, `${figures.p95_ttft_ms}, ${figures.median_ttft_ms}`);
+  // The tenth that waits 1.2 s lies above the 90th percentile and not at the median.
+  assert.ok(figures.p95_ttft_ms >= 1200 && figures.median_ttft_ms < 900, `${figures.p95_ttft_ms}, ${figures.median_ttft_ms}`);
 });
 
 test('events of one read are 0 apart, tokens are not events', async () => {
   const { figures, trace } = await load('first=5,gap=15,count=20,burst=5,tokens=3', { '--requests': 10 });
   const zeros = trace.flatMap((row) => row.itl_ms).filter((gap) => gap === 0);
   // 4 writes of 5 events: 4 gaps of 0 in each. A client that was asleep may find two writes in one read.
-  assert.ok(zeros.length >= 10 * 16 && zeros.length <= 10 * 16 + 5, `${zeros.length} gaps of 0`);
+  assert.ok(zeros.length >= 10 * 16 && zeros.length <= 10 * 16 + 15, `${zeros.length} gaps of 0`);
   assert.equal(figures.median_itl_ms, 0);
   assert.ok(quantile(trace.flatMap((row) => row.itl_ms), 0.95) >= 10);
   assert.equal(figures.total_text_events, 200);
@@ -183,20 +183,20 @@ test('goodput counts exactly', async () => {
 // ---- arrivals ------------------------------------------------------------------------------------------------
 
 test('arrivals are a Poisson process of the rate', async () => {
-  const { figures, trace, late } = await quiet('first=1,gap=0,count=1', { '--rate': 400, '--requests': 800 });
+  const { figures, trace, late } = await quiet('first=1,gap=0,count=1', { '--rate': 100, '--requests': 400 });
   const due = trace.map((row) => row.due_ms).sort((a, b) => a - b);
   const between = gaps(due);
-  // 800 gaps of the mean 2.5 ms: four standard errors of the mean, and of the variance (that of an exponential: 8 mean^4 / n).
-  near(mean(between), 2.5, 4 * (2.5 / Math.sqrt(800)), 'mean gap');
+  // 400 gaps of the mean 10 ms: four standard errors of the mean, and of the variance (that of an exponential: 8 mean^4 / n).
+  near(mean(between), 10, 4 * (10 / Math.sqrt(400)), 'mean gap');
   const variance = mean(between.map((gap) => (gap - mean(between)) ** 2));
-  near(variance, 6.25, 4 * Math.sqrt(8 * 2.5 ** 4 / 800), 'variance of gaps');
+  near(variance, 100, 4 * Math.sqrt(8 * 10 ** 4 / 400), 'variance of gaps');
   // The server saw them when they were due.
   const seen = server.requests.map((row) => row.came);
   const way = quantile(seen.map((time, i) => time - due[i]), 0.5);
   const off = seen.map((time, i) => Math.abs(time - due[i] - way));
   assert.ok(quantile(off, 0.9) < 3 + 2 * late, `arrivals are ${quantile(off, 0.9)} ms off at p90`);
-  assert.equal(figures.completed, 800);
-  assert.equal(figures.request_rate, 400);
+  assert.equal(figures.completed, 400);
+  assert.equal(figures.request_rate, 100);
 });
 
 test('a seed says when requests come, burstiness how evenly', async () => {
@@ -271,7 +271,7 @@ test('a stream that stalls ends by the timeout', async () => {
   const { figures, code } = await load('stall=3,count=9', { '--requests': 2, '--concurrency': 2, '--timeout': 0.4 });
   assert.equal(code, 1);
   assert.deepEqual(kinds(figures), { 'timed out': 2 });
-  assert.ok(figures.duration >= 0.4 && figures.duration < 5, `${figures.duration}`);
+  assert.ok(figures.duration >= 0.4 && figures.duration < 60, `${figures.duration}`);
 });
 
 test('nobody listens', async () => {
@@ -304,7 +304,8 @@ test('clients that leave', async () => {
   assert.equal(figures.failed, 0);
   assert.equal(figures.completed + figures.aborted, 60);
   near(figures.aborted, 30, 4 * Math.sqrt(60 * 0.25), 'half of 60');
-  await new Promise((done) => setTimeout(done, 100));
+  const left = () => server.requests.filter((row) => row.left).length;
+  for (const end = performance.now() + 30000; left() < figures.aborted && performance.now() < end;) await new Promise((done) => setTimeout(done, 20));
   assert.equal(server.requests.filter((row) => row.left).length, figures.aborted, 'as the server saw it');
   const counts = new Set(server.requests.filter((row) => row.left).map((row) => row.written.length));
   assert.ok(counts.size >= 5, 'at different tokens');
@@ -331,15 +332,15 @@ test('shared beginnings, as the server sees them', async () => {
 });
 
 test('turns send all before, after a pause', async () => {
-  const { figures, trace } = await load('count=3', { '--requests': 6, '--turns': 3, '--think': 0.15, '--concurrency': 1 });
+  const { figures, trace } = await load('count=3', { '--requests': 6, '--turns': 3, '--think': 0.6, '--concurrency': 1 });
   const bodies = server.requests.map((row) => row.body.messages);
   assert.deepEqual(bodies.map((messages) => messages.length), [1, 3, 5, 1, 3, 5]);
   assert.deepEqual(bodies[2].slice(0, 3), bodies[1]);
   assert.deepEqual(bodies[2].map((message) => message.role), ['user', 'assistant', 'user', 'assistant', 'user']);
   assert.equal(bodies[1][1].content, 'w0 w1 w2 ', "the server's own answer");
   const [first, second, none, third, fourth] = pauses(trace);
-  for (const pause of [first, second, third, fourth]) assert.ok(pause >= 150, `the pause: ${pause}`);
-  assert.ok(none < 140, `none before another conversation: ${none}`);
+  for (const pause of [first, second, third, fourth]) assert.ok(pause >= 600, `the pause: ${pause}`);
+  assert.ok(none < 550, `none before another conversation: ${none}`);
   assert.deepEqual(trace.map((row) => row.turn), [1, 2, 3, 1, 2, 3]);
   assert.equal(figures.completed, 6);
 });
@@ -415,7 +416,7 @@ test('Ctrl-C prints what was measured so far', async () => {
   assert.equal(figures.interrupted, true);
   assert.ok(figures.completed >= 18, `${figures.completed}`);
   assert.ok(figures.completed + figures.unfinished === figures.num_prompts);
-  assert.ok(performance.now() - begin < 20000);
+  assert.ok(performance.now() - begin < 45000);
 });
 
 test('a generator that is late says so', async () => {
@@ -424,7 +425,7 @@ test('a generator that is late says so', async () => {
     setTimeout(() => child.kill('SIGCONT'), 400);
   };
   const { figures, stderr } = await load('first=5,gap=2,count=5', { '--concurrency': 2, '--time': 2 }, { started: when(5, stop) });
-  assert.ok(figures.max_generator_late_ms >= 380 && figures.max_generator_late_ms < 5000, `as long as it was stopped: ${figures.max_generator_late_ms}`);
+  assert.ok(figures.max_generator_late_ms >= 380 && figures.max_generator_late_ms < 20000, `as long as it was stopped: ${figures.max_generator_late_ms}`);
   assert.match(stderr, /warning: the generator itself was late/);
 });
 

@@ -71,7 +71,7 @@ for (const [name, { status, again, answer }] of Object.entries(failing)) {
     let bad = 0;
     for (let i = 0; i < 12; i++) {
       const before = servers[0].times;
-      const options = { body: chatBody('x'), headers: { 'x-session-id': `one-${i}` }, agent: new http.Agent(), seconds: 10 };
+      const options = { body: chatBody('x'), headers: { 'x-session-id': `one-${i}` }, agent: new http.Agent() };
       const got = await ask(proxy, CHAT, options);
       assert.equal(got.status, servers[0].times > before ? status : 200, got.text);
       assert.ok(got.json?.error || got.status === 200 || status === 500, `its own errors are OpenAI's: ${got.text}`);
@@ -96,11 +96,11 @@ test('on a connection that had answers before, one that fails is the end of the 
 });
 
 test('who waits for an answer is not timed out; a stream that falls silent is', async () => {
-  const late = (response) => setTimeout(() => response.end('{}'), 1800);
+  const late = (response) => setTimeout(() => response.end('{}'), 4000);
   const servers = await Promise.all([1, 2, 3].map(() => counting(late)));
   const changes = [
-    ['^    timeout client 60s$', '    timeout client 500ms'], ['^    timeout http-request 60s$', '    timeout http-request 500ms'],
-    ['^    http-request set-timeout server 60s ', '    http-request set-timeout server 900ms '],
+    ['^    timeout client 60s$', '    timeout client 1500ms'], ['^    timeout http-request 60s$', '    timeout http-request 1500ms'],
+    ['^    http-request set-timeout server 60s ', '    http-request set-timeout server 2500ms '],
   ];
   const proxy = await haproxy.start(servers.map((server) => server.address().port), { changes });
   const answers = await Promise.all([{}, { stream: false }, { stream: true }].map((more) =>
@@ -254,7 +254,7 @@ const total = (status) => servers.reduce((sum, _, i) => sum + (logged(i)[status]
 /** One turn through the proxy. Its text, and how many of its tokens came from a cache. */
 async function turn(conversation, number, streamed) {
   const { body } = conversation.turns[number];
-  const options = { headers: conversation.headers, seconds: 30 };
+  const options = { headers: conversation.headers };
   if (!streamed) {
     const reply = await get(proxy, CHAT, body, options);
     return { text: reply.choices[0].message.content, usage: reply.usage };
@@ -268,7 +268,7 @@ async function turn(conversation, number, streamed) {
 async function placeOf(work) {
   const before = servers.map((_, i) => logged(i)[200] ?? 0);
   const result = await work();
-  await until('its line in a log', () => servers.some((_, i) => (logged(i)[200] ?? 0) > before[i]), 5);
+  await until('its line in a log', () => servers.some((_, i) => (logged(i)[200] ?? 0) > before[i]));
   return [servers.findIndex((_, i) => (logged(i)[200] ?? 0) > before[i]), result];
 }
 
@@ -276,7 +276,7 @@ async function restart(i) {
   const { port } = servers[i];
   past[i] += servers[i].errors;
   servers[i] = await serve(port);
-  await until(`${haproxy.NAMES[i]} to be up again`, () => haproxy.isUp(proxy, haproxy.NAMES[i]), 10);
+  await until(`${haproxy.NAMES[i]} to be up again`, () => haproxy.isUp(proxy, haproxy.NAMES[i]));
 }
 
 test('answers, ids and keys come through; the numbers of one server do not', async () => {
@@ -310,12 +310,16 @@ test('a client that leaves ends its work on the server', async () => {
   for (const streamed of [true, false]) {
     const leaving = new AbortController();
     const body = endless({ stream: streamed, max_tokens: 1900 });
+    const aborted = async () =>
+      (await Promise.all(servers.map((server) => metric(server, 'request_success_total', 'finished_reason="abort"')))).reduce((a, b) => a + b);
+    const before = await aborted();
     const left = ask(proxy, CHAT, { body, signal: leaving.signal }).catch((error) => error);
     const running = async () => (await Promise.all(servers.map((server) => metric(server, 'num_requests_running')))).reduce((a, b) => a + b);
-    await until('it to run', running, 5);
+    await until('it to run', running);
     leaving.abort();
     assert.notEqual((await left).status, 200, 'it was not complete');
-    await until('nothing to run', async () => (await running()) === 0, 1.5);
+    await until('nothing to run', async () => (await running()) === 0);
+    assert.equal(await aborted(), before + 1, 'it was ended, and not answered to its end');
   }
 });
 
@@ -350,7 +354,7 @@ test('all three are restarted under load: nothing is lost, cut or done twice', a
   console.log(`# ${sent} requests, ${counts} of them while each was restarted`);
   assert.deepEqual(wrong, []);
   assert.ok(counts.every((count) => count > 10), `there was load: ${counts}`);
-  await until('all lines in the logs', () => total(200) - before[200] >= sent, 5);
+  await until('all lines in the logs', () => total(200) - before[200] >= sent);
   assert.equal(total(200) - before[200], sent, 'each was done once');
   assert.equal(total(503) - before[503], 0, 'no server had to say no');
   assert.equal(total(500) - before[500], 0);
@@ -375,7 +379,7 @@ test('a server that is killed costs what ran on it, and that is not repeated', a
   const streamed = (async () => {
     for await (const _ of response);
   })().then(() => 'whole', () => 'cut');
-  await until('both to run there', async () => (await metric(servers[i], 'num_requests_running')) === 2, 5);
+  await until('both to run there', async () => (await metric(servers[i], 'num_requests_running')) === 2);
   const others = haproxy.NAMES.map((_, k) => k).filter((k) => k !== i);
   const before = others.map((k) => JSON.stringify(logged(k)));
   servers[i].signal('SIGKILL');
@@ -391,7 +395,7 @@ test('a server that is killed costs what ran on it, and that is not repeated', a
   for (let n = 0; n < 2; n++) {
     const { text } = await turn(conversation, 0, false);
     assert.equal(text, conversation.turns[0].text);
-    await until('it to be out', async () => !(await haproxy.isUp(proxy, haproxy.NAMES[i])), 5);
+    await until('it to be out', async () => !(await haproxy.isUp(proxy, haproxy.NAMES[i])));
   }
   await restart(i);
   const [place] = await placeOf(() => turn(conversation, 0, false));
@@ -402,13 +406,13 @@ test('a server that hangs is out within its time, and back when it goes on', asy
   const conversation = conversations[1], i = conversation.place;
   servers[i].signal('SIGSTOP');
   const begin = Date.now();
-  await until('it to be out', async () => !(await haproxy.isUp(proxy, haproxy.NAMES[i])), 30);
+  await until('it to be out', async () => !(await haproxy.isUp(proxy, haproxy.NAMES[i])));
   const seconds = (Date.now() - begin) / 1000;
-  assert.ok(seconds < 15, `${seconds} s`); // 5.25 s, and a loaded machine
+  assert.ok(seconds < 60, `${seconds} s`); // 5.25 s, and a loaded machine
   const { text } = await turn(conversation, 0, true);
   assert.equal(text, conversation.turns[0].text);
   servers[i].signal('SIGCONT');
-  await until('it to be up again', () => haproxy.isUp(proxy, haproxy.NAMES[i]), 5);
+  await until('it to be up again', () => haproxy.isUp(proxy, haproxy.NAMES[i]));
   const [place] = await placeOf(() => turn(conversation, 0, false));
   assert.equal(place, i);
 });

@@ -76,7 +76,7 @@ export async function start(ports, { changes = [], scheme = 'http' } = {}) {
   await until(`haproxy over ${scheme} to run`, async () => {
     assert.equal(proxy.exit, null, proxy.output);
     return up(proxy).then(() => true, () => false);
-  }, 10);
+  });
   return proxy;
 }
 
@@ -92,7 +92,7 @@ export function stopAll() {
 
 /** Names of the servers that it sends requests to, by its exporter. */
 export async function up(proxy) {
-  const { values } = parseMetrics((await ask(proxy.metrics, '/metrics', { seconds: 5 })).text);
+  const { values } = parseMetrics((await ask(proxy.metrics, '/metrics', { seconds: 60 })).text);
   return NAMES.filter((name) => {
     const key = `haproxy_server_status{proxy="sluice",server="${name}",state="UP"}`;
     assert.ok(values.has(key), `its exporter has ${key}`);

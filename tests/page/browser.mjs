@@ -84,7 +84,7 @@ export async function visit(
   page.on('console', (entry) => {
     if (entry.type() === 'error') errors.push(entry.text());
   });
-  page.setDefaultTimeout(8000);
+  page.setDefaultTimeout(60000);
   await page.setViewport(viewport);
   await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: 'light' }, ...features]);
   if (before) await page.evaluateOnNewDocument(before);
@@ -137,7 +137,7 @@ export const messages = (page) =>
   );
 
 /** Waits until there are `count` messages and none is coming; gives them. */
-export async function settled(page, count, seconds = 20) {
+export async function settled(page, count, seconds = 120) {
   await page.waitForFunction(
     (wanted) => {
       const all = [...document.querySelectorAll('#messages > li')];

@@ -41,25 +41,30 @@ describe('Markdown in a browser', () => {
     await tab.close();
   });
 
-  test('a text that grows ends as the text at once, and costs less than a frame each time', async () => {
+  test('a text that grows ends as the text at once, and each time costs less than all of it', async () => {
     const tab = await visit(real);
-    const [grown, whole, time] = await tab.page.evaluate((text) => {
+    const [grown, whole, each, all] = await tab.page.evaluate((text) => {
       const all = text.repeat(8);
       const a = document.createElement('div'), b = document.createElement('div');
       document.body.append(a);
-      let longest = 0;
+      let updates = 0, renders = 0;
       for (let end = 0; end < all.length; end += 7) {
         const begin = performance.now();
         markdown.update(a, all.slice(0, end));
-        longest += performance.now() - begin;
+        updates += performance.now() - begin;
       }
       markdown.update(a, all, { done: true });
       b.append(markdown.render(all));
+      for (let i = 0; i < 20; i++) {
+        const begin = performance.now();
+        markdown.update(document.createElement('div'), all);
+        renders += performance.now() - begin;
+      }
       a.remove();
-      return [a.innerHTML, b.innerHTML, longest / (all.length / 7)];
+      return [a.innerHTML, b.innerHTML, updates / (all.length / 7), renders / 20];
     }, LONG);
     assert.equal(grown, whole);
-    assert.ok(time < 16, `${time} ms`);
+    assert.ok(each < all / 2, `${each} ms, and ${all} ms for all of it`);
     await tab.close();
   });
 
@@ -90,7 +95,7 @@ describe('Markdown in a browser', () => {
 
 describe('the view of the server', () => {
   const state = (page) => page.$eval('.sv-state', (one) => one.textContent);
-  const waitFor = (page, words, seconds = 15) => page.waitForFunction((text) => document.querySelector('.sv-state')?.textContent.includes(text), { timeout: seconds * 1000, polling: 100 }, words);
+  const waitFor = (page, words, seconds = 120) => page.waitForFunction((text) => document.querySelector('.sv-state')?.textContent.includes(text), { timeout: seconds * 1000, polling: 100 }, words);
 
   test('it shows the plan with its bytes, a request in the figures, and fits a narrow window', async () => {
     await get(real, '/v1/chat/completions', chatBody('What is 2+3?'));

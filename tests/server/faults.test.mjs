@@ -79,11 +79,11 @@ function streamed(text) {
 async function outcome({ target, body, read }) {
   let response, text = '';
   try {
-    response = await send(server, target, { body, seconds: 15, agent: false }); // a connection of its own
+    response = await send(server, target, { body, seconds: 60, agent: false }); // a connection of its own
     response.setEncoding('utf8');
     for await (const part of response) text += part;
   } catch (error) {
-    return /timeout/.test(error.message) ? 'no answer for 15 s' : 'failed';
+    return /timeout/.test(error.message) ? 'no answer for a minute' : 'failed';
   }
   if (response.statusCode >= 500) return 'failed';
   if (response.statusCode !== 200) return `status ${response.statusCode} blames the client: ${text}`;
@@ -124,7 +124,7 @@ async function exercise(name, kind) {
 }
 
 for (const kind of Object.keys(KINDS).filter((one) => !only || one === only)) {
-  test(`${kind} fails`, { timeout: 1200000 }, async (t) => {
+  test(`${kind} fails`, { timeout: 3600000 }, async (t) => {
     for (const name of Object.keys(REQUESTS)) {
       await t.test(name, async () => {
         try {
@@ -157,6 +157,6 @@ test('others go on while a request fails', async () => {
 
 test('nothing is left running', async () => {
   await sleep(50);
-  await idle(server, 5);
+  await idle(server);
   assert.equal((await get(server, '/v1/chat/completions', chat)).choices[0].message.content, SUM.answer);
 });

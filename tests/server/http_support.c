@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-const double PATIENCE = 8;
+const double PATIENCE = 40;
 
 double now(void) {
     struct timespec time;
@@ -160,9 +160,9 @@ static const route ROUTES[] = {
 http_options defaults(void) {
     http_options options = {.host = "127.0.0.1",
                             .max_body = 1 << 20,
-                            .header_seconds = 5,
-                            .stall_seconds = 5,
-                            .idle_seconds = 20,
+                            .header_seconds = 90,
+                            .stall_seconds = 90,
+                            .idle_seconds = 120,
                             .connections = 1000,
                             .workers = 2,
                             .routes = ROUTES,

@@ -181,7 +181,7 @@ describe('what cannot be held is refused', () => {
       const prompt = target === TEXT ? { prompt: 'x' } : target === ANSWERS ? { input: 'x' } : question;
       const begin = Date.now();
       const answer = await ask(server, target, { body: { model: MODEL, max_tokens: 3, max_output_tokens: 3, stream: true, ...prompt, ...more } });
-      assert.ok(Date.now() - begin < 10000, 'within seconds');
+      assert.ok(Date.now() - begin < 60000, 'not exponential');
       if (param === null && answer.status === 200) return; // bounded, and answered
       assert.equal(answer.status, 400, answer.text);
       if (param) assert.equal(answer.json.error.param, param);

@@ -29,8 +29,8 @@ export const LONG_SUM = { question: 'What is 123+456?', answer: '123 + 456 = 579
 
 export const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-/** Waits until `probe` gives something true; fails after `seconds`. */
-export async function until(what, probe, seconds = 20) {
+/** Waits until `probe` gives something true; fails after `seconds`, which are many: they say that it will not be, not how soon it is. */
+export async function until(what, probe, seconds = 120) {
   const end = Date.now() + seconds * 1000;
   for (;;) {
     const value = await probe();
@@ -88,11 +88,11 @@ export class Server {
   get isReady() {
     return /\bready: /.test(this.errors); // also in a line of --log-format json
   }
-  async listening(seconds = 60) {
+  async listening(seconds = 180) {
     await until('the server to listen', () => this.port > 0 || this.exit, seconds);
     assert.ok(this.port > 0, `the server ended early: ${JSON.stringify(this.exit)}\n${this.tail}`);
   }
-  async ready(seconds = 120) {
+  async ready(seconds = 300) {
     await until('the server to be ready', () => this.isReady || this.exit, seconds);
     assert.ok(this.isReady && !this.exit, `the server ended early: ${JSON.stringify(this.exit)}\n${this.tail}`);
   }
@@ -101,7 +101,7 @@ export class Server {
     this.child.kill(name);
   }
   /** Ends it with SIGTERM, unless it was told to end, and sees that it ends well. */
-  async stop(seconds = 30) {
+  async stop(seconds = 120) {
     if (!this.exit) {
       if (!this.signalled) this.signal('SIGTERM');
       let timer;
@@ -137,7 +137,7 @@ export async function start(options = {}) {
 /** Runs the program to its end: {code, signal, stdout, stderr}. */
 export async function run(line, options = {}) {
   const server = new Server(spawn(program, line, { stdio: ['ignore', 'pipe', 'pipe'], ...options }));
-  const timer = setTimeout(() => server.signal('SIGKILL'), (options.seconds ?? 60) * 1000);
+  const timer = setTimeout(() => server.signal('SIGKILL'), (options.seconds ?? 240) * 1000);
   const exit = await server.ended;
   clearTimeout(timer);
   return { ...exit, stdout: server.output, stderr: server.errors };
@@ -162,7 +162,7 @@ export function send(server, target, options = {}) {
       (response) => done(response),
     );
     request.on('error', failed);
-    request.setTimeout((options.seconds ?? 120) * 1000, () => request.destroy(new Error(`timeout: ${method} ${target}`)));
+    request.setTimeout((options.seconds ?? 300) * 1000, () => request.destroy(new Error(`timeout: ${method} ${target}`)));
     request.end(bytes);
   });
 }
@@ -294,7 +294,7 @@ export async function metric(server, name, label = '') {
 }
 
 /** Nothing runs and nothing waits any more. */
-export async function idle(server, seconds = 20) {
+export async function idle(server, seconds = 120) {
   await until('the engine to be idle', async () =>
     (await metric(server, 'num_requests_running')) + (await metric(server, 'num_requests_waiting')) === 0, seconds);
 }

@@ -68,4 +68,4 @@ esac
 
 # A prompt file is a file: a FIFO would wait for ever.
 mkfifo pipe
-timeout 5 $sluice run -f pipe 2>&1 | grep -q '^sluice: pipe: a pipe; ' || wrong 'a FIFO'
+timeout 100 $sluice run -f pipe 2>&1 | grep -q '^sluice: pipe: a pipe; ' || wrong 'a FIFO'

@@ -5,7 +5,7 @@ model=$2
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cp "$model" "$work/model.gguf" || exit 1
-"$sluice" run -m "$work/model.gguf" --device cpu --isa plain --ignore-eos --temp 0 -c 2000 -n 1900 -p "Once upon a time" \
+"$sluice" run -m "$work/model.gguf" --device cpu --isa plain --ignore-eos --temp 0 -c 8192 -n 8000 -p "Once upon a time" \
     > "$work/stdout" 2> "$work/stderr" &
 run=$!
 while [ ! -s "$work/stdout" ]; do

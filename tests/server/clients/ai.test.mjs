@@ -80,7 +80,7 @@ test('a client that leaves ends its request', async () => {
     assert.equal(error.name, 'AbortError');
   }
   assert.ok(parts >= 3);
-  await idle(server, 5);
+  await idle(server);
   const { text } = await generateText({ model, prompt: SUM.question, ...settings });
   assert.equal(text, SUM.answer);
 });

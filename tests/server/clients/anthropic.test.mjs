@@ -137,6 +137,6 @@ test('a client that leaves ends its request', async () => {
   const whole = client.messages.create(body, { signal: control.signal });
   setTimeout(() => control.abort(), 100);
   await rejects(whole, Anthropic.APIUserAbortError);
-  await idle(server, 5);
+  await idle(server);
   assert.equal((await client.messages.create(ask)).content[0].text, SUM.answer);
 });

@@ -93,7 +93,7 @@ test('a client that leaves ends its request', async () => {
   await assert.rejects(async () => {
     for await (const _ of stream) if (++parts === 2) stream.abort();
   }, { name: 'AbortError' });
-  await idle(server, 5);
+  await idle(server);
   assert.equal((await client.chat({ model: MODEL, messages, options })).message.content, SUM.answer);
 });
 

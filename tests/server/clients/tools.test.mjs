@@ -285,7 +285,7 @@ test('a hundred tools', async () => {
   const { name, arguments: text } = choice.message.tool_calls[0].function;
   assert.equal(name, 'timer-71');
   assertFits({ name: TIMER.name, arguments: text });
-  assert.ok(Date.now() - begin < 60000);
+  assert.ok(Date.now() - begin < 240000);
 });
 
 test('the answer is held to a schema where no call comes', async () => {

@@ -71,18 +71,25 @@ static times time_short_parts(int threads) {
 /* A sanitizer does not slow loops and threads that are woken alike. */
 enum { SLOWER = SANITIZED ? 4 : 1 };
 
+static bool cost_little(int threads) {
+    const times alone = time_short_parts(1), many = time_short_parts(threads);
+    print_message("%d threads: %.3f s, %.3f s of processors; alone %.3f and %.3f\n", threads, many.wall,
+                  many.processor, alone.wall, alone.processor);
+    return many.processor < SLOWER * (3 * alone.processor + 0.2) &&
+           many.wall < SLOWER * (5 * alone.wall + 0.5);
+}
+
 /* Threads that cannot all run at once must not take the processors from each other by waiting: the work of
- * one takes many times as long then. */
+ * one takes many times as long then, and does so each time. Once it may be another program's. */
 static void more_threads_than_processors_cost_little(void **state) {
     (void)state;
-    const times alone = time_short_parts(1);
     const int counts[] = {sl_cpu_count() + 1, 32 * sl_cpu_count()};
     for (int i = 0; i < 2; i++) {
-        const times many = time_short_parts(counts[i]);
-        print_message("%d threads: %.3f s, %.3f s of processors; alone %.3f and %.3f\n", counts[i], many.wall,
-                      many.processor, alone.wall, alone.processor);
-        assert_true(many.processor < SLOWER * (3 * alone.processor + 0.2));
-        assert_true(many.wall < SLOWER * (5 * alone.wall + 0.5));
+        bool little = false;
+        for (int attempt = 0; attempt < 5 && !little; attempt++) {
+            little = cost_little(counts[i]);
+        }
+        assert_true(little);
     }
 }
 
