@@ -34,9 +34,9 @@ static void describe_place(const sl_plan *plan, char *text, size_t size) {
     }
     for (int32_t i = 0; plan->options.host_experts <= 0 && i < plan->segment_count && length < size; i++) {
         const sl_plan_segment *segment = &plan->segments[i];
-        length +=
-            (size_t)snprintf(text + length, size - length, "%s%d of %d layers on %s", i ? ", " : "",
-                             segment->end_layer - segment->first_layer, layers, segment->plan->backend->name);
+        length += (size_t)snprintf(text + length, size - length, "%s%d of %d layers on %s", i ? ", " : "",
+                                   segment->end_layer - segment->first_layer, layers,
+                                   sl_split_part_name(plan->backend, i));
     }
 }
 

@@ -396,6 +396,10 @@ typedef struct sl_backend_functions {
     /* Bytes free for pools now, for planning. */
     uint64_t (*memory_available)(const sl_backend *backend);
     void (*destroy)(sl_backend *backend);
+    /* Host memory that read and write copy from and to at the speed of the bus; freed before the executor is
+     * destroyed. NULL: any memory is as fast. */
+    int (*pin)(sl_executor *executor, uint64_t bytes, void **memory, sl_error *error);
+    void (*unpin)(sl_executor *executor, void *memory);
 } sl_backend_functions;
 
 /* A backend embeds this as its first member. */

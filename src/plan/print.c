@@ -1,5 +1,6 @@
 /* Plans as text, for people. */
 #include "plan/build.h"
+#include "plan/split.h"
 
 #include "base/alloc.h"
 
@@ -64,10 +65,11 @@ static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
     }
     if (ranks > 0) {
         sl_buffer_printf(out, "%srank %d of %d: %s\n", index ? "\n" : "", index, ranks,
-                         segment->plan->backend->name);
+                         sl_split_part_name(plan->backend, index));
         return;
     }
-    sl_buffer_printf(out, "%ssegment %d: %s, ", index ? "\n" : "", index, segment->plan->backend->name);
+    sl_buffer_printf(out, "%ssegment %d: %s, ", index ? "\n" : "", index,
+                     sl_split_part_name(plan->backend, index));
     if (segment->end_layer > segment->first_layer) {
         sl_buffer_printf(out, "layers %d to %d", segment->first_layer, segment->end_layer - 1);
     } else {

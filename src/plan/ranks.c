@@ -78,8 +78,8 @@ static void *runner_thread(void *argument) {
 
 /* An error on one rank is the end for all: the others are a step ahead of it. */
 static int fail_rank(sl_rank_group *all, int32_t rank, const sl_error *why, sl_error *error) {
-    sl_fail(&all->fault, SL_ERR_DEVICE, "%s, device %d of %s: %s", backend_of(all, rank)->name, rank + 1,
-            all->plan->backend->name, why->message);
+    sl_fail(&all->fault, SL_ERR_DEVICE, "%s, device %d of %s: %s",
+            sl_split_part_name(all->plan->backend, rank), rank + 1, all->plan->backend->name, why->message);
     return sl_fail(error, SL_ERR_DEVICE, "%s", all->fault.message);
 }
 

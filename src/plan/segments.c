@@ -352,7 +352,7 @@ static void tell(const sl_plan *plan) {
         const sl_plan_segment *segment = &plan->segments[s];
         sl_log(SL_LOG_INFO, "plan: %d of %d layers, from %d on, on %s",
                segment->end_layer - segment->first_layer, layers, segment->first_layer,
-               segment->plan->backend->name);
+               sl_split_part_name(plan->backend, s));
     }
 }
 
@@ -408,7 +408,7 @@ static int join_memory(sl_plan *plan, sl_error *error) {
         const sl_plan *own = plan->segments[s].plan;
         for (int32_t i = 0; i < own->memory_count; i++) {
             plan->memory[plan->memory_count] = own->memory[i];
-            plan->memory[plan->memory_count++].device = own->backend->name;
+            plan->memory[plan->memory_count++].device = sl_split_part_name(plan->backend, s);
         }
         for (int p = 0; p < SL_POOL_COUNT; p++) {
             plan->deployment.pool_bytes[p] += own->deployment.pool_bytes[p];

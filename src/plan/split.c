@@ -17,7 +17,7 @@ typedef struct split {
     int32_t kernel_count;
     const sl_plan *plan;
     sl_split_kind kind;
-    char name[64], description[512];
+    char name[64], description[512], part_names[SL_MOST_DEVICES][24];
 } split;
 
 struct sl_executor {
@@ -379,6 +379,10 @@ sl_backend *sl_split_part(const sl_backend *backend, int32_t index) {
     return ((const split *)backend)->parts[index];
 }
 
+const char *sl_split_part_name(const sl_backend *backend, int32_t index) {
+    return ((const split *)backend)->part_names[index];
+}
+
 void sl_split_use(sl_backend *backend, const sl_plan *plan) {
     ((split *)backend)->plan = plan;
     backend->stages = sl_split_kind_of(backend) == SL_SPLIT_TENSORS ? 1 : sl_stages_count(plan);
@@ -446,8 +450,26 @@ static int check_alike(const split *self, sl_error *error) {
     return 0;
 }
 
+/* "cpu", "cuda", or of several GPUs "cuda:1". */
+static void name_parts(split *self) {
+    int32_t gpus = 0;
+    for (int32_t i = 0; i < self->count; i++) {
+        gpus += strcmp(self->parts[i]->name, "cpu") != 0;
+    }
+    for (int32_t i = 0; i < self->count; i++) {
+        const sl_backend *part = self->parts[i];
+        const bool numbered = gpus > 1 && strcmp(part->name, "cpu") != 0;
+        char number[16] = "";
+        if (numbered) {
+            snprintf(number, sizeof number, ":%d", (int)part->options.device);
+        }
+        snprintf(self->part_names[i], sizeof self->part_names[i], "%.7s%s", part->name, number);
+    }
+}
+
 static int join(split *self, sl_error *error) {
     size_t named = 0, described = 0;
+    name_parts(self);
     self->base.chunk = INT32_MAX;
     for (int32_t i = 0; i < self->count; i++) {
         const sl_backend *part = self->parts[i];
@@ -457,8 +479,8 @@ static int join(split *self, sl_error *error) {
         self->base.maps_weights |= part->maps_weights;
         self->base.options = part->options;
         self->base.chunk = part->chunk < self->base.chunk ? part->chunk : self->base.chunk;
-        named +=
-            (size_t)snprintf(self->name + named, sizeof self->name - named, "%s%s", i ? "+" : "", part->name);
+        named += (size_t)snprintf(self->name + named, sizeof self->name - named, "%s%s", i ? "+" : "",
+                                  self->part_names[i]);
         described += (size_t)snprintf(self->description + described, sizeof self->description - described,
                                       "%s%s", i ? "; " : "", part->description);
         if (named >= sizeof self->name || described >= sizeof self->description) {

@@ -22,6 +22,8 @@ int32_t sl_split_count(const sl_backend *backend);
 sl_split_kind sl_split_kind_of(const sl_backend *backend);
 /* Owned by the split one. */
 sl_backend *sl_split_part(const sl_backend *backend, int32_t index);
+/* "cpu", "cuda", or of several GPUs "cuda:1"; owned likewise. */
+const char *sl_split_part_name(const sl_backend *backend, int32_t index);
 /* Called by the plan: what deploy is about. The plan must outlive its executors. */
 void sl_split_use(sl_backend *backend, const sl_plan *plan);
 

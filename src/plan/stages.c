@@ -152,13 +152,45 @@ uint64_t sl_stages_bytes(const sl_plan *plan) {
     return SL_SPLIT_STEPS * lay_out(plan, NULL).bytes;
 }
 
+/* The first part that has faster memory for its copies than any; SL_NONE. */
+static int32_t find_pinning(const sl_stages *all) {
+    for (int32_t p = 0; p < all->plan->segment_count; p++) {
+        if (functions_of(all, p)->pin) {
+            return p;
+        }
+    }
+    return SL_NONE;
+}
+
+static int make_memory(sl_stages *all, flight *f, uint64_t bytes, sl_error *error) {
+    const int32_t part = find_pinning(all);
+    void *memory = NULL;
+    if (part != SL_NONE) {
+        const int code = functions_of(all, part)->pin(all->parts[part], bytes, &memory, error);
+        f->memory = memory;
+        return code;
+    }
+    f->memory = sl_alloc((size_t)bytes);
+    return f->memory ? 0
+                     : sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for steps", all->plan->backend->name);
+}
+
+static void free_memory(const sl_stages *all, flight *f) {
+    const int32_t part = find_pinning(all);
+    if (part == SL_NONE) {
+        sl_free(f->memory);
+    } else if (f->memory) {
+        functions_of(all, part)->unpin(all->parts[part], f->memory);
+    }
+}
+
 static int make_flights(sl_stages *all, sl_error *error) {
     const flight_layout layout = lay_out(all->plan, all->carried);
     for (int i = 0; i < SL_SPLIT_STEPS; i++) {
         flight *f = &all->flights[i];
-        f->memory = sl_alloc((size_t)layout.bytes);
-        if (!f->memory) {
-            return sl_fail(error, SL_ERR_NOMEM, "%s: out of memory for steps", all->plan->backend->name);
+        const int code = make_memory(all, f, layout.bytes, error);
+        if (code) {
+            return code;
         }
         f->block = f->memory + layout.block;
         memset(f->block, 0, all->plan->deployment.step.bytes);
@@ -383,8 +415,9 @@ static int run_stage(sl_stages *all, const stage *own, flight *f, sl_error *erro
     }
     code = code ? code : carry_off(all, own, f, &at, &why);
     if (code) {
-        return sl_fail(error, SL_ERR_DEVICE, "%s, device %d of %s: %s", backend_of(all, at)->name,
-                       (int)at + 1, all->plan->backend->name, why.message);
+        return sl_fail(error, SL_ERR_DEVICE, "%s, device %d of %s: %s",
+                       sl_split_part_name(all->plan->backend, at), (int)at + 1, all->plan->backend->name,
+                       why.message);
     }
     if (is_last(all, own)) {
         keep_results(all, f);
@@ -511,7 +544,7 @@ void sl_stages_destroy(sl_stages *all) {
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->mutex);
     for (int i = 0; i < SL_SPLIT_STEPS; i++) {
-        sl_free(all->flights[i].memory);
+        free_memory(all, &all->flights[i]);
     }
     for (int32_t p = 0; p < SL_MOST_DEVICES; p++) {
         sl_free(all->kernels[p]);

@@ -267,4 +267,6 @@ const sl_backend_functions sl_cuda_functions = {
     .speeds = sl_cuda_speeds,
     .memory_available = memory_available,
     .destroy = destroy,
+    .pin = sl_cuda_pin,
+    .unpin = sl_cuda_unpin,
 };

@@ -112,6 +112,8 @@ sl_cuda_context sl_cuda_tail_context(const sl_executor *executor);
  * part. */
 int sl_cuda_make_copies(sl_executor *executor, sl_error *error);
 void sl_cuda_end_copies(sl_cuda_copies *copies);
+int sl_cuda_pin(sl_executor *executor, uint64_t bytes, void **memory, sl_error *error);
+void sl_cuda_unpin(sl_executor *executor, void *memory);
 int sl_cuda_read_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, void *data, uint64_t bytes,
                       sl_error *error);
 int sl_cuda_write_pool(sl_executor *executor, sl_pool_kind pool, uint64_t offset, const void *data,

@@ -198,7 +198,17 @@ int sl_cuda_make_context(sl_executor *executor, sl_error *error) {
                          error);
 }
 
-/* ---- for tests, and for state that moves ---- */
+/* ---- for tests, for state that moves, and for what crosses borders ---- */
+
+int sl_cuda_pin(sl_executor *executor, uint64_t bytes, void **memory, sl_error *error) {
+    const int status = SL_CUDA(cudaSetDevice(executor->device.index), error);
+    return status ? status : sl_cuda_malloc_host(&executor->device, bytes, memory, error);
+}
+
+void sl_cuda_unpin(sl_executor *executor, void *memory) {
+    (void)executor;
+    sl_cuda_free_host(memory);
+}
 
 typedef struct range {
     sl_pool_kind pool;
