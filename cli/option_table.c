@@ -360,7 +360,7 @@ const option OPTIONS[] = {
      "auto, cpu, cuda, cuda:N (experts, or else layers, that do not fit are fetched from host memory), "
      "cuda+cpu: what does not fit the GPU on the CPU, or cuda:0+cuda:1 (see --split); auto: the fastest that "
      "fits"},
-    {IN_SCHEDULED, "-sm --split-mode --split", "auto|layers|tensors", CHOICE, AT(split), "auto", 0, 0,
+    {IN_SCHEDULED, "--split", "auto|layers|tensors", CHOICE, AT(split), "auto", 0, 0,
      "of several devices, as in --device cuda:0+cuda:1, layers: each has some layers; tensors: each has a "
      "share of every layer, and all compute each token together; auto: layers, or the GPU alone beside a "
      "CPU"},

@@ -222,7 +222,7 @@ typedef enum sl_pool_kind {
 
 /* SL_POOL_EXCHANGE of each rank: SL_EXCHANGE_FLAGS bytes, and behind them [SL_EXCHANGE_TURNS][ranks] of
  * sl_deployment.exchange_bytes. Small is what goes to all other ranks in SL_EXCHANGE_SMALL bytes. */
-enum { SL_EXCHANGE_TURNS = 2, SL_EXCHANGE_FLAGS = 65536, SL_EXCHANGE_SMALL = 524288 };
+enum { SL_EXCHANGE_TURNS = 2, SL_EXCHANGE_FLAGS = 65536, SL_EXCHANGE_SMALL = 262144 };
 
 /* Bytes of an ALL_REDUCE's or ALL_GATHER's x, in whole groups of four elements. */
 static inline uint64_t sl_exchange_x_bytes(int32_t rows, int32_t width) {
