@@ -255,7 +255,10 @@ static int make_counts(sl_rank_group *all, sl_error *error) {
 
 /* They are the last ranks. */
 static int start_runners(sl_rank_group *all, sl_error *error) {
-    const bool runs = backend_of(all, 0)->steps_in_flight == 1; /* in submit */
+    const sl_backend *first = backend_of(all, 0);
+    /* In submit; or it launches one op after the other, and a device's queue may be full before a step is in
+     * it, which is not emptied while the others have not begun. */
+    const bool runs = first->steps_in_flight == 1 || first->options.no_graphs;
     for (int32_t r = 1; runs && r < all->count; r++) {
         runner *own = &all->runners[r];
         *own = (runner){.all = all, .rank = r};

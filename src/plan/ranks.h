@@ -2,7 +2,8 @@
  * parallelism; program/shard.c). Every device has the whole list of ops. Each step goes to all of them with
  * the same block, and where one needs what all have, they meet on the devices (ALL_REDUCE, ALL_GATHER). The
  * host takes no part in that: it submits to one after the other, and the first one's results are those of
- * all. Devices whose submit runs the step are called by threads of their own. */
+ * all. Devices whose submit runs the step, or launches its ops one by one, are called by threads of their
+ * own. */
 #ifndef SL_PLAN_RANKS_H
 #define SL_PLAN_RANKS_H
 
